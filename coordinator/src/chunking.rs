@@ -23,31 +23,94 @@ pub enum Chunking {
     },
 }
 
+/// A text that is put behind a document which does not end with it, so that documents do not run into each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Join(String);
+
+impl Default for Join {
+    fn default() -> Self {
+        Self("\n".into())
+    }
+}
+
+impl Join {
+    /// Documents stand behind each other as they are.
+    pub fn nothing() -> Self {
+        Self(String::new())
+    }
+
+    /// A document's text with what comes behind it.
+    fn ended(&self, text: &str) -> String {
+        if text.ends_with(&self.0) { text.to_owned() } else { format!("{text}{}", self.0) }
+    }
+}
+
+impl FromStr for Join {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        Ok(Self(unescape(text)))
+    }
+}
+
+impl fmt::Display for Join {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_default())
+    }
+}
+
+/// Chunks of documents.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Cut {
+    /// In the documents' order.
+    pub chunks: Vec<Piece>,
+    /// Numbers, from 1, of documents without a token, which have no chunk.
+    pub dropped: Vec<usize>,
+}
+
 impl Chunking {
-    /// Cuts documents into chunks; each document, or each piece of it, is encoded on its own.
+    /// Cuts documents into chunks; each document, or each piece of it, is encoded on its own, with `join` behind it. A document without
+    /// a token has no chunk.
     ///
     /// # Errors
-    /// [`Error::EmptyDocument`] if a document gives no token, [`Error::Tokenizer`].
-    pub fn cut(&self, documents: &[Document], tokenizer: &Tokenizer) -> Result<Vec<Piece>> {
-        let mut chunks = Vec::new();
+    /// [`Error::EmptyDocument`] if no document gives a token, [`Error::Tokenizer`].
+    pub fn cut(&self, documents: &[Document], join: &Join, tokenizer: &Tokenizer) -> Result<Cut> {
+        let mut cut = Cut::default();
         for (index, document) in documents.iter().enumerate() {
             let text = document.full_text();
             let pieces = match self {
-                Chunking::Documents => vec![tokenizer.encode(&text)?],
+                _ if is_empty(&text, tokenizer)? => Vec::new(),
+                Chunking::Documents => vec![tokenizer.encode(&join.ended(&text))?],
                 Chunking::Separator(separator) => {
-                    text.split(separator.as_str()).map(|part| tokenizer.encode(part)).collect::<Result<Vec<_>>>()?
+                    let mut pieces = Vec::new();
+                    for part in text.split(separator.as_str()) {
+                        if !is_empty(part, tokenizer)? {
+                            pieces.push(tokenizer.encode(&join.ended(part))?);
+                        }
+                    }
+                    pieces
                 }
-                Chunking::Fixed { tokens, overlap } => slices(&tokenizer.encode(&text)?, *tokens, *overlap),
+                Chunking::Fixed { tokens, overlap } => {
+                    slices(&tokenizer.encode(&join.ended(&text))?, *tokens, *overlap)
+                }
             };
-            let before = chunks.len();
+            let before = cut.chunks.len();
             let titled = |piece| Piece { title: document.title.clone(), ..piece };
-            chunks.extend(pieces.into_iter().filter(|piece| !piece.ids.is_empty()).map(titled));
-            if chunks.len() == before {
-                return Err(Error::EmptyDocument { number: index + 1, count: documents.len() });
+            cut.chunks.extend(pieces.into_iter().filter(|piece| !piece.ids.is_empty()).map(titled));
+            if cut.chunks.len() == before {
+                cut.dropped.push(index + 1);
             }
         }
-        Ok(chunks)
+        if cut.chunks.is_empty() && !documents.is_empty() {
+            return Err(Error::EmptyDocument { number: 1, count: documents.len() });
+        }
+        Ok(cut)
     }
+}
+
+/// Whether a text gives no token.
+fn is_empty(text: &str, tokenizer: &Tokenizer) -> Result<bool> {
+    Ok(text.trim().is_empty() && tokenizer.encode(text)?.ids.is_empty())
 }
 
 /// Slices of `tokens`, each beginning `tokens − overlap` after the one before; the first that reaches the end is the last.
@@ -134,13 +197,13 @@ fn unescape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tokenize::tests::demo;
+    use crate::tokenize::tests::{bytes, demo};
 
     fn texts(chunking: &str, documents: &[&str]) -> Result<Vec<String>> {
         let documents: Vec<Document> =
             documents.iter().map(|text| Document { title: None, text: (*text).into() }).collect();
-        let chunks = chunking.parse::<Chunking>()?.cut(&documents, &demo())?;
-        Ok(chunks.into_iter().map(|chunk| chunk.text).collect())
+        let cut = chunking.parse::<Chunking>()?.cut(&documents, &Join::nothing(), &demo())?;
+        Ok(cut.chunks.into_iter().map(|chunk| chunk.text).collect())
     }
 
     #[test]
@@ -162,15 +225,37 @@ mod tests {
     }
 
     #[test]
-    fn a_document_without_a_token_is_refused() {
-        let error = texts("separator:.", &["a", ". ."]).unwrap_err();
-        assert!(matches!(error, Error::EmptyDocument { number: 2, count: 2 }), "{error}");
+    fn a_document_without_a_token_is_dropped_and_some_must_be_left() {
+        let document = |text: &str| Document { title: None, text: text.into() };
+        let cut = Chunking::Documents.cut(&[document("a"), document(" \n"), document("")], &Join::default(), &demo());
+        let cut = cut.unwrap();
+        assert_eq!((cut.chunks.len(), cut.dropped), (1, vec![2, 3]));
+        assert_eq!(texts("separator:.", &["a", ". ."]).unwrap(), ["a"]);
+        let error = texts("documents", &[" ", "\n"]).unwrap_err();
+        assert!(matches!(error, Error::EmptyDocument { number: 1, count: 2 }), "{error}");
+    }
+
+    #[test]
+    fn documents_do_not_run_into_each_other() {
+        let cut = |chunking: &str, join: &Join, text: &str| {
+            let document = Document { title: None, text: text.into() };
+            let cut = chunking.parse::<Chunking>().unwrap().cut(&[document], join, &bytes()).unwrap();
+            cut.chunks.into_iter().map(|chunk| chunk.text).collect::<Vec<_>>()
+        };
+        let newline = Join::default();
+        assert_eq!(cut("documents", &newline, "one"), ["one\n"]);
+        assert_eq!(cut("documents", &newline, "one\n"), ["one\n"]);
+        assert_eq!(cut("documents", &Join::nothing(), "one"), ["one"]);
+        assert_eq!(cut("documents", &r"\n---\n".parse().unwrap(), "one"), ["one\n---\n"]);
+        assert_eq!(cut("separator:--", &newline, "one--two"), ["one\n", "two\n"]);
+        assert_eq!(cut("3", &newline, "four"), ["fou", "r\n"]);
+        assert_eq!(r"\n\t".parse::<Join>().unwrap().to_string(), r"\n\t");
     }
 
     #[test]
     fn a_title_stands_before_the_text() {
         let document = Document { title: Some("hugo".into()), text: "stays in".into() };
-        let chunks = Chunking::Documents.cut(&[document], &demo()).unwrap();
+        let chunks = Chunking::Documents.cut(&[document], &Join::nothing(), &demo()).unwrap().chunks;
         assert_eq!(chunks[0].ids, demo().encode("hugo stays in").unwrap().ids);
         assert_eq!(chunks[0].title.as_deref(), Some("hugo"));
     }

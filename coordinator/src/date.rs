@@ -1,7 +1,7 @@
-//! Moments as text, for chat templates that ask for today's date, and for reports. UTC.
+//! Moments as text: local time for chat templates that ask for today's date, as Hugging Face's do; UTC for reports.
 
-use chrono::DateTime;
-use chrono::format::StrftimeItems;
+use chrono::format::{Item, StrftimeItems};
+use chrono::{DateTime, Local, Utc};
 
 use crate::error::{Error, Result};
 
@@ -10,11 +10,23 @@ use crate::error::{Error, Result};
 /// # Errors
 /// [`Error::Date`] for a mark that is not known, or a moment that no calendar has.
 pub fn format(format: &str, unix_s: u64) -> Result<String> {
+    written(format, unix_s, |moment, marks| moment.format_with_items(marks.iter()).to_string())
+}
+
+/// The same in this machine's own time zone.
+///
+/// # Errors
+/// As [`format`].
+pub fn local(format: &str, unix_s: u64) -> Result<String> {
+    written(format, unix_s, |moment, marks| moment.with_timezone(&Local).format_with_items(marks.iter()).to_string())
+}
+
+fn written(format: &str, unix_s: u64, write: impl Fn(DateTime<Utc>, &[Item<'_>]) -> String) -> Result<String> {
     let failed = |cause: &'static str| Error::Date { format: format.to_owned(), cause };
     let marks = StrftimeItems::new(format).parse().map_err(|_| failed("it has a mark that strftime does not know"))?;
     let moment = i64::try_from(unix_s).ok().and_then(|seconds| DateTime::from_timestamp(seconds, 0));
     let moment = moment.ok_or_else(|| failed("the clock is beyond the calendar"))?;
-    Ok(moment.format_with_items(marks.iter()).to_string())
+    Ok(write(moment, &marks))
 }
 
 #[cfg(test)]
@@ -36,6 +48,12 @@ mod tests {
         for (unix_s, pattern, wanted) in cases {
             assert_eq!(format(pattern, unix_s).unwrap(), wanted, "{unix_s}");
         }
+    }
+
+    #[test]
+    fn local_time_is_that_of_the_machine() {
+        let moment = DateTime::from_timestamp(1_735_689_599, 0).unwrap().with_timezone(&Local);
+        assert_eq!(local("%F %H:%M:%S %z", 1_735_689_599).unwrap(), moment.format("%F %H:%M:%S %z").to_string());
     }
 
     #[test]

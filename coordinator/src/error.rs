@@ -79,9 +79,6 @@ pub enum Error {
     /// The query has no text.
     #[error("the query is empty; ask a question")]
     EmptyQuery,
-    /// A text without documents is too short to be a chunk and a query.
-    #[error("the text is a single token; without documents it needs at least 2")]
-    TextTooShort,
     /// The request has no documents.
     #[error("no documents; a request needs at least one")]
     NoDocuments,
@@ -96,9 +93,15 @@ pub enum Error {
     /// The tokenizer cannot be loaded or fails.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
+    /// The tokenizer gives up on a text.
+    #[error("this text cannot be tokenized: {0}")]
+    Untokenizable(String),
     /// The model's chat template cannot be read or rendered.
     #[error("chat template: {0}; `--template none` goes without it")]
     Template(String),
+    /// The chat template refuses a conversation, in its own words.
+    #[error("the model's chat template refuses these messages: {0}")]
+    Conversation(String),
     /// A date cannot be written as it was asked for.
     #[error("the date `{format}`: {cause}")]
     Date {
@@ -211,15 +214,16 @@ impl Error {
             | Error::Toml { .. }
             | Error::UnknownProfile { .. }
             | Error::EmptyQuery
-            | Error::TextTooShort
             | Error::NoDocuments
             | Error::EmptyDocument { .. }
             | Error::Tokenizer(_)
             | Error::Template(_)
+            | Error::Conversation(_)
             | Error::Date { .. }
             | Error::Setting { .. }
             | Error::UnknownMethod { .. }
             | Error::TooManyTokens { .. } => exit::USAGE,
+            Error::Untokenizable(_) => exit::INTEGRITY,
             Error::Link(error) => error.exit_code(),
             Error::Protocol(_) => exit::BUG,
             Error::Memory { .. } | Error::MemoryOfWeights { .. } => exit::OUT_OF_MEMORY,

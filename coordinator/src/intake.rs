@@ -1,11 +1,15 @@
 //! From a request to the token ids of prefix, chunks and query.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
-use crate::chunking::Chunking;
-use crate::request::{Document, Request, Speaker, Turn};
-use crate::template::{Frame, PromptPart, Template};
+use serde_json::{Map, Value};
+
+use crate::chunking::{Chunking, Cut, Join};
+use crate::conversation::{ChatOptions, Ending, Message};
+use crate::request::{Document, Request};
+use crate::template::{Placed, PromptPart, Talk, Template, Written};
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
 
@@ -37,6 +41,10 @@ pub struct Intake<'a> {
     pub template: Option<&'a Template>,
     /// Where the context is cut.
     pub chunking: &'a Chunking,
+    /// What stands behind each document.
+    pub join: &'a Join,
+    /// Values that the template reads where a request does not say otherwise.
+    pub kwargs: &'a Map<String, Value>,
     /// What stands before the first chunk.
     pub prefix: &'a Prefix,
     /// The model's beginning-of-sequence token, if it has one.
@@ -74,14 +82,25 @@ impl Prepared {
     }
 }
 
+/// A conversation that is read.
+#[derive(Debug, Clone, Copy, Default)]
+struct Said<'a> {
+    messages: &'a [Message],
+    options: Option<&'a ChatOptions>,
+    /// Between the head and the first document.
+    lead: &'a str,
+    /// What the answer begins with.
+    begun: &'a str,
+}
+
 /// Reads a request: head, chunks and query with tail are encoded each on its own. Documents, query and a prefix text are the
 /// user's: no mark of the chat template arises from them.
 ///
 /// # Errors
-/// [`Error::EmptyDocument`] and [`Error::EmptyQuery`] for text that gives no token, [`Error::Template`],
+/// [`Error::EmptyDocument`] and [`Error::EmptyQuery`] for text that gives no token, [`Error::Template`], [`Error::Conversation`],
 /// [`Error::Tokenizer`].
 pub fn prepare(request: &Request, intake: &Intake<'_>) -> Result<Prepared> {
-    prepare_turns(&request.documents, &[], &request.query, intake)
+    prepare_led(request, "", "", intake)
 }
 
 /// The same with what a task says around documents and query: a lead, which stands between the template's head and the first document
@@ -90,11 +109,8 @@ pub fn prepare(request: &Request, intake: &Intake<'_>) -> Result<Prepared> {
 /// # Errors
 /// As [`prepare`].
 pub fn prepare_led(request: &Request, lead: &str, begun: &str, intake: &Intake<'_>) -> Result<Prepared> {
-    let mut notes = Vec::new();
-    let (frame, prefix) = opening(intake, &[], lead, &mut notes)?;
-    let chunks = intake.chunking.cut(&request.documents, intake.tokenizer)?;
-    let query = read_messages(&[], &request.query, (&frame, begun), intake.tokenizer)?;
-    Ok(Prepared { prefix, chunks, query, query_text: Some(request.query.clone()), notes })
+    let messages = [Message::new("user", request.query.as_str())];
+    read(&request.documents, &Said { messages: &messages, lead, begun, ..Said::default() }, intake)
 }
 
 /// The same with earlier turns of the conversation. They ride with the query: behind the documents and before the last message, as
@@ -103,12 +119,13 @@ pub fn prepare_led(request: &Request, lead: &str, begun: &str, intake: &Intake<'
 ///
 /// # Errors
 /// As [`prepare`].
-pub fn prepare_turns(documents: &[Document], turns: &[Turn], query: &str, intake: &Intake<'_>) -> Result<Prepared> {
-    let mut notes = Vec::new();
-    let (frame, prefix) = opening(intake, turns, "", &mut notes)?;
-    let chunks = intake.chunking.cut(documents, intake.tokenizer)?;
-    let ids = read_messages(turns, query, (&frame, ""), intake.tokenizer)?;
-    Ok(Prepared { prefix, chunks, query: ids, query_text: Some(query.to_owned()), notes })
+pub fn prepare_turns(
+    documents: &[Document],
+    messages: &[Message],
+    options: &ChatOptions,
+    intake: &Intake<'_>,
+) -> Result<Prepared> {
+    read(documents, &Said { messages, options: Some(options), ..Said::default() }, intake)
 }
 
 /// Reads documents alone, to be prefilled ahead of use: prefix and chunks are those of a request with the same documents, and there
@@ -117,52 +134,94 @@ pub fn prepare_turns(documents: &[Document], turns: &[Turn], query: &str, intake
 /// # Errors
 /// As [`prepare`].
 pub fn prepare_documents(documents: &[Document], intake: &Intake<'_>) -> Result<Prepared> {
-    let mut notes = Vec::new();
-    let (_, prefix) = opening(intake, &[], "", &mut notes)?;
-    Ok(Prepared { prefix, chunks: intake.chunking.cut(documents, intake.tokenizer)?, notes, ..Prepared::default() })
+    let messages = [Message::new("user", "?")];
+    let said = Said { messages: &messages, ..Said::default() };
+    Ok(Prepared { query: Vec::new(), query_text: None, ..read(documents, &said, intake)? })
 }
 
-/// The tokens of everything behind the documents: earlier turns, the query, the template's tail, and what the answer begins with.
-fn read_messages(
-    turns: &[Turn],
-    query: &str,
-    (frame, begun): (&Frame, &str),
-    tokenizer: &Tokenizer,
-) -> Result<Vec<u32>> {
-    if tokenizer.encode(query)?.ids.is_empty() {
+/// Reads messages behind documents.
+fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<Prepared> {
+    let Cut { mut chunks, dropped } = intake.chunking.cut(documents, intake.join, intake.tokenizer)?;
+    let mut notes = intake.tokenizer.notes().to_vec();
+    notes.extend((!dropped.is_empty()).then(|| {
+        let numbers = dropped.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        format!("documents without a token are left out: {numbers} of {}", documents.len())
+    }));
+    let text: String = chunks.iter().map(|chunk| chunk.text.as_str()).collect();
+    let written = write(said, &text, intake, &mut notes)?;
+    let query_text = said.messages.last().map(|message| message.content.clone());
+    let Some(placed) = &written.documents else {
+        notes.push("the chat template rewrites the documents: the whole prompt is computed as one text".into());
+        let ids = intake.tokenizer.encode_parts(&written.parts(0..written.text.len()), true)?;
+        let (chunks, query) = text_chunks(ids, TEXT_CHUNK_TOKENS, &[])?;
+        return Ok(Prepared { chunks, query, query_text, notes, ..Prepared::default() });
+    };
+    trim_chunks(&mut chunks, &placed.of, text.len(), intake.tokenizer)?;
+    let prefix = prefix(&written, placed.at.start, said.lead, intake, &mut notes)?;
+    let mut parts = written.parts(placed.at.end..written.text.len());
+    if parts.iter().all(|part| part.text().trim().is_empty()) && said.begun.is_empty() {
         return Err(Error::EmptyQuery);
     }
-    assert_eq!(frame.between.len(), turns.len(), "texts between so many turns");
-    let mut parts = vec![PromptPart::Template(&frame.introduction)];
-    for (turn, between) in turns.iter().zip(&frame.between) {
-        parts.extend([PromptPart::User(&turn.text), PromptPart::Template(between)]);
+    parts.push(PromptPart::User(said.begun));
+    let query = intake.tokenizer.encode_parts(&parts, false)?;
+    if query.is_empty() {
+        return Err(Error::EmptyQuery);
     }
-    parts.extend([PromptPart::User(query), PromptPart::Template(&frame.tail), PromptPart::User(begun)]);
-    tokenizer.encode_parts(&parts)
+    Ok(Prepared { prefix, chunks, query, query_text, notes })
 }
 
-/// What stands around a request: the template's frame, and the prefix with the lead as token ids.
-fn opening(intake: &Intake<'_>, turns: &[Turn], lead: &str, notes: &mut Vec<String>) -> Result<(Frame, Vec<u32>)> {
-    let speakers: Vec<Speaker> = turns.iter().map(|turn| turn.speaker).collect();
-    let frame = match intake.template {
-        Some(template) => template.frame_of(intake.prefix.text(), &speakers)?,
-        None => lines(&speakers),
+/// Takes from the first and the last chunk the space that the template took from the documents' ends.
+fn trim_chunks(chunks: &mut Vec<Piece>, kept: &Range<usize>, length: usize, tokenizer: &Tokenizer) -> Result<()> {
+    if *kept == (0..length) {
+        return Ok(());
+    }
+    let mut start = 0;
+    for chunk in chunks.iter_mut() {
+        let end = start + chunk.text.len();
+        let of = kept.start.clamp(start, end)..kept.end.clamp(start, end);
+        if of != (start..end) {
+            let piece = tokenizer.encode(&chunk.text[of.start - start..of.end.max(of.start) - start])?;
+            *chunk = Piece { title: chunk.title.take(), ..piece };
+        }
+        start = end;
+    }
+    chunks.retain(|chunk| !chunk.ids.is_empty());
+    Ok(())
+}
+
+/// The text of a conversation, by the template or without one.
+fn write(said: &Said<'_>, documents: &str, intake: &Intake<'_>, notes: &mut Vec<String>) -> Result<Written> {
+    let Some(template) = intake.template else { return Ok(lines(said, documents, intake.prefix.text())) };
+    let talk = Talk { system: intake.prefix.text(), lead: said.lead, documents, messages: said.messages };
+    let options = ChatOptions { kwargs: intake.kwargs.clone(), ..ChatOptions::default() };
+    let written = match said.options {
+        Some(own) => {
+            let mut kwargs = options.kwargs;
+            kwargs.extend(own.kwargs.clone());
+            template.write(&talk, &ChatOptions { kwargs, ..own.clone() })?
+        }
+        None => template.write(&talk, &options)?,
     };
-    if frame.system_in_user {
+    if written.system_in_user {
         notes.push("the chat template takes no system message: the prefix stands before the documents".into());
     }
-    let prefix = if frame.head().is_empty() {
-        let mut prefix = bare_prefix(intake, notes)?;
-        prefix.extend(intake.tokenizer.encode(lead)?.ids);
-        prefix
-    } else {
-        let parts = frame.head_parts().into_iter().chain([PromptPart::User(lead)]);
-        intake.tokenizer.encode_parts(&parts.collect::<Vec<_>>())?
-    };
-    if *intake.prefix == Prefix::None && !frame.head().is_empty() {
+    let head = written.documents.as_ref().map_or("", |placed| &written.text[..placed.at.start]);
+    if template.asks_for_the_date() && !head.is_empty() {
+        notes
+            .push("the chat template writes today's date before the documents: stored chunks are cold tomorrow".into());
+    }
+    Ok(written.with_marks_of_the_user(intake.tokenizer.marks()))
+}
+
+/// The token ids of what stands before the documents.
+fn prefix(written: &Written, end: usize, lead: &str, intake: &Intake<'_>, notes: &mut Vec<String>) -> Result<Vec<u32>> {
+    let head = written.text[..end].strip_suffix(lead).unwrap_or(&written.text[..end]);
+    if *intake.prefix == Prefix::None && intake.template.is_some() && !head.is_empty() {
         notes.push("the chat template's head is the prefix; --template none drops it".into());
     }
-    Ok((frame, prefix))
+    let mut ids = if head.is_empty() { bare_prefix(intake, notes)? } else { Vec::new() };
+    ids.extend(intake.tokenizer.encode_parts(&written.parts(0..end), true)?);
+    Ok(ids)
 }
 
 /// Reads messages without documents, of which the last is `text`. All of it but the last tokens is the context, whoever wrote it: one
@@ -170,12 +229,37 @@ fn opening(intake: &Intake<'_>, turns: &[Turn], lead: &str, notes: &mut Vec<Stri
 /// prompt would be), or, where it is longer than `chunk_tokens`, chunks of so many tokens.
 ///
 /// # Errors
-/// [`Error::EmptyQuery`] for a text of no token; [`Error::Template`], [`Error::Tokenizer`].
-pub fn prepare_text(turns: &[Turn], text: &str, chunk_tokens: usize, intake: &Intake<'_>) -> Result<Prepared> {
-    let mut notes = Vec::new();
-    let (frame, prefix) = opening(intake, turns, "", &mut notes)?;
-    let ids = read_messages(turns, text, (&frame, ""), intake.tokenizer)?;
-    let (chunks, query) = text_chunks(ids, chunk_tokens)?;
+/// [`Error::EmptyQuery`] for a text of no token; [`Error::Template`], [`Error::Conversation`], [`Error::Tokenizer`].
+pub fn prepare_text(
+    messages: &[Message],
+    options: &ChatOptions,
+    chunk_tokens: usize,
+    intake: &Intake<'_>,
+) -> Result<Prepared> {
+    let mut notes = intake.tokenizer.notes().to_vec();
+    let said = Said { messages, options: Some(options), ..Said::default() };
+    let written = write(&said, "", intake, &mut notes)?;
+    let head = written.documents.as_ref().map_or(0, |placed| placed.at.start);
+    let prefix = prefix(&written, head, "", intake, &mut notes)?;
+    let length = written.text.len();
+    let cuts = separators(&written.text[head..], intake.chunking, head);
+    let (ids, mut cuts) = intake.tokenizer.encode_parts_cut(&written.parts(0..length), true, &cuts)?;
+    let chunk_tokens = match intake.chunking {
+        Chunking::Fixed { tokens, .. } => *tokens,
+        Chunking::Documents | Chunking::Separator(_) => chunk_tokens,
+    };
+    // The text is one: where the head's tokens begin it, they are the prefix, and the rest is what follows them.
+    let rest = if head == 0 { Some(ids.as_slice()) } else { ids.strip_prefix(prefix.as_slice()) };
+    let Some(rest) = rest else {
+        let (chunks, query) = text_chunks(ids, chunk_tokens, &cuts)?;
+        return Ok(Prepared { chunks, query, notes, ..Prepared::default() });
+    };
+    if rest.is_empty() {
+        return Err(Error::EmptyQuery);
+    }
+    let before = ids.len() - rest.len();
+    cuts.iter_mut().for_each(|cut| *cut = cut.saturating_sub(before));
+    let (chunks, query) = text_chunks(rest.to_vec(), chunk_tokens, &cuts)?;
     Ok(Prepared { prefix, chunks, query, query_text: None, notes })
 }
 
@@ -198,43 +282,84 @@ pub fn prepare_ids(
         return Ok(Prepared { query: ids, ..prepare_documents(documents, intake)? });
     }
     let prefix = if intake.bos == ids.first().copied() { ids.drain(..1).collect() } else { Vec::new() };
-    let (chunks, query) = text_chunks(ids, chunk_tokens)?;
+    let (chunks, query) = text_chunks(ids, chunk_tokens, &[])?;
     Ok(Prepared { prefix, chunks, query, ..Prepared::default() })
 }
 
-/// Tokens as chunks of `chunk_tokens` at most, and the last ones as what follows them.
-fn text_chunks(mut ids: Vec<u32>, chunk_tokens: usize) -> Result<(Vec<Piece>, Vec<u32>)> {
+/// The bytes behind each separator of a text that begins at `from`, where such cut it.
+fn separators(text: &str, chunking: &Chunking, from: usize) -> Vec<usize> {
+    match chunking {
+        Chunking::Separator(separator) if !separator.is_empty() => {
+            text.match_indices(separator.as_str()).map(|(at, found)| from + at + found.len()).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Tokens as chunks of `chunk_tokens` at most, and the last ones as what follows them. A chunk begins at each of `cuts`, and what stands
+/// behind the last of them follows all chunks.
+fn text_chunks(mut ids: Vec<u32>, chunk_tokens: usize, cuts: &[usize]) -> Result<(Vec<Piece>, Vec<u32>)> {
     if ids.len() < 2 {
         // Nothing stands before a single token that could be reused.
         return if ids.is_empty() { Err(Error::EmptyQuery) } else { Ok((Vec::new(), ids)) };
     }
-    let query = ids.split_off(ids.len().saturating_sub(TEXT_QUERY_TOKENS).max(1));
-    let chunk = |ids: &[u32]| Piece { ids: ids.to_vec(), ..Piece::default() };
-    Ok((ids.chunks(chunk_tokens.max(1)).map(chunk).collect(), query))
-}
-
-/// What stands around earlier turns where there is no template: nothing where there are none, else each message is a line.
-fn lines(earlier: &[Speaker]) -> Frame {
-    let Some(first) = earlier.first() else { return Frame::default() };
-    let next = earlier[1..].iter().chain([&Speaker::User]);
-    Frame {
-        introduction: format!("{}: ", first.name()),
-        between: next.map(|speaker| format!("\n{}: ", speaker.name())).collect(),
-        tail: format!("\n{}:", Speaker::Assistant.name()),
-        ..Frame::default()
+    let mut cuts: Vec<usize> = cuts.iter().copied().filter(|&cut| cut > 0 && cut < ids.len()).collect();
+    cuts.dedup();
+    let last = ids.len().saturating_sub(TEXT_QUERY_TOKENS).max(1);
+    let behind = cuts.last().copied().filter(|&cut| ids.len() - cut <= chunk_tokens);
+    let query = ids.split_off(behind.unwrap_or(last));
+    cuts.retain(|&cut| cut < ids.len());
+    let (mut chunks, mut from) = (Vec::new(), 0);
+    for to in cuts.into_iter().chain([ids.len()]) {
+        let chunk = |ids: &[u32]| Piece { ids: ids.to_vec(), ..Piece::default() };
+        chunks.extend(ids[from..to].chunks(chunk_tokens.max(1)).map(chunk));
+        from = to;
     }
+    Ok((chunks, query))
 }
 
-/// The prefix where no template gives one.
+/// A conversation without a template: a single message as it is, else a line each. The system text is the prefix's, and first.
+fn lines(said: &Said<'_>, documents: &str, system: Option<&str>) -> Written {
+    let (instructions, turns): (Vec<&Message>, Vec<&Message>) =
+        said.messages.iter().partition(|message| message.is_system());
+    let mut written = Written::default();
+    let mut push = |text: &str, by_user: bool| {
+        let start = written.text.len();
+        written.text.push_str(text);
+        if by_user {
+            written.by_user.push(start..written.text.len());
+        }
+    };
+    let texts = instructions.iter().map(|message| message.content.as_str());
+    let texts: Vec<&str> = texts.filter(|text| !text.trim().is_empty()).collect();
+    let system = if texts.is_empty() { system.unwrap_or_default().to_owned() } else { texts.join("\n\n") };
+    push(&system, true);
+    push(said.lead, true);
+    push(documents, true);
+    let ending = said.options.map(|options| options.ending).unwrap_or_default();
+    if let ([only], Ending::Answer) = (turns.as_slice(), ending) {
+        push(&only.content, true);
+    } else {
+        for (index, turn) in turns.iter().enumerate() {
+            push(&format!("{}{}: ", if index > 0 { "\n" } else { "" }, turn.role), false);
+            push(&turn.content, true);
+        }
+        push(if ending == Ending::Answer { "\nassistant:" } else { "" }, false);
+    }
+    let at = system.len() + said.lead.len();
+    written.documents = Some(Placed { at: at..at + documents.len(), of: 0..documents.len() });
+    written
+}
+
+/// The token before everything where no template gives a head; a system text stands in its place.
 fn bare_prefix(intake: &Intake<'_>, notes: &mut Vec<String>) -> Result<Vec<u32>> {
     match (intake.prefix, intake.bos) {
-        (Prefix::Text(text), _) => Ok(intake.tokenizer.encode(text)?.ids),
         (Prefix::Bos, Some(bos)) => Ok(vec![bos]),
         (Prefix::Bos, None) => {
             notes.push("the model has no beginning-of-sequence token: there is no prefix".into());
             Ok(Vec::new())
         }
-        (Prefix::None, _) => Ok(Vec::new()),
+        (Prefix::None | Prefix::Text(_), _) => Ok(Vec::new()),
     }
 }
 

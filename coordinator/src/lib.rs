@@ -6,6 +6,7 @@
 mod auxiliary;
 mod chunking;
 pub mod conductor;
+mod conversation;
 pub mod cost;
 pub mod date;
 mod directory;
@@ -13,6 +14,7 @@ pub mod dispatch;
 mod error;
 pub mod forecast;
 mod intake;
+mod jinja;
 #[cfg(test)]
 mod kit;
 mod machine;
@@ -28,7 +30,8 @@ mod tokenize;
 mod trace_calibration;
 
 pub use auxiliary::{AuxiliaryReader, DRAFT_OPTION};
-pub use chunking::Chunking;
+pub use chunking::{Chunking, Cut, Join};
+pub use conversation::{ChatOptions, Ending, Message, OWN_NAMES, TemplateValues};
 pub use directory::{Directory, StoreInventory};
 pub use dispatch::{Answer, Clock};
 pub use error::{Error, Result};
@@ -43,8 +46,8 @@ pub use plan::{
 };
 pub use planner::{GroupSurvey, Planner, Started, chunk_cache_bytes};
 pub use report::{Environment, Report, report};
-pub use request::{Document, Request, Speaker, Turn};
+pub use request::{Document, Request};
 pub use shape::ModelShape;
-pub use template::{Frame, PromptPart, Template};
+pub use template::{Placed, PromptPart, Talk, Template, Written};
 pub use tokenize::{Piece, TextStream, Tokenizer};
 pub use trace_calibration::TraceCalibration;

@@ -44,34 +44,6 @@ impl From<DocumentForm> for Document {
     }
 }
 
-/// An earlier message of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Turn {
-    /// Who spoke.
-    pub speaker: Speaker,
-    /// The message.
-    pub text: String,
-}
-
-/// Who speaks in a conversation, the system apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Speaker {
-    /// The user.
-    User,
-    /// The model.
-    Assistant,
-}
-
-impl Speaker {
-    /// The name that chat templates know.
-    pub fn name(self) -> &'static str {
-        match self {
-            Speaker::User => "user",
-            Speaker::Assistant => "assistant",
-        }
-    }
-}
-
 impl Document {
     /// A document without a title, read from a text file.
     ///
@@ -127,7 +99,7 @@ impl Request {
     /// A request from its parts.
     ///
     /// # Errors
-    /// [`Error::EmptyQuery`], [`Error::NoDocuments`], [`Error::EmptyDocument`].
+    /// [`Error::EmptyQuery`], [`Error::NoDocuments`].
     pub fn new(documents: Vec<Document>, query: String) -> Result<Self> {
         Self { documents, query, answer: None }.checked()
     }
@@ -174,21 +146,26 @@ impl Request {
         if self.query.trim().is_empty() {
             return Err(Error::EmptyQuery);
         }
-        let count = self.documents.len();
-        if count == 0 {
-            return Err(Error::NoDocuments);
-        }
-        let empty = self.documents.iter().position(|document| document.text.trim().is_empty());
-        match empty {
-            Some(index) => Err(Error::EmptyDocument { number: index + 1, count }),
-            None => Ok(self),
-        }
+        if self.documents.is_empty() { Err(Error::NoDocuments) } else { Ok(self) }
     }
 }
 
-/// The text of a file.
+/// The text of a user's own file, or pipe, without a byte order mark.
 pub(crate) fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|cause| Error::Unreadable { path: path.into(), cause })
+    let text = std::fs::read_to_string(path).map_err(|cause| Error::Unreadable { path: path.into(), cause })?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
+/// Bytes of a text file in a model folder at most: the largest tokenizers have some 30 MB.
+const MODEL_FILE_BYTES: u64 = 256 << 20;
+
+/// The text of a file in a model folder, which somebody else wrote.
+///
+/// # Errors
+/// [`Error::Unreadable`] for what cannot be read, is no regular file, is too long or is not there but for a pointer.
+pub(crate) fn read_of_model(path: &Path) -> Result<String> {
+    let text = tributary_system::file::regular_text(path, MODEL_FILE_BYTES);
+    text.map_err(|cause| Error::Unreadable { path: path.into(), cause })
 }
 
 /// A parser's complaint, with its place.
@@ -239,9 +216,8 @@ mod tests {
     fn empty_parts_are_refused() {
         assert!(matches!(parse(r#"{"documents": ["a"], "query": " \n"}"#), Err(Error::EmptyQuery)));
         assert!(matches!(parse(r#"{"documents": [], "query": "q"}"#), Err(Error::NoDocuments)));
-        let error = parse(r#"{"documents": ["a", {"title": "T", "text": " "}], "query": "q"}"#);
-        let message = error.unwrap_err().to_string();
-        assert_eq!(message, "document 2 of 2 is empty; every document needs text");
+        let request = parse(r#"{"documents": ["a", {"title": "T", "text": " "}], "query": "q"}"#).unwrap();
+        assert_eq!(request.documents.len(), 2, "a document without a token is dropped where it is cut");
     }
 
     #[test]

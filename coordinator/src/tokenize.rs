@@ -3,20 +3,31 @@
 //! A mark is a token that tells the model who speaks: one that the tokenizer calls special, or an added token that the chat
 //! template writes. Marks arise from the template's text only. The same letters in a user's text are letters.
 
+mod bytes;
+mod load;
+mod long;
 mod stream;
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Once;
 
-use crate::request::read;
 use crate::template::{PromptPart, Template};
 use crate::{Error, Result};
 
+use self::bytes::Writing;
+use self::load::Beside;
+use self::long::Cuts;
 pub use self::stream::TextStream;
 
 /// A letter that no vocabulary of words has: its ids are the model's way to say that it does not know a text.
 const UNKNOWN: &str = "\u{10000}";
+
+/// What is put before a text to see what its tokens are inside of a longer one: one of these does not merge with it.
+const BEFORE: [&str; 3] = ["\n", "a", "."];
 
 /// A model's tokenizer.
 pub struct Tokenizer {
@@ -26,6 +37,22 @@ pub struct Tokenizer {
     plain: tokenizers::Tokenizer,
     /// The ids of marks.
     marks: HashSet<u32>,
+    /// The texts of marks.
+    mark_texts: Vec<String>,
+    /// Those of them that the chat template writes.
+    written: Vec<String>,
+    /// Whether it puts a space before the first word of a text.
+    adds_space: bool,
+    /// Where long texts are cut.
+    cuts: Cuts,
+    /// The token that it begins a text with, if it does.
+    bos: Option<u32>,
+    /// The token that ends an answer, if the files beside it name one.
+    eos: Option<u32>,
+    /// How its vocabulary writes bytes.
+    writing: Writing,
+    /// What a reader should know of the files that it was read from.
+    notes: Vec<String>,
 }
 
 /// A run of tokens and the text that it stands for.
@@ -42,19 +69,24 @@ pub struct Piece {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`; the chat template, if one is used, says which tokens besides the special ones are marks.
+    /// Reads a folder's `tokenizer.json` and what the files beside it add; the chat template, if one is used, says which tokens besides
+    /// the special ones are marks.
     ///
     /// # Errors
-    /// [`Error::Unreadable`], [`Error::Tokenizer`] if it is none.
-    pub fn from_file(path: &Path, template: Option<&Template>) -> Result<Self> {
-        let tokenizer = Self::from_json(&read(path)?, template);
-        tokenizer.map_err(|error| Error::Tokenizer(format!("{}: {error}", path.display())))
+    /// [`Error::Unreadable`], [`Error::Json`], [`Error::Tokenizer`] if it is none, or does not encode a few plain texts in time.
+    pub fn from_folder(folder: &Path, template: Option<&Template>) -> Result<Self> {
+        load::from_folder(folder, template)
     }
 
-    fn from_json(json: &str, template: Option<&Template>) -> std::result::Result<Self, tokenizers::Error> {
+    fn from_json(
+        json: &str,
+        template: Option<&Template>,
+        beside: &Beside,
+    ) -> std::result::Result<Self, tokenizers::Error> {
         let mut marking: tokenizers::Tokenizer = json.parse()?;
         marking.with_padding(None);
         marking.with_truncation(None)?;
+        let mut notes = beside.add_to(&mut marking)?;
         let written = template.map(Template::written).unwrap_or_default();
         let mut marks = marking.get_added_tokens_decoder();
         let is_written = |content: &str| !content.trim().is_empty() && written.contains(content);
@@ -63,20 +95,67 @@ impl Tokenizer {
         plain.add_special_tokens(marks.values().map(|token| token.clone().special(true)))?;
         plain.set_encode_special_tokens(true);
         let unknown = plain.encode(UNKNOWN, false)?;
-        let marks = marks.into_keys().filter(|id| !unknown.get_ids().contains(id)).collect();
-        Ok(Self { marking, plain, marks })
+        marks.retain(|id, _| !unknown.get_ids().contains(id));
+        let first = plain.encode("a", false)?;
+        let adds_space = first.get_tokens().first().is_some_and(|token| token.starts_with(['\u{2581}', '\u{120}']));
+        notes.extend(letters_only(&written, &marking));
+        let (bos, eos) = (beside.bos(&marking)?, beside.eos(&marking));
+        let mark_texts: Vec<String> = marks.values().map(|token| token.content.clone()).collect();
+        let comes_out = template.map(Template::rendered_marks).unwrap_or_default();
+        let written = mark_texts.iter().filter(|text| comes_out.contains(text.as_str())).cloned().collect();
+        let marks = marks.into_keys().collect();
+        let writing = bytes::writing(&marking);
+        let cuts = Cuts::default();
+        let mut this = Self { writing, marking, plain, marks, mark_texts, written, adds_space, cuts, bos, eos, notes };
+        let of = |text: &str, starts| this.pieces_of(&this.plain, text, starts).ok().map(|piece| piece.ids);
+        this.cuts = Cuts::of(&this.plain, of);
+        Ok(this)
     }
 
-    /// The tokens of a user's text. No mark is among them, whatever the text says.
+    /// The token that a text begins with, if the model wants one.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The token that ends an answer, if the tokenizer's files name one.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// A mark that the chat template writes and whose id a model of so many ids does not have, with the id.
+    pub fn written_beyond(&self, vocab: usize) -> Option<String> {
+        let marks = self.written.iter().filter_map(|text| Some((text, self.marking.token_to_id(text)?)));
+        let mut beyond = marks.filter(|(_, id)| *id as usize >= vocab);
+        beyond.next().map(|(text, id)| format!("`{}`, id {id}", text.escape_debug()))
+    }
+
+    /// The texts of marks.
+    pub(crate) fn marks(&self) -> &[String] {
+        &self.mark_texts
+    }
+
+    /// What a reader should know of the files that it was read from.
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The tokens of a user's text, as they are inside of a longer text: no space is put before it. No mark is among them, whatever the
+    /// text says.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the tokenizer fails.
+    /// [`Error::Untokenizable`] if the tokenizer fails.
     pub fn encode(&self, text: &str) -> Result<Piece> {
+        self.encode_at(text, false)
+    }
+
+    /// The same, at the beginning of a prompt or inside of it.
+    fn encode_at(&self, text: &str, starts: bool) -> Result<Piece> {
         let mut cuts = vec![0, text.len()];
         loop {
             let mut piece = Piece { text: text.to_owned(), ..Piece::default() };
             for cut in cuts.windows(2) {
-                piece.append(pieces_of(&self.plain, &text[cut[0]..cut[1]])?, cut[0]);
+                let starts = starts && cut[0] == 0;
+                piece.append(self.pieces_of(&self.plain, &text[cut[0]..cut[1]], starts)?, cut[0]);
             }
             // A vocabulary of whole words can have a mark among its words. Cut in two it is not found there.
             let inside = |span: &Range<usize>| {
@@ -96,13 +175,26 @@ impl Tokenizer {
     }
 
     /// The tokens of a text that the template and the user wrote together: as of one text, unless the user's part would give
-    /// a mark; then each part is encoded on its own.
+    /// a mark; then each part is encoded on its own. The text begins the prompt, or stands inside of it.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the tokenizer fails.
-    pub fn encode_parts(&self, parts: &[PromptPart<'_>]) -> Result<Vec<u32>> {
+    /// [`Error::Untokenizable`] if the tokenizer fails.
+    pub fn encode_parts(&self, parts: &[PromptPart<'_>], starts: bool) -> Result<Vec<u32>> {
+        Ok(self.encode_parts_cut(parts, starts, &[])?.0)
+    }
+
+    /// The same, and the tokens that begin at or after these bytes of the whole text; none where each part is encoded on its own.
+    ///
+    /// # Errors
+    /// As [`encode_parts`](Self::encode_parts).
+    pub fn encode_parts_cut(
+        &self,
+        parts: &[PromptPart<'_>],
+        starts: bool,
+        cuts: &[usize],
+    ) -> Result<(Vec<u32>, Vec<usize>)> {
         let whole = parts.iter().map(PromptPart::text).collect::<String>();
-        let joint = pieces_of(&self.marking, &whole)?;
+        let joint = self.pieces_of(&self.marking, &whole, starts)?;
         let mut start = 0;
         let mut templates = Vec::new();
         for part in parts {
@@ -117,21 +209,73 @@ impl Tokenizer {
             templates.iter().any(|part| part.start <= span.start && span.end <= part.end)
         };
         if self.marks_in(&joint).all(by_template) {
-            return Ok(joint.ids);
+            let token = |&cut: &usize| joint.spans.partition_point(|span| span.start < cut);
+            let tokens = cuts.iter().map(token).collect();
+            return Ok((joint.ids, tokens));
         }
-        let encoded = parts.iter().map(|part| match part {
-            PromptPart::Template(text) => pieces_of(&self.marking, text),
-            PromptPart::User(text) => self.encode(text),
+        let encoded = parts.iter().enumerate().map(|(index, part)| match part {
+            PromptPart::Template(text) => self.pieces_of(&self.marking, text, starts && index == 0),
+            PromptPart::User(text) => self.encode_at(text, starts && index == 0),
         });
-        Ok(encoded.collect::<Result<Vec<_>>>()?.into_iter().flat_map(|piece| piece.ids).collect())
+        let ids = encoded.collect::<Result<Vec<_>>>()?.into_iter().flat_map(|piece| piece.ids).collect();
+        Ok((ids, Vec::new()))
     }
 
     /// The text of tokens, special ones left out.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the tokenizer fails.
+    /// [`Error::Untokenizable`] if the tokenizer fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.marking.decode(ids, true).map_err(|error| Error::Tokenizer(error.to_string()))
+        caught(|| self.marking.decode(ids, true)).map_err(|error| Error::Untokenizable(error.to_string()))
+    }
+
+    /// The text of tokens behind others: a space before the first word stays.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode).
+    pub fn decode_behind(&self, before: &[u32], ids: &[u32]) -> Result<String> {
+        let mut stream = TextStream::behind(before, self)?;
+        stream.all(ids, self)
+    }
+
+    /// The bytes that a token stands for by itself; none where its neighbours decide.
+    pub fn bytes_of(&self, id: u32) -> Option<Vec<u8>> {
+        let token = self.marking.id_to_token(id)?;
+        match self.marking.get_added_vocabulary().is_special_token(&token) {
+            true => None,
+            false if self.marking.get_added_tokens_decoder().contains_key(&id) => Some(token.into_bytes()),
+            false => bytes::of_token(&token, self.writing),
+        }
+    }
+
+    /// The tokens of a text at the beginning of a prompt, or inside of it, where no space is put before it. A long text is cut where no
+    /// token reaches across.
+    fn pieces_of(&self, tokenizer: &tokenizers::Tokenizer, text: &str, starts: bool) -> Result<Piece> {
+        let pieces = self.cuts.pieces(text).map_err(|bytes| {
+            Error::Untokenizable(format!("a run of {bytes} bytes has no place where the tokenizer may be interrupted"))
+        })?;
+        let mut whole = Piece { text: text.to_owned(), ..Piece::default() };
+        for (start, piece) in pieces {
+            whole.append(self.piece_of(tokenizer, piece, starts && start == 0)?, start);
+        }
+        Ok(whole)
+    }
+
+    /// The same of a text that is not long.
+    fn piece_of(&self, tokenizer: &tokenizers::Tokenizer, text: &str, starts: bool) -> Result<Piece> {
+        if starts || !self.adds_space || text.is_empty() {
+            return pieces_of(tokenizer, text);
+        }
+        for before in BEFORE {
+            let piece = pieces_of(tokenizer, &format!("{before}{text}"))?;
+            let own = piece.spans.iter().take_while(|span| span.end <= before.len()).count();
+            if piece.spans[own..].iter().all(|span| span.start >= before.len()) {
+                let span = |span: &Range<usize>| span.start - before.len()..span.end - before.len();
+                let spans = piece.spans[own..].iter().map(span).collect();
+                return Ok(Piece { title: None, ids: piece.ids[own..].to_vec(), text: text.to_owned(), spans });
+            }
+        }
+        pieces_of(tokenizer, text)
     }
 
     /// The marks among a piece's tokens, by their places.
@@ -141,13 +285,52 @@ impl Tokenizer {
 }
 
 fn pieces_of(tokenizer: &tokenizers::Tokenizer, text: &str) -> Result<Piece> {
-    let encoding = tokenizer.encode(text, false).map_err(|error| Error::Tokenizer(error.to_string()))?;
+    let encoding = caught(|| tokenizer.encode(text, false)).map_err(|error| Error::Untokenizable(error.to_string()))?;
     Ok(Piece {
         title: None,
         ids: encoding.get_ids().to_vec(),
         text: text.to_owned(),
         spans: encoding.get_offsets().iter().map(|&(start, end)| start..end).collect(),
     })
+}
+
+thread_local! {
+    /// Whether a panic of this thread is the tokenizer's on a text, which is told as an error.
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What a tokenizer does, with its panics as errors: its patterns give up on some texts by a panic, of which nothing is printed.
+fn caught<T>(
+    work: impl FnOnce() -> std::result::Result<T, tokenizers::Error>,
+) -> std::result::Result<T, tokenizers::Error> {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let told = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !GUARDED.get() {
+                told(panic);
+            }
+        }));
+    });
+    GUARDED.set(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    GUARDED.set(false);
+    done.unwrap_or_else(|panic| {
+        let words =
+            panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("its pattern gives up on this text: {}", words.unwrap_or("it panicked")).into())
+    })
+}
+
+/// Marks that a template writes and that are no tokens, in words: they are read as letters.
+fn letters_only(written: &str, tokenizer: &tokenizers::Tokenizer) -> Option<String> {
+    let mut marks: Vec<&str> =
+        written.split("<|").skip(1).filter_map(|rest| rest.split_once("|>").map(|(name, _)| name)).collect();
+    let is_name =
+        |name: &str| !name.is_empty() && name.len() < 40 && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    marks.retain(|name| is_name(name) && tokenizer.token_to_id(&format!("<|{name}|>")).is_none());
+    let first = marks.first()?;
+    Some(format!("the chat template writes `<|{first}|>`, which is no token of this tokenizer: it is read as letters"))
 }
 
 /// A span without the space at its ends, which a mark may take from its neighbours.

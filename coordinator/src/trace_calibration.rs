@@ -7,6 +7,9 @@ use tributary_protocol::TraceHeads;
 
 use crate::error::{Error, Result};
 
+/// Bytes of a calibration at most.
+const MOST_BYTES: u64 = 64 << 20;
+
 /// Name and version of the file's form.
 const SCHEMA: &str = "tributary.trace/1";
 
@@ -66,7 +69,7 @@ impl TraceCalibration {
     /// A file that cannot be read, or that is not what [`write`](Self::write) writes.
     pub fn from_folder(folder: &Path) -> Result<Option<Self>> {
         let path = Self::path(folder);
-        let text = match std::fs::read_to_string(&path) {
+        let text = match tributary_system::file::regular_text(&path, MOST_BYTES) {
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(cause) => return Err(Error::Unreadable { path, cause }),
             Ok(text) => text,

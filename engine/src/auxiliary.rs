@@ -11,6 +11,9 @@ use crate::config::Dtype;
 use crate::error::{Error, Result};
 use crate::model::{ModelFolder, shape_of};
 
+/// Bytes of a tokenizer's file at most.
+const TOKENIZER_BYTES: u64 = 256 << 20;
+
 /// A model beside the main one, as a rank has it.
 #[derive(Clone)]
 pub struct AuxiliaryModel {
@@ -26,8 +29,8 @@ pub struct AuxiliaryModel {
 /// A tokenizer that cannot be read.
 pub(crate) fn reader(main: &ModelFolder) -> Result<Option<AuxiliaryReader>> {
     let Some(folder) = &main.auxiliary else { return Ok(None) };
-    let file = tokenizer_file(folder);
-    let tokenizer = if has_tokenizer_of(folder, main) { None } else { Some(Tokenizer::from_file(&file, None)?) };
+    let tokenizer =
+        if has_tokenizer_of(folder, main) { None } else { Some(Tokenizer::from_folder(&folder.path, None)?) };
     Ok(Some(beside(folder, tokenizer)))
 }
 
@@ -48,7 +51,8 @@ pub(crate) fn writer(main: &ModelFolder) -> Result<Option<AuxiliaryReader>> {
 
 /// Whether both have the same tokenizer. Where both have none, as with dummy weights, ids are all there is.
 fn has_tokenizer_of(folder: &ModelFolder, main: &ModelFolder) -> bool {
-    let hash = |folder| std::fs::read(tokenizer_file(folder)).ok().map(|bytes| blake3::hash(&bytes));
+    let read = |folder| tributary_system::file::regular_bytes(&tokenizer_file(folder), TOKENIZER_BYTES);
+    let hash = |folder| read(folder).ok().map(|bytes| blake3::hash(&bytes));
     hash(folder) == hash(main)
 }
 

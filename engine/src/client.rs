@@ -7,7 +7,7 @@ use tributary_coordinator::conductor::{Conductor, Desk, Done, Inbox, desk};
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::scheduler::Limits;
 use tributary_coordinator::{
-    Document, Environment, Intake, Machine, ModelShape, Prefix, Prepared, RequestSettings, Turn,
+    ChatOptions, Document, Environment, Intake, Machine, Message, ModelShape, Prefix, Prepared, RequestSettings,
 };
 use tributary_coordinator::{prepare_documents, prepare_ids, prepare_text, prepare_turns, report};
 use tributary_protocol::{Choice, Descriptor, Packets, Sampling};
@@ -26,12 +26,11 @@ use crate::run_config::RunConfig;
 pub struct Conversation {
     /// The context, in its order; a question may do without.
     pub documents: Vec<Document>,
-    /// The system text, which shapes every chunk; the engine's own prefix where absent.
-    pub system: Option<String>,
-    /// Earlier messages. They ride with the question, so that documents stay warm from one turn to the next.
-    pub turns: Vec<Turn>,
-    /// The question.
-    pub query: String,
+    /// What was said. System messages in front shape every chunk; where there are none, the engine's own prefix does. Turns ride behind
+    /// the documents, so that these stay warm from one turn to the next.
+    pub messages: Vec<Message>,
+    /// How the chat template renders them.
+    pub options: ChatOptions,
 }
 
 /// A text that is to be continued, without a chat template.
@@ -139,13 +138,13 @@ impl Client {
     /// # Errors
     /// The template's and the tokenizer's; a piece of text without a token.
     pub fn prepare(&self, conversation: &Conversation) -> Result<Prepared> {
-        let Conversation { documents, system, turns, query } = conversation;
-        let prefix = self.prefix(system.as_deref());
+        let Conversation { documents, messages, options } = conversation;
+        let prefix = self.prefix(None);
         let intake = self.intake(&prefix)?;
         if documents.is_empty() {
-            return Ok(prepare_text(turns, query, self.shared.intake.text_chunk_tokens, &intake)?);
+            return Ok(prepare_text(messages, options, self.shared.intake.text_chunk_tokens, &intake)?);
         }
-        Ok(prepare_turns(documents, turns, query, &intake)?)
+        Ok(prepare_turns(documents, messages, options, &intake)?)
     }
 
     /// A text that is to be continued as token ids.
@@ -157,8 +156,13 @@ impl Client {
         let intake = Intake { template: None, ..self.intake(&prefix)? };
         let (documents, chunk_tokens) = (&prompt.documents, self.shared.intake.text_chunk_tokens);
         match &prompt.text {
-            PromptText::Text(text) if documents.is_empty() => Ok(prepare_text(&[], text, chunk_tokens, &intake)?),
-            PromptText::Text(text) => Ok(prepare_turns(documents, &[], text, &intake)?),
+            PromptText::Text(text) => {
+                let (messages, options) = ([Message::new("user", text.as_str())], ChatOptions::default());
+                Ok(match documents.as_slice() {
+                    [] => prepare_text(&messages, &options, chunk_tokens, &intake)?,
+                    documents => prepare_turns(documents, &messages, &options, &intake)?,
+                })
+            }
             PromptText::Ids(ids) => Ok(prepare_ids(documents, ids.clone(), chunk_tokens, &intake)?),
         }
     }
@@ -181,8 +185,9 @@ impl Client {
     fn intake<'a>(&'a self, prefix: &'a Prefix) -> Result<Intake<'a>> {
         fail::fail_point!("engine::prepare");
         let Shared { folder, intake, .. } = &*self.shared;
-        let (template, chunking, bos) = (folder.template.as_ref(), &intake.chunking, folder.config.bos);
-        Ok(Intake { tokenizer: folder.tokenizer()?, template, chunking, prefix, bos })
+        let (template, chunking, bos) = (folder.template.as_ref(), &intake.chunking, folder.bos);
+        let (join, kwargs) = (&intake.join, &intake.template_kwargs);
+        Ok(Intake { tokenizer: folder.tokenizer()?, template, chunking, join, kwargs, prefix, bos })
     }
 
     /// The texts of tokens one by one, as far as they are whole characters: where tokens share one, the last has it.
@@ -192,6 +197,12 @@ impl Client {
     pub fn texts(&self, ids: &[u32]) -> Result<Vec<String>> {
         let (tokenizer, mut stream) = (self.shared.folder.tokenizer()?, tributary_coordinator::TextStream::default());
         Ok(ids.iter().map(|&id| stream.push(id, tokenizer)).collect::<tributary_coordinator::Result<_>>()?)
+    }
+
+    /// The text of a prompt's last tokens; empty where there is no tokenizer.
+    pub fn text_of_prompt(&self, ids: &[u32]) -> String {
+        let tokenizer = self.shared.folder.tokenizer.as_ref();
+        tokenizer.and_then(|tokenizer| tokenizer.decode(ids).ok()).unwrap_or_default()
     }
 
     /// A question as token ids.
@@ -236,9 +247,11 @@ impl Client {
         prepared.token_count() + rows * prepared.chunks.len()
     }
 
-    /// The text of an answer, token by token.
-    pub fn text_stream(&self) -> TextStream {
-        TextStream { shared: Arc::clone(&self.shared), stream: tributary_coordinator::TextStream::default() }
+    /// The text of an answer behind the end of its prompt, token by token.
+    pub fn text_stream(&self, prompt: &[u32]) -> TextStream {
+        let tokenizer = self.shared.folder.tokenizer.as_ref();
+        let behind = tokenizer.and_then(|tokenizer| tributary_coordinator::TextStream::behind(prompt, tokenizer).ok());
+        TextStream { shared: Arc::clone(&self.shared), stream: behind.unwrap_or_default() }
     }
 
     /// What a request came to, with its report.
@@ -248,7 +261,7 @@ impl Client {
     pub fn answered(&self, done: Done) -> Result<Answered> {
         let Done { prepared, planned, answer } = done;
         let Shared { folder, environment, .. } = &*self.shared;
-        let text = folder.text(&answer.outcome.tokens)?;
+        let text = folder.text(&prepared.query, &answer.outcome.tokens)?;
         let report = report(&planned, &answer, environment, &folder.shape(), text, prepared.notes.clone());
         Ok(Answered { prepared, planned, answer, report })
     }
@@ -267,6 +280,11 @@ impl TextStream {
     /// The tokenizer's.
     pub fn would_bring(&self, token: u32) -> Result<String> {
         Ok(self.stream.would_bring(token, self.shared.folder.tokenizer()?)?)
+    }
+
+    /// The bytes that a token stands for by itself; none where its neighbours decide.
+    pub fn bytes_of(&self, token: u32) -> Option<Vec<u8>> {
+        self.shared.folder.tokenizer.as_ref()?.bytes_of(token)
     }
 
     /// The text that a token completes; empty for the token that ends the answer.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use candle_core::DType;
 use tributary_comm::nccl;
-use tributary_coordinator::{Chunking, Prefix};
+use tributary_coordinator::{Chunking, Join, Prefix, TemplateValues};
 use tributary_kernels::Kernels;
 use tributary_worker::LoadFormat;
 
@@ -109,6 +109,10 @@ pub struct IntakeConfig {
     pub prefix: Prefix,
     /// Whether the model's chat template is used.
     pub template: TemplateUse,
+    /// What stands behind each document.
+    pub join: Join,
+    /// Values that the chat template reads where a request does not say otherwise.
+    pub template_kwargs: TemplateValues,
 }
 
 /// Whether the model's chat template is used.

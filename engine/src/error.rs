@@ -126,12 +126,33 @@ impl Error {
 pub fn one_line(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let text = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+    let line = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    // A file that somebody else wrote must not move the cursor, or fill the terminal.
+    let line = line.chars().filter(|letter| !letter.is_control() && !is_direction(*letter)).collect::<String>();
+    match line.char_indices().nth(LINE_LETTERS) {
+        Some((end, _)) => format!("{}..", &line[..end]),
+        None => line,
+    }
+}
+
+/// Letters of a failure's line at most.
+const LINE_LETTERS: usize = 4000;
+
+/// Whether a letter turns the direction of those behind it, so that a line reads as another.
+fn is_direction(letter: char) -> bool {
+    matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_one_and_moves_no_cursor() {
+        let error = Error::Usage(format!("a\u{1b}[31mred\u{202e}\r\nb{}", "x".repeat(10_000)));
+        let line = one_line(&error);
+        assert!(line.starts_with("a[31mred; bxxx") && line.ends_with("x..") && line.len() < 4100, "{line}");
+    }
 
     #[test]
     fn failures_have_the_exit_code_of_their_kind() {

@@ -23,6 +23,8 @@ pub struct ModelFolder {
     pub tokenizer: Option<Tokenizer>,
     /// Its chat template, if it has one and it is wanted.
     pub template: Option<Template>,
+    /// The token that a text begins with, as its tokenizer says; without a tokenizer as its config does.
+    pub bos: Option<u32>,
     /// The small model beside it that reads for it, if there is one.
     pub auxiliary: Option<Box<ModelFolder>>,
     /// The small model beside it that writes ahead of it, if there is one.
@@ -90,13 +92,16 @@ impl ModelFolder {
     fn open_for(wanted: &ModelConfig, intake: &IntakeConfig, text: bool) -> Result<Self> {
         let path = path_of(wanted);
         check_folder(&path)?;
-        let config = Config::read(&path)?;
+        let mut config = Config::read(&path)?;
         let template = match (text, intake.template) {
             (true, TemplateUse::Auto) => Template::from_folder(&path)?,
             _ => None,
         };
-        let file = path.join("tokenizer.json");
-        let tokenizer = if text { Some(Tokenizer::from_file(&file, template.as_ref())?) } else { None };
+        // A template that no chat can use is known now, not when clients come.
+        template.iter().try_for_each(Template::check)?;
+        let tokenizer = if text { Some(Tokenizer::from_folder(&path, template.as_ref())?) } else { None };
+        let bos = tokenizer.as_ref().map_or(config.bos, Tokenizer::bos);
+        check_tokens(tokenizer.as_ref(), &mut config)?;
         let dtype = wanted.dtype.tensor();
         let plain = wanted.kernels == Kernels::Plain;
         if wanted.device == DeviceKind::Cuda && !plain && !cuda::attends(config.head_dim, dtype) {
@@ -110,7 +115,7 @@ impl ModelFolder {
         let draft_model = wanted.draft_model.as_ref().map(beside).transpose()?.map(Box::new);
         let hash = ModelHash::of(&path, format);
         let adapters = ModelAdapters::open(&wanted.adapters, &config, || hash.get())?;
-        Ok(Self { path, config, tokenizer, template, auxiliary, draft_model, adapters, dtype, format, hash })
+        Ok(Self { path, config, tokenizer, template, bos, auxiliary, draft_model, adapters, dtype, format, hash })
     }
 
     /// Reads or draws the weights, onto the device of a place.
@@ -152,17 +157,35 @@ impl ModelFolder {
         self.tokenizer.as_ref().ok_or_else(|| Error::usage("text needs a tokenizer"))
     }
 
-    /// The text of generated tokens: decoded, or their ids where there is no tokenizer.
+    /// The text of tokens generated behind a prompt: decoded, or their ids where there is no tokenizer.
     ///
     /// # Errors
     /// The tokenizer's.
-    pub fn text(&self, tokens: &[u32]) -> Result<String> {
+    pub fn text(&self, prompt: &[u32], tokens: &[u32]) -> Result<String> {
         let answer: Vec<u32> = tokens.iter().copied().filter(|token| !self.config.eos.contains(token)).collect();
         match &self.tokenizer {
-            Some(tokenizer) => Ok(tokenizer.decode(&answer)?),
+            Some(tokenizer) => Ok(tokenizer.decode_behind(prompt, &answer)?),
             None => Ok(answer.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
         }
     }
+}
+
+/// Adds the tokenizer's end of an answer to the config's, and refuses tokens that the model has no row for.
+fn check_tokens(tokenizer: Option<&Tokenizer>, config: &mut Config) -> Result<()> {
+    let Some(tokenizer) = tokenizer else { return Ok(()) };
+    let known = |id: &u32| (*id as usize) < config.vocab;
+    if let Some(id) = tokenizer.bos().filter(|id| !known(id)) {
+        return Err(Error::usage(format!(
+            "its tokenizer begins texts with id {id}, the model knows {} ids",
+            config.vocab
+        )));
+    }
+    if let Some(mark) = tokenizer.written_beyond(config.vocab) {
+        let vocab = config.vocab;
+        return Err(Error::usage(format!("its chat template writes {mark}, which is no token of the model's {vocab}")));
+    }
+    config.eos.extend(tokenizer.eos().filter(known).filter(|id| !config.eos.contains(id)));
+    Ok(())
 }
 
 /// What the planner must know of a config, with numbers of `dtype_bytes` bytes.

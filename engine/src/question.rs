@@ -59,7 +59,7 @@ impl Question {
     /// # Errors
     /// The tokenizer's; a piece of text without a token.
     pub fn prepare(&self, folder: &ModelFolder, intake: &IntakeConfig) -> Result<Prepared> {
-        let bos = folder.config.bos;
+        let bos = folder.bos;
         match self {
             Question::Random(shape, seed) => {
                 let limit = folder.config.max_positions;
@@ -92,7 +92,15 @@ impl Question {
 /// How a model's text is read.
 fn read_by<'a>(folder: &'a ModelFolder, intake: &'a IntakeConfig) -> Result<Intake<'a>> {
     let (tokenizer, template) = (folder.tokenizer()?, folder.template.as_ref());
-    Ok(Intake { tokenizer, template, chunking: &intake.chunking, prefix: &intake.prefix, bos: folder.config.bos })
+    Ok(Intake {
+        tokenizer,
+        template,
+        chunking: &intake.chunking,
+        join: &intake.join,
+        kwargs: &intake.template_kwargs,
+        prefix: &intake.prefix,
+        bos: folder.bos,
+    })
 }
 
 /// Token ids drawn uniformly from the vocabulary.

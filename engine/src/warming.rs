@@ -94,8 +94,10 @@ impl Engine<'_> {
         let mut prepared = {
             let (folder, intake) = (&self.folder, &self.config.intake);
             let prefix = system.map_or_else(|| intake.prefix.clone(), |system| Prefix::Text(system.to_owned()));
-            let (template, chunking, bos) = (folder.template.as_ref(), &intake.chunking, folder.config.bos);
-            let intake = Intake { tokenizer: folder.tokenizer()?, template, chunking, prefix: &prefix, bos };
+            let (template, chunking, bos) = (folder.template.as_ref(), &intake.chunking, folder.bos);
+            let (join, kwargs) = (&intake.join, &intake.template_kwargs);
+            let intake =
+                Intake { tokenizer: folder.tokenizer()?, template, chunking, join, kwargs, prefix: &prefix, bos };
             prepare_documents(documents, &intake)?
         };
         let chunks = prepared.chunks.len();

@@ -7,7 +7,9 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
-use tributary_coordinator::{Chunking, EvictionWish, Keep, KeepPerChunk, Prefix, RequestSettings, eviction_named};
+use tributary_coordinator::{
+    Chunking, EvictionWish, Join, Keep, KeepPerChunk, Prefix, RequestSettings, eviction_named,
+};
 use tributary_engine::Synthetic;
 use tributary_protocol::{
     Ape, Descriptor, Drift, DriftOf, Eviction, Exchange, Importance, Layout, OrderFor, Packets, Passing, Returns,
@@ -17,6 +19,7 @@ pub use tributary_study::method_spec::exchange;
 use tributary_study::method_spec::layers;
 
 use crate::help;
+use crate::template_kwargs::TemplateKwargs;
 
 /// Which model, and how it computes.
 #[derive(Debug, Clone, Args)]
@@ -117,6 +120,12 @@ pub struct IntakeArgs {
     /// The model's chat template, where it has one: its head is the prefix, its tail belongs to the query
     #[arg(long, value_enum, default_value_t = TemplateChoice::Auto)]
     pub template: TemplateChoice,
+    /// Put this behind each document that does not end with it; '' joins them as they are
+    #[arg(long, value_name = "TEXT", default_value = r"\n")]
+    pub join: Join,
+    /// Values that the chat template reads, as a JSON object such as '{"enable_thinking": false}'; a request's own come first
+    #[arg(long, value_name = "JSON")]
+    pub chat_template_kwargs: Option<TemplateKwargs>,
 }
 
 /// Whether the model's chat template is used.

@@ -81,7 +81,8 @@ impl From<&IntakeArgs> for IntakeConfig {
             TemplateChoice::None => TemplateUse::None,
         };
         let (synthetic, chunking, prefix) = (args.synthetic, args.chunk.clone(), args.prefix.clone());
-        Self { synthetic, chunking, text_chunk_tokens: TEXT_CHUNK_TOKENS, prefix, template }
+        let (join, template_kwargs) = (args.join.clone(), args.chat_template_kwargs.clone().unwrap_or_default().0);
+        Self { synthetic, chunking, text_chunk_tokens: TEXT_CHUNK_TOKENS, prefix, template, join, template_kwargs }
     }
 }
 

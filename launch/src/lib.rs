@@ -24,4 +24,5 @@ mod serve;
 mod stdout;
 mod store_command;
 mod store_warm;
+mod template_kwargs;
 mod train;

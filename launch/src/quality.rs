@@ -7,7 +7,7 @@ use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{
-    Chunking, GroupShape, Keep, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration, eviction_named,
+    Chunking, GroupShape, Join, Keep, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration, eviction_named,
 };
 use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, Synthetic, TemplateUse, follow};
 use tributary_protocol::{Eviction, Importance, REFERENCE, Sampling, TraceHeads};
@@ -26,6 +26,7 @@ use crate::progress::Progress;
 use crate::ranks;
 use crate::serve::refused;
 use crate::stdout::print;
+use crate::template_kwargs::TemplateKwargs;
 
 /// The command behind the command.
 const SCORE: &str = "score";
@@ -125,6 +126,12 @@ pub struct EvaluationArgs {
     /// The model's chat template, where it has one and the suite has a use for it
     #[arg(long, value_enum, default_value_t = TemplateChoice::Auto, help_heading = "Evaluation")]
     template: TemplateChoice,
+    /// Put this behind each chunk that does not end with it [default: nothing; suites have their own separators]
+    #[arg(long, value_name = "TEXT", help_heading = "Evaluation")]
+    join: Option<Join>,
+    /// Values that the chat template reads, as a JSON object
+    #[arg(long, value_name = "JSON", help_heading = "Evaluation")]
+    chat_template_kwargs: Option<TemplateKwargs>,
     /// The methods; full is added where it is missing: the others are measured against it [default: all but cacheclip and kv-packet, and infoflow:reorder]
     #[arg(long, value_name = "METHOD", num_args = 1.., value_delimiter = ',', default_values = methods(), hide_default_value = true, help_heading = "Evaluation")]
     methods: Vec<MethodSpec>,
@@ -214,6 +221,9 @@ fn evaluate(args: &EvaluationArgs) -> ExitCode {
             TemplateChoice::Auto => TemplateUse::Auto,
             TemplateChoice::None => TemplateUse::None,
         },
+        // A context that is cut between its sentences must stay as it is.
+        join: args.join.clone().unwrap_or_else(Join::nothing),
+        template_kwargs: args.chat_template_kwargs.clone().unwrap_or_default().0,
     };
     let group = args.reach.group(args.world_size, args.threads);
     let config = Config { model: args.model.config(args.seed), intake, group };

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{TEXT_CHUNK_TOKENS, method_named};
 use tributary_engine::{Config, Engine, Limits, Ranks, RunConfig, SamplingDefaults, marker};
 use tributary_protocol::Returns;
-use tributary_service::{Access, ApiKeys, ClientLimits, Doors, Options, Service};
+use tributary_service::{Access, ApiKeys, ClientLimits, Doors, Options, ReasoningParser, Service};
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, seconds, settings, size};
 use crate::config::config;
@@ -57,6 +57,9 @@ pub struct ServeArgs {
     /// Tokens of a chunk where a request has no documents; what is shorter is one chunk, and exact
     #[arg(long, value_name = "N", default_value_t = TEXT_CHUNK_TOKENS, help_heading = "Service")]
     chunk_tokens: usize,
+    /// How the model's reasoning is told from its answer: it comes as `reasoning_content` then, apart from `content`
+    #[arg(long, value_enum, default_value_t = ReasoningChoice::None, help_heading = "Service")]
+    reasoning_parser: ReasoningChoice,
     /// The model's name for clients [default: the name of its folder]
     #[arg(long, value_name = "NAME", help_heading = "Service")]
     served_model_name: Option<String>,
@@ -101,6 +104,24 @@ enum GenerationConfig {
     Model,
     /// Nowhere: the likeliest token is taken where a request says nothing.
     None,
+}
+
+/// How a model's reasoning is told from its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ReasoningChoice {
+    /// It is not: all text is the answer
+    None,
+    /// It stands between <think> and </think>
+    Think,
+}
+
+impl From<ReasoningChoice> for ReasoningParser {
+    fn from(choice: ReasoningChoice) -> Self {
+        match choice {
+            ReasoningChoice::None => Self::None,
+            ReasoningChoice::Think => Self::Think,
+        }
+    }
 }
 
 /// What clients may ask at most, and how long things may take.
@@ -182,12 +203,14 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     let profile = args.profile.as_deref().map(Profile::find).transpose()?;
     let doors = Doors { hosts: args.allowed_hosts.clone(), origins: args.allow_origin.clone() };
     let (ignores_unknown, default_tokens) = (args.unknown_fields == UnknownFields::Ignore, args.run.max_tokens);
+    let reasoning = args.reasoning_parser.into();
     let options = Options {
         listen: args.listen,
         access,
         doors,
         model: name(args),
         limits,
+        reasoning,
         self_test,
         ignores_unknown,
         caches_apart: args.cache_per_key,

@@ -35,8 +35,8 @@ pub use frame::{HEADER_BYTES, PROTOCOL_VERSION, checksum, decode_frame, encode_f
 pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_limit};
 pub use method::{
     Ape, CHUNKS_ALONE, COST_LETTERS, Choice, Claim, Command, Descriptor, Drift, DriftOf, DriftScore, Evidence,
-    Exchange, Heads, Importance, InfoFlow, InvalidOption, Layers, Layout, METHODS, Method, OrderFor, Packets, Passing,
-    Prefill, REFERENCE, SamKv, SamKvVariant, Score, Selection, Trace, TraceHeads, Wishes,
+    Exchange, Family, Heads, Importance, InfoFlow, InvalidOption, Layers, Layout, METHODS, Method, OrderFor, Packets,
+    Passing, Prefill, REFERENCE, SamKv, SamKvVariant, Score, Selection, Trace, TraceHeads, Wishes,
 };
 pub use order::Order;
 pub use phase::Phase;

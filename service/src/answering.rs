@@ -11,6 +11,7 @@ use crate::delivery::Delivery;
 use crate::echo;
 use crate::error::ApiError;
 use crate::output::{Ending, Frame, Told, Usage};
+use crate::reasoning::{ReasoningParser, Thinking};
 use crate::running::Running;
 use crate::spoken::{Piece, Spoken};
 use crate::streaming::stream;
@@ -38,6 +39,8 @@ pub struct Answering {
     /// The request that it answers.
     pub running: Running,
     spoken: Spoken,
+    /// Parts reasoning from the answer, where that is wanted.
+    thinking: Option<Thinking>,
     /// The text of its prompt, where it is repeated and came as a text.
     echoed: Option<String>,
     is_over: bool,
@@ -63,8 +66,12 @@ pub async fn respond(
         let repeated =
             echoed.map(|text| Ok::<_, ApiError>((echo::piece(client, &running.prompt, text.as_deref(), None)?, text)));
         let (piece, echoed) = repeated.transpose()?.unwrap_or_default();
-        let spoken = Spoken::new(client, &delivery, piece.text.chars().count());
-        Ok(Answering { running, spoken, echoed, is_over: false })
+        let end = &running.prompt.end;
+        let spoken = Spoken::new(client, end, &delivery, piece.text.chars().count());
+        let usual = running.shared.reasoning == ReasoningParser::Think;
+        let is_apart = delivery.reasoning.is_left_out || delivery.reasoning.is_apart.unwrap_or(usual);
+        let thinking = (frame.is_chat() && is_apart).then(|| Thinking::behind(&client.text_of_prompt(end)));
+        Ok(Answering { running, spoken, thinking, echoed, is_over: false })
     };
     let batch = Batch(all.into_iter().zip(echoed).map(begin).collect::<Result<_, ApiError>>()?);
     if delivery.streams {
@@ -92,11 +99,12 @@ impl Answering {
                     // The ranks let go of it by their next order; what there is of it then comes as its end.
                     self.running.shared.client.desk().end(self.running.request);
                 }
-                Ok(piece.map_or(Step::Nothing, Step::Piece))
+                Ok(piece.and_then(|piece| self.parted(piece, delivery)).map_or(Step::Nothing, Step::Piece))
             }
             Update::Done(done) => {
                 let answered = self.running.shared.client.answered(*done)?;
                 let rest = self.spoken.rest();
+                let rest = self.parted_at_the_end(rest, delivery);
                 let last = answered.answer.outcome.tokens.last().filter(|_| delivery.shows_answer);
                 let ended = self.spoken.is_stopped || last.is_some_and(|token| delivery.ends.contains(token));
                 let reason = if ended { "stop" } else { "length" };
@@ -106,6 +114,28 @@ impl Answering {
             Update::Kept(_) => Err(ApiError::internal("a bug: an answer was due, and chunks came")),
             Update::Failed(failure) => Err(failure.into()),
         }
+    }
+
+    /// A piece with its reasoning apart, where that is wanted; none where all of it is held back.
+    fn parted(&mut self, piece: Piece, delivery: &Delivery) -> Option<Piece> {
+        let Some(thinking) = &mut self.thinking else { return Some(piece) };
+        let (reasoning, text) = thinking.push(&piece.text);
+        let reasoning = if delivery.reasoning.is_left_out { String::new() } else { reasoning };
+        let says = !(reasoning.is_empty() && text.is_empty() && piece.tokens.is_empty());
+        says.then_some(Piece { text, reasoning, ..piece })
+    }
+
+    /// The last piece, with what was held back.
+    fn parted_at_the_end(&mut self, rest: Option<Piece>, delivery: &Delivery) -> Option<Piece> {
+        let rest = rest.and_then(|piece| self.parted(piece, delivery));
+        let Some(thinking) = &mut self.thinking else { return rest };
+        let (reasoning, text) = thinking.rest();
+        let mut piece = rest.unwrap_or_default();
+        piece.text += &text;
+        if !delivery.reasoning.is_left_out {
+            piece.reasoning += &reasoning;
+        }
+        (piece != Piece::default()).then_some(piece)
     }
 
     /// The prompt as an answer repeats it, with log-probabilities once the answer has ended.

@@ -25,4 +25,15 @@ pub struct Delivery {
     pub tells_prompt: bool,
     /// Tokens that end it.
     pub ends: Vec<u32>,
+    /// Where the model's reasoning comes.
+    pub reasoning: ReasoningWish,
+}
+
+/// What a request says of the model's reasoning.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReasoningWish {
+    /// Whether it comes apart from the answer; as the service does where absent.
+    pub is_apart: Option<bool>,
+    /// Whether it does not come at all.
+    pub is_left_out: bool,
 }

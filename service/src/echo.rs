@@ -7,7 +7,7 @@ use tributary_protocol::ScoredToken;
 
 use crate::output::PromptLogprob;
 use crate::running::AskedPrompt;
-use crate::spoken::{LikelyToken, Piece};
+use crate::spoken::{LikelyToken, Piece, TokenText};
 
 /// The prompt as a part of the answer: its text as it came, or that of its tokens; with its tokens where they were scored. Nothing is
 /// known of its first token, which stands after nothing.
@@ -25,21 +25,26 @@ pub fn piece(
         _ => client.texts(&prompt.query)?,
     };
     let text = echoed.map_or_else(|| texts.concat(), str::to_owned);
-    let Some(scored) = scored else { return Ok(Piece { text, tokens: Vec::new() }) };
+    let Some(scored) = scored else { return Ok(Piece { text, ..Piece::default() }) };
     let (mut tokens, mut offset) = (Vec::with_capacity(texts.len()), 0);
     let known = std::iter::once(None).chain(scored.iter().map(Some));
     for (text, scored) in texts.into_iter().zip(known) {
         let characters = text.chars().count();
         let logprob = scored.map(|scored| scored.logprob);
         let top = scored.map_or(Ok(Vec::new()), |scored| decoded(client, &scored.top))?;
-        tokens.push(LikelyToken { text, logprob, top, offset });
+        let token = TokenText { bytes: text.clone().into_bytes(), text };
+        tokens.push(LikelyToken { token, logprob, top, offset });
         offset += characters;
     }
-    Ok(Piece { text, tokens })
+    Ok(Piece { text, tokens, ..Piece::default() })
 }
 
-fn decoded(client: &Client, top: &[(u32, f32)]) -> Result<Vec<(String, f32)>> {
-    top.iter().map(|&(id, logprob)| Ok((client.texts(&[id])?.concat(), logprob))).collect()
+fn decoded(client: &Client, top: &[(u32, f32)]) -> Result<Vec<(TokenText, f32)>> {
+    let of = |&(id, logprob): &(u32, f32)| {
+        let text = client.texts(&[id])?.concat();
+        Ok((TokenText { bytes: text.clone().into_bytes(), text }, logprob))
+    };
+    top.iter().map(of).collect()
 }
 
 /// The log-probabilities of a prompt's tokens in the form that vLLM has for them: one object a token, by token id, with the token's own

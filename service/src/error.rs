@@ -152,6 +152,13 @@ impl From<RequestFailure> for ApiError {
 
 impl From<tributary_engine::Error> for ApiError {
     fn from(error: tributary_engine::Error) -> Self {
+        use tributary_coordinator::Error::{Template, Untokenizable};
+        match &error {
+            // The client cannot help that the model's template fails.
+            tributary_engine::Error::Coordinator(Template(_)) => return Self::internal(error.to_string()),
+            tributary_engine::Error::Coordinator(Untokenizable(_)) => return Self::invalid(error.to_string()),
+            _ => {}
+        }
         match error.exit_code() {
             exit::USAGE | exit::OUT_OF_MEMORY => Self::refused(error.to_string()),
             _ => Self::internal(error.to_string()),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use tributary_coordinator::Document;
+use tributary_coordinator::{ChatOptions, Document, Message};
 use tributary_engine::{Client, Clock, Conversation, NotTaken, RequestFailure, Sink, Update};
 use tributary_protocol::{Claim, Descriptor, METHODS, Sampling};
 
@@ -116,9 +116,8 @@ async fn draw(client: &Client, method: &'static Descriptor) -> Result<Drawn, Fai
     let wrong = |reason: &dyn std::fmt::Display| Failure::Wrong(reason.to_string());
     let conversation = Conversation {
         documents: DOCUMENTS.map(|text| Document { title: None, text: text.to_owned() }).into(),
-        system: None,
-        turns: Vec::new(),
-        query: QUESTION.to_owned(),
+        messages: vec![Message::new("user", QUESTION)],
+        options: ChatOptions::default(),
     };
     let preparing = client.clone();
     let prepared = tokio::task::spawn_blocking(move || preparing.prepare(&conversation)).await;

@@ -20,6 +20,9 @@ use crate::shared::Shared;
 /// Updates of a request that its client has not read yet. A client that is slower is cut.
 const BUFFERED: usize = 1024;
 
+/// Tokens of a prompt's end, behind which its answer is read.
+const PROMPT_END: usize = 32;
+
 /// What is wanted of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
@@ -38,6 +41,8 @@ pub struct AskedPrompt {
     pub tokens: usize,
     /// The tokens of its query, where log-probabilities of them are wanted or it is repeated.
     pub query: Vec<u32>,
+    /// Its last tokens: an answer's text is read after them.
+    pub end: Vec<u32>,
 }
 
 /// An answer that can be handed in.
@@ -61,7 +66,8 @@ fn read<R: Asked>(shared: &Shared, asker: Asker, body: &[u8]) -> Result<(R, Vec<
             several => prepared.notes.push(format!("{several} documents without a text were left out")),
         }
         let (tokens, query) = (prepared.token_count(), prepared.query.clone());
-        let prompt = Arc::new(AskedPrompt { index, tokens, query });
+        let end = query[query.len().saturating_sub(PROMPT_END)..].to_vec();
+        let prompt = Arc::new(AskedPrompt { index, tokens, query, end });
         let rows = client.prompt_rows(&prepared, client.settings());
         for copy in 0..asked.copies() {
             let mut settings = asked.settings(&prepared, (rows, copy), &terms)?;

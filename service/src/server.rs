@@ -18,6 +18,7 @@ use crate::limits::ClientLimits;
 use crate::metrics::{Basis, Metrics, Setup};
 use crate::readers::Readers;
 use crate::ready::{Readiness, keep_testing};
+use crate::reasoning::ReasoningParser;
 use crate::routes::routes;
 use crate::shared::Shared;
 use crate::signals;
@@ -60,6 +61,8 @@ pub struct Options {
     pub model: String,
     /// What clients may ask at most.
     pub limits: ClientLimits,
+    /// How the model's reasoning is told from its answer, where a request does not say.
+    pub reasoning: ReasoningParser,
     /// Time without requests after which the ranks are tested; zero for no test at all.
     pub self_test: Duration,
     /// Whether fields of bodies that are not known pass; else they are refused by name.
@@ -210,8 +213,8 @@ impl Service {
         (drain, draining): (watch::Sender<bool>, watch::Receiver<bool>),
         attendance: &Attendance,
     ) -> Result<(), Error> {
-        let Options { model, access, doors, limits, self_test, ignores_unknown, caches_apart, default_tokens, .. } =
-            self.options;
+        let Options { model, access, doors, limits, reasoning, self_test, .. } = self.options;
+        let Options { ignores_unknown, caches_apart, default_tokens, .. } = self.options;
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let (cut, is_cut) = watch::channel(false);
         let (tested, readiness) = watch::channel(Readiness::Starting);
@@ -230,6 +233,7 @@ impl Service {
             model,
             metrics,
             limits,
+            reasoning,
             readers,
             readiness,
             draining: told,

@@ -10,6 +10,7 @@ use crate::limits::ClientLimits;
 use crate::metrics::Metrics;
 use crate::readers::Readers;
 use crate::ready::Readiness;
+use crate::reasoning::ReasoningParser;
 
 /// The engine, its name for clients, and what is counted.
 #[derive(Clone)]
@@ -22,6 +23,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// What its clients may ask at most.
     pub limits: ClientLimits,
+    /// How a model's reasoning is told from its answer.
+    pub reasoning: ReasoningParser,
     /// Who may read a body and make tokens of it now.
     pub readers: Readers,
     /// Whether the last self-test was right.

@@ -13,6 +13,8 @@ use crate::stops::Stops;
 pub struct Piece {
     /// Its text.
     pub text: String,
+    /// What of it is the model's reasoning, where that comes apart.
+    pub reasoning: String,
     /// Its tokens with their log-probabilities; empty where nobody asked.
     pub tokens: Vec<LikelyToken>,
 }
@@ -20,12 +22,12 @@ pub struct Piece {
 /// A token of an answer, and how likely it was.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LikelyToken {
-    /// The text that it brings.
-    pub text: String,
+    /// What it is.
+    pub token: TokenText,
     /// Natural logarithm of its probability; none for the first token of a prompt.
     pub logprob: Option<f32>,
     /// The likeliest tokens in its place, and their log-probabilities.
-    pub top: Vec<(String, f32)>,
+    pub top: Vec<(TokenText, f32)>,
     /// Characters of the answer before it.
     pub offset: usize,
 }
@@ -34,8 +36,18 @@ impl Piece {
     /// Puts another part after this one.
     pub fn append(&mut self, next: Piece) {
         self.text += &next.text;
+        self.reasoning += &next.reasoning;
         self.tokens.extend(next.tokens);
     }
+}
+
+/// A token's text, and its own bytes: those of an answer's tokens join to its text.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TokenText {
+    /// The text; a part of a character has the sign for what is none.
+    pub text: String,
+    /// The bytes.
+    pub bytes: Vec<u8>,
 }
 
 /// The text of an answer so far.
@@ -57,10 +69,10 @@ pub struct Spoken {
 }
 
 impl Spoken {
-    /// An answer that is given like this, after so many characters of a prompt that it repeats.
-    pub fn new(client: &Client, delivery: &Delivery, characters: usize) -> Self {
+    /// An answer that is given like this, after a prompt's last tokens; it stands after so many characters of a prompt that it repeats.
+    pub fn new(client: &Client, prompt_end: &[u32], delivery: &Delivery, characters: usize) -> Self {
         let stops = Stops::new(delivery.stops.clone(), delivery.keeps_stop);
-        let (stream, held, ends) = (client.text_stream(), Vec::new(), delivery.ends.clone());
+        let (stream, held, ends) = (client.text_stream(prompt_end), Vec::new(), delivery.ends.clone());
         Self { ends, stream, stops, held, come: 0, characters, given: 0, tokens: 0, is_stopped: false }
     }
 
@@ -109,16 +121,22 @@ impl Spoken {
         if stopped {
             self.held.clear();
         }
-        (!text.is_empty() || !tokens.is_empty()).then_some(Piece { text, tokens })
+        (!text.is_empty() || !tokens.is_empty()).then_some(Piece { text, reasoning: String::new(), tokens })
     }
 
     fn likely(&self, token: u32, logprobs: &Logprobs) -> Result<LikelyToken> {
         let top = logprobs.top.iter().map(|&(id, logprob)| Ok((self.text_of(id)?, logprob)));
-        let (text, offset) = (self.text_of(token)?, self.characters);
-        Ok(LikelyToken { text, logprob: Some(logprobs.drawn), top: top.collect::<Result<_>>()?, offset })
+        let (token, offset) = (self.text_of(token)?, self.characters);
+        Ok(LikelyToken { token, logprob: Some(logprobs.drawn), top: top.collect::<Result<_>>()?, offset })
     }
 
-    fn text_of(&self, token: u32) -> Result<String> {
-        self.stream.would_bring(token)
+    fn text_of(&self, token: u32) -> Result<TokenText> {
+        match self.stream.bytes_of(token) {
+            Some(bytes) => Ok(TokenText { text: String::from_utf8_lossy(&bytes).into_owned(), bytes }),
+            None => {
+                let text = self.stream.would_bring(token)?;
+                Ok(TokenText { bytes: text.clone().into_bytes(), text })
+            }
+        }
     }
 }

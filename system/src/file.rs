@@ -1,7 +1,8 @@
 //! Text of small files, and files that are there whole or not at all.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
@@ -9,6 +10,56 @@ use std::time::SystemTime;
 /// A file's text without the space around it.
 pub fn text(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// Opens a regular file for reading, without waiting: a FIFO, a device or a folder is an error. Links to regular files are followed.
+///
+/// # Errors
+/// The system's; one of the kind `InvalidInput` for what is no regular file.
+pub fn open_regular(path: &Path) -> io::Result<fs::File> {
+    // A FIFO that nobody writes to would block the open itself.
+    let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
+    }
+}
+
+/// The bytes of a regular file, `most_bytes` at most.
+///
+/// # Errors
+/// As [`open_regular`]; one of the kind `InvalidData` for a longer file.
+pub fn regular_bytes(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(most_bytes + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most_bytes {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it has more than {most_bytes} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// The text of a regular file that somebody else wrote, `most_bytes` at most, without a byte order mark.
+///
+/// # Errors
+/// As [`regular_bytes`]; one of the kind `InvalidData` for what is not UTF-8, or a Git LFS pointer in the place of the file.
+pub fn regular_text(path: &Path, most_bytes: u64) -> io::Result<String> {
+    let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+    let bytes = regular_bytes(path, most_bytes)?;
+    if is_lfs_pointer(&bytes) {
+        return Err(invalid(LFS_POINTER.to_owned()));
+    }
+    let text = String::from_utf8(bytes);
+    let text = text.map_err(|error| invalid(format!("byte {} is not UTF-8 text", error.utf8_error().valid_up_to())))?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
+/// What is wrong with a Git LFS pointer.
+pub const LFS_POINTER: &str = "it is a Git LFS pointer, not the file itself: `git lfs pull` fetches it";
+
+/// Whether bytes are a Git LFS pointer, which stands where a file was not fetched.
+pub fn is_lfs_pointer(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"version https://git-lfs.github.com/spec/")
 }
 
 /// Writes beside the name, makes sure that the bytes are on the disk, then renames, and makes sure of the folder too: the file is

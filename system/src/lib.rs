@@ -20,6 +20,7 @@ pub mod processor;
 pub mod program;
 pub mod size;
 pub mod token_count;
+pub mod work;
 
 pub use control_group::ControlGroups;
 pub use error::{Error, Result};

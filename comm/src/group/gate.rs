@@ -5,19 +5,16 @@
 
 use tributary_protocol::Word;
 
-use super::Verdict;
-use super::hub::{Hub, Look, Patience, Wait};
 use crate::link::Cancels;
-use crate::{Collective, Result};
 
 /// Which point each rank has come to, and the word that was given last.
-pub(super) struct Gate {
+pub struct Gate {
     /// One entry a rank.
-    arrived: Vec<u64>,
-    word: Option<(u64, Word)>,
+    pub arrived: Vec<u64>,
+    pub word: Option<(u64, Word)>,
     /// Where the coordinator says what is to be cancelled, in the process of rank 0; and the request that is under way.
-    cancels: Option<Cancels>,
-    request: u64,
+    pub cancels: Option<Cancels>,
+    pub request: u64,
 }
 
 impl Gate {
@@ -26,7 +23,7 @@ impl Gate {
     }
 
     /// The word of the point to which all have come, where it has not been given yet.
-    fn decide(&mut self) -> Option<(u64, Word)> {
+    pub fn decide(&mut self) -> Option<(u64, Word)> {
         let number = self.arrived.iter().copied().min().unwrap_or(0);
         if self.arrived.iter().any(|&arrived| arrived != number) || self.word.is_some_and(|(given, _)| given >= number)
         {
@@ -41,59 +38,8 @@ impl Gate {
     }
 
     /// The ranks that have not come to a point.
-    fn missing(&self, number: u64) -> Vec<usize> {
+    pub fn missing(&self, number: u64) -> Vec<usize> {
         (0..self.arrived.len()).filter(|&rank| self.arrived[rank] < number).collect()
-    }
-}
-
-impl Hub {
-    /// In the process of rank 0, words follow what is said here.
-    pub fn listen(&self, cancels: Cancels) {
-        self.lock().gate.cancels = Some(cancels);
-    }
-
-    /// Whether a request is to be cancelled, as far as this process knows.
-    pub fn is_cancelled(&self, request: u64) -> bool {
-        self.lock().gate.is_cancelled(request)
-    }
-
-    /// Points from here on are those of this request.
-    pub fn points_of(&self, request: u64) {
-        self.lock().gate.request = request;
-    }
-
-    /// A rank has come to a point. Where all have, and the word is given here, gives it.
-    pub fn arrive(&self, rank: usize, number: u64) -> Option<(u64, Word)> {
-        let mut state = self.lock();
-        state.gate.arrived[rank] = state.gate.arrived[rank].max(number);
-        let word = state.gate.decide();
-        drop(state);
-        if word.is_some() {
-            self.notify();
-        }
-        word
-    }
-
-    /// The word of a point has come from rank 0.
-    pub fn hear(&self, number: u64, word: Word) {
-        self.lock().gate.word = Some((number, word));
-        self.notify();
-    }
-
-    /// Waits for the word of a point, given here or by rank 0 elsewhere.
-    pub fn word(
-        &self,
-        (rank, number): (usize, u64),
-        is_given_here: bool,
-        patience: Patience,
-        judge: &dyn Fn(&[usize], Patience) -> Verdict,
-    ) -> Result<Word> {
-        let wait = Wait { rank, operation: Collective::Barrier, sequence: number & u64::from(u32::MAX), patience };
-        self.wait(wait, judge, |state| match state.gate.word {
-            Some((given, word)) if given == number => Look::Done(word),
-            _ if is_given_here => Look::Missing(state.gate.missing(number)),
-            _ => Look::Missing(vec![0]),
-        })
     }
 }
 

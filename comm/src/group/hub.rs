@@ -3,6 +3,10 @@
 //! All ranks of one process may share one, or each process has its own, with one rank and images of the others: then the
 //! others' parts are brought by [`Hub::bring`].
 
+#[cfg(test)]
+mod tests;
+mod words;
+
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -340,6 +344,3 @@ impl State {
         self.death.as_ref().map_or(Ok(()), |death| Err(death.seen_by(rank)))
     }
 }
-
-#[cfg(test)]
-mod tests;

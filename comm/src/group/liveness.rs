@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use tributary_protocol::Phase;
 
-use super::Patience;
 use crate::{Collective, Error};
 
 /// How many times longer than its longest comparable step so far a rank may compute without progress.
@@ -231,9 +230,9 @@ impl Liveness {
     }
 
     /// The phase and the timeout that it was entered with.
-    pub(crate) fn patience(&self) -> Patience {
+    pub(crate) fn entered(&self) -> (Phase, Duration) {
         let doing = self.lock();
-        Patience { phase: doing.phase, deadline: doing.timeout }
+        (doing.phase, doing.timeout)
     }
 
     /// How long the rank has computed since its last progress; nothing while it waits for others.

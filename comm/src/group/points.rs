@@ -1,8 +1,8 @@
 //! A rank's way past control points: it counts them, waits for the word at each, and knows how long it has waited.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tributary_protocol::Word;
@@ -45,6 +45,8 @@ struct Own {
     /// The number of the last point, or of the order's beginning.
     number: AtomicU64,
     request: AtomicU64,
+    /// Where the coordinator says what is to be cancelled, on rank 0.
+    cancels: OnceLock<Cancels>,
     /// Points that have not been counted as calls yet, and the time that they took.
     passed: AtomicU64,
     waited_ns: AtomicU64,
@@ -57,6 +59,8 @@ impl Points {
 
     /// In the process of rank 0: requests are cancelled at their next point as is said here.
     pub fn listen(&self, cancels: &Cancels) {
+        // The same ones may be set again.
+        let _ = self.own.cancels.set(cancels.clone());
         self.passage.hub().listen(cancels.clone());
     }
 
@@ -76,7 +80,8 @@ impl Points {
     /// Whether the request is to be cancelled, as far as this process knows: that is so in the process of rank 0. For waits without
     /// points, whose end rank 0 tells the others.
     pub fn is_cancelled(&self) -> bool {
-        self.passage.hub().is_cancelled(self.own.request.load(Ordering::Relaxed))
+        let request = self.own.request.load(Ordering::Relaxed);
+        self.own.cancels.get().is_some_and(|cancels| cancels.is_cancelled(request))
     }
 
     /// Passes the next point: waits until every rank has come to it, and gives the word, which is the same on every rank. Alone a rank
@@ -94,7 +99,8 @@ impl Points {
         let began = Instant::now();
         self.passage.arrive(number);
         let judge = |missing: &[usize], patience: Patience| self.passage.judge(missing, patience);
-        let patience = hub.liveness(self.rank).patience();
+        let (phase, deadline) = hub.liveness(self.rank).entered();
+        let patience = Patience { phase, deadline };
         let word = hub.word((self.rank, number), self.passage.gives_words(), patience, &judge);
         let waited_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.own.passed.fetch_add(1, Ordering::Relaxed);

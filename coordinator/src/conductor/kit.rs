@@ -54,6 +54,8 @@ pub struct ScriptedRanks {
     /// where `holds_first`.
     pub held: Mutex<Option<(SyncSender<()>, Receiver<()>)>>,
     pub holds_first: bool,
+    /// Whether a prefill ends in the middle where it is cancelled.
+    pub lets_go: bool,
 }
 
 /// Holds ranks in their first step of decoding, or in their first order, until it is dropped: what a test does before comes before that step has ended.
@@ -96,6 +98,11 @@ impl ScriptedRanks {
                 self.wait();
             }
             let event = match order {
+                Order::Prefill(plan) | Order::Chunks(plan)
+                    if self.lets_go && worker.cancels().is_cancelled(plan.request) =>
+                {
+                    Event::Cancelled { request: plan.request, reports: moved(7) }
+                }
                 Order::Prefill(plan) if self.refuses == Some(plan.request) => {
                     let refusal = Refusal { exit_code: 65, cause: "the logits hold NaN".into() };
                     Event::Refused { request: plan.request, refusal, traffic: vec![sent(1000), sent(2000)] }
@@ -105,20 +112,15 @@ impl ScriptedRanks {
                     newest.insert(plan.request, first);
                     let event = Event::FirstToken { request: plan.request, drawn: drawn(first) };
                     worker.send(event).expect("the coordinator reads");
-                    let reports = (0..WORLD).map(|rank| RankReport {
-                        rank,
-                        drew_first_token: rank == plan.owner,
-                        traffic: sent(10),
-                        decode_traffic: sent(5),
-                        ..RankReport::default()
-                    });
+                    let mut reports = moved(10);
+                    reports.iter_mut().for_each(|report| report.decode_traffic = sent(5));
+                    reports[plan.owner].drew_first_token = true;
                     let outcome = Outcome { tokens: vec![first], margins: vec![0.5], ..Outcome::default() };
-                    Event::Prefilled { request: plan.request, outcome, reports: reports.collect() }
+                    Event::Prefilled { request: plan.request, outcome, reports }
                 }
                 Order::Chunks(plan) => {
                     assert!(plan.query.is_empty() && plan.keep_chunks && plan.budget == 0, "{plan:?}");
-                    let report = |rank| RankReport { rank, traffic: sent(10), ..RankReport::default() };
-                    Event::Kept { request: plan.request, reports: (0..WORLD).map(report).collect() }
+                    Event::Kept { request: plan.request, reports: moved(10) }
                 }
                 Order::Decode(requests) => {
                     steps += 1;
@@ -157,6 +159,11 @@ impl ScriptedRanks {
         };
         self.orders.lock().expect("nobody has panicked").iter().map(name).collect()
     }
+}
+
+/// A report of every rank, which has sent so much.
+fn moved(bytes: u64) -> Vec<RankReport> {
+    (0..WORLD).map(|rank| RankReport { rank, traffic: sent(bytes), ..RankReport::default() }).collect()
 }
 
 pub fn sent(bytes: u64) -> Traffic {

@@ -85,6 +85,36 @@ fn whoever_leaves_during_prefill_is_let_go_of_by_the_next_order_and_frees_its_me
 }
 
 #[test]
+fn whoever_leaves_in_the_middle_of_a_prefill_ends_it_there() {
+    for chunks in [false, true] {
+        let (ranks, hold) = ScriptedRanks { holds_first: true, lets_go: true, ..ScriptedRanks::default() }.held();
+        let notes = Arc::new(Notes::default());
+        let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
+            desk.observed_by(Arc::<Notes>::clone(&notes));
+            let (leaves, updates) = if chunks { submit_chunks(&desk, 8) } else { submit(&desk, 8, 50, 64) };
+            hold.begun();
+            let (_, waits) = submit(&desk, 8, 3, 64);
+            // A request that waits is not cancelled by another one's number.
+            desk.cancel(leaves);
+            desk.cancel(leaves + 100);
+            drop(hold);
+            assert_eq!(updates.iter().count(), 0, "nothing came of it");
+            assert_eq!(tokens(&waits).map(|(streamed, _)| streamed), Ok(vec![20, 21, 22]));
+            assert_eq!((desk.waiting(), desk.running()), (0, 0));
+        });
+        assert!(ended.is_ok(), "{ended:?}");
+        let first = if chunks { "C1" } else { "P1" };
+        assert_eq!(ranks.orders(), [first, "P2", "D[2]", "D[2]", "R[2]"], "there is nothing to release");
+        let ended = notes.ended.lock().unwrap();
+        assert_eq!(
+            ended.iter().map(|ended| (ended.request, ended.stage)).collect::<Vec<_>>(),
+            [(1, Some(Stage::Prefill))]
+        );
+        assert_eq!(notes.sent.lock().unwrap()[0], 7 + 15, "what it moved is counted");
+    }
+}
+
+#[test]
 fn an_answer_that_is_long_enough_ends_with_what_there_is() {
     let (ranks, hold) = ScriptedRanks::default().held();
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {

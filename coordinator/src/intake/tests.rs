@@ -13,6 +13,8 @@ fn prepared(template: Option<&str>, prefix: &str, bos: Option<u32>) -> Prepared 
         chunking: &Chunking::Documents,
         prefix: &prefix.parse().unwrap(),
         bos,
+        join: &Join::nothing(),
+        kwargs: &Map::new(),
     };
     prepare(&request, &intake).unwrap()
 }
@@ -23,8 +25,16 @@ fn a_text_alone_is_one_chunk_and_its_end() {
         let template = template.map(|source| Template::new(source, "<bos>", "<eos>"));
         let (tokenizer, chunking, prefix) = (demo(), Chunking::Documents, Prefix::Bos);
         let (template, bos) = (template.as_ref(), Some(1));
-        let intake = Intake { tokenizer: &tokenizer, template, chunking: &chunking, prefix: &prefix, bos };
-        prepare_text(&[], text, 2048, &intake)
+        let intake = Intake {
+            tokenizer: &tokenizer,
+            template,
+            chunking: &chunking,
+            prefix: &prefix,
+            bos,
+            join: &Join::nothing(),
+            kwargs: &Map::new(),
+        };
+        prepare_text(&[Message::new("user", text)], &ChatOptions::default(), 2048, &intake)
     };
     let long = "hugo stays in the house . ".repeat(10);
     let whole = demo().encode(&long).unwrap().ids;
@@ -39,21 +49,35 @@ fn a_text_alone_is_one_chunk_and_its_end() {
     for nothing in ["", " "] {
         assert!(matches!(read(nothing, None), Err(Error::EmptyQuery)), "`{nothing}`");
     }
-    let error = read("hugo", None).expect_err("one token cannot be a chunk and what follows it");
-    let line = "the text is a single token; without documents it needs at least 2";
-    assert_eq!((error.to_string().as_str(), error.exit_code()), (line, 64));
+    let one = read("hugo", None).unwrap();
+    assert_eq!(
+        (one.prefix.len(), one.chunks.len(), one.query.len()),
+        (1, 0, 1),
+        "a single token follows the prefix alone"
+    );
 }
 
 fn intake<R>(template: Option<&str>, read: impl FnOnce(&Intake<'_>) -> R) -> R {
     let template = template.map(|source| Template::new(source, "<bos>", "<eos>"));
     let (tokenizer, chunking, prefix) = (demo(), Chunking::Documents, Prefix::Bos);
     let (template, bos) = (template.as_ref(), Some(1));
-    read(&Intake { tokenizer: &tokenizer, template, chunking: &chunking, prefix: &prefix, bos })
+    read(&Intake {
+        tokenizer: &tokenizer,
+        template,
+        chunking: &chunking,
+        prefix: &prefix,
+        bos,
+        join: &Join::nothing(),
+        kwargs: &Map::new(),
+    })
 }
 
-fn turns() -> [Turn; 2] {
-    let turn = |speaker, text: &str| Turn { speaker, text: text.into() };
-    [turn(Speaker::User, "hugo <eos> stays in"), turn(Speaker::Assistant, "the house .")]
+fn turns(last: &str) -> Vec<Message> {
+    vec![
+        Message::new("user", "hugo <eos> stays in"),
+        Message::new("assistant", "the house ."),
+        Message::new("user", last),
+    ]
 }
 
 #[test]
@@ -78,14 +102,15 @@ fn a_lead_belongs_to_the_prefix_and_the_answer_begins_behind_the_tail() {
 fn earlier_turns_ride_with_the_query_and_chunks_stay_as_they_are() {
     let documents = [Document { title: None, text: "hugo stays in the house .".into() }];
     let each = "{{ bos_token }}{% for m in messages %} {{ m.content }} {{ eos_token }}{% endfor %} answer :";
-    let read = |turns: &[Turn], template| {
-        intake(template, |intake| prepare_turns(&documents, turns, "question :", intake)).unwrap()
+    let read = |turns: &[Message], template| {
+        intake(template, |intake| prepare_turns(&documents, turns, &ChatOptions::default(), intake)).unwrap()
     };
     for (template, written) in [
         (Some(each), vec![("hugo <eos> stays in", true), ("<eos>", false), ("the house .", true), ("<eos>", false)]),
         (None, vec![("user: hugo", true), ("<eos>", true), ("stays in assistant: the house . user:", true)]),
     ] {
-        let (alone, later) = (read(&[], template), read(&turns(), template));
+        let (alone, later) =
+            (read(&[Message::new("user", "question :")], template), read(&turns("question :"), template));
         assert_eq!((&later.prefix, &later.chunks), (&alone.prefix, &alone.chunks), "a second turn finds them");
         let ids_of = |(text, by_user): (&str, bool)| match by_user {
             true => demo().encode(text).unwrap().ids,
@@ -100,7 +125,9 @@ fn earlier_turns_ride_with_the_query_and_chunks_stay_as_they_are() {
 #[test]
 fn what_is_longer_than_a_chunk_is_cut_whoever_wrote_it() {
     let long = "hugo stays in the house . ".repeat(10);
-    let read = |chunk_tokens| intake(None, |intake| prepare_text(&turns(), &long, chunk_tokens, intake)).unwrap();
+    let read = |chunk_tokens| {
+        intake(None, |intake| prepare_text(&turns(&long), &ChatOptions::default(), chunk_tokens, intake)).unwrap()
+    };
     let (whole, cut) = (read(100), read(8));
     assert_eq!(whole.chunks.len(), 1);
     assert_eq!((&cut.query, cut.query.len()), (&whole.query, TEXT_QUERY_TOKENS));
@@ -123,14 +150,15 @@ fn tokens_are_taken_as_they_are() {
     let prepared = read(&[9, 8], &[document]).unwrap();
     assert_eq!((prepared.prefix, prepared.chunks[0].ids.len(), prepared.query), (vec![1], 2, vec![9, 8]));
     assert!(matches!(read(&[], &[]), Err(Error::EmptyQuery)));
-    assert!(matches!(read(&[1, 9], &[]), Err(Error::TextTooShort)));
+    let one = read(&[1, 9], &[]).unwrap();
+    assert_eq!((one.prefix, one.chunks.len(), one.query), (vec![1], 0, vec![9]));
 }
 
 const WITH_BOS: &str = "{{ bos_token }}question {{ messages[-1].content }} answer :";
 const WITHOUT_HEAD: &str = "{{ messages[-1].content }} answer :";
 
 fn ids(text: &str) -> Vec<u32> {
-    demo().encode_parts(&[PromptPart::Template(text)]).unwrap()
+    demo().encode_parts(&[PromptPart::Template(text)], true).unwrap()
 }
 
 #[test]
@@ -153,6 +181,8 @@ fn a_request_cannot_speak_for_the_template() {
                 chunking: &chunking.parse().unwrap(),
                 prefix: &Prefix::Text(text.into()),
                 bos: Some(bos),
+                join: &Join::nothing(),
+                kwargs: &Map::new(),
             };
             let prepared = prepare(&request, &intake).unwrap();
             let marks = |ids: &[u32]| ids.iter().filter(|&&id| id == bos || id == eos).count();
@@ -197,4 +227,23 @@ fn the_tail_belongs_to_the_query() {
 #[test]
 fn chunks_do_not_depend_on_the_template() {
     assert_eq!(prepared(None, "bos", Some(1)).chunks, prepared(Some(WITH_BOS), "bos", Some(1)).chunks);
+}
+
+#[test]
+fn free_text_is_cut_at_separators_and_in_slices_where_that_is_asked_for() {
+    let ids: Vec<u32> = (0..100).collect();
+    let lengths = |cuts: &[usize], most| {
+        let (chunks, query) = text_chunks(ids.clone(), most, cuts).unwrap();
+        let all: Vec<u32> = chunks.iter().flat_map(|chunk| chunk.ids.clone()).chain(query.clone()).collect();
+        assert_eq!(all, ids, "nothing is lost");
+        (chunks.iter().map(|chunk| chunk.ids.len()).collect::<Vec<_>>(), query.len())
+    };
+    assert_eq!(lengths(&[], 2048), (vec![68], 32));
+    assert_eq!(lengths(&[], 30), (vec![30, 30, 8], 32));
+    assert_eq!(lengths(&[0, 20, 50, 50, 90, 100], 2048), (vec![20, 30, 40], 10), "what is behind the last one follows");
+    assert_eq!(lengths(&[20, 50, 90], 25), (vec![20, 25, 5, 25, 15], 10));
+    assert_eq!(lengths(&[30], 40), (vec![30, 38], 32), "a long rest is cut as any text");
+    let chunking = Chunking::Separator("##".into());
+    assert_eq!(separators("a##b####c", &chunking, 10), [13, 16, 18]);
+    assert_eq!(separators("a##b", &Chunking::Documents, 0), Vec::<usize>::new());
 }

@@ -16,7 +16,35 @@ pub struct TextStream {
     read: usize,
 }
 
+/// Tokens of the prompt at most that an answer's text is read behind.
+const BEFORE: usize = 8;
+
 impl TextStream {
+    /// The text of an answer behind the tokens of its prompt: a space before its first word stays.
+    ///
+    /// # Errors
+    /// The tokenizer's.
+    pub fn behind(prompt: &[u32], tokenizer: &Tokenizer) -> Result<Self> {
+        let before = &prompt[prompt.len().saturating_sub(BEFORE)..];
+        // Where the prompt's end is no whole character, a later part of it is read: as a last resort nothing.
+        for from in 0..before.len() {
+            let text = tokenizer.decode(&before[from..])?;
+            if !text.is_empty() && !text.ends_with(REPLACEMENT) && !text.starts_with(REPLACEMENT) {
+                return Ok(Self { ids: before[from..].to_vec(), from: 0, read: before.len() - from });
+            }
+        }
+        Ok(Self::default())
+    }
+
+    /// The text of all tokens that are left.
+    ///
+    /// # Errors
+    /// The tokenizer's.
+    pub fn all(&mut self, ids: &[u32], tokenizer: &Tokenizer) -> Result<String> {
+        self.ids.extend_from_slice(ids);
+        self.rest(tokenizer)
+    }
+
     /// The text that a token completes; empty while a character is incomplete.
     ///
     /// # Errors

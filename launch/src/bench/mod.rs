@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{Chunking, Prefix, TEXT_CHUNK_TOKENS};
+use tributary_coordinator::{Chunking, Join, Prefix, TEXT_CHUNK_TOKENS};
 use tributary_engine::{Config, Engine, IntakeConfig, ModelFolder, Ranks, Synthetic, TemplateUse, follow};
 use tributary_study::bench::calibrate::{self, Calibration, calibrate};
 use tributary_study::bench::{self as study, Output, Sweep, dry_run};
@@ -115,6 +115,8 @@ fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
         text_chunk_tokens: TEXT_CHUNK_TOKENS,
         prefix: Prefix::Bos,
         template: TemplateUse::None,
+        join: Join::default(),
+        template_kwargs: serde_json::Map::new(),
     };
     Ok(Config {
         model: model.config(choices.seed.unwrap_or(0)),

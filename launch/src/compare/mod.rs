@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use tributary_engine::{Config, Engine, Question, Ranks, RunConfig};
 use tributary_protocol::{REFERENCE, Returns};
-use tributary_study::compare::{Compared, Comparison, Runs, measure_one, render};
+use tributary_study::compare::{Compared, Comparison, Runs, measure_one, page, render};
 use tributary_study::method_spec::MethodSpec;
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
@@ -63,6 +63,22 @@ pub struct CompareArgs {
     /// Print everything, every sample included, as one JSON object
     #[arg(long, help_heading = "Output")]
     json: bool,
+    /// Write one page too: times as bars, the tables, every answer whole
+    #[arg(long, value_name = "FILE.html", value_parser = page_file, help_heading = "Output")]
+    html: Option<PathBuf>,
+}
+
+/// A file for a page, by its ending; its folder is there, so that nothing is measured for a page that cannot be written.
+fn page_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("html")) {
+        return Err(format!("`{text}` must end in .html"));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match folder.is_none_or(|folder| folder.is_dir()) {
+        true => Ok(path),
+        false => Err(format!("`{text}`: its folder does not exist")),
+    }
 }
 
 /// Runs the command; says what went wrong.
@@ -97,10 +113,14 @@ fn lead(args: &CompareArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
     }
     drop(progress);
     engine.end()?;
-    if args.json {
-        return print_json(&Comparison::new(runs, results));
+    let comparison = Comparison::new(runs, results);
+    if let Some(path) = &args.html {
+        page::write(&comparison, path)?;
     }
-    print(&render(&results))
+    if args.json {
+        return print_json(&comparison);
+    }
+    print(&render(&comparison.requests))
 }
 
 /// The methods with their settings; the one that the others are measured against first where it was not asked for.
@@ -133,4 +153,18 @@ fn questions(args: &CompareArgs) -> anyhow::Result<Vec<(String, Question)>> {
         Ok((name, one(Some(path.clone()))?))
     };
     args.requests.iter().map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_an_ending_and_a_folder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let of = |name: &str| page_file(&folder.path().join(name).display().to_string());
+        assert!(of("page.html").is_ok() && of("page.HTML").is_ok() && page_file("page.html").is_ok());
+        assert!(of("page.pdf").is_err_and(|said| said.ends_with("must end in .html")));
+        assert!(of("none/page.html").is_err_and(|said| said.ends_with("its folder does not exist")));
+    }
 }

@@ -10,6 +10,7 @@ mod cacheclip;
 mod choices;
 mod descriptor;
 mod epic;
+mod family;
 mod full;
 mod ideal;
 mod infoflow;
@@ -35,6 +36,7 @@ pub use descriptor::{
     COST_LETTERS, Choice, Claim, Command, Descriptor, Evidence, Heads, InvalidOption, Layers, Prefill, Selection,
     Wishes,
 };
+pub use family::Family;
 pub use infoflow::InfoFlow;
 
 /// A way to fill the cache of a long prompt, with its parameters.

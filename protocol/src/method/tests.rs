@@ -82,6 +82,36 @@ fn a_method_takes_what_it_says() {
     }
 }
 
+/// Every family has a method, and what controls are for is not mixed with what they are beside.
+#[test]
+fn families_follow_from_what_methods_do() {
+    let of = |name: &str| made(Descriptor::find(name).expect("a method")).family();
+    for descriptor in METHODS {
+        let family = made(descriptor).family();
+        assert_eq!(family == Family::Exact, descriptor.is_exact(), "{}", descriptor.name);
+        assert_eq!(matches!(family, Family::Exact | Family::Blocks), !descriptor.in_chunks, "{}", descriptor.name);
+        assert_eq!(Family::find(family.name()), Some(family));
+    }
+    let wanted = [
+        ("ring", Family::Exact),
+        ("star", Family::Blocks),
+        ("none", Family::Reuse),
+        ("ape", Family::Reuse),
+        ("epic", Family::Position),
+        ("trace", Family::Query),
+        ("random", Family::Control),
+        ("ideal", Family::Control),
+        ("kvshare", Family::Drift),
+        ("cacheclip", Family::Auxiliary),
+    ];
+    for (name, family) in wanted {
+        assert_eq!(of(name), family, "{name}");
+    }
+    for family in Family::ALL {
+        assert!(METHODS.into_iter().any(|descriptor| made(descriptor).family() == family), "{family:?}");
+    }
+}
+
 #[test]
 fn evidence_is_what_the_papers_say() {
     let of = |name: &str| made(Descriptor::find(name).expect("a method")).evidence().expect("it asks the query");

@@ -1,13 +1,14 @@
 //! A chat completion request.
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
-use tributary_coordinator::{Document, Prepared, RequestSettings, Speaker, Turn};
+use serde_json::Value;
+use tributary_coordinator::{ChatOptions, Ending, Message, OWN_NAMES, Prepared, RequestSettings, TemplateValues};
 use tributary_engine::{Client, Conversation};
 
 use super::documents::{self, Documents};
 use super::{Asked, Choices, Completed, Generation, Terms, check_model, others};
 use crate::body::Fields;
+use crate::delivery::ReasoningWish;
 use crate::error::ApiError;
 use crate::output::Form;
 
@@ -16,6 +17,13 @@ pub const MESSAGES: usize = 1024;
 
 /// The likeliest tokens beside each that are told at most.
 const TOP_LOGPROBS: u64 = 20;
+
+/// Who may speak.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
+/// What a message may have besides its role and its text. Templates read some of it.
+const OF_MESSAGES: [&str; 7] =
+    ["name", "id", "reasoning_content", "reasoning", "thinking", "tool_calls", "tool_call_id"];
 
 /// What a chat completion request asks for.
 #[derive(Debug, Clone)]
@@ -26,22 +34,6 @@ pub struct ChatRequest {
     pub empty_documents: usize,
     /// How the answer is made and given.
     pub generation: Generation,
-}
-
-/// One message.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Message {
-    role: String,
-    content: Option<Content>,
-    #[serde(rename = "name")]
-    _name: Option<String>,
-    /// What clients send back of an answer of the model; only without a value does it ask for nothing.
-    refusal: Option<IgnoredAny>,
-    audio: Option<IgnoredAny>,
-    function_call: Option<IgnoredAny>,
-    tool_calls: Option<Vec<IgnoredAny>>,
-    annotations: Option<Vec<IgnoredAny>>,
 }
 
 /// The text of a message: a string, or parts.
@@ -75,10 +67,12 @@ impl Asked for ChatRequest {
             top if wants => generation.with_logprobs(top.unwrap_or(0) as u32),
             _ => {}
         }
-        let messages: Option<Vec<Message>> = fields.take("messages")?;
+        let messages: Vec<Value> = fields.take("messages")?.unwrap_or_default();
+        let options = options(&mut fields)?;
+        generation.delivery.reasoning = reasoning(&mut fields)?;
         let Documents { all, empty } = documents::take(&mut fields, terms.limits.documents, terms.ignores_unknown)?;
         others::finish(fields, &others::OF_CHATS, terms.ignores_unknown)?;
-        let conversation = conversation(messages.unwrap_or_default(), all)?;
+        let conversation = Conversation { documents: all, messages: read_all(messages)?, options };
         Ok(Self { conversation, empty_documents: empty, generation })
     }
 
@@ -114,51 +108,105 @@ impl Completed for ChatRequest {
     }
 }
 
-/// Documents, system text, earlier turns and question.
-///
-/// # Errors
-/// Messages that do not end with one of the user, or have several of the system.
-fn conversation(messages: Vec<Message>, documents: Vec<Document>) -> Result<Conversation, ApiError> {
+/// How the template renders the messages.
+fn options(fields: &mut Fields) -> Result<ChatOptions, ApiError> {
+    let mut kwargs: TemplateValues = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    if let Some(name) = OWN_NAMES.iter().find(|name| kwargs.contains_key(**name)) {
+        let message = format!("`chat_template_kwargs.{name}` is the request's own");
+        return Err(ApiError::parameter("chat_template_kwargs", message));
+    }
+    if let Some(thinks) = fields.take::<bool>("enable_thinking")? {
+        kwargs.insert("enable_thinking".into(), thinks.into());
+    }
+    if let Some(effort) = fields.take::<String>("reasoning_effort")? {
+        kwargs.insert("reasoning_effort".into(), effort.into());
+    }
+    let continues = fields.take::<bool>("continue_final_message")?.unwrap_or(false);
+    let ending = match (continues, fields.take::<bool>("add_generation_prompt")?) {
+        (true, Some(true)) => {
+            let message = "`continue_final_message` and `add_generation_prompt` do not go together";
+            return Err(ApiError::parameter("continue_final_message", message));
+        }
+        (true, _) => Ending::Continued,
+        (false, Some(false)) => Ending::Nothing,
+        (false, _) => Ending::Answer,
+    };
+    Ok(ChatOptions { kwargs, ending })
+}
+
+/// What a client says of the model's reasoning: whether it comes apart from the answer, and whether it comes at all.
+fn reasoning(fields: &mut Fields) -> Result<ReasoningWish, ApiError> {
+    let is_apart = fields.take("separate_reasoning")?;
+    let is_left_out = fields.take("include_reasoning")?.is_some_and(|included: bool| !included);
+    Ok(ReasoningWish { is_apart, is_left_out })
+}
+
+/// Messages as a template sees them.
+fn read_all(messages: Vec<Value>) -> Result<Vec<Message>, ApiError> {
     if messages.len() > MESSAGES {
         let message = format!("{} messages; this service takes at most {MESSAGES}", messages.len());
         return Err(ApiError::parameter("messages", message));
     }
-    let (mut system, mut turns): (Option<String>, Vec<Turn>) = (None, Vec::new());
-    for (index, message) in messages.into_iter().enumerate() {
-        let wrong = |what: String| ApiError::parameter(format!("messages[{index}]"), what);
-        let speaker = match message.role.as_str() {
-            "system" | "developer" => None,
-            "user" => Some(Speaker::User),
-            "assistant" => Some(Speaker::Assistant),
-            role => return Err(wrong(format!("messages of `{role}` are not supported"))),
-        };
-        let text = message.text().map_err(wrong)?;
-        match speaker {
-            Some(speaker) => turns.push(Turn { speaker, text }),
-            None if system.is_some() => return Err(wrong("there is one system message at most".to_owned())),
-            None => system = Some(text),
-        }
+    let read =
+        |(index, message)| message_of(message).map_err(|what| ApiError::parameter(format!("messages[{index}]"), what));
+    let messages = messages.into_iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
+    if messages.iter().all(Message::is_system) {
+        return Err(ApiError::parameter("messages", "there is no message of the user"));
     }
-    let last = turns.pop().ok_or_else(|| ApiError::parameter("messages", "there is no message of the user"))?;
-    if last.speaker != Speaker::User {
-        return Err(ApiError::parameter("messages", "the last message must be of the user"));
-    }
-    Ok(Conversation { documents, system, turns, query: last.text })
+    Ok(messages)
 }
 
-impl Message {
-    fn text(self) -> Result<String, String> {
-        let Self { content, refusal, audio, function_call, tool_calls, annotations, .. } = self;
-        let calls = tool_calls.is_some_and(|calls| !calls.is_empty()) || function_call.is_some();
-        if calls || audio.is_some() {
-            return Err("calls of tools and audio are not supported".to_owned());
+/// A message from its object. What it has besides its role and its text goes to the template.
+fn message_of(message: Value) -> Result<Message, String> {
+    let Value::Object(mut fields) = message else {
+        return Err("a message is an object with `role` and `content`".into());
+    };
+    let role = match fields.remove("role") {
+        Some(Value::String(role)) if ROLES.contains(&role.as_str()) => role,
+        Some(Value::String(role)) => return Err(format!("messages of `{role}` are not supported")),
+        _ => return Err("`role` is missing; it is a text".into()),
+    };
+    let content = fields.remove("content").filter(|content| !content.is_null());
+    let asks = |value: &Value| !(value.is_null() || value.as_array().is_some_and(Vec::is_empty));
+    if let Some(name) = ["audio", "function_call"].into_iter().find(|name| fields.get(*name).is_some_and(asks)) {
+        return Err(format!("`{name}` in a message is not supported"));
+    }
+    // They say something of the text beside it, and nothing to the model.
+    ["refusal", "annotations", "audio", "function_call"].iter().for_each(|name| _ = fields.remove(*name));
+    let calls = fields.get("tool_calls").is_some_and(asks);
+    if !calls {
+        fields.remove("tool_calls");
+    }
+    fields.get_mut("tool_calls").into_iter().for_each(arguments_as_objects);
+    let content = match content {
+        Some(content) => serde_json::from_value::<Content>(content).map_err(|_| Content::WANTED.to_owned())?.text()?,
+        None if calls || fields.contains_key("reasoning_content") => String::new(),
+        None => return Err("`content` is missing".into()),
+    };
+    if let Some(name) = fields.keys().find(|name| !OF_MESSAGES.contains(&name.as_str())) {
+        return Err(format!("`{name}` is not known in a message"));
+    }
+    Ok(Message { role, content, rest: fields })
+}
+
+/// Arguments of calls, which clients write as JSON in a text and templates read as objects.
+fn arguments_as_objects(calls: &mut Value) {
+    for call in calls.as_array_mut().into_iter().flatten() {
+        let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
+        let object = arguments.as_str().and_then(|text| serde_json::from_str::<TemplateValues>(text).ok());
+        if let Some(object) = object {
+            *arguments = object.into();
         }
-        // They say something of the text beside it, and nothing to the model.
-        let _ = (refusal, annotations);
-        match content {
-            None => Err("`content` is missing".to_owned()),
-            Some(Content::Text(text)) => Ok(text),
-            Some(Content::Parts(parts)) => match parts.iter().find(|part| part.kind != "text") {
+    }
+}
+
+impl Content {
+    const WANTED: &str = "`content` is a string or a list of parts of text";
+
+    fn text(self) -> Result<String, String> {
+        match self {
+            Content::Text(text) => Ok(text),
+            Content::Parts(parts) => match parts.iter().find(|part| part.kind != "text") {
                 Some(other) => Err(format!("content of type `{}` is not supported", other.kind)),
                 None => Ok(parts.iter().map(|part| part.text.as_str()).collect()),
             },
@@ -319,28 +367,62 @@ mod tests {
         }))
         .expect("a conversation")
         .conversation;
-        assert_eq!((conversation.system.as_deref(), conversation.query.as_str()), (Some("s"), "d"));
-        let turns: Vec<_> = conversation.turns.iter().map(|turn| (turn.speaker, turn.text.as_str())).collect();
-        assert_eq!(turns, [(Speaker::User, "a b"), (Speaker::Assistant, "c")]);
+        let said: Vec<_> =
+            conversation.messages.iter().map(|said| (said.role.as_str(), said.content.as_str())).collect();
+        assert_eq!(said, [("system", "s"), ("user", "a b"), ("assistant", "c"), ("user", "d")]);
+        assert_eq!(conversation.messages[3].rest["name"], "me");
         assert_eq!(conversation.documents.len(), 2);
         let of = |messages: Value| with("messages", messages);
         let (user, system) = (json!({"role": "user", "content": "q"}), json!({"role": "system", "content": "s"}));
         let image = json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]});
-        let calls = json!({"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]});
+        let called = json!({"id": "1", "function": {"name": "f", "arguments": "{\"a\": 1}"}});
+        let calls = json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": [called]});
+        let answer = json!({"role": "tool", "content": "x", "tool_call_id": "1"});
+        let thought =
+            json!({"role": "assistant", "content": "a", "reasoning_content": "r", "id": "m", "tool_calls": []});
+        let passed = of(json!([system, user, calls, answer, thought, system, user])).expect("a history").conversation;
+        assert_eq!(passed.messages[2].rest["tool_calls"][0]["function"]["arguments"], json!({"a": 1}));
+        assert!(!passed.messages[4].rest.contains_key("tool_calls"));
+        assert_eq!(passed.messages.len(), 7);
         let cases = [
             (json!([]), "messages", "no message of the user"),
-            (json!([system, user, system]), "messages[2]", "one system message"),
-            (json!([user, {"role": "assistant", "content": "a"}]), "messages", "the last message"),
-            (json!([{"role": "tool", "content": "a"}, user]), "messages[0]", "`tool`"),
+            (json!([system, system]), "messages", "no message of the user"),
+            (json!([{"role": "robot", "content": "a"}, user]), "messages[0]", "`robot`"),
+            (json!([{"content": "a"}, user]), "messages[0]", "`role` is missing"),
+            (json!([5]), "messages[0]", "a message is an object"),
+            (json!([{"role": "user", "content": {"a": 1}}]), "messages[0]", "`content` is a string or a list"),
+            (json!([{"role": "user", "content": [{"text": "a"}]}]), "messages[0]", "`content` is a string or a list"),
             (json!([image]), "messages[0]", "`image_url`"),
-            (json!([user, calls, user]), "messages[1]", "tools"),
+            (json!([user, {"role": "assistant", "content": "a", "audio": {"id": "1"}}]), "messages[1]", "`audio`"),
             (json!([{"role": "user"}]), "messages[0]", "`content` is missing"),
-            (json!([{"role": "user", "content": "q", "colour": "red"}]), "messages", "`colour`"),
+            (json!([{"role": "user", "content": "q", "colour": "red"}]), "messages[0]", "`colour`"),
         ];
         for (messages, param, text) in cases {
             let error = of(messages).expect_err(text);
             assert_eq!(error.param.as_deref(), Some(param));
-            assert!(error.message.contains(text), "{}", error.message);
+            assert!(error.message.contains(text) && !error.message.contains("expected one of"), "{}", error.message);
         }
+    }
+
+    #[test]
+    fn what_the_template_reads_comes_from_the_request() {
+        let options = |name: &str, value: Value| with(name, value).map(|request| request.conversation.options);
+        let kwargs =
+            options("chat_template_kwargs", json!({"enable_thinking": false, "a": [1]})).expect("options").kwargs;
+        assert_eq!(Value::from(kwargs), json!({"enable_thinking": false, "a": [1]}));
+        assert_eq!(options("enable_thinking", true.into()).expect("options").kwargs["enable_thinking"], true);
+        assert_eq!(options("reasoning_effort", "low".into()).expect("options").kwargs["reasoning_effort"], "low");
+        assert_eq!(options("continue_final_message", true.into()).expect("options").ending, Ending::Continued);
+        assert_eq!(options("add_generation_prompt", false.into()).expect("options").ending, Ending::Nothing);
+        assert_eq!(options("add_generation_prompt", true.into()).expect("options").ending, Ending::Answer);
+        let both = json!({"messages": [{"role": "user", "content": "q"}], "continue_final_message": true, "add_generation_prompt": true});
+        assert_eq!(read(&both).expect_err("both").param.as_deref(), Some("continue_final_message"));
+        let own = options("chat_template_kwargs", json!({"messages": []})).expect_err("the request's own");
+        assert_eq!(own.param.as_deref(), Some("chat_template_kwargs"));
+        assert!(
+            with("separate_reasoning", true.into()).expect("apart").generation.delivery.reasoning.is_apart
+                == Some(true)
+        );
+        assert!(with("include_reasoning", false.into()).expect("left out").generation.delivery.reasoning.is_left_out);
     }
 }

@@ -122,7 +122,7 @@ impl Setup {
     pub fn starts(&self, label: &str, value: &str) -> bool {
         let Some(method) = self.method else { return true };
         match label {
-            "method" => value == method || value == tributary_protocol::REFERENCE.name,
+            "method" => value == method,
             "eviction" => Some(value) == self.eviction,
             "operation" => self.has_store,
             _ => true,

@@ -42,19 +42,19 @@ const REQUEST: &[f64] = &[
 ];
 
 /// Bounds of a phase's time, in seconds.
-const A_PHASE: &[f64] = &[0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0];
+const A_PHASE: &[f64] = &[0.001, 0.01, 0.05, 0.25, 1.0, 2.0, 5.0, 20.0, 60.0, 600.0];
 
 /// Bounds of a step's time, in seconds.
 const STEP: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// Bounds of the time in a call between ranks, in seconds.
-const CALL: &[f64] = &[0.00001, 0.000025, 0.0001, 0.00025, 0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1.0, 10.0];
+const CALL: &[f64] = &[0.00001, 0.0001, 0.0005, 0.0025, 0.01, 0.1, 1.0, 10.0];
 
 /// Bounds of the time that a chunk takes to be read from a store or written there, in seconds.
 const STORED: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
 /// Bounds of the slowest over the mean.
-const IMBALANCE: &[f64] = &[1.05, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0, 5.0];
+const IMBALANCE: &[f64] = &[1.05, 1.2, 1.5, 2.0, 4.0];
 
 /// Bounds of a share.
 const SHARE: &[f64] = &[0.0, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0];

@@ -14,8 +14,8 @@ use crate::input::{Choices, STOP_CHARACTERS, STOPS, StreamOptions};
 pub struct ChatBody {
     /// The model's name, as `GET /v1/models` gives it.
     model: Option<String>,
-    /// At most one message of the system, which stands before the documents and shapes every chunk; then turns of user and
-    /// assistant, of which the last, the user's, is the query. Earlier turns ride with the query, behind the documents.
+    /// Messages, as the model's chat template renders them. Documents stand first in the first message of the user: what is before them
+    /// shapes every chunk, and turns ride behind them.
     #[schema(value_type = Vec<Object>, min_items = 1)]
     messages: Vec<Value>,
     /// The context, in its order. Absent: the messages are the context, but for their last 32 tokens.
@@ -87,6 +87,21 @@ pub struct ChatBody {
     /// The likeliest tokens that come with each, with `logprobs` only.
     #[schema(minimum = 0, maximum = 20)]
     top_logprobs: Option<u64>,
+    /// Values that the chat template reads.
+    #[schema(value_type = Option<Object>)]
+    chat_template_kwargs: Option<Value>,
+    /// One of them by itself: whether the model thinks before it answers.
+    enable_thinking: Option<bool>,
+    /// Another: how much it thinks.
+    reasoning_effort: Option<String>,
+    /// Whether the model goes on with the last message.
+    continue_final_message: Option<bool>,
+    /// Whether the prompt ends where an answer begins: false ends it behind the last message.
+    add_generation_prompt: Option<bool>,
+    /// Whether reasoning comes as `reasoning_content`, apart from `content`; as the service does where absent.
+    separate_reasoning: Option<bool>,
+    /// Whether reasoning comes at all.
+    include_reasoning: Option<bool>,
 }
 
 /// A text completion request. What is not listed is refused.
@@ -185,11 +200,12 @@ pub struct ChunksBody {
 fn message() -> Value {
     json!({
         "type": "object",
-        "required": ["role", "content"],
+        "required": ["role"],
         "properties": {
-            "role": {"type": "string", "enum": ["system", "developer", "user", "assistant"]},
+            "role": {"type": "string", "enum": ["system", "developer", "user", "assistant", "tool", "function"]},
             "content": {
                 "oneOf": [
+                    {"type": "null"},
                     {"type": "string"},
                     {
                         "type": "array",
@@ -201,12 +217,17 @@ fn message() -> Value {
                     },
                 ],
             },
-            "name": {"type": ["string", "null"]},
+            "name": {},
+            "id": {},
+            "reasoning_content": {},
+            "reasoning": {},
+            "thinking": {},
+            "tool_call_id": {},
             "refusal": {},
             "audio": {"type": "null"},
             "function_call": {"type": "null"},
-            "tool_calls": {"type": ["array", "null"], "maxItems": 0},
-            "annotations": {"type": ["array", "null"]},
+            "tool_calls": {},
+            "annotations": {},
         },
         "additionalProperties": false,
     })

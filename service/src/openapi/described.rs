@@ -325,6 +325,13 @@ fn bodies_are_read_as_they_are_described() {
             "best_of",
             "prompt_logprobs",
             "echo",
+            "chat_template_kwargs",
+            "enable_thinking",
+            "reasoning_effort",
+            "continue_final_message",
+            "add_generation_prompt",
+            "separate_reasoning",
+            "include_reasoning",
         ];
         for name in own.into_iter().filter(|name| !["messages", "prompt"].contains(name) && knows(read, name)) {
             assert!(described.contains_key(name), "{body}: `{name}` is known and not described");

@@ -2,9 +2,11 @@
 
 use serde::Serialize;
 
+#[cfg(test)]
+use super::PromptLogprob;
 use super::{Ending, Explanation, Frame, Metrics, Part, PromptLogprobs, Told, Usage, text_of};
 use crate::delivery::Delivery;
-use crate::spoken::{LikelyToken, Piece};
+use crate::spoken::{LikelyToken, Piece, TokenText};
 
 /// A whole answer.
 #[derive(Debug, Serialize)]
@@ -27,7 +29,7 @@ pub struct ChatCompletion<'a> {
     metrics: &'a Metrics<'a>,
     /// Log-probabilities of the prompt's tokens by their ids, null for the first; where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(test, schema(nullable = false))]
+    #[cfg_attr(test, schema(nullable = false, value_type = Option<Vec<Option<BTreeMap<String, PromptLogprob>>>>))]
     prompt_logprobs: Option<&'a PromptLogprobs>,
     /// What was recomputed; where it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,6 +59,10 @@ pub struct ChatMessage<'a> {
     role: &'static str,
     /// The text.
     content: &'a str,
+    /// What the model thought before it, where reasoning comes apart from the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schema(nullable = false))]
+    reasoning_content: Option<&'a str>,
     /// Never there: the model's words are its content.
     refusal: Option<&'a str>,
 }
@@ -79,7 +85,7 @@ pub struct ChatLogprob<'a> {
     token: &'a str,
     /// Natural logarithm of its probability, by the logits as they are.
     logprob: f32,
-    /// Its text's bytes; null for a part of a character.
+    /// Its own bytes: those of all tokens join to the text. Null for a mark.
     bytes: Option<&'a [u8]>,
     /// The likeliest tokens in its place, the best first.
     top_logprobs: Vec<TopLogprob<'a>>,
@@ -93,7 +99,7 @@ pub struct TopLogprob<'a> {
     token: &'a str,
     /// Natural logarithm of its probability, by the logits as they are.
     logprob: f32,
-    /// Its text's bytes; null for a part of a character.
+    /// Its own bytes: those of all tokens join to the text. Null for a mark.
     bytes: Option<&'a [u8]>,
 }
 
@@ -152,6 +158,10 @@ pub struct Delta<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false))]
     content: Option<&'a str>,
+    /// Text of the model's reasoning, where that comes apart from the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schema(nullable = false))]
+    reasoning_content: Option<&'a str>,
 }
 
 pub fn whole(frame: &Frame, answers: &[Told<'_>], usage: &Usage, delivery: &Delivery) -> String {
@@ -164,25 +174,32 @@ pub fn whole(frame: &Frame, answers: &[Told<'_>], usage: &Usage, delivery: &Deli
 }
 
 fn whole_choice<'a>(index: usize, told: &Told<'a>, delivery: &Delivery) -> ChatChoice<'a> {
-    let message = ChatMessage { role: "assistant", content: &told.piece.text, refusal: None };
+    let message = ChatMessage {
+        role: "assistant",
+        content: &told.piece.text,
+        reasoning_content: reasoning(told.piece),
+        refusal: None,
+    };
     ChatChoice { index, message, logprobs: logprobs(told.piece, delivery), finish_reason: told.ending.reason }
 }
 
 pub fn opening(frame: &Frame, Part { index, usage, .. }: Part<'_>) -> String {
-    let delta = Delta { role: Some("assistant"), content: Some("") };
+    let delta = Delta { role: Some("assistant"), content: Some(""), reasoning_content: None };
     let choice = PartChoice { index, delta, logprobs: None, finish_reason: None };
     text_of(&ChatPart { usage, ..part(frame, Some(choice)) })
 }
 
 pub fn piece(frame: &Frame, piece: &Piece, Part { index, is_first, usage }: Part<'_>, delivery: &Delivery) -> String {
-    let delta = Delta { role: is_first.then_some("assistant"), content: Some(&piece.text) };
+    let reasoning_content = reasoning(piece);
+    let content = (!piece.text.is_empty() || reasoning_content.is_none()).then_some(&*piece.text);
+    let delta = Delta { role: is_first.then_some("assistant"), content, reasoning_content };
     let choice = PartChoice { index, delta, logprobs: logprobs(piece, delivery), finish_reason: None };
     text_of(&ChatPart { usage, ..part(frame, Some(choice)) })
 }
 
 pub fn closing(frame: &Frame, ending: &Ending<'_>, Part { index, is_first, usage }: Part<'_>) -> String {
     let (finish_reason, role) = (Some(ending.reason), is_first.then_some("assistant"));
-    let delta = Delta { role, content: role.map(|_| "") };
+    let delta = Delta { role, content: role.map(|_| ""), reasoning_content: None };
     let choice = PartChoice { index, delta, logprobs: None, finish_reason };
     let (metrics, tributary) = (Some(&ending.metrics), ending.explanation.as_ref());
     text_of(&ChatPart { usage, metrics, tributary, ..part(frame, Some(choice)) })
@@ -190,6 +207,11 @@ pub fn closing(frame: &Frame, ending: &Ending<'_>, Part { index, is_first, usage
 
 pub fn usage(frame: &Frame, usage: &Usage) -> String {
     text_of(&ChatPart { usage: Some(usage), ..part(frame, None) })
+}
+
+/// The text of the model's reasoning, where that comes apart.
+fn reasoning(piece: &Piece) -> Option<&str> {
+    (!piece.reasoning.is_empty()).then_some(piece.reasoning.as_str())
 }
 
 fn part<'a>(frame: &'a Frame, choice: Option<PartChoice<'a>>) -> ChatPart<'a> {
@@ -200,19 +222,19 @@ fn part<'a>(frame: &'a Frame, choice: Option<PartChoice<'a>>) -> ChatPart<'a> {
 
 fn logprobs<'a>(piece: &'a Piece, delivery: &Delivery) -> Option<ChatLogprobs<'a>> {
     let of = |token: &'a LikelyToken| ChatLogprob {
-        token: &token.text,
+        token: &token.token.text,
         logprob: token.logprob.unwrap_or_default(),
-        bytes: bytes(&token.text),
+        bytes: bytes(&token.token),
         top_logprobs: token.top.iter().map(top).collect(),
     };
     delivery.has_logprobs.then(|| ChatLogprobs { content: piece.tokens.iter().map(of).collect(), refusal: None })
 }
 
-fn top((token, logprob): &(String, f32)) -> TopLogprob<'_> {
-    TopLogprob { token, logprob: *logprob, bytes: bytes(token) }
+fn top((token, logprob): &(TokenText, f32)) -> TopLogprob<'_> {
+    TopLogprob { token: &token.text, logprob: *logprob, bytes: bytes(token) }
 }
 
-/// The bytes of a token's text; none of a part of a character, whose text stands for it and is not it.
-fn bytes(text: &str) -> Option<&[u8]> {
-    (!text.is_empty() && !text.contains('\u{fffd}')).then_some(text.as_bytes())
+/// The bytes of a token; none of a mark, which comes out as nothing.
+fn bytes(token: &TokenText) -> Option<&[u8]> {
+    (!token.bytes.is_empty()).then_some(&*token.bytes)
 }

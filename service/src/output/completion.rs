@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+#[cfg(test)]
+use super::PromptLogprob;
 use super::{Ending, Explanation, Frame, Metrics, Part, PromptLogprobs, Told, Usage, text_of};
 use crate::delivery::Delivery;
-use crate::spoken::Piece;
+use crate::spoken::{Piece, TokenText};
 
 /// An answer, or a part of a streamed one.
 #[derive(Debug, Serialize)]
@@ -50,7 +52,7 @@ pub struct TextChoice<'a> {
     finish_reason: Option<&'a str>,
     /// Log-probabilities of the prompt's tokens by their ids, null for the first; where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(test, schema(nullable = false))]
+    #[cfg_attr(test, schema(nullable = false, value_type = Option<Vec<Option<BTreeMap<String, PromptLogprob>>>>))]
     prompt_logprobs: Option<&'a PromptLogprobs>,
 }
 
@@ -121,9 +123,11 @@ fn part<'a>(frame: &'a Frame, choices: Vec<TextChoice<'a>>) -> TextCompletion<'a
 fn logprobs<'a>(piece: &'a Piece, delivery: &Delivery) -> Option<TextLogprobs<'a>> {
     let tokens = &piece.tokens;
     // Two tokens may have one text: the likelier stands.
-    let top = |top: &'a Vec<(String, f32)>| top.iter().rev().map(|(text, logprob)| (text.as_str(), *logprob)).collect();
+    let top = |top: &'a Vec<(TokenText, f32)>| {
+        top.iter().rev().map(|(token, logprob)| (token.text.as_str(), *logprob)).collect()
+    };
     delivery.has_logprobs.then(|| TextLogprobs {
-        tokens: tokens.iter().map(|token| token.text.as_str()).collect(),
+        tokens: tokens.iter().map(|token| token.token.text.as_str()).collect(),
         token_logprobs: tokens.iter().map(|token| token.logprob).collect(),
         top_logprobs: tokens.iter().map(|token| token.logprob.map(|_| top(&token.top))).collect(),
         text_offset: tokens.iter().map(|token| token.offset).collect(),

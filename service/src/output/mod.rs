@@ -121,6 +121,11 @@ impl Frame {
         &self.id
     }
 
+    /// Whether it is a chat's.
+    pub fn is_chat(&self) -> bool {
+        matches!(self.form, Form::Chat)
+    }
+
     /// The whole answers.
     pub fn whole(&self, answers: &[Told<'_>], usage: &Usage, delivery: &Delivery) -> String {
         match self.form {

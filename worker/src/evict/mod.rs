@@ -107,8 +107,15 @@ fn chosen(
         return Ok((select(evict, there, sizes, None), 0));
     };
     let scores = at_owner(cx, plan, prefilled, &found, (there, holders))?;
-    let kept = scores.map(|scores| select(evict, there, sizes, Some(&scores)));
+    // Scores that are no numbers select nothing: the owner says so by no layer at all, and every rank refuses alike.
+    let kept = scores.map(|scores| match scores.iter().flatten().flatten().all(|score| score.is_finite()) {
+        true => select(evict, there, sizes, Some(&scores)),
+        false => Kept(Vec::new()),
+    });
     let kept = if prefilled.alone { kept.expect("the owner selects") } else { told(cx, plan.owner, kept, sizes)? };
+    if kept.0.is_empty() {
+        return Err(Error::NotFinite { what: "an eviction's scores", rank: plan.owner });
+    }
     Ok((kept, found.asking_rows))
 }
 
@@ -249,7 +256,10 @@ fn told(cx: &mut Context<'_>, owner: usize, kept: Option<Kept>, (layers, kv_head
         let next = kept.as_ref().map(|kept| some_layers(kept, from, MESSAGE_BYTES));
         let bytes = next.map(|layers| tributary_protocol::encode(&layers)).transpose()?;
         let next: Vec<Vec<Vec<u32>>> = tributary_protocol::decode(&cx.comm.broadcast_bytes(owner, bytes)?)?;
-        assert!(!next.is_empty() && next.iter().all(|layer| layer.len() == kv_heads), "layers of kept rows");
+        if next.is_empty() {
+            return Ok(Kept(all));
+        }
+        assert!(next.iter().all(|layer| layer.len() == kv_heads), "layers of kept rows");
         all.extend(next);
     }
     Ok(Kept(all))

@@ -11,7 +11,7 @@ pub(super) fn some_layers(kept: &Kept, from: usize, bytes: usize) -> Vec<Vec<Vec
         left = left.saturating_sub(size);
         fits
     };
-    let count = kept.0[from..].iter().take_while(fits).count().max(1);
+    let count = kept.0[from..].iter().take_while(fits).count().max(1).min(kept.0.len() - from);
     kept.0[from..from + count].to_vec()
 }
 

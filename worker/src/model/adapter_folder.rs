@@ -20,6 +20,15 @@ mod tests;
 /// The version of the folder's form.
 const FORMAT: u32 = 1;
 
+/// Rows of an adapter at most.
+const ROWS: u32 = 1 << 16;
+
+/// The factor of low-rank matrices' products, α / rank, at most: published adapters have 1 or 2.
+const FACTOR: f64 = 64.0;
+
+/// Bytes of an adapter's tensors at most.
+const TENSOR_BYTES: u64 = 16 << 30;
+
 /// What an adapter was learned for.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -78,8 +87,28 @@ impl AdapterKind {
     /// Its rows that stand in prompts.
     pub fn rows(self) -> u32 {
         match self {
-            AdapterKind::KvPacket { head, tail } => head + tail,
+            AdapterKind::KvPacket { head, tail } => head.saturating_add(tail),
             AdapterKind::Lookahead { rows, .. } => rows,
+        }
+    }
+
+    /// Refuses numbers that no adapter has.
+    fn check(self, model: &Config) -> std::result::Result<(), String> {
+        let rows = self.rows();
+        if rows == 0 {
+            return Err("the adapter has no rows".to_owned());
+        }
+        if rows > ROWS {
+            return Err(format!("the adapter has {rows} rows or more; at most {ROWS} would do"));
+        }
+        let AdapterKind::Lookahead { rank, alpha, .. } = self else { return Ok(()) };
+        if rank as usize > model.hidden {
+            return Err(format!("rank {rank}: low-rank matrices of rows of {} have at most that rank", model.hidden));
+        }
+        let factor = alpha / f64::from(rank.max(1));
+        match factor > 0.0 && factor <= FACTOR {
+            true => Ok(()),
+            false => Err(format!("alpha {alpha} of rank {rank}: alpha / rank must be above 0 and at most {FACTOR}")),
         }
     }
 
@@ -129,9 +158,7 @@ impl AdapterFolder {
             let hashes = format!("{} and {}", short(other), short(&hex(&base_model)));
             return Err(bad(format!("the adapter was learned for another model: one of {sizes}; hashes {hashes}")));
         }
-        if config.kind.rows() == 0 {
-            return Err(bad("the adapter has no rows".to_owned()));
-        }
+        config.kind.check(model).map_err(bad)?;
         let (number, tensors) = read_tensors(folder, config.kind)?;
         let adapter = adapter_of(folder, config.kind, model, tensors)?;
         Ok(Self { path: folder.to_owned(), config, number, adapter })
@@ -185,7 +212,8 @@ fn name_of(layer: usize, linear: Linear, matrix: char) -> String {
 /// The tensors of a folder, and the adapter's number.
 fn read_tensors(folder: &Path, kind: AdapterKind) -> Result<(u64, HashMap<String, Tensor>)> {
     let path = folder.join("adapter.safetensors");
-    let bytes = std::fs::read(&path).map_err(|error| Error::File { path: path.clone(), cause: error.to_string() })?;
+    let bytes = tributary_system::file::regular_bytes(&path, TENSOR_BYTES);
+    let bytes = bytes.map_err(|error| Error::File { path: path.clone(), cause: error.to_string() })?;
     let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu);
     let tensors =
         tensors.map_err(|error| Error::Weights { path, what: format!("not a whole safetensors file: {error}") })?;
@@ -209,6 +237,10 @@ fn adapter_of(
             Some(tensor) if tensor.dims() != expected => {
                 Err(Error::WrongShape { folder, name, expected, found: tensor.dims().to_vec() })
             }
+            Some(tensor) if tensor.dtype() != DType::F32 => {
+                let what = format!("tensor `{name}` is {:?}; an adapter's are F32", tensor.dtype());
+                Err(Error::Weights { path: folder.join("adapter.safetensors"), what })
+            }
             Some(tensor) => finite(folder, name, tensor),
         }
     };
@@ -228,7 +260,6 @@ fn adapter_of(
 
 /// The tensor in f32, if all its numbers are finite.
 fn finite(folder: PathBuf, name: String, tensor: Tensor) -> Result<Tensor> {
-    let tensor = tensor.to_dtype(DType::F32)?;
     let largest = tensor.abs()?.sum_all()?.to_scalar::<f32>()?;
     if largest.is_finite() {
         return Ok(tensor);

@@ -130,10 +130,9 @@ impl Config {
         if generation.exists() {
             let value: serde_json::Value = serde_json::from_str(&read(&generation)?)
                 .map_err(|error| Error::Config { path: generation.clone(), what: error.to_string() })?;
-            let ids = token_ids(&value["eos_token_id"]);
-            if !ids.is_empty() {
-                config.eos = ids;
-            }
+            // An answer ends at all of them: one that only one file names is an end too.
+            let known = config.eos.clone();
+            config.eos.extend(token_ids(&value["eos_token_id"]).into_iter().filter(|id| !known.contains(id)));
         }
         Ok(config)
     }
@@ -146,6 +145,8 @@ impl Config {
         let bad = |what: String| Error::Config { path: path.to_owned(), what };
         let value: serde_json::Value = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
         let architecture = architecture(&value, path)?;
+        rope_config::agrees(&value).map_err(&bad)?;
+        agree(&value, "dtype", "torch_dtype").map_err(&bad)?;
         let raw: Raw = serde_json::from_value(value).map_err(|error| bad(error.to_string()))?;
         let activation = raw.hidden_act.as_deref().unwrap_or("silu");
         if !matches!(activation, "silu" | "swish") {
@@ -171,7 +172,20 @@ impl Config {
             let (heads, kv_heads) = (self.heads, self.kv_heads);
             return Err(format!("num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"));
         }
-        Ok(())
+        if !self.head_dim.is_multiple_of(2) {
+            return Err(format!("head_dim {}: rotary embeddings turn pairs, so it must be even", self.head_dim));
+        }
+        if self.rotary_dims == 0 || self.rotary_dims > self.head_dim || !self.rotary_dims.is_multiple_of(2) {
+            let (rotary, head_dim) = (self.rotary_dims, self.head_dim);
+            return Err(format!("partial_rotary_factor: {rotary} of {head_dim} dims would turn; an even number must"));
+        }
+        if !(self.norm_eps.is_finite() && (0.0..1.0).contains(&self.norm_eps)) {
+            return Err(format!("rms_norm_eps {}: must be from 0 to 1", self.norm_eps));
+        }
+        if self.max_positions == 0 {
+            return Err("max_position_embeddings is 0".to_owned());
+        }
+        rope_config::check(self.rope_theta, &self.rope_scaling)
     }
 
     /// Whether a prompt and its answer fit: within the positions that the model was made for, and within its sliding
@@ -240,9 +254,9 @@ impl Raw {
             _ => self.hidden_size / self.num_attention_heads.max(1),
         };
         let head_dim = self.head_dim.unwrap_or(silent);
-        let rope = if self.rope_parameters.is_object() { &self.rope_parameters } else { &self.rope_scaling };
-        let theta = self.rope_theta.or_else(|| rope["rope_theta"].as_f64()).unwrap_or(10_000.0);
-        let partial = self.partial_rotary_factor.or_else(|| rope["partial_rotary_factor"].as_f64());
+        let rope = &rope_config::merged(&self.rope_scaling, &self.rope_parameters);
+        let theta = rope["rope_theta"].as_f64().or(self.rope_theta).unwrap_or(10_000.0);
+        let partial = rope["partial_rotary_factor"].as_f64().or(self.partial_rotary_factor);
         let partial = partial.unwrap_or(if glm { 0.5 } else { 1.0 });
         let attention_bias = self.attention_bias.unwrap_or(false);
         let rope_scaling = rope_config::scaling(rope, self.max_position_embeddings)?;
@@ -279,10 +293,19 @@ impl Raw {
 }
 
 fn architecture(value: &serde_json::Value, path: &Path) -> Result<String> {
-    let found = value["architectures"][0].as_str().or_else(|| value["model_type"].as_str()).unwrap_or("none named");
+    let named = value["architectures"][0].as_str();
+    let by_type = || {
+        let kind = value["model_type"].as_str()?;
+        let known = SUPPORTED
+            .iter()
+            .position(|name| name.strip_suffix("ForCausalLM").is_some_and(|name| name.eq_ignore_ascii_case(kind)));
+        Some(known.map_or(kind, |index| SUPPORTED[index]))
+    };
+    let found = named.or_else(by_type).unwrap_or("none: neither `architectures` nor `model_type` is there");
     if SUPPORTED.contains(&found) {
         return Ok(found.to_owned());
     }
+    let found: String = found.chars().filter(|letter| !letter.is_control()).take(80).collect();
     let supported = SUPPORTED.join(", ");
     Err(Error::Architecture { path: path.to_owned(), found: found.to_owned(), supported })
 }
@@ -296,8 +319,22 @@ fn token_ids(value: &serde_json::Value) -> Vec<u32> {
     }
 }
 
+/// Refuses two fields that say the same of a model otherwise.
+fn agree(value: &serde_json::Value, one: &str, other: &str) -> std::result::Result<(), String> {
+    match (&value[one], &value[other]) {
+        (serde_json::Value::Null, _) | (_, serde_json::Value::Null) => Ok(()),
+        (first, second) if first == second => Ok(()),
+        (first, second) => Err(format!("{one} {first} and {other} {second} contradict each other")),
+    }
+}
+
+/// Bytes of a text file in a model folder at most.
+const TEXT_BYTES: u64 = 64 << 20;
+
+/// The text of a file in a model folder, which somebody else wrote: a regular file of a bounded length.
 pub(super) fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|error| Error::File { path: path.to_owned(), cause: error.to_string() })
+    let text = tributary_system::file::regular_text(path, TEXT_BYTES);
+    text.map_err(|error| Error::File { path: path.to_owned(), cause: error.to_string() })
 }
 
 #[cfg(test)]

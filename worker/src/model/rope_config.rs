@@ -3,6 +3,88 @@
 use serde_json::Value;
 use tributary_kernels::RopeScaling;
 
+/// What both objects say of rotary embeddings: as transformers, `rope_scaling` first.
+pub(super) fn merged(scaling: &Value, parameters: &Value) -> Value {
+    let mut merged = serde_json::Map::new();
+    for object in [parameters, scaling] {
+        merged.extend(object.as_object().into_iter().flatten().map(|(key, value)| (renamed(key), value.clone())));
+    }
+    Value::Object(merged)
+}
+
+/// The newer name of a field.
+fn renamed(key: &str) -> String {
+    if key == "type" { "rope_type".to_owned() } else { key.to_owned() }
+}
+
+/// Refuses a config that says two things of rotary embeddings, in whichever places.
+///
+/// # Errors
+/// Both places with both values.
+pub(super) fn agrees(config: &Value) -> Result<(), String> {
+    let mut said: Vec<(String, String, &Value)> = Vec::new();
+    for key in ["rope_theta", "partial_rotary_factor"] {
+        said.push((key.to_owned(), key.to_owned(), &config[key]));
+    }
+    for place in ["rope_scaling", "rope_parameters"] {
+        let fields = config[place].as_object().into_iter().flatten();
+        said.extend(fields.map(|(key, value)| (renamed(key), format!("{place}.{key}"), value)));
+    }
+    said.retain(|(_, _, value)| !value.is_null());
+    for (index, (key, place, value)) in said.iter().enumerate() {
+        let other = said[..index].iter().find(|(other, _, found)| other == key && !same(found, value));
+        if let Some((_, before, found)) = other {
+            return Err(format!("{before} {found} and {place} {value} contradict each other"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether two values mean the same: 10000 is 10000.0.
+fn same(one: &Value, other: &Value) -> bool {
+    one == other || one.as_f64().is_some_and(|number| other.as_f64() == Some(number))
+}
+
+/// Refuses numbers with which no frequency can be made.
+///
+/// # Errors
+/// The number that cannot be, and its name.
+pub(super) fn check(theta: f64, scaling: &RopeScaling) -> Result<(), String> {
+    let positive = |name: &str, value: f64| match value.is_finite() && value > 0.0 {
+        true => Ok(()),
+        false => Err(format!("rope {name} {value}: must be a positive number")),
+    };
+    positive("theta", theta)?;
+    let stretched = |factor: f64, original: usize| {
+        positive("factor", factor)?;
+        match original > 0 && factor * (original as f64) < 1e12 {
+            true => Ok(()),
+            false => Err(format!("rope factor {factor} of {original} positions: too many, or none")),
+        }
+    };
+    match *scaling {
+        RopeScaling::None => Ok(()),
+        RopeScaling::Linear { factor } => positive("factor", factor),
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
+            stretched(factor, original_max_position)?;
+            positive("low_freq_factor", low_freq_factor)?;
+            match high_freq_factor.is_finite() && high_freq_factor > low_freq_factor {
+                true => Ok(()),
+                false => Err(format!("rope high_freq_factor {high_freq_factor}: must be above {low_freq_factor}")),
+            }
+        }
+        RopeScaling::Yarn { factor, original_max_position, beta_fast, beta_slow, attention_factor, .. } => {
+            stretched(factor, original_max_position)?;
+            positive("beta_fast", beta_fast)?;
+            positive("beta_slow", beta_slow)?;
+            if theta == 1.0 {
+                return Err("rope theta 1: YaRN needs frequencies that differ".to_owned());
+            }
+            attention_factor.map_or(Ok(()), |factor| positive("attention_factor", factor))
+        }
+    }
+}
+
 /// The scaling that `rope` asks for; `max_positions` stands in for a missing original length.
 ///
 /// # Errors

@@ -17,16 +17,27 @@ const HEADER_LIMIT_BYTES: u64 = 16 << 20;
 /// The dtypes in which weights may be stored. A quantised tensor means nothing without its scales.
 const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 
-/// The weight files of a model folder, in the order of their names: one, or the shards of an index.
+/// The weight files of a model folder, in the order of their names: one, or else the shards of an index.
 ///
 /// # Errors
-/// An index that cannot be read.
+/// An index that cannot be read; a single file beside an index whose shards are all there.
 pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
-    let shards = folder.join("model.safetensors.index.json");
-    if shards.exists() {
-        return Ok(shard_names(&shards)?.into_iter().map(|name| folder.join(name)).collect());
+    let (single, index) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
+    if !index.exists() {
+        return Ok(BTreeSet::from([single]));
     }
-    Ok(BTreeSet::from([folder.join("model.safetensors")]))
+    let shards = || Ok(shard_names(&index)?.into_iter().map(|name| folder.join(name)).collect::<BTreeSet<_>>());
+    if !single.exists() {
+        return shards();
+    }
+    // As transformers does, the single file comes first. An index whose shards are all there too says that it is another model's.
+    match shards() {
+        Ok(shards) if !shards.contains(&single) && shards.iter().all(|shard| shard.exists()) => {
+            let what = format!("it stands beside {} with all its shards; take one of them away", index.display());
+            Err(Error::Weights { path: single, what })
+        }
+        _ => Ok(BTreeSet::from([single])),
+    }
 }
 
 /// A model's tensors, made one by one on a device.
@@ -154,7 +165,7 @@ fn shard_names(path: &Path) -> Result<BTreeSet<String>> {
 
 fn map(path: &Path) -> Result<MmapedSafetensors> {
     let file_error = |error: std::io::Error| Error::File { path: path.to_owned(), cause: error.to_string() };
-    let mut file = std::fs::File::open(path).map_err(file_error)?;
+    let mut file = tributary_system::file::open_regular(path).map_err(file_error)?;
     check_header(path, &mut file)?;
     // SAFETY: the mapping is read while the model loads and dropped after; nobody is expected to change a weight file
     // in these seconds, and a file cut short meanwhile ends the process, it corrupts nothing.
@@ -179,6 +190,11 @@ fn check_header(path: &Path, file: &mut std::fs::File) -> Result<()> {
         };
     }
     let header_bytes = u64::from_le_bytes(length);
+    let mut begin = length.to_vec();
+    file.take(64).read_to_end(&mut begin).map_err(file_error)?;
+    if tributary_system::file::is_lfs_pointer(&begin) {
+        return bad(tributary_system::file::LFS_POINTER.to_owned());
+    }
     if header_bytes > HEADER_LIMIT_BYTES || header_bytes.saturating_add(8) > file_bytes {
         let limit = HEADER_LIMIT_BYTES.min(file_bytes - 8); // eight bytes were read
         return bad(format!("header of {header_bytes} bytes; at most {limit} would do: truncated or not safetensors"));

@@ -4,6 +4,7 @@
 //! with the attention that the rows pay each other there.
 
 use candle_core::Tensor;
+use tributary_comm::Communicator;
 use tributary_kernels::{Distance, cuda, distance};
 use tributary_protocol::{Drift, DriftOf, DriftScore, Exchange, Layout, Plan};
 
@@ -11,8 +12,9 @@ use super::agree::agree;
 use super::chunks::Chunks;
 use super::recompute;
 use crate::attention::{CachedLayers, DriftPass, cached_rows};
-use crate::context::Context;
+use crate::context::{Context, Math};
 use crate::error::{Error, Result};
+use crate::kv::View;
 use crate::model::Qkv;
 use crate::placement::Placement;
 use crate::select::{Candidates, top_rows};
@@ -50,13 +52,7 @@ pub(super) fn measure(
                 let own = distances(&qkv, &there, &kept, &rows[rank], drift)?;
                 let distances = gather(cx, candidates, &rows, &own)?;
                 if layer == drift.layers {
-                    let mut pass = DriftPass {
-                        math: &math,
-                        comm: &mut *cx.comm,
-                        placement: &placement,
-                        prefix: &prefix,
-                        kept: &kept,
-                    };
+                    let mut pass = pass_of(cx.comm, (&math, &placement, &prefix, &kept));
                     let scores = match drift.score {
                         DriftScore::Squared => distances,
                         DriftScore::Attended => {
@@ -74,8 +70,7 @@ pub(super) fn measure(
                 (hidden, qkv) = (hidden.select(&stay)?, selected(&qkv, &stay)?);
                 stayed.push(best);
             }
-            let mut attention =
-                DriftPass { math: &math, comm: &mut *cx.comm, placement: &placement, prefix: &prefix, kept: &kept };
+            let mut attention = pass_of(cx.comm, (&math, &placement, &prefix, &kept));
             let attended = attention.attend(layer, qkv, &rows, &there, layer > 0)?;
             hidden = model.finish(layer, hidden.clone(), attended)?;
             Ok(None)
@@ -85,6 +80,14 @@ pub(super) fn measure(
         }
     }
     Err(Error::Bug("drift is measured in one layer at least"))
+}
+
+/// One layer of the pass.
+fn pass_of<'a>(
+    comm: &'a mut dyn Communicator,
+    (math, placement, prefix, kept): (&'a Math, &'a Placement, &'a View, &'a [Vec<u32>]),
+) -> DriftPass<'a> {
+    DriftPass { math, comm, placement, prefix, kept }
 }
 
 /// What is cached of the layers that are measured sets out for every rank, and behind it, as a whole, the stale rows that are held back.

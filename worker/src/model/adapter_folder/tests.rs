@@ -89,6 +89,23 @@ fn another_models_and_damaged_ones_are_refused() {
     write(&config, &Adapter::from((numbers((3, model.config().hidden), 0.0) * f64::INFINITY).expect("numbers")));
     assert!(refused(BASE).to_string().contains("NaN"), "{}", refused(BASE));
 
+    for (kind, message) in [
+        (AdapterKind::KvPacket { head: u32::MAX, tail: 4 }, "rows or more"),
+        (AdapterKind::KvPacket { head: 0, tail: 0 }, "no rows"),
+        (AdapterKind::Lookahead { rows: 3, rank: 2, alpha: 1e30 }, "alpha / rank must be above 0"),
+        (AdapterKind::Lookahead { rows: 3, rank: 2, alpha: -8.0 }, "alpha / rank must be above 0"),
+        (AdapterKind::Lookahead { rows: 3, rank: 1 << 20, alpha: 8.0 }, "rank 1048576"),
+    ] {
+        write(&AdapterConfig { kind, ..config.clone() }, &adapter);
+        let error = refused(BASE);
+        assert!(error.to_string().contains(message) && error.exit_code() == 64, "{kind:?}: {error}");
+    }
+    write(&config, &adapter);
+    let integers = Tensor::zeros((3, model.config().hidden), DType::U32, &Device::Cpu).expect("numbers");
+    let file = HashMap::from([("embeddings".to_owned(), integers)]);
+    candle_core::safetensors::save(&file, folder.path().join("adapter.safetensors")).expect("written");
+    assert!(refused(BASE).to_string().contains("an adapter's are F32"), "{}", refused(BASE));
+
     write(&config, &adapter);
     let tensors = folder.path().join("adapter.safetensors");
     let bytes = std::fs::read(&tensors).expect("bytes");

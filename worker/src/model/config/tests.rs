@@ -137,7 +137,7 @@ fn yarn_stretches_the_positions() {
 }
 
 #[test]
-fn what_ends_an_answer_comes_from_the_generation_config_first() {
+fn an_answer_ends_at_what_either_config_names() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut config = kit::config();
     config["eos_token_id"] = json!([5, 6]);
@@ -145,13 +145,92 @@ fn what_ends_an_answer_comes_from_the_generation_config_first() {
     assert_eq!(Config::read(folder.path()).expect("read").eos, [5, 6]);
     let generation = folder.path().join("generation_config.json");
     std::fs::write(&generation, r#"{"eos_token_id": 7}"#).expect("written");
-    assert_eq!(Config::read(folder.path()).expect("read").eos, [7]);
+    assert_eq!(Config::read(folder.path()).expect("read").eos, [5, 6, 7]);
     std::fs::write(&generation, "{}").expect("written");
     assert_eq!(Config::read(folder.path()).expect("read").eos, [5, 6]);
     std::fs::write(&generation, "{").expect("written");
     let error = Config::read(folder.path()).expect_err("no JSON");
     assert!(error.to_string().contains("generation_config.json"), "{error}");
     assert_eq!(error.exit_code(), 64);
+}
+
+#[test]
+fn a_model_is_known_by_its_type_where_no_architecture_is_named() {
+    let typed = |kind: Value, architectures: Value| parse(&[("model_type", kind), ("architectures", architectures)]);
+    for (kind, name) in [("qwen2", "Qwen2ForCausalLM"), ("glm4", "Glm4ForCausalLM"), ("llama", "LlamaForCausalLM")] {
+        for architectures in [Value::Null, json!([])] {
+            assert_eq!(typed(json!(kind), architectures).expect("known").architecture, name);
+        }
+    }
+    let error = typed(json!("mamba"), Value::Null).expect_err("another type").to_string();
+    assert!(error.contains("`mamba` is not supported; supported are LlamaForCausalLM"), "{error}");
+    let error = typed(Value::Null, Value::Null).expect_err("no type").to_string();
+    assert!(error.contains("neither `architectures` nor `model_type` is there"), "{error}");
+    let error = typed(json!("a\u{1b}[31m"), Value::Null).expect_err("another type").to_string();
+    assert!(!error.contains('\u{1b}'), "{error:?}");
+}
+
+#[test]
+fn two_places_that_say_the_same_agree_or_are_refused_with_both_values() {
+    let theta = |config: Result<Config>| config.expect("agreed").rope_theta;
+    let linear = json!({ "type": "linear", "factor": 2.0 });
+    let parameters = |theta: f64| json!({ "rope_type": "linear", "factor": 2, "rope_theta": theta });
+    let both =
+        parse(&[("rope_theta", json!(7)), ("rope_scaling", linear.clone()), ("rope_parameters", parameters(7.0))]);
+    let both = both.expect("they agree");
+    assert_eq!((both.rope_theta, both.rope_scaling), (7.0, RopeScaling::Linear { factor: 2.0 }));
+    assert_eq!(theta(parse(&[("rope_theta", Value::Null), ("rope_parameters", parameters(9.0))])), 9.0);
+    assert_eq!(theta(parse(&[("rope_theta", json!(8.0)), ("rope_scaling", linear.clone())])), 8.0);
+    let refused = [
+        (
+            vec![("rope_theta", json!(8.0)), ("rope_parameters", parameters(9.0))],
+            "rope_theta 8.0 and rope_parameters.rope_theta 9.0",
+        ),
+        (
+            vec![
+                ("rope_scaling", json!({ "type": "linear", "factor": 3.0 })),
+                ("rope_theta", json!(9.0)),
+                ("rope_parameters", parameters(9.0)),
+            ],
+            "rope_scaling.factor 3.0 and rope_parameters.factor 2",
+        ),
+        (
+            vec![("rope_scaling", linear), ("rope_parameters", json!({ "rope_type": "default" }))],
+            "rope_scaling.type \"linear\" and rope_parameters.rope_type \"default\"",
+        ),
+        (
+            vec![("dtype", json!("float32")), ("torch_dtype", json!("bfloat16"))],
+            "dtype \"float32\" and torch_dtype \"bfloat16\"",
+        ),
+    ];
+    for (changes, message) in refused {
+        let error = parse(&changes).expect_err(message);
+        assert!(error.to_string().contains(message) && error.to_string().contains("contradict"), "{error}");
+        assert_eq!(error.exit_code(), 64);
+    }
+}
+
+#[test]
+fn only_regular_files_are_read_and_a_byte_order_mark_is_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, format!("\u{feff}{}", kit::config())).expect("written");
+    Config::read(folder.path()).expect("read");
+    let link = |target: &str| {
+        std::fs::remove_file(&path).expect("removed");
+        std::os::unix::fs::symlink(target, &path).expect("a link");
+        Config::read(folder.path()).map(|_| ()).map_err(|error| error.to_string())
+    };
+    for device in ["/dev/zero", "/dev/null", "/"] {
+        let error = link(device).expect_err("no regular file");
+        assert!(error.contains("no regular file"), "{device}: {error}");
+    }
+    std::fs::write(folder.path().join("blob"), kit::config().to_string()).expect("written");
+    link("blob").expect("a link to a regular file");
+    std::fs::remove_file(&path).expect("removed");
+    std::fs::write(&path, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n").expect("written");
+    let error = Config::read(folder.path()).expect_err("a pointer").to_string();
+    assert!(error.contains("Git LFS pointer"), "{error}");
 }
 
 #[test]
@@ -163,7 +242,6 @@ fn configs_that_cannot_run_say_why() {
     };
     let table = [
         (without("rms_norm_eps"), "missing field `rms_norm_eps`"),
-        (without("architectures"), "architecture `none named` is not supported; supported are LlamaForCausalLM, "),
         (parse(&[("architectures", json!(["MambaForCausalLM"]))]), "architecture `MambaForCausalLM` is not supported"),
         (parse(&[("hidden_act", json!("gelu"))]), "hidden_act `gelu` is not supported; `silu` is"),
         (parse(&[("num_key_value_heads", json!(3))]), "num_attention_heads 4 is no multiple of num_key_value_heads 3"),
@@ -173,6 +251,14 @@ fn configs_that_cannot_run_say_why() {
         (parse(&[("rope_scaling", json!({ "type": "dynamic", "factor": 2.0 }))]), "no chunk can be reused"),
         (parse(&[("rope_scaling", json!({ "rope_type": "longrope" }))]), "rope_scaling `longrope` is not supported"),
         (parse(&[("rope_scaling", json!({ "rope_type": "linear" }))]), "rope_scaling `linear` lacks `factor`"),
+        (parse(&[("head_dim", json!(15))]), "head_dim 15: rotary embeddings turn pairs"),
+        (parse(&[("rope_theta", json!(0.0))]), "rope theta 0: must be a positive number"),
+        (parse(&[("rope_theta", json!(-5.0))]), "rope theta -5"),
+        (parse(&[("rope_scaling", json!({ "rope_type": "linear", "factor": 0.0 }))]), "rope factor 0"),
+        (parse(&[("rope_scaling", json!({ "rope_type": "yarn", "factor": 1e300 }))]), "rope factor 1"),
+        (parse(&[("rms_norm_eps", json!(-1.0))]), "rms_norm_eps -1: must be from 0 to 1"),
+        (parse(&[("max_position_embeddings", json!(0))]), "max_position_embeddings is 0"),
+        (parse(&[("partial_rotary_factor", json!(1.5))]), "partial_rotary_factor: "),
         (parse(&[("quantization_config", json!({ "bits": 4 }))]), "quantized weights are not supported"),
         (Config::parse("{", Path::new("config.json")), "EOF while parsing"),
         (Config::read(Path::new("no/such/folder")), "cannot read no/such/folder/config.json"),

@@ -103,11 +103,19 @@ fn damaged_files_are_refused() {
 }
 
 #[test]
+fn a_pointer_in_the_place_of_weights_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 988097824\n";
+    std::fs::write(folder.path().join("model.safetensors"), pointer).expect("written");
+    check(Weights::open(folder.path(), DType::F32, &Device::Cpu), 65, &["model.safetensors", "Git LFS pointer"]);
+}
+
+#[test]
 fn missing_files_are_named() {
     let empty = tempfile::tempdir().expect("a folder");
     check(Weights::open(empty.path(), DType::F32, &Device::Cpu), 64, &["cannot read ", "model.safetensors"]);
     std::fs::create_dir(empty.path().join("model.safetensors")).expect("a folder");
-    check(Weights::open(empty.path(), DType::F32, &Device::Cpu), 64, &["cannot read ", "directory"]);
+    check(Weights::open(empty.path(), DType::F32, &Device::Cpu), 64, &["cannot read ", "no regular file"]);
 }
 
 #[test]
@@ -120,6 +128,13 @@ fn an_index_must_name_files_that_are_there() {
     let whole = open(r#"{"weight_map": {"norm": "model.safetensors", "lost": "model.safetensors"}}"#).expect("opened");
     assert!(whole.get("norm", &[4]).is_ok());
     check(whole.get("lost", &[4]), 65, &["no tensor `lost`"]);
+    let stale = open(r#"{"weight_map": {"norm": "part-2.safetensors"}}"#).expect("the single file comes first");
+    assert!(stale.get("norm", &[4]).is_ok());
+    write(&folder.path().join("part-2.safetensors"), &[("norm", &[4])]);
+    let both = open(r#"{"weight_map": {"norm": "part-2.safetensors"}}"#);
+    check(both, 65, &["model.safetensors: it stands beside ", "model.safetensors.index.json with all its shards"]);
+    std::fs::remove_file(folder.path().join("part-2.safetensors")).expect("removed");
+    std::fs::remove_file(folder.path().join("model.safetensors")).expect("removed");
     check(open(r#"{"weight_map": {"norm": "part-2.safetensors"}}"#), 64, &["cannot read ", "part-2.safetensors"]);
     check(
         open(r#"{"weight_map": {"norm": "../model.safetensors"}}"#),

@@ -1,0 +1,71 @@
+//! What a model folder says of its template and its special tokens.
+//!
+//! Special tokens may stand in several files. As transformers does: those of `special_tokens_map.json` count only where
+//! `tokenizer_config.json` says nothing of the token.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::Template;
+use crate::request::{json_error, read_of_model};
+use crate::{Error, Result};
+
+/// Names of special tokens that templates may use.
+pub(crate) const SPECIAL_TOKENS: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// The template of a model folder.
+pub(super) fn template(folder: &Path) -> Result<Option<Template>> {
+    let config = object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+    let file = folder.join("chat_template.jinja");
+    let alone = folder.join("chat_template.json");
+    let source = if file.exists() {
+        Some(read_of_model(&file)?)
+    } else if let Some(own) = object(&alone)?.filter(|own| own.get("chat_template").is_some_and(|own| !own.is_null())) {
+        named(&own)?
+    } else {
+        named(&config)?
+    };
+    let tokens = special_tokens(folder)?;
+    Ok(source.map(|source| Template { source, tokens }))
+}
+
+/// Names and texts of a model folder's special tokens.
+///
+/// # Errors
+/// As [`Template::from_folder`].
+pub(crate) fn special_tokens(folder: &Path) -> Result<Vec<(String, String)>> {
+    let config = object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+    let map = object(&folder.join("special_tokens_map.json"))?.unwrap_or_default();
+    let token = |name: &str| if config.contains_key(name) { text(&config, name) } else { text(&map, name) };
+    Ok(SPECIAL_TOKENS.iter().filter_map(|name| Some(((*name).to_owned(), token(name)?))).collect())
+}
+
+/// The object in a JSON file; none where there is no file.
+pub(crate) fn object(path: &Path) -> Result<Option<Map<String, Value>>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    serde_json::from_str(&read_of_model(path)?).map(Some).map_err(|error| json_error(&error, path))
+}
+
+/// The template in a tokenizer's configuration: a string, or a list of named ones.
+fn named(config: &Map<String, Value>) -> Result<Option<String>> {
+    let several = match config.get("chat_template") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(source)) => return Ok(Some(source.clone())),
+        Some(other) => other.as_array(),
+    };
+    let default = several.into_iter().flatten().find(|entry| entry["name"] == "default");
+    match default.and_then(|entry| entry["template"].as_str()) {
+        Some(source) => Ok(Some(source.to_owned())),
+        None => Err(Error::Template("several, and none is named `default`".into())),
+    }
+}
+
+/// A special token's text: a string, or an object with `content`.
+fn text(config: &Map<String, Value>, name: &str) -> Option<String> {
+    let value = config.get(name)?;
+    value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned)
+}

@@ -1,0 +1,192 @@
+//! A tokenizer from a model folder: `tokenizer.json`, and what the files beside it add. The files are somebody else's: a tokenizer is
+//! parsed and tried on a thread of its own, which may take no longer than a bound.
+//!
+//! As transformers does, tokens are added from `added_tokens_decoder` of `tokenizer_config.json`, or, where that says nothing, from
+//! `added_tokens.json`; then every special token that the files name and no vocabulary has.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tokenizers::AddedToken;
+
+use super::{Tokenizer, caught};
+use crate::request::read_of_model;
+use crate::template::{Template, object, special_tokens};
+use crate::{Error, Result};
+
+/// Longest time that a tokenizer may take to be parsed and tried.
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// Stack of the thread that does it: nested parts of a tokenizer are parsed by functions that call themselves.
+const STACK_BYTES: usize = 64 << 20;
+
+/// Texts that every tokenizer is tried on.
+const PROBES: [&str; 5] = ["Hello world", " a  b\n\nc\t", "né 日本 🦀", "1234567890", "<|x|> </s> [INST]"];
+
+/// What files beside `tokenizer.json` say of its tokens.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Beside {
+    /// Tokens to add, in the order of their ids.
+    added: Vec<AddedToken>,
+    /// The ids that the files give tokens.
+    ids: BTreeMap<String, u32>,
+    /// Names and texts of special tokens.
+    special: Vec<(String, String)>,
+    /// Whether a text begins with the token that begins texts, where the files say it.
+    adds_bos: Option<bool>,
+    /// Whether the files say that there is no token that begins texts.
+    has_no_bos: bool,
+}
+
+/// The tokenizer of a model folder.
+pub(super) fn from_folder(folder: &Path, template: Option<&Template>) -> Result<Tokenizer> {
+    let path = folder.join("tokenizer.json");
+    let json = read_of_model(&path)?;
+    let beside = Beside::read(folder)?;
+    let template = template.cloned();
+    let loaded = within(WITHIN, move || {
+        let tokenizer = Tokenizer::from_json(&json, template.as_ref(), &beside)?;
+        tried(&tokenizer)?;
+        Ok(tokenizer)
+    });
+    loaded.map_err(|cause| Error::Tokenizer(format!("{}: {cause}", path.display())))
+}
+
+/// What a function gives on a thread of its own, in words where it panics or takes too long.
+fn within<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> std::result::Result<T, tokenizers::Error> + Send + 'static,
+) -> std::result::Result<T, String> {
+    let (sender, receiver) = channel();
+    let run = move || _ = sender.send(caught(work));
+    let thread = std::thread::Builder::new().name("tokenizer".into()).stack_size(STACK_BYTES).spawn(run);
+    thread.map_err(|error| format!("no thread to read it: {error}"))?;
+    match receiver.recv_timeout(limit) {
+        Ok(made) => made.map_err(|error| one_line(&error.to_string())),
+        Err(RecvTimeoutError::Timeout) => {
+            Err(format!("it takes longer than {} s to be read and tried", limit.as_secs()))
+        }
+        Err(RecvTimeoutError::Disconnected) => Err("it cannot be read".into()),
+    }
+}
+
+/// A cause that a model's file may have words in, as one printable line.
+fn one_line(text: &str) -> String {
+    text.chars().take(300).map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+}
+
+/// Encodes and decodes a few texts.
+fn tried(tokenizer: &Tokenizer) -> std::result::Result<(), tokenizers::Error> {
+    for text in PROBES {
+        let piece = tokenizer.encode(text)?;
+        let texts = text.len().saturating_mul(64).saturating_add(1024);
+        if piece.ids.len() > texts || tokenizer.decode(&piece.ids)?.len() > texts.saturating_mul(16) {
+            return Err(format!("it makes {} tokens of {} bytes", piece.ids.len(), text.len()).into());
+        }
+    }
+    Ok(())
+}
+
+impl Beside {
+    fn read(folder: &Path) -> Result<Self> {
+        let config = object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+        let legacy = object(&folder.join("added_tokens.json"))?.unwrap_or_default();
+        let map = object(&folder.join("special_tokens_map.json"))?.unwrap_or_default();
+        let mut beside = Self { special: special_tokens(folder)?, ..Self::default() };
+        let mut tokens: BTreeMap<u64, AddedToken> = BTreeMap::new();
+        if let Some(decoder) = config.get("added_tokens_decoder").and_then(Value::as_object) {
+            for (id, token) in decoder {
+                if let (Ok(id), Some(token)) = (id.parse(), added(token)) {
+                    tokens.insert(id, token);
+                }
+            }
+        } else {
+            let ids =
+                legacy.iter().filter_map(|(text, id)| Some((id.as_u64()?, AddedToken::from(text.clone(), false))));
+            tokens.extend(ids);
+        }
+        for (id, token) in &tokens {
+            beside.ids.extend(u32::try_from(*id).ok().map(|id| (token.content.clone(), id)));
+        }
+        beside.added.extend(tokens.into_values());
+        let named = beside.special.iter().map(|(_, text)| text.clone());
+        let more = [&config, &map].into_iter().flat_map(additional);
+        let special: Vec<String> = named.chain(more).collect();
+        beside.added.extend(special.into_iter().map(|text| AddedToken::from(text, true)));
+        beside.adds_bos = config.get("add_bos_token").and_then(Value::as_bool);
+        beside.has_no_bos = config.get("bos_token").is_some_and(Value::is_null);
+        Ok(beside)
+    }
+
+    /// Adds the tokens that a tokenizer does not have; notes where the files disagree about an id.
+    pub(super) fn add_to(
+        &self,
+        tokenizer: &mut tokenizers::Tokenizer,
+    ) -> std::result::Result<Vec<String>, tokenizers::Error> {
+        let known = tokenizer.get_added_vocabulary().get_vocab().clone();
+        for token in self.added.iter().filter(|token| !token.content.is_empty() && !known.contains_key(&token.content))
+        {
+            let token = [token.clone()];
+            if token[0].special {
+                tokenizer.add_special_tokens(token)?
+            } else {
+                tokenizer.add_tokens(token)?
+            };
+        }
+        let differs = |(text, id): (&String, &u32)| {
+            let found = tokenizer.token_to_id(text).filter(|found| found != id)?;
+            Some(format!("the tokenizer gives `{}` id {found}, the files beside it {id}", text.escape_debug()))
+        };
+        Ok(self.ids.iter().filter_map(differs).take(3).collect())
+    }
+
+    /// The token that a text begins with, as transformers' tokenizer has it.
+    pub(super) fn bos(&self, tokenizer: &tokenizers::Tokenizer) -> std::result::Result<Option<u32>, tokenizers::Error> {
+        let named = self.special.iter().find(|(name, _)| name == "bos_token");
+        let named = named.and_then(|(_, text)| tokenizer.token_to_id(text));
+        match self.adds_bos {
+            Some(false) => Ok(None),
+            Some(true) if named.is_some() || self.has_no_bos => Ok(named),
+            _ => {
+                let with = tokenizer.encode("a", true)?;
+                let without = tokenizer.encode("a", false)?;
+                let added = with.get_ids().len().saturating_sub(without.get_ids().len());
+                Ok(with.get_ids().first().copied().filter(|id| added > 0 && without.get_ids().first() != Some(id)))
+            }
+        }
+    }
+
+    /// The token that ends an answer, if the files name one.
+    pub(super) fn eos(&self, tokenizer: &tokenizers::Tokenizer) -> Option<u32> {
+        let named = self.special.iter().find(|(name, _)| name == "eos_token")?;
+        tokenizer.token_to_id(&named.1)
+    }
+}
+
+/// Special tokens without a name of their own.
+fn additional(config: &Map<String, Value>) -> Vec<String> {
+    let lists = ["additional_special_tokens", "extra_special_tokens"].into_iter().filter_map(|key| config.get(key));
+    let values = lists.flat_map(|list| match list {
+        Value::Array(tokens) => tokens.iter().collect::<Vec<_>>(),
+        Value::Object(tokens) => tokens.values().collect(),
+        _ => Vec::new(),
+    });
+    values.filter_map(|token| token.as_str().or_else(|| token["content"].as_str()).map(str::to_owned)).collect()
+}
+
+/// An added token as a tokenizer's configuration writes it.
+fn added(token: &Value) -> Option<AddedToken> {
+    let flag = |name: &str| token[name].as_bool().unwrap_or(false);
+    let special = flag("special");
+    Some(AddedToken {
+        content: token["content"].as_str()?.to_owned(),
+        single_word: flag("single_word"),
+        lstrip: flag("lstrip"),
+        rstrip: flag("rstrip"),
+        normalized: token["normalized"].as_bool().unwrap_or(!special),
+        special,
+    })
+}

@@ -1,0 +1,150 @@
+//! A model's reasoning apart from its answer: text between `<think>` and `</think>`, as it comes, however tokens cut it.
+
+/// How reasoning is told from the answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ReasoningParser {
+    /// It is not: all text is the answer.
+    #[default]
+    None,
+    /// It stands between `<think>` and `</think>`, at the beginning.
+    Think,
+}
+
+const OPEN: &str = "<think>";
+const CLOSE: &str = "</think>";
+
+/// The text so far.
+#[derive(Debug)]
+pub struct Thinking {
+    state: State,
+    /// Text of which it is not known yet what it is.
+    held: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing but space has come.
+    Begin,
+    /// Within the reasoning; `true` once there is text of it.
+    Inside(bool),
+    /// Behind the reasoning; nothing but space has come since.
+    Behind,
+    /// In the answer.
+    Answer,
+}
+
+impl Thinking {
+    /// Behind a prompt that ends with this text: a template may have opened the reasoning, or opened and closed it.
+    pub fn behind(prompt: &str) -> Self {
+        let state = match (prompt.rfind(OPEN), prompt.rfind(CLOSE)) {
+            (Some(open), close) if close.is_none_or(|close| close < open) => State::Inside(false),
+            (Some(_), Some(_)) => State::Answer,
+            _ => State::Begin,
+        };
+        Self { state, held: String::new() }
+    }
+
+    /// Takes a text; what of it, and of what was held, is reasoning and what is answer.
+    pub fn push(&mut self, text: &str) -> (String, String) {
+        self.held.push_str(text);
+        let (mut reasoning, mut answer) = (String::new(), String::new());
+        loop {
+            let before = (self.state, self.held.len());
+            match self.state {
+                State::Begin => self.begin(),
+                State::Inside(_) => self.inside(&mut reasoning),
+                State::Behind => {
+                    self.held = self.held.trim_start().to_owned();
+                    if !self.held.is_empty() {
+                        self.state = State::Answer;
+                    }
+                }
+                State::Answer => answer.push_str(&std::mem::take(&mut self.held)),
+            }
+            if (self.state, self.held.len()) == before {
+                return (reasoning, answer);
+            }
+        }
+    }
+
+    /// What is left at the end.
+    pub fn rest(&mut self) -> (String, String) {
+        let held = std::mem::take(&mut self.held);
+        match self.state {
+            State::Inside(_) => (held.trim_end().to_owned(), String::new()),
+            State::Behind => Default::default(),
+            State::Begin | State::Answer => (String::new(), held),
+        }
+    }
+
+    fn begin(&mut self) {
+        let text = self.held.trim_start();
+        if let Some(inside) = text.strip_prefix(OPEN) {
+            self.held = inside.to_owned();
+            self.state = State::Inside(false);
+        } else if !OPEN.starts_with(text) {
+            self.state = State::Answer;
+        }
+    }
+
+    fn inside(&mut self, reasoning: &mut String) {
+        let State::Inside(has_text) = self.state else { return };
+        let (text, behind) = match self.held.split_once(CLOSE) {
+            Some((text, behind)) => (text.trim_end(), Some(behind)),
+            None => {
+                // Space, and what may be the beginning of the end, wait for what comes.
+                let partial = (1..CLOSE.len()).rev().find(|&length| self.held.ends_with(&CLOSE[..length])).unwrap_or(0);
+                (self.held[..self.held.len() - partial].trim_end(), None)
+            }
+        };
+        let length = text.len();
+        let text = if has_text { text } else { text.trim_start() };
+        reasoning.push_str(text);
+        let has_text = has_text || !text.is_empty();
+        (self.held, self.state) = match behind {
+            Some(behind) => (behind.to_owned(), State::Behind),
+            None => (self.held[length..].to_owned(), State::Inside(has_text)),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parted(prompt: &str, text: &str, letters: usize) -> (String, String) {
+        let mut thinking = Thinking::behind(prompt);
+        let (mut reasoning, mut answer) = (String::new(), String::new());
+        let all: Vec<char> = text.chars().collect();
+        for piece in all.chunks(letters) {
+            let (more, said) = thinking.push(&piece.iter().collect::<String>());
+            reasoning += &more;
+            answer += &said;
+        }
+        let (more, said) = thinking.rest();
+        (reasoning + &more, answer + &said)
+    }
+
+    #[test]
+    fn reasoning_is_parted_however_the_text_is_cut() {
+        let cases = [
+            ("", "<think>\nlet me see\n\nso\n</think>\n\nA crab.", "let me see\n\nso", "A crab."),
+            ("", "  <think>a</think>b </think> c", "a", "b </think> c"),
+            ("", "no reasoning <think>", "", "no reasoning <think>"),
+            ("", "<thinker>", "", "<thinker>"),
+            ("", "<think>cut short </thi", "cut short </thi", ""),
+            ("", "<think></think>b", "", "b"),
+            ("", "<thi", "", "<thi"),
+            ("..<think>\n", "opened by the template </think> b", "opened by the template", "b"),
+            ("..<think>\n\n</think>\n\n", "<think> is a word here", "", "<think> is a word here"),
+            ("", "", "", ""),
+            ("", " é<think>", "", " é<think>"),
+        ];
+        for (prompt, text, reasoning, answer) in cases {
+            for letters in [1, 2, 3, 5, 100] {
+                let found = parted(prompt, text, letters);
+                assert_eq!((found.0.as_str(), found.1.as_str()), (reasoning, answer), "{text:?} by {letters}");
+            }
+        }
+    }
+}
