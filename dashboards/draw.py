@@ -5,6 +5,8 @@ import math
 from dataclasses import dataclass, field
 from html import escape
 
+from panels import panels_of, rows_of
+
 COLUMN, ROW, GAP, WIDTH = 50, 30, 8, 24
 TITLE, LEGEND = 24, 15
 COLOURS = ("#3274d9", "#e0701a", "#37872d", "#a352cc", "#c4162a", "#0f7f8c", "#8f6d00", "#7d6b91", "#5b7f22", "#b5497c")
@@ -230,7 +232,7 @@ def drawn_panel(panel, lines, seconds, step):
 
 def dashboard(board, results, seconds, step):
     """The whole dashboard; `results` has the lines of each panel by its number, `seconds` is the range."""
-    rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in board["panels"])
+    rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels_of(board))
     width, height = WIDTH * COLUMN, rows * ROW + 40
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="Helvetica, Arial, sans-serif">',
@@ -238,6 +240,8 @@ def dashboard(board, results, seconds, step):
         text(12, 27, board["title"], 18, weight="bold"),
         '<g transform="translate(0 40)">',
     ]
-    for panel in board["panels"]:
+    for row in rows_of(board):
+        parts.append(text(12, (row["gridPos"]["y"] + 0.7) * ROW, f"▾ {row['title']}", 13, weight="bold"))
+    for panel in panels_of(board):
         parts += drawn_panel(panel, results[panel["id"]], seconds, step)
     return "\n".join([*parts, "</g>", "</svg>"]) + "\n"

@@ -9,8 +9,10 @@
 import re
 import sys
 
-from panels import dashboards, families, family, filled, metrics_of, queries, rule_text, without_words
+from panels import dashboards, families, family, filled, metrics_of, panels_of, queries, rows_of, rule_text, without_words
 
+# Metrics of what is not in use unless an option asks for it: their panels stand in rows of their own, which are folded.
+OPTIONAL = re.compile(r"tributary_(chunk_store|eviction|training|job|predicted)_")
 WIDTH = 24  # of Grafana's grid
 SCHEMA_VERSIONS = range(39, 43)  # Grafana 11 and 12
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -82,6 +84,18 @@ def grid(panels):
             taken[cell] = panel.get("id")
 
 
+def rows(board):
+    """A row is folded, says what it is for, and holds panels; what an option must ask for stands in one, and nothing else does."""
+    for row in rows_of(board):
+        if not row.get("collapsed") or not row.get("panels") or "--" not in row.get("title", ""):
+            yield "row", f"{row.get('title')}: a row is folded, has panels and names the option that they are for"
+    folded = [panel for row in rows_of(board) for panel in row.get("panels", [])]
+    for panel in panels_of(board):
+        is_optional = any(OPTIONAL.match(name) for query in queries(panel) for name in metrics_of(query.expression))
+        if is_optional and panel not in folded:
+            yield "optional", f"{panel.get('title')} is of a feature that may not be in use, and belongs into a row of its own"
+
+
 def panel_words(panel):
     """A panel says what it shows, in words and in a unit."""
     if not panel.get("title"):
@@ -140,9 +154,9 @@ def target_query(target):
 
 def judge(name, board):
     """What is wrong with a dashboard: the rule, where, and what."""
-    panels = board.get("panels", [])
-    found = [(rule, name, what) for check in (variables, sources, whole) for rule, what in check(board)]
-    found += [(rule, name, what) for rule, what in grid(panels)]
+    panels = panels_of(board)
+    found = [(rule, name, what) for check in (variables, sources, whole, rows) for rule, what in check(board)]
+    found += [(rule, name, what) for rule, what in grid(panels + rows_of(board))]
     for panel in panels:
         where = f"{name}, {panel.get('title') or panel.get('id')}"
         found += [(rule, where, what) for rule, what in panel_words(panel)]
@@ -168,7 +182,7 @@ def expressions(boards):
     """Every query as a recording rule: promtool reads its PromQL."""
     lines = ["groups:", "  - name: panels", "    rules:"]
     for name, board in boards.items():
-        for panel in board["panels"]:
+        for panel in panels_of(board):
             for index, query in enumerate(queries(panel)):
                 record = f"panel:{name.replace('-', '_')}_{panel['id']}:{index}"
                 quoted = filled(query.expression, 15, 15).replace("'", "''")
@@ -180,7 +194,7 @@ def differences(boards, rules, exported):
     """Metrics that are asked for and not exported, and the reverse."""
     asked = metrics_of(rules)
     for board in boards.values():
-        for panel in board["panels"]:
+        for panel in panels_of(board):
             asked |= {name for query in queries(panel) for name in metrics_of(query.expression)}
     found = {name: family(name, exported) for name in asked}
     missing = [f"{name} stands in a panel or rule, and nothing exports it" for name, base in found.items() if base is None]
@@ -200,7 +214,7 @@ def main(arguments):
         print(*found, f"{len(exported)} metrics are exported, {len(found)} differences", sep="\n")
         return bool(found)
     found = [f"{rule}: {where}: {what}" for rule, where, what in judge_all(boards)]
-    panels = sum(len(board["panels"]) for board in boards.values())
+    panels = sum(len(panels_of(board)) for board in boards.values())
     print(*found, f"{len(boards)} dashboards, {panels} panels, {len(found)} complaints", sep="\n")
     return bool(found)
 

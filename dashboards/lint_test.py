@@ -5,7 +5,7 @@ import copy
 import unittest
 
 import lint
-from panels import dashboards, families, filled
+from panels import dashboards, families, filled, rows_of
 
 
 def first(board, kind="timeseries"):
@@ -46,6 +46,11 @@ PLANTED = [
     ("grid", lambda board: board["panels"][0]["gridPos"].update(x=20)),
     ("grid", lambda board: board["panels"][0].pop("gridPos")),
     ("overlap", lambda board: board["panels"][1]["gridPos"].update(x=board["panels"][0]["gridPos"]["x"])),
+    ("row", lambda board: rows_of(board)[0].update(collapsed=False)),
+    ("row", lambda board: rows_of(board)[0].update(panels=[])),
+    ("row", lambda board: rows_of(board)[0].update(title="More")),
+    ("optional", lambda board: ask(board, f"tributary_training_loss{{{MATCHED}}}")),
+    ("overlap", lambda board: rows_of(board)[0]["panels"][0]["gridPos"].update(y=0)),
     ("panel-title", lambda board: first(board).update(title="")),
     ("panel-description", lambda board: first(board).pop("description")),
     ("panel-description", lambda board: first(board).update(description="todo")),

@@ -18,7 +18,7 @@ import urllib.request
 from pathlib import Path
 
 import draw
-from panels import dashboards, filled, queries
+from panels import dashboards, filled, panels_of, queries
 
 # Panels that may be empty, by dashboard and title, and why. There is none: what counts faults begins at 0.
 MAY_BE_EMPTY = {}
@@ -56,7 +56,7 @@ def lines_of(query, result, start):
 def look(url, board, start, end, step_s, scrape_s):
     """The lines of each panel by its number, and a message for every query that gave nothing."""
     results, empty = {}, []
-    for panel in board["panels"]:
+    for panel in panels_of(board):
         results[panel["id"]] = []
         for query in queries(panel):
             expression = filled(query.expression, step_s, scrape_s)

@@ -10,7 +10,7 @@ import xml.etree.ElementTree
 
 import draw
 import look
-from panels import dashboards
+from panels import dashboards, panels_of, rows_of
 
 SECONDS = 20
 
@@ -71,7 +71,7 @@ class Looks(unittest.TestCase):
             picture = draw.dashboard(board, results, SECONDS, 1)
             shown = "".join(xml.etree.ElementTree.fromstring(picture).itertext())
             self.assertIn("no data", shown)
-            for panel in board["panels"]:
+            for panel in panels_of(board) + rows_of(board):
                 self.assertIn(panel["title"], shown)
 
 

@@ -31,6 +31,16 @@ def dashboards(folder=FOLDER / "grafana"):
     return found
 
 
+def panels_of(board):
+    """The panels of a dashboard that show something, those in rows too."""
+    return [one for panel in board["panels"] for one in (panel["panels"] if panel.get("type") == "row" else [panel])]
+
+
+def rows_of(board):
+    """The rows of a dashboard that panels are folded into."""
+    return [panel for panel in board["panels"] if panel.get("type") == "row"]
+
+
 def queries(panel):
     """The queries of a panel."""
     return [Query(target.get("expr", ""), target.get("legendFormat", "")) for target in panel.get("targets", [])]

@@ -42,6 +42,23 @@ pub struct Passage {
     pub parts: Vec<(String, bool)>,
 }
 
+/// A cell of a heat map in a table: a value from 0 to 1 that gives its colour, and what stands in it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shade {
+    /// The value; absent where there is none.
+    pub value: Option<f64>,
+    /// The number.
+    pub number: String,
+    /// What stands below it, smaller.
+    pub below: String,
+}
+
+/// The most of the colour behind a number: digits of either theme can be read on it.
+const STRONGEST: f64 = 0.5;
+
+/// From so many columns on a table says that it scrolls.
+const MANY_COLUMNS: usize = 6;
+
 /// A page in the making. Every text that it is given is escaped.
 #[derive(Debug, Clone, Default)]
 pub struct Page {
@@ -92,9 +109,42 @@ impl Page {
         let body: String = rows.iter().map(|cells| row(cells, "td")).collect();
         let _ = write!(
             self.body,
-            "<div class=\"wide\"><table>\n<thead>{}</thead>\n<tbody>\n{body}</tbody>\n</table></div>\n",
+            "<div class=\"wide\" tabindex=\"0\"><table>\n<thead>{}</thead>\n<tbody>\n{body}</tbody>\n</table></div>\n",
             row(heads, "th")
         );
+    }
+
+    /// A table of values from 0 to 1 as a heat map, a name before each row. Its first column stays where it is; where there are many columns it
+    /// says how many, because some may be out of sight.
+    ///
+    /// # Panics
+    /// If a row has not a cell for each column: only a bug can do that.
+    pub fn heat_table(&mut self, corner: &str, columns: &[String], rows: &[(String, Vec<Shade>)]) {
+        if columns.len() >= MANY_COLUMNS {
+            let count = columns.len();
+            let _ = writeln!(
+                self.body,
+                "<p class=\"cut\">{count} columns: those that have no room scroll into view, and a shadow stands where the table is cut.</p>"
+            );
+        }
+        self.body += "<div class=\"wide\" tabindex=\"0\"><table class=\"heat\">\n<thead><tr>\n";
+        for head in std::iter::once(corner).chain(columns.iter().map(String::as_str)) {
+            let _ = writeln!(self.body, "<th>{}</th>", escaped(head));
+        }
+        self.body += "</tr></thead>\n<tbody>";
+        for (name, cells) in rows {
+            assert_eq!(cells.len(), columns.len(), "cells of a row");
+            let _ = write!(self.body, "<tr>\n<td class=\"text\">{}</td>\n", escaped(name));
+            for Shade { value, number, below } in cells {
+                let (number, below) = (escaped(number), escaped(below));
+                let style = value.map_or_else(String::new, |value| {
+                    format!(" style=\"--v:{:.3}\"", STRONGEST * value.clamp(0.0, 1.0))
+                });
+                let _ = writeln!(self.body, "<td{style}>{number} <small>{below}</small></td>");
+            }
+            self.body += "</tr>\n";
+        }
+        self.body += "</tbody>\n</table></div>\n";
     }
 
     /// Parts that stand folded behind a line until a reader opens them.
@@ -150,6 +200,38 @@ impl Page {
 mod tests {
     use super::*;
     use crate::svg::Drawing;
+
+    #[test]
+    fn a_heat_table_has_its_numbers_on_their_colours_and_says_that_it_is_cut() {
+        let shade =
+            |value: f64| Shade { value: Some(value), number: format!("{value:.2}"), below: "[0 – 1]".to_owned() };
+        let none = Shade { value: None, number: "–".to_owned(), below: String::new() };
+        let names = |count: usize| (0..count).map(|index| format!("<m{index}>")).collect::<Vec<_>>();
+        let of = |count: usize| {
+            let mut page = Page::new("a", "b");
+            let cells = (0..count).map(|index| if index == 1 { none.clone() } else { shade(index as f64 / 10.0) });
+            page.heat_table("task", &names(count), &[("<t>".to_owned(), cells.collect())]);
+            page.finish()
+        };
+        let few = of(3);
+        assert!(
+            few.contains("<td style=\"--v:0.100\">0.20 <small>[0 – 1]</small></td>")
+                && few.contains("<th>&lt;m2&gt;</th>"),
+            "{few}"
+        );
+        assert!(
+            few.contains("<td>– <small></small></td>")
+                && few.contains("<td class=\"text\">&lt;t&gt;</td>")
+                && !few.contains("7 columns")
+        );
+        assert!(of(7).contains("<p class=\"cut\">7 columns: "));
+        // One column beside the numbers stays, and the container scrolls, not the page.
+        assert!(STYLE.contains(".wide th:first-child, .wide td:first-child { position: sticky; left: 0"));
+        assert!(
+            STYLE.contains("overflow-x: auto") && STYLE.contains("background-attachment: local, local, scroll, scroll")
+        );
+        assert!(STYLE.matches("--heat:").count() == 2, "both themes");
+    }
 
     #[test]
     fn a_page_needs_nothing_from_elsewhere_and_escapes_texts() {

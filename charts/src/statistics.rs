@@ -8,7 +8,7 @@ pub struct Summary {
     pub count: usize,
     /// The middle one, or the mean of the two in the middle.
     pub median: f64,
-    /// Bounds of a 95 % confidence interval of the median.
+    /// Bounds of a 95 % confidence interval of the median; the range below [`INTERVAL_SAMPLES`].
     pub ci95: (f64, f64),
     /// Mean.
     pub mean: f64,
@@ -24,6 +24,9 @@ pub struct Summary {
 
 /// Samples that a 95th percentile needs.
 pub const P95_SAMPLES: usize = 30;
+
+/// Samples that a 95 % interval of the median needs: the range of fewer holds it with less.
+pub const INTERVAL_SAMPLES: usize = 6;
 
 /// Samples that a 99th percentile needs.
 pub const P99_SAMPLES: usize = 100;

@@ -37,6 +37,20 @@ pub fn table(rows: &[Vec<String>], layout: Layout<'_>) -> String {
     text
 }
 
+/// Rows without the columns in which nothing stands below the first `heads` rows (a dash is nothing), and the columns that stand to the left, as
+/// they are counted then.
+pub fn filled(rows: &[Vec<String>], heads: usize, left: &[usize]) -> (Vec<Vec<String>>, Vec<usize>) {
+    let is_empty = |cell: &String| ["", "-", "–"].contains(&cell.as_str());
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let has_cells = |column: &usize| {
+        rows.len() <= heads || rows.iter().skip(heads).any(|row| row.get(*column).is_some_and(|cell| !is_empty(cell)))
+    };
+    let kept: Vec<usize> = (0..columns).filter(has_cells).collect();
+    let row = |row: &Vec<String>| kept.iter().filter_map(|&column| row.get(column).cloned()).collect();
+    let left = kept.iter().enumerate().filter(|(_, column)| left.contains(column)).map(|(place, _)| place).collect();
+    (rows.iter().map(row).collect(), left)
+}
+
 /// A row of a table.
 pub fn cells<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
@@ -51,6 +65,20 @@ mod tests {
         let rows = [cells(["name", "ms"]), cells(["α", "1.25"]), cells(["longer", "3"]), cells(["x"])];
         assert_eq!(table(&rows, Layout::PLAIN), "name      ms\nα       1.25\nlonger     3\nx\n");
         assert_eq!(table(&[], Layout::PLAIN), "");
+    }
+
+    #[test]
+    fn columns_without_values_are_left_out() {
+        let rows = [
+            cells(["n", "p95", "name", "x"]),
+            cells(["", "[ms]", "", ""]),
+            cells(["1", "-", "a", "–"]),
+            cells(["2", "", "-", "–"]),
+        ];
+        let (found, left) = filled(&rows, 2, &[1, 2]);
+        assert_eq!(found, [cells(["n", "name"]), cells(["", ""]), cells(["1", "a"]), cells(["2", "-"])]);
+        assert_eq!(left, [1]);
+        assert_eq!(filled(&rows[..2], 2, &[0]).0, rows[..2].to_vec(), "without rows all columns stay");
     }
 
     #[test]

@@ -4,13 +4,17 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use tributary_coordinator::RequestSettings;
 use tributary_engine::RunConfig;
-use tributary_protocol::Eviction;
+use tributary_protocol::{Eviction, Family};
 
 use crate::error::{Error, Result};
 
 /// The most samples of a task, and documents of a sample, and tokens of a document, and tokens of a length.
 const MOST: usize = 100_000_000;
+
+/// Layers and KV heads of the model by which a method is asked for its family: whatever a model has, that is the same.
+const ANY_MODEL: (usize, usize) = (32, 8);
 
 /// What a user asks for. What is absent or empty is the suite's own; what a suite does not take is refused.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -122,6 +126,12 @@ impl Arm {
     pub fn keeping(&self) -> (String, String) {
         let keep = self.run_config.settings.eviction.keep.map_or_else(String::new, |keep| keep.to_string());
         (format!("{} at {:?}", self.behind, self.ratio), keep)
+    }
+
+    /// The family of its method.
+    pub fn family(&self) -> Family {
+        let usual = RequestSettings { method: self.run_config.settings.method, ..RequestSettings::default() };
+        usual.method(ANY_MODEL.0, ANY_MODEL.1).expect("usual settings make every method").family()
     }
 
     /// Whether it equals full prefill but for rounding.

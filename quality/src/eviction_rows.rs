@@ -6,7 +6,7 @@ use crate::suite::Cell;
 
 /// What the table of evictions says, for its reader.
 pub const EVICTIONS: &str = "kept: rows of the prompt in a layer and KV head, of those that there were, means. less all kept: score less that of the \
-    same method without eviction, and 95 % of the means of requests drawn anew. by formula, of the longest prompt: operations, weights and \
+    same method without eviction, and its 95 % interval (as above). by formula, of the longest prompt: operations, weights and \
     keys and values that are read, bytes between ranks. evict: between the first token and the second; of TTFT: beside the time to first token. \
     token: each one behind the first, without the eviction. recall: share of the rows kept that the eviction `ideal` keeps of as many behind the same method.";
 
@@ -129,9 +129,10 @@ mod tests {
         let of = |name: &str| charts.iter().find(|chart| chart.name == name).map(|chart| &chart.body);
         let kept = of("quality-kept").expect("a curve");
         assert_eq!((kept.matches("class=\"curve").count(), kept.matches("full, snapkv, 64 rows: ").count()), (1, 1));
-        // Of a method's budgets one colour and one name in the legend.
+        // One family in the legend, and a name at each point.
         let memory = of("quality-rows").expect("a front");
-        assert_eq!(memory.matches("class=\"dot").count(), 3 + 2);
+        assert_eq!(memory.matches("class=\"dot").count(), 3 + 1);
+        assert_eq!(memory.matches("class=\"small\"").count(), 3, "{memory}");
         let without = Report { points: report.points[..2].to_vec(), ..report.clone() };
         assert!(
             crate::page::charts(&without)

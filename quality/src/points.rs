@@ -8,7 +8,7 @@ use crate::answers::{Answer, Answers, Reply, score};
 use crate::decoding::Decoding;
 use crate::design::Arm;
 use crate::eviction::EvictionPoint;
-use crate::statistics::{Mean, Share, difference, mcnemar, mean, share};
+use crate::statistics::{self, Mean, Share, difference, holm, mcnemar, mean, share};
 use crate::suite::Cell;
 
 /// What stands for all tasks.
@@ -21,6 +21,8 @@ pub struct Point {
     pub method: String,
     /// The share of the context that it recomputes; absent where it has none.
     pub ratio: Option<f64>,
+    /// What methods are grouped by: `exact`, `blocks`, `reuse`, `position`, `query`, `drift`, `auxiliary` or `control`.
+    pub family: &'static str,
     /// Whether it equals full prefill but for rounding.
     pub exact: bool,
     /// The task, or `all`.
@@ -35,7 +37,7 @@ pub struct Point {
     pub requests: usize,
     /// Those that failed: their score is 0.
     pub failures: usize,
-    /// Mean score of all requests, from 0 to 1, and the interval that holds 95 % of the means of requests drawn anew.
+    /// Mean score of all requests, from 0 to 1, and its 95 % interval: Wilson's where all scores are 0 or 1, else the bootstrap's.
     pub score: Mean,
     /// The mean score over full prefill's; absent where that is 0.
     pub share_of_full: Option<f64>,
@@ -97,6 +99,8 @@ pub struct Paired {
     /// McNemar's exact p, two-sided: how likely a difference as large is where both are as good. Where scores lie between 0 and 1 it is the
     /// sign test.
     pub mcnemar_p: f64,
+    /// The same, adjusted after Holm for all methods that are compared with full prefill on these requests.
+    pub holm_p: f64,
 }
 
 /// Cells that are looked at together, under the name of one.
@@ -153,7 +157,26 @@ pub fn points(cells: &[(Cell, usize)], seed: u64, arms: &[Arm], answers: &Answer
             found.push(point);
         }
     }
+    adjust(&mut found);
     found
+}
+
+/// Adjusts the p-values of methods that are compared on the same requests.
+fn adjust(points: &mut [Point]) {
+    let mut cells: Vec<Cell> = Vec::new();
+    for point in points.iter() {
+        if !cells.contains(&point.cell()) {
+            cells.push(point.cell());
+        }
+    }
+    for cell in cells {
+        let pairs = points.iter_mut().filter(|point| point.cell() == cell);
+        let mut pairs: Vec<&mut Paired> = pairs.filter_map(|point| point.against_full.as_mut()).collect();
+        let adjusted = holm(&pairs.iter().map(|pair| pair.mcnemar_p).collect::<Vec<_>>());
+        for (pair, p) in pairs.iter_mut().zip(adjusted) {
+            pair.holm_p = p;
+        }
+    }
 }
 
 fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Option<Answer>>>, seed: u64) -> Point {
@@ -174,6 +197,7 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
     Point {
         method: arm.method.clone(),
         ratio: arm.ratio,
+        family: arm.family().name(),
         exact: arm.is_exact(),
         task: cell.task.clone(),
         length: cell.length,
@@ -181,7 +205,7 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
         chunk_tokens: cell.chunk_tokens,
         requests: own.len(),
         failures: own.len() - replies.len(),
-        score: mean(&scores, seed).expect("there is a request"),
+        score: statistics::score(&scores, seed).expect("there is a request"),
         share_of_full: share_of_full(&scores, full),
         first_token_agrees: full.map_or(1.0, |full| first_tokens(own, full).map_or(0.0, |share| share.share)),
         median_ttft_ms: middle(|reply| reply.ttft_ms),
@@ -233,13 +257,28 @@ fn paired(scores: &[f64], full: &[Option<Answer>], seed: u64) -> Paired {
     let theirs: Vec<f64> = full.iter().map(score).collect();
     let alone = |one: &[f64], other: &[f64]| one.iter().zip(other).filter(|(one, other)| one > other).count();
     let (right_alone, full_alone) = (alone(scores, &theirs), alone(&theirs, scores));
+    let p = mcnemar(right_alone, full_alone);
     Paired {
         difference: difference(scores, &theirs, seed).expect("there is a request"),
         right_alone,
         full_alone,
-        mcnemar_p: mcnemar(right_alone, full_alone),
+        mcnemar_p: p,
+        holm_p: p,
     }
 }
+
+/// A p-value for a reader.
+pub fn p_value(p: f64) -> String {
+    if p < 0.001 { "<0.001".to_owned() } else { format!("{p:.3}") }
+}
+
+/// What intervals of scores are, for a reader.
+pub const INTERVALS: &str = "Intervals of 95 %: where all scores of a cell are 0 or 1, Wilson's for the score and Newcombe's (pairs) for the \
+     difference; elsewhere 95 % of the means of requests drawn anew.";
+
+/// What p-values are, for a reader.
+pub const P_VALUES: &str = "p: McNemar's exact test on the requests that one of the two alone answers right, or better. Of many methods some have a small \
+     p by chance: p (Holm) is adjusted for all rows of the table, and below 0.05 it is a finding.";
 
 /// Nats for a reader: three digits behind the point, or so few as there are.
 pub fn nats(value: f64) -> String {
@@ -247,104 +286,4 @@ pub fn nats(value: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use tributary_coordinator::RequestSettings;
-    use tributary_engine::RunConfig;
-    use tributary_protocol::{Descriptor, REFERENCE};
-
-    use super::*;
-    use crate::answers::Outcome;
-    use crate::kit;
-
-    fn arm(method: &'static Descriptor) -> Arm {
-        let settings = RequestSettings { method, ..RequestSettings::default() };
-        Arm::new(method.name.to_owned(), RunConfig { settings, threads: 1 })
-    }
-
-    fn cells() -> [(Cell, usize); 2] {
-        [(Cell::of("single"), 4), (Cell::of("vt2"), 4)]
-    }
-
-    fn answer(arm: &Arm, task: &str, sample: usize, score: f64) -> Answer {
-        let reply = Reply {
-            first_token: score as u32,
-            selected_rows: 15,
-            measured_rows: 5,
-            context_rows: 100,
-            ttft_ms: 1.0 + sample as f64,
-            received_bytes: 10,
-            moved: sample == 0,
-            kl_nats: (arm.method != "full").then_some(0.5 * sample as f64),
-            ..kit::reply()
-        };
-        Answer {
-            cell: Cell::of(task),
-            sample,
-            id: None,
-            method: arm.method.clone(),
-            ratio: arm.ratio,
-            prompt_hash: String::new(),
-            references: Vec::new(),
-            score,
-            outcome: Outcome::Answered(Box::new(reply)),
-        }
-    }
-
-    #[test]
-    fn methods_stand_beside_full_on_the_same_requests_and_failures_count_as_wrong() {
-        let (full, relay) = (arm(REFERENCE), arm(Descriptor::find("relay").unwrap()));
-        let mut answers = Answers::default();
-        for sample in 0..4 {
-            answers.add(answer(&full, "single", sample, 1.0));
-            answers.add(answer(&full, "vt2", sample, 0.0));
-            // Right where full is, but for one that fails; and once where full is not.
-            answers.add(answer(&relay, "single", sample, 1.0));
-            answers.add(answer(&relay, "vt2", sample, f64::from(u8::from(sample == 1))));
-        }
-        let outcome = Outcome::Failed { failure: "no".to_owned(), exit_code: 70 };
-        answers.add(Answer { outcome, score: 0.0, ..answer(&relay, "single", 3, 0.0) });
-        let points = points(&cells(), 0, &[full, relay], &answers);
-        let of = |method: &str, task: &str| points.iter().find(|p| p.method == method && p.task == task).unwrap();
-        assert_eq!(points.len(), 6);
-        assert_eq!((of("full", "all").score.mean, of("full", "all").against_full), (0.5, None));
-        assert_eq!((of("full", "all").selected_share, of("full", "all").ratio), (1.0, None));
-        let single = of("relay", "single");
-        assert_eq!((single.requests, single.failures, single.score.mean), (4, 1, 0.75));
-        assert_eq!((single.first_token_agrees, single.median_ttft_ms), (1.0, 2.0), "of the three that were answered");
-        assert_eq!((single.share_of_full, of("relay", "vt2").share_of_full), (Some(0.75), None), "nothing of nothing");
-        let all = of("relay", "all");
-        let pair = all.against_full.unwrap();
-        assert_eq!((pair.right_alone, pair.full_alone, pair.mcnemar_p), (1, 1, 1.0));
-        assert_eq!((pair.difference.mean, all.requests, all.ratio), (0.0, 8, Some(0.15)));
-        assert!((all.selected_share - 0.15).abs() < 1e-12 && (all.measured_share - 0.05).abs() < 1e-12, "{all:?}");
-        assert!((all.moved_share - 2.0 / 7.0).abs() < 1e-12 && (all.first_token_agrees - 6.0 / 7.0).abs() < 1e-12);
-        // 6 of the 7 that were answered have full's first token; 0, 0.5, 1, 0, 0.5, 1, 1.5 nats.
-        let near = all.agreement.unwrap();
-        assert_eq!((near.requests, of("full", "all").agreement), (7, None));
-        assert!((near.first_token.share - 6.0 / 7.0).abs() < 1e-12 && near.first_token.low < 0.5, "{near:?}");
-        let nats = near.kl_nats.unwrap();
-        assert!((nats.mean - 4.5 / 7.0).abs() < 1e-12 && nats.low < nats.mean && nats.mean < nats.high, "{nats:?}");
-    }
-
-    #[test]
-    fn lengths_are_looked_at_together_where_there_are_several() {
-        let cell = |task: &str, length, depth| (Cell { depth: Some(depth), ..Cell::at(task, length) }, 1);
-        let cells = [cell("niah", 512, 0), cell("niah", 512, 50), cell("niah", 1024, 0), cell("niah", 1024, 50)];
-        let names: Vec<String> = groups(&cells).iter().map(|group| group.name.to_string()).collect();
-        let wanted =
-            ["niah at 512 deep 0 %", "niah at 512 deep 50 %", "niah at 1024 deep 0 %", "niah at 1024 deep 50 %"];
-        assert_eq!(names[..4], wanted);
-        assert_eq!(names[4..], ["all at 512", "all at 1024", "all"]);
-        assert_eq!(groups(&cells)[5].members, [2, 3]);
-        assert_eq!(groups(&cells[..2]).len(), 3, "one length is all of them");
-        let sized = |length, size| (Cell { chunk_tokens: Some(size), ..Cell::at("niah", length) }, 1);
-        let names =
-            |cells: &[(Cell, usize)]| groups(cells).iter().map(|group| group.name.to_string()).collect::<Vec<_>>();
-        let all = names(&[sized(512, 64), sized(1024, 64), sized(512, 128), sized(1024, 128)]);
-        assert_eq!(all[4..], ["all at 512", "all at 1024", "all in chunks of 64", "all in chunks of 128", "all"]);
-        assert_eq!(
-            names(&[sized(512, 64), sized(512, 128)])[2..],
-            ["all in chunks of 64", "all in chunks of 128", "all"]
-        );
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 use tributary_charts::table::{Layout, cells, table};
 
 use crate::eviction_rows::{EVICTIONS, evictions};
-use crate::points::{ALL, Point, nats};
+use crate::points::{ALL, INTERVALS, P_VALUES, Point, nats, p_value};
 use crate::report::{FailureRow, Report};
 use crate::statistics::{Mean, Share};
 use crate::suite::Cell;
@@ -39,8 +39,9 @@ pub fn render(report: &Report) -> String {
     }
     text.push('\n');
     text += &beside_full(report);
-    text += "\n# scores: from 0 to 1 (docs/quality.md says by which metric); a request that failed has 0.\n\
-             # intervals: 95 % of the means of requests drawn anew. p: McNemar's exact test on the requests that one of the two alone answers right, or better.\n\
+    text += "\n# scores: from 0 to 1 (docs/quality.md says by which metric); a request that failed has 0.\n";
+    text += &format!("# {INTERVALS}\n# {P_VALUES}\n");
+    text += "\
              # rows: share of the context that was recomputed, and behind + what was computed before that to select. TTFT: median.\n\
              # token 1 as full: with Wilson's interval. KL: of full prefill's first token from the method's, over the whole vocabulary, mean.\n";
     let kept = evictions(report);
@@ -160,9 +161,17 @@ fn agreement(point: &Point) -> [String; 2] {
 }
 
 fn beside_full(report: &Report) -> String {
-    let names =
-        ["method", "ratio", "score", "x full", "less full's", "right alone", "full alone", "p", "token 1 as full [%]"];
-    let names = names.into_iter().chain(["KL [nats]", "TTFT [ms]", "TTFT x full", "rows", "moved", "bytes"]);
+    let names = ["method", "ratio", "score", "x full", "less full's", "right alone", "full alone", "p"];
+    let names = names.into_iter().chain([
+        "p (Holm)",
+        "token 1 as full [%]",
+        "KL [nats]",
+        "TTFT [ms]",
+        "TTFT x full",
+        "rows",
+        "moved",
+        "bytes",
+    ]);
     let mut rows = vec![names.map(str::to_owned).collect::<Vec<_>>()];
     let all: Vec<&Point> = report.points.iter().filter(|point| point.cell() == Cell::of(ALL)).collect();
     let full_ms = all.first().map_or(0.0, |full| full.median_ttft_ms);
@@ -177,10 +186,11 @@ fn beside_full(report: &Report) -> String {
                 interval(&pair.difference),
                 pair.right_alone.to_string(),
                 pair.full_alone.to_string(),
-                if pair.mcnemar_p < 0.001 { "<0.001".to_owned() } else { format!("{:.3}", pair.mcnemar_p) },
+                p_value(pair.mcnemar_p),
+                p_value(pair.holm_p),
             ]
             .to_vec(),
-            None => cells(["-", "-", "-", "-"]),
+            None => cells(["-", "-", "-", "-", "-"]),
         });
         row.extend(agreement(point));
         row.push(format!("{:.1}", point.median_ttft_ms));

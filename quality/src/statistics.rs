@@ -11,7 +11,9 @@ const DRAWS: usize = 10_000;
 /// The share of draws outside the interval, at either end.
 const TAIL: f64 = 0.025;
 
-/// A mean and the interval that holds 95 % of the means of requests drawn anew (the percentile bootstrap, Efron 1979).
+/// A mean and its 95 % interval. Of scores that are all 0 or 1 it is Wilson's (1927), of differences of such scores Newcombe's for pairs (1998,
+/// method 10): both are wider than a point where all agree. Of anything else it holds 95 % of the means of requests drawn anew (the percentile
+/// bootstrap, Efron 1979).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Mean {
     /// The mean.
@@ -68,12 +70,54 @@ pub(crate) fn mean_of(scores: &[f64], seed: u64, draws: usize) -> Option<Mean> {
     Some(Mean { mean: of(scores.iter().sum()), low: at(TAIL), high: at(1.0 - TAIL) })
 }
 
-/// The mean difference of two methods on the same requests; nothing of none.
+/// Whether scores are all 0 or 1: then their mean is a share.
+fn are_binary(scores: &[f64]) -> bool {
+    scores.iter().all(|score| *score == 0.0 || *score == 1.0)
+}
+
+/// The mean of scores from 0 to 1, one a request; nothing of none. Where all are 0 or 1 its interval is Wilson's, since requests drawn anew from
+/// ten that are right are ten that are right.
+pub fn score(scores: &[f64], seed: u64) -> Option<Mean> {
+    if !are_binary(scores) {
+        return mean(scores, seed);
+    }
+    let right = scores.iter().filter(|score| **score == 1.0).count();
+    share(right, scores.len()).map(|Share { share, low, high }| Mean { mean: share, low, high })
+}
+
+/// The difference of two shares of the same requests with Newcombe's interval for pairs (1998, method 10, with his correction of the
+/// correlation); nothing of none.
+fn paired_shares(ours: &[f64], theirs: &[f64]) -> Option<Mean> {
+    let count = |own: f64, other: f64| ours.iter().zip(theirs).filter(|pair| *pair == (&own, &other)).count();
+    let [both, ours_alone, theirs_alone, neither] =
+        [count(1.0, 1.0), count(1.0, 0.0), count(0.0, 1.0), count(0.0, 0.0)];
+    let all = ours.len();
+    let (one, other) = (share(both + ours_alone, all)?, share(both + theirs_alone, all)?);
+    let [both, ours_alone, theirs_alone, neither] = [both, ours_alone, theirs_alone, neither].map(|count| count as f64);
+    let margins = (both + ours_alone) * (theirs_alone + neither) * (both + theirs_alone) * (ours_alone + neither);
+    let product = both * neither - ours_alone * theirs_alone;
+    let corrected = if product > 0.0 { (product - all as f64 / 2.0).max(0.0) } else { product };
+    let correlation = if margins > 0.0 { corrected / margins.sqrt() } else { 0.0 };
+    let half = |first: f64, second: f64| {
+        (first * first - 2.0 * correlation * first * second + second * second).max(0.0).sqrt()
+    };
+    let mean = one.share - other.share;
+    Some(Mean {
+        mean,
+        low: mean - half(one.share - one.low, other.high - other.share),
+        high: mean + half(one.high - one.share, other.share - other.low),
+    })
+}
+
+/// The mean difference of two methods' scores on the same requests; nothing of none. Where all scores are 0 or 1 its interval is Newcombe's.
 ///
 /// # Panics
 /// If there are more scores of one than of the other: only a bug can do that.
 pub fn difference(ours: &[f64], theirs: &[f64], seed: u64) -> Option<Mean> {
     assert_eq!(ours.len(), theirs.len(), "scores of the same requests");
+    if are_binary(ours) && are_binary(theirs) {
+        return paired_shares(ours, theirs);
+    }
     let differences: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours - theirs).collect();
     mean(&differences, seed)
 }
@@ -92,6 +136,19 @@ pub fn mcnemar(ours_alone: usize, theirs_alone: usize) -> f64 {
         tail += (ln_choose - all as f64 * std::f64::consts::LN_2).exp();
     }
     (2.0 * tail).min(1.0)
+}
+
+/// Holm's adjustment (1979) of p-values that are looked at together: the least times their number, the next times one fewer, and so on, none
+/// below the one before it nor above 1. In the order given.
+pub fn holm(ps: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..ps.len()).collect();
+    order.sort_by(|&one, &other| ps[one].total_cmp(&ps[other]));
+    let (mut adjusted, mut least) = (vec![1.0; ps.len()], 0.0f64);
+    for (place, index) in order.into_iter().enumerate() {
+        least = least.max((ps.len() - place) as f64 * ps[index]).min(1.0);
+        adjusted[index] = least;
+    }
+    adjusted
 }
 
 #[cfg(test)]
@@ -126,6 +183,56 @@ mod tests {
             all.share >= 1.0 && all.high >= 1.0 && (0.7..0.73).contains(&all.low),
             "ten of ten are not sure: {all:?}"
         );
+    }
+
+    #[test]
+    fn scores_of_right_and_wrong_have_wilsons_interval_and_others_the_bootstraps() {
+        let all_right = score(&[1.0; 10], 1).unwrap();
+        assert!(
+            all_right.mean == 1.0 && all_right.high == 1.0 && (all_right.low - 0.7225).abs() < 1e-3,
+            "{all_right:?}"
+        );
+        let none_right = score(&[0.0; 20], 1).unwrap();
+        assert!(none_right.low == 0.0 && (none_right.high - 0.1611).abs() < 1e-4, "{none_right:?}");
+        let partly = [1.0, 0.5, 1.0, 0.0, 0.25];
+        assert_eq!(score(&partly, 1), mean(&partly, 1));
+        assert_eq!(score(&[], 1), None);
+    }
+
+    #[test]
+    fn differences_of_right_and_wrong_are_not_sure_where_all_agree() {
+        let same = difference(&[1.0; 10], &[1.0; 10], 1).unwrap();
+        assert!(same.mean == 0.0 && same.low < -0.25 && same.high > 0.25, "ten of ten by both: {same:?}");
+        let pairs = |counts: [usize; 4]| -> (Vec<f64>, Vec<f64>) {
+            let kinds = [(1.0, 1.0), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0)];
+            counts.into_iter().zip(kinds).flat_map(|(count, kind)| std::iter::repeat_n(kind, count)).unzip()
+        };
+        let of = |counts| {
+            let (ours, theirs) = pairs(counts);
+            difference(&ours, &theirs, 1).unwrap()
+        };
+        // Newcombe (1998), examples of table III: 36, 12, 2, 0.
+        let found = of([36, 12, 2, 0]);
+        assert!((found.mean - 0.2).abs() < 1e-12, "{found:?}");
+        assert!((found.low - 0.0569).abs() < 1e-3 && (found.high - 0.3404).abs() < 1e-3, "{found:?}");
+        // Turned around it is the same interval from the other side.
+        let turned = of([36, 2, 12, 0]);
+        assert!((turned.low + found.high).abs() < 1e-12 && (turned.high + found.low).abs() < 1e-12, "{turned:?}");
+        assert!(of([0, 10, 0, 0]).high <= 1.0 + 1e-12 && of([0, 0, 10, 0]).low >= -1.0 - 1e-12);
+    }
+
+    #[test]
+    fn holms_adjustment_is_the_textbooks() {
+        let close = |found: &[f64], wanted: &[f64]| {
+            found.len() == wanted.len() && found.iter().zip(wanted).all(|(one, other)| (one - other).abs() < 1e-12)
+        };
+        // As `p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm")` of R.
+        assert!(
+            close(&holm(&[0.01, 0.04, 0.03, 0.005]), &[0.03, 0.06, 0.06, 0.02]),
+            "{:?}",
+            holm(&[0.01, 0.04, 0.03, 0.005])
+        );
+        assert!(close(&holm(&[0.5, 0.9]), &[1.0, 1.0]) && close(&holm(&[0.02]), &[0.02]) && holm(&[]).is_empty());
     }
 
     #[test]

@@ -92,6 +92,8 @@ fn point_columns(point: &Point) -> Columns {
         ("median_bytes_before", some(evicted.map(|evicted| evicted.median_bytes_before))),
         ("median_bytes_kept", some(evicted.map(|evicted| evicted.median_bytes_kept))),
         ("median_evict_ms", some(evicted.map(|evicted| evicted.median_ms))),
+        ("holm_p", some(pair.map(|pair| pair.holm_p))),
+        ("family", point.family.to_owned()),
     ]
 }
 
@@ -169,7 +171,10 @@ mod tests {
         let text = points(&[kit::point("full", None, 0.5, 2.0), kit::point("relay", Some(0.15), 0.25, 1.0)]).unwrap();
         let all: Vec<&str> = text.lines().collect();
         assert!(all[0].starts_with("method,ratio,task,length,depth,requests,failures,score,"), "{text}");
-        assert!(all[0].ends_with(",evict,keep,median_bytes_before,median_bytes_kept,median_evict_ms"), "{text}");
+        assert!(
+            all[0].ends_with(",evict,keep,median_bytes_before,median_bytes_kept,median_evict_ms,holm_p,family"),
+            "{text}"
+        );
         assert!(all[2].starts_with("relay,0.15,all,,,1,1,0.25,0.2,0.3,"), "{text}");
         assert!(all.iter().all(|row| row.matches(',').count() == all[0].matches(',').count()), "{text}");
     }

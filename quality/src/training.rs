@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tributary_comm::Communicator;
-use tributary_coordinator::{Chunking, Prefix, TEXT_CHUNK_TOKENS};
+use tributary_coordinator::{Chunking, Join, Prefix, TEXT_CHUNK_TOKENS, TemplateValues};
 use tributary_engine::{Config, IntakeConfig, ModelFolder, Ranks, Seat, TemplateUse};
 use tributary_protocol::Phase;
 use tributary_system::memory;
@@ -57,7 +57,10 @@ pub struct Trained {
 /// How requests that are learned from are read: a document a chunk.
 pub fn intake() -> IntakeConfig {
     let (chunking, text_chunk_tokens) = (Chunking::Documents, TEXT_CHUNK_TOKENS);
-    IntakeConfig { synthetic: None, chunking, text_chunk_tokens, prefix: Prefix::Bos, template: TemplateUse::Auto }
+    // Suites put what stands between documents into their texts.
+    let (join, template_kwargs) = (Join::nothing(), TemplateValues::new());
+    let template = TemplateUse::Auto;
+    IntakeConfig { synthetic: None, chunking, text_chunk_tokens, prefix: Prefix::Bos, template, join, template_kwargs }
 }
 
 impl Training {

@@ -97,14 +97,15 @@ mod tests {
                  ci95_low_ttft_ms,ci95_high_ttft_ms,mean_ttft_ms,min_ttft_ms,max_ttft_ms,p95_ttft_ms,p99_ttft_ms,\
                  predicted_ttft_ms,predicted_low_ttft_ms,predicted_high_ttft_ms,speed_up_to_full,speed_up,efficiency,karp_flatt,received_bytes,formula_bytes,\
                  predicted_received_bytes,predicted_memory_bytes,predicted_total_flops,predicted_critical_flops,\
-                 max_logit_difference,kl_nats,top1_agrees"
+                 max_logit_difference,kl_nats,top1_agrees,interval"
             )
         );
         assert_eq!(
             samples.lines().next(),
             Some(
                 "run,id,method,context_tokens,world,ratio,exchange,cache,shares_cores,ttft_ms,paper_clock_ms,\
-                 unaccounted_ms,longest_wait_ms,received_bytes,formula_bytes,cache_hits,peak_memory_bytes,probe_ms"
+                 unaccounted_ms,longest_wait_ms,received_bytes,formula_bytes,cache_hits,peak_memory_bytes,wall_ms,cpu_ms,\
+                 others_share,probe_ms"
             )
         );
     }
@@ -117,6 +118,7 @@ mod tests {
         assert_eq!((rows.len(), ring("id")), (3, "a, \"b\"\nc"));
         assert_eq!((ring("median_ttft_ms"), ring("p99_ttft_ms"), ring("speed_up_to_full")), ("10.0", "", "3.0"));
         assert_eq!((ring("received_bytes"), ring("formula_bytes"), ring("efficiency")), ("14", "14", "1.0"));
+        assert_eq!(ring("interval"), "range", "five samples");
         assert_eq!((ring("top1_agrees"), ring("predicted_memory_bytes"), ring("karp_flatt")), ("true", "", ""));
     }
 
@@ -124,12 +126,12 @@ mod tests {
     fn every_sample_has_a_row_and_every_phase_a_column() {
         let (header, rows) = read(&samples(&example()).unwrap());
         assert_eq!((rows.len(), header.last().map(String::as_str)), (15, Some("probe_ms")));
-        let probes: Vec<&str> = rows.iter().map(|row| row[17].as_str()).filter(|cell| !cell.is_empty()).collect();
+        let probes: Vec<&str> = rows.iter().map(|row| row[20].as_str()).filter(|cell| !cell.is_empty()).collect();
         assert_eq!(probes, ["1.5"]);
         assert!(rows.iter().any(|row| row[2..9] == ["full:logits", "512", "2", "", "", "cold", "true"]), "{rows:?}");
         let empty = study(Vec::new());
         let lengths =
             [points(&empty), samples(&empty)].map(|table| read(&table.unwrap())).map(|(a, b)| (a.len(), b.len()));
-        assert_eq!(lengths, [(35, 0), (17, 0)], "a header, and no rows");
+        assert_eq!(lengths, [(36, 0), (20, 0)], "a header, and no rows");
     }
 }

@@ -33,5 +33,5 @@ pub(crate) fn study(points: Vec<Point>) -> Study {
         backend: "local".to_owned(),
         ..Provenance::default()
     };
-    Study { schema: SCHEMA.to_owned(), provenance, design: Design::default(), points }
+    Study { schema: SCHEMA.to_owned(), provenance, design: Design::default(), points, busy: Vec::new() }
 }

@@ -5,6 +5,7 @@
 
 mod accuracy;
 pub mod bench;
+pub mod busy;
 mod charts;
 pub mod compare;
 mod csv;

@@ -1,9 +1,12 @@
 //! What a reader of a study's numbers should know.
 
 use super::scaling::is_full;
-use super::schema::Study;
+use super::schema::{Sample, Study};
 use crate::predicted::verdict;
 use crate::rows::bytes_differ;
+
+/// The share of all processors' time from which on what others took is told.
+const MUCH: f64 = 0.10;
 
 /// What a reader of predictions for so many ranks should know, by the profile's name and ranks (0: no profile).
 pub fn profile_notes(profile: &str, ranks: usize, worlds: &[usize]) -> Vec<String> {
@@ -40,7 +43,7 @@ pub fn notes(study: &Study) -> Vec<String> {
     }
     if study.points.iter().any(|point| !point.samples.is_empty() && point.samples.len() < 6) {
         notes.push(
-            "below 6 samples the interval is the range, which holds the median with less than 95 % (5: 93.75 %)"
+            "range: of fewer than 6 samples the least and the largest, which hold the median with less than 95 % (5: 93.75 %)"
                 .to_owned(),
         );
     }
@@ -60,11 +63,65 @@ pub fn notes(study: &Study) -> Vec<String> {
     notes
 }
 
+/// A line for a reader where others took much of the processors: over all, or in some runs.
+pub fn warning(study: &Study) -> Option<String> {
+    let samples: Vec<&Sample> = study.points.iter().flat_map(|point| &point.samples).collect();
+    let disturbed = samples.iter().filter(|sample| sample.others_share.is_some_and(|share| share > MUCH)).count();
+    let worst = study.busy.iter().max_by(|one, other| one.taken().total_cmp(&other.taken()));
+    let worst = worst.filter(|worst| worst.taken() > MUCH);
+    if worst.is_none() && disturbed == 0 {
+        return None;
+    }
+    let mut parts = Vec::new();
+    if let Some(worst) = worst {
+        let percent = |share: Option<f64>| 100.0 * share.unwrap_or(0.0);
+        let mut part = format!("other processes took {:.0} % of its processors", percent(worst.others_share));
+        if percent(worst.stolen_share) >= 0.5 {
+            part += &format!(" and other virtual machines {:.0} %", percent(worst.stolen_share));
+        }
+        if let (Some([before, ..]), Some([after, ..])) = (worst.load_before, worst.load_after) {
+            part += &format!(" (load average {before:.1} before, {after:.1} after)");
+        }
+        parts.push(part);
+    }
+    if disturbed > 0 {
+        parts.push(format!("more than {:.0} % went to others in {disturbed} of {} runs", 100.0 * MUCH, samples.len()));
+    }
+    Some(format!("the machine was busy: {}; such times are longer than those of an idle machine", parts.join("; ")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::kit::{measured, study};
     use super::super::schema::RankSample;
     use super::*;
+    use crate::busy::Busy;
+
+    #[test]
+    fn others_are_told_where_they_took_much() {
+        let mut study = study(vec![measured("ring", 512, 1, None, 9.0)]);
+        assert_eq!(warning(&study), None, "nothing is known");
+        let idle = Busy { others_share: Some(0.04), stolen_share: Some(0.01), ..Busy::default() };
+        study.busy = vec![idle];
+        study.points[0].samples[0].others_share = Some(0.09);
+        assert_eq!(warning(&study), None);
+        study.points[0].samples[1].others_share = Some(0.11);
+        let told = warning(&study).unwrap();
+        assert!(told.contains("in 1 of 5 runs") && !told.contains("other processes took"), "{told}");
+        let (load_before, load_after) = (Some([15.5, 13.0, 10.0]), Some([12.0, 13.0, 10.0]));
+        study.busy.push(Busy {
+            others_share: Some(0.37),
+            stolen_share: Some(0.02),
+            load_before,
+            load_after,
+            ..Busy::default()
+        });
+        let told = warning(&study).unwrap();
+        let wanted = "other processes took 37 % of its processors and other virtual machines 2 % (load average 15.5 before, 12.0 after); ";
+        assert!(told.contains(wanted), "{told}");
+        study.busy = vec![Busy { stolen_share: Some(0.2), ..idle }];
+        assert!(warning(&study).unwrap().contains("other virtual machines 20 %"), "stolen time is not there either");
+    }
 
     #[test]
     fn a_difference_of_one_rank_in_one_run_is_noted() {

@@ -4,13 +4,14 @@
 use minijinja::{Environment, UndefinedBehavior, context};
 use serde::Serialize;
 use tributary_charts::page::framed;
+use tributary_charts::table::filled;
 use tributary_system::size::rounded;
 use tributary_system::token_count::short;
 
 use crate::charts::{charts, ranks};
 use crate::error::Result;
-use crate::notes::notes;
-use crate::rows::point_rows;
+use crate::notes::{notes, warning};
+use crate::rows::{PointRow, interval_name, point_rows};
 use crate::schema::Study;
 
 /// The template's name. That it ends so makes it escape.
@@ -25,6 +26,87 @@ struct FailedRun<'a> {
     exit_code: u8,
 }
 
+/// A table as the page shows it: columns without a value are left out.
+#[derive(Serialize)]
+struct Shown {
+    heads: Vec<Head>,
+    rows: Vec<Vec<String>>,
+}
+
+/// A column's head, and whether its cells are texts.
+#[derive(Serialize)]
+struct Head {
+    name: String,
+    is_text: bool,
+}
+
+impl Shown {
+    /// Rows below their heads, of which the first so many are texts.
+    fn new(heads: &[&str], texts: usize, rows: Vec<Vec<String>>) -> Self {
+        let all: Vec<Vec<String>> =
+            std::iter::once(heads.iter().map(|head| (*head).to_owned()).collect()).chain(rows).collect();
+        let (mut rows, texts) = filled(&all, 1, &(0..texts).collect::<Vec<_>>());
+        let heads = rows.remove(0).into_iter().enumerate();
+        let heads = heads.map(|(place, name)| Head { name, is_text: texts.contains(&place) }).collect();
+        Self { heads, rows }
+    }
+}
+
+fn cache(row: &PointRow) -> String {
+    if row.exact { NONE.to_owned() } else { row.cache.clone() }
+}
+
+fn points(study: &Study) -> Shown {
+    let bounds = format!("{} [ms]", interval_name(study));
+    let heads =
+        ["method", "cache", "exchange", "tokens", "ranks", "ratio", "median [ms]", &bounds, "p95 [ms]", "p99 [ms]"];
+    let heads =
+        [&heads[..], &["predicted [ms]", "× full", "efficiency", "Karp-Flatt", "bytes", "formula", "samples"]].concat();
+    let count = |value: Option<u64>| value.map_or_else(|| NONE.to_owned(), |value| value.to_string());
+    let row = |row: &PointRow| {
+        let bounds = row.ci95_low_ttft_ms.zip(row.ci95_high_ttft_ms);
+        vec![
+            row.method.clone(),
+            cache(row),
+            row.exchange.clone().unwrap_or_else(|| NONE.to_owned()),
+            row.context_tokens.to_string(),
+            format!("{}{}", row.world, if row.shares_cores { "*" } else { "" }),
+            number(row.ratio),
+            fixed(row.median_ttft_ms, 2),
+            bounds.map_or_else(|| NONE.to_owned(), |(low, high)| format!("{low:.2} – {high:.2}")),
+            fixed(row.p95_ttft_ms, 2),
+            fixed(row.p99_ttft_ms, 2),
+            fixed(row.predicted_ttft_ms, 2),
+            fixed(row.speed_up_to_full, 2),
+            fixed(row.grown_efficiency(), 2),
+            fixed(row.karp_flatt, 3),
+            count(row.received_bytes),
+            count(row.formula_bytes),
+            row.samples.to_string(),
+        ]
+    };
+    Shown::new(&heads, 3, point_rows(study).iter().map(row).collect())
+}
+
+fn accuracy(study: &Study) -> Shown {
+    let heads = ["method", "claim", "cache", "tokens", "ranks", "ratio", "max |Δlogit|", "KL [nats]", "top-1 as full"];
+    let row = |row: &PointRow| {
+        let difference = row.max_logit_difference?;
+        Some(vec![
+            row.method.clone(),
+            if row.exact { "exact" } else { "approximate" }.to_owned(),
+            cache(row),
+            short(row.context_tokens),
+            ranks(row.world),
+            number(row.ratio),
+            scientific(difference),
+            row.kl_nats.map_or_else(|| NONE.to_owned(), scientific),
+            if row.top1_agrees == Some(true) { "yes" } else { "no" }.to_owned(),
+        ])
+    };
+    Shown::new(&heads, 3, point_rows(study).iter().filter_map(row).collect())
+}
+
 /// The page.
 ///
 /// # Errors
@@ -37,7 +119,10 @@ pub fn html(study: &Study) -> Result<String> {
         design => study.design,
         provenance => study.provenance,
         charts => charts(study).iter().map(|chart| chart.inline()).collect::<Vec<_>>(),
-        points => point_rows(study),
+        warning => warning(study),
+        busy => study.busy,
+        points => points(study),
+        accuracy => accuracy(study),
         failures => failures(study),
         notes => notes(study),
     })?;
@@ -56,6 +141,8 @@ pub(crate) fn environment() -> Environment<'static> {
     environment.add_filter("tokens", short);
     environment.add_filter("ranks", ranks);
     environment.add_filter("bytes", rounded);
+    environment.add_filter("percent", percent);
+    environment.add_filter("load", load);
     environment
 }
 
@@ -81,6 +168,16 @@ fn number(value: Option<f64>) -> String {
 /// A number with so many digits behind the point.
 fn fixed(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| NONE.to_owned(), |value| format!("{value:.digits$}"))
+}
+
+/// A share as a percentage.
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| NONE.to_owned(), |share| format!("{:.1} %", 100.0 * share))
+}
+
+/// The load average of the last minute.
+fn load(averages: Option<Vec<f64>>) -> String {
+    fixed(averages.and_then(|averages| averages.first().copied()), 2)
 }
 
 /// A number with two digits and its power of ten.
@@ -131,13 +228,37 @@ mod tests {
         study.points[1].accuracy = None;
         let page = html(&study).unwrap();
         let (points, accuracy) = (table(&page, "Points"), table(&page, "Accuracy"));
-        let wanted = "infoflow|cold|replicate|2048|2*|0.15|6.00|4.00 – 9.00|–|–|–|1.50|–|–|0|0|5";
+        let wanted = "infoflow|cold|replicate|2048|2*|0.15|6.00|4.00 – 9.00|1.50|–|–|0|0|5";
         assert_eq!((points.len(), points[2].join("|").as_str()), (4, wanted));
         let ring = points[3].join("|");
         assert!(ring.starts_with("ring|–|–|2048|2|–|5.00|") && ring.contains("|1.80|0.80|0.250|"), "{ring}");
         let wanted = "infoflow|approximate|cold|2k|2 ranks|0.15|1.0e-6|0.0e0|yes";
         assert_eq!((accuracy.len(), accuracy[1].join("|").as_str()), (3, wanted));
         assert!(page.contains("<p>No run failed.</p>"));
+        assert!(page.contains("<th>range [ms]</th>") && !page.contains("95 % interval"), "five samples");
+        assert!(
+            !page.contains("<th>p95 [ms]</th>") && !page.contains("<th>predicted [ms]</th>"),
+            "columns without a value"
+        );
+        assert!(!page.contains("class=\"warning\""), "nobody else is known to have been there");
+        study.busy = vec![crate::busy::Busy {
+            wall_s: 12.0,
+            cpu_s: Some(20.0),
+            load_before: Some([15.5, 13.0, 10.0]),
+            others_share: Some(0.25),
+            ..Default::default()
+        }];
+        let busy = html(&study).unwrap();
+        assert!(
+            busy.contains(
+                "<p class=\"warning\">Warning: the machine was busy: other processes took 25 % of its processors"
+            ),
+            "{busy}"
+        );
+        assert!(
+            busy.contains("12.0 s, of processors 20.0 s; others took 25.0 % of them; load average 15.50 before"),
+            "{busy}"
+        );
         study.points.iter_mut().for_each(|point| point.accuracy = None);
         assert!(html(&study).unwrap().contains("there is nothing to compare with"));
     }

@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use crate::scaling::{full, is_full, strong_of};
-use crate::schema::{Point, RankSample, Sample, Study};
+use crate::schema::{Point, RankSample, Sample, Study, interval_kind};
 
 /// A point of the sweep: what was asked for and what its samples come to.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -34,7 +34,7 @@ pub struct PointRow {
     pub failures: usize,
     /// Median of the time to first token.
     pub median_ttft_ms: Option<f64>,
-    /// Lower bound of the median's 95 % confidence interval.
+    /// Lower bound of the median's 95 % confidence interval, or of the samples' range: [`interval`](Self::interval) says which.
     pub ci95_low_ttft_ms: Option<f64>,
     /// Its upper bound.
     pub ci95_high_ttft_ms: Option<f64>,
@@ -80,6 +80,8 @@ pub struct PointRow {
     pub kl_nats: Option<f64>,
     /// Whether the likeliest first token is the same.
     pub top1_agrees: Option<bool>,
+    /// What the bounds are: `ci95`, a 95 % interval, or `range`, of fewer than 6 samples.
+    pub interval: Option<String>,
 }
 
 impl PointRow {
@@ -125,6 +127,7 @@ impl PointRow {
             self.median_ttft_ms = Some(summary.median_ttft_ms);
             self.ci95_low_ttft_ms = Some(summary.ci95_ttft_ms.0);
             self.ci95_high_ttft_ms = Some(summary.ci95_ttft_ms.1);
+            self.interval = Some(interval_kind(summary.count).to_owned());
             self.mean_ttft_ms = Some(summary.mean_ttft_ms);
             self.min_ttft_ms = Some(summary.min_ttft_ms);
             self.max_ttft_ms = Some(summary.max_ttft_ms);
@@ -150,6 +153,16 @@ impl PointRow {
         self.predicted_memory_bytes = Some(predicted.memory_bytes).filter(|&bytes| bytes > 0);
         self.predicted_total_flops = known(predicted.total_flops);
         self.predicted_critical_flops = known(predicted.critical_flops);
+    }
+}
+
+/// What a study's bounds of medians are, for a reader: of few samples the range is no 95 % interval.
+pub fn interval_name(study: &Study) -> &'static str {
+    let kinds = || study.points.iter().filter_map(|point| Some(interval_kind(point.summary.as_ref()?.count)));
+    match (kinds().any(|kind| kind == "range"), kinds().any(|kind| kind == "ci95")) {
+        (true, false) => "range",
+        (true, true) => "range or 95 %",
+        (false, _) => "95 % interval",
     }
 }
 
@@ -195,6 +208,12 @@ pub struct SampleRow {
     pub cache_hits: usize,
     /// Largest resident memory of rank 0's process so far.
     pub peak_memory_bytes: u64,
+    /// How long the run took with all that it started.
+    pub wall_ms: Option<f64>,
+    /// Time of processors that the study's processes took meanwhile.
+    pub cpu_ms: Option<f64>,
+    /// Share of the processors that others took meanwhile.
+    pub others_share: Option<f64>,
 }
 
 impl SampleRow {
@@ -218,6 +237,9 @@ impl SampleRow {
             formula_bytes: all_ranks(sample, |rank| rank.formula_bytes),
             cache_hits: sample.cache_hits,
             peak_memory_bytes: sample.peak_memory_bytes,
+            wall_ms: sample.wall_ms,
+            cpu_ms: sample.cpu_ms,
+            others_share: sample.others_share,
         }
     }
 }
@@ -285,6 +307,22 @@ mod tests {
         assert_eq!(rows[2].grown_efficiency(), None, "it is its own base");
         assert_eq!((rows[3].grown_efficiency(), rows[3].speed_up_to_full), (rows[3].efficiency, Some(2.0)));
         assert!(rows[3].efficiency.is_some_and(|efficiency| (efficiency - 2.0 / 3.0).abs() < 1e-12), "{:?}", rows[3]);
+    }
+
+    #[test]
+    fn the_range_of_few_samples_is_no_interval() {
+        let five = measured("ring", 512, 1, None, 20.0);
+        let mut six = measured("full", 512, 1, None, 20.0);
+        six.summary = crate::schema::summary(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let names = |points: &[&Point]| interval_name(&study(points.iter().map(|point| (*point).clone()).collect()));
+        assert_eq!(
+            [names(&[&five]), names(&[&six]), names(&[&five, &six])],
+            ["range", "95 % interval", "range or 95 %"]
+        );
+        let rows = point_rows(&study(vec![five.clone(), six.clone()]));
+        assert_eq!((rows[0].interval.as_deref(), rows[1].interval.as_deref()), (Some("range"), Some("ci95")));
+        assert_eq!(five.summary.unwrap().interval, "range");
+        assert_eq!(six.summary.unwrap().interval, "ci95");
     }
 
     #[test]

@@ -9,6 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tributary_charts::statistics;
 
+use crate::busy::Busy;
+
 /// Name and version of this schema (`docs/schemas/study.v1.json`); a program that does not know it must not read the file.
 pub const SCHEMA: &str = "tributary.study/1";
 
@@ -24,6 +26,9 @@ pub struct Study {
     pub design: Design,
     /// One entry a point of the sweep, in the order of the design.
     pub points: Vec<Point>,
+    /// How busy the host of rank 0 was: one entry a time that the study was begun or gone on with; empty in studies of before it was kept.
+    #[serde(default)]
+    pub busy: Vec<Busy>,
 }
 
 /// Where the numbers come from.
@@ -210,6 +215,15 @@ pub struct Sample {
     pub stored_bytes: u64,
     /// Largest resident memory of rank 0's process so far, in bytes.
     pub peak_memory_bytes: u64,
+    /// How long the run took with all that it started, such as ranks; absent in studies of before it was kept.
+    #[serde(default)]
+    pub wall_ms: Option<f64>,
+    /// Time of processors that the study's processes on rank 0's host took meanwhile, in the kernel's ticks of 10 ms.
+    #[serde(default)]
+    pub cpu_ms: Option<f64>,
+    /// Share of that host's processors that other processes and virtual machines took meanwhile; absent in runs too short for the kernel's ticks.
+    #[serde(default)]
+    pub others_share: Option<f64>,
 }
 
 /// A phase and its length.
@@ -270,8 +284,12 @@ pub struct Summary {
     pub count: usize,
     /// The middle one, or the mean of the two in the middle.
     pub median_ttft_ms: f64,
-    /// Bounds of a 95 % confidence interval of the median.
+    /// Bounds of the interval that `interval` names.
     pub ci95_ttft_ms: (f64, f64),
+    /// `ci95`: a 95 % confidence interval of the median. `range`: the least and the largest of fewer than 6 samples. Empty in studies of before
+    /// it was kept.
+    #[serde(default)]
+    pub interval: String,
     /// Mean.
     pub mean_ttft_ms: f64,
     /// The least.
@@ -284,6 +302,11 @@ pub struct Summary {
     pub p99_ttft_ms: Option<f64>,
 }
 
+/// What the bounds of so many samples are: `range` or `ci95`.
+pub fn interval_kind(samples: usize) -> &'static str {
+    if samples < statistics::INTERVAL_SAMPLES { "range" } else { "ci95" }
+}
+
 /// What the samples of a point come to, times to first token in milliseconds; none without samples.
 pub fn summary(ttft_ms: &[f64]) -> Option<Summary> {
     let statistics::Summary { count, median, ci95, mean, min, max, p95, p99 } = statistics::summary(ttft_ms)?;
@@ -291,6 +314,7 @@ pub fn summary(ttft_ms: &[f64]) -> Option<Summary> {
         count,
         median_ttft_ms: median,
         ci95_ttft_ms: ci95,
+        interval: interval_kind(count).to_owned(),
         mean_ttft_ms: mean,
         min_ttft_ms: min,
         max_ttft_ms: max,

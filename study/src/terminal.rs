@@ -1,16 +1,19 @@
 //! A study as a table on a terminal: where the numbers come from in comments, then aligned columns with units.
 
-use tributary_charts::table::{Layout, table};
+use tributary_charts::table::{Layout, filled, table};
 use tributary_system::size::rounded;
 
-use super::notes::notes;
-use super::rows::{PointRow, point_rows};
+use super::notes::{notes, warning};
+use super::rows::{PointRow, interval_name, point_rows};
 use super::scaling::{Scaled, strong, weak_flops, weak_tokens};
 use super::schema::Study;
 
 /// The whole table. Ends with a line break.
 pub fn render(study: &Study) -> String {
     let mut text = header(study);
+    if let Some(warning) = warning(study) {
+        text += &format!("# warning: {warning}\n");
+    }
     text += &points(study);
     text += &strong_scaling(study);
     text += &weak_scaling(study);
@@ -55,7 +58,8 @@ fn header(study: &Study) -> String {
 }
 
 fn points(study: &Study) -> String {
-    const COLUMNS: [(&str, &str); 19] = [
+    let interval = interval_name(study);
+    let columns: [(&str, &str); 19] = [
         ("tokens", ""),
         ("method", ""),
         ("ranks", ""),
@@ -63,7 +67,7 @@ fn points(study: &Study) -> String {
         ("cache", ""),
         ("exchange", ""),
         ("median", "[ms]"),
-        ("95 % interval", "[ms]"),
+        (interval, "[ms]"),
         ("min", "[ms]"),
         ("max", "[ms]"),
         ("predicted", "[ms]"),
@@ -77,12 +81,14 @@ fn points(study: &Study) -> String {
         ("top-1", ""),
     ];
     let mut rows =
-        vec![COLUMNS.map(|(name, _)| name.to_owned()).to_vec(), COLUMNS.map(|(_, unit)| unit.to_owned()).to_vec()];
-    rows.extend(point_rows(study).iter().map(point_cells));
-    format!("# time to first token\n{}", table(&rows, Layout { left: &[1, 4, 5], commented_rows: Some(2) }))
+        vec![columns.map(|(name, _)| name.to_owned()).to_vec(), columns.map(|(_, unit)| unit.to_owned()).to_vec()];
+    rows.extend(point_rows(study).iter().map(|row| point_cells(row, interval == "range")));
+    let (rows, left) = filled(&rows, 2, &[1, 4, 5]);
+    format!("# time to first token\n{}", table(&rows, Layout { left: &left, commented_rows: Some(2) }))
 }
 
-fn point_cells(row: &PointRow) -> Vec<String> {
+/// A row's cells. Where the interval is the range it says what the least and the largest are.
+fn point_cells(row: &PointRow, is_range: bool) -> Vec<String> {
     let fixed = |value: Option<f64>| shown(value, |value| format!("{value:.2}"));
     let interval = row.ci95_low_ttft_ms.zip(row.ci95_high_ttft_ms);
     let predicted = row.predicted_low_ttft_ms.zip(row.predicted_high_ttft_ms);
@@ -95,8 +101,8 @@ fn point_cells(row: &PointRow) -> Vec<String> {
         row.exchange.clone().unwrap_or_else(|| "-".to_owned()),
         fixed(row.median_ttft_ms),
         shown(interval, |(low, high)| format!("{low:.2} to {high:.2}")),
-        fixed(row.min_ttft_ms),
-        fixed(row.max_ttft_ms),
+        fixed(row.min_ttft_ms.filter(|_| !is_range)),
+        fixed(row.max_ttft_ms.filter(|_| !is_range)),
         fixed(row.predicted_ttft_ms),
         shown(predicted, |(low, high)| format!("{low:.2} to {high:.2}")),
         fixed(row.speed_up_to_full),
@@ -159,11 +165,13 @@ fn scaled(rows: &[Scaled], is_strong: bool) -> String {
             format!("{:.2}", row.base_ms),
             format!("{:.2}", row.ms),
             if is_strong { format!("{:.2}", row.speed_up) } else { "-".to_owned() },
-            format!("{:.2}", row.efficiency),
+            // On more ranks for the same request it is the speed-up over their growth, and says the same again.
+            if is_strong { "-".to_owned() } else { format!("{:.2}", row.efficiency) },
             shown(row.karp_flatt, |share| format!("{share:.3}")),
         ]
     }));
-    table(&cells, Layout { left: &[0], commented_rows: Some(1) })
+    let (cells, left) = filled(&cells, 1, &[0]);
+    table(&cells, Layout { left: &left, commented_rows: Some(1) })
 }
 
 fn failures(study: &Study) -> String {
@@ -186,6 +194,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_busy_machine_and_a_true_interval_are_told() {
+        let mut ring = measured("ring", 1024, 1, None, 100.0);
+        ring.summary = super::super::schema::summary(&[98.0, 101.0, 100.0, 99.0, 103.0, 100.5, 100.2, 99.7, 100.9]);
+        let mut study = study(vec![ring]);
+        study.busy = vec![super::super::busy::Busy { others_share: Some(0.5), ..Default::default() }];
+        let text = render(&study);
+        assert!(
+            text.contains("# warning: the machine was busy: other processes took 50 % of its processors"),
+            "{text}"
+        );
+        let heads = text.lines().find(|line| line.starts_with("# tokens")).unwrap();
+        assert!(heads.contains("95 % interval") && heads.contains("min"), "{text}");
+    }
+
+    #[test]
     fn a_table_has_its_numbers_and_its_notes() {
         let mut shared = measured("ring", 1024, 4, None, 50.0);
         shared.shares_cores = true;
@@ -202,10 +225,21 @@ mod tests {
             let found = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
             found.into_iter().find(|cells| cells.starts_with(start)).unwrap_or_default().join(" ")
         };
-        let wanted = "1024 ring 2 - - - 60.00 58.00 to 63.00 58.00 63.00 - - 2.00 0.83 0.200 0 0 1.0e-6 yes";
+        let wanted = "1024 ring 2 60.00 58.00 to 63.00 2.00 0.83 0.200 0 0 1.0e-6 yes";
         assert_eq!(row(&["1024", "ring", "2"]), wanted);
         assert!(row(&["1024", "ring", "4*"]).contains(" 0.50 "), "{text}");
-        assert_eq!(row(&["ring", "2048", "2", "1024"]), "ring 2048 2 1024 1 100.00 125.00 - 0.80 -");
+        assert_eq!(row(&["ring", "2048", "2", "1024"]), "ring 2048 2 1024 1 100.00 125.00 0.80");
+        // Ranks of the same request: the speed-up and Karp-Flatt, no efficiency beside them.
+        assert_eq!(row(&["ring", "1024", "2", "1024"]), "ring 1024 2 1024 1 100.00 60.00 1.67 0.200");
+        let heads = text.lines().find(|line| line.starts_with("# tokens")).unwrap();
+        assert!(
+            heads.contains("  range  ") && !text.contains("95 % interval"),
+            "five samples have no 95 % interval: {text}"
+        );
+        for absent in ["ratio", "exchange", "cache", "predicted", "min", "p95"] {
+            assert!(!heads.contains(absent), "{absent}: {heads}");
+        }
+        assert!(!text.contains("warning"), "{text}");
         assert!(text.contains("# failed: run 9 of ring tokens=1024 world=4: rank 1 lost (exit code 69)"), "{text}");
         assert!(text.contains("functional only"), "{text}");
         assert!(text.lines().all(|line| !line.ends_with(' ')), "{text}");

@@ -2,6 +2,7 @@
 //! and dark; every mark carries a tooltip.
 
 mod heat;
+pub mod labels;
 mod plot;
 mod scale;
 
@@ -13,6 +14,9 @@ pub use scale::Scale;
 
 /// Number of colours for series: `s0` and so on.
 pub const COLOURS: usize = 9;
+
+/// Forms of marks.
+const FORMS: usize = 4;
 
 /// Colours that most kinds of colour blindness tell apart (after Okabe and Ito), for light and for dark ground. The last is
 /// grey, for what is left over.
@@ -37,12 +41,14 @@ pub fn style() -> String {
          .chart .axis{stroke:#7a818b;stroke-width:1}.chart .ideal{stroke:#7a818b;stroke-width:1.5;stroke-dasharray:5 4;fill:none}\
          .chart .ground{fill:#ffffff}.chart .hatch{stroke:#ffffff;stroke-width:2.2}\
          .chart .curve{fill:none;stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}.chart .band{stroke:none;opacity:.16}\
-         .chart .dot{stroke:#ffffff;stroke-width:1.2}.chart .strong{fill:#ffffff}",
+         .chart .dot{stroke:#ffffff;stroke-width:1.2}.chart .strong{fill:#ffffff}\
+         .chart .small{font-size:11px;paint-order:stroke;stroke:#ffffff;stroke-width:3px;stroke-linejoin:round}.chart .leader{stroke:#9aa1ab;stroke-width:.8}",
     );
     let mut dark = String::from(
         ".chart text{fill:#e4e7eb}.chart .muted{fill:#9aa3ae}.chart .grid{stroke:#30363f}.chart .fine{stroke:#23282f}\
          .chart .axis{stroke:#808892}.chart .ideal{stroke:#808892}.chart .ground{fill:#15181c}\
-         .chart .hatch{stroke:#15181c}.chart .dot{stroke:#15181c}.chart .strong{fill:#15181c}.chart .band{opacity:.22}",
+         .chart .hatch{stroke:#15181c}.chart .dot{stroke:#15181c}.chart .strong{fill:#15181c}.chart .band{opacity:.22}\
+         .chart .leader{stroke:#6b737e}.chart .small{stroke:#15181c}",
     );
     for (index, (on_light, on_dark)) in PALETTE.iter().enumerate() {
         for (text, colour) in [(&mut light, on_light), (&mut dark, on_dark)] {
@@ -162,10 +168,10 @@ impl Drawing {
         self.add(&format!("{group}</g>"));
     }
 
-    /// A mark of a series: another form for each, so that colour is not all that tells them apart.
+    /// A mark of a series: another form for each, so that colour is not all that tells them apart. No two of the first 32 have both alike.
     pub fn mark(&mut self, (x, y): (f64, f64), series: usize, tip: &str) {
         let class = format!("dot s{}", series % (COLOURS - 1));
-        let form = match series % 4 {
+        let form = match (series + series / (COLOURS - 1)) % FORMS {
             0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\" class=\"{class}\"/>"),
             1 => {
                 format!("<rect x=\"{:.1}\" y=\"{:.1}\" width=\"8\" height=\"8\" class=\"{class}\"/>", x - 4.0, y - 4.0)
@@ -232,6 +238,18 @@ mod tests {
         assert!(alone.starts_with("<svg class=\"chart\"") && alone.contains("<style>") && alone.ends_with("</svg>\n"));
         assert!(alone.contains("aria-label=\"a &amp; b\""));
         assert!(!alone.contains("href"), "nothing from elsewhere");
+    }
+
+    #[test]
+    fn no_two_of_32_series_look_alike() {
+        let look = |series: usize| {
+            let mut drawing = Drawing::default();
+            drawing.mark((10.0, 10.0), series, "");
+            drawing.body
+        };
+        let looks: std::collections::BTreeSet<String> = (0..32).map(look).collect();
+        assert_eq!(looks.len(), 32);
+        assert_ne!(look(3), look(11), "the same colour in another form");
     }
 
     #[test]

@@ -49,10 +49,7 @@ impl Scale {
     pub fn ticks(&self) -> (Vec<(f64, String)>, Vec<f64>) {
         let (from, to) = self.values;
         if !self.logarithmic {
-            let step = step(to - from);
-            let count = ((to - from) / step + 1e-9).floor() as usize;
-            let at = |index: usize| (from / step).ceil() * step + index as f64 * step;
-            return ((0..=count).map(|index| (at(index), short(at(index)))).collect(), Vec::new());
+            return (multiples((from, to), step(to - from)), Vec::new());
         }
         let (first, last) = (from.log10().floor() as i32, to.log10().ceil() as i32);
         let decades = (to / from).log10();
@@ -63,17 +60,41 @@ impl Scale {
                 if value < from || value > to {
                     continue;
                 }
-                let is_mark = digit == 1 || (decades < 3.0 && (digit == 2 || digit == 5)) || decades < 0.5;
+                let is_mark = digit == 1 || (decades < CROWDED && (digit == 2 || digit == 5));
                 if is_mark { marks.push((value, short(value))) } else { fine.push(value) }
             }
         }
-        (marks, fine)
+        if marks.len() >= FEWEST {
+            return (marks, fine);
+        }
+        // Less than a decade or so: steps as on an axis in proportion, ever finer.
+        let steps = [5.0, 8.0, 12.0, 20.0].map(|count| round_step((to - from) / count));
+        let finer = steps.into_iter().map(|step| multiples((from, to), step));
+        (finer.into_iter().find(|marks| marks.len() >= FEWEST).unwrap_or(marks), Vec::new())
     }
+}
+
+/// The fewest marks of a logarithmic axis, and the decades from which on only powers of ten have one.
+const FEWEST: usize = 3;
+const CROWDED: f64 = 4.0;
+
+/// Marks at every multiple of a step.
+fn multiples((from, to): (f64, f64), step: f64) -> Vec<(f64, String)> {
+    let first = (from / step - 1e-9).ceil();
+    let count = (to / step + 1e-9).floor() - first;
+    if count < 0.0 {
+        return Vec::new();
+    }
+    (0..=count as usize).map(|index| (first + index as f64) * step).map(|value| (value, short(value))).collect()
 }
 
 /// A step of 1, 2 or 5 times a power of ten that makes five marks or so.
 fn step(range: f64) -> f64 {
-    let rough = range / 5.0;
+    round_step(range / 5.0)
+}
+
+/// The next step of 1, 2 or 5 times a power of ten.
+fn round_step(rough: f64) -> f64 {
     let power = 10f64.powf(rough.log10().floor());
     let factor = [1.0, 2.0, 5.0, 10.0].into_iter().find(|factor| factor * power >= rough * 0.999).unwrap_or(10.0);
     factor * power
@@ -92,6 +113,7 @@ pub(super) fn short(value: f64) -> String {
         0.0 => "0".to_owned(),
         ..0.001 => return format!("{scaled:.1e}").replace(".0e", "e"),
         ..0.01 => format!("{scaled:.4}"),
+        ..0.1 => format!("{scaled:.3}"),
         ..1.0 => format!("{scaled:.2}"),
         ..100.0 => format!("{scaled:.1}"),
         _ => format!("{scaled:.0}"),
@@ -127,6 +149,40 @@ mod tests {
             ["10", "20", "50", "100", "200", "500", "1000"]
         );
         assert_eq!(labels(Scale::log([1e3, 1e9].into_iter(), (0.0, 1.0)))[0], "1000");
+    }
+
+    #[test]
+    fn logarithmic_axes_have_three_marks_at_least_and_none_twice() {
+        for power in -6..12 {
+            for lead in [1.0, 1.3, 1.9, 2.4, 3.7, 4.9, 6.1, 8.8] {
+                for range in [1.0, 1.1, 1.5, 2.0, 3.0, 5.0, 8.0, 10.0, 30.0, 100.0, 900.0, 1e4, 1e6] {
+                    let least = lead * 10f64.powi(power);
+                    let scale = Scale::log([least, least * range].into_iter(), (0.0, 530.0));
+                    let (marks, _) = scale.ticks();
+                    let (from, to) = scale.values();
+                    assert!(marks.len() >= FEWEST, "{least} times {range}: {marks:?}");
+                    assert!(
+                        marks.iter().all(|(value, _)| *value >= from * 0.999_999 && *value <= to * 1.000_001),
+                        "{marks:?}"
+                    );
+                    let mut labels: Vec<&String> = marks.iter().map(|(_, label)| label).collect();
+                    labels.dedup();
+                    assert_eq!(labels.len(), marks.len(), "{least} times {range}: {marks:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn decades_have_marks_at_1_2_and_5() {
+        let (marks, fine) = Scale::log([40.0, 900.0].into_iter(), (0.0, 1.0)).ticks();
+        assert_eq!(
+            marks.iter().map(|(_, label)| label.as_str()).collect::<Vec<_>>(),
+            ["50", "100", "200", "500", "1000"]
+        );
+        assert!(fine.contains(&300.0) && !fine.contains(&200.0), "{fine:?}");
+        let narrow = Scale::log([210.0, 230.0].into_iter(), (0.0, 1.0)).ticks().0;
+        assert_eq!(narrow.iter().map(|(_, label)| label.as_str()).collect::<Vec<_>>(), ["200", "220", "240", "260"]);
     }
 
     #[test]

@@ -7,9 +7,10 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
-use self::prompts::{DATASETS, Dataset};
+use self::prompts::{CHOICES, DATASETS, Dataset};
 use crate::cut::{Run, TEXT_CHUNK_TOKENS, chunks, document, sentences};
 use crate::design::{Asked, chosen, numbers};
 use crate::error::{Error, Result};
@@ -29,12 +30,75 @@ const DERIVED: &str = "derived_";
 struct Row {
     input: String,
     context: String,
+    #[serde(deserialize_with = "texts")]
     answers: Vec<String>,
     dataset: String,
     #[serde(default)]
     all_classes: Option<Vec<String>>,
     #[serde(default, rename = "_id")]
     id: Option<String>,
+}
+
+/// A row of LongBench v2 (Bai et al. 2024, arXiv:2412.15204): a question with four choices.
+#[derive(Debug, Clone, Deserialize)]
+struct ChoiceRow {
+    #[serde(rename = "_id", default)]
+    id: Option<String>,
+    question: String,
+    #[serde(rename = "choice_A")]
+    a: String,
+    #[serde(rename = "choice_B")]
+    b: String,
+    #[serde(rename = "choice_C")]
+    c: String,
+    #[serde(rename = "choice_D")]
+    d: String,
+    answer: String,
+    context: String,
+}
+
+impl From<ChoiceRow> for Row {
+    fn from(row: ChoiceRow) -> Self {
+        let ChoiceRow { id, question, a, b, c, d, answer, context } = row;
+        let input = format!(
+            "{}\nChoices:\n(A) {}\n(B) {}\n(C) {}\n(D) {}",
+            question.trim(),
+            a.trim(),
+            b.trim(),
+            c.trim(),
+            d.trim()
+        );
+        let answers = vec![format!("correct answer is ({answer})"), format!("correct answer is {answer}")];
+        Self { input, context, answers, dataset: CHOICES.name.to_owned(), all_classes: None, id }
+    }
+}
+
+/// Answers, as a list, or one alone; numbers too.
+fn texts<'de, D: Deserializer<'de>>(field: D) -> std::result::Result<Vec<String>, D::Error> {
+    let text = |value: &Value| match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Number(number) => Ok(number.to_string()),
+        _ => Err(serde::de::Error::custom("`answers` are texts or numbers")),
+    };
+    match Value::deserialize(field)? {
+        Value::Array(values) => values.iter().map(text).collect(),
+        one => Ok(vec![text(&one)?]),
+    }
+}
+
+/// A row of either version.
+fn row(line: &str) -> serde_json::Result<Row> {
+    let value: Value = serde_json::from_str(line)?;
+    match value.get("choice_A").is_some() {
+        true => serde_json::from_value::<ChoiceRow>(value).map(Row::from),
+        false => serde_json::from_value(value),
+    }
+}
+
+/// The dataset of that name; rows of LongBench-E may have `_e` behind it.
+fn dataset(name: &str) -> Option<&'static Dataset> {
+    let plain = name.strip_suffix("_e").unwrap_or(name);
+    DATASETS.iter().chain([&CHOICES]).find(|dataset| dataset.name == name || dataset.name == plain)
 }
 
 /// A file of rows.
@@ -94,11 +158,12 @@ fn files(data: &Path) -> Result<Vec<PathBuf>> {
 fn rows(file: &Path, most: usize) -> Result<Vec<(Row, &'static Dataset)>> {
     let shown = file.display();
     let text = std::fs::read_to_string(file).map_err(|error| Error::usage(format!("{shown}: {error}")))?;
+    let text = text.trim_start_matches('\u{feff}');
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).take(most);
     let read = |(index, line): (usize, &str)| {
         let bad = |cause: String| Error::usage(format!("{shown}, line {}: {cause}", index + 1));
-        let row: Row = serde_json::from_str(line).map_err(|error| bad(error.to_string()))?;
-        let Some(dataset) = DATASETS.iter().find(|dataset| dataset.name == row.dataset) else {
+        let row = row(line).map_err(|error| bad(error.to_string()))?;
+        let Some(dataset) = dataset(&row.dataset) else {
             let known = DATASETS.map(|dataset| dataset.name).join(", ");
             return Err(bad(format!("`dataset`: {} cannot be scored; known are {known}", row.dataset)));
         };

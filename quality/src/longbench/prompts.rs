@@ -20,6 +20,18 @@ pub struct Dataset {
     pub uses_template: bool,
 }
 
+/// Questions with four choices: LongBench v2, whose answer its authors look for as `The correct answer is (A)`.
+pub const CHOICES: Dataset = Dataset {
+    name: "longbench_v2",
+    prompt: "Please read the following text and answer the question below.\n\n<text>\n{context}\n</text>\n\nWhat is the correct \
+              answer to this question: {input}\n\nFormat your response as follows: \"The correct answer is (insert answer \
+              here)\".",
+    answer_tokens: 128,
+    metric: Metric::MatchPart,
+    first_line: false,
+    uses_template: true,
+};
+
 /// All that can be scored here.
 pub const DATASETS: [Dataset; 17] = [
     Dataset {

@@ -41,6 +41,31 @@ fn passages_are_documents_and_the_prompt_is_the_published_one() {
 }
 
 #[test]
+fn rows_of_longbench_e_and_v2_and_answers_of_other_forms_are_read() {
+    let measure = Measure::new(&count_words);
+    let of = |name: &str, rows: &str| {
+        let folder = with(&format!("{name}.jsonl"), rows);
+        let suite = open(&asked("longbench", folder.path())).unwrap();
+        suite.sample(&Cell::of(name), 0, &measure).unwrap()
+    };
+    let references = |answers: &str| {
+        let row = row("qasper", "One. Two.", "").replace(r#"["food"]"#, answers);
+        of("qasper", &row).scoring.references
+    };
+    assert_eq!(references(r#""food""#), ["food"]);
+    assert_eq!(references("[3, \"x\", 2.5]"), ["3", "x", "2.5"]);
+    assert_eq!(references("7"), ["7"]);
+    let extended =
+        row("hotpotqa_e", "One. Two.", r#", "length": 3, "language": "en", "all_classes": null, "_id": "x""#);
+    assert_eq!(of("hotpotqa_e", &extended).answer_tokens, 32);
+    let choices = r#"{"_id": "v", "domain": "d", "sub_domain": "s", "difficulty": "easy", "length": "short", "question": "Which?",
+        "choice_A": "a", "choice_B": "b", "choice_C": "c", "choice_D": "d", "answer": "C", "context": "One. Two."}"#;
+    let sample = of("v2", &choices.replace('\n', " "));
+    assert!(sample.query.contains("Which?\nChoices:\n(A) a\n(B) b\n(C) c\n(D) d\n\nFormat"), "{}", sample.query);
+    assert_eq!(sample.scoring.references, ["correct answer is (C)", "correct answer is C"]);
+}
+
+#[test]
 fn texts_are_chunks_of_so_many_tokens_and_are_cut_in_the_middle() {
     let text: String = (0..200).map(|index| format!("Sentence {index} is here. ")).collect();
     let folder = with("qasper.jsonl", &row("qasper", &text, ""));

@@ -1,6 +1,7 @@
 //! The charts of a page: quality beside time and bytes with the methods that no other beats, ratios, and depths.
 
-use tributary_charts::svg::{Axis, COLOURS, Chart, HeatMap, Legend, Plot, Scale};
+use tributary_charts::svg::{Anchor, Axis, COLOURS, Chart, HeatMap, Legend, Plot, Scale, labels};
+use tributary_protocol::Family;
 
 use super::marks::{HEIGHT, curve, label_of, legend, scores};
 use super::{kept, label};
@@ -8,6 +9,9 @@ use crate::overlap::Overlap;
 use crate::points::{ALL, Point};
 use crate::report::Report;
 use crate::statistics::Mean;
+
+/// Pixels of the place for values where every point has its name.
+const NAMED_HEIGHT: f64 = 420.0;
 
 /// All that there is something to draw for.
 pub fn charts(report: &Report) -> Vec<Chart> {
@@ -50,23 +54,32 @@ fn series(all: &[&Point]) -> Vec<String> {
     names
 }
 
-fn series_of(names: &[String], point: &Point) -> usize {
-    names.iter().position(|name| *name == label_of(point)).unwrap_or(0)
+/// The place of a point's family among all, which is its colour and its mark.
+fn family_of(point: &Point) -> usize {
+    Family::ALL.into_iter().position(|family| family.name() == point.family).unwrap_or(COLOURS - 1)
 }
 
-/// Scores over a cost, with a line through the points that no other beats in both. A logarithmic axis has no place for what costs nothing.
+/// The families of some points, for a legend.
+fn families(all: &[&Point]) -> Vec<(usize, String)> {
+    let titles = Family::ALL.into_iter().enumerate().map(|(index, family)| (index, family.title().to_owned()));
+    titles.filter(|(index, _)| all.iter().any(|point| family_of(point) == *index)).collect()
+}
+
+/// Scores over a cost, each point with its name and its family's colour, and a line through the points that no other beats in both. A logarithmic
+/// axis has no place for what costs nothing.
 fn front(all: &[&Point], cost: impl Fn(&Point) -> f64, (name, title, axis): (&str, &str, &str)) -> Option<Chart> {
     let shown: Vec<&Point> = all.iter().copied().filter(|point| cost(point) > 0.0).collect();
     if shown.len() < 2 {
         return None;
     }
-    let names = series(all);
     let missing = all.len() - shown.len();
     let below = match missing {
-        0 => "line: no other method is better and cheaper".to_owned(),
-        _ => format!("line: no other method is better and cheaper; {missing} that cost nothing are left out"),
+        0 => "dashed: no other method is better and cheaper; upright: 95 % of the mean".to_owned(),
+        _ => format!(
+            "dashed: no other method is better and cheaper; upright: 95 % of the mean\n{missing} that cost nothing are left out"
+        ),
     };
-    let mut plot = Plot::new(title, &below, &legend(&names), Legend::Mark, HEIGHT);
+    let mut plot = Plot::new(title, &below, &families(&shown), Legend::Mark, NAMED_HEIGHT);
     let (x, y) =
         (Scale::log(shown.iter().map(|point| cost(point)), plot.across()), Scale::between((0.0, 1.05), plot.up()));
     plot.horizontal(&x, &Axis::new(axis));
@@ -74,6 +87,7 @@ fn front(all: &[&Point], cost: impl Fn(&Point) -> f64, (name, title, axis): (&st
     let best: Vec<(f64, f64)> =
         unbeaten(&shown, &cost).iter().map(|(cost, score)| (x.at(*cost), y.at(*score))).collect();
     plot.drawing.path(&best, false, "ideal");
+    let mut named: Vec<(String, (f64, f64))> = Vec::new();
     for point in shown {
         let score = point.score;
         let tip = format!(
@@ -85,8 +99,21 @@ fn front(all: &[&Point], cost: impl Fn(&Point) -> f64, (name, title, axis): (&st
             cost(point)
         );
         let at = x.at(cost(point));
-        plot.drawing.line((at, y.at(score.low)), (at, y.at(score.high)), "axis");
-        plot.drawing.mark((at, y.at(score.mean)), series_of(&names, point), &tip);
+        plot.drawing.line((at, y.at(score.low)), (at, y.at(score.high)), "leader");
+        plot.drawing.mark((at, y.at(score.mean)), family_of(point), &tip);
+        named.push((label(point), (at, y.at(score.mean))));
+    }
+    let placed = labels::labels(&named, plot.place);
+    labels::draw(&mut plot.drawing, &placed);
+    let unnamed = named.len() - placed.len();
+    if unnamed > 0 {
+        let (left, _, _, bottom) = plot.place;
+        plot.drawing.text(
+            (left + 6.0, bottom - 6.0),
+            Anchor::Start,
+            "muted",
+            &format!("{unnamed} more have their names in tooltips"),
+        );
     }
     Some(plot.finish(name))
 }
@@ -117,8 +144,7 @@ fn ratios(all: &[&Point]) -> Option<Chart> {
         names.iter().map(of).enumerate().filter(|(_, points)| points.len() > 1).collect();
     let largest = curves.iter().flat_map(|(_, points)| points).map(|(ratio, _)| *ratio).fold(0.0, f64::max);
     let (first, _) = (all.first()?, curves.first()?);
-    let shown: Vec<(usize, String)> =
-        curves.iter().map(|(series, _)| (series % (COLOURS - 1), names[*series].clone())).collect();
+    let shown: Vec<(usize, String)> = curves.iter().map(|(series, _)| (*series, names[*series].clone())).collect();
     let below = format!("bands: 95 % of means; dashed: {}", first.method);
     let mut plot = Plot::new("Quality and ratio", &below, &shown, Legend::Mark, HEIGHT);
     let (x, y) = (Scale::linear(largest, plot.across()), Scale::between((0.0, 1.05), plot.up()));
@@ -227,8 +253,44 @@ mod tests {
         let all: Vec<&Point> = points.iter().chain(&others).collect();
         assert_eq!(unbeaten(&all, &|point| point.median_ttft_ms), [(10.0, 0.2), (30.0, 0.8), (100.0, 0.9)]);
         let chart = front(&all, |point| point.median_ttft_ms, ("a", "b", "c")).unwrap();
-        assert_eq!(chart.body.matches("class=\"dot").count(), 5 + 5, "marks and their legend");
+        // Exact, reuse, query and position: the legend has families, and the points have names.
+        assert_eq!(chart.body.matches("class=\"dot").count(), 5 + 4, "marks and their legend");
+        for own in &all {
+            assert!(
+                chart.body.contains(&format!("class=\"small\">{}</text>", label(own))),
+                "{}: {}",
+                own.method,
+                chart.body
+            );
+        }
+        assert!(chart.body.contains("\">rows by position</text>") && !chart.body.contains("\">rows by drift</text>"));
         assert!(front(&all, |_| 0.0, ("a", "b", "c")).is_none(), "nothing costs anything");
+    }
+
+    #[test]
+    fn every_method_has_its_name_and_each_family_a_look_of_its_own() {
+        let points: Vec<Point> = tributary_protocol::METHODS
+            .into_iter()
+            .enumerate()
+            .map(|(index, method)| point(method.name, method.ratio, 0.9 + 0.004 * index as f64, 100.0 + index as f64))
+            .collect();
+        let all: Vec<&Point> = points.iter().collect();
+        let chart = front(&all, |point| point.median_ttft_ms, ("a", "b", "c")).unwrap();
+        for own in &points {
+            assert!(chart.body.contains(&format!("class=\"small\">{}</text>", label(own))), "{}", own.method);
+        }
+        let legend = families(&all);
+        assert_eq!(legend.len(), Family::ALL.len());
+        let mut looks: Vec<(usize, usize)> =
+            legend.iter().map(|(series, _)| (series % (COLOURS - 1), series % 4)).collect();
+        looks.sort_unstable();
+        looks.dedup();
+        assert_eq!(looks.len(), legend.len(), "no two families look alike");
+        let of = |name: &str| family_of(all.iter().find(|point| point.method == name).unwrap());
+        assert_ne!(of("random"), of("trace"));
+        // From 100 ms to 120 ms there are several marks below the axis.
+        let marks = chart.body.matches("text-anchor=\"middle\" class=\"muted\"").count();
+        assert!(marks >= 3, "{marks}");
     }
 
     #[test]

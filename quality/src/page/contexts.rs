@@ -37,6 +37,7 @@ pub fn contexts(page: &mut Page, evaluation: &Evaluation, answers: &Answers, wor
         requests.extend(found.filter(|request| !requests.iter().any(|known| std::ptr::eq(*known, *request))));
     }
     let mut shown_requests = 0;
+    let all_requests = requests.len();
     for request in requests {
         let fallen = |arm: &Arm| {
             let is_it = |fall: &&Worst<'_>| fall.own.cell == request.cell && fall.own.sample == request.number;
@@ -64,6 +65,11 @@ pub fn contexts(page: &mut Page, evaluation: &Evaluation, answers: &Answers, wor
         if shown_requests == REQUESTS {
             break;
         }
+    }
+    if shown_requests == REQUESTS && all_requests > REQUESTS {
+        page.paragraph(&format!(
+            "{REQUESTS} of these {all_requests} requests have their contexts here, of {METHODS} methods at most; rows of the others are in answers.jsonl."
+        ));
     }
 }
 

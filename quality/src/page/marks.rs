@@ -19,9 +19,9 @@ pub(super) fn label_of(point: &Point) -> String {
     point.eviction.as_ref().map_or_else(|| point.method.clone(), |own| format!("{}, {}", own.behind, own.evict))
 }
 
-/// Names with their colours.
+/// Names with the numbers of their marks.
 pub(super) fn legend(names: &[String]) -> Vec<(usize, String)> {
-    names.iter().cloned().enumerate().map(|(index, name)| (index % (COLOURS - 1), name)).collect()
+    names.iter().cloned().enumerate().collect()
 }
 
 /// A curve of scores with its band and marks.

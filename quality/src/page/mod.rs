@@ -7,15 +7,15 @@ mod kept;
 mod marks;
 mod worst;
 
-use tributary_charts::page::Page;
+use tributary_charts::page::{Page, Shade};
 
 pub(crate) use self::charts::charts;
 use self::contexts::{Read, contexts};
-use self::worst::{Worst, worst};
+use self::worst::{Behind, worst};
 use crate::answers::Answers;
 use crate::evaluation::Evaluation;
 use crate::eviction_rows::{EVICTIONS, evictions};
-use crate::points::{Point, nats};
+use crate::points::{INTERVALS, P_VALUES, Point, nats, p_value};
 use crate::report::Report;
 
 /// The page of an evaluation of which every answer is there.
@@ -39,16 +39,15 @@ pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers, read: R
     let mut page = Page::new(&title, &lead);
     page.charts(&charts(report));
     page.heading("Scores");
-    page.paragraph(
-        "Mean scores from 0 to 1, by the metric of each task, and the interval that holds 95 % of the means of requests drawn anew. A request that failed \
-         has 0.",
-    );
-    page.table(&scores(report), &[0]);
+    page.paragraph(&format!(
+        "Mean scores from 0 to 1, by the metric of each task; the stronger the colour, the higher. A request that failed has 0. {INTERVALS}"
+    ));
+    scores(&mut page, report);
     page.heading("Beside full prefill");
-    page.paragraph(
+    page.paragraph(&format!(
         "Differences of scores on the same requests; the share of first tokens that are full prefill's, with Wilson's interval; KL(full prefill ‖ method) of \
-         the first token's distribution over the whole vocabulary, mean and the interval that holds 95 % of the means of requests drawn anew.",
-    );
+         the first token's distribution over the whole vocabulary, mean and the interval that holds 95 % of the means of requests drawn anew. {P_VALUES}"
+    ));
     page.table(&beside_full(report), &[0]);
     shared_rows(&mut page, report);
     let kept = evictions(report);
@@ -60,7 +59,7 @@ pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers, read: R
     page.heading("Furthest behind full prefill");
     let worst = worst(evaluation, answers);
     falls(&mut page, &worst);
-    contexts(&mut page, evaluation, answers, &worst, read);
+    contexts(&mut page, evaluation, answers, &worst.shown, read);
     page.heading("Failures");
     if report.failures.is_empty() {
         page.paragraph("No request failed.");
@@ -81,20 +80,18 @@ fn name(point: &Point) -> String {
     point.cell().to_string()
 }
 
-/// A row a task, a column a method.
-fn scores(report: &Report) -> Vec<Vec<String>> {
+/// A row a task, a column a method, each score on its colour.
+fn scores(page: &mut Page, report: &Report) {
     let methods: Vec<&[Point]> = report.methods().collect();
-    let heads = std::iter::once("task".to_owned()).chain(methods.iter().map(|own| label(&own[0])));
-    let mut rows = vec![heads.collect::<Vec<_>>()];
-    for index in 0..methods.first().map_or(0, |own| own.len()) {
-        let mut row = vec![name(&methods[0][index])];
-        for own in &methods {
-            let score = own[index].score;
-            row.push(format!("{:.2} [{:.2} – {:.2}]", score.mean, score.low, score.high));
-        }
-        rows.push(row);
-    }
-    rows
+    let columns: Vec<String> = methods.iter().map(|own| label(&own[0])).collect();
+    let shade = |point: &Point| Shade {
+        value: Some(point.score.mean),
+        number: format!("{:.2}", point.score.mean),
+        below: format!("[{:.2} – {:.2}]", point.score.low, point.score.high),
+    };
+    let row = |index: usize| (name(&methods[0][index]), methods.iter().map(|own| shade(&own[index])).collect());
+    let rows: Vec<(String, Vec<Shade>)> = (0..methods.first().map_or(0, |own| own.len())).map(row).collect();
+    page.heat_table("task", &columns, &rows);
 }
 
 /// A row a method, over all tasks.
@@ -105,6 +102,7 @@ fn beside_full(report: &Report) -> Vec<Vec<String>> {
         "× full",
         "less full's",
         "p",
+        "p (Holm)",
         "token 1 as full [%]",
         "KL [nats]",
         "TTFT [ms]",
@@ -126,10 +124,8 @@ fn beside_full(report: &Report) -> Vec<Vec<String>> {
                 let difference = pair.difference;
                 format!("{:.3} [{:.3} – {:.3}]", difference.mean, difference.low, difference.high)
             })),
-            or_none(pair.map(|pair| match pair.mcnemar_p {
-                ..0.001 => "<0.001".to_owned(),
-                p => format!("{p:.3}"),
-            })),
+            or_none(pair.map(|pair| p_value(pair.mcnemar_p))),
+            or_none(pair.map(|pair| p_value(pair.holm_p))),
             or_none(near.map(|near| {
                 let [same, low, high] =
                     [near.first_token.share, near.first_token.low, near.first_token.high].map(|share| 100.0 * share);
@@ -172,14 +168,15 @@ fn shared_rows(page: &mut Page, report: &Report) {
 }
 
 /// The requests on which methods fall behind most, with what was said.
-fn falls(page: &mut Page, worst: &[Worst<'_>]) {
-    if worst.is_empty() {
+fn falls(page: &mut Page, behind: &Behind<'_>) {
+    if behind.shown.is_empty() {
         page.paragraph("No method has a lower score than full prefill on any request.");
         return;
     }
+    page.paragraph(&behind.told());
     let heads = ["request", "method", "score", "full's", "references", "answer", "full's answer"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
-    for fall in worst {
+    for fall in &behind.shown {
         rows.push(vec![
             format!(
                 "{}, {}",

@@ -76,7 +76,13 @@ fn a_page_shows_scores_charts_and_the_worst_requests() {
     );
     let second = page.split("<section>").nth(2).unwrap();
     assert!(second.contains("; chunks moved;") && second.find("chunk 2") < second.find("chunk 1"), "{second}");
-    assert!(page.contains("<p>No request failed.</p>") && page.contains("0.50 [0.00 – 1.00]"));
+    assert!(page.contains("<p>No request failed.</p>") && page.contains(">0.50 <small>[0.09 – 0.91]</small></td>"));
+    assert!(page.contains("<p>4 answers of 1 method have a lower score than full prefill's; all stand here.</p>"));
+    assert!(
+        page.contains("Wilson's for the score")
+            && page.contains("<th>p (Holm)</th>")
+            && page.contains("adjusted for all rows of the table")
+    );
     let links = page.replace("http://www.w3.org/2000/svg", "");
     for word in ["http", "src=", "url(", "@import", "<script", "<link"] {
         assert!(!links.contains(word), "{word}");

@@ -3,8 +3,8 @@
 use crate::answers::{Answer, Answers};
 use crate::evaluation::Evaluation;
 
-/// The most that are shown, and the most of one method.
-const MOST: usize = 24;
+/// About so many are shown, and so many of one method at most; where many methods are behind, one of each at least.
+const ABOUT: usize = 24;
 const MOST_OF_METHOD: usize = 4;
 
 /// The most letters of a text that are shown.
@@ -21,10 +21,42 @@ pub struct Worst<'a> {
     pub full: &'a Answer,
 }
 
-/// Requests by how far a method is behind, furthest first; of several as far, those asked first. No method has more than a few.
-pub fn worst<'a>(evaluation: &Evaluation, answers: &'a Answers) -> Vec<Worst<'a>> {
-    let Some((reference, others)) = evaluation.arms.split_first() else { return Vec::new() };
-    let mut found: Vec<Worst<'a>> = Vec::new();
+/// Requests on which methods are behind.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Behind<'a> {
+    /// Those that are shown: some of every method.
+    pub shown: Vec<Worst<'a>>,
+    /// How many there are of all methods together.
+    pub all: usize,
+    /// How many methods are behind on one at least.
+    pub methods: usize,
+}
+
+impl Behind<'_> {
+    /// How many there are, how many of them stand here, and where the others are.
+    pub fn told(&self) -> String {
+        let Self { shown, all, methods } = self;
+        let (shown, all_are_here) = (shown.len(), shown.len() == *all);
+        let of = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+        let head =
+            format!("{} of {} have a lower score than full prefill's", of(*all, "answer"), of(*methods, "method"));
+        match all_are_here {
+            true => format!("{head}; all stand here."),
+            false => format!(
+                "{head}. {shown} stand here, the furthest of each method; the other {} are in answers.csv, with the score and text of each.",
+                all - shown
+            ),
+        }
+    }
+}
+
+/// Requests by how far a method is behind, furthest first; of several as far, those asked first. Every method that is behind has some, and none more
+/// than a few.
+pub fn worst<'a>(evaluation: &Evaluation, answers: &'a Answers) -> Behind<'a> {
+    let Some((reference, others)) = evaluation.arms.split_first() else {
+        return Behind { shown: Vec::new(), all: 0, methods: 0 };
+    };
+    let mut found: Vec<Vec<Worst<'a>>> = Vec::new();
     for arm in others {
         let pair = |request: &crate::evaluation::Request| {
             let own = answers.get(&request.cell, request.number, arm)?;
@@ -33,12 +65,15 @@ pub fn worst<'a>(evaluation: &Evaluation, answers: &'a Answers) -> Vec<Worst<'a>
         };
         let mut behind: Vec<Worst<'a>> = evaluation.requests.iter().filter_map(pair).collect();
         behind.sort_by(|a, b| b.behind().total_cmp(&a.behind()));
-        behind.truncate(MOST_OF_METHOD);
-        found.extend(behind);
+        if !behind.is_empty() {
+            found.push(behind);
+        }
     }
-    found.sort_by(|a, b| b.behind().total_cmp(&a.behind()));
-    found.truncate(MOST);
-    found
+    let (all, methods) = (found.iter().map(Vec::len).sum(), found.len());
+    let most = (ABOUT / methods.max(1)).clamp(1, MOST_OF_METHOD);
+    let mut shown: Vec<Worst<'a>> = found.into_iter().flat_map(|behind| behind.into_iter().take(most)).collect();
+    shown.sort_by(|a, b| b.behind().total_cmp(&a.behind()));
+    Behind { shown, all, methods }
 }
 
 impl Worst<'_> {
@@ -53,5 +88,39 @@ pub fn shown(text: &str) -> String {
     match text.char_indices().nth(LETTERS) {
         Some((end, _)) => format!("{} …", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answers::Outcome;
+    use crate::kit;
+
+    #[test]
+    fn every_method_that_is_behind_stands_there_and_what_does_not_is_counted() {
+        let arm = |number: usize| kit::arm(&format!("method{number}"), Some(0.15));
+        let arms: Vec<_> = std::iter::once(kit::arm("full", None)).chain((0..20).map(arm)).collect();
+        let mut evaluation = kit::evaluation(arms, 3);
+        let mut answers = Answers::default();
+        for request in &evaluation.requests {
+            for arm in &evaluation.arms {
+                let text = if arm.method == "full" { "1 2 3" } else { "nothing" };
+                let reply = crate::answers::Reply { answer: text.to_owned(), ..kit::reply() };
+                answers.add(Answer::new(request, arm, Outcome::Answered(Box::new(reply))));
+            }
+        }
+        let found = worst(&evaluation, &answers);
+        let methods: std::collections::BTreeSet<&str> = found.shown.iter().map(|own| own.method.as_str()).collect();
+        assert_eq!((methods.len(), found.all, found.methods), (20, 60, 20), "{methods:?}");
+        let told = found.told();
+        assert!(told.starts_with("60 answers of 20 methods ") && told.contains("20 stand here"), "{told}");
+        assert!(told.contains("the other 40 are in answers.csv"), "{told}");
+        evaluation.arms.truncate(2);
+        let few = worst(&evaluation, &answers);
+        assert_eq!(
+            (few.shown.len(), few.told().as_str()),
+            (3, "3 answers of 1 method have a lower score than full prefill's; all stand here.")
+        );
     }
 }

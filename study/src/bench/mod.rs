@@ -16,6 +16,7 @@ use tributary_engine::Engine;
 
 pub use self::output::{Output, read};
 pub use self::targets::{Sweep, Target, targets};
+use crate::busy::Watch;
 use crate::error::Result;
 use crate::schema::{Design, Point, SCHEMA, Study};
 
@@ -31,7 +32,7 @@ pub fn begin(
     earlier: Option<Study>,
 ) -> Result<Study> {
     let provenance = provenance::provenance(engine, profile)?;
-    let study = Study { schema: SCHEMA.to_owned(), provenance, design, points };
+    let study = Study { schema: SCHEMA.to_owned(), provenance, design, points, busy: Vec::new() };
     match earlier {
         None => Ok(study),
         Some(earlier) => {
@@ -53,7 +54,16 @@ pub fn measure(
     tell: &dyn Fn(String, f64),
 ) -> Result<()> {
     let mut ranks = run::EngineRunner::new(&mut engine, targets);
-    rounds::measure(study, &mut ranks, tell, &mut |study| output.save(study))?;
+    let watch = Watch::start();
+    let is_done = rounds::rounds_done(study) >= study.design.repeats;
+    rounds::measure(study, &mut ranks, tell, &mut |study| {
+        let mut so_far = study.clone();
+        so_far.busy.push(watch.seen());
+        output.save(&so_far)
+    })?;
+    if !is_done {
+        study.busy.push(watch.seen());
+    }
     engine.end()?;
     output.finish(study)
 }

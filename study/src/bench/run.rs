@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::busy::Watch;
 use crate::schema::{Cache, Failure, PhaseTime, RankSample, Sample, SpanTime};
 use tributary_coordinator::{ModelShape, Report};
 use tributary_engine::{Answered, Engine, Question, RunConfig, one_line};
@@ -89,11 +90,18 @@ fn all_came(answered: &Answered, run_config: &RunConfig) -> bool {
 
 impl PointRunner for EngineRunner<'_, '_> {
     fn run(&mut self, point: usize, run: usize) -> std::result::Result<Run, Failure> {
+        let watch = Watch::start();
         let answered = self.answer(point);
+        let busy = watch.seen();
         let answered =
             answered.map_err(|error| Failure { run, cause: one_line(&error), exit_code: error.exit_code() })?;
         let formula = predict::formula_bytes(&answered.planned, &answered.answer.outcome, &self.shape);
-        let sample = sample(&answered, &formula, run);
+        let sample = Sample {
+            wall_ms: Some(1e3 * busy.wall_s),
+            cpu_ms: busy.cpu_s.map(|seconds| 1e3 * seconds),
+            others_share: busy.others_share.zip(busy.stolen_share).map(|(others, stolen)| others + stolen),
+            ..sample(&answered, &formula, run)
+        };
         Ok(Run { sample, logits: answered.answer.outcome.logits.unwrap_or_default() })
     }
 
@@ -120,6 +128,7 @@ fn sample(answered: &Answered, formula_bytes: &[u64], run: usize) -> Sample {
         cache_hits: answered.answer.reports.iter().map(|report| report.chunk_cache.hits).sum(),
         stored_bytes: report.chunk_cache.store.loaded_bytes,
         peak_memory_bytes: memory::peak_bytes().unwrap_or(0),
+        ..Sample::default()
     }
 }
 

@@ -2,7 +2,8 @@
 //! chart a number of ranks.
 
 use super::{Study, labels, legend, lengths_of, marked, measured, ranks, series_of, worlds};
-use crate::schema::{Point, Summary};
+use crate::rows::interval_name;
+use crate::schema::{Point, Summary, interval_kind};
 use tributary_charts::svg::{Axis, COLOURS, Chart, Legend, Plot, Scale};
 use tributary_system::token_count::short;
 
@@ -15,7 +16,8 @@ pub(super) fn charts(study: &Study) -> Vec<Chart> {
 fn chart(study: &Study, world: usize) -> Chart {
     let here = || measured(study).filter(|point| point.world == world);
     let legend = legend(study, here());
-    let below = marked("median and 95 % interval; both axes logarithmic", here().any(|point| point.shares_cores));
+    let below = format!("median and {}; both axes logarithmic", interval_name(study));
+    let below = marked(&below, here().any(|point| point.shares_cores));
     let title = format!("Time to first token, {}", ranks(world));
     let mut plot = Plot::new(&title, &below, &legend, Legend::Mark, HEIGHT);
     let lengths = lengths_of(study);
@@ -35,12 +37,12 @@ fn chart(study: &Study, world: usize) -> Chart {
             .filter_map(|point| Some((point, point.summary.as_ref()?)))
             .collect();
         points.sort_by_key(|(point, _)| point.context_tokens);
-        draw(&mut plot, &x, &y, series, &labels(study)[series], &points);
+        draw(&mut plot, (&x, &y), series, &labels(study)[series], &points);
     }
     plot.finish(&format!("ttft-{world}-ranks"))
 }
 
-fn draw(plot: &mut Plot, x: &Scale, y: &Scale, series: usize, label: &str, points: &[(&Point, &Summary)]) {
+fn draw(plot: &mut Plot, (x, y): (&Scale, &Scale), series: usize, label: &str, points: &[(&Point, &Summary)]) {
     let colour = format!("s{}", series % (COLOURS - 1));
     let at = |point: &Point, ms: f64| (x.at(point.context_tokens as f64), y.at(ms));
     let lower = points.iter().map(|(point, summary)| at(point, summary.ci95_ttft_ms.0));
@@ -55,8 +57,9 @@ fn draw(plot: &mut Plot, x: &Scale, y: &Scale, series: usize, label: &str, point
         if points.len() == 1 {
             plot.drawing.path(&[at(point, low), at(point, high)], false, &format!("curve {colour}"));
         }
+        let kind = if interval_kind(summary.count) == "range" { "range" } else { "95 % interval" };
         let tip = format!(
-            "{label}, {} tokens, {}: {:.2} ms, 95 % interval {low:.2} to {high:.2} ms, {} samples",
+            "{label}, {} tokens, {}: {:.2} ms, {kind} {low:.2} to {high:.2} ms, {} samples",
             short(point.context_tokens),
             ranks(point.world),
             summary.median_ttft_ms,

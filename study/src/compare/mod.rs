@@ -1,6 +1,7 @@
 //! Several methods on the same request, interleaved and repeated.
 
 mod measure;
+pub mod page;
 mod tables;
 
 use schemars::JsonSchema;

@@ -28,8 +28,13 @@ pub fn render(results: &[Compared]) -> String {
         text += &all(results);
         text.push('\n');
     }
+    text + &explained(results)
+}
+
+/// What the columns are, a line each.
+pub(super) fn explained(results: &[Compared]) -> String {
     let runs = results.first().and_then(|compared| compared.methods.first()).map_or(0, |method| method.ttft_ms.len());
-    text += &format!(
+    let mut text = format!(
         "TTFT: median of {runs} interleaved runs [least to largest], from the request's acceptance to the first token; \
          x full: that median over full's.\nbytes: received by all ranks until the first token. max |dlogit|, KL [nats], \
          top-1: the first token's logits against full's.\n"
@@ -47,6 +52,11 @@ fn header(names: &[&str]) -> Vec<String> {
 }
 
 fn one(methods: &[Measured]) -> String {
+    table(&rows(methods), Layout::PLAIN)
+}
+
+/// A row a method, below the names of columns.
+pub(super) fn rows(methods: &[Measured]) -> Vec<Vec<String>> {
     let names = [
         "method",
         "exact?",
@@ -76,11 +86,16 @@ fn one(methods: &[Measured]) -> String {
             shortened(&method.answer),
         ]);
     }
-    table(&rows, Layout::PLAIN)
+    rows
 }
 
 /// What evictions keep, and what choosing it costs by formula and by clock.
 fn evictions(methods: &[Measured]) -> String {
+    table(&eviction_rows(methods), Layout::PLAIN)
+}
+
+/// A row a method of what its eviction keeps.
+pub(super) fn eviction_rows(methods: &[Measured]) -> Vec<Vec<String>> {
     let names =
         ["method", "rows kept", "of", "KV [KiB]", "of", "MFLOP", "traffic [KiB]", "to move [KiB]", "moved [KiB]"];
     let names = [&names[..], &["evict [ms]", "of TTFT [%]", "token [ms]"]].concat();
@@ -107,10 +122,15 @@ fn evictions(methods: &[Measured]) -> String {
         row.push(real(method.median_token_ms));
         rows.push(row);
     }
-    table(&rows, Layout::PLAIN)
+    rows
 }
 
 fn all(results: &[Compared]) -> String {
+    table(&all_rows(results), Layout::PLAIN)
+}
+
+/// A row a method over all requests.
+pub(super) fn all_rows(results: &[Compared]) -> Vec<Vec<String>> {
     let names = ["method", "exact?", "x full (median)", "right", "top-1 as full", "largest |dlogit|"];
     let mut rows = vec![header(&names)];
     let count = results.first().map_or(0, |compared| compared.methods.len());
@@ -130,7 +150,7 @@ fn all(results: &[Compared]) -> String {
             format!("{largest:.1e}"),
         ]);
     }
-    table(&rows, Layout::PLAIN)
+    rows
 }
 
 fn yes(is_so: bool) -> String {

@@ -25,7 +25,7 @@ fn study(methods: &[&str], warmups: usize, repeats: usize) -> Study {
     };
     let design = Design { warmups, repeats, seed: 3, ..Design::default() };
     let points = methods.iter().map(point).collect();
-    Study { schema: SCHEMA.to_owned(), provenance: Provenance::default(), design, points }
+    Study { schema: SCHEMA.to_owned(), provenance: Provenance::default(), design, points, busy: Vec::new() }
 }
 
 /// A bed that takes `run` milliseconds, remembers what ran, and fails at some runs.
