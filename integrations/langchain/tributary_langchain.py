@@ -32,7 +32,7 @@ def documents_of(documents: Iterable[Document], title: str | None = None) -> dic
 
 def chain_with_documents(
     retriever: BaseRetriever,
-    prompt: BasePromptTemplate,
+    prompt: BasePromptTemplate[Any],
     model: ChatOpenAI,
     *,
     question: str | None = None,

@@ -40,15 +40,18 @@ class DocumentsSynthesizer(BaseSynthesizer):
 
     def __init__(self, llm: OpenAILike, *, system: str | None = None, mode: MetadataMode = MetadataMode.LLM, streaming: bool = False) -> None:
         super().__init__(llm=llm, streaming=streaming)
-        self._chat, self._system, self._mode = llm, system, mode
+        self._system, self._mode = system, mode
+        # LlamaIndex lets `additional_kwargs` overrule what a call says: an `extra_body` there would drop the documents without a word.
+        others = dict(llm.additional_kwargs)
+        self._given = others.pop("extra_body", None) or {}
+        self._chat = llm.model_copy(update={"additional_kwargs": others})
 
     def _messages(self, query: str) -> list[ChatMessage]:
         system = [ChatMessage(role="system", content=self._system)] if self._system else []
         return [*system, ChatMessage(role="user", content=query)]
 
     def _extra(self, nodes: Sequence[NodeWithScore]) -> dict[str, Any]:
-        given = self._chat.additional_kwargs.get("extra_body") or {}
-        return {**given, **documents_of(nodes, self._mode)}
+        return {**self._given, **documents_of(nodes, self._mode)}
 
     def _response(self, answer: ChatResponse, nodes: Sequence[NodeWithScore]) -> Response:
         metadata = {"cached_tokens": cached_tokens(answer)}
@@ -71,12 +74,12 @@ class DocumentsSynthesizer(BaseSynthesizer):
 
     def get_response(self, query_str: str, text_chunks: Sequence[str], **_: Any) -> str:
         """Answer a query over bare texts."""
-        extra = {"documents": [text for text in text_chunks if text.strip()]}
+        extra = {**self._given, "documents": [text for text in text_chunks if text.strip()]}
         return self._chat.chat(self._messages(query_str), extra_body=extra).message.content or ""
 
     async def aget_response(self, query_str: str, text_chunks: Sequence[str], **_: Any) -> str:
         """The same without blocking."""
-        extra = {"documents": [text for text in text_chunks if text.strip()]}
+        extra = {**self._given, "documents": [text for text in text_chunks if text.strip()]}
         return (await self._chat.achat(self._messages(query_str), extra_body=extra)).message.content or ""
 
     def _get_prompts(self) -> dict[str, Any]:

@@ -66,9 +66,14 @@ fn a_study_is_measured_and_written() {
     for point in points(&report) {
         assert_eq!(samples(point).len(), 2, "{}", point["id"]);
         let summary = &point["summary"];
+        assert_eq!(summary["interval"], "range", "two samples have no interval");
         assert!(summary["min_ttft_ms"].as_f64() <= summary["median_ttft_ms"].as_f64(), "{summary}");
         for sample in samples(point) {
             runs.push(sample["run"].as_u64().expect("a number"));
+            assert!(
+                sample["wall_ms"].as_f64() >= sample["ttft_ms"].as_f64() && sample["cpu_ms"].is_number(),
+                "{sample}"
+            );
             let ranks = sample["ranks"].as_array().expect("ranks");
             assert_eq!(ranks.len() as u64, point["world"].as_u64().expect("a number"));
             for rank in ranks {
@@ -80,6 +85,9 @@ fn a_study_is_measured_and_written() {
             assert!(difference < 1e-3, "{}: {difference:e}", point["id"]);
         }
     }
+    let busy = &report["busy"][0];
+    assert!(busy["cpu_s"].as_f64() > Some(0.0) && busy["load_after"][0].is_number(), "{busy}");
+    assert!(table.contains("  range  ") && !table.contains("95 % interval") && !table.contains("predicted"), "{table}");
     runs.sort_unstable();
     // After two warm-ups of all 24 points.
     assert_eq!(runs, (48..96).collect::<Vec<u64>>(), "every counted run once");

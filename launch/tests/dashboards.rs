@@ -79,6 +79,33 @@ fn dashboards_and_rules_pass_their_checks() {
     }
 }
 
+/// A panel that says nothing until an option asks for its feature is folded into a row that names the option.
+#[test]
+fn what_may_not_be_in_use_is_folded() {
+    let is_optional = |panel: &Value| {
+        let optional = ["chunk_store_", "eviction_", "training_", "job_", "predicted_"];
+        let mut asked = list(panel, "/targets").iter().map(|target| word(target, "/expr"));
+        asked.any(|asked| optional.iter().any(|name| asked.contains(&format!("tributary_{name}"))))
+    };
+    let (mut shown, mut folded) = (0, 0);
+    for name in ["overview", "phases", "memory-and-cache", "communication"] {
+        let board: Value = serde_json::from_str(&text(&folder().join(format!("grafana/{name}.json")))).expect("JSON");
+        for panel in list(&board, "/panels") {
+            let title = word(panel, "/title");
+            if word(panel, "/type") != "row" {
+                assert!(!is_optional(panel), "{name}: {title} may not be in use");
+                shown += 1;
+                continue;
+            }
+            assert!(at(panel, "/collapsed") == &json!(true) && title.contains("--"), "{name}: {title}");
+            let inner = list(panel, "/panels");
+            assert!(inner.iter().any(is_optional), "{name}: {title}");
+            folded += inner.len();
+        }
+    }
+    assert!(shown > 40 && folded > 10, "{shown} and {folded} panels");
+}
+
 #[test]
 fn every_panel_shows_something_of_a_running_service() {
     if has_prometheus() {

@@ -34,7 +34,8 @@ def rewrite(name, **values):
 
 def prefill(context, folder, *more):
     document = folder / "document.txt"
-    document.write_text("code of purse is 4 7 1 .")
+    # The long word is one over which a pattern of a tokenizer may backtrack.
+    document.write_text(f"code of purse is 4 7 1 . {'a' * 64}!")
     return Command(context, ["prefill", "--model", folder, "--documents", document, "--query", "code of purse is", "--max-tokens", 2, *more], seconds=SECONDS)
 
 

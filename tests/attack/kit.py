@@ -79,6 +79,11 @@ class Victim(Service):
         host, port = self.url.removeprefix("http://").split(":")
         self.address = (host, int(port))
 
+    def __exit__(self, *_):
+        # What it still computes is of no interest.
+        self.child.kill()
+        self.child.wait()
+
     def status(self, name):
         """A line of /proc/PID/status in bytes; 0 where the process is gone."""
         try:

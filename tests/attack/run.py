@@ -18,11 +18,12 @@ import time
 import bodies
 import folders
 import sharing
+import stopping
 from kit import Context, Row
 
 ATTACKS = {
     "memory": bodies.memory, "together": bodies.together, "announced": bodies.announced, "keyless": bodies.keyless, "slow": bodies.slow, "tokenizing": sharing.tokenizing,
-    "reserving": sharing.reserving, "turns": sharing.turns, "templates": folders.templates, "special-files": folders.special_files, "tokenizers": folders.tokenizers,
+    "reserving": sharing.reserving, "turns": sharing.turns, "gone": stopping.gone, "drained": stopping.drained, "timeout": stopping.timeout, "templates": folders.templates, "special-files": folders.special_files, "tokenizers": folders.tokenizers,
     "numbers": folders.numbers, "adapters": folders.adapters, "keys": bodies.keys, "cached": sharing.cached, "whitespace": bodies.whitespace, "store": folders.store,
     "remote": folders.remote, "http": bodies.http, "key-files": folders.key_files,
 }

@@ -1,5 +1,6 @@
 """What clients do to each other: queues, reservations, turns, and what the cache tells."""
 
+import random
 import threading
 import time
 
@@ -86,13 +87,19 @@ def reserving(context):
         yield Row("E6 24 requests with max_tokens 131000, then a short one", f"{status} after {seconds:.1f} s", "answered within 10 s", status == 200 and seconds <= 10)
 
 
+def text(number, tokens):
+    """So many tokens of the 25 M shape's tokenizer, others for each number."""
+    draw = random.Random(number)
+    return " ".join("".join(draw.choice("bcdfghjklm") + draw.choice("aeiou") for _ in range(2)) for _ in range(tokens))
+
+
 def turns(context):
     """E7: one key's requests do not keep another's waiting, and Retry-After tells what is predicted."""
     folder = dummy_folder(context.scratch() / "demo")
     count, tokens, patience = (10, 512, 40) if context.short else (50, 1024, 180)
     options = ["--load-format", "dummy", "--api-key-file", two_keys(context), "--max-waiting", count]
     with Victim(context, folder, options) as victim:
-        long = [chat(" ".join(f"{chr(97 + (number + at) % 26)}{chr(97 + at % 23)}{chr(97 + at % 7)}" for at in range(tokens // 2)), max_tokens=2) for number in range(3 * count + 2)]
+        long = [chat(text(number, tokens), max_tokens=2) for number in range(3 * count + 2)]
         alone = max(timed(victim, long[-1 - number], patience, bearer("key-of-a"))[1] for number in range(2))
         threads, _ = parallel(count, lambda number: victim.post("/v1/chat/completions", long[number], timeout=patience, headers=bearer("key-of-a")))
         time.sleep(0.5)

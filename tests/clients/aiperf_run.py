@@ -18,9 +18,9 @@ def run(job, result):
     # It takes a folder for a tokenizer only where it believes that it may ask the hub; then it does not.
     code, words = kit.tool(command, job.scratch, without=("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     if not report.exists():
-        log = job.scratch / "logs/aiperf.log"
-        errors = [line for line in log.read_text(errors="replace").splitlines() if "ERROR" in line or "400" in line] if log.exists() else []
-        result.requests, result.failures, result.note = job.requests, job.requests, f"exit {code}: {(errors or [words])[0]}"[:300]
+        single = job.scratch / "profile_export.jsonl"
+        errors = [json.loads(line).get("error") for line in single.read_text().splitlines()] if single.exists() else []
+        result.requests, result.failures, result.note = job.requests, job.requests, f"exit {code}: {json.dumps(errors[0]) if errors else words}"[:300]
         return
     found = json.loads(report.read_text())
     answered = int((found.get("request_count") or {}).get("avg") or 0)

@@ -32,9 +32,7 @@ def run(job, result):
     times = (found["successes"].get("latency") or {}).get("time_to_first_token") or {}
     result.mean_ms, result.median_ms = (1e3 * times[name] if times.get(name) is not None else None for name in ("mean", "median"))
     if result.failures:
-        # The summary counts failures; the log says why.
-        lines = (job.scratch / "output.txt").read_text(errors="replace").splitlines()
-        result.note = next((" ".join(line.split()) for line in lines if "Bad Request" in line or "unsupported" in line or "not supported" in line), words)[:300]
+        result.note = json.dumps(found["failures"].get("by_label", words))[:300]
 
 
 kit.main(run, run, "inference-perf")

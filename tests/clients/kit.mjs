@@ -34,7 +34,7 @@ async function attempt(result, name, action) {
   }
 }
 
-/** A prompt of about so many tokens, of its own for each number: as kit.py's, one or two tokens a word. */
+/** A prompt of so many tokens, of its own for each number: as kit.py's, a token a word. */
 function prompt(number, tokens) {
   let state = (2654435761 * (number + 1)) % 4294967296;
   const draw = (letters) => {
@@ -42,7 +42,7 @@ function prompt(number, tokens) {
     return letters[Math.floor(state / 65536) % letters.length];
   };
   const word = () => draw("bcdfghjklm") + draw("aeiou") + draw("bcdfghjklm") + draw("aeiou");
-  return Array.from({ length: tokens / 2 }, word).join(" ");
+  return Array.from({ length: tokens }, word).join(" ");
 }
 
 /** Milliseconds to the first text of `ask(job, prompt)`, for each prompt. */

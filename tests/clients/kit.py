@@ -88,11 +88,10 @@ def tool(command, scratch, timeout=900, without=()):
 
 
 def prompts(job):
-    """Texts of about `job.tokens` tokens, all different: two letters a token in the tokenizer of the measured model."""
+    """Texts of `job.tokens` tokens, all different: each word is a token of the measured model's tokenizer (service.py)."""
     for number in range(job.requests):
         draw = random.Random(number)
-        # A word of four letters with its space is one or two tokens; the first pair of letters is merged with the space.
-        words = ["".join(draw.choice("bcdfghjklm") + draw.choice("aeiou") for _ in range(2)) for _ in range(job.tokens // 2)]
+        words = ["".join(draw.choice("bcdfghjklm") + draw.choice("aeiou") for _ in range(2)) for _ in range(job.tokens)]
         yield " ".join(words)
 
 

@@ -1,11 +1,14 @@
 """LangChain: a chat model, its stream, and retrieved documents through the integration of this project."""
 
+import asyncio
+
 import kit
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_openai import ChatOpenAI, OpenAI
+from tributary_langchain import chain_with_documents
 
 QUERY, DOCUMENTS = kit.example()
 
@@ -49,8 +52,6 @@ def answers(job, result):
         assert completion.invoke(QUERY).strip().startswith("lyon")
 
     def retrieved():
-        from tributary_langchain import chain_with_documents
-
         prompt = ChatPromptTemplate.from_messages([("user", "{question}")])
         for backwards in (False, True):
             chain = chain_with_documents(Words(texts=DOCUMENTS, backwards=backwards), prompt, model(job))
@@ -58,7 +59,16 @@ def answers(job, result):
         cached = answer.usage_metadata["input_token_details"]["cache_read"]
         assert cached >= 400, f"{cached} tokens cached after the order changed"
 
-    for check in (invoke, stream, turns, batch, texts, retrieved):
+    def retrieved_stream():
+        # What the model's own `extra_body` says stands beside the documents.
+        prompt = ChatPromptTemplate.from_messages([("user", "{question}")])
+        trace = model(job, extra_body={"tributary": {"method": "trace"}})
+        chain = chain_with_documents(Words(texts=DOCUMENTS), prompt, trace, question="question")
+        parts = [part.content for part in chain.stream({"question": QUERY})]
+        assert len([part for part in parts if part]) > 1 and "".join(parts).strip().startswith("lyon"), parts
+        assert asyncio.run(chain.ainvoke({"question": QUERY})).content == "".join(parts)
+
+    for check in (invoke, stream, turns, batch, texts, retrieved, retrieved_stream):
         result.attempt(check.__name__, check)
 
 

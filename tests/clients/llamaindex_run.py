@@ -1,10 +1,13 @@
 """LlamaIndex: OpenAILike as a chat model and a text model, and retrieved nodes through the integration of this project."""
 
+import asyncio
+
 import kit
 from llama_index.core.llms import ChatMessage
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.llms.openai_like import OpenAILike
+from tributary_llamaindex import query_engine_with_documents
 
 QUERY, DOCUMENTS = kit.example()
 
@@ -48,15 +51,23 @@ def answers(job, result):
         assert found.text.strip().startswith("lyon"), found
 
     def retrieved():
-        from tributary_llamaindex import query_engine_with_documents
-
         for backwards in (False, True):
             answer = query_engine_with_documents(Words(DOCUMENTS, backwards), model(job)).query(QUERY)
         cached = answer.metadata["cached_tokens"]
         assert str(answer).strip() and len(answer.source_nodes) == len(DOCUMENTS), answer
         assert cached >= 400, f"{cached} tokens cached after the order changed"
 
-    for check in (chat, stream_chat, turns, complete, retrieved):
+    def retrieved_with_options():
+        # What the model's own `extra_body` says stands beside the documents.
+        llm = model(job)
+        llm.additional_kwargs = {"extra_body": {"tributary": {"method": "trace"}}}
+        answer = query_engine_with_documents(Words(DOCUMENTS), llm).query(QUERY)
+        assert str(answer).strip().startswith("lyon"), answer
+        streamed = query_engine_with_documents(Words(DOCUMENTS), llm, streaming=True).query(QUERY)
+        assert "".join(streamed.response_gen) == str(answer)
+        assert str(asyncio.run(query_engine_with_documents(Words(DOCUMENTS), llm).aquery(QUERY))) == str(answer)
+
+    for check in (chat, stream_chat, turns, complete, retrieved, retrieved_with_options):
         result.attempt(check.__name__, check)
 
 

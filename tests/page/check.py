@@ -183,7 +183,7 @@ class Check:
         assert len(groups) == 3 and groups[0].startswith("Exact"), groups
         self.browser.choose("#method", "full")
         line = self.browser.text("#about-method")
-        assert line.startswith("full: ") and len(line) > 12, line
+        assert line.startswith("full computes: ") and len(line) > 20, line
         assert "documents" in self.browser.text("#about")
 
     def case_reload(self):

@@ -109,6 +109,13 @@ fn methods_answer_the_suite_side_by_side() {
     assert_eq!(point(&report, "full", "all")["agreement"], Value::Null);
     let first = &none["agreement"]["first_token"];
     assert!(first["low"].as_f64() < first["share"].as_f64() && first["share"].as_f64() < first["high"].as_f64());
+    assert!(
+        point(&report, "infoflow", "all")["family"] == "query" && point(&report, "full", "all")["family"] == "exact"
+    );
+    assert!(
+        table.contains("p (Holm)")
+            && none["against_full"]["holm_p"].as_f64() >= none["against_full"]["mcnemar_p"].as_f64()
+    );
     assert!(table.contains("token 1 as full [%]") && table.contains("KL [nats]"), "{table}");
     // The contexts of the worst requests, with as many marks at least as rows would make if all stood side by side.
     let page = std::fs::read_to_string(out.join("quality.html")).expect("a page");
