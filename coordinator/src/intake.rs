@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::chunking::{Chunking, Cut, Join};
 use crate::conversation::{ChatOptions, Ending, Message};
+use crate::free_text::{separators, text_chunks};
 use crate::request::{Document, Request};
 use crate::template::{Placed, PromptPart, Talk, Template, Written};
 use crate::tokenize::{Piece, Tokenizer};
@@ -26,9 +27,6 @@ pub enum Prefix {
     /// Nothing: every chunk's first token becomes an attention sink.
     None,
 }
-
-/// Tokens of a text without documents that are computed behind its one chunk, the template's tail among them.
-const TEXT_QUERY_TOKENS: usize = 32;
 
 /// Tokens of a chunk where a request without documents is cut and nobody says otherwise.
 pub const TEXT_CHUNK_TOKENS: usize = 2048;
@@ -284,38 +282,6 @@ pub fn prepare_ids(
     let prefix = if intake.bos == ids.first().copied() { ids.drain(..1).collect() } else { Vec::new() };
     let (chunks, query) = text_chunks(ids, chunk_tokens, &[])?;
     Ok(Prepared { prefix, chunks, query, ..Prepared::default() })
-}
-
-/// The bytes behind each separator of a text that begins at `from`, where such cut it.
-fn separators(text: &str, chunking: &Chunking, from: usize) -> Vec<usize> {
-    match chunking {
-        Chunking::Separator(separator) if !separator.is_empty() => {
-            text.match_indices(separator.as_str()).map(|(at, found)| from + at + found.len()).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// Tokens as chunks of `chunk_tokens` at most, and the last ones as what follows them. A chunk begins at each of `cuts`, and what stands
-/// behind the last of them follows all chunks.
-fn text_chunks(mut ids: Vec<u32>, chunk_tokens: usize, cuts: &[usize]) -> Result<(Vec<Piece>, Vec<u32>)> {
-    if ids.len() < 2 {
-        // Nothing stands before a single token that could be reused.
-        return if ids.is_empty() { Err(Error::EmptyQuery) } else { Ok((Vec::new(), ids)) };
-    }
-    let mut cuts: Vec<usize> = cuts.iter().copied().filter(|&cut| cut > 0 && cut < ids.len()).collect();
-    cuts.dedup();
-    let last = ids.len().saturating_sub(TEXT_QUERY_TOKENS).max(1);
-    let behind = cuts.last().copied().filter(|&cut| ids.len() - cut <= chunk_tokens);
-    let query = ids.split_off(behind.unwrap_or(last));
-    cuts.retain(|&cut| cut < ids.len());
-    let (mut chunks, mut from) = (Vec::new(), 0);
-    for to in cuts.into_iter().chain([ids.len()]) {
-        let chunk = |ids: &[u32]| Piece { ids: ids.to_vec(), ..Piece::default() };
-        chunks.extend(ids[from..to].chunks(chunk_tokens.max(1)).map(chunk));
-        from = to;
-    }
-    Ok((chunks, query))
 }
 
 /// A conversation without a template: a single message as it is, else a line each. The system text is the prefix's, and first.

@@ -13,6 +13,7 @@ mod directory;
 pub mod dispatch;
 mod error;
 pub mod forecast;
+mod free_text;
 mod intake;
 mod jinja;
 #[cfg(test)]

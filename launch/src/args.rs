@@ -1,9 +1,7 @@
 //! The command line's options, in groups that commands share.
 
 use std::path::PathBuf;
-use tributary_system::size::{GIB, Size};
 
-use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
@@ -20,6 +18,8 @@ use tributary_study::method_spec::layers;
 
 use crate::help;
 use crate::template_kwargs::TemplateKwargs;
+use crate::values::chunk_cache;
+pub use crate::values::{seconds, size};
 
 /// Which model, and how it computes.
 #[derive(Debug, Clone, Args)]
@@ -383,33 +383,5 @@ fn sampling(run: &RunArgs) -> Sampling {
         top_p: run.top_p.unwrap_or(usual.top_p),
         seed: run.seed,
         ..usual
-    }
-}
-
-/// The most seconds of a deadline: 30 days. More would be none, and clocks overflow somewhere beyond.
-const MAX_SECONDS: u64 = 30 * 24 * 60 * 60;
-
-/// The seconds of a deadline.
-pub fn seconds() -> RangedU64ValueParser {
-    clap::value_parser!(u64).range(1..=MAX_SECONDS)
-}
-
-/// The largest memory that can be asked for: 1 EiB, so that a sum over a few ranks is still a number of bytes.
-const MAX_BYTES: u64 = 1 << 60;
-
-/// A size of memory in bytes.
-pub fn size(text: &str) -> Result<u64, String> {
-    match text.parse().map(Size::bytes).map_err(|error| error.to_string())? {
-        0 => Err(format!("`{text}` is no memory at all")),
-        bytes if bytes <= MAX_BYTES => Ok(bytes),
-        _ => Err(format!("`{text}` is more than any machine has: at most {} GiB", MAX_BYTES / GIB)),
-    }
-}
-
-/// A size, or `off`.
-fn chunk_cache(text: &str) -> Result<u64, String> {
-    match text {
-        "off" => Ok(0),
-        text => size(text),
     }
 }

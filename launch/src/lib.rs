@@ -26,3 +26,4 @@ mod store_command;
 mod store_warm;
 mod template_kwargs;
 mod train;
+mod values;

@@ -1,6 +1,7 @@
 //! What a request becomes: prefix, chunks and query, with and without a template, documents and earlier turns.
 
 use super::*;
+use crate::free_text::TEXT_QUERY_TOKENS;
 use crate::tokenize::tests::demo;
 
 fn prepared(template: Option<&str>, prefix: &str, bos: Option<u32>) -> Prepared {
