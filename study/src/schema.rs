@@ -218,7 +218,7 @@ pub struct Sample {
     /// How long the run took with all that it started, such as ranks; absent in studies of before it was kept.
     #[serde(default)]
     pub wall_ms: Option<f64>,
-    /// Time of processors that the study's processes on rank 0's host took meanwhile, in the kernel's ticks of 10 ms.
+    /// Time of processors that the study's processes on rank 0's host took meanwhile, in the kernel's ticks of 10 ms; absent where none went by.
     #[serde(default)]
     pub cpu_ms: Option<f64>,
     /// Share of that host's processors that other processes and virtual machines took meanwhile; absent in runs too short for the kernel's ticks.
