@@ -70,10 +70,7 @@ fn a_study_is_measured_and_written() {
         assert!(summary["min_ttft_ms"].as_f64() <= summary["median_ttft_ms"].as_f64(), "{summary}");
         for sample in samples(point) {
             runs.push(sample["run"].as_u64().expect("a number"));
-            assert!(
-                sample["wall_ms"].as_f64() >= sample["ttft_ms"].as_f64() && sample["cpu_ms"].is_number(),
-                "{sample}"
-            );
+            assert!(sample["wall_ms"].as_f64() >= sample["ttft_ms"].as_f64(), "{sample}");
             let ranks = sample["ranks"].as_array().expect("ranks");
             assert_eq!(ranks.len() as u64, point["world"].as_u64().expect("a number"));
             for rank in ranks {
