@@ -86,7 +86,7 @@ fn candidates((x, y): (f64, f64), width: f64) -> impl Iterator<Item = Place> {
         (0..DIRECTIONS).map(move |step| {
             // 0, 1, -1, 2, -2 .. of half a turn, from the right and from the left in turn.
             let (side, turn) = (step % 2, step / 2);
-            let turn = if turn % 2 == 0 { (turn / 2) as f64 } else { -((turn / 2 + 1) as f64) };
+            let turn = if turn.is_multiple_of(2) { (turn / 2) as f64 } else { -((turn / 2 + 1) as f64) };
             let angle = turn * std::f64::consts::TAU / DIRECTIONS as f64 + side as f64 * std::f64::consts::PI;
             let away = NEAR + RING * ring as f64;
             let (end_x, end_y) = (x + away * angle.cos(), y + away * angle.sin());
