@@ -37,7 +37,8 @@ impl SamplingDefaults {
         let read: Self = serde_json::from_str(text.trim_start_matches('\u{feff}'))
             .map_err(|error| Error::usage(format!("{}: {error}", path.display())))?;
         let share = |number: f32| (0.0..=1.0).contains(&number);
-        let checks: [(&str, Option<f32>, fn(f32) -> bool); 4] = [
+        type Check = (&'static str, Option<f32>, fn(f32) -> bool);
+        let checks: [Check; 4] = [
             ("temperature", read.temperature, |number| number.is_finite() && number >= 0.0),
             ("top_p", read.top_p, share),
             ("min_p", read.min_p, share),

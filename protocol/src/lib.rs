@@ -44,7 +44,7 @@ pub use plan::{Around, Chunk, LookAhead, Plan, Returns, Sampling, Source};
 pub use point::{LOOK_TILE_ROWS, PointShape, Word};
 pub use report::{
     ChunkCacheReport, DeviceMemory, DrawnToken, Event, Evicted, FromStore, KeptRows, Logprobs, Outcome, RankReport,
-    Refusal, ScoredToken, Sharpest, Span, StepReport,
+    Refusal, ScoredQuery, ScoredToken, Sharpest, Span, StepReport,
 };
 pub use rows::{leading, leading_counts};
 pub use tier::{StoreError, StoreOperation, StoreReport, Tier};

@@ -91,6 +91,10 @@ pub struct Logprobs {
     pub top: Vec<(u32, f32)>,
 }
 
+/// The tokens of a query from its second one on.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct ScoredQuery(pub Vec<ScoredToken>);
+
 /// How likely a token of the prompt is behind those before it: natural logarithms of probabilities, by the softmax of the logits as they
 /// are.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -165,7 +169,7 @@ pub struct Outcome {
     /// One score a context row, chunks in the request's own order, if asked for and if the method has them.
     pub scores: Option<Vec<f32>>,
     /// The query's tokens from its second one on, if they were asked for: how likely each is behind all that stands before it.
-    pub prompt: Option<Vec<ScoredToken>>,
+    pub prompt: Option<Box<ScoredQuery>>,
     /// The rows that are kept for decoding, if scores are asked for and rows were evicted.
     pub kept: Option<Box<KeptRows>>,
     /// Where chunks were compressed: the context rows that each KV head holds as they were prefilled, with the scores.

@@ -7,9 +7,9 @@ use tributary_protocol::{
     Ape, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Collective, DeviceMemory, DraftModel, DrawnToken, Drift,
     DriftOf, Error, Event, Evict, Evicted, Eviction, Exchange, FromStore, HEADER_BYTES, Importance, InfoFlow, KeptRows,
     KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order, OrderFor, Outcome, PROTOCOL_VERSION,
-    Passing, Phase, Plan, RankReport, Refusal, Returns, SamKv, SamKvVariant, Sampling, Score, ScoredToken, Sharpest,
-    Span, StepReport, StoreError, StoreOperation, StoreReport, Tier, Trace, TraceHeads, checksum, decode, decode_frame,
-    encode, encode_frame,
+    Passing, Phase, Plan, RankReport, Refusal, Returns, SamKv, SamKvVariant, Sampling, Score, ScoredQuery, ScoredToken,
+    Sharpest, Span, StepReport, StoreError, StoreOperation, StoreReport, Tier, Trace, TraceHeads, checksum, decode,
+    decode_frame, encode, encode_frame,
 };
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -246,7 +246,12 @@ fn events_and_orders_come_back() {
         candidates: 9,
         logits: Some(vec![f32::MIN, 0.5]),
         scores: None,
-        prompt: Some(vec![ScoredToken { token: 7, logprob: -0.25, rank: 2, top: vec![(3, -0.125)] }]),
+        prompt: Some(Box::new(ScoredQuery(vec![ScoredToken {
+            token: 7,
+            logprob: -0.25,
+            rank: 2,
+            top: vec![(3, -0.125)],
+        }]))),
         kept: Some(Box::new(KeptRows(vec![vec![vec![1, 2], vec![0, 3]]]))),
         kept_of_chunks: Some(Box::new(KeptRows(vec![vec![vec![3]]]))),
     };

@@ -143,7 +143,8 @@ impl Answering {
     /// # Errors
     /// The tokenizer fails.
     pub fn echo(&self, delivery: &Delivery, ended: Option<&Ended>) -> Result<Piece, ApiError> {
-        let scored = ended.and_then(|ended| ended.answered.answer.outcome.prompt.as_deref());
+        let scored =
+            ended.and_then(|ended| ended.answered.answer.outcome.prompt.as_ref()).map(|query| query.0.as_slice());
         let asked = scored.filter(|_| delivery.has_logprobs);
         Ok(echo::piece(&self.running.shared.client, &self.running.prompt, self.echoed.as_deref(), asked)?)
     }
@@ -157,7 +158,7 @@ impl Answering {
         let client = &self.running.shared.client;
         let mut ending = Ending::new(reason, *tokens, answered, delivery.explains.then_some(client))?;
         if let Some(scored) = answered.answer.outcome.prompt.as_ref().filter(|_| delivery.tells_prompt) {
-            ending.prompt = Some(echo::logprobs(client, &self.running.prompt, scored)?);
+            ending.prompt = Some(echo::logprobs(client, &self.running.prompt, &scored.0)?);
         }
         Ok(ending)
     }

@@ -167,8 +167,7 @@ fn not_local(headers: &HeaderMap, hosts: &[String]) -> Option<ApiError> {
     let host = headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
     let is_known =
         |host: &str| is_local(host) || hosts.iter().any(|known| known.eq_ignore_ascii_case(without_port(host)));
-    let Some(host) = host.filter(|host| !is_known(host)) else { return None };
-    let host = crate::body::short(host);
+    let host = crate::body::short(host.filter(|host| !is_known(host))?);
     let message =
         format!("the Host header names another machine, `{host}`; --allowed-hosts lists the names that are answered");
     Some(ApiError::invalid(message).with_status(StatusCode::FORBIDDEN))

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{Ape, Exchange, Method, Outcome, Plan, ScoredToken};
+use tributary_protocol::{Ape, Exchange, Method, Outcome, Plan, ScoredQuery, ScoredToken};
 use tributary_tests::{dummy_model, infoflow, plan, run, run_all, tiny_config, with_ratio};
 use tributary_worker::Model;
 
@@ -24,7 +24,7 @@ fn shaped(world: usize, method: Method, exchange: Exchange) -> Plan {
 }
 
 fn prompt(outcome: &Outcome) -> &[ScoredToken] {
-    outcome.prompt.as_deref().expect("they were asked for")
+    &outcome.prompt.as_ref().expect("they were asked for").0
 }
 
 fn assert_near(found: &Outcome, expected: &[ScoredToken], what: &str) {
@@ -107,9 +107,9 @@ fn a_prompt_without_context_is_scored_from_its_second_token_on() {
         let found = run(&model, world, &bare).0;
         assert_eq!((prompt(&found).len(), &found.tokens), (all.len() - 1, &expected.tokens));
         let last = prompt(&found).len() - prompt(&expected).len();
-        let found = Outcome { prompt: Some(prompt(&found)[last..].to_vec()), ..found };
+        let found = Outcome { prompt: Some(Box::new(ScoredQuery(prompt(&found)[last..].to_vec()))), ..found };
         assert_near(&found, prompt(&expected), &format!("world {world}"));
     }
     let one = Plan { prefix: Vec::new(), chunks: Vec::new(), query: all[..1].to_vec(), ..with_context };
-    assert_eq!(run(&model, 1, &one).0.prompt, Some(Vec::new()), "nothing is known of a first token");
+    assert!(prompt(&run(&model, 1, &one).0).is_empty(), "nothing is known of a first token");
 }

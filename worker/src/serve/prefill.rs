@@ -3,7 +3,8 @@
 use tributary_comm::Traffic;
 use tributary_kernels::cuda::{self, Pool};
 use tributary_protocol::{
-    DeviceMemory, DrawnToken, Event, Exchange, Layout, Outcome, Phase, Plan, RankReport, Refusal, ScoredToken,
+    DeviceMemory, DrawnToken, Event, Exchange, Layout, Outcome, Phase, Plan, RankReport, Refusal, ScoredQuery,
+    ScoredToken,
 };
 use tributary_system::memory;
 
@@ -99,7 +100,7 @@ impl Rank<'_> {
         let outcome = is_owner.then(|| outcome(plan, prefilled.selection.clone(), (token, margin), logits));
         let asked = remains.as_ref().filter(|_| plan.returns.scores);
         let outcome = outcome.map(|outcome| Outcome {
-            prompt,
+            prompt: prompt.map(|tokens| Box::new(ScoredQuery(tokens))),
             kept: asked.map(|remains| Box::new(remains.kept.clone())),
             ..outcome
         });
