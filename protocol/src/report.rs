@@ -17,7 +17,7 @@ pub enum Event {
         /// Number of the request.
         request: u64,
         /// The outcome, with the first of the tokens.
-        outcome: Outcome,
+        outcome: Box<Outcome>,
         /// One report a rank, in rank order.
         reports: Vec<RankReport>,
     },

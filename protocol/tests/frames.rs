@@ -268,7 +268,11 @@ fn events_and_orders_come_back() {
             request: 1,
             drawn: DrawnToken { token: 2, margin: 0.25, logprobs: Some(Box::new(logprobs)) },
         },
-        Event::Prefilled { request: 1, outcome, reports: vec![RankReport::default(), report.clone()] },
+        Event::Prefilled {
+            request: 1,
+            outcome: Box::new(outcome),
+            reports: vec![RankReport::default(), report.clone()],
+        },
         Event::Kept { request: 1, reports: vec![report] },
         Event::Stepped {
             tokens: vec![(1, Ok(DrawnToken { token: 2, margin: 0.0, logprobs: None })), (2, Err(refusal()))],
@@ -341,7 +345,7 @@ fn samples() -> (Order, Event) {
         used_bytes: 9,
     });
     let outcome = Outcome { tokens: vec![1, 2], logits: Some(vec![0.5]), ..Outcome::default() };
-    (Order::Prefill(Arc::new(plan)), Event::Prefilled { request: 1, outcome, reports: vec![report] })
+    (Order::Prefill(Arc::new(plan)), Event::Prefilled { request: 1, outcome: Box::new(outcome), reports: vec![report] })
 }
 
 /// What changes here needs another version: ranks of two builds would read each other wrongly.

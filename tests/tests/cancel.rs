@@ -160,7 +160,7 @@ impl Ranks<'_> {
         let end = loop {
             match self.event() {
                 Event::FirstToken { .. } => {}
-                Event::Prefilled { outcome, reports, .. } => break End::Filled(Box::new(outcome), reports),
+                Event::Prefilled { outcome, reports, .. } => break End::Filled(outcome, reports),
                 Event::Cancelled { request: number, reports } if number == request => break End::Cancelled(reports),
                 other => panic!("{other:?}"),
             }

@@ -116,7 +116,7 @@ impl ScriptedRanks {
                     reports.iter_mut().for_each(|report| report.decode_traffic = sent(5));
                     reports[plan.owner].drew_first_token = true;
                     let outcome = Outcome { tokens: vec![first], margins: vec![0.5], ..Outcome::default() };
-                    Event::Prefilled { request: plan.request, outcome, reports }
+                    Event::Prefilled { request: plan.request, outcome: Box::new(outcome), reports }
                 }
                 Order::Chunks(plan) => {
                     assert!(plan.query.is_empty() && plan.keep_chunks && plan.budget == 0, "{plan:?}");

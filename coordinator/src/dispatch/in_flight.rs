@@ -62,7 +62,7 @@ impl InFlight {
     ///
     /// # Errors
     /// [`Error::Protocol`] if it does not fit what came before.
-    pub fn prefilled(&mut self, outcome: Outcome, reports: Vec<RankReport>) -> Result<()> {
+    pub fn prefilled(&mut self, outcome: Box<Outcome>, reports: Vec<RankReport>) -> Result<()> {
         let Some(first) = self.first else {
             return Err(Error::Protocol("the end of a prefill came where the first token was due".into()));
         };
@@ -74,7 +74,7 @@ impl InFlight {
         if drew != 1 {
             return Err(Error::Protocol(format!("{drew} ranks say that they drew the first token")));
         }
-        (self.outcome, self.decoding, self.reports) = (outcome, vec![(0.0, 0.0); reports.len()], reports);
+        (self.outcome, self.decoding, self.reports) = (*outcome, vec![(0.0, 0.0); reports.len()], reports);
         Ok(())
     }
 

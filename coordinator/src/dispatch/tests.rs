@@ -88,7 +88,7 @@ fn prefilled(tokens: &[u32], drew: usize) -> Event {
     let outcome = Outcome { tokens: tokens.to_vec(), margins: vec![0.5; tokens.len()], ..Outcome::default() };
     let reports =
         (0..2).map(|rank| RankReport { rank, drew_first_token: rank < drew, ..RankReport::default() }).collect();
-    Event::Prefilled { request: 5, outcome, reports }
+    Event::Prefilled { request: 5, outcome: Box::new(outcome), reports }
 }
 
 fn step(token: std::result::Result<u32, Refusal>) -> Event {

@@ -160,7 +160,7 @@ impl Rank<'_> {
         let mut outcomes = outcomes.into_iter().flatten();
         let outcome = outcomes.next().ok_or(Error::Bug("no rank drew the first token"))?;
         assert_eq!(outcomes.count(), 0, "outcomes besides the owner's");
-        Ok(link.send(Event::Prefilled { request, outcome, reports })?)
+        Ok(link.send(Event::Prefilled { request, outcome: Box::new(outcome), reports })?)
     }
 }
 

@@ -50,7 +50,7 @@ fn prefill(link: &CoordinatorLink, plan: &Plan) -> Event {
 
 fn outcome(event: Event) -> (Outcome, Vec<RankReport>) {
     match event {
-        Event::Prefilled { outcome, reports, .. } => (outcome, reports),
+        Event::Prefilled { outcome, reports, .. } => (*outcome, reports),
         other => panic!("{other:?}"),
     }
 }
