@@ -59,6 +59,8 @@ struct Model {
     created: u64,
     /// `tributary`.
     owned_by: String,
+    /// Tokens of a prompt and its answer together at most.
+    max_model_len: usize,
 }
 
 /// The models that are served: there is one.
