@@ -42,7 +42,7 @@ impl Engine<'_> {
                 return Err(self.lost(group, error));
             }
         };
-        let text = self.folder.text(&prepared.query, &answer.outcome.tokens)?;
+        let text = self.folder.text(&answer.outcome.tokens)?;
         let backend = self.backend_of(group.world);
         let environment = Environment { threads: run_config.threads, backend, ..self.environment.clone() };
         let report = report(&planned, &answer, &environment, &self.folder.shape(), text, prepared.notes.clone());

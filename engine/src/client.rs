@@ -261,7 +261,7 @@ impl Client {
     pub fn answered(&self, done: Done) -> Result<Answered> {
         let Done { prepared, planned, answer } = done;
         let Shared { folder, environment, .. } = &*self.shared;
-        let text = folder.text(&prepared.query, &answer.outcome.tokens)?;
+        let text = folder.text(&answer.outcome.tokens)?;
         let report = report(&planned, &answer, environment, &folder.shape(), text, prepared.notes.clone());
         Ok(Answered { prepared, planned, answer, report })
     }

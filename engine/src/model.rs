@@ -157,14 +157,14 @@ impl ModelFolder {
         self.tokenizer.as_ref().ok_or_else(|| Error::usage("text needs a tokenizer"))
     }
 
-    /// The text of tokens generated behind a prompt: decoded, or their ids where there is no tokenizer.
+    /// The text of generated tokens: decoded, or their ids where there is no tokenizer.
     ///
     /// # Errors
     /// The tokenizer's.
-    pub fn text(&self, prompt: &[u32], tokens: &[u32]) -> Result<String> {
+    pub fn text(&self, tokens: &[u32]) -> Result<String> {
         let answer: Vec<u32> = tokens.iter().copied().filter(|token| !self.config.eos.contains(token)).collect();
         match &self.tokenizer {
-            Some(tokenizer) => Ok(tokenizer.decode_behind(prompt, &answer)?),
+            Some(tokenizer) => Ok(tokenizer.decode(&answer)?),
             None => Ok(answer.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
         }
     }

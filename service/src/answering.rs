@@ -67,7 +67,9 @@ pub async fn respond(
             echoed.map(|text| Ok::<_, ApiError>((echo::piece(client, &running.prompt, text.as_deref(), None)?, text)));
         let (piece, echoed) = repeated.transpose()?.unwrap_or_default();
         let end = &running.prompt.end;
-        let spoken = Spoken::new(client, end, &delivery, piece.text.chars().count());
+        // A text goes on where its prompt ends; a message begins by itself, without the space that words have between them.
+        let behind = if frame.is_chat() { &[][..] } else { end };
+        let spoken = Spoken::new(client, behind, &delivery, piece.text.chars().count());
         let usual = running.shared.reasoning == ReasoningParser::Think;
         let is_apart = delivery.reasoning.is_left_out || delivery.reasoning.is_apart.unwrap_or(usual);
         let thinking = (frame.is_chat() && is_apart).then(|| Thinking::behind(&client.text_of_prompt(end)));

@@ -70,9 +70,9 @@ pub struct Spoken {
 
 impl Spoken {
     /// An answer that is given like this, after a prompt's last tokens; it stands after so many characters of a prompt that it repeats.
-    pub fn new(client: &Client, prompt_end: &[u32], delivery: &Delivery, characters: usize) -> Self {
+    pub fn new(client: &Client, behind: &[u32], delivery: &Delivery, characters: usize) -> Self {
         let stops = Stops::new(delivery.stops.clone(), delivery.keeps_stop);
-        let (stream, held, ends) = (client.text_stream(prompt_end), Vec::new(), delivery.ends.clone());
+        let (stream, held, ends) = (client.text_stream(behind), Vec::new(), delivery.ends.clone());
         Self { ends, stream, stops, held, come: 0, characters, given: 0, tokens: 0, is_stopped: false }
     }
 

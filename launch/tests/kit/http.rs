@@ -26,6 +26,8 @@ pub struct Stream {
     pub status: u16,
     headers: Vec<(String, String)>,
     reader: BufReader<TcpStream>,
+    /// The data of the events that have been read.
+    seen: Vec<String>,
 }
 
 impl Response {
@@ -84,7 +86,7 @@ pub fn send_as(address: &str, host: &str, line: &str, body: Option<&str>) -> Opt
     let mut headers = Vec::new();
     loop {
         let line = line_of(&mut reader)?;
-        let Some((name, value)) = line.split_once(':') else { return Some(Stream { status, headers, reader }) };
+        let Some((name, value)) = line.split_once(':') else { return Some(Stream { status, headers, reader, seen: Vec::new() }) };
         headers.push((name.to_lowercase(), value.trim().to_owned()));
     }
 }
@@ -102,6 +104,7 @@ impl Stream {
             let line = line_of(&mut self.reader)?;
             // Lines between are lengths of chunks.
             if let Some(data) = line.strip_prefix("data: ") {
+                self.seen.push(data.to_owned());
                 return Some(data.to_owned());
             }
         }
@@ -115,9 +118,10 @@ impl Stream {
         String::from_utf8(bytes).ok()
     }
 
-    /// All events that are left.
+    /// All events, those that have been read already among them.
     pub fn events(mut self) -> Vec<String> {
-        std::iter::from_fn(|| self.event()).collect()
+        while self.event().is_some() {}
+        self.seen
     }
 
     pub fn whole(mut self) -> Response {
