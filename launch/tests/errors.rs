@@ -148,7 +148,7 @@ fn a_request_that_is_none() {
     refused(&["--model", &demo, "--request", &broken], 64, &["broken.json", "line 2"]);
     let none = file("none.json", "{\"documents\": [], \"query\": \"a cat\"}");
     refused(&["--model", &demo, "--request", &none], 64, &["document"]);
-    let empty = file("empty.json", "{\"documents\": [\"a cat\", \"  \"], \"query\": \"a cat\"}");
+    let empty = file("empty.json", "{\"documents\": [\"  \", \"  \"], \"query\": \"a cat\"}");
     refused(&["--model", &demo, "--request", &empty], 64, &["document 2"]);
     let text = file("text.txt", "a cat walks .");
     refused(&["--model", &demo, "--documents", &text], 64, &["query"]);

@@ -14,7 +14,6 @@ use crate::output::{Ending, Frame, Told, Usage};
 use crate::reasoning::{ReasoningParser, Thinking};
 use crate::running::Running;
 use crate::spoken::{Piece, Spoken};
-use crate::streaming::stream;
 
 /// The next event of an answer.
 pub enum Step {
@@ -48,39 +47,6 @@ pub struct Answering {
 
 /// The answers to one request, in the order of their numbers.
 pub struct Batch(Vec<Answering>);
-
-/// Answers a request; `echoed` are the texts of the answers' prompts, where they are repeated and are known.
-///
-/// # Errors
-/// What is known before the answer begins.
-pub async fn respond(
-    all: Vec<Running>,
-    echoed: Vec<Option<Option<String>>>,
-    frame: Frame,
-    delivery: Delivery,
-) -> Result<Response, ApiError> {
-    assert_eq!(all.len(), echoed.len(), "answers and their prompts");
-    let begin = |(running, echoed): (Running, Option<Option<String>>)| {
-        let (client, metrics) = (&running.shared.client, &running.shared.metrics);
-        metrics.named(running.request, frame.id());
-        let repeated =
-            echoed.map(|text| Ok::<_, ApiError>((echo::piece(client, &running.prompt, text.as_deref(), None)?, text)));
-        let (piece, echoed) = repeated.transpose()?.unwrap_or_default();
-        let end = &running.prompt.end;
-        // A text goes on where its prompt ends; a message begins by itself, without the space that words have between them.
-        let behind = if frame.is_chat() { &[][..] } else { end };
-        let spoken = Spoken::new(client, behind, &delivery, piece.text.chars().count());
-        let usual = running.shared.reasoning == ReasoningParser::Think;
-        let is_apart = delivery.reasoning.is_left_out || delivery.reasoning.is_apart.unwrap_or(usual);
-        let thinking = (frame.is_chat() && is_apart).then(|| Thinking::behind(&client.text_of_prompt(end)));
-        Ok(Answering { running, spoken, thinking, echoed, is_over: false })
-    };
-    let batch = Batch(all.into_iter().zip(echoed).map(begin).collect::<Result<_, ApiError>>()?);
-    if delivery.streams {
-        return stream(batch, frame, delivery).await;
-    }
-    batch.whole(&frame, &delivery).await
-}
 
 impl Answering {
     fn poll_next(&mut self, delivery: &Delivery, cx: &mut Context<'_>) -> Poll<Result<Step, ApiError>> {
@@ -172,6 +138,35 @@ impl Answering {
 }
 
 impl Batch {
+    /// The answers to one request begin; `echoed` are the texts of their prompts, where they are repeated and are known.
+    ///
+    /// # Errors
+    /// A prompt that cannot be repeated.
+    pub fn begin(
+        all: Vec<Running>,
+        echoed: Vec<Option<Option<String>>>,
+        frame: &Frame,
+        delivery: &Delivery,
+    ) -> Result<Self, ApiError> {
+        assert_eq!(all.len(), echoed.len(), "answers and their prompts");
+        let begin = |(running, echoed): (Running, Option<Option<String>>)| {
+            let (client, metrics) = (&running.shared.client, &running.shared.metrics);
+            metrics.named(running.request, frame.id());
+            let repeated = echoed
+                .map(|text| Ok::<_, ApiError>((echo::piece(client, &running.prompt, text.as_deref(), None)?, text)));
+            let (piece, echoed) = repeated.transpose()?.unwrap_or_default();
+            let end = &running.prompt.end;
+            // A text goes on where its prompt ends; a message begins by itself, without the space that words have between them.
+            let behind = if frame.is_chat() { &[][..] } else { end };
+            let spoken = Spoken::new(client, behind, delivery, piece.text.chars().count());
+            let usual = running.shared.reasoning == ReasoningParser::Think;
+            let is_apart = delivery.reasoning.is_left_out || delivery.reasoning.is_apart.unwrap_or(usual);
+            let thinking = (frame.is_chat() && is_apart).then(|| Thinking::behind(&client.text_of_prompt(end)));
+            Ok(Answering { running, spoken, thinking, echoed, is_over: false })
+        };
+        Ok(Self(all.into_iter().zip(echoed).map(begin).collect::<Result<_, ApiError>>()?))
+    }
+
     /// Waits for the next event of any answer, and gives its number; nothing after the end of the last. It may be given up while it
     /// waits: nothing is lost.
     pub async fn next(&mut self, delivery: &Delivery) -> Option<(usize, Result<Step, ApiError>)> {
@@ -218,7 +213,7 @@ impl Batch {
     }
 
     /// The answers in one piece.
-    async fn whole(mut self, frame: &Frame, delivery: &Delivery) -> Result<Response, ApiError> {
+    pub async fn whole(mut self, frame: &Frame, delivery: &Delivery) -> Result<Response, ApiError> {
         let mut wholes: Vec<(Piece, Option<Box<Ended>>)> = (0..self.len()).map(|_| Default::default()).collect();
         while let Some((index, step)) = self.next(delivery).await {
             let (piece, ended) = match step? {

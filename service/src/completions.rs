@@ -3,12 +3,12 @@
 use axum::extract::State;
 use axum::response::Response;
 
-use crate::answering::respond;
 use crate::arrival::Arrival;
 use crate::delivery::Delivery;
 use crate::error::ApiError;
 use crate::input::Completed;
 use crate::output::Frame;
+use crate::respond::respond;
 use crate::running::{Running, Wanted};
 use crate::shared::Shared;
 

@@ -29,6 +29,7 @@ mod page;
 mod readers;
 mod ready;
 mod reasoning;
+mod respond;
 mod routes;
 mod running;
 mod server;

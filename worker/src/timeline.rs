@@ -80,11 +80,13 @@ impl Timeline {
         }
         let laps = comm.laps();
         let span = |closed: &Closed| {
+            let seconds = closed.until.seconds_since(&closed.since)?;
             Ok(Span {
                 phase: closed.phase,
                 start_s: closed.since.seconds_since(&self.begin)?,
-                seconds: closed.until.seconds_since(&closed.since)?,
-                waited_s: laps[closed.lap].waited_s(),
+                seconds,
+                // A host may wait at a control point while its device waits in a collective: the time of both is one.
+                waited_s: laps[closed.lap].waited_s().min(seconds),
             })
         };
         self.closed.iter().map(span).collect()

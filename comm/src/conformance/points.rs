@@ -16,7 +16,11 @@ pub(super) fn points(comm: &mut dyn Communicator, device: &Device) -> Check {
     if comm.rank() == 0 {
         points.listen(&cancels);
     }
-    let mine = said(Tensor::ones((1, 3), DType::F32, device).map_err(crate::Error::from))?;
+    let mine = said(
+        Tensor::ones((1, 3), DType::F32, &Device::Cpu)
+            .and_then(|ones| ones.to_device(device))
+            .map_err(crate::Error::from),
+    )?;
     // Requests have the number 0: that is what nothing else was sent behind.
     points.begin(0);
     for _ in 0..POINTS {

@@ -86,7 +86,9 @@ pub fn send_as(address: &str, host: &str, line: &str, body: Option<&str>) -> Opt
     let mut headers = Vec::new();
     loop {
         let line = line_of(&mut reader)?;
-        let Some((name, value)) = line.split_once(':') else { return Some(Stream { status, headers, reader, seen: Vec::new() }) };
+        let Some((name, value)) = line.split_once(':') else {
+            return Some(Stream { status, headers, reader, seen: Vec::new() });
+        };
         headers.push((name.to_lowercase(), value.trim().to_owned()));
     }
 }

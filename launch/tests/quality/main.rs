@@ -63,6 +63,21 @@ fn answers_made_elsewhere_are_scored() {
     refused(run(&["quality", "score", "/nowhere.jsonl"]), &["/nowhere.jsonl", "No such file"]);
 }
 
+/// The page, the tables and the text of that evaluation.
+fn reports_show_it(out: &Path, table: &str) {
+    // The contexts of the worst requests, with as many marks at least as rows would make if all stood side by side.
+    let page = std::fs::read_to_string(out.join("quality.html")).expect("a page");
+    assert!(page.contains("<details><summary>hop2") && page.matches("<mark>").count() > 8, "{page}");
+    assert!(page.contains("; chunks moved; “"), "{page}");
+    let csv = std::fs::read_to_string(out.join("points.csv")).expect("points");
+    assert!(csv.starts_with("method,ratio,task,length,depth,requests,") && csv.lines().count() == 1 + 6 * 4, "{csv}");
+    let csv = std::fs::read_to_string(out.join("answers.csv")).expect("answers");
+    assert!(csv.starts_with("task,length,depth,chunk_tokens,sample,id,method,ratio,score,first_token,"), "{csv}");
+    assert_eq!(csv.lines().count(), 1 + 108);
+    assert!(table.contains("# 108 answers to 18 requests; 0 of them were there before"), "{table}");
+    assert!(table.contains("hop2_back") && table.contains("less full's"), "{table}");
+}
+
 #[test]
 fn methods_answer_the_suite_side_by_side() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -117,17 +132,7 @@ fn methods_answer_the_suite_side_by_side() {
             && none["against_full"]["holm_p"].as_f64() >= none["against_full"]["mcnemar_p"].as_f64()
     );
     assert!(table.contains("token 1 as full [%]") && table.contains("KL [nats]"), "{table}");
-    // The contexts of the worst requests, with as many marks at least as rows would make if all stood side by side.
-    let page = std::fs::read_to_string(out.join("quality.html")).expect("a page");
-    assert!(page.contains("<details><summary>hop2") && page.matches("<mark>").count() > 8, "{page}");
-    assert!(page.contains("; chunks moved; “"), "{page}");
-    let csv = std::fs::read_to_string(out.join("points.csv")).expect("points");
-    assert!(csv.starts_with("method,ratio,task,length,depth,requests,") && csv.lines().count() == 1 + 6 * 4, "{csv}");
-    let csv = std::fs::read_to_string(out.join("answers.csv")).expect("answers");
-    assert!(csv.starts_with("task,length,depth,chunk_tokens,sample,id,method,ratio,score,first_token,"), "{csv}");
-    assert_eq!(csv.lines().count(), 1 + 108);
-    assert!(table.contains("# 108 answers to 18 requests; 0 of them were there before"), "{table}");
-    assert!(table.contains("hop2_back") && table.contains("less full's"), "{table}");
+    reports_show_it(&out, &table);
 }
 
 #[test]

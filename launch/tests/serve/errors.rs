@@ -36,7 +36,7 @@ fn errors_have_openais_shape() {
     let unknown = error(&with("model", json!("gpt-4")), 404);
     assert_eq!((&unknown["param"], &unknown["code"]), (&json!("model"), &json!("model_not_found")));
     let refused = [
-        ("n", json!(2)),
+        ("n", json!(65)),
         ("stop", json!([".", ""])),
         ("top_k", json!(-2)),
         ("top_logprobs", json!(21)),

@@ -88,7 +88,10 @@ fn requests_beyond_a_limit_are_told_both_numbers() {
     };
     assert_eq!(server.chat(&request(7, 4)).status, 200);
     let many = server.chat(&request(8, 4));
-    assert_eq!((many.status, message(&many).as_str()), (400, "8 documents; this service takes at most 7"));
+    assert_eq!(
+        (many.status, message(&many).as_str()),
+        (400, "`documents`: more than 7 documents; this service takes at most 7")
+    );
     let long = server.chat(&request(2, 100));
     assert_eq!(long.status, 400);
     assert!(message(&long).ends_with(" tokens of prompt; this service takes at most 60"), "{}", message(&long));

@@ -76,7 +76,12 @@ fn bounds(family: &Family, labels: &str) -> Vec<f64> {
     buckets.into_iter().map(|(bound, _)| bound).collect()
 }
 
-const SECONDS: [f64; 24] = [
+const SECONDS: [f64; 29] = [
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
     0.05,
     0.1,
     0.25,

@@ -232,7 +232,7 @@ fn made() -> Value {
         ("CompletionRequest", names(&others::OF_TEXTS)),
         ("ChunksRequest", Vec::new()),
     ] {
-        for name in own.into_iter().chain(names(&others::OF_BOTH)) {
+        for name in NAMES.into_iter().chain(names(&others::OF_BOTH)) {
             let mut schema = asking_nothing(name);
             schema["description"] = "Not supported: only what asks for nothing.".into();
             schemas[body]["properties"][name] = schema;
@@ -274,6 +274,47 @@ fn knows(read: Reader, name: &str) -> bool {
     !found.is_err_and(|error| error.message.contains("is not known here") && error.param.as_deref() == Some(name))
 }
 
+/// The names that a body may have.
+const NAMES: [&str; 37] = [
+    "model",
+    "documents",
+    "system",
+    "messages",
+    "prompt",
+    "tributary",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "stop",
+    "logprobs",
+    "top_logprobs",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "include_stop_str_in_output",
+    "stop_token_ids",
+    "ignore_eos",
+    "min_tokens",
+    "n",
+    "best_of",
+    "prompt_logprobs",
+    "echo",
+    "chat_template_kwargs",
+    "enable_thinking",
+    "reasoning_effort",
+    "continue_final_message",
+    "add_generation_prompt",
+    "separate_reasoning",
+    "include_reasoning",
+];
+
 #[test]
 fn bodies_are_read_as_they_are_described() {
     let readers: [(&str, Reader); 3] = [
@@ -296,46 +337,7 @@ fn bodies_are_read_as_they_are_described() {
         for name in described.keys() {
             assert!(knows(read, name), "{body}: `{name}` is described and not known");
         }
-        let own = [
-            "model",
-            "documents",
-            "system",
-            "messages",
-            "prompt",
-            "tributary",
-            "stream",
-            "stream_options",
-            "max_tokens",
-            "max_completion_tokens",
-            "temperature",
-            "top_p",
-            "top_k",
-            "seed",
-            "stop",
-            "logprobs",
-            "top_logprobs",
-            "min_p",
-            "repetition_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-            "logit_bias",
-            "include_stop_str_in_output",
-            "stop_token_ids",
-            "ignore_eos",
-            "min_tokens",
-            "n",
-            "best_of",
-            "prompt_logprobs",
-            "echo",
-            "chat_template_kwargs",
-            "enable_thinking",
-            "reasoning_effort",
-            "continue_final_message",
-            "add_generation_prompt",
-            "separate_reasoning",
-            "include_reasoning",
-        ];
-        for name in own.into_iter().filter(|name| !["messages", "prompt"].contains(name) && knows(read, name)) {
+        for name in NAMES.into_iter().filter(|name| !["messages", "prompt"].contains(name) && knows(read, name)) {
             assert!(described.contains_key(name), "{body}: `{name}` is known and not described");
         }
         assert!(!knows(read, "document"), "{body}: a misspelt name");

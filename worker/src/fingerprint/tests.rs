@@ -58,6 +58,7 @@ fn every_byte_of_config_and_weights_counts() {
 #[test]
 fn a_second_start_does_not_read_the_weights() {
     let place = Place::new();
+    std::fs::remove_file(place.folder.path().join("model.safetensors")).expect("removed");
     place.write("model.safetensors.index.json", r#"{"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}"#);
     place.write("one.safetensors", "1");
     place.write("two.safetensors", "22");
