@@ -232,7 +232,7 @@ fn made() -> Value {
         ("CompletionRequest", names(&others::OF_TEXTS)),
         ("ChunksRequest", Vec::new()),
     ] {
-        for name in NAMES.into_iter().chain(names(&others::OF_BOTH)) {
+        for name in own.into_iter().chain(names(&others::OF_BOTH)) {
             let mut schema = asking_nothing(name);
             schema["description"] = "Not supported: only what asks for nothing.".into();
             schemas[body]["properties"][name] = schema;
