@@ -149,7 +149,7 @@ fn a_request_that_is_none() {
     let none = file("none.json", "{\"documents\": [], \"query\": \"a cat\"}");
     refused(&["--model", &demo, "--request", &none], 64, &["document"]);
     let empty = file("empty.json", "{\"documents\": [\"  \", \"  \"], \"query\": \"a cat\"}");
-    refused(&["--model", &demo, "--request", &empty], 64, &["document 2"]);
+    refused(&["--model", &demo, "--request", &empty], 64, &["document 1 of 2 is empty"]);
     let text = file("text.txt", "a cat walks .");
     refused(&["--model", &demo, "--documents", &text], 64, &["query"]);
     refused(&["--model", &demo, "--documents", "/no/text", "--query", "a cat"], 64, &["/no/text"]);

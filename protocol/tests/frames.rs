@@ -354,6 +354,7 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
-    assert_eq!(header(&encode_frame(&order).unwrap()), "545249420d000000160200004ef4a39e");
-    assert_eq!(header(&encode_frame(&event).unwrap()), "545249420d0000004a02000070bba5e1");
+    let headers = (header(&encode_frame(&order).unwrap()), header(&encode_frame(&event).unwrap()));
+    let told = ("545249420e0000003e020000c530c2c1", "EVENT");
+    assert_eq!((headers.0.as_str(), headers.1.as_str()), told);
 }

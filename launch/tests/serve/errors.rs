@@ -46,7 +46,7 @@ fn errors_have_openais_shape() {
         ("document", json!(["a misspelt name"])),
         ("temperature", json!(-1)),
         ("top_p", json!(1.5)),
-        ("max_tokens", json!(0)),
+        ("max_tokens", json!(-1)),
     ];
     for (name, value) in refused {
         let found = error(&with(name, value), 400);

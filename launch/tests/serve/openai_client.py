@@ -108,7 +108,9 @@ def turns(expected):
     assert chat().choices[0].message.content == expected
 
 
-def texts(expected):
+def texts(chat):
+    # A text goes on behind its prompt; a message begins by itself.
+    expected = " " + chat
     prompt = MESSAGES[0]["content"]
     parameters = dict(model="demo", prompt=prompt, max_tokens=TOKENS, extra_body=DOCUMENTS)
     completion = CLIENT.completions.create(**parameters, logprobs=2)
@@ -122,7 +124,7 @@ def texts(expected):
     stream = CLIENT.completions.create(**{**parameters, "max_tokens": 3000}, stream=True)
     next(iter(stream))
     stream.close()
-    for wrong in ({"echo": True}, {"suffix": "x"}, {"best_of": 2}, {"n": 2}):
+    for wrong in ({"suffix": "x"}, {"best_of": 2}, {"n": 65}):
         try:
             CLIENT.completions.create(**parameters, **wrong)
         except openai.BadRequestError as error:
