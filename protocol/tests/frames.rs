@@ -355,6 +355,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     let headers = (header(&encode_frame(&order).unwrap()), header(&encode_frame(&event).unwrap()));
-    let told = ("545249420e0000003e020000c530c2c1", "EVENT");
+    let told = ("545249420e0000003e020000c530c2c1", "545249420e0000005302000014f0a1bd");
     assert_eq!((headers.0.as_str(), headers.1.as_str()), told);
 }
