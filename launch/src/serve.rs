@@ -1,6 +1,8 @@
 //! `tributary serve`: an engine behind HTTP, until it is told to end.
 
+use std::io::Write;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -277,6 +279,13 @@ fn access(args: &ServeArgs) -> anyhow::Result<Access> {
     Ok(match &args.api_key_file {
         Some(path) => {
             let keys = ApiKeys::read(path).map_err(|reason| usage(format!("--api-key-file {reason}")))?;
+            if path.metadata().is_ok_and(|file| file.mode() & 0o004 != 0) {
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "note: --api-key-file {}: every user of this machine can read it",
+                    path.display()
+                );
+            }
             Access::Keys { keys: Arc::new(keys), metrics_public }
         }
         None if args.insecure => Access::Everybody,

@@ -83,6 +83,7 @@ fn a_request_is_tried_on_the_page_of_a_service() {
     let (folder, key) = (tempfile::tempdir().expect("a folder"), "a-key-of-the-test");
     let keys = folder.path().join("keys");
     std::fs::write(&keys, key).expect("written");
+    std::fs::set_permissions(&keys, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
     let keys = keys.display().to_string();
     let server = Server::start(&["--world-size", "2", "--api-key-file", &keys, "--metrics-public"]);
     passes(&server.address, &["--key", key]);

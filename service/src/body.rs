@@ -8,6 +8,7 @@ use std::fmt;
 use axum::http::{HeaderMap, header};
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 
@@ -46,6 +47,16 @@ impl<'de> Visitor<'de> for Reader {
         }
         Ok(Fields(fields))
     }
+}
+
+/// The values of an object whose names differ.
+///
+/// # Errors
+/// What it is instead, in one line.
+pub fn object(text: &RawValue) -> Result<Map<String, Value>, String> {
+    let told = |error: serde_json::Error| shortened(error.to_string().split(" at line ").next().unwrap_or_default());
+    let Fields(fields) = serde_json::from_str(text.get()).map_err(told)?;
+    fields.into_iter().map(|(name, value)| Ok((name, serde_json::from_str(value.get()).map_err(told)?))).collect()
 }
 
 /// A name or value from outside as a message repeats it: the beginning of a long one.

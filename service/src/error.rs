@@ -19,6 +19,9 @@ const RETRY_AFTER_S: u64 = 1;
 /// The most of them.
 const MOST_S: f64 = 600.0;
 
+/// Bytes of a message at most.
+const LONGEST: usize = 2048;
+
 /// A request that gets no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
@@ -38,7 +41,12 @@ pub struct ApiError {
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into(), param: None, code: None, retry_after_s: RETRY_AFTER_S }
+        let mut message = message.into();
+        // Whoever sends a long value does not get it back.
+        if message.len() > LONGEST {
+            message = format!("{} ..", &message[..message.floor_char_boundary(LONGEST)]);
+        }
+        Self { status, kind, message, param: None, code: None, retry_after_s: RETRY_AFTER_S }
     }
 
     /// A model that is not served here.

@@ -4,7 +4,7 @@
 use tokenizers::Tokenizer;
 
 /// Bytes of a piece, at least.
-const PIECE: usize = 64 << 10;
+const PIECE: usize = 16 << 10;
 
 /// The longest run of a text without a place to cut, in bytes.
 const LONGEST_RUN: usize = 1 << 20;

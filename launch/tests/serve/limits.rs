@@ -43,6 +43,7 @@ fn only_whoever_shows_a_key_may_ask() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("keys");
     std::fs::write(&file, "# two teams\nred-river-1\nblue-river-2\n").expect("written");
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
     let file = file.display().to_string();
     let server = Server::start(&["--api-key-file", &file, "--listen", "0.0.0.0:0"]);
     let address = server.address.replace("0.0.0.0", "127.0.0.1");
@@ -113,6 +114,7 @@ fn every_failure_that_is_told_is_counted() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("keys");
     std::fs::write(&file, "red-river-1\n").expect("written");
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
     let file = file.display().to_string();
     let options = ["--api-key-file", &file, "--metrics-public", "--max-body-size", "20KiB", "--header-timeout", "1"];
     let server = Server::start(&options);

@@ -1,13 +1,14 @@
 //! A chat completion request.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use tributary_coordinator::{ChatOptions, Ending, Message, OWN_NAMES, Prepared, RequestSettings, TemplateValues};
 use tributary_engine::{Client, Conversation};
 
 use super::documents::{self, Documents};
 use super::{Asked, Choices, Completed, Generation, Terms, check_model, others};
-use crate::body::Fields;
+use crate::body::{Fields, object};
 use crate::delivery::ReasoningWish;
 use crate::error::ApiError;
 use crate::output::Form;
@@ -24,6 +25,9 @@ const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "f
 /// What a message may have besides its role and its text. Templates read some of it.
 const OF_MESSAGES: [&str; 7] =
     ["name", "id", "reasoning_content", "reasoning", "thinking", "tool_calls", "tool_call_id"];
+
+/// What a part of a text may have besides: hints for caches, and what answers have that are sent back.
+const OF_PARTS: [&str; 3] = ["id", "annotations", "cache_control"];
 
 /// What a chat completion request asks for.
 #[derive(Debug, Clone)]
@@ -51,6 +55,8 @@ struct Part {
     kind: String,
     #[serde(default)]
     text: String,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
 impl Asked for ChatRequest {
@@ -67,7 +73,7 @@ impl Asked for ChatRequest {
             top if wants => generation.with_logprobs(top.unwrap_or(0) as u32),
             _ => {}
         }
-        let messages: Vec<Value> = fields.take("messages")?.unwrap_or_default();
+        let messages: Vec<Box<RawValue>> = fields.take("messages")?.unwrap_or_default();
         let options = options(&mut fields)?;
         generation.delivery.reasoning = reasoning(&mut fields)?;
         let Documents { all, empty } = documents::take(&mut fields, terms.limits.documents, terms.ignores_unknown)?;
@@ -142,13 +148,13 @@ fn reasoning(fields: &mut Fields) -> Result<ReasoningWish, ApiError> {
 }
 
 /// Messages as a template sees them.
-fn read_all(messages: Vec<Value>) -> Result<Vec<Message>, ApiError> {
+fn read_all(messages: Vec<Box<RawValue>>) -> Result<Vec<Message>, ApiError> {
     if messages.len() > MESSAGES {
         let message = format!("{} messages; this service takes at most {MESSAGES}", messages.len());
         return Err(ApiError::parameter("messages", message));
     }
     let read =
-        |(index, message)| message_of(message).map_err(|what| ApiError::parameter(format!("messages[{index}]"), what));
+        |(index, message)| message_of(&message).map_err(|what| ApiError::parameter(format!("messages[{index}]"), what));
     let messages = messages.into_iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
     if messages.iter().all(Message::is_system) {
         return Err(ApiError::parameter("messages", "there is no message of the user"));
@@ -157,10 +163,11 @@ fn read_all(messages: Vec<Value>) -> Result<Vec<Message>, ApiError> {
 }
 
 /// A message from its object. What it has besides its role and its text goes to the template.
-fn message_of(message: Value) -> Result<Message, String> {
-    let Value::Object(mut fields) = message else {
+fn message_of(message: &RawValue) -> Result<Message, String> {
+    if !message.get().trim_start().starts_with('{') {
         return Err("a message is an object with `role` and `content`".into());
-    };
+    }
+    let mut fields = object(message)?;
     let role = match fields.remove("role") {
         Some(Value::String(role)) if ROLES.contains(&role.as_str()) => role,
         Some(Value::String(role)) => return Err(format!("messages of `{role}` are not supported")),
@@ -208,7 +215,13 @@ impl Content {
             Content::Text(text) => Ok(text),
             Content::Parts(parts) => match parts.iter().find(|part| part.kind != "text") {
                 Some(other) => Err(format!("content of type `{}` is not supported", other.kind)),
-                None => Ok(parts.iter().map(|part| part.text.as_str()).collect()),
+                None => {
+                    match parts.iter().flat_map(|part| part.rest.keys()).find(|name| !OF_PARTS.contains(&name.as_str()))
+                    {
+                        Some(name) => Err(format!("`{name}` is not known in a part of `content`")),
+                        None => Ok(parts.iter().map(|part| part.text.as_str()).collect()),
+                    }
+                }
             },
         }
     }

@@ -49,7 +49,7 @@ impl Target {
         if let Some(path) = url.strip_prefix("file://") {
             // A path is taken as it stands: any character may be part of a name.
             return match path.starts_with('/') {
-                true if path.split('/').any(|part| part == "..") => {
+                true if path.split('/').any(|part| part.to_ascii_lowercase().replace("%2e", ".") == "..") => {
                     Err(RemoteError::Url("has `..` in its path: name the folder itself"))
                 }
                 true => Ok(Target::Folder(PathBuf::from(path))),

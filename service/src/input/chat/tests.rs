@@ -177,12 +177,24 @@ fn messages_become_a_conversation() {
         (json!([user, {"role": "assistant", "content": "a", "audio": {"id": "1"}}]), "messages[1]", "`audio`"),
         (json!([{"role": "user"}]), "messages[0]", "`content` is missing"),
         (json!([{"role": "user", "content": "q", "colour": "red"}]), "messages[0]", "`colour`"),
+        (json!([{"role": "user", "content": [{"type": "text", "text": "q", "txet": "r"}]}]), "messages[0]", "`txet`"),
     ];
     for (messages, param, text) in cases {
         let error = of(messages).expect_err(text);
         assert_eq!(error.param.as_deref(), Some(param));
         assert!(error.message.contains(text) && !error.message.contains("expected one of"), "{}", error.message);
     }
+}
+
+#[test]
+fn a_message_says_nothing_twice() {
+    let text = r#"{"messages": [{"role": "user", "content": "a", "content": "b"}]}"#;
+    let fields = Fields::from_json(text.as_bytes()).expect("an object");
+    let error = kit::with_terms(|terms| ChatRequest::read(fields, terms)).expect_err("twice");
+    assert!(
+        error.param.as_deref() == Some("messages[0]") && error.message.contains("`content` is there twice"),
+        "{error:?}"
+    );
 }
 
 #[test]
