@@ -153,8 +153,9 @@ fn read_all(messages: Vec<Box<RawValue>>) -> Result<Vec<Message>, ApiError> {
         let message = format!("{} messages; this service takes at most {MESSAGES}", messages.len());
         return Err(ApiError::parameter("messages", message));
     }
-    let read =
-        |(index, message)| message_of(&message).map_err(|what| ApiError::parameter(format!("messages[{index}]"), what));
+    let read = |(index, message): (usize, Box<RawValue>)| {
+        message_of(&message).map_err(|what| ApiError::parameter(format!("messages[{index}]"), what))
+    };
     let messages = messages.into_iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
     if messages.iter().all(Message::is_system) {
         return Err(ApiError::parameter("messages", "there is no message of the user"));
