@@ -256,7 +256,14 @@ impl Tokenizer {
         })?;
         let mut whole = Piece { text: text.to_owned(), ..Piece::default() };
         for (start, piece) in pieces {
-            whole.append(self.piece_of(tokenizer, piece, starts && start == 0)?, start);
+            let own = self.piece_of(tokenizer, piece, starts && start == 0)?;
+            if start == 0 && piece.len() < text.len() {
+                // About as many as there will be: vectors that grow by doubling would hold twice that.
+                let tokens = own.ids.len() * (text.len() / piece.len() + 1);
+                whole.ids.reserve_exact(tokens);
+                whole.spans.reserve_exact(tokens);
+            }
+            whole.append(own, start);
         }
         Ok(whole)
     }

@@ -59,7 +59,7 @@ fn errors_have_openais_shape() {
     error(&with("tributary", json!({"metod": "full"})), 400);
     let long = error(&with("max_tokens", json!(100_000)), 400);
     let message = long["message"].as_str().expect("a text");
-    assert!(message.contains("100000") && message.contains("4096"), "both numbers: {message}");
+    assert!(message.contains("100000") && message.contains("16384"), "both numbers: {message}");
     error(&with("messages", json!([{"role": "user", "content": " "}])), 400);
 
     let elsewhere = http::send_as(&server.address, "example.com", "GET /v1/models", None);

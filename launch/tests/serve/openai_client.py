@@ -154,7 +154,7 @@ def errors():
     error = refused(openai.BadRequestError, n=65)
     assert (error.param, error.type, error.status_code) == ("n", "invalid_request_error", 400), error
     error = refused(openai.BadRequestError, max_tokens=100_000)
-    assert "100000" in error.message and "4096" in error.message, error
+    assert "100000" in error.message and "16384" in error.message, error
     error = refused(openai.BadRequestError, extra_body={"tributary": {"method": "fastest"}})
     assert error.param == "tributary.method", error
     refused(openai.BadRequestError, messages=[{"role": "user", "content": 5}])

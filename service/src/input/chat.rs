@@ -1,8 +1,7 @@
 //! A chat completion request.
 
-use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 use tributary_coordinator::{ChatOptions, Ending, Message, OWN_NAMES, Prepared, RequestSettings, TemplateValues};
 use tributary_engine::{Client, Conversation};
 
@@ -38,25 +37,6 @@ pub struct ChatRequest {
     pub empty_documents: usize,
     /// How the answer is made and given.
     pub generation: Generation,
-}
-
-/// The text of a message: a string, or parts.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged, expecting = "content is a string or a list of parts")]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-/// A part of a message; only `text` is known.
-#[derive(Debug, Clone, Deserialize)]
-struct Part {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    text: String,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
 }
 
 impl Asked for ChatRequest {
@@ -187,7 +167,7 @@ fn message_of(message: &RawValue) -> Result<Message, String> {
     }
     fields.get_mut("tool_calls").into_iter().for_each(arguments_as_objects);
     let content = match content {
-        Some(content) => serde_json::from_value::<Content>(content).map_err(|_| Content::WANTED.to_owned())?.text()?,
+        Some(content) => text_of(content)?,
         None if calls || fields.contains_key("reasoning_content") => String::new(),
         None => return Err("`content` is missing".into()),
     };
@@ -208,24 +188,29 @@ fn arguments_as_objects(calls: &mut Value) {
     }
 }
 
-impl Content {
+/// The text of a message: a string, or parts, of which only those of text are known.
+fn text_of(content: Value) -> Result<String, String> {
     const WANTED: &str = "`content` is a string or a list of parts of text";
-
-    fn text(self) -> Result<String, String> {
-        match self {
-            Content::Text(text) => Ok(text),
-            Content::Parts(parts) => match parts.iter().find(|part| part.kind != "text") {
-                Some(other) => Err(format!("content of type `{}` is not supported", other.kind)),
-                None => {
-                    match parts.iter().flat_map(|part| part.rest.keys()).find(|name| !OF_PARTS.contains(&name.as_str()))
-                    {
-                        Some(name) => Err(format!("`{name}` is not known in a part of `content`")),
-                        None => Ok(parts.iter().map(|part| part.text.as_str()).collect()),
-                    }
-                }
-            },
+    let parts = match content {
+        Value::String(text) => return Ok(text),
+        Value::Array(parts) => parts,
+        _ => return Err(WANTED.into()),
+    };
+    let mut whole = String::new();
+    for part in parts {
+        let kind = part.get("type").and_then(Value::as_str).ok_or(WANTED)?;
+        if kind != "text" {
+            return Err(format!("content of type `{kind}` is not supported"));
+        }
+        for (name, value) in part.as_object().into_iter().flatten() {
+            match name.as_str() {
+                "text" => whole.push_str(value.as_str().ok_or(WANTED)?),
+                name if name == "type" || OF_PARTS.contains(&name) => {}
+                name => return Err(format!("`{name}` is not known in a part of `content`")),
+            }
         }
     }
+    Ok(whole)
 }
 
 #[cfg(test)]
