@@ -16,7 +16,7 @@ pub fn format(format: &str, unix_s: u64) -> Result<String> {
 /// The same in this machine's own time zone.
 ///
 /// # Errors
-/// As [`format`].
+/// As [`format()`].
 pub fn local(format: &str, unix_s: u64) -> Result<String> {
     written(format, unix_s, |moment, marks| moment.with_timezone(&Local).format_with_items(marks.iter()).to_string())
 }
