@@ -34,7 +34,7 @@ pub use attention::{Keys, Partial, Readings, Reduce};
 pub use device_list::DeviceList;
 pub use distance::{Distance, distance};
 pub use error::{Error, Result};
-pub use linear::{linear, linear_f32, linear_onto};
+pub use linear::{add_linear, linear, linear_f32, linear_onto};
 pub use merge::{merge, merge_all};
 pub use moment::Moment;
 pub use norm::{add, cast, rms_norm, scale, scale_rows, silu_mul};

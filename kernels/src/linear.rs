@@ -36,6 +36,19 @@ pub fn linear_onto(residual: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<
     onto(Some(residual), x, weight, bias, residual.dtype())
 }
 
+/// As [`linear_onto`] without a bias, written over `residual`: every tensor that shares its storage sees it. Whether it was done: on a GPU,
+/// for contiguous rows; elsewhere nothing is changed.
+///
+/// # Errors
+/// Shapes that do not fit.
+pub fn add_linear(residual: &Tensor, x: &Tensor, weight: &Tensor) -> Result<bool> {
+    expect("add_linear", "rows of the residual", x.dim(0)?, residual.dim(0)?)?;
+    expect("add_linear", "width of the residual", weight.dim(0)?, residual.dim(1)?)?;
+    expect("add_linear", "input width of the weight", x.dim(1)?, weight.dim(1)?)?;
+    let is_nothing = residual.elem_count() == 0 || x.dim(1)? == 0;
+    if is_nothing { Ok(residual.device().is_cuda()) } else { cuda::add_product(residual, x, weight) }
+}
+
 fn onto(residual: Option<&Tensor>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, dtype: DType) -> Result<Tensor> {
     let (rows, inputs) = x.dims2()?;
     let (outputs, weight_inputs) = weight.dims2()?;

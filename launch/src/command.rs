@@ -24,7 +24,7 @@ use crate::quality::{QualityArgs, quality};
 use crate::ranks;
 use crate::reference::{CompletionsArgs, ManArgs, completions, man};
 use crate::serve::{ServeArgs, serve};
-use crate::stdout::print;
+use crate::stdout::{all_of, print};
 use crate::store_command::{StoreCommand, store};
 use crate::train::{TrainArgs, train};
 
@@ -151,10 +151,8 @@ fn show(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // Once, not once a rank.
-            if launcher().is_none_or(|launcher| launcher.rank == 0) {
-                let _ = error.print();
-            }
-            ExitCode::SUCCESS
+            let is_first = launcher().is_none_or(|launcher| launcher.rank == 0);
+            if is_first { once(|| all_of(error.print())) } else { ExitCode::SUCCESS }
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();

@@ -21,7 +21,7 @@ mod ranks;
 mod reference;
 mod request;
 mod serve;
-mod stdout;
+pub mod stdout;
 mod store_command;
 mod store_warm;
 mod template_kwargs;

@@ -1,10 +1,15 @@
 //! Standard output. A reader that has gone has not read the answer: that is an error, and the exit code says so.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tributary_protocol::exit;
 
 use crate::failure::Coded;
+
+/// Whether the program began without standard output (`>&-`). Rust puts `/dev/null` in its place before `main`, where what is written is
+/// lost without an error: whoever looks earlier says it here.
+pub static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Prints text as it is.
 ///
@@ -12,7 +17,15 @@ use crate::failure::Coded;
 /// The system's.
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    all_of(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// What was written to standard output, if all of it was.
+///
+/// # Errors
+/// The system's.
+pub fn all_of(written: std::io::Result<()>) -> anyhow::Result<()> {
+    let written = if WAS_CLOSED.load(Ordering::Relaxed) { Err(std::io::Error::other("it is closed")) } else { written };
     let reason = |error| format!("standard output: {error}; not all of it was written");
     written.map_err(|error| Coded { exit_code: exit::DISK, reason: reason(error) }.into())
 }

@@ -347,3 +347,22 @@ fn budgets_that_cannot_be_kept() {
         assert!(errors.contains(says) && output.stdout.is_empty(), "{options:?}: {errors}");
     }
 }
+
+#[test]
+fn what_is_not_written_to_standard_output_is_told() {
+    let (demo, request) = (demo(), request("hop2-0"));
+    let prefill = format!("prefill --model '{demo}' --request '{request}' --max-tokens 1");
+    for words in ["methods", "methods --json", "--version", "--help", "completions bash", &prefill] {
+        for (redirection, exit_code, says) in [
+            (">/dev/null", 0, ""),
+            (">&-", 74, "standard output: it is closed; not all of it was written"),
+            (">/dev/full", 74, "standard output: No space left on device"),
+        ] {
+            let line = format!("exec '{}' {words} {redirection}", env!("CARGO_BIN_EXE_tributary"));
+            let output = Command::new("sh").args(["-c", &line]).output().expect("sh starts");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(exit_code), "{line}: {errors}");
+            assert!(errors.contains(says), "{line}: {errors}");
+        }
+    }
+}

@@ -59,7 +59,7 @@ def reserving(context):
     """E6: requests that could become long do not keep short ones out."""
     folder = dummy_folder(context.scratch() / "demo")
     patience = 20 if context.short else 60
-    with Victim(context, folder, ["--load-format", "dummy"]) as victim:
+    with Victim(context, folder, ["--load-format", "dummy", "--max-tokens-limit", 131072]) as victim:
         stop = threading.Event()
 
         def hold(_):

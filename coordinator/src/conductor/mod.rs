@@ -26,6 +26,7 @@ use self::endings::stage;
 use crate::dispatch::{self, InFlight};
 use crate::plan::{Draft, Planned};
 use crate::planner::Planner;
+use crate::scheduler::reservation::Reservation;
 use crate::scheduler::{Limits, Next, Scheduler};
 use crate::{Error, GroupShape, Result};
 
@@ -129,7 +130,8 @@ impl<'a> Conductor<'a> {
     /// Tells clients how many wait and run. It comes before a client hears of its request's end, so that a client that has heard
     /// of it finds itself gone.
     fn count(&self) {
-        self.inbox.counts.tally.set(self.waiting.len(), self.running.len(), self.scheduler.sequences());
+        let numbers = [self.waiting.len(), self.running.len(), self.scheduler.paused()];
+        self.inbox.counts.tally.set(numbers, self.scheduler.sequences());
     }
 
     /// The next order. For a prefill also how long its request has waited for its turn, and whether it has been placed, which is
@@ -137,19 +139,21 @@ impl<'a> Conductor<'a> {
     fn next(&mut self) -> (Next, Option<(Duration, Result<()>)>) {
         let Self { scheduler, planner, waiting, group, .. } = self;
         let (taken, owner, busy) = (scheduler.taken(), scheduler.owner(), scheduler.running() > 0);
+        let nothing = || Some(Reservation::nothing(group.world));
         let mut made = None;
-        let next = scheduler.next(|request| {
-            let Some(Waiting { submission, draft }) = waiting.get_mut(&request) else { return true };
+        let next = scheduler.next(&planner.room(*group), |request| {
+            let Some(Waiting { submission, draft }) = waiting.get_mut(&request) else { return nothing() };
             let queued = submission.clock.elapsed().saturating_sub(submission.prepared_after);
             let group = GroupShape { world: submission.settings.world, ..*group };
-            match planner.place_beside(request, draft, Some(owner), group, &taken) {
+            let placed = planner.place_beside(request, draft, Some(owner), group, &taken);
+            let takes = match &placed {
+                Ok(()) => Some(planner.reservation(draft.plan(), group.world)),
                 // Memory comes free when what runs has ended.
-                Err(Error::Memory { .. }) if busy => false,
-                placed => {
-                    made = Some((queued, placed));
-                    true
-                }
-            }
+                Err(Error::Memory { .. }) if busy => return None,
+                Err(_) => nothing(),
+            };
+            made = Some((queued, placed));
+            takes
         });
         (next, made)
     }
@@ -276,7 +280,8 @@ impl<'a> Conductor<'a> {
                     let running = self.running.get_mut(&request).expect("it was put there");
                     running.in_flight.prefilled(outcome, reports)?;
                     if running.in_flight.goes_on() {
-                        self.scheduler.runs(request, self.planner.running_bytes(&running.planned));
+                        self.scheduler
+                            .runs(request, self.planner.reservation(&running.planned.plan, running.planned.world));
                     }
                     return self.close_if_over(request);
                 }

@@ -12,6 +12,7 @@ pub struct Tally(Arc<Numbers>);
 struct Numbers {
     waiting: AtomicUsize,
     running: AtomicUsize,
+    paused: AtomicUsize,
     /// Requests that were handed in and that the conductor has not taken yet.
     on_the_way: AtomicUsize,
     /// Requests whose text is being read, or waits for it.
@@ -65,10 +66,11 @@ impl Drop for Waits {
 }
 
 impl Tally {
-    /// Says how many requests wait and run, and how many sequences each rank holds.
-    pub(super) fn set(&self, waiting: usize, running: usize, sequences: Vec<usize>) {
+    /// Says how many requests wait, run, and pause, and how many sequences each rank holds.
+    pub(super) fn set(&self, [waiting, running, paused]: [usize; 3], sequences: Vec<usize>) {
         self.0.waiting.store(waiting, Ordering::Relaxed);
         self.0.running.store(running, Ordering::Relaxed);
+        self.0.paused.store(paused, Ordering::Relaxed);
         *self.0.sequences.lock().unwrap_or_else(PoisonError::into_inner) = sequences;
     }
 
@@ -147,6 +149,11 @@ impl Tally {
     /// Requests that the ranks are at: being prefilled or decoded.
     pub fn running(&self) -> usize {
         self.0.running.load(Ordering::Relaxed)
+    }
+
+    /// Those of them whose next token waits for memory, until another one has ended.
+    pub fn paused(&self) -> usize {
+        self.0.paused.load(Ordering::Relaxed)
     }
 
     /// Sequences of which each rank holds keys and values, in rank order; a rank without a number holds none.

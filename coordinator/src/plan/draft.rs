@@ -57,7 +57,9 @@ pub struct Draft {
     reuse: f64,
     /// The exchange that was chosen last, and for which owner and cached chunks: that takes counting, and is often asked again.
     chosen: Option<(usize, Vec<Held>, Exchange)>,
-    /// Bytes of memory that it needs as it was placed last.
+    /// Tokens of the answer that must have memory when it is placed.
+    reserved_tokens: usize,
+    /// Bytes of memory that it needs as it was placed last, with all tokens of the answer.
     memory_bytes: u64,
 }
 
@@ -116,7 +118,8 @@ impl Draft {
             return Err(Error::TooManyTokens { prompt_tokens, max_tokens: behind, limit: shape.max_positions });
         }
         let RequestSettings { world, exchange, reuse, .. } = *settings;
-        Ok(Self { plan, lengths, world, ratio, exchange, reuse, chosen: None, memory_bytes: 0 })
+        let reserved_tokens = usize::MAX;
+        Ok(Self { plan, lengths, world, ratio, exchange, reuse, chosen: None, reserved_tokens, memory_bytes: 0 })
     }
 
     /// A draft of chunks ahead of use: no row is recomputed or moved, no token is drawn, and there is no query.
@@ -152,11 +155,16 @@ impl Draft {
         let mut smallest_bytes = None;
         for exchange in self.exchanges(&warm, shape, (machine, profile)) {
             self.deal(exchange, &warm, shape);
-            self.memory_bytes = memory::host_bytes(&self.plan, self.world, shape, machine, cached.bytes);
-            if machine.available_bytes.is_none_or(|available| self.memory_bytes <= available) {
+            let bytes = |plan: &Plan| memory::host_bytes(plan, self.world, shape, machine, cached.bytes);
+            self.memory_bytes = bytes(&self.plan);
+            let at_first = self.plan.max_tokens.min(self.reserved_tokens);
+            let all = std::mem::replace(&mut self.plan.max_tokens, at_first);
+            let needed_bytes = if at_first < all { bytes(&self.plan) } else { self.memory_bytes };
+            self.plan.max_tokens = all;
+            if machine.available_bytes.is_none_or(|available| needed_bytes <= available) {
                 return Ok(());
             }
-            smallest_bytes = smallest_bytes.into_iter().chain([self.memory_bytes]).min();
+            smallest_bytes = smallest_bytes.into_iter().chain([needed_bytes]).min();
         }
         Err(Error::Memory {
             of: machine.memory,
@@ -166,30 +174,20 @@ impl Draft {
         })
     }
 
+    /// From now on it is placed where so many tokens of its answer have memory: the others' is reserved later.
+    pub fn reserve_first(&mut self, tokens: usize) {
+        self.reserved_tokens = tokens;
+    }
+
     /// The plan as it was placed last.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The same, to be sent.
     pub fn planned(self) -> Planned {
         let Self { plan, world, ratio, memory_bytes, .. } = self;
         Planned { plan: Arc::new(plan), world, ratio, memory_bytes }
-    }
-
-    /// The prefix, and the chunks.
-    pub fn context(&self) -> (&[u32], &[Chunk]) {
-        (&self.plan.prefix, &self.plan.chunks)
-    }
-
-    /// Whether a model beside the main one reads the context.
-    pub fn has_auxiliary(&self) -> bool {
-        !self.plan.auxiliary.is_empty()
-    }
-
-    /// Whether a model beside the main one writes behind the prompt.
-    pub fn has_draft_model(&self) -> bool {
-        self.plan.draft_model.is_some()
-    }
-
-    /// Whether chunks in ranks' memories are passed over.
-    pub fn is_from_store(&self) -> bool {
-        self.plan.from_store
     }
 
     /// The exchanges to try, the preferred one first.

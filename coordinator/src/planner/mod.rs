@@ -3,6 +3,7 @@
 //! started and ended.
 
 mod caches;
+mod room;
 mod taken;
 #[cfg(test)]
 mod tests;
@@ -10,17 +11,19 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tributary_protocol::{Around, Choice, Chunk, KeySpace, LookAhead, PSEUDO_TOKENS, Packets, RankReport, TraceHeads};
+use tributary_protocol::{
+    Around, Choice, Chunk, KeySpace, LookAhead, PSEUDO_TOKENS, Packets, Plan, RankReport, TraceHeads,
+};
 
 use self::caches::bytes_seen_by_ranks;
 use self::taken::Taken;
 use crate::auxiliary::AuxiliaryReader;
-use crate::cost::running_bytes;
 use crate::directory::{Directory, StoreInventory};
 use crate::forecast::{LongStep, Profile};
 use crate::intake::Prepared;
 use crate::machine::{FreeMemory, GroupShape, Machine, MemoryOf};
 use crate::plan::{Cached, Draft, Held, Planned, RequestSettings, Tokens};
+use crate::scheduler::reservation::STEP_TOKENS;
 use crate::{ModelShape, Result};
 
 pub use self::caches::chunk_cache_bytes;
@@ -229,7 +232,8 @@ impl Planner {
         Ok(draft.planned())
     }
 
-    /// Checks that a request can be planned, beside full chunk caches; gives its plan to be placed when its turn comes.
+    /// Checks that a request can be planned, beside full chunk caches; gives its plan to be placed when its turn comes, with memory for
+    /// the first step of its answer.
     ///
     /// # Errors
     /// As [`plan()`](crate::plan()).
@@ -237,6 +241,7 @@ impl Planner {
         let mut draft = self.read(request, settings)?;
         let group = GroupShape { world: settings.world, threads };
         self.place_beside_full_caches(&mut draft, settings.owner, group, &[])?;
+        draft.reserve_first(STEP_TOKENS);
         Ok(draft)
     }
 
@@ -296,10 +301,9 @@ impl Planner {
         running_bytes: &[u64],
     ) -> Result<()> {
         let directory = self.directories.get(&group);
-        let (prefix, chunks) = draft.context();
-        let from_store = draft.is_from_store();
+        let Plan { prefix, chunks, from_store, .. } = draft.plan();
         let held =
-            |chunk: &Chunk| directory.map(|directory| directory.held(prefix, chunk, from_store)).unwrap_or_default();
+            |chunk: &Chunk| directory.map(|directory| directory.held(prefix, chunk, *from_store)).unwrap_or_default();
         let held: Vec<Held> = chunks.iter().map(held).collect();
         let mut bytes = self.cached_bytes(group);
         bytes.iter_mut().zip(running_bytes).for_each(|(bytes, running)| *bytes += running);
@@ -310,7 +314,8 @@ impl Planner {
     /// The machine of a group for a request: models that read or write for other requests take of it too.
     fn machine_of(&self, group: GroupShape, draft: &Draft) -> Machine {
         let machine = self.machine(group);
-        let idle = [(&self.auxiliary, draft.has_auxiliary()), (&self.draft_model, draft.has_draft_model())];
+        let Plan { auxiliary, draft_model, .. } = draft.plan();
+        let idle = [(&self.auxiliary, !auxiliary.is_empty()), (&self.draft_model, draft_model.is_some())];
         let idle = idle.into_iter().filter(|(_, is_used)| machine.memory == MemoryOf::Host && !is_used);
         let taken: u64 = idle.filter_map(|(model, _)| Some(model.as_ref()?.weight_bytes())).sum();
         Machine { available_bytes: machine.available_bytes.map(|bytes| bytes.saturating_sub(taken)), ..machine }
@@ -321,11 +326,6 @@ impl Planner {
     pub fn foretold(&self, planned: &Planned) -> Option<String> {
         let Planned { plan, world, .. } = planned;
         LongStep::beyond_timeout(plan, *world, &self.model, self.profile.as_ref()?).map(|step| step.note())
-    }
-
-    /// Bytes that each rank keeps of a planned request while it is decoded.
-    pub fn running_bytes(&self, planned: &Planned) -> Vec<u64> {
-        running_bytes(&planned.plan, planned.world, &self.model)
     }
 
     /// Copies a request's tokens, once: the draft keeps this copy until it is sent.

@@ -171,6 +171,10 @@ pub(crate) fn product(
     Ok(None)
 }
 
+pub(crate) fn add_product(_into: &Tensor, _x: &Tensor, _weight: &Tensor) -> Result<bool> {
+    Ok(false)
+}
+
 pub(crate) fn merge(_parts: &[&Partial]) -> Result<Option<Partial>> {
     Ok(None)
 }

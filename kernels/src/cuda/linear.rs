@@ -2,10 +2,11 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use candle_core::{DType, Tensor};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, CudaDevice, CudaStorage, DType, InplaceOp1, Layout, Tensor};
 use cudarc::cublas::{result, sys};
 
-use super::call::{Input, Output, ours};
+use super::call::{Input, Output, address_mut, ours};
 use super::failure;
 use super::layer::bias_rows;
 use super::rows::{contiguous, row_stride};
@@ -59,61 +60,105 @@ pub fn product(
         }
         (None, None) => (Output::new(&device, dtype, (rows, outputs))?, 0f32),
     };
-    let left = Matrix { values: &left, stride: x_stride };
-    let right = Matrix { values: &right, stride: weight_stride };
-    multiply(left, right, (rows, inputs, outputs), (input_type, output_type), beta, &mut out)?;
+    let (x, weight) = (Matrix { values: left, stride: x_stride }, Matrix { values: right, stride: weight_stride });
+    let factors = Factors { x, weight, sizes: (rows, inputs, outputs), types: (input_type, output_type) };
+    let (out_at, held) = out.address(&stream);
+    factors.multiply(&device, beta, (out_at, outputs))?;
+    drop(held);
     Ok(Some(out.tensor()))
 }
 
+/// Adds `x · weightᵀ` to the rows of `into`, in place. Whether it was done: not where types or layouts are others than `product` takes,
+/// or the rows of `into` do not lie one behind the other.
+pub fn add_product(into: &Tensor, x: &Tensor, weight: &Tensor) -> Result<bool> {
+    let (Some(input_type), Some(output_type)) = (data_type(x.dtype()), data_type(into.dtype())) else {
+        return Ok(false);
+    };
+    let fits = x.dtype() == weight.dtype() && (into.dtype() == x.dtype() || into.dtype() == DType::F32);
+    if !ours(&[into, x, weight]) || !fits || !into.is_contiguous() {
+        return Ok(false);
+    }
+    let ((rows, inputs), outputs) = (x.dims2()?, weight.dim(0)?);
+    let (x, weight) = (with_rows(x)?, with_rows(weight)?);
+    let (Some(x_stride), Some(weight_stride)) = (row_stride(&x), row_stride(&weight)) else { return Ok(false) };
+    let (Some(left), Some(right)) = (Input::new(&x), Input::new(&weight)) else { return Ok(false) };
+    let (x, weight) = (Matrix { values: left, stride: x_stride }, Matrix { values: right, stride: weight_stride });
+    let factors = Factors { x, weight, sizes: (rows, inputs, outputs), types: (input_type, output_type) };
+    into.inplace_op1(&factors)?;
+    Ok(true)
+}
+
 /// A matrix of rows that lie at one stride, in values.
-struct Matrix<'a> {
-    values: &'a Input<'a>,
+struct Matrix<'t> {
+    values: Input<'t>,
     stride: usize,
 }
 
-/// `out = beta · out + x · weightᵀ`: sizes are rows, inputs and outputs; types those of what is read and of what is written.
-fn multiply(
-    x: Matrix<'_>,
-    weight: Matrix<'_>,
-    (rows, inputs, outputs): (usize, usize, usize),
-    (input_type, output_type): (sys::cudaDataType, sys::cudaDataType),
-    beta: f32,
-    out: &mut Output,
-) -> Result<()> {
-    let alpha = 1f32;
-    let device = x.values.device();
-    let stream = device.cuda_stream();
-    let _handles = handles(stream.context().ordinal()).lock().unwrap_or_else(PoisonError::into_inner);
-    stream.context().bind_to_thread().map_err(failure::of)?;
-    let ((x_at, _x), (weight_at, _weight)) = (x.values.address(&stream), weight.values.address(&stream));
-    let (out_at, _out) = out.address(&stream);
-    // Row-major [rows, outputs] is column-major [outputs, rows]: cuBLAS computes weight · xᵀ.
-    // SAFETY: the three matrices have these sizes at these strides; the handle is bound to this stream, whose context is
-    // current; the factors are f32 on the host, as this kind of sum wants them.
-    unsafe {
-        result::gemm_ex(
-            *device.cublas_handle().handle(),
-            sys::cublasOperation_t::CUBLAS_OP_T,
-            sys::cublasOperation_t::CUBLAS_OP_N,
-            outputs as i32,
-            rows as i32,
-            inputs as i32,
-            (&raw const alpha).cast(),
-            weight_at as *const _,
-            input_type,
-            weight.stride as i32,
-            x_at as *const _,
-            input_type,
-            x.stride as i32,
-            (&raw const beta).cast(),
-            out_at as *mut _,
-            output_type,
-            outputs as i32,
-            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-            sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
-        )
+/// Two matrices to be multiplied, `x · weightᵀ`.
+struct Factors<'t> {
+    x: Matrix<'t>,
+    weight: Matrix<'t>,
+    /// Rows, inputs and outputs.
+    sizes: (usize, usize, usize),
+    /// Of what is read and of what is written.
+    types: (sys::cudaDataType, sys::cudaDataType),
+}
+
+impl InplaceOp1 for Factors<'_> {
+    fn name(&self) -> &'static str {
+        "add_product"
     }
-    .map_err(failure::of)
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> std::result::Result<(), candle_core::Error> {
+        candle_core::bail!("products on a CPU are added otherwise")
+    }
+
+    fn cuda_fwd(&self, into: &mut CudaStorage, layout: &Layout) -> std::result::Result<(), candle_core::Error> {
+        let (device, size) = (into.device().clone(), into.dtype().size_in_bytes());
+        let stream = device.cuda_stream();
+        let (at, _held) = address_mut(&mut into.slice, &stream);
+        let at = at + (layout.start_offset() * size) as u64;
+        self.multiply(&device, 1.0, (at, self.sizes.2)).map_err(candle_core::Error::wrap)
+    }
+}
+
+impl Factors<'_> {
+    /// `out = beta · out + x · weightᵀ`, where `out` begins at an address and its rows are so many values apart. Whoever calls holds it.
+    fn multiply(&self, device: &CudaDevice, beta: f32, (out_at, out_stride): (u64, usize)) -> Result<()> {
+        let Self { x, weight, sizes: (rows, inputs, outputs), types: (input_type, output_type) } = self;
+        let alpha = 1f32;
+        let stream = device.cuda_stream();
+        let _handles = handles(stream.context().ordinal()).lock().unwrap_or_else(PoisonError::into_inner);
+        stream.context().bind_to_thread().map_err(failure::of)?;
+        let ((x_at, _x), (weight_at, _weight)) = (x.values.address(&stream), weight.values.address(&stream));
+        // Row-major [rows, outputs] is column-major [outputs, rows]: cuBLAS computes weight · xᵀ.
+        // SAFETY: the three matrices have these sizes at these strides; the handle is bound to this stream, whose context is
+        // current; the factors are f32 on the host, as this kind of sum wants them.
+        unsafe {
+            result::gemm_ex(
+                *device.cublas_handle().handle(),
+                sys::cublasOperation_t::CUBLAS_OP_T,
+                sys::cublasOperation_t::CUBLAS_OP_N,
+                *outputs as i32,
+                *rows as i32,
+                *inputs as i32,
+                (&raw const alpha).cast(),
+                weight_at as *const _,
+                *input_type,
+                weight.stride as i32,
+                x_at as *const _,
+                *input_type,
+                x.stride as i32,
+                (&raw const beta).cast(),
+                out_at as *mut _,
+                *output_type,
+                out_stride as i32,
+                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+                sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+            )
+        }
+        .map_err(failure::of)
+    }
 }
 
 fn data_type(dtype: DType) -> Option<sys::cudaDataType> {

@@ -47,7 +47,7 @@ pub(crate) use distance::distance;
 pub use fill::uniform;
 pub use launch_cost::{LaunchCost, launch_cost};
 pub(crate) use layer::{add, cast, rms_norm, scale, silu_mul};
-pub(crate) use linear::product;
+pub(crate) use linear::{add_product, product};
 pub use memory::{download, memory, nothing, pool, upload};
 pub(crate) use merge::merge;
 pub use module::loads;

@@ -64,8 +64,7 @@ impl Asked for ChatRequest {
 
     fn prepare(&self, client: &Client) -> Result<Vec<Prepared>, ApiError> {
         let prepared = client.prepare(&self.conversation)?;
-        let is_whole = self.generation.is_scoring() && self.conversation.documents.is_empty();
-        Ok(vec![if is_whole { prepared.without_context() } else { prepared }])
+        Ok(vec![self.generation.prompt(prepared, !self.conversation.documents.is_empty())])
     }
 
     fn empty_documents(&self) -> usize {

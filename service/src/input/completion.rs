@@ -164,8 +164,7 @@ impl Asked for CompletionRequest {
             }
             let prompt = Prompt { documents: self.documents.all.clone(), text: text.clone() };
             let prepared = client.prepare_prompt(&prompt)?;
-            let is_whole = self.generation.is_scoring() && self.documents.all.is_empty();
-            Ok(if is_whole { prepared.without_context() } else { prepared })
+            Ok(self.generation.prompt(prepared, !self.documents.all.is_empty()))
         };
         self.texts.iter().map(prepare).collect()
     }

@@ -142,6 +142,11 @@ impl Generation {
         self.settings.returns.prompt_logprobs.is_some()
     }
 
+    /// A prompt as it is prefilled: whole where its log-probabilities are wanted and no documents stand apart from it.
+    pub fn prompt(&self, prepared: Prepared, has_documents: bool) -> Prepared {
+        if self.is_scoring() && !has_documents { prepared.without_context() } else { prepared }
+    }
+
     /// The engine's settings for answer number `copy` to a prompt of `rows` rows.
     ///
     /// # Errors

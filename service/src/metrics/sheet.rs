@@ -102,6 +102,7 @@ impl Sheet {
     pub fn desk(&self, world: usize, tally: &Tally) {
         self.set(&of::REQUESTS_WAITING, &[], tally.waiting() as f64);
         self.set(&of::REQUESTS_RUNNING, &[], tally.running() as f64);
+        self.set(&of::REQUESTS_PAUSED, &[], tally.paused() as f64);
         let sequences = tally.sequences();
         for rank in 0..world {
             let count = sequences.get(rank).copied().unwrap_or(0);

@@ -107,6 +107,8 @@ metrics! {
     REQUESTS_CANCELLED: Counter, "requests_cancelled_total", [("stage", Words(STAGES))],
         "Requests that were let go of before their end: their client left or their time was over while they waited, were prefilled or decoded, or their client read too slowly.";
     REQUESTS_RUNNING: Gauge, "requests_running", [], "Requests that the ranks are at: being prefilled or decoded.";
+    REQUESTS_PAUSED: Gauge, "requests_paused", [],
+        "Requests being decoded whose next token waits for memory, until another one has ended.";
     REQUESTS_WAITING: Gauge, "requests_waiting", [], "Requests that wait for their turn.";
     RUNNING_SEQUENCES: Gauge, "running_sequences", [RANK],
         "Sequences of which the rank holds keys and values for decoding.";

@@ -7,179 +7,134 @@ use crate::input::chat::MESSAGES;
 use crate::input::completion::PROMPTS;
 use crate::input::{Choices, STOP_CHARACTERS, STOPS, StreamOptions};
 
-/// A chat completion request. What is not listed is refused.
-#[derive(ToSchema)]
-#[schema(as = ChatRequest)]
-#[allow(dead_code, reason = "it is described, not made")]
-pub struct ChatBody {
-    /// The model's name, as `GET /v1/models` gives it.
-    model: Option<String>,
-    /// Messages, as the model's chat template renders them. Documents stand first in the first message of the user: what is before them
-    /// shapes every chunk, and turns ride behind them.
-    #[schema(value_type = Vec<Object>, min_items = 1)]
-    messages: Vec<Value>,
-    /// The context, in its order. Absent: the messages are the context, but for their last 32 tokens.
-    #[schema(value_type = Option<Vec<Object>>)]
-    documents: Option<Vec<Value>>,
-    /// How the prompt is prefilled.
-    tributary: Option<Choices>,
-    /// Whether the answer comes token by token.
-    stream: Option<bool>,
-    /// What a stream has besides tokens; with `stream` only.
-    stream_options: Option<StreamOptions>,
-    /// Tokens to generate at most; the service's own number where absent, or 2048.
-    #[schema(minimum = 0)]
-    max_tokens: Option<u64>,
-    /// The same by its newer name, which counts.
-    #[schema(minimum = 0)]
-    max_completion_tokens: Option<u64>,
-    /// 0 takes the likeliest token.
-    #[schema(minimum = 0, maximum = 2)]
-    temperature: Option<f64>,
-    /// Draws from the smallest set of tokens with at least this probability; 0 takes the likeliest.
-    #[schema(minimum = 0, maximum = 1)]
-    top_p: Option<f64>,
-    /// Draws from so many of the likeliest tokens; 0, -1 and false turn it off.
-    #[schema(value_type = Option<Object>)]
-    top_k: Option<Value>,
-    /// Draws from tokens with at least this share of the likeliest token's probability.
-    #[schema(minimum = 0, maximum = 1)]
-    min_p: Option<f64>,
-    /// Divides positive logits of tokens of prompt and answer, and multiplies negative ones; 1 for none.
-    #[schema(exclusive_minimum = 0, maximum = 10)]
-    repetition_penalty: Option<f64>,
-    /// Subtracted from the logit of every token that the answer has already.
-    #[schema(minimum = -2, maximum = 2)]
-    presence_penalty: Option<f64>,
-    /// Subtracted from a token's logit once for each time that the answer has it.
-    #[schema(minimum = -2, maximum = 2)]
-    frequency_penalty: Option<f64>,
-    /// Numbers from -100 to 100 that are added to logits, by token id.
-    #[schema(value_type = Option<std::collections::BTreeMap<String, f64>>)]
-    logit_bias: Option<Value>,
-    /// Seed of the draws.
-    seed: Option<i64>,
-    /// Texts that end the answer: one, or several. They are not part of it.
-    #[schema(value_type = Option<Object>)]
-    stop: Option<Value>,
-    /// Whether the text that ends the answer is part of it.
-    include_stop_str_in_output: Option<bool>,
-    /// Token ids that end the answer, beside the model's own.
-    #[schema(max_items = 300)]
-    stop_token_ids: Option<Vec<u32>>,
-    /// Whether the model's own end tokens do not end the answer.
-    ignore_eos: Option<bool>,
-    /// Tokens of the answer before which none is drawn that would end it.
-    #[schema(minimum = 0, maximum = 4294967295_u64)]
-    min_tokens: Option<u64>,
-    /// Number of answers to each prompt; each has a seed of its own.
-    #[schema(minimum = 1, maximum = 64)]
-    n: Option<u64>,
-    /// As `n`.
-    #[schema(minimum = 1, maximum = 64)]
-    best_of: Option<u64>,
-    /// Log-probabilities of the prompt's tokens, and of so many of the likeliest in their places; not with `stream`. Of a request with
-    /// documents they are those of what follows the documents.
-    #[schema(minimum = 0, maximum = 20)]
-    prompt_logprobs: Option<u64>,
-    /// Whether each token comes with its log-probability.
-    logprobs: Option<bool>,
-    /// The likeliest tokens that come with each, with `logprobs` only.
-    #[schema(minimum = 0, maximum = 20)]
-    top_logprobs: Option<u64>,
-    /// Values that the chat template reads.
-    #[schema(value_type = Option<Object>)]
-    chat_template_kwargs: Option<Value>,
-    /// One of them by itself: whether the model thinks before it answers.
-    enable_thinking: Option<bool>,
-    /// Another: how much it thinks.
-    reasoning_effort: Option<String>,
-    /// Whether the model goes on with the last message.
-    continue_final_message: Option<bool>,
-    /// Whether the prompt ends where an answer begins: false ends it behind the last message.
-    add_generation_prompt: Option<bool>,
-    /// Whether reasoning comes as `reasoning_content`, apart from `content`; as the service does where absent.
-    separate_reasoning: Option<bool>,
-    /// Whether reasoning comes at all.
-    include_reasoning: Option<bool>,
+/// A body that asks for an answer: its own fields, and those that all of them have.
+macro_rules! generated {
+    ($(#[$about:meta])* pub struct $name:ident { $($own:tt)* }) => {
+        #[derive(ToSchema)]
+        #[allow(dead_code, reason = "it is described, not made")]
+        $(#[$about])*
+        pub struct $name {
+            $($own)*
+            /// The model's name, as `GET /v1/models` gives it.
+            model: Option<String>,
+            /// How the prompt is prefilled.
+            tributary: Option<Choices>,
+            /// Whether the answer comes token by token.
+            stream: Option<bool>,
+            /// What a stream has besides tokens; with `stream` only.
+            stream_options: Option<StreamOptions>,
+            /// 0 takes the likeliest token.
+            #[schema(minimum = 0, maximum = 2)]
+            temperature: Option<f64>,
+            /// Draws from the smallest set of tokens with at least this probability; 0 takes the likeliest.
+            #[schema(minimum = 0, maximum = 1)]
+            top_p: Option<f64>,
+            /// Draws from so many of the likeliest tokens; 0, -1 and false turn it off.
+            #[schema(value_type = Option<Object>)]
+            top_k: Option<Value>,
+            /// Draws from tokens with at least this share of the likeliest token's probability.
+            #[schema(minimum = 0, maximum = 1)]
+            min_p: Option<f64>,
+            /// Divides positive logits of tokens of prompt and answer, and multiplies negative ones; 1 for none.
+            #[schema(exclusive_minimum = 0, maximum = 10)]
+            repetition_penalty: Option<f64>,
+            /// Subtracted from the logit of every token that the answer has already.
+            #[schema(minimum = -2, maximum = 2)]
+            presence_penalty: Option<f64>,
+            /// Subtracted from a token's logit once for each time that the answer has it.
+            #[schema(minimum = -2, maximum = 2)]
+            frequency_penalty: Option<f64>,
+            /// Numbers from -100 to 100 that are added to logits, by token id.
+            #[schema(value_type = Option<std::collections::BTreeMap<String, f64>>)]
+            logit_bias: Option<Value>,
+            /// Seed of the draws.
+            seed: Option<i64>,
+            /// Texts that end the answer: one, or several. They are not part of it.
+            #[schema(value_type = Option<Object>)]
+            stop: Option<Value>,
+            /// Whether the text that ends the answer is part of it.
+            include_stop_str_in_output: Option<bool>,
+            /// Token ids that end the answer, beside the model's own.
+            #[schema(max_items = 300)]
+            stop_token_ids: Option<Vec<u32>>,
+            /// Whether the model's own end tokens do not end the answer.
+            ignore_eos: Option<bool>,
+            /// Tokens of the answer before which none is drawn that would end it.
+            #[schema(minimum = 0, maximum = 4294967295_u64)]
+            min_tokens: Option<u64>,
+            /// Number of answers to each prompt; each has a seed of its own.
+            #[schema(minimum = 1, maximum = 64)]
+            n: Option<u64>,
+            /// As `n`.
+            #[schema(minimum = 1, maximum = 64)]
+            best_of: Option<u64>,
+            /// Log-probabilities of the prompt's tokens, and of so many of the likeliest in their places; not with `stream`. Of a request with
+            /// documents they are those of what follows the documents.
+            #[schema(minimum = 0, maximum = 20)]
+            prompt_logprobs: Option<u64>,
+        }
+    };
 }
 
-/// A text completion request. What is not listed is refused.
-#[derive(ToSchema)]
-#[schema(as = CompletionRequest)]
-#[allow(dead_code, reason = "it is described, not made")]
-pub struct CompletionBody {
-    /// The model's name, as `GET /v1/models` gives it.
-    model: Option<String>,
-    /// A text, a list of token ids, or a list of such. No chat template is put around them.
-    #[schema(value_type = Object)]
-    prompt: Value,
-    /// The context, in its order. Absent: the prompt is the context, but for its last 32 tokens.
-    #[schema(value_type = Option<Vec<Object>>)]
-    documents: Option<Vec<Value>>,
-    /// How the prompt is prefilled.
-    tributary: Option<Choices>,
-    /// Whether the answer comes token by token.
-    stream: Option<bool>,
-    /// What a stream has besides tokens; with `stream` only.
-    stream_options: Option<StreamOptions>,
-    /// Tokens to generate at most; the service's own number where absent, or 16.
-    #[schema(minimum = 0)]
-    max_tokens: Option<u64>,
-    /// 0 takes the likeliest token.
-    #[schema(minimum = 0, maximum = 2)]
-    temperature: Option<f64>,
-    /// Draws from the smallest set of tokens with at least this probability; 0 takes the likeliest.
-    #[schema(minimum = 0, maximum = 1)]
-    top_p: Option<f64>,
-    /// Draws from so many of the likeliest tokens; 0, -1 and false turn it off.
-    #[schema(value_type = Option<Object>)]
-    top_k: Option<Value>,
-    /// Draws from tokens with at least this share of the likeliest token's probability.
-    #[schema(minimum = 0, maximum = 1)]
-    min_p: Option<f64>,
-    /// Divides positive logits of tokens of prompt and answer, and multiplies negative ones; 1 for none.
-    #[schema(exclusive_minimum = 0, maximum = 10)]
-    repetition_penalty: Option<f64>,
-    /// Subtracted from the logit of every token that the answer has already.
-    #[schema(minimum = -2, maximum = 2)]
-    presence_penalty: Option<f64>,
-    /// Subtracted from a token's logit once for each time that the answer has it.
-    #[schema(minimum = -2, maximum = 2)]
-    frequency_penalty: Option<f64>,
-    /// Numbers from -100 to 100 that are added to logits, by token id.
-    #[schema(value_type = Option<std::collections::BTreeMap<String, f64>>)]
-    logit_bias: Option<Value>,
-    /// Seed of the draws.
-    seed: Option<i64>,
-    /// Texts that end the answer: one, or several. They are not part of it.
-    #[schema(value_type = Option<Object>)]
-    stop: Option<Value>,
-    /// Whether the text that ends the answer is part of it.
-    include_stop_str_in_output: Option<bool>,
-    /// Token ids that end the answer, beside the model's own.
-    #[schema(max_items = 300)]
-    stop_token_ids: Option<Vec<u32>>,
-    /// Whether the model's own end tokens do not end the answer.
-    ignore_eos: Option<bool>,
-    /// Tokens of the answer before which none is drawn that would end it.
-    #[schema(minimum = 0, maximum = 4294967295_u64)]
-    min_tokens: Option<u64>,
-    /// Number of answers to each prompt; each has a seed of its own.
-    #[schema(minimum = 1, maximum = 64)]
-    n: Option<u64>,
-    /// As `n`.
-    #[schema(minimum = 1, maximum = 64)]
-    best_of: Option<u64>,
-    /// Log-probabilities of the prompt's tokens, and of so many of the likeliest in their places; not with `stream`. Of a request with
-    /// documents they are those of what follows the documents.
-    #[schema(minimum = 0, maximum = 20)]
-    prompt_logprobs: Option<u64>,
-    /// The likeliest tokens that come with each, with their log-probabilities.
-    #[schema(minimum = 0, maximum = 20)]
-    logprobs: Option<u64>,
-    /// Whether the prompt stands before the answer; with `logprobs` its tokens have log-probabilities too, and there is no `stream`.
-    echo: Option<bool>,
+generated! {
+    /// A chat completion request. What is not listed is refused.
+    #[schema(as = ChatRequest)]
+    pub struct ChatBody {
+        /// Messages, as the model's chat template renders them. Documents stand first in the first message of the user: what is before them
+        /// shapes every chunk, and turns ride behind them.
+        #[schema(value_type = Vec<Object>, min_items = 1)]
+        messages: Vec<Value>,
+        /// The context, in its order. Absent: the messages are the context, but for their last 32 tokens.
+        #[schema(value_type = Option<Vec<Object>>)]
+        documents: Option<Vec<Value>>,
+        /// Tokens to generate at most; the service's own number where absent, or 2048.
+        #[schema(minimum = 0)]
+        max_tokens: Option<u64>,
+        /// The same by its newer name, which counts.
+        #[schema(minimum = 0)]
+        max_completion_tokens: Option<u64>,
+        /// Whether each token comes with its log-probability.
+        logprobs: Option<bool>,
+        /// The likeliest tokens that come with each, with `logprobs` only.
+        #[schema(minimum = 0, maximum = 20)]
+        top_logprobs: Option<u64>,
+        /// Values that the chat template reads.
+        #[schema(value_type = Option<Object>)]
+        chat_template_kwargs: Option<Value>,
+        /// One of them by itself: whether the model thinks before it answers.
+        enable_thinking: Option<bool>,
+        /// Another: how much it thinks.
+        reasoning_effort: Option<String>,
+        /// Whether the model goes on with the last message.
+        continue_final_message: Option<bool>,
+        /// Whether the prompt ends where an answer begins: false ends it behind the last message.
+        add_generation_prompt: Option<bool>,
+        /// Whether reasoning comes as `reasoning_content`, apart from `content`; as the service does where absent.
+        separate_reasoning: Option<bool>,
+        /// Whether reasoning comes at all.
+        include_reasoning: Option<bool>,
+    }
+}
+
+generated! {
+    /// A text completion request. What is not listed is refused.
+    #[schema(as = CompletionRequest)]
+    pub struct CompletionBody {
+        /// A text, a list of token ids, or a list of such. No chat template is put around them.
+        #[schema(value_type = Object)]
+        prompt: Value,
+        /// The context, in its order. Absent: the prompt is the context, but for its last 32 tokens.
+        #[schema(value_type = Option<Vec<Object>>)]
+        documents: Option<Vec<Value>>,
+        /// Tokens to generate at most; the service's own number where absent, or 16.
+        #[schema(minimum = 0)]
+        max_tokens: Option<u64>,
+        /// The likeliest tokens that come with each, with their log-probabilities.
+        #[schema(minimum = 0, maximum = 20)]
+        logprobs: Option<u64>,
+        /// Whether the prompt stands before the answer; with `logprobs` its tokens have log-probabilities too, and there is no `stream`.
+        echo: Option<bool>,
+    }
 }
 
 /// Documents that are to be prefilled ahead of use.

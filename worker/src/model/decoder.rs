@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, IndexOp, Tensor};
-use tributary_kernels::{Rope, add, cast, gather, join, linear, linear_f32, linear_onto, rms_norm, silu_mul};
+use tributary_kernels::{
+    Rope, add, add_linear, cast, gather, join, linear, linear_f32, linear_onto, rms_norm, silu_mul,
+};
 
 use super::low_rank::{Adapted, Added, Linear};
 use super::weights::Weights;
@@ -62,6 +64,12 @@ impl Projection {
         with(linear(x, &self.weight, self.bias.as_ref())?, x, added)
     }
 
+    /// Adds the projection of `x` to the residual stream, in place. Whether it was done: on a GPU, where nothing is added besides and
+    /// nothing is normalised.
+    fn add_in_place(&self, residual: &Tensor, x: &Tensor, norm: Norm<'_>) -> Result<bool> {
+        Ok(self.bias.is_none() && norm.weight.is_none() && add_linear(residual, x, &self.weight)?)
+    }
+
     /// The residual stream with the projection of `x` added, normalised first where the family does that.
     fn add_to(&self, residual: &Tensor, x: &Tensor, added: Option<Added<'_>>, norm: Norm<'_>) -> Result<Tensor> {
         match norm.weight {
@@ -72,6 +80,7 @@ impl Projection {
 }
 
 /// The norm behind a projection, where the family has one.
+#[derive(Clone, Copy)]
 struct Norm<'a> {
     weight: Option<&'a Tensor>,
     eps: f64,
@@ -160,12 +169,18 @@ impl Decoder {
         })
     }
 
-    fn mlp(&self, index: usize, hidden: &Tensor, adapted: Option<&Adapted>) -> Result<Tensor> {
+    /// What the feed-forward part makes of rows of the residual stream. `in_place` allows it to write over them: then nothing, where the
+    /// device can.
+    fn mlp(&self, index: usize, hidden: &Tensor, adapted: Option<&Adapted>, in_place: bool) -> Result<Option<Tensor>> {
         let (layer, eps) = (&self.layers[index], self.config.norm_eps);
         let added = |linear| adapted.and_then(|adapted| adapted.at(index, linear));
         let x = rms_norm(hidden, &layer.mlp_norm, eps)?;
         let gated = silu_mul(&layer.gate.apply(&x, added(Linear::Gate))?, &layer.up.apply(&x, added(Linear::Up))?)?;
-        layer.down.add_to(hidden, &gated, added(Linear::Down), Norm { weight: layer.output_norm.as_ref(), eps })
+        let norm = Norm { weight: layer.output_norm.as_ref(), eps };
+        if in_place && layer.down.add_in_place(hidden, &gated, norm)? {
+            return Ok(None);
+        }
+        layer.down.add_to(hidden, &gated, added(Linear::Down), norm).map(Some)
     }
 }
 
@@ -278,19 +293,22 @@ impl Model for Decoder {
         let norm = Norm { weight: layer.attention_norm.as_ref(), eps: self.config.norm_eps };
         let adapted = rows.adapted.as_ref();
         let added = adapted.and_then(|adapted| adapted.at(index, Linear::Output));
-        let hidden = layer.output.add_to(&rows.hidden, &flat, added, norm)?;
-        if count <= self.mlp_tile_rows {
-            let hidden = self.mlp(index, &hidden, adapted)?;
-            return Ok(rows.with(hidden));
-        }
-        let tiles = (0..count).step_by(self.mlp_tile_rows).map(|from| {
+        let hidden = match rows.are_own() && added.is_none() && layer.output.add_in_place(&rows.hidden, &flat, norm)? {
+            true => rows.hidden.clone(),
+            false => layer.output.add_to(&rows.hidden, &flat, added, norm)?,
+        };
+        // An adapter is active on some rows, and so perhaps on some tiles alone: all tiles are written in place, or none.
+        let starts = (0..count).step_by(self.mlp_tile_rows);
+        let tiles = starts.map(|from| {
             let tile_rows = self.mlp_tile_rows.min(count - from);
-            let adapted = adapted.and_then(|adapted| adapted.within(from, tile_rows));
-            self.mlp(index, &hidden.narrow(0, from, tile_rows)?, adapted.as_ref())
+            let within = adapted.and_then(|adapted| adapted.within(from, tile_rows));
+            let in_place = adapted.is_none();
+            self.mlp(index, &hidden.narrow(0, from, tile_rows)?, within.as_ref(), in_place)
         });
         let tiles = tiles.collect::<Result<Vec<_>>>()?;
-        let hidden = join(&tiles.iter().collect::<Vec<_>>(), 0)?;
-        Ok(rows.with(hidden))
+        let apart: Vec<&Tensor> = tiles.iter().flatten().collect();
+        let hidden = if apart.is_empty() { hidden } else { join(&apart, 0)? };
+        Ok(rows.computed(hidden))
     }
 
     fn logits(&self, rows: &Rows) -> Result<Tensor> {

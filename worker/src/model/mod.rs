@@ -39,12 +39,14 @@ pub struct Rows {
     pub hidden: Tensor,
     /// The run of rows on which an adapter's low-rank matrices are active, if there is one.
     adapted: Option<Adapted>,
+    /// There where a layer has made the numbers, and shared with copies and parts of these rows: alone, they may be written over.
+    own: Option<Arc<()>>,
 }
 
 impl Rows {
     /// Rows of the model as it is, `[rows, hidden]`.
     pub fn new(hidden: Tensor) -> Self {
-        Self { hidden, adapted: None }
+        Self { hidden, adapted: None, own: None }
     }
 
     /// The same rows, on `range` of which (and no other) an adapter's low-rank matrices are active from here on.
@@ -60,7 +62,17 @@ impl Rows {
     /// The same rows with other numbers, `[rows, hidden]`.
     #[must_use]
     pub fn with(self, hidden: Tensor) -> Self {
-        Self { hidden, ..self }
+        Self { hidden, own: None, ..self }
+    }
+
+    /// The same rows with numbers that a layer has computed and that nobody else has.
+    fn computed(self, hidden: Tensor) -> Self {
+        Self { hidden, own: Some(Arc::default()), ..self }
+    }
+
+    /// Whether nobody else has these numbers: no copy of the rows, and no rows of which these are a part.
+    fn are_own(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| Arc::strong_count(own) == 1)
     }
 
     /// Number of rows.
@@ -92,7 +104,7 @@ impl Rows {
     pub fn last(&self, count: usize) -> Result<Self> {
         let from = self.len().saturating_sub(count);
         let adapted = self.adapted.as_ref().and_then(|adapted| adapted.within(from, count));
-        Ok(Self { hidden: self.hidden.narrow(0, from, count)?, adapted })
+        Ok(Self { hidden: self.hidden.narrow(0, from, count)?, adapted, own: self.own.clone() })
     }
 }
 

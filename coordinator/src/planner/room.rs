@@ -1,0 +1,34 @@
+//! What running sequences take of a group's memory, and what there is of it.
+
+use tributary_protocol::Plan;
+
+use super::Planner;
+use crate::cost::{memory, running_bytes};
+use crate::machine::{GroupShape, MemoryOf};
+use crate::scheduler::reservation::{Reservation, Room};
+
+impl Planner {
+    /// What a request takes on each of `world` ranks while it is decoded.
+    pub fn reservation(&self, plan: &Plan, world: usize) -> Reservation {
+        let mut bytes = running_bytes(plan, world, &self.model);
+        let (token_bytes, most) = match plan.max_tokens {
+            0 | 1 => (0, 0),
+            most => (self.model.kv_bytes(), most),
+        };
+        bytes[plan.owner] -= token_bytes * most as u64;
+        Reservation::new(bytes, plan.owner, token_bytes, most)
+    }
+
+    /// The memory that sequences of a group share with the chunks that are cached now.
+    pub fn room(&self, group: GroupShape) -> Room {
+        let machine = self.machine(group);
+        let beside = [&self.auxiliary, &self.draft_model].into_iter().flatten().map(|model| model.weight_bytes());
+        let beside: u64 = if machine.memory == MemoryOf::Host { beside.sum() } else { 0 };
+        let weights = memory::weights_bytes(&self.model, &machine).saturating_add(beside);
+        Room {
+            bytes: machine.available_bytes.map(|bytes| bytes.saturating_sub(weights)),
+            ranks_here: machine.ranks_here,
+            cached_bytes: self.cached_bytes(group),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What comes next, order by order.
+
+use super::reservation::STEP_TOKENS;
+use super::*;
+
+fn scheduler(limits: Limits) -> Scheduler {
+    Scheduler::new(2, limits)
+}
+
+/// A sequence that takes these bytes on two ranks, and nothing for its answer.
+fn takes(bytes: [u64; 2]) -> Reservation {
+    Reservation::new(bytes.to_vec(), 0, 0, 0)
+}
+
+/// The next order where memory is without end and prefills fit as told.
+fn next(scheduler: &mut Scheduler, mut fits: impl FnMut(u64) -> bool) -> Next {
+    scheduler.next(&Room::unknown(2), |request| fits(request).then(|| takes([10, 1])))
+}
+
+/// The next order where everything fits, and what follows from it: a prefill's sequence runs.
+fn carry_out(scheduler: &mut Scheduler) -> Next {
+    let next = next(scheduler, |_| true);
+    match &next {
+        Next::Prefill(request) => scheduler.runs(*request, takes([10, 1])),
+        Next::Release(_) => scheduler.released(),
+        Next::Decode(_) | Next::Nothing => {}
+    }
+    next
+}
+
+#[test]
+fn prefills_come_first_but_not_more_than_the_burst() {
+    for (burst, expected) in [(1, "PDPDPDPD"), (2, "PPDPPDDD"), (9, "PPPPDDDD")] {
+        let mut scheduler = scheduler(Limits { max_prefill_burst: burst, ..Limits::default() });
+        (1..=4).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+        let order = |_| match carry_out(&mut scheduler) {
+            Next::Prefill(_) => 'P',
+            Next::Decode(_) => 'D',
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((0..8).map(order).collect::<String>(), expected, "burst {burst}");
+    }
+}
+
+#[test]
+fn nobody_decodes_nobody_waits() {
+    let mut scheduler = scheduler(Limits::default());
+    assert_eq!(carry_out(&mut scheduler), Next::Nothing);
+    // Prefills that leave no sequence, of one token each, follow each other.
+    (1..=3).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+    for request in 1..=3 {
+        assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(request));
+        scheduler.over(request);
+    }
+    assert_eq!(carry_out(&mut scheduler), Next::Nothing);
+}
+
+#[test]
+fn what_does_not_fit_waits_until_memory_is_free() {
+    let mut scheduler = scheduler(Limits::default());
+    (1..=3).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+    assert_eq!(carry_out(&mut scheduler), Next::Prefill(1));
+    assert_eq!(carry_out(&mut scheduler), Next::Decode(vec![1]));
+    let none = |_| false;
+    assert_eq!(next(&mut scheduler, none), Next::Decode(vec![1]));
+    scheduler.over(1);
+    assert_eq!(scheduler.taken(), [10, 1], "it counts until it is released");
+    assert_eq!(carry_out(&mut scheduler), Next::Release(vec![1]));
+    assert_eq!(scheduler.taken(), [0, 0]);
+    assert_eq!(next(&mut scheduler, none), Next::Nothing);
+    assert_eq!(carry_out(&mut scheduler), Next::Prefill(2));
+}
+
+#[test]
+fn whether_the_front_fits_is_asked_once_between_two_releases() {
+    let mut scheduler = scheduler(Limits::default());
+    (1..=3).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+    assert_eq!(carry_out(&mut scheduler), Next::Prefill(1));
+    let mut asked = Vec::new();
+    let mut refused = |scheduler: &mut Scheduler| {
+        next(scheduler, |request| {
+            asked.push(request);
+            false
+        })
+    };
+    (0..5).for_each(|_| assert_eq!(refused(&mut scheduler), Next::Decode(vec![1])));
+    // Another one comes to the front.
+    scheduler.over(2);
+    (0..5).for_each(|_| assert_eq!(refused(&mut scheduler), Next::Decode(vec![1])));
+    scheduler.over(1);
+    assert_eq!(refused(&mut scheduler), Next::Release(vec![1]));
+    scheduler.released();
+    assert_eq!(refused(&mut scheduler), Next::Nothing);
+    assert_eq!(asked, [2, 3, 3]);
+}
+
+#[test]
+fn limits_hold() {
+    let mut scheduler = scheduler(Limits { max_running: 2, max_waiting: 3, max_prefill_burst: 9, ..Limits::default() });
+    let taken: Vec<bool> = (1..=4).map(|request| scheduler.submit(request, 0, 1)).collect();
+    assert_eq!(taken, [true, true, true, false]);
+    assert_eq!(carry_out(&mut scheduler), Next::Prefill(1));
+    assert_eq!(carry_out(&mut scheduler), Next::Prefill(2));
+    assert_eq!(carry_out(&mut scheduler), Next::Decode(vec![1, 2]));
+    scheduler.over(1);
+    assert_eq!(carry_out(&mut scheduler), Next::Release(vec![1]));
+    assert_eq!(carry_out(&mut scheduler), Next::Prefill(3));
+    assert_eq!((scheduler.waiting(), scheduler.running()), (0, 2));
+}
+
+#[test]
+fn clients_take_turns_by_what_they_ask_for() {
+    let mut scheduler = scheduler(Limits::default());
+    // One client hands in long prompts, then another a short one, then a third two of the same length.
+    (1..=6).for_each(|request| assert!(scheduler.submit(request, 1, 1000)));
+    assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(1));
+    assert!(scheduler.submit(7, 2, 10));
+    (8..=9).for_each(|request| assert!(scheduler.submit(request, 3, 1000)));
+    let order: Vec<Next> = (0..8).map(|_| next(&mut scheduler, |_| true)).collect();
+    assert_eq!(order, [7, 8, 2, 9, 3, 4, 5, 6].map(Next::Prefill));
+    // Who has waited for nothing owes nothing.
+    assert!(scheduler.submit(10, 1, 10) && scheduler.submit(11, 4, 10));
+    assert_eq!(
+        [next(&mut scheduler, |_| true), next(&mut scheduler, |_| true)],
+        [Next::Prefill(11), Next::Prefill(10)]
+    );
+}
+
+#[test]
+fn small_requests_pass_a_large_one_but_only_so_often() {
+    let mut scheduler = scheduler(Limits { max_running: 100, max_prefill_burst: 100, ..Limits::default() });
+    scheduler.runs(1000, takes([5, 5]));
+    (1..=30).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+    let mut taken = Vec::new();
+    while let Next::Prefill(request) = next(&mut scheduler, |request| request != 1) {
+        taken.push(request);
+    }
+    assert_eq!(taken, (2..2 + MAX_PASSED as u64).collect::<Vec<_>>(), "then it has its turn as soon as it fits");
+    assert_eq!(next(&mut scheduler, |_| true), Next::Decode(vec![1000]));
+    scheduler.over(1000);
+    assert!(matches!(next(&mut scheduler, |_| true), Next::Release(_)));
+    scheduler.released();
+    assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(1));
+}
+
+#[test]
+fn a_request_that_waits_can_go() {
+    let mut scheduler = scheduler(Limits::default());
+    (1..=2).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+    scheduler.over(1);
+    assert_eq!(carry_out(&mut scheduler), Next::Prefill(2));
+}
+
+#[test]
+fn the_owner_is_the_rank_with_least_taken() {
+    let mut scheduler = scheduler(Limits::default());
+    assert_eq!(scheduler.owner(), 0);
+    scheduler.runs(1, takes([5, 1]));
+    assert_eq!(scheduler.owner(), 1);
+    scheduler.runs(2, takes([1, 5]));
+    assert_eq!(scheduler.owner(), 0, "level");
+}
+
+/// Carries out `steps` orders in a room; what each decodes.
+fn decode(scheduler: &mut Scheduler, room: &Room, steps: usize) -> Vec<Vec<u64>> {
+    let of = |scheduler: &mut Scheduler| match scheduler.next(room, |_| None) {
+        Next::Decode(requests) => requests,
+        other => panic!("{other:?}"),
+    };
+    (0..steps).map(|_| of(scheduler)).collect()
+}
+
+/// A sequence without a prompt whose answer may take so many steps of memory on rank 0, a byte a token.
+fn answer(steps: usize) -> Reservation {
+    Reservation::new(vec![0, 0], 0, 1, steps * STEP_TOKENS)
+}
+
+fn room(steps: usize) -> Room {
+    Room { bytes: Some((steps * STEP_TOKENS) as u64), ranks_here: 2, cached_bytes: vec![0, 0] }
+}
+
+#[test]
+fn many_long_answers_that_end_early_leave_room_for_others() {
+    let mut scheduler = scheduler(Limits { max_prefill_burst: 100, ..Limits::default() });
+    (1..=30).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+    // Each may come to ten steps: twenty have one beside nine more of one of them.
+    let room = room(29);
+    let mut taken = Vec::new();
+    while let Next::Prefill(request) = scheduler.next(&room, |_| Some(answer(10))) {
+        taken.push(request);
+        scheduler.runs(request, answer(10));
+    }
+    assert_eq!(taken, (1..=20).collect::<Vec<_>>());
+    scheduler.over(7);
+    assert_eq!(scheduler.next(&room, |_| None), Next::Release(vec![7]));
+    scheduler.released();
+    assert_eq!(scheduler.next(&room, |_| Some(answer(10))), Next::Prefill(21));
+}
+
+#[test]
+fn a_sequence_without_room_for_its_next_step_pauses_until_another_has_ended() {
+    let mut scheduler = scheduler(Limits::default());
+    (1..=3).for_each(|request| scheduler.runs(request, answer(2)));
+    // All have a step, and there is another one.
+    let room = room(4);
+    assert!(decode(&mut scheduler, &room, STEP_TOKENS).iter().all(|step| *step == [1, 2, 3]));
+    assert_eq!(scheduler.paused(), 0);
+    assert!(decode(&mut scheduler, &room, STEP_TOKENS - 1).iter().all(|step| *step == [1]), "the oldest first");
+    assert_eq!((scheduler.paused(), scheduler.taken()), (2, vec![4 * STEP_TOKENS as u64, 0]));
+    scheduler.over(1);
+    assert_eq!(scheduler.next(&room, |_| None), Next::Release(vec![1]));
+    scheduler.released();
+    assert!(decode(&mut scheduler, &room, STEP_TOKENS).iter().all(|step| *step == [2, 3]));
+    assert_eq!(scheduler.paused(), 0);
+}
+
+#[test]
+fn one_goes_on_where_cached_chunks_have_taken_the_room_of_all() {
+    let mut scheduler = scheduler(Limits::default());
+    (1..=2).for_each(|request| scheduler.runs(request, answer(2)));
+    assert!(decode(&mut scheduler, &room(4), STEP_TOKENS).iter().all(|step| *step == [1, 2]));
+    let full = Room { cached_bytes: vec![STEP_TOKENS as u64 * 3, 0], ..room(4) };
+    assert!(decode(&mut scheduler, &full, STEP_TOKENS).iter().all(|step| *step == [1]));
+    assert_eq!(scheduler.paused(), 1);
+}
