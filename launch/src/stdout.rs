@@ -33,7 +33,7 @@ pub fn all_of(written: std::io::Result<()>) -> anyhow::Result<()> {
 /// Prints an object as JSON.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }
