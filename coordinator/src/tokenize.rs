@@ -51,6 +51,8 @@ pub struct Tokenizer {
     eos: Option<u32>,
     /// How its vocabulary writes bytes.
     writing: Writing,
+    /// A mark that comes out of the chat template and that is no token.
+    missing: Option<String>,
     /// What a reader should know of the files that it was read from.
     notes: Vec<String>,
 }
@@ -98,15 +100,20 @@ impl Tokenizer {
         marks.retain(|id, _| !unknown.get_ids().contains(id));
         let first = plain.encode("a", false)?;
         let adds_space = first.get_tokens().first().is_some_and(|token| token.starts_with(['\u{2581}', '\u{120}']));
-        notes.extend(letters_only(&written, &marking));
+        let comes_out = template.map(Template::rendered_marks).unwrap_or_default();
+        let missing = missing_mark(&comes_out, &marking);
+        let in_a_branch = missing_mark(&written, &marking).filter(|_| missing.is_none());
+        notes.extend(in_a_branch.map(|mark| {
+            format!("the chat template may write {mark}, which is no token of this tokenizer: it is read as letters")
+        }));
         let (bos, eos) = (beside.bos(&marking)?, beside.eos(&marking));
         let mark_texts: Vec<String> = marks.values().map(|token| token.content.clone()).collect();
-        let comes_out = template.map(Template::rendered_marks).unwrap_or_default();
         let written = mark_texts.iter().filter(|text| comes_out.contains(text.as_str())).cloned().collect();
         let marks = marks.into_keys().collect();
         let writing = bytes::writing(&marking);
         let cuts = Cuts::default();
-        let mut this = Self { writing, marking, plain, marks, mark_texts, written, adds_space, cuts, bos, eos, notes };
+        let mut this =
+            Self { writing, marking, plain, marks, mark_texts, written, adds_space, cuts, bos, eos, missing, notes };
         let of = |text: &str, starts| this.pieces_of(&this.plain, text, starts).ok().map(|piece| piece.ids);
         this.cuts = Cuts::of(&this.plain, of);
         Ok(this)
@@ -127,6 +134,11 @@ impl Tokenizer {
         let marks = self.written.iter().filter_map(|text| Some((text, self.marking.token_to_id(text)?)));
         let mut beyond = marks.filter(|(_, id)| *id as usize >= vocab);
         beyond.next().map(|(text, id)| format!("`{}`, id {id}", text.escape_debug()))
+    }
+
+    /// A mark that comes out of the chat template and that the tokenizer would read as letters.
+    pub fn missing_mark(&self) -> Option<&str> {
+        self.missing.as_deref()
     }
 
     /// The texts of marks.
@@ -329,15 +341,13 @@ fn caught<T>(
     })
 }
 
-/// Marks that a template writes and that are no tokens, in words: they are read as letters.
-fn letters_only(written: &str, tokenizer: &tokenizers::Tokenizer) -> Option<String> {
-    let mut marks: Vec<&str> =
-        written.split("<|").skip(1).filter_map(|rest| rest.split_once("|>").map(|(name, _)| name)).collect();
+/// The first text of a mark's form, `<|name|>`, that is no token.
+fn missing_mark(written: &str, tokenizer: &tokenizers::Tokenizer) -> Option<String> {
     let is_name =
-        |name: &str| !name.is_empty() && name.len() < 40 && name.chars().all(|c| c.is_alphanumeric() || c == '_');
-    marks.retain(|name| is_name(name) && tokenizer.token_to_id(&format!("<|{name}|>")).is_none());
-    let first = marks.first()?;
-    Some(format!("the chat template writes `<|{first}|>`, which is no token of this tokenizer: it is read as letters"))
+        |name: &&str| !name.is_empty() && name.len() < 40 && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let names = written.split("<|").skip(1).filter_map(|rest| rest.split_once("|>").map(|(name, _)| name));
+    let mut marks = names.filter(is_name).map(|name| format!("<|{name}|>"));
+    marks.find(|mark| tokenizer.token_to_id(mark).is_none()).map(|mark| format!("`{mark}`"))
 }
 
 /// A span without the space at its ends, which a mark may take from its neighbours.

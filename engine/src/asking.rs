@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
 use tributary_coordinator::Clock;
-use tributary_coordinator::conductor::Update;
+use tributary_coordinator::conductor::{Update, Work};
 use tributary_coordinator::scheduler::Limits;
 
 use crate::answered::Answered;
@@ -96,7 +96,8 @@ fn answer(client: &Client, question: &Question) -> Result<Answered> {
     let clock = Clock::start();
     let prepared = client.prepare_question(question)?;
     let (sink, updates) = sync_channel(BUFFERED);
-    let submitted = client.desk().submit(prepared, client.settings().clone(), clock, Box::new(sink));
+    let asked = (prepared, client.settings().clone());
+    let submitted = client.desk().submit(Work::Answer, asked, (clock, None), Box::new(sink));
     submitted.map_err(Error::Request)?;
     for update in updates {
         match update {

@@ -180,6 +180,9 @@ fn check_tokens(tokenizer: Option<&Tokenizer>, config: &mut Config) -> Result<()
             config.vocab
         )));
     }
+    if let Some(mark) = tokenizer.missing_mark() {
+        return Err(Error::usage(format!("its chat template writes {mark}, which is no token of its tokenizer")));
+    }
     if let Some(mark) = tokenizer.written_beyond(config.vocab) {
         let vocab = config.vocab;
         return Err(Error::usage(format!("its chat template writes {mark}, which is no token of the model's {vocab}")));

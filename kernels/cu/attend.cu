@@ -14,9 +14,21 @@ struct Stage {
     u32 k, v, positions;
 };
 
+/// Where the keys of a tile are listed: the lists, the tile's first number in them, and how many they have.
+struct Listed {
+    const u32 *source, *rope;
+    u32 first, count;
+};
+
+DEVICE Listed listed(const AttendArguments& a, u32 tile) {
+    const u32 first = tile * KEYS;
+    if (first < a.split) return Listed{a.key_source, a.key_rope, first, a.split};
+    return Listed{a.tail_source, a.tail_rope, first - a.split, a.keys - a.split};
+}
+
 /// Sets out for a tile of keys and values; keys beyond the last are zero.
 template <int D>
-DEVICE void fetch(const AttendArguments& a, const Blocks& blocks, const Rows<D>& sources, u32 key_tile, const Stage& to) {
+DEVICE void fetch(const AttendArguments& a, const Blocks& blocks, const Rows<D>& sources, u32 tile, const Stage& to) {
     const u32 row_length = a.kv_heads * D;
     sources.each([&](u32 row, u32 piece, u32 source) {
         const bool valid = source != NO_ROW;
@@ -25,7 +37,10 @@ DEVICE void fetch(const AttendArguments& a, const Blocks& blocks, const Rows<D>&
         copy16_async_or_zero(to.k + place<D>(row, piece), row_of(blocks.k, from, row_length) + offset, valid);
         copy16_async_or_zero(to.v + place<D>(row, piece), row_of(blocks.v, from, row_length) + offset, valid);
     });
-    if (a.key_turn.half > 0) fetch_positions(a.key_rope, key_tile * KEYS, a.keys, to.positions);
+    if (a.key_turn.half > 0) {
+        const Listed keys = listed(a, tile);
+        fetch_positions(keys.rope, keys.first, keys.count, to.positions);
+    }
     copies_commit();
 }
 
@@ -71,18 +86,18 @@ DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
     };
     const Item item = a.items[blockIdx.x];
     const QueryTile tile(a, item.tile, ROWS);
-    const u32 lane = lane_id(), warp_row = threadIdx.x / 32 * 16, count = item.list_end - item.list_begin;
-    const u32* tiles = a.tiles + item.list_begin;
+    const u32 lane = lane_id(), warp_row = threadIdx.x / 32 * 16, count = item.end - item.begin;
     // Tile n + 1 is under way while tile n is worked on; where tile n + 2 comes from is being looked up.
     Rows<D> sources;
-    u32 entry = 0, next = 0;
+    u32 now_at = 0, next = 0;
     const auto find = [&](u32 n) {
-        next = n < count ? tiles[n] : 0;
-        sources.find(a.key_source, (next & ~MASKED) * KEYS, n < count ? a.keys : 0);
+        next = n < count ? key_tile(item, a.masked, item.begin + n) : 0;
+        const Listed keys = listed(a, next);
+        sources.find(keys.source, keys.first, n < count ? keys.count : 0);
     };
     const auto at = [&](u32 row, u32 piece) { return shared + place<D>(row, piece); };
     find(0);
-    if (count > 0) fetch<D>(a, blocks, sources, next & ~MASKED, stage(0));
+    if (count > 0) fetch<D>(a, blocks, sources, next, stage(0));
     load_queries<D, T>(a, tile, blockIdx.y, 0, [&](u32 row, u32 piece, const Bytes16& x) { store16(at(row, piece), x); });
     Sight sight[2];
     load_sight(a, tile, warp_row + lane / 4, sight);
@@ -93,18 +108,18 @@ DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
         load_matrices(q[k], shared_address(shared) + place<D>(warp_row + lane % 16, 2 * k + lane / 16));
     float o[D / 8][4] = {};
     Running running = nothing_yet();
-    entry = next;
+    now_at = next;
     find(1);
     for (u32 n = 0; n < count; n++) {
         const Stage now = stage(n);
         if (n + 1 < count) {
-            fetch<D>(a, blocks, sources, next & ~MASKED, stage(n + 1));
+            fetch<D>(a, blocks, sources, next, stage(n + 1));
             copies_wait<1>();
         } else {
             copies_wait<0>();
         }
-        const u32 marked = entry & MASKED, first_key = (entry & ~MASKED) * KEYS;
-        entry = next;
+        const u32 first_key = now_at * KEYS;
+        now_at = next;
         find(n + 2);
         sync_block();
         if (a.key_turn.half > 0) {
@@ -114,7 +129,7 @@ DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
         }
         float s[KEYS / 2], shrink[2];
         dot_products<D, T>(s, q, now.k);
-        if (marked) hide(s, sight, first_key + 2 * (lane % 4));
+        if (item.begin + n < item.whole) hide(s, sight, first_key + 2 * (lane % 4));
         softmax_step(s, running, shrink, a.scale_log2);
 #pragma unroll
         for (u32 j = 0; j < D / 8; j++)

@@ -86,8 +86,8 @@ DEVICE void fetch_all(const AttendArguments& a, const Shared& shared) {
         if (kv_head == NO_TASK) return;
         work = add_atomic(a.taken, 1);  // comes while the tiles are fetched
 #pragma unroll 1
-        for (u32 n = item.list_begin; n < item.list_end; n++, tiles++) {
-            const u64 tile = (u64)kv_head * a.key_tiles + (a.tiles[n] & ~MASKED);
+        for (u32 n = item.begin; n < item.end; n++, tiles++) {
+            const u64 tile = (u64)kv_head * a.key_tiles + key_tile(item, a.masked, n);
             const u32 stage = tiles % STAGES;
             shared.k.wait_for_room(tiles);
             mbarrier_arrive_expect(shared.k.full(tiles), Tile::k_bytes);
@@ -190,9 +190,9 @@ template <int D, typename T>
 DEVICE void attend_item(const AttendArguments& a, const Shared& shared, const Item& item, u32 n, u32 group, u32 q,
                         const Sight (&sight)[2], float (&o)[D / 2], Running& running) {
     using Tile = Tiles<D>;
-    const u32 column = 2 * (threadIdx.x % 4), end = n + item.list_end - item.list_begin;
-    const u32 whole = n + item.whole_begin - item.list_begin;
-    const u32* tiles = a.tiles + item.list_begin - n;
+    const u32 column = 2 * (threadIdx.x % 4), end = n + item.end - item.begin;
+    const u32 whole = n + item.whole - item.begin;
+    const u32* masked = a.masked + item.begin - n;
     float s[KEYS / 2], shrink[2];
     u32 p[KEYS / 16][4];
     shared.k.wait(n);
@@ -201,12 +201,12 @@ DEVICE void attend_item(const AttendArguments& a, const Shared& shared, const It
     warpgroup_wait<0>();
     hold(s);
     shared.k.release(n);
-    if (n < whole) hide(s, sight, (tiles[n] & ~MASKED) * KEYS + column);
+    if (n < whole) hide(s, sight, masked[n] * KEYS + column);
     softmax_step(s, running, shrink, a.scale_log2);
     narrow_weights<T>(p, s);
     // A loop for each kind, without a branch inside: products under way stop at the end of a block of code.
     for (n++; n < whole; n++) {
-        const u32 first_key = (tiles[n] & ~MASKED) * KEYS + column;
+        const u32 first_key = masked[n] * KEYS + column;
         next_tile<D, T, true>(shared, n, group, q, sight, first_key, a.scale_log2, o, s, p, running);
     }
     for (; n < end; n++) next_tile<D, T, false>(shared, n, group, q, sight, 0, a.scale_log2, o, s, p, running);
@@ -246,7 +246,7 @@ DEVICE void compute(const AttendArguments& a, const Shared& shared, u32 group) {
         if (task.kv_head == NO_TASK) return;
         const Item& item = task.item;
         const QueryTile tile(a, item.tile, ROWS);
-        const u32 count = uniform(item.list_end - item.list_begin);
+        const u32 count = uniform(item.end - item.begin);
         const auto at = [&](u32 row, u32 piece) { return shared.bytes + query_place<D>(round, row, piece); };
         Sight sight[2];
         load_sight(a, tile, warp_row + lane_id() / 4, sight);

@@ -3,8 +3,8 @@
 //
 // The host (kernels/src/cuda/sight.rs) puts keys in an order in which every query row sees at most two runs of them: keys of
 // the shared segment up to some place, and keys of its own segment between two places. Query rows are put in the same order,
-// `group` heads of a row side by side, so that a tile of query rows has a narrow staircase; for every tile of query rows it
-// lists the tiles of keys that any of them sees, and marks those that not all of them see whole.
+// `group` heads of a row side by side, so that a tile of query rows has a narrow staircase. The tiles of keys that any row of a tile of
+// query rows sees have numbers: first those that not all rows see whole, which are listed, then the others, which are two runs.
 #pragma once
 
 #include "device.cuh"
@@ -13,8 +13,6 @@
 static constexpr u32 MAX_BLOCKS = 240;
 /// A key's place: block in the high bits, row within it in the low ones.
 static constexpr u32 ROW_BITS = 22;
-/// Set in a list of key tiles where not every row of the query tile sees every key of it.
-static constexpr u32 MASKED = 0x80000000u;
 /// An item that is the only one of its query tile has no slot for a partial result.
 static constexpr u32 NO_SLOT = 0xffffffffu;
 
@@ -37,20 +35,28 @@ struct Sight {
     u32 shared_end, begin, end;
 };
 
-/// Work of one block and one KV head: a tile of query rows and a part of its list of key tiles, marked ones first.
+/// Work of one block and one KV head: a tile of query rows and some of its tiles of keys, by number from `begin` to `end`. Those before
+/// `whole` are listed, and not all rows see them whole; from there to `jump` numbers and tiles are `first` apart, then `second`.
 struct Item {
-    u32 tile, list_begin, whole_begin, list_end, slot;
+    u32 tile, begin, whole, end, slot, jump, first, second;
 };
+
+/// The tile of keys of a number.
+DEVICE u32 key_tile(const Item& item, const u32* masked, u32 number) {
+    return number < item.whole ? masked[number] : number + (number < item.jump ? item.first : item.second);
+}
 
 struct AttendArguments {
     const u16* q;        // [queries, heads, head_dim], before RoPE if turn.half > 0
     const u32* rows;     // [queries]: place to row of q
     const u32* rope;     // [queries]: place to position
     const Sight* sight;  // [queries], by place
-    const u32* tiles;    // lists of key tiles
+    const u32* masked;   // the key tiles that are listed
     const Item* items;
-    const u32* key_source;  // [keys]: place to block and row
-    const u32* key_rope;    // [keys]: place to position
+    const u32* key_source;  // [keys]: place to block and row; the first `split`, a multiple of a tile, or all
+    const u32* key_rope;    // the same: place to position
+    const u32* tail_source;  // of the keys behind those
+    const u32* tail_rope;
     const u8* packed_k;     // [kv_heads, key tiles, tile]: of pack_sm90, for attend_sm90 only
     const u8* packed_v;
     u16* out;         // [queries, heads, head_dim]
@@ -62,7 +68,7 @@ struct AttendArguments {
     Turn key_turn;    // of keys that are turned on load
     u32 queries, keys, kv_heads, group, key_tiles;
     float scale_log2;  // softmax scale / ln 2
-    u32 item_count;
+    u32 item_count, split;
 };
 
 DEVICE const u16* row_of(const u16* const (&blocks)[MAX_BLOCKS], u32 source, u32 row_length) {

@@ -53,6 +53,18 @@ DEVICE void load_some(const Stored<T>* at, u32 count, bool aligned, float (&x)[8
     for (u32 i = 0; i < 8; i++) x[i] = i < count ? Element<T>::load(at + i) : 0.0f;
 }
 
+/// The same of two places: where both are aligned, both loads are under way before either is used.
+template <typename T>
+DEVICE void load_both(const Stored<T>* a, const Stored<T>* b, u32 count, bool aligned, float (&x)[8], float (&y)[8]) {
+    if (aligned && count >= 8) {
+        Element<T>::load8(a, x);
+        Element<T>::load8(b, y);
+        return;
+    }
+    load_some<T>(a, count, false, x);
+    load_some<T>(b, count, false, y);
+}
+
 /// Writes the first `count` of eight numbers, at most all.
 template <typename T>
 DEVICE void store_some(Stored<T>* at, u32 count, bool aligned, const float (&x)[8]) {
@@ -65,6 +77,9 @@ DEVICE void store_some(Stored<T>* at, u32 count, bool aligned, const float (&x)[
         if (i < count) Element<T>::store(at + i, x[i]);
     }
 }
+
+/// a / b: in 32 bits where that holds, which a GPU divides much faster.
+DEVICE u64 quotient(u64 a, u32 b) { return a >> 32 ? a / b : (u64)((u32)a / b); }
 
 /// Number of runs of eight in a row of `dim` numbers, the last one perhaps shorter.
 DEVICE u32 eighths(u32 dim) { return (dim + 7) / 8; }

@@ -2,7 +2,7 @@
 #include "elements.cuh"
 
 struct SiluMul {
-    static DEVICE float of(float gate, float up) { return gate / (1.0f + exp2_fast(-LOG2_E * gate)) * up; }
+    static DEVICE float of(float gate, float up) { return gate * reciprocal_fast(1.0f + exp2_fast(-LOG2_E * gate)) * up; }
 };
 
 struct Sum {
@@ -15,12 +15,11 @@ DEVICE void two(Stored<T>* out, const Stored<T>* a, const Stored<T>* b, u32 rows
                 bool aligned) {
     const u32 runs = eighths(dim);
     const u64 run = (u64)blockIdx.x * blockDim.x + threadIdx.x;
-    const u64 row = run / runs;
+    const u64 row = quotient(run, runs);
     if (row >= rows) return;
     const u32 i = (u32)(run - row * runs) * 8;
     float x[8], y[8];
-    load_some<T>(a + row * a_stride + i, dim - i, aligned, x);
-    load_some<T>(b + row * b_stride + i, dim - i, aligned, y);
+    load_both<T>(a + row * a_stride + i, b + row * b_stride + i, dim - i, aligned, x, y);
 #pragma unroll
     for (int e = 0; e < 8; e++) x[e] = Operation::of(x[e], y[e]);
     store_some<T>(out + row * dim + i, dim - i, aligned, x);
@@ -31,7 +30,7 @@ template <typename T>
 DEVICE void bias_rows(Stored<T>* out, const Stored<T>* x, const float* bias, u32 rows, u32 dim, bool aligned) {
     const u32 runs = eighths(dim);
     const u64 run = (u64)blockIdx.x * blockDim.x + threadIdx.x;
-    const u64 row = run / runs;
+    const u64 row = quotient(run, runs);
     if (row >= rows) return;
     const u32 i = (u32)(run - row * runs) * 8;
     float values[8], more[8];
@@ -49,7 +48,7 @@ template <typename T>
 DEVICE void scale(Stored<T>* out, const Stored<T>* x, const float* factors, u32 rows, u32 dim, float factor, bool aligned) {
     const u32 runs = eighths(dim);
     const u64 run = (u64)blockIdx.x * blockDim.x + threadIdx.x;
-    const u64 row = run / runs;
+    const u64 row = quotient(run, runs);
     if (row >= rows) return;
     const u32 i = (u32)(run - row * runs) * 8;
     if (factors) factor *= factors[row];

@@ -1,21 +1,24 @@
 // RMS norm of rows: x / sqrt(mean(x^2) + eps) * weight, in f32 inside. Weights are f32.
 #include "elements.cuh"
 
-/// Runs of eight that a thread of the long kernel keeps: rows of up to 512 * 8 * KEPT numbers.
-static constexpr int KEPT = 4;
-
-/// One block a row.
-template <typename T>
+/// One block a row of up to 512 * 8 * RUNS numbers: a thread keeps RUNS runs of eight. What it will need of the weights is on its way before
+/// it waits for the others.
+template <typename T, int RUNS>
 DEVICE void norm_long(Stored<T>* out, const Stored<T>* x, const float* weight, u32 dim, float eps, bool aligned) {
     __shared__ float warps[32];
     const u64 start = (u64)blockIdx.x * dim;
-    float kept[KEPT][8];
-    float squares = 0.0f;
+    float kept[RUNS][8], scale[RUNS][8];
 #pragma unroll
-    for (int k = 0; k < KEPT; k++) {
+    for (int k = 0; k < RUNS; k++) {
         const u32 i = (k * blockDim.x + threadIdx.x) * 8;
         if (i >= dim) continue;
         load_some<T>(x + start + i, dim - i, aligned, kept[k]);
+        load_some<F32>(weight + i, dim - i, aligned, scale[k]);
+    }
+    float squares = 0.0f;
+#pragma unroll
+    for (int k = 0; k < RUNS; k++) {
+        if ((k * blockDim.x + threadIdx.x) * 8 >= dim) continue;
 #pragma unroll
         for (int e = 0; e < 8; e++) squares += kept[k][e] * kept[k][e];
     }
@@ -26,13 +29,11 @@ DEVICE void norm_long(Stored<T>* out, const Stored<T>* x, const float* weight, u
     for (u32 warp = 0; warp < blockDim.x / 32; warp++) total += warps[warp];
     const float factor = reciprocal_sqrt(total / (float)dim + eps);
 #pragma unroll
-    for (int k = 0; k < KEPT; k++) {
+    for (int k = 0; k < RUNS; k++) {
         const u32 i = (k * blockDim.x + threadIdx.x) * 8;
         if (i >= dim) continue;
-        float scale[8];
-        load_some<F32>(weight + i, dim - i, aligned, scale);
 #pragma unroll
-        for (int e = 0; e < 8; e++) kept[k][e] *= factor * scale[e];
+        for (int e = 0; e < 8; e++) kept[k][e] *= factor * scale[k][e];
         store_some<T>(out + start + i, dim - i, aligned, kept[k]);
     }
 }
@@ -60,14 +61,20 @@ DEVICE void norm_short(Stored<T>* out, const Stored<T>* x, const float* weight, 
     store_some<T>(out + row * dim + i, dim - i, aligned, values);
 }
 
-#define DEFINE(T, suffix)                                                                                                     \
-    KERNEL(512, 1)                                                                                                            \
-    rms_norm_##suffix(Stored<T>* out, const Stored<T>* x, const float* weight, u32 dim, float eps, u32 aligned) {         \
-        norm_long<T>(out, x, weight, dim, eps, aligned);                                                                      \
+// The fewer registers a thread has, the more blocks stand on a multiprocessor, and the more loads are under way.
+#define DEFINE_LONG(T, suffix, RUNS, BLOCKS)                                                                                  \
+    KERNEL(512, BLOCKS)                                                                                                       \
+    rms_norm_##RUNS##_##suffix(Stored<T>* out, const Stored<T>* x, const float* weight, u32 dim, float eps, u32 aligned) {    \
+        norm_long<T, RUNS>(out, x, weight, dim, eps, aligned);                                                                \
     }                                                                                                                         \
-    EXPORT(rms_norm_##suffix)                                                                                                 \
+    EXPORT(rms_norm_##RUNS##_##suffix)
+
+#define DEFINE(T, suffix)                                                                                                     \
+    DEFINE_LONG(T, suffix, 1, 3)                                                                                              \
+    DEFINE_LONG(T, suffix, 2, 2)                                                                                              \
+    DEFINE_LONG(T, suffix, 4, 1)                                                                                              \
     KERNEL(256, 1)                                                                                                            \
-    rms_norm_heads_##suffix(Stored<T>* out, const Stored<T>* x, const float* weight, u32 rows, u32 dim, u32 lanes,        \
+    rms_norm_heads_##suffix(Stored<T>* out, const Stored<T>* x, const float* weight, u32 rows, u32 dim, u32 lanes,            \
                             float eps, u32 aligned) {                                                                         \
         norm_short<T>(out, x, weight, rows, dim, lanes, eps, aligned);                                                        \
     }                                                                                                                         \

@@ -171,6 +171,12 @@ impl Positions {
             && Arc::ptr_eq(&ours.segment, &theirs.segment)
     }
 
+    /// Whether anybody else has these very lists. Both are the same for all KV heads.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1 || Arc::strong_count(&self.lists().order) > 1
+    }
+
     /// The rows at `indices`, in that order, of every KV head alike.
     pub fn select(&self, indices: &[u32]) -> Self {
         let pick = |list: &[u32]| -> Arc<[u32]> { indices.iter().map(|&i| list[i as usize]).collect() };

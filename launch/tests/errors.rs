@@ -349,6 +349,24 @@ fn budgets_that_cannot_be_kept() {
 }
 
 #[test]
+fn marks_that_are_no_tokens() {
+    let write = |template: &str| {
+        let folder = copy_of_demo();
+        std::fs::write(folder.path().join("chat_template.jinja"), template).expect("a template");
+        folder
+    };
+    let spoken = write("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}");
+    refused_model(&spoken, 64, &["its chat template writes `<|im_start|>`", "no token of its tokenizer"]);
+    // In a branch that is not taken it harms nobody, and a note says it.
+    let branch = write("{% if tools %}<|tools|>{% endif %}{% for m in messages %}{{ m.content }}\n{% endfor %}");
+    let (path, request) = (branch.path().display().to_string(), request("hop2-0"));
+    let output = tributary(&["prefill", "--model", &path, "--request", &request, "--max-tokens", "1"]);
+    let (answer, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert!(answer.contains("may write `<|tools|>`, which is no token"), "{answer} {errors}");
+}
+
+#[test]
 fn what_is_not_written_to_standard_output_is_told() {
     let (demo, request) = (demo(), request("hop2-0"));
     let prefill = format!("prefill --model '{demo}' --request '{request}' --max-tokens 1");

@@ -4,18 +4,18 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use tributary_engine::Update;
+use tributary_engine::{Update, Work};
 
 use crate::arrival::Arrival;
 use crate::error::ApiError;
 use crate::input::chunks::ChunksRequest;
 use crate::output::ChunksAnswer;
-use crate::running::{Running, Wanted};
+use crate::running::Running;
 use crate::shared::Shared;
 
 /// Prefills documents.
 pub async fn chunks(State(shared): State<Shared>, arrival: Arrival) -> Result<Response, ApiError> {
-    let (mut all, _) = Running::begin::<ChunksRequest>(&shared, arrival, Wanted::Chunks).await?;
+    let (mut all, _) = Running::begin::<ChunksRequest>(&shared, arrival, Work::Chunks).await?;
     let mut running = all.pop().ok_or_else(|| ApiError::internal("a bug: nothing was handed in"))?;
     let kept = match running.next().await {
         Ok(Update::Kept(kept)) => Ok(kept),

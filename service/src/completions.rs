@@ -2,6 +2,7 @@
 
 use axum::extract::State;
 use axum::response::Response;
+use tributary_engine::Work;
 
 use crate::arrival::Arrival;
 use crate::delivery::Delivery;
@@ -9,12 +10,12 @@ use crate::error::ApiError;
 use crate::input::Completed;
 use crate::output::Frame;
 use crate::respond::respond;
-use crate::running::{Running, Wanted};
+use crate::running::Running;
 use crate::shared::Shared;
 
 /// Answers a request with a text, or several.
 pub async fn complete<R: Completed>(State(shared): State<Shared>, arrival: Arrival) -> Result<Response, ApiError> {
-    let (all, request) = Running::begin::<R>(&shared, arrival, Wanted::Answer).await?;
+    let (all, request) = Running::begin::<R>(&shared, arrival, Work::Answer).await?;
     let first = all.first().ok_or_else(|| ApiError::internal("a bug: nothing was handed in"))?;
     let frame = Frame::new(R::FORM, first.request, &shared.model);
     let sampling = &request.generation().sampling();

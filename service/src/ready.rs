@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tributary_coordinator::{ChatOptions, Document, Message};
-use tributary_engine::{Client, Clock, Conversation, NotTaken, RequestFailure, Sink, Update};
+use tributary_engine::{Client, Clock, Conversation, NotTaken, RequestFailure, Sink, Update, Work};
 use tributary_protocol::{Claim, Descriptor, METHODS, Sampling};
 
 /// How often it is looked whether requests run.
@@ -128,7 +128,8 @@ async fn draw(client: &Client, method: &'static Descriptor) -> Result<Drawn, Fai
     settings.sampling = Sampling::default();
     let settings = settings.without_idle_order().without_idle_compression();
     let (sender, mut updates) = mpsc::unbounded_channel();
-    let submitted = client.desk().submit_test(prepared, settings, Clock::start(), Box::new(Updates(sender)));
+    let submitted =
+        client.desk().submit(Work::Test, (prepared, settings), (Clock::start(), None), Box::new(Updates(sender)));
     let failed = |failure: RequestFailure| match failure {
         RequestFailure::Busy { .. } => Failure::NotNow,
         other => wrong(&other),

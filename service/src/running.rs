@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tokio::sync::mpsc;
 use tributary_coordinator::{Prepared, RequestSettings};
-use tributary_engine::{Answered, NotTaken, RequestFailure, Sink, Update};
+use tributary_engine::{Answered, NotTaken, RequestFailure, Sink, Update, Work};
 
 use crate::arrival::Arrival;
 use crate::body::Fields;
@@ -22,15 +22,6 @@ const BUFFERED: usize = 1024;
 
 /// Tokens of a prompt's end, behind which its answer is read.
 const PROMPT_END: usize = 32;
-
-/// What is wanted of the engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
-    /// An answer.
-    Answer,
-    /// Chunks ahead of use.
-    Chunks,
-}
 
 /// A prompt of a request.
 #[derive(Debug)]
@@ -102,7 +93,7 @@ impl Running {
     pub async fn begin<R: Asked>(
         shared: &Shared,
         Arrival { clock, body, memory, asker, time_up }: Arrival,
-        wanted: Wanted,
+        work: Work,
     ) -> Result<(Vec<Self>, R), ApiError> {
         if *shared.draining.borrow() {
             return Err(RequestFailure::Closed.into());
@@ -126,11 +117,8 @@ impl Running {
             let (method, sink) = (settings.method.name, Box::new(Channel(sender)));
             let waits = waits.take().map_or_else(|| desk.announce(asker.0), Ok).map_err(busy)?;
             // Nothing is waited for between handing it in and holding it: no request is left behind without a holder.
-            let (handed_in, method) = match wanted {
-                Wanted::Answer => (desk.submit_announced(prepared, settings, (clock, waits), sink), Some(method)),
-                Wanted::Chunks => (desk.submit_chunks(prepared, settings, (clock, Some(waits)), sink), None),
-            };
-            let request = handed_in.map_err(busy)?;
+            let request = desk.submit(work, (prepared, settings), (clock, Some(waits)), sink).map_err(busy)?;
+            let method = (work != Work::Chunks).then_some(method);
             let (shared, time_up) = (shared.clone(), time_up.clone());
             all.push(Self { shared, request, prompt, method, updates, time_up, is_over: false });
         }

@@ -119,8 +119,12 @@ mod tests {
         let readers = Readers::start(2).expect("threads");
         let (tell, told) = channel();
         let count = |number, steps| Arc::new(Count(Mutex::new(steps), tell.clone(), number));
-        readers.read(count(1, 10_000));
+        let long = count(1, 10_000);
+        // No step is done before both are there.
+        let held = long.0.lock().expect("nobody has panicked");
+        readers.read(long.clone());
         readers.read(count(2, 3));
+        drop(held);
         let next = || told.recv_timeout(Duration::from_secs(10)).expect("a step in time");
         let mut seen: Vec<(u32, u32)> = (0..10_003).map(|_| next()).collect();
         let last_of_short = seen.iter().rposition(|(number, _)| *number == 2).expect("its steps");

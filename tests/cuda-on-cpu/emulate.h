@@ -167,6 +167,7 @@ DEVICE u32 f16_of(float x) {
 }
 DEVICE u32 f32x2_to_f16x2(float low, float high) { return f16_of(low) | f16_of(high) << 16; }
 DEVICE float exp2_fast(float x) { return exp2f(x); }
+DEVICE float reciprocal_fast(float x) { return 1.0f / x; }
 DEVICE float reciprocal_sqrt(float x) { return 1.0f / sqrtf(x); }
 
 DEVICE void must(bool holds, const char* what) {

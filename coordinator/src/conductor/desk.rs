@@ -58,10 +58,10 @@ pub struct Kept {
 
 /// What a request wants of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Work {
+pub enum Work {
     /// An answer.
     Answer,
-    /// An answer for the service itself.
+    /// An answer for the service itself, which looks whether all is well: no metric of decoding counts it.
     Test,
     /// Its chunks in the chunk cache, ahead of use.
     Chunks,
@@ -216,65 +216,13 @@ pub fn desk(observed: Observed) -> (Desk, Inbox) {
 }
 
 impl Desk {
-    /// Hands a request in, whose clock runs since it was accepted; its number. Its updates go to `sink`.
+    /// Hands a request in, whose clock runs since it was accepted, and which waits as the client that was [announced](Self::announce), if
+    /// one was; its number. Its updates go to `sink`. Of chunks ahead of use, the query, the method and what else the settings say of
+    /// answers are not read.
     ///
     /// # Errors
     /// [`RequestFailure::Busy`] if as many are on their way as may be, [`RequestFailure::Closed`] if the conductor has ended.
     pub fn submit(
-        &self,
-        prepared: Prepared,
-        settings: RequestSettings,
-        clock: Clock,
-        sink: Box<dyn Sink>,
-    ) -> Result<u64, RequestFailure> {
-        self.hand_in(Work::Answer, (prepared, settings), (clock, None), sink)
-    }
-
-    /// The same for a client that has been [announced](Self::announce).
-    ///
-    /// # Errors
-    /// As [`submit`](Self::submit).
-    pub fn submit_announced(
-        &self,
-        prepared: Prepared,
-        settings: RequestSettings,
-        (clock, waits): (Clock, Waits),
-        sink: Box<dyn Sink>,
-    ) -> Result<u64, RequestFailure> {
-        self.hand_in(Work::Answer, (prepared, settings), (clock, Some(waits)), sink)
-    }
-
-    /// Hands in a request of the service itself, which looks whether all is well: no metric of decoding counts it.
-    ///
-    /// # Errors
-    /// As [`submit`](Self::submit).
-    pub fn submit_test(
-        &self,
-        prepared: Prepared,
-        settings: RequestSettings,
-        clock: Clock,
-        sink: Box<dyn Sink>,
-    ) -> Result<u64, RequestFailure> {
-        self.hand_in(Work::Test, (prepared, settings), (clock, None), sink)
-    }
-
-    /// Hands chunks in that are to be prefilled ahead of use; the request's number. They wait for their turn as requests do. The
-    /// query, the method and what else the settings say of answers are not read. The client may have been
-    /// [announced](Self::announce).
-    ///
-    /// # Errors
-    /// As [`submit`](Self::submit).
-    pub fn submit_chunks(
-        &self,
-        prepared: Prepared,
-        settings: RequestSettings,
-        clock: (Clock, Option<Waits>),
-        sink: Box<dyn Sink>,
-    ) -> Result<u64, RequestFailure> {
-        self.hand_in(Work::Chunks, (prepared, settings), clock, sink)
-    }
-
-    fn hand_in(
         &self,
         work: Work,
         (prepared, settings): (Prepared, RequestSettings),

@@ -244,14 +244,15 @@ pub fn settings(max_tokens: usize) -> RequestSettings {
 /// Hands a request in; its number and its updates.
 pub fn submit(desk: &Desk, context: usize, max_tokens: usize, buffered: usize) -> (u64, Receiver<Update>) {
     let (sink, updates) = sync_channel(buffered);
-    let request = desk.submit(prepared(context), settings(max_tokens), Clock::start(), Box::new(sink));
+    let request =
+        desk.submit(Work::Answer, (prepared(context), settings(max_tokens)), (Clock::start(), None), Box::new(sink));
     (request.expect("it is taken"), updates)
 }
 
 /// Hands chunks in that are wanted ahead of use; their number and their updates.
 pub fn submit_chunks(desk: &Desk, context: usize) -> (u64, Receiver<Update>) {
     let (sink, updates) = sync_channel(4);
-    let request = desk.submit_chunks(prepared(context), settings(1), (Clock::start(), None), Box::new(sink));
+    let request = desk.submit(Work::Chunks, (prepared(context), settings(1)), (Clock::start(), None), Box::new(sink));
     (request.expect("it is taken"), updates)
 }
 

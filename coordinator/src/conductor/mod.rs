@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tributary_comm::CoordinatorLink;
 use tributary_protocol::{DrawnToken, Event, Order, RankReport, Refusal, StepReport};
 
-use self::desk::{Submission, Wish, Work};
+use self::desk::{Submission, Wish};
 use self::endings::stage;
 use crate::dispatch::{self, InFlight};
 use crate::plan::{Draft, Planned};
@@ -30,7 +30,7 @@ use crate::scheduler::reservation::Reservation;
 use crate::scheduler::{Limits, Next, Scheduler};
 use crate::{Error, GroupShape, Result};
 
-pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, RequestFailure, Sink, Update, desk};
+pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, RequestFailure, Sink, Update, Work, desk};
 pub use self::observer::{Breakage, Ended, Observed, Observer, Prefilled, Stage};
 pub use self::tally::{Tally, Waits};
 

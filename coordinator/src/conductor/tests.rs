@@ -140,7 +140,7 @@ fn chunks_ahead_of_use_wait_for_their_turn_and_leave_nothing_behind() {
         let (_, chunks) = submit_chunks(&desk, 8);
         let (leaves, gone) = submit_chunks(&desk, 8);
         let too_many =
-            desk.submit_chunks(prepared(8), settings(1), (Clock::start(), None), Box::new(sync_channel(4).0));
+            desk.submit(Work::Chunks, (prepared(8), settings(1)), (Clock::start(), None), Box::new(sync_channel(4).0));
         assert_eq!(too_many, Err(RequestFailure::Busy { waiting: 2 }));
         desk.cancel(leaves);
         drop(hold);
@@ -175,7 +175,7 @@ fn who_has_an_answer_runs_no_more() {
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
         let (tell, seen) = sync_channel(64);
         let looks = Box::new(Looks(desk.clone(), tell));
-        desk.submit(prepared(8), settings(3), Clock::start(), looks).expect("it is taken");
+        desk.submit(Work::Answer, (prepared(8), settings(3)), (Clock::start(), None), looks).expect("it is taken");
         let seen: Vec<(usize, usize)> = seen.iter().collect();
         assert_eq!(seen, [(0, 1), (0, 1), (0, 1), (0, 0)], "while it is prefilled it runs, with its answer it is gone");
     });
@@ -233,7 +233,12 @@ fn too_many_are_turned_away() {
         assert_eq!(desk.waiting(), 2, "they are counted while the conductor waits for the ranks");
         // Whoever comes then hears at once that it cannot wait.
         for _ in 0..4 {
-            let late = desk.submit(prepared(8), settings(2), Clock::start(), Box::new(sync_channel(4).0));
+            let late = desk.submit(
+                Work::Answer,
+                (prepared(8), settings(2)),
+                (Clock::start(), None),
+                Box::new(sync_channel(4).0),
+            );
             assert_eq!(late, Err(RequestFailure::Busy { waiting: 2 }));
         }
         drop(hold);
@@ -251,7 +256,8 @@ fn whoever_has_left_keeps_no_conductor_at_work() {
         let (_, answers) = submit(&desk, 8, 3, 64);
         assert!(matches!(answers.recv_timeout(PATIENCE), Ok(Update::FirstToken(..))));
         desk.leave();
-        let late = desk.submit(prepared(8), settings(2), Clock::start(), Box::new(sync_channel(4).0));
+        let late =
+            desk.submit(Work::Answer, (prepared(8), settings(2)), (Clock::start(), None), Box::new(sync_channel(4).0));
         assert_eq!(late, Err(RequestFailure::Closed));
         assert_eq!(answers.iter().count(), 3, "what had been handed in is answered");
     });
@@ -271,7 +277,8 @@ fn the_groups_failure_is_everybodys() {
         let failures: Vec<_> = all.iter().map(|updates| tokens(updates).expect_err("the group is gone")).collect();
         *tell.lock().unwrap() = failures;
         // Nobody takes requests any more.
-        let late = desk.submit(prepared(8), settings(2), Clock::start(), Box::new(sync_channel(4).0));
+        let late =
+            desk.submit(Work::Answer, (prepared(8), settings(2)), (Clock::start(), None), Box::new(sync_channel(4).0));
         assert_eq!(late, Err(RequestFailure::Closed));
     });
     let error = ended.expect_err("the group has failed");
@@ -300,7 +307,10 @@ fn the_groups_failure_is_that_of_requests_on_their_way_too() {
         assert!(desk.is_closed(), "known before clients are told");
         assert_eq!((desk.waiting(), desk.running()), (0, 0));
         let (sink, _updates) = sync_channel(4);
-        assert_eq!(desk.submit(prepared(8), settings(2), Clock::start(), Box::new(sink)), Err(RequestFailure::Closed));
+        assert_eq!(
+            desk.submit(Work::Answer, (prepared(8), settings(2)), (Clock::start(), None), Box::new(sink)),
+            Err(RequestFailure::Closed)
+        );
     });
     assert_eq!(ended.map_err(|error| error.exit_code()), Err(69));
 }

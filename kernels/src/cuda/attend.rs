@@ -28,8 +28,8 @@ const TURNED_ROWS: usize = 512;
 /// Rows and keys of a tile of the kernel that reads keys where they lie.
 const TILE: usize = 64;
 
-/// Barriers and tasks in the packed kernel's shared memory: four rings of two, four words of 8 bytes each, and two tasks.
-const RING_BYTES: usize = 4 * 32 + 2 * 24;
+/// Barriers and tasks in the packed kernel's shared memory: four rings of two, four words of 8 bytes each, and two tasks of nine words.
+const RING_BYTES: usize = 4 * 32 + 2 * 36;
 
 /// Shared memory of a block of the packed kernel: two tiles each of queries, keys and values.
 fn wide_shared_bytes(head_dim: usize) -> usize {
@@ -104,7 +104,7 @@ pub fn attend(q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>, sc
         shape,
         q: contiguous(q)?,
         keys: joined(turned.as_deref().unwrap_or(keys))?,
-        ready: prepared(device, at, keys, route.tiling)?,
+        ready: prepared(device, at, keys, route.tiling, !route.wide)?,
         rope,
         key_rope: if turned.is_some() { None } else { rope },
         rows: route.tiling.rows,
@@ -156,7 +156,7 @@ impl AttentionLaunch<'_> {
             None => ("attend", 128, shared_bytes(head_dim)),
         };
         let tables = tables(self.rope, self.device)?;
-        let (q, lists, held) = (input(&self.q)?, self.ready.input()?, inputs(&self.keys)?);
+        let (q, [lists, keys], held) = (input(&self.q)?, self.ready.inputs()?, inputs(&self.keys)?);
         let packed = packed.map(|packed| Ok::<_, Error>((input(&packed.k)?, input(&packed.v)?))).transpose()?;
         // A block of the packed kernel takes one item after the other; of the other one, a block has one item and one KV head.
         let work = self.ready.items * self.shape.kv_heads;
@@ -165,9 +165,9 @@ impl AttentionLaunch<'_> {
             None => ((self.ready.items as u32, self.shape.kv_heads as u32, 1), None),
         };
         let mut call = Call::new(self.device, &self.stream, &self.name(kernel))?;
-        let lists = self.ready.addresses(call.address_of(&lists));
-        let mut words = vec![call.address_of(&q), lists.rows, lists.rope, lists.sight, lists.tiles, lists.items];
-        words.extend([lists.key_source, lists.key_rope]);
+        let lists = self.ready.addresses(call.address_of(&lists), call.address_of(&keys));
+        let mut words = vec![call.address_of(&q), lists.rows, lists.rope, lists.sight, lists.masked, lists.items];
+        words.extend([lists.key_source, lists.key_rope, lists.tail_source, lists.tail_rope]);
         words.extend(match &packed {
             Some((k, v)) => [call.address_of(k), call.address_of(v)],
             None => [0, 0],
@@ -184,7 +184,7 @@ impl AttentionLaunch<'_> {
         words.push(pair(self.shape.queries, self.ready.keys));
         words.push(pair(self.shape.kv_heads, self.shape.group()));
         words.push(pair_real(self.ready.keys.div_ceil(WIDE_TILE), self.scale * std::f32::consts::LOG2_E));
-        words.push(pair(self.ready.items, 0));
+        words.push(pair(self.ready.items, self.ready.split));
         call.block(words);
         if packed.is_none() {
             let table = blocks(&mut call, &held);
@@ -197,10 +197,10 @@ impl AttentionLaunch<'_> {
 
     fn combine(&self, mut out: Output, mut lse: Output, part_out: &Tensor, part_lse: &Tensor) -> Result<Partial> {
         let Shape { queries, kv_heads, head_dim, .. } = self.shape;
-        let (part_out, part_lse, lists) = (input(part_out)?, input(part_lse)?, self.ready.input()?);
+        let (part_out, part_lse, [lists, keys]) = (input(part_out)?, input(part_lse)?, self.ready.inputs()?);
         let suffix = suffix(self.q.dtype()).expect("checked by shape: bf16 or f16");
         let mut call = Call::new(self.device, &self.stream, &format!("attend_combine_{suffix}"))?;
-        let lists = self.ready.addresses(call.address_of(&lists));
+        let lists = self.ready.addresses(call.address_of(&lists), call.address_of(&keys));
         let mut words = vec![call.address_of(&part_out), call.address_of(&part_lse), lists.splits, lists.rows];
         words.extend([call.address_of_output(&mut out), call.address_of_output(&mut lse)]);
         words.extend([pair(queries, kv_heads), pair(self.shape.group(), self.rows), pair(head_dim, 0)]);

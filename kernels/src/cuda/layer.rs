@@ -12,8 +12,11 @@ const THREADS: u32 = 256;
 /// Rows of at most so many numbers are heads: several to a block.
 const SHORT_ROW: usize = 256;
 
-/// The longest row that the norm takes: 512 threads of 4 runs of 8 (`KEPT` in norm.cu).
-const LONGEST_ROW: usize = 512 * 4 * 8;
+/// Numbers of a long row that its block keeps with one run of 8 a thread.
+const LONG_ROW: usize = 512 * 8;
+
+/// The longest row that the norm takes: 4 runs a thread.
+const LONGEST_ROW: usize = 4 * LONG_ROW;
 
 /// See [`crate::rms_norm`].
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Option<Tensor>> {
@@ -26,7 +29,8 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Option<Tensor>>
     let (device, rows) = (values.device().clone(), x.elem_count() / dim);
     let (stream, mut out) = (device.cuda_stream(), Output::new(&device, x.dtype(), x.shape())?);
     let short = dim <= SHORT_ROW;
-    let name = if short { format!("rms_norm_heads_{suffix}") } else { format!("rms_norm_{suffix}") };
+    let runs = dim.div_ceil(LONG_ROW).next_power_of_two();
+    let name = if short { format!("rms_norm_heads_{suffix}") } else { format!("rms_norm_{runs}_{suffix}") };
     let mut call = Call::new(&device, &stream, &name)?;
     call.output(&mut out).input(&values).input(&scale);
     let (row_bytes, lanes) = (dim * x.dtype().size_in_bytes(), dim.div_ceil(8).next_power_of_two());
@@ -36,7 +40,7 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Option<Tensor>>
         unsafe { call.launch(blocks(rows * lanes, THREADS)?, THREADS, 0) }?;
     } else {
         call.count(dim).real(eps).aligned(&[row_bytes]);
-        // SAFETY: the arguments of rms_norm; block i touches row i of `dim`, and there are `rows`.
+        // SAFETY: the arguments of rms_norm_N, which keeps N runs a thread; block i touches row i of `dim`, and there are `rows`.
         unsafe { call.launch(blocks(rows, 1)?, long_threads(dim), 0) }?;
     }
     Ok(Some(out.tensor()))

@@ -1,5 +1,7 @@
 //! Memory of a device: the free bytes, the pool that candle's tensors come from, and tensors made from nothing or from a list.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use candle_core::{DType, Device, Shape, Tensor};
 use cudarc::driver::result::{device, mem_pool};
 use cudarc::driver::sys;
@@ -84,12 +86,20 @@ pub fn download(tensor: &Tensor) -> Result<Tensor> {
     Ok(here)
 }
 
+static UPLOADED: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of the lists that this process has sent to devices.
+pub fn uploaded_bytes() -> u64 {
+    UPLOADED.load(Ordering::Relaxed)
+}
+
 /// A list on a device, `[len]`. The device's queue takes it; for a long list (some 64 KB) the driver may let the host wait until
 /// the queue has come so far.
 ///
 /// # Errors
 /// The driver refuses.
 pub fn upload(list: &[u32], device: &Device) -> Result<Tensor> {
+    UPLOADED.fetch_add(size_of_val(list) as u64, Ordering::Relaxed);
     match list {
         [] => nothing(0, DType::U32, device),
         _ => Ok(Tensor::from_slice(list, list.len(), device)?),

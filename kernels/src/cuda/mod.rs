@@ -48,7 +48,7 @@ pub use fill::uniform;
 pub use launch_cost::{LaunchCost, launch_cost};
 pub(crate) use layer::{add, cast, rms_norm, scale, silu_mul};
 pub(crate) use linear::{add_product, product};
-pub use memory::{download, memory, nothing, pool, upload};
+pub use memory::{download, memory, nothing, pool, upload, uploaded_bytes};
 pub(crate) use merge::merge;
 pub use module::loads;
 pub use occupancy::{leave_multiprocessors, multiprocessors};

@@ -36,10 +36,10 @@ impl AttentionLaunch<'_> {
         let mut v = Output::new(self.device, DType::U8, count * v_bytes)?;
         if tiles > 0 {
             let tables = tables(self.rope, self.device)?;
-            let lists = self.ready.input()?;
+            let [lists, places] = self.ready.inputs()?;
             let held = inputs(&self.keys)?;
             let mut call = Call::new(self.device, &self.stream, &self.name("pack_sm90"))?;
-            let lists = self.ready.addresses(call.address_of(&lists));
+            let lists = self.ready.addresses(call.address_of(&lists), call.address_of(&places));
             let mut words =
                 vec![lists.key_source, lists.key_rope, call.address_of_output(&mut k), call.address_of_output(&mut v)];
             words.extend(match (self.rope, &tables) {

@@ -112,7 +112,7 @@ fn launch(
     let Shape { queries, kv_heads, head_dim, .. } = shape;
     // Rows are counted without their heads here, and there is no list of work: one block of threads for each key tile.
     let tiling = Tiling { rows: TILE, keys: TILE, group: 1, kv_heads, resident: 1 };
-    let ready = prepared(device, at, keys, tiling)?;
+    let ready = prepared(device, at, keys, tiling, false)?;
     let count: usize = keys.iter().map(|block| block.at.len()).sum();
     let mut out = Output::zeros_f32(device, count * read.lists(queries))?;
     let shaped = |out: Tensor| match read {
@@ -130,10 +130,10 @@ fn launch(
     };
     let (blocks_of, tables) = (joined(keys)?, tables(rope, device)?);
     let (query, lse, weights) = (input(q)?, input(lse)?, input(&weights)?);
-    let (lists, held) = (ready.input()?, inputs(&blocks_of)?);
+    let ([lists, places], held) = (ready.inputs()?, inputs(&blocks_of)?);
     let suffix = suffix(q.dtype()).expect("checked by shape: bf16 or f16");
     let mut call = Call::new(device, &stream, &format!("scores_{suffix}_{head_dim}"))?;
-    let lists = ready.addresses(call.address_of(&lists));
+    let lists = ready.addresses(call.address_of(&lists), call.address_of(&places));
     let mut words = vec![call.address_of(&query), call.address_of(&lse), call.address_of(&weights), lists.rows];
     words.extend([lists.sight, lists.tile_sight, lists.key_source, lists.key_rope, lists.key_number]);
     words.push(call.address_of_output(&mut out));

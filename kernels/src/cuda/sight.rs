@@ -6,11 +6,9 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 use crate::positions::{PAD, Positions, Rule, SHARED};
-
-/// Set in a list of key tiles where not every row of the query tile sees every key (`MASKED` in attention.cuh).
-pub(super) const MASKED: u32 = 1 << 31;
 
 /// Blocks of keys that a launch reaches (`MAX_BLOCKS` in attention.cuh). Where there are more, the last one stands for all
 /// the others, joined.
@@ -107,6 +105,26 @@ impl KeyOrder {
         self.source.len()
     }
 
+    /// Rows that come behind these keys and that all stand behind them in the order, too: their places follow these. `None` where they
+    /// would have to be put between them.
+    pub fn followed_by(&self, rows: &Positions) -> Option<Followed<'_>> {
+        let (orders, segments) = (rows.order(), rows.segment());
+        let (&segment, &first) = segments.first().zip(orders.first())?;
+        let is_one_run = segments.iter().all(|&other| other == segment) && orders.is_sorted() && !orders.contains(&PAD);
+        let last = self.segments.last().map(|entry| entry.0);
+        let is_behind = match (last, self.order.last()) {
+            (Some(last), Some(&order)) if last == segment => first >= order,
+            (last, _) => last.is_none_or(|last| last < segment),
+        };
+        let begin = self.segments.last().filter(|entry| entry.0 == segment).map_or(self.len(), |entry| entry.1);
+        (segment != SHARED && is_one_run && is_behind).then_some(Followed {
+            keys: self,
+            segment,
+            begin,
+            orders: orders.to_vec(),
+        })
+    }
+
     /// All keys but those of a segment: the end of what stands before it, begin and end of what stands behind it.
     fn other_segments(&self, segment: u32) -> [u32; 3] {
         let all = self.order.len();
@@ -136,6 +154,29 @@ impl KeyOrder {
     }
 }
 
+/// Keys in order, and rows that follow them.
+pub(super) struct Followed<'a> {
+    keys: &'a KeyOrder,
+    /// The segment of the rows, and the place of its first key.
+    segment: u32,
+    begin: usize,
+    /// Causal order of the rows.
+    orders: Vec<u32>,
+}
+
+impl Followed<'_> {
+    /// As [`KeyOrder::sight`], by the causal rule.
+    pub fn sight(&self, order: u32, segment: u32) -> [u32; 3] {
+        let [shared, begin, end] = self.keys.sight(order, segment, Rule::Causal);
+        if segment != self.segment || order == PAD {
+            return [shared, begin, end];
+        }
+        let seen = self.orders.partition_point(|&key| key <= order);
+        let end = if seen > 0 { self.keys.len() + seen } else { end as usize };
+        [shared, self.begin as u32, end.max(self.begin) as u32]
+    }
+}
+
 /// The queries in the kernels' order.
 #[derive(Debug)]
 pub(super) struct QueryOrder {
@@ -150,11 +191,16 @@ pub(super) struct QueryOrder {
 impl QueryOrder {
     /// Puts queries in order: by segment, then by causal order.
     pub fn new(at: &Positions, keys: &KeyOrder) -> Self {
+        Self::seeing(at, |order, segment| keys.sight(order, segment, at.rule()))
+    }
+
+    /// The same, where a row of an order and a segment sees what `sight` says.
+    pub fn seeing(at: &Positions, sight: impl Fn(u32, u32) -> [u32; 3]) -> Self {
         let (rope, orders, segments) = (at.rope(), at.order(), at.segment());
         let class = |&row: &u32| (segments[row as usize], orders[row as usize]);
         let mut rows: Vec<u32> = (0..at.len() as u32).collect();
         rows.sort_by_key(class);
-        let sight = |&row: &u32| keys.sight(orders[row as usize], segments[row as usize], at.rule());
+        let sight = |&row: &u32| sight(orders[row as usize], segments[row as usize]);
         let sight = rows.iter().map(sight).collect();
         Self { rope: rows.iter().map(|&row| rope[row as usize]).collect(), rows, sight }
     }
@@ -163,12 +209,12 @@ impl QueryOrder {
     pub fn visible_share(&self, tiling: Tiling) -> f64 {
         let seen: u64 = self.sight.iter().map(|[shared, begin, end]| u64::from(shared + end - begin)).sum();
         let seen = seen * tiling.group as u64;
-        let worked: usize = self.lists(tiling).map(|list| list.len() * tiling.keys * tiling.rows).sum();
+        let worked: usize = self.tiles(tiling).map(|tiles| tiles.len() * tiling.keys * tiling.rows).sum();
         seen as f64 / (worked as f64).max(1.0)
     }
 
     /// The key tiles of every query tile.
-    fn lists(&self, tiling: Tiling) -> impl Iterator<Item = Vec<u32>> {
+    fn tiles(&self, tiling: Tiling) -> impl Iterator<Item = KeyTiles> {
         self.sight.chunks(tiling.queries()).map(move |rows| Hull::of(rows).tiles(tiling.keys as u32))
     }
 
@@ -203,30 +249,40 @@ impl Hull {
         [self.any_shared, begin, end]
     }
 
-    /// The key tiles of `size` keys that some row sees: first those that not all see whole, marked, then the others. A softmax
-    /// takes keys in any order; this one lets a kernel have a loop for each kind.
-    fn tiles(&self, size: u32) -> Vec<u32> {
-        let shared = 0..self.any_shared.div_ceil(size);
+    /// The key tiles of `size` keys that some row sees.
+    fn tiles(&self, size: u32) -> KeyTiles {
+        let shared = self.any_shared.div_ceil(size);
         let (begin, end) = self.any.unwrap_or((0, 0));
-        let own = (begin / size).max(shared.end)..end.div_ceil(size).max(shared.end);
-        let mark = |tile: u32| {
-            let (first, last) = (tile * size, (tile + 1) * size);
-            let whole = last <= self.all_shared || (first >= self.all.0 && last <= self.all.1);
-            if whole { tile } else { tile | MASKED }
-        };
-        let mut tiles: Vec<u32> = shared.chain(own).map(mark).collect();
-        tiles.sort_by_key(|tile| tile & MASKED == 0);
-        tiles
+        let own = (begin / size).max(shared)..end.div_ceil(size).max(shared);
+        let whole_shared = 0..self.all_shared / size;
+        let first = self.all.0.div_ceil(size).clamp(own.start, own.end);
+        let whole_own = first..(self.all.1 / size).clamp(first, own.end);
+        let masked = (whole_shared.end..shared).chain(own.start..whole_own.start).chain(whole_own.end..own.end);
+        KeyTiles { masked: masked.collect(), whole: [whole_shared, whole_own] }
+    }
+}
+
+/// The key tiles of a query tile: first those that not all of its rows see whole, then the others, in two runs. A softmax takes keys in
+/// any order; this one lets a kernel have a loop for each kind, and needs no list of the many.
+struct KeyTiles {
+    masked: Vec<u32>,
+    whole: [Range<u32>; 2],
+}
+
+impl KeyTiles {
+    fn len(&self) -> usize {
+        self.masked.len() + self.whole.iter().map(Range::len).sum::<usize>()
     }
 }
 
 /// The work of a launch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LaunchWork {
-    /// Lists of key tiles, one after the other.
-    pub tiles: Vec<u32>,
-    /// Query tile, begin of its part of the list, begin of the unmarked tiles there, end, slot: the longest first.
-    pub items: Vec<[u32; 5]>,
+    /// The masked key tiles of all query tiles, one after the other.
+    pub masked: Vec<u32>,
+    /// Query tile; begin of its part of the tiles, begin of the whole ones there, end; slot; where the second run of whole ones begins;
+    /// what is added to a number of the first run and of the second for the tile (`Item` in attention.cuh). The longest come first.
+    pub items: Vec<[u32; 8]>,
     /// Query tiles in several parts: tile, first slot, number of slots.
     pub splits: Vec<[u32; 3]>,
     /// Number of slots.
@@ -236,19 +292,23 @@ pub(super) struct LaunchWork {
 impl LaunchWork {
     /// Cuts the work so that it ends soon: long lists into parts where there are few query tiles.
     pub fn new(queries: &QueryOrder, tiling: Tiling) -> Self {
-        let lists: Vec<Vec<u32>> = queries.lists(tiling).collect();
-        let part = best_part(&lists.iter().map(Vec::len).collect::<Vec<_>>(), tiling);
+        let all: Vec<KeyTiles> = queries.tiles(tiling).collect();
+        let part = best_part(&all.iter().map(KeyTiles::len).collect::<Vec<_>>(), tiling);
         let mut work = Self::default();
-        for (tile, list) in lists.iter().enumerate() {
-            let parts = parts(list.len(), part);
-            let (begin, first_slot) = (work.tiles.len(), work.slots);
-            let whole = (begin + list.partition_point(|entry| entry & MASKED != 0)) as u32;
-            work.tiles.extend(list);
+        for (tile, KeyTiles { masked, whole: [first, second] }) in all.iter().enumerate() {
+            // The tiles of a query tile are numbered from the place of its masked ones in the list on.
+            let (begin, first_slot) = (work.masked.len(), work.slots);
+            let whole = (begin + masked.len()) as u32;
+            let jump = whole + first.len() as u32;
+            let runs = [jump, first.start.wrapping_sub(whole), second.start.wrapping_sub(jump)];
+            let length = masked.len() + first.len() + second.len();
+            let parts = parts(length, part);
+            work.masked.extend(masked);
             for index in 0..parts {
-                let cut = |index: usize| (begin + list.len() * index / parts) as u32;
+                let cut = |index: usize| (begin + length * index / parts) as u32;
                 let slot = if parts == 1 { NO_SLOT } else { (first_slot + index) as u32 };
                 let (from, to) = (cut(index), cut(index + 1));
-                work.items.push([tile as u32, from, whole.clamp(from, to), to, slot]);
+                work.items.push([tile as u32, from, whole.clamp(from, to), to, slot, runs[0], runs[1], runs[2]]);
             }
             if parts > 1 {
                 work.splits.push([tile as u32, first_slot as u32, parts as u32]);

@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Tensor};
 use tributary_kernels::{
-    Distance, Pairing, Positions, Rope, RopeScaling, add, cast, distance, linear, linear_f32, linear_onto, rms_norm,
-    scale, scale_rows, silu_mul,
+    Distance, Pairing, Positions, Rope, RopeScaling, add, add_linear, cast, distance, linear, linear_f32, linear_onto,
+    rms_norm, scale, scale_rows, silu_mul,
 };
 
 use crate::kit::{Random, TYPES, assert_near, gpu, on, values};
@@ -20,9 +20,20 @@ fn normed(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
 fn norms_of_rows_and_heads() {
     let (device, mut random) = (gpu(), Random::new(2));
     for (dtype, bound) in TYPES {
-        for shape in
-            [&[3, 8][..], &[1, 4096], &[5, 72], &[2, 3, 128], &[7, 5, 64], &[2, 300], &[4, 16384], &[3, 61], &[2, 257]]
-        {
+        for shape in [
+            &[3, 8][..],
+            &[1, 4096],
+            &[5, 72],
+            &[2, 3, 128],
+            &[7, 5, 64],
+            &[2, 300],
+            &[4, 16384],
+            &[3, 61],
+            &[2, 257],
+            &[2, 4104],
+            &[3, 8190],
+            &[1, 8200],
+        ] {
             let dim = shape[shape.len() - 1];
             let (x, weight) = (random.tensor(shape, dtype), random.tensor(&[dim], DType::F32));
             let expected = normed(&values(&x), &values(&weight), 1e-5);
@@ -133,6 +144,15 @@ fn linear_layers() {
             let onto = linear_onto(&residual, &x, &weight, Some(&bias)).unwrap();
             assert_near(&what, &onto, &each(&|row, out| r[row * outputs + out] + b[out]), bound);
             assert_eq!(values(&residual), r, "the residual is left alone");
+            let all = random.tensor(&[rows + 2, outputs], dtype);
+            let before = values(&all);
+            let (all, middle) = (on(&all, &device), outputs..(rows + 1) * outputs);
+            assert!(add_linear(&all.narrow(0, 1, rows).unwrap(), &x, &weight).unwrap(), "{what}: in place");
+            let sum = each(&|row, out| before[(row + 1) * outputs + out]);
+            let expected = [&before[..middle.start], &sum, &before[middle.end..]].concat();
+            assert_near(&what, &all, &expected, bound);
+            assert_eq!(values(&all)[..middle.start], before[..middle.start], "rows before are left alone");
+            assert_eq!(values(&all)[middle.end..], before[middle.end..], "rows behind are left alone");
             let wide = linear_f32(&x, &weight).unwrap();
             assert_eq!(wide.dtype(), DType::F32);
             assert_near(&what, &wide, &each(&|_, _| 0.0), 1e-5);

@@ -53,12 +53,12 @@ impl Decode<'_> {
     fn at_home(&self, layer: usize, row: usize, q: &Tensor) -> Result<Partial> {
         let DecodeRow { cache, at, alone } = &self.rows[row];
         let cache = &self.caches[*cache];
-        let (q, context) = (q.narrow(0, row, 1)?, if *alone { cache.own.keys(layer) } else { Vec::new() });
-        let mut keys = cache.rest.keys(layer);
-        keys.extend(cache.generated.keys(layer)?);
+        let (q, mut context) = (q.narrow(0, row, 1)?, if *alone { cache.own.keys(layer) } else { Vec::new() });
+        // What grows comes last: a device keeps the order of what stands before it.
+        let keys = [cache.rest.keys(layer), cache.generated.keys(layer)?].concat();
         let Some(ape) = cache.parallel else {
-            keys.extend(context);
-            return self.math.attend_rotated(&q, at, &keys);
+            context.extend(keys);
+            return self.math.attend_rotated(&q, at, &context);
         };
         let context = tempered(&self.math, ape).attend_rotated(&q, at, &context)?;
         Ok(merge(&weighed(context, ape)?, &self.math.attend_rotated(&q, at, &keys)?)?)

@@ -47,6 +47,15 @@ proptest! {
     }
 }
 
+/// As `key_tile` in attention.cuh.
+fn key_tile(work: &LaunchWork, item: &[u32; 8], number: u32) -> u32 {
+    let &[_, _, whole, _, _, jump, first, second] = item;
+    match number {
+        masked if masked < whole => work.masked[masked as usize],
+        number => number.wrapping_add(if number < jump { first } else { second }),
+    }
+}
+
 /// Every pair that sees each other is in exactly one item; unmarked tiles are seen whole by all rows.
 fn check_work(
     work: &LaunchWork,
@@ -57,20 +66,19 @@ fn check_work(
 ) -> Result<(), TestCaseError> {
     let mut met = vec![vec![0; keys.len()]; order.rows.len()];
     let mut slots = vec![0; work.slots];
-    for &[tile, begin, whole, end, slot] in &work.items {
+    for item in &work.items {
+        let &[tile, begin, whole, end, slot, ..] = item;
         prop_assert!(begin <= whole && whole <= end);
-        let marked = |places: std::ops::Range<u32>| places.map(|place| work.tiles[place as usize] & MASKED != 0);
-        prop_assert!(marked(begin..whole).all(|marked| marked) && !marked(whole..end).any(|marked| marked));
         if slot != NO_SLOT {
             slots[slot as usize] += 1;
         }
         let places = tile as usize * tiling.queries()..((tile as usize + 1) * tiling.queries()).min(order.rows.len());
-        for &entry in &work.tiles[begin as usize..end as usize] {
-            let first = (entry & !MASKED) as usize * tiling.keys;
+        for number in begin..end {
+            let first = key_tile(work, item, number) as usize * tiling.keys;
             for place in places.clone() {
                 for key in first..first + tiling.keys {
                     let seen = key < keys.len() && sees(place, key);
-                    prop_assert!(seen || entry & MASKED != 0, "tile {} place {} key {}", tile, place, key);
+                    prop_assert!(seen || number < whole, "tile {} place {} key {}", tile, place, key);
                     if let Some(times) = met[place].get_mut(key).filter(|_| seen) {
                         *times += 1;
                     }
@@ -101,7 +109,7 @@ fn few_queries_over_many_keys_are_cut_so_that_all_blocks_end_together() {
         let work = LaunchWork::new(&order, Tiling { rows: side, keys: side, group: 4, kv_heads: 8, resident });
         assert_eq!(work.items.len(), items, "{queries} queries, tiles of {side}");
         assert!(work.items.iter().all(|item| item[3] - item[1] == length));
-        assert!(work.tiles.iter().all(|entry| entry & MASKED == 0));
+        assert!(work.masked.is_empty());
     }
 }
 
@@ -114,9 +122,46 @@ fn many_queries_are_not_cut() {
         Tiling { rows: 128, keys: 128, group: 4, kv_heads: 8, resident: 132 },
     );
     assert_eq!((work.items.len(), work.slots), (128, 0));
-    let masked = work.tiles.iter().filter(|&&entry| entry & MASKED != 0).count();
-    assert_eq!(masked, 128, "one tile on the staircase for each tile of 32 queries");
+    assert_eq!(work.masked.len(), 128, "one tile on the staircase for each tile of 32 queries");
     assert_eq!(work.items[0][3] - work.items[0][1], 32, "the longest first");
+}
+
+/// A million tokens: a list of every tile would have half a gigabyte.
+#[test]
+fn lists_do_not_grow_with_the_pairs_of_tiles() {
+    let at = Positions::run(0, 1 << 20);
+    let keys = KeyOrder::new(&[&at]);
+    let tiling = Tiling { rows: 128, keys: 128, group: 4, kv_heads: 8, resident: 132 };
+    let work = LaunchWork::new(&QueryOrder::new(&at, &keys), tiling);
+    let bytes = 4 * (work.masked.len() + work.items.as_flattened().len() + work.splits.as_flattened().len());
+    let listed: u64 = work.items.iter().map(|item| u64::from(item[3] - item[1])).sum();
+    println!("{bytes} bytes, where a list would have {}", 4 * listed);
+    assert!(bytes < 2 << 20 && 4 * listed > 500_000_000, "{bytes} bytes for {listed} tiles");
+}
+
+proptest! {
+    #[test]
+    fn rows_that_follow_are_seen_as_if_all_had_been_put_in_order(
+        first in rows(40), count in 1usize..20, gap in 0u32..3, segment in 0u32..4, query in (0..60u32, 0..4u32),
+    ) {
+        let base = positions(&first);
+        let from = first.iter().map(|row| row.0).filter(|&order| order != 30).max().unwrap_or(0) + gap;
+        let orders: Vec<u32> = (from..from + count as u32).collect();
+        let rows = Positions::new(vec![0; count], orders, vec![segment; count]);
+        let keys = KeyOrder::new(&[&base]);
+        let Some(followed) = keys.followed_by(&rows) else {
+            // Only where another segment stands behind.
+            prop_assert!(keys.segments.last().is_some_and(|last| last.0 > segment));
+            return Ok(());
+        };
+        let all = KeyOrder::new(&[&base, &rows]);
+        let behind = (0..count as u32).map(|row| 1 << ROW_BITS | row);
+        prop_assert_eq!(keys.source.iter().copied().chain(behind).collect::<Vec<_>>(), all.source.clone());
+        let sees = |sight: [u32; 3]| -> Vec<u32> { (0..sight[0]).chain(sight[1]..sight[2]).collect() };
+        prop_assert_eq!(
+            sees(followed.sight(query.0, query.1)), sees(all.sight(query.0, query.1, Rule::Causal)), "{:?}", query
+        );
+    }
 }
 
 #[test]
