@@ -236,7 +236,8 @@ pub struct ReachArgs {
     /// Let ranks share a GPU, for tests of function: no time measured so counts; with nccl two at most, and NCCL 2.30
     #[arg(long)]
     pub allow_shared_gpu: bool,
-    /// Multiprocessors of each GPU (Hopper) that attention over many rows leaves alone while messages between ranks are under way
+    /// Multiprocessors of each GPU (Hopper) that attention over many rows leaves alone while messages between ranks are under way;
+    /// NCCL takes no more than these, unless it is 0
     #[arg(long, value_name = "N", default_value_t = MESSAGE_MULTIPROCESSORS)]
     pub message_multiprocessors: usize,
     /// Seconds that a rank may compute without progress (or ten times its longest step of that kind), and that all ranks may

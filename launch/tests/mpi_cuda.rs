@@ -228,6 +228,18 @@ mod emulated {
 
     #[test]
     #[ignore = "needs emulated GPUs: make cuda-test"]
+    fn a_refusal_of_multicast_says_what_to_set() {
+        assert!(has_mpirun(), "mpirun is missing: run `make test`");
+        let over_nccl = prefill(&["--device", "cuda", "--backend", "nccl"]);
+        let output = run(on_rank_1("EMULATED_NVLS=refused"), &over_nccl);
+        refused(&output, 78, "rank 1: NCCL: ");
+        assert!(text(&output.stderr).contains("set NCCL_NVLS_ENABLE=0"), "{}", text(&output.stderr));
+        let without = run(on_rank_1("EMULATED_NVLS=refused NCCL_NVLS_ENABLE=0"), &over_nccl);
+        assert!(without.status.success(), "{}", text(&without.stderr));
+    }
+
+    #[test]
+    #[ignore = "needs emulated GPUs: make cuda-test"]
     fn a_failed_kernel_of_one_process_ends_all() {
         assert!(has_mpirun(), "mpirun is missing: run `make test`");
         let fault = tempfile::NamedTempFile::new().expect("a file");

@@ -6,10 +6,11 @@
 // waiting, until ncclCommAbort.
 //
 // EMULATED_NCCL_LOG: a file to which every rank adds a line a group, with its operations and their bytes, and one when it ends, with
-//   how many groups and threads there were, and the priority of their stream.
+//   how many groups and threads there were, the priority of their stream, and how many blocks the configuration allows a kernel.
 // EMULATED_NCCL_FAIL_FILE: as soon as there is a file of this name, every communicator has lost a connection.
 // EMULATED_NCCL_VERSION: what ncclGetVersion answers (23007).
 // EMULATED_NCCL_BYTES: device memory that a rank's communicator takes for its buffers (0).
+// EMULATED_NVLS=refused: multicast in the switches cannot be had, and NCCL does not start unless NCCL_NVLS_ENABLE=0.
 
 #include "nccl_group.h"
 
@@ -67,6 +68,7 @@ API int ncclCommInitRankConfig(void** comm, int world, UniqueId id, int rank, Co
     c->rank = rank;
     c->world = world;
     c->blocking = config->blocking != 0;
+    c->max_blocks = config->max_blocks;
     cuDeviceGetUuid_v2(c->uuid, device);
     c->peers.resize(world);
     c->listener = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -81,6 +83,9 @@ API int ncclCommInitRankConfig(void** comm, int world, UniqueId id, int rank, Co
     // The real one allocates while it connects: the caller hears of it later.
     if (bytes > 0 && cuMemAlloc_v2(&c->buffers, bytes) != 0)
         fail(c.get(), UNHANDLED_CUDA_ERROR, "Failed to CUDA calloc " + std::to_string(bytes) + " bytes");
+    const char *nvls = std::getenv("EMULATED_NVLS"), *enabled = std::getenv("NCCL_NVLS_ENABLE");
+    if (nvls && !(enabled && std::strcmp(enabled, "0") == 0))
+        fail(c.get(), UNHANDLED_CUDA_ERROR, "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401");
     *comm = new Handle(c);
     c->thread = std::thread(run, c.get());
     if (!c->blocking) return IN_PROGRESS;

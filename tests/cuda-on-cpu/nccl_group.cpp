@@ -279,7 +279,8 @@ void end(Handle* handle) {
     if (c->thread.joinable()) c->thread.join();
     if (c->launcher.joinable()) c->launcher.join();
     log("rank " + std::to_string(c->rank) + " ended: " + std::to_string(c->group_count) + " groups, " +
-        std::to_string(c->thread_count) + " threads, priority " + std::to_string(c->priority));
+        std::to_string(c->thread_count) + " threads, priority " + std::to_string(c->priority) + ", at most " +
+        std::to_string(c->max_blocks) + " blocks");
     for (auto& peer : c->peers)
         if (peer.socket >= 0) close(peer.socket);
     close(c->listener);

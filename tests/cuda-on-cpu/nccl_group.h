@@ -43,7 +43,7 @@ struct UniqueId {
 struct Config {
     size_t size;
     unsigned magic, version;
-    int blocking;
+    int blocking, cluster, min_blocks, max_blocks;
 };
 
 enum class Kind : uint32_t { SEND, GATHER, BROADCAST };
@@ -106,6 +106,7 @@ struct Communicator {
     unsigned outstanding = 0;  // groups that have not ended
     unsigned group_count = 0, thread_count = 0;
     int priority = 0;  // of the stream of the last group
+    int max_blocks = 0;  // as the configuration has it
     bool closing = false, connected = false, ended = false;
     int error = SUCCESS;
     std::string why;

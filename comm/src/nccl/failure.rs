@@ -5,6 +5,7 @@
 //! said behind that; the host's answers `ncclSystemError` with "Failed to malloc N bytes", or with the system's words. A context
 //! that a failed kernel has spoilt gives no memory either: then the driver answers nothing, and it is no lack. NCCL keeps one
 //! line for all its communicators and does not forget it: after a lack that it survived, a later failure may be taken for one.
+//! A refusal of multicast between GPUs comes with the same codes, and with a lack of memory's words where it is memory for multicast.
 
 use candle_core::cuda::CudaError;
 use cudarc::driver::sys::CUresult;
@@ -25,6 +26,10 @@ const OF_HOST: [&str; 5] = [
     "failed to cuda host alloc",
     "no space left on device",
 ];
+
+/// NCCL's words where the switches between GPUs refuse multicast (NVLS). NCCL takes it wherever the GPU has it, and does not go on
+/// without: a virtual machine or a container that does not reach the fabric manager ends there.
+const OF_MULTICAST: [&str; 2] = ["nvls", "multicast"];
 
 /// The way to find out how much memory is free on the GPU.
 #[derive(Clone, Copy)]
@@ -47,6 +52,13 @@ pub fn classify(code: Code, said: &str, ask: Ask) -> (u8, String) {
     };
     if !matches!(code, Code::ncclUnhandledCudaError | Code::ncclSystemError) {
         return (other, String::new());
+    }
+    if has(&OF_MULTICAST) {
+        return (
+            exit::CONFIGURATION,
+            "; multicast in the switches between GPUs is not to be had here and is not needed: set NCCL_NVLS_ENABLE=0"
+                .to_owned(),
+        );
     }
     if has(&OF_HOST) {
         return (
@@ -120,5 +132,24 @@ mod tests {
         assert_eq!(classified(Code::ncclUnhandledCudaError, "Cuda failure 'invalid argument'"), (70, String::new()));
         assert_eq!(classified(Code::ncclInternalError, "out of memory"), (70, String::new()));
         assert_eq!(classified(Code::ncclInvalidUsage, "Duplicate GPU detected"), (78, String::new()));
+    }
+
+    #[test]
+    fn a_refusal_of_multicast_says_what_to_set() {
+        for (code, said) in [
+            (Code::ncclUnhandledCudaError, "Failed to bind NVLink SHARP (NVLS) Multicast memory : CUDA error 401"),
+            (
+                Code::ncclUnhandledCudaError,
+                "Failed to bind NVLink SHARP (NVLS) Multicast memory : CUDA error 2 'out of memory'",
+            ),
+            (Code::ncclSystemError, "Call to cuMulticastCreate failed"),
+        ] {
+            let (exit_code, advice) = classified(code, said);
+            assert_eq!(exit_code, 78, "{said}");
+            assert!(advice.ends_with("set NCCL_NVLS_ENABLE=0"), "{said}: {advice}");
+        }
+        let elsewhere =
+            classified(Code::ncclUnhandledCudaError, "Cuda failure 'an illegal memory access was encountered'");
+        assert_eq!(elsewhere, (70, String::new()));
     }
 }

@@ -127,6 +127,14 @@ pub fn most_urgent(context: &CudaContext) -> Result<i32> {
     Ok(most)
 }
 
+/// The most blocks of a message's kernel where attention keeps its multiprocessors (Hopper) and leaves so many alone: what NCCL would
+/// launch beyond them would wait until attention ends, and the message with it. None: attention leaves none, or keeps none.
+pub fn most_blocks(context: &CudaContext, left_alone: usize) -> Result<Option<c_int>> {
+    let major = driver::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+    let keeps = context.attribute(major).map_err(cuda)? >= 9;
+    Ok(c_int::try_from(left_alone).ok().filter(|&count| keeps && count > 0))
+}
+
 /// A rank's NCCL communicator. Calls from several threads come one after the other.
 pub struct Handle {
     /// NCCL's address of it, until it has been ended.
@@ -134,10 +142,11 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Starts to connect this rank with the others that have the same id. The stream's context must be the thread's.
-    pub fn connect(id: &[u8; ID_BYTES], world: usize, rank: usize) -> Result<Self> {
+    /// Starts to connect this rank with the others that have the same id. The stream's context must be the thread's. `most_blocks`: the most
+    /// blocks of a message's kernel, each of which takes a multiprocessor; NCCL's choice without.
+    pub fn connect(id: &[u8; ID_BYTES], world: usize, rank: usize, most_blocks: Option<c_int>) -> Result<Self> {
         let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
-        let mut config = config();
+        let mut config = config(most_blocks);
         let mut communicator = ptr::null_mut();
         // SAFETY: NCCL copies the configuration and the id, and writes the communicator's address to the place it is given.
         let code =
@@ -221,8 +230,8 @@ fn address(open: &Option<usize>) -> Result<sys::ncclComm_t> {
     Ok(ptr::with_exposed_provenance_mut(open.ok_or_else(ended)?))
 }
 
-/// A nonblocking configuration; NCCL chooses everything else.
-fn config() -> sys::ncclConfig_t {
+/// A nonblocking configuration, with at most so many blocks a kernel; NCCL chooses everything else.
+fn config(most_blocks: Option<c_int>) -> sys::ncclConfig_t {
     sys::ncclConfig_t {
         size: size_of::<sys::ncclConfig_t>(),
         magic: CONFIG_MAGIC,
@@ -230,7 +239,7 @@ fn config() -> sys::ncclConfig_t {
         blocking: 0,
         cgaClusterSize: UNDEFINED,
         minCTAs: UNDEFINED,
-        maxCTAs: UNDEFINED,
+        maxCTAs: most_blocks.unwrap_or(UNDEFINED),
         netName: ptr::null(),
         splitShare: UNDEFINED,
         trafficClass: UNDEFINED,

@@ -124,8 +124,10 @@ fn connect<E: Endpoint>(control: &mut Member<E>, device: &Device, settings: Nccl
     assert_eq!(terms.sharing.len(), world, "ranks whose GPUs are counted");
     let length = terms.id.len();
     let id = terms.id.as_slice().try_into().map_err(|_| Error::Start(format!("an id of {length} bytes")))?;
-    device.cuda_stream().context().bind_to_thread().map_err(failure::cuda)?;
-    let handle = Handle::connect(id, world, rank)?;
+    let stream = device.cuda_stream();
+    stream.context().bind_to_thread().map_err(failure::cuda)?;
+    let most_blocks = ffi::most_blocks(stream.context(), settings.message_multiprocessors)?;
+    let handle = Handle::connect(id, world, rank, most_blocks)?;
     let limit = settings.start_timeout;
     let late = || Some(Error::StartTimeout(limit));
     until_done(&handle, &*control.endpoint().monitor(), limit, &late).inspect_err(|_| handle.abort())?;
