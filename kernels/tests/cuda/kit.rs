@@ -1,5 +1,7 @@
 //! Random tensors on the CPU and their copies on the GPU, and how far two tensors are apart.
 
+use std::sync::OnceLock;
+
 use candle_core::{DType, Device, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -8,9 +10,11 @@ use tributary_kernels::cuda;
 /// The types that kernels know, with the relative error they may show.
 pub const TYPES: [(DType, f64); 3] = [(DType::BF16, 1e-2), (DType::F16, 2e-3), (DType::F32, 1e-5)];
 
-/// The first GPU, one stream for each test. Without one the tests fail: they are built only where somebody asked for it.
+/// The first GPU, opened once for all tests of a process: a real one takes its time. Without a GPU the tests fail: they are built only
+/// where somebody asked for it.
 pub fn gpu() -> Device {
-    cuda::device(0).unwrap()
+    static GPU: OnceLock<Device> = OnceLock::new();
+    GPU.get_or_init(|| cuda::device(0).unwrap()).clone()
 }
 
 /// Leaves multiprocessors to others until it is dropped: tests may share a thread.
