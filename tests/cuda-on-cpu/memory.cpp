@@ -24,6 +24,11 @@ size_t leaving_elsewhere_bytes(const Device& device, const Queue* queue) {
     return sum;
 }
 
+/// What an allocation takes: a pool gives out multiples of 512 bytes.
+size_t taken(const Allocation& allocation) {
+    return allocation.from_pool ? (allocation.bytes + 511) / 512 * 512 : allocation.bytes;
+}
+
 /// `queue`: in whose order memory of the pool is given out; null for the others.
 int allocate(Device* device, DevicePointer* pointer, size_t bytes, Queue* queue, void* stream) {
     std::lock_guard<std::recursive_mutex> call(device->driver);
@@ -32,8 +37,9 @@ int allocate(Device* device, DevicePointer* pointer, size_t bytes, Queue* queue,
     std::lock_guard<std::mutex> guard(device->lock);
     size_t leaving = 0;
     for (auto& entry : device->pool_leaving_bytes) leaving += entry.second;
+    const Allocation allocation{bytes, queue != nullptr};
     size_t direct = device->direct_bytes + (queue ? 0 : bytes);
-    size_t used = device->pool_used_bytes + (queue ? bytes : 0);
+    size_t used = device->pool_used_bytes + (queue ? taken(allocation) : 0);
     // A pool gives back what it holds in reserve, and waits for what is on its way back, before an allocation fails.
     if (direct + used - leaving > device->total_bytes) return OUT_OF_MEMORY;
     char* start = static_cast<char*>(aligned_alloc(256, (bytes + 255) / 256 * 256 + 2 * GUARD_BYTES));
@@ -42,13 +48,13 @@ int allocate(Device* device, DevicePointer* pointer, size_t bytes, Queue* queue,
     memset(start + GUARD_BYTES, POISON, bytes);
     memset(start + GUARD_BYTES + bytes, GUARD, GUARD_BYTES);
     *pointer = DevicePointer(start + GUARD_BYTES);
-    device->allocations[*pointer] = {bytes, queue != nullptr};
+    device->allocations[*pointer] = allocation;
     order_allocate(stream, start + GUARD_BYTES, bytes);
     device->direct_bytes = direct;
     if (queue) {
         // What this stream has freed before is its own at once, in its order.
         size_t& own = device->pool_leaving_bytes[queue];
-        size_t again = std::min(own, bytes);
+        size_t again = std::min(own, taken(allocation));
         own -= again;
         used -= again;
     }
@@ -91,7 +97,7 @@ void give_back(Device* device, DevicePointer pointer, const Allocation& allocati
         device->allocations.erase(pointer);
         if (allocation.from_pool) {
             size_t& leaving = device->pool_leaving_bytes[queue];
-            size_t back = std::min(leaving, allocation.bytes);
+            size_t back = std::min(leaving, taken(allocation));
             leaving -= back;
             device->pool_used_bytes -= back;
             // The real pool trims when a stream is synchronised; here at once.
@@ -138,7 +144,7 @@ API int cuMemFree_v2(DevicePointer pointer) {
     order_free(nullptr, reinterpret_cast<void*>(pointer));
     if (allocation.from_pool) {
         std::lock_guard<std::mutex> guard(device->lock);
-        device->pool_leaving_bytes[nullptr] += allocation.bytes;
+        device->pool_leaving_bytes[nullptr] += taken(allocation);
     }
     give_back(device, pointer, allocation, nullptr);
     return standing(device);
@@ -154,7 +160,7 @@ API int cuMemFreeAsync(DevicePointer pointer, void* stream) {
     Queue* queue = &queue_of(stream);
     if (allocation.from_pool) {
         std::lock_guard<std::mutex> guard(device->lock);
-        device->pool_leaving_bytes[queue] += allocation.bytes;
+        device->pool_leaving_bytes[queue] += taken(allocation);
     }
     queue->push([=] { give_back(device, pointer, allocation, queue); });
     return standing(device);

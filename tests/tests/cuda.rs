@@ -1,101 +1,29 @@
 //! The whole stack on a GPU against the same on the CPU: the same weights in bf16, every method and exchange, ranks as threads
 //! that share a device. On a machine without a GPU the device is an emulated one (`make cuda-test`).
 
+mod beside_cpu;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use beside_cpu::{EXCHANGES, Pair, SHAPE, TOLERANCE, compared, pair, planned};
 use candle_core::{DType, Device};
 use tributary_comm::Liveness;
 use tributary_kernels::{Kernels, cuda};
 use tributary_protocol::{
     Ape, Drift, EVICTIONS, Evict, EvictionEvidence, Exchange, Layout, Method, OrderFor, Outcome, Passing, Plan,
-    RankReport, SamKvVariant, Trace,
+    SamKvVariant, Trace,
 };
 use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
-    between, dummy_model_on, group, infoflow, logits, open_store, plan, relative_error, reordered, run_all,
-    run_all_beside, run_one, samkv, sharp_trace, stored_group, tiny_config, with_ratio, written_by_itself,
+    between, group, infoflow, logits, open_store, plan, reordered, run_all, run_one, samkv, stored_group, with_ratio,
+    written_by_itself,
 };
 use tributary_worker::{Model, Progress};
-
-/// What 16 bits leave of a logit after these few layers, relative to the largest logit.
-const TOLERANCE: f64 = 2e-2;
-
-/// How near to the cut, relative, a score must lie for its row to be selected on one side only.
-const NEAR_TIE: f64 = 3e-2;
-
-const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
-
-/// Prefix, chunk lengths, query length: uneven; shorter than a tile and longer.
-const SHAPE: (usize, &[usize], usize) = (3, &[37, 70, 2, 18], 5);
-
-/// What f32 leaves, in other orders of summation.
-const TOLERANCE_F32: f64 = 1e-4;
-
-/// Models of one seed, on the CPU and on the first GPU, and what their logits may differ by.
-struct Pair {
-    cpu: Arc<dyn Model>,
-    gpu: Arc<dyn Model>,
-    kernels: Kernels,
-    tolerance: f64,
-}
 
 /// In bf16, with kernels of our own.
 fn models() -> Pair {
     pair(DType::BF16, Kernels::Auto, TOLERANCE)
-}
-
-fn pair(dtype: DType, kernels: Kernels, tolerance: f64) -> Pair {
-    let changes = [
-        ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
-        ("hidden_size", 128.into()),
-        ("intermediate_size", 192.into()),
-        ("num_hidden_layers", 3.into()),
-        ("head_dim", 64.into()),
-    ];
-    let config = tiny_config(&changes);
-    let device = cuda::device(0).expect("a GPU, or an emulated one");
-    let on = |device: &Device| dummy_model_on(&config, 7, dtype, device);
-    Pair { cpu: on(&Device::Cpu), gpu: on(&device), kernels, tolerance }
-}
-
-fn planned(world: usize, method: Method, exchange: Exchange, ratio: f64) -> Plan {
-    let (prefix, chunks, query) = SHAPE;
-    with_ratio(plan(prefix, chunks, query, world, method, exchange), ratio)
-}
-
-/// Runs plans on both and compares; gives what the device answered.
-fn compared(models: &Pair, world: usize, plans: &[Plan]) -> Vec<(Outcome, Vec<RankReport>)> {
-    let expected = run_all(&models.cpu, models.kernels, world, plans);
-    let found = run_all_beside((&models.gpu, &models.cpu), models.kernels, world, plans);
-    for ((found, expected), plan) in found.iter().zip(&expected).zip(plans) {
-        let what = format!("{}, world {world}, {}", plan.method.name(), plan.exchange.name());
-        let same = same_selection(&found.0, &expected.0, plan.prefix_tokens() as u32, &what);
-        assert_eq!(found.0.order, expected.0.order, "{what}");
-        let error = relative_error(logits(&found.0), logits(&expected.0));
-        println!("{what}: logits differ by {error:.1e}, same selection: {same}");
-        assert!(!same || error < models.tolerance, "{what}: {error:e}");
-    }
-    found
-}
-
-/// Whether the selections are the same; they may differ where scores are near the cut.
-fn same_selection(found: &Outcome, expected: &Outcome, prefix: u32, what: &str) -> bool {
-    if found.selected == expected.selected {
-        return true;
-    }
-    let scores = expected.scores.as_ref().expect("a method without scores selects the same rows");
-    let score = |row: &u32| f64::from(scores[(row - prefix) as usize]);
-    let cut = expected.selected.iter().map(score).fold(f64::INFINITY, f64::min);
-    assert_eq!(found.selected.len(), expected.selected.len(), "{what}");
-    let differ = |a: &Outcome, b: &Outcome| -> Vec<u32> {
-        a.selected.iter().copied().filter(|row| b.selected.binary_search(row).is_err()).collect()
-    };
-    for row in differ(found, expected).into_iter().chain(differ(expected, found)) {
-        let distance = ((score(&row) - cut) / cut).abs();
-        assert!(distance < NEAR_TIE, "{what}: row {row} differs, its score is {distance:e} from the cut");
-    }
-    false
 }
 
 #[test]
@@ -196,39 +124,6 @@ fn ranks_without_a_chunk_answer_as_on_the_cpu() {
     for exchange in EXCHANGES {
         let plan = with_ratio(plan(3, &[37, 30], 5, 3, infoflow(0, 2), exchange), 0.3);
         compared(&models, 3, &[plan]);
-    }
-}
-
-/// The plain kernels are candle's operations, which an emulated GPU has not.
-#[test]
-#[ignore = "needs a GPU that is not emulated: make gpu"]
-fn in_16_bits_with_plain_kernels_a_gpu_answers_as_the_cpu() {
-    for dtype in [DType::BF16, DType::F16] {
-        let models = pair(dtype, Kernels::Plain, TOLERANCE);
-        for world in [1, 2] {
-            let mut plans = vec![planned(world, Method::Full, Exchange::PassQ, 0.0)];
-            plans.extend(EXCHANGES.map(|exchange| planned(world, infoflow(0, 2), exchange, 0.3)));
-            compared(&models, world, &plans);
-        }
-    }
-}
-
-/// As above.
-#[test]
-#[ignore = "needs a GPU that is not emulated: make gpu"]
-fn in_f32_with_plain_kernels_a_gpu_answers_as_the_cpu() {
-    let models = pair(DType::F32, Kernels::Plain, TOLERANCE_F32);
-    for world in [1, 2] {
-        let mut plans = vec![
-            planned(world, Method::Full, Exchange::PassQ, 0.0),
-            planned(world, Method::Ring, Exchange::PassQ, 0.0),
-            planned(world, Method::AllGather { heads_per_gather: None }, Exchange::PassQ, 0.0),
-        ];
-        plans.extend(EXCHANGES.map(|exchange| planned(world, infoflow(0, 2), exchange, 0.3)));
-        plans.push(reordered(planned(world, infoflow(0, 2), Exchange::PassQ, 0.3)));
-        // Which heads read sharpest is found by candle's operations.
-        plans.push(planned(world, sharp_trace(), Exchange::PassQ, 0.3));
-        compared(&models, world, &plans);
     }
 }
 
