@@ -176,24 +176,32 @@ study: build
 	$(TRIBUTARY) bench --model models/dummy-25m --load-format dummy --worlds 2 --calibrate target/here.toml --force
 	$(TRIBUTARY) bench --study studies/dummy-25m.toml --profile target/here.toml --out target/study --force
 
-# What only a GPU can show: docs/gpu.md. Where there is none, this says so.
+# What only a GPU can show: docs/gpu.md. Where something is missing for that, this says so first. On a machine of one's own every step
+# has time: BUDGET_S bounds it.
 gpu:
 	@sh gpu/present.sh
 	sh gpu/bundle.sh
-	sh gpu/run.sh target/gpu target/gpu-results
+	env BUDGET_S=$(or $(BUDGET_S),5400) sh gpu/run.sh target/gpu target/gpu-results
 
 gpu-bundle:
 	sh gpu/bundle.sh
+	@sh gpu/size.sh target/gpu
 
 # The same scripts on the emulated GPU, at sizes that it manages: so that a GPU's time is not spent on their mistakes.
 gpu-rehearsal:
 	sh gpu/bundle.sh emulated
-	$(EMULATED) env SMALL=yes STEPS="kernels stack nccl bench llama" sh gpu/run.sh target/gpu-emulated target/gpu-rehearsal
+	$(EMULATED) env SMALL=yes STEPS="libraries kernels stack nccl ranks bench llama" sh gpu/run.sh target/gpu-emulated target/gpu-rehearsal
 
-# The same cut down: does the bundle build, and does each of its programs do something? Its tests run in `make test` in any case.
+# Does the script do the right thing on machines with none, one and several GPUs (stand-ins), does the bundle build, is it small enough to
+# be carried, and does each of its programs do something? Its tests run in `make test` in any case. On one GPU with the NCCL of a
+# PyTorch two processes cannot share it, which is no failure.
 gpu-check:
+	sh gpu/rehearse.sh
 	sh gpu/bundle.sh emulated
-	$(EMULATED) env SMALL=least STEPS="kernels stack nccl bench llama" sh gpu/run.sh target/gpu-emulated target/gpu-check
+	@sh gpu/size.sh
+	$(EMULATED) env SMALL=least STEPS="libraries kernels stack nccl bench llama" sh gpu/run.sh target/gpu-emulated target/gpu-check
+	$(EMULATED) env EMULATED_GPUS=1 EMULATED_NCCL_VERSION=22809 SMALL=least STEPS=nccl sh gpu/run.sh target/gpu-emulated target/gpu-check-of-one
+	@grep -q '^nccl .* left out: two processes on one GPU need NCCL 2.30, this machine has 22809' target/gpu-check-of-one/table.txt
 
 clean:
 	$(CARGO) clean

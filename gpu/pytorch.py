@@ -1,8 +1,9 @@
 """Attention and matrix products of PyTorch on this machine's GPU, for the table of `make gpu`.
 
-Shapes are those of kernels/benches/gpu: 32 query heads, 8 KV heads of 128, bf16, 32768 keys. Prints one JSON object:
-milliseconds (median) per case. A case that PyTorch cannot run says why. Copies run in front of every timed case, as in kernels/benches/gpu,
-so that the host is ahead of the GPU and launches do not count.
+Shapes are those of kernels/benches/gpu: 32 query heads, 8 KV heads of 128, bf16, 32768 keys. Prints one JSON object a line, as each case
+ends: its name and the median in milliseconds, of attention that of the fastest backend. A case that PyTorch cannot run says why, and the
+others go on. Copies run before every timed run, as in kernels/benches/gpu, so that the host is ahead of the GPU and launches do not
+count.
 """
 
 import json
@@ -12,23 +13,20 @@ import torch
 import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-HEADS, KV_HEADS, DIM, KEYS = 32, 8, 128, 32768
+HEADS, KV_HEADS, DIM, KEYS, SIDE = 32, 8, 128, 32768, 8192
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-
-
 COPIES = 4
 BEFORE = []  # a tensor of 1 GiB and its copy
 
 
-def copies():
+def copy():
     if not BEFORE:
         BEFORE.extend(torch.empty(1 << 30, device="cuda", dtype=torch.uint8) for _ in range(2))
-    for _ in range(COPIES):
-        BEFORE[1].copy_(BEFORE[0])
+    BEFORE[1].copy_(BEFORE[0])
 
 
 def median_ms(work, runs=7):
@@ -36,7 +34,8 @@ def median_ms(work, runs=7):
         work()
     times = []
     for _ in range(runs):
-        copies()
+        for _ in range(COPIES):
+            copy()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         work()
@@ -46,27 +45,31 @@ def median_ms(work, runs=7):
     return statistics.median(times)
 
 
+def first_line(error):
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def heads(count, rows):
     return torch.randn(1, count, rows, DIM, device="cuda", dtype=torch.bfloat16)
 
 
 def attention(rows, mask=None, causal=False):
-    """Milliseconds of the fastest backend, and its name; keys are repeated for backends without grouped queries."""
+    """The fastest backend and its time; keys are repeated for backends without grouped queries."""
     q, k, v = heads(HEADS, rows), heads(KV_HEADS, KEYS), heads(KV_HEADS, KEYS)
     best = None
     failures = {}
     for name, backend in BACKENDS.items():
         for grouped in (True, False):
-            keys, values = (k, v) if grouped else (t.repeat_interleave(HEADS // KV_HEADS, 1) for t in (k, v))
             try:
+                keys, values = (k, v) if grouped else (t.repeat_interleave(HEADS // KV_HEADS, 1) for t in (k, v))
                 with sdpa_kernel(backend):
                     ms = median_ms(
                         lambda: functional.scaled_dot_product_attention(
                             q, keys, values, attn_mask=mask, is_causal=causal, enable_gqa=grouped
                         )
                     )
-            except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
-                failures[name] = str(error).splitlines()[0]
+            except Exception as error:  # whatever it is, other backends may do it
+                failures[name] = first_line(error)
                 continue
             if best is None or ms < best["ms"]:
                 best = {"ms": ms, "backend": name, "grouped": grouped}
@@ -74,32 +77,36 @@ def attention(rows, mask=None, causal=False):
     return best or {"failed": failures}
 
 
-def staircase_mask():
+def staircase():
     chosen = torch.randperm(KEYS, device="cuda")[: KEYS * 15 // 100].sort().values
-    return torch.arange(KEYS, device="cuda")[None, :] <= chosen[:, None]
+    mask = torch.arange(KEYS, device="cuda")[None, :] <= chosen[:, None]
+    return attention(mask.shape[0], mask=mask)
+
+
+def matmul():
+    a, b = (torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    return {"ms": median_ms(lambda: a @ b)}
+
+
+CASES = {
+    "machine": lambda: {"torch": torch.__version__, "gpu": torch.cuda.get_device_name()},
+    "matmul_8192": matmul,
+    "copy_1gib": lambda: {"ms": median_ms(copy)},
+    "dense_causal": lambda: attention(KEYS, causal=True),
+    "staircase": staircase,
+    "probe_64": lambda: attention(64),
+    "decode_1": lambda: attention(1),
+}
 
 
 def main():
     torch.manual_seed(0)
-    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    b = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    copies()
-    x, y = BEFORE
-    mask = staircase_mask()
-    print(
-        json.dumps(
-            {
-                "torch": torch.__version__,
-                "gpu": torch.cuda.get_device_name(),
-                "matmul_8192": {"ms": median_ms(lambda: a @ b)},
-                "copy_1gib": {"ms": median_ms(lambda: y.copy_(x))},
-                "dense_causal": attention(KEYS, causal=True),
-                "staircase": attention(mask.shape[0], mask=mask),
-                "probe_64": attention(64),
-                "decode_1": attention(1),
-            }
-        )
-    )
+    for name, case in CASES.items():
+        try:
+            result = case()
+        except Exception as error:  # the result of this case
+            result = {"failed": first_line(error)}
+        print(json.dumps({"case": name, **result}), flush=True)
 
 
 if __name__ == "__main__":

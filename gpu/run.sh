@@ -1,219 +1,252 @@
 #!/bin/sh
-# Everything that a GPU must show, on the machine that has it: kernels and methods checked, then measured. About ten minutes; where
-# a call may not take so long, in parts: STEPS="kernels stack nccl pytorch bench", then STEPS=llama, then STEPS=qwen.
+# Checks and measures everything that only a GPU can show, on the machine that has it: the most important first, within ten minutes.
 #
-#   sh gpu/run.sh BUNDLE OUT     BUNDLE: what `make gpu-bundle` built (compressed or not); OUT: where tables and JSON go
-#   sh gpu/run.sh --sanitize BUNDLE OUT   the kernels' tests under compute-sanitizer instead: memcheck, then synccheck
-#   SMALL=yes  a rehearsal: sizes that an emulated GPU manages (`sh gpu/bundle.sh emulated`, then with target/cuda-on-cpu/env)
-#   SMALL=least   the same, with a test or two of each program and the shortest sweeps: does everything start and end well?
-#   LONG_REPEATS=1, CHUNK_CACHE=48GiB: for lengths from 64K on, and where a quarter of the free memory does not hold the chunks
-#   STEPS="kernels stack nccl pytorch bench llama qwen" picks steps; the default is all
+#   sh gpu/run.sh BUNDLE OUT     BUNDLE: the folder that `make gpu-bundle` filled; OUT: gets table.txt and results.tar.gz
+#   BUDGET_S=540      seconds that the whole run may take; a step that no longer fits is left out and named
+#   STEPS="kernels llama"   picks steps by their names or by the first part of their names; the default is all of them
+#   WORK=target/gpu-work    the folder for the unpacked bundle, which the next run uses again; a temporary one where it cannot be written
+#   SMALL=yes         a rehearsal with sizes that an emulated GPU manages (`sh gpu/bundle.sh emulated`, then target/cuda-on-cpu/env)
+#   SMALL=least       the same with a test or two of each program and the shortest sweeps
+#   ESTIMATE_S=2      each step is taken to need this many seconds (for the rehearsal of this script)
 #
-# Every step runs, whatever became of those before (but none after kernels that fail); the exit code is 1 if one failed.
+# A failed step is marked and the others run. All results are archived at the end, when the script is ended by a signal, and once
+# shortly before the budget ends. The exit code is 1 if a step failed, 69 without a GPU.
 set -u
-sanitize=""
-if [ "$1" = --sanitize ]; then
-    sanitize=yes
-    shift
+[ $# = 2 ] || { echo "usage: gpu/run.sh BUNDLE OUT" >&2 && exit 64; }
+began=$(date +%s)
+small=${SMALL:-}
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+if [ "$gpus" = 0 ]; then
+    [ -n "$small" ] || { echo "no GPU on this machine: nothing was run (docs/gpu.md)" >&2 && exit 69; }
+    gpus=${EMULATED_GPUS:-2}
 fi
-[ $# = 2 ] || { echo "usage: gpu/run.sh [--sanitize] BUNDLE OUT" >&2 && exit 64; }
-gpus=$(nvidia-smi -L 2>/dev/null | grep -c GPU)
-if [ "$gpus" = 0 ] && [ -z "${SMALL:-}" ]; then
-    echo "no GPU on this machine: nothing was run (docs/gpu.md)" >&2
-    exit 69
-fi
+budget=540
+[ -z "$small" ] || budget=3600
+budget=${BUDGET_S:-$budget}
+early=$((budget / 36 + 1)) # seconds before the end at which results are archived and nothing runs any more
 mkdir -p "$2"
 bundle=$(cd "$1" && pwd)
 out=$(cd "$2" && pwd)
-cd "$(dirname "$0")/.."
-steps=${STEPS:-kernels stack nccl pytorch bench llama qwen}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+cd "$(dirname "$0")/.." || exit
 
-# CUDA's libraries: where the system has them, else those that came with PyTorch.
-libraries=$work/bin
-for folder in /usr/local/cuda/lib64 /usr/local/nvidia/lib64 \
-    $(python3 -c 'import glob, site, sys
-for root in set(site.getsitepackages() + sys.path):
-    print(*glob.glob(root + "/nvidia/*/lib"))' 2>/dev/null); do
-    libraries=$libraries:$folder
-done
-export LD_LIBRARY_PATH="$libraries:${LD_LIBRARY_PATH:-}"
+# Results of this run; those of the run before are in its archive.
+work=${WORK:-target/gpu-work}
+mkdir -p "$work" 2>/dev/null && [ -w "$work" ] || work=$(mktemp -d)
+work=$(cd "$work" && pwd)
+results=$work/results
+rm -rf "$results" "$work/running" "$work/now"
+mkdir -p "$results" "$work/cache" "$work/tmp"
+: >"$results/outcomes"
 
-mkdir -p "$work/bin" "$work/mpi"
-for file in "$bundle"/*; do
-    name=$(basename "$file" .xz)
-    case $file in
-    *.xz)
-        xz -dc "$file" >"$work/bin/$name" 2>/dev/null ||
-            python3 -c 'import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], "wb"))' \
-                "$file" "$work/bin/$name"
-        ;;
-    *) cp "$file" "$work/bin/$name" ;;
-    esac
-    chmod +x "$work/bin/$name"
-done
-bin=$work/bin
-# Open MPI of the bundle; every program here needs its library to start.
-tar -x -C "$work/mpi" -f "$bin/mpi.tar"
-mpirun=$work/mpi/bin/mpirun
-export LD_LIBRARY_PATH="$work/mpi/lib:$LD_LIBRARY_PATH"
+# Seconds that are left for steps.
+left() {
+    echo $((began + budget - early - $(date +%s)))
+}
 
-# A kernel that waits for ever must not take the machine with it.
+# Prints at most 8000 characters: steps with their outcome and seconds, then what was left out inside of steps, then numbers.
+table() {
+    {
+        printf '%-18s %5s  %s\n' step s outcome
+        awk -F '\t' '{ printf "%-18s %5s  %s\n", $1, $2, $3 }' "$results/outcomes"
+        [ ! -f "$work/now" ] || printf '%-18s %5s  had not ended\n' "$(cat "$work/now")" -
+        cat "$results"/*.omitted 2>/dev/null
+        cut -f 1 "$results/outcomes" | while read -r step; do
+            [ ! -s "$results/$step.numbers" ] || sed "s/^/$step: /" "$results/$step.numbers"
+        done
+    } | LC_ALL=C awk '{
+        line = length($0) > 150 ? substr($0, 1, 147) "..." : $0
+        all += length(line) + 1
+        if (all > 7800) { print "(more numbers are in results.tar.gz)"; exit }
+        print line
+    }'
+}
+
+# Writes table.txt and results.tar.gz into OUT, each in one go. The argument tells writers apart.
+archive() {
+    table >"$results/table.$1" && mv "$results/table.$1" "$results/table.txt"
+    cp "$results/table.txt" "$out/.table.$1" && mv "$out/.table.$1" "$out/table.txt"
+    tar -C "$work" -czf "$out/.results.$1" results 2>/dev/null
+    mv "$out/.results.$1" "$out/results.tar.gz"
+}
+
+# Archives shortly before the budget ends, whatever runs then.
+archive_in_time() {
+    trap 'kill "$nap" 2>/dev/null; exit 0' TERM
+    sleep $((budget - early)) &
+    nap=$!
+    wait "$nap"
+    archive timer
+}
+archive_in_time >/dev/null 2>&1 </dev/null &
+timer=$!
+
+finish() {
+    code=$?
+    trap - EXIT
+    kill "$timer" 2>/dev/null
+    rm -f "$out"/.table.* "$out"/.results.*
+    archive end
+    echo "== results are in $out/results.tar.gz"
+    cat "$out/table.txt"
+    exit "$code"
+}
+
+# Ends the running step, then the script, which archives on its way out.
+stop() {
+    trap '' HUP INT TERM
+    if [ -n "$child" ]; then
+        kill "$child" 2>/dev/null
+        [ ! -f "$work/running" ] || kill "$(cat "$work/running")" 2>/dev/null
+        outcome "$(cat "$work/now")" - "FAILED: ended by a signal"
+    fi
+    exit "$1"
+}
+child="" failed=""
+trap finish EXIT
+trap 'stop 129' HUP
+trap 'stop 130' INT
+trap 'stop 143' TERM
+
+# Notes what came of a step: name, seconds, outcome.
+outcome() {
+    rm -f "$work/now"
+    printf '%s\t%s\t%s\n' "$1" "$2" "$3" >>"$results/outcomes"
+    echo "== $1: $3"
+}
+
+# Seconds, command: runs it, but no longer than the budget lasts. A kernel that waits for ever must not take the machine with it.
 limited() {
-    timeout -k 5 "$@"
+    limit=$1 rest=$(left)
+    shift
+    [ "$rest" -gt 1 ] || rest=1
+    [ "$limit" -le "$rest" ] || limit=$rest
+    timeout -k 5 "$limit" "$@" &
+    echo $! >"$work/running"
+    wait $!
+    ended=$?
+    rm -f "$work/running"
+    [ "$ended" != 124 ] || echo "ended after $limit s"
+    return "$ended"
 }
 
-failed=""
+# Ends a step that cannot be run here, with the reason.
+leave_out() {
+    echo "left out: $1"
+    exit 3
+}
+
+# Notes a part of a step that was not run, with the reason.
+omit() {
+    echo "left out: $1" | tee -a "$results/$name.omitted"
+}
+
+# Notes a line for the table.
+number() {
+    echo "$1" >>"$results/$name.numbers"
+}
+
+# What the text of a failed step says went wrong: its last line that speaks of it, else the last one with a word in it.
+reason() {
+    { grep -E '^tributary: |^ended after|panicked at|error|lacks|FAILED' "$1" || grep '[a-z]' "$1"; } | tail -n 1 | tr '\t' ' ' | cut -c 1-100
+}
+
+# Whether STEPS has the step's name, or the first part of it.
+is_picked() {
+    [ -n "${STEPS:-}" ] || return 0
+    for word in $STEPS; do
+        case $1 in "$word" | "$word"-*) return 0 ;; esac
+    done
+    return 1
+}
+
+# Name, seconds that it takes, function: runs a step in a process of its own, so that it leaves no variable behind.
 step() {
-    name=$1
-    shift
-    case " $steps " in *" $name "*) ;; *) return ;; esac
-    case " $failed " in
-    *" kernels "*)
-        echo "== $name is left out: the kernels failed"
-        return
+    name=$1 estimate=${ESTIMATE_S:-$2}
+    shift 2
+    is_picked "$name" || return 0
+    rest=$(left)
+    if [ "$rest" -lt "$estimate" ]; then
+        [ "$rest" -ge 0 ] || rest=0
+        outcome "$name" - "left out: it takes about $estimate s, $rest s are left"
+        return 0
+    fi
+    echo "$name" >"$work/now"
+    echo "== $name"
+    started=$(date +%s)
+    "$@" >"$results/$name.txt" 2>&1 &
+    child=$!
+    wait "$child"
+    ended=$?
+    child=""
+    took=$(($(date +%s) - started))
+    case $ended in
+    0)
+        tail -n 40 "$results/$name.txt"
+        outcome "$name" "$took" ok
+        ;;
+    3) outcome "$name" "$took" "$(tail -n 1 "$results/$name.txt")" ;;
+    *)
+        tail -n 60 "$results/$name.txt"
+        outcome "$name" "$took" "FAILED: $(reason "$results/$name.txt")"
+        failed=yes
         ;;
     esac
-    echo "== $name"
-    began=$(date +%s)
-    if "$@" >"$out/$name.txt" 2>&1; then
-        tail -n "${LINES_SHOWN:-40}" "$out/$name.txt"
+}
+
+# Unpacks the bundle unless the work folder has this very one, as it was.
+files_of() {
+    (cd "$1" && find . -type f -exec ls -l {} + | cksum)
+}
+unpack() {
+    sum=$(cksum <"$bundle/bundle.tar.xz")
+    if [ "$(cat "$work/unpacked" 2>/dev/null)" = "$sum $(files_of "$work/bundle" 2>/dev/null)" ]; then
+        echo "== the bundle was unpacked before"
+        return 0
+    fi
+    rm -rf "$work/bundle" "$work/unpacked"
+    mkdir -p "$work/bundle"
+    if command -v xz >/dev/null; then
+        xz -dc "$bundle/bundle.tar.xz" | tar -x -C "$work/bundle" -f -
     else
-        failed="$failed $name"
-        echo "FAILED:"
-        tail -n 60 "$out/$name.txt"
+        python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$bundle/bundle.tar.xz" "$work/bundle"
     fi
-    echo "== $name took $(($(date +%s) - began)) s"
+    # The last file of the archive.
+    [ -e "$work/bundle/complete" ] || { echo "$bundle/bundle.tar.xz could not be unpacked" >&2 && exit 69; }
+    echo "$sum $(files_of "$work/bundle")" >"$work/unpacked"
 }
+unpack
 
-# Seconds, program: its tests, one after the other, less those for an emulated GPU only. With SMALL=least those only whose names
-# have the third argument. To have run none is a failure.
-tests() {
-    only="" # not `name`, which is the step's
-    [ "${SMALL:-}" != least ] || only=${3:-}
-    limited "$1" "$bin/$2" --test-threads 1 --skip emulated:: ${ignored:+"$ignored"} ${only:+"$only"} >"$work/tests.txt" 2>&1
-    ended=$?
-    cat "$work/tests.txt"
-    [ $ended = 0 ] || return $ended
-    grep -q '^test result: ok. [1-9]' "$work/tests.txt" || { echo "$2: no test has run" && return 1; }
-}
+# shellcheck source=gpu/steps.sh
+. gpu/steps.sh
 
-# The study of one model: exact, warm and cold, then the two methods that show what selection costs and brings.
-study() {
-    model=$1 chunk=2048 short=8k,16k,32k long=64k,128k one=32k repeats=5 others=3 rounds="" more=${LONG_REPEATS:-2}
-    if [ -n "${SMALL:-}" ]; then
-        model=dummy-25m chunk=32 short=128,256 long=384 one=256
-    fi
-    if [ "${SMALL:-}" = least ]; then
-        short=64 long=96 one=64 repeats=1 others=1 more=1 rounds="--repeats 3"
-    fi
-    begin="--model models/$model --load-format dummy --device cuda --dtype bf16 --worlds 1 --force"
-    sizes="--chunk-tokens $chunk --query-tokens 64"
-    [ -z "${CHUNK_CACHE:-}" ] || sizes="$sizes --chunk-cache $CHUNK_CACHE"
-    wrong=0
-    # The options are meant to be split into words.
-    # shellcheck disable=SC2086
-    {
-        limited 240 "$bin/tributary" bench $begin $sizes --lengths "$short" --methods full infoflow --caches cold,warm \
-            --warmups 1 --repeats $repeats --out "$out/$1-short" || wrong=1
-        limited 120 "$bin/tributary" bench $begin $rounds --calibrate "$out/$1.toml" || wrong=1
-        limited 120 "$bin/tributary" bench $begin $sizes --lengths "$one" --methods none epic --caches cold,warm \
-            --warmups 1 --repeats $others --out "$out/$1-others" || wrong=1
-        limited 300 "$bin/tributary" bench $begin $sizes --lengths "$long" --methods full infoflow --caches cold,warm \
-            --warmups 1 --repeats $more --out "$out/$1-long" || wrong=1
-    }
-    return $wrong
-}
-
-if [ -n "$sanitize" ]; then
-    steps=sanitize
-    # First memcheck looks for accesses outside of allocations, then synccheck for barriers that not all threads come to.
-    sanitized() {
-        for tool in memcheck synccheck; do
-            echo "$tool:"
-            limited 270 compute-sanitizer --tool $tool --error-exitcode 1 "$bin/kernels-cuda" --test-threads 1 || return 1
-        done
-    }
-    step sanitize sanitized
-    [ -z "$failed" ]
-    exit
+# The order of the ten-minute plan (docs/gpu.md); seconds are estimates for one H100.
+step libraries 10 look_around
+step kernels-first 15 kernels_first
+step kernels 60 kernels
+if [ "$gpus" != 1 ]; then
+    step nccl 60 between_ranks
+    step ranks 150 ranks
 fi
-
-# Tests that an emulated GPU cannot run are ignored where they are not asked for.
-ignored=--include-ignored
-if [ -n "${SMALL:-}" ]; then
-    ignored=""
-    export GPU_BENCH_KEYS=300 GPU_BENCH_PEAK=128 GPU_BENCH_COPY=1048576 GPU_BENCH_ROUNDS=1
-else
-    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+step pytorch 45 pytorch
+step bench 60 kernels_bench
+step llama-short 45 study llama-3.1-8b short
+step ncu 90 counters
+step stack 70 stack
+step stack-memory 20 stack_memory
+step sanitizer 45 sanitizer few
+step llama-long 60 study llama-3.1-8b long
+step llama-calibrate 90 study llama-3.1-8b calibrate
+step llama-others 15 study llama-3.1-8b others
+step nsys 40 timeline
+step qwen-short 60 study qwen3-14b short
+step qwen-calibrate 120 study qwen3-14b calibrate
+step qwen-others 25 study qwen3-14b others
+step qwen-long 110 study qwen3-14b long
+step stack-plain 100 stack_plain
+if [ "$gpus" = 1 ]; then
+    step nccl 45 between_ranks
+    step ranks 150 ranks
 fi
-# Collectives, then whole requests. Ranks are threads only where each has a GPU: NCCL does not support two threads of a process on
-# one GPU, where the driver, which loads code when it is first used, can make them wait for each other. Two processes may share a
-# GPU (NCCL 2.30 and later), with all code loaded at the start.
-between_ranks() {
-    if [ "$gpus" = 1 ]; then
-        echo "one GPU: ranks as threads are left out, two processes share it"
-    else
-        # Ranks as threads: no library may load code behind a message of one that waits for another.
-        CUDA_MODULE_LOADING=EAGER
-        export CUDA_MODULE_LOADING
-        tests 90 nccl-cuda one_rank_conforms && tests 90 stack-nccl || return 1
-    fi
-    two_processes
-}
-
-# Two processes: what `tributary doctor` checks and measures between GPUs, then the answers of methods and exchanges beside those of
-# one rank.
-two_processes() {
-    shared="" sizes=1MiB,64MiB
-    [ -z "${SMALL:-}" ] || sizes=64KiB
-    [ "$gpus" != 1 ] || shared="--allow-shared-gpu"
-    request="prefill --model models/demo --device cuda --request models/demo/requests/hop2-0.json --max-tokens 8 --json"
-    # The options are meant to be split into words.
-    # shellcheck disable=SC2086
-    {
-        processes 90 doctor --backend nccl $shared --sizes $sizes || return 1
-        for way in "ring replicate full" "all-gather replicate full" "infoflow replicate infoflow" "infoflow pass-q infoflow"; do
-            read -r method exchange alone <<F
-$way
-F
-            limited 60 "$bin/tributary" $request --method "$alone" >"$work/alone.json" || return 1
-            processes 60 $request --method "$method" --exchange "$exchange" --backend nccl $shared >"$work/two.json" || return 1
-            expected=$(answer <"$work/alone.json") found=$(answer <"$work/two.json")
-            echo "$method, $exchange, two processes: '$found'; $alone on one rank: '$expected'"
-            [ -n "$found" ] && [ "$found" = "$expected" ] || return 1
-        done
-    }
-}
-
-# The answer in a report.
-answer() {
-    sed -n 's/.*"answer": *"\([^"]*\)".*/\1/p' | head -n 1
-}
-
-# Seconds, arguments: `tributary` as two processes.
-processes() {
-    seconds=$1
-    shift
-    limited "$seconds" env NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_MODULE_LOADING=EAGER "$mpirun" --allow-run-as-root --oversubscribe \
-        -n 2 "$bin/tributary" "$@"
-}
-
-# Whole requests, and what they leave in memory.
-whole() {
-    tests 120 stack-cuda phases_on_a_device && tests 120 stack-memory
-}
-
-step kernels tests 120 kernels-cuda merging
-step stack whole
-step nccl between_ranks
-if ! python3 -c 'import torch' 2>/dev/null; then
-    echo "PyTorch is not here: nothing to compare with"
-    steps=$(echo " $steps " | sed 's/ pytorch / /')
-fi
-step pytorch limited 90 sh -c "python3 gpu/pytorch.py >'$out/pytorch.json' && cat '$out/pytorch.json'"
-step bench limited 120 env PYTORCH_JSON="$out/pytorch.json" GPU_BENCH_JSON="$out/kernels.json" "$bin/kernels-bench"
-step llama study llama-3.1-8b
-step qwen study qwen3-14b
-[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }
+step sanitizer-full 400 sanitizer all
+[ -s "$results/outcomes" ] || { echo "STEPS names no step: $STEPS" >&2 && exit 64; }
+[ -z "$failed" ]
