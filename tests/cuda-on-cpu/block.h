@@ -7,6 +7,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #include "emulate.h"
+#include "proxies.h"
 
 #include <sys/mman.h>
 
@@ -66,6 +67,9 @@ struct Block {
     Meeting barriers[16];
     std::deque<Bulk> bulks;
     std::vector<Warpgroup> products;
+    /// Of mbarriers that copies may not know yet: address, and the thread that initialised it.
+    std::vector<std::pair<u32, unsigned>> unfenced;
+    Proxies proxies;
     bool advanced = false;
     u8* stacks = nullptr;
     size_t stack_count = 0;
@@ -77,7 +81,10 @@ struct Block {
 };
 
 /// The block that runs on this thread of the system.
-extern thread_local Block* block;
+extern thread_local Block* block __attribute__((tls_model("initial-exec")));
+
+/// What is written in the running block's shared memory, if its kernel is watched.
+inline Proxies* proxies() { return block->kernel->watched ? &block->proxies : nullptr; }
 
 /// The copy engine does one copy a turn.
 void copy_engine();

@@ -131,18 +131,27 @@ void meet_warpgroup(const char* what, void* part, void (*act)(void**)) {
     meet(block->groups[self->number / 128], self->number % 128, 128, what, part, act);
 }
 
+void sync_warp() {
+    meet_warp("sync_warp", nullptr, [](void**) {
+        if (Proxies* known = proxies()) known->meet(self->number / 32 * 32, 32);
+    });
+}
+
 void barrier(u32 id, u32 threads, bool wait) {
     if (id > 15) fail("barriers are numbered 0 to 15");
     Meeting& meeting = block->barriers[id];
+    Proxies* known = proxies();
+    if (known) known->arrive(id);
     unsigned long long generation = meeting.generation;
     if (++meeting.arrived == threads) {
         meeting.arrived = 0;
         meeting.generation++;
+        if (known) known->complete(id);
         progress();
-        return;
     }
     if (meeting.arrived > threads) fail("more threads at a barrier than it counts");
     while (wait && meeting.generation == generation) yield("a barrier");
+    if (wait && known) known->leave(id);
 }
 
 // ---- grids ----
@@ -165,6 +174,8 @@ static void run_block() {
     block->groups.assign((count + 127) / 128, Meeting{});
     block->products.assign((count + 127) / 128, Warpgroup{});
     for (Meeting& barrier : block->barriers) barrier = Meeting{};
+    block->unfenced.clear();
+    if (Proxies* known = proxies()) known->begin((unsigned)count, block->shared_bytes);
     for (size_t i = 0; i < count; i++) {
         Thread& thread = block->threads[i];
         thread.number = (unsigned)i;

@@ -3,7 +3,10 @@
 //
 // Made to catch mistakes: shared memory begins as NaN; asynchronous copies and warpgroup products happen as late as the kernel's
 // waits allow, and a copy's destination is NaN until then; threads that should meet at an instruction and do not, or that wait
-// for ever, end the program with their names. Memory ordering between proxies (the fences) is not modelled.
+// for ever, end the program with their names; stores that tensor cores or copy engine may not see do so too (proxies.h).
+//
+// Environment variables: EMULATED_WITHOUT, an instruction that does nothing (shared_fence or mbarrier_fence), as if the
+// kernel lacked it; EMULATED_SHARED_BASE, below.
 #pragma once
 
 #include <cmath>
@@ -22,6 +25,8 @@ struct EmulatedKernel {
     /// Bytes of each parameter, and their number.
     const unsigned* param_bytes;
     unsigned param_count;
+    /// Its accesses to shared memory are seen: see proxies.h.
+    bool watched;
 };
 /// The kernel of this name; null if there is none.
 extern "C" const EmulatedKernel* emulated_kernel(const char* name);
@@ -46,7 +51,7 @@ struct Meeting {
 struct Thread;
 
 /// The running thread.
-extern thread_local Thread* self;
+extern thread_local Thread* self __attribute__((tls_model("initial-exec")));
 
 Dim& thread_index();
 Dim& block_index();
@@ -65,6 +70,7 @@ void yield(const char* what);
 /// Tells the scheduler that somebody got ahead.
 void progress();
 
+void sync_warp();
 /// All `count` threads of the warp (32) or warpgroup (128) come; `act` gets their parts in thread order.
 void meet_warp(const char* what, void* part, void (*act)(void** parts));
 void meet_warpgroup(const char* what, void* part, void (*act)(void** parts));
@@ -74,6 +80,8 @@ void copy_async(u32 shared, const void* global, bool valid);
 void copies_commit();
 void copies_wait(unsigned left);
 void mbarrier_init(u32 address, u32 arrivals);
+void mbarrier_fence();
+void shared_fence();
 void mbarrier_arrive(u32 address, u32 expected_bytes);
 void mbarrier_wait(u32 address, u32 parity);
 void copy_bulk(u32 shared, const void* global, u32 bytes, u32 barrier);
@@ -112,13 +120,16 @@ struct Invoke<void (*)(Args...), function> {
 
 }  // namespace emulate
 
+#ifndef WATCHED
+#define WATCHED false
+#endif
 #define DEVICE inline
 #define KERNEL(threads, blocks) extern "C" void
 #define ARGUMENT const
 #define EXPORT(name) \
     static emulate::Registration registration_##name({#name, &emulate::Invoke<decltype(&name), &name>::call, \
                                                       emulate::Invoke<decltype(&name), &name>::bytes,        \
-                                                      emulate::Invoke<decltype(&name), &name>::count});
+                                                      emulate::Invoke<decltype(&name), &name>::count, WATCHED});
 
 #define threadIdx (emulate::thread_index())
 #define blockIdx (emulate::block_index())
@@ -186,9 +197,7 @@ DEVICE u32 uniform(u32 x) { return x; }
 // ---- threads that meet ----
 
 DEVICE void sync_block() { emulate::barrier(0, blockDim.x * blockDim.y * blockDim.z, true); }
-DEVICE void sync_warp() {
-    emulate::meet_warp("sync_warp", nullptr, [](void**) {});
-}
+DEVICE void sync_warp() { emulate::sync_warp(); }
 struct Shuffle {
     u32 value, result;
     int lanes;
@@ -218,7 +227,7 @@ DEVICE void copies_wait() {
     emulate::copies_wait(Left);
 }
 DEVICE void mbarrier_init(u32 barrier, u32 arrivals) { emulate::mbarrier_init(barrier, arrivals); }
-DEVICE void mbarrier_fence() {}
+DEVICE void mbarrier_fence() { emulate::mbarrier_fence(); }
 DEVICE void mbarrier_arrive_if(u32 barrier, bool comes) {
     if (comes) emulate::mbarrier_arrive(barrier, 0);
 }
@@ -227,7 +236,7 @@ DEVICE void mbarrier_wait(u32 barrier, u32 parity) { emulate::mbarrier_wait(barr
 DEVICE void copy_bulk(u32 shared, const void* global, u32 bytes, u32 barrier) {
     emulate::copy_bulk(shared, global, bytes, barrier);
 }
-DEVICE void shared_fence() {}
+DEVICE void shared_fence() { emulate::shared_fence(); }
 
 // ---- tensor cores of a warp ----
 
