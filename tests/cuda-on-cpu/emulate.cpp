@@ -53,6 +53,28 @@ void fail(const char* what) {
     abort();
 }
 
+static u32 noise_wanted() {
+    const char* text = getenv("EMULATED_NOISE");
+    return text ? (u32)strtoul(text, nullptr, 10) : 0;
+}
+
+const u32 noise = noise_wanted();
+
+float noisy(float result, float argument) {
+    u32 bits, drawn;
+    memcpy(&bits, &result, 4);
+    memcpy(&drawn, &argument, 4);
+    if ((bits & 0x7f800000) == 0x7f800000) return result;  // infinity, NaN
+    // Mixed, so that neighbours have nothing in common.
+    drawn = (drawn ^ drawn >> 16) * 0x85ebca6bu;
+    drawn = (drawn ^ drawn >> 13) * 0xc2b2ae35u;
+    drawn ^= drawn >> 16;
+    u32 far = drawn % (2 * noise);
+    bits += far < noise ? far - noise : far - noise + 1;  // never 0
+    memcpy(&result, &bits, 4);
+    return result;
+}
+
 static void to_scheduler() {
     Thread* me = self;
 #if defined(__x86_64__)

@@ -5,7 +5,8 @@
 // waits allow, and a copy's destination is NaN until then; threads that should meet at an instruction and do not, or that wait
 // for ever, end the program with their names; stores that tensor cores or copy engine may not see do so too (proxies.h).
 //
-// Environment variables: EMULATED_WITHOUT, an instruction that does nothing (shared_fence or mbarrier_fence), as if the
+// Environment variables: EMULATED_NOISE, units in the last place by which
+// approximate instructions are off (0); EMULATED_WITHOUT, an instruction that does nothing (shared_fence or mbarrier_fence), as if the
 // kernel lacked it; EMULATED_SHARED_BASE, below.
 #pragma once
 
@@ -101,6 +102,16 @@ void product(const Product& product);
 void warpgroup_commit();
 void warpgroup_wait(unsigned left);
 
+/// What EMULATED_NOISE says.
+extern const u32 noise;
+/// The result of an approximate instruction, off by what the argument's bits decide.
+float noisy(float result, float argument);
+/// A result of an instruction that has none below the smallest normal number (ftz).
+inline float approximate(float result, float argument) {
+    if (fabsf(result) < 1.17549435e-38f) return copysignf(0.0f, result);
+    return noise ? noisy(result, argument) : result;
+}
+
 struct Registration {
     Registration(const EmulatedKernel& kernel);
 };
@@ -177,9 +188,10 @@ DEVICE u32 f16_of(float x) {
     return sign | ((rounded + 0xfff + ((rounded >> 13) & 1)) >> 13);
 }
 DEVICE u32 f32x2_to_f16x2(float low, float high) { return f16_of(low) | f16_of(high) << 16; }
-DEVICE float exp2_fast(float x) { return exp2f(x); }
-DEVICE float reciprocal_fast(float x) { return 1.0f / x; }
-DEVICE float reciprocal_sqrt(float x) { return 1.0f / sqrtf(x); }
+/// 2^0 is exact: the instruction's description says so, and the running softmax rests on it.
+DEVICE float exp2_fast(float x) { return fabsf(x) < 1.17549435e-38f ? 1.0f : emulate::approximate(exp2f(x), x); }
+DEVICE float reciprocal_fast(float x) { return emulate::approximate(1.0f / x, x); }
+DEVICE float reciprocal_sqrt(float x) { return emulate::approximate(1.0f / sqrtf(x), x); }
 
 DEVICE void must(bool holds, const char* what) {
     if (!holds) emulate::fail(what);
