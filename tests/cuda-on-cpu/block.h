@@ -70,6 +70,7 @@ struct Block {
     /// Of mbarriers that copies may not know yet: address, and the thread that initialised it.
     std::vector<std::pair<u32, unsigned>> unfenced;
     Proxies proxies;
+    size_t left = 0;  // threads that have not ended; none: no block is here
     bool advanced = false;
     u8* stacks = nullptr;
     size_t stack_count = 0;
@@ -78,6 +79,8 @@ struct Block {
 #else
     ucontext_t scheduler;
 #endif
+
+    ~Block();
 };
 
 /// The block that runs on this thread of the system.

@@ -1,4 +1,4 @@
-// The scheduler behind emulate.h: fibers, meetings, and the blocks of a grid one after the other.
+// The scheduler behind emulate.h: fibers, meetings, and the blocks of a grid, two at a time.
 
 #include "block.h"
 
@@ -178,17 +178,35 @@ void barrier(u32 id, u32 threads, bool wait) {
 
 // ---- grids ----
 
-static void report_and_fail() {
+static void report(const Block* block) {
     std::map<std::string, std::vector<unsigned>> waiting;
     for (const Thread& thread : block->threads)
         if (!thread.done) waiting[thread.waits_for ? thread.waits_for : "nothing"].push_back(thread.number);
     for (const auto& [what, numbers] : waiting)
         fprintf(stderr, "emulated CUDA: %zu threads wait for %s, first %u, last %u\n", numbers.size(), what.c_str(), numbers.front(),
                 numbers.back());
+}
+
+[[noreturn]] static void report_and_fail(std::deque<Block>& places) {
+    for (Block& place : places) {
+        if (place.left == 0) continue;
+        block = &place;
+        report(block);
+    }
     fail("nobody gets ahead");
 }
 
-static void run_block() {
+/// Blocks of a grid that run at a time. They take turns: in each, every thread gets as far as its next wait. Blocks of a kernel with
+/// static shared memory follow one another, because there is one such memory only.
+static unsigned blocks_at_a_time(const EmulatedKernel* kernel) {
+    static const char* text = getenv("EMULATED_BLOCKS");
+    static const unsigned wanted = text ? (unsigned)strtoul(text, nullptr, 10) : 2;
+    return kernel->one_block_at_a_time ? 1 : std::max(wanted, 1u);
+}
+
+static void start_block(u64 number) {
+    block->index = {(unsigned)(number % block->grid.x), (unsigned)(number / block->grid.x % block->grid.y),
+                    (unsigned)(number / block->grid.x / block->grid.y)};
     size_t count = (size_t)block->dim.x * block->dim.y * block->dim.z;
     std::fill(block->memory.begin(), block->memory.end(), 0xff);
     block->threads.assign(count, Thread{});
@@ -205,18 +223,21 @@ static void run_block() {
                         (unsigned)(i / block->dim.x / block->dim.y)};
         start_thread(thread, block->stacks + i * STACK_BYTES);
     }
-    unsigned idle = 0;
-    for (size_t left = count; left > 0;) {
-        block->advanced = false;
-        for (Thread& thread : block->threads) {
-            if (thread.done) continue;
-            resume(thread);
-            if (thread.done) left--;
-        }
-        copy_engine();
-        idle = block->advanced ? 0 : idle + 1;
-        if (idle > PATIENCE) report_and_fail();
+    block->left = count;
+}
+
+/// Every thread of the block goes on to its next wait.
+static void take_turn() {
+    block->advanced = false;
+    for (Thread& thread : block->threads) {
+        if (thread.done) continue;
+        resume(thread);
+        if (thread.done) block->left--;
     }
+    copy_engine();
+}
+
+static void end_block() {
     if (!block->bulks.empty()) fail("ended with a bulk copy under way");
     for (const Warpgroup& group : block->products)
         if (!group.open.empty() || !group.committed.empty()) fail("ended with a product that nobody waited for");
@@ -225,6 +246,31 @@ static void run_block() {
         for (const auto& group : thread.committed) left |= !group.empty();
         if (left) fail("ended with an asynchronous copy that nobody waited for");
     }
+}
+
+Block::~Block() {
+    if (stacks) munmap(stacks, stack_count * STACK_BYTES);
+}
+
+static void prepare(Block& place, const EmulatedKernel* kernel, void** params, const unsigned grid[3], const unsigned dim[3],
+                    unsigned shared_bytes) {
+    block = &place;
+    place.kernel = kernel;
+    place.params = params;
+    place.dim = {dim[0], dim[1], dim[2]};
+    place.grid = {grid[0], grid[1], grid[2]};
+    size_t count = (size_t)dim[0] * dim[1] * dim[2];
+    if (count == 0 || count > 1024) fail("an impossible launch");
+    place.memory.resize(shared_bytes + 1024);
+    uintptr_t base = reinterpret_cast<uintptr_t>(place.memory.data());
+    place.shared = place.memory.data() + ((base + 1023) / 1024 * 1024 - base);
+    place.shared_bytes = shared_bytes;
+    if (place.stack_count >= count) return;
+    if (place.stacks) munmap(place.stacks, place.stack_count * STACK_BYTES);
+    void* stacks = mmap(nullptr, count * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stacks == MAP_FAILED) fail("no memory for stacks");
+    place.stacks = static_cast<u8*>(stacks);
+    place.stack_count = count;
 }
 
 static std::map<std::string, EmulatedKernel>& kernels() {
@@ -244,27 +290,27 @@ extern "C" const EmulatedKernel* emulated_kernel(const char* name) {
 extern "C" void emulate_launch(const EmulatedKernel* kernel, void** params, const unsigned grid[3], const unsigned dim[3],
                                unsigned shared_bytes) {
     using namespace emulate;
-    static thread_local Block mine;
-    block = &mine;
-    mine.kernel = kernel;
-    mine.params = params;
-    mine.dim = {dim[0], dim[1], dim[2]};
-    mine.grid = {grid[0], grid[1], grid[2]};
-    size_t count = (size_t)dim[0] * dim[1] * dim[2];
-    if (count == 0 || count > 1024 || (size_t)grid[0] * grid[1] * grid[2] == 0) fail("an impossible launch");
-    shared_bytes += shared_begin();
-    mine.memory.resize(shared_bytes + 1024);
-    uintptr_t base = reinterpret_cast<uintptr_t>(mine.memory.data());
-    mine.shared = mine.memory.data() + ((base + 1023) / 1024 * 1024 - base);
-    mine.shared_bytes = shared_bytes;
-    if (mine.stack_count < count) {
-        if (mine.stacks) munmap(mine.stacks, mine.stack_count * STACK_BYTES);
-        void* stacks = mmap(nullptr, count * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (stacks == MAP_FAILED) fail("no memory for stacks");
-        mine.stacks = static_cast<u8*>(stacks);
-        mine.stack_count = count;
+    static thread_local std::deque<Block> places;
+    const u64 blocks = (u64)grid[0] * grid[1] * grid[2];
+    const size_t at_a_time = std::max<u64>(1, std::min<u64>(blocks, blocks_at_a_time(kernel)));
+    if (places.size() < at_a_time) places.resize(at_a_time);
+    for (size_t i = 0; i < at_a_time; i++) prepare(places[i], kernel, params, grid, dim, shared_bytes + shared_begin());
+    if (blocks == 0) fail("an impossible launch");
+    unsigned idle = 0;
+    for (u64 next = 0, ended = 0; ended < blocks;) {
+        bool advanced = false;
+        for (size_t i = 0; i < at_a_time; i++) {
+            Block& place = places[i];
+            block = &place;
+            if (place.left == 0 && next < blocks) start_block(next++);
+            if (place.left == 0) continue;
+            take_turn();
+            advanced |= place.advanced;
+            if (place.left > 0) continue;
+            end_block();
+            ended++;
+        }
+        idle = advanced ? 0 : idle + 1;
+        if (idle > PATIENCE) report_and_fail(places);
     }
-    for (mine.index.z = 0; mine.index.z < grid[2]; mine.index.z++)
-        for (mine.index.y = 0; mine.index.y < grid[1]; mine.index.y++)
-            for (mine.index.x = 0; mine.index.x < grid[0]; mine.index.x++) run_block();
 }

@@ -1,11 +1,11 @@
 // Runs the kernels of kernels/cu on the CPU, for tests without a GPU: a CUDA thread is a fiber, the threads of a block take
-// turns on one thread of the system, blocks follow one another. Slow, but every index, mask, barrier and fragment is real.
+// turns on one thread of the system, and two blocks do so. Slow, but every index, mask, barrier and fragment is real.
 //
 // Made to catch mistakes: shared memory begins as NaN; asynchronous copies and warpgroup products happen as late as the kernel's
 // waits allow, and a copy's destination is NaN until then; threads that should meet at an instruction and do not, or that wait
 // for ever, end the program with their names; stores that tensor cores or copy engine may not see do so too (proxies.h).
 //
-// Environment variables: EMULATED_NOISE, units in the last place by which
+// Environment variables: EMULATED_BLOCKS, how many blocks of a grid run at a time (2); EMULATED_NOISE, units in the last place by which
 // approximate instructions are off (0); EMULATED_WITHOUT, an instruction that does nothing (shared_fence or mbarrier_fence), as if the
 // kernel lacked it; EMULATED_SHARED_BASE, below.
 #pragma once
@@ -28,6 +28,8 @@ struct EmulatedKernel {
     unsigned param_count;
     /// Its accesses to shared memory are seen: see proxies.h.
     bool watched;
+    /// It has static shared memory.
+    bool one_block_at_a_time;
 };
 /// The kernel of this name; null if there is none.
 extern "C" const EmulatedKernel* emulated_kernel(const char* name);
@@ -134,13 +136,16 @@ struct Invoke<void (*)(Args...), function> {
 #ifndef WATCHED
 #define WATCHED false
 #endif
+#ifndef STATIC_SHARED
+#define STATIC_SHARED false
+#endif
 #define DEVICE inline
 #define KERNEL(threads, blocks) extern "C" void
 #define ARGUMENT const
 #define EXPORT(name) \
     static emulate::Registration registration_##name({#name, &emulate::Invoke<decltype(&name), &name>::call, \
                                                       emulate::Invoke<decltype(&name), &name>::bytes,        \
-                                                      emulate::Invoke<decltype(&name), &name>::count, WATCHED});
+                                                      emulate::Invoke<decltype(&name), &name>::count, WATCHED, STATIC_SHARED});
 
 #define threadIdx (emulate::thread_index())
 #define blockIdx (emulate::block_index())

@@ -75,3 +75,12 @@ fn inexact_exponentials_stay_within_the_bounds() {
     let said = refused("layers::activations_and_sums", "EMULATED_NOISE", "2000");
     assert!(said.contains("relative error"), "{said}");
 }
+
+/// Blocks that run at a time share the items, and every other test runs two of them; a block that is alone has all items.
+#[test]
+#[ignore = "needs an emulated GPU: make cuda-test"]
+fn items_are_shared_by_as_many_blocks_as_run_at_a_time() {
+    for blocks in ["1", "3"] {
+        passes("attention::more_items_than_multiprocessors_are_that_of_f64", &[("EMULATED_BLOCKS", blocks)]);
+    }
+}
