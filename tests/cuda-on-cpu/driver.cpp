@@ -1,8 +1,8 @@
 // libcuda.so.1 of an emulated machine: devices, contexts and errors. Streams and events are in streams.cpp,
 // memory in memory.cpp, kernels in launch.cpp.
 //
-// The machine is described by environment variables: EMULATED_GPUS (how many, 2), EMULATED_GPU_BYTES (memory of each, 1 GiB),
-// EMULATED_CAPABILITY (9.0), EMULATED_DRIVER_VERSION (13000), and CUDA_VISIBLE_DEVICES as usual. Each claims to have 132 processors.
+// The machine is described by environment variables: EMULATED_GPUS (how many, 2), EMULATED_GPU_BYTES (memory of each, 1 GiB; it may be
+// more than the host has: backing.h), EMULATED_POOL (pieces: the memory pool fragments, see pieces.h), EMULATED_CAPABILITY (9.0), EMULATED_DRIVER_VERSION (13000), and CUDA_VISIBLE_DEVICES as usual. Each claims to have 132 processors.
 // As soon as there is a file of the name EMULATED_FAULT_FILE, the next kernel accesses an illegal address.
 // Functions that are not here are weak stand-ins which say their name and abort.
 #include "driver.h"
@@ -28,6 +28,8 @@ std::vector<std::unique_ptr<Device>>& devices() {
             device->ordinal = int(list.size());
             device->physical = int(physical);
             device->total_bytes = bytes;
+            const char* pool = getenv("EMULATED_POOL");
+            if (pool && !strcmp(pool, "pieces")) device->pieces = std::make_unique<Pieces>();
             list.push_back(std::move(device));
         };
         const char* visible = getenv("CUDA_VISIBLE_DEVICES");

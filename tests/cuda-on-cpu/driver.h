@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "order.h"
+#include "pieces.h"
 #include "queue.h"
 
 /// CUresult: the codes of cuda.h that can come out of here.
@@ -37,6 +38,9 @@ struct Allocation {
     size_t bytes;
     bool from_pool;
     bool freed = false;  // its stream has not come so far
+    // In a pool of pieces: its place, and its number among those that were freed.
+    size_t place = 0;
+    uint64_t freed_number = 0;
 };
 
 /// One emulated GPU, which is its own primary context and its own memory pool.
@@ -57,6 +61,8 @@ struct Device {
     std::map<Queue*, size_t> pool_leaving_bytes;
     size_t pool_reserved_bytes = 0, pool_reserved_high_bytes = 0;
     uint64_t pool_release_threshold_bytes = 0;
+    std::unique_ptr<Pieces> pieces;  // null: the pool counts bytes only
+    uint64_t freed_pieces = 0;
 };
 
 /// The priority of the most urgent streams.
@@ -99,6 +105,15 @@ std::vector<std::shared_ptr<Queue>> queues_of(Device* device);
 void wait_for_device(Device* device);
 /// Waits until no kernel runs on a device, whatever waits behind those that run: the driver does so to load code.
 void wait_for_running_kernels(Device* device);
+// For a pool of pieces; without one nothing happens, and there is always a piece. The device is locked.
+/// Takes a piece, or (without a queue) asks whether the pool leaves room for memory outside of it.
+bool piece_taken(Device* device, size_t bytes, Queue* queue, size_t* place);
+/// The host has freed a piece in a queue's order; the queue has come so far; the pool gives back what is free at its end.
+void piece_left(Device* device, Allocation& allocation, Queue* queue);
+void piece_passed(Device* device, const Allocation& allocation, Queue* queue);
+void pieces_trimmed(Device* device, size_t keep_bytes);
+/// The pool's numbers are those of its pieces.
+void pieces_counted(Device* device);
 /// Whether all these bytes lie in one allocation of one device.
 bool inside_allocation(DevicePointer pointer, size_t bytes);
 /// Whether they lie in memory of the host that devices see.

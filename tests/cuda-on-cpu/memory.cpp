@@ -1,6 +1,7 @@
 // Memory of the emulated devices: host memory, counted against the device's size. Fresh memory is filled with NaN, and guards
 // around each allocation are checked when it is freed, so that reading what was never written and writing past an end show.
 #include "driver.h"
+#include "backing.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -11,7 +12,6 @@
 namespace {
 
 const size_t GUARD_BYTES = 256;  // before and behind; keeps the alignment that CUDA promises
-const int POISON = 0xFF;         // a NaN in every float format, a large index in every integer
 const int GUARD = 0xA5;
 
 size_t used_bytes(const Device& device) { return device.direct_bytes + device.pool_reserved_bytes; }
@@ -42,13 +42,14 @@ int allocate(Device* device, DevicePointer* pointer, size_t bytes, Queue* queue,
     size_t used = device->pool_used_bytes + (queue ? taken(allocation) : 0);
     // A pool gives back what it holds in reserve, and waits for what is on its way back, before an allocation fails.
     if (direct + used - leaving > device->total_bytes) return OUT_OF_MEMORY;
-    char* start = static_cast<char*>(aligned_alloc(256, (bytes + 255) / 256 * 256 + 2 * GUARD_BYTES));
+    size_t place = 0;
+    if (!piece_taken(device, taken(allocation), queue, &place)) return OUT_OF_MEMORY;
+    char* start = backing_take(bytes + 2 * GUARD_BYTES);
     if (!start) return OUT_OF_MEMORY;
     memset(start, GUARD, GUARD_BYTES);
-    memset(start + GUARD_BYTES, POISON, bytes);
     memset(start + GUARD_BYTES + bytes, GUARD, GUARD_BYTES);
     *pointer = DevicePointer(start + GUARD_BYTES);
-    device->allocations[*pointer] = allocation;
+    device->allocations[*pointer] = {bytes, queue != nullptr, false, place};
     order_allocate(stream, start + GUARD_BYTES, bytes);
     device->direct_bytes = direct;
     if (queue) {
@@ -63,7 +64,15 @@ int allocate(Device* device, DevicePointer* pointer, size_t bytes, Queue* queue,
     size_t room = device->total_bytes - direct;
     device->pool_reserved_bytes = std::min(std::max(device->pool_reserved_bytes, used), room);
     device->pool_reserved_high_bytes = std::max(device->pool_reserved_high_bytes, device->pool_reserved_bytes);
+    pieces_counted(device);
     return SUCCESS;
+}
+
+/// The host frees memory of the pool, in the order of a queue.
+void leave_pool(Device* device, Allocation& allocation, Queue* queue) {
+    std::lock_guard<std::mutex> guard(device->lock);
+    device->pool_leaving_bytes[queue] += taken(allocation);
+    piece_left(device, allocation, queue);
 }
 
 void check_guards(DevicePointer pointer, size_t bytes) {
@@ -103,12 +112,13 @@ void give_back(Device* device, DevicePointer pointer, const Allocation& allocati
             // The real pool trims when a stream is synchronised; here at once.
             size_t keep = std::max<size_t>(device->pool_used_bytes, device->pool_release_threshold_bytes);
             device->pool_reserved_bytes = std::min(device->pool_reserved_bytes, keep);
+            piece_passed(device, allocation, queue);
         } else {
             device->direct_bytes -= allocation.bytes;
         }
     }
     check_guards(pointer, allocation.bytes);
-    free(reinterpret_cast<char*>(pointer) - GUARD_BYTES);
+    backing_give(reinterpret_cast<char*>(pointer) - GUARD_BYTES);
 }
 
 }  // namespace
@@ -142,10 +152,7 @@ API int cuMemFree_v2(DevicePointer pointer) {
     wait_for_device(device);
     order_host_passed_all();
     order_free(nullptr, reinterpret_cast<void*>(pointer));
-    if (allocation.from_pool) {
-        std::lock_guard<std::mutex> guard(device->lock);
-        device->pool_leaving_bytes[nullptr] += taken(allocation);
-    }
+    if (allocation.from_pool) leave_pool(device, allocation, nullptr);
     give_back(device, pointer, allocation, nullptr);
     return standing(device);
 }
@@ -158,10 +165,7 @@ API int cuMemFreeAsync(DevicePointer pointer, void* stream) {
     // A spoilt device does nothing any more, whoever had given it work.
     if (!standing(device)) order_free(stream, reinterpret_cast<void*>(pointer));
     Queue* queue = &queue_of(stream);
-    if (allocation.from_pool) {
-        std::lock_guard<std::mutex> guard(device->lock);
-        device->pool_leaving_bytes[queue] += taken(allocation);
-    }
+    if (allocation.from_pool) leave_pool(device, allocation, queue);
     queue->push([=] { give_back(device, pointer, allocation, queue); });
     return standing(device);
 }
@@ -221,6 +225,7 @@ API int cuMemPoolTrimTo(void* pool, size_t keep_bytes) {
     std::lock_guard<std::mutex> guard(device->lock);
     size_t keep = std::max(device->pool_used_bytes, keep_bytes);
     device->pool_reserved_bytes = std::min(device->pool_reserved_bytes, keep);
+    pieces_trimmed(device, keep_bytes);
     return SUCCESS;
 }
 
@@ -359,7 +364,8 @@ int fill(DevicePointer to, T value, size_t count, void* stream) {
     order_work(stream);
     if (!inside_allocation(to, count * sizeof(T))) return INVALID_VALUE;
     queue_of(stream).push([=] {
-        if (!standing(device)) std::fill_n(static_cast<T*>(at(to)), count, value);
+        if (standing(device) || (!value && backing_cleared(static_cast<char*>(at(to)), count * sizeof(T)))) return;
+        std::fill_n(static_cast<T*>(at(to)), count, value);
     });
     return SUCCESS;
 }

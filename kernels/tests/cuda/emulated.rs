@@ -4,6 +4,11 @@
 
 use std::process::{Command, Output};
 
+use candle_core::{DType, Device, Result, Tensor};
+use tributary_kernels::cuda;
+
+use crate::kit::gpu;
+
 /// Runs one of this program's tests in a process with these variables.
 fn run(test: &str, variables: &[(&str, &str)]) -> (Output, String) {
     let program = std::env::current_exe().unwrap();
@@ -27,6 +32,11 @@ fn passes(test: &str, variables: &[(&str, &str)]) -> String {
     let (output, said) = run(test, variables);
     assert!(output.status.success(), "{variables:?}: {said}");
     said
+}
+
+/// Whether this process is the second one of a test that runs itself again.
+fn is_told(variable: &str) -> bool {
+    std::env::var_os(variable).is_some()
 }
 
 #[test]
@@ -83,4 +93,59 @@ fn items_are_shared_by_as_many_blocks_as_run_at_a_time() {
     for blocks in ["1", "3"] {
         passes("attention::more_items_than_multiprocessors_are_that_of_f64", &[("EMULATED_BLOCKS", blocks)]);
     }
+}
+
+fn bytes(count: usize, device: &Device) -> Result<Tensor> {
+    Tensor::zeros(count, DType::U8, device)
+}
+
+fn is_refused(answer: Result<Tensor>) -> bool {
+    answer.is_err_and(|error| cuda::is_out_of_memory(&error))
+}
+
+/// A card of 80 GB on a host with less.
+#[test]
+#[ignore = "needs an emulated GPU: make cuda-test"]
+fn a_large_card_is_full_when_it_would_be() {
+    const GIB: usize = 1 << 30;
+    const VARIABLE: &str = "EMULATED_GPU_BYTES";
+    if !is_told(VARIABLE) {
+        passes("emulated::a_large_card_is_full_when_it_would_be", &[(VARIABLE, &(80 * GIB).to_string())]);
+        return;
+    }
+    let device = gpu();
+    assert_eq!(cuda::memory(&device).unwrap().total_bytes, 80 << 30);
+    let most = bytes(70 * GIB, &device).unwrap();
+    assert!(cuda::memory(&device).unwrap().free_bytes <= 10 << 30);
+    assert!(is_refused(bytes(11 * GIB, &device)), "there is no room for it");
+    let small = bytes((50 << 20) + 7, &device).unwrap();
+    assert!(cuda::download(&small).unwrap().to_vec1::<u8>().unwrap().iter().all(|&byte| byte == 0));
+    drop(most);
+    bytes(70 * GIB, &device).unwrap();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let most_kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse().ok());
+    assert!(most_kib.is_some_and(|kib: u64| kib < 1 << 20), "the host gave {most_kib:?} KiB");
+}
+
+/// Half of the memory is free, in pieces: a tensor of two of them has no place before its neighbours are free too.
+#[test]
+#[ignore = "needs an emulated GPU: make cuda-test"]
+fn free_memory_in_pieces_holds_no_larger_tensor() {
+    const PIECE: usize = 4 << 20;
+    let variables = [("EMULATED_POOL", "pieces"), ("EMULATED_GPU_BYTES", "67108864")];
+    if !is_told(variables[0].0) {
+        passes("emulated::free_memory_in_pieces_holds_no_larger_tensor", &variables);
+        return;
+    }
+    let device = gpu();
+    let mut all: Vec<_> = (0..16).map_while(|_| bytes(PIECE, &device).ok()).map(Some).collect();
+    assert!(all.len() >= 15, "{} pieces", all.len());
+    all.iter_mut().step_by(2).for_each(|piece| *piece = None);
+    device.synchronize().unwrap();
+    assert!(cuda::memory(&device).unwrap().free_bytes >= 7 * PIECE as u64);
+    assert!(is_refused(bytes(2 * PIECE, &device)), "no piece is so large");
+    all.iter_mut().step_by(2).for_each(|piece| *piece = Some(bytes(PIECE, &device).unwrap()));
+    all[2] = None;
+    all[3] = None;
+    all[2] = Some(bytes(2 * PIECE, &device).unwrap());
 }
