@@ -173,6 +173,15 @@ mod emulated {
         refused(&budget, &variables, 71, "of device memory");
     }
 
+    #[test]
+    #[ignore = "needs an emulated GPU: make cuda-test"]
+    fn a_card_of_80_gib_has_80_gib_to_give() {
+        let variables = [("EMULATED_GPU_BYTES", "85899345920")];
+        let output = prefill(&["--device-memory", "60GiB"], &variables);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        refused(&["--device-memory", "90GiB"], &variables, 71, "80.0 GiB are free on the device");
+    }
+
     /// The demo model's shape with heads of 64, in a folder; without weights.
     fn with_wide_heads(folder: &std::path::Path) -> String {
         for name in ["tokenizer.json", "tokenizer_config.json"] {
