@@ -16,10 +16,10 @@ pub struct DeviceList {
 }
 
 impl DeviceList {
-    /// Whether this is the very list of the other, not only an equal one.
+    /// The list on the host.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.numbers, &other.numbers)
+    pub(crate) fn numbers(&self) -> &Arc<[u32]> {
+        &self.numbers
     }
 
     /// The list on a device, `[len]`: copied there when it is first asked for. The device's queue takes it; for a long list (some

@@ -1,7 +1,7 @@
 //! Where rows stand: the position their rotary embedding takes, their causal order, and the segment they belong to. Keys that
 //! were cut stand elsewhere in each KV head: positions may be one list for all heads, or one a head.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::DeviceList;
 
@@ -40,6 +40,30 @@ struct Lists {
     order: Arc<[u32]>,
     segment: Arc<[u32]>,
     rule: Rule,
+}
+
+/// Positions that somebody else has, or had: no others take their place in memory as long as this is there.
+#[derive(Debug, Clone)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+pub(crate) struct Identity {
+    lists: [Weak<[u32]>; 3],
+    rule: Rule,
+}
+
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+impl Identity {
+    /// Whether it is that of these very lists, not only of equal ones.
+    pub(crate) fn is_of(&self, positions: &Positions) -> bool {
+        let Lists { rope, order, segment, rule } = positions.lists();
+        let theirs = [rope.numbers(), order, segment];
+        let same = |(ours, theirs): (&Weak<[u32]>, &Arc<[u32]>)| Weak::ptr_eq(ours, &Arc::downgrade(theirs));
+        self.rule == *rule && self.lists.iter().zip(theirs).all(same)
+    }
+
+    /// Whether anybody has the lists still.
+    pub(crate) fn is_there(&self) -> bool {
+        self.lists.iter().all(|list| list.strong_count() > 0)
+    }
 }
 
 impl Positions {
@@ -161,20 +185,11 @@ impl Positions {
         order_q != PAD && order_k != PAD && by_rule
     }
 
-    /// Whether these are the very lists of the other positions, not only equal ones. Both are the same for all KV heads.
+    /// These very lists, to be known again; nothing is kept of them. They are the same for all KV heads.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-    pub(crate) fn is_same(&self, other: &Positions) -> bool {
-        let (ours, theirs) = (self.lists(), other.lists());
-        ours.rule == theirs.rule
-            && ours.rope.is_same(&theirs.rope)
-            && Arc::ptr_eq(&ours.order, &theirs.order)
-            && Arc::ptr_eq(&ours.segment, &theirs.segment)
-    }
-
-    /// Whether anybody else has these very lists. Both are the same for all KV heads.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-    pub(crate) fn is_shared(&self) -> bool {
-        Arc::strong_count(&self.0) > 1 || Arc::strong_count(&self.lists().order) > 1
+    pub(crate) fn identity(&self) -> Identity {
+        let Lists { rope, order, segment, rule } = self.lists();
+        Identity { lists: [rope.numbers(), order, segment].map(Arc::downgrade), rule: *rule }
     }
 
     /// The rows at `indices`, in that order, of every KV head alike.

@@ -15,9 +15,10 @@ use super::call::Input;
 use super::inputs::input;
 use super::sight::{KeyOrder, LaunchWork, MAX_BLOCKS, QueryOrder, ROW_BITS, Tiling};
 use crate::error::Result;
+use crate::positions::Identity;
 use crate::{Keys, Positions, Rule};
 
-/// How many are kept for each rank at most. They go before, when nobody else has their positions any more.
+/// How many are kept for each rank at most. They go before, when nobody has their positions any more.
 const KEPT: usize = 256;
 
 /// Rows that may follow keys whose order is kept: beyond, all are put in order anew.
@@ -25,14 +26,14 @@ const FOLLOWING: usize = 4096;
 
 thread_local! {
     static PREPARED: RefCell<VecDeque<(Key, Rc<Prepared>)>> = const { RefCell::new(VecDeque::new()) };
-    static PLACES: RefCell<VecDeque<(Vec<Positions>, Rc<Places>)>> = const { RefCell::new(VecDeque::new()) };
+    static PLACES: RefCell<VecDeque<(Vec<Identity>, Rc<Places>)>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// The call that a sight was made for. It holds the positions, so that no others can take their place in memory.
+/// The call that a sight was made for.
 struct Key {
     device: DeviceId,
-    queries: Positions,
-    keys: Vec<Positions>,
+    queries: Identity,
+    keys: Vec<Identity>,
     tiling: Tiling,
     may_follow: bool,
 }
@@ -41,14 +42,18 @@ impl Key {
     fn is_for(&self, device: &CudaDevice, queries: &Positions, keys: &[Keys], how: (Tiling, bool)) -> bool {
         self.device == device.id()
             && (self.tiling, self.may_follow) == how
-            && self.queries.is_same(queries)
+            && self.queries.is_of(queries)
             && are_same(&self.keys, keys)
     }
 }
 
 /// Whether these are the positions of these blocks.
-fn are_same(positions: &[Positions], keys: &[Keys]) -> bool {
-    positions.len() == keys.len() && positions.iter().zip(keys).all(|(ours, theirs)| ours.is_same(&theirs.at))
+fn are_same(positions: &[Identity], keys: &[Keys]) -> bool {
+    positions.len() == keys.len() && positions.iter().zip(keys).all(|(ours, theirs)| ours.is_of(&theirs.at))
+}
+
+fn identities(keys: &[Keys]) -> Vec<Identity> {
+    keys.iter().map(|block| block.at.identity()).collect()
 }
 
 /// Lists on the device, one after the other in one piece of memory.
@@ -94,11 +99,9 @@ impl Places {
         let lists = Lists::new(device, [&order.source, &order.rope, &order.number])?;
         let places = Rc::new(Self { device: device.id(), order, lists });
         if keeps {
-            let positions = keys.iter().map(|block| block.at.clone()).collect();
             PLACES.with_borrow_mut(|kept| {
-                kept.retain(|(positions, _): &(Vec<Positions>, _)| positions.iter().all(Positions::is_shared));
                 kept.truncate(KEPT - 1);
-                kept.push_front((positions, places.clone()));
+                kept.push_front((identities(keys), places.clone()));
             });
         }
         Ok(places)
@@ -106,7 +109,7 @@ impl Places {
 
     fn kept(device: &CudaDevice, keys: &[Keys]) -> Option<Rc<Self>> {
         PLACES.with_borrow(|kept| {
-            let is_it = |(positions, places): &&(Vec<Positions>, Rc<Self>)| {
+            let is_it = |(positions, places): &&(Vec<Identity>, Rc<Self>)| {
                 places.device == device.id() && are_same(positions, keys)
             };
             kept.iter().find(is_it).map(|(_, places)| places.clone())
@@ -268,11 +271,12 @@ pub(super) fn prepared(
     if let Some(ready) = found {
         return Ok(ready);
     }
-    // Queries that nobody has any more come no more.
-    PREPARED.with_borrow_mut(|cache| cache.retain(|(key, _)| key.queries.is_shared()));
+    // What nobody has any more comes no more.
+    let are_there = |positions: &[Identity]| positions.iter().all(Identity::is_there);
+    PREPARED.with_borrow_mut(|cache| cache.retain(|(key, _)| key.queries.is_there() && are_there(&key.keys)));
+    PLACES.with_borrow_mut(|kept| kept.retain(|(positions, _)| are_there(positions)));
     let ready = Rc::new(Prepared::new(device, at, keys, how)?);
-    let positions = keys.iter().map(|block| block.at.clone()).collect();
-    let key = Key { device: device.id(), queries: at.clone(), keys: positions, tiling, may_follow };
+    let key = Key { device: device.id(), queries: at.identity(), keys: identities(keys), tiling, may_follow };
     PREPARED.with_borrow_mut(|cache| {
         cache.truncate(KEPT - 1);
         cache.push_front((key, ready.clone()));
