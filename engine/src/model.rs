@@ -181,7 +181,10 @@ fn check_tokens(tokenizer: Option<&Tokenizer>, config: &mut Config) -> Result<()
         )));
     }
     if let Some(mark) = tokenizer.missing_mark() {
-        return Err(Error::usage(format!("its chat template writes {mark}, which is no token of its tokenizer")));
+        return Err(Error::usage(format!(
+            "its chat template writes {mark}, which is no token of its tokenizer: another \
+             chat_template.jinja in the folder would be taken before it"
+        )));
     }
     if let Some(mark) = tokenizer.written_beyond(config.vocab) {
         let vocab = config.vocab;

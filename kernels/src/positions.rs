@@ -185,7 +185,8 @@ impl Positions {
         order_q != PAD && order_k != PAD && by_rule
     }
 
-    /// These very lists, to be known again; nothing is kept of them. They are the same for all KV heads.
+    /// These very lists, to be known again. Their memory stays as long as this is there, their owners' numbers do not count. They are the
+    /// same for all KV heads.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn identity(&self) -> Identity {
         let Lists { rope, order, segment, rule } = self.lists();

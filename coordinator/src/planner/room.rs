@@ -19,16 +19,19 @@ impl Planner {
         Reservation::new(bytes, plan.owner, token_bytes, most)
     }
 
-    /// The memory that sequences of a group share with the chunks that are cached now.
+    /// The memory that sequences of a group share with cached chunks. Chunk caches count as full: what prefills leave in them later must
+    /// not take what answers may come to need.
     pub fn room(&self, group: GroupShape) -> Room {
         let machine = self.machine(group);
         let beside = [&self.auxiliary, &self.draft_model].into_iter().flatten().map(|model| model.weight_bytes());
         let beside: u64 = if machine.memory == MemoryOf::Host { beside.sum() } else { 0 };
         let weights = memory::weights_bytes(&self.model, &machine).saturating_add(beside);
+        let mut cached_bytes = self.cached_bytes(group);
+        cached_bytes.iter_mut().zip(self.full_caches(group)).for_each(|(bytes, full)| *bytes = full.max(*bytes));
         Room {
             bytes: machine.available_bytes.map(|bytes| bytes.saturating_sub(weights)),
             ranks_here: machine.ranks_here,
-            cached_bytes: self.cached_bytes(group),
+            cached_bytes,
         }
     }
 }

@@ -53,6 +53,8 @@ struct Running {
     request: u64,
     /// What it takes of each rank's memory until it is released.
     reservation: Reservation,
+    /// Whether it had no room for its next token in the last step of decoding.
+    is_paused: bool,
 }
 
 /// Requests that may pass one that does not fit, until it has its turn.
@@ -85,8 +87,6 @@ pub struct Scheduler {
     to_release: Vec<Running>,
     /// Prefills since the last step of decoding.
     burst: usize,
-    /// Sequences that had no room for their next token in the last step of decoding.
-    paused: usize,
 }
 
 impl Scheduler {
@@ -95,7 +95,7 @@ impl Scheduler {
         assert!(world > 0, "a group has at least one rank");
         let (waiting, running, to_release) = (VecDeque::new(), Vec::new(), Vec::new());
         let (now, ends) = (0, BTreeMap::new());
-        Self { limits, world, waiting, now, ends, passed: 0, running, to_release, burst: 0, paused: 0 }
+        Self { limits, world, waiting, now, ends, passed: 0, running, to_release, burst: 0 }
     }
 
     /// A request of a client has come, which `cost` so much (its tokens); whether there is room for it among those that wait.
@@ -143,23 +143,30 @@ impl Scheduler {
         Next::Decode(self.steps(room))
     }
 
-    /// Whether a request can run beside what runs, however long the answers become. One that runs alone has been checked before.
+    /// Whether a request can run beside what runs, however long the answers become. One that runs alone has been checked before. What
+    /// comes free is the oldest's that pauses before it is a newcomer's.
     fn has_room(&self, room: &Room, its: &Reservation) -> bool {
-        let others = self.running.iter().chain(&self.to_release).map(|sequence| &sequence.reservation);
-        self.running.is_empty() || room.all_can_end(others.chain([its]))
+        let oldest_paused = self.running.iter().position(|sequence| sequence.is_paused);
+        let goes_on = oldest_paused.map(|index| self.running[index].reservation.with_another_step());
+        let of = |(index, sequence): (usize, &Running)| match &goes_on {
+            Some(goes_on) if Some(index) == oldest_paused => goes_on.clone(),
+            _ => sequence.reservation.clone(),
+        };
+        let all: Vec<Reservation> = self.running.iter().chain(&self.to_release).enumerate().map(of).collect();
+        self.running.is_empty() || room.all_can_end(all.iter().chain([its]))
     }
 
     /// The sequences that draw a token now: at least one. Those that need another step and have no room for it pause.
     fn steps(&mut self, room: &Room) -> Vec<u64> {
-        self.paused = 0;
         let mut drawn = Vec::with_capacity(self.running.len());
         for index in 0..self.running.len() {
+            self.running[index].is_paused = false;
             if self.running[index].reservation.is_at_its_end() {
                 let more = self.running[index].reservation.with_another_step();
                 let now = std::mem::replace(&mut self.running[index].reservation, more);
                 if !room.all_can_end(self.running.iter().map(|sequence| &sequence.reservation)) {
                     self.running[index].reservation = now;
-                    self.paused += 1;
+                    self.running[index].is_paused = true;
                     continue;
                 }
             }
@@ -170,8 +177,8 @@ impl Scheduler {
         if let (true, Some(oldest)) = (drawn.is_empty(), self.running.first_mut()) {
             oldest.reservation = oldest.reservation.with_another_step();
             oldest.reservation.writes();
+            oldest.is_paused = false;
             drawn.push(oldest.request);
-            self.paused -= 1;
         }
         drawn
     }
@@ -179,7 +186,7 @@ impl Scheduler {
     /// A prefill has ended and its sequence goes on.
     pub fn runs(&mut self, request: u64, reservation: Reservation) {
         assert!(self.running.iter().all(|known| known.request != request), "request {request} runs already");
-        self.running.push(Running { request, reservation });
+        self.running.push(Running { request, reservation, is_paused: false });
     }
 
     /// A request is over: its sequence, if it has one, is released by the next order, and counts until that has ended.
@@ -236,6 +243,6 @@ impl Scheduler {
 
     /// Those of them that wait for memory.
     pub fn paused(&self) -> usize {
-        self.paused.min(self.running.len())
+        self.running.iter().filter(|sequence| sequence.is_paused).count()
     }
 }

@@ -215,6 +215,27 @@ fn a_sequence_without_room_for_its_next_step_pauses_until_another_has_ended() {
 }
 
 #[test]
+fn newcomers_do_not_take_what_comes_free_for_one_that_pauses() {
+    let mut scheduler = scheduler(Limits { max_prefill_burst: 100, ..Limits::default() });
+    let room = room(4);
+    scheduler.runs(1, answer(3));
+    (2..=4).for_each(|request| scheduler.runs(request, answer(1)));
+    (5..=20).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+    assert!(decode(&mut scheduler, &room, STEP_TOKENS).iter().all(|step| *step == [1, 2, 3, 4]));
+    assert_eq!((decode(&mut scheduler, &room, 1), scheduler.paused()), (vec![vec![2, 3, 4]], 1));
+    scheduler.over(2);
+    assert_eq!(scheduler.next(&room, |_| Some(answer(1))), Next::Release(vec![2]));
+    scheduler.released();
+    assert_eq!(scheduler.next(&room, |_| Some(answer(1))), Next::Decode(vec![1, 3, 4]), "the oldest goes on first");
+    // One that pauses and is let go of pauses no more.
+    let mut left = decode(&mut scheduler, &room, STEP_TOKENS).pop().expect("steps");
+    assert_eq!((left.len(), scheduler.paused()), (2, 1));
+    left.push(1);
+    left.iter().for_each(|&request| scheduler.over(request));
+    assert_eq!(scheduler.paused(), 0);
+}
+
+#[test]
 fn one_goes_on_where_cached_chunks_have_taken_the_room_of_all() {
     let mut scheduler = scheduler(Limits::default());
     (1..=2).for_each(|request| scheduler.runs(request, answer(2)));

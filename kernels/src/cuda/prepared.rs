@@ -99,10 +99,7 @@ impl Places {
         let lists = Lists::new(device, [&order.source, &order.rope, &order.number])?;
         let places = Rc::new(Self { device: device.id(), order, lists });
         if keeps {
-            PLACES.with_borrow_mut(|kept| {
-                kept.truncate(KEPT - 1);
-                kept.push_front((identities(keys), places.clone()));
-            });
+            PLACES.with_borrow_mut(|kept| kept.push_front((identities(keys), places.clone())));
         }
         Ok(places)
     }
@@ -169,7 +166,8 @@ impl Behind {
         let known = (1..keys.len()).rev().find(|&count| Places::kept(device, &keys[..count]).is_some());
         let rows_from = |count: usize| keys[count..].iter().map(|block| block.at.len()).sum::<usize>();
         let count = known.filter(|&count| rows_from(count) <= FOLLOWING).unwrap_or(keys.len() - 1);
-        if rows_from(count) > FOLLOWING {
+        let is_full = known.is_none() && PLACES.with_borrow(|kept| kept.len() >= KEPT);
+        if is_full || rows_from(count) > FOLLOWING {
             return Ok(None);
         }
         let places = Places::of(device, &keys[..count], true)?;

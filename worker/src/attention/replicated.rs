@@ -97,18 +97,17 @@ impl Attention for Replicated<'_> {
         }
         let asked = q.dim(0)? - self.tail.rows().len().min(q.dim(0)?)..q.dim(0)?;
         let tail = Keys { k: tail_k.clone(), v: tail_v.clone(), at: self.at_tail.clone() };
-        let with_tail = |view: &View| [view.keys(layer), vec![tail.clone()]].concat();
-        let mut there = with_tail(&self.there);
-        let mut there_apart = self.reading.as_ref().map(|(view, _)| (asked.clone(), with_tail(view)));
-        self.tail.layers.push((tail_k, tail_v));
+        // Where nothing is on its way, one attention sees everything.
         let is_alone = self.counts.len() == 1;
+        let beside = |at: &Positions| match is_alone && !at.is_empty() {
+            true => vec![Keys { k: fresh_k.clone(), v: fresh_v.clone(), at: at.clone() }],
+            false => Vec::new(),
+        };
+        let with_tail = |view: &View, at: &Positions| [view.keys(layer), beside(at), vec![tail.clone()]].concat();
+        let there = with_tail(&self.there, &self.at_fresh);
+        let there_apart = self.reading.as_ref().map(|(view, at)| (asked.clone(), with_tail(view, at)));
+        self.tail.layers.push((tail_k, tail_v));
         if is_alone || self.fresh.rows().is_empty() {
-            // Nothing is on its way: one attention over everything.
-            let fresh = |at: &Positions| Keys { k: fresh_k.clone(), v: fresh_v.clone(), at: at.clone() };
-            there.push(fresh(&self.at_fresh));
-            if let (Some((_, keys)), Some((_, at))) = (&mut there_apart, &self.reading) {
-                keys.push(fresh(at));
-            }
             self.fresh.layers.push((fresh_k, fresh_v));
             return Ok(attend_apart(&self.math, &q, &at, &there, there_apart)?.out);
         }
