@@ -10,6 +10,8 @@ use crate::kit::{Random, gpu, on, values};
 const KV_HEADS: usize = 2;
 const HEADS: usize = 6;
 const DIM: usize = 64;
+/// Rows of the answer's first piece.
+const FULL: u32 = 10;
 
 /// Keys and values of random numbers on both sides.
 struct Sides {
@@ -54,8 +56,7 @@ fn bytes_a_token(tokens: u32, answer: u32) -> Vec<u64> {
     let first = 5 + tokens;
     let mut sent = Vec::new();
     // A piece of the answer is full, another one grows.
-    let full = Positions::in_sequence(vec![0; 64], (first..first + 10).collect::<Vec<_>>());
-    for (piece, before) in [(full.len() as u32, 0), (answer, 10)] {
+    for (piece, before) in [(FULL, 0), (answer, FULL)] {
         let at = |rows: u32| {
             let from = first + before;
             Positions::in_sequence(vec![0; rows as usize], (from..from + rows).collect::<Vec<_>>())
