@@ -148,12 +148,9 @@ impl Scheduler {
     fn has_room(&self, room: &Room, its: &Reservation) -> bool {
         let oldest_paused = self.running.iter().position(|sequence| sequence.is_paused);
         let goes_on = oldest_paused.map(|index| self.running[index].reservation.with_another_step());
-        let of = |(index, sequence): (usize, &Running)| match &goes_on {
-            Some(goes_on) if Some(index) == oldest_paused => goes_on.clone(),
-            _ => sequence.reservation.clone(),
-        };
-        let all: Vec<Reservation> = self.running.iter().chain(&self.to_release).enumerate().map(of).collect();
-        self.running.is_empty() || room.all_can_end(all.iter().chain([its]))
+        let others = self.running.iter().chain(&self.to_release).enumerate();
+        let others = others.filter(|(index, _)| Some(*index) != oldest_paused).map(|(_, other)| &other.reservation);
+        self.running.is_empty() || room.all_can_end(others.chain(&goes_on).chain([its]))
     }
 
     /// The sequences that draw a token now: at least one. Those that need another step and have no room for it pause.

@@ -34,16 +34,13 @@ pub fn product(
     residual: Option<&Tensor>,
     dtype: DType,
 ) -> Result<Option<Tensor>> {
-    let (Some(input_type), Some(output_type)) = (data_type(x.dtype()), data_type(dtype)) else { return Ok(None) };
-    let fits = x.dtype() == weight.dtype() && (dtype == x.dtype() || dtype == DType::F32);
-    if !ours(&[x, weight]) || !fits || residual.is_some_and(|residual| residual.dtype() != dtype) {
+    if !ours(&[x, weight]) || residual.is_some_and(|residual| residual.dtype() != dtype) {
         return Ok(None);
     }
-    let ((rows, inputs), outputs) = (x.dims2()?, weight.dim(0)?);
     let (x, weight) = (with_rows(x)?, with_rows(weight)?);
-    let (Some(x_stride), Some(weight_stride)) = (row_stride(&x), row_stride(&weight)) else { return Ok(None) };
-    let (Some(left), Some(right)) = (Input::new(&x), Input::new(&weight)) else { return Ok(None) };
-    let device = left.device().clone();
+    let Some(factors) = Factors::new(&x, &weight, dtype)? else { return Ok(None) };
+    let (rows, _, outputs) = factors.sizes;
+    let device = factors.x.values.device().clone();
     let stream = device.cuda_stream();
     // The terms that the product is added to are written into the answer first.
     let (mut out, beta) = match (residual, bias) {
@@ -60,8 +57,6 @@ pub fn product(
         }
         (None, None) => (Output::new(&device, dtype, (rows, outputs))?, 0f32),
     };
-    let (x, weight) = (Matrix { values: left, stride: x_stride }, Matrix { values: right, stride: weight_stride });
-    let factors = Factors { x, weight, sizes: (rows, inputs, outputs), types: (input_type, output_type) };
     let (out_at, held) = out.address(&stream);
     factors.multiply(&device, beta, (out_at, outputs))?;
     drop(held);
@@ -71,19 +66,11 @@ pub fn product(
 /// Adds `x · weightᵀ` to the rows of `into`, in place. Whether it was done: not where types or layouts are others than `product` takes,
 /// or the rows of `into` do not lie one behind the other.
 pub fn add_product(into: &Tensor, x: &Tensor, weight: &Tensor) -> Result<bool> {
-    let (Some(input_type), Some(output_type)) = (data_type(x.dtype()), data_type(into.dtype())) else {
-        return Ok(false);
-    };
-    let fits = x.dtype() == weight.dtype() && (into.dtype() == x.dtype() || into.dtype() == DType::F32);
-    if !ours(&[into, x, weight]) || !fits || !into.is_contiguous() {
+    if !ours(&[into, x, weight]) || !into.is_contiguous() {
         return Ok(false);
     }
-    let ((rows, inputs), outputs) = (x.dims2()?, weight.dim(0)?);
     let (x, weight) = (with_rows(x)?, with_rows(weight)?);
-    let (Some(x_stride), Some(weight_stride)) = (row_stride(&x), row_stride(&weight)) else { return Ok(false) };
-    let (Some(left), Some(right)) = (Input::new(&x), Input::new(&weight)) else { return Ok(false) };
-    let (x, weight) = (Matrix { values: left, stride: x_stride }, Matrix { values: right, stride: weight_stride });
-    let factors = Factors { x, weight, sizes: (rows, inputs, outputs), types: (input_type, output_type) };
+    let Some(factors) = Factors::new(&x, &weight, into.dtype())? else { return Ok(false) };
     into.inplace_op1(&factors)?;
     Ok(true)
 }
@@ -122,7 +109,18 @@ impl InplaceOp1 for Factors<'_> {
     }
 }
 
-impl Factors<'_> {
+impl<'t> Factors<'t> {
+    /// Factors of a product in `dtype`: `x` `[rows, inputs]` and `weight` `[outputs, inputs]` of one type, each with rows at one stride. `None`
+    /// where cuBLAS does not have it.
+    fn new(x: &'t Tensor, weight: &'t Tensor, dtype: DType) -> Result<Option<Self>> {
+        let ((rows, inputs), outputs) = (x.dims2()?, weight.dim(0)?);
+        let fits = x.dtype() == weight.dtype() && (dtype == x.dtype() || dtype == DType::F32);
+        let types = data_type(x.dtype()).zip(data_type(dtype)).filter(|_| fits);
+        let matrix = |x: &'t Tensor| Some(Matrix { values: Input::new(x)?, stride: row_stride(x)? });
+        let (Some(types), Some(x), Some(weight)) = (types, matrix(x), matrix(weight)) else { return Ok(None) };
+        Ok(Some(Self { x, weight, sizes: (rows, inputs, outputs), types }))
+    }
+
     /// `out = beta · out + x · weightᵀ`, where `out` begins at an address and its rows are so many values apart. Whoever calls holds it.
     fn multiply(&self, device: &CudaDevice, beta: f32, (out_at, out_stride): (u64, usize)) -> Result<()> {
         let Self { x, weight, sizes: (rows, inputs, outputs), types: (input_type, output_type) } = self;

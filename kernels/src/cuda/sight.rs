@@ -295,13 +295,13 @@ impl LaunchWork {
         let all: Vec<KeyTiles> = queries.tiles(tiling).collect();
         let part = best_part(&all.iter().map(KeyTiles::len).collect::<Vec<_>>(), tiling);
         let mut work = Self::default();
-        for (tile, KeyTiles { masked, whole: [first, second] }) in all.iter().enumerate() {
+        for (tile, tiles) in all.iter().enumerate() {
+            let (KeyTiles { masked, whole: [first, second] }, length) = (tiles, tiles.len());
             // The tiles of a query tile are numbered from the place of its masked ones in the list on.
             let (begin, first_slot) = (work.masked.len(), work.slots);
             let whole = (begin + masked.len()) as u32;
             let jump = whole + first.len() as u32;
             let runs = [jump, first.start.wrapping_sub(whole), second.start.wrapping_sub(jump)];
-            let length = masked.len() + first.len() + second.len();
             let parts = parts(length, part);
             work.masked.extend(masked);
             for index in 0..parts {
