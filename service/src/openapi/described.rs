@@ -189,14 +189,39 @@ fn failures(method: &str, path: &str) -> Vec<u16> {
 
 /// An event of a stream, whose data are such parts.
 fn event(part: &Value) -> Value {
+    let json = json!({"anyOf": [part, {"$ref": "#/components/schemas/Error"}]});
     json!({
         "type": "object",
-        "description": "An event. Its data is `[DONE]` at the end, and an error where there is no end.",
+        "description": "An event. Its data is a part, `[DONE]` at the end, and an error where there is no end.",
         "required": ["data"],
         "properties": {
-            "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": part},
+            "data": {
+                "type": "string",
+                "anyOf": [{"const": "[DONE]"}, {"contentMediaType": "application/json", "contentSchema": json}],
+            },
         },
     })
+}
+
+/// Bodies that an operation answers, each with its name; the fuzzing tool sends them too.
+fn examples(path: &str) -> Value {
+    let messages = json!([{"role": "user", "content": "where does alice live"}]);
+    let documents = json!(["alice lives in paris .", "bob lives in seoul ."]);
+    match path {
+        "/v1/chat/completions" => json!({
+            "whole": {"value": {"messages": messages, "documents": documents, "max_tokens": 8}},
+            "streamed": {"value": {
+                "messages": messages, "documents": documents, "max_tokens": 8,
+                "stream": true, "stream_options": {"include_usage": true},
+            }},
+        }),
+        "/v1/completions" => json!({
+            "whole": {"value": {"prompt": "alice lives in", "max_tokens": 8}},
+            "streamed": {"value": {"prompt": "alice lives in", "max_tokens": 8, "stream": true}},
+        }),
+        "/v1/chunks" => json!({"documents": {"value": {"documents": documents}}}),
+        _ => panic!("{path} takes a body and has no example"),
+    }
 }
 
 /// The document as it should be.
@@ -216,6 +241,9 @@ fn made() -> Value {
                     response.as_object_mut().expect("an object").remove("content");
                 }
                 operation["responses"][status.to_string()] = response;
+            }
+            if let Some(body) = operation.pointer_mut("/requestBody/content/application~1json") {
+                body["examples"] = examples(path);
             }
             if let Some(streamed) = operation.pointer_mut("/responses/200/content/text~1event-stream/schema") {
                 *streamed = event(streamed);
