@@ -40,6 +40,16 @@ pub enum Error {
         /// What is wrong there.
         cause: String,
     },
+    /// A document, a request or a line of a file has more bytes than any may have.
+    #[error("{}{}: more than {} MiB; split it", path.display(), line.map(|line| format!(", line {line}")).unwrap_or_default(), most_bytes >> 20)]
+    TooLong {
+        /// Which file.
+        path: PathBuf,
+        /// From 1, if the file's lines are read one by one.
+        line: Option<usize>,
+        /// How many it may have.
+        most_bytes: u64,
+    },
     /// A line of a file of requests is no request.
     #[error("{path}, line {line}: {cause}")]
     Line {
@@ -208,6 +218,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Unreadable { .. }
+            | Error::TooLong { .. }
             | Error::Json { .. }
             | Error::Line { .. }
             | Error::NoRequests { .. }

@@ -1,5 +1,7 @@
 //! A request as a user gives it: documents and a question. Knows no tokens.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use serde::{Deserialize, Deserializer};
@@ -48,7 +50,7 @@ impl Document {
     /// A document without a title, read from a text file.
     ///
     /// # Errors
-    /// [`Error::Unreadable`].
+    /// [`Error::Unreadable`], [`Error::TooLong`].
     pub fn from_file(path: &Path) -> Result<Self> {
         Ok(Self { title: None, text: read(path)? })
     }
@@ -57,7 +59,7 @@ impl Document {
     /// with `text` and perhaps a `title`.
     ///
     /// # Errors
-    /// [`Error::Unreadable`]; [`Error::Line`] with the number of the line that is none; [`Error::NoDocuments`].
+    /// [`Error::Unreadable`]; [`Error::TooLong`]; [`Error::Line`] with the number of the line that is none; [`Error::NoDocuments`].
     pub fn corpus(path: &Path) -> Result<Vec<Self>> {
         let documents = if path.is_dir() { Self::of_folder(path)? } else { Self::of_lines(path)? };
         if documents.is_empty() { Err(Error::NoDocuments) } else { Ok(documents) }
@@ -74,16 +76,10 @@ impl Document {
     }
 
     fn of_lines(path: &Path) -> Result<Vec<Self>> {
-        let text = read(path)?;
-        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        let read = |(index, text): (usize, &str)| {
-            serde_json::from_str(text).map_err(|error| Error::Line {
-                path: path.into(),
-                line: index + 1,
-                cause: Box::new(json_error(&error, path)),
-            })
-        };
-        lines.map(read).collect()
+        each_line(path, |line, text| {
+            let cause = |error| Box::new(json_error(&error, path));
+            serde_json::from_str(text).map_err(|error| Error::Line { path: path.into(), line, cause: cause(error) })
+        })
     }
 
     /// Title and text, as the model reads them.
@@ -107,7 +103,7 @@ impl Request {
     /// A request from a JSON file. Keys that a request does not have are passed over.
     ///
     /// # Errors
-    /// [`Error::Unreadable`], [`Error::Json`], and those of [`new`](Self::new).
+    /// [`Error::Unreadable`], [`Error::TooLong`], [`Error::Json`], and those of [`new`](Self::new).
     pub fn from_file(path: &Path) -> Result<Self> {
         Self::from_json(&read(path)?, path)
     }
@@ -124,18 +120,14 @@ impl Request {
     /// Requests from a file of JSON objects, one a line; empty lines are passed over.
     ///
     /// # Errors
-    /// [`Error::Unreadable`]; [`Error::Line`] with the number of the line that is none; [`Error::NoRequests`].
+    /// [`Error::Unreadable`]; [`Error::TooLong`]; [`Error::Line`] with the number of the line that is none; [`Error::NoRequests`].
     pub fn from_lines(path: &Path) -> Result<Vec<Self>> {
-        let text = read(path)?;
-        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        let read = |(index, text)| {
-            let line = index + 1;
+        let requests = each_line(path, |line, text| {
             Self::from_json(text, path).map_err(|error| match error {
                 Error::Json { path, column, cause, .. } => Error::Json { path, line, column, cause },
                 other => Error::Line { path: path.into(), line, cause: Box::new(other) },
             })
-        };
-        let requests = lines.map(read).collect::<Result<Vec<_>>>()?;
+        })?;
         if requests.is_empty() {
             return Err(Error::NoRequests { path: path.into() });
         }
@@ -150,10 +142,53 @@ impl Request {
     }
 }
 
+/// Bytes of a document, a request or a line at most: some ten times a text of a million tokens.
+const TEXT_BYTES: u64 = 64 << 20;
+
 /// The text of a user's own file, or pipe, without a byte order mark.
+///
+/// # Errors
+/// [`Error::Unreadable`], [`Error::TooLong`].
 pub(crate) fn read(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path).map_err(|cause| Error::Unreadable { path: path.into(), cause })?;
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+    let unreadable = |cause| Error::Unreadable { path: path.into(), cause };
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(TEXT_BYTES + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
+    checked_text(&bytes, path, None).map(str::to_owned)
+}
+
+/// What a function makes of each line of a user's own file, or pipe, with the line's number from 1. Empty lines are passed over.
+/// One line is in memory at a time.
+///
+/// # Errors
+/// [`Error::Unreadable`], [`Error::TooLong`], and the function's.
+fn each_line<T>(path: &Path, mut of: impl FnMut(usize, &str) -> Result<T>) -> Result<Vec<T>> {
+    let unreadable = |cause| Error::Unreadable { path: path.into(), cause };
+    let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
+    let (mut made, mut bytes) = (Vec::new(), Vec::new());
+    for number in 1.. {
+        bytes.clear();
+        if file.by_ref().take(TEXT_BYTES + 1).read_until(b'\n', &mut bytes).map_err(unreadable)? == 0 {
+            break;
+        }
+        let text = checked_text(&bytes, path, Some(number))?;
+        if !text.trim().is_empty() {
+            made.push(of(number, text.trim_end_matches(['\r', '\n']))?);
+        }
+    }
+    Ok(made)
+}
+
+/// Bytes as text, without the byte order mark that a file may begin with.
+fn checked_text<'a>(bytes: &'a [u8], path: &Path, line: Option<usize>) -> Result<&'a str> {
+    if bytes.len() as u64 > TEXT_BYTES {
+        return Err(Error::TooLong { path: path.into(), line, most_bytes: TEXT_BYTES });
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let place = line.map(|line| format!("line {line}, ")).unwrap_or_default();
+        let what = format!("{place}byte {} is not UTF-8 text", error.valid_up_to());
+        Error::Unreadable { path: path.into(), cause: std::io::Error::new(std::io::ErrorKind::InvalidData, what) }
+    })?;
+    Ok(if line.unwrap_or(1) == 1 { text.strip_prefix('\u{feff}').unwrap_or(text) } else { text })
 }
 
 /// Bytes of a text file in a model folder at most: the largest tokenizers have some 30 MB.
@@ -229,6 +264,27 @@ mod tests {
         assert!(message.starts_with("r.json, line 3"), "{message}");
         let error = parse(r#"{"documents": ["a"]}"#).unwrap_err().to_string();
         assert!(error.contains("missing field `query`"), "{error}");
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused_before_it_is_read_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lines");
+        let good = "{\"documents\": [\"a\"], \"query\": \"q\"}";
+        let write = |lines: &[&str]| std::fs::write(&path, lines.join("\n")).unwrap();
+        write(&[&format!("\u{feff}{good}\r"), "", good]);
+        assert_eq!(Request::from_lines(&path).unwrap().len(), 2);
+        write(&[good, &" ".repeat(usize::try_from(TEXT_BYTES).unwrap() - 1)]);
+        assert_eq!(Request::from_lines(&path).unwrap().len(), 1);
+        write(&[good, &" ".repeat(usize::try_from(TEXT_BYTES).unwrap() + 1)]);
+        let error = Request::from_lines(&path).unwrap_err();
+        assert_eq!((error.to_string(), error.exit_code()), (format!("{}, line 2: more than 64 MiB; split it", path.display()), 64));
+        assert!(matches!(Document::corpus(&path), Err(Error::Line { line: 1, .. })));
+        assert!(matches!(Request::from_file(&path), Err(Error::TooLong { line: None, .. })));
+        assert!(matches!(Document::from_file(Path::new("/dev/zero")), Err(Error::TooLong { .. })));
+        std::fs::write(&path, b"\n\xff\n").unwrap();
+        let error = Request::from_lines(&path).unwrap_err().to_string();
+        assert!(error.contains("line 2, byte 0 is not UTF-8 text"), "{error}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use tributary_worker::{Config, Model, Models};
 use crate::config::Dtype;
 use crate::error::{Error, Result};
 use crate::model::{ModelFolder, shape_of};
+use crate::tokenizer_trial;
 
 /// Bytes of a tokenizer's file at most.
 const TOKENIZER_BYTES: u64 = 256 << 20;
@@ -30,7 +31,7 @@ pub struct AuxiliaryModel {
 pub(crate) fn reader(main: &ModelFolder) -> Result<Option<AuxiliaryReader>> {
     let Some(folder) = &main.auxiliary else { return Ok(None) };
     let tokenizer =
-        if has_tokenizer_of(folder, main) { None } else { Some(Tokenizer::from_folder(&folder.path, None)?) };
+        if has_tokenizer_of(folder, main) { None } else { Some(tokenizer_trial::tokenizer(&folder.path, None)?) };
     Ok(Some(beside(folder, tokenizer)))
 }
 

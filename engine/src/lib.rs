@@ -33,6 +33,7 @@ mod ranks;
 mod run_config;
 mod spoilt;
 mod synthetic;
+pub mod tokenizer_trial;
 mod warming;
 
 pub use adapters::ModelAdapters;

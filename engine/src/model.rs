@@ -12,6 +12,7 @@ use crate::adapters::ModelAdapters;
 use crate::config::{DeviceKind, IntakeConfig, ModelConfig, TemplateUse};
 use crate::device::RankDevice;
 use crate::error::{Error, Result};
+use crate::tokenizer_trial;
 
 /// A model folder, its weights not read yet.
 pub struct ModelFolder {
@@ -99,7 +100,7 @@ impl ModelFolder {
         };
         // A template that no chat can use is known now, not when clients come.
         template.iter().try_for_each(Template::check)?;
-        let tokenizer = if text { Some(Tokenizer::from_folder(&path, template.as_ref())?) } else { None };
+        let tokenizer = if text { Some(tokenizer_trial::tokenizer(&path, template.as_ref())?) } else { None };
         let bos = tokenizer.as_ref().map_or(config.bos, Tokenizer::bos);
         check_tokens(tokenizer.as_ref(), &mut config)?;
         let dtype = wanted.dtype.tensor();

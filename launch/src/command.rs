@@ -1,11 +1,12 @@
 //! The command line: parse, run, and say in one line what went wrong.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
-use tributary_engine::{launcher, reap, refuse};
+use tributary_engine::{launcher, reap, refuse, tokenizer_trial};
 use tributary_protocol::exit;
 use tributary_system::program;
 
@@ -67,6 +68,16 @@ enum Command {
     /// Ends a silent process, for a process that ends because of it
     #[command(name = reap::COMMAND, hide = true)]
     Reap(ReapArgs),
+    /// Reads a model's tokenizer within bounds, for a process that reads it next
+    #[command(name = tokenizer_trial::COMMAND, hide = true)]
+    TryTokenizer(TrialArgs),
+}
+
+/// Which tokenizer is tried.
+#[derive(Debug, Clone, Args)]
+struct TrialArgs {
+    /// The model's folder
+    folder: PathBuf,
 }
 
 /// Which process ends.
@@ -83,6 +94,7 @@ pub fn main() -> ExitCode {
     option_env!("TRIBUTARY_REVISION").into_iter().for_each(program::built_from);
     // Does nothing in a program without failpoints.
     let _scenario = fail::has_failpoints().then(fail::FailScenario::setup);
+    tokenizer_trial::answered_here();
     let description = description();
     let matches = match config_file::parse(&description, std::env::args_os().collect()) {
         Ok(Parsed::Run(matches)) => matches,
@@ -109,6 +121,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor(&args),
         Command::Completions(args) => once(|| completions(&declared(), &args)),
         Command::Man(args) => once(|| man(declared(), &args)),
+        Command::TryTokenizer(TrialArgs { folder }) => ExitCode::from(tokenizer_trial::run(&folder)),
         Command::Reap(ReapArgs { pid, started_ticks }) => ExitCode::from(reap::reap(pid, started_ticks)),
         Command::Launch(mut args) => {
             args.log(cli.log);

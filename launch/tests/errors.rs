@@ -349,6 +349,18 @@ fn budgets_that_cannot_be_kept() {
 }
 
 #[test]
+fn a_tokenizer_that_ends_the_process_that_reads_it() {
+    // A table of characters that says to have 4 GiB: the library's own reading of it cannot be caught.
+    let folder = copy_of_demo();
+    let path = folder.path().join("tokenizer.json");
+    let text = std::fs::read_to_string(&path).expect("the demo's tokenizer");
+    let mut tokenizer: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    tokenizer["normalizer"] = serde_json::json!({"type": "Precompiled", "precompiled_charsmap": "/////w=="});
+    std::fs::write(path, tokenizer.to_string()).expect("a changed tokenizer");
+    refused_model(&folder, 64, &["tokenizer.json: reading it ended a process that may take 1 GiB and 45 s"]);
+}
+
+#[test]
 fn marks_that_are_no_tokens() {
     let write = |template: &str| {
         let folder = copy_of_demo();

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokenizers::AddedToken;
 
@@ -24,7 +25,17 @@ const WITHIN: Duration = Duration::from_secs(60);
 const STACK_BYTES: usize = 64 << 20;
 
 /// Texts that every tokenizer is tried on.
-const PROBES: [&str; 5] = ["Hello world", " a  b\n\nc\t", "né 日本 🦀", "1234567890", "<|x|> </s> [INST]"];
+const PROBES: [&str; 6] = [
+    "Hello world",
+    " a  b\n\nc\t",
+    "né 日本 🦀",
+    "1234567890",
+    "<|x|> </s> [INST]",
+    "!\"#$%&'()*+,-./:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~",
+];
+
+/// How many times longer a text may become by what a tokenizer puts in the place of parts of it.
+const MOST_GROWTH: f64 = 1024.0;
 
 /// What files beside `tokenizer.json` say of its tokens.
 #[derive(Debug, Clone, Default)]
@@ -48,6 +59,7 @@ pub(super) fn from_folder(folder: &Path, template: Option<&Template>) -> Result<
     let beside = Beside::read(folder)?;
     let template = template.cloned();
     let loaded = within(WITHIN, move || {
+        check_growth(&json)?;
         let tokenizer = Tokenizer::from_json(&json, template.as_ref(), &beside)?;
         tried(&tokenizer)?;
         Ok(tokenizer)
@@ -88,6 +100,33 @@ fn tried(tokenizer: &Tokenizer) -> std::result::Result<(), tokenizers::Error> {
         }
     }
     Ok(())
+}
+
+/// Refuses a tokenizer whose replacements make long texts of short ones. The memory of a request would be theirs to choose.
+fn check_growth(json: &str) -> std::result::Result<(), tokenizers::Error> {
+    #[derive(Deserialize)]
+    struct Steps {
+        normalizer: Option<Value>,
+        decoder: Option<Value>,
+    }
+    let steps: Steps = serde_json::from_str(json)?;
+    let most = [steps.normalizer, steps.decoder].iter().flatten().map(growth).fold(1.0, f64::max);
+    match most <= MOST_GROWTH {
+        true => Ok(()),
+        false => Err(format!("its replacements make a text {most:.0} times as long").into()),
+    }
+}
+
+/// How many times longer a step of a tokenizer can make a text, by what it puts in the place of parts of it.
+fn growth(step: &Value) -> f64 {
+    let length = |text: &Value| text.as_str().map_or(0, str::len) as f64;
+    let inner = ["normalizers", "decoders"].iter().filter_map(|key| step[key].as_array()).flatten();
+    let own = match step["type"].as_str() {
+        Some("Replace") => length(&step["content"]) / length(&step["pattern"]["String"]).max(1.0),
+        Some("Prepend") => 1.0 + length(&step["prepend"]),
+        _ => 1.0,
+    };
+    inner.map(growth).fold(own.max(1.0), |all, one| all * one)
 }
 
 impl Beside {

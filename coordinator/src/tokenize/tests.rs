@@ -166,7 +166,13 @@ fn a_tokenizer_that_cannot_be_used_is_refused_in_a_line() {
         Tokenizer::from_folder(folder.path(), None).map(|_| ())
     };
     let many = |what: &str| serde_json::json!({"type": "Prepend", "prepend": what.repeat(1 << 20)});
+    let longer = |pattern: &str| {
+        let step = serde_json::json!({"type": "Replace", "pattern": {"String": pattern}, "content": "b".repeat(32)});
+        serde_json::json!({"type": "Sequence", "normalizers": [step, {"type": "Sequence", "normalizers": [step, step]}]})
+    };
+    assert!(with("normalizer", longer("bbbb")).is_ok(), "512 times as long");
     for (key, value) in [
+        ("normalizer", longer("b")),
         ("normalizer", serde_json::json!({"type": "\u{1b}[31mred"})),
         (
             "pre_tokenizer",
