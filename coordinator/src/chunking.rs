@@ -70,29 +70,35 @@ pub struct Cut {
 
 impl Chunking {
     /// Cuts documents into chunks; each document, or each piece of it, is encoded on its own, with `join` behind it. A document without
-    /// a token has no chunk.
+    /// a token has no chunk. All documents together have `most` tokens at most.
     ///
     /// # Errors
-    /// [`Error::EmptyDocument`] if no document gives a token, [`Error::Tokenizer`].
-    pub fn cut(&self, documents: &[Document], join: &Join, tokenizer: &Tokenizer) -> Result<Cut> {
-        let mut cut = Cut::default();
+    /// [`Error::EmptyDocument`] if no document gives a token, [`Error::MoreTokens`], [`Error::Tokenizer`].
+    pub fn cut(&self, documents: &[Document], join: &Join, tokenizer: &Tokenizer, most: usize) -> Result<Cut> {
+        let (mut cut, mut left) = (Cut::default(), most);
+        let mut encoded = |text: &str| -> Result<Piece> {
+            let piece = match tokenizer.encode_within(text, left) {
+                Err(Error::MoreTokens { .. }) => return Err(Error::MoreTokens { most }),
+                encoded => encoded?,
+            };
+            left -= piece.ids.len();
+            Ok(piece)
+        };
         for (index, document) in documents.iter().enumerate() {
             let text = document.full_text();
             let pieces = match self {
                 _ if is_empty(&text, tokenizer)? => Vec::new(),
-                Chunking::Documents => vec![tokenizer.encode(&join.ended(&text))?],
+                Chunking::Documents => vec![encoded(&join.ended(&text))?],
                 Chunking::Separator(separator) => {
                     let mut pieces = Vec::new();
                     for part in text.split(separator.as_str()) {
                         if !is_empty(part, tokenizer)? {
-                            pieces.push(tokenizer.encode(&join.ended(part))?);
+                            pieces.push(encoded(&join.ended(part))?);
                         }
                     }
                     pieces
                 }
-                Chunking::Fixed { tokens, overlap } => {
-                    slices(&tokenizer.encode(&join.ended(&text))?, *tokens, *overlap)
-                }
+                Chunking::Fixed { tokens, overlap } => slices(&encoded(&join.ended(&text))?, *tokens, *overlap),
             };
             let before = cut.chunks.len();
             let titled = |piece| Piece { title: document.title.clone(), ..piece };
@@ -202,7 +208,7 @@ mod tests {
     fn texts(chunking: &str, documents: &[&str]) -> Result<Vec<String>> {
         let documents: Vec<Document> =
             documents.iter().map(|text| Document { title: None, text: (*text).into() }).collect();
-        let cut = chunking.parse::<Chunking>()?.cut(&documents, &Join::nothing(), &demo())?;
+        let cut = chunking.parse::<Chunking>()?.cut(&documents, &Join::nothing(), &demo(), usize::MAX)?;
         Ok(cut.chunks.into_iter().map(|chunk| chunk.text).collect())
     }
 
@@ -227,7 +233,12 @@ mod tests {
     #[test]
     fn a_document_without_a_token_is_dropped_and_some_must_be_left() {
         let document = |text: &str| Document { title: None, text: text.into() };
-        let cut = Chunking::Documents.cut(&[document("a"), document(" \n"), document("")], &Join::default(), &demo());
+        let cut = Chunking::Documents.cut(
+            &[document("a"), document(" \n"), document("")],
+            &Join::default(),
+            &demo(),
+            usize::MAX,
+        );
         let cut = cut.unwrap();
         assert_eq!((cut.chunks.len(), cut.dropped), (1, vec![2, 3]));
         assert_eq!(texts("separator:.", &["a", ". ."]).unwrap(), ["a"]);
@@ -239,7 +250,7 @@ mod tests {
     fn documents_do_not_run_into_each_other() {
         let cut = |chunking: &str, join: &Join, text: &str| {
             let document = Document { title: None, text: text.into() };
-            let cut = chunking.parse::<Chunking>().unwrap().cut(&[document], join, &bytes()).unwrap();
+            let cut = chunking.parse::<Chunking>().unwrap().cut(&[document], join, &bytes(), usize::MAX).unwrap();
             cut.chunks.into_iter().map(|chunk| chunk.text).collect::<Vec<_>>()
         };
         let newline = Join::default();
@@ -255,7 +266,7 @@ mod tests {
     #[test]
     fn a_title_stands_before_the_text() {
         let document = Document { title: Some("hugo".into()), text: "stays in".into() };
-        let chunks = Chunking::Documents.cut(&[document], &Join::nothing(), &demo()).unwrap().chunks;
+        let chunks = Chunking::Documents.cut(&[document], &Join::nothing(), &demo(), usize::MAX).unwrap().chunks;
         assert_eq!(chunks[0].ids, demo().encode("hugo stays in").unwrap().ids);
         assert_eq!(chunks[0].title.as_deref(), Some("hugo"));
     }

@@ -150,6 +150,12 @@ pub enum Error {
         /// The model's maximum.
         limit: usize,
     },
+    /// A text has more tokens than a request to the model may have; it was not read to its end.
+    #[error("the request has more than {most} tokens, which this model does not take at once; shorten the request")]
+    MoreTokens {
+        /// How many it may have.
+        most: usize,
+    },
     /// The request would need more memory than there is.
     #[error(
         "{}; use fewer tokens, bf16, or --exchange pass-q",
@@ -233,6 +239,7 @@ impl Error {
             | Error::Date { .. }
             | Error::Setting { .. }
             | Error::UnknownMethod { .. }
+            | Error::MoreTokens { .. }
             | Error::TooManyTokens { .. } => exit::USAGE,
             Error::Untokenizable(_) => exit::INTEGRITY,
             Error::Link(error) => error.exit_code(),

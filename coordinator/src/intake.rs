@@ -47,6 +47,8 @@ pub struct Intake<'a> {
     pub prefix: &'a Prefix,
     /// The model's beginning-of-sequence token, if it has one.
     pub bos: Option<u32>,
+    /// Tokens of a request's documents, of its prefix and of the rest, at most: a longer text is not read to its end.
+    pub most_tokens: usize,
 }
 
 /// A request as token ids.
@@ -139,7 +141,8 @@ pub fn prepare_documents(documents: &[Document], intake: &Intake<'_>) -> Result<
 
 /// Reads messages behind documents.
 fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<Prepared> {
-    let Cut { mut chunks, dropped } = intake.chunking.cut(documents, intake.join, intake.tokenizer)?;
+    let Cut { mut chunks, dropped } =
+        intake.chunking.cut(documents, intake.join, intake.tokenizer, intake.most_tokens)?;
     let mut notes = intake.tokenizer.notes().to_vec();
     notes.extend((!dropped.is_empty()).then(|| {
         let numbers = dropped.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
@@ -150,7 +153,7 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
     let query_text = said.messages.last().map(|message| message.content.clone());
     let Some(placed) = &written.documents else {
         notes.push("the chat template rewrites the documents: the whole prompt is computed as one text".into());
-        let ids = intake.tokenizer.encode_parts(&written.parts(0..written.text.len()), true)?;
+        let ids = intake.tokenizer.encode_parts(&written.parts(0..written.text.len()), true, intake.most_tokens)?;
         let (chunks, query) = text_chunks(ids, TEXT_CHUNK_TOKENS, &[])?;
         return Ok(Prepared { chunks, query, query_text, notes, ..Prepared::default() });
     };
@@ -161,7 +164,7 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
         return Err(Error::EmptyQuery);
     }
     parts.push(PromptPart::User(said.begun));
-    let query = intake.tokenizer.encode_parts(&parts, false)?;
+    let query = intake.tokenizer.encode_parts(&parts, false, intake.most_tokens)?;
     if query.is_empty() {
         return Err(Error::EmptyQuery);
     }
@@ -218,7 +221,7 @@ fn prefix(written: &Written, end: usize, lead: &str, intake: &Intake<'_>, notes:
         notes.push("the chat template's head is the prefix; --template none drops it".into());
     }
     let mut ids = if head.is_empty() { bare_prefix(intake, notes)? } else { Vec::new() };
-    ids.extend(intake.tokenizer.encode_parts(&written.parts(0..end), true)?);
+    ids.extend(intake.tokenizer.encode_parts(&written.parts(0..end), true, intake.most_tokens)?);
     Ok(ids)
 }
 
@@ -241,7 +244,8 @@ pub fn prepare_text(
     let prefix = prefix(&written, head, "", intake, &mut notes)?;
     let length = written.text.len();
     let cuts = separators(&written.text[head..], intake.chunking, head);
-    let (ids, mut cuts) = intake.tokenizer.encode_parts_cut(&written.parts(0..length), true, &cuts)?;
+    let parts = written.parts(0..length);
+    let (ids, mut cuts) = intake.tokenizer.encode_parts_cut(&parts, true, &cuts, intake.most_tokens)?;
     let chunk_tokens = match intake.chunking {
         Chunking::Fixed { tokens, .. } => *tokens,
         Chunking::Documents | Chunking::Separator(_) => chunk_tokens,

@@ -278,7 +278,10 @@ mod tests {
         assert_eq!(Request::from_lines(&path).unwrap().len(), 1);
         write(&[good, &" ".repeat(usize::try_from(TEXT_BYTES).unwrap() + 1)]);
         let error = Request::from_lines(&path).unwrap_err();
-        assert_eq!((error.to_string(), error.exit_code()), (format!("{}, line 2: more than 64 MiB; split it", path.display()), 64));
+        assert_eq!(
+            (error.to_string(), error.exit_code()),
+            (format!("{}, line 2: more than 64 MiB; split it", path.display()), 64)
+        );
         assert!(matches!(Document::corpus(&path), Err(Error::Line { line: 1, .. })));
         assert!(matches!(Request::from_file(&path), Err(Error::TooLong { line: None, .. })));
         assert!(matches!(Document::from_file(Path::new("/dev/zero")), Err(Error::TooLong { .. })));

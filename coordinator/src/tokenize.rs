@@ -114,7 +114,7 @@ impl Tokenizer {
         let cuts = Cuts::default();
         let mut this =
             Self { writing, marking, plain, marks, mark_texts, written, adds_space, cuts, bos, eos, missing, notes };
-        let of = |text: &str, starts| this.pieces_of(&this.plain, text, starts).ok().map(|piece| piece.ids);
+        let of = |text: &str, starts| this.pieces_of(&this.plain, text, starts, usize::MAX).ok().map(|piece| piece.ids);
         this.cuts = Cuts::of(&this.plain, of);
         Ok(this)
     }
@@ -157,17 +157,25 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Untokenizable`] if the tokenizer fails.
     pub fn encode(&self, text: &str) -> Result<Piece> {
-        self.encode_at(text, false)
+        self.encode_within(text, usize::MAX)
+    }
+
+    /// The same of a text of `most` tokens at most. A longer one is not read to its end.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode); [`Error::MoreTokens`].
+    pub fn encode_within(&self, text: &str, most: usize) -> Result<Piece> {
+        self.encode_at(text, false, most)
     }
 
     /// The same, at the beginning of a prompt or inside of it.
-    fn encode_at(&self, text: &str, starts: bool) -> Result<Piece> {
+    fn encode_at(&self, text: &str, starts: bool, most: usize) -> Result<Piece> {
         let mut cuts = vec![0, text.len()];
         loop {
             let mut piece = Piece { text: text.to_owned(), ..Piece::default() };
             for cut in cuts.windows(2) {
                 let starts = starts && cut[0] == 0;
-                piece.append(self.pieces_of(&self.plain, &text[cut[0]..cut[1]], starts)?, cut[0]);
+                piece.append(self.pieces_of(&self.plain, &text[cut[0]..cut[1]], starts, most)?, cut[0]);
             }
             // A vocabulary of whole words can have a mark among its words. Cut in two it is not found there.
             let inside = |span: &Range<usize>| {
@@ -187,12 +195,12 @@ impl Tokenizer {
     }
 
     /// The tokens of a text that the template and the user wrote together: as of one text, unless the user's part would give
-    /// a mark; then each part is encoded on its own. The text begins the prompt, or stands inside of it.
+    /// a mark; then each part is encoded on its own. The text begins the prompt, or stands inside of it, and has `most` tokens at most.
     ///
     /// # Errors
-    /// [`Error::Untokenizable`] if the tokenizer fails.
-    pub fn encode_parts(&self, parts: &[PromptPart<'_>], starts: bool) -> Result<Vec<u32>> {
-        Ok(self.encode_parts_cut(parts, starts, &[])?.0)
+    /// [`Error::Untokenizable`] if the tokenizer fails; [`Error::MoreTokens`].
+    pub fn encode_parts(&self, parts: &[PromptPart<'_>], starts: bool, most: usize) -> Result<Vec<u32>> {
+        Ok(self.encode_parts_cut(parts, starts, &[], most)?.0)
     }
 
     /// The same, and the tokens that begin at or after these bytes of the whole text; none where each part is encoded on its own.
@@ -204,9 +212,10 @@ impl Tokenizer {
         parts: &[PromptPart<'_>],
         starts: bool,
         cuts: &[usize],
+        most: usize,
     ) -> Result<(Vec<u32>, Vec<usize>)> {
         let whole = parts.iter().map(PromptPart::text).collect::<String>();
-        let joint = self.pieces_of(&self.marking, &whole, starts)?;
+        let joint = self.pieces_of(&self.marking, &whole, starts, most)?;
         let mut start = 0;
         let mut templates = Vec::new();
         for part in parts {
@@ -226,8 +235,8 @@ impl Tokenizer {
             return Ok((joint.ids, tokens));
         }
         let encoded = parts.iter().enumerate().map(|(index, part)| match part {
-            PromptPart::Template(text) => self.pieces_of(&self.marking, text, starts && index == 0),
-            PromptPart::User(text) => self.encode_at(text, starts && index == 0),
+            PromptPart::Template(text) => self.pieces_of(&self.marking, text, starts && index == 0, most),
+            PromptPart::User(text) => self.encode_at(text, starts && index == 0, most),
         });
         let ids = encoded.collect::<Result<Vec<_>>>()?.into_iter().flat_map(|piece| piece.ids).collect();
         Ok((ids, Vec::new()))
@@ -261,8 +270,8 @@ impl Tokenizer {
     }
 
     /// The tokens of a text at the beginning of a prompt, or inside of it, where no space is put before it. A long text is cut where no
-    /// token reaches across.
-    fn pieces_of(&self, tokenizer: &tokenizers::Tokenizer, text: &str, starts: bool) -> Result<Piece> {
+    /// token reaches across, and is read no further than to its first token beyond `most`.
+    fn pieces_of(&self, tokenizer: &tokenizers::Tokenizer, text: &str, starts: bool, most: usize) -> Result<Piece> {
         let pieces = self.cuts.pieces(text).map_err(|bytes| {
             Error::Untokenizable(format!("a run of {bytes} bytes has no place where the tokenizer may be interrupted"))
         })?;
@@ -271,11 +280,14 @@ impl Tokenizer {
             let own = self.piece_of(tokenizer, piece, starts && start == 0)?;
             if start == 0 && piece.len() < text.len() {
                 // About as many as there will be: vectors that grow by doubling would hold twice that.
-                let tokens = own.ids.len() * (text.len() / piece.len() + 1);
+                let tokens = (own.ids.len() * (text.len() / piece.len() + 1)).min(most);
                 whole.ids.reserve_exact(tokens);
                 whole.spans.reserve_exact(tokens);
             }
             whole.append(own, start);
+            if whole.ids.len() > most {
+                return Err(Error::MoreTokens { most });
+            }
         }
         Ok(whole)
     }

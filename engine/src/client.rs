@@ -187,7 +187,8 @@ impl Client {
         let Shared { folder, intake, .. } = &*self.shared;
         let (template, chunking, bos) = (folder.template.as_ref(), &intake.chunking, folder.bos);
         let (join, kwargs) = (&intake.join, &intake.template_kwargs);
-        Ok(Intake { tokenizer: folder.tokenizer()?, template, chunking, join, kwargs, prefix, bos })
+        let most_tokens = folder.most_tokens();
+        Ok(Intake { tokenizer: folder.tokenizer()?, template, chunking, join, kwargs, prefix, bos, most_tokens })
     }
 
     /// The texts of tokens one by one, as far as they are whole characters: where tokens share one, the last has it.

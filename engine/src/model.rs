@@ -73,7 +73,16 @@ fn cache_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     Some(caches?.join("tributary"))
 }
 
+/// How many times the model's positions a request is read for: a refusal says how much too long it is, and documents that are
+/// prefilled ahead of use may be longer together than one prompt.
+const READ_POSITIONS: usize = 16;
+
 impl ModelFolder {
+    /// Tokens that a request's text may have before it is read no further.
+    pub(crate) fn most_tokens(&self) -> usize {
+        self.config.max_positions.saturating_mul(READ_POSITIONS)
+    }
+
     /// Reads everything but the weights.
     ///
     /// # Errors

@@ -100,6 +100,7 @@ fn read_by<'a>(folder: &'a ModelFolder, intake: &'a IntakeConfig) -> Result<Inta
         kwargs: &intake.template_kwargs,
         prefix: &intake.prefix,
         bos: folder.bos,
+        most_tokens: folder.most_tokens(),
     })
 }
 

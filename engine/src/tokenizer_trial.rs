@@ -50,7 +50,14 @@ pub fn tokenizer(folder: &Path, template: Option<&Template>) -> Result<Tokenizer
 /// Lets a program try a folder's tokenizer.
 fn tried(program: &Path, folder: &Path) -> Result<()> {
     let mut trial = Command::new(program);
-    trial.env(SMALL_STEPS.0, SMALL_STEPS.1).arg(COMMAND).arg("--").arg(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    trial
+        .env(SMALL_STEPS.0, SMALL_STEPS.1)
+        .arg(COMMAND)
+        .arg("--")
+        .arg(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     match trial.status() {
         // A tokenizer that is refused is refused here too, in words.
         Ok(status) if status.code().is_some() => Ok(()),
@@ -71,11 +78,7 @@ fn tried(program: &Path, folder: &Path) -> Result<()> {
 pub fn run(folder: &Path) -> u8 {
     let length = std::fs::metadata(folder.join("tokenizer.json")).map_or(0, |file| file.len());
     let more = BYTES.saturating_add(length.saturating_mul(BYTES_PER_BYTE));
-    let bounds = [
-        (Resource::As, mapped_bytes().saturating_add(more)),
-        (Resource::Cpu, SECONDS),
-        (Resource::Core, 0),
-    ];
+    let bounds = [(Resource::As, mapped_bytes().saturating_add(more)), (Resource::Cpu, SECONDS), (Resource::Core, 0)];
     for (resource, most) in bounds {
         // A bound that is lower already stays.
         let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });

@@ -96,8 +96,16 @@ impl Engine<'_> {
             let prefix = system.map_or_else(|| intake.prefix.clone(), |system| Prefix::Text(system.to_owned()));
             let (template, chunking, bos) = (folder.template.as_ref(), &intake.chunking, folder.bos);
             let (join, kwargs) = (&intake.join, &intake.template_kwargs);
-            let intake =
-                Intake { tokenizer: folder.tokenizer()?, template, chunking, join, kwargs, prefix: &prefix, bos };
+            let intake = Intake {
+                tokenizer: folder.tokenizer()?,
+                template,
+                chunking,
+                join,
+                kwargs,
+                prefix: &prefix,
+                bos,
+                most_tokens: usize::MAX,
+            };
             prepare_documents(documents, &intake)?
         };
         let chunks = prepared.chunks.len();

@@ -1,14 +1,15 @@
-//! Tiles of a kernel's work, told as they are done: whoever waits for a long call knows that it gets on.
+//! Tiles of a kernel's work, told as they are done: whoever waits for a long call knows that it gets on, and can end it early.
 //!
 //! A thread says whom its kernels tell ([`telling`]); what they share out among the threads of their pool tells the same. Kernels know
-//! neither who listens nor why.
+//! neither who listens nor why. Where the listener wants no more, a long call leaves out the tiles that are left: what it gives then
+//! has the right shape and arbitrary numbers.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Called once for every tile that is done, from any thread of the pool. It must be quick.
-pub type OnTile = Arc<dyn Fn() + Send + Sync>;
+/// Called once for every tile that is done, from any thread of the pool. Says whether the call's result is still wanted. It must be quick.
+pub type OnTile = Arc<dyn Fn() -> bool + Send + Sync>;
 
 thread_local! {
     static TOLD: RefCell<Option<OnTile>> = const { RefCell::new(None) };
@@ -37,13 +38,9 @@ pub(crate) fn told() -> Option<OnTile> {
     TOLD.with_borrow(Clone::clone)
 }
 
-/// A tile is done.
-pub(crate) fn done() {
-    TOLD.with_borrow(|told| {
-        if let Some(on_tile) = told {
-            on_tile();
-        }
-    });
+/// A tile is done. Whether the others are wanted.
+pub(crate) fn done() -> bool {
+    TOLD.with_borrow(|told| told.as_ref().is_none_or(|on_tile| on_tile()))
 }
 
 /// Runs a part of a call on another thread, which tells whom the caller's thread does.
@@ -66,6 +63,7 @@ mod tests {
         let on_tile = Arc::clone(&count);
         let telling = telling(Arc::new(move || {
             on_tile.fetch_add(1, Ordering::Relaxed);
+            true
         }));
         work();
         drop(telling);
@@ -75,6 +73,45 @@ mod tests {
     /// `[rows, heads, 16]`.
     fn rows(rows: usize, heads: usize) -> Tensor {
         Tensor::rand(-1f32, 1.0, (rows, heads, 16), &Device::Cpu).expect("rows")
+    }
+
+    #[test]
+    fn a_call_whose_result_nobody_wants_leaves_out_its_tiles() {
+        let (q, k, v) = (rows(4096, 4), rows(4096, 2), rows(4096, 2));
+        let at = Positions::run(0, 4096);
+        let keys = [Keys { k, v, at: at.clone() }];
+        let (x, weight) = (Tensor::zeros((1 << 14, 1024), candle_core::DType::F32, &Device::Cpu), rows(1024, 64));
+        let (x, weight) = (x.expect("x"), weight.reshape((1024, 1024)).expect("weight"));
+        let whole = Kernels::Auto.attend(&q, &at, &keys, None, 0.25).expect("attention");
+        let count = |wanted: bool| {
+            let count = Arc::new(AtomicUsize::new(0));
+            let on_tile = Arc::clone(&count);
+            let telling = telling(Arc::new(move || {
+                on_tile.fetch_add(1, Ordering::Relaxed);
+                wanted
+            }));
+            let mut counts = Vec::new();
+            let mut counted = |work: &dyn Fn()| {
+                work();
+                counts.push(count.swap(0, Ordering::Relaxed));
+            };
+            counted(&|| {
+                let partial = Kernels::Auto.attend(&q, &at, &keys, None, 0.25).expect("attention");
+                assert_eq!(partial.out.dims(), [4096, 4, 16]);
+            });
+            counted(&|| {
+                let by = Reduce::Mass;
+                let scores = Kernels::Auto.column_scores(&q, &at, &keys, None, 0.25, &whole.lse, by).expect("scores");
+                assert_eq!(scores.dims(), [4096]);
+            });
+            counted(&|| assert_eq!(linear(&x, &weight, None).expect("a product").dims(), [1 << 14, 1024]));
+            drop(telling);
+            counts
+        };
+        let threads = rayon::current_num_threads();
+        for (all, left) in count(true).into_iter().zip(count(false)) {
+            assert!((1..=threads).contains(&left) && all > left, "{left} of {all} tiles on {threads} threads");
+        }
     }
 
     #[test]

@@ -349,6 +349,15 @@ fn budgets_that_cannot_be_kept() {
 }
 
 #[test]
+fn a_text_far_beyond_the_positions_is_not_read_to_its_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("long.txt").display().to_string();
+    std::fs::write(&path, "a cat ".repeat(100_000)).expect("a text");
+    let demo = demo();
+    refused(&["--model", &demo, "--documents", &path, "--query", "a cat"], 64, &["more than 65536 tokens", "shorten"]);
+}
+
+#[test]
 fn a_tokenizer_that_ends_the_process_that_reads_it() {
     // A table of characters that says to have 4 GiB: the library's own reading of it cannot be caught.
     let folder = copy_of_demo();

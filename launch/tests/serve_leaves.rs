@@ -68,6 +68,28 @@ fn whoever_leaves_is_let_go_of_in_every_phase() {
     }
 }
 
+/// Every tile takes this long: attention in one layer of a prompt of 3500 tokens takes over 5 s.
+const SLOW_TILES: &str = "worker::tile=sleep(5)";
+
+#[test]
+fn a_layer_leaves_out_its_tiles_when_its_client_leaves() {
+    let text = "hugo stays in the house . ".repeat(580);
+    let settings = json!({"method": "full"});
+    let messages = [json!({"role": "user", "content": text})];
+    let body = json!({"messages": messages, "max_tokens": 1, "tributary": settings});
+    for world in ["1", "2"] {
+        let server = Server::start_with_fault(SLOW_TILES, &["--world-size", world]);
+        leaves(&server, "/v1/chat/completions", &body, Duration::from_millis(1000));
+        let began = Instant::now();
+        while server.metric(RUNNING) > 0.0 {
+            assert!(began.elapsed() < Duration::from_secs(3), "{world} ranks: its layer goes on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(server.metric("tributary_requests_cancelled_total{stage=\"prefill\"}"), 1.0, "{world} ranks");
+        server.ends_well();
+    }
+}
+
 /// Every layer takes this long: a request of three passes over five layers takes over 6 s.
 const SLOW_LAYERS: &str = "worker::layer=sleep(400)";
 

@@ -49,14 +49,22 @@ impl<'de> Visitor<'de> for Reader {
     }
 }
 
-/// The values of an object whose names differ.
+/// Bytes of a value that is no text of a prompt: in memory an object is some thirty times as large as its JSON.
+const VALUE_BYTES: usize = 1 << 20;
+
+/// The values of an object whose names differ, and its field `apart` as that type, if it is there and not null.
 ///
 /// # Errors
 /// What it is instead, in one line.
-pub fn object(text: &RawValue) -> Result<Map<String, Value>, String> {
+pub fn object<T: DeserializeOwned>(text: &RawValue, apart: &str) -> Result<(Map<String, Value>, Option<T>), String> {
     let told = |error: serde_json::Error| shortened(error.to_string().split(" at line ").next().unwrap_or_default());
-    let Fields(fields) = serde_json::from_str(text.get()).map_err(told)?;
-    fields.into_iter().map(|(name, value)| Ok((name, serde_json::from_str(value.get()).map_err(told)?))).collect()
+    let Fields(mut fields) = serde_json::from_str(text.get()).map_err(told)?;
+    let value = fields.remove(apart).map(|value| serde_json::from_str(value.get())).transpose().map_err(told)?;
+    let whole = |(name, value): (String, Box<RawValue>)| match value.get().len() {
+        0..=VALUE_BYTES => Ok((name, serde_json::from_str(value.get()).map_err(told)?)),
+        bytes => Err(format!("`{}` has {bytes} bytes; at most {VALUE_BYTES}", short(&name))),
+    };
+    Ok((fields.into_iter().map(whole).collect::<Result<_, _>>()?, value.flatten()))
 }
 
 /// A name or value from outside as a message repeats it: the beginning of a long one.
@@ -97,11 +105,22 @@ impl Fields {
         })
     }
 
-    /// Takes a field; none if it is absent or null.
+    /// Takes a field that is no text of a prompt; none if it is absent or null.
+    ///
+    /// # Errors
+    /// A value of another kind, or of more than [`VALUE_BYTES`], with the field's name.
+    pub fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
+        match self.length(name) {
+            0..=VALUE_BYTES => self.take_long(name),
+            bytes => Err(ApiError::parameter(name, format!("`{name}` has {bytes} bytes; at most {VALUE_BYTES}"))),
+        }
+    }
+
+    /// The same of a field that may be as long as the body.
     ///
     /// # Errors
     /// A value of another kind, with the field's name.
-    pub fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
+    pub fn take_long<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         let Some(text) = self.0.remove(name) else { return Ok(None) };
         serde_json::from_str(text.get()).map_err(|error| wrong(name, &error))
     }
@@ -253,6 +272,21 @@ mod tests {
         let many = (0..=FIELDS).map(|index| format!("\"{index}\": 0")).collect::<Vec<_>>().join(",");
         let error = Fields::from_json(format!("{{{many}}}").as_bytes()).err().expect("refused");
         assert!(error.message.contains("more than 256 fields"), "{error:?}");
+    }
+
+    #[test]
+    fn only_texts_of_prompts_may_be_long() {
+        let long = format!("{{\"a\": [{}0]}}", "0, ".repeat(VALUE_BYTES / 3));
+        let error = fields(&long).take::<Vec<u8>>("a").unwrap_err();
+        assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some("a")), "{error:?}");
+        assert_eq!(
+            fields(&long).take_long::<Vec<u8>>("a").map(|list| list.map_or(0, |list| list.len())),
+            Ok(VALUE_BYTES / 3 + 1)
+        );
+        let message =
+            RawValue::from_string(format!("{{\"content\": \"x\", \"tool_calls\": {}}}", &long[6..long.len() - 1]));
+        let error = object::<String>(&message.expect("JSON"), "content").expect_err("refused");
+        assert!(error.starts_with("`tool_calls` has ") && error.ends_with("; at most 1048576"), "{error}");
     }
 
     #[test]

@@ -3,9 +3,11 @@
 //! its own asks the device, because the rank's thread may stand in the driver.
 //!
 //! Behind each layer of a prefill stands a control point: here, and nowhere else, ranks look up together, so that no pass can leave it
-//! out. It judges nothing: the group does (`tributary_comm::Liveness`).
+//! out. A layer whose request is cancelled meanwhile leaves out its tiles in the process that knows it: the point behind it throws the
+//! layer away. It judges nothing: the group does (`tributary_comm::Liveness`).
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -34,6 +36,8 @@ pub struct Progress {
     points: Option<Points>,
     /// Whether no rank waits at a point, and this one only looks there.
     looks_only: bool,
+    /// Whether what is computed now is thrown away at the next point if the request is cancelled.
+    before_point: Arc<AtomicBool>,
 }
 
 /// The thread that asks a device how far it is. It ends with this.
@@ -107,10 +111,12 @@ impl Progress {
 
     /// While this is held, the kernels that this thread calls tell of their tiles.
     pub fn telling(&self) -> tiles::Telling {
-        let liveness = self.liveness.clone();
+        // Without the thread that asks the device: that ends with the rank.
+        let this = Self { device: None, ..self.clone() };
         tiles::telling(Arc::new(move || {
-            liveness.tile();
+            this.liveness.tile();
             fail::fail_point!("worker::tile");
+            !this.is_vain()
         }))
     }
 
@@ -128,9 +134,20 @@ impl Progress {
     /// The layer's; the device's; [`Error::Cancelled`] on every rank alike; a rank that does not come to the point.
     pub fn layer<T>(&self, layer: usize, run: impl FnOnce() -> Result<T>) -> Result<T> {
         self.step(layer)?;
-        let done = run()?;
-        self.point()?;
-        Ok(done)
+        let before = self.before_point.swap(self.points.is_some(), Ordering::Relaxed);
+        let done = run();
+        let is_vain = self.is_vain();
+        self.before_point.store(before, Ordering::Relaxed);
+        if done.is_ok() || is_vain {
+            // What a layer without its tiles complains of is nothing: it ends here.
+            self.point()?;
+        }
+        done
+    }
+
+    /// Whether what is computed now is thrown away, as far as this process knows.
+    fn is_vain(&self) -> bool {
+        self.before_point.load(Ordering::Relaxed) && self.points.as_ref().is_some_and(Points::is_cancelled)
     }
 
     /// Passes so many control points without work of its own, while other ranks run as many layers.

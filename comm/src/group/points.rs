@@ -45,7 +45,7 @@ struct Own {
     /// The number of the last point, or of the order's beginning.
     number: AtomicU64,
     request: AtomicU64,
-    /// Where the coordinator says what is to be cancelled, on rank 0.
+    /// Where the coordinator says what is to be cancelled, in the process of rank 0.
     cancels: OnceLock<Cancels>,
     /// Points that have not been counted as calls yet, and the time that they took.
     passed: AtomicU64,
@@ -69,7 +69,12 @@ impl Points {
         let order = self.own.number.load(Ordering::Relaxed) / ORDER;
         self.own.number.store((order + 1) * ORDER, Ordering::Relaxed);
         self.own.request.store(request, Ordering::Relaxed);
-        self.passage.hub().points_of(request);
+        let hub = self.passage.hub();
+        hub.points_of(request);
+        if self.own.cancels.get().is_none() {
+            // Ranks that share the process of rank 0 know what it knows.
+            hub.cancels().into_iter().for_each(|cancels| _ = self.own.cancels.set(cancels));
+        }
     }
 
     /// How many points have been passed since the order began.
@@ -78,7 +83,7 @@ impl Points {
     }
 
     /// Whether the request is to be cancelled, as far as this process knows: that is so in the process of rank 0. For waits without
-    /// points, whose end rank 0 tells the others.
+    /// points, whose end rank 0 tells the others, and for work that is thrown away at the next point: there it is cancelled.
     pub fn is_cancelled(&self) -> bool {
         let request = self.own.request.load(Ordering::Relaxed);
         self.own.cancels.get().is_some_and(|cancels| cancels.is_cancelled(request))

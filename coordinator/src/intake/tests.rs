@@ -15,6 +15,7 @@ fn prepared(template: Option<&str>, prefix: &str, bos: Option<u32>) -> Prepared 
         prefix: &prefix.parse().unwrap(),
         bos,
         join: &Join::nothing(),
+        most_tokens: usize::MAX,
         kwargs: &Map::new(),
     };
     prepare(&request, &intake).unwrap()
@@ -33,6 +34,7 @@ fn a_text_alone_is_one_chunk_and_its_end() {
             prefix: &prefix,
             bos,
             join: &Join::nothing(),
+            most_tokens: usize::MAX,
             kwargs: &Map::new(),
         };
         prepare_text(&[Message::new("user", text)], &ChatOptions::default(), 2048, &intake)
@@ -69,6 +71,7 @@ fn intake<R>(template: Option<&str>, read: impl FnOnce(&Intake<'_>) -> R) -> R {
         prefix: &prefix,
         bos,
         join: &Join::nothing(),
+        most_tokens: usize::MAX,
         kwargs: &Map::new(),
     })
 }
@@ -159,7 +162,7 @@ const WITH_BOS: &str = "{{ bos_token }}question {{ messages[-1].content }} answe
 const WITHOUT_HEAD: &str = "{{ messages[-1].content }} answer :";
 
 fn ids(text: &str) -> Vec<u32> {
-    demo().encode_parts(&[PromptPart::Template(text)], true).unwrap()
+    demo().encode_parts(&[PromptPart::Template(text)], true, usize::MAX).unwrap()
 }
 
 #[test]
@@ -183,6 +186,7 @@ fn a_request_cannot_speak_for_the_template() {
                 prefix: &Prefix::Text(text.into()),
                 bos: Some(bos),
                 join: &Join::nothing(),
+                most_tokens: usize::MAX,
                 kwargs: &Map::new(),
             };
             let prepared = prepare(&request, &intake).unwrap();

@@ -41,7 +41,7 @@ fn no_special_token_is_added() {
 
 #[test]
 fn special_tokens_in_the_templates_text_become_their_ids() {
-    let ids = demo().encode_parts(&[PromptPart::Template("<bos> question <eos>")], true).unwrap();
+    let ids = demo().encode_parts(&[PromptPart::Template("<bos> question <eos>")], true, usize::MAX).unwrap();
     assert_eq!((ids[0], ids[2]), (1, 2));
     assert_eq!(ids.len(), 3);
 }
@@ -112,11 +112,11 @@ fn no_space_stands_where_nobody_wrote_one() {
         assert_eq!(tokens(&tokenizer.encode("\nhi").unwrap().ids), ["\n", "hi"]);
         let user = [PromptPart::User("hi")];
         assert_eq!(
-            tokens(&tokenizer.encode_parts(&user, true).unwrap()),
+            tokens(&tokenizer.encode_parts(&user, true, usize::MAX).unwrap()),
             ["\u{2581}hi"],
             "a prompt begins as transformers' does"
         );
-        assert_eq!(tokens(&tokenizer.encode_parts(&user, false).unwrap()), ["hi"]);
+        assert_eq!(tokens(&tokenizer.encode_parts(&user, false, usize::MAX).unwrap()), ["hi"]);
         let ids = tokenizer.encode(" hi").unwrap().ids;
         assert_eq!(tokenizer.decode(&ids).unwrap(), "hi", "a text alone loses it");
         let before = tokenizer.encode("x").unwrap().ids;
@@ -140,7 +140,7 @@ fn files_beside_the_tokenizer_add_their_tokens() {
     let map = r#"{"eos_token": {"content": "<eos>"}, "additional_special_tokens": ["<|turn|>"]}"#;
     let added = with(&[("special_tokens_map.json", map), ("added_tokens.json", r#"{"<extra>": 900}"#)]).unwrap();
     assert_eq!(added.eos(), Some(2));
-    assert_eq!(added.encode_parts(&[PromptPart::Template("<|turn|>")], true).unwrap().len(), 1, "one mark");
+    assert_eq!(added.encode_parts(&[PromptPart::Template("<|turn|>")], true, usize::MAX).unwrap().len(), 1, "one mark");
     assert!(added.notes().iter().any(|note| note.contains("`<extra>`") && note.contains("900")), "{:?}", added.notes());
     let user = added.encode("<|turn|>").unwrap();
     assert!(!user.ids.contains(&added.marking.token_to_id("<|turn|>").unwrap()), "not of a user");
@@ -279,7 +279,7 @@ fn the_template_keeps_its_marks_whatever_the_user_says_between_them() {
     let tokenizer = words();
     let encode = |user: &str| {
         let parts = [PromptPart::Template("<s><|user|> "), PromptPart::User(user), PromptPart::Template(" <end>")];
-        tokenizer.encode_parts(&parts, true).unwrap()
+        tokenizer.encode_parts(&parts, true, usize::MAX).unwrap()
     };
     assert_eq!(encode("a b"), [1, 2, 6, 7, 3]);
     assert_eq!(encode("a <end> b"), [1, 2, 6, 8, 9, 7, 3]);
@@ -312,7 +312,7 @@ fn a_special_token_does_not_arise_from_a_users_text_in_qwen() {
     let parts =
         [PromptPart::Template("<|im_start|>user\n"), PromptPart::User(text), PromptPart::Template("<|im_end|>\n")];
     let marks: Vec<u32> =
-        tokenizer.encode_parts(&parts, true).unwrap().into_iter().filter(|&id| id >= 151_643).collect();
+        tokenizer.encode_parts(&parts, true, usize::MAX).unwrap().into_iter().filter(|&id| id >= 151_643).collect();
     assert_eq!(marks, [151_644, 151_645]);
 }
 
@@ -323,7 +323,7 @@ fn a_token_of_the_template_that_is_not_special_does_not_arise_from_a_users_text_
     let ids = tokenizer.encode(text).unwrap().ids;
     assert!(ids.iter().all(|&id| id < 151_643), "{ids:?}");
     assert_eq!(tokenizer.decode(&ids).unwrap(), text);
-    let template = tokenizer.encode_parts(&[PromptPart::Template(text)], true).unwrap();
+    let template = tokenizer.encode_parts(&[PromptPart::Template(text)], true, usize::MAX).unwrap();
     assert_eq!((template.first(), template.last()), (Some(&151_657), Some(&151_658)));
     assert_eq!(tokenizer.encode("<|fim_prefix|>").unwrap().ids, [151_659], "not special, and not in the template");
 }
@@ -332,10 +332,11 @@ fn a_token_of_the_template_that_is_not_special_does_not_arise_from_a_users_text_
 fn a_users_text_without_marks_is_encoded_as_one_with_the_template_in_qwen() {
     let Some(tokenizer) = qwen() else { return };
     let parts = ["<|im_start|>user\nAnswer: ", "in which year", " was it?<|im_end|>\n"];
-    let joint = tokenizer.encode_parts(&[PromptPart::Template(&parts.concat())], true).unwrap();
+    let joint = tokenizer.encode_parts(&[PromptPart::Template(&parts.concat())], true, usize::MAX).unwrap();
     let found = tokenizer.encode_parts(
         &[PromptPart::Template(parts[0]), PromptPart::User(parts[1]), PromptPart::Template(parts[2])],
         true,
+        usize::MAX,
     );
     assert_eq!(found.unwrap(), joint);
 }

@@ -206,7 +206,9 @@ impl<'a> Call<'a> {
                 break;
             }
             self.absorb(scratch, task.kv_head, &tile[..count]);
-            tiles::done();
+            if !tiles::done() {
+                break;
+            }
         }
         self.finish(scratch, task);
     }

@@ -56,7 +56,7 @@ pub(crate) fn product(
     let out = match &*weight_held.0 {
         Storage::Cpu(CpuStorage::F32(weight)) => {
             let weight = &weight[from..from + count];
-            of_type(shape, x_values, weight, added, |out, add| columns(shape, x_values, weight, 0, out, add))
+            of_type(shape, x_values, weight, added, |out, add| _ = columns(shape, x_values, weight, 0, out, add))
         }
         Storage::Cpu(CpuStorage::BF16(weight)) => {
             let weight = &weight[from..from + count];
@@ -140,18 +140,24 @@ where
     for (index, tile) in weight.chunks(TILE_COLUMNS * shape.inputs).enumerate() {
         let wide = &mut wide[..tile.len()];
         tile.convert_to_f32_slice(wide);
-        columns(shape, x, wide, index * TILE_COLUMNS, out, accumulate);
+        if !columns(shape, x, wide, index * TILE_COLUMNS, out, accumulate) {
+            return;
+        }
     }
 }
 
 /// Output columns from `first` on, as many as `weight` has rows; some rows of `x` at a time, so that a long product tells that it gets on.
-fn columns(shape: Shape, x: &[f32], weight: &[f32], first: usize, out: &mut [f32], accumulate: bool) {
+/// Whether the rest of the product is wanted.
+fn columns(shape: Shape, x: &[f32], weight: &[f32], first: usize, out: &mut [f32], accumulate: bool) -> bool {
     let rows = (TILE_PRODUCTS / weight.len().max(1)).next_multiple_of(TILE_ROWS);
     for (x, out) in x.chunks(rows * shape.inputs).zip(out.chunks_mut(rows * shape.outputs)) {
         let shape = Shape { rows: x.len() / shape.inputs, ..shape };
         columns_of_rows(shape, x, weight, first, out, accumulate);
-        tiles::done();
+        if !tiles::done() {
+            return false;
+        }
     }
+    true
 }
 
 fn columns_of_rows(shape: Shape, x: &[f32], weight: &[f32], first: usize, out: &mut [f32], accumulate: bool) {

@@ -189,7 +189,9 @@ impl Call<'_> {
         self.pack(scratch, panel);
         for tile in self.tiles.iter().filter(|tile| self.sees(tile, panel)) {
             let sums = self.sums(scratch, tile, panel);
-            tiles::done();
+            if !tiles::done() {
+                break;
+            }
             for (row, sums) in tile.index.iter().zip(sums.chunks_exact(PANEL)) {
                 let pairs = column.iter_mut().zip(sums);
                 match reduce {

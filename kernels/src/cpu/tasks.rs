@@ -16,7 +16,9 @@ pub(super) fn run<T: Send, S>(tasks: Vec<T>, scratch: impl Fn() -> S + Sync, wor
             match next {
                 Some(task) => {
                     work(own.get_or_insert_with(&scratch), task);
-                    tiles::done();
+                    if !tiles::done() {
+                        return;
+                    }
                 }
                 None => return,
             }

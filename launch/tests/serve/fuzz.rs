@@ -40,8 +40,12 @@ fn answers_are_as_they_are_described() {
     let cases = said.lines().find(|line| line.contains(" generated, ")).unwrap_or_else(|| panic!("no cases: {said}"));
     println!("{}", cases.trim());
     assert!(!cases.trim().starts_with("0 generated"), "{said}");
-    let described = said.lines().skip_while(|line| !line.contains("Examples (in")).skip(1).find(|line| line.contains("passed"));
-    assert!(described.is_some_and(|line| line.contains("3 passed")), "the description's own examples were sent: {said}");
+    let described =
+        said.lines().skip_while(|line| !line.contains("Examples (in")).skip(1).find(|line| line.contains("passed"));
+    assert!(
+        described.is_some_and(|line| line.contains("3 passed")),
+        "the description's own examples were sent: {said}"
+    );
     server.becomes("tributary_requests_running", 0.0);
     assert_eq!(server.answer(&body("vt3-1", 12)), right, "it answers as before");
     server.ends_well();

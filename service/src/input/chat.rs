@@ -1,10 +1,14 @@
 //! A chat completion request.
 
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tributary_coordinator::{ChatOptions, Ending, Message, OWN_NAMES, Prepared, RequestSettings, TemplateValues};
 use tributary_engine::{Client, Conversation};
 
+use super::content::Content;
 use super::documents::{self, Documents};
 use super::{Asked, Choices, Completed, Generation, Terms, check_model, others};
 use crate::body::{Fields, object};
@@ -24,9 +28,6 @@ const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "f
 /// What a message may have besides its role and its text. Templates read some of it.
 const OF_MESSAGES: [&str; 7] =
     ["name", "id", "reasoning_content", "reasoning", "thinking", "tool_calls", "tool_call_id"];
-
-/// What a part of a text may have besides: hints for caches, and what answers have that are sent back.
-const OF_PARTS: [&str; 3] = ["id", "annotations", "cache_control"];
 
 /// What a chat completion request asks for.
 #[derive(Debug, Clone)]
@@ -53,7 +54,7 @@ impl Asked for ChatRequest {
             top if wants => generation.with_logprobs(top.unwrap_or(0) as u32),
             _ => {}
         }
-        let messages: Vec<Box<RawValue>> = fields.take("messages")?.unwrap_or_default();
+        let messages = fields.take_by("messages", Messages)?.unwrap_or_default();
         let options = options(&mut fields)?;
         generation.delivery.reasoning = reasoning(&mut fields)?;
         let Documents { all, empty } = documents::take(&mut fields, terms.limits.documents, terms.ignores_unknown)?;
@@ -126,12 +127,40 @@ fn reasoning(fields: &mut Fields) -> Result<ReasoningWish, ApiError> {
     Ok(ReasoningWish { is_apart, is_left_out })
 }
 
+/// Reads the messages of a body, each as its text.
+struct Messages;
+
+impl<'de> DeserializeSeed<'de> for Messages {
+    type Value = Vec<Box<RawValue>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Messages {
+    type Value = Vec<Box<RawValue>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of messages")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut messages = Vec::new();
+        while let Some(message) = list.next_element()? {
+            if messages.len() == MESSAGES {
+                return Err(Error::custom(format!(
+                    "more than {MESSAGES} messages; this service takes at most {MESSAGES}"
+                )));
+            }
+            messages.push(message);
+        }
+        Ok(messages)
+    }
+}
+
 /// Messages as a template sees them.
 fn read_all(messages: Vec<Box<RawValue>>) -> Result<Vec<Message>, ApiError> {
-    if messages.len() > MESSAGES {
-        let message = format!("{} messages; this service takes at most {MESSAGES}", messages.len());
-        return Err(ApiError::parameter("messages", message));
-    }
     let read = |(index, message): (usize, Box<RawValue>)| {
         message_of(&message).map_err(|what| ApiError::parameter(format!("messages[{index}]"), what))
     };
@@ -147,13 +176,12 @@ fn message_of(message: &RawValue) -> Result<Message, String> {
     if !message.get().trim_start().starts_with('{') {
         return Err("a message is an object with `role` and `content`".into());
     }
-    let mut fields = object(message)?;
+    let (mut fields, content) = object::<Content>(message, "content")?;
     let role = match fields.remove("role") {
         Some(Value::String(role)) if ROLES.contains(&role.as_str()) => role,
         Some(Value::String(role)) => return Err(format!("messages of `{role}` are not supported")),
         _ => return Err("`role` is missing; it is a text".into()),
     };
-    let content = fields.remove("content").filter(|content| !content.is_null());
     let asks = |value: &Value| !(value.is_null() || value.as_array().is_some_and(Vec::is_empty));
     if let Some(name) = ["audio", "function_call"].into_iter().find(|name| fields.get(*name).is_some_and(asks)) {
         return Err(format!("`{name}` in a message is not supported"));
@@ -166,7 +194,7 @@ fn message_of(message: &RawValue) -> Result<Message, String> {
     }
     fields.get_mut("tool_calls").into_iter().for_each(arguments_as_objects);
     let content = match content {
-        Some(content) => text_of(content)?,
+        Some(Content(text)) => text,
         None if calls || fields.contains_key("reasoning_content") => String::new(),
         None => return Err("`content` is missing".into()),
     };
@@ -185,31 +213,6 @@ fn arguments_as_objects(calls: &mut Value) {
             *arguments = object.into();
         }
     }
-}
-
-/// The text of a message: a string, or parts, of which only those of text are known.
-fn text_of(content: Value) -> Result<String, String> {
-    const WANTED: &str = "`content` is a string or a list of parts of text";
-    let parts = match content {
-        Value::String(text) => return Ok(text),
-        Value::Array(parts) => parts,
-        _ => return Err(WANTED.into()),
-    };
-    let mut whole = String::new();
-    for part in parts {
-        let kind = part.get("type").and_then(Value::as_str).ok_or(WANTED)?;
-        if kind != "text" {
-            return Err(format!("content of type `{kind}` is not supported"));
-        }
-        for (name, value) in part.as_object().into_iter().flatten() {
-            match name.as_str() {
-                "text" => whole.push_str(value.as_str().ok_or(WANTED)?),
-                name if name == "type" || OF_PARTS.contains(&name) => {}
-                name => return Err(format!("`{name}` is not known in a part of `content`")),
-            }
-        }
-    }
-    Ok(whole)
 }
 
 #[cfg(test)]

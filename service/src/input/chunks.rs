@@ -21,7 +21,7 @@ impl Asked for ChunksRequest {
     fn read(mut fields: Fields, terms: &Terms<'_>) -> Result<Self, ApiError> {
         check_model(&mut fields, terms.model)?;
         let documents = documents::take(&mut fields, terms.limits.documents, terms.ignores_unknown)?;
-        let system = fields.take("system")?;
+        let system = fields.take_long("system")?;
         others::finish(fields, &[], terms.ignores_unknown)?;
         if documents.all.is_empty() {
             return Err(ApiError::parameter("documents", "there are no `documents` with a text"));

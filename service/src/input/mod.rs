@@ -5,6 +5,7 @@
 pub mod chat;
 pub mod chunks;
 pub mod completion;
+mod content;
 pub mod documents;
 mod generation;
 #[cfg(test)]

@@ -64,6 +64,7 @@ pub(super) fn beside<T>(
                 let steps = Arc::clone(&watched.steps);
                 let _telling = tiles::telling(Arc::new(move || {
                     steps.fetch_add(1, Ordering::Relaxed);
+                    true
                 }));
                 readers.iter().map(|reader| reader.read(watched)).collect()
             });

@@ -12,6 +12,11 @@ impl Hub {
         self.lock().gate.cancels = Some(cancels);
     }
 
+    /// Where the coordinator says what is to be cancelled, if that is known in this process.
+    pub fn cancels(&self) -> Option<Cancels> {
+        self.lock().gate.cancels.clone()
+    }
+
     /// Points from here on are those of this request.
     pub fn points_of(&self, request: u64) {
         self.lock().gate.request = request;
