@@ -24,7 +24,6 @@ mod error;
 mod follow;
 mod generation_config;
 mod highlight;
-pub mod launched;
 mod machine;
 pub mod marker;
 mod model;

@@ -2,11 +2,12 @@
 
 use std::sync::PoisonError;
 
-use crate::line::Line;
-use crate::supervise::{Job, Limits, Out, supervise};
-use tributary_engine::launched::blocks::Says;
-use tributary_engine::launched::outcome::{Ended, Verdict, judge};
 use tributary_engine::marker;
+
+use crate::blocks::Says;
+use crate::line::Line;
+use crate::outcome::{Ended, Verdict, judge};
+use crate::supervise::{Job, Limits, Out, supervise};
 
 /// A job and how often it may be started.
 #[derive(Debug, Clone)]

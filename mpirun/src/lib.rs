@@ -7,8 +7,11 @@
 #![forbid(unsafe_code)]
 
 pub mod attempts;
+pub mod blocks;
+pub mod filter;
 pub mod flavour;
 pub mod hosts;
 pub mod line;
+pub mod outcome;
 pub mod supervise;
 pub mod sweep;

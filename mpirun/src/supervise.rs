@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::sweep::sweep;
-use tributary_engine::launched::blocks::Says;
-use tributary_engine::launched::filter::{Filter, JobEvent};
-use tributary_engine::launched::outcome::{Ended, Status, ended_by, is_echo};
 use tributary_engine::marker::Marker;
+
+use crate::blocks::Says;
+use crate::filter::{Filter, JobEvent};
+use crate::outcome::{Ended, Status, ended_by, is_echo};
+use crate::sweep::sweep;
 
 /// How often the launcher is looked at.
 const POLL: Duration = Duration::from_millis(20);

@@ -36,6 +36,18 @@ pub struct Drawing {
     pub newest: u32,
 }
 
+/// The start of a sequence behind an evicted prompt.
+pub struct Start {
+    /// Where the prompt's rows stand.
+    pub placement: Placement,
+    /// Tokens that are generated at most.
+    pub tokens: usize,
+    /// The first token, which has been drawn.
+    pub first: u32,
+    /// The sampler that drew it.
+    pub sampler: Sampler,
+}
+
 /// The part of a sequence's cache that this rank holds.
 enum CacheState {
     /// Nothing: the owner decodes alone, and this is another rank.
@@ -82,14 +94,9 @@ impl Sequence {
         Ok(Self { owner, alone, positions, parallel: plan.method.parallel(), held, drawing })
     }
 
-    /// The sequence of a request of whose prompt only some rows remain, for so many tokens at most.
-    pub fn of_remains(
-        (plan, tokens): (&Plan, usize),
-        placement: Placement,
-        remains: Remains,
-        (first, sampler): (u32, Sampler),
-        rank: usize,
-    ) -> Self {
+    /// The sequence of a request of whose prompt only some rows remain.
+    pub fn of_remains(plan: &Plan, start: Start, remains: Remains, rank: usize) -> Self {
+        let Start { placement, tokens, first, sampler } = start;
         let (owner, positions, parallel) = (plan.owner, placement.positions(tokens), plan.method.parallel());
         let Remains { own, rest, alone, next_position, .. } = remains;
         let is_owner = rank == owner;

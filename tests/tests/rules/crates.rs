@@ -28,7 +28,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
     ("study", &["engine", "coordinator", "worker", "comm", "store", "protocol", "kernels", "charts", "system"]),
     ("quality", &["engine", "coordinator", "train", "comm", "protocol", "charts", "system"]),
     ("load", &["charts", "protocol", "system"]),
-    ("mpirun", &["engine", "comm", "system"]),
+    ("mpirun", &["engine", "comm", "protocol", "system"]),
     ("train", &["worker", "comm", "protocol", "kernels", "charts", "system"]),
     ("engine", &["coordinator", "worker", "comm", "store", "protocol", "kernels", "system"]),
     ("coordinator", &["charts", "comm", "protocol", "system"]),

@@ -6,13 +6,13 @@
 use candle_core::Tensor;
 use tributary_comm::Start;
 use tributary_kernels::{PAD, Positions, contiguous, gather, join};
-use tributary_protocol::{Evict, Evicted, Plan};
+use tributary_protocol::{Evicted, KeptRows};
 
-use super::{Kept, Remains};
+use super::candidates::Candidates;
+use super::remains::Remains;
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::View;
-use crate::placement::Placement;
 use crate::strategy::Prefilled;
 use crate::strategy::ahead::sight;
 
@@ -24,29 +24,21 @@ struct KeptRow {
     holder: usize,
 }
 
-/// Everything that tells where kept rows are and where they shall stand.
+/// The rows that are kept of the candidates.
 struct Cut<'a> {
-    plan: &'a Plan,
-    evict: &'a Evict,
-    kept: &'a Kept,
-    placement: &'a Placement,
-    holders: &'a [usize],
+    of: &'a Candidates<'a>,
+    kept: &'a KeptRows,
 }
 
-/// Cuts what this rank holds to the rows of `kept`, of which `holders` says where they are.
+/// Cuts what this rank holds of the candidates to the rows of `kept`.
 ///
 /// # Errors
-/// Kernels' and communicator's.
-pub(super) fn cut(
-    cx: &mut Context<'_>,
-    plan: &Plan,
-    prefilled: &Prefilled,
-    evict: &Evict,
-    (kept, holders): (Kept, &[usize]),
-) -> Result<Remains> {
+/// Returns an error if a kernel or the communicator fails.
+pub(super) fn cut(cx: &mut Context<'_>, candidates: &Candidates<'_>, kept: KeptRows) -> Result<Remains> {
+    let Candidates { plan, prefilled, evict, holders, .. } = *candidates;
     let (rank, gathers) = (cx.rank(), evict.gather && !prefilled.alone);
     let Prefilled { cache, placement, selection, alone, .. } = prefilled;
-    let of = Cut { plan, evict, kept: &kept, placement, holders };
+    let of = Cut { of: candidates, kept: &kept };
     let whole = sight(plan, prefilled, rank);
     let (rows, row_bytes) = (whole.seen().filter(|(_, seen)| *seen).count() as u64, row_bytes(cx));
     let (own, rest) = match plan.method.parallel() {
@@ -114,7 +106,7 @@ impl Cut<'_> {
         (view, takes): (&View, &dyn Fn(u32) -> bool),
         gathers: bool,
     ) -> Result<Option<(Tensor, Tensor, Positions)>> {
-        let (rank, owner) = (cx.rank(), self.plan.owner);
+        let (rank, owner) = (cx.rank(), self.of.plan.owner);
         let heads: Vec<Vec<KeptRow>> = self.kept.0[layer].iter().map(|rows| self.rows(rows, takes)).collect();
         let (k, v) = self.own(cx, layer, view, &heads)?;
         let (parts, ranks) = match gathers {
@@ -158,13 +150,13 @@ impl Cut<'_> {
 
     /// The rows of one head, in causal order, and where they shall stand.
     fn rows(&self, rows: &[u32], takes: &dyn Fn(u32) -> bool) -> Vec<KeptRow> {
-        let at = self.placement.at(rows);
-        let contiguous = self.evict.descriptor().contiguous;
+        let at = self.of.prefilled.placement.at(rows);
+        let contiguous = self.of.evict.descriptor().contiguous;
         let stand = |(index, &row): (usize, &u32)| KeptRow {
             row,
             rope: if contiguous { index as u32 } else { at.rope()[index] },
             order: at.order()[index],
-            holder: self.holders[row as usize],
+            holder: self.of.holders[row as usize],
         };
         rows.iter().enumerate().map(stand).filter(|kept| takes(kept.row)).collect()
     }
@@ -172,7 +164,7 @@ impl Cut<'_> {
     /// This rank's kept keys and values, head by head: `[rows of all heads, head_dim]`.
     fn own(&self, cx: &Context<'_>, layer: usize, view: &View, heads: &[Vec<KeptRow>]) -> Result<(Tensor, Tensor)> {
         const NOWHERE: u32 = u32::MAX;
-        let mut place = vec![NOWHERE; self.plan.total_rows()];
+        let mut place = vec![NOWHERE; self.of.plan.total_rows()];
         let seen = view.seen().enumerate().filter(|(_, (_, seen))| *seen);
         seen.for_each(|(index, (row, _))| place[row as usize] = index as u32);
         let mut places = Vec::new();
@@ -198,7 +190,7 @@ impl Cut<'_> {
 
     /// Kept keys and values of all ranks on the owner, rank by rank.
     fn brought(&self, cx: &mut Context<'_>, heads: &[Vec<KeptRow>], own: [Tensor; 2]) -> Result<Vec<[Tensor; 2]>> {
-        let (rank, world, owner) = (cx.rank(), cx.comm.size(), self.plan.owner);
+        let (rank, world, owner) = (cx.rank(), cx.comm.size(), self.of.plan.owner);
         let of = |rank: usize| heads.iter().flatten().filter(|row| row.holder == rank).count();
         let rows: Vec<usize> =
             (0..world).map(|from| if rank == owner && from != owner { of(from) } else { 0 }).collect();

@@ -14,8 +14,8 @@ use crate::sample::Sampler;
 ///
 /// # Errors
 /// Kernels' and communicator's; [`Error::Bug`] where rank 0 lacks the model; [`Error::Cancelled`] on every rank alike.
-pub(super) fn tokens(cx: &mut Context<'_>, plan: &Plan, (first, count): (u32, usize)) -> Result<Vec<u32>> {
-    let written = match (cx.rank() == 0).then(|| written(cx, plan, (first, count))) {
+pub(super) fn tokens(cx: &mut Context<'_>, plan: &Plan, first: u32, count: usize) -> Result<Vec<u32>> {
+    let written = match (cx.rank() == 0).then(|| written(cx, plan, first, count)) {
         // The others wait for this word: they hear of it here.
         Some(Err(Error::Cancelled)) => Some(None),
         written => written.transpose()?.map(Some),
@@ -25,7 +25,7 @@ pub(super) fn tokens(cx: &mut Context<'_>, plan: &Plan, (first, count): (u32, us
     written.ok_or(Error::Cancelled)
 }
 
-fn written(cx: &Context<'_>, plan: &Plan, (first, count): (u32, usize)) -> Result<Vec<u32>> {
+fn written(cx: &Context<'_>, plan: &Plan, first: u32, count: usize) -> Result<Vec<u32>> {
     let draft = plan.draft_model.as_ref().ok_or(Error::Bug("an eviction asks a draft model that the plan lacks"))?;
     let model = cx.models.auxiliary(&draft.model).ok_or(Error::Bug("rank 0 lacks a model that all ranks know"))?;
     let mut passing: Vec<u32> = plan.sources().iter().filter_map(|source| source.token()).collect();

@@ -1,37 +1,31 @@
 //! Tokens that are generated from a draft of what is kept, to see what they attend to, and are then forgotten (LAQ, and the ideal eviction, whose
 //! draft is everything).
 
-use tributary_protocol::Plan;
-
-use super::Remains;
+use super::candidates::Candidates;
+use super::remains::Remains;
 use crate::attention::{Decode, DecodeRow, SharedCaches};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::first_token::logits;
 use crate::sample::Sampler;
-use crate::sequence::Sequence;
-use crate::strategy::Prefilled;
+use crate::sequence::{Sequence, Start};
 
-/// So many tokens on the owner, nothing elsewhere: the first one, which was drawn, and those that follow it from what remains, each the likeliest.
-/// Every rank that holds a part of it takes every step.
+/// `count` tokens on the owner, none elsewhere: the first one, which was drawn, and those that follow it from the remaining rows, each the
+/// likeliest. Every rank that holds a part of the rows takes every step.
 ///
 /// # Errors
 /// Kernels' and communicator's.
-pub(super) fn tokens(
-    cx: &mut Context<'_>,
-    plan: &Plan,
-    (prefilled, remains): (&Prefilled, Remains),
-    (first, count): (u32, usize),
-) -> Result<Vec<u32>> {
+pub(super) fn tokens(cx: &mut Context<'_>, of: &Candidates<'_>, remains: Remains, count: usize) -> Result<Vec<u32>> {
+    let (plan, first) = (of.plan, of.tokens[0]);
     let (rank, is_owner, alone) = (cx.rank(), cx.rank() == plan.owner, remains.alone);
     if alone && !is_owner {
         // The owner's steps have points, which all pass.
         cx.math.progress.idle_layers((count - 1) * cx.models.main.config().layers)?;
         return Ok(Vec::new());
     }
-    let drawing = (first, Sampler::greedy());
-    let placement = prefilled.placement.reaching(count);
-    let mut sequence = Sequence::of_remains((plan, count), placement, remains, drawing, rank);
+    let start =
+        Start { placement: of.prefilled.placement.reaching(count), tokens: count, first, sampler: Sampler::greedy() };
+    let mut sequence = Sequence::of_remains(plan, start, remains, rank);
     let (mut tokens, model) = (vec![first], cx.models.main);
     for _ in 1..count {
         let turned = sequence.turned().ok_or(Error::Bug("a rank takes a step and holds nothing"))?;

@@ -15,7 +15,7 @@ use crate::kit;
 use crate::model::{Adapters, Attention, Model, Models, Qkv, embed};
 use crate::progress::Progress;
 use crate::sample::Sampler;
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, Start};
 use crate::strategy;
 
 const ADAPTER: u64 = 1;
@@ -148,7 +148,7 @@ fn dense(model: &dyn Model, plan: &Plan, evict: &Evict) -> Dense {
 fn pseudo(model: &dyn Model, plan: &Plan) -> Vec<u32> {
     let evict = evict_by(Eviction::SnapKv);
     let dense = dense(model, plan, &evict);
-    let kept = Kept(expected(&evict, &dense.scores));
+    let kept = KeptRows(expected(&evict, &dense.scores));
     let mut masked = Masked { dense: &dense, kept: &kept, contiguous: false, generated: vec![Vec::new(); 3], row: 0 };
     let mut tokens = vec![FIRST];
     while tokens.len() < 6 {
@@ -259,7 +259,7 @@ fn every_method_keeps_what_its_formula_says_in_every_world() {
 /// Generated rows over the rows that are kept, from the prompt's dense keys and values.
 struct Masked<'a> {
     dense: &'a Dense,
-    kept: &'a Kept,
+    kept: &'a KeptRows,
     contiguous: bool,
     /// Keys and values of the generated rows of each layer.
     generated: Vec<Vec<(Tensor, Tensor)>>,
@@ -312,8 +312,8 @@ fn what_remains_is_decoded_as_the_whole_cache_of_which_the_other_rows_are_not_se
         let (prefilled, remains) = ranks(&*model, &plan, 1).swap_remove(0);
         let remains = remains.expect("evicted");
         let kept = remains.kept.clone();
-        let drawing = (TOKENS[0], Sampler::greedy());
-        let mut sequence = Sequence::of_remains((&plan, 4), prefilled.placement, remains, drawing, 0);
+        let (placement, first, sampler) = (prefilled.placement, TOKENS[0], Sampler::greedy());
+        let mut sequence = Sequence::of_remains(&plan, Start { placement, tokens: 4, first, sampler }, remains, 0);
         let mut masked =
             Masked { dense: &dense, kept: &kept, contiguous: entry.contiguous, generated: vec![Vec::new(); 3], row: 0 };
         for token in TOKENS {

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::evict::{self, Remains};
 use crate::first_token::{FirstToken, first_token, score_query};
 use crate::placement::Placement;
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, Start};
 use crate::strategy::{self, Prefilled, Selection};
 
 /// What a rank has to tell at the end of a prefill.
@@ -108,7 +108,8 @@ impl Rank<'_> {
             let rank = self.comm.rank();
             let sequence = match remains {
                 Some(remains) => {
-                    Sequence::of_remains((plan, plan.max_tokens), prefilled.placement, remains, (token, sampler), rank)
+                    let (placement, tokens) = (prefilled.placement, plan.max_tokens);
+                    Sequence::of_remains(plan, Start { placement, tokens, first: token, sampler }, remains, rank)
                 }
                 None => Sequence::new(plan, prefilled, token, sampler, rank)?,
             };

@@ -3,10 +3,10 @@
 //! What ranks say counts for more than mpirun's exit code. After the completion marker nothing can go wrong any more, and
 //! without it nothing has gone right.
 
+use tributary_engine::marker::Failed;
 use tributary_protocol::exit;
 
-use super::blocks::{Block, Loss, Says};
-use crate::marker::Failed;
+use crate::blocks::{Block, Loss, Says};
 
 /// What signal n makes of an exit code: this plus n.
 const SIGNALLED: i32 = 128;

@@ -1,8 +1,9 @@
 //! What becomes of each line of the job's standard error: markers are taken out, what mpirun and the MPI library say for
 //! themselves is held back, and all else is passed on at once, byte for byte.
 
-use super::blocks::{Block, is_dashes};
-use crate::marker::{Marker, find};
+use tributary_engine::marker::{Marker, find};
+
+use crate::blocks::{Block, is_dashes};
 
 /// How many lines a block may have. mpirun's longest has fewer; more is a rank that happens to print dashes.
 const BLOCK_LINES: usize = 80;
@@ -90,7 +91,7 @@ fn is_remark(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::marker::Failed;
+    use tributary_engine::marker::Failed;
 
     const ID: &str = "0123456789abcdef";
 
