@@ -19,6 +19,7 @@ mod jinja;
 #[cfg(test)]
 mod kit;
 mod machine;
+mod method_spec;
 pub mod outlook;
 mod plan;
 mod planner;
@@ -41,6 +42,7 @@ pub use intake::{
     prepare_turns,
 };
 pub use machine::{FreeMemory, GroupShape, Machine, MemoryOf};
+pub use method_spec::{MethodOption, MethodSpec, OPTIONS as METHOD_OPTIONS, exchange_named, layer_range, spec_parts};
 pub use plan::{
     Cached, EvictionWish, Held, Keep, KeepPerChunk, MethodInputs, PlanInput, Planned, RequestSettings, check_weights,
     eviction_named, method_named, plan,

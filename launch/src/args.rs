@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
+pub use tributary_coordinator::exchange_named as exchange;
+use tributary_coordinator::layer_range as layers;
 use tributary_coordinator::{
     Chunking, EvictionWish, Join, Keep, KeepPerChunk, Prefix, RequestSettings, eviction_named,
 };
@@ -13,8 +15,6 @@ use tributary_protocol::{
     Ape, Descriptor, Drift, DriftOf, Eviction, Exchange, Importance, Layout, OrderFor, Packets, Passing, Returns,
     SamKv, SamKvVariant, Sampling, Score, TraceHeads,
 };
-pub use tributary_study::method_spec::exchange;
-use tributary_study::method_spec::layers;
 
 use crate::help;
 use crate::template_kwargs::TemplateKwargs;

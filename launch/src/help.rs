@@ -50,7 +50,7 @@ const OUTPUTS: [(&str, &str); 14] = [
     ),
     (
         "methods",
-        "Output: a line a method, or a page for each one that is named. With --json one object (docs/schemas/methods.v1.json).",
+        "Output: a line a method, or a page for each one that is named. With --json one object (docs/schemas/methods.v2.json).",
     ),
     (
         "store",
@@ -86,7 +86,7 @@ pub fn methods() -> String {
         let of = METHODS.into_iter().filter(|method| method.is_exact() == exact);
         of.map(|method| method.name).collect::<Vec<_>>().join(", ")
     };
-    format!("{} (exact); {}", names(true), names(false))
+    format!("Method and its options (`tributary methods NAME` lists them): {} (exact); {}", names(true), names(false))
 }
 
 /// The method of one request where none is named.
@@ -101,7 +101,7 @@ pub fn names_of(command: Command) -> Vec<&'static str> {
 
 /// `--methods` of a study.
 pub fn bench_methods() -> String {
-    format!("Methods, NAME[:OPTION[=VALUE]].. [default: {}]", names_of(Command::Bench).join(" "))
+    format!("Methods, NAME[:KEY[=VALUE]].. [default: {}]", names_of(Command::Bench).join(" "))
 }
 
 /// The methods that need nothing beside the model: what comparisons run where nobody names some.
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn help_texts_are_made_from_the_registry() {
         assert!(
-            methods().starts_with("full, ring, all-gather, pass-q (exact); star, apb, none, random, epic"),
+            methods().contains(": full, ring, all-gather, pass-q (exact); star, apb, none, random, epic"),
             "{}",
             methods()
         );

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tributary_coordinator::{Report, Request, method_named};
+use tributary_coordinator::{MethodSpec, Report, Request};
 use tributary_engine::{Answered, Config, Engine, Question, Ranks, RunConfig, ask_all, highlighted};
 use tributary_protocol::Returns;
 use tributary_study::dump;
@@ -49,8 +49,8 @@ pub struct PrefillArgs {
     concurrency: usize,
     #[command(flatten)]
     intake: IntakeArgs,
-    #[arg(long, default_value = help::default_method(), help = help::methods(), help_heading = "Method")]
-    method: String,
+    #[arg(long, default_value = help::default_method(), value_name = "NAME[:KEY=VALUE]..", help = help::methods(), help_heading = "Method")]
+    method: MethodSpec,
     #[command(flatten)]
     options: MethodArgs,
     #[command(flatten)]
@@ -92,7 +92,7 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
         Some(path) => Request::from_lines(path)?.into_iter().map(Question::Text).collect(),
         None => vec![args.request.question(args.intake.synthetic, args.run.seed)?],
     };
-    let mut settings = settings(method_named(&args.method)?, &args.options, &args.run, world, returns);
+    let mut settings = args.method.set(settings(args.method.method, &args.options, &args.run, world, returns));
     if args.requests.is_some() || config.group.chunk_store.is_some() {
         (settings.reuse, settings.keep_chunks) = (1.0, true);
         engine.keep_chunks(&[world]);

@@ -347,7 +347,7 @@ fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
                 reuse: 0.0,
                 ..RequestSettings::default()
             };
-            let run_config = spec.apply(RunConfig { settings, threads: args.threads }, Importance::Mass)?;
+            let run_config = spec.apply(RunConfig { settings, threads: args.threads }, Importance::Mass);
             let arm = Arm::new(spec.to_string(), run_config);
             if !arms.contains(&arm) {
                 arms.push(arm);

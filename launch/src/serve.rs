@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{TEXT_CHUNK_TOKENS, method_named};
+use tributary_coordinator::{MethodSpec, TEXT_CHUNK_TOKENS};
 use tributary_engine::{Config, Engine, Limits, Ranks, RunConfig, SamplingDefaults, marker};
 use tributary_protocol::Returns;
 use tributary_service::{Access, ApiKeys, ClientLimits, Doors, Options, ReasoningParser, Service};
@@ -29,8 +29,8 @@ pub struct ServeArgs {
     model: ModelArgs,
     #[command(flatten)]
     intake: IntakeArgs,
-    #[arg(long, default_value = help::default_method(), help = help::methods(), help_heading = "Method")]
-    method: String,
+    #[arg(long, default_value = help::default_method(), value_name = "NAME[:KEY=VALUE]..", help = help::methods(), help_heading = "Method")]
+    method: MethodSpec,
     #[command(flatten)]
     options: MethodArgs,
     #[command(flatten)]
@@ -188,7 +188,8 @@ pub fn serve(args: &ServeArgs) -> ExitCode {
 fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
     let world = ranks.world();
     check(args)?;
-    let mut settings = settings(method_named(&args.method)?, &args.options, &args.run, world, Returns::default());
+    let mut settings =
+        args.method.set(settings(args.method.method, &args.options, &args.run, world, Returns::default()));
     (settings.reuse, settings.keep_chunks) = (1.0, true);
     // It is chosen before any prompt is known.
     settings.eviction.at_most = true;

@@ -241,7 +241,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     refused(&["--lengths", "64,8k"], &["--lengths 8192", "8202 positions", "the model has 4096"]);
     refused(&["--methods", "fully"], &["fully", "known are full"]);
     refused(&["--methods", "ring:world=2"], &["ring:world=2", "--worlds"]);
-    refused(&["--methods", "epic:reorder"], &["--reorder", "asks the query"]);
+    refused(&["--methods", "epic:reorder"], &["epic: reorder", "makes no difference to this method"]);
     refused(&["--ratios", "2"], &["`2` is no ratio"]);
     refused(&["--worlds", "0"], &["--worlds 0"]);
     refused(&["--worlds", "1,5000"], &["5000"]);

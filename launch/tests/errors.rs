@@ -266,7 +266,8 @@ fn compare_refuses_in_the_same_way() {
         ("infoflow:ratio=2", "0 to 1"),
         ("infoflow:colour=red", "unknown option"),
         ("ring:world=0", "at least 1"),
-        ("epic:reorder", "--reorder"),
+        ("epic:reorder", "makes no difference to this method"),
+        ("infoflow:rato=0.1", "(`ratio`?); infoflow takes ratio, score"),
         ("infoflow:reorder=no", "takes no value"),
     ];
     for (method, says) in cases {

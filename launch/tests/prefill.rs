@@ -167,6 +167,25 @@ fn selected_tokens_are_shown_in_their_text() {
 }
 
 #[test]
+fn a_spec_says_what_options_say() {
+    let settings = |more: &[&str]| prefill("hop2-0", more)["settings"].clone();
+    for (spec, flags) in [
+        ("relay:reorder:ratio=0.3:layout=hl-tp", &["relay", "--ratio", "0.3", "--reorder", "--layout", "hl-tp"][..]),
+        ("samkv:theta=0.5:variant=small", &["samkv", "--samkv-theta", "0.5", "--samkv-variant", "small"]),
+        (
+            "infoflow:evict=[snapkv:window=8]:keep=30%",
+            &["infoflow", "--evict", "snapkv", "--evict-window", "8", "--keep", "30%"],
+        ),
+    ] {
+        let by_spec = settings(&["--world", "2", "--method", spec]);
+        assert_eq!(by_spec, settings(&[&["--world", "2", "--method"], flags].concat()), "{spec}");
+    }
+    // An option of the command is refused where the method does not take it, as ever.
+    let both = prefill("hop2-0", &["--ratio", "0.3", "--method", "relay:ratio=0.2"]);
+    assert_eq!(both["settings"]["ratio"], 0.2, "the method's own option stands before the command's");
+}
+
+#[test]
 fn rows_a_chunk_stand_in_for_the_ratio() {
     let (demo, request) = (demo(), request("hop2-0"));
     let all = [

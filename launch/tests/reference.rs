@@ -133,7 +133,8 @@ fn methods_are_listed_and_told_about() {
     for word in [
         "infoflow\n",
         "exact at ratio 1",
-        "--score-layers",
+        "layers=FIRST..END",
+        "options, as in infoflow:KEY=VALUE:..",
         "replicate, pass-q, selected",
         "# cost: N rows of the prompt",
     ] {

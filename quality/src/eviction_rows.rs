@@ -83,7 +83,7 @@ mod tests {
         let eviction =
             EvictionWish { method: Some(Eviction::SnapKv), keep: Some(Keep::Rows(keep)), ..EvictionWish::default() };
         let settings = RequestSettings { eviction, ..RequestSettings::default() };
-        let arm = Arm::new(format!("full:evict=snapkv:keep={keep}:window=4"), RunConfig { settings, threads: 1 });
+        let arm = Arm::new(format!("full:evict=[snapkv:window=4]:keep={keep}"), RunConfig { settings, threads: 1 });
         Arm { ratio: None, ..arm }
     }
 

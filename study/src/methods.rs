@@ -3,14 +3,14 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_charts::table::{Layout, cells, table};
-use tributary_coordinator::RequestSettings;
-use tributary_protocol::{COST_LETTERS, Claim, Descriptor, Exchange};
+use tributary_coordinator::{METHOD_OPTIONS, MethodOption, RequestSettings};
+use tributary_protocol::{COST_LETTERS, Choice, Claim, Descriptor, Exchange};
 
 use crate::error::{Error, Result};
 
-/// Name and version of the list as JSON (`docs/schemas/methods.v1.json`). A field that goes, or means something else, makes another
+/// Name and version of the list as JSON (`docs/schemas/methods.v2.json`). A field that goes, or means something else, makes another
 /// version.
-pub const SCHEMA: &str = "tributary.methods/1";
+pub const SCHEMA: &str = "tributary.methods/2";
 
 /// Layers and KV heads of the model by which a method is asked what it does: whatever a model has, its kind of prefill is the same.
 const ANY_MODEL: (usize, usize) = (32, 8);
@@ -44,12 +44,25 @@ pub struct MethodRow {
     pub ratio: Option<f64>,
     /// The work until the first token, and what moves beside what the exchange does.
     pub cost: &'static str,
-    /// The options that make a difference to it.
-    pub options: Vec<&'static str>,
+    /// The options that a spec of it may name.
+    pub options: Vec<OptionRow>,
+    /// The options of the command without which it cannot be.
+    pub needs: Vec<&'static str>,
     /// Whether it takes chunks from the chunk cache and the chunk store.
     pub reuses_chunks: bool,
     /// What ranks may send each other while it recomputes; empty where the method itself says what moves.
     pub exchanges: Vec<&'static str>,
+}
+
+/// An option of a method.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct OptionRow {
+    /// Its key in a spec.
+    pub key: &'static str,
+    /// The form of its value; none for an option that is set by its key alone.
+    pub value: Option<&'static str>,
+    /// Its effect, unit and default.
+    pub help: &'static str,
 }
 
 impl Methods {
@@ -100,7 +113,8 @@ impl MethodRow {
             },
             ratio: method.ratio,
             cost: method.cost,
-            options: method.takes.iter().map(|choice| choice.option()).collect(),
+            options: MethodOption::of(method).map(OptionRow::of).collect(),
+            needs: method.takes.iter().filter(|choice| !in_a_spec(choice)).map(|choice| choice.option()).collect(),
             reuses_chunks,
             exchanges: if reuses_chunks { Exchange::NAMES.to_vec() } else { Vec::new() },
         })
@@ -124,7 +138,7 @@ impl MethodRow {
                 }),
             ),
             ("cost", self.cost.to_owned()),
-            ("options", list(&self.options, "none")),
+            ("needs", list(&self.needs, "the model alone")),
             (
                 "chunks",
                 if self.reuses_chunks {
@@ -137,7 +151,25 @@ impl MethodRow {
             ("exchange", list(&self.exchanges, "the method's own")),
         ];
         let lines = rows.map(|(what, text)| format!("  {what:<9} {text}\n"));
-        format!("{}\n{}", self.name, lines.concat())
+        let options = self.options.iter().map(OptionRow::line).collect::<String>();
+        format!("{}\n{}  options, as in {}:KEY=VALUE:..\n{options}", self.name, lines.concat(), self.name)
+    }
+}
+
+/// Whether a choice is made in a spec.
+fn in_a_spec(choice: &Choice) -> bool {
+    METHOD_OPTIONS.iter().any(|option| option.choice == Some(*choice))
+}
+
+impl OptionRow {
+    fn of(option: &'static MethodOption) -> Self {
+        let value = Some(option.value).filter(|value| !value.is_empty());
+        Self { key: option.key, value, help: option.help }
+    }
+
+    fn line(&self) -> String {
+        let form = self.value.map_or(self.key.to_owned(), |value| format!("{}={value}", self.key));
+        format!("    {form:<42} {}\n", self.help)
     }
 }
 
@@ -154,9 +186,11 @@ mod tests {
         assert_eq!(lines.lines().count(), METHODS.len() + 1, "{lines}");
         for method in METHODS {
             assert!(lines.contains(&format!("  {} ", method.name)) && pages.contains(method.cost), "{}", method.name);
-            for choice in method.takes {
-                assert!(pages.contains(choice.option()), "{}: {choice:?}", method.name);
+            let row = all.methods.iter().find(|row| row.name == method.name).expect("a row");
+            for option in MethodOption::of(method) {
+                assert!(row.page().contains(option.help), "{}: {}", method.name, option.key);
             }
+            assert_eq!(row.needs.contains(&"--adapter"), method.takes(Choice::Adapter), "{}", method.name);
         }
         let of = |name: &str| all.methods.iter().find(|method| method.name == name).expect("a method");
         assert!(of("full").exact && !of("full").reuses_chunks && of("full").exchanges.is_empty());

@@ -21,9 +21,9 @@ pub struct KeepPerChunk {
 impl FromStr for KeepPerChunk {
     type Err = String;
 
-    /// `N` or `N%`, and perhaps the method behind a colon; a slash stands for that where colons stand between options.
+    /// `N` or `N%`, and perhaps the method after a colon.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let (keep, method) = match text.split_once([':', '/']) {
+        let (keep, method) = match text.split_once(':') {
             None => (text, Eviction::SnapKv),
             Some((keep, name)) => {
                 let wrong =
@@ -45,7 +45,7 @@ impl FromStr for KeepPerChunk {
 impl fmt::Display for KeepPerChunk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.keep)?;
-        if self.method == Eviction::SnapKv { Ok(()) } else { write!(f, "/{}", self.method.descriptor().name) }
+        if self.method == Eviction::SnapKv { Ok(()) } else { write!(f, ":{}", self.method.descriptor().name) }
     }
 }
 

@@ -133,7 +133,7 @@ fn run_configs(args: &CompareArgs, world: usize) -> anyhow::Result<Vec<(String, 
     let run_config = |spec: &MethodSpec| {
         let base = settings(spec.method, &args.options, &args.run, world, returns);
         let run_config =
-            spec.apply(RunConfig { settings: base, threads: args.run.group.threads }, args.options.importance)?;
+            spec.apply(RunConfig { settings: base, threads: args.run.group.threads }, args.options.importance);
         Ok((spec.to_string(), run_config))
     };
     specs.iter().map(run_config).collect()

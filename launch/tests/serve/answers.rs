@@ -91,6 +91,10 @@ fn a_request_chooses_its_method_and_its_sampling() {
     let expected = prefill("vt3-1", 4, &["--world-size", "2", "--method", "relay"]);
     assert_eq!(relay["choices"][0]["message"]["content"], json!(expected));
     assert_eq!(relay["metrics"]["method"], "relay");
+    let spec = "relay:ratio=1:layout=hl-tp:evict=streamingllm:keep=40%";
+    let own = server.chat(&with(json!({"tributary": {"method": spec}}))).json();
+    assert_eq!(own["metrics"]["method"], "relay", "{own}");
+    assert_eq!(own["choices"][0]["message"]["content"].as_str().map(str::is_empty), Some(false), "{own}");
     let full = server.chat(&with(json!({"tributary": {"method": "full", "ratio": null}}))).json();
     assert_eq!((&full["metrics"]["method"], &full["metrics"]["exact"]), (&json!("full"), &json!(true)));
 

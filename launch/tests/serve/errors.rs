@@ -53,6 +53,12 @@ fn errors_have_openais_shape() {
         assert_eq!(found["param"], name, "{found}");
         assert!(!found["message"].as_str().expect("a text").contains("--"), "no option of the command: {found}");
     }
+    for (spec, says) in
+        [("relay:world=2", "unknown option"), ("relay:rato=1", "`ratio`?"), ("none:ratio=0.5", "no difference")]
+    {
+        let refused = error(&with("tributary", json!({"method": spec})), 400);
+        assert!(refused["message"].as_str().is_some_and(|message| message.contains(says)), "{spec}: {refused}");
+    }
     let method = error(&with("tributary", json!({"method": "fastest"})), 400);
     assert_eq!(method["param"], "tributary.method");
     assert!(method["message"].as_str().expect("a text").contains("infoflow"), "it says which there are: {method}");

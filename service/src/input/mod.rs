@@ -13,8 +13,9 @@ pub mod kit;
 pub mod others;
 
 use serde::Deserialize;
-use tributary_coordinator::{EvictionWish, Keep, Prepared, RequestSettings, eviction_named, method_named};
+use tributary_coordinator::{EvictionWish, Keep, MethodSpec, Prepared, RequestSettings, eviction_named};
 use tributary_engine::Client;
+use tributary_protocol::Importance;
 
 use crate::body::Fields;
 use crate::error::ApiError;
@@ -93,7 +94,7 @@ pub trait Completed: Asked {
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Choices {
-    /// Name of the method, as `GET /v1/status` lists them.
+    /// Name of the method, as `GET /v1/status` lists them, and its options: `samkv:theta=0.5` (`tributary methods NAME` lists them).
     pub method: Option<String>,
     /// Share of the context to recompute.
     #[cfg_attr(test, schema(minimum = 0, maximum = 1))]
@@ -117,7 +118,10 @@ impl Choices {
         let mut settings = served.clone();
         let of = |name: &'static str| move |error: String| ApiError::parameter(format!("tributary.{name}"), error);
         if let Some(method) = &choices.method {
-            settings.method = method_named(method).map_err(|error| of("method")(error.to_string()))?;
+            let spec: MethodSpec = method.parse().map_err(of("method"))?;
+            settings = spec.apply(settings, Importance::Mass);
+            // A client's own bound is for its prompt, whose length it knows.
+            settings.eviction.at_most &= !spec.has("keep");
         }
         if let Some(ratio) = choices.ratio {
             if !(0.0..=1.0).contains(&ratio) {
@@ -129,7 +133,7 @@ impl Choices {
             settings.exchange = Some(exchange.parse().map_err(of("exchange"))?);
         }
         if let Some(reorder) = choices.reorder {
-            settings.reorder = reorder.then_some(tributary_protocol::Importance::Mass);
+            settings.reorder = reorder.then_some(Importance::Mass);
         }
         if let Some(eviction) = evicted(&choices, settings.eviction)? {
             settings.eviction = eviction;

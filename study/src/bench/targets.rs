@@ -163,7 +163,7 @@ fn run_config_for(spec: &MethodSpec, run_config: RunConfig, cache: Cache) -> Res
     if let Some((option, flag)) = [("world", "--worlds"), ("threads", "--threads")].iter().find(|(o, _)| spec.has(o)) {
         return Err(Error::usage(format!("--methods {spec}: {option} belongs to {flag} in a study")));
     }
-    Ok(reuse(spec.apply(run_config, Importance::Mass)?, cache))
+    Ok(reuse(spec.apply(run_config, Importance::Mass), cache))
 }
 
 /// A point that cannot be is bad input, whatever stands in its way.
