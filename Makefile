@@ -35,7 +35,7 @@ help:
 	@echo "make bench-decode  decoding beside a plain read of as many bytes, on one thread; some minutes"
 	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine, gpu-rehearsal"
 	@echo "             runs it on an emulated one, gpu-check for a moment only"
-	@echo "make picture  the picture in README (docs/ttft.svg), measured anew; a quarter of an hour"
+	@echo "make picture  the picture in docs/performance.md (docs/ttft.svg), measured anew; a quarter of an hour"
 	@echo "make faults  a rank is stopped in every phase under every launcher: a table; half an hour"
 	@echo "make load    what a service bears, from idle to beyond saturation (docs/load.md); half an hour"
 	@echo "make fuzz-api SECONDS=3600  the HTTP interface against its own description, by schemathesis"
@@ -146,7 +146,7 @@ bench-store: build
 bench-metrics: build
 	python3 tests/paired/scraped.py $(TRIBUTARY)
 
-# The picture in README, from a study of its own: a quarter of an hour on two cores that do nothing else.
+# The picture in docs/performance.md, from a study of its own: a quarter of an hour on two cores that do nothing else.
 picture: build
 	$(TRIBUTARY) bench --study studies/picture.toml --out target/picture --force
 	cp target/picture/charts/ttft-2-ranks.svg docs/ttft.svg
