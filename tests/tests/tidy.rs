@@ -1,6 +1,6 @@
 //! Rules of the architecture that a compiler does not check: who may depend on whom and import whom, where features and `unsafe`
-//! may stand, how long files and functions may be, and that documents name what exists. The rules are functions in `rules`, each
-//! with violations that it is shown to find.
+//! may stand, how long files and functions may be, that documents name what exists, and that rows of tables are whole. The rules are
+//! functions in `rules`, each with violations that it is shown to find.
 
 mod rules;
 
@@ -88,6 +88,11 @@ fn no_example_stands_where_nothing_runs_it() {
 #[test]
 fn documents_name_files_that_exist() {
     keeps(|tree| documents::named_files_exist(tree, |name| root().join(name).exists()));
+}
+
+#[test]
+fn rows_of_tables_are_as_wide_as_their_heads() {
+    keeps(documents::table_rows);
 }
 
 #[test]

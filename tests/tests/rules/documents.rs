@@ -1,6 +1,6 @@
-//! Rules of documents: what they name exists, and what exists is named.
+//! Rules of documents: what they name exists, what exists is named, and rows of tables are whole.
 
-use super::lines::named_files;
+use super::lines::{named_files, uneven_rows};
 use super::{Tree, Violation};
 
 /// Files that documents name exist. The changelog tells of the past, and is left out.
@@ -20,4 +20,15 @@ pub fn methods_in_the_readme(tree: &Tree, methods: &[&str]) -> Vec<Violation> {
     absent
         .map(|name| Violation::new("README.md", format!("has no row `| `{name}` |` in its table of methods")))
         .collect()
+}
+
+/// Every row of a table has as many cells as the table's head.
+pub fn table_rows(tree: &Tree) -> Vec<Violation> {
+    let uneven = |(path, text)| {
+        uneven_rows(text).into_iter().map(move |row| {
+            let what = format!("the row has {} cells, the head of its table {}", row.cells, row.head);
+            Violation::new(format!("{path}:{}", row.line), what)
+        })
+    };
+    tree.documents().flat_map(uneven).collect()
 }

@@ -11,6 +11,17 @@ pub struct BrokenLine {
     pub text: String,
 }
 
+/// A row of a table with another number of cells than the table's head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnevenRow {
+    /// Number of the line, from 1.
+    pub line: usize,
+    /// Cells of the row.
+    pub cells: usize,
+    /// Cells of the head.
+    pub head: usize,
+}
+
 /// The crates of this workspace that a manifest's program needs: those for its own tests do not count.
 pub fn workspace_dependencies(manifest: &str) -> Vec<String> {
     dependencies(manifest, "tributary")
@@ -145,4 +156,47 @@ pub fn named_files(document: &str) -> Vec<&str> {
         known && name.contains('/') && !name.contains([' ', '<', '*', '$', '{'])
     };
     document.split('`').skip(1).step_by(2).filter(is_file).collect()
+}
+
+/// Rows of a document's tables with another number of cells than the head of their table. A row of
+/// dashes below the head begins a table; an empty line, a heading or a fence ends it. Text inside a
+/// fence is no table.
+pub fn uneven_rows(document: &str) -> Vec<UnevenRow> {
+    let mut found = Vec::new();
+    let (mut head, mut above, mut fenced) = (None, "", false);
+    for (index, line) in document.lines().map(str::trim).enumerate() {
+        fenced ^= line.starts_with("```") || line.starts_with("~~~");
+        if fenced || line.is_empty() || line.starts_with('#') {
+            head = None;
+        } else if head.is_none() && is_dashes(line) {
+            head = Some(cells(above));
+        }
+        if let Some(head) = head
+            && cells(line) != head
+        {
+            found.push(UnevenRow { line: index + 1, cells: cells(line), head });
+        }
+        above = line;
+    }
+    found
+}
+
+/// Whether a line is the row of dashes between a table's head and its body.
+fn is_dashes(line: &str) -> bool {
+    line.starts_with('|') && line.contains('-') && line.chars().all(|letter| "|-: ".contains(letter))
+}
+
+/// Number of a row's cells. A bar after a backslash or in backquotes is text.
+fn cells(row: &str) -> usize {
+    let row = row.strip_prefix('|').unwrap_or(row);
+    let (mut bars, mut closed, mut escaped, mut quoted) = (0, false, false, false);
+    for letter in row.chars() {
+        closed = letter == '|' && !escaped && !quoted;
+        bars += usize::from(closed);
+        // In backquotes a backslash is a letter.
+        quoted ^= letter == '`' && (quoted || !escaped);
+        escaped = letter == '\\' && !escaped;
+    }
+    // A row may end without a bar.
+    if closed { bars } else { bars + 1 }
 }

@@ -1,8 +1,8 @@
 //! Violations planted for every rule, beside what looks like one and is none.
 
 use super::lines::{
-    BrokenLine, dependencies, features, named_files, named_methods, sends, silent_skips, system_files, unsafe_code,
-    unsafe_without_reason, unwraps, workspace_dependencies,
+    BrokenLine, UnevenRow, dependencies, features, named_files, named_methods, sends, silent_skips, system_files,
+    uneven_rows, unsafe_code, unsafe_without_reason, unwraps, workspace_dependencies,
 };
 
 fn lines(places: Vec<BrokenLine>) -> Vec<usize> {
@@ -172,4 +172,35 @@ tributary-build = "1"
 fn documents_name_files_in_backquotes() {
     let text = "See `a/b.rs` and `make test`, `c.rs`, `d/*.rs`, `gpu/run.sh`, not a/e.rs, but `f/g.json`.";
     assert_eq!(named_files(text), ["a/b.rs", "gpu/run.sh", "f/g.json"]);
+}
+
+#[test]
+fn uneven_rows_are_found_and_bars_in_text_are_none() {
+    let text = r"
+| a | b |
+| --- | :-: |
+| 1 | 2 |
+| 1 | `x | y` |
+| 1 | a \| b |
+| `\` | 2
+| 1 | |
+| 1 | 2 | 3 |
+| 1 |
+no bar
+
+| no | table | here |
+
+| a | b |
+| --- |
+# A heading
+| 1 | 2 | 3 |
+
+```
+| a | b |
+| --- | --- |
+| 1 |
+```
+";
+    let of = |line, cells, head| UnevenRow { line, cells, head };
+    assert_eq!(uneven_rows(text), [of(9, 3, 2), of(10, 1, 2), of(11, 1, 2), of(16, 1, 2)]);
 }

@@ -183,3 +183,14 @@ fn documents_that_name_what_is_not_there_are_found() {
     let found = said(documents::methods_in_the_readme(&tree, &["full", "ring"]));
     assert_eq!(found, ["README.md: has no row `| `ring` |` in its table of methods"]);
 }
+
+#[test]
+fn rows_of_another_width_are_found() {
+    let tree = Tree::from([
+        ("README.md", "| a | b |\n| --- | --- |\n| `x | y` | 2 |\n"),
+        ("docs/page.md", "# Page\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n| 1 | 2 | 3 |\n"),
+        ("comm/src/lib.rs", "//! | a | b |\n//! | --- | --- |\n//! | 1 |\n"),
+    ]);
+    let wanted = ["docs/page.md:6: the row has 3 cells, the head of its table 2"];
+    assert_eq!(said(documents::table_rows(&tree)), wanted);
+}
