@@ -4,21 +4,18 @@ use clap::Args;
 use tributary_protocol::{Descriptor, METHODS};
 use tributary_study::methods::Methods;
 
+use crate::help;
 use crate::stdout::{print, print_json};
 
 /// Lists the methods; of those that are named, everything that they say of themselves: claim, source, cost, options
 #[derive(Debug, Args)]
 pub struct MethodsArgs {
     /// Methods to be told about in full; all are listed where none is named
-    #[arg(value_name = "METHOD", value_parser = named)]
+    #[arg(value_name = "METHOD", value_parser = help::method_named)]
     names: Vec<&'static Descriptor>,
     /// Print one object with everything
     #[arg(long)]
     json: bool,
-}
-
-fn named(name: &str) -> Result<&'static Descriptor, String> {
-    Descriptor::find(name).ok_or_else(|| format!("known are {}", Descriptor::names().join(", ")))
 }
 
 /// Runs the command.

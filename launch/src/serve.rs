@@ -12,8 +12,8 @@ use clap::{Args, ValueEnum};
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{MethodSpec, TEXT_CHUNK_TOKENS};
 use tributary_engine::{Config, Engine, Limits, Ranks, RunConfig, SamplingDefaults, marker};
-use tributary_protocol::Returns;
-use tributary_service::{Access, ApiKeys, ClientLimits, Doors, Options, ReasoningParser, Service};
+use tributary_protocol::{Descriptor, Returns};
+use tributary_service::{Access, AllowedMethods, ApiKeys, ClientLimits, Doors, Options, ReasoningParser, Service};
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, seconds, settings, size};
 use crate::config::config;
@@ -157,14 +157,22 @@ struct ClientArgs {
     /// For requests under way when the service is told to end
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 120)]
     drain_timeout: u64,
+    /// Methods that a request may name, beside the service's own [default: all]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = help::method_named)]
+    methods_allowed: Vec<&'static Descriptor>,
     /// Time without requests after which a small one tests the ranks, as at the start; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     self_test_interval: u64,
 }
 
 impl ClientArgs {
-    fn limits(&self) -> ClientLimits {
+    fn limits(&self, own: &'static Descriptor) -> ClientLimits {
+        let methods = match self.methods_allowed.as_slice() {
+            [] => AllowedMethods::ALL,
+            some => AllowedMethods::only(&[some, &[own]].concat()),
+        };
         ClientLimits {
+            methods,
             body_bytes: usize::try_from(self.max_body_size).unwrap_or(usize::MAX),
             documents: self.max_documents,
             prompt_tokens: self.max_prompt_tokens,
@@ -202,7 +210,7 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     }
     let run_config = RunConfig { settings, threads: args.run.group.threads };
     let self_test = Duration::from_secs(args.clients.self_test_interval);
-    let (limits, access) = (args.clients.limits(), access(args)?);
+    let (limits, access) = (args.clients.limits(args.method.method), access(args)?);
     let profile = args.profile.as_deref().map(Profile::find).transpose()?;
     let doors = Doors { hosts: args.allowed_hosts.clone(), origins: args.allow_origin.clone() };
     let (ignores_unknown, default_tokens) = (args.unknown_fields == UnknownFields::Ignore, args.run.max_tokens);

@@ -57,6 +57,30 @@ fn a_request_takes_its_options_from_a_file() {
 }
 
 #[test]
+fn commands_of_a_command_have_tables_of_their_own() {
+    let text = "seed = 3\n[train.kv-packet]\nmodel = \"models/demo\"\nhead = 4\n[train.auxiliary]\nheads = 2\n[load]\nseed = 5\n";
+    let shown = run(text, &["train", "kv-packet", "--suite", "hops", "--out", "x", "--print-config"], &[]);
+    let text_of = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(text_of.starts_with("[train.kv-packet]\n"), "{text_of}");
+    assert!(printed(&shown, "head").starts_with("4 # ") && printed(&shown, "seed").starts_with("3 # "), "{text_of}");
+    assert!(printed(&run(text, &["load", "--print-config"], &[]), "seed").starts_with("5 # "));
+    for (text, says) in [
+        (
+            "[train]\nhead = 4\n",
+            "no command with options is called `head`; the nearest is `train.kv-packet, train.lookahead",
+        ),
+        ("[train.packet]\nhead = 4\n", "no command with options is called `packet`"),
+        ("[train.kv-packet]\nhaed = 4\n", "`train kv-packet` has no option `haed`; the nearest is `head`"),
+        ("[store.warm]\ndocument = \"a\"\n", "`store warm` has no option `document`; the nearest is `documents`"),
+    ] {
+        let output = run(text, &["load"], &[]);
+        let line = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), line.lines().count()), (Some(64), 1), "{line}");
+        assert!(line.contains(says), "{line}");
+    }
+}
+
+#[test]
 fn lists_come_from_a_file() {
     let text = "model = \"models/demo\"\n[compare]\nmethods = [\"full\", \"ring\"]\nrequest = [\"models/demo/requests/hop2-0.json\"]\n\
                 repeat = 1\nwarmup = 0\nmax-tokens = 1\njson = true\n";
@@ -97,7 +121,7 @@ fn the_command_line_stands_before_the_environment_before_the_file() {
 /// What is printed is read again, and then says the same but for where it comes from.
 #[test]
 fn what_is_printed_is_read_again() {
-    let typed: [&[&str]; 7] = [
+    let typed: [&[&str]; 10] = [
         &["prefill", "--model", "m", "--synthetic", "16x512", "--ratio", "0.25", "--reorder"],
         &["serve", "--model", "a \"b\" \\c", "--listen", "127.0.0.1:0"],
         &["compare", "--model", "m", "--methods", "full", "infoflow:exchange=pass-q", "--query", "12"],
@@ -105,6 +129,9 @@ fn what_is_printed_is_read_again() {
         &["plan", "--model", "qwen3-14b", "--profile", "h100x4", "--hit-rate", "0,0.5"],
         &["doctor", "--sizes", "4,8KiB", "--min-busbw", "0.5"],
         &["launch", "--hosts", "a:2,b:2", "--mpirun-arg=--x", "-n", "4", "--", "doctor"],
+        &["load", "--rate", "1,2", "--corpus", "9", "--fresh"],
+        &["store", "warm", "--model", "m", "--documents", "texts", "--chunk-store", "chunks"],
+        &["train", "kv-packet", "--model", "m", "--suite", "hops", "--out", "packet", "--head", "4"],
     ];
     let plain = |output: &Output| {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -112,7 +139,8 @@ fn what_is_printed_is_read_again() {
         text.lines().map(|line| line.split(" # ").next().unwrap_or_default().to_owned()).collect::<Vec<_>>()
     };
     for arguments in typed {
-        let (before, behind) = (&arguments[..1], &arguments[1..]);
+        let names = if ["store", "train"].contains(&arguments[0]) { 2 } else { 1 };
+        let (before, behind) = arguments.split_at(names);
         let first = tributary(&[before, &["--print-config"], behind].concat());
         let (_folder, path) = file(&String::from_utf8_lossy(&first.stdout));
         let path = path.display().to_string();

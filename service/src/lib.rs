@@ -43,6 +43,6 @@ mod upload;
 
 pub use exporter::{Export, Exporter};
 pub use guard::{Access, ApiKeys, Doors};
-pub use limits::ClientLimits;
+pub use limits::{AllowedMethods, ClientLimits};
 pub use reasoning::ReasoningParser;
 pub use server::{Error, Options, Service};

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tributary_coordinator::Prepared;
+use tributary_protocol::{Descriptor, METHODS};
 
 use crate::error::ApiError;
 
@@ -27,6 +28,31 @@ pub struct ClientLimits {
     pub request_time: Duration,
     /// How long requests under way may take when the service is told to end.
     pub drain_time: Duration,
+    /// The methods that a request may name.
+    pub methods: AllowedMethods,
+}
+
+/// Some of the methods, as a bit each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllowedMethods(u64);
+
+impl AllowedMethods {
+    /// All methods.
+    pub const ALL: Self = Self(u64::MAX);
+
+    /// These methods alone.
+    pub fn only(methods: &[&'static Descriptor]) -> Self {
+        Self(methods.iter().map(|method| Self::bit(method)).fold(0, |all, bit| all | bit))
+    }
+
+    /// Whether a method is among them.
+    pub fn allows(self, method: &Descriptor) -> bool {
+        self.0 & Self::bit(method) != 0
+    }
+
+    fn bit(method: &Descriptor) -> u64 {
+        METHODS.iter().position(|other| *other == method).map_or(0, |place| 1 << place)
+    }
 }
 
 impl Default for ClientLimits {
@@ -41,6 +67,7 @@ impl Default for ClientLimits {
             idle_time: Duration::from_secs(75),
             request_time: Duration::from_secs(1800),
             drain_time: Duration::from_secs(120),
+            methods: AllowedMethods::ALL,
         }
     }
 }

@@ -184,7 +184,7 @@ pub async fn status(State(shared): State<Shared>) -> Json<Status> {
 }
 
 fn of(shared: &Shared) -> Status {
-    let Shared { client, model, metrics, .. } = shared;
+    let Shared { client, model, metrics, limits, .. } = shared;
     let settings = client.settings();
     let (totals, pulses, sequences) = (metrics.totals(), client.pulses().read(), client.desk().tally().sequences());
     let described = |method: &&'static Descriptor| MethodStatus {
@@ -209,7 +209,11 @@ fn of(shared: &Shared) -> Status {
         model: model.to_string(),
         method: settings.method.name,
         world_size: settings.world,
-        methods: METHODS.iter().filter(|method| client.offers(method)).map(described).collect(),
+        methods: METHODS
+            .iter()
+            .filter(|method| limits.methods.allows(method) && client.offers(method))
+            .map(described)
+            .collect(),
         ranks: (0..settings.world).map(rank).collect(),
         requests: RequestCounts { waiting: client.desk().waiting(), running: client.desk().running() },
         chunk_cache: ChunkCacheStatus::new(&totals),

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, Command};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::options::{COMMANDS, found, options};
+use super::options::{COMMANDS, found, options, table_of};
 
 /// What a file says to one command.
 pub struct File {
@@ -60,9 +60,10 @@ impl File {
         for (key, value) in table.get_ref() {
             match value.get_ref() {
                 DeValue::Table(entries) => {
-                    let found = reader.table(key, entries)?;
-                    if key.get_ref() == name {
-                        own = found;
+                    for (names, found) in reader.tables(key, entries)? {
+                        if names == name {
+                            own = found;
+                        }
                     }
                 }
                 _ => common.extend(reader.common(key, value)?),
@@ -107,24 +108,52 @@ impl Reader<'_> {
         Err(self.refusal(key.span().start, &format!("no command has an option `{word}`; {near}")))
     }
 
-    /// The entries of a command's own table.
-    fn table(&self, key: &Spanned<DeString<'_>>, entries: &DeTable<'_>) -> Result<Vec<Entry>, String> {
+    /// The entries of a command's own table, or of the tables of its commands, each with the command's names.
+    fn tables(
+        &self,
+        key: &Spanned<DeString<'_>>,
+        entries: &DeTable<'_>,
+    ) -> Result<Vec<(&'static str, Vec<Entry>)>, String> {
         let name = key.get_ref();
-        if !COMMANDS.contains(&name.as_ref()) {
-            let near = self.nearest_command(name).unwrap_or_else(|| COMMANDS.join(", "));
-            let what = format!("no command with options is called `{name}`; the nearest is `{near}`");
-            return Err(self.refusal(key.span().start, &what));
+        if let Some(names) = COMMANDS.into_iter().find(|names| *names == name.as_ref()) {
+            return Ok(vec![(names, self.table(names, entries)?)]);
         }
+        let inner = |key: &Spanned<DeString<'_>>| {
+            let names = format!("{name} {}", key.get_ref());
+            COMMANDS.into_iter().find(|known| **known == names)
+        };
+        let refused = |key: &Spanned<DeString<'_>>, near: String| {
+            let what = format!("no command with options is called `{}`; the nearest is `{near}`", key.get_ref());
+            Err(self.refusal(key.span().start, &what))
+        };
+        let inside = COMMANDS.into_iter().filter(|known| known.split_once(' ').is_some_and(|(outer, _)| outer == name));
+        let inside: Vec<String> = inside.map(table_of).collect();
+        if inside.is_empty() {
+            let all = || COMMANDS.map(table_of).join(", ");
+            return refused(key, self.nearest_command(name).unwrap_or_else(all));
+        }
+        let mut tables = Vec::new();
+        for (key, value) in entries {
+            match (inner(key), value.get_ref()) {
+                (Some(names), DeValue::Table(entries)) => tables.push((names, self.table(names, entries)?)),
+                _ => return refused(key, inside.join(", ")),
+            }
+        }
+        Ok(tables)
+    }
+
+    /// The entries of a table.
+    fn table(&self, names: &str, entries: &DeTable<'_>) -> Result<Vec<Entry>, String> {
         let mut own = Vec::new();
         for (key, value) in entries {
             let word = key.get_ref();
-            let Some(arg) = option(found(self.command, name), word) else {
-                let near = self.nearest(name, word);
+            let Some(arg) = option(found(self.command, names), word) else {
+                let near = self.nearest(names, word);
                 let near = near.map_or_else(
-                    || format!("see `tributary {name} --help`"),
+                    || format!("see `tributary {names} --help`"),
                     |near| format!("the nearest is `{near}`"),
                 );
-                return Err(self.refusal(key.span().start, &format!("`{name}` has no option `{word}`; {near}")));
+                return Err(self.refusal(key.span().start, &format!("`{names}` has no option `{word}`; {near}")));
             };
             own.push(self.entry(arg, key, value)?);
         }
@@ -158,7 +187,8 @@ impl Reader<'_> {
 
     /// The option of a command that is called most like a word, as clap itself would suggest it.
     fn nearest(&self, name: &str, word: &str) -> Option<String> {
-        let error = self.command.clone().try_get_matches_from(["tributary", name, &format!("--{word}=")]).err()?;
+        let words = std::iter::once("tributary").chain(name.split(' ')).map(str::to_owned);
+        let error = self.command.clone().try_get_matches_from(words.chain([format!("--{word}=")])).err()?;
         match error.get(ContextKind::SuggestedArg)? {
             ContextValue::String(near) => near.trim_start_matches('-').split([' ', '=']).next().map(str::to_owned),
             _ => None,

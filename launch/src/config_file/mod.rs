@@ -18,7 +18,7 @@ use clap::{ArgMatches, Command};
 
 use self::file::{Entry, File};
 pub use self::options::with_options;
-use self::options::{COMMANDS, CONFIG, PRINT, found};
+use self::options::{CONFIG, PRINT, called, found, options_of};
 use crate::failure::usage_line;
 
 /// What a command line comes to.
@@ -52,7 +52,7 @@ pub fn parse(command: &Command, arguments: Vec<OsString>) -> Result<Parsed, Refu
         Typed::Whole(matches) => return Ok(Parsed::Run(matches)),
         Typed::WithFile(typed) => typed,
     };
-    let (name, options) = typed.subcommand().expect("a command with options");
+    let (name, options) = called(&typed).expect("a command with options");
     let added = added(command, name, options, &arguments)?;
     let all = joined(name, arguments, &added);
     let parsed = command.clone().try_get_matches_from(&all);
@@ -64,8 +64,8 @@ pub fn parse(command: &Command, arguments: Vec<OsString>) -> Result<Parsed, Refu
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => lenient(command, &all)?,
         other => other.map_err(|error| explained(error, &added))?,
     };
-    let options = matches.subcommand_matches(name).expect("the same command");
-    Ok(Parsed::Print(print::print(found(command, name), options, &added)))
+    let options = options_of(&matches, name).expect("the same command");
+    Ok(Parsed::Print(print::print(found(command, name), name, options, &added)))
 }
 
 /// A command line with what its file adds; nothing if it names none.
@@ -79,7 +79,7 @@ pub fn expanded(command: &Command, arguments: Vec<OsString>) -> Result<Option<Ve
     };
     let typed = typed(command, &arguments).map_err(|error| usage_line(&error))?;
     let Typed::WithFile(typed) = typed else { return Ok(None) };
-    let (name, options) = typed.subcommand().expect("a command with options");
+    let (name, options) = called(&typed).expect("a command with options");
     let added = added(command, name, options, &arguments).map_err(line)?;
     Ok(Some(joined(name, arguments, &added)))
 }
@@ -109,8 +109,7 @@ fn lenient(command: &Command, arguments: &[OsString]) -> Result<ArgMatches, clap
 
 /// Whether a command line has something for this module.
 fn asks(matches: &ArgMatches) -> bool {
-    let with_options = matches.subcommand().filter(|(name, _)| COMMANDS.contains(name));
-    with_options.is_some_and(|(_, options)| options.contains_id(CONFIG) || options.get_flag(PRINT))
+    called(matches).is_some_and(|(_, options)| options.contains_id(CONFIG) || options.get_flag(PRINT))
 }
 
 /// What the file adds to what was typed.
@@ -131,9 +130,13 @@ fn added(command: &Command, name: &str, options: &ArgMatches, arguments: &[OsStr
     Ok(file.entries.into_iter().filter(|entry| !is_given(entry)).collect())
 }
 
-/// The arguments with those of the file behind the command's name. No option before the name has a value that is such a name.
-fn joined(name: &str, mut arguments: Vec<OsString>, added: &[Entry]) -> Vec<OsString> {
-    let at = arguments.iter().skip(1).position(|word| word == name).map_or(arguments.len(), |index| index + 2);
+/// The arguments with those of the file after the command's names. No option before the names has a value that is such a name.
+fn joined(names: &str, mut arguments: Vec<OsString>, added: &[Entry]) -> Vec<OsString> {
+    let after = |from: usize, name: &str| {
+        let place = arguments[from..].iter().position(|word| word == name);
+        place.map_or(arguments.len(), |index| from + index + 1)
+    };
+    let at = names.split(' ').fold(1, after);
     arguments.splice(at..at, added.iter().flat_map(|entry| entry.words.iter().map(OsString::from)));
     arguments
 }

@@ -4,11 +4,11 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::file::Entry;
-use super::options::options;
+use super::options::{options, table_of};
 
 /// All options of a command as a table of its own.
-pub fn print(command: &Command, matches: &ArgMatches, added: &[Entry]) -> String {
-    let mut text = format!("[{}]\n", command.get_name());
+pub fn print(command: &Command, names: &str, matches: &ArgMatches, added: &[Entry]) -> String {
+    let mut text = format!("[{}]\n", table_of(names));
     for arg in options(command) {
         let name = arg.get_long().unwrap_or_default();
         text += &match value(arg, matches) {

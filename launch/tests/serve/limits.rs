@@ -78,6 +78,26 @@ fn only_whoever_shows_a_key_may_ask() {
 }
 
 #[test]
+fn only_allowed_methods_may_be_named() {
+    let server = Server::start(&["--method", "relay:ratio=0.3", "--methods-allowed", "full,infoflow"]);
+    let named = |method: &str| {
+        let mut request = crate::kit::server::body("vt3-1", 1);
+        request["tributary"] = json!({"method": method});
+        server.chat(&request)
+    };
+    for method in ["full", "infoflow:ratio=0.5", "relay"] {
+        assert_eq!(named(method).status, 200, "{method}");
+    }
+    let refused = named("trace");
+    assert_eq!((refused.status, message(&refused).as_str()), (400, "`trace` is not allowed by this service"));
+    let status = server.get("/v1/status").json();
+    let names: Vec<&str> =
+        status["methods"].as_array().expect("a list").iter().filter_map(|method| method["name"].as_str()).collect();
+    assert_eq!(names, ["full", "infoflow", "relay"]);
+    server.ends_well();
+}
+
+#[test]
 fn requests_beyond_a_limit_are_told_both_numbers() {
     let options = ["--max-documents", "7", "--max-prompt-tokens", "60", "--max-body-size", "20KiB"];
     let server = Server::start(&options);

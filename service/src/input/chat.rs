@@ -43,7 +43,7 @@ pub struct ChatRequest {
 impl Asked for ChatRequest {
     fn read(mut fields: Fields, terms: &Terms<'_>) -> Result<Self, ApiError> {
         check_model(&mut fields, terms.model)?;
-        let choices = Choices::take(&mut fields, terms.settings)?;
+        let choices = Choices::take(&mut fields, terms)?;
         let limits = ["max_completion_tokens", "max_tokens"];
         let mut generation = Generation::take(&mut fields, choices, &limits, terms)?;
         let wants = fields.take("logprobs")?.unwrap_or(false);

@@ -135,7 +135,7 @@ fn too_many_ids<E: Error>(most: usize) -> E {
 impl Asked for CompletionRequest {
     fn read(mut fields: Fields, terms: &Terms<'_>) -> Result<Self, ApiError> {
         check_model(&mut fields, terms.model)?;
-        let choices = Choices::take(&mut fields, terms.settings)?;
+        let choices = Choices::take(&mut fields, terms)?;
         let mut generation = Generation::take(&mut fields, choices, &["max_tokens"], terms)?;
         generation.delivery.echoes = fields.take("echo")?.unwrap_or(false);
         if let Some(logprobs) = fields.integer("logprobs", 0, LOGPROBS)? {

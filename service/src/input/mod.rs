@@ -113,12 +113,15 @@ pub struct Choices {
 
 impl Choices {
     /// Takes them from a body, and checks them; gives the server's settings with them.
-    fn take(fields: &mut Fields, served: &RequestSettings) -> Result<(RequestSettings, bool), ApiError> {
+    fn take(fields: &mut Fields, terms: &Terms<'_>) -> Result<(RequestSettings, bool), ApiError> {
         let choices: Choices = fields.take("tributary")?.unwrap_or_default();
-        let mut settings = served.clone();
+        let mut settings = terms.settings.clone();
         let of = |name: &'static str| move |error: String| ApiError::parameter(format!("tributary.{name}"), error);
         if let Some(method) = &choices.method {
             let spec: MethodSpec = method.parse().map_err(of("method"))?;
+            if !terms.limits.methods.allows(spec.method) {
+                return Err(of("method")(format!("`{}` is not allowed by this service", spec.method.name)));
+            }
             settings = spec.apply(settings, Importance::Mass);
             // A client's own bound is for its prompt, whose length it knows.
             settings.eviction.at_most &= !spec.has("keep");
