@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tributary_coordinator::{Template, Tokenizer};
 use tributary_protocol::exit;
+use tributary_system::memory;
 
 use crate::error::Result;
 
@@ -78,7 +79,11 @@ fn tried(program: &Path, folder: &Path) -> Result<()> {
 pub fn run(folder: &Path) -> u8 {
     let length = std::fs::metadata(folder.join("tokenizer.json")).map_or(0, |file| file.len());
     let more = BYTES.saturating_add(length.saturating_mul(BYTES_PER_BYTE));
-    let bounds = [(Resource::As, mapped_bytes().saturating_add(more)), (Resource::Cpu, SECONDS), (Resource::Core, 0)];
+    let bounds = [
+        (Resource::As, memory::mapped_bytes().unwrap_or(0).saturating_add(more)),
+        (Resource::Cpu, SECONDS),
+        (Resource::Core, 0),
+    ];
     for (resource, most) in bounds {
         // A bound that is lower already stays.
         let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
@@ -87,13 +92,6 @@ pub fn run(folder: &Path) -> u8 {
         Ok(_) => 0,
         Err(_) => exit::USAGE,
     }
-}
-
-/// The address space that this process has taken.
-fn mapped_bytes() -> u64 {
-    let status = tributary_system::file::text("/proc/self/status").unwrap_or_default();
-    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB")?.parse().ok());
-    size.map_or(0, |kib: u64| kib << 10)
 }
 
 #[cfg(test)]

@@ -21,6 +21,11 @@ pub fn resident_bytes() -> Option<u64> {
     field_bytes(&text("/proc/self/status")?, "VmRSS")
 }
 
+/// Bytes of address space that this process has taken.
+pub fn mapped_bytes() -> Option<u64> {
+    field_bytes(&text("/proc/self/status")?, "VmSize")
+}
+
 /// The most bytes that this process has had in memory so far.
 pub fn peak_bytes() -> Option<u64> {
     field_bytes(&text("/proc/self/status")?, "VmHWM")

@@ -26,11 +26,6 @@ fn libraries_are_known_by_those_who_may() {
 }
 
 #[test]
-fn the_command_stays_small() {
-    keeps(crates::command_size);
-}
-
-#[test]
 fn files_import_each_other_without_circles() {
     keeps(files::file_circles);
 }

@@ -1,3 +1,5 @@
+//! Specs that are read, printed and applied, and those that are refused.
+
 use tributary_protocol::METHODS;
 
 use super::*;

@@ -56,9 +56,6 @@ const TOOLS: [(&[&str], &[&str], &str); 3] = [
     ),
 ];
 
-/// The most lines that the command's own crate may have: what is worth more stands in a crate that others can use.
-const COMMAND_LINES: usize = 6500;
-
 /// Folders of the crates of which the command is made.
 pub fn production() -> impl Iterator<Item = &'static str> {
     ARROWS.into_iter().map(|(name, _)| name)
@@ -93,12 +90,4 @@ pub fn tools(tree: &Tree) -> Vec<Violation> {
         }
     }
     found
-}
-
-/// The command's own crate stays small.
-pub fn command_size(tree: &Tree) -> Vec<Violation> {
-    let source = tree.sources().filter(|(path, _)| path.starts_with("launch/src/"));
-    let lines: usize = source.map(|(_, text)| text.lines().count()).sum();
-    let what = format!("has {lines} lines, at most {COMMAND_LINES}: what is no glue belongs in a crate of its own");
-    if lines > COMMAND_LINES { vec![Violation::new("launch/src", what)] } else { Vec::new() }
 }
