@@ -28,20 +28,20 @@ pub struct ModelArgs {
     /// Hugging Face folder: config.json, safetensors weights, tokenizer.json
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// Where weights come from; `dummy` draws them from --seed and needs a config.json only
+    /// Source of the weights; `dummy` draws them from --seed and needs only config.json
     #[arg(long, value_enum, default_value_t = Load::Safetensors)]
     pub load_format: Load,
-    /// Where ranks compute; cuda: one NVIDIA GPU a rank
+    /// Device that ranks compute on; cuda: one NVIDIA GPU a rank
     #[arg(long, value_enum, default_value_t = DeviceChoice::Cpu)]
     pub device: DeviceChoice,
-    /// Memory of each GPU that weights, chunk caches, requests and NCCL's buffers may take together, such as 64GiB [default:
-    /// nine tenths of what is free]
+    /// Memory limit of each GPU for weights, chunk caches, requests and NCCL's buffers together, such as 64GiB
+    /// [default: nine tenths of the free memory]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub device_memory: Option<u64>,
-    /// Type of weights and KV cache; products are f32 on a CPU [default: f32, on a GPU bf16]
+    /// Type of weights and KV cache; matrix products are f32 on a CPU [default: f32, on a GPU bf16]
     #[arg(long, value_enum)]
     pub dtype: Option<Dtype>,
-    /// Kernels that compute: the fastest for the device, or the plain reference
+    /// Compute kernels: the fastest for the device, or the plain reference
     #[arg(long, value_enum, default_value_t = KernelChoice::Auto)]
     pub kernels: KernelChoice,
     #[arg(long, value_name = "DIR", help = help::aux_model())]
@@ -56,9 +56,9 @@ pub struct ModelArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceChoice {
-    /// On the host's cores
+    /// The host's CPU cores
     Cpu,
-    /// On NVIDIA GPUs
+    /// NVIDIA GPUs
     Cuda,
 }
 
@@ -76,9 +76,9 @@ impl DeviceChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Load {
-    /// The folder's safetensors files
+    /// The safetensors files in the model's folder
     Safetensors,
-    /// Random numbers from the seed
+    /// Random weights from the seed
     Dummy,
 }
 
@@ -88,9 +88,9 @@ pub enum Load {
 pub enum Dtype {
     /// 32 bits
     F32,
-    /// 16 bits, with f32's range
+    /// 16 bits, with the range of f32
     Bf16,
-    /// 16 bits, with more digits and less range
+    /// 16 bits, with more precision and less range than bf16
     F16,
 }
 
@@ -100,7 +100,7 @@ pub enum Dtype {
 pub enum KernelChoice {
     /// The fastest for the device
     Auto,
-    /// Candle operations: any device, the reference
+    /// Candle operations on any device, the reference
     Plain,
 }
 
@@ -111,19 +111,20 @@ pub struct IntakeArgs {
     /// Random tokens instead of text: CHUNKSxTOKENS[+QUERY], such as 16x512+32; needs no tokenizer
     #[arg(long, value_name = "SHAPE", conflicts_with_all = ["chunk", "prefix", "template"])]
     pub synthetic: Option<Synthetic>,
-    /// Where the context is cut: documents, N tokens (with OVERLAP), or at a separator
+    /// Chunk boundaries: at documents, every N tokens (with OVERLAP), or at a separator
     #[arg(long, value_name = "documents|N[:OVERLAP]|separator:TEXT", default_value = "documents")]
     pub chunk: Chunking,
-    /// What stands before the first chunk, and is seen by all: a TEXT, the BOS token, or nothing
+    /// Prefix before the first chunk, visible to all chunks: a TEXT, the BOS token, or nothing
     #[arg(long, value_name = "TEXT|bos|none", default_value = "bos")]
     pub prefix: Prefix,
-    /// The model's chat template, where it has one: its head is the prefix, its tail belongs to the query
+    /// Use of the model's chat template, if it has one: its head becomes the prefix, its tail part of the query
     #[arg(long, value_enum, default_value_t = TemplateChoice::Auto)]
     pub template: TemplateChoice,
-    /// Put this behind each document that does not end with it; '' joins them as they are
+    /// Text appended to each document that does not end with it; '' joins documents unchanged
     #[arg(long, value_name = "TEXT", default_value = r"\n")]
     pub join: Join,
-    /// Values that the chat template reads, as a JSON object such as '{"enable_thinking": false}'; a request's own come first
+    /// Variables of the chat template, as a JSON object such as '{"enable_thinking": false}'; a request's own values
+    /// take precedence
     #[arg(long, value_name = "JSON")]
     pub chat_template_kwargs: Option<TemplateKwargs>,
 }
@@ -131,9 +132,9 @@ pub struct IntakeArgs {
 /// Whether the model's chat template is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TemplateChoice {
-    /// Where the model has one
+    /// Use it if the model has one
     Auto,
-    /// Never
+    /// Do not use it
     None,
 }
 
@@ -143,27 +144,27 @@ pub enum TemplateChoice {
 pub struct MethodArgs {
     #[arg(long, help = help::ratio())]
     pub ratio: Option<f64>,
-    /// How attention becomes a score: Euclidean norm or sum over the query's rows
+    /// Score of a context row: Euclidean norm or sum of its attention over the query's rows
     #[arg(long, value_name = "norm|mass", default_value = "norm")]
     pub score: Score,
-    /// Layers whose attention counts, such as 22..26 (without 26) [default: depth 0.55 to 0.65]
+    /// Layers whose attention counts, END exclusive, such as 22..26 [default: depth 0.55 to 0.65]
     #[arg(long, value_name = "FIRST..END", value_parser = layers)]
     pub score_layers: Option<(usize, usize)>,
     /// RoPE positions while scoring
     #[arg(long, value_name = "global|hl-hp|hl-tp|tl-tp", default_value = "global")]
     pub layout: Layout,
-    /// Put chunks in ascending importance first, the best next to the query
+    /// Sort chunks by ascending importance, the most important one next to the query
     #[arg(long)]
     pub reorder: bool,
-    /// A chunk's importance: the sum of its rows' scores, or its share of the best rows
+    /// Importance of a chunk: sum of its rows' scores, or its share of the best rows
     #[arg(long, value_name = "mass|selected", default_value = "mass")]
     pub importance: Importance,
     #[arg(long, value_name = "all|selection", default_value = "all", help = help::order_for())]
     pub order_for: OrderFor,
-    /// Let rows of the layout's first chunk be selected, although they are exact as they are
+    /// Let rows of the first chunk in the order be selected, although they are exact already
     #[arg(long)]
     pub include_first_chunk: bool,
-    /// What ranks send each other during recompute
+    /// Messages between ranks during recompute
     #[arg(long, value_name = "auto|replicate|pass-q|selected", value_parser = exchange, default_value = "auto")]
     pub exchange: ExchangeChoice,
     #[arg(long, value_name = "N", help = help::heads_per_gather())]
@@ -200,10 +201,11 @@ pub struct MethodArgs {
     pub keep_per_chunk: Option<KeepPerChunk>,
     #[arg(long, value_name = "METHOD", value_parser = eviction_named, help = help::evict())]
     pub evict: Option<Eviction>,
-    /// With --evict: what each KV head keeps of the prompt in a layer, in rows or percent
+    /// With --evict: prompt rows that each KV head keeps in a layer, a number or a percentage
     #[arg(long, value_name = "N|N%")]
     pub keep: Option<Keep>,
-    /// With --evict: the last rows of the prompt whose attention is asked [default: 32, at most half of what is kept]
+    /// With --evict: number of last prompt rows whose attention is measured [default: 32, at most half of the kept
+    /// rows]
     #[arg(long, value_name = "N")]
     pub evict_window: Option<usize>,
 }
@@ -215,10 +217,10 @@ pub type ExchangeChoice = Option<Exchange>;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Ranks")]
 pub struct GroupArgs {
-    /// Number of ranks; under a launcher it must be the launcher's [default: 1, or the launcher's]
+    /// Number of ranks; under a launcher it must equal the launcher's number [default: 1, or the launcher's]
     #[arg(long, visible_alias = "world", value_name = "N")]
     pub world_size: Option<usize>,
-    /// Threads of each rank
+    /// Compute threads of each rank
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
     #[command(flatten)]
@@ -229,34 +231,35 @@ pub struct GroupArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Ranks")]
 pub struct ReachArgs {
-    /// What carries messages between ranks; auto: mpi under a launcher such as mpirun, else local, and between GPUs nccl
-    /// beside it
+    /// Transport of messages between ranks. auto: mpi under a launcher such as mpirun, else local; between GPUs also
+    /// nccl
     #[arg(long, value_enum, default_value_t = Backend::Auto)]
     pub backend: Backend,
-    /// Let ranks share a GPU, for tests of function: no time measured so counts; with nccl two at most, and NCCL 2.30
+    /// Let ranks share a GPU, for functional tests only: measured times are invalid. nccl: at most 2 ranks a GPU,
+    /// from NCCL 2.30 on
     #[arg(long)]
     pub allow_shared_gpu: bool,
-    /// Multiprocessors of each GPU (Hopper) that attention over many rows leaves alone while messages between ranks are under way;
-    /// NCCL takes no more than these, unless it is 0
+    /// Multiprocessors of each Hopper GPU that attention over many rows leaves to messages in flight. NCCL uses no
+    /// more than these; with 0 it chooses itself
     #[arg(long, value_name = "N", default_value_t = MESSAGE_MULTIPROCESSORS)]
     pub message_multiprocessors: usize,
-    /// Seconds that a rank may compute without progress (or ten times its longest step of that kind), and that all ranks may
-    /// wait for each other, before the job ends
+    /// Seconds that a rank may compute without progress, or all ranks may wait for each other, before the job ends.
+    /// The limit for progress is at least ten times the rank's longest step of that kind
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 60)]
     pub collective_timeout: u64,
     /// mpi: seconds that a process may be silent before the job ends
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 10)]
     pub heartbeat_timeout: u64,
-    /// Seconds that ranks may take to find each other, and then to load the model and to agree
+    /// Seconds for the ranks to meet, and again for loading the model and agreeing
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 120)]
     pub start_timeout: u64,
-    /// Keys and values of chunks that each rank keeps for later requests, such as 4GiB; off: none [default: a quarter of the
-    /// free memory, divided among the ranks of a host]
+    /// Memory of each rank for keys and values of chunks that later requests may reuse, such as 4GiB; off: none
+    /// [default: a quarter of the free memory, divided among the ranks of a host]
     #[arg(long, value_name = "SIZE|off", value_parser = chunk_cache)]
     pub chunk_cache: Option<u64>,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// mpi: longest message in bytes; what is longer goes in pieces
+    /// mpi: maximum message size in bytes; longer messages are split
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=i32::MAX as u64), default_value_t = PIECE_BYTES as u64)]
     pub max_message_bytes: u64,
 }
@@ -265,22 +268,25 @@ pub struct ReachArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Chunk store")]
 pub struct StoreArgs {
-    /// Folder in which chunks are kept beyond the process, for later requests and later runs; ranks, hosts and jobs may share it
+    /// Folder for chunks that outlive the process, for later requests and later runs; ranks, hosts and jobs may share
+    /// it
     #[arg(long, value_name = "DIR")]
     pub chunk_store: Option<PathBuf>,
-    /// The most that it may hold, such as 200GiB; the least recently used chunks make room [default: no limit but the reserve]
+    /// Maximum size of the chunk store, such as 200GiB; the least recently used chunks are removed [default: limited
+    /// only by --chunk-store-reserve]
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "chunk_store")]
     pub chunk_store_size: Option<u64>,
-    /// Room on its disk that stays free
+    /// Disk space that the chunk store leaves free
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "2GiB")]
     pub chunk_store_reserve: u64,
-    /// It is meant that others than its owner may write to the folder
+    /// Accept a folder that users other than its owner may write to
     #[arg(long, requires = "chunk_store")]
     pub chunk_store_shared: bool,
-    /// File with a secret, with which chunks are named and sealed: what somebody without it has written is of no use
+    /// File with a secret that names and seals chunks; chunks written without it are not used
     #[arg(long, value_name = "FILE", requires = "chunk_store")]
     pub chunk_store_key_file: Option<PathBuf>,
-    /// Object store behind the folder: s3://BUCKET/PREFIX, with credentials and endpoint from the environment (AWS_..), or file:///DIR
+    /// Object store behind the folder: s3://BUCKET/PREFIX, with credentials and endpoint from the environment
+    /// (AWS_..), or file:///DIR
     #[arg(long, value_name = "URL", requires = "chunk_store")]
     pub chunk_store_remote: Option<String>,
 }
@@ -291,17 +297,17 @@ pub struct StoreArgs {
 pub struct RunArgs {
     #[command(flatten)]
     pub group: GroupArgs,
-    /// Tokens to generate at most, the first included [default: 32; `serve`, where a request says nothing: 2048 of a chat, 16 of a
-    /// text]
+    /// Maximum number of generated tokens, the first included [default: 32; `serve`, if a request sets none: 2048 for
+    /// a chat, 16 for a text]
     #[arg(long, value_name = "N", help_heading = "Run")]
     pub max_tokens: Option<usize>,
-    /// 0 takes the likeliest token [default: 0]
+    /// Sampling temperature; 0 takes the most likely token [default: 0]
     #[arg(long, help_heading = "Run")]
     pub temperature: Option<f32>,
-    /// Draw from the smallest set of tokens with at least this probability [default: 1]
+    /// Sample from the smallest set of tokens with at least this total probability [default: 1]
     #[arg(long, help_heading = "Run")]
     pub top_p: Option<f32>,
-    /// Seed of every draw: dummy weights, synthetic tokens, random selection, sampling
+    /// Seed of dummy weights, synthetic tokens, random selection and sampling
     #[arg(long, default_value_t = 0, help_heading = "Run")]
     pub seed: u64,
 }
@@ -313,13 +319,13 @@ const MESSAGE_MULTIPROCESSORS: usize = 4;
 /// What carries messages between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// mpi under a launcher, else local; tensors between GPUs over nccl
+    /// mpi under a launcher, else local; nccl for tensors between GPUs
     Auto,
-    /// Ranks are threads of this process
+    /// Ranks as threads of this process
     Local,
-    /// Ranks are processes, started by a launcher; tensors between GPUs over nccl
+    /// Ranks as processes, started by a launcher; nccl for tensors between GPUs
     Mpi,
-    /// Tensors go from GPU to GPU over NCCL, all else as with auto
+    /// NCCL for tensors between GPUs; everything else as with auto
     Nccl,
 }
 

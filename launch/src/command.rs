@@ -29,12 +29,12 @@ use crate::stdout::{all_of, print};
 use crate::store_command::{StoreCommand, store};
 use crate::train::{TrainArgs, train};
 
-/// Prefill of long-context requests on a group of ranks: chunks are prefilled on their own, the query picks the few tokens
-/// that must know about other chunks, only those are recomputed, and the first token comes early
+/// Prefill long-context requests on a group of ranks. Chunks are prefilled independently, the query selects the few
+/// tokens that depend on other chunks, and only those are recomputed: the first token comes early
 #[derive(Debug, Parser)]
 #[command(name = "tributary", version, after_help = EXIT_CODES)]
 struct Cli {
-    /// What is told on standard error besides failures: off, error, warn, info, debug [default: warn]
+    /// Log level on standard error: off, error, warn, info, debug; failures are always printed [default: warn]
     #[arg(long, global = true, value_name = "LEVEL", env = "TRIBUTARY_LOG", hide_env_values = true)]
     log: Option<LevelFilter>,
     #[command(subcommand)]
@@ -47,7 +47,7 @@ enum Command {
     Prefill(Box<PrefillArgs>),
     #[command(allow_negative_numbers = true)]
     Serve(Box<ServeArgs>),
-    /// Puts load on a server that speaks OpenAI's interface, this one or another, and tells what its requests took
+    /// Load-test an OpenAI-compatible server, this one or another, and report latency percentiles
     Load(LoadArgs),
     #[command(allow_negative_numbers = true)]
     Compare(Box<CompareArgs>),
@@ -65,10 +65,10 @@ enum Command {
     Launch(Box<LaunchArgs>),
     Completions(CompletionsArgs),
     Man(ManArgs),
-    /// Ends a silent process, for a process that ends because of it
+    /// End a silent process on behalf of a process that exits because of it
     #[command(name = reap::COMMAND, hide = true)]
     Reap(ReapArgs),
-    /// Reads a model's tokenizer within bounds, for a process that reads it next
+    /// Read a model's tokenizer within limits, before another process reads it
     #[command(name = tokenizer_trial::COMMAND, hide = true)]
     TryTokenizer(TrialArgs),
 }
@@ -76,16 +76,16 @@ enum Command {
 /// Which tokenizer is tried.
 #[derive(Debug, Clone, Args)]
 struct TrialArgs {
-    /// The model's folder
+    /// Folder of the model
     folder: PathBuf,
 }
 
 /// Which process ends.
 #[derive(Debug, Clone, Args)]
 struct ReapArgs {
-    /// Its number
+    /// Process ID
     pid: u32,
-    /// When it started, in the kernel's ticks since boot: another process of the same number is left alone
+    /// Start time of the process, in kernel ticks since boot; another process with the same ID is left alone
     started_ticks: u64,
 }
 

@@ -12,10 +12,10 @@ use crate::serve::refused;
 /// Where a job's metrics go.
 #[derive(Debug, Clone, Args)]
 pub struct MetricsArgs {
-    /// Answer Prometheus at /metrics on this address while the job runs
+    /// Address of a Prometheus endpoint, /metrics, while the job runs
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Output")]
     pub metrics_listen: Option<SocketAddr>,
-    /// Write the metrics to this file, whole each time: at the beginning, after requests but once a second at most, and at the end
+    /// File for the metrics, replaced as a whole at the start, after requests (at most once a second) and at the end
     #[arg(long, value_name = "FILE.prom", help_heading = "Output")]
     pub metrics_file: Option<PathBuf>,
 }

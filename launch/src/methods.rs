@@ -7,13 +7,13 @@ use tributary_study::methods::Methods;
 use crate::help;
 use crate::stdout::{print, print_json};
 
-/// Lists the methods; of those that are named, everything that they say of themselves: claim, source, cost, options
+/// List the methods, or describe the named ones: claim, source, cost, options
 #[derive(Debug, Args)]
 pub struct MethodsArgs {
-    /// Methods to be told about in full; all are listed where none is named
+    /// Methods to describe; without names all are listed
     #[arg(value_name = "METHOD", value_parser = help::method_named)]
     names: Vec<&'static Descriptor>,
-    /// Print one object with everything
+    /// Print everything as one JSON object
     #[arg(long)]
     json: bool,
 }

@@ -21,14 +21,14 @@ use crate::request::RequestArgs;
 use crate::serve::refused;
 use crate::stdout::{print, print_json};
 
-/// Answers one request, or the requests of a file one after the other
+/// Answer one request, or the requests of a file in turn
 #[derive(Debug, Args)]
 pub struct PrefillArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     request: RequestArgs,
-    /// Many requests, one JSON object a line, answered by the same ranks: chunks that come again are taken from the chunk
+    /// File of requests, one JSON object a line, answered by the same ranks; repeated chunks come from the chunk
     /// cache
     #[arg(
         long,
@@ -37,7 +37,7 @@ pub struct PrefillArgs {
         help_heading = "Request"
     )]
     requests: Option<PathBuf>,
-    /// With --requests: how many are answered side by side; their answers are printed in the order of the file
+    /// With --requests: number of concurrent requests; answers are printed in the order of the file
     #[arg(
         long,
         value_name = "N",
@@ -55,10 +55,10 @@ pub struct PrefillArgs {
     options: MethodArgs,
     #[command(flatten)]
     run: RunArgs,
-    /// Print everything as one JSON object; with --requests one a line
+    /// Print everything as one JSON object; with --requests one object a line
     #[arg(long, help_heading = "Output")]
     json: bool,
-    /// Write request.json and result.safetensors for checking against other implementations
+    /// Folder for request.json and result.safetensors, to check against other implementations
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     dump: Option<PathBuf>,
     /// Print the context with the recomputed tokens highlighted

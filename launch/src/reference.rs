@@ -11,18 +11,19 @@ use crate::stdout::print;
 
 const NAME: &str = "tributary";
 
-/// Prints a script by which a shell completes this command, such as for bash: source <(tributary completions bash)
+/// Print a completion script for a shell, such as for bash: source <(tributary completions bash)
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
-    /// The shell
+    /// Shell to complete for
     #[arg(value_enum)]
     shell: Shell,
 }
 
-/// Prints the manual page of the command, or writes one for it and one for each of its commands
+/// Print the command's manual page, or write one for it and for each of its subcommands
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Folder for the pages, tributary.1 and the others; it is made if it is not there. See them by: man -l DIR/tributary-serve.1
+    /// Folder for tributary.1 and the other pages, created if it is missing. To read one: man -l
+    /// DIR/tributary-serve.1
     #[arg(value_name = "DIR")]
     folder: Option<PathBuf>,
 }

@@ -12,10 +12,10 @@ pub struct RequestArgs {
     /// Text files, one document each
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["request", "synthetic"])]
     pub documents: Vec<PathBuf>,
-    /// A JSON file: {"documents": [TEXT | {"title", "text"}, ..], "query": TEXT}
+    /// JSON file: {"documents": [TEXT | {"title", "text"}, ..], "query": TEXT}
     #[arg(long, value_name = "FILE.json", conflicts_with = "synthetic")]
     pub request: Option<PathBuf>,
-    /// The question; stands in for a request file's own
+    /// Question; overrides the request file's query
     #[arg(long, value_name = "TEXT", conflicts_with = "synthetic")]
     pub query: Option<String>,
 }

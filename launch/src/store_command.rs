@@ -18,7 +18,7 @@ use crate::progress::Progress;
 use crate::stdout::{print, print_json};
 use crate::store_warm::{WarmArgs, warm};
 
-/// Looks after chunks that are stored on a disk, and stores documents ahead of use
+/// Manage stored chunks, and store documents ahead of use
 #[derive(Debug, Args)]
 pub struct StoreCommand {
     #[command(subcommand)]
@@ -27,30 +27,30 @@ pub struct StoreCommand {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Prefills documents and stores their chunks, so that the first request that asks about them finds them; goes on where it was
-    /// interrupted
+    /// Prefill documents and store their chunks ahead of the first request that needs them; an interrupted run
+    /// continues
     #[command(allow_negative_numbers = true)]
     Warm(Box<WarmArgs>),
-    /// Lists the chunks of a folder, those used last first
+    /// List the chunks of a folder, the most recently used first
     Ls(FolderArgs),
-    /// Reads every chunk of a folder and says which are not as they were written; exit code 65 if there is one
+    /// Read every chunk of a folder and report damaged ones; exit code 65 if there is one
     Verify(VerifyArgs),
-    /// Removes chunks: the least recently used, old ones, damaged ones
+    /// Remove chunks: the least recently used, old ones, damaged ones
     Prune(PruneArgs),
-    /// Counts what a folder holds, by model
+    /// Summarize the content of a folder by model
     Stat(FolderArgs),
 }
 
 /// Which folder.
 #[derive(Debug, Args)]
 struct FolderArgs {
-    /// The folder, as --chunk-store has it
+    /// Folder of the store, as for --chunk-store
     #[arg(value_name = "DIR")]
     folder: PathBuf,
-    /// File with the secret of the store, if it has one
+    /// File with the store's secret, if it has one
     #[arg(long, value_name = "FILE")]
     chunk_store_key_file: Option<PathBuf>,
-    /// It is meant that others than its owner may write to the folder
+    /// Accept a folder that users other than its owner may write to
     #[arg(long)]
     chunk_store_shared: bool,
     /// Print everything as one JSON object
@@ -62,7 +62,7 @@ struct FolderArgs {
 struct VerifyArgs {
     #[command(flatten)]
     folder: FolderArgs,
-    /// Move damaged chunks aside, as a rank that meets them does
+    /// Move damaged chunks aside, as a rank does when it reads one
     #[arg(long)]
     aside: bool,
 }
@@ -71,16 +71,16 @@ struct VerifyArgs {
 struct PruneArgs {
     #[command(flatten)]
     folder: FolderArgs,
-    /// Remove the least recently used chunks until no more than this is left, such as 100GiB
+    /// Maximum size to keep, such as 100GiB; the least recently used chunks beyond it are removed
     #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
-    /// Remove chunks that have not been used for so many days
+    /// Remove chunks that have been unused for N days
     #[arg(long, value_name = "N")]
     days: Option<u64>,
-    /// Remove what was moved aside as damaged
+    /// Remove files that were moved aside as damaged
     #[arg(long)]
     damaged: bool,
-    /// Say what would be removed, and remove nothing
+    /// Report the chunks to remove, without removing them
     #[arg(long)]
     dry_run: bool,
 }

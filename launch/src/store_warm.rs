@@ -28,10 +28,10 @@ const LAST_WRITES: Duration = Duration::from_secs(600);
 pub struct WarmArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// A folder of text files, one document each, or a file of JSON, one document a line: TEXT or {"title", "text"}
+    /// Documents: a folder of text files, or a file with one JSON document a line, TEXT or {"title", "text"}
     #[arg(long, value_name = "DIR|FILE.jsonl", help_heading = "Request")]
     documents: PathBuf,
-    /// The system text of the chats that they are for: it stands before them and shapes them
+    /// System text of the chats that will use the documents; it precedes them and changes their chunks
     #[arg(long, value_name = "TEXT", help_heading = "Request")]
     system: Option<String>,
     #[arg(long, value_name = "N|N%[:METHOD]", help = help::keep_per_chunk(), help_heading = "Request")]
@@ -40,7 +40,7 @@ pub struct WarmArgs {
     intake: IntakeArgs,
     #[command(flatten)]
     run: RunArgs,
-    /// Print what came of it as one JSON object
+    /// Print the result as one JSON object
     #[arg(long, help_heading = "Output")]
     json: bool,
 }

@@ -19,11 +19,11 @@ use crate::request::RequestArgs;
 use crate::stdout::{print, print_json};
 
 const SPECS: &str = "\
-A method is NAME[:OPTION[=VALUE]].. and takes what it does not say from the options below: \
+A method is NAME[:OPTION[=VALUE]]..; options that it leaves out come from the command's options: \
 ratio=R score=norm|mass layers=FIRST..END layout=L reorder importance=I first exchange=E heads=N rows=N world=N threads=N. \
 Example: --methods full:world=1 ring infoflow:exchange=pass-q infoflow:reorder relay:ratio=0.05";
 
-/// Compares methods on the same requests: time to first token, bytes, error against full prefill, answer
+/// Compare methods on the same requests: time to first token, bytes, error against full prefill, answer
 #[derive(Debug, Args)]
 #[command(after_help = SPECS)]
 pub struct CompareArgs {
@@ -35,7 +35,7 @@ pub struct CompareArgs {
     /// Request files: {"documents": [TEXT | {"title", "text"}, ..], "query": TEXT, "answer": TEXT}
     #[arg(long = "request", value_name = "FILE.json", num_args = 1.., conflicts_with = "synthetic", help_heading = "Request")]
     requests: Vec<PathBuf>,
-    /// The question to --documents
+    /// Question about --documents
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["requests", "synthetic"], help_heading = "Request")]
     query: Option<String>,
     #[command(flatten)]
@@ -54,16 +54,16 @@ pub struct CompareArgs {
     options: MethodArgs,
     #[command(flatten)]
     run: RunArgs,
-    /// Counted runs of each method
+    /// Measured runs of each method
     #[arg(long, value_name = "N", default_value_t = 5, help_heading = "Run")]
     repeat: usize,
-    /// Runs of each method before those
+    /// Warm-up runs of each method before the measured ones
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Run")]
     warmup: usize,
-    /// Print everything, every sample included, as one JSON object
+    /// Print everything as one JSON object, every sample included
     #[arg(long, help_heading = "Output")]
     json: bool,
-    /// Write one page too: times as bars, the tables, every answer whole
+    /// File for an HTML page: times as bars, the tables, every answer in full
     #[arg(long, value_name = "FILE.html", value_parser = page_file, help_heading = "Output")]
     html: Option<PathBuf>,
 }

@@ -8,19 +8,19 @@ use tributary_system::size::Size;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Examination")]
 pub struct DoctorArgs {
-    /// Bus bandwidth that the largest all-gather must reach; below it the exit code is 78 [default: no demand]
+    /// Minimum bus bandwidth of the largest all-gather, in GB/s; a lower one ends with exit code 78 [default: none]
     #[arg(long, value_name = "GB/s", value_parser = gigabytes_per_s)]
     pub min_busbw: Option<f64>,
-    /// Sizes of the measured all-gathers: bytes that every rank has in the end
+    /// Sizes of the measured all-gathers: bytes that every rank has at the end
     #[arg(long, value_name = "SIZE,..", value_parser = values, value_delimiter = ',', default_value = "1MiB,256MiB")]
     pub sizes: Vec<Size>,
-    /// Measured runs a size, after two that do not count
+    /// Measured runs of each size, after two warm-up runs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), default_value_t = 5)]
     pub repeat: u32,
-    /// Leave out the checks of the collectives' results
+    /// Skip the checks of the collectives' results
     #[arg(long)]
     pub skip_checks: bool,
-    /// Print JSON, every sample included
+    /// Print everything as one JSON object, every sample included
     #[arg(long)]
     pub json: bool,
 }

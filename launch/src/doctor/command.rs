@@ -13,8 +13,7 @@ use crate::failure::{exit_code, explained};
 use crate::ranks;
 use crate::stdout::{print, print_json};
 
-/// Says whether this machine or cluster is fit: ranks, hosts, limits, collectives and their bandwidth; with --backend nccl
-/// those between GPUs
+/// Check this machine or cluster: ranks, hosts, limits, collectives, bandwidth; with --backend nccl between GPUs
 #[derive(Debug, Args)]
 pub struct DoctorCommand {
     #[command(flatten)]

@@ -15,53 +15,54 @@ const MAX_RANKS: usize = 4096;
 /// Commands that ranks can run together, and that tell when they are complete.
 const COMMANDS_OF_RANKS: [&str; 7] = ["prefill", "compare", "bench", "quality", "train", "doctor", "serve"];
 
-/// Runs a command on several ranks, over MPI, on this machine or several
+/// Run a command on several ranks over MPI, on this machine or on several
 #[derive(Debug, Args)]
 pub struct LaunchArgs {
     /// Number of ranks
     #[arg(short = 'n', long, value_name = "N", required_unless_present = "exec_under")]
     pub(super) ranks: Option<usize>,
-    /// Hosts and how many ranks each takes, such as a:2,b:2 [default: this machine, or what a batch system granted]
+    /// Hosts with the number of ranks of each, such as a:2,b:2 [default: this machine, or the hosts that a batch
+    /// system granted]
     #[arg(long, value_name = "HOST:SLOTS,..", help_heading = "Placement")]
     pub(super) hosts: Option<String>,
-    /// The hosts from a file in Open MPI's format: a line `HOST slots=N` each
+    /// File of hosts in Open MPI's format, one line `HOST slots=N` each
     #[arg(long, value_name = "FILE", conflicts_with = "hosts", help_heading = "Placement")]
     pub(super) hostfile: Option<PathBuf>,
-    /// Allow more ranks than slots; on this machine alone, more ranks than cores need no asking
+    /// Allow more ranks than slots; not needed for more ranks than cores on this machine alone
     #[arg(long, help_heading = "Placement")]
     pub(super) oversubscribe: bool,
-    /// Bind each rank to core, numa, none, .. [default: --threads cores of its own, where there are enough]
+    /// Binding of each rank: core, numa, none, .. [default: --threads cores of its own, if there are enough]
     #[arg(long, value_name = "WHAT", help_heading = "Placement")]
     pub(super) bind_to: Option<String>,
-    /// Deal ranks out by slot, node, numa, .., in mpirun's words
+    /// Placement of ranks, as for mpirun: slot, node, numa, ..
     #[arg(long, value_name = "HOW", help_heading = "Placement")]
     pub(super) map_by: Option<String>,
-    /// What starts the ranks: mpirun, or srun inside a Slurm job
+    /// Launcher that starts the ranks: mpirun, or srun inside a Slurm job
     #[arg(long, value_enum, default_value_t = LauncherChoice::Mpirun, help_heading = "Launcher")]
     pub(super) launcher: LauncherChoice,
-    /// The mpirun to use, of Open MPI 4 or 5
+    /// Path of mpirun, from Open MPI 4 or 5
     #[arg(long, value_name = "PATH", default_value = "mpirun", help_heading = "Launcher")]
     pub(super) mpirun: PathBuf,
-    /// An argument for mpirun or srun, as it is; may be repeated
+    /// Argument passed on to mpirun or srun unchanged; may be repeated
     #[arg(long, value_name = "ARG", allow_hyphen_values = true, help_heading = "Launcher")]
     pub(super) mpirun_arg: Vec<String>,
-    /// A variable for all ranks; may be repeated. Besides these, ranks get LD_LIBRARY_PATH, RUST_BACKTRACE, FAILPOINTS, and
-    /// all that begin with TRIBUTARY_ or NCCL_
+    /// Environment variable for all ranks; may be repeated. Ranks also get LD_LIBRARY_PATH, RUST_BACKTRACE,
+    /// FAILPOINTS and all variables that begin with TRIBUTARY_ or NCCL_
     #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Launcher")]
     pub(super) env: Vec<String>,
-    /// Start a job again that lost a rank, ran out of memory or missed a deadline, at most this many times
+    /// Maximum number of restarts after the job lost a rank, ran out of memory or missed a deadline
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) restarts: u32,
-    /// Print the line that would be run, and run nothing
+    /// Print the command line without running it
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Print the line that is run, and all that mpirun itself has to say
+    /// Print the command line that is run, and all messages of mpirun itself
     #[arg(long, short)]
     pub(super) verbose: bool,
-    /// Become the command after `--`, and be told to end when the process with this number does
+    /// Become the command after `--`, and be told to end when the process with this ID ends
     #[arg(long, value_name = "PID", hide = true)]
     pub(super) exec_under: Option<u32>,
-    /// What each rank does, such as: prefill --model DIR --request FILE
+    /// Command of each rank, such as: prefill --model DIR --request FILE
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(super) command: Vec<String>,
 }
@@ -69,9 +70,9 @@ pub struct LaunchArgs {
 /// What starts the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LauncherChoice {
-    /// Open MPI's
+    /// mpirun of Open MPI
     Mpirun,
-    /// Slurm's
+    /// srun of Slurm
     Srun,
 }
 

@@ -22,29 +22,31 @@ use crate::help;
 use crate::ranks;
 use crate::stdout::{print, print_json};
 
-/// Predicts the time to first token of methods on a machine that need not be at hand, with bytes, memory and the lengths
-/// from which a selective method wins; with --slo-ttft, how many GPUs a load needs
+/// Predict time to first token, bytes and memory of methods on a machine, and the lengths from which a selective
+/// method wins. The machine need not be at hand; with --slo-ttft the answer is the number of GPUs that a load needs
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// Hugging Face folder, of which only config.json is read, or a known shape: qwen3-14b, llama-3.1-8b, llama-3.1-405b
+    /// Hugging Face folder, of which only config.json is read, or a known shape: qwen3-14b, llama-3.1-8b,
+    /// llama-3.1-405b
     #[arg(long, value_name = "DIR|SHAPE", help_heading = "Model")]
     model: String,
     /// Type of weights and KV cache
     #[arg(long, value_enum, default_value_t = Dtype::Bf16, help_heading = "Model")]
     dtype: Dtype,
-    /// The machine: h100x4, h100x8, h100x8x2 (each also with -paper), h200x4, h200x8, h200x8x2, or a .toml file; several with --slo-ttft
+    /// Machine: h100x4, h100x8, h100x8x2 (each also with -paper), h200x4, h200x8, h200x8x2, or a .toml file. With
+    /// --slo-ttft several are compared
     #[arg(long, action = ArgAction::Set, value_name = "NAME|FILE", value_delimiter = ',', required = true, help_heading = "Machine")]
     profile: Vec<String>,
-    /// Take the speed of a rank from this file, which `bench --calibrate` has written, and only the links from --profile
+    /// File of `bench --calibrate` with the speed of a rank; --profile then supplies only the links
     #[arg(long, value_name = "FILE", help_heading = "Machine")]
     rank_rates: Option<PathBuf>,
-    /// Number of ranks [default: all of the profile]
+    /// Number of ranks [default: all ranks of the profile]
     #[arg(long, visible_alias = "world-size", value_name = "N", help_heading = "Machine")]
     world: Option<usize>,
-    /// Context lengths: FIRST..LAST, doubling, or a list; k is 1024, m its square
+    /// Context lengths in tokens: FIRST..LAST, doubling, or a list; k is 1024, m is 1024 k
     #[arg(long, value_name = "LENGTHS", default_value = "8k..1m", help_heading = "Request")]
     tokens: Lengths,
-    /// Tokens of a chunk, or `rank` for one chunk a rank
+    /// Tokens of a chunk, or `rank` for one chunk per rank
     #[arg(long, value_name = "N|rank", default_value = "2k", value_parser = chunk_tokens, help_heading = "Request")]
     chunk_tokens: ChunkTokens,
     /// Tokens of the query
@@ -53,13 +55,13 @@ pub struct PlanArgs {
     /// Tokens before the context
     #[arg(long, value_name = "N", default_value = "1", value_parser = tokens_or_none, help_heading = "Request")]
     prefix_tokens: usize,
-    /// Tokens that are generated: with more than 1 also what each further token and all of them take
+    /// Number of generated tokens; above 1 the output also has the time of each further token and of all tokens
     #[arg(long, value_name = "N", default_value = "1", value_parser = tokens, help_heading = "Request")]
     max_tokens: usize,
-    /// Shares of the chunks that come from the chunk cache: 0 is cold, 1 is warm; the first one counts with --slo-ttft
+    /// Shares of the chunks that come from the chunk cache: 0 is cold, 1 is warm; --slo-ttft uses the first one
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0,1", help_heading = "Request")]
     hit_rate: Vec<f64>,
-    /// The methods
+    /// Methods to predict
     #[arg(
         long,
         value_name = "NAME",
@@ -71,7 +73,7 @@ pub struct PlanArgs {
     methods: Vec<String>,
     #[arg(long, help = help::ratio(), help_heading = "Method")]
     ratio: Option<f64>,
-    /// What ranks send each other during recompute; auto takes the faster of replicate and pass-q among those that fit
+    /// Messages between ranks during recompute; auto takes the faster of replicate and pass-q among those that fit
     #[arg(long, value_name = "auto|replicate|pass-q|selected", value_parser = exchange, default_value = "auto", help_heading = "Method")]
     exchange: ExchangeChoice,
     #[command(flatten)]

@@ -11,7 +11,7 @@ use crate::stdout::{print, print_json};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sizing")]
 pub struct SizingArgs {
-    /// Ask how many GPUs it takes that 95 % of the requests have their first token within this time, such as 1s or 800ms
+    /// Time to first token that 95 % of the requests must meet, such as 1s or 800ms; prints the number of GPUs needed
     #[arg(
         long,
         value_name = "DURATION",
@@ -20,16 +20,16 @@ pub struct SizingArgs {
         conflicts_with_all = ["world", "chunk_tokens"]
     )]
     slo_ttft: Option<f64>,
-    /// Requests a second, of all groups of ranks together, at random
+    /// Requests a second, over all groups of ranks together, at random times
     #[arg(long, value_name = "RATE", value_parser = rate, requires = "slo_ttft")]
     requests_per_second: Option<f64>,
-    /// Tokens of a document, each of which is a chunk
+    /// Tokens of a document; each document is a chunk
     #[arg(long, value_name = "N", default_value = "2k", value_parser = tokens, requires = "slo_ttft")]
     document_tokens: usize,
-    /// Documents that shall be kept for requests to come
+    /// Number of documents kept for later requests
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "slo_ttft")]
     documents: usize,
-    /// Draw GPUs against lengths and rates into this file, which is overwritten; may stand there twice
+    /// File for a chart of GPUs against lengths and rates, overwritten; may be given twice
     #[arg(long, value_name = "FILE.svg|FILE.html", requires = "slo_ttft")]
     chart: Vec<File>,
 }
