@@ -32,10 +32,11 @@ use crate::template_kwargs::TemplateKwargs;
 const SCORE: &str = "score";
 
 const HELP: &str = "\
-A method is NAME[:OPTION[=VALUE]].., with the options of `compare` but for world and threads; ratio=R stands before --ratios. Every request is \
-answered by every method, cold, in an order drawn anew. --resume may ask for more samples, tasks, lengths, methods or ratios than before. The suite \
-hops is the language of models/demo: it says whether methods keep what chunking breaks, and nothing of large models. ruler, niah and longbench \
-want a model that reads English; what their texts are made of is told with every result (docs/quality.md).";
+A method is NAME[:OPTION[=VALUE]].., with the options of `compare` except world and threads; ratio=R takes precedence \
+over --ratios. Every method answers every request, cold, in a random order drawn for each request. --resume may add \
+samples, tasks, lengths, methods or ratios. The suite hops is the language of models/demo: it shows whether methods \
+preserve what chunking breaks, and nothing about large models. ruler, niah and longbench need a model that reads \
+English; every result names the sources of their texts (docs/quality.md).";
 
 /// What was typed: an evaluation, or `score` behind it.
 #[derive(Debug)]
@@ -71,112 +72,117 @@ impl FromArgMatches for QualityArgs {
     }
 }
 
-/// Scores answers made elsewhere, and prints one number a line, from 0 to 1
+/// Score answers made elsewhere; prints one number a line, from 0 to 1
 #[derive(Debug, Args)]
 pub struct ScoreArgs {
-    /// Lines of {"metric": qa_f1 | rouge_l | classification | retrieval | count | code_similarity | match_all | match_part | begins_with,
-    /// "prediction": TEXT, "references": [TEXT, ..], "classes": [TEXT, ..] for a classification}
+    /// File with a JSON object a line: {"metric": qa_f1 | rouge_l | classification | retrieval | count |
+    /// code_similarity | match_all | match_part | begins_with, "prediction": TEXT, "references": [TEXT, ..],
+    /// "classes": [TEXT, ..] for a classification}
     #[arg(value_name = "FILE.jsonl")]
     file: PathBuf,
 }
 
-/// Methods on tasks whose answers are known, beside their time and bytes; or scores of answers made elsewhere
+/// Evaluate methods on tasks with known answers, with time and bytes; or score answers made elsewhere
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub struct EvaluationArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// The tasks, by the name of their suite: hops, ruler, niah, longbench, or a FILE.jsonl of your own rows
+    /// Suite of tasks: hops, ruler, niah, longbench, or a FILE.jsonl of your own rows
     #[arg(long, value_name = "NAME|FILE.jsonl", help_heading = "Evaluation")]
     suite: String,
-    /// Some of the suite's tasks, such as hop2,vt3 or niah_single_1,qa_2 [default: all]
+    /// Tasks of the suite, such as hop2,vt3 or niah_single_1,qa_2 [default: all]
     #[arg(long, value_name = "TASK,..", value_delimiter = ',', help_heading = "Evaluation")]
     tasks: Vec<String>,
-    /// Requests of each task, length and depth; a file may have fewer
+    /// Number of requests for each task, length and depth; a file may have fewer
     #[arg(long, value_name = "N", default_value_t = 50, help_heading = "Evaluation")]
     samples: usize,
-    /// hops: documents of a request [default: 8]
+    /// hops: number of documents of a request [default: 8]
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     documents: Option<usize>,
-    /// hops: tokens of each document, at most, or several, each asked on its own, such as 32,64 [default: 64]
+    /// hops: maximum tokens of each document; of several, such as 32,64, each is run on its own [default: 64]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
     document_tokens: Vec<usize>,
-    /// ruler, niah, longbench: tokens of prompt and answer together, at most, such as 4096,8k [default: 4096; niah: 2048,4096; longbench: no limit]
+    /// ruler, niah, longbench: maximum tokens of prompt and answer together, such as 4096,8k [default: 4096; niah:
+    /// 2048,4096; longbench: no limit]
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = tokens, help_heading = "Evaluation")]
     lengths: Vec<usize>,
-    /// niah: where the needle stands, in per cent of the context [default: 0,25,50,75,100]
+    /// niah: depths of the needle, in percent of the context [default: 0,25,50,75,100]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
     depths: Vec<usize>,
-    /// All but hops: tokens of a chunk, at most, or several, each asked on its own, such as 128,256,512 [default: a chunk a document, and 2048 where
-    /// there are none]
+    /// All but hops: maximum tokens of a chunk; of several, such as 128,256,512, each is run on its own [default: one
+    /// chunk per document, 2048 without documents]
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = tokens, help_heading = "Evaluation")]
     chunk_tokens: Vec<usize>,
-    /// Folder of data that is no part of the program: word lists, paragraphs, LongBench's rows (docs/quality.md)
+    /// Folder of data that is not part of the program: word lists, paragraphs, LongBench's rows (docs/quality.md)
     #[arg(long, value_name = "DIR", env = "TRIBUTARY_DATA", hide_env_values = true, help_heading = "Evaluation")]
     data: Option<PathBuf>,
-    /// ruler, niah: text for haystacks, plain or {"text": ..} [default: paragraphs in --data]
+    /// ruler, niah: file with the haystacks' text, plain or {"text": ..} [default: paragraphs in --data]
     #[arg(long, value_name = "FILE", help_heading = "Evaluation")]
     essays: Option<PathBuf>,
-    /// ruler: questions of qa_1 in SQuAD's format [default: those in --data]
+    /// ruler: file with the questions of qa_1 in SQuAD's format [default: those in --data]
     #[arg(long, value_name = "FILE", help_heading = "Evaluation")]
     squad: Option<PathBuf>,
-    /// What stands before the first document, and is seen by all: a TEXT, the BOS token, or nothing; a template's head stands in its place
+    /// Prefix before the first document, visible to all: a TEXT, the BOS token, or nothing; a template's head
+    /// replaces it
     #[arg(long, value_name = "TEXT|bos|none", default_value = "bos", help_heading = "Evaluation")]
     prefix: Prefix,
-    /// The model's chat template, where it has one and the suite has a use for it
+    /// Use of the model's chat template, if it has one and the suite uses it
     #[arg(long, value_enum, default_value_t = TemplateChoice::Auto, help_heading = "Evaluation")]
     template: TemplateChoice,
-    /// Put this behind each chunk that does not end with it [default: nothing; suites have their own separators]
+    /// Text appended to each chunk that does not end with it [default: nothing; suites have their own separators]
     #[arg(long, value_name = "TEXT", help_heading = "Evaluation")]
     join: Option<Join>,
-    /// Values that the chat template reads, as a JSON object
+    /// Variables of the chat template, as a JSON object
     #[arg(long, value_name = "JSON", help_heading = "Evaluation")]
     chat_template_kwargs: Option<TemplateKwargs>,
-    /// The methods; full is added where it is missing: the others are measured against it [default: all but cacheclip and kv-packet, and infoflow:reorder]
+    /// Methods to compare; full is added if it is missing, as the reference of the others [default: all but cacheclip
+    /// and kv-packet, and infoflow:reorder]
     #[arg(long, value_name = "METHOD", num_args = 1.., value_delimiter = ',', default_values = methods(), hide_default_value = true, help_heading = "Evaluation")]
     methods: Vec<MethodSpec>,
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
     #[arg(long, value_name = "R,..", value_delimiter = ',', visible_alias = "ratio", help_heading = "Evaluation")]
     ratios: Vec<Ratio>,
-    /// Ways to evict before the second token, each behind every method: snapkv,lookahead,..; the method without eviction is asked too
+    /// Eviction methods before the second token, each combined with every method: snapkv,lookahead,..; every method
+    /// also runs without eviction
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = eviction_named, requires = "keep", help_heading = "Evaluation")]
     evict: Vec<Eviction>,
-    /// With --evict: what each KV head keeps of the prompt in a layer, in rows or percent, such as 16,64,30%
+    /// With --evict: prompt rows that each KV head keeps in a layer, numbers or percentages, such as 16,64,30%
     #[arg(long, value_name = "N|N%,..", value_delimiter = ',', requires = "evict", help_heading = "Evaluation")]
     keep: Vec<Keep>,
-    /// Seed of requests, of the order of methods, of intervals and of random selection
+    /// Seed of requests, order of methods, confidence intervals and random selection
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Evaluation")]
     seed: u64,
-    /// Published numbers that are looked at again, in words: stands above the tables and in the report
+    /// Description of the published numbers that the run re-examines, shown above the tables and in the report
     #[arg(long, value_name = "TEXT", help_heading = "Evaluation")]
     reproduces: Option<String>,
-    /// Print how many requests, answers and tokens there would be, with memory and times as predicted, and ask nothing; of the model only its
-    /// config.json is needed
+    /// Print the number of requests, answers and tokens, with predicted memory and times, and run nothing; of the
+    /// model only config.json is needed
     #[arg(long, help_heading = "Run", conflicts_with_all = ["resume", "force"])]
     dry_run: bool,
-    /// Measure how sharply the model reads references between documents, and write α of trace beside it (trace.json); wants a suite that has
-    /// such: pairs, or hops for the demo model
+    /// Measure how sharply the model reads references between documents, and write trace's α beside the model
+    /// (trace.json). It needs a suite with such references: pairs, or hops for the demo model
     #[arg(long, help_heading = "Run", conflicts_with_all = ["dry_run", "resume", "out", "methods", "ratios", "evict"])]
     calibrate_trace: bool,
-    /// The heads whose attention it reads [default: mean]
+    /// With --calibrate-trace: heads whose attention is measured [default: mean]
     #[arg(long, value_name = "mean|sharpest:SHARE", help_heading = "Run", requires = "calibrate_trace")]
     trace_heads: Option<TraceHeads>,
-    /// Machine profile that predicts times of a dry run: a name, or a file of `bench --calibrate` [default: none]
+    /// Machine profile to predict times of a dry run: a name, or a file of `bench --calibrate` [default: none]
     #[arg(long, value_name = "NAME|FILE.toml", help_heading = "Run", requires = "dry_run")]
     profile: Option<String>,
-    /// Go on with the evaluation in --out: the same suite, seed, shape, model and program
+    /// Continue the evaluation in --out, with the same suite, seed, shape, model and program
     #[arg(long, help_heading = "Run", requires = "out", conflicts_with = "force")]
     resume: bool,
     /// Folder for answers.jsonl, report.json, points.csv, answers.csv and quality.html [default: tributary-quality-DATE]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
-    /// Overwrite an evaluation in --out
+    /// Overwrite the evaluation in --out
     #[arg(long, help_heading = "Output")]
     force: bool,
-    /// Number of ranks; under a launcher it must be the launcher's [default: 1, or the launcher's]
+    /// Number of ranks; under a launcher it must equal the launcher's number [default: 1, or the launcher's]
     #[arg(long, visible_aliases = ["world", "worlds"], value_name = "N", help_heading = "Ranks")]
     world_size: Option<usize>,
-    /// Threads of each rank
+    /// Compute threads of each rank
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Ranks")]
     threads: usize,
     #[command(flatten)]

@@ -22,7 +22,7 @@ use crate::progress::Progress;
 use crate::stdout::print;
 use crate::{help, ranks};
 
-/// Serves requests over HTTP: chat completions as OpenAI's clients know them, with `documents` beside the messages
+/// Serve requests over HTTP: an OpenAI-compatible API for chat completions, with `documents` beside the messages
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     #[command(flatten)]
@@ -35,55 +35,64 @@ pub struct ServeArgs {
     options: MethodArgs,
     #[command(flatten)]
     run: RunArgs,
-    /// Where it listens
+    /// Address to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080", help_heading = "Service")]
     listen: SocketAddr,
-    /// File with the keys of those who may ask, one a line; everything but /, /health and /ready needs one
+    /// File with the API keys of clients, one a line; every path except /, /health and /ready needs a key
     #[arg(long, value_name = "FILE", help_heading = "Service")]
     api_key_file: Option<PathBuf>,
     /// Answer /metrics without a key
     #[arg(long, requires = "api_key_file", help_heading = "Service")]
     metrics_public: bool,
-    /// Without keys: listen on an address that other hosts reach, and answer by any name; whoever reaches it may ask
+    /// Without keys: listen on an address that other hosts can reach, and accept any Host name. Every client that
+    /// reaches the address may send requests
     #[arg(long, conflicts_with = "api_key_file", help_heading = "Service")]
     insecure: bool,
-    /// Names by which this machine is asked beside its own, a container's for example; without keys any other Host is refused
+    /// Host names of this machine to accept beside its own, such as a container's; without keys any other Host is
+    /// refused
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', help_heading = "Service")]
     allowed_hosts: Vec<String>,
-    /// A client, told apart by its key, finds only chunks of its own in the caches: `cached_tokens` tells nobody what others have asked
+    /// Separate the cached chunks of clients by key, so that `cached_tokens` reveals nothing about other clients'
+    /// requests
     #[arg(long, requires = "api_key_file", help_heading = "Service")]
     cache_per_key: bool,
-    /// Origin of web pages that may ask, such as https://example.com, or * for all; may be given several times [default: none]
+    /// Origin of web pages that may send requests, such as https://example.com, or * for all; may be repeated
+    /// [default: none]
     #[arg(long, value_name = "ORIGIN", help_heading = "Service")]
     allow_origin: Vec<String>,
-    /// Tokens of a chunk where a request has no documents; what is shorter is one chunk, and exact
+    /// Tokens of a chunk in requests without documents; a shorter text is one chunk, and exact
     #[arg(long, value_name = "N", default_value_t = TEXT_CHUNK_TOKENS, help_heading = "Service")]
     chunk_tokens: usize,
-    /// How the model's reasoning is told from its answer: it comes as `reasoning_content` then, apart from `content`
+    /// Parser that separates the model's reasoning from its answer; reasoning is returned as `reasoning_content`,
+    /// apart from `content`
     #[arg(long, value_enum, default_value_t = ReasoningChoice::None, help_heading = "Service")]
     reasoning_parser: ReasoningChoice,
-    /// The model's name for clients [default: the name of its folder]
+    /// Model name for clients [default: the name of the model's folder]
     #[arg(long, value_name = "NAME", help_heading = "Service")]
     served_model_name: Option<String>,
-    /// This machine's profile, as `bench --calibrate` writes it: exchanges are chosen by its rates, and requests predicted from the first on
+    /// Profile of this machine from `bench --calibrate`; its rates choose exchanges and predict requests from the
+    /// first one on
     #[arg(long, value_name = "FILE.toml", help_heading = "Service")]
     profile: Option<String>,
-    /// Prefills between two steps of decoding, while any sequence is being decoded
+    /// Maximum number of prefills between two decoding steps, while any sequence is decoding
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Service")]
     max_prefill_burst: usize,
-    /// Sequences that are decoded side by side
+    /// Maximum number of sequences decoded concurrently
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Service")]
     max_running: usize,
-    /// Requests that wait for their turn; more are turned away
+    /// Maximum number of waiting requests; more are rejected
     #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Service")]
     max_waiting: usize,
-    /// The same of one client, by its key or its address; clients take turns [default: three quarters of --max-waiting]
+    /// Maximum number of waiting requests of one client, by its key or its address; clients take turns [default:
+    /// three quarters of --max-waiting]
     #[arg(long, value_name = "N", help_heading = "Service")]
     max_waiting_per_client: Option<usize>,
-    /// Fields of a request that are not known: refuse them by name, or ignore them. Misspelt `documents` are refused in any case
+    /// Handling of unknown fields of a request: refuse them by name, or ignore them. A misspelt `documents` is always
+    /// refused
     #[arg(long, value_enum, value_name = "WHAT", default_value = "refuse", help_heading = "Service")]
     unknown_fields: UnknownFields,
-    /// Defaults of temperature, top_p, top_k, min_p and repetition_penalty: those of the model's generation_config.json, or none
+    /// Source of the defaults of temperature, top_p, top_k, min_p and repetition_penalty: the model's
+    /// generation_config.json, or none
     #[arg(long, value_enum, value_name = "WHOSE", default_value = "model", help_heading = "Service")]
     generation_config: GenerationConfig,
     #[command(flatten)]
@@ -93,27 +102,27 @@ pub struct ServeArgs {
 /// What becomes of fields of a request that are not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum UnknownFields {
-    /// The request is refused.
+    /// Refuse the request
     Refuse,
-    /// They are passed over.
+    /// Ignore the fields
     Ignore,
 }
 
 /// Where defaults of sampling come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum GenerationConfig {
-    /// The model's folder.
+    /// generation_config.json in the model's folder
     Model,
-    /// Nowhere: the likeliest token is taken where a request says nothing.
+    /// No defaults: the most likely token if a request sets nothing
     None,
 }
 
 /// How a model's reasoning is told from its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ReasoningChoice {
-    /// It is not: all text is the answer
+    /// No separation: all text is the answer
     None,
-    /// It stands between <think> and </think>
+    /// Reasoning between <think> and </think>
     Think,
 }
 
@@ -130,37 +139,37 @@ impl From<ReasoningChoice> for ReasoningParser {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits of clients")]
 struct ClientArgs {
-    /// Longest body of a request
+    /// Maximum size of a request body
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "8MiB")]
     max_body_size: u64,
-    /// Documents of one request
+    /// Maximum number of documents in a request
     #[arg(long, value_name = "N", default_value_t = 4096)]
     max_documents: usize,
-    /// Tokens of one prompt
+    /// Maximum number of tokens in a prompt
     #[arg(long, value_name = "N", default_value_t = 1 << 20)]
     max_prompt_tokens: usize,
-    /// Tokens of one answer; more are refused
+    /// Maximum number of tokens in an answer; a request for more is refused
     #[arg(long, value_name = "N", default_value_t = 1 << 14)]
     max_tokens_limit: usize,
-    /// Open connections; one more takes the place of the one that has been idle for longest
+    /// Maximum number of open connections; a further one replaces the connection that has been idle for longest
     #[arg(long, value_name = "N", default_value_t = 4096)]
     max_connections: usize,
-    /// For the head of a request to come in
+    /// Seconds for the head of a request to arrive
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 10)]
     header_timeout: u64,
-    /// A connection on which nothing is asked is closed then
+    /// Seconds before an idle connection is closed
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 75)]
     idle_timeout: u64,
-    /// From a request to the end of its answer
+    /// Seconds from a request to the end of its answer
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 1800)]
     request_timeout: u64,
-    /// For requests under way when the service is told to end
+    /// Seconds for requests in progress to finish after the service is told to end
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 120)]
     drain_timeout: u64,
     /// Methods that a request may name, beside the service's own [default: all]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = help::method_named)]
     methods_allowed: Vec<&'static Descriptor>,
-    /// Time without requests after which a small one tests the ranks, as at the start; 0: never
+    /// Seconds without requests before a small test request checks the ranks, as at the start; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     self_test_interval: u64,
 }

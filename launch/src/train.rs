@@ -15,7 +15,7 @@ use crate::ranks;
 use crate::serve::refused;
 use crate::stdout::print;
 
-/// Learns an adapter, a few numbers beside a model that stays as it is, or a small model that reads for it
+/// Train an adapter, a few weights beside an unchanged model, or a small model that selects rows for it
 #[derive(Debug, Args)]
 pub struct TrainArgs {
     #[command(subcommand)]
@@ -24,42 +24,44 @@ pub struct TrainArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Vectors around every chunk, with which chunks that were prefilled apart are read as one context (KV Packet)
+    /// Train vectors around every chunk that let independently prefilled chunks be read as one context (KV Packet)
     KvPacket {
         #[command(flatten)]
         learn: Box<LearnArgs>,
-        /// What stands before the first chunk of the prompt that the teacher reads [default: the sample's own prefix, as the paper has it]
+        /// Prefix before the first chunk of the teacher's prompt [default: the sample's own prefix, as in the paper]
         #[arg(long, value_name = "bos|none|TEXT", help_heading = "Samples")]
         teacher_prefix: Option<Prefix>,
-        /// Vectors before each chunk
+        /// Number of vectors before each chunk
         #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Training")]
         head: u32,
-        /// Vectors behind each chunk
+        /// Number of vectors after each chunk
         #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Training")]
         tail: u32,
     },
-    /// Rows behind the prompt, and low-rank matrices for them, that see what an answer will need (LookaheadKV)
+    /// Train rows after the prompt, and low-rank matrices for them, that predict which rows an answer will need
+    /// (LookaheadKV)
     #[command(mut_arg("prefix", |arg| arg.default_values(["bos"])), mut_arg("lr", |arg| arg.default_value("0.001")))]
     Lookahead {
         #[command(flatten)]
         learn: Box<LearnArgs>,
-        /// Rows behind the prompt
+        /// Number of rows after the prompt
         #[arg(long, value_name = "N", default_value_t = 32, help_heading = "Training")]
         rows: u32,
-        /// Rank of the matrices beside each linear layer; 0: none
+        /// Rank of the low-rank matrices beside each linear layer; 0: none
         #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Training")]
         rank: u32,
-        /// The matrices' products count alpha / rank
+        /// Numerator of the scale of the low-rank matrices' products, alpha / rank
         #[arg(long, value_name = "A", default_value_t = 32.0, help_heading = "Training")]
         alpha: f64,
     },
-    /// A small model that tells which rows the model's query will attend to (CacheClip): what `--aux-model` takes
+    /// Train a small model that predicts the rows that the model's query will attend to (CacheClip), for
+    /// `--aux-model`
     #[command(mut_arg("prefix", |arg| arg.default_values(["bos"])), mut_arg("lr", |arg| arg.default_value("0.002")))]
     #[command(mut_arg("aux_model", |arg| arg.help(GOES_ON).long_help(GOES_ON)))]
     Auxiliary {
         #[command(flatten)]
         learn: Box<LearnArgs>,
-        /// What it learns: the next token (language), or the rows that the model's query attends to (select)
+        /// Training objective: the next token (language), or the rows that the model's query attends to (select)
         #[arg(long, value_name = "language|select", default_value = "select", help_heading = "Training")]
         objective: Objective,
         #[command(flatten)]
@@ -69,22 +71,22 @@ enum What {
 
 /// What `--aux-model` is for where such a model is learned.
 const GOES_ON: &str =
-    "Folder of the model that goes on learning, with the tokenizer of --model [default: random weights from --seed]";
+    "Folder of a small model to train further, with the tokenizer of --model [default: random weights from --seed]";
 
 /// The sizes of a small model that begins with random weights.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Training")]
 struct SizeArgs {
-    /// Decoder layers
+    /// Number of decoder layers
     #[arg(long, value_name = "N", default_value_t = 2, conflicts_with = "aux_model")]
     layers: usize,
-    /// Width of its rows
+    /// Hidden size
     #[arg(long, value_name = "N", default_value_t = 64, conflicts_with = "aux_model")]
     hidden: usize,
-    /// Attention heads
+    /// Number of attention heads
     #[arg(long, value_name = "N", default_value_t = 4, conflicts_with = "aux_model")]
     heads: usize,
-    /// Width of the MLP
+    /// Intermediate size of the MLP
     #[arg(long, value_name = "N", default_value_t = 128, conflicts_with = "aux_model")]
     intermediate: usize,
 }
@@ -94,55 +96,56 @@ struct SizeArgs {
 struct LearnArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// What is learned from: hops, the language of models/demo, or a FILE.jsonl of your own rows (docs/quality.md)
+    /// Training samples: hops, the language of models/demo, or a FILE.jsonl of your own rows (docs/quality.md)
     #[arg(long, alias = "data", value_name = "hops|FILE.jsonl", help_heading = "Samples")]
     suite: String,
-    /// Some of its tasks [default: all]
+    /// Tasks of the suite [default: all]
     #[arg(long, value_name = "TASK,..", value_delimiter = ',', help_heading = "Samples")]
     tasks: Vec<String>,
-    /// Samples in all, the tasks in turn; a file may have fewer
+    /// Total number of samples, over the tasks in turn; a file may have fewer
     #[arg(long, value_name = "N", default_value_t = 512, help_heading = "Samples")]
     samples: usize,
-    /// What stands before the first chunk, as in `prefill`; of several each round of the tasks has the next
+    /// Prefix before the first chunk, as in `prefill`; of several, each round of the tasks takes the next
     #[arg(long, value_name = "bos|none|TEXT", num_args = 1.., default_values = ["bos", "none"], help_heading = "Samples")]
     prefix: Vec<Prefix>,
-    /// Seed of samples, of the first numbers and of the order of samples; evaluations draw theirs from 0 where nobody says
+    /// Seed of samples, initial weights and sample order; evaluations use seed 0 by default
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Samples")]
     seed: u64,
-    /// How often each sample is seen; 0 writes the first numbers
+    /// Number of epochs; 0 writes the initial weights
     #[arg(long, value_name = "N", default_value_t = 30, help_heading = "Training")]
     epochs: u64,
-    /// Samples of a step, over all ranks
+    /// Batch size: samples of a step, over all ranks
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Training")]
     batch: usize,
-    /// The largest learning rate
+    /// Peak learning rate
     #[arg(long, value_name = "RATE", default_value_t = 5e-4, help_heading = "Training")]
     lr: f64,
-    /// Share of the steps in which the learning rate rises; then it falls to 0
+    /// Share of the steps in which the learning rate rises; it then falls to 0
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, help_heading = "Training")]
     warmup: f64,
-    /// The largest norm of a step's gradient: longer ones are shortened
+    /// Maximum norm of a step's gradient; larger gradients are scaled down
     #[arg(long, value_name = "NORM", default_value_t = 1.0, help_heading = "Training")]
     clip: f64,
-    /// AdamW's weight decay
+    /// Weight decay of AdamW
     #[arg(long, value_name = "RATE", default_value_t = 0.0, help_heading = "Training")]
     weight_decay: f64,
-    /// Tell what there would be and which memory it needs, and learn nothing
+    /// Print the planned training and the memory that it needs, and train nothing
     #[arg(long, help_heading = "Run", conflicts_with = "resume")]
     dry_run: bool,
-    /// Go on from the checkpoint in --out, bit for bit: the same model, samples and options
+    /// Continue from the checkpoint in --out, bit for bit, with the same model, samples and options
     #[arg(long, help_heading = "Run")]
     resume: bool,
-    /// End after so many steps in all, with a checkpoint to go on from [default: when all are taken]
+    /// Total number of steps after which the run ends with a checkpoint [default: all steps]
     #[arg(long, value_name = "N", help_heading = "Run")]
     stop_after: Option<u64>,
-    /// Folder for what is learned and what tells of its making
+    /// Folder for the trained weights and the training report
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: PathBuf,
-    /// Number of ranks, over which each step's samples are dealt; under a launcher it must be the launcher's [default: 1, or the launcher's]
+    /// Number of ranks, which share each step's samples; under a launcher it must equal the launcher's number
+    /// [default: 1, or the launcher's]
     #[arg(long, visible_alias = "world", value_name = "N", help_heading = "Ranks")]
     world_size: Option<usize>,
-    /// Threads of each rank
+    /// Compute threads of each rank
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Ranks")]
     threads: usize,
     #[command(flatten)]

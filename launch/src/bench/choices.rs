@@ -35,22 +35,22 @@ pub struct Choices {
     #[arg(long = "adapter", help = help::adapter(), value_name = "DIR")]
     #[serde(rename = "adapter")]
     pub adapters: Option<Vec<PathBuf>>,
-    /// Where weights come from; `dummy` draws them from --seed [default: safetensors]
+    /// Source of the weights; `dummy` draws them from --seed [default: safetensors]
     #[arg(long, value_enum)]
     pub load_format: Option<Load>,
-    /// Where ranks compute [default: cpu]
+    /// Device that ranks compute on [default: cpu]
     #[arg(long, value_enum)]
     pub device: Option<DeviceChoice>,
     /// Type of weights and KV cache [default: f32, on a GPU bf16]
     #[arg(long, value_enum)]
     pub dtype: Option<Dtype>,
-    /// Kernels that compute [default: auto]
+    /// Compute kernels [default: auto]
     #[arg(long, value_enum)]
     pub kernels: Option<KernelChoice>,
-    /// Threads of each rank [default: 1]
+    /// Compute threads of each rank [default: 1]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Context lengths in tokens, such as 4096,8k,1m: multiples of --chunk-tokens [default: 4k]
+    /// Context lengths in tokens, such as 4096,8k,1m; multiples of --chunk-tokens [default: 4k]
     #[arg(long, value_name = "TOKENS,..", value_delimiter = ',')]
     pub lengths: Option<Vec<Tokens>>,
     /// Tokens of each chunk [default: 512]
@@ -59,7 +59,7 @@ pub struct Choices {
     /// Tokens of the query [default: 32]
     #[arg(long, value_name = "TOKENS")]
     pub query_tokens: Option<Tokens>,
-    /// Numbers of ranks, such as 1,2,4; under a launcher what it started [default: 1]
+    /// Numbers of ranks, such as 1,2,4; under a launcher only its number [default: 1, or the launcher's]
     #[arg(long, value_name = "N,..", value_delimiter = ',', visible_alias = "world-size")]
     pub worlds: Option<Vec<usize>>,
     #[arg(long, help = help::bench_methods(), value_name = "METHOD", num_args = 1.., value_delimiter = ',')]
@@ -67,20 +67,21 @@ pub struct Choices {
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
     #[arg(long, value_name = "R,..", value_delimiter = ',', visible_alias = "ratio")]
     pub ratios: Option<Vec<Ratio>>,
-    /// States of the chunk cache: cold, warm, a share of the chunks, disk (from --chunk-store), disk-dropped (forgotten by the system
-    /// first), such as cold,0.5,warm [default: cold]
+    /// States of the chunk cache, such as cold,0.5,warm: cold, warm, a share of the chunks, disk (from
+    /// --chunk-store), disk-dropped (the same after dropping its files from the page cache) [default: cold]
     #[arg(long, value_name = "STATE,..", value_delimiter = ',')]
     pub caches: Option<Vec<CacheState>>,
-    /// Runs of each point that do not count [default: 2]
+    /// Warm-up runs of each point [default: 2]
     #[arg(long, value_name = "N")]
     pub warmups: Option<usize>,
-    /// Counted runs of each point [default: 5], or rounds of --calibrate [default: 15, fewer if they took longer than 80 s]
+    /// Measured runs of each point [default: 5], or rounds of --calibrate [default: 15, fewer if they would take
+    /// longer than 80 s]
     #[arg(long, value_name = "N")]
     pub repeats: Option<usize>,
     /// Seed of weights, tokens and the order of runs [default: 0]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Machine profile that predicts times: a name, or a file of --calibrate [default: none]
+    /// Machine profile to predict times: a name, or a file of --calibrate [default: none]
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub profile: Option<String>,
 }

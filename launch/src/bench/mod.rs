@@ -24,38 +24,40 @@ use crate::serve::refused;
 use crate::stdout::print;
 
 const HELP: &str = "\
-A method is NAME[:OPTION[=VALUE]].., with the options of `compare` but for world and threads; ratio=R stands before --ratios. \
-Requests are random tokens from the seed. A study file is TOML; its keys are the options' names with `_` for `-`: \
-lengths = [\"4k\", 8192], worlds = [1, 2], methods = [\"full\", \"infoflow:exchange=pass-q\"], caches = [\"cold\", 0.5, \"warm\"].";
+A method is NAME[:OPTION[=VALUE]].., with the options of `compare` except world and threads; ratio=R takes precedence \
+over --ratios. Requests are random tokens from the seed. A study file is TOML; its keys are the options' names with \
+`_` for `-`: lengths = [\"4k\", 8192], worlds = [1, 2], methods = [\"full\", \"infoflow:exchange=pass-q\"], \
+caches = [\"cold\", 0.5, \"warm\"].";
 
-/// The TTFT scaling study: lengths, ranks, methods, ratios, cold and warm; table, JSON, CSV and an HTML report
+/// Run the scaling study of the time to first token over lengths, ranks, methods, ratios, cold and warm caches;
+/// writes a table, JSON, CSV and an HTML report
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub struct BenchArgs {
-    /// A file with the sweep; options stand before it
+    /// TOML file with the sweep; options take precedence over it
     #[arg(long, value_name = "FILE.toml", help_heading = "Study")]
     study: Option<PathBuf>,
     #[command(flatten)]
     choices: Choices,
-    /// Print the points with what is predicted of them, and run nothing
+    /// Print the points with their predictions, and run nothing
     #[arg(long, help_heading = "Run", conflicts_with_all = ["resume", "force"])]
     dry_run: bool,
-    /// Measure this machine with the model's shapes and write a profile for predictions; no study is run
+    /// Measure this machine with the model's shapes and write a profile for predictions, without a study
     #[arg(long, value_name = "FILE.toml", num_args = 0..=1, help_heading = "Run", conflicts_with_all = ["resume", "dry_run", "out"])]
     calibrate: Option<Option<PathBuf>>,
-    /// Go on with the interrupted study in --out: the same design, the same program
+    /// Continue the interrupted study in --out, which must have the same design and the same program
     #[arg(long, help_heading = "Run", requires = "out", conflicts_with = "force")]
     resume: bool,
     /// Folder for report.json, report.html, points.csv, samples.csv and charts [default: tributary-bench-DATE]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
-    /// Overwrite a study in --out, or the file of --calibrate
+    /// Overwrite the study in --out, or the file of --calibrate
     #[arg(long, help_heading = "Output")]
     force: bool,
     #[command(flatten)]
     reach: ReachArgs,
-    /// Memory of each GPU that weights, chunk caches, requests and NCCL's buffers may take together, such as 64GiB [default:
-    /// nine tenths of what is free]
+    /// Memory limit of each GPU for weights, chunk caches, requests and NCCL's buffers together, such as 64GiB
+    /// [default: nine tenths of the free memory]
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Ranks")]
     device_memory: Option<u64>,
     #[command(flatten)]

@@ -19,9 +19,10 @@ use crate::request::RequestArgs;
 use crate::stdout::{print, print_json};
 
 const SPECS: &str = "\
-A method is NAME[:OPTION[=VALUE]]..; options that it leaves out come from the command's options: \
-ratio=R score=norm|mass layers=FIRST..END layout=L reorder importance=I first exchange=E heads=N rows=N world=N threads=N. \
-Example: --methods full:world=1 ring infoflow:exchange=pass-q infoflow:reorder relay:ratio=0.05";
+A method is NAME[:OPTION[=VALUE]]..; the command's options apply where it has none. Its options include ratio=R \
+score=norm|mass layers=FIRST..END layout=L reorder importance=I first exchange=E heads=N rows=N world=N threads=N; \
+`tributary methods NAME` lists all. Example: --methods full:world=1 ring infoflow:exchange=pass-q infoflow:reorder \
+relay:ratio=0.05";
 
 /// Compare methods on the same requests: time to first token, bytes, error against full prefill, answer
 #[derive(Debug, Args)]

@@ -27,11 +27,12 @@ pub const COMMANDS: [&str; 13] = [
 ];
 
 const LONG_HELP: &str = "\
-Reads options from a TOML file. Its keys are the options' long names: world-size = 4, chunk-cache = \"4GiB\", reorder = true, \
-methods = [\"full\", \"ring\"]. Keys at the top are for every command that has such an option; those of a table such as [serve] or [train.kv-packet] are for that \
-command alone, and stand before the others. The command line stands before the environment, that before the file, and that before \
-defaults; a switch that the file sets cannot be unset by the command line. Paths are relative to the current directory, wherever the file \
-is. Under `tributary launch` every rank reads the file that stands behind its command, on its own host.";
+Read options from a TOML file. Its keys are the options' long names: world-size = 4, chunk-cache = \"4GiB\", \
+reorder = true, methods = [\"full\", \"ring\"]. Keys at the top apply to every command that has such an option; keys of a \
+table such as [serve] or [train.kv-packet] apply to that command alone, and override those at the top. The command line overrides the \
+environment, the environment the file, and the file the defaults; the command line cannot unset a switch that the \
+file sets. Paths are relative to the current directory, not to the file. Under `tributary launch` every rank reads \
+the file named after its command, on its own host.";
 
 /// Adds the options of this module to every command that has them.
 pub fn with_options(command: Command) -> Command {
@@ -40,10 +41,11 @@ pub fn with_options(command: Command) -> Command {
         // A study is nothing but options from a file.
         let config = if command.get_name() == "quality" { config.visible_alias("study") } else { config };
         let print = Arg::new(PRINT).long(PRINT).action(ArgAction::SetTrue);
-        let short = "Read options from a file; the command line and the environment stand before it";
-        command.next_help_heading("Configuration").arg(config.help(short).long_help(LONG_HELP)).arg(
-            print.help("Print every option's value, with where it comes from, as a file for --config; do nothing else"),
-        )
+        let short = "Read options from a file; the command line and the environment override it";
+        command
+            .next_help_heading("Configuration")
+            .arg(config.help(short).long_help(LONG_HELP))
+            .arg(print.help("Print every option's value and its source, as a file for --config, and exit"))
     };
     COMMANDS.into_iter().fold(command, |command, names| match names.split_once(' ') {
         None => command.mut_subcommand(names, add),
