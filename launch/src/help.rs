@@ -13,44 +13,52 @@ Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out o
 const OUTPUTS: [(&str, &str); 14] = [
     (
         "prefill",
-        "Output: the answer, then what it cost: times, bytes, tokens. With --json one object (docs/schemas/prefill.v1.json), with \
-         --requests one a request, with both one a line.",
+        "Output: the answer and its cost: times, bytes, tokens. With --json one object (docs/schemas/prefill.v1.json), \
+         with --requests one a request, with both one a line.",
     ),
     (
         "serve",
-        "Output: a line with address and number of ranks once requests are taken; all else is HTTP.\n\n\
-         Ends: SIGTERM and SIGINT let requests that have begun be answered, refuse new connections and close idle ones; a request of which \
-         only a part had arrived gets 503; a second signal ends the service at once. \
-         `tributary launch` passes them on, wherever rank 0 is. A bare mpirun does not: it kills its ranks within one or two seconds. It \
-         passes SIGUSR1 on, which asks for the same and never ends anything at once: kill -USR1 PID-OF-MPIRUN.",
+        "Output: a line with the address and the number of ranks when requests are accepted; all else is HTTP.\n\n\
+         Shutdown: on SIGTERM or SIGINT the service finishes requests in progress, refuses new connections and closes \
+         idle ones. A request of which only a part has arrived gets 503. A second signal ends the service at once. \
+         `tributary launch` forwards both signals, wherever rank 0 is. A bare mpirun does not: it kills its ranks \
+         within one or two seconds. It does forward SIGUSR1, which asks for the same shutdown and never ends anything \
+         at once: kill -USR1 PID-OF-MPIRUN.",
     ),
     (
         "load",
-        "Output: a table for each window. With --json one object (docs/schemas/load.v1.json). Failed requests change no exit code.",
+        "Output: a table for each window. With --json one object (docs/schemas/load.v1.json). Failed requests do not \
+         change the exit code.",
     ),
-    ("compare", "Output: a table a request, and one over all. With --json one object (docs/schemas/compare.v1.json)."),
+    (
+        "compare",
+        "Output: a table for each request, and one over all. With --json one object (docs/schemas/compare.v1.json).",
+    ),
     (
         "bench",
-        "Output: a table; in --out the study as report.json (docs/schemas/study.v1.json), a page, CSV and charts. With --dry-run the \
-         points alone, with --calibrate a profile.",
+        "Output: a table; in --out the study as report.json (docs/schemas/study.v1.json), a page, CSV and charts. With \
+         --dry-run the points alone, with --calibrate a profile.",
     ),
     (
         "quality",
-        "Output: tables; in --out every answer as answers.jsonl, report.json (docs/schemas/quality.v1.json), points.csv and answers.csv. With --dry-run \
-         numbers alone, with `score` a number a line.",
+        "Output: tables; in --out every answer as answers.jsonl, report.json (docs/schemas/quality.v1.json), \
+         points.csv and answers.csv. With --dry-run numbers alone, with `score` one number a line.",
     ),
     (
         "train",
-        "Output: what was learned and what it took; in --out the adapter (adapter.json, adapter.safetensors), training.json, loss.csv and \
-         loss.svg, and a checkpoint until all steps are taken (docs/training.md). A loss that is not finite ends it with 70.",
+        "Output: the trained weights and their cost; in --out the adapter (adapter.json, adapter.safetensors), \
+         training.json, loss.csv and loss.svg, and a checkpoint until all steps are taken (docs/training.md). A loss \
+         that is not finite ends the run with 70.",
     ),
     (
         "plan",
-        "Output: tables of predictions. With --json one object (docs/schemas/plan.v1.json, with --slo-ttft docs/schemas/sizing.v1.json).",
+        "Output: tables of predictions. With --json one object (docs/schemas/plan.v1.json, with --slo-ttft \
+         docs/schemas/sizing.v1.json).",
     ),
     (
         "methods",
-        "Output: a line a method, or a page for each one that is named. With --json one object (docs/schemas/methods.v2.json).",
+        "Output: a line for each method, or a page for each named one. With --json one object \
+         (docs/schemas/methods.v2.json).",
     ),
     (
         "store",
@@ -58,15 +66,13 @@ const OUTPUTS: [(&str, &str); 14] = [
     ),
     (
         "doctor",
-        "Output: tables of ranks and hosts, warnings, checks, bandwidth. With --json one object (docs/schemas/doctor.v1.json). Warnings \
-         change no exit code; wrong collectives end with 70, a bandwidth below --min-busbw with 78.",
+        "Output: tables of ranks and hosts, warnings, checks, bandwidth. With --json one object \
+         (docs/schemas/doctor.v1.json). Warnings do not change the exit code; wrong collectives end with 70, a \
+         bandwidth below --min-busbw with 78.",
     ),
-    (
-        "launch",
-        "Output: that of the command, which rank 0 prints. The exit code is that of the rank that failed first.",
-    ),
+    ("launch", "Output: that of the command, printed by rank 0. The exit code is that of the rank that failed first."),
     ("completions", "Output: the script."),
-    ("man", "Output: the page; none where files are written."),
+    ("man", "Output: the page; nothing if pages are written to a folder."),
 ];
 
 /// Adds to the end of every command's help what its output is, and its exit codes.
@@ -124,7 +130,8 @@ pub fn methods_by_themselves() -> Vec<&'static str> {
 pub fn compared() -> String {
     let reference = REFERENCE.name;
     format!(
-        "The methods; `{reference}` is added where it is missing: the others are measured against it [default: all but {}, {}]",
+        "Methods to compare; `{reference}` is added if it is missing, as the reference of the others [default: all but \
+         {}, {}]",
         taking(Choice::AuxModel),
         taking(Choice::Adapter)
     )
@@ -143,15 +150,14 @@ pub fn ratio() -> String {
 /// `--aux-model`.
 pub fn aux_model() -> String {
     let names = taking(Choice::AuxModel);
-    format!("{names}: folder of a small model that reads the documents for it, on the CPUs of rank 0's host")
+    format!("{names}: folder of a small model that reads the documents, on the CPUs of rank 0's host")
 }
 
 /// `--draft-model`.
 pub fn draft_model() -> String {
     let asking = EVICTIONS.iter().filter(|entry| entry.evidence == EvictionEvidence::DraftTokens);
     let names: Vec<_> = asking.map(|entry| entry.name).collect();
-    let of =
-        "folder of a small model with the same tokenizer that writes what it listens to, on the CPUs of rank 0's host";
+    let of = "folder of a small draft model with the same tokenizer, on the CPUs of rank 0's host";
     format!("--evict {}: {of}", names.join(", "))
 }
 
@@ -159,14 +165,16 @@ pub fn draft_model() -> String {
 pub fn adapter() -> String {
     let (always, too) = (taking(Choice::Adapter), taking(Choice::Packets));
     format!(
-        "Folder of an adapter that `tributary train` wrote; one of a kind. {always}: the rows around every chunk. {too}: the same, beside what they recompute. --evict lookahead: the rows that look ahead"
+        "Folder of an adapter from `tributary train`, at most one of each kind. {always}: rows around every chunk. \
+         {too}: the same rows, besides the recomputed ones. --evict lookahead: the lookahead rows after the prompt"
     )
 }
 
 /// `--keep-per-chunk`.
 pub fn keep_per_chunk() -> String {
     format!(
-        "{}: tokens that each KV head of each layer keeps of every chunk before it is cached, and how they are chosen: {} [default method: snapkv]",
+        "{}: tokens of each chunk that every KV head of each layer keeps before the chunk is cached, and the method \
+         that chooses them: {} [default: all tokens; method snapkv]",
         taking(Choice::KeepPerChunk),
         EvictionDescriptor::names_for_chunks()
     )
@@ -175,7 +183,9 @@ pub fn keep_per_chunk() -> String {
 /// `--evict`.
 pub fn evict() -> String {
     let each = EVICTIONS.map(|entry| format!("{} ({})", entry.name, entry.summary)).join("; ");
-    format!("How rows of the prompt are chosen that decoding keeps, with --keep [default: all are kept]: {each}")
+    format!(
+        "Method that chooses the prompt rows to keep after the first token, with --keep [default: all are kept]: {each}"
+    )
 }
 
 /// `--heads-per-gather`.
@@ -191,27 +201,29 @@ pub fn per_chunk() -> String {
 
 /// `--drift-of`.
 pub fn drift_of() -> String {
-    format!("{}: what is compared with the cache", taking(Choice::DriftOf))
+    format!("{}: cached tensor to compare with", taking(Choice::DriftOf))
 }
 
 /// `--drift-layers`.
 pub fn drift_layers() -> String {
     let names = taking(Choice::DriftLayers);
-    format!("{names}: layers behind the first in which rows are compared; with more than one ever fewer rows go on")
+    format!("{names}: layers after the first in which rows are compared; with several, each passes fewer rows on")
 }
 
 /// `--trace-alpha`.
 pub fn trace_alpha() -> String {
     let names = taking(Choice::TraceAlpha);
     format!(
-        "{names}: the attention, less that the other way, from which on a row depends on another [default: the model's trace.json, or 0.18]"
+        "{names}: net attention, less that in the other direction, from which one row depends on another [default: \
+         from the model's trace.json, or 0.18]"
     )
 }
 
 /// `--trace-heads`.
 pub fn trace_heads() -> String {
     format!(
-        "{}: the heads whose attention counts in free probes: all, or of each row the share that reads sharpest [default: the model's trace.json, or mean]",
+        "{}: heads whose attention counts in free probes: all, or for each row the given share with the sharpest \
+         attention [default: from the model's trace.json, or mean]",
         taking(Choice::TraceHeads)
     )
 }
@@ -219,7 +231,7 @@ pub fn trace_heads() -> String {
 /// `--keep-order`.
 pub fn keep_order() -> String {
     format!(
-        "{}: documents stay in the request's order, as the parts of one long document must",
+        "{}: keep documents in the request's order, as the parts of one long document require",
         taking(Choice::KeepOrder)
     )
 }
@@ -227,7 +239,8 @@ pub fn keep_order() -> String {
 /// `--order-for`.
 pub fn order_for() -> String {
     format!(
-        "{}: what another order of chunks is for; with `selection` the query reads them in the request's own",
+        "{}: use of the new order of chunks: for everything, or for selection and recompute alone; with `selection` \
+         the query reads chunks in the request's order",
         taking(Choice::OrderFor)
     )
 }
@@ -249,31 +262,34 @@ pub fn passing_tokens() -> String {
 
 /// `--ape-temperature`.
 pub fn ape_temperature() -> String {
-    format!("{}: what the scores of context rows are divided by", taking(Choice::ApeTemperature))
+    format!(
+        "{}: temperature, by which the attention scores of context rows are divided, above 0",
+        taking(Choice::ApeTemperature)
+    )
 }
 
 /// `--ape-scale`.
 pub fn ape_scale() -> String {
-    format!("{}: the context's weight beside the rest, times the temperature", taking(Choice::ApeScale))
+    format!("{}: factor of the context's log-sum-exp, times the temperature, above 0", taking(Choice::ApeScale))
 }
 
 /// `--samkv-variant`.
 pub fn samkv_variant() -> String {
     let names = taking(Choice::SamKvVariant);
-    format!("{names}: keeps 64 first and 128 last rows of a document and blocks of 64, or 8, 16 and 8")
+    format!(
+        "{names}: sizes of the kept first rows, last rows and blocks of every document: large 64, 128, 64; small 8, \
+         16, 8"
+    )
 }
 
 /// `--samkv-blocks`.
 pub fn samkv_blocks() -> String {
-    format!("{}: blocks kept of every document beside its first and last rows", taking(Choice::SamKvBlocks))
+    format!("{}: blocks kept of every document besides its first and last rows", taking(Choice::SamKvBlocks))
 }
 
 /// `--samkv-theta`.
 pub fn samkv_theta() -> String {
-    format!(
-        "{}: share of what is recomputed in keys and values, the rest as they were cached",
-        taking(Choice::SamKvTheta)
-    )
+    format!("{}: share of recomputed keys and values, 0 to 1; the rest stays as cached", taking(Choice::SamKvTheta))
 }
 
 fn taking(choice: Choice) -> String {
@@ -295,8 +311,8 @@ mod tests {
         assert_eq!(default_method(), "infoflow");
         assert_eq!(heads_per_gather(), "all-gather: KV heads gathered at a time [default: all]");
         assert!(per_chunk().starts_with("epic: rows a chunk, 1 to 64"), "{}", per_chunk());
-        assert_eq!(drift_of(), "cacheblend: what is compared with the cache");
-        assert!(drift_layers().starts_with("cacheblend: layers behind the first"), "{}", drift_layers());
+        assert_eq!(drift_of(), "cacheblend: cached tensor to compare with");
+        assert!(drift_layers().starts_with("cacheblend: layers after the first"), "{}", drift_layers());
         assert!(bench_methods().ends_with("[default: full ring all-gather infoflow]"), "{}", bench_methods());
     }
 }

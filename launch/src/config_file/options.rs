@@ -28,11 +28,11 @@ pub const COMMANDS: [&str; 13] = [
 
 const LONG_HELP: &str = "\
 Read options from a TOML file. Its keys are the options' long names: world-size = 4, chunk-cache = \"4GiB\", \
-reorder = true, methods = [\"full\", \"ring\"]. Keys at the top apply to every command that has such an option; keys of a \
-table such as [serve] or [train.kv-packet] apply to that command alone, and override those at the top. The command line overrides the \
-environment, the environment the file, and the file the defaults; the command line cannot unset a switch that the \
-file sets. Paths are relative to the current directory, not to the file. Under `tributary launch` every rank reads \
-the file named after its command, on its own host.";
+reorder = true, methods = [\"full\", \"ring\"]. Keys at the top apply to every command that has such an option; \
+keys of a table such as [serve] or [train.kv-packet] apply to that command alone, and override those at the top. The command line \
+overrides the environment, the environment the file, and the file the defaults; the command line cannot unset a \
+switch that the file sets. Paths are relative to the current directory, not to the file. Under `tributary \
+launch` every rank reads the file named after its command, on its own host.";
 
 /// Adds the options of this module to every command that has them.
 pub fn with_options(command: Command) -> Command {
