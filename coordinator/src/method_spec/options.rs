@@ -72,7 +72,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         key: "reorder",
         value: "",
         choice: Some(Choice::Reorder),
-        help: "Order chunks by importance, the most important one next to the query",
+        help: "Sort chunks by ascending importance, the most important one next to the query",
         set: |s, _| {
             _ = s.reorder.get_or_insert(Importance::Mass);
             Ok(())
@@ -116,7 +116,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         key: "first",
         value: "",
         choice: None,
-        help: "Let rows of the first chunk be selected, although they are exact already",
+        help: "Let rows of the first chunk in the order be selected, although they are exact already",
         set: |s, _| {
             s.include_first_chunk = true;
             Ok(())

@@ -75,7 +75,7 @@ pub static EVICTIONS: [&EvictionDescriptor; 10] =
 
 static SNAP_KV: EvictionDescriptor = EvictionDescriptor {
     name: "snapkv",
-    summary: "what the prompt's last rows attend to, pooled along the rows, and those rows",
+    summary: "rows that the prompt's last rows attend to, pooled along the rows, and those last rows",
     source: "SnapKV (Li et al. 2024)",
     method: Eviction::SnapKv,
     evidence: EvictionEvidence::Window,
@@ -94,7 +94,7 @@ static PYRAMID_KV: EvictionDescriptor = EvictionDescriptor {
 
 static TOVA: EvictionDescriptor = EvictionDescriptor {
     name: "tova",
-    summary: "what the prompt's last row attends to, the same rows in all heads of a layer",
+    summary: "rows that the prompt's last row attends to, the same in all heads of a layer",
     source: "TOVA (Oren et al. 2024)",
     method: Eviction::Tova,
     evidence: EvictionEvidence::LastRow,
@@ -104,7 +104,7 @@ static TOVA: EvictionDescriptor = EvictionDescriptor {
 
 static H2O: EvictionDescriptor = EvictionDescriptor {
     name: "h2o",
-    summary: "what all rows of the prompt attend to, and as many of the most recent rows",
+    summary: "rows that all rows of the prompt attend to, and as many of the most recent rows",
     source: "H2O (Zhang et al. 2023)",
     method: Eviction::H2o,
     evidence: EvictionEvidence::AllRows,
@@ -124,14 +124,14 @@ static STREAMING_LLM: EvictionDescriptor = EvictionDescriptor {
 
 static RANDOM: EvictionDescriptor = EvictionDescriptor {
     name: "random",
-    summary: "rows drawn at random in each layer and KV head, the control that the others must beat",
+    summary: "rows drawn at random in each layer and KV head, the control for the others",
     source: "-",
     ..BASE
 };
 
 static LAQ: EvictionDescriptor = EvictionDescriptor {
     name: "laq",
-    summary: "what 32 tokens attend to that snapkv's cache generates first, pooled along the rows",
+    summary: "rows that 32 tokens generated first on snapkv's cache attend to, pooled along the rows",
     source: "LAQ (Wang et al. 2025)",
     method: Eviction::Laq,
     evidence: EvictionEvidence::PseudoTokens,
@@ -141,7 +141,7 @@ static LAQ: EvictionDescriptor = EvictionDescriptor {
 
 static SPEC_KV: EvictionDescriptor = EvictionDescriptor {
     name: "speckv",
-    summary: "what 32 tokens attend to that a small draft model writes, pooled along the rows",
+    summary: "rows that 32 tokens of a small draft model attend to, pooled along the rows",
     source: "SpecKV (Galim et al. 2025)",
     method: Eviction::SpecKv,
     evidence: EvictionEvidence::DraftTokens,
@@ -151,7 +151,7 @@ static SPEC_KV: EvictionDescriptor = EvictionDescriptor {
 
 static LOOKAHEAD_KV: EvictionDescriptor = EvictionDescriptor {
     name: "lookahead",
-    summary: "what trained rows behind the prompt attend to",
+    summary: "rows that trained rows after the prompt attend to",
     source: "LookaheadKV",
     method: Eviction::LookaheadKv,
     evidence: EvictionEvidence::LookAhead,
@@ -160,7 +160,7 @@ static LOOKAHEAD_KV: EvictionDescriptor = EvictionDescriptor {
 
 static IDEAL: EvictionDescriptor = EvictionDescriptor {
     name: "ideal",
-    summary: "what the answer itself attends to, which the whole cache generates first: for studies",
+    summary: "rows that the answer itself attends to, generated first on the whole cache; for studies",
     source: "-",
     method: Eviction::Ideal,
     evidence: EvictionEvidence::OwnTokens,

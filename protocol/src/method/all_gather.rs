@@ -4,7 +4,7 @@ use super::{Choice, Claim, Command, Descriptor, InvalidOption, Method, Wishes};
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "all-gather",
-    summary: "runs of the sequence, every layer's keys and values gathered on every rank",
+    summary: "contiguous parts of the sequence; each layer's keys and values are gathered on every rank",
     source: "common practice; one head at a time it is the baseline of published comparisons",
     claim: Claim::Exact,
     in_chunks: false,

@@ -5,7 +5,7 @@ use super::{Choice, Claim, Descriptor, InvalidOption, Method, Passing, Wishes, s
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "apb",
-    summary: "blocks behind a short anchor, each of which passes the keys that the query attends to most on to the blocks behind it",
+    summary: "blocks after a short anchor; each passes the keys that the query attends to most on to later blocks",
     source: "APB (Huang et al. 2025), the query's attention in place of trained heads",
     claim: Claim::Approximate { exact_where: "where blocks pass all their keys" },
     in_chunks: false,

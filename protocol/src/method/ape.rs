@@ -5,7 +5,7 @@ use super::{Ape, Choice, Claim, Descriptor, InvalidOption, Method, Prefill, Sele
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "ape",
-    summary: "nothing: chunks stand beside each other behind the prefix, and the query attends to them with a temperature and a scale",
+    summary: "nothing; chunks are parallel after the prefix; the query attends to them with a temperature and a scale",
     source: "APE (Yang et al. 2025)",
     claim: Claim::Approximate { exact_where: "for a single chunk at temperature and scale 1" },
     in_chunks: true,

@@ -4,7 +4,7 @@ use super::{Choice, Claim, Descriptor, Drift, InvalidOption, Method, Prefill, Se
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "cacheblend",
-    summary: "the rows whose values (or keys) change most in the first layers, computed with the whole context in sight",
+    summary: "rows whose values (or keys) change most in the first layers with the whole context in view",
     source: "CacheBlend (Yao et al. 2024)",
     claim: Claim::Approximate { exact_where: "at ratio 1" },
     in_chunks: true,

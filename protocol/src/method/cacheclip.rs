@@ -4,7 +4,7 @@ use super::{Choice, Claim, Descriptor, Method, Prefill, Selection};
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "cacheclip",
-    summary: "what the query attends to in a small model beside the main one, chunk by chunk, in windows of 8",
+    summary: "rows that the query attends to in a small auxiliary model, chunk by chunk, in windows of 8",
     source: "CacheClip (Yang et al. 2025)",
     claim: Claim::Approximate { exact_where: "at ratio 1" },
     in_chunks: true,

@@ -4,7 +4,7 @@ use super::{Claim, Command, Descriptor, Method};
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "full",
-    summary: "the whole prompt on one rank",
+    summary: "the whole prompt, computed on one rank",
     source: "the reference",
     claim: Claim::Exact,
     in_chunks: false,

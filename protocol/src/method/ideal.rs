@@ -5,7 +5,7 @@ use super::{Choice, Claim, Descriptor, Evidence, Layout, Method, Prefill, Select
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "ideal",
-    summary: "for studies: what the query takes otherwise from the cache than from a full prefill, which is computed too",
+    summary: "rows whose reuse changes the query's result most, by comparison with a full prefill; for studies",
     source: "the oracle that selectors approximate",
     claim: Claim::Approximate { exact_where: "at ratio 1" },
     in_chunks: true,

@@ -7,7 +7,7 @@ use super::{
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "infoflow",
-    summary: "what the query attends to in some layers",
+    summary: "rows that the query attends to in some layers",
     source: "InfoFlow",
     claim: Claim::Approximate { exact_where: "at ratio 1" },
     in_chunks: true,

@@ -4,7 +4,7 @@ use super::{Choice, Claim, Descriptor, Method};
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "kv-packet",
-    summary: "nothing: every chunk stands between trained rows of an adapter, which are cached with it",
+    summary: "nothing; every chunk is enclosed by trained rows of an adapter, which are cached with it",
     source: "KV Packet",
     claim: Claim::Approximate { exact_where: "for a single chunk, of a prompt that has the adapter's rows" },
     in_chunks: true,

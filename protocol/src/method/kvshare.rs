@@ -4,7 +4,7 @@ use super::{Choice, Claim, Descriptor, Drift, DriftOf, DriftScore, InvalidOption
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "kvshare",
-    summary: "the rows whose values change most in the second layer, times the attention that all context rows pay them there",
+    summary: "rows whose values change most in the second layer, weighted by the attention of all context rows to them",
     source: "KVShare (Yang et al. 2025)",
     claim: Claim::Approximate { exact_where: "at ratio 1" },
     in_chunks: true,

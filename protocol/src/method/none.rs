@@ -4,7 +4,7 @@ use super::{Choice, Claim, Descriptor, Method};
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "none",
-    summary: "chunks as they are, nothing recomputed",
+    summary: "nothing; chunks are used as cached",
     source: "the lower bound",
     claim: Claim::Approximate { exact_where: "for a single chunk" },
     in_chunks: true,

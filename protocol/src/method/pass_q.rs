@@ -4,7 +4,7 @@ use super::{Claim, Descriptor, Method};
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "pass-q",
-    summary: "zigzag shards of the sequence, queries passed on and their partial results sent back while others are attended for",
+    summary: "zigzag shards of the sequence; queries travel and partial results return during the next attention",
     source: "Context Parallelism for Scalable Million-Token Inference (Yang et al. 2024), pass-Q",
     claim: Claim::Exact,
     in_chunks: false,

@@ -4,7 +4,7 @@ use super::{Choice, Claim, Descriptor, Evidence, Heads, Layers, Layout, Method, 
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "prophetkv",
-    summary: "what the query attends to in all layers, normalised over the context",
+    summary: "rows that the query attends to in all layers, normalised over the context",
     source: "ProphetKV",
     claim: Claim::Approximate { exact_where: "at ratio 1" },
     in_chunks: true,

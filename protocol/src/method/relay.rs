@@ -7,7 +7,7 @@ const HOP_DIVISOR: usize = 3;
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "relay",
-    summary: "what the query attends to, and what that attends to after a provisional recompute",
+    summary: "rows that the query attends to, and rows that those attend to after a provisional recompute",
     source: "ours",
     claim: Claim::Approximate { exact_where: "at ratio 1" },
     in_chunks: true,

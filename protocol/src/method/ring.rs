@@ -4,7 +4,7 @@ use super::{Claim, Command, Descriptor, Method};
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "ring",
-    summary: "zigzag shards of the sequence, keys and values passed on while the ones in hand are attended to",
+    summary: "zigzag shards of the sequence; keys and values travel during the attention to the previous ones",
     source: "Ring Attention (Liu et al. 2023), balanced",
     claim: Claim::Exact,
     in_chunks: false,

@@ -7,7 +7,7 @@ use super::{
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "samkv",
-    summary: "the head, the tail and the best blocks of every document, mixed with what was cached of them; the rest is dropped",
+    summary: "head, tail and best blocks of every document, mixed with cached keys and values; the rest is dropped",
     source: "SAM-KV (Cao et al. 2025)",
     claim: Claim::Approximate { exact_where: "where nothing is dropped, at theta 1" },
     in_chunks: true,

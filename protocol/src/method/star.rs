@@ -4,7 +4,7 @@ use super::{Choice, Claim, Descriptor, InvalidOption, Method, Wishes};
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "star",
-    summary: "blocks of the sequence, each computed behind the first one; the query then sees all of them",
+    summary: "blocks of the sequence, each computed with the first one before it; the query then sees all of them",
     source: "Star Attention (Acharya et al. 2024)",
     claim: Claim::Approximate { exact_where: "for one block or two" },
     in_chunks: false,

@@ -7,7 +7,7 @@ use super::{
 
 pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "trace",
-    summary: "what the query attends to and what that depends on, whatever the order of chunks; they are put in order of dependence",
+    summary: "rows that the query attends to and rows these depend on, in any order; chunks are sorted by dependence",
     source: "ours",
     claim: Claim::Approximate { exact_where: "at ratio 1, where no chunk moves" },
     in_chunks: true,
