@@ -21,7 +21,7 @@ use crate::template_kwargs::TemplateKwargs;
 use crate::values::chunk_cache;
 pub use crate::values::{seconds, size};
 
-/// Which model, and how it computes.
+/// The model and its device, types and kernels.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
@@ -52,7 +52,7 @@ pub struct ModelArgs {
     pub adapters: Vec<PathBuf>,
 }
 
-/// Where ranks compute.
+/// Device that ranks compute on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceChoice {
@@ -72,7 +72,7 @@ impl DeviceChoice {
     }
 }
 
-/// Where weights come from.
+/// Source of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Load {
@@ -94,7 +94,7 @@ pub enum Dtype {
     F16,
 }
 
-/// Which kernels compute.
+/// Compute kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KernelChoice {
@@ -104,7 +104,7 @@ pub enum KernelChoice {
     Plain,
 }
 
-/// How a request is read.
+/// Reading of a request: chunks, prefix, template.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Request")]
 pub struct IntakeArgs {
@@ -114,7 +114,7 @@ pub struct IntakeArgs {
     /// Chunk boundaries: at documents, every N tokens (with OVERLAP), or at a separator
     #[arg(long, value_name = "documents|N[:OVERLAP]|separator:TEXT", default_value = "documents")]
     pub chunk: Chunking,
-    /// Prefix before the first chunk, visible to all chunks: a TEXT, the BOS token, or nothing
+    /// Prefix before the first chunk, visible to all after it: a TEXT, the BOS token, or nothing
     #[arg(long, value_name = "TEXT|bos|none", default_value = "bos")]
     pub prefix: Prefix,
     /// Use of the model's chat template, if it has one: its head becomes the prefix, its tail part of the query
@@ -129,7 +129,7 @@ pub struct IntakeArgs {
     pub chat_template_kwargs: Option<TemplateKwargs>,
 }
 
-/// Whether the model's chat template is used.
+/// Use of the model's chat template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TemplateChoice {
     /// Use it if the model has one
@@ -138,7 +138,7 @@ pub enum TemplateChoice {
     None,
 }
 
-/// How the cache is filled.
+/// Method options.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Method")]
 pub struct MethodArgs {
@@ -213,7 +213,7 @@ pub struct MethodArgs {
 /// An exchange, or the planner's choice.
 pub type ExchangeChoice = Option<Exchange>;
 
-/// Which ranks there are, and how long they wait for each other.
+/// The ranks and their timeouts.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Ranks")]
 pub struct GroupArgs {
@@ -227,7 +227,7 @@ pub struct GroupArgs {
     pub reach: ReachArgs,
 }
 
-/// What carries messages, how long ranks wait, and what each keeps.
+/// Transport, timeouts and caches of the ranks.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Ranks")]
 pub struct ReachArgs {
@@ -264,7 +264,7 @@ pub struct ReachArgs {
     pub max_message_bytes: u64,
 }
 
-/// Where chunks are kept that outlive the process.
+/// The store of chunks that outlive the process.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Chunk store")]
 pub struct StoreArgs {
@@ -291,7 +291,7 @@ pub struct StoreArgs {
     pub chunk_store_remote: Option<String>,
 }
 
-/// Where it runs and what it generates.
+/// Ranks and sampling.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Run")]
 pub struct RunArgs {
@@ -316,7 +316,7 @@ pub struct RunArgs {
 /// attention that keeps all others until it ends. 4 of 132 are 3 % of attention's rate while messages are under way.
 const MESSAGE_MULTIPROCESSORS: usize = 4;
 
-/// What carries messages between ranks.
+/// Transport of messages between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
     /// mpi under a launcher, else local; nccl for tensors between GPUs

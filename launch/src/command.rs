@@ -73,14 +73,14 @@ enum Command {
     TryTokenizer(TrialArgs),
 }
 
-/// Which tokenizer is tried.
+/// The tokenizer to try.
 #[derive(Debug, Clone, Args)]
 struct TrialArgs {
     /// Folder of the model
     folder: PathBuf,
 }
 
-/// Which process ends.
+/// The process to end.
 #[derive(Debug, Clone, Args)]
 struct ReapArgs {
     /// Process ID

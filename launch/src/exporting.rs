@@ -9,7 +9,7 @@ use tributary_service::{Export, Exporter};
 
 use crate::serve::refused;
 
-/// Where a job's metrics go.
+/// Destinations of a job's metrics.
 #[derive(Debug, Clone, Args)]
 pub struct MetricsArgs {
     /// Address of a Prometheus endpoint, /metrics, while the job runs

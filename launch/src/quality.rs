@@ -38,12 +38,12 @@ samples, tasks, lengths, methods or ratios. The suite hops is the language of mo
 preserve what chunking breaks, and nothing about large models. ruler, niah and longbench need a model that reads \
 English; every result names the sources of their texts (docs/quality.md).";
 
-/// What was typed: an evaluation, or `score` behind it.
+/// The parsed command: an evaluation, or its subcommand `score`.
 #[derive(Debug)]
 pub enum QualityArgs {
-    /// Methods on tasks.
+    /// An evaluation of methods on tasks.
     Evaluation(Box<EvaluationArgs>),
-    /// Answers made elsewhere.
+    /// Scores of answers made elsewhere.
     Score(ScoreArgs),
 }
 
@@ -123,7 +123,7 @@ pub struct EvaluationArgs {
     /// ruler: file with the questions of qa_1 in SQuAD's format [default: those in --data]
     #[arg(long, value_name = "FILE", help_heading = "Evaluation")]
     squad: Option<PathBuf>,
-    /// Prefix before the first document, visible to all: a TEXT, the BOS token, or nothing; a template's head
+    /// Prefix before the first document, visible to all after it: a TEXT, the BOS token, or nothing; a template's head
     /// replaces it
     #[arg(long, value_name = "TEXT|bos|none", default_value = "bos", help_heading = "Evaluation")]
     prefix: Prefix,

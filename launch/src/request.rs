@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tributary_engine::{Question, Synthetic};
 
-/// What is asked.
+/// The request.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Request")]
 pub struct RequestArgs {

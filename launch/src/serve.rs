@@ -99,7 +99,7 @@ pub struct ServeArgs {
     clients: ClientArgs,
 }
 
-/// What becomes of fields of a request that are not known.
+/// Handling of unknown fields of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum UnknownFields {
     /// Refuse the request
@@ -108,7 +108,7 @@ enum UnknownFields {
     Ignore,
 }
 
-/// Where defaults of sampling come from.
+/// Source of the sampling defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum GenerationConfig {
     /// generation_config.json in the model's folder
@@ -117,7 +117,7 @@ enum GenerationConfig {
     None,
 }
 
-/// How a model's reasoning is told from its answer.
+/// Parser that separates reasoning from the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ReasoningChoice {
     /// No separation: all text is the answer
@@ -135,7 +135,7 @@ impl From<ReasoningChoice> for ReasoningParser {
     }
 }
 
-/// What clients may ask at most, and how long things may take.
+/// Limits of clients, and timeouts.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits of clients")]
 struct ClientArgs {

@@ -41,7 +41,7 @@ enum What {
     Stat(FolderArgs),
 }
 
-/// Which folder.
+/// The folder of the store.
 #[derive(Debug, Args)]
 struct FolderArgs {
     /// Folder of the store, as for --chunk-store

@@ -23,7 +23,7 @@ const TOGETHER: usize = 8;
 /// How long chunks may take to be written.
 const LAST_WRITES: Duration = Duration::from_secs(600);
 
-/// What is stored, and by which ranks.
+/// Documents to store, and the ranks that prefill them.
 #[derive(Debug, Args)]
 pub struct WarmArgs {
     #[command(flatten)]

@@ -73,7 +73,7 @@ enum What {
 const GOES_ON: &str =
     "Folder of a small model to train further, with the tokenizer of --model [default: random weights from --seed]";
 
-/// The sizes of a small model that begins with random weights.
+/// Sizes of a small model that starts with random weights.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Training")]
 struct SizeArgs {
@@ -91,7 +91,7 @@ struct SizeArgs {
     intermediate: usize,
 }
 
-/// What is learned from, and how.
+/// Samples, training settings, run and output.
 #[derive(Debug, Args)]
 struct LearnArgs {
     #[command(flatten)]

@@ -4,7 +4,7 @@ use clap::Args;
 
 use tributary_system::size::Size;
 
-/// What is examined, and what is demanded.
+/// Scope and limits of the check.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Examination")]
 pub struct DoctorArgs {

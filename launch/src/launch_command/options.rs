@@ -67,7 +67,7 @@ pub struct LaunchArgs {
     pub(super) command: Vec<String>,
 }
 
-/// What starts the ranks.
+/// Launcher of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LauncherChoice {
     /// mpirun of Open MPI

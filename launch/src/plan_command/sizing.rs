@@ -7,7 +7,7 @@ use tributary_study::sizing::{Answer, Demand, File, Question, render, write};
 
 use crate::stdout::{print, print_json};
 
-/// What a deployment shall do.
+/// Requirements of a deployment.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sizing")]
 pub struct SizingArgs {
