@@ -78,8 +78,28 @@ impl fmt::Display for MethodSpec {
 #[cfg(test)]
 mod tests {
     use tributary_coordinator::RequestSettings;
+    use tributary_protocol::{Claim, METHODS};
 
     use super::*;
+
+    #[test]
+    fn every_method_has_samples_that_are_specs_of_it() {
+        for method in METHODS {
+            assert_eq!(method.samples.first(), Some(&method.name), "the bare name comes first");
+            let exact = match method.claim {
+                Claim::Exact => None,
+                Claim::Approximate { exact_with, .. } => exact_with.map(|options| format!("{}{options}", method.name)),
+            };
+            for sample in method.samples.iter().map(|&sample| sample.to_owned()).chain(exact) {
+                let spec: MethodSpec = sample.parse().expect("a spec");
+                assert_eq!(spec.to_string(), sample);
+                let bare = RunConfig { settings: RequestSettings::default(), threads: 1 };
+                let settings = spec.apply(bare, Importance::Mass).settings;
+                let made = settings.method(8, 4).expect("a method of a model of 8 layers and 4 KV heads");
+                assert_eq!(made.descriptor(), method, "{sample}");
+            }
+        }
+    }
 
     #[test]
     fn ranks_and_threads_of_its_own_stand_among_the_options() {

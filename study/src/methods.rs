@@ -109,7 +109,7 @@ impl MethodRow {
             exact: method.is_exact(),
             exact_where: match method.claim {
                 Claim::Exact => None,
-                Claim::Approximate { exact_where } => Some(exact_where),
+                Claim::Approximate { exact_where, .. } => Some(exact_where),
             },
             ratio: method.ratio,
             cost: method.cost,

@@ -6,12 +6,13 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "a3",
     summary: "rows that the query attends to in the first layer, normalised over the context",
     source: "A³",
-    claim: Claim::Approximate { exact_where: "at ratio 1" },
+    claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
     in_chunks: true,
     cost: "chunks, the attention of M rows in the first layer, then n + M rows",
     ratio: Some(0.15),
     takes: &[Choice::Ratio, Choice::Reorder, Choice::OrderFor, Choice::Layout, Choice::Packets, Choice::KeepPerChunk],
     default_of: &[],
+    samples: &["a3", "a3:layout=hl-hp", "a3:reorder"],
     make: |wishes| Ok(Method::A3 { layout: wishes.layout }),
 };
 

@@ -12,6 +12,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     ratio: None,
     takes: &[Choice::HeadsPerGather],
     default_of: &[Command::Bench, Command::Plan],
+    samples: &["all-gather", "all-gather:heads=1"],
     make,
 };
 

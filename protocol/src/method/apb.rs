@@ -7,12 +7,13 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "apb",
     summary: "blocks after a short anchor; each passes the keys that the query attends to most on to later blocks",
     source: "APB (Huang et al. 2025), the query's attention in place of trained heads",
-    claim: Claim::Approximate { exact_where: "where blocks pass all their keys" },
+    claim: Claim::Approximate { exact_where: "where blocks pass all their keys", exact_with: Some(":passing=1000000") },
     in_chunks: false,
     cost: "N/W + a + M rows a rank, of which each sees its block, a rows of anchor and p rows of each block before; then M rows as in star",
     ratio: None,
     takes: &[Choice::BlockTokens, Choice::AnchorTokens, Choice::PassingTokens],
     default_of: &[],
+    samples: &["apb", "apb:block=8:anchor=3:passing=2"],
     make,
 };
 

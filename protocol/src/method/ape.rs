@@ -7,12 +7,13 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "ape",
     summary: "nothing; chunks are parallel after the prefix; the query attends to them with a temperature and a scale",
     source: "APE (Yang et al. 2025)",
-    claim: Claim::Approximate { exact_where: "for a single chunk at temperature and scale 1" },
+    claim: Claim::Approximate { exact_where: "for a single chunk at temperature and scale 1", exact_with: None },
     in_chunks: true,
     cost: "chunks, then M rows",
     ratio: None,
     takes: &[Choice::ApeTemperature, Choice::ApeScale],
     default_of: &[],
+    samples: &["ape", "ape:temperature=0.5:scale=1.3"],
     make,
 };
 

@@ -6,13 +6,14 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "cacheblend",
     summary: "rows whose values (or keys) change most in the first layers with the whole context in view",
     source: "CacheBlend (Yao et al. 2024)",
-    claim: Claim::Approximate { exact_where: "at ratio 1" },
+    claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
     in_chunks: true,
     cost: "chunks, T rows through the first D + 1 layers (from the second on ever fewer), then n + M rows; D + ½ layers \
            of T rows of keys and values come to each rank",
     ratio: Some(0.15),
     takes: &[Choice::Ratio, Choice::DriftOf, Choice::DriftLayers],
     default_of: &[],
+    samples: &["cacheblend", "cacheblend:drift-of=keys:drift-layers=2"],
     make,
 };
 

@@ -27,6 +27,9 @@ pub struct Descriptor {
     pub takes: &'static [Choice],
     /// The commands that run it where the user names no method. Comparisons run all methods.
     pub default_of: &'static [Command],
+    /// Specs of it, `NAME[:OPTION[=VALUE]]..`, that every test of what holds for all methods runs: the bare name first, then one for each
+    /// option that changes the shape of what is computed.
+    pub samples: &'static [&'static str],
     /// Makes the method with the user's parameters, or says which of them is invalid.
     pub make: fn(&Wishes) -> Result<Method, InvalidOption>,
 }
@@ -44,6 +47,8 @@ pub enum Claim {
     Approximate {
         /// That setting.
         exact_where: &'static str,
+        /// The options behind any of its specs that make it so for every prompt; absent where it is a matter of the prompt.
+        exact_with: Option<&'static str>,
     },
 }
 

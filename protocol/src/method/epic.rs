@@ -11,12 +11,13 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "epic",
     summary: "the first rows of every chunk but the first",
     source: "EPIC (Hu et al. 2024), LegoLink",
-    claim: Claim::Approximate { exact_where: "where chunks are no longer than their rows" },
+    claim: Claim::Approximate { exact_where: "where chunks are no longer than their rows", exact_with: None },
     in_chunks: true,
     cost: "chunks, then n + M rows",
     ratio: Some(0.15),
     takes: &[Choice::Ratio, Choice::PerChunk, Choice::Packets, Choice::KeepPerChunk],
     default_of: &[],
+    samples: &["epic", "epic:rows=3"],
     make,
 };
 

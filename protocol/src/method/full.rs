@@ -12,5 +12,6 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     ratio: None,
     takes: &[],
     default_of: &[Command::Bench, Command::Plan],
+    samples: &["full"],
     make: |_| Ok(Method::Full),
 };

@@ -7,12 +7,13 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "ideal",
     summary: "rows whose reuse changes the query's result most, by comparison with a full prefill; for studies",
     source: "the oracle that selectors approximate",
-    claim: Claim::Approximate { exact_where: "at ratio 1" },
+    claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
     in_chunks: true,
     cost: "chunks, M rows, T + M rows that see the whole prompt, then n + M rows: more than a full prefill",
     ratio: Some(0.15),
     takes: &[Choice::Ratio, Choice::Reorder, Choice::OrderFor],
     default_of: &[],
+    samples: &["ideal", "ideal:reorder"],
     make: |_| Ok(Method::Ideal),
 };
 

@@ -9,7 +9,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "infoflow",
     summary: "rows that the query attends to in some layers",
     source: "InfoFlow",
-    claim: Claim::Approximate { exact_where: "at ratio 1" },
+    claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
     in_chunks: true,
     cost: "chunks, M rows up to depth 0.65, then n + M rows",
     ratio: Some(0.15),
@@ -24,6 +24,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         Choice::KeepPerChunk,
     ],
     default_of: &[Command::Prefill, Command::Bench, Command::Plan],
+    samples: &["infoflow", "infoflow:layers=0..2:score=mass:layout=hl-hp", "infoflow:importance=selected"],
     make,
 };
 

@@ -6,13 +6,14 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "kvshare",
     summary: "rows whose values change most in the second layer, weighted by the attention of all context rows to them",
     source: "KVShare (Yang et al. 2025)",
-    claim: Claim::Approximate { exact_where: "at ratio 1" },
+    claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
     in_chunks: true,
     cost: "chunks, T rows through the first two layers and T²/2 pairs read once more, then n + M rows; two layers of T \
            rows of keys and values come to each rank",
     ratio: Some(0.20),
     takes: &[Choice::Ratio],
     default_of: &[],
+    samples: &["kvshare"],
     make,
 };
 

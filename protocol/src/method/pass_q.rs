@@ -12,5 +12,6 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     ratio: None,
     takes: &[],
     default_of: &[],
+    samples: &["pass-q"],
     make: |_| Ok(Method::PassQ),
 };

@@ -6,12 +6,13 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "prophetkv",
     summary: "rows that the query attends to in all layers, normalised over the context",
     source: "ProphetKV",
-    claim: Claim::Approximate { exact_where: "at ratio 1" },
+    claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
     in_chunks: true,
     cost: "chunks, M rows, then n + M rows",
     ratio: Some(0.20),
     takes: &[Choice::Ratio, Choice::Reorder, Choice::OrderFor, Choice::Layout, Choice::Packets, Choice::KeepPerChunk],
     default_of: &[],
+    samples: &["prophetkv", "prophetkv:layout=tl-tp", "prophetkv:reorder"],
     make: |wishes| Ok(Method::ProphetKv { layout: wishes.layout }),
 };
 

@@ -9,12 +9,13 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "relay",
     summary: "rows that the query attends to, and rows that those attend to after a provisional recompute",
     source: "ours",
-    claim: Claim::Approximate { exact_where: "at ratio 1" },
+    claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
     in_chunks: true,
     cost: "chunks, M rows, n/3 rows, then n + M rows",
     ratio: Some(0.15),
     takes: &[Choice::Ratio, Choice::Reorder, Choice::OrderFor, Choice::Layout, Choice::Packets, Choice::KeepPerChunk],
     default_of: &[Command::Plan],
+    samples: &["relay", "relay:layout=hl-tp", "relay:reorder", "relay:reorder:order-for=selection"],
     make: |wishes| Ok(Method::Relay { layout: wishes.layout }),
 };
 

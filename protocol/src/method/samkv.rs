@@ -9,12 +9,16 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "samkv",
     summary: "head, tail and best blocks of every document, mixed with cached keys and values; the rest is dropped",
     source: "SAM-KV (Cao et al. 2025)",
-    claim: Claim::Approximate { exact_where: "where nothing is dropped, at theta 1" },
+    claim: Claim::Approximate {
+        exact_where: "where nothing is dropped, at theta 1",
+        exact_with: Some(":blocks=1000000:theta=1"),
+    },
     in_chunks: true,
     cost: "chunks, M rows up to the last scored layer, then the kept rows of every document and M rows; the rest is seen by nobody",
     ratio: None,
     takes: &[Choice::SamKvVariant, Choice::SamKvBlocks, Choice::SamKvTheta],
     default_of: &[],
+    samples: &["samkv", "samkv:variant=small", "samkv:variant=small:blocks=1:theta=0.5"],
     make,
 };
 

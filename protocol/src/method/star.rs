@@ -6,12 +6,13 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "star",
     summary: "blocks of the sequence, each computed with the first one before it; the query then sees all of them",
     source: "Star Attention (Acharya et al. 2024)",
-    claim: Claim::Approximate { exact_where: "for one block or two" },
+    claim: Claim::Approximate { exact_where: "for one block or two", exact_with: Some(":block=1000000") },
     in_chunks: false,
     cost: "up to 2N/W rows a rank, of which each sees its block and the first one; then M rows, whose queries and partial outputs travel",
     ratio: None,
     takes: &[Choice::BlockTokens],
     default_of: &[],
+    samples: &["star", "star:block=20"],
     make,
 };
 

@@ -9,7 +9,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
     name: "trace",
     summary: "rows that the query attends to and rows these depend on, in any order; chunks are sorted by dependence",
     source: "ours",
-    claim: Claim::Approximate { exact_where: "at ratio 1, where no chunk moves" },
+    claim: Claim::Approximate { exact_where: "at ratio 1, where no chunk moves", exact_with: Some(":ratio=1") },
     in_chunks: true,
     cost: "chunks, M rows, n/3 to n/2 rows that see all T keys and are read one by one, then n + M rows",
     ratio: Some(0.15),
@@ -22,6 +22,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         Choice::Packets,
     ],
     default_of: &[],
+    samples: &["trace", "trace:alpha=0.002", "trace:alpha=0.002:sharpest=0.25", "trace:keep-order"],
     make,
 };
 
