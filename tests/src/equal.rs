@@ -6,6 +6,8 @@ use tributary_kernels::{Kernels, Keys, Positions};
 use tributary_protocol::{Outcome, Plan};
 use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
+use crate::{logits, relative_error};
+
 /// What "equal" means in f32.
 pub const TOLERANCE: f64 = 1e-4;
 
@@ -31,10 +33,40 @@ impl Largest {
     }
 }
 
+impl Largest {
+    /// Compares an answer with that of another world or owner: the same order of chunks, rows kept and selected, logits and tokens.
+    /// Rows at the cut of a selection may be others; then the answers are not compared.
+    ///
+    /// # Panics
+    /// If they differ otherwise.
+    pub fn check_answer(&mut self, found: &Outcome, expected: &Outcome, plan: &Plan, what: &str) {
+        assert_eq!(found.order, expected.order, "{what}");
+        assert_eq!(found.kept_of_chunks, expected.kept_of_chunks, "{what}");
+        assert_same_selection(found, expected, plan.prefix.len() as u32, what);
+        if found.selected == expected.selected {
+            self.check(relative_error(logits(found), logits(expected)), what);
+            assert_eq!(found.kept, expected.kept, "{what}");
+            assert_eq!(found.tokens, expected.tokens, "{what}");
+        }
+    }
+}
+
 impl Drop for Largest {
     fn drop(&mut self) {
         println!("invariant {}: largest error {:.1e}", self.name, self.error);
     }
+}
+
+/// The same answer, bit for bit.
+///
+/// # Panics
+/// If anything differs.
+pub fn assert_same_bits(found: &Outcome, expected: &Outcome, what: &str) {
+    let bits = |outcome: &Outcome| logits(outcome).iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
+    assert_eq!(found.selected, expected.selected, "{what}");
+    assert_eq!((&found.order, &found.tokens), (&expected.order, &expected.tokens), "{what}");
+    assert_eq!((&found.kept_of_chunks, &found.kept), (&expected.kept_of_chunks, &expected.kept), "{what}");
+    assert!(bits(found) == bits(expected), "{what}: logits differ");
 }
 
 /// Selections are equal but for rows whose score lies within 1e-5, relative, of the cut.

@@ -1,6 +1,7 @@
 //! The kit of the cross-crate tests: tiny models from a seed, plans, and groups of ranks that run them.
 
 pub mod equal;
+pub mod samples;
 pub mod side_by_side;
 
 use std::ops::Range;
@@ -27,6 +28,9 @@ pub const AUXILIARY: &str = "small";
 
 /// The number of the adapter that ranks have.
 pub const ADAPTER: u64 = 77;
+
+/// Its rows around a chunk.
+pub const AROUND: Around = Around { adapter: ADAPTER, head: 2, tail: 1 };
 
 /// How long a test waits for an event before it fails.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -122,15 +126,51 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
         look_ahead: None,
         evict: None,
     };
-    let plan = Plan { auxiliary: read_by_itself(&plan), ..plan };
+    let auxiliary: Vec<_> = plan.method.reads_by_auxiliary().then(|| read_by_itself(&plan)).into_iter().collect();
+    let plan = Plan { auxiliary, ..plan };
     if plan.method.descriptor().takes(Choice::Adapter) { between(plan) } else { plan }
 }
 
 /// The plan with an adapter's rows around every chunk.
 pub fn between(mut plan: Plan) -> Plan {
-    let around = Some(Around { adapter: ADAPTER, head: 2, tail: 1 });
-    plan.chunks.iter_mut().for_each(|chunk| chunk.around = around);
+    plan.chunks.iter_mut().for_each(|chunk| chunk.around = Some(AROUND));
     plan
+}
+
+/// The plan that keeps the chunks which it computes.
+pub fn kept(plan: Plan) -> Plan {
+    Plan { keep_chunks: true, ..plan }
+}
+
+/// The plan as it is asked once its chunks are kept.
+pub fn warm(mut plan: Plan) -> Plan {
+    plan.chunks.iter_mut().for_each(|chunk| chunk.warm = true);
+    plan
+}
+
+/// The adapter that ranks have, on a model's device: three rows.
+pub fn adapters(model: &dyn Model) -> Adapters {
+    let number = |i: usize| 0.5 * ((i * 37 % 101) as f32 / 50.0 - 1.0);
+    let numbers: Vec<f32> = (0..3 * model.config().hidden).map(number).collect();
+    let embeddings = Tensor::from_vec(numbers, (3, model.config().hidden), &Device::Cpu).expect("numbers");
+    let adapter = Adapter::from(embeddings).on(model.device(), DType::F32).expect("on the device");
+    Adapters::new([(ADAPTER, adapter)])
+}
+
+/// The entry of the model that reads contexts, for methods that want one: every chunk with the query behind it.
+fn read_by_itself(plan: &Plan) -> Auxiliary {
+    let prompt = |(chunk, rows): (&Chunk, Range<u32>)| AuxiliaryPrompt {
+        ids: chunk.ids.iter().chain(&plan.query).copied().collect(),
+        query: plan.query.len(),
+        stands_for: rows.map(|row| row..row + 1).collect(),
+    };
+    let prompts = plan.chunks.iter().zip(plan.chunk_rows()).map(prompt).collect();
+    Auxiliary { model: AUXILIARY.to_owned(), prompts, cost: AuxiliaryCost::default() }
+}
+
+/// The entry of the model that writes ahead, for evictions that listen to one.
+pub fn written_by_itself() -> DraftModel {
+    DraftModel { model: AUXILIARY.to_owned(), cost: AuxiliaryCost::default() }
 }
 
 /// The plan whose chunks keep a half of their tokens; the second one is whole.
@@ -153,36 +193,6 @@ pub fn halved(mut plan: Plan) -> Plan {
     plan
 }
 
-/// The adapter that ranks have, on a model's device: three rows.
-pub fn adapters(model: &dyn Model) -> Adapters {
-    let number = |i: usize| 0.5 * ((i * 37 % 101) as f32 / 50.0 - 1.0);
-    let numbers: Vec<f32> = (0..3 * model.config().hidden).map(number).collect();
-    let embeddings = Tensor::from_vec(numbers, (3, model.config().hidden), &Device::Cpu).expect("numbers");
-    let adapter = Adapter::from(embeddings).on(model.device(), DType::F32).expect("on the device");
-    Adapters::new([(ADAPTER, adapter)])
-}
-
-/// The entry of the model that reads contexts, for methods that want one: every chunk with the query behind it.
-fn read_by_itself(plan: &Plan) -> Vec<Auxiliary> {
-    let prompt = |(chunk, rows): (&Chunk, Range<u32>)| AuxiliaryPrompt {
-        ids: chunk.ids.iter().chain(&plan.query).copied().collect(),
-        query: plan.query.len(),
-        stands_for: rows.map(|row| row..row + 1).collect(),
-    };
-    let prompts = plan.chunks.iter().zip(plan.chunk_rows()).map(prompt).collect();
-    let cost = AuxiliaryCost::default();
-    if plan.method.reads_by_auxiliary() {
-        vec![Auxiliary { model: AUXILIARY.to_owned(), prompts, cost }]
-    } else {
-        Vec::new()
-    }
-}
-
-/// The entry of the model that writes ahead, for evictions that listen to one.
-pub fn written_by_itself() -> DraftModel {
-    DraftModel { model: AUXILIARY.to_owned(), cost: AuxiliaryCost::default() }
-}
-
 /// Methods that recompute nothing, or rows by what the query pays them or by place or chance: what they need of chunks is least.
 pub fn plain_selections() -> Vec<Method> {
     let layout = Layout::Global;
@@ -198,14 +208,14 @@ pub fn plain_selections() -> Vec<Method> {
     ]
 }
 
+/// Whether chunks can be put into another order before rows are selected.
+pub fn can_reorder(method: &Method) -> bool {
+    method.descriptor().takes(Choice::Reorder)
+}
+
 /// InfoFlow by norm over the given layers in the GLOBAL layout.
 pub fn infoflow(from: usize, to: usize) -> Method {
     Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (from, to), layout: Layout::Global })
-}
-
-/// Trace with so small an α that readings of random weights are sharp, and chunks move.
-pub fn eager_trace() -> Method {
-    Method::Trace(Trace { alpha: 0.002, share: 0.2, ..Trace::default() })
 }
 
 /// A Llama, and a Qwen3 with a head width of its own.
@@ -218,6 +228,11 @@ pub fn tiny_models() -> [Arc<dyn Model>; 2] {
     [dummy_model(&tiny_config(&[]), 1), dummy_model(&tiny_config(&qwen3), 2)]
 }
 
+/// Trace with so small an α that readings of random weights are sharp, and chunks move.
+pub fn eager_trace() -> Method {
+    Method::Trace(Trace { alpha: 0.002, share: 0.2, ..Trace::default() })
+}
+
 /// The same, where the sharpest quarter of the heads counts.
 pub fn sharp_trace() -> Method {
     let heads = TraceHeads::Sharpest(0.25);
@@ -227,11 +242,6 @@ pub fn sharp_trace() -> Method {
 /// SAM-KV with two blocks a document, which scores in the third layer.
 pub fn samkv(variant: SamKvVariant, theta: f32) -> Method {
     Method::SamKv { parameters: SamKv { variant, blocks: 2, theta }, layers: (2, 3) }
-}
-
-/// Whether chunks can be put into another order before rows are selected.
-pub fn can_reorder(method: &Method) -> bool {
-    method.descriptor().takes(Choice::Reorder)
 }
 
 /// The plan with a budget of `ratio` of its context.
