@@ -6,13 +6,12 @@ mod dense;
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{
-    Choice, EVICTIONS, Evict, Eviction, EvictionDescriptor, Exchange, Layout, METHODS, Method, Outcome, Plan,
-};
-use tributary_tests::equal::{Largest, assert_same_selection};
+use tributary_protocol::{EVICTIONS, Evict, Eviction, EvictionDescriptor, Exchange, Layout, Method, Outcome, Plan};
+use tributary_tests::equal::{Largest, assert_same_bits};
+use tributary_tests::samples::Case;
 use tributary_tests::{
-    between, dummy_model, infoflow, logits, open_store, plain_selections, plan, relative_error, reordered, run_all,
-    run_one, stored_group, tiny_config, with_ratio,
+    between, dummy_model, infoflow, kept, logits, open_store, plan, relative_error, run_all, run_one, stored_group,
+    tiny_config, warm, with_ratio,
 };
 use tributary_worker::Model;
 
@@ -39,25 +38,17 @@ fn able() -> impl Iterator<Item = &'static EvictionDescriptor> {
     EVICTIONS.into_iter().filter(|method| method.compresses_chunks())
 }
 
-/// Every method whose chunks may be compressed.
-fn methods() -> Vec<Method> {
-    let methods = [plain_selections(), vec![Method::CacheClip]].concat();
-    for method in METHODS.into_iter().filter(|method| method.takes(Choice::KeepPerChunk)) {
-        assert!(methods.iter().any(|made| made.name() == method.name), "{} is missing", method.name);
-    }
-    methods
-}
-
-/// Plans of every method, and of every way to compress.
-fn plans(world: usize, exchange: Exchange) -> Vec<Plan> {
-    let of = |method: &Method, way: Eviction| {
-        let plan = with_ratio(plan(PREFIX, LENGTHS, 6, world, method.clone(), exchange), 0.3);
-        let plan = if matches!(method, Method::Relay { .. }) { reordered(plan) } else { plan };
-        compressed(plan, way)
-    };
-    let mut plans: Vec<Plan> = methods().iter().map(|method| of(method, Eviction::SnapKv)).collect();
-    plans.extend(able().flat_map(|way| [Method::None, infoflow(0, 4)].map(|method| of(&method, way.method))));
-    plans.push(between(of(&infoflow(1, 3), Eviction::SnapKv)));
+/// Every sample whose chunks may be compressed by the usual way, and some by every way; one between an adapter's rows.
+fn plans(model: &dyn Model, world: usize, exchange: Exchange) -> Vec<Plan> {
+    let case = Case { prefix: PREFIX, chunks: LENGTHS, query: 6, world, exchange, ratio: 0.3 };
+    let usual = case
+        .in_chunks(":keep-per-chunk=50%", model)
+        .into_iter()
+        .map(|sample| compressed(sample.plan, Eviction::SnapKv));
+    let mut plans: Vec<Plan> = usual.collect();
+    let of = |method: Method, way| compressed(with_ratio(plan(PREFIX, LENGTHS, 6, world, method, exchange), 0.3), way);
+    plans.extend(able().flat_map(|way| [Method::None, infoflow(0, 4)].map(|method| of(method, way.method))));
+    plans.push(between(of(infoflow(1, 3), Eviction::SnapKv)));
     plans
 }
 
@@ -69,18 +60,14 @@ fn named(plan: &Plan) -> String {
 #[test]
 fn every_world_keeps_the_same_rows_and_answers_alike() {
     let (model, mut largest) = (model(), Largest::new("compressed chunks: world W = world 1"));
-    let alone = run_all(&model, Kernels::Auto, 1, &plans(1, Exchange::PassQ));
+    let alone = run_all(&model, Kernels::Auto, 1, &plans(&*model, 1, Exchange::PassQ));
     for world in 1..=4 {
         for exchange in [Exchange::Replicate, Exchange::PassQ] {
-            let plans = plans(world, exchange);
+            let plans = plans(&*model, world, exchange);
             let found = run_all(&model, Kernels::Auto, world, &plans);
             for ((found, alone), plan) in found.iter().zip(&alone).zip(&plans) {
                 let what = format!("{}, world {world}", named(plan));
-                assert_eq!(found.0.kept_of_chunks, alone.0.kept_of_chunks, "{what}");
-                assert_same_selection(&found.0, &alone.0, PREFIX as u32, &what);
-                assert_eq!(found.0.order, alone.0.order, "{what}");
-                largest.check(relative_error(logits(&found.0), logits(&alone.0)), &what);
-                assert_eq!(found.0.tokens, alone.0.tokens, "{what}");
+                largest.check_answer(&found.0, &alone.0, plan, &what);
             }
         }
     }
@@ -89,7 +76,7 @@ fn every_world_keeps_the_same_rows_and_answers_alike() {
 #[test]
 fn chunks_keep_as_many_rows_in_every_head_as_was_asked_and_other_rows_in_each() {
     let model = model();
-    for plan in plans(2, Exchange::Selected) {
+    for plan in plans(&*model, 2, Exchange::Selected) {
         let outcome = run_all(&model, Kernels::Auto, 2, std::slice::from_ref(&plan)).swap_remove(0).0;
         let kept = outcome.kept_of_chunks.expect("it was asked for").0;
         let mut differ = 0;
@@ -110,19 +97,6 @@ fn chunks_keep_as_many_rows_in_every_head_as_was_asked_and_other_rows_in_each() 
     }
 }
 
-fn same_bits(a: &Outcome, b: &Outcome, what: &str) {
-    let bits = |outcome: &Outcome| logits(outcome).iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
-    assert_eq!((&a.selected, &a.order, &a.tokens), (&b.selected, &b.order, &b.tokens), "{what}");
-    assert_eq!(a.kept_of_chunks, b.kept_of_chunks, "{what}");
-    assert!(bits(a) == bits(b), "{what}: logits differ");
-}
-
-fn warm(plan: &Plan) -> Plan {
-    let mut plan = plan.clone();
-    plan.chunks.iter_mut().for_each(|chunk| chunk.warm = true);
-    plan
-}
-
 /// Of a group with a store in this folder, as a process would have it.
 fn stored(model: &Arc<dyn Model>, folder: &std::path::Path, plans: &[&Plan]) -> Vec<(Outcome, [usize; 2])> {
     let store = open_store(folder);
@@ -139,29 +113,26 @@ fn stored(model: &Arc<dyn Model>, folder: &std::path::Path, plans: &[&Plan]) -> 
     found
 }
 
+/// By every way to compress: what holds for every sample, `warm.rs` and `stored.rs` say.
 #[test]
 fn warm_chunks_answer_as_cold_ones_from_memory_and_after_a_restart_and_never_meet_others() {
     let (model, all) = (model(), LENGTHS.len());
-    for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
-        for cold in plans(2, exchange) {
-            let (what, folder) = (named(&cold), tempfile::tempdir().expect("a folder"));
-            let kept = Plan { keep_chunks: true, ..cold.clone() };
-            let mut bare = warm(&cold);
-            bare.chunks.iter_mut().for_each(|chunk| chunk.compress = None);
-            let mut fewer = warm(&cold);
-            fewer.chunks.iter_mut().filter_map(|chunk| chunk.compress.as_mut()).for_each(|evict| evict.keep -= 1);
-            let first = stored(&model, folder.path(), &[&kept, &warm(&cold), &bare, &fewer]);
-            same_bits(&first[0].0, &first[1].0, &what);
-            assert_eq!(
-                [first[1].1, first[2].1, first[3].1],
-                [[all, 0], [1, 0], [1, 0]],
-                "only the whole one fits: {what}"
-            );
-            let again = stored(&model, folder.path(), &[&warm(&cold), &bare, &warm(&kept), &warm(&cold)]);
-            assert_eq!(again.iter().map(|run| run.1[1]).collect::<Vec<_>>(), [all, 1, all, 0], "{what}");
-            for run in [0, 2, 3] {
-                same_bits(&first[0].0, &again[run].0, &what);
-            }
+    for way in able() {
+        let cold = compressed(plan(PREFIX, LENGTHS, 6, 2, Method::None, Exchange::PassQ), way.method);
+        let (what, folder) = (named(&cold), tempfile::tempdir().expect("a folder"));
+        let mut bare = warm(cold.clone());
+        bare.chunks.iter_mut().for_each(|chunk| chunk.compress = None);
+        let mut fewer = warm(cold.clone());
+        fewer.chunks.iter_mut().filter_map(|chunk| chunk.compress.as_mut()).for_each(|evict| evict.keep -= 1);
+        let (kept, warm) = (kept(cold.clone()), warm(cold));
+        let first = stored(&model, folder.path(), &[&kept, &warm, &bare, &fewer]);
+        assert_same_bits(&first[1].0, &first[0].0, &what);
+        assert_eq!([first[1].1, first[2].1, first[3].1], [[all, 0], [1, 0], [1, 0]], "only the whole one fits: {what}");
+        let kept = Plan { keep_chunks: true, ..warm.clone() };
+        let again = stored(&model, folder.path(), &[&warm, &bare, &kept, &warm]);
+        assert_eq!(again.iter().map(|run| run.1[1]).collect::<Vec<_>>(), [all, 1, all, 0], "{what}");
+        for run in [0, 2, 3] {
+            assert_same_bits(&again[run].0, &first[0].0, &what);
         }
     }
 }

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tributary_protocol::{Ape, Drift, Exchange, Method, Outcome, Plan, RankReport, SamKvVariant, StoreError};
+use tributary_protocol::{Exchange, Outcome, Plan, RankReport, StoreError};
+use tributary_tests::equal::assert_same_bits;
+use tributary_tests::samples::{Sample, apart};
 use tributary_tests::{
-    can_reorder, dummy_model, eager_trace, infoflow, logits, open_store, plan, relative_error, reordered, run_one,
-    samkv, stored_group, tiny_config, with_ratio,
+    dummy_model, infoflow, kept, logits, open_store, plan, relative_error, run_one, stored_group, tiny_config, warm,
+    with_ratio,
 };
 use tributary_worker::Model;
 
@@ -19,25 +21,13 @@ fn model() -> Arc<dyn Model> {
 }
 
 /// Runs plans one after the other in a group of its own on this folder, as a process would.
-fn run_all(model: &Arc<dyn Model>, folder: &Path, world: usize, plans: &[&Plan]) -> Vec<(Outcome, Vec<RankReport>)> {
+fn run_all(model: &Arc<dyn Model>, folder: &Path, world: usize, plans: &[Plan]) -> Vec<(Outcome, Vec<RankReport>)> {
     let store = open_store(folder);
     let group = stored_group(model, world, &store);
     let found = plans.iter().map(|plan| run_one(&group, plan)).collect();
     group.end().expect("the group ends well");
     assert!(store.flush(PATIENCE), "everything is written");
     found
-}
-
-fn warm(plan: &Plan) -> Plan {
-    let mut plan = plan.clone();
-    plan.chunks.iter_mut().for_each(|chunk| chunk.warm = true);
-    plan
-}
-
-fn same_bits(a: &Outcome, b: &Outcome, what: &str) {
-    let bits = |outcome: &Outcome| logits(outcome).iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
-    assert_eq!((&a.selected, &a.order, &a.tokens), (&b.selected, &b.order, &b.tokens), "{what}");
-    assert!(bits(a) == bits(b), "{what}: logits differ");
 }
 
 fn loaded(reports: &[RankReport]) -> usize {
@@ -51,47 +41,27 @@ fn spoilt(reports: &[RankReport]) -> usize {
 #[test]
 fn after_a_restart_stored_chunks_answer_as_cold_ones_bit_for_bit() {
     let model = model();
-    let methods = [
-        Method::None,
-        Method::Epic { per_chunk: None },
-        infoflow(1, 3),
-        Method::Relay { layout: tributary_protocol::Layout::Global },
-        Method::CacheBlend(Drift::default()),
-        Method::KvShare,
-        Method::CacheClip,
-        Method::KvPacket,
-        Method::Ideal,
-        samkv(SamKvVariant::Small, 0.9),
-        Method::Ape(Ape::default()),
-        eager_trace(),
-    ];
     let shapes: [(usize, &[usize]); 3] = [(3, &[17, 5, 23, 9, 12]), (0, &[14, 6, 11]), (2, &[29])];
-    for world in 1..=3 {
-        for (prefix, lengths) in shapes {
-            for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
-                for method in methods.clone() {
-                    let cold = with_ratio(plan(prefix, lengths, 6, world, method.clone(), exchange), 0.3);
-                    let cold = if can_reorder(&cold.method) { reordered(cold) } else { cold };
-                    let kept = Plan { keep_chunks: true, ..cold.clone() };
-                    let what = format!("{method:?}, {exchange:?}, world {world}, {lengths:?} behind {prefix}");
-                    let folder = tempfile::tempdir().expect("a folder");
-                    let first = run_all(&model, folder.path(), world, &[&kept]);
-                    let again = run_all(
-                        &model,
-                        folder.path(),
-                        world,
-                        &[&warm(&cold), &warm(&cold), &warm(&kept), &warm(&kept)],
-                    );
-                    for (outcome, _) in &again {
-                        same_bits(&first[0].0, outcome, &what);
-                    }
-                    let found: Vec<usize> = again.iter().map(|(_, reports)| loaded(reports)).collect();
-                    let all = lengths.len();
-                    assert_eq!(found, [all, all, all, 0], "what is loaded is kept in memory if it may: {what}");
-                    let computed: usize = again[0].1.iter().map(|report| report.prefilled_rows).sum();
-                    assert_eq!(computed, 0, "nothing is prefilled: {what}");
-                }
+    let lists = (1..=3).flat_map(|world| apart(&shapes, world, &*model).into_iter().map(move |list| (world, list)));
+    for (world, samples) in lists {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cold: Vec<Plan> = samples.iter().map(|sample| kept(sample.plan.clone())).collect();
+        let first = run_all(&model, folder.path(), world, &cold);
+        let again = |sample: &Sample| {
+            let warm = warm(sample.plan.clone());
+            [warm.clone(), warm.clone(), kept(warm.clone()), kept(warm)]
+        };
+        let again = run_all(&model, folder.path(), world, &samples.iter().flat_map(again).collect::<Vec<_>>());
+        for ((sample, (cold, _)), again) in samples.iter().zip(&first).zip(again.chunks(4)) {
+            let what = format!("{}, world {world}", sample.what());
+            for (outcome, _) in again {
+                assert_same_bits(outcome, cold, &what);
             }
+            let found: Vec<usize> = again.iter().map(|(_, reports)| loaded(reports)).collect();
+            let all = sample.plan.chunks.len();
+            assert_eq!(found, [all, all, all, 0], "what is loaded is kept in memory if it may: {what}");
+            let computed: usize = again[0].1.iter().map(|report| report.prefilled_rows).sum();
+            assert_eq!(computed, 0, "nothing is prefilled: {what}");
         }
     }
 }
@@ -100,15 +70,14 @@ fn after_a_restart_stored_chunks_answer_as_cold_ones_bit_for_bit() {
 fn chunks_in_memory_are_passed_over_where_a_plan_says_so() {
     let (model, folder) = (model(), tempfile::tempdir().expect("a folder"));
     let cold = with_ratio(plan(2, &[17, 5, 23], 6, 2, infoflow(1, 3), Exchange::Replicate), 0.3);
-    let kept = Plan { keep_chunks: true, ..cold.clone() };
     let store = open_store(folder.path());
     let group = stored_group(&model, 2, &store);
-    let first = run_one(&group, &kept);
+    let first = run_one(&group, &kept(cold.clone()));
     assert!(store.flush(PATIENCE));
-    let from_store = Plan { from_store: true, ..warm(&cold) };
-    for (plan, wanted) in [(&warm(&cold), 0), (&from_store, 3)] {
+    let from_store = Plan { from_store: true, ..warm(cold.clone()) };
+    for (plan, wanted) in [(&warm(cold), 0), (&from_store, 3)] {
         let (outcome, reports) = run_one(&group, plan);
-        same_bits(&first.0, &outcome, "warm");
+        assert_same_bits(&outcome, &first.0, "warm");
         assert_eq!(loaded(&reports), wanted);
     }
     group.end().expect("the group ends well");
@@ -118,11 +87,10 @@ fn chunks_in_memory_are_passed_over_where_a_plan_says_so() {
 fn another_model_finds_nothing_of_use() {
     let folder = tempfile::tempdir().expect("a folder");
     let cold = with_ratio(plan(2, &[17, 5], 6, 1, infoflow(1, 3), Exchange::Replicate), 0.3);
-    let kept = Plan { keep_chunks: true, ..cold.clone() };
-    run_all(&model(), folder.path(), 1, &[&kept]);
+    run_all(&model(), folder.path(), 1, &[kept(cold.clone())]);
     // The tests' groups name all models alike: here the shape tells them apart, elsewhere the name of the model's weights.
     let other = dummy_model(&tiny_config(&[("num_hidden_layers", 5.into())]), 11);
-    let found = run_all(&other, folder.path(), 1, &[&cold, &warm(&cold)]);
+    let found = run_all(&other, folder.path(), 1, &[cold.clone(), warm(cold)]);
     let error = relative_error(logits(&found[0].0), logits(&found[1].0));
     assert!(error < 1e-4, "{error:e}");
     assert_eq!(loaded(&found[1].1), 0);
@@ -150,7 +118,7 @@ fn damage_at_a_thousand_random_places_changes_no_answer() {
     let group = stored_group(&model, 2, &store);
     let exchange = [Exchange::Replicate, Exchange::PassQ];
     let plans = exchange.map(|exchange| with_ratio(plan(3, &[17, 5, 23, 9], 6, 2, infoflow(1, 3), exchange), 0.3));
-    let cold = plans.clone().map(|plan| run_one(&group, &Plan { keep_chunks: true, ..plan }).0);
+    let cold = plans.clone().map(|plan| run_one(&group, &kept(plan)).0);
     assert!(store.flush(PATIENCE));
     let (mut random, mut noticed, mut spoilt_chunks) = (0x9e37_79b9_7f4a_7c15_u64, 0, 0);
     let mut draw = |below: usize| {
@@ -172,7 +140,7 @@ fn damage_at_a_thousand_random_places_changes_no_answer() {
         }
         std::fs::write(file, bytes).expect("damaged");
         let which = place % 2;
-        let again = Plan { from_store: true, keep_chunks: true, ..warm(&plans[which]) };
+        let again = Plan { from_store: true, keep_chunks: true, ..warm(plans[which].clone()) };
         let (outcome, reports) = run_one(&group, &again);
         let error = relative_error(logits(&cold[which]), logits(&outcome));
         assert!(error < 1e-4, "place {place}: {error:e}");
