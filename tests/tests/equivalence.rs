@@ -1,14 +1,16 @@
 //! Invariants 2 to 5 of the design: what must equal what, at several shapes, chunkings and worlds, with random weights.
 //! Each test prints the largest error it saw (`--nocapture`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{Chunk, Drift, DriftOf, Exchange, Layout, Method, Outcome, Plan, SamKvVariant, Score, Trace};
+use tributary_protocol::{Chunk, Exchange, Layout, Method, Outcome, Plan, Score};
 use tributary_tests::equal::{Concatenation, Largest, assert_same_selection};
+use tributary_tests::samples::{COMBINATIONS, Case, Sample};
 use tributary_tests::{
-    can_reorder, dummy_model, eager_trace, infoflow, logits, plan, relative_error, reordered, run, run_all, samkv,
-    sharp_trace, tiny_config, with_ratio,
+    dummy_model, group, infoflow, logits, plan, relative_error, reordered, run, run_all, run_one, tiny_config,
+    with_ratio,
 };
 use tributary_worker::Model;
 
@@ -39,92 +41,59 @@ fn models() -> Vec<Arc<dyn Model>> {
     vec![dummy_model(&tiny_config(&[]), 1), dummy_model(&tiny_config(&qwen3), 2), dummy_model(&tiny_config(&qwen2), 3)]
 }
 
-/// Exact methods, and star with one block, which is exact too.
-fn exact_methods() -> [Method; 6] {
-    [
-        Method::Full,
-        Method::Ring,
-        Method::PassQ,
-        Method::Star { block_tokens: Some(10_000) },
-        Method::AllGather { heads_per_gather: None },
-        Method::AllGather { heads_per_gather: Some(1) },
-    ]
+fn case(shape: (usize, &'static [usize], usize), world: usize, exchange: Exchange, ratio: f64) -> Case<'static> {
+    Case { prefix: shape.0, chunks: shape.1, query: shape.2, world, exchange, ratio }
 }
 
-fn scoring_methods() -> Vec<Method> {
-    let mut mass = infoflow(0, 2);
-    if let Method::InfoFlow(parameters) = &mut mass {
-        (parameters.score, parameters.layout) = (Score::Mass, Layout::HlHp);
-    }
-    vec![
-        infoflow(1, 3),
-        mass,
-        Method::ProphetKv { layout: Layout::TlTp },
-        Method::Relay { layout: Layout::Global },
-        Method::A3 { layout: Layout::Global },
-        Method::CacheBlend(Drift::default()),
-        Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2, ..Drift::default() }),
-        Method::KvShare,
-        Method::Ideal,
-        Method::CacheClip,
-        samkv(SamKvVariant::Large, 1.0),
-        Method::Trace(Trace::default()),
-        Method::Random { seed: 3 },
-    ]
+/// Plans of samples with these options, of which those are taken that a test can say something about.
+fn samples(case: Case<'_>, options: &str, model: &dyn Model, is_meant: impl Fn(&Plan) -> bool) -> Vec<Sample> {
+    case.samples(options, model).into_iter().filter(|sample| is_meant(&sample.plan)).collect()
 }
 
 fn full(model: &Arc<dyn Model>, shape: (usize, &[usize], usize)) -> Outcome {
     run(model, 1, &plan(shape.0, shape.1, shape.2, 1, Method::Full, Exchange::PassQ)).0
 }
 
-#[test]
-fn exact_methods_equal_full_prefill_in_every_world() {
-    let mut largest = Largest::new("4: ring, all-gather = full");
-    for (index, model) in models().iter().enumerate() {
-        for shape in SHAPES {
-            let full = full(model, shape);
-            for world in 1..=4 {
-                let plans =
-                    exact_methods().map(|method| plan(shape.0, shape.1, shape.2, world, method, Exchange::PassQ));
-                for (found, plan) in run_all(model, Kernels::Auto, world, &plans).into_iter().zip(plans) {
-                    let what = format!("{} model {index}, world {world}, {shape:?}", plan.method.name());
-                    largest.check(relative_error(logits(&found.0), logits(&full)), &what);
-                    assert_eq!(found.0.tokens, full.tokens, "{what}");
-                }
-            }
-        }
+/// The same with chunks in another order.
+fn full_in(model: &Arc<dyn Model>, shape: (usize, &[usize], usize), order: &[u32]) -> Outcome {
+    let mut plan = plan(shape.0, shape.1, shape.2, 1, Method::Full, Exchange::PassQ);
+    if !order.is_empty() {
+        plan.chunks = order.iter().map(|&chunk| plan.chunks[chunk as usize].clone()).collect();
     }
+    run(model, 1, &plan).0
 }
 
 #[test]
-fn recomputing_everything_equals_full_prefill() {
-    let mut largest = Largest::new("2: ratio 1 = full");
+fn methods_equal_full_prefill_where_they_claim_it() {
+    let mut largest = Largest::new("2: ratio 1 = full, and 4: exact methods = full");
+    let mut moved = 0;
     for (index, model) in models().iter().enumerate() {
         for shape in SHAPES {
-            let full = full(model, shape);
+            // By the order of chunks: a request that is reordered equals a full prefill in that order.
+            let mut fulls = BTreeMap::new();
             for world in 1..=4 {
-                let mut plans = Vec::new();
-                for exchange in EXACT_EXCHANGES {
-                    for method in scoring_methods() {
-                        plans.push(with_ratio(plan(shape.0, shape.1, shape.2, world, method, exchange), 1.0));
-                    }
-                }
-                let mut selected = with_ratio(
+                let way = EXACT_EXCHANGES[(world + index) % 2];
+                let mut samples = case(shape, world, way, 0.3).exact(&**model);
+                let fresh = with_ratio(
                     plan(shape.0, shape.1, shape.2, world, Method::Random { seed: 1 }, Exchange::Selected),
                     1.0,
                 );
-                // Every row fresh on every rank: then a row that sees all fresh rows sees everything.
-                selected.include_first_chunk = true;
-                plans.push(selected);
-                for (found, plan) in run_all(model, Kernels::Auto, world, &plans).into_iter().zip(plans) {
-                    let (method, exchange) = (plan.method.name(), plan.exchange);
-                    let what = format!("{method} {exchange:?} model {index}, world {world}, {shape:?}");
-                    largest.check(relative_error(logits(&found.0), logits(&full)), &what);
+                let fresh = Plan { include_first_chunk: true, ..fresh };
+                samples.push(Sample { spec: "every row fresh on every rank".to_owned(), plan: fresh });
+                let plans: Vec<Plan> = samples.iter().map(|sample| sample.plan.clone()).collect();
+                for (found, sample) in run_all(model, Kernels::Auto, world, &plans).into_iter().zip(samples) {
+                    let order = found.0.order.clone();
+                    moved += usize::from(order.windows(2).any(|pair| pair[0] > pair[1]));
+                    let full = fulls.entry(order.clone()).or_insert_with(|| full_in(model, shape, &order));
+                    let what =
+                        format!("{} {:?} model {index}, world {world}, {shape:?}", sample.spec, sample.plan.exchange);
+                    largest.check(relative_error(logits(&found.0), logits(full)), &what);
                     assert_eq!(found.0.tokens, full.tokens, "{what}");
                 }
             }
         }
     }
+    assert!(moved > 20, "only {moved} requests were reordered");
 }
 
 #[test]
@@ -133,15 +102,18 @@ fn one_chunk_equals_full_prefill() {
     let model = &models()[1];
     let shape = (3, &[57][..], 5);
     let full = full(model, shape);
+    // Contexts beside each other, rows of an adapter and rows that are dropped make another prompt of one chunk too.
+    let is_meant = |plan: &Plan| {
+        let is_whole = plan.drops().is_none() || plan.budget == plan.context_tokens();
+        plan.method.in_chunks() && plan.method.parallel().is_none() && plan.chunks[0].around.is_none() && is_whole
+    };
     for world in 1..=3 {
         for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
             for ratio in [0.0, 0.2] {
-                let mut methods = scoring_methods();
-                methods.extend([Method::None, Method::Epic { per_chunk: None }]);
-                let plan_of = |method| with_ratio(plan(shape.0, shape.1, shape.2, world, method, exchange), ratio);
-                let plans: Vec<Plan> = methods.into_iter().map(plan_of).collect();
-                for (found, plan) in run_all(model, Kernels::Auto, world, &plans).into_iter().zip(plans) {
-                    let what = format!("{} {exchange:?}, world {world}, ratio {ratio}", plan.method.name());
+                let samples = samples(case(shape, world, exchange, ratio), "", &**model, is_meant);
+                let plans: Vec<Plan> = samples.iter().map(|sample| sample.plan.clone()).collect();
+                for (found, sample) in run_all(model, Kernels::Auto, world, &plans).into_iter().zip(samples) {
+                    let what = format!("{} {exchange:?}, world {world}, ratio {ratio}", sample.spec);
                     largest.check(relative_error(logits(&found.0), logits(&full)), &what);
                     assert_eq!(found.0.tokens, full.tokens, "{what}");
                 }
@@ -172,37 +144,34 @@ fn recomputing_nothing_equals_plain_concatenation() {
     }
 }
 
+/// With all options that methods combine with. Exchanges take turns but for the first shape. Blocks are parts of the world unless their
+/// length is given, and are tested elsewhere.
 #[test]
 fn every_world_selects_and_answers_as_one_rank_does() {
     let mut largest = Largest::new("3: world W = world 1, and 4: replicate = pass-q");
-    for (index, model) in models().iter().enumerate() {
-        for shape in SHAPES {
-            for (number, method) in scoring_methods()
-                .into_iter()
-                .chain([eager_trace(), sharp_trace(), samkv(SamKvVariant::Small, 0.9)])
-                .enumerate()
-            {
-                let reorders = number % 2 == 0 && can_reorder(&method);
-                let make = |world, exchange| {
-                    let plan = with_ratio(plan(shape.0, shape.1, shape.2, world, method.clone(), exchange), 0.3);
-                    if reorders { reordered(plan) } else { plan }
-                };
-                let one = run(model, 1, &make(1, Exchange::PassQ)).0;
-                for world in 2..=4 {
-                    for exchange in EXACT_EXCHANGES {
-                        let found = run(model, world, &make(world, exchange)).0;
-                        let what = format!("{} {exchange:?} model {index}, world {world}, {shape:?}", method.name());
-                        assert_eq!(found.order, one.order, "{what}");
-                        assert_eq!(found.rounds, one.rounds, "{what}");
-                        assert_eq!(found.measured, one.measured, "{what}");
-                        assert_same_selection(&found, &one, shape.0 as u32, &what);
-                        if found.selected == one.selected {
-                            largest.check(relative_error(logits(&found), logits(&one)), &what);
-                            assert_eq!(found.tokens, one.tokens, "{what}");
-                        }
-                    }
+    let models = models();
+    let bare = models.iter().flat_map(|model| SHAPES.map(|shape| (model, shape, "")));
+    let combined =
+        COMBINATIONS[1..].iter().flat_map(|&options| [SHAPES[1], SHAPES[3]].map(|shape| (&models[0], shape, options)));
+    let cases: Vec<_> = bare.chain(combined).collect();
+    for (turn, (model, shape, options)) in cases.into_iter().enumerate() {
+        let plans = |world, exchange| case(shape, world, exchange, 0.3).in_chunks(options, &**model);
+        let one = group(model, 1);
+        let expected: Vec<Outcome> =
+            plans(1, Exchange::PassQ).iter().map(|sample| run_one(&one, &sample.plan).0).collect();
+        one.end().expect("the group ends well");
+        for world in 2..=4 {
+            let ranks = group(model, world);
+            let exchanges = if turn == 0 { &EXACT_EXCHANGES[..] } else { &EXACT_EXCHANGES[(turn + world) % 2..][..1] };
+            for &exchange in exchanges {
+                for (Sample { spec, plan }, expected) in plans(world, exchange).iter().zip(&expected) {
+                    let found = run_one(&ranks, plan).0;
+                    let what = format!("{spec} {exchange:?}, world {world}, {shape:?}");
+                    assert_eq!((&found.rounds, &found.measured), (&expected.rounds, &expected.measured), "{what}");
+                    largest.check_answer(&found, expected, plan, &what);
                 }
             }
+            ranks.end().expect("the group ends well");
         }
     }
 }
@@ -212,51 +181,47 @@ fn every_world_selects_and_answers_as_one_rank_does() {
 fn every_owner_answers_alike() {
     let mut largest = Largest::new("every owner = the usual one");
     let model = &models()[1];
-    for shape in [SHAPES[1], SHAPES[2]] {
+    let bare = [SHAPES[1], SHAPES[2]].map(|shape| (shape, ""));
+    let combined = COMBINATIONS[1..].iter().map(|&options| (SHAPES[1], options));
+    for (shape, options) in bare.into_iter().chain(combined) {
         for world in 2..=3 {
-            let make = |method, exchange| with_ratio(plan(shape.0, shape.1, shape.2, world, method, exchange), 0.4);
-            let mut plans: Vec<Plan> = exact_methods().map(|method| make(method, Exchange::PassQ)).into();
-            for exchange in EXACT_EXCHANGES {
-                let methods = scoring_methods().into_iter().chain([Method::None, Method::Epic { per_chunk: Some(3) }]);
-                plans.extend(methods.map(|method| make(method, exchange)));
-                plans.push(reordered(make(infoflow(0, 2), exchange)));
-            }
-            let usual = run_all(model, Kernels::Auto, world, &plans);
+            let with = |exchange| case(shape, world, exchange, 0.4).samples(options, &**model);
+            let mut samples = match options {
+                "" => EXACT_EXCHANGES.map(with).concat(),
+                _ => with(EXACT_EXCHANGES[world % 2]),
+            };
+            let ranks = group(model, world);
+            let usual: Vec<Outcome> = samples.iter().map(|sample| run_one(&ranks, &sample.plan).0).collect();
             for owner in 0..world {
-                plans.iter_mut().for_each(|plan| plan.owner = owner);
-                let found = run_all(model, Kernels::Auto, world, &plans);
-                for ((found, usual), plan) in found.iter().zip(&usual).zip(&plans) {
-                    let (method, exchange) = (plan.method.name(), plan.exchange);
-                    let what = format!("{method} {exchange:?}, owner {owner} of {world}, {shape:?}");
-                    let drew: Vec<bool> = found.1.iter().map(|report| report.drew_first_token).collect();
+                for (Sample { spec, plan }, usual) in samples.iter_mut().zip(&usual) {
+                    plan.owner = owner;
+                    let (found, reports) = run_one(&ranks, plan);
+                    let what = format!("{spec} {:?}, owner {owner} of {world}, {shape:?}", plan.exchange);
+                    let drew: Vec<bool> = reports.iter().map(|report| report.drew_first_token).collect();
                     assert_eq!(drew, (0..world).map(|rank| rank == owner).collect::<Vec<_>>(), "{what}");
-                    assert_eq!(found.0.order, usual.0.order, "{what}");
-                    assert_same_selection(&found.0, &usual.0, shape.0 as u32, &what);
-                    if found.0.selected == usual.0.selected {
-                        largest.check(relative_error(logits(&found.0), logits(&usual.0)), &what);
-                        assert_eq!(found.0.tokens, usual.0.tokens, "{what}");
-                    }
+                    largest.check_answer(&found, usual, plan, &what);
                 }
             }
+            ranks.end().expect("the group ends well");
         }
     }
 }
 
+/// Samples take turns.
 #[test]
 fn plain_kernels_answer_as_the_fast_ones_do() {
     let mut largest = Largest::new("plain = fast kernels");
     let model = &models()[0];
-    for shape in SHAPES {
-        let mut plans = vec![plan(shape.0, shape.1, shape.2, 2, Method::Ring, Exchange::PassQ)];
-        for method in scoring_methods() {
-            plans.push(with_ratio(plan(shape.0, shape.1, shape.2, 2, method, Exchange::PassQ), 0.3));
-        }
+    for (turn, shape) in SHAPES.into_iter().enumerate() {
+        let samples = case(shape, 2, Exchange::PassQ, 0.3).samples("", &**model);
+        let samples: Vec<Sample> = samples.into_iter().skip(turn % 2).step_by(2).collect();
+        let plans: Vec<Plan> = samples.iter().map(|sample| sample.plan.clone()).collect();
         let fast = run_all(model, Kernels::Auto, 2, &plans);
         let plain = run_all(model, Kernels::Plain, 2, &plans);
-        for ((fast, plain), plan) in fast.iter().zip(&plain).zip(&plans) {
-            assert_same_selection(&fast.0, &plain.0, shape.0 as u32, plan.method.name());
+        for ((fast, plain), sample) in fast.iter().zip(&plain).zip(&samples) {
+            assert_same_selection(&fast.0, &plain.0, shape.0 as u32, &sample.spec);
             if fast.0.selected == plain.0.selected {
-                largest.check(relative_error(logits(&fast.0), logits(&plain.0)), plan.method.name());
+                largest.check(relative_error(logits(&fast.0), logits(&plain.0)), &sample.spec);
             }
         }
     }

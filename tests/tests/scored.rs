@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{Ape, Exchange, Method, Outcome, Plan, ScoredQuery, ScoredToken};
-use tributary_tests::{dummy_model, infoflow, plan, run, run_all, tiny_config, with_ratio};
+use tributary_protocol::{Exchange, Method, Outcome, Plan, Prefill, ScoredQuery, ScoredToken};
+use tributary_tests::samples::{Case, Sample};
+use tributary_tests::{dummy_model, plan, run, run_all, tiny_config};
 use tributary_worker::Model;
 
 const SHAPE: (usize, &[usize], usize) = (3, &[7, 31, 2, 18], 41);
@@ -56,42 +57,48 @@ fn a_token_is_as_likely_as_it_would_be_as_the_first_of_an_answer() {
     }
 }
 
+fn case(world: usize, exchange: Exchange) -> Case<'static> {
+    Case { prefix: SHAPE.0, chunks: SHAPE.1, query: SHAPE.2, world, exchange, ratio: 0.2 }
+}
+
 #[test]
 fn exact_methods_and_whole_recomputes_score_alike_in_every_world() {
     let model = model();
     let full = run(&model, 1, &shaped(1, Method::Full, Exchange::PassQ)).0;
-    let exact = [
-        Method::Full,
-        Method::Ring,
-        Method::PassQ,
-        Method::AllGather { heads_per_gather: None },
-        Method::Star { block_tokens: Some(10_000) },
-    ];
     for world in 1..=4 {
-        let mut plans: Vec<Plan> = exact.iter().map(|method| shaped(world, method.clone(), Exchange::PassQ)).collect();
-        for exchange in [Exchange::Replicate, Exchange::PassQ] {
-            plans.push(with_ratio(shaped(world, infoflow(1, 3), exchange), 1.0));
-        }
-        for (found, plan) in run_all(&model, Kernels::Auto, world, &plans).into_iter().zip(&plans) {
-            let what = format!("{} {:?}, world {world}", plan.method.name(), plan.exchange);
-            assert_near(&found.0, prompt(&full), &what);
-            assert_eq!(found.0.tokens, full.tokens, "{what}");
+        let samples =
+            [Exchange::Replicate, Exchange::PassQ].map(|exchange| case(world, exchange).exact(&*model)).concat();
+        let plans: Vec<Plan> = samples.iter().map(|sample| scored(sample.plan.clone())).collect();
+        for (found, plan) in run_all(&model, Kernels::Auto, world, &plans).into_iter().zip(&samples) {
+            if found.0.order.is_sorted() {
+                let what = format!("{} {:?}, world {world}", plan.spec, plan.plan.exchange);
+                assert_near(&found.0, prompt(&full), &what);
+                assert_eq!(found.0.tokens, full.tokens, "{what}");
+            }
         }
     }
 }
 
+/// Blocks are parts of the world unless their length is given.
 #[test]
 fn approximate_methods_score_alike_in_every_world_and_leave_the_answer_as_it_is() {
     let model = model();
-    for method in [infoflow(1, 3), Method::None, Method::Ape(Ape::default()), Method::Star { block_tokens: Some(20) }] {
-        let make = |world, exchange| with_ratio(shaped(world, method.clone(), exchange), 0.2);
-        let one = run(&model, 1, &make(1, Exchange::PassQ)).0;
-        let mut unscored = make(1, Exchange::PassQ);
-        unscored.returns.prompt_logprobs = None;
-        assert_eq!(run(&model, 1, &unscored).0.tokens, one.tokens, "{}", method.name());
-        for (world, exchange) in [(2, Exchange::Replicate), (3, Exchange::PassQ)] {
-            let found = run(&model, world, &make(world, exchange)).0;
-            assert_near(&found, prompt(&one), &format!("{} {exchange:?}, world {world}", method.name()));
+    let samples = |world, exchange| {
+        let mut samples = case(world, exchange).samples("", &*model);
+        samples.retain(|sample| !matches!(sample.plan.method.prefill(), Prefill::Anchored { block_rows: None, .. }));
+        samples
+    };
+    let unscored: Vec<Plan> = samples(1, Exchange::PassQ).into_iter().map(|sample| sample.plan).collect();
+    let plans = |samples: &[Sample]| samples.iter().map(|sample| scored(sample.plan.clone())).collect::<Vec<_>>();
+    let ones = run_all(&model, Kernels::Auto, 1, &plans(&samples(1, Exchange::PassQ)));
+    for ((one, bare), plan) in ones.iter().zip(run_all(&model, Kernels::Auto, 1, &unscored)).zip(&unscored) {
+        assert_eq!(bare.0.tokens, one.0.tokens, "{:?}", plan.method);
+    }
+    for (world, exchange) in [(2, Exchange::Replicate), (3, Exchange::PassQ)] {
+        let samples = samples(world, exchange);
+        let found = run_all(&model, Kernels::Auto, world, &plans(&samples));
+        for ((found, one), sample) in found.iter().zip(&ones).zip(&samples) {
+            assert_near(&found.0, prompt(&one.0), &format!("{} {exchange:?}, world {world}", sample.spec));
         }
     }
 }
