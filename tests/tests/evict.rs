@@ -7,80 +7,90 @@ use std::sync::Arc;
 use candle_core::DType;
 use tributary_coordinator::cost::bytes::Cargo;
 use tributary_coordinator::cost::evicting::Evicting;
-use tributary_protocol::{
-    Ape, EVICTIONS, Evict, Eviction, EvictionEvidence, Exchange, Method, Plan, RankReport, SamKvVariant,
-};
+use tributary_protocol::{EVICTIONS, Eviction, EvictionDescriptor, Exchange, Plan, Prefill, RankReport};
+use tributary_tests::samples::{Case, Sample};
 use tributary_tests::side_by_side::differing;
-use tributary_tests::{
-    dummy_model, group, infoflow, plan, run_one, samkv, shape, tiny_config, with_ratio, written_by_itself,
-};
+use tributary_tests::{dummy_model, group, run_one, shape, tiny_config};
 use tributary_worker::Model;
 
-/// Prefix, chunk lengths, query length.
-const SHAPE: (usize, &[usize], usize) = (2, &[21, 14, 30, 9], 5);
 const KEEP: usize = 24;
 
 fn model() -> Arc<dyn Model> {
     dummy_model(&tiny_config(&[]), 11)
 }
 
-fn evict(method: Eviction, gather: bool) -> Evict {
-    Evict { method, keep: KEEP, window: 8, pooled: 7, sinks: 4, beta: 20, pseudo: 4, seed: 2, gather }
+fn case(world: usize, exchange: Exchange) -> Case<'static> {
+    Case { prefix: 2, chunks: &[21, 14, 30, 9], query: 5, world, exchange, ratio: 0.3 }
 }
 
-/// All but the one that needs an adapter.
-fn evictions() -> impl Iterator<Item = Eviction> {
-    let able = EVICTIONS.iter().filter(|entry| entry.evidence != EvictionEvidence::LookAhead);
-    able.map(|entry| entry.method)
+/// A sample of a method, and an eviction that goes with it.
+struct Pair {
+    /// Number of the sample and number of the eviction together: by it worlds and exchanges take turns.
+    turn: usize,
+    spec: String,
+    eviction: &'static EvictionDescriptor,
+    /// Whether the method itself drops rows.
+    drops: bool,
 }
 
-/// Ways to fill a cache that leave it on one rank or on all.
-fn ways() -> Vec<(Method, Exchange)> {
-    let chunked = [Exchange::Replicate, Exchange::PassQ].map(|exchange| (infoflow(1, 3), exchange));
-    let whole = [
-        Method::Full,
-        Method::Ring,
-        Method::AllGather { heads_per_gather: None },
-        Method::Star { block_tokens: Some(20) },
-    ];
-    let whole = whole.into_iter().map(|method| (method, Exchange::Replicate));
-    let dropping = (samkv(SamKvVariant::Small, 0.9), Exchange::PassQ);
-    whole.chain(chunked).chain([dropping]).collect()
+/// Every sample with every eviction that the program lets it have. Without an adapter none looks ahead; blocks are parts of the world
+/// unless their length is given.
+fn pairs(model: &dyn Model) -> Vec<Pair> {
+    let samples = case(1, Exchange::PassQ).samples("", model);
+    let in_any_world =
+        |sample: &Sample| !matches!(sample.plan.method.prefill(), Prefill::Anchored { block_rows: None, .. });
+    let mut pairs = Vec::new();
+    for (number, Sample { spec, plan }) in samples.into_iter().filter(in_any_world).enumerate() {
+        for (other, eviction) in EVICTIONS.into_iter().enumerate() {
+            let pair = Pair { turn: number + other, spec: spec.clone(), eviction, drops: plan.drops().is_some() };
+            pairs.extend(pair.asked(1, KEEP, model).map(|_| pair));
+        }
+    }
+    assert!(EVICTIONS.iter().filter(|way| pairs.iter().any(|pair| pair.eviction.name == way.name)).count() >= 9);
+    pairs
 }
 
-fn asked(way: &(Method, Exchange), world: usize, evict: Option<Evict>) -> Plan {
-    let (method, exchange) = way.clone();
-    let plan = plan(SHAPE.0, SHAPE.1, SHAPE.2, world, method, exchange);
-    let plan = if plan.method.selection().is_some() { with_ratio(plan, 0.3) } else { plan };
-    Plan { max_tokens: 6, evict, draft_model: Some(written_by_itself()), ..plan }
+impl Pair {
+    /// The plan that keeps so many rows, in one exchange or the other.
+    fn asked(&self, world: usize, keep: usize, model: &dyn Model) -> Option<Plan> {
+        let exchange = [Exchange::Replicate, Exchange::PassQ][self.turn / 3 % 2];
+        let spec = format!("{}:evict={}:keep={keep}:window=8", self.spec, self.eviction.name);
+        let mut plan = case(world, exchange).planned(&spec, model).ok()?;
+        plan.max_tokens = 6;
+        plan.evict.iter_mut().for_each(|evict| evict.pseudo = 4);
+        Some(plan)
+    }
+
+    /// The same for the world whose turn it is, gathered on the owner or not.
+    fn gathered(&self, world: usize, gather: bool, model: &dyn Model) -> Plan {
+        let mut plan = self.asked(world, KEEP, model).expect("it goes with the sample in one rank");
+        plan.evict.iter_mut().for_each(|evict| evict.gather = gather);
+        plan
+    }
 }
 
 #[test]
 fn every_world_keeps_what_one_rank_keeps_and_generates_the_same() {
     let model = model();
     let ones = group(&model, 1);
-    let mut compared = 0;
+    let pairs = pairs(&*model);
     for world in 2..=4 {
         let ranks = group(&model, world);
-        for way in ways() {
-            for method in evictions() {
-                let expected = run_one(&ones, &asked(&way, 1, Some(evict(method, false)))).0;
-                for gather in [false, true] {
-                    let plan = asked(&way, world, Some(evict(method, gather)));
-                    let (found, reports) = run_one(&ranks, &plan);
-                    let what = format!("{method:?} behind {}, world {world}, gathered {gather}", plan.method.name());
-                    assert!(expected.kept.is_some(), "{what}");
-                    assert_eq!(found.kept, expected.kept, "{what}");
-                    differing(from_ref(&plan), from_ref(&expected), &[found]);
-                    freed(&plan, &reports, world, &what);
-                    compared += 1;
-                }
+        for pair in pairs.iter().filter(|pair| pair.turn % 3 == world - 2) {
+            let expected = run_one(&ones, &pair.gathered(1, false, &*model)).0;
+            for gather in [false, true] {
+                let plan = pair.gathered(world, gather, &*model);
+                let (found, reports) = run_one(&ranks, &plan);
+                let what = format!("{}, {}, world {world}, gathered {gather}", pair.spec, pair.eviction.name);
+                assert!(expected.kept.is_some(), "{what}");
+                assert_eq!(found.kept, expected.kept, "{what}");
+                differing(from_ref(&plan), from_ref(&expected), &[found]);
+                freed(&plan, &reports, world, &what);
             }
         }
         ranks.end().expect("the group ends well");
     }
     ones.end().expect("the group ends well");
-    assert_eq!(compared, 3 * ways().len() * evictions().count() * 2);
 }
 
 /// What ranks keep is the budget, on the owner where it has everything.
@@ -104,38 +114,18 @@ fn freed(plan: &Plan, reports: &[RankReport], world: usize, what: &str) {
 }
 
 #[test]
-fn contexts_beside_each_other_forget_rows_alike_in_every_world() {
-    let (model, way) = (model(), (Method::Ape(Ape::default()), Exchange::PassQ));
-    for method in [Eviction::Random, Eviction::StreamingLlm] {
-        let mut of_one = None;
-        for world in 1..=3 {
-            for gather in [false, true] {
-                let ranks = group(&model, world);
-                let plan = asked(&way, world, Some(evict(method, gather)));
-                let found = run_one(&ranks, &plan).0;
-                ranks.end().expect("the group ends well");
-                let expected = of_one.get_or_insert_with(|| found.clone());
-                assert_eq!(found.kept, expected.kept, "{method:?}, world {world}");
-                differing(&[plan], from_ref(expected), &[found]);
-            }
-        }
-    }
-}
-
-#[test]
 fn nothing_changes_where_everything_is_kept() {
     let model = model();
+    let pairs = pairs(&*model);
     for world in [1, 3] {
         let ranks = group(&model, world);
-        for way in ways() {
-            let bare = asked(&way, world, None);
-            let expected = run_one(&ranks, &bare).0;
-            for method in evictions() {
-                let all = Evict { keep: bare.total_rows(), ..evict(method, true) };
-                let (found, reports) = run_one(&ranks, &asked(&way, world, Some(all)));
-                assert_eq!(found, expected, "{method:?} behind {}, world {world}", bare.method.name());
-                assert!(reports.iter().all(|report| report.evicted.is_none()));
-            }
+        for pair in pairs.iter().filter(|pair| pair.turn % 3 == world / 2) {
+            let all = pair.asked(world, pair.gathered(world, true, &*model).total_rows(), &*model).expect("a plan");
+            assert!(all.evict.is_some());
+            let expected = run_one(&ranks, &Plan { evict: None, ..all.clone() }).0;
+            let (found, reports) = run_one(&ranks, &all);
+            assert_eq!(found, expected, "{} behind {}, world {world}", pair.eviction.name, pair.spec);
+            assert!(reports.iter().all(|report| report.evicted.is_none()));
         }
         ranks.end().expect("the group ends well");
     }
@@ -144,33 +134,31 @@ fn nothing_changes_where_everything_is_kept() {
 #[test]
 fn bytes_of_an_eviction_follow_their_formula_on_every_rank() {
     let model = model();
-    let shape = shape(&*model, DType::F32);
+    let (shape, pairs) = (shape(&*model, DType::F32), pairs(&*model));
     for world in 2..=4 {
         let ranks = group(&model, world);
-        for way in ways().into_iter().filter(|(method, _)| method.sparse().is_none()) {
-            for (method, gather) in evictions().flat_map(|method| [(method, false), (method, true)]) {
-                // A draft of what is kept may lie elsewhere than what is: then only even spreading is counted.
-                let plan = asked(&way, world, Some(evict(method, gather)));
-                let draft = matches!(method, Eviction::Laq | Eviction::Ideal) && gather;
-                let (found, reports) = run_one(&ranks, &plan);
-                let mut counted = Evicting::new(&plan, world, &shape).expect("it evicts");
-                let holders = plan.holders(world);
-                let elsewhere = found.kept.iter().flat_map(|kept| &kept.0).flatten().flatten();
-                let elsewhere = elsewhere.filter(|&&row| holders[row as usize] != plan.owner).count() as u64;
-                let row_bytes = shape.kv_bytes() / (shape.layers * shape.kv_heads) as u64;
-                for flow in counted.flows.iter_mut().filter(|flow| flow.cargo == Cargo::Kept) {
-                    flow.received[plan.owner] = elsewhere * row_bytes;
-                }
-                let received: Vec<u64> =
-                    reports.iter().map(|report| report.evicted.expect("evicted").received_bytes).collect();
-                let what = format!(
-                    "{method:?} behind {}, {:?}, world {world}, gathered {gather}",
-                    plan.method.name(),
-                    plan.exchange
-                );
-                for rank in (0..world).filter(|&rank| !(draft && rank == plan.owner)) {
-                    assert_eq!(received[rank], counted.received()[rank], "{what}, rank {rank}");
-                }
+        for pair in pairs.iter().filter(|pair| pair.turn % 3 == world - 2 && !pair.drops) {
+            // A draft of what is kept may lie elsewhere than what is: then only even spreading is counted.
+            let gather = (pair.turn / 6).is_multiple_of(2);
+            let plan = pair.gathered(world, gather, &*model);
+            let draft = matches!(pair.eviction.method, Eviction::Laq | Eviction::Ideal) && gather;
+            let (found, reports) = run_one(&ranks, &plan);
+            let mut counted = Evicting::new(&plan, world, &shape).expect("it evicts");
+            let holders = plan.holders(world);
+            let elsewhere = found.kept.iter().flat_map(|kept| &kept.0).flatten().flatten();
+            let elsewhere = elsewhere.filter(|&&row| holders[row as usize] != plan.owner).count() as u64;
+            let row_bytes = shape.kv_bytes() / (shape.layers * shape.kv_heads) as u64;
+            for flow in counted.flows.iter_mut().filter(|flow| flow.cargo == Cargo::Kept) {
+                flow.received[plan.owner] = elsewhere * row_bytes;
+            }
+            let received: Vec<u64> =
+                reports.iter().map(|report| report.evicted.expect("evicted").received_bytes).collect();
+            let what = format!(
+                "{} behind {}, {:?}, world {world}, gathered {gather}",
+                pair.eviction.name, pair.spec, plan.exchange
+            );
+            for rank in (0..world).filter(|&rank| !(draft && rank == plan.owner)) {
+                assert_eq!(received[rank], counted.received()[rank], "{what}, rank {rank}");
             }
         }
         ranks.end().expect("the group ends well");
