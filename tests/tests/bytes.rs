@@ -5,13 +5,9 @@ use std::sync::Arc;
 use candle_core::DType;
 use tributary_coordinator::cost::{Selected, bytes};
 use tributary_kernels::Kernels;
-use tributary_protocol::{
-    Ape, Choice, Drift, DriftOf, Exchange, Importance, Layout, Method, Passing, Plan, Returns, SamKvVariant, Trace,
-};
-use tributary_tests::{
-    between, can_reorder, dummy_model_of, eager_trace, halved, infoflow, plan, run_all, samkv, shape, sharp_trace,
-    tiny_config, with_ratio,
-};
+use tributary_protocol::{Exchange, Method, Passing, Plan, Returns};
+use tributary_tests::samples::{Case, Sample};
+use tributary_tests::{dummy_model_of, infoflow, plan, run_all, shape, tiny_config, with_ratio};
 use tributary_worker::Model;
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
@@ -31,63 +27,33 @@ fn model(dtype: DType) -> Arc<dyn Model> {
     dummy_model_of(&tiny_config(&changes), 5, dtype)
 }
 
-fn exact_methods() -> Vec<Method> {
-    let mut methods = vec![Method::Full, Method::Ring, Method::PassQ];
-    methods.extend([None, Some(3), Some(1000)].map(|block_tokens| Method::Star { block_tokens }));
+/// Blocks of several lengths, with anchors and keys that they pass on of several lengths.
+fn blocks() -> Vec<Method> {
+    let mut methods: Vec<Method> = [Some(3), Some(1000)].map(|block_tokens| Method::Star { block_tokens }).into();
     let passing = [(None, None), (Some(3), Some(2)), (Some(0), Some(1000)), (Some(9), Some(0))];
     let passing = passing.map(|(anchor_tokens, passing_tokens)| Passing { anchor_tokens, passing_tokens });
     for block_tokens in [None, Some(7), Some(16), Some(1000)] {
         methods.extend(passing.map(|passing| Method::Apb { block_tokens, passing }));
     }
-    methods.extend([None, Some(1), Some(2)].map(|heads_per_gather| Method::AllGather { heads_per_gather }));
     methods
 }
 
-fn selective_methods() -> Vec<Method> {
-    vec![
-        Method::None,
-        Method::Random { seed: 3 },
-        Method::Epic { per_chunk: None },
-        Method::Epic { per_chunk: Some(3) },
-        infoflow(1, 3),
-        infoflow(0, 1),
-        Method::ProphetKv { layout: Layout::TlTp },
-        Method::Relay { layout: Layout::Global },
-        Method::A3 { layout: Layout::Global },
-        Method::CacheBlend(Drift::default()),
-        Method::CacheBlend(Drift { of: DriftOf::Keys, layers: 2, ..Drift::default() }),
-        Method::KvShare,
-        Method::CacheClip,
-        Method::KvPacket,
-        Method::Ideal,
-        samkv(SamKvVariant::Small, 0.9),
-        Method::Ape(Ape::default()),
-        Method::Trace(Trace::default()),
-        eager_trace(),
-        sharp_trace(),
-    ]
-}
-
-/// Every method with every exchange and ratio, with and without reordering.
-fn plans(shape: (usize, &[usize], usize), world: usize) -> Vec<Plan> {
-    let make = |method: Method, exchange| plan(shape.0, shape.1, shape.2, world, method, exchange);
-    let mut plans: Vec<Plan> = exact_methods().into_iter().map(|method| make(method, Exchange::PassQ)).collect();
-    for method in selective_methods() {
-        for exchange in EXCHANGES {
-            for ratio in [0.0, 0.3, 1.0] {
-                let plan = with_ratio(make(method.clone(), exchange), ratio);
-                if can_reorder(&method) {
-                    let importance = if ratio < 0.5 { Importance::Mass } else { Importance::Selected };
-                    let include_first_chunk = ratio > 0.5;
-                    plans.push(Plan { reorder: Some(importance), include_first_chunk, ..plan.clone() });
+/// Every sample with every exchange and ratio, those that work in chunks with what they combine with too.
+fn plans(model: &dyn Model, shape: (usize, &[usize], usize), world: usize) -> Vec<Plan> {
+    let make = |method: Method| plan(shape.0, shape.1, shape.2, world, method, Exchange::PassQ);
+    let mut plans: Vec<Plan> = blocks().into_iter().map(make).collect();
+    for exchange in EXCHANGES {
+        for (ratio, options) in [(0.0, ""), (0.3, ""), (0.3, ":packets"), (0.3, ":keep-per-chunk=50%"), (1.0, ":first")]
+        {
+            let case = Case { prefix: shape.0, chunks: shape.1, query: shape.2, world, exchange, ratio };
+            for Sample { plan, .. } in case.samples(options, model) {
+                let is_new = !plans.contains(&plan) && (plan.method.in_chunks() || exchange == EXCHANGES[0]);
+                if !is_new {
+                    continue;
                 }
-                if ratio == 0.3 && method.descriptor().takes(Choice::Packets) {
-                    plans.push(between(plan.clone()));
-                }
-                if ratio < 1.0 && method.descriptor().takes(Choice::KeepPerChunk) {
+                if plan.compresses() && exchange == Exchange::PassQ {
                     let unseen = Returns { scores: false, ..plan.returns };
-                    plans.push(halved(plan.clone()));
-                    plans.push(Plan { returns: unseen, ..halved(plan.clone()) });
+                    plans.push(Plan { returns: unseen, ..plan.clone() });
                 }
                 plans.push(plan);
             }
@@ -96,13 +62,13 @@ fn plans(shape: (usize, &[usize], usize), world: usize) -> Vec<Plan> {
     plans
 }
 
-fn check(dtype: DType) {
+fn check(dtype: DType, shapes: &[(usize, &[usize], usize)]) {
     let model = model(dtype);
     let model_shape = shape(&*model, dtype);
     let (mut compared, mut reordered, mut hops, mut rounds) = (0, 0, 0, 0);
-    for request in SHAPES {
+    for &request in shapes {
         for world in 1..=4 {
-            let plans = plans(request, world);
+            let plans = plans(&*model, request, world);
             let runs = run_all(&model, Kernels::Auto, world, &plans);
             for ((outcome, reports), plan) in runs.iter().zip(&plans) {
                 let selected = Selected::from(outcome);
@@ -127,12 +93,12 @@ fn check(dtype: DType) {
 
 #[test]
 fn the_formula_is_what_every_rank_counts_in_f32() {
-    check(DType::F32);
+    check(DType::F32, &SHAPES);
 }
 
 #[test]
 fn the_formula_is_what_every_rank_counts_in_bf16() {
-    check(DType::BF16);
+    check(DType::BF16, &SHAPES[1..3]);
 }
 
 /// Rows that belong to the chunks of one rank but are computed on all of them: the dealing must follow the ranks' own.
@@ -159,7 +125,7 @@ fn the_formula_holds_for_every_owner() {
     let model_shape = shape(&*model, DType::F32);
     let mut moved = 0;
     for (world, request) in [(2, SHAPES[1]), (3, SHAPES[1]), (3, SHAPES[2]), (4, SHAPES[4])] {
-        let mut plans = plans(request, world);
+        let mut plans = plans(&*model, request, world);
         let mut of_owners = Vec::new();
         for owner in 0..world {
             plans.iter_mut().for_each(|plan| plan.owner = owner);
@@ -186,8 +152,8 @@ fn what_is_expected_is_near_what_comes() {
     let model = model(DType::F32);
     let model_shape = shape(&*model, DType::F32);
     for exchange in EXCHANGES {
-        for method in selective_methods() {
-            let plan = with_ratio(plan(1, &[64; 8], 8, 4, method, exchange), 0.25);
+        let case = Case { prefix: 1, chunks: &[64; 8], query: 8, world: 4, exchange, ratio: 0.25 };
+        for Sample { spec, plan } in case.in_chunks("", &*model) {
             let (outcome, reports) = tributary_tests::run(&model, 4, &plan);
             if outcome.rounds.len() > 1 {
                 continue; // chains are not expected
@@ -196,15 +162,15 @@ fn what_is_expected_is_near_what_comes() {
             let expected: u64 = bytes::expected(&plan, 4, &model_shape).iter().sum();
             if plan.method.reads_by_auxiliary() {
                 // How much of the budget stands together is not known: all of it is the most.
-                assert!(counted <= expected, "{:?} {exchange:?}: {expected}, and {counted} came", plan.method);
+                assert!(counted <= expected, "{:?} {exchange:?}: {expected}, and {counted} came", spec);
                 continue;
             }
             let ratio = expected as f64 / counted as f64;
             assert!((ratio - 1.0).abs() < 0.05, "{:?} {exchange:?}: {expected} of {counted}", plan.method);
             // Rows that are measured go to their keepers, and the others do not.
-            let measures = matches!(plan.method, Method::Relay { .. } | Method::Trace(_));
-            if exchange == Exchange::Replicate && !measures {
-                assert_eq!(expected, counted, "{:?}: the sum does not depend on who computes a row", plan.method);
+            let measures = plan.method.evidence().is_some_and(|way| way.pass_divisor.is_some() || way.trace.is_some());
+            if exchange == Exchange::Replicate && !measures && outcome.order.is_sorted() {
+                assert_eq!(expected, counted, "{spec}: the sum does not depend on who computes a row");
             }
         }
     }
