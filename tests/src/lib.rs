@@ -16,9 +16,9 @@ use tributary_engine::{AuxiliaryModel, Beside, Carrier, Group, GroupSettings, sh
 use tributary_kernels::Kernels;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Choice, Chunk, DraftModel, Evict, Eviction, Exchange,
-    Importance, InfoFlow, KeySpace, Layout, Method, OrderFor, Outcome, Plan, RankReport, Returns, SamKv, SamKvVariant,
-    Sampling, Score, Trace, TraceHeads,
+    Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Choice, Chunk, DraftModel, Exchange, Importance, InfoFlow,
+    KeySpace, Layout, Method, OrderFor, Outcome, Plan, RankReport, Returns, SamKv, SamKvVariant, Sampling, Score,
+    Trace, TraceHeads,
 };
 use tributary_store::{Settings, Store};
 use tributary_worker::{Adapter, Adapters, LoadFormat, Model, load};
@@ -171,46 +171,6 @@ fn read_by_itself(plan: &Plan) -> Auxiliary {
 /// The entry of the model that writes ahead, for evictions that listen to one.
 pub fn written_by_itself() -> DraftModel {
     DraftModel { model: AUXILIARY.to_owned(), cost: AuxiliaryCost::default() }
-}
-
-/// The plan whose chunks keep a half of their tokens; the second one is whole.
-pub fn halved(mut plan: Plan) -> Plan {
-    for (index, chunk) in plan.chunks.iter_mut().enumerate() {
-        let evict = |keep| Evict {
-            method: Eviction::SnapKv,
-            keep,
-            window: 4,
-            pooled: 3,
-            sinks: 2,
-            beta: 20,
-            pseudo: 0,
-            seed: 0,
-            gather: false,
-        };
-        let is_whole = index == 1 || chunk.ids.len() < 2;
-        chunk.compress = (!is_whole).then(|| evict(chunk.ids.len() / 2));
-    }
-    plan
-}
-
-/// Methods that recompute nothing, or rows by what the query pays them or by place or chance: what they need of chunks is least.
-pub fn plain_selections() -> Vec<Method> {
-    let layout = Layout::Global;
-    vec![
-        Method::KvPacket,
-        Method::None,
-        Method::Random { seed: 3 },
-        Method::Epic { per_chunk: None },
-        infoflow(1, 3),
-        Method::ProphetKv { layout },
-        Method::Relay { layout },
-        Method::A3 { layout },
-    ]
-}
-
-/// Whether chunks can be put into another order before rows are selected.
-pub fn can_reorder(method: &Method) -> bool {
-    method.descriptor().takes(Choice::Reorder)
 }
 
 /// InfoFlow by norm over the given layers in the GLOBAL layout.

@@ -7,105 +7,68 @@ use std::time::Duration;
 use tributary_comm::CoordinatorLink;
 use tributary_coordinator::Clock;
 use tributary_coordinator::dispatch::{self, InFlight};
-use tributary_protocol::{
-    Ape, Drift, Event, Evict, Eviction, Exchange, Layout, METHODS, Method, Order, Outcome, Passing, Plan, SamKvVariant,
-    Selection,
-};
+use tributary_protocol::{EVICTIONS, Event, EvictionDescriptor, Exchange, Order, Outcome, Plan};
+use tributary_worker::Model;
 
-use crate::{PATIENCE, can_reorder, eager_trace, halved, infoflow, plan, reordered, samkv, sharp_trace, with_ratio};
+use crate::PATIENCE;
+use crate::samples::{Case, specs};
 
 /// Choices that two ways of computing the same logits may make differently.
 const NEAR_TIE: f32 = 1e-4;
 
-/// Every method and exchange, with lengths of their own and numbers from 1 on.
-///
-/// # Panics
-/// If a method is missing.
-pub fn plans(world: usize, keep_chunks: bool) -> Vec<Plan> {
-    let layout = Layout::Global;
-    let chunked = [
-        Method::None,
-        Method::Random { seed: 3 },
-        Method::Epic { per_chunk: None },
-        infoflow(1, 3),
-        Method::ProphetKv { layout },
-        Method::Relay { layout },
-        Method::A3 { layout },
-        Method::CacheBlend(Drift::default()),
-        Method::KvShare,
-        Method::Ideal,
-        Method::CacheClip,
-        Method::KvPacket,
-        samkv(SamKvVariant::Small, 0.9),
-        Method::Ape(Ape::default()),
-        eager_trace(),
-        sharp_trace(),
-    ];
-    let split = [Method::Full, Method::Ring, Method::AllGather { heads_per_gather: None }, Method::PassQ];
-    let apb =
-        Method::Apb { block_tokens: Some(8), passing: Passing { anchor_tokens: Some(3), passing_tokens: Some(2) } };
-    let split = split.into_iter().chain([Method::Star { block_tokens: None }, apb]);
+/// The plans of all samples: methods as they are with every exchange, other samples with one; and methods as they are with the options
+/// that they combine with. Lengths differ, and numbers count from 1.
+pub fn plans(model: &dyn Model, world: usize, keep_chunks: bool) -> Vec<Plan> {
     let exchanges = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
-    let of_chunks = chunked.iter().flat_map(|method| exchanges.map(|exchange| (method.clone(), exchange)));
-    let all = of_chunks.chain(split.map(|method| (method, Exchange::Replicate)));
-    let make = |(index, (method, exchange)): (usize, (Method, Exchange))| {
-        let lengths = [9 + index % 4, 17, 5 + index % 3];
-        let recomputes = !matches!(method.selection(), None | Some(Selection::Nothing | Selection::Parallel(_)));
-        let reorders = can_reorder(&method) && index % 2 == 0;
-        let made = plan(2, &lengths, 4, world, method, exchange);
-        let made = if recomputes { with_ratio(made, 0.3) } else { made };
-        let made = if reorders { reordered(made) } else { made };
-        Plan { request: index as u64 + 1, max_tokens: 3 + index % 7, keep_chunks, ..made }
-    };
-    let mut plans: Vec<Plan> = all.enumerate().map(make).collect();
-    plans.extend(evicting(world, keep_chunks, plans.len()));
-    plans.extend(compressing(world, keep_chunks, plans.len()));
-    for method in METHODS {
-        assert!(plans.iter().any(|plan| plan.method.name() == method.name), "{} is missing", method.name);
+    let (mut plans, mut evictions) = (Vec::new(), EVICTIONS.into_iter().cycle());
+    for (number, (method, spec)) in specs().enumerate() {
+        let chunks = [11 + number % 4, 17, 7 + number % 3];
+        let asked = |exchange| Case { prefix: 2, chunks: &chunks, query: 4, world, exchange, ratio: 0.3 };
+        let case = asked(exchanges[number % exchanges.len()]);
+        if spec == method.name && method.in_chunks {
+            let planned =
+                |&exchange: &Exchange| asked(exchange).planned(spec, model).expect("no method is refused as it is");
+            plans.extend(exchanges.iter().map(planned));
+        } else {
+            plans.push(case.planned(spec, model).expect("no sample is refused as it is"));
+        }
+        if spec == method.name {
+            let combined = [":packets", ":keep-per-chunk=50%"].map(|options| format!("{spec}{options}"));
+            plans.extend(combined.iter().flat_map(|spec| case.planned(spec, model)));
+            plans.extend(evicting(&case, spec, &mut evictions, model));
+        }
     }
+    let numbered = |(index, plan): (usize, Plan)| Plan {
+        request: index as u64 + 1,
+        max_tokens: 3 + index % 7,
+        keep_chunks: keep_chunks && plan.method.in_chunks(),
+        ..plan
+    };
+    let plans: Vec<Plan> = plans.into_iter().enumerate().map(numbered).collect();
+    let evicts =
+        |way: &&EvictionDescriptor| plans.iter().flat_map(|plan| &plan.evict).any(|evict| evict.method == way.method);
+    assert_eq!(
+        EVICTIONS.iter().filter(|way| evicts(way)).count(),
+        EVICTIONS.len() - 1,
+        "without an adapter none looks ahead"
+    );
     plans
 }
 
-/// Plans whose chunks keep a half of their tokens.
-fn compressing(world: usize, keep_chunks: bool, before: usize) -> Vec<Plan> {
-    let exchanges = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
-    let ways = [Method::None, infoflow(1, 3)].into_iter().flat_map(|method| exchanges.map(|way| (method.clone(), way)));
-    let make = |(index, (method, exchange)): (usize, (Method, Exchange))| {
-        let made = plan(2, &[9, 17, 6 + index], 4, world, method, exchange);
-        let made = if made.method.evidence().is_some() { with_ratio(made, 0.3) } else { made };
-        let plan = halved(made);
-        Plan { request: (before + index) as u64 + 1, max_tokens: 3 + index % 4, keep_chunks, ..plan }
-    };
-    ways.enumerate().map(make).collect()
-}
-
-/// Plans that forget some of their prompt behind the first token, gathered on the owner or not.
-fn evicting(world: usize, keep_chunks: bool, before: usize) -> Vec<Plan> {
-    let ways = [
-        (Method::Full, Eviction::SnapKv),
-        (Method::Ring, Eviction::StreamingLlm),
-        (Method::Star { block_tokens: None }, Eviction::H2o),
-        (infoflow(1, 3), Eviction::PyramidKv),
-        (Method::None, Eviction::Tova),
-        (Method::Ape(Ape::default()), Eviction::Random),
-        (Method::PassQ, Eviction::Laq),
-    ];
-    let make = |(index, (way, gather)): (usize, (&(Method, Eviction), bool))| {
-        let (method, eviction) = way.clone();
-        let evict =
-            Evict { method: eviction, keep: 12, window: 4, pooled: 3, sinks: 4, beta: 20, pseudo: 3, seed: 1, gather };
-        let made = plan(2, &[9 + index % 4, 17, 5], 4, world, method, Exchange::PassQ);
-        let recomputes = matches!(made.method.selection(), Some(Selection::Evidence(_)));
-        let made = if recomputes { with_ratio(made, 0.3) } else { made };
-        Plan {
-            request: (before + index) as u64 + 1,
-            max_tokens: 3 + index % 5,
-            keep_chunks,
-            evict: Some(evict),
-            ..made
-        }
-    };
-    ways.iter().flat_map(|way| [(way, false), (way, true)]).enumerate().map(make).collect()
+/// A plan that forgets some of its prompt behind the first token, by the next eviction that goes with the spec; every other one is gathered
+/// on the owner.
+fn evicting(
+    case: &Case<'_>,
+    spec: &str,
+    evictions: &mut impl Iterator<Item = &'static EvictionDescriptor>,
+    model: &dyn Model,
+) -> Option<Plan> {
+    let planned = |way: &EvictionDescriptor| case.planned(&format!("{spec}:evict={}:keep=12", way.name), model).ok();
+    let mut plan = evictions.take(EVICTIONS.len()).find_map(planned)?;
+    if let Some(evict) = &mut plan.evict {
+        (evict.pseudo, evict.gather) = (evict.pseudo.min(3), case.chunks[0].is_multiple_of(2));
+    }
+    Some(plan)
 }
 
 /// Compares tokens; the requests and the places of the tokens that differ at a near tie.
@@ -135,12 +98,7 @@ pub fn run_alone(link: &CoordinatorLink, plans: &[Plan]) -> Vec<Outcome> {
 
 /// Plans as they are asked once their chunks are kept.
 pub fn warm(plans: &[Plan]) -> Vec<Plan> {
-    let warm = |plan: &Plan| {
-        let mut warm = plan.clone();
-        warm.chunks.iter_mut().for_each(|chunk| chunk.warm = true);
-        warm
-    };
-    plans.iter().map(warm).collect()
+    plans.iter().cloned().map(crate::warm).collect()
 }
 
 /// Runs every method and exchange on a group of `world` ranks, one after the other and side by side: cold, keeping chunks, and
@@ -148,21 +106,25 @@ pub fn warm(plans: &[Plan]) -> Vec<Plan> {
 ///
 /// # Panics
 /// If an answer differs otherwise, or more than one token in a hundred.
-pub fn side_by_side_equals_alone(link: &CoordinatorLink, world: usize) -> (usize, Vec<(u64, usize)>) {
+pub fn side_by_side_equals_alone(
+    link: &CoordinatorLink,
+    model: &dyn Model,
+    world: usize,
+) -> (usize, Vec<(u64, usize)>) {
     let (mut compared, mut ties) = (0, Vec::new());
-    let alone = run_alone(link, &plans(world, false));
+    let alone = run_alone(link, &plans(model, world, false));
     let tokens: usize = alone.iter().map(|outcome| outcome.tokens.len()).sum();
     let mut compare = |plans: &[Plan], together: &[Outcome]| {
         compared += tokens;
         ties.extend(differing(plans, &alone, together));
     };
     for keep_chunks in [false, true] {
-        let plans = plans(world, keep_chunks);
+        let plans = plans(model, world, keep_chunks);
         let (first, rest) = plans.split_at(5);
         let (second, third) = rest.split_at(1);
         compare(&plans, &run_side_by_side(link, &[first, second, &[], third]));
     }
-    let kept = warm(&plans(world, true));
+    let kept = warm(&plans(model, world, true));
     compare(&kept, &run_side_by_side(link, &[&kept]));
     assert!(100 * ties.len() <= compared, "world {world}: {} of {compared} tokens: {ties:?}", ties.len());
     (compared, ties)

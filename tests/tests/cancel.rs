@@ -12,11 +12,9 @@ use tributary_comm::{
     Cancels, Communicator, CoordinatorLink, Liveness, Pending, Points, Result, Start, Traffic, WorkerLink, link,
 };
 use tributary_kernels::Kernels;
-use tributary_protocol::{
-    EVICTIONS, Event, Evict, EvictionEvidence, KeySpace, Method, Order, Outcome, Phase, Plan, PointShape, RankReport,
-};
+use tributary_protocol::{Event, KeySpace, Method, Order, Outcome, Phase, Plan, PointShape, RankReport};
 use tributary_tests::side_by_side::{plans, warm};
-use tributary_tests::{AUXILIARY, adapters, dummy_model, plan, tiny_config, with_ratio, written_by_itself};
+use tributary_tests::{AUXILIARY, adapters, dummy_model, plan, tiny_config, with_ratio};
 use tributary_worker::{ChunkCache, Model, Models, serve};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -189,19 +187,6 @@ fn model() -> Arc<dyn Model> {
     dummy_model(&tiny_config(&[]), 7)
 }
 
-/// Every method and exchange, some with evictions; and every eviction but the one that needs an adapter of its own kind.
-fn all_plans(world: usize) -> Vec<Plan> {
-    let evictions = EVICTIONS.iter().filter(|entry| entry.evidence != EvictionEvidence::LookAhead);
-    let evicting = evictions.flat_map(|entry| {
-        [Method::Full, Method::Ring].map(|method| {
-            let evict = Evict { window: 8, pseudo: 3, ..Evict::usual(entry.method, 12) };
-            let made = plan(2, &[21, 14, 30], 5, world, method, tributary_protocol::Exchange::Replicate);
-            Plan { max_tokens: 4, evict: Some(evict), draft_model: Some(written_by_itself()), ..made }
-        })
-    });
-    plans(world, true).into_iter().chain(evicting).collect()
-}
-
 /// The points that a plan says, given what came of it.
 fn points(plan: &Plan, model: &dyn Model, world: usize, outcome: &Outcome) -> u64 {
     let (layers, heads) = (model.config().layers, model.config().heads);
@@ -217,7 +202,7 @@ fn every_rank_passes_the_points_that_the_plan_says() {
     let model = model();
     for world in 1..=4 {
         with_ranks(&model, world, |mut ranks| {
-            for cold in all_plans(world) {
+            for cold in plans(&*model, world, true) {
                 for plan in [cold.clone(), warm(&[cold]).swap_remove(0)] {
                     let (outcome, reports, _) = ranks.answer(&plan);
                     let wanted = points(&plan, &*model, world, &outcome);
@@ -236,7 +221,7 @@ fn whatever_is_let_go_of_in_whatever_phase_leaves_nothing_behind() {
     let mut phases = BTreeSet::new();
     for world in 1..=4 {
         with_ranks(&model, world, |mut ranks| {
-            for cold in all_plans(world) {
+            for cold in plans(&*model, world, true) {
                 for plan in [cold.clone(), warm(&[cold]).swap_remove(0)] {
                     let (fresh, _, entered) = ranks.answer(&plan);
                     for phase in entered.into_iter().filter(|&phase| phase != Phase::Idle) {

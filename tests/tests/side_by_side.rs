@@ -13,7 +13,7 @@ fn requests_side_by_side_answer_as_each_does_alone() {
     let model = dummy_model(&tiny_config(&[]), 7);
     for world in 1..=4 {
         let group = group(&model, world);
-        let (tokens, ties) = side_by_side_equals_alone(group.link(), world);
+        let (tokens, ties) = side_by_side_equals_alone(group.link(), &*model, world);
         println!("world {world}: {tokens} tokens, near ties that fell otherwise: {ties:?}");
         group.end().expect("the group ends well");
     }
@@ -23,7 +23,8 @@ fn requests_side_by_side_answer_as_each_does_alone() {
 fn a_hundred_requests_released_at_random_moments_leave_nothing_behind() {
     let model = dummy_model(&tiny_config(&[]), 7);
     let world = 2;
-    let plans: Vec<Plan> = plans(world, false).into_iter().map(|plan| Plan { max_tokens: 12, ..plan }).collect();
+    let plans: Vec<Plan> =
+        plans(&*model, world, false).into_iter().map(|plan| Plan { max_tokens: 12, ..plan }).collect();
     let group = group(&model, world);
     let alone = run_alone(group.link(), &plans);
     let mut random = 20_261_122u32;

@@ -1,6 +1,7 @@
 //! As `side_by_side.rs`, with ranks that are processes under a real mpirun. Built with the feature `mpi`.
 
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tributary_comm::{Communicator as _, link, mpi, process};
@@ -38,6 +39,7 @@ fn a_rank_of_the_job() {
     let model = dummy_model(&tiny_config(&[]), 7);
     let (coordinator, worker) = link(4);
     let leads = facts.rank == 0;
+    let asked = Arc::clone(&model);
     let rank = move || {
         let mut comm = seat.take();
         let mut chunk_cache = ChunkCache::new(KeySpace::new([0; 32], "f32"), 1 << 30);
@@ -53,7 +55,8 @@ fn a_rank_of_the_job() {
     };
     let rank = std::thread::spawn(rank);
     if leads {
-        let found = std::panic::catch_unwind(|| side_by_side_equals_alone(&coordinator, facts.size));
+        let all_equal = || side_by_side_equals_alone(&coordinator, &*asked, facts.size);
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(all_equal));
         let Ok((tokens, ties)) = found else { std::process::exit(1) };
         println!("world {}: {tokens} tokens, {SAYS}, but for near ties: {ties:?}", facts.size);
     }
