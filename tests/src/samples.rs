@@ -99,9 +99,9 @@ impl Case<'_> {
     /// The plan of a spec, or the program's refusal of it.
     ///
     /// # Panics
-    /// If the spec cannot be read, or the request itself is refused.
+    /// If the request itself is refused.
     pub fn planned(&self, spec: &str, model: &dyn Model) -> Result<Plan, String> {
-        let settings = self.settings(spec);
+        let settings = self.settings(spec)?;
         let bare = plan(self.prefix, self.chunks, self.query, self.world, Method::None, self.exchange);
         let chunks: Vec<Vec<u32>> = bare.chunks.iter().map(|chunk| chunk.ids.clone()).collect();
         let auxiliary: Vec<_> =
@@ -178,12 +178,14 @@ impl Case<'_> {
             let plan = self.planned(&spec, model).unwrap_or_else(|why| panic!("{spec}: {why}"));
             Sample { spec, plan }
         };
+        // A sample that has the option already has a value of its own.
+        let can_be = |spec: &String| spec.parse::<MethodSpec>().is_ok();
         // The query does not read chunks in the order in which such rows were recomputed.
         let is_meant = |sample: &Sample| sample.plan.order_for == OrderFor::All;
-        specs().filter_map(claimed).map(planned).filter(is_meant).collect()
+        specs().filter_map(claimed).filter(can_be).map(planned).filter(is_meant).collect()
     }
 
-    fn settings(&self, spec: &str) -> RequestSettings {
+    fn settings(&self, spec: &str) -> Result<RequestSettings, String> {
         let settings = RequestSettings {
             ratio: Some(self.ratio),
             exchange: Some(self.exchange),
@@ -193,8 +195,7 @@ impl Case<'_> {
             returns: Returns { logits: true, scores: true, ..Returns::default() },
             ..RequestSettings::default()
         };
-        let read: MethodSpec = spec.parse().unwrap_or_else(|why| panic!("{spec}: {why}"));
-        let asked = read.apply(RunConfig { settings, threads: 1 }, Importance::Mass);
-        asked.unwrap_or_else(|error| panic!("{spec}: {error}")).settings
+        let read: MethodSpec = spec.parse()?;
+        Ok(read.apply(RunConfig { settings, threads: 1 }, Importance::Mass).settings)
     }
 }

@@ -24,7 +24,7 @@ pub(super) static DESCRIPTOR: Descriptor = Descriptor {
         Choice::KeepPerChunk,
     ],
     default_of: &[Command::Prefill, Command::Bench, Command::Plan],
-    samples: &["infoflow", "infoflow:layers=0..2:score=mass:layout=hl-hp", "infoflow:importance=selected"],
+    samples: &["infoflow", "infoflow:score=mass:layers=0..2:layout=hl-hp", "infoflow:importance=selected"],
     make,
 };
 
