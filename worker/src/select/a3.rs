@@ -1,7 +1,7 @@
 //! A³: a row's score is Σ over heads and query rows of softmax(Q_query K_docᵀ/√D) in the first layer, softmax over the context.
 //! Exact where every row is selected.
 
-use super::{Candidates, Need, Selector};
+use super::selector::{Candidates, Need, Selector};
 use crate::error::Result;
 
 /// One probe of one layer, whose evidence is the answer.

@@ -1,6 +1,6 @@
 //! CacheBlend: the rows that drift most from what is cached of them, once they know the whole context. *Approximate*; exact at ratio 1.
 
-use super::{Candidates, Need, Selector};
+use super::selector::{Candidates, Need, Selector};
 use crate::error::Result;
 
 /// The budget's best by drift, as it is measured.

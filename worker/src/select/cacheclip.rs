@@ -2,7 +2,7 @@
 //! query on its own. Rows that stand alone are dropped again, so that what is recomputed hangs together. Exact where every row may be
 //! selected and the budget is as large.
 
-use super::{Candidates, Need, Selector};
+use super::selector::{Candidates, Need, Selector};
 use crate::error::{Error, Result};
 
 /// Consecutive tokens of a chunk that are kept or dropped together.

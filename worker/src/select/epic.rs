@@ -3,7 +3,7 @@
 
 use tributary_protocol::leading;
 
-use super::{Candidates, Need, Selector};
+use super::selector::{Candidates, Need, Selector};
 use crate::error::Result;
 
 /// Selects by place alone.

@@ -1,7 +1,7 @@
 //! Ideal: a row's score is ‖Φ[t]·V[t] − Φ'[t]·V'[t]‖₂, mean over layers, where Φ is the mean attention of the query's rows over heads and
 //! rows: of a full prefill, and (') of the cache as it is. Exact at ratio 1.
 
-use super::{Candidates, Need, Selector};
+use super::selector::{Candidates, Need, Selector};
 use crate::error::Result;
 
 /// The budget's best by the oracle's word.

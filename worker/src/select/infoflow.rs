@@ -2,7 +2,7 @@
 //! see, mean over heads, Euclidean norm (or sum) over the query's rows, mean over the layers. Exact where every row is
 //! selected.
 
-use super::{Candidates, Need, Selector};
+use super::selector::{Candidates, Need, Selector};
 use crate::error::Result;
 
 /// One probe, whose evidence is the answer.

@@ -1,7 +1,7 @@
 //! KVShare: a row's score is Σ over context rows n of A[n,t] · ‖V_t − cached V_t‖₁ in the second layer, behind a first one in which all
 //! candidates have seen the whole context; A is the mean over heads. Exact at ratio 1.
 
-use super::{Candidates, Need, Selector};
+use super::selector::{Candidates, Need, Selector};
 use crate::error::Result;
 
 /// The budget's best by weighted drift, as it is measured.

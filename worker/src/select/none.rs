@@ -1,6 +1,6 @@
 //! Naive reuse: no row is recomputed. Exact for a single chunk.
 
-use super::{Candidates, Need, Selector};
+use super::selector::{Candidates, Need, Selector};
 use crate::error::Result;
 
 /// Selects nothing.

@@ -1,7 +1,7 @@
 //! ProphetKV: a row's score is the attention that the query's rows pay it, normalised over the context, mean over all
 //! layers, heads and query rows. Exact where every row is selected.
 
-use super::{Candidates, Need, Selector};
+use super::selector::{Candidates, Need, Selector};
 use crate::error::Result;
 
 /// One probe of all layers.

@@ -5,7 +5,8 @@
 //! s¹ = ProphetKV's score, normalised over the context; S¹ = its top ⌊n/3⌋; a_t = Σ_{i∈S¹} (s¹_i / Σ s¹) · mean_{l,h} A[i,t],
 //! normalised; score = s¹ + a.
 
-use super::{Candidates, Need, Selector, normalised};
+use super::selector::{Candidates, Need, Selector};
+use super::top::normalised;
 use crate::error::Result;
 
 /// A probe, then a pass over the rows it named.

@@ -3,7 +3,7 @@
 
 use tributary_protocol::SamKv as Parameters;
 
-use super::{Candidates, Need, Selector};
+use super::selector::{Candidates, Need, Selector};
 use crate::error::Result;
 
 /// One probe over sinks and tails, which reads every document.

@@ -6,7 +6,7 @@ use candle_core::Tensor;
 use tributary_kernels::{Positions, add, cuda};
 use tributary_protocol::{LOOK_TILE_ROWS, Plan, Source};
 
-use super::Prefilled;
+use super::interface::Prefilled;
 use crate::attention::LookAhead;
 use crate::context::Context;
 use crate::error::Result;

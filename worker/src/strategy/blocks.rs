@@ -8,7 +8,8 @@ use tributary_kernels::{Positions, SHARED};
 use tributary_protocol::deal::{self, Homes};
 use tributary_protocol::{Layout, Phase, Plan, Source};
 
-use super::{Prefilled, Strategy, nothing_selected, output, recompute};
+use super::interface::{Prefilled, Strategy, nothing_selected};
+use super::{output, recompute};
 use crate::attention::{Anchored, PassQ, Passing, PassingBlock};
 use crate::context::Context;
 use crate::error::Result;

@@ -2,8 +2,8 @@
 
 use tributary_protocol::{Layout, Phase, Plan};
 
+use super::interface::{Prefilled, Strategy, nothing_selected};
 use super::output::{self, Output};
-use super::{Prefilled, Strategy, nothing_selected};
 use crate::attention::ChunkPrefill;
 use crate::context::Context;
 use crate::error::Result;

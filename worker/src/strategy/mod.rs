@@ -18,6 +18,7 @@ mod drift;
 mod drift_tests;
 mod evidence;
 mod full;
+mod interface;
 mod oracle;
 #[cfg(test)]
 mod oracle_tests;
@@ -35,62 +36,12 @@ mod stock;
 mod tests;
 mod trace;
 
-use tributary_protocol::{KeptRows, Method, Plan, Prefill, Sharpest};
+use tributary_protocol::{Method, Prefill};
 
-use crate::context::Context;
+pub use self::interface::{Prefilled, Selection, Strategy};
 use crate::error::{Error, Result};
-use crate::kv::KvCache;
 use crate::model::Config;
-use crate::placement::Placement;
 use crate::select;
-
-use self::output::Output;
-
-/// A prompt whose cache is filled.
-pub struct Prefilled {
-    /// The rank that holds the prompt's last row: the plan's owner.
-    pub owner: usize,
-    /// The rows that the last pass gave back.
-    pub output: Output,
-    /// The keys and values that this rank keeps.
-    pub cache: KvCache,
-    /// Whether the owner holds everything that decoding needs.
-    pub alone: bool,
-    /// Where the rows stand.
-    pub placement: Placement,
-    /// The rows that were recomputed.
-    pub selection: Selection,
-}
-
-/// The rows that were recomputed, and the scores behind the choice. Empty for exact methods.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Selection {
-    /// Chunk numbers in the order of the layout.
-    pub order: Vec<u32>,
-    /// The recomputed rows, ascending.
-    pub rows: Vec<u32>,
-    /// The rows that were computed before to measure something, as [`Outcome::measured`](tributary_protocol::Outcome::measured).
-    pub measured: Vec<u32>,
-    /// How many of them each free probe measured.
-    pub rounds: Vec<usize>,
-    /// The largest sharp readings of free probes.
-    pub sharpest: Sharpest,
-    /// How many rows could have been.
-    pub candidates: usize,
-    /// One score a context row, where the method has them.
-    pub scores: Option<Vec<f32>>,
-    /// The context rows that each KV head of each layer holds as they were prefilled, where chunks were compressed and it was asked for.
-    pub held: Option<KeptRows>,
-}
-
-/// A way to fill the cache. All ranks call it with the same plan and make the same collective calls.
-pub trait Strategy {
-    /// Runs the prefill up to the prompt's last row.
-    ///
-    /// # Errors
-    /// Kernels', communicator's, numbers that are not finite. The group cannot go on after one.
-    fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled>;
-}
 
 /// The strategy of a method.
 ///
@@ -134,9 +85,4 @@ pub fn check(method: &Method, config: &Config) -> Result<()> {
         Prefill::Anchored { block_rows: Some(0), .. } => Err(Error::Plan("blocks of 0 rows".to_owned())),
         _ => Ok(()),
     }
-}
-
-/// The selection of an exact method.
-fn nothing_selected(plan: &Plan) -> Selection {
-    Selection { order: plan.request_order(), ..Selection::default() }
 }

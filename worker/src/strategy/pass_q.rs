@@ -3,8 +3,9 @@
 
 use tributary_protocol::{Phase, Plan};
 
+use super::interface::{Prefilled, Strategy};
+use super::output;
 use super::shard::Shards;
-use super::{Prefilled, Strategy, output};
 use crate::attention::RingQueries;
 use crate::context::Context;
 use crate::error::Result;

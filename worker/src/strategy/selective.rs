@@ -5,7 +5,8 @@ use tributary_protocol::{Choice, Evidence, Layout, OrderFor, Phase, Plan, Sharpe
 
 use super::agree::agree;
 use super::chunks::Chunks;
-use super::{Prefilled, Selection, Strategy, auxiliary, chunks, drift, evidence, oracle, parallel, recompute, trace};
+use super::interface::{Prefilled, Selection, Strategy};
+use super::{auxiliary, chunks, drift, evidence, oracle, parallel, recompute, trace};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::placement::Placement;

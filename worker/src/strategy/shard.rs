@@ -5,8 +5,8 @@ use tributary_kernels::Positions;
 use tributary_protocol::deal::shards;
 use tributary_protocol::{Layout, Plan, Source};
 
+use super::interface::{Prefilled, nothing_selected};
 use super::output::Output;
-use super::{Prefilled, nothing_selected};
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::{Block, KvCache};

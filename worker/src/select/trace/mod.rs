@@ -12,7 +12,8 @@ mod tests;
 
 pub use chains::{Chains, Read};
 
-use super::{Candidates, Need, Selector, normalised};
+use super::selector::{Candidates, Need, Selector};
+use super::top::normalised;
 use crate::error::Result;
 
 /// A probe, then free probes.
