@@ -1,7 +1,7 @@
 //! Checks of the collectives that carry bytes.
 
 use super::data::{Ledger, Tag, bytes};
-use super::{Check, count_of, others, said};
+use super::outcome::{Check, count_of, others, said};
 use crate::{Collective, Communicator};
 
 /// Bytes of several lengths from and to every root, barriers between.

@@ -5,6 +5,7 @@
 
 mod control;
 mod data;
+mod outcome;
 mod points;
 mod tensors;
 mod together;
@@ -16,11 +17,10 @@ use tributary_protocol::Phase;
 
 use self::control::{control, gather};
 use self::data::{Draw, Ledger};
+use self::outcome::{Check, said};
 use self::tensors::{Form, all_gather, all_to_all, out_of_order, ring};
 use self::together::together;
 use crate::{Collective, Communicator, Traffic};
-
-type Check = std::result::Result<(), String>;
 
 /// Forms of a row that are sent: 1-D to 3-D tensors.
 const ROW_DIMS: [&[usize]; 3] = [&[], &[5], &[2, 3]];
@@ -135,19 +135,4 @@ fn laps(comm: &mut dyn Communicator, device: &Device) -> Check {
         return Ok(());
     }
     Err(format!("laps {numbers:?} and {last}: {found:?}, not {wanted:?}"))
-}
-
-fn others(rows: &[usize], rank: usize) -> usize {
-    rows.iter().sum::<usize>() - rows[rank]
-}
-
-fn said<T>(result: crate::Result<T>) -> Result<T, String> {
-    result.map_err(|error| error.to_string())
-}
-
-fn count_of(what: &str, found: usize, wanted: usize) -> Check {
-    if found == wanted {
-        return Ok(());
-    }
-    Err(format!("{what}: {found} parts, not {wanted}"))
 }

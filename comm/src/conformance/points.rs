@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use tributary_protocol::Word;
 
-use super::{Check, said};
+use super::outcome::{Check, count_of, said};
 use crate::{Cancels, Communicator};
 
 /// Points of a request.
@@ -50,7 +50,7 @@ pub(super) fn points(comm: &mut dyn Communicator, device: &Device) -> Check {
     said(comm.finish_started())?;
     let gathered = said(comm.all_gather_v(&mine, &rows))?;
     comm.reset_traffic();
-    super::count_of("a gather behind one that nobody waited for", gathered.len(), comm.size())
+    count_of("a gather behind one that nobody waited for", gathered.len(), comm.size())
 }
 
 fn told(word: Word, wanted: Word) -> Check {

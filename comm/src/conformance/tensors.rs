@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::data::{Ledger, Tag, expect, tensor};
-use super::{Check, count_of, others, said};
+use super::outcome::{Check, count_of, others, said};
 use crate::{Collective, Communicator};
 
 /// The properties that all tensors of a call share.

@@ -3,8 +3,8 @@
 use candle_core::Tensor;
 
 use super::data::{Ledger, Tag};
+use super::outcome::{Check, count_of, others, said};
 use super::tensors::Form;
-use super::{Check, count_of, others, said};
 use crate::{Collective, Communicator, Pending, Start};
 
 /// Tags that one check takes.

@@ -5,16 +5,5 @@
 
 mod seat;
 
-pub use self::seat::{LocalEndpoint, LocalGroup, Seat, seats};
+pub use self::seat::{Local, LocalEndpoint, LocalGroup, Seat, seats};
 pub use crate::group::FIRST_DEADLINE;
-use crate::group::Member;
-
-/// The communicator of one rank. It stays on the thread that made it.
-pub type Local = Member<LocalEndpoint>;
-
-impl Local {
-    /// Calls of the group that some rank has not finished. For tests of memory.
-    pub fn open_calls(&self) -> usize {
-        self.endpoint().hub().open_calls()
-    }
-}

@@ -3,13 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Local;
 use crate::group::call::Contribution;
 use crate::group::hub::Hub;
 use crate::group::liveness::Liveness;
 use crate::group::points::{Passage, Points};
-use crate::group::{Endpoint, GroupMonitor, LateRanks, Patience, Received, Verdict};
+use crate::group::{Endpoint, GroupMonitor, LateRanks, Member, Patience, Received, Verdict};
 use crate::{Collective, Error, Pulse, Result};
+
+/// The communicator of one rank. It stays on the thread that made it.
+pub type Local = Member<LocalEndpoint>;
+
+impl Local {
+    /// Calls of the group that some rank has not finished. For tests of memory.
+    pub fn open_calls(&self) -> usize {
+        self.endpoint().hub.open_calls()
+    }
+}
 
 /// A place in a group, to be taken on the rank's own thread. Dropping it means that the rank leaves.
 pub struct Seat {
@@ -82,12 +91,6 @@ impl LocalGroup {
     /// Whether the group has ended: it is dead, or all ranks have left.
     pub fn is_over(&self) -> bool {
         self.hub.dead_within(Duration::ZERO) || self.hub.left().iter().all(|&left| left)
-    }
-}
-
-impl LocalEndpoint {
-    pub(super) fn hub(&self) -> &Hub {
-        &self.hub
     }
 }
 

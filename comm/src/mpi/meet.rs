@@ -13,6 +13,15 @@ use crate::{Error, Result};
 /// Bytes in which a rank introduces itself.
 const CARD_BYTES: usize = 512;
 
+/// Name and version of the MPI library that this program runs with.
+///
+/// # Errors
+/// The library does not say.
+pub fn library_version() -> Result<String> {
+    let version = mpi::environment::library_version().map_err(|error| Error::Start(error.to_string()))?;
+    Ok(version.trim_matches(['\0', ' ', '\n']).lines().next().unwrap_or_default().to_owned())
+}
+
 /// Initializes MPI and exchanges the ranks' cards; `holding` as in [`ProcessSettings`](crate::process::ProcessSettings).
 pub fn meet(holding: fn(usize) -> u64) -> std::result::Result<(Universe, ProcessGroup), (Option<Universe>, Error)> {
     let refuse = |what: &str| Error::Start(what.to_owned());
@@ -38,7 +47,7 @@ pub fn meet(holding: fn(usize) -> u64) -> std::result::Result<(Universe, Process
     }
     let visible = |peer: Peer| Peer { visible: peer.system == me.system && peer.lives(), ..peer };
     let peers = cards.into_iter().map(|(_, peer)| visible(peer)).collect();
-    let library = super::library_version().unwrap_or_default();
+    let library = library_version().unwrap_or_default();
     greet(&world, rank, size);
     let (local_rank, local_size) = local_place(&local, rank);
     let sharing = sharing(&local, holding(local_rank));

@@ -23,6 +23,7 @@ use candle_core::{Device, Tensor};
 use self::body::Body;
 pub use self::heartbeats::Silent;
 use self::letter::Letter;
+pub use self::meet::library_version;
 use self::post::Post;
 use crate::download::download;
 use crate::group::call::{Call, Contribution};
@@ -34,15 +35,6 @@ use crate::{Collective, Error, Pulse, Result};
 
 /// The communicator of this process's rank.
 pub type Mpi = Member<MpiEndpoint>;
-
-/// Name and version of the MPI library that this program runs with.
-///
-/// # Errors
-/// The library does not say.
-pub fn library_version() -> Result<String> {
-    let version = mpi::environment::library_version().map_err(|error| Error::Start(error.to_string()))?;
-    Ok(version.trim_matches(['\0', ' ', '\n']).lines().next().unwrap_or_default().to_owned())
-}
 
 /// Finds the other ranks. Once in a process's life.
 ///

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, sys::CUevent_flags};
 
+use super::completion::until_done;
 use super::failure::cuda;
 use super::ffi::{Handle, Message, Progress, most_urgent};
 use super::messages::{Gathers, Messages};
-use super::until_done;
 use super::watchdog::Watchdog;
 use crate::group::call::Contribution;
 use crate::group::liveness::Liveness;

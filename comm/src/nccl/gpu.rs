@@ -5,7 +5,6 @@ use tributary_system::host;
 
 use super::failure::cuda;
 use super::ffi::{self, SHARED_GPU_VARIABLE};
-use super::version_text;
 use crate::{Error, Result};
 
 /// The oldest NCCL that runs here, as NCCL counts. Up to 2.23 a peer may write into buffers that are not mapped for it.
@@ -158,6 +157,11 @@ fn threads_of_one_process(cards: &[Card], ranks: &[usize]) -> Option<(usize, usi
         Some((one, *ranks.iter().find(is_twin)?))
     };
     ranks.iter().find_map(twin)
+}
+
+/// `2.30.7` of 23007.
+pub(super) fn version_text(version: i32) -> String {
+    format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }
 
 #[cfg(test)]

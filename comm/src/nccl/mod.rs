@@ -25,6 +25,7 @@
 //! Several communicators of NCCL in one process work as long as each rank has a GPU of its own. Two processes may share one, for a
 //! test.
 
+mod completion;
 mod connect;
 mod device_counter;
 mod endpoint;
@@ -36,17 +37,16 @@ mod messages;
 mod settings;
 mod watchdog;
 
-use std::time::{Duration, Instant};
-
 use candle_core::Device;
 use tributary_protocol::Phase;
 
+use self::completion::until_done;
 use self::endpoint::NcclEndpoint;
-use self::ffi::{Handle, Progress};
-use self::gpu::Card;
+use self::ffi::Handle;
+use self::gpu::{Card, version_text};
 use self::messages::Gathers;
 pub use self::settings::{NcclSettings, UnequalGathers};
-use crate::group::{Endpoint, GroupMonitor, Member};
+use crate::group::{Endpoint, Member};
 use crate::{Communicator, Error, Result};
 
 /// Name and version of the NCCL library that this program runs with.
@@ -136,41 +136,4 @@ fn connect<E: Endpoint>(control: &mut Member<E>, device: &Device, settings: Nccl
         return Err(gpu::blocking(rank));
     }
     Ok((handle, terms))
-}
-
-/// Waits until NCCL has done its work. When that has taken as long as `limit`, `late` is asked again and again whether it is
-/// too late.
-fn until_done(
-    handle: &Handle,
-    monitor: &dyn GroupMonitor,
-    mut limit: Duration,
-    late: &dyn Fn() -> Option<Error>,
-) -> Result<()> {
-    /// How long it looks without a rest, and how long it rests then.
-    const BUSY: Duration = Duration::from_micros(200);
-    const REST: Duration = Duration::from_micros(50);
-    const ASKED_AGAIN: Duration = Duration::from_millis(100);
-    let began = Instant::now();
-    loop {
-        // The group is asked first: it ends before NCCL does, and knows why.
-        monitor.alive()?;
-        if handle.progress()? == Progress::Done {
-            return Ok(());
-        }
-        match began.elapsed() {
-            time if time > limit => {
-                if let Some(error) = late() {
-                    return Err(error);
-                }
-                limit = began.elapsed() + ASKED_AGAIN;
-            }
-            time if time > BUSY => std::thread::sleep(REST),
-            _ => std::thread::yield_now(),
-        }
-    }
-}
-
-/// `2.30.7` of 23007.
-fn version_text(version: i32) -> String {
-    format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }
