@@ -12,19 +12,14 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::Once;
 
-use crate::template::{PromptPart, Template};
+use crate::template::PromptPart;
 use crate::{Error, Result};
 
 use self::bytes::Writing;
-use self::load::Beside;
 use self::long::Cuts;
 pub use self::stream::TextStream;
-
-/// A letter that no vocabulary of words has: its ids are the model's way to say that it does not know a text.
-const UNKNOWN: &str = "\u{10000}";
 
 /// What is put before a text to see what its tokens are inside of a longer one: one of these does not merge with it.
 const BEFORE: [&str; 3] = ["\n", "a", "."];
@@ -71,54 +66,6 @@ pub struct Piece {
 }
 
 impl Tokenizer {
-    /// Reads a folder's `tokenizer.json` and what the files beside it add; the chat template, if one is used, says which tokens besides
-    /// the special ones are marks.
-    ///
-    /// # Errors
-    /// [`Error::Unreadable`], [`Error::Json`], [`Error::Tokenizer`] if it is none, or does not encode a few plain texts in time.
-    pub fn from_folder(folder: &Path, template: Option<&Template>) -> Result<Self> {
-        load::from_folder(folder, template)
-    }
-
-    fn from_json(
-        json: &str,
-        template: Option<&Template>,
-        beside: &Beside,
-    ) -> std::result::Result<Self, tokenizers::Error> {
-        let mut marking: tokenizers::Tokenizer = json.parse()?;
-        marking.with_padding(None);
-        marking.with_truncation(None)?;
-        let mut notes = beside.add_to(&mut marking)?;
-        let written = template.map(Template::written).unwrap_or_default();
-        let mut marks = marking.get_added_tokens_decoder();
-        let is_written = |content: &str| !content.trim().is_empty() && written.contains(content);
-        marks.retain(|_, token| token.special || is_written(&token.content));
-        let mut plain = marking.clone();
-        plain.add_special_tokens(marks.values().map(|token| token.clone().special(true)))?;
-        plain.set_encode_special_tokens(true);
-        let unknown = plain.encode(UNKNOWN, false)?;
-        marks.retain(|id, _| !unknown.get_ids().contains(id));
-        let first = plain.encode("a", false)?;
-        let adds_space = first.get_tokens().first().is_some_and(|token| token.starts_with(['\u{2581}', '\u{120}']));
-        let comes_out = template.map(Template::rendered_marks).unwrap_or_default();
-        let missing = missing_mark(&comes_out, &marking);
-        let in_a_branch = missing_mark(&written, &marking).filter(|_| missing.is_none());
-        notes.extend(in_a_branch.map(|mark| {
-            format!("the chat template may write {mark}, which is no token of this tokenizer: it is read as letters")
-        }));
-        let (bos, eos) = (beside.bos(&marking)?, beside.eos(&marking));
-        let mark_texts: Vec<String> = marks.values().map(|token| token.content.clone()).collect();
-        let written = mark_texts.iter().filter(|text| comes_out.contains(text.as_str())).cloned().collect();
-        let marks = marks.into_keys().collect();
-        let writing = bytes::writing(&marking);
-        let cuts = Cuts::default();
-        let mut this =
-            Self { writing, marking, plain, marks, mark_texts, written, adds_space, cuts, bos, eos, missing, notes };
-        let of = |text: &str, starts| this.pieces_of(&this.plain, text, starts, usize::MAX).ok().map(|piece| piece.ids);
-        this.cuts = Cuts::of(&this.plain, of);
-        Ok(this)
-    }
-
     /// The token that a text begins with, if the model wants one.
     pub fn bos(&self) -> Option<u32> {
         self.bos
@@ -250,15 +197,6 @@ impl Tokenizer {
         caught(|| self.marking.decode(ids, true)).map_err(|error| Error::Untokenizable(error.to_string()))
     }
 
-    /// The text of tokens behind others: a space before the first word stays.
-    ///
-    /// # Errors
-    /// As [`decode`](Self::decode).
-    pub fn decode_behind(&self, before: &[u32], ids: &[u32]) -> Result<String> {
-        let mut stream = TextStream::behind(before, self)?;
-        stream.all(ids, self)
-    }
-
     /// The bytes that a token stands for by itself; none where its neighbours decide.
     pub fn bytes_of(&self, id: u32) -> Option<Vec<u8>> {
         let token = self.marking.id_to_token(id)?;
@@ -351,15 +289,6 @@ fn caught<T>(
             panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
         Err(format!("its pattern gives up on this text: {}", words.unwrap_or("it panicked")).into())
     })
-}
-
-/// The first text of a mark's form, `<|name|>`, that is no token.
-fn missing_mark(written: &str, tokenizer: &tokenizers::Tokenizer) -> Option<String> {
-    let is_name =
-        |name: &&str| !name.is_empty() && name.len() < 40 && name.chars().all(|c| c.is_alphanumeric() || c == '_');
-    let names = written.split("<|").skip(1).filter_map(|rest| rest.split_once("|>").map(|(name, _)| name));
-    let mut marks = names.filter(is_name).map(|name| format!("<|{name}|>"));
-    marks.find(|mark| tokenizer.token_to_id(mark).is_none()).map(|mark| format!("`{mark}`"))
 }
 
 /// A span without the space at its ends, which a mark may take from its neighbours.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tributary_protocol::Event;
 
 use super::desk::{Kept, Update};
-use super::{Conductor, Request};
+use super::state::{Conductor, Request};
 use crate::{Result, dispatch};
 
 impl Conductor<'_> {

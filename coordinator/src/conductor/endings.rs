@@ -3,7 +3,8 @@
 use tributary_protocol::{RankReport, Refusal};
 
 use super::desk::{NotTaken, RequestFailure, Submission, Update};
-use super::{Conductor, Ended, Request, Stage};
+use super::observer::{Ended, Stage};
+use super::state::{Conductor, Request};
 use crate::Error;
 use crate::dispatch::InFlight;
 

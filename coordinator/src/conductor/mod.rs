@@ -9,79 +9,34 @@ mod endings;
 #[cfg(test)]
 mod kit;
 mod observer;
+mod state;
 mod tally;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use tributary_comm::CoordinatorLink;
-use tributary_protocol::{DrawnToken, Event, Order, RankReport, Refusal, StepReport};
+use tributary_protocol::{DrawnToken, Event, Order, Refusal, StepReport};
 
 use self::desk::{Submission, Wish};
 use self::endings::stage;
+use self::state::{Request, Waiting};
 use crate::dispatch::{self, InFlight};
-use crate::plan::{Draft, Planned};
-use crate::planner::Planner;
+use crate::scheduler::Next;
 use crate::scheduler::reservation::Reservation;
-use crate::scheduler::{Limits, Next, Scheduler};
 use crate::{Error, GroupShape, Result};
 
 pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, RequestFailure, Sink, Update, Work, desk};
 pub use self::observer::{Breakage, Ended, Observed, Observer, Prefilled, Stage};
+pub use self::state::Conductor;
 pub use self::tally::{Tally, Waits};
 
 /// How often an idle conductor looks whether the ranks are still there.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A request that waits for its turn.
-struct Waiting {
-    submission: Submission,
-    draft: Draft,
-}
-
-/// A request that the ranks are at.
-struct Request {
-    submission: Submission,
-    planned: Planned,
-    in_flight: InFlight,
-    /// When its newest token came; before the first, when its prefill began.
-    token_at: Instant,
-}
-
-/// Gives orders to a group of ranks.
-pub struct Conductor<'a> {
-    link: &'a CoordinatorLink,
-    planner: &'a mut Planner,
-    group: GroupShape,
-    scheduler: Scheduler,
-    inbox: Inbox,
-    /// Whether anybody can still hand in a request.
-    open: bool,
-    waiting: BTreeMap<u64, Waiting>,
-    /// Requests that have been prefilled and are being decoded.
-    running: BTreeMap<u64, Request>,
-}
-
-impl<'a> Conductor<'a> {
-    /// A conductor of the group whose rank 0 is at the other end of `link`.
-    pub fn new(
-        link: &'a CoordinatorLink,
-        planner: &'a mut Planner,
-        group: GroupShape,
-        limits: Limits,
-        inbox: Inbox,
-    ) -> Self {
-        inbox.counts.tally.bound(limits.max_waiting, limits.max_waiting_each);
-        inbox.counts.cancel_by(link.cancels());
-        let scheduler = Scheduler::new(group.world, limits);
-        let (waiting, running) = (BTreeMap::new(), BTreeMap::new());
-        Self { link, planner, group, scheduler, inbox, open: true, waiting, running }
-    }
-
+impl Conductor<'_> {
     /// Answers requests until nobody can hand in another one and the last has been answered.
     ///
     /// # Errors
@@ -125,13 +80,6 @@ impl<'a> Conductor<'a> {
                 Next::Nothing => self.wait()?,
             }
         }
-    }
-
-    /// Tells clients how many wait and run. It comes before a client hears of its request's end, so that a client that has heard
-    /// of it finds itself gone.
-    fn count(&self) {
-        let numbers = [self.waiting.len(), self.running.len(), self.scheduler.paused()];
-        self.inbox.counts.tally.set(numbers, self.scheduler.sequences());
     }
 
     /// The next order. For a prefill also how long its request has waited for its turn, and whether it has been placed, which is
@@ -251,13 +199,6 @@ impl<'a> Conductor<'a> {
         };
         self.inbox.counts.tally.took(began.elapsed().as_secs_f64());
         done
-    }
-
-    /// Takes what the ranks say at the end of a prefill: which chunks they keep, and what has moved.
-    fn note(&mut self, request: u64, reports: &[RankReport]) {
-        let stores = self.planner.note(self.group, reports);
-        let plan = self.running.get(&request).map(|running| &*running.planned.plan);
-        self.inbox.counts.observed.tell(|observer| Prefilled::new(plan, reports, &stores).tell(observer));
     }
 
     fn prefill(&mut self, request: u64) -> Result<()> {

@@ -10,6 +10,7 @@ use super::kit::{
 };
 use super::*;
 use crate::dispatch::Clock;
+use crate::scheduler::Limits;
 
 #[test]
 fn every_client_gets_its_own_tokens() {

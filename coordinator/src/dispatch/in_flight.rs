@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tributary_protocol::{DrawnToken, Outcome, Phase, Plan, RankReport, Span, StepReport};
 
-use super::{Answer, Clock};
+use super::answer::{Answer, Clock};
 use crate::{Error, Result};
 
 /// A request that the ranks are at.

@@ -1,56 +1,23 @@
 //! Sends orders to the ranks and makes answers of what comes back. The clock of the time to first token runs here.
 
+mod answer;
 mod in_flight;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tributary_comm::CoordinatorLink;
-use tributary_protocol::{Event, Order, Outcome, Plan, RankReport};
+use tributary_protocol::{Event, Order, Plan, RankReport};
 
+pub use self::answer::{Answer, Clock};
 pub use self::in_flight::InFlight;
 use crate::{Error, Result};
 
 /// How often the coordinator looks up while it waits. It sets no deadline of its own: the ranks' group ends when a rank is
 /// silent or stuck, and says so at the other end of the link, or takes this process with it.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// Starts when a request is accepted, before anything is done for it.
-#[derive(Debug, Clone, Copy)]
-pub struct Clock {
-    accepted: Instant,
-}
-
-/// What came back, and when.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
-    /// From the request's acceptance to the plan ready to be sent, without waiting for its turn: tokenisation, chunks, plan.
-    pub tokenize: Duration,
-    /// Waiting for its turn.
-    pub queued: Duration,
-    /// From the request's acceptance to the first token in the coordinator's hands.
-    pub ttft: Duration,
-    /// From the request's acceptance to the last report.
-    pub total: Duration,
-    /// What came out.
-    pub outcome: Outcome,
-    /// One report a rank, in rank order.
-    pub reports: Vec<RankReport>,
-}
-
-impl Clock {
-    /// Starts: call it when the request is accepted.
-    pub fn start() -> Self {
-        Self { accepted: Instant::now() }
-    }
-
-    /// Time since the request was accepted.
-    pub fn elapsed(&self) -> Duration {
-        self.accepted.elapsed()
-    }
-}
 
 /// Runs a plan alone on the ranks at the other end of the link, to its last token. Calls `on_event` with each event as soon as it
 /// is here, and before anything is made of it.

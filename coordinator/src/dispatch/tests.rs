@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, channel};
 
 use tributary_comm::{WorkerLink, link};
-use tributary_protocol::{DrawnToken, Refusal, StepReport};
+use tributary_protocol::{DrawnToken, Outcome, Refusal, StepReport};
 
 use super::*;
 use crate::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, RequestSettings, plan, shape::tests::DEMO};

@@ -2,7 +2,7 @@
 
 use tributary_protocol::Exchange;
 
-use super::Held;
+use super::cached::Held;
 use crate::ModelShape;
 
 /// The chunks' weights when they are dealt to ranks: FLOPs of their prefill behind the prefix, or, when queries travel to

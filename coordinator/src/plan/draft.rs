@@ -9,9 +9,9 @@ use tributary_protocol::{
     Selection, leading_counts,
 };
 
+use super::cached::{Cached, Held};
 use super::settings::{RequestSettings, budget};
-use super::{Cached, Held, Planned, dealing};
-use super::{eviction, exchange};
+use super::{dealing, eviction, exchange};
 use crate::cost::{evicting, memory};
 use crate::error::setting;
 use crate::forecast::Profile;
@@ -40,6 +40,19 @@ pub struct Tokens {
     pub draft_model: Option<DraftModel>,
     /// The method's rows of a look-ahead.
     pub look_ahead: Option<LookAhead>,
+}
+
+/// A plan, and what the planner decided or predicts beside it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    /// The plan. The ranks get this very one: a long prompt is not copied.
+    pub plan: Arc<Plan>,
+    /// Number of ranks it is made for.
+    pub world: usize,
+    /// The share of the context to recompute; where EPIC is told its rows a chunk, what they come to.
+    pub ratio: f64,
+    /// Bytes of memory at the worst moment, all ranks and the weights together.
+    pub memory_bytes: u64,
 }
 
 /// A plan that has been checked, and can be placed as often as need be.

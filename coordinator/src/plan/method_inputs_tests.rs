@@ -1,6 +1,6 @@
 //! What a method has beside the prompt stands in the plan, and its memory counts where it is.
 
-use tributary_protocol::{Auxiliary, AuxiliaryCost, Exchange, LookAhead};
+use tributary_protocol::{Auxiliary, AuxiliaryCost, Exchange, LookAhead, Plan};
 
 use super::*;
 use crate::machine::MemoryOf;

@@ -1,6 +1,7 @@
 //! The plan of a request: which rank gets which chunk, how many rows are recomputed, what moves. A pure function of
 //! request, settings, model and machine.
 
+mod cached;
 mod compression;
 mod dealing;
 mod draft;
@@ -14,18 +15,17 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
-use tributary_protocol::{Around, Auxiliary, DraftModel, LookAhead, Plan};
+use tributary_protocol::{Around, Auxiliary, DraftModel, LookAhead};
 
 use crate::cost::memory;
 use crate::forecast::Profile;
 use crate::machine::Machine;
 use crate::{Error, ModelShape, Result};
 
+pub use self::cached::{Cached, Held};
 pub use self::compression::KeepPerChunk;
 pub(crate) use self::compression::window_of;
-pub use self::draft::{Draft, Tokens};
+pub use self::draft::{Draft, Planned, Tokens};
 pub use self::eviction::{EvictionWish, Keep, eviction_named};
 pub use self::settings::{RequestSettings, method_named};
 
@@ -59,54 +59,6 @@ pub struct MethodInputs<'a> {
     pub draft_model: Option<&'a DraftModel>,
     /// Rows that look at the cache before generation begins.
     pub look_ahead: Option<LookAhead>,
-}
-
-/// Where a chunk lies that was prefilled before.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Held {
-    /// Nobody has it.
-    #[default]
-    Nowhere,
-    /// In the memory of this rank.
-    Memory(usize),
-    /// In a store that these ranks read, ascending.
-    Stored(Arc<[usize]>),
-}
-
-impl Held {
-    /// The same for a group of fewer ranks.
-    fn within(&self, world: usize) -> Self {
-        match self {
-            Held::Memory(rank) if *rank < world => self.clone(),
-            Held::Stored(ranks) if ranks.last().is_some_and(|&last| last < world) => self.clone(),
-            Held::Stored(ranks) if ranks.first().is_some_and(|&first| first < world) => {
-                Held::Stored(ranks.iter().copied().filter(|&rank| rank < world).collect())
-            }
-            _ => Held::Nowhere,
-        }
-    }
-}
-
-/// What the ranks' chunk caches hold. Empty lists stand for nothing.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Cached<'a> {
-    /// Where each chunk of the request lies.
-    pub chunks: &'a [Held],
-    /// Bytes of keys and values that each rank keeps, of this request's chunks and others.
-    pub bytes: &'a [u64],
-}
-
-/// A plan, and what the planner decided or predicts beside it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Planned {
-    /// The plan. The ranks get this very one: a long prompt is not copied.
-    pub plan: Arc<Plan>,
-    /// Number of ranks it is made for.
-    pub world: usize,
-    /// The share of the context to recompute; where EPIC is told its rows a chunk, what they come to.
-    pub ratio: f64,
-    /// Bytes of memory at the worst moment, all ranks and the weights together.
-    pub memory_bytes: u64,
 }
 
 /// Makes the plan of a request, for a machine of which a profile says how fast it is; where there is none, what may be assumed of it

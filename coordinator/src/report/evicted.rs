@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tributary_protocol::{Phase, RankReport};
 
-use super::ms;
+use super::rows::ms;
 use crate::cost::{Evicting, RankWork};
 use crate::{ModelShape, Planned};
 

@@ -5,7 +5,7 @@
 
 use tributary_protocol::{Phase, Plan};
 
-use super::PhaseRow;
+use super::path::PhaseRow;
 use crate::ModelShape;
 use crate::dispatch::Answer;
 

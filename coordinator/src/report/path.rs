@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_protocol::{Phase, RankReport, Span};
 
-use super::ms;
+use super::rows::ms;
 use crate::dispatch::Answer;
 
 /// One phase of a request. Compute time is time that is not spent waiting.

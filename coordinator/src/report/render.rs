@@ -3,9 +3,17 @@
 use tributary_charts::table::{Layout, cells, table};
 use tributary_system::size::rounded;
 
-use super::{BytesRow, ChunkStoreRow, Report};
+use super::Report;
+use super::rows::{BytesRow, ChunkStoreRow};
 
-pub(super) fn render(report: &Report) -> String {
+impl Report {
+    /// The report for a reader: answer, times, bytes, tokens, in aligned columns. Ends with a line break.
+    pub fn render(&self) -> String {
+        render(self)
+    }
+}
+
+fn render(report: &Report) -> String {
     let mut text = format!("{}\n\n", headline(report));
     text += &phases(report);
     text.push('\n');

@@ -15,8 +15,20 @@ use crate::{Error, Result};
 pub(crate) const SPECIAL_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
+impl Template {
+    /// Reads a model folder's template: `chat_template.jinja`, or `chat_template` in `tokenizer_config.json` (of several,
+    /// the one named `default`). None if the model has none.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`], [`Error::Json`] for files that are there and broken, [`Error::Template`] if there are several
+    /// templates and none is the default.
+    pub fn from_folder(path: &Path) -> Result<Option<Self>> {
+        template(path)
+    }
+}
+
 /// The template of a model folder.
-pub(super) fn template(folder: &Path) -> Result<Option<Template>> {
+fn template(folder: &Path) -> Result<Option<Template>> {
     let config = object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
     let file = folder.join("chat_template.jinja");
     let alone = folder.join("chat_template.json");

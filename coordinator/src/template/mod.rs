@@ -4,8 +4,6 @@ mod folder;
 mod origin;
 mod written;
 
-use std::path::Path;
-
 use serde_json::{Map, Value};
 
 use crate::conversation::{ChatOptions, Ending, Message};
@@ -41,16 +39,6 @@ pub struct Talk<'a> {
 const CONTINUED: &str = "\u{F8FF}CONTINUED\u{F8FE}";
 
 impl Template {
-    /// Reads a model folder's template: `chat_template.jinja`, or `chat_template` in `tokenizer_config.json` (of several,
-    /// the one named `default`). None if the model has none.
-    ///
-    /// # Errors
-    /// [`Error::Unreadable`], [`Error::Json`] for files that are there and broken, [`Error::Template`] if there are several
-    /// templates and none is the default.
-    pub fn from_folder(path: &Path) -> Result<Option<Self>> {
-        folder::template(path)
-    }
-
     /// A template from its parts.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Self {
         let token = |name: &str, text: &str| (name.to_owned(), text.to_owned());

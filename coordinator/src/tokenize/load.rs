@@ -13,6 +13,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokenizers::AddedToken;
 
+use super::bytes;
+use super::long::Cuts;
 use super::{Tokenizer, caught};
 use crate::request::read_of_model;
 use crate::template::{Template, object, special_tokens};
@@ -37,6 +39,9 @@ const PROBES: [&str; 6] = [
 /// How many times longer a text may become by what a tokenizer puts in the place of parts of it.
 const MOST_GROWTH: f64 = 1024.0;
 
+/// A letter that no vocabulary of words has: its ids are the model's way to say that it does not know a text.
+const UNKNOWN: &str = "\u{10000}";
+
 /// What files beside `tokenizer.json` say of its tokens.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Beside {
@@ -52,8 +57,58 @@ pub(super) struct Beside {
     has_no_bos: bool,
 }
 
+impl Tokenizer {
+    /// Reads a folder's `tokenizer.json` and what the files beside it add; the chat template, if one is used, says which tokens besides
+    /// the special ones are marks.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`], [`Error::Json`], [`Error::Tokenizer`] if it is none, or does not encode a few plain texts in time.
+    pub fn from_folder(folder: &Path, template: Option<&Template>) -> Result<Self> {
+        from_folder(folder, template)
+    }
+
+    pub(super) fn from_json(
+        json: &str,
+        template: Option<&Template>,
+        beside: &Beside,
+    ) -> std::result::Result<Self, tokenizers::Error> {
+        let mut marking: tokenizers::Tokenizer = json.parse()?;
+        marking.with_padding(None);
+        marking.with_truncation(None)?;
+        let mut notes = beside.add_to(&mut marking)?;
+        let written = template.map(Template::written).unwrap_or_default();
+        let mut marks = marking.get_added_tokens_decoder();
+        let is_written = |content: &str| !content.trim().is_empty() && written.contains(content);
+        marks.retain(|_, token| token.special || is_written(&token.content));
+        let mut plain = marking.clone();
+        plain.add_special_tokens(marks.values().map(|token| token.clone().special(true)))?;
+        plain.set_encode_special_tokens(true);
+        let unknown = plain.encode(UNKNOWN, false)?;
+        marks.retain(|id, _| !unknown.get_ids().contains(id));
+        let first = plain.encode("a", false)?;
+        let adds_space = first.get_tokens().first().is_some_and(|token| token.starts_with(['\u{2581}', '\u{120}']));
+        let comes_out = template.map(Template::rendered_marks).unwrap_or_default();
+        let missing = missing_mark(&comes_out, &marking);
+        let in_a_branch = missing_mark(&written, &marking).filter(|_| missing.is_none());
+        notes.extend(in_a_branch.map(|mark| {
+            format!("the chat template may write {mark}, which is no token of this tokenizer: it is read as letters")
+        }));
+        let (bos, eos) = (beside.bos(&marking)?, beside.eos(&marking));
+        let mark_texts: Vec<String> = marks.values().map(|token| token.content.clone()).collect();
+        let written = mark_texts.iter().filter(|text| comes_out.contains(text.as_str())).cloned().collect();
+        let marks = marks.into_keys().collect();
+        let writing = bytes::writing(&marking);
+        let cuts = Cuts::default();
+        let mut this =
+            Self { writing, marking, plain, marks, mark_texts, written, adds_space, cuts, bos, eos, missing, notes };
+        let of = |text: &str, starts| this.pieces_of(&this.plain, text, starts, usize::MAX).ok().map(|piece| piece.ids);
+        this.cuts = Cuts::of(&this.plain, of);
+        Ok(this)
+    }
+}
+
 /// The tokenizer of a model folder.
-pub(super) fn from_folder(folder: &Path, template: Option<&Template>) -> Result<Tokenizer> {
+fn from_folder(folder: &Path, template: Option<&Template>) -> Result<Tokenizer> {
     let path = folder.join("tokenizer.json");
     let json = read_of_model(&path)?;
     let beside = Beside::read(folder)?;
@@ -203,6 +258,15 @@ impl Beside {
         let named = self.special.iter().find(|(name, _)| name == "eos_token")?;
         tokenizer.token_to_id(&named.1)
     }
+}
+
+/// The first text of a mark's form, `<|name|>`, that is no token.
+fn missing_mark(written: &str, tokenizer: &tokenizers::Tokenizer) -> Option<String> {
+    let is_name =
+        |name: &&str| !name.is_empty() && name.len() < 40 && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let names = written.split("<|").skip(1).filter_map(|rest| rest.split_once("|>").map(|(name, _)| name));
+    let mut marks = names.filter(is_name).map(|name| format!("<|{name}|>"));
+    marks.find(|mark| tokenizer.token_to_id(mark).is_none()).map(|mark| format!("`{mark}`"))
 }
 
 /// Special tokens without a name of their own.

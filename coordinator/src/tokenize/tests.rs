@@ -1,8 +1,11 @@
 //! What a text becomes: tokens of the template and of a user, with small tokenizers and a real one kept outside the repository.
 
 use std::io::Write;
+use std::path::Path;
 
+use super::load::Beside;
 use super::*;
+use crate::template::Template;
 
 pub(crate) fn demo() -> Tokenizer {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
