@@ -1,6 +1,36 @@
-//! What each eviction method says of itself: nothing outside this file matches on a method.
+//! The eviction methods, and what each says of itself: nothing outside this file matches on a method.
 
-use super::Eviction;
+/// A way to choose the rows that decoding keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Eviction {
+    /// The first rows and the most recent ones, at contiguous positions.
+    StreamingLlm,
+    /// Rows drawn at random in each layer and KV head.
+    Random,
+    /// The rows that the window attends to, and the window.
+    SnapKv,
+    /// As SnapKV, with fewer rows in later layers.
+    PyramidKv,
+    /// The rows that the prompt's last row attends to, the mean over all heads.
+    Tova,
+    /// The rows that all rows attend to, and the most recent ones.
+    H2o,
+    /// The rows that tokens attend to which SnapKV's cache generates, and which are then forgotten.
+    Laq,
+    /// The rows that tokens attend to which a small draft model writes, and which are then forgotten.
+    SpecKv,
+    /// The rows that trained rows behind the prompt attend to.
+    LookaheadKv,
+    /// The rows that the answer attends to which the whole cache generates.
+    Ideal,
+}
+
+impl Eviction {
+    /// What the method says of itself.
+    pub fn descriptor(self) -> &'static EvictionDescriptor {
+        entry(self)
+    }
+}
 
 /// What the choice of rows follows from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,7 +198,7 @@ static IDEAL: EvictionDescriptor = EvictionDescriptor {
 };
 
 /// The entry of a method.
-pub(super) fn entry(method: Eviction) -> &'static EvictionDescriptor {
+fn entry(method: Eviction) -> &'static EvictionDescriptor {
     match method {
         Eviction::StreamingLlm => &STREAMING_LLM,
         Eviction::Random => &RANDOM,

@@ -8,7 +8,7 @@ mod methods;
 #[cfg(test)]
 mod tests;
 
-pub use self::methods::{EVICTIONS, EvictionDescriptor, EvictionEvidence, LayerBudgets};
+pub use self::methods::{EVICTIONS, Eviction, EvictionDescriptor, EvictionEvidence, LayerBudgets};
 
 /// Rows of the window: the last rows of the prompt, whose attention says what is kept (SnapKV, Li et al. 2024).
 pub const WINDOW_ROWS: usize = 32;
@@ -21,31 +21,6 @@ pub const PYRAMID_BETA: usize = 20;
 
 /// Tokens that are written to see what they attend to, by the model itself (LAQ, Wang et al. 2025) or by a small one (SpecKV, Galim et al. 2025).
 pub const PSEUDO_TOKENS: usize = 32;
-
-/// A way to choose the rows that decoding keeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Eviction {
-    /// The first rows and the most recent ones, at contiguous positions.
-    StreamingLlm,
-    /// Rows drawn at random in each layer and KV head.
-    Random,
-    /// The rows that the window attends to, and the window.
-    SnapKv,
-    /// As SnapKV, with fewer rows in later layers.
-    PyramidKv,
-    /// The rows that the prompt's last row attends to, the mean over all heads.
-    Tova,
-    /// The rows that all rows attend to, and the most recent ones.
-    H2o,
-    /// The rows that tokens attend to which SnapKV's cache generates, and which are then forgotten.
-    Laq,
-    /// The rows that tokens attend to which a small draft model writes, and which are then forgotten.
-    SpecKv,
-    /// The rows that trained rows behind the prompt attend to.
-    LookaheadKv,
-    /// The rows that the answer attends to which the whole cache generates.
-    Ideal,
-}
 
 /// What is kept of a prompt once its first token has been drawn.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -68,13 +43,6 @@ pub struct Evict {
     pub seed: u64,
     /// Whether kept rows of all ranks are gathered on the owner, which then decodes alone.
     pub gather: bool,
-}
-
-impl Eviction {
-    /// What the method says of itself.
-    pub fn descriptor(self) -> &'static EvictionDescriptor {
-        methods::entry(self)
-    }
 }
 
 impl Evict {
