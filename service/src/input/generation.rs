@@ -7,7 +7,7 @@ use serde_json::Value;
 use tributary_coordinator::{Prepared, RequestSettings};
 use tributary_protocol::Sampling;
 
-use super::Terms;
+use super::terms::Terms;
 use crate::body::Fields;
 use crate::delivery::Delivery;
 use crate::error::ApiError;

@@ -11,6 +11,7 @@ mod generation;
 #[cfg(test)]
 pub mod kit;
 pub mod others;
+mod terms;
 
 use serde::Deserialize;
 use tributary_coordinator::{EvictionWish, Keep, MethodSpec, Prepared, RequestSettings, eviction_named};
@@ -19,31 +20,12 @@ use tributary_protocol::Importance;
 
 use crate::body::Fields;
 use crate::error::ApiError;
-use crate::limits::ClientLimits;
 use crate::output::Form;
 
 pub use self::generation::Generation;
 #[cfg(test)]
 pub use self::generation::{STOP_CHARACTERS, STOPS, StreamOptions};
-
-/// What a service says of how bodies are read.
-#[derive(Debug, Clone)]
-pub struct Terms<'a> {
-    /// The model's name.
-    pub model: &'a str,
-    /// How requests are answered that do not say otherwise.
-    pub settings: &'a RequestSettings,
-    /// What clients may ask at most.
-    pub limits: &'a ClientLimits,
-    /// Whether fields that are not known pass.
-    pub ignores_unknown: bool,
-    /// Tokens of an answer where a request does not say how many, if the service says so.
-    pub default_tokens: Option<usize>,
-    /// Positions that the model has.
-    pub max_positions: usize,
-    /// Token ids that the model has: those below.
-    pub vocabulary: usize,
-}
+pub use self::terms::Terms;
 
 /// What a request asks of the engine, as its body has it.
 pub trait Asked: Sized + Send + 'static {

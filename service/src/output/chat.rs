@@ -2,9 +2,11 @@
 
 use serde::Serialize;
 
+use super::explanation::Explanation;
+use super::measured::{Metrics, Usage};
 #[cfg(test)]
-use super::PromptLogprob;
-use super::{Ending, Explanation, Frame, Metrics, Part, PromptLogprobs, Told, Usage, text_of};
+use super::parts::PromptLogprob;
+use super::parts::{Ending, Frame, Part, PromptLogprobs, Told, text_of};
 use crate::delivery::Delivery;
 use crate::spoken::{LikelyToken, Piece, TokenText};
 
