@@ -1,8 +1,8 @@
 //! What was predicted against what was measured: a point on the diagonal is right.
 
-use super::{Study, labels, legend, marked, measured, ranks, series_of};
+use super::points::{labels, legend, marked, measured, ranks, series_of};
 use crate::rows::{bytes_differ, formula_bytes, received_bytes};
-use crate::schema::Point;
+use crate::schema::{Point, Study};
 use tributary_charts::svg::{Anchor, Axis, Chart, Legend, Plot, Scale};
 use tributary_system::token_count::short;
 

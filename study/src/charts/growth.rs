@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use tributary_system::token_count::short;
 
-use super::{Study, labels, lengths_of, marked, ranks, worlds};
+use super::points::{labels, lengths_of, marked, ranks, worlds};
 use crate::scaling::{Scaled, all_series, strong, weak_tokens};
+use crate::schema::Study;
 use tributary_charts::svg::{Anchor, Axis, COLOURS, Chart, Legend, Plot, Scale};
 
 const HEIGHT: f64 = 260.0;

@@ -1,9 +1,9 @@
 //! Time to first token against the length of the context: both axes logarithmic, the interval of the median as a band, one
 //! chart a number of ranks.
 
-use super::{Study, labels, legend, lengths_of, marked, measured, ranks, series_of, worlds};
+use super::points::{labels, legend, lengths_of, marked, measured, ranks, series_of, worlds};
 use crate::rows::interval_name;
-use crate::schema::{Point, Summary, interval_kind};
+use crate::schema::{Point, Study, Summary, interval_kind};
 use tributary_charts::svg::{Axis, COLOURS, Chart, Legend, Plot, Scale};
 use tributary_system::token_count::short;
 

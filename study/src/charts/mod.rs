@@ -4,12 +4,11 @@ mod clouds;
 mod growth;
 mod lengths;
 mod phases;
+mod points;
 mod timeline;
 
-use std::collections::BTreeSet;
-
-use super::scaling::{Series, all_series};
-use super::schema::{Point, Sample, Study};
+pub(crate) use self::points::ranks;
+use super::schema::Study;
 use tributary_charts::svg::Chart;
 
 /// All charts, in the order of a report.
@@ -23,56 +22,10 @@ pub fn charts(study: &Study) -> Vec<Chart> {
     charts
 }
 
-/// The worlds that were measured.
-fn worlds(study: &Study) -> BTreeSet<usize> {
-    measured(study).map(|point| point.world).collect()
-}
-
-/// The context lengths that were measured.
-fn lengths_of(study: &Study) -> BTreeSet<usize> {
-    measured(study).map(|point| point.context_tokens).collect()
-}
-
-/// Points with samples.
-fn measured(study: &Study) -> impl Iterator<Item = &Point> {
-    study.points.iter().filter(|point| point.summary.is_some())
-}
-
-/// The number of a point's series, which gives it colour and mark in every chart, and all labels.
-fn series_of(study: &Study, point: &Point) -> usize {
-    let own = Series::of(point);
-    all_series(study).iter().position(|series| *series == own).expect("every point is of a series")
-}
-
-fn labels(study: &Study) -> Vec<String> {
-    all_series(study).iter().map(Series::label).collect()
-}
-
-/// The legend of a chart that shows these points.
-fn legend<'a>(study: &Study, points: impl Iterator<Item = &'a Point>) -> Vec<(usize, String)> {
-    let shown: BTreeSet<usize> = points.map(|point| series_of(study, point)).collect();
-    labels(study).into_iter().enumerate().filter(|(series, _)| shown.contains(series)).collect()
-}
-
-/// The sample nearest to the median.
-fn typical(point: &Point) -> Option<&Sample> {
-    let median_ms = point.summary.as_ref()?.median_ttft_ms;
-    let distance = |sample: &&Sample| (sample.ttft_ms - median_ms).abs();
-    point.samples.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)))
-}
-
-/// The lines below a title: what is drawn, and that its times count for nothing where ranks share cores.
-fn marked(below: &str, shares_cores: bool) -> String {
-    if shares_cores { format!("{below}\nfunctional only: ranks share cores") } else { below.to_owned() }
-}
-
-/// `1 rank`, `2 ranks`.
-pub(super) fn ranks(world: usize) -> String {
-    if world == 1 { "1 rank".to_owned() } else { format!("{world} ranks") }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::super::kit::{measured, study};
     use super::super::schema::{PhaseTime, Prediction, RankSample, SpanTime};
     use super::*;
@@ -169,10 +122,5 @@ mod tests {
             point.summary = None;
         }
         assert_eq!(charts(&study), []);
-    }
-
-    #[test]
-    fn counts_are_short() {
-        assert_eq!([ranks(1), ranks(2)], ["1 rank", "2 ranks"]);
     }
 }

@@ -1,9 +1,9 @@
 //! Where the time to first token went: phases of the critical path one after the other, waiting for other ranks hatched.
 
-use super::{Study, lengths_of, marked, measured, ranks, typical, worlds};
+use super::points::{lengths_of, marked, measured, ranks, typical, worlds};
 use crate::rows;
 use crate::scaling::Series;
-use crate::schema::{Point, Sample};
+use crate::schema::{Point, Sample, Study};
 use tributary_charts::svg::{Anchor, Axis, COLOURS, Chart, Legend, Plot, Scale, text_width};
 use tributary_system::token_count::short;
 

@@ -2,9 +2,9 @@
 //! they were is not recorded.
 
 use super::phases::{class, legend};
-use super::{Study, lengths_of, marked, measured, ranks, typical, worlds};
+use super::points::{lengths_of, marked, measured, ranks, typical, worlds};
 use crate::scaling::{Series, is_full};
-use crate::schema::{Point, RankSample, Sample};
+use crate::schema::{Point, RankSample, Sample, Study};
 use tributary_charts::svg::{Anchor, Axis, Chart, Legend, Plot, Scale};
 use tributary_system::token_count::short;
 
