@@ -3,8 +3,8 @@
 use tributary_charts::svg::{Anchor, Axis, COLOURS, Chart, HeatMap, Legend, Plot, Scale, labels};
 use tributary_protocol::Family;
 
-use super::marks::{HEIGHT, curve, label_of, legend, scores};
-use super::{kept, label};
+use super::kept;
+use super::marks::{HEIGHT, curve, label, label_of, legend, scores};
 use crate::overlap::Overlap;
 use crate::points::{ALL, Point};
 use crate::report::Report;

@@ -44,3 +44,8 @@ pub(super) fn curve(
         plot.drawing.mark(place, series, &format!("{}: {mean:.3} ({low:.3} to {high:.3})", tip(*value)));
     }
 }
+
+/// A method with its ratio.
+pub(super) fn label(point: &Point) -> String {
+    point.ratio.map_or_else(|| point.method.clone(), |ratio| format!("{} at {ratio}", point.method))
+}

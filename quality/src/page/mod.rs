@@ -11,6 +11,7 @@ use tributary_charts::page::{Page, Shade};
 
 pub(crate) use self::charts::charts;
 use self::contexts::{Read, contexts};
+use self::marks::label;
 use self::worst::{Behind, worst};
 use crate::answers::Answers;
 use crate::evaluation::Evaluation;
@@ -69,11 +70,6 @@ pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers, read: R
     page.heading("Provenance");
     page.definitions(&provenance(report));
     page.finish()
-}
-
-/// A method with its ratio.
-fn label(point: &Point) -> String {
-    point.ratio.map_or_else(|| point.method.clone(), |ratio| format!("{} at {ratio}", point.method))
 }
 
 fn name(point: &Point) -> String {

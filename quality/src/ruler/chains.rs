@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Draft, NOISE, lines};
+use super::draft::{Draft, NOISE, lines};
 use crate::cut::Run;
 use crate::error::Result;
 use crate::fit::{Fit, largest};

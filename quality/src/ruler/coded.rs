@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Draft;
+use super::draft::Draft;
 use crate::cut::Run;
 use crate::random::Random;
 

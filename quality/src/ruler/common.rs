@@ -1,6 +1,6 @@
 //! A numbered list in which ten words stand more often than the others. An example with its answer stands before it.
 
-use super::Draft;
+use super::draft::Draft;
 use crate::cut::Run;
 use crate::material::Words;
 use crate::random::Random;

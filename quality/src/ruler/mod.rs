@@ -5,15 +5,16 @@
 mod chains;
 mod coded;
 mod common;
+mod draft;
 mod needles;
 mod questions;
 mod suite;
 #[cfg(test)]
 mod tests;
 
-use crate::cut::Run;
 use crate::score::Metric;
 
+pub use self::draft::Draft;
 pub use self::needles::{Form, Haystack, Needles, Place};
 pub use self::suite::open;
 
@@ -83,32 +84,4 @@ impl Task {
             Kind::Needles(_) | Kind::Chain | Kind::CommonWords | Kind::CodedWords => Metric::MatchAll,
         }
     }
-}
-
-/// A request before its context is cut into chunks.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Draft {
-    /// Stands before the context.
-    pub lead: String,
-    /// The context.
-    pub runs: Vec<Run>,
-    /// Stands behind it.
-    pub query: String,
-    /// What the answer begins with.
-    pub begun: String,
-    /// What a right answer says.
-    pub references: Vec<String>,
-}
-
-/// The noise of RULER, a line of it.
-const NOISE: &str = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
-
-/// Lines as runs: each ends with its line break, but for the last one. Lines that are to be found are never cut.
-fn lines(lines: Vec<(String, bool)>) -> Vec<Run> {
-    let last = lines.len().saturating_sub(1);
-    let line = |(index, (text, is_whole)): (usize, (String, bool))| {
-        let text = if index < last { text + "\n" } else { text };
-        if is_whole { Run::whole(text) } else { Run::new(text) }
-    };
-    lines.into_iter().enumerate().map(line).collect()
 }

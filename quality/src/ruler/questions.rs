@@ -1,6 +1,6 @@
 //! Questions about documents, of which those that answer stand among others.
 
-use super::Draft;
+use super::draft::Draft;
 use crate::cut::document;
 use crate::material::{Question, Questions};
 use crate::random::Random;
