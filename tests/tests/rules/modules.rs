@@ -24,8 +24,10 @@ struct Module {
     imports: HashMap<String, Vec<String>>,
     /// Paths from which everything is brought here.
     globs: Vec<Vec<String>>,
+    /// Paths of what `use` brings here for the module's own code.
+    brought: Vec<Vec<String>>,
     /// Paths that the module's own code names.
-    uses: Vec<Vec<String>>,
+    named: Vec<Vec<String>>,
 }
 
 /// The modules of one crate.
@@ -43,14 +45,15 @@ impl Modules {
         modules
     }
 
-    /// For every file the files whose names its code uses. A module is made of those inside it, so its use of them is no arrow;
-    /// theirs of it is one.
+    /// For every file the files whose names its code uses, those of the modules inside it among them.
     pub fn arrows(&self) -> Arrows<'_> {
         let mut arrows = Arrows::new();
         for (path, module) in &self.modules {
             let targets = arrows.entry(&module.file).or_default();
-            for used in &module.uses {
-                let target = self.module_of(path, used, 0).filter(|target| !target.starts_with(path));
+            let brought = module.brought.iter().map(|used| (used, self.module_of(path, used, 0)));
+            let items = module.named.iter().filter(|used| !self.is_variable(path, used));
+            let named = items.map(|used| (used, self.module_of(path, used, 0)));
+            for (used, target) in brought.chain(named) {
                 let file = target.map(|target| self.modules[&target].file.as_str());
                 let name = used.last().map_or("", String::as_str);
                 if let Some(file) = file.filter(|file| *file != module.file) {
@@ -59,6 +62,14 @@ impl Modules {
             }
         }
         arrows
+    }
+
+    /// Whether a path in code is a variable that has the name of a module: in code no single name means a module.
+    fn is_variable(&self, module: &[String], path: &[String]) -> bool {
+        let [name] = path else { return false };
+        let own = &self.modules[module];
+        let is_module = self.modules.contains_key(&[module, path].concat());
+        is_module && !own.items.contains(name) && !own.imports.contains_key(name)
     }
 
     fn add_file(&mut self, files: &BTreeMap<String, String>, file: &str, path: ModulePath, folder: &str) {
@@ -85,7 +96,7 @@ impl Modules {
                 Item::Use(item) => module.import(item),
                 other => {
                     module.items.extend(defined(other));
-                    Paths(&mut module.uses).visit_item(other);
+                    Paths(&mut module.named).visit_item(other);
                 }
             }
         }
@@ -109,10 +120,11 @@ impl Modules {
                 "super" => here.split_last()?.1.to_vec(),
                 _ if self.modules.contains_key(&child) => child,
                 name if found.items.contains(name) => return Some(here),
-                // What a macro defines is not seen by its name: it stands in the module that is named before it.
                 name => {
-                    let own = (index > 0).then(|| here.clone());
-                    return self.imported(&here, name, &path[index + 1..], depth).or(own);
+                    let found = self.imported(&here, name, &path[index + 1..], depth);
+                    // A name that no `use` brings comes from a macro, which stands in the module named before it.
+                    let by_macro = index > 0 && !self.modules[&here].imports.contains_key(name);
+                    return found.or_else(|| by_macro.then_some(here));
                 }
             });
         }
@@ -150,7 +162,7 @@ impl Module {
                 None => self.globs.push(path.clone()),
             }
             if !handed_on {
-                self.uses.push(path);
+                self.brought.push(path);
             }
         }
     }
