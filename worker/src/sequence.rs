@@ -7,7 +7,7 @@ use tributary_kernels::{Positions, Rope};
 use tributary_protocol::{Ape, Plan};
 
 use crate::error::Result;
-use crate::evict::Remains;
+use crate::evict::remains::Remains;
 use crate::kv::{GrowingBlock, View};
 use crate::placement::Placement;
 use crate::sample::Sampler;

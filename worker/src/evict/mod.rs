@@ -8,7 +8,7 @@ mod candidates;
 mod cut;
 mod draft;
 mod pseudo;
-mod remains;
+pub(crate) mod remains;
 mod scores;
 mod select;
 #[cfg(test)]
