@@ -54,7 +54,7 @@ impl Pair {
     /// The plan that keeps so many rows, in one exchange or the other.
     fn asked(&self, world: usize, keep: usize, model: &dyn Model) -> Option<Plan> {
         let exchange = [Exchange::Replicate, Exchange::PassQ][self.turn / 3 % 2];
-        let spec = format!("{}:evict={}:keep={keep}:window=8", self.spec, self.eviction.name);
+        let spec = format!("{}:evict=[{}:window=8]:keep={keep}", self.spec, self.eviction.name);
         let mut plan = case(world, exchange).planned(&spec, model).ok()?;
         plan.max_tokens = 6;
         plan.evict.iter_mut().for_each(|evict| evict.pseudo = 4);

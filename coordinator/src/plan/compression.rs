@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(kept("50%", 9), Some((Eviction::SnapKv, 4)));
         assert_eq!(kept("0.1%", 9), Some((Eviction::SnapKv, 1)), "one at least");
         assert_eq!(kept("8:random", 9), Some((Eviction::Random, 8)));
-        assert_eq!(kept("8/streamingllm", 9), Some((Eviction::StreamingLlm, 8)));
+        assert_eq!(kept("8:streamingllm", 9), Some((Eviction::StreamingLlm, 8)));
         assert_eq!([kept("9", 9), kept("100%", 9), kept("100", 9)], [None; 3], "all of it is kept");
         for (text, why) in [
             ("0", "`0` must be at least 1 token"),

@@ -104,7 +104,11 @@ fn typed(command: &Command, arguments: &[OsString]) -> Result<Typed, clap::Error
 }
 
 fn lenient(command: &Command, arguments: &[OsString]) -> Result<ArgMatches, clap::Error> {
-    command.clone().ignore_errors(true).try_get_matches_from(arguments)
+    /// Commands of commands do not take it from those outside.
+    fn all(command: Command) -> Command {
+        command.ignore_errors(true).mut_subcommands(all)
+    }
+    all(command.clone()).try_get_matches_from(arguments)
 }
 
 /// Whether a command line has something for this module.
