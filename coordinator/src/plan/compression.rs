@@ -115,7 +115,7 @@ mod tests {
         ] {
             assert_eq!(read(text).expect_err(text), why);
         }
-        assert_eq!(["50%", "7/tova"].map(|text| read(text).expect("valid").to_string()), ["50%", "7/tova"]);
+        assert_eq!(["50%", "7:tova"].map(|text| read(text).expect("valid").to_string()), ["50%", "7:tova"]);
     }
 
     #[test]
