@@ -82,6 +82,29 @@ impl MethodSpec {
         settings.order_for = order_for;
         settings.without_idle_order()
     }
+
+    fn add(&mut self, key: &str, value: Option<&str>) -> Result<(), String> {
+        let keys = || MethodOption::of(self.method).map(|option| option.key).collect::<Vec<_>>();
+        let known =
+            |what: &str| format!("{what}{}; {} takes {}", nearest(key, keys()), self.method.name, keys().join(", "));
+        let option = MethodOption::find(key).ok_or_else(|| known("unknown option"))?;
+        if !option.is_taken_by(self.method) {
+            return Err(known("makes no difference to this method"));
+        }
+        if self.has(key) {
+            return Err("stands there twice".into());
+        }
+        let value = match (value, option.value) {
+            (None, "") => "",
+            (Some(_), "") => return Err("takes no value".into()),
+            (None | Some(""), _) => return Err(format!("needs a value: {}", option.value)),
+            (Some(value), _) => unbracketed(value)?,
+        };
+        let mut settings = RequestSettings::default();
+        (option.set)(&mut settings, value)?;
+        self.options.push((option, (option.shown)(&settings)));
+        Ok(())
+    }
 }
 
 impl FromStr for MethodSpec {
@@ -109,31 +132,6 @@ impl FromStr for MethodSpec {
         let place = |option: &MethodOption| OPTIONS.iter().position(|other| other.key == option.key);
         spec.options.sort_by_key(|(option, _)| place(option));
         Ok(spec)
-    }
-}
-
-impl MethodSpec {
-    fn add(&mut self, key: &str, value: Option<&str>) -> Result<(), String> {
-        let keys = || MethodOption::of(self.method).map(|option| option.key).collect::<Vec<_>>();
-        let known =
-            |what: &str| format!("{what}{}; {} takes {}", nearest(key, keys()), self.method.name, keys().join(", "));
-        let option = MethodOption::find(key).ok_or_else(|| known("unknown option"))?;
-        if !option.is_taken_by(self.method) {
-            return Err(known("makes no difference to this method"));
-        }
-        if self.has(key) {
-            return Err("stands there twice".into());
-        }
-        let value = match (value, option.value) {
-            (None, "") => "",
-            (Some(_), "") => return Err("takes no value".into()),
-            (None | Some(""), _) => return Err(format!("needs a value: {}", option.value)),
-            (Some(value), _) => unbracketed(value)?,
-        };
-        let mut settings = RequestSettings::default();
-        (option.set)(&mut settings, value)?;
-        self.options.push((option, (option.shown)(&settings)));
-        Ok(())
     }
 }
 

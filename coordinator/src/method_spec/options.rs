@@ -29,10 +29,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "SHARE",
         choice: Some(Choice::Ratio),
         help: "Share of the context's rows to recompute, 0 to 1; default by method",
-        set: |s, v| {
-            s.ratio = Some(real(v)?);
-            Ok(())
-        },
+        set: |s, v| put(&mut s.ratio, real(v).map(Some)),
         shown: |s| text(s.ratio),
     },
     MethodOption {
@@ -40,10 +37,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "norm|mass",
         choice: Some(Choice::Score),
         help: "Score of a context row: Euclidean norm or sum of its attention over the query's rows; default norm",
-        set: |s, v| {
-            s.score = read(v)?;
-            Ok(())
-        },
+        set: |s, v| put(&mut s.score, read(v)),
         shown: |s| s.score.name().into(),
     },
     MethodOption {
@@ -51,10 +45,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "FIRST..END",
         choice: Some(Choice::ScoreLayers),
         help: "Layers whose attention counts, END exclusive; default depth 0.55 to 0.65",
-        set: |s, v| {
-            s.score_layers = Some(layers(v)?);
-            Ok(())
-        },
+        set: |s, v| put(&mut s.score_layers, layers(v).map(Some)),
         shown: |s| text(s.score_layers.map(|(first, end)| format!("{first}..{end}"))),
     },
     MethodOption {
@@ -62,10 +53,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "global|hl-hp|hl-tp|tl-tp",
         choice: Some(Choice::Layout),
         help: "RoPE positions while scoring; default global",
-        set: |s, v| {
-            s.layout = read(v)?;
-            Ok(())
-        },
+        set: |s, v| put(&mut s.layout, read(v)),
         shown: |s| s.layout.name().into(),
     },
     MethodOption {
@@ -84,10 +72,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "mass|selected",
         choice: Some(Choice::Reorder),
         help: "Importance of a chunk: sum of its rows' scores, or its share of the best rows; implies reorder",
-        set: |s, v| {
-            s.reorder = Some(read(v)?);
-            Ok(())
-        },
+        set: |s, v| put(&mut s.reorder, read(v).map(Some)),
         shown: |s| text(s.reorder.map(Importance::name)),
     },
     MethodOption {
@@ -95,10 +80,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "all|selection",
         choice: Some(Choice::OrderFor),
         help: "Use of the new order: for everything, or for selection and recompute alone; default all",
-        set: |s, v| {
-            s.order_for = read(v)?;
-            Ok(())
-        },
+        set: |s, v| put(&mut s.order_for, read(v)),
         shown: |s| s.order_for.name().into(),
     },
     MethodOption {
@@ -106,10 +88,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "",
         choice: Some(Choice::Packets),
         help: "Put the adapter's trained rows around every chunk",
-        set: |s, _| {
-            s.packets = Packets::On;
-            Ok(())
-        },
+        set: |s, _| put(&mut s.packets, Ok(Packets::On)),
         shown: |_| String::new(),
     },
     MethodOption {
@@ -117,10 +96,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "",
         choice: None,
         help: "Let rows of the first chunk in the order be selected, although they are exact already",
-        set: |s, _| {
-            s.include_first_chunk = true;
-            Ok(())
-        },
+        set: |s, _| put(&mut s.include_first_chunk, Ok(true)),
         shown: |_| String::new(),
     },
     MethodOption {
@@ -128,10 +104,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "auto|replicate|pass-q|selected",
         choice: None,
         help: "Messages between ranks during recompute; default auto, by bytes and memory",
-        set: |s, v| {
-            s.exchange = exchange(v)?;
-            Ok(())
-        },
+        set: |s, v| put(&mut s.exchange, exchange(v)),
         shown: |s| s.exchange.map_or("auto", Exchange::name).into(),
     },
     MethodOption {
@@ -139,10 +112,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "N",
         choice: Some(Choice::HeadsPerGather),
         help: "KV heads gathered at a time; default all",
-        set: |s, v| {
-            s.heads_per_gather = Some(count(v)?);
-            Ok(())
-        },
+        set: |s, v| put(&mut s.heads_per_gather, count(v).map(Some)),
         shown: |s| text(s.heads_per_gather),
     },
     MethodOption {
@@ -150,10 +120,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "N",
         choice: Some(Choice::PerChunk),
         help: "Rows to recompute of each chunk; default the budget divided evenly",
-        set: |s, v| {
-            s.per_chunk = Some(count(v)?);
-            Ok(())
-        },
+        set: |s, v| put(&mut s.per_chunk, count(v).map(Some)),
         shown: |s| text(s.per_chunk),
     },
     MethodOption {
@@ -161,10 +128,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "values|keys",
         choice: Some(Choice::DriftOf),
         help: "Cached tensor to compare with; default values",
-        set: |s, v| {
-            s.drift.of = read(v)?;
-            Ok(())
-        },
+        set: |s, v| put(&mut s.drift.of, read(v)),
         shown: |s| s.drift.of.name().into(),
     },
     MethodOption {
@@ -172,10 +136,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "N",
         choice: Some(Choice::DriftLayers),
         help: "Layers after the first in which rows are compared; default 1",
-        set: |s, v| {
-            s.drift.layers = count(v)?;
-            Ok(())
-        },
+        set: |s, v| put(&mut s.drift.layers, count(v)),
         shown: |s| s.drift.layers.to_string(),
     },
     MethodOption {
@@ -183,10 +144,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "X",
         choice: Some(Choice::TraceAlpha),
         help: "Net reading from which one row depends on another; default of the model's calibration, or 0.18",
-        set: |s, v| {
-            s.trace_alpha = Some(real_f32(v)?);
-            Ok(())
-        },
+        set: |s, v| put(&mut s.trace_alpha, real(v).map(Some)),
         shown: |s| text(s.trace_alpha),
     },
     MethodOption {
@@ -194,10 +152,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "SHARE",
         choice: Some(Choice::TraceHeads),
         help: "Share of all heads whose attention counts in free probes, the sharpest ones of each row; default all",
-        set: |s, v| {
-            s.trace_heads = Some(read(&format!("sharpest:{v}"))?);
-            Ok(())
-        },
+        set: |s, v| put(&mut s.trace_heads, read(&format!("sharpest:{v}")).map(Some)),
         shown: |s| text(s.trace_heads.map(share)),
     },
     MethodOption {
@@ -205,10 +160,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "",
         choice: Some(Choice::KeepOrder),
         help: "Keep chunks in the request's order",
-        set: |s, _| {
-            s.keep_order = true;
-            Ok(())
-        },
+        set: |s, _| put(&mut s.keep_order, Ok(true)),
         shown: |_| String::new(),
     },
     MethodOption {
@@ -216,10 +168,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "N",
         choice: Some(Choice::BlockTokens),
         help: "Rows of a block; default an equal part for every rank",
-        set: |s, v| {
-            s.block_tokens = Some(count(v)?);
-            Ok(())
-        },
+        set: |s, v| put(&mut s.block_tokens, count(v).map(Some)),
         shown: |s| text(s.block_tokens),
     },
     MethodOption {
@@ -227,10 +176,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "N",
         choice: Some(Choice::AnchorTokens),
         help: "Rows of the anchor before every block; default a quarter of a block",
-        set: |s, v| {
-            s.passing.anchor_tokens = Some(count(v)?);
-            Ok(())
-        },
+        set: |s, v| put(&mut s.passing.anchor_tokens, count(v).map(Some)),
         shown: |s| text(s.passing.anchor_tokens),
     },
     MethodOption {
@@ -238,10 +184,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "N",
         choice: Some(Choice::PassingTokens),
         help: "Rows that each block passes on in a layer; default an eighth of a block",
-        set: |s, v| {
-            s.passing.passing_tokens = Some(count(v)?);
-            Ok(())
-        },
+        set: |s, v| put(&mut s.passing.passing_tokens, count(v).map(Some)),
         shown: |s| text(s.passing.passing_tokens),
     },
     MethodOption {
@@ -249,10 +192,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "T",
         choice: Some(Choice::ApeTemperature),
         help: "Temperature of the attention to parallel contexts, above 0; default 0.9",
-        set: |s, v| {
-            s.ape.temperature = real_f32(v)?;
-            Ok(())
-        },
+        set: |s, v| put(&mut s.ape.temperature, real(v)),
         shown: |s| s.ape.temperature.to_string(),
     },
     MethodOption {
@@ -260,10 +200,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "S",
         choice: Some(Choice::ApeScale),
         help: "Scale of the contexts' weight beside the rest, above 0; default 0.9",
-        set: |s, v| {
-            s.ape.scale = real_f32(v)?;
-            Ok(())
-        },
+        set: |s, v| put(&mut s.ape.scale, real(v)),
         shown: |s| s.ape.scale.to_string(),
     },
     MethodOption {
@@ -271,10 +208,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "small|large",
         choice: Some(Choice::SamKvVariant),
         help: "Sizes of head, tail and blocks that are kept of every document; default large",
-        set: |s, v| {
-            s.samkv.variant = read(v)?;
-            Ok(())
-        },
+        set: |s, v| put(&mut s.samkv.variant, read(v)),
         shown: |s| s.samkv.variant.name().into(),
     },
     MethodOption {
@@ -282,10 +216,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "N",
         choice: Some(Choice::SamKvBlocks),
         help: "Blocks that are kept of every document; default 2",
-        set: |s, v| {
-            s.samkv.blocks = count(v)?;
-            Ok(())
-        },
+        set: |s, v| put(&mut s.samkv.blocks, count(v)),
         shown: |s| s.samkv.blocks.to_string(),
     },
     MethodOption {
@@ -293,10 +224,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "SHARE",
         choice: Some(Choice::SamKvTheta),
         help: "Share of recomputed keys and values, 0 to 1; the rest stays as cached; default 0.9",
-        set: |s, v| {
-            s.samkv.theta = real_f32(v)?;
-            Ok(())
-        },
+        set: |s, v| put(&mut s.samkv.theta, real(v)),
         shown: |s| s.samkv.theta.to_string(),
     },
     MethodOption {
@@ -304,10 +232,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "N|N%|[N%:METHOD]",
         choice: Some(Choice::KeepPerChunk),
         help: "Tokens of each chunk that every KV head keeps before the chunk is cached; default all",
-        set: |s, v| {
-            s.keep_per_chunk = Some(read(v)?);
-            Ok(())
-        },
+        set: |s, v| put(&mut s.keep_per_chunk, read(v).map(Some)),
         shown: |s| text(s.keep_per_chunk.map(|kept| kept.to_string())),
     },
     MethodOption {
@@ -315,10 +240,7 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "METHOD|[METHOD:window=N]",
         choice: None,
         help: "Eviction of prompt rows after the first token; needs keep",
-        set: |s, v| {
-            evict(s, v)?;
-            Ok(())
-        },
+        set: evict,
         shown: |s| evicted(s),
     },
     MethodOption {
@@ -326,13 +248,16 @@ pub static OPTIONS: [MethodOption; 28] = [
         value: "N|N%",
         choice: None,
         help: "Rows of the prompt that each KV head keeps in a layer, with evict",
-        set: |s, v| {
-            s.eviction.keep = Some(read(v)?);
-            Ok(())
-        },
+        set: |s, v| put(&mut s.eviction.keep, read(v).map(Some)),
         shown: |s| text(s.eviction.keep),
     },
 ];
+
+/// Puts a value that was read in its place.
+fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *place = value?;
+    Ok(())
+}
 
 fn read<T: FromStr<Err = String>>(text: &str) -> Result<T, String> {
     text.parse()
@@ -342,12 +267,10 @@ fn count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "needs a whole number".to_owned())
 }
 
-fn real(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|number: &f64| number.is_finite()).ok_or_else(|| "needs a number".to_owned())
-}
-
-fn real_f32(text: &str) -> Result<f32, String> {
-    text.parse().ok().filter(|number: &f32| number.is_finite()).ok_or_else(|| "needs a number".to_owned())
+/// A finite number of either width.
+fn real<T: FromStr + Into<f64> + Copy>(text: &str) -> Result<T, String> {
+    let number = text.parse().ok().filter(|number: &T| (*number).into().is_finite());
+    number.ok_or_else(|| "needs a number".to_owned())
 }
 
 /// The value of an option as text; nothing where it was not set.
