@@ -185,10 +185,7 @@ impl Client {
     fn intake<'a>(&'a self, prefix: &'a Prefix) -> Result<Intake<'a>> {
         fail::fail_point!("engine::prepare");
         let Shared { folder, intake, .. } = &*self.shared;
-        let (template, chunking, bos) = (folder.template.as_ref(), &intake.chunking, folder.bos);
-        let (join, kwargs) = (&intake.join, &intake.template_kwargs);
-        let most_tokens = folder.most_tokens();
-        Ok(Intake { tokenizer: folder.tokenizer()?, template, chunking, join, kwargs, prefix, bos, most_tokens })
+        folder.reading(intake, prefix)
     }
 
     /// The texts of tokens one by one, as far as they are whole characters: where tokens share one, the last has it.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device};
-use tributary_coordinator::{ModelShape, Template, Tokenizer};
+use tributary_coordinator::{Intake, ModelShape, Prefix, Template, Tokenizer};
 use tributary_kernels::{Kernels, cuda};
 use tributary_worker::{Adapters, Config, LoadFormat, Model, fingerprint, load};
 
@@ -78,9 +78,21 @@ fn cache_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
 const READ_POSITIONS: usize = 16;
 
 impl ModelFolder {
-    /// Tokens that a request's text may have before it is read no further.
-    pub(crate) fn most_tokens(&self) -> usize {
-        self.config.max_positions.saturating_mul(READ_POSITIONS)
+    /// The way in which a request's text is read, behind a prefix.
+    ///
+    /// # Errors
+    /// Returns an error if the folder was opened without its tokenizer.
+    pub(crate) fn reading<'a>(&'a self, intake: &'a IntakeConfig, prefix: &'a Prefix) -> Result<Intake<'a>> {
+        Ok(Intake {
+            tokenizer: self.tokenizer()?,
+            template: self.template.as_ref(),
+            chunking: &intake.chunking,
+            join: &intake.join,
+            kwargs: &intake.template_kwargs,
+            prefix,
+            bos: self.bos,
+            most_tokens: self.config.max_positions.saturating_mul(READ_POSITIONS),
+        })
     }
 
     /// Reads everything but the weights.

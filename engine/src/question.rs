@@ -71,9 +71,9 @@ impl Question {
                 }
                 Ok(random(*shape, *seed, folder.config.vocab, bos))
             }
-            Question::Text(request) => Ok(prepare(request, &read_by(folder, intake)?)?),
+            Question::Text(request) => Ok(prepare(request, &folder.reading(intake, &intake.prefix)?)?),
             Question::Led(Led { lead, request, begun, uses_template }) => {
-                let intake = read_by(folder, intake)?;
+                let intake = folder.reading(intake, &intake.prefix)?;
                 let template = intake.template.filter(|_| *uses_template);
                 Ok(prepare_led(request, lead, begun, &Intake { template, ..intake })?)
             }
@@ -87,21 +87,6 @@ impl Question {
             Question::Random(..) => None,
         }
     }
-}
-
-/// How a model's text is read.
-fn read_by<'a>(folder: &'a ModelFolder, intake: &'a IntakeConfig) -> Result<Intake<'a>> {
-    let (tokenizer, template) = (folder.tokenizer()?, folder.template.as_ref());
-    Ok(Intake {
-        tokenizer,
-        template,
-        chunking: &intake.chunking,
-        join: &intake.join,
-        kwargs: &intake.template_kwargs,
-        prefix: &intake.prefix,
-        bos: folder.bos,
-        most_tokens: folder.most_tokens(),
-    })
 }
 
 /// Token ids drawn uniformly from the vocabulary.

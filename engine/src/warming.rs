@@ -94,18 +94,8 @@ impl Engine<'_> {
         let mut prepared = {
             let (folder, intake) = (&self.folder, &self.config.intake);
             let prefix = system.map_or_else(|| intake.prefix.clone(), |system| Prefix::Text(system.to_owned()));
-            let (template, chunking, bos) = (folder.template.as_ref(), &intake.chunking, folder.bos);
-            let (join, kwargs) = (&intake.join, &intake.template_kwargs);
-            let intake = Intake {
-                tokenizer: folder.tokenizer()?,
-                template,
-                chunking,
-                join,
-                kwargs,
-                prefix: &prefix,
-                bos,
-                most_tokens: usize::MAX,
-            };
+            // What a user stores ahead of use may be as long as it is.
+            let intake = Intake { most_tokens: usize::MAX, ..folder.reading(intake, &prefix)? };
             prepare_documents(documents, &intake)?
         };
         let chunks = prepared.chunks.len();
