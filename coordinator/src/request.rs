@@ -1,10 +1,11 @@
 //! A request as a user gives it: documents and a question. Knows no tokens.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use serde::{Deserialize, Deserializer};
+use tributary_system::file::{utf8, without_mark};
 
 use crate::{Error, Result};
 
@@ -153,7 +154,7 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     let unreadable = |cause| Error::Unreadable { path: path.into(), cause };
     let mut bytes = Vec::new();
     File::open(path).and_then(|file| file.take(TEXT_BYTES + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
-    checked_text(&bytes, path, None).map(str::to_owned)
+    Ok(without_mark(bounded_text(bytes, path, None)?))
 }
 
 /// What a function makes of each line of a user's own file, or pipe, with the line's number from 1. Empty lines are passed over.
@@ -164,13 +165,14 @@ pub(crate) fn read(path: &Path) -> Result<String> {
 fn each_line<T>(path: &Path, mut of: impl FnMut(usize, &str) -> Result<T>) -> Result<Vec<T>> {
     let unreadable = |cause| Error::Unreadable { path: path.into(), cause };
     let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
-    let (mut made, mut bytes) = (Vec::new(), Vec::new());
+    let mut made = Vec::new();
     for number in 1.. {
-        bytes.clear();
+        let mut bytes = Vec::new();
         if file.by_ref().take(TEXT_BYTES + 1).read_until(b'\n', &mut bytes).map_err(unreadable)? == 0 {
             break;
         }
-        let text = checked_text(&bytes, path, Some(number))?;
+        let text = bounded_text(bytes, path, Some(number))?;
+        let text = if number == 1 { without_mark(text) } else { text };
         if !text.trim().is_empty() {
             made.push(of(number, text.trim_end_matches(['\r', '\n']))?);
         }
@@ -178,17 +180,16 @@ fn each_line<T>(path: &Path, mut of: impl FnMut(usize, &str) -> Result<T>) -> Re
     Ok(made)
 }
 
-/// Bytes as text, without the byte order mark that a file may begin with.
-fn checked_text<'a>(bytes: &'a [u8], path: &Path, line: Option<usize>) -> Result<&'a str> {
+/// Bytes of a file, or of a line of it, as text.
+fn bounded_text(bytes: Vec<u8>, path: &Path, line: Option<usize>) -> Result<String> {
     if bytes.len() as u64 > TEXT_BYTES {
         return Err(Error::TooLong { path: path.into(), line, most_bytes: TEXT_BYTES });
     }
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        let place = line.map(|line| format!("line {line}, ")).unwrap_or_default();
-        let what = format!("{place}byte {} is not UTF-8 text", error.valid_up_to());
-        Error::Unreadable { path: path.into(), cause: std::io::Error::new(std::io::ErrorKind::InvalidData, what) }
-    })?;
-    Ok(if line.unwrap_or(1) == 1 { text.strip_prefix('\u{feff}').unwrap_or(text) } else { text })
+    let unreadable = |cause: io::Error| match line {
+        Some(line) => io::Error::new(cause.kind(), format!("line {line}, {cause}")),
+        None => cause,
+    };
+    utf8(bytes).map_err(|cause| Error::Unreadable { path: path.into(), cause: unreadable(cause) })
 }
 
 /// Bytes of a text file in a model folder at most: the largest tokenizers have some 30 MB.

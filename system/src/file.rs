@@ -44,14 +44,27 @@ pub fn regular_bytes(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`regular_bytes`]; one of the kind `InvalidData` for what is not UTF-8, or a Git LFS pointer in the place of the file.
 pub fn regular_text(path: &Path, most_bytes: u64) -> io::Result<String> {
-    let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     let bytes = regular_bytes(path, most_bytes)?;
     if is_lfs_pointer(&bytes) {
-        return Err(invalid(LFS_POINTER.to_owned()));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, LFS_POINTER));
     }
-    let text = String::from_utf8(bytes);
-    let text = text.map_err(|error| invalid(format!("byte {} is not UTF-8 text", error.utf8_error().valid_up_to())))?;
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+    Ok(without_mark(utf8(bytes)?))
+}
+
+/// Bytes as text.
+///
+/// # Errors
+/// Returns an error of the kind `InvalidData` that names the first byte that is not UTF-8.
+pub fn utf8(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let place = error.utf8_error().valid_up_to();
+        io::Error::new(io::ErrorKind::InvalidData, format!("byte {place} is not UTF-8 text"))
+    })
+}
+
+/// A file's text without the byte order mark that it may begin with.
+pub fn without_mark(text: String) -> String {
+    text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text)
 }
 
 /// What is wrong with a Git LFS pointer.
