@@ -124,6 +124,7 @@ impl Tokenizer {
                 let starts = starts && cut[0] == 0;
                 piece.append(self.pieces_of(&self.plain, &text[cut[0]..cut[1]], starts, most)?, cut[0]);
             }
+            at_most(piece.ids.len(), most)?;
             // A vocabulary of whole words can have a mark among its words. Cut in two it is not found there.
             let inside = |span: &Range<usize>| {
                 let cut = text.ceil_char_boundary((span.start + 1).min(text.len()));
@@ -185,7 +186,8 @@ impl Tokenizer {
             PromptPart::Template(text) => self.pieces_of(&self.marking, text, starts && index == 0, most),
             PromptPart::User(text) => self.encode_at(text, starts && index == 0, most),
         });
-        let ids = encoded.collect::<Result<Vec<_>>>()?.into_iter().flat_map(|piece| piece.ids).collect();
+        let ids: Vec<u32> = encoded.collect::<Result<Vec<_>>>()?.into_iter().flat_map(|piece| piece.ids).collect();
+        at_most(ids.len(), most)?;
         Ok((ids, Vec::new()))
     }
 
@@ -223,9 +225,7 @@ impl Tokenizer {
                 whole.spans.reserve_exact(tokens);
             }
             whole.append(own, start);
-            if whole.ids.len() > most {
-                return Err(Error::MoreTokens { most });
-            }
+            at_most(whole.ids.len(), most)?;
         }
         Ok(whole)
     }
@@ -251,6 +251,10 @@ impl Tokenizer {
     fn marks_in(&self, piece: &Piece) -> impl Iterator<Item = usize> {
         (0..piece.ids.len()).filter(|&token| self.marks.contains(&piece.ids[token]))
     }
+}
+
+fn at_most(tokens: usize, most: usize) -> Result<()> {
+    if tokens > most { Err(Error::MoreTokens { most }) } else { Ok(()) }
 }
 
 fn pieces_of(tokenizer: &tokenizers::Tokenizer, text: &str) -> Result<Piece> {

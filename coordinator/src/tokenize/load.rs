@@ -13,9 +13,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokenizers::AddedToken;
 
-use super::bytes;
 use super::long::Cuts;
-use super::{Tokenizer, caught};
+use super::{Tokenizer, bytes, caught};
 use crate::request::read_of_model;
 use crate::template::{Template, object, special_tokens};
 use crate::{Error, Result};
@@ -64,7 +63,17 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Unreadable`], [`Error::Json`], [`Error::Tokenizer`] if it is none, or does not encode a few plain texts in time.
     pub fn from_folder(folder: &Path, template: Option<&Template>) -> Result<Self> {
-        from_folder(folder, template)
+        let path = folder.join("tokenizer.json");
+        let json = read_of_model(&path)?;
+        let beside = Beside::read(folder)?;
+        let template = template.cloned();
+        let loaded = within(WITHIN, move || {
+            check_growth(&json)?;
+            let tokenizer = Tokenizer::from_json(&json, template.as_ref(), &beside)?;
+            tried(&tokenizer)?;
+            Ok(tokenizer)
+        });
+        loaded.map_err(|cause| Error::Tokenizer(format!("{}: {cause}", path.display())))
     }
 
     pub(super) fn from_json(
@@ -105,21 +114,6 @@ impl Tokenizer {
         this.cuts = Cuts::of(&this.plain, of);
         Ok(this)
     }
-}
-
-/// The tokenizer of a model folder.
-fn from_folder(folder: &Path, template: Option<&Template>) -> Result<Tokenizer> {
-    let path = folder.join("tokenizer.json");
-    let json = read_of_model(&path)?;
-    let beside = Beside::read(folder)?;
-    let template = template.cloned();
-    let loaded = within(WITHIN, move || {
-        check_growth(&json)?;
-        let tokenizer = Tokenizer::from_json(&json, template.as_ref(), &beside)?;
-        tried(&tokenizer)?;
-        Ok(tokenizer)
-    });
-    loaded.map_err(|cause| Error::Tokenizer(format!("{}: {cause}", path.display())))
 }
 
 /// What a function gives on a thread of its own, in words where it panics or takes too long.
