@@ -179,7 +179,7 @@ impl Case<'_> {
             Sample { spec, plan }
         };
         // A sample that has the option already has a value of its own.
-        let can_be = |spec: &String| spec.parse::<MethodSpec>().is_ok();
+        let can_be = |spec: &String| read(spec).is_ok();
         // The query does not read chunks in the order in which such rows were recomputed.
         let is_meant = |sample: &Sample| sample.plan.order_for == OrderFor::All;
         specs().filter_map(claimed).filter(can_be).map(planned).filter(is_meant).collect()
@@ -195,7 +195,19 @@ impl Case<'_> {
             returns: Returns { logits: true, scores: true, ..Returns::default() },
             ..RequestSettings::default()
         };
-        let read: MethodSpec = spec.parse()?;
-        Ok(read.apply(RunConfig { settings, threads: 1 }, Importance::Mass).settings)
+        Ok(read(spec)?.apply(RunConfig { settings, threads: 1 }, Importance::Mass).settings)
     }
+}
+
+/// A spec as users write it, or the refusal of an option that the method does not take or that stands there already.
+///
+/// # Panics
+/// If the spec cannot be read for another reason.
+fn read(spec: &str) -> Result<MethodSpec, String> {
+    let read = spec.parse::<MethodSpec>();
+    let is_meant = |why: &String| {
+        ["makes no difference to this method", "stands there twice"].iter().any(|known| why.contains(known))
+    };
+    assert!(read.as_ref().err().is_none_or(is_meant), "{spec}: {read:?}");
+    read
 }
