@@ -95,14 +95,6 @@ pub fn methods() -> String {
     format!("Method and its options (`tributary methods NAME` lists them): {} (exact); {}", names(true), names(false))
 }
 
-/// The method of a name.
-///
-/// # Errors
-/// Returns an error with the known names if the name is unknown.
-pub fn method_named(name: &str) -> Result<&'static Descriptor, String> {
-    Descriptor::find(name).ok_or_else(|| format!("known are {}", Descriptor::names().join(", ")))
-}
-
 /// The method of one request where none is named.
 pub fn default_method() -> &'static str {
     names_of(Command::Prefill).first().copied().unwrap_or_default()

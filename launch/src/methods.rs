@@ -1,17 +1,17 @@
 //! `tributary methods`: what methods there are.
 
 use clap::Args;
+use tributary_coordinator::method_named;
 use tributary_protocol::{Descriptor, METHODS};
 use tributary_study::methods::Methods;
 
-use crate::help;
 use crate::stdout::{print, print_json};
 
 /// List the methods, or describe the named ones: claim, source, cost, options
 #[derive(Debug, Args)]
 pub struct MethodsArgs {
     /// Methods to describe; without names all are listed
-    #[arg(value_name = "METHOD", value_parser = help::method_named)]
+    #[arg(value_name = "METHOD", value_parser = method_named)]
     names: Vec<&'static Descriptor>,
     /// Print everything as one JSON object
     #[arg(long)]

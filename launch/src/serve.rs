@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{MethodSpec, TEXT_CHUNK_TOKENS};
+use tributary_coordinator::{MethodSpec, TEXT_CHUNK_TOKENS, method_named};
 use tributary_engine::{Config, Engine, Limits, Ranks, RunConfig, SamplingDefaults, marker};
 use tributary_protocol::{Descriptor, Returns};
 use tributary_service::{Access, AllowedMethods, ApiKeys, ClientLimits, Doors, Options, ReasoningParser, Service};
@@ -167,7 +167,7 @@ struct ClientArgs {
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 120)]
     drain_timeout: u64,
     /// Methods that a request may name, beside the service's own [default: all]
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = help::method_named)]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = method_named)]
     methods_allowed: Vec<&'static Descriptor>,
     /// Seconds without requests before a small test request checks the ranks, as at the start; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]

@@ -50,6 +50,23 @@ pub struct Ended {
     pub remarks: Vec<u8>,
 }
 
+impl Ended {
+    /// A job of which nothing is known yet but its launcher's name.
+    pub fn stuck(launcher: String) -> Self {
+        Self {
+            launcher,
+            status: Status::Stuck,
+            completed: false,
+            failed: None,
+            interrupt: None,
+            drains: false,
+            complained: false,
+            blocks: Vec::new(),
+            remarks: Vec::new(),
+        }
+    }
+}
+
 /// What follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
@@ -198,17 +215,7 @@ mod tests {
     use super::*;
 
     fn ended(status: Status) -> Ended {
-        Ended {
-            launcher: "mpirun".to_owned(),
-            status,
-            completed: false,
-            failed: None,
-            interrupt: None,
-            drains: false,
-            complained: false,
-            blocks: Vec::new(),
-            remarks: Vec::new(),
-        }
+        Ended { status, ..Ended::stuck("mpirun".to_owned()) }
     }
 
     fn block(text: &str) -> Block {

@@ -132,17 +132,7 @@ struct Supervision {
 
 impl Supervision {
     fn new(launcher: String, limits: Limits, out: Out) -> Self {
-        let ended = Ended {
-            launcher,
-            status: Status::Stuck,
-            completed: false,
-            failed: None,
-            interrupt: None,
-            drains: false,
-            complained: false,
-            blocks: Vec::new(),
-            remarks: Vec::new(),
-        };
+        let ended = Ended::stuck(launcher);
         Self { ended, limits, out, serves: false, remarked: None, kill_at: None, killed: false }
     }
 

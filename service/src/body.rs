@@ -62,9 +62,13 @@ pub fn object<T: DeserializeOwned>(text: &RawValue, apart: &str) -> Result<(Map<
     let value = fields.remove(apart).map(|value| serde_json::from_str(value.get())).transpose().map_err(told)?;
     let whole = |(name, value): (String, Box<RawValue>)| match value.get().len() {
         0..=VALUE_BYTES => Ok((name, serde_json::from_str(value.get()).map_err(told)?)),
-        bytes => Err(format!("`{}` has {bytes} bytes; at most {VALUE_BYTES}", short(&name))),
+        bytes => Err(too_long(&name, bytes)),
     };
     Ok((fields.into_iter().map(whole).collect::<Result<_, _>>()?, value.flatten()))
+}
+
+fn too_long(name: &str, bytes: usize) -> String {
+    format!("`{}` has {bytes} bytes; at most {VALUE_BYTES}", short(name))
 }
 
 /// A name or value from outside as a message repeats it: the beginning of a long one.
@@ -112,7 +116,7 @@ impl Fields {
     pub fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         match self.length(name) {
             0..=VALUE_BYTES => self.take_long(name),
-            bytes => Err(ApiError::parameter(name, format!("`{name}` has {bytes} bytes; at most {VALUE_BYTES}"))),
+            bytes => Err(ApiError::parameter(name, too_long(name, bytes))),
         }
     }
 
