@@ -78,7 +78,7 @@ fn cache_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
 const READ_POSITIONS: usize = 16;
 
 impl ModelFolder {
-    /// The way in which a request's text is read, behind a prefix.
+    /// The settings by which a request's text is read after a prefix.
     ///
     /// # Errors
     /// Returns an error if the folder was opened without its tokenizer.

@@ -1,7 +1,7 @@
 //! A model's tokenizer, tried before this process reads it.
 //!
-//! The file is somebody else's, and what reads it is a library: a file can be made so that it takes all memory, or ends the process
-//! that reads it. So the command starts itself once more, with bounds on memory and time, and reads the file there first.
+//! The file comes from other people, and a library reads it: a hostile file can exhaust memory or abort the process. The command
+//! therefore starts itself once more, with bounds on memory and time, and reads the file there first.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,13 +14,13 @@ use tributary_system::memory;
 
 use crate::error::Result;
 
-/// The name of the command of this program that tries a tokenizer, with the folder: whoever has an engine answers it with [`run`].
+/// The name of the command that tries a folder's tokenizer. A program that calls [`answered_here`] answers it with [`run`].
 pub const COMMAND: &str = "try-tokenizer";
 
 /// Address space of a trial, besides what the program itself has and what the file's length allows.
 const BYTES: u64 = 1 << 30;
 
-/// What the allocator is told with: it takes a GiB of address space at once otherwise.
+/// An option of the allocator, which takes a GiB of address space at once without it.
 const SMALL_STEPS: (&str, &str) = ("MIMALLOC_ARENA_RESERVE", "32MiB");
 
 /// Address space for each byte of the file: the largest tokenizers in use take some 15.
@@ -75,7 +75,7 @@ fn tried(program: &Path, folder: &Path) -> Result<()> {
     }
 }
 
-/// What the trial does: reads and tries a folder's tokenizer within the bounds. Gives its exit code.
+/// Runs the trial: reads a folder's tokenizer within the bounds and encodes a few texts. Returns the exit code.
 pub fn run(folder: &Path) -> u8 {
     let length = std::fs::metadata(folder.join("tokenizer.json")).map_or(0, |file| file.len());
     let more = BYTES.saturating_add(length.saturating_mul(BYTES_PER_BYTE));

@@ -1,4 +1,4 @@
-//! Tiles of a kernel's work, told as they are done: whoever waits for a long call knows that it gets on, and can end it early.
+//! Tiles of a kernel's work, reported as they are done: a listener knows that a long call makes progress, and can end it early.
 //!
 //! A thread says whom its kernels tell ([`telling`]); what they share out among the threads of their pool tells the same. Kernels know
 //! neither who listens nor why. Where the listener wants no more, a long call leaves out the tiles that are left: what it gives then

@@ -14,7 +14,7 @@ use tributary_worker::Model;
 
 use crate::{AROUND, plan, read_by_itself, shape, written_by_itself};
 
-/// Options that many methods combine with, each to be put behind a spec: none; an adapter's rows around chunks; chunks that keep 8 of their
+/// Options that many methods combine with, each appended to a spec: none; an adapter's rows around chunks; chunks that keep 8 of their
 /// tokens; a prompt that keeps a part of its rows.
 pub const COMBINATIONS: [&str; 4] = ["", ":packets", ":keep-per-chunk=8", ":evict=snapkv:keep=60%"];
 
@@ -133,7 +133,7 @@ impl Case<'_> {
         }
     }
 
-    /// All samples with these options behind them. Left out are those that the program refuses, and those that the options change nothing of.
+    /// All samples with these options appended. A sample is left out if the program refuses it, or if the options do not change its plan.
     ///
     /// # Panics
     /// If the program refuses a sample as it is, or if it refuses all with the options.

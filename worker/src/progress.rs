@@ -3,7 +3,7 @@
 //! its own asks the device, because the rank's thread may stand in the driver.
 //!
 //! Behind each layer of a prefill stands a control point: here, and nowhere else, ranks look up together, so that no pass can leave it
-//! out. A layer whose request is cancelled meanwhile leaves out its tiles in the process that knows it: the point behind it throws the
+//! out. A layer whose request is cancelled meanwhile leaves out its tiles in the process that knows it: the point after it throws the
 //! layer away. It judges nothing: the group does (`tributary_comm::Liveness`).
 
 use std::collections::VecDeque;
