@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 use tributary_system::size::rounded;
 
-use tributary_protocol::{Descriptor, InvalidOption, Refusal, exit};
+use tributary_methods::InvalidOption;
+use tributary_protocol::{Refusal, exit};
 
 use crate::MemoryOf;
 
 /// A method's parameter that cannot be.
 impl From<InvalidOption> for Error {
     fn from(wrong: InvalidOption) -> Self {
-        Error::Setting { name: wrong.option, found: wrong.found, wanted: wrong.wanted }
+        Error::Setting { name: "method option", found: wrong.found, wanted: wrong.wanted }
     }
 }
 
@@ -130,12 +131,6 @@ pub enum Error {
         /// What would be right.
         wanted: String,
     },
-    /// There is no such method.
-    #[error("unknown method `{name}`: one of {}", Descriptor::names().join(", "))]
-    UnknownMethod {
-        /// What was asked for.
-        name: String,
-    },
     /// The model has fewer positions than the request needs.
     #[error(
         "{prompt_tokens} prompt tokens and {max_tokens} to generate are {} positions, the model has {limit}; \
@@ -238,7 +233,6 @@ impl Error {
             | Error::Conversation(_)
             | Error::Date { .. }
             | Error::Setting { .. }
-            | Error::UnknownMethod { .. }
             | Error::MoreTokens { .. }
             | Error::TooManyTokens { .. } => exit::USAGE,
             Error::Untokenizable(_) => exit::INTEGRITY,

@@ -1,12 +1,12 @@
 //! Plans for tests of what they cost and how long they take.
 
-use tributary_protocol::{Around, Auxiliary, Choice, Exchange, Packets, Plan};
+use tributary_protocol::{Around, Auxiliary, Exchange, Packets, Plan, Requirement};
 
 use crate::ModelShape;
 use crate::auxiliary::AuxiliaryReader;
 use crate::intake::Prepared;
 use crate::machine::{Machine, MemoryOf};
-use crate::plan::{Cached, MethodInputs, PlanInput, RequestSettings, method_named, plan};
+use crate::plan::{Cached, MethodInputs, PlanInput, RequestSettings, plan};
 use crate::shape::tests::{DUMMY_25M, QWEN3_14B};
 use crate::tokenize::Piece;
 
@@ -33,11 +33,10 @@ pub(crate) fn small() -> AuxiliaryReader {
 pub(crate) fn planned(method: &str, tokens: usize, chunk_tokens: usize, world: usize, shape: &ModelShape) -> Plan {
     let shape = &ModelShape { max_positions: usize::MAX, ..*shape };
     let settings = RequestSettings {
-        method: method_named(method).unwrap(),
         world,
         exchange: Some(Exchange::Replicate),
         max_tokens: 1,
-        ..RequestSettings::default()
+        ..RequestSettings::default().set(&method.parse().unwrap())
     };
     with_settings(&settings, tokens, chunk_tokens, shape)
 }
@@ -50,7 +49,7 @@ pub(crate) fn with_settings(
     shape: &ModelShape,
 ) -> Plan {
     let chunks = vec![vec![7; chunk_tokens]; tokens / chunk_tokens];
-    let auxiliary: Vec<Auxiliary> = if settings.method.takes(Choice::AuxModel) {
+    let auxiliary: Vec<Auxiliary> = if settings.method.needs(Requirement::AuxiliaryModel) {
         let piece = |ids: &Vec<u32>| Piece { ids: ids.clone(), ..Piece::default() };
         let chunks = chunks.iter().map(piece).collect();
         let request = Prepared { prefix: vec![1], chunks, query: vec![3; 32], ..Prepared::default() };

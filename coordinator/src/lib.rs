@@ -19,7 +19,6 @@ mod jinja;
 #[cfg(test)]
 mod kit;
 mod machine;
-mod method_spec;
 pub mod outlook;
 mod plan;
 mod planner;
@@ -42,11 +41,7 @@ pub use intake::{
     prepare_turns,
 };
 pub use machine::{FreeMemory, GroupShape, Machine, MemoryOf};
-pub use method_spec::{MethodOption, MethodSpec, OPTIONS as METHOD_OPTIONS, exchange_named, layer_range, spec_parts};
-pub use plan::{
-    Cached, EvictionWish, Held, Keep, KeepPerChunk, MethodInputs, PlanInput, Planned, RequestSettings, check_weights,
-    eviction_named, method_named, plan,
-};
+pub use plan::{Cached, EvictionWish, Held, MethodInputs, PlanInput, Planned, RequestSettings, check_weights, plan};
 pub use planner::{GroupSurvey, Planner, Started, chunk_cache_bytes};
 pub use report::{Environment, Report, report};
 pub use request::{Document, Request};

@@ -10,7 +10,7 @@ use tributary_coordinator::{
     ChatOptions, Document, Environment, Intake, Machine, Message, ModelShape, Prefix, Prepared, RequestSettings,
 };
 use tributary_coordinator::{prepare_documents, prepare_ids, prepare_text, prepare_turns, report};
-use tributary_protocol::{Choice, Descriptor, Packets, Sampling};
+use tributary_protocol::{Method, Packets, Requirement, Sampling};
 
 use crate::answered::Answered;
 use crate::config::IntakeConfig;
@@ -111,10 +111,10 @@ impl Client {
     }
 
     /// Whether requests may ask for a method: a model or an adapter that it cannot be without must be there.
-    pub fn offers(&self, method: &Descriptor) -> bool {
+    pub fn offers(&self, method: &Method) -> bool {
         let folder = &self.shared.folder;
-        let lacks_model = folder.auxiliary.is_none() && method.takes(Choice::AuxModel);
-        let lacks_rows = folder.adapters.around().is_none() && method.takes(Choice::Adapter);
+        let lacks_model = folder.auxiliary.is_none() && method.needs(Requirement::AuxiliaryModel);
+        let lacks_rows = folder.adapters.around().is_none() && method.needs(Requirement::Adapter);
         !(lacks_model || lacks_rows)
     }
 

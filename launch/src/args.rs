@@ -5,16 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
-pub use tributary_coordinator::exchange_named as exchange;
-use tributary_coordinator::layer_range as layers;
-use tributary_coordinator::{
-    Chunking, EvictionWish, Join, Keep, KeepPerChunk, Prefix, RequestSettings, eviction_named,
-};
+use tributary_coordinator::{Chunking, EvictionWish, Join, Prefix, RequestSettings};
 use tributary_engine::Synthetic;
-use tributary_protocol::{
-    Ape, Descriptor, Drift, DriftOf, Eviction, Exchange, Importance, Layout, OrderFor, Packets, Passing, Returns,
-    SamKv, SamKvVariant, Sampling, Score, TraceHeads,
-};
+use tributary_methods::{EvictChoice, Keep};
+use tributary_protocol::{Importance, Packets, REFERENCE, Returns, Sampling};
 
 use crate::help;
 use crate::template_kwargs::TemplateKwargs;
@@ -138,80 +132,21 @@ pub enum TemplateChoice {
     None,
 }
 
-/// Method options.
+/// Options that stand in for those of a method's spec.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Method")]
 pub struct MethodArgs {
     #[arg(long, help = help::ratio())]
     pub ratio: Option<f64>,
-    /// Score of a context row: Euclidean norm or sum of its attention over the query's rows
-    #[arg(long, value_name = "norm|mass", default_value = "norm")]
-    pub score: Score,
-    /// Layers whose attention counts, END exclusive, such as 22..26 [default: depth 0.55 to 0.65]
-    #[arg(long, value_name = "FIRST..END", value_parser = layers)]
-    pub score_layers: Option<(usize, usize)>,
-    /// RoPE positions while scoring
-    #[arg(long, value_name = "global|hl-hp|hl-tp|tl-tp", default_value = "global")]
-    pub layout: Layout,
     /// Sort chunks by ascending importance, the most important one next to the query
     #[arg(long)]
     pub reorder: bool,
-    /// Importance of a chunk: sum of its rows' scores, or its share of the best rows
-    #[arg(long, value_name = "mass|selected", default_value = "mass")]
-    pub importance: Importance,
-    #[arg(long, value_name = "all|selection", default_value = "all", help = help::order_for())]
-    pub order_for: OrderFor,
-    /// Let rows of the first chunk in the order be selected, although they are exact already
-    #[arg(long)]
-    pub include_first_chunk: bool,
-    /// Messages between ranks during recompute
-    #[arg(long, value_name = "auto|replicate|pass-q|selected", value_parser = exchange, default_value = "auto")]
-    pub exchange: ExchangeChoice,
-    #[arg(long, value_name = "N", help = help::heads_per_gather())]
-    pub heads_per_gather: Option<usize>,
-    #[arg(long, value_name = "N", help = help::per_chunk())]
-    pub per_chunk: Option<usize>,
-    #[arg(long, value_name = "values|keys", default_value = "values", help = help::drift_of())]
-    pub drift_of: DriftOf,
-    #[arg(long, value_name = "N", default_value_t = 1, help = help::drift_layers())]
-    pub drift_layers: usize,
-    #[arg(long, value_name = "X", help = help::trace_alpha())]
-    pub trace_alpha: Option<f32>,
-    #[arg(long, value_name = "mean|sharpest:SHARE", help = help::trace_heads())]
-    pub trace_heads: Option<TraceHeads>,
-    #[arg(long, help = help::keep_order())]
-    pub keep_order: bool,
-    #[arg(long, value_name = "N", help = help::block_tokens())]
-    pub block_tokens: Option<usize>,
-    #[arg(long, value_name = "N", help = help::anchor_tokens())]
-    pub anchor_tokens: Option<usize>,
-    #[arg(long, value_name = "N", help = help::passing_tokens())]
-    pub passing_tokens: Option<usize>,
-    #[arg(long, value_name = "T", default_value_t = Ape::default().temperature, help = help::ape_temperature())]
-    pub ape_temperature: f32,
-    #[arg(long, value_name = "S", default_value_t = Ape::default().scale, help = help::ape_scale())]
-    pub ape_scale: f32,
-    #[arg(long, value_name = "small|large", default_value = "large", help = help::samkv_variant())]
-    pub samkv_variant: SamKvVariant,
-    #[arg(long, value_name = "N", default_value_t = SamKv::default().blocks, help = help::samkv_blocks())]
-    pub samkv_blocks: usize,
-    #[arg(long, value_name = "SHARE", default_value_t = SamKv::default().theta, help = help::samkv_theta())]
-    pub samkv_theta: f32,
-    #[arg(long, value_name = "N|N%[:METHOD]", help = help::keep_per_chunk())]
-    pub keep_per_chunk: Option<KeepPerChunk>,
-    #[arg(long, value_name = "METHOD", value_parser = eviction_named, help = help::evict())]
-    pub evict: Option<Eviction>,
+    #[arg(long, value_name = "METHOD[:window=N]", help = help::evict())]
+    pub evict: Option<EvictChoice>,
     /// With --evict: prompt rows that each KV head keeps in a layer, a number or a percentage
     #[arg(long, value_name = "N|N%")]
     pub keep: Option<Keep>,
-    /// With --evict: number of last prompt rows whose attention is measured [default: 32, at most half of the kept
-    /// rows]
-    #[arg(long, value_name = "N")]
-    pub evict_window: Option<usize>,
 }
-
-/// An exchange, or the planner's choice.
-pub type ExchangeChoice = Option<Exchange>;
 
 /// The ranks and their timeouts.
 #[derive(Debug, Clone, Args)]
@@ -329,42 +264,18 @@ pub enum Backend {
     Nccl,
 }
 
-/// The settings of one method, from the options.
-pub fn settings(
-    method: &'static Descriptor,
-    options: &MethodArgs,
-    run: &RunArgs,
-    world: usize,
-    returns: Returns,
-) -> RequestSettings {
+/// Settings of a request, from the options of the command. The method is the reference.
+pub fn settings(options: &MethodArgs, run: &RunArgs, world: usize, returns: Returns) -> RequestSettings {
     RequestSettings {
-        method,
+        method: REFERENCE,
         ratio: options.ratio,
-        score: options.score,
-        score_layers: options.score_layers,
-        layout: options.layout,
-        reorder: options.reorder.then_some(options.importance),
-        order_for: options.order_for,
+        reorder: options.reorder.then_some(Importance::Mass),
         packets: Packets::IfAny,
-        include_first_chunk: options.include_first_chunk,
-        per_chunk: options.per_chunk,
-        drift: Drift { of: options.drift_of, layers: options.drift_layers, ..Drift::default() },
-        trace_alpha: options.trace_alpha,
-        trace_heads: options.trace_heads,
-        keep_order: options.keep_order,
-        block_tokens: options.block_tokens,
-        passing: Passing { anchor_tokens: options.anchor_tokens, passing_tokens: options.passing_tokens },
-        samkv: SamKv { variant: options.samkv_variant, blocks: options.samkv_blocks, theta: options.samkv_theta },
-        ape: Ape { temperature: options.ape_temperature, scale: options.ape_scale },
-        heads_per_gather: options.heads_per_gather,
-        exchange: options.exchange,
         world,
-        owner: None,
-        keep_per_chunk: options.keep_per_chunk,
         eviction: EvictionWish {
-            method: options.evict,
+            method: options.evict.map(|evict| evict.method),
             keep: options.keep,
-            window: options.evict_window,
+            window: options.evict.and_then(|evict| evict.window),
             at_most: false,
         },
         max_tokens: run.max_tokens.unwrap_or(MAX_TOKENS),
@@ -373,9 +284,7 @@ pub fn settings(
         returns,
         // One request after the other without anything kept, unless the command says otherwise.
         reuse: 0.0,
-        keep_chunks: false,
-        cache_scope: None,
-        from_store: false,
+        ..RequestSettings::default()
     }
 }
 

@@ -2,10 +2,13 @@
 
 use std::fmt;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_engine::{Error, ProcessFailure, spoilt};
 use tributary_protocol::exit;
+
+use crate::help;
 
 /// A failure with an exit code of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -36,6 +39,12 @@ pub fn configuration(what: impl Into<String>) -> anyhow::Error {
 
 /// What clap refuses, in one line.
 pub fn usage_line(error: &clap::Error) -> String {
+    if let (ErrorKind::UnknownArgument, Some(ContextValue::String(flag))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+        && let Some(instead) = help::instead_of(flag)
+    {
+        return format!("{flag}: {instead}");
+    }
     let text = error.to_string();
     let useful = |line: &&str| !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more");
     let lines: Vec<&str> = text.lines().map(str::trim).filter(useful).collect();

@@ -1,7 +1,8 @@
 //! Help texts that are not an option's own: what a command's output is and how it ends, and what methods say about themselves.
 
+use tributary_methods::{KEEP_PER_CHUNK, MethodOption, PACKETS};
 use tributary_protocol::{
-    Choice, Command, Descriptor, EVICTIONS, EvictionDescriptor, EvictionEvidence, METHODS, REFERENCE,
+    Command, EVICTIONS, EvictionDescriptor, EvictionEvidence, METHODS, Method, REFERENCE, Requirement,
 };
 
 /// How every command ends.
@@ -13,7 +14,7 @@ Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out o
 const OUTPUTS: [(&str, &str); 14] = [
     (
         "prefill",
-        "Output: the answer and its cost: times, bytes, tokens. With --json one object (docs/schemas/prefill.v1.json), \
+        "Output: the answer and its cost: times, bytes, tokens. With --json one object (docs/schemas/prefill.v2.json), \
          with --requests one a request, with both one a line.",
     ),
     (
@@ -32,7 +33,7 @@ const OUTPUTS: [(&str, &str); 14] = [
     ),
     (
         "compare",
-        "Output: a table for each request, and one over all. With --json one object (docs/schemas/compare.v1.json).",
+        "Output: a table for each request, and one over all. With --json one object (docs/schemas/compare.v2.json).",
     ),
     (
         "bench",
@@ -102,7 +103,7 @@ pub fn default_method() -> &'static str {
 
 /// Names of the methods that a command takes where none is named.
 pub fn names_of(command: Command) -> Vec<&'static str> {
-    Descriptor::defaults_of(command).into_iter().map(|method| method.name).collect()
+    Method::defaults_of(command).into_iter().map(|method| method.name).collect()
 }
 
 /// `--methods` of a study.
@@ -112,9 +113,7 @@ pub fn bench_methods() -> String {
 
 /// The methods that need nothing beside the model: what comparisons run where nobody names some.
 pub fn methods_by_themselves() -> Vec<&'static str> {
-    let names = METHODS
-        .into_iter()
-        .filter(|method| ![Choice::AuxModel, Choice::Adapter].iter().any(|&choice| method.takes(choice)));
+    let names = METHODS.into_iter().filter(|method| method.requires.is_none());
     names.map(|method| method.name).collect()
 }
 
@@ -124,8 +123,8 @@ pub fn compared() -> String {
     format!(
         "Methods to compare; `{reference}` is added if it is missing, as the reference of the others [default: all but \
          {}, {}]",
-        taking(Choice::AuxModel),
-        taking(Choice::Adapter)
+        needing(Requirement::AuxiliaryModel),
+        needing(Requirement::Adapter)
     )
 }
 
@@ -141,7 +140,7 @@ pub fn ratio() -> String {
 
 /// `--aux-model`.
 pub fn aux_model() -> String {
-    let names = taking(Choice::AuxModel);
+    let names = needing(Requirement::AuxiliaryModel);
     format!("{names}: folder of a small model that reads the documents, on the CPUs of rank 0's host")
 }
 
@@ -155,7 +154,7 @@ pub fn draft_model() -> String {
 
 /// `--adapter`.
 pub fn adapter() -> String {
-    let (always, too) = (taking(Choice::Adapter), taking(Choice::Packets));
+    let (always, too) = (needing(Requirement::Adapter), taking(&PACKETS));
     format!(
         "Folder of an adapter from `tributary train`, at most one of each kind. {always}: rows around every chunk. \
          {too}: the same rows, besides the recomputed ones. --evict lookahead: the lookahead rows after the prompt"
@@ -167,7 +166,7 @@ pub fn keep_per_chunk() -> String {
     format!(
         "{}: tokens of each chunk that every KV head of each layer keeps before the chunk is cached, and the method \
          that chooses them: {} [default: all tokens; method snapkv]",
-        taking(Choice::KeepPerChunk),
+        taking(&KEEP_PER_CHUNK),
         EvictionDescriptor::names_for_chunks()
     )
 }
@@ -180,113 +179,53 @@ pub fn evict() -> String {
     )
 }
 
-/// `--heads-per-gather`.
-pub fn heads_per_gather() -> String {
-    format!("{}: KV heads gathered at a time [default: all]", taking(Choice::HeadsPerGather))
+/// Names of methods that take an option.
+fn taking(option: &MethodOption) -> String {
+    Method::names_taking(option).join(", ")
 }
 
-/// `--per-chunk`.
-pub fn per_chunk() -> String {
-    let names = taking(Choice::PerChunk);
-    format!("{names}: rows a chunk, 1 to 64, in place of --ratio [default: the ratio's budget, divided evenly]")
+/// Names of methods that cannot be without a folder.
+fn needing(requirement: Requirement) -> String {
+    let names = METHODS.into_iter().filter(|method| method.needs(requirement)).map(|method| method.name);
+    names.collect::<Vec<_>>().join(", ")
 }
 
-/// `--drift-of`.
-pub fn drift_of() -> String {
-    format!("{}: cached tensor to compare with", taking(Choice::DriftOf))
+/// What to write instead of an option that is a method's own: none for any other one.
+pub fn instead_of(flag: &str) -> Option<String> {
+    let word = flag.strip_prefix("--")?;
+    let (key, method) = OLD_FLAGS.iter().find(|(old, ..)| *old == word).map(|(_, key, method)| (*key, *method))?;
+    let value = METHODS.into_iter().flat_map(Method::all_options).find(|option| option.key == key)?.value;
+    let value = if value.is_empty() { String::new() } else { format!("={value}") };
+    Some(format!("it is an option of the method: write --method {method}:{key}{value}"))
 }
 
-/// `--drift-layers`.
-pub fn drift_layers() -> String {
-    let names = taking(Choice::DriftLayers);
-    format!("{names}: layers after the first in which rows are compared; with several, each passes fewer rows on")
-}
-
-/// `--trace-alpha`.
-pub fn trace_alpha() -> String {
-    let names = taking(Choice::TraceAlpha);
-    format!(
-        "{names}: net attention, less that in the other direction, from which one row depends on another [default: \
-         from the model's trace.json, or 0.18]"
-    )
-}
-
-/// `--trace-heads`.
-pub fn trace_heads() -> String {
-    format!(
-        "{}: heads whose attention counts in free probes: all, or for each row the given share with the sharpest \
-         attention [default: from the model's trace.json, or mean]",
-        taking(Choice::TraceHeads)
-    )
-}
-
-/// `--keep-order`.
-pub fn keep_order() -> String {
-    format!(
-        "{}: keep documents in the request's order, as the parts of one long document require",
-        taking(Choice::KeepOrder)
-    )
-}
-
-/// `--order-for`.
-pub fn order_for() -> String {
-    format!(
-        "{}: use of the new order of chunks: for everything, or for selection and recompute alone; with `selection` \
-         the query reads chunks in the request's order",
-        taking(Choice::OrderFor)
-    )
-}
-
-/// `--block-tokens`.
-pub fn block_tokens() -> String {
-    format!("{}: rows of each block [default: an equal part for every rank]", taking(Choice::BlockTokens))
-}
-
-/// `--anchor-tokens`.
-pub fn anchor_tokens() -> String {
-    format!("{}: rows that every block sees [default: a quarter of a block]", taking(Choice::AnchorTokens))
-}
-
-/// `--passing-tokens`.
-pub fn passing_tokens() -> String {
-    format!("{}: rows that each block passes on [default: an eighth of a block]", taking(Choice::PassingTokens))
-}
-
-/// `--ape-temperature`.
-pub fn ape_temperature() -> String {
-    format!(
-        "{}: temperature, by which the attention scores of context rows are divided, above 0",
-        taking(Choice::ApeTemperature)
-    )
-}
-
-/// `--ape-scale`.
-pub fn ape_scale() -> String {
-    format!("{}: factor of the context's log-sum-exp, times the temperature, above 0", taking(Choice::ApeScale))
-}
-
-/// `--samkv-variant`.
-pub fn samkv_variant() -> String {
-    let names = taking(Choice::SamKvVariant);
-    format!(
-        "{names}: sizes of the kept first rows, last rows and blocks of every document: large 64, 128, 64; small 8, \
-         16, 8"
-    )
-}
-
-/// `--samkv-blocks`.
-pub fn samkv_blocks() -> String {
-    format!("{}: blocks kept of every document besides its first and last rows", taking(Choice::SamKvBlocks))
-}
-
-/// `--samkv-theta`.
-pub fn samkv_theta() -> String {
-    format!("{}: share of recomputed keys and values, 0 to 1; the rest stays as cached", taking(Choice::SamKvTheta))
-}
-
-fn taking(choice: Choice) -> String {
-    Descriptor::names_taking(choice).join(", ")
-}
+/// Flags of commands that were methods' own: the key of the option, and a method that takes it.
+const OLD_FLAGS: [(&str, &str, &str); 24] = [
+    ("score", "score", "infoflow"),
+    ("score-layers", "layers", "infoflow"),
+    ("layout", "layout", "relay"),
+    ("importance", "importance", "infoflow"),
+    ("order-for", "order-for", "relay"),
+    ("include-first-chunk", "first", "infoflow"),
+    ("exchange", "exchange", "infoflow"),
+    ("heads-per-gather", "heads", "all-gather"),
+    ("per-chunk", "rows", "epic"),
+    ("drift-of", "drift-of", "cacheblend"),
+    ("drift-layers", "drift-layers", "cacheblend"),
+    ("trace-alpha", "alpha", "trace"),
+    ("trace-heads", "sharpest", "trace"),
+    ("keep-order", "keep-order", "trace"),
+    ("block-tokens", "block", "star"),
+    ("anchor-tokens", "anchor", "apb"),
+    ("passing-tokens", "passing", "apb"),
+    ("ape-temperature", "temperature", "ape"),
+    ("ape-scale", "scale", "ape"),
+    ("samkv-variant", "variant", "samkv"),
+    ("samkv-blocks", "blocks", "samkv"),
+    ("samkv-theta", "theta", "samkv"),
+    ("keep-per-chunk", "keep-per-chunk", "none"),
+    ("evict-window", "evict", "infoflow"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -301,10 +240,17 @@ mod tests {
         );
         assert!(ratio().starts_with("Share of the context to recompute [default: 0.15; prophetkv 0.20"), "{}", ratio());
         assert_eq!(default_method(), "infoflow");
-        assert_eq!(heads_per_gather(), "all-gather: KV heads gathered at a time [default: all]");
-        assert!(per_chunk().starts_with("epic: rows a chunk, 1 to 64"), "{}", per_chunk());
-        assert_eq!(drift_of(), "cacheblend: cached tensor to compare with");
-        assert!(drift_layers().starts_with("cacheblend: layers after the first"), "{}", drift_layers());
         assert!(bench_methods().ends_with("[default: full ring all-gather infoflow]"), "{}", bench_methods());
+    }
+
+    #[test]
+    fn a_flag_that_was_a_methods_own_is_told_as_an_option_of_it() {
+        for (flag, key, method) in OLD_FLAGS {
+            let takes = Method::find(method).expect("a method").all_options().any(|option| option.key == key);
+            assert!(takes && instead_of(&format!("--{flag}")).is_some(), "{flag}");
+        }
+        let theta = instead_of("--samkv-theta").expect("an option of samkv");
+        assert_eq!(theta, "it is an option of the method: write --method samkv:theta=SHARE");
+        assert_eq!(instead_of("--thread"), None);
     }
 }

@@ -1,8 +1,7 @@
 //! `tributary methods`: what methods there are.
 
 use clap::Args;
-use tributary_coordinator::method_named;
-use tributary_protocol::{Descriptor, METHODS};
+use tributary_protocol::{METHODS, Method};
 use tributary_study::methods::Methods;
 
 use crate::stdout::{print, print_json};
@@ -11,8 +10,8 @@ use crate::stdout::{print, print_json};
 #[derive(Debug, Args)]
 pub struct MethodsArgs {
     /// Methods to describe; without names all are listed
-    #[arg(value_name = "METHOD", value_parser = method_named)]
-    names: Vec<&'static Descriptor>,
+    #[arg(value_name = "METHOD", value_parser = Method::named)]
+    names: Vec<&'static Method>,
     /// Print everything as one JSON object
     #[arg(long)]
     json: bool,
@@ -24,7 +23,7 @@ pub struct MethodsArgs {
 /// The system's where the list cannot be written.
 pub fn methods(args: &MethodsArgs) -> anyhow::Result<()> {
     let asked = if args.names.is_empty() { &METHODS[..] } else { &args.names };
-    let methods = Methods::new(asked)?;
+    let methods = Methods::new(asked);
     match (args.json, args.names.is_empty()) {
         (true, _) => print_json(&methods),
         (false, true) => print(&methods.table()),

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tributary_coordinator::{MethodSpec, Report, Request};
+use tributary_coordinator::{Report, Request};
 use tributary_engine::{Answered, Config, Engine, Question, Ranks, RunConfig, ask_all, highlighted};
+use tributary_methods::MethodSpec;
 use tributary_protocol::Returns;
 use tributary_study::dump;
 
@@ -92,7 +93,7 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
         Some(path) => Request::from_lines(path)?.into_iter().map(Question::Text).collect(),
         None => vec![args.request.question(args.intake.synthetic, args.run.seed)?],
     };
-    let mut settings = args.method.set(settings(args.method.method, &args.options, &args.run, world, returns));
+    let mut settings = settings(&args.options, &args.run, world, returns).set(&args.method);
     if args.requests.is_some() || config.group.chunk_store.is_some() {
         (settings.reuse, settings.keep_chunks) = (1.0, true);
         engine.keep_chunks(&[world]);

@@ -6,11 +6,10 @@ use std::process::ExitCode;
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{
-    Chunking, GroupShape, Join, Keep, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration, eviction_named,
-};
+use tributary_coordinator::{Chunking, GroupShape, Join, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration};
 use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, Synthetic, TemplateUse, follow};
-use tributary_protocol::{Eviction, Importance, REFERENCE, Sampling, TraceHeads};
+use tributary_methods::Keep;
+use tributary_protocol::{Eviction, REFERENCE, Sampling, TraceHeads};
 use tributary_quality::{
     Arm, Asked, Evaluation, LEAST_ALPHA, Output, Suite, calibrate, dry_run, open, origin, page, render, report, rows,
 };
@@ -145,7 +144,7 @@ pub struct EvaluationArgs {
     ratios: Vec<Ratio>,
     /// Eviction methods before the second token, each combined with every method: snapkv,lookahead,..; every method
     /// also runs without eviction
-    #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = eviction_named, requires = "keep", help_heading = "Evaluation")]
+    #[arg(long, value_name = "METHOD,..", value_delimiter = ',', requires = "keep", help_heading = "Evaluation")]
     evict: Vec<Eviction>,
     /// With --evict: prompt rows that each KV head keeps in a layer, numbers or percentages, such as 16,64,30%
     #[arg(long, value_name = "N|N%,..", value_delimiter = ',', requires = "evict", help_heading = "Evaluation")]
@@ -353,7 +352,7 @@ fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
                 reuse: 0.0,
                 ..RequestSettings::default()
             };
-            let run_config = spec.apply(RunConfig { settings, threads: args.threads }, Importance::Mass);
+            let run_config = spec.apply(RunConfig { settings, threads: args.threads });
             let arm = Arm::new(spec.to_string(), run_config);
             if !arms.contains(&arm) {
                 arms.push(arm);

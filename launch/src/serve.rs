@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use tributary_coordinator::TEXT_CHUNK_TOKENS;
 use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{MethodSpec, TEXT_CHUNK_TOKENS, method_named};
 use tributary_engine::{Config, Engine, Limits, Ranks, RunConfig, SamplingDefaults, marker};
-use tributary_protocol::{Descriptor, Returns};
+use tributary_methods::MethodSpec;
+use tributary_protocol::{Method, Returns};
 use tributary_service::{Access, AllowedMethods, ApiKeys, ClientLimits, Doors, Options, ReasoningParser, Service};
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, seconds, settings, size};
@@ -167,15 +168,15 @@ struct ClientArgs {
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 120)]
     drain_timeout: u64,
     /// Methods that a request may name, beside the service's own [default: all]
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = method_named)]
-    methods_allowed: Vec<&'static Descriptor>,
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = Method::named)]
+    methods_allowed: Vec<&'static Method>,
     /// Seconds without requests before a small test request checks the ranks, as at the start; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     self_test_interval: u64,
 }
 
 impl ClientArgs {
-    fn limits(&self, own: &'static Descriptor) -> ClientLimits {
+    fn limits(&self, own: &'static Method) -> ClientLimits {
         let methods = match self.methods_allowed.as_slice() {
             [] => AllowedMethods::ALL,
             some => AllowedMethods::only(&[some, &[own]].concat()),
@@ -205,8 +206,7 @@ pub fn serve(args: &ServeArgs) -> ExitCode {
 fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
     let world = ranks.world();
     check(args)?;
-    let mut settings =
-        args.method.set(settings(args.method.method, &args.options, &args.run, world, Returns::default()));
+    let mut settings = settings(&args.options, &args.run, world, Returns::default()).set(&args.method);
     (settings.reuse, settings.keep_chunks) = (1.0, true);
     // It is chosen before any prompt is known.
     settings.eviction.at_most = true;

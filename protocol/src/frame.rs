@@ -13,7 +13,7 @@ use crate::message::{self, Error, Result, within_limit};
 pub const HEADER_BYTES: usize = 16;
 
 /// Readers refuse every other version.
-pub const PROTOCOL_VERSION: u32 = 14;
+pub const PROTOCOL_VERSION: u32 = 15;
 
 const MAGIC: [u8; 4] = *b"TRIB";
 

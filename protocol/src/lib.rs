@@ -10,12 +10,10 @@
 mod auxiliary;
 mod chunk_key;
 pub mod deal;
-mod evict;
 pub mod exit;
 mod frame;
 mod kept;
 mod message;
-mod method;
 mod order;
 mod phase;
 mod plan;
@@ -27,17 +25,8 @@ mod traffic;
 
 pub use auxiliary::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, DraftModel};
 pub use chunk_key::{ChunkKey, KeySpace, NoKey};
-pub use evict::{
-    EVICTIONS, Evict, Eviction, EvictionDescriptor, EvictionEvidence, LayerBudgets, POOLED_ROWS, PSEUDO_TOKENS,
-    PYRAMID_BETA, SINK_ROWS, WINDOW_ROWS,
-};
 pub use frame::{HEADER_BYTES, PROTOCOL_VERSION, checksum, decode_frame, encode_frame};
 pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_limit};
-pub use method::{
-    Ape, CHUNKS_ALONE, COST_LETTERS, Choice, Claim, Command, Descriptor, Drift, DriftOf, DriftScore, Evidence,
-    Exchange, Family, Heads, Importance, InfoFlow, InvalidOption, Layers, Layout, METHODS, Method, OrderFor, Packets,
-    Passing, Prefill, REFERENCE, SamKv, SamKvVariant, Score, Selection, Trace, TraceHeads, Wishes,
-};
 pub use order::Order;
 pub use phase::Phase;
 pub use plan::{Around, Chunk, LookAhead, Plan, Returns, Sampling, Source};
@@ -46,6 +35,13 @@ pub use report::{
     ChunkCacheReport, DeviceMemory, DrawnToken, Event, Evicted, FromStore, KeptRows, Logprobs, Outcome, RankReport,
     Refusal, ScoredQuery, ScoredToken, Sharpest, Span, StepReport,
 };
-pub use rows::{leading, leading_counts};
 pub use tier::{StoreError, StoreOperation, StoreReport, Tier};
 pub use traffic::{Collective, Traffic, TrafficEntry};
+/// What a plan says of its method and its eviction.
+pub use tributary_methods::{
+    Ape, CHUNKS_ALONE, COST_LETTERS, Claim, Command, Drift, DriftOf, DriftScore, EVICTIONS, Evict, Eviction,
+    EvictionDescriptor, EvictionEvidence, Evidence, Exchange, Family, Heads, Importance, LayerBudgets, Layers, Layout,
+    METHODS, Method, OrderFor, POOLED_ROWS, PSEUDO_TOKENS, PYRAMID_BETA, Packets, Passing, PlannedMethod, Prefill,
+    REFERENCE, Requirement, SINK_ROWS, SamKv, SamKvVariant, Score, Selection, Trace, TraceHeads, WINDOW_ROWS, leading,
+    leading_counts,
+};

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::{Auxiliary, DraftModel, Evict, EvictionEvidence, Exchange, Importance, Method, OrderFor, Prefill};
+use crate::{Auxiliary, DraftModel, Evict, EvictionEvidence, Exchange, Importance, OrderFor, PlannedMethod, Prefill};
 
 /// One request, ready for the ranks.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -20,7 +20,7 @@ pub struct Plan {
     /// Token ids after the context.
     pub query: Vec<u32>,
     /// How the cache is filled.
-    pub method: Method,
+    pub method: PlannedMethod,
     /// The rank that computes the query's rows, has the prompt's last row (the whole prompt where one rank computes it), and draws
     /// the tokens.
     pub owner: usize,

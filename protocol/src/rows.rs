@@ -3,7 +3,9 @@
 
 use std::ops::Range;
 
-use crate::{Choice, Chunk, Drift, Exchange, Plan, SamKv, Trace};
+use tributary_methods::REORDER;
+
+use crate::{Chunk, Drift, Exchange, Plan, SamKv, Trace};
 
 impl Plan {
     /// Chunk numbers in the request's own order.
@@ -144,7 +146,7 @@ impl Plan {
 
     /// Whether chunks are put into another order first.
     pub fn reorders(&self) -> bool {
-        self.reorder.is_some() && self.chunks.len() > 1 && self.method.descriptor().takes(Choice::Reorder)
+        self.reorder.is_some() && self.chunks.len() > 1 && self.method.takes(&REORDER)
     }
 
     /// Whether its answer equals a full prefill's but for rounding: the method's always does, or there is one chunk at most and nothing
@@ -219,24 +221,4 @@ impl Plan {
         let held_back = probes > 0 && self.chunks.iter().all(|chunk| chunk.warm);
         held_back.then(|| probes * self.probed_layers(layers).end.saturating_sub(1))
     }
-}
-
-/// The number of rows at the head of each chunk that are selected: `per_chunk` of each, or the budget divided evenly. Budget that short
-/// chunks leave stays unspent.
-pub fn leading_counts(lengths: &[usize], budget: usize, per_chunk: Option<usize>) -> Vec<usize> {
-    if budget == 0 {
-        return vec![0; lengths.len()];
-    }
-    let per_chunk = per_chunk.unwrap_or(budget / lengths.len().max(1));
-    lengths.iter().map(|&length| per_chunk.min(length)).collect()
-}
-
-/// The rows at the heads of the chunks in `candidates`, ascending; as many as [`leading_counts`] says.
-pub fn leading(candidates: &[(u32, usize)], budget: usize, per_chunk: Option<usize>) -> Vec<u32> {
-    let lengths: Vec<usize> = candidates.iter().map(|&(_, length)| length).collect();
-    let counts = leading_counts(&lengths, budget, per_chunk);
-    let head = |(&(first, _), count): (&(u32, usize), usize)| first..first + count as u32;
-    let mut rows: Vec<u32> = candidates.iter().zip(counts).flat_map(head).collect();
-    rows.sort_unstable();
-    rows
 }

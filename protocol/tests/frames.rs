@@ -3,60 +3,23 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use tributary_methods::{MethodSpec, ModelFacts};
 use tributary_protocol::{
-    Ape, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Collective, DeviceMemory, DraftModel, DrawnToken, Drift,
-    DriftOf, Error, Event, Evict, Evicted, Eviction, Exchange, FromStore, HEADER_BYTES, Importance, InfoFlow, KeptRows,
-    KeySpace, Layout, Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, Method, Order, OrderFor, Outcome, PROTOCOL_VERSION,
-    Passing, Phase, Plan, RankReport, Refusal, Returns, SamKv, SamKvVariant, Sampling, Score, ScoredQuery, ScoredToken,
-    Sharpest, Span, StepReport, StoreError, StoreOperation, StoreReport, Tier, Trace, TraceHeads, checksum, decode,
-    decode_frame, encode, encode_frame,
+    Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Collective, DeviceMemory, DraftModel, DrawnToken, Error, Event,
+    Evict, Evicted, Eviction, Exchange, FromStore, HEADER_BYTES, Importance, KeptRows, KeySpace, Logprobs, LookAhead,
+    MESSAGE_LIMIT_BYTES, METHODS, Order, OrderFor, Outcome, PROTOCOL_VERSION, Phase, Plan, PlannedMethod, RankReport,
+    Refusal, Returns, Sampling, ScoredQuery, ScoredToken, Sharpest, Span, StepReport, StoreError, StoreOperation,
+    StoreReport, Tier, checksum, decode, decode_frame, encode, encode_frame,
 };
 
-fn layouts() -> impl Strategy<Value = Layout> {
-    prop::sample::select(vec![Layout::Global, Layout::HlHp, Layout::HlTp, Layout::TlTp])
+fn method(spec: &str) -> PlannedMethod {
+    let spec: MethodSpec = spec.parse().expect("a spec");
+    spec.planned(ModelFacts { layers: 40, kv_heads: 8 }).expect("a method of this model")
 }
 
-fn methods() -> impl Strategy<Value = Method> {
-    prop_oneof![
-        Just(Method::Full),
-        Just(Method::Ring),
-        Just(Method::None),
-        Just(Method::PassQ),
-        prop::option::of(1usize..9).prop_map(|block_tokens| Method::Star { block_tokens }),
-        (prop::option::of(1usize..9), prop::option::of(0usize..9), prop::option::of(0usize..9)).prop_map(
-            |(block_tokens, anchor_tokens, passing_tokens)| {
-                Method::Apb { block_tokens, passing: Passing { anchor_tokens, passing_tokens } }
-            }
-        ),
-        Just(Method::Ideal),
-        Just(Method::CacheClip),
-        (any::<bool>(), 1usize..9, 0f32..1.0).prop_map(|(small, blocks, theta)| {
-            let variant = if small { SamKvVariant::Small } else { SamKvVariant::Large };
-            Method::SamKv { parameters: SamKv { variant, blocks, theta }, layers: (blocks, 9) }
-        }),
-        (0f32..2.0, 0f32..2.0).prop_map(|(temperature, scale)| Method::Ape(Ape { temperature, scale })),
-        prop::option::of(0usize..9).prop_map(|n| Method::AllGather { heads_per_gather: n }),
-        any::<u64>().prop_map(|seed| Method::Random { seed }),
-        prop::option::of(0usize..64).prop_map(|per_chunk| Method::Epic { per_chunk }),
-        layouts().prop_map(|layout| Method::ProphetKv { layout }),
-        layouts().prop_map(|layout| Method::Relay { layout }),
-        layouts().prop_map(|layout| Method::A3 { layout }),
-        (any::<bool>(), 1usize..9).prop_map(|(keys, layers)| {
-            Method::CacheBlend(Drift {
-                of: if keys { DriftOf::Keys } else { DriftOf::Values },
-                layers,
-                ..Drift::default()
-            })
-        }),
-        (0f32..1.0, 0usize..9, any::<bool>()).prop_map(|(alpha, rounds, keep_order)| {
-            let heads = if keep_order { TraceHeads::Sharpest(alpha) } else { TraceHeads::Mean };
-            Method::Trace(Trace { alpha, rounds, keep_order, heads, ..Trace::default() })
-        }),
-        (layouts(), any::<bool>(), 0usize..40, 0usize..40).prop_map(|(layout, norm, from, to)| {
-            let score = if norm { Score::Norm } else { Score::Mass };
-            Method::InfoFlow(InfoFlow { score, layers: (from, to), layout })
-        }),
-    ]
+fn methods() -> impl Strategy<Value = PlannedMethod> {
+    let samples: Vec<&str> = METHODS.into_iter().flat_map(|method| method.samples.iter().copied()).collect();
+    prop::sample::select(samples).prop_map(method)
 }
 
 fn auxiliary() -> Auxiliary {
@@ -300,7 +263,7 @@ fn samples() -> (Order, Event) {
         prefix: vec![1],
         chunks: vec![chunk(&[2, 3], 1, true), Chunk { compress: Some(evict()), ..chunk(&[4], 0, false) }],
         query: vec![5, 6],
-        method: Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (22, 26), layout: Layout::HlTp }),
+        method: method("infoflow:layers=22..26:layout=hl-tp"),
         owner: 1,
         exchange: Exchange::PassQ,
         budget: 9,
@@ -355,6 +318,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     let headers = (header(&encode_frame(&order).unwrap()), header(&encode_frame(&event).unwrap()));
-    let told = ("545249420e0000003e020000c530c2c1", "545249420e0000005302000014f0a1bd");
+    let told = ("545249420f0000005f020000622f3deb", "545249420f00000053020000ab3669ed");
     assert_eq!((headers.0.as_str(), headers.1.as_str()), told);
 }

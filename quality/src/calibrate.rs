@@ -3,6 +3,7 @@
 use tributary_coordinator::TraceCalibration;
 use tributary_coordinator::report::TraceRow;
 use tributary_engine::Engine;
+use tributary_methods::{SHARPEST, TraceHeads};
 
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, Request};
@@ -43,7 +44,8 @@ pub fn calibrate(
     engine.end()?;
     let most = |readings: &[f32]| readings.iter().copied().fold(0.0, f32::max);
     let found = [most(&referring), most(&apart)];
-    let heads = evaluation.arms.first().and_then(|arm| arm.run_config.settings.trace_heads).unwrap_or_default();
+    let options = evaluation.arms.first().map(|arm| &arm.run_config.settings.options);
+    let heads = TraceHeads::from(options.and_then(|options| options.get::<f32>(&SHARPEST)));
     TraceCalibration::new(name, evaluation.design.seed, heads, referring, apart).ok_or_else(|| {
         let [refers, apart] = found;
         Error::usage(format!(

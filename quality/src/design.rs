@@ -131,7 +131,7 @@ impl Arm {
     /// The family of its method.
     pub fn family(&self) -> Family {
         let usual = RequestSettings { method: self.run_config.settings.method, ..RequestSettings::default() };
-        usual.method(ANY_MODEL.0, ANY_MODEL.1).expect("usual settings make every method").family()
+        usual.method(ANY_MODEL.0, ANY_MODEL.1).expect("usual settings make every method").0.family()
     }
 
     /// Whether it equals full prefill but for rounding.

@@ -69,8 +69,9 @@ fn row(point: &Point) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use tributary_coordinator::{EvictionWish, Keep, RequestSettings};
+    use tributary_coordinator::{EvictionWish, RequestSettings};
     use tributary_engine::RunConfig;
+    use tributary_methods::Keep;
     use tributary_protocol::Eviction;
 
     use super::*;

@@ -156,10 +156,10 @@ pub fn point(method: &str, ratio: Option<f64>, score: f64, median_ttft_ms: f64) 
     let one = [(crate::suite::Cell::of("all"), 1)];
     let points = crate::points::points(&one, 0, &[arm(method, ratio)], &crate::answers::Answers::default());
     let mean = crate::statistics::Mean { mean: score, low: score - 0.05, high: score + 0.05 };
-    let known = tributary_protocol::Descriptor::find(method);
+    let known = tributary_protocol::Method::find(method);
     let family = known.map_or(points[0].family, |method| {
         let settings = tributary_coordinator::RequestSettings { method, ..Default::default() };
-        settings.method(32, 8).expect("usual settings").family().name()
+        settings.method(32, 8).expect("usual settings").0.family().name()
     });
     crate::points::Point { score: mean, median_ttft_ms, family, ..points[0].clone() }
 }

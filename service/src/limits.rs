@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tributary_coordinator::Prepared;
-use tributary_protocol::{Descriptor, METHODS};
+use tributary_protocol::{METHODS, Method};
 
 use crate::error::ApiError;
 
@@ -41,16 +41,16 @@ impl AllowedMethods {
     pub const ALL: Self = Self(u64::MAX);
 
     /// These methods alone.
-    pub fn only(methods: &[&'static Descriptor]) -> Self {
+    pub fn only(methods: &[&'static Method]) -> Self {
         Self(methods.iter().map(|method| Self::bit(method)).fold(0, |all, bit| all | bit))
     }
 
     /// Whether a method is among them.
-    pub fn allows(self, method: &Descriptor) -> bool {
+    pub fn allows(self, method: &Method) -> bool {
         self.0 & Self::bit(method) != 0
     }
 
-    fn bit(method: &Descriptor) -> u64 {
+    fn bit(method: &Method) -> u64 {
         METHODS.iter().position(|other| *other == method).map_or(0, |place| 1 << place)
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tributary_coordinator::{ChatOptions, Document, Message};
 use tributary_engine::{Client, Clock, Conversation, NotTaken, RequestFailure, Sink, Update, Work};
-use tributary_protocol::{Claim, Descriptor, METHODS, Sampling};
+use tributary_protocol::{Claim, METHODS, Method, Sampling};
 
 /// How often it is looked whether requests run.
 const LOOK: Duration = Duration::from_secs(1);
@@ -112,7 +112,7 @@ async fn test(client: &Client, expected: &mut Option<Drawn>) -> Result<(), Failu
 }
 
 /// Answers the self-test by this method.
-async fn draw(client: &Client, method: &'static Descriptor) -> Result<Drawn, Failure> {
+async fn draw(client: &Client, method: &'static Method) -> Result<Drawn, Failure> {
     let wrong = |reason: &dyn std::fmt::Display| Failure::Wrong(reason.to_string());
     let conversation = Conversation {
         documents: DOCUMENTS.map(|text| Document { title: None, text: text.to_owned() }).into(),

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use tributary_coordinator::outlook::{Kind, Pace};
-use tributary_protocol::{Claim, Descriptor, METHODS, Tier};
+use tributary_protocol::{Claim, METHODS, Method, Tier};
 
 use crate::metrics::{Finished, Predictions, TierTotals, Totals};
 use crate::shared::Shared;
@@ -187,7 +187,7 @@ fn of(shared: &Shared) -> Status {
     let Shared { client, model, metrics, limits, .. } = shared;
     let settings = client.settings();
     let (totals, pulses, sequences) = (metrics.totals(), client.pulses().read(), client.desk().tally().sequences());
-    let described = |method: &&'static Descriptor| MethodStatus {
+    let described = |method: &&'static Method| MethodStatus {
         name: method.name,
         summary: method.summary,
         exact: method.claim == Claim::Exact,

@@ -13,7 +13,7 @@ use std::path::Path;
 use candle_core::{Device, Tensor};
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_coordinator::report::{CompressedRow, PacketRows};
+use tributary_coordinator::report::{CompressedRow, ResolvedSettings};
 use tributary_engine::Answered;
 use tributary_protocol::{Auxiliary, Evict, KeptRows};
 
@@ -54,9 +54,9 @@ fn whole(path: &Path, bytes: &[u8]) -> Result<()> {
     owned.map_err(Error::file("cannot write", path))
 }
 
-/// Name and version of `request.json` (`docs/schemas/dump.v1.json`). A field that goes, or means something else, makes another
+/// Name and version of `request.json` (`docs/schemas/dump.v2.json`). A field that goes, or means something else, makes another
 /// version.
-const SCHEMA: &str = "tributary.dump/1";
+const SCHEMA: &str = "tributary.dump/2";
 
 /// `request.json`: token ids, the settings that shaped the result, and what was generated.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -72,92 +72,18 @@ pub struct Dumped<'a> {
     query: &'a [u32],
     /// Chunk numbers in the order of the layout.
     order: &'a [u32],
-    /// The method's name.
-    method: &'static str,
-    /// Share of the context to recompute.
-    ratio: f64,
-    /// Rows to recompute at most.
-    budget: usize,
-    /// How attention becomes a score.
-    score: Option<&'static str>,
-    /// First scoring layer and the one after the last.
-    score_layers: Option<(usize, usize)>,
-    /// RoPE positions while scoring.
-    layout: Option<&'static str>,
-    /// Whether chunks are reordered.
-    reorder: bool,
-    /// By what they are reordered.
-    importance: Option<&'static str>,
-    /// What another order of chunks is for, where that is not everything.
-    order_for: Option<&'static str>,
-    /// Whether the first chunk may be selected.
-    include_first_chunk: bool,
-    /// EPIC's rows a chunk, if it was told.
-    per_chunk: Option<usize>,
-    /// What is compared with the cache.
-    drift_of: Option<&'static str>,
-    /// In how many layers behind the first.
-    drift_layers: Option<usize>,
-    /// The net reading from which on one row depends on another.
-    alpha: Option<f32>,
-    /// The heads whose attention counts in free probes, where not all do.
-    trace_heads: Option<&'a str>,
-    /// Whether chunks stay in the request's order whatever free probes find.
-    keep_order: Option<bool>,
-    /// Rows of a block, where the sequence is computed in blocks.
-    block_tokens: Option<usize>,
-    /// Rows of the anchor that all of them see.
-    anchor_tokens: Option<usize>,
-    /// Rows that each of them passes on in a layer, at most.
-    passing_tokens: Option<usize>,
-    /// The sizes of what is kept of every document, where the rest is dropped.
-    samkv_variant: Option<&'static str>,
-    /// The blocks that are kept of every document.
-    samkv_blocks: Option<usize>,
-    /// The share of what is fresh in what is kept.
-    samkv_theta: Option<f32>,
-    /// The temperature of attention to contexts that stand beside each other.
-    ape_temperature: Option<f32>,
-    /// The scale of what they weigh beside the rest.
-    ape_scale: Option<f32>,
-    /// The trained rows around every chunk, if there are any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    packets: Option<&'a PacketRows>,
-    /// The folders of the model's adapters, and the number of each.
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    adapters: &'a [String],
-    /// How the rows are chosen that decoding keeps, where it does not keep all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    evict: Option<&'static str>,
-    /// Rows of the prompt that each KV head keeps, the mean over layers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    keep: Option<usize>,
-    /// The last rows of the prompt whose attention says which, where it does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    evict_window: Option<usize>,
+    /// The settings that shaped the result, as in the report of `prefill`.
+    #[serde(flatten)]
+    settings: &'a ResolvedSettings,
     /// Tokens that are written behind the prompt to see what they attend to, where some are.
     #[serde(skip_serializing_if = "Option::is_none")]
     evict_tokens: Option<usize>,
     /// What chunks kept before they were cached, where that is not everything.
     #[serde(skip_serializing_if = "Option::is_none")]
     compressed: Option<&'a CompressedRow>,
-    /// The model that reads chunks for the method, where one does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    auxiliary_model: Option<&'a str>,
     /// What it reads, a prompt after the other.
     #[serde(skip_serializing_if = "Option::is_none")]
     auxiliary_prompts: Option<Vec<AuxiliaryPrompt<'a>>>,
-    /// The model that writes what the eviction listens to, where one does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    draft_model: Option<&'a str>,
-    /// Seed of every draw.
-    seed: u64,
-    /// What moves during recompute; absent for exact methods.
-    exchange: Option<&'static str>,
-    /// Number of ranks.
-    world: usize,
-    /// Type of the numbers.
-    dtype: &'a str,
     /// Generated token ids.
     generated: &'a [u32],
 }
@@ -182,51 +108,17 @@ fn prompts(auxiliary: &Auxiliary) -> Vec<AuxiliaryPrompt<'_>> {
 }
 
 fn request(answered: &Answered) -> Dumped<'_> {
-    let (plan, settings, outcome) = (&answered.planned.plan, &answered.report.settings, &answered.answer.outcome);
+    let (plan, outcome) = (&answered.planned.plan, &answered.answer.outcome);
     Dumped {
         schema: SCHEMA,
         prefix: &plan.prefix,
         chunks: plan.chunks.iter().map(|chunk| chunk.ids.as_slice()).collect(),
         query: &plan.query,
         order: &outcome.order,
-        method: settings.method,
-        ratio: settings.ratio,
-        budget: settings.budget,
-        score: settings.score,
-        score_layers: settings.score_layers,
-        layout: settings.layout,
-        reorder: settings.reorder,
-        importance: settings.importance,
-        order_for: settings.order_for,
-        include_first_chunk: settings.include_first_chunk,
-        per_chunk: settings.per_chunk,
-        drift_of: settings.drift_of,
-        drift_layers: settings.drift_layers,
-        alpha: settings.alpha,
-        trace_heads: settings.trace_heads.as_deref(),
-        keep_order: settings.keep_order,
-        block_tokens: settings.block_tokens,
-        anchor_tokens: settings.anchor_tokens,
-        passing_tokens: settings.passing_tokens,
-        samkv_variant: settings.samkv_variant,
-        samkv_blocks: settings.samkv_blocks,
-        samkv_theta: settings.samkv_theta,
-        ape_temperature: settings.ape_temperature,
-        ape_scale: settings.ape_scale,
-        packets: settings.packets.as_ref(),
-        adapters: &settings.environment.adapters,
-        evict: settings.evict,
-        keep: settings.keep,
-        evict_window: settings.evict_window,
+        settings: &answered.report.settings,
         evict_tokens: plan.evict.as_ref().map(Evict::pseudo_tokens).filter(|tokens| *tokens > 0),
         compressed: answered.report.compressed.as_ref(),
-        auxiliary_model: plan.auxiliary.first().map(|auxiliary| auxiliary.model.as_str()),
-        draft_model: plan.draft_model.as_ref().map(|draft| draft.model.as_str()),
         auxiliary_prompts: plan.auxiliary.first().map(prompts),
-        seed: settings.seed,
-        exchange: settings.exchange,
-        world: settings.world,
-        dtype: &settings.environment.dtype,
         generated: &outcome.tokens,
     }
 }

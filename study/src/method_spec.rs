@@ -3,15 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tributary_coordinator::{MethodSpec as Spec, spec_parts};
 use tributary_engine::RunConfig;
-use tributary_protocol::{Descriptor, Importance, Packets};
+use tributary_methods::{MethodSpec as Spec, spec_parts};
+use tributary_protocol::{Method, Packets};
 
 /// `NAME[:KEY[=VALUE]]..`, where `world=N` and `threads=N` may stand among the options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MethodSpec {
     /// The method.
-    pub method: &'static Descriptor,
+    pub method: &'static Method,
     spec: Spec,
     world: Option<usize>,
     threads: Option<usize>,
@@ -19,7 +19,7 @@ pub struct MethodSpec {
 
 impl MethodSpec {
     /// A method with the command's options.
-    pub fn bare(method: &'static Descriptor) -> Self {
+    pub fn bare(method: &'static Method) -> Self {
         Self { method, spec: Spec::bare(method), world: None, threads: None }
     }
 
@@ -28,16 +28,16 @@ impl MethodSpec {
         match key {
             "world" => self.world.is_some(),
             "threads" => self.threads.is_some(),
-            key => self.spec.has(key),
+            key => self.spec.options.iter().any(|(option, _)| option.key == key),
         }
     }
 
     /// The command's configuration with this method, and its own options in the place of the command's. In a comparison each method says
     /// for itself whether its chunks stand between an adapter's rows.
     #[must_use]
-    pub fn apply(&self, mut run_config: RunConfig, importance: Importance) -> RunConfig {
+    pub fn apply(&self, mut run_config: RunConfig) -> RunConfig {
         run_config.settings.packets = Packets::Off;
-        let mut settings = self.spec.apply(run_config.settings, importance);
+        let mut settings = run_config.settings.apply(&self.spec);
         settings.world = self.world.unwrap_or(settings.world);
         RunConfig { settings, threads: self.threads.unwrap_or(run_config.threads) }
     }
@@ -94,9 +94,9 @@ mod tests {
                 let spec: MethodSpec = sample.parse().expect("a spec");
                 assert_eq!(spec.to_string(), sample);
                 let bare = RunConfig { settings: RequestSettings::default(), threads: 1 };
-                let settings = spec.apply(bare, Importance::Mass).settings;
+                let settings = spec.apply(bare).settings;
                 let made = settings.method(8, 4).expect("a method of a model of 8 layers and 4 KV heads");
-                assert_eq!(made.descriptor(), method, "{sample}");
+                assert_eq!(made.0.method, method, "{sample}");
             }
         }
     }
@@ -106,7 +106,7 @@ mod tests {
         let spec: MethodSpec = "relay:threads=2:evict=[snapkv:window=4]:world=3:keep=16".parse().expect("a spec");
         assert_eq!(spec.to_string(), "relay:evict=[snapkv:window=4]:keep=16:world=3:threads=2");
         assert!(spec.has("world") && spec.has("keep") && !spec.has("ratio"));
-        let run_config = spec.apply(RunConfig { settings: RequestSettings::default(), threads: 1 }, Importance::Mass);
+        let run_config = spec.apply(RunConfig { settings: RequestSettings::default(), threads: 1 });
         assert_eq!((run_config.settings.world, run_config.threads), (3, 2));
         for text in ["ring:world=-1", "ring:world=2:world=3", "relay:ratio"] {
             assert!(text.parse::<MethodSpec>().is_err(), "{text}");

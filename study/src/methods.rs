@@ -3,17 +3,12 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_charts::table::{Layout, cells, table};
-use tributary_coordinator::{METHOD_OPTIONS, MethodOption, RequestSettings};
-use tributary_protocol::{COST_LETTERS, Choice, Claim, Descriptor, Exchange};
-
-use crate::error::{Error, Result};
+use tributary_methods::{MethodOption, Requirement};
+use tributary_protocol::{COST_LETTERS, Claim, Exchange, Method};
 
 /// Name and version of the list as JSON (`docs/schemas/methods.v2.json`). A field that goes, or means something else, makes another
 /// version.
 pub const SCHEMA: &str = "tributary.methods/2";
-
-/// Layers and KV heads of the model by which a method is asked what it does: whatever a model has, its kind of prefill is the same.
-const ANY_MODEL: (usize, usize) = (32, 8);
 
 /// A list of methods.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -62,17 +57,14 @@ pub struct OptionRow {
     /// The form of its value; none for an option that is set by its key alone.
     pub value: Option<&'static str>,
     /// Its effect, unit and default.
-    pub help: &'static str,
+    pub help: String,
 }
 
 impl Methods {
     /// What these methods say of themselves.
-    ///
-    /// # Errors
-    /// A method that cannot be made with the usual settings, which only a bug can bring about.
-    pub fn new(methods: &[&'static Descriptor]) -> Result<Self> {
-        let methods = methods.iter().map(|method| MethodRow::new(method)).collect::<Result<_>>()?;
-        Ok(Self { schema: SCHEMA, letters: COST_LETTERS, methods })
+    pub fn new(methods: &[&'static Method]) -> Self {
+        let methods = methods.iter().map(|method| MethodRow::new(method)).collect();
+        Self { schema: SCHEMA, letters: COST_LETTERS, methods }
     }
 
     /// A line a method.
@@ -97,12 +89,9 @@ impl Methods {
 }
 
 impl MethodRow {
-    fn new(method: &'static Descriptor) -> Result<Self> {
-        let (layers, kv_heads) = ANY_MODEL;
-        let made =
-            RequestSettings { method, ..RequestSettings::default() }.method(layers, kv_heads).map_err(Error::from)?;
-        let reuses_chunks = made.selection().is_some();
-        Ok(Self {
+    fn new(method: &'static Method) -> Self {
+        let reuses_chunks = method.in_chunks();
+        Self {
             name: method.name,
             summary: method.summary,
             source: method.source,
@@ -113,11 +102,11 @@ impl MethodRow {
             },
             ratio: method.ratio,
             cost: method.cost,
-            options: MethodOption::of(method).map(OptionRow::of).collect(),
-            needs: method.takes.iter().filter(|choice| !in_a_spec(choice)).map(|choice| choice.option()).collect(),
+            options: method.all_options().map(OptionRow::of).collect(),
+            needs: method.requires.map(Requirement::flag).into_iter().collect(),
             reuses_chunks,
             exchanges: if reuses_chunks { Exchange::NAMES.to_vec() } else { Vec::new() },
-        })
+        }
     }
 
     fn answer(&self) -> &'static str {
@@ -131,12 +120,7 @@ impl MethodRow {
             ("does", self.summary.to_owned()),
             ("from", self.source.to_owned()),
             ("answer", format!("{}{exact_where}", self.answer())),
-            (
-                "ratio",
-                self.ratio.map_or("recomputes nothing".to_owned(), |ratio| {
-                    format!("{ratio:.2} unless --ratio says otherwise")
-                }),
-            ),
+            ("ratio", self.ratio.map_or("recomputes nothing".to_owned(), |ratio| format!("{ratio:.2} by default"))),
             ("cost", self.cost.to_owned()),
             ("needs", list(&self.needs, "the model alone")),
             (
@@ -156,15 +140,10 @@ impl MethodRow {
     }
 }
 
-/// Whether a choice is made in a spec.
-fn in_a_spec(choice: &Choice) -> bool {
-    METHOD_OPTIONS.iter().any(|option| option.choice == Some(*choice))
-}
-
 impl OptionRow {
     fn of(option: &'static MethodOption) -> Self {
         let value = Some(option.value).filter(|value| !value.is_empty());
-        Self { key: option.key, value, help: option.help }
+        Self { key: option.key, value, help: option.described() }
     }
 
     fn line(&self) -> String {
@@ -181,16 +160,16 @@ mod tests {
 
     #[test]
     fn every_method_has_its_line_and_its_page() {
-        let all = Methods::new(&METHODS).expect("methods");
+        let all = Methods::new(&METHODS);
         let (lines, pages) = (all.table(), all.pages());
         assert_eq!(lines.lines().count(), METHODS.len() + 1, "{lines}");
         for method in METHODS {
             assert!(lines.contains(&format!("  {} ", method.name)) && pages.contains(method.cost), "{}", method.name);
             let row = all.methods.iter().find(|row| row.name == method.name).expect("a row");
-            for option in MethodOption::of(method) {
+            for option in method.all_options() {
                 assert!(row.page().contains(option.help), "{}: {}", method.name, option.key);
             }
-            assert_eq!(row.needs.contains(&"--adapter"), method.takes(Choice::Adapter), "{}", method.name);
+            assert_eq!(row.needs.contains(&"--adapter"), method.needs(Requirement::Adapter), "{}", method.name);
         }
         let of = |name: &str| all.methods.iter().find(|method| method.name == name).expect("a method");
         assert!(of("full").exact && !of("full").reuses_chunks && of("full").exchanges.is_empty());

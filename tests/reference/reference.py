@@ -36,15 +36,20 @@ BLOCKS = ("star", "apb")
 LAYOUTS = ("global", "hl-hp", "hl-tp", "tl-tp")
 
 
+def layers_of(text: str) -> list[int]:
+    """First layer and the one after the last of `FIRST..END`."""
+    return [int(layer) for layer in text.split("..")]
+
+
 def method_scores(r: Request, s: dict, layout, order, budget, candidates):
     if s["method"] == "infoflow":
-        return r.infoflow(layout, order, s["score"], s["score_layers"])
+        return r.infoflow(layout, order, s["score"], layers_of(s["layers"]))
     if s["method"] == "prophetkv":
         return r.prophetkv(layout, order)
     if s["method"] == "a3":
         return r.a3(layout, order)
     if s["method"] == "cacheblend":
-        return r.cacheblend(order, s["drift_of"], s["drift_layers"], budget, candidates)
+        return r.cacheblend(order, s["drift-of"], s["drift-layers"], budget, candidates)
     if s["method"] == "kvshare":
         return r.kvshare(order, candidates)
     if s["method"] == "ideal":
@@ -76,13 +81,14 @@ def solve(r: Request, s: dict, selected=None, order=None):
         everyone = list(range(len(r.lengths)))
         return everyone, None, torch.tensor([]), None, r.recompute(everyone, torch.arange(r.P + r.T))[0]
     if s["method"] in BLOCKS:
-        logits = r.blocks(s["block_tokens"], s["anchor_tokens"], s["passing_tokens"])
+        rows = s["block_rows"]
+        logits = r.blocks(rows["block"], rows["anchor"], rows["passed"])
         return list(range(len(r.lengths))), None, torch.tensor([], dtype=torch.long), None, logits
     if s["method"] == "ape":
-        logits = r.ape(s["ape_temperature"], s["ape_scale"])[0]
+        logits = r.ape(s["temperature"], s["scale"])[0]
         return list(range(len(r.lengths))), None, torch.tensor([], dtype=torch.long), None, logits
     if s["method"] == "samkv":
-        scores, kept, logits = r.samkv(s["samkv_variant"], s["samkv_blocks"], s["samkv_theta"])
+        scores, kept, logits = r.samkv(s["variant"], s["blocks"], s["theta"])
         return list(range(len(r.lengths))), scores, kept, 1e-9, logits  # whole blocks go: no row is near the cut
     ratio = s["ratio"] if s["method"] not in ("none", "kv-packet") else 0.0
     tokens = r.T - len(r.lengths) * (r.head + r.tail)
@@ -91,9 +97,7 @@ def solve(r: Request, s: dict, selected=None, order=None):
     scored = asks or s["method"] in ("cacheblend", "kvshare", "trace", "cacheclip")
     found_order = reordered(r, s, budget) if asks and s["reorder"] else list(range(len(r.lengths)))
     if s["method"] == "trace" and budget > 0:
-        heads = s.get("trace_heads")  # "sharpest:0.25"; absent for the mean
-        sharpest = float(heads.split(":")[1]) if heads else None
-        traced, found_order = r.trace(budget, s.get("alpha") or 0.18, s.get("keep_order") or False, sharpest)
+        traced, found_order = r.trace(budget, s.get("alpha") or 0.18, s.get("keep-order") or False, s.get("sharpest"))
     order = found_order if order is None else order
     barred = set() if s["include_first_chunk"] else set((r.rows_of(order[0]) - r.P).tolist())
     context = set(torch.cat([r.tokens_of(chunk) - r.P for chunk in range(len(r.lengths))]).tolist())
@@ -107,7 +111,7 @@ def solve(r: Request, s: dict, selected=None, order=None):
         if s["method"] == "cacheclip":
             chosen = r.together(order, chosen)
     elif s["method"] == "epic":
-        chosen = r.epic(s.get("per_chunk") or budget // max(1, len(order) - 1))
+        chosen = r.epic(s.get("rows") or budget // max(1, len(order) - 1))
     elif s["method"] == "random" and selected is not None:
         assert len(selected) == min(budget, len(candidates)) and not barred & set((selected - r.P).tolist())
         chosen = selected
@@ -136,6 +140,7 @@ def with_rows(model: Model, s: dict):
 def check(model: Model, folder: str) -> bool:
     """Compares a dump with this implementation; says how far each quantity is off."""
     s = json.loads((pathlib.Path(folder) / "request.json").read_text())
+    s |= s.get("options", {})
     if s.get("dtype", "f32") != "f32":
         raise SystemExit(f"{folder}: dtype {s['dtype']}; the tolerances are f32's")
     dump = load_file(pathlib.Path(folder) / "result.safetensors")
@@ -169,16 +174,16 @@ def check(model: Model, folder: str) -> bool:
         cache = r.recompute(s["order"], rows, read)[1]
         lines += evict.lines_of(r, s, dump, cache, r.positions("global", read or s["order"]), CUT_TOLERANCE)
     good = all(error <= bound for _, error, bound, _ in lines)
-    print(f"{folder}: {s['method']} ratio {s['ratio']} layout {s['layout']} reorder {s['reorder']} exchange {s['exchange']}")
+    print(f"{folder}: {s['method']} ratio {s['ratio']} reorder {s['reorder']} exchange {s['exchange']}")
     for name, error, bound, note in lines:
         print(f"  {name:14} {error:.2e} of {bound:.0e}  {'ok ' if error <= bound else 'BAD'}  ({note})")
     return good
 
 
 def settings(model: Model, **changes) -> dict:
-    base = {"method": "infoflow", "ratio": 0.15, "score": "norm", "score_layers": [model.layers - 1, model.layers],
+    base = {"method": "infoflow", "ratio": 0.15, "score": "norm", "layers": f"{model.layers - 1}..{model.layers}",
             "layout": "global", "reorder": False, "importance": "mass", "include_first_chunk": False,
-            "samkv_variant": "small", "samkv_blocks": 2, "samkv_theta": 0.9, "ape_temperature": 0.9, "ape_scale": 0.9, "drift_of": "values", "drift_layers": 1, "exchange": "replicate", "world": 1, "generated": []}
+            "variant": "small", "blocks": 2, "theta": 0.9, "temperature": 0.9, "scale": 0.9, "drift-of": "values", "drift-layers": 1, "exchange": "replicate", "world": 1, "generated": []}
     return {**base, **changes}
 
 
@@ -203,7 +208,7 @@ def self_test(model: Model, folder: str) -> bool:
             for layout in LAYOUTS:
                 expect(f"{method} {layout} at ratio 1 = full", relative(run(method=method, layout=layout, ratio=1.0)[4], full))
         for of, layers in [("values", 1), ("keys", min(2, model.layers - 1))]:
-            changes = {"method": "cacheblend", "drift_of": of, "drift_layers": layers}
+            changes = {"method": "cacheblend", "drift-of": of, "drift-layers": layers}
             expect(f"cacheblend {of} {layers} at ratio 1 = full", relative(run(**changes, ratio=1.0)[4], full))
         expect("kvshare at ratio 1 = full", relative(run(method="kvshare", ratio=1.0)[4], full))
         expect("ideal at ratio 1 = full", relative(run(method="ideal", ratio=1.0)[4], full))
@@ -214,13 +219,13 @@ def self_test(model: Model, folder: str) -> bool:
         expect("first chunk recomputed too, ratio 1 = full", relative(run(ratio=1.0, include_first_chunk=True)[4], full))
         one = Request(model, request["prefix"], [sum(request["chunks"], [])], request["query"])
         expect("one chunk, nothing recomputed = full", relative(solve(one, settings(model, method="none"))[4], full))
-        changes = {"method": "samkv", "samkv_variant": "large", "samkv_theta": 1.0}
+        changes = {"method": "samkv", "variant": "large", "theta": 1.0}
         expect("samkv, nothing dropped, theta 1 = full", relative(run(**changes)[4], full))
         total = prefix + sum(lengths)
         for name, block, anchor, passed in [("star, two blocks", -(-total // 2), total, 0), ("apb, all passed on", 7, 3, 7)]:
-            changes = {"method": "apb", "block_tokens": block, "anchor_tokens": anchor, "passing_tokens": passed}
+            changes = {"method": "apb", "block_rows": {"block": block, "anchor": anchor, "passed": passed}}
             expect(f"{name} = full", relative(run(**changes)[4], full))
-        plain = settings(model, method="ape", ape_temperature=1.0, ape_scale=1.0)
+        plain = settings(model, method="ape", temperature=1.0, scale=1.0)
         expect("one chunk, ape at temperature and scale 1 = full", relative(solve(one, plain)[4], full))
         expect("none differs from full", -relative(run(method="none")[4], full), -1e-3)
         if importlib.util.find_spec("transformers"):
@@ -229,9 +234,9 @@ def self_test(model: Model, folder: str) -> bool:
             with torch.no_grad():
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
-                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "samkv_blocks": 1},
-                        {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "trace", "alpha": 0.001, "keep_order": True}, {"method": "trace", "alpha": 0.005, "trace_heads": "sharpest:0.25"}, {"reorder": True, "order_for": "selection"},
-                        {"method": "apb", "block_tokens": 9, "anchor_tokens": 2, "passing_tokens": 2}, {"method": "epic"}, {"method": "none"}, {**read_by(model, folder, r, request), "ratio": 0.8}):
+                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "blocks": 1},
+                        {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "trace", "alpha": 0.001, "keep-order": True}, {"method": "trace", "alpha": 0.005, "sharpest": 0.25}, {"reorder": True, "order_for": "selection"},
+                        {"method": "apb", "block_rows": {"block": 9, "anchor": 2, "passed": 2}}, {"method": "epic"}, {"method": "none"}, {**read_by(model, folder, r, request), "ratio": 0.8}):
             name = {key: value for key, value in changes.items() if not key.startswith("auxiliary")}
             expect(f"dump {name}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
         for name in ("snapkv", "pyramidkv", "tova", "h2o", "streamingllm", "random", "laq", "speckv", "ideal"):

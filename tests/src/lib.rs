@@ -14,11 +14,12 @@ use tributary_coordinator::dispatch;
 use tributary_coordinator::{Clock, ModelShape};
 use tributary_engine::{AuxiliaryModel, Beside, Carrier, Group, GroupSettings, shape_of};
 use tributary_kernels::Kernels;
+use tributary_methods::{MethodSpec, ModelFacts};
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Choice, Chunk, DraftModel, Exchange, Importance, InfoFlow,
-    KeySpace, Layout, Method, OrderFor, Outcome, Plan, RankReport, Returns, SamKv, SamKvVariant, Sampling, Score,
-    Trace, TraceHeads,
+    Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, DraftModel, Evidence, Exchange, Importance, KeySpace,
+    Layers, OrderFor, Outcome, Passing, Plan, PlannedMethod, Prefill, RankReport, Requirement, Returns, SamKv,
+    SamKvVariant, Sampling, Selection, Trace, TraceHeads,
 };
 use tributary_store::{Settings, Store};
 use tributary_worker::{Adapter, Adapters, LoadFormat, Model, load};
@@ -82,7 +83,14 @@ pub fn dummy_model_on(config: &serde_json::Value, seed: u64, dtype: DType, devic
 }
 
 /// A plan with chunks of the given lengths, ids from a seed, chunk i on rank i mod `world`.
-pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method: Method, exchange: Exchange) -> Plan {
+pub fn plan(
+    prefix: usize,
+    chunks: &[usize],
+    query: usize,
+    world: usize,
+    method: PlannedMethod,
+    exchange: Exchange,
+) -> Plan {
     let mut next = 12345u32;
     let mut ids = |count: usize| -> Vec<u32> {
         let draw = |_| {
@@ -128,7 +136,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize, method:
     };
     let auxiliary: Vec<_> = plan.method.reads_by_auxiliary().then(|| read_by_itself(&plan)).into_iter().collect();
     let plan = Plan { auxiliary, ..plan };
-    if plan.method.descriptor().takes(Choice::Adapter) { between(plan) } else { plan }
+    if plan.method.method.needs(Requirement::Adapter) { between(plan) } else { plan }
 }
 
 /// The plan with an adapter's rows around every chunk.
@@ -173,9 +181,28 @@ pub fn written_by_itself() -> DraftModel {
     DraftModel { model: AUXILIARY.to_owned(), cost: AuxiliaryCost::default() }
 }
 
+/// A method by its spec, for the tiny models.
+pub fn method(spec: &str) -> PlannedMethod {
+    let spec: MethodSpec = spec.parse().unwrap_or_else(|why| panic!("{why}"));
+    spec.planned(ModelFacts { layers: 4, kv_heads: 2 }).unwrap_or_else(|wrong| panic!("{wrong:?}"))
+}
+
+/// A method that asks the query, with evidence that no option of it gives.
+pub fn asking(spec: &str, change: impl FnOnce(&mut Evidence)) -> PlannedMethod {
+    let method = method(spec);
+    let mut evidence = method.evidence().expect("a method that asks the query");
+    change(&mut evidence);
+    PlannedMethod { prefill: Prefill::Chunks(Selection::Evidence(evidence)), ..method }
+}
+
+/// A method that works in blocks of these sizes.
+pub fn anchored(name: &str, block_rows: Option<usize>, passing: Option<Passing>) -> PlannedMethod {
+    PlannedMethod { prefill: Prefill::Anchored { block_rows, passing }, ..method(name) }
+}
+
 /// InfoFlow by norm over the given layers in the GLOBAL layout.
-pub fn infoflow(from: usize, to: usize) -> Method {
-    Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (from, to), layout: Layout::Global })
+pub fn infoflow(from: usize, to: usize) -> PlannedMethod {
+    method(&format!("infoflow:layers={from}..{to}"))
 }
 
 /// A Llama, and a Qwen3 with a head width of its own.
@@ -188,20 +215,28 @@ pub fn tiny_models() -> [Arc<dyn Model>; 2] {
     [dummy_model(&tiny_config(&[]), 1), dummy_model(&tiny_config(&qwen3), 2)]
 }
 
+/// Trace with these parameters.
+pub fn traced(trace: Trace) -> PlannedMethod {
+    asking("trace", |evidence| evidence.trace = Some(trace))
+}
+
 /// Trace with so small an α that readings of random weights are sharp, and chunks move.
-pub fn eager_trace() -> Method {
-    Method::Trace(Trace { alpha: 0.002, share: 0.2, ..Trace::default() })
+pub fn eager_trace() -> PlannedMethod {
+    traced(Trace { alpha: 0.002, share: 0.2, ..Trace::default() })
 }
 
 /// The same, where the sharpest quarter of the heads counts.
-pub fn sharp_trace() -> Method {
+pub fn sharp_trace() -> PlannedMethod {
     let heads = TraceHeads::Sharpest(0.25);
-    Method::Trace(Trace { alpha: 0.004, share: 0.2, heads, ..Trace::default() })
+    traced(Trace { alpha: 0.004, share: 0.2, heads, ..Trace::default() })
 }
 
 /// SAM-KV with two blocks a document, which scores in the third layer.
-pub fn samkv(variant: SamKvVariant, theta: f32) -> Method {
-    Method::SamKv { parameters: SamKv { variant, blocks: 2, theta }, layers: (2, 3) }
+pub fn samkv(variant: SamKvVariant, theta: f32) -> PlannedMethod {
+    asking("samkv", |evidence| {
+        evidence.layers = Layers::Some(2, 3);
+        evidence.sparse = Some(SamKv { variant, blocks: 2, theta });
+    })
 }
 
 /// The plan with a budget of `ratio` of its context.

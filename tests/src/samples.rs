@@ -6,13 +6,11 @@ use std::sync::Arc;
 use candle_core::DType;
 use tributary_coordinator::{Cached, Error, Machine, MemoryOf, MethodInputs, PlanInput, RequestSettings};
 use tributary_engine::RunConfig;
-use tributary_protocol::{
-    Choice, Claim, Descriptor, Exchange, Importance, METHODS, Method, OrderFor, Packets, Plan, Returns, Sampling,
-};
+use tributary_protocol::{Claim, Exchange, METHODS, Method, OrderFor, Packets, Plan, Requirement, Returns, Sampling};
 use tributary_study::method_spec::MethodSpec;
 use tributary_worker::Model;
 
-use crate::{AROUND, plan, read_by_itself, shape, written_by_itself};
+use crate::{AROUND, method, plan, read_by_itself, shape, written_by_itself};
 
 /// Options that many methods combine with, each appended to a spec: none; an adapter's rows around chunks; chunks that keep 8 of their
 /// tokens; a prompt that keeps a part of its rows.
@@ -72,7 +70,7 @@ impl Sample {
 }
 
 /// The samples of all methods, in the order of the registry.
-pub fn specs() -> impl Iterator<Item = (&'static Descriptor, &'static str)> {
+pub fn specs() -> impl Iterator<Item = (&'static Method, &'static str)> {
     METHODS.into_iter().flat_map(|method| method.samples.iter().map(move |&spec| (method, spec)))
 }
 
@@ -102,10 +100,10 @@ impl Case<'_> {
     /// If the request itself is refused.
     pub fn planned(&self, spec: &str, model: &dyn Model) -> Result<Plan, String> {
         let settings = self.settings(spec)?;
-        let bare = plan(self.prefix, self.chunks, self.query, self.world, Method::None, self.exchange);
+        let bare = plan(self.prefix, self.chunks, self.query, self.world, method("none"), self.exchange);
         let chunks: Vec<Vec<u32>> = bare.chunks.iter().map(|chunk| chunk.ids.clone()).collect();
         let auxiliary: Vec<_> =
-            settings.method.takes(Choice::AuxModel).then(|| read_by_itself(&bare)).into_iter().collect();
+            settings.method.needs(Requirement::AuxiliaryModel).then(|| read_by_itself(&bare)).into_iter().collect();
         let draft_model = settings.eviction.asks_draft_model().then(written_by_itself);
         let method_inputs = MethodInputs {
             around: (settings.chunk_packets() == Packets::On).then_some(AROUND),
@@ -170,7 +168,7 @@ impl Case<'_> {
     /// # Panics
     /// If the program refuses one.
     pub fn exact(&self, model: &dyn Model) -> Vec<Sample> {
-        let claimed = |(method, spec): (&'static Descriptor, &str)| match method.claim {
+        let claimed = |(method, spec): (&'static Method, &str)| match method.claim {
             Claim::Exact => Some(spec.to_owned()),
             Claim::Approximate { exact_with, .. } => Some(format!("{spec}{}", exact_with?)),
         };
@@ -195,7 +193,7 @@ impl Case<'_> {
             returns: Returns { logits: true, scores: true, ..Returns::default() },
             ..RequestSettings::default()
         };
-        Ok(read(spec)?.apply(RunConfig { settings, threads: 1 }, Importance::Mass).settings)
+        Ok(read(spec)?.apply(RunConfig { settings, threads: 1 }).settings)
     }
 }
 

@@ -25,7 +25,7 @@ pub fn plans(model: &dyn Model, world: usize, keep_chunks: bool) -> Vec<Plan> {
         let chunks = [11 + number % 4, 17, 7 + number % 3];
         let asked = |exchange| Case { prefix: 2, chunks: &chunks, query: 4, world, exchange, ratio: 0.3 };
         let case = asked(exchanges[number % exchanges.len()]);
-        if spec == method.name && method.in_chunks {
+        if spec == method.name && method.in_chunks() {
             let planned =
                 |&exchange: &Exchange| asked(exchange).planned(spec, model).expect("no method is refused as it is");
             plans.extend(exchanges.iter().map(planned));

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions, Reduce, join};
-use tributary_protocol::{Exchange, Method, Outcome, Passing, Plan};
+use tributary_protocol::{Exchange, Outcome, Passing, Plan};
 use tributary_tests::equal::{Concatenation, Largest};
-use tributary_tests::{logits, plan, relative_error, run, run_all, tiny_models};
+use tributary_tests::{anchored, logits, method, plan, relative_error, run, run_all, tiny_models};
 use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 /// Prefix, chunk lengths, query length.
@@ -22,11 +22,11 @@ const SHAPES: [(usize, &[usize], usize); 5] = [
 
 fn apb(shape: (usize, &[usize], usize), world: usize, block: Option<usize>, anchor: usize, passing: usize) -> Plan {
     let passing = Passing { anchor_tokens: Some(anchor), passing_tokens: Some(passing) };
-    plan(shape.0, shape.1, shape.2, world, Method::Apb { block_tokens: block, passing }, Exchange::PassQ)
+    plan(shape.0, shape.1, shape.2, world, anchored("apb", block, Some(passing)), Exchange::PassQ)
 }
 
 fn full(model: &Arc<dyn Model>, shape: (usize, &[usize], usize)) -> Outcome {
-    run(model, 1, &plan(shape.0, shape.1, shape.2, 1, Method::Full, Exchange::PassQ)).0
+    run(model, 1, &plan(shape.0, shape.1, shape.2, 1, method("full"), Exchange::PassQ)).0
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_whole_block_as_anchor_and_nothing_passed_is_star() {
     for model in &tiny_models() {
         for shape in SHAPES {
             let star = |world, block_tokens| {
-                plan(shape.0, shape.1, shape.2, world, Method::Star { block_tokens }, Exchange::PassQ)
+                plan(shape.0, shape.1, shape.2, world, anchored("star", block_tokens, None), Exchange::PassQ)
             };
             for (world, block) in [(1, Some(7)), (3, Some(13)), (4, None), (2, Some(5))] {
                 let expected = run(model, world, &star(world, block)).0;

@@ -3,9 +3,9 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{Positions, Rope};
-use tributary_protocol::{Ape, Exchange, Method, Outcome, Plan};
+use tributary_protocol::{Ape, Exchange, Outcome, Plan, PlannedMethod, Prefill, Selection};
 use tributary_tests::equal::Largest;
-use tributary_tests::{dummy_model, logits, plan, relative_error, run, tiny_config};
+use tributary_tests::{dummy_model, logits, method, plan, relative_error, run, tiny_config};
 use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
@@ -128,7 +128,17 @@ fn likeliest(logits: &[f32]) -> u32 {
 }
 
 fn asked(shape: (usize, &[usize], usize), world: usize, ape: Ape, exchange: Exchange, max_tokens: usize) -> Plan {
-    Plan { max_tokens, ..plan(shape.0, shape.1, shape.2, world, Method::Ape(ape), exchange) }
+    Plan {
+        max_tokens,
+        ..plan(
+            shape.0,
+            shape.1,
+            shape.2,
+            world,
+            PlannedMethod { prefill: Prefill::Chunks(Selection::Parallel(ape)), ..method("ape") },
+            exchange,
+        )
+    }
 }
 
 #[test]
@@ -165,7 +175,7 @@ fn one_chunk_at_temperature_and_scale_1_is_a_full_prefill() {
     let mut largest = Largest::new("ape of one chunk = full");
     let model = dummy_model(&tiny_config(&[]), 1);
     let shape = (3, &[57][..], 5);
-    let full = run(&model, 1, &Plan { max_tokens: 5, ..plan(3, &[57], 5, 1, Method::Full, Exchange::PassQ) }).0;
+    let full = run(&model, 1, &Plan { max_tokens: 5, ..plan(3, &[57], 5, 1, method("full"), Exchange::PassQ) }).0;
     let ape = Ape { temperature: 1.0, scale: 1.0 };
     for world in 1..=4 {
         for exchange in EXCHANGES {
@@ -185,7 +195,7 @@ fn one_chunk_at_temperature_and_scale_1_is_a_full_prefill() {
 fn other_temperatures_and_scales_differ_from_a_full_prefill() {
     let model = dummy_model(&tiny_config(&[]), 1);
     let shape = (3, &[57][..], 5);
-    let full = run(&model, 1, &plan(3, &[57], 5, 1, Method::Full, Exchange::PassQ)).0;
+    let full = run(&model, 1, &plan(3, &[57], 5, 1, method("full"), Exchange::PassQ)).0;
     for ape in [Ape { temperature: 0.5, scale: 1.0 }, Ape { temperature: 1.0, scale: 0.5 }] {
         let found = run(&model, 1, &asked(shape, 1, ape, Exchange::PassQ, 1)).0;
         let error = relative_error(logits(&found), logits(&full));

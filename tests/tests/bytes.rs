@@ -5,9 +5,9 @@ use std::sync::Arc;
 use candle_core::DType;
 use tributary_coordinator::cost::{Selected, bytes};
 use tributary_kernels::Kernels;
-use tributary_protocol::{Exchange, Method, Passing, Plan, Returns};
+use tributary_protocol::{Exchange, Passing, Plan, PlannedMethod, Returns};
 use tributary_tests::samples::{Case, Sample};
-use tributary_tests::{dummy_model_of, infoflow, plan, run_all, shape, tiny_config, with_ratio};
+use tributary_tests::{anchored, dummy_model_of, infoflow, plan, run_all, shape, tiny_config, with_ratio};
 use tributary_worker::Model;
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
@@ -28,19 +28,19 @@ fn model(dtype: DType) -> Arc<dyn Model> {
 }
 
 /// Blocks of several lengths, with anchors and keys that they pass on of several lengths.
-fn blocks() -> Vec<Method> {
-    let mut methods: Vec<Method> = [Some(3), Some(1000)].map(|block_tokens| Method::Star { block_tokens }).into();
+fn blocks() -> Vec<PlannedMethod> {
+    let mut methods: Vec<PlannedMethod> = [Some(3), Some(1000)].map(|rows| anchored("star", rows, None)).into();
     let passing = [(None, None), (Some(3), Some(2)), (Some(0), Some(1000)), (Some(9), Some(0))];
     let passing = passing.map(|(anchor_tokens, passing_tokens)| Passing { anchor_tokens, passing_tokens });
     for block_tokens in [None, Some(7), Some(16), Some(1000)] {
-        methods.extend(passing.map(|passing| Method::Apb { block_tokens, passing }));
+        methods.extend(passing.map(|passing| anchored("apb", block_tokens, Some(passing))));
     }
     methods
 }
 
 /// Every sample with every exchange and ratio, those that work in chunks with what they combine with too.
 fn plans(model: &dyn Model, shape: (usize, &[usize], usize), world: usize) -> Vec<Plan> {
-    let make = |method: Method| plan(shape.0, shape.1, shape.2, world, method, Exchange::PassQ);
+    let make = |method: PlannedMethod| plan(shape.0, shape.1, shape.2, world, method, Exchange::PassQ);
     let mut plans: Vec<Plan> = blocks().into_iter().map(make).collect();
     for exchange in EXCHANGES {
         for (ratio, options) in [(0.0, ""), (0.3, ""), (0.3, ":packets"), (0.3, ":keep-per-chunk=50%"), (1.0, ":first")]

@@ -3,8 +3,8 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions};
-use tributary_protocol::{AuxiliaryPrompt, Exchange, Method, Phase, Plan};
-use tributary_tests::{dummy_model, plan, run, tiny_config, with_ratio};
+use tributary_protocol::{AuxiliaryPrompt, Exchange, Phase, Plan};
+use tributary_tests::{dummy_model, method, plan, run, tiny_config, with_ratio};
 use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
@@ -91,12 +91,12 @@ fn every_world_selects_as_the_formula_says() {
     let model = dummy_model(&tiny_config(&[]), 1);
     let (mut dropped, mut kept) = (0, 0);
     for (shape, ratio) in SHAPES.into_iter().zip([0.6, 0.7, 0.3]) {
-        let one = with_ratio(plan(shape.0, shape.1, shape.2, 1, Method::CacheClip, Exchange::PassQ), ratio);
+        let one = with_ratio(plan(shape.0, shape.1, shape.2, 1, method("cacheclip"), Exchange::PassQ), ratio);
         let (expected, scores) = selected(&*model, &one);
         (dropped, kept) = (dropped + one.budget - expected.len(), kept + expected.len());
         for world in 1..=4 {
             for exchange in EXCHANGES {
-                let plan = with_ratio(plan(shape.0, shape.1, shape.2, world, Method::CacheClip, exchange), ratio);
+                let plan = with_ratio(plan(shape.0, shape.1, shape.2, world, method("cacheclip"), exchange), ratio);
                 let (outcome, reports) = run(&model, world, &plan);
                 let what = format!("{shape:?}, world {world}, {exchange:?}");
                 assert_eq!(outcome.selected, expected, "{what}");
@@ -118,7 +118,7 @@ fn every_world_selects_as_the_formula_says() {
 #[test]
 fn the_first_chunk_is_selected_only_where_it_may_be_and_without_a_budget_nothing_is_read() {
     let model = dummy_model(&tiny_config(&[]), 1);
-    let bare = plan(1, &[16, 16], 3, 2, Method::CacheClip, Exchange::PassQ);
+    let bare = plan(1, &[16, 16], 3, 2, method("cacheclip"), Exchange::PassQ);
     let all = Plan { include_first_chunk: true, ..with_ratio(bare.clone(), 1.0) };
     assert_eq!(run(&model, 2, &all).0.selected, (1..33).collect::<Vec<u32>>());
     assert_eq!(run(&model, 2, &with_ratio(bare.clone(), 1.0)).0.selected, (17..33).collect::<Vec<u32>>());

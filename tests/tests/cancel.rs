@@ -12,9 +12,9 @@ use tributary_comm::{
     Cancels, Communicator, CoordinatorLink, Liveness, Pending, Points, Result, Start, Traffic, WorkerLink, link,
 };
 use tributary_kernels::Kernels;
-use tributary_protocol::{Event, KeySpace, Method, Order, Outcome, Phase, Plan, PointShape, RankReport};
+use tributary_protocol::{Event, KeySpace, Order, Outcome, Phase, Plan, PointShape, RankReport};
 use tributary_tests::side_by_side::{plans, warm};
-use tributary_tests::{AUXILIARY, adapters, dummy_model, plan, tiny_config, with_ratio};
+use tributary_tests::{AUXILIARY, adapters, dummy_model, method, plan, tiny_config, with_ratio};
 use tributary_worker::{ChunkCache, Model, Models, serve};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -254,7 +254,7 @@ fn whatever_is_let_go_of_in_whatever_phase_leaves_nothing_behind() {
 fn chunks_ahead_of_use_that_are_let_go_of_are_not_half_kept() {
     let model = model();
     for world in 1..=3 {
-        let made = plan(2, &[21, 14, 30], 5, world, Method::None, tributary_protocol::Exchange::PassQ);
+        let made = plan(2, &[21, 14, 30], 5, world, method("none"), tributary_protocol::Exchange::PassQ);
         let cold = Plan { keep_chunks: true, ..with_ratio(made, 0.0) };
         let mut expected = None;
         with_ranks(&model, world, |mut ranks| expected = Some(ranks.answer(&cold).0));

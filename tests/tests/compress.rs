@@ -6,12 +6,12 @@ mod dense;
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{EVICTIONS, Evict, Eviction, EvictionDescriptor, Exchange, Layout, Method, Outcome, Plan};
+use tributary_protocol::{EVICTIONS, Evict, Eviction, EvictionDescriptor, Exchange, Outcome, Plan, PlannedMethod};
 use tributary_tests::equal::{Largest, assert_same_bits};
 use tributary_tests::samples::Case;
 use tributary_tests::{
-    between, dummy_model, infoflow, kept, logits, open_store, plan, relative_error, run_all, run_one, stored_group,
-    tiny_config, warm, with_ratio,
+    between, dummy_model, infoflow, kept, logits, method, open_store, plan, relative_error, run_all, run_one,
+    stored_group, tiny_config, warm, with_ratio,
 };
 use tributary_worker::Model;
 
@@ -46,8 +46,10 @@ fn plans(model: &dyn Model, world: usize, exchange: Exchange) -> Vec<Plan> {
         .into_iter()
         .map(|sample| compressed(sample.plan, Eviction::SnapKv));
     let mut plans: Vec<Plan> = usual.collect();
-    let of = |method: Method, way| compressed(with_ratio(plan(PREFIX, LENGTHS, 6, world, method, exchange), 0.3), way);
-    plans.extend(able().flat_map(|way| [Method::None, infoflow(0, 4)].map(|method| of(method, way.method))));
+    let of = |method: PlannedMethod, way| {
+        compressed(with_ratio(plan(PREFIX, LENGTHS, 6, world, method, exchange), 0.3), way)
+    };
+    plans.extend(able().flat_map(|way| [method("none"), infoflow(0, 4)].map(|method| of(method, way.method))));
     plans.push(between(of(infoflow(1, 3), Eviction::SnapKv)));
     plans
 }
@@ -118,7 +120,7 @@ fn stored(model: &Arc<dyn Model>, folder: &std::path::Path, plans: &[&Plan]) -> 
 fn warm_chunks_answer_as_cold_ones_from_memory_and_after_a_restart_and_never_meet_others() {
     let (model, all) = (model(), LENGTHS.len());
     for way in able() {
-        let cold = compressed(plan(PREFIX, LENGTHS, 6, 2, Method::None, Exchange::PassQ), way.method);
+        let cold = compressed(plan(PREFIX, LENGTHS, 6, 2, method("none"), Exchange::PassQ), way.method);
         let (what, folder) = (named(&cold), tempfile::tempdir().expect("a folder"));
         let mut bare = warm(cold.clone());
         bare.chunks.iter_mut().for_each(|chunk| chunk.compress = None);
@@ -141,7 +143,7 @@ fn warm_chunks_answer_as_cold_ones_from_memory_and_after_a_restart_and_never_mee
 fn a_dense_implementation_keeps_the_same_rows_and_finds_the_same_logits() {
     let (model, mut largest) = (model(), Largest::new("compressed chunks = a dense second implementation"));
     for way in able() {
-        for method in [Method::None, Method::Random { seed: 3 }] {
+        for method in [method("none"), method("random")] {
             let bare = with_ratio(plan(PREFIX, LENGTHS, 6, 3, method, Exchange::PassQ), 0.3);
             for plan in [compressed(bare.clone(), way.method), compressed(between(bare), way.method)] {
                 let found = run_all(&model, Kernels::Auto, 3, std::slice::from_ref(&plan)).swap_remove(0).0;
@@ -159,10 +161,10 @@ fn a_dense_implementation_keeps_the_same_rows_and_finds_the_same_logits() {
 #[test]
 fn recomputing_everything_is_exact_whatever_was_kept() {
     let (model, mut largest) = (model(), Largest::new("compressed chunks at ratio 1 = full"));
-    let full = run_all(&model, Kernels::Auto, 1, &[plan(PREFIX, LENGTHS, 6, 1, Method::Full, Exchange::PassQ)]);
-    for method in [infoflow(0, 4), Method::Relay { layout: Layout::Global }, Method::Random { seed: 3 }] {
+    let full = run_all(&model, Kernels::Auto, 1, &[plan(PREFIX, LENGTHS, 6, 1, method("full"), Exchange::PassQ)]);
+    for method in [infoflow(0, 4), method("relay"), method("random")] {
         for exchange in [Exchange::Replicate, Exchange::PassQ] {
-            let all = with_ratio(plan(PREFIX, LENGTHS, 6, 3, method.clone(), exchange), 1.0);
+            let all = with_ratio(plan(PREFIX, LENGTHS, 6, 3, method, exchange), 1.0);
             let all = Plan { include_first_chunk: true, ..compressed(all, Eviction::SnapKv) };
             let found = run_all(&model, Kernels::Auto, 3, &[all]);
             largest.check(relative_error(logits(&found[0].0), logits(&full[0].0)), method.name());

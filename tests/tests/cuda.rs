@@ -11,13 +11,12 @@ use candle_core::{DType, Device};
 use tributary_comm::Liveness;
 use tributary_kernels::{Kernels, cuda};
 use tributary_protocol::{
-    Ape, Drift, EVICTIONS, Evict, EvictionEvidence, Exchange, Layout, Method, OrderFor, Outcome, Passing, Plan,
-    SamKvVariant, Trace,
+    EVICTIONS, Evict, EvictionEvidence, Exchange, OrderFor, Outcome, Plan, PlannedMethod, SamKvVariant,
 };
 use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
-    between, group, infoflow, logits, open_store, plan, reordered, run_all, run_one, samkv, stored_group, with_ratio,
-    written_by_itself,
+    between, group, infoflow, logits, method, open_store, plan, reordered, run_all, run_one, samkv, stored_group,
+    with_ratio, written_by_itself,
 };
 use tributary_worker::{Model, Progress};
 
@@ -41,16 +40,16 @@ fn dummy_weights_are_the_same_on_every_device() {
 fn exact_methods_answer_as_on_the_cpu() {
     let models = models();
     let methods = [
-        Method::Full,
-        Method::Ring,
-        Method::PassQ,
-        Method::Star { block_tokens: Some(24) },
-        Method::Apb { block_tokens: Some(24), passing: Passing { anchor_tokens: Some(5), passing_tokens: Some(24) } },
-        Method::AllGather { heads_per_gather: None },
-        Method::AllGather { heads_per_gather: Some(1) },
+        method("full"),
+        method("ring"),
+        method("pass-q"),
+        method("star:block=24"),
+        method("apb:block=24:anchor=5:passing=24"),
+        method("all-gather"),
+        method("all-gather:heads=1"),
     ];
     for world in [1, 2, 3] {
-        let plans = methods.clone().map(|method| planned(world, method, Exchange::PassQ, 0.0));
+        let plans = methods.map(|method| planned(world, method, Exchange::PassQ, 0.0));
         compared(&models, world, &plans);
     }
 }
@@ -60,22 +59,22 @@ fn selective_methods_answer_as_on_the_cpu() {
     let models = models();
     let methods = [
         infoflow(0, 2),
-        Method::ProphetKv { layout: Layout::TlTp },
-        Method::Relay { layout: Layout::Global },
-        Method::Epic { per_chunk: None },
-        Method::CacheBlend(Drift { layers: 2, ..Drift::default() }),
-        Method::KvShare,
-        Method::Ideal,
+        method("prophetkv:layout=tl-tp"),
+        method("relay"),
+        method("epic"),
+        method("cacheblend:drift-layers=2"),
+        method("kvshare"),
+        method("ideal"),
         samkv(SamKvVariant::Small, 0.9),
-        Method::Ape(Ape::default()),
-        Method::Trace(Trace::default()),
-        Method::None,
-        Method::CacheClip,
-        Method::KvPacket,
+        method("ape"),
+        method("trace"),
+        method("none"),
+        method("cacheclip"),
+        method("kv-packet"),
     ];
     for world in [1, 3] {
         for exchange in EXCHANGES {
-            let mut plans: Vec<Plan> = methods.iter().map(|m| planned(world, m.clone(), exchange, 0.3)).collect();
+            let mut plans: Vec<Plan> = methods.iter().map(|m| planned(world, *m, exchange, 0.3)).collect();
             let moved = reordered(planned(world, infoflow(0, 2), exchange, 0.3));
             plans.push(Plan { order_for: OrderFor::Selection, ..moved.clone() });
             plans.push(between(moved.clone()));
@@ -92,10 +91,18 @@ fn a_gpu_keeps_what_the_cpu_keeps_and_goes_on_from_it() {
     for world in [1, 2] {
         for entry in EVICTIONS.iter().filter(|entry| entry.evidence != EvictionEvidence::LookAhead) {
             for gather in [false, true] {
-                let method = entry.method;
-                let evict =
-                    Evict { method, keep: 24, window: 8, pooled: 7, sinks: 4, beta: 20, pseudo: 4, seed: 2, gather };
-                let plan = planned(world, Method::Ring, Exchange::PassQ, 0.0);
+                let evict = Evict {
+                    method: entry.method,
+                    keep: 24,
+                    window: 8,
+                    pooled: 7,
+                    sinks: 4,
+                    beta: 20,
+                    pseudo: 4,
+                    seed: 2,
+                    gather,
+                };
+                let plan = planned(world, method("ring"), Exchange::PassQ, 0.0);
                 let plan = Plan { evict: Some(evict), draft_model: Some(written_by_itself()), max_tokens: 6, ..plan };
                 let expected = run_all(&models.cpu, models.kernels, world, std::slice::from_ref(&plan)).remove(0).0;
                 let found = compared(&models, world, std::slice::from_ref(&plan)).remove(0).0;
@@ -174,12 +181,12 @@ fn chunks_from_a_store_answer_as_cold_ones_do() {
 #[test]
 fn requests_side_by_side_answer_as_each_does_alone() {
     let models = models();
-    let methods = [Method::Full, Method::Ring, infoflow(1, 3), Method::Relay { layout: Layout::Global }];
+    let methods = [method("full"), method("ring"), infoflow(1, 3), method("relay")];
     for exchange in [Exchange::Replicate, Exchange::PassQ] {
-        let number = |(index, method): (usize, &Method)| Plan {
+        let number = |(index, &method): (usize, &PlannedMethod)| Plan {
             request: index as u64 + 1,
             max_tokens: 4 + index,
-            ..planned(2, method.clone(), exchange, 0.3)
+            ..planned(2, method, exchange, 0.3)
         };
         let plans: Vec<Plan> = methods.iter().enumerate().map(number).collect();
         let alone = run_all(&models.gpu, models.kernels, 2, &plans);

@@ -6,8 +6,8 @@ mod beside_cpu;
 use beside_cpu::{EXCHANGES, TOLERANCE, compared, pair, planned};
 use candle_core::DType;
 use tributary_kernels::Kernels;
-use tributary_protocol::{Exchange, Method};
-use tributary_tests::{infoflow, reordered, sharp_trace};
+use tributary_protocol::Exchange;
+use tributary_tests::{infoflow, method, reordered, sharp_trace};
 
 /// What f32 leaves, in other orders of summation.
 const TOLERANCE_F32: f64 = 1e-4;
@@ -18,7 +18,7 @@ fn in_16_bits_with_plain_kernels_a_gpu_answers_as_the_cpu() {
     for dtype in [DType::BF16, DType::F16] {
         let models = pair(dtype, Kernels::Plain, TOLERANCE);
         for world in [1, 2] {
-            let mut plans = vec![planned(world, Method::Full, Exchange::PassQ, 0.0)];
+            let mut plans = vec![planned(world, method("full"), Exchange::PassQ, 0.0)];
             plans.extend(EXCHANGES.map(|exchange| planned(world, infoflow(0, 2), exchange, 0.3)));
             compared(&models, world, &plans);
         }
@@ -31,9 +31,9 @@ fn in_f32_with_plain_kernels_a_gpu_answers_as_the_cpu() {
     let models = pair(DType::F32, Kernels::Plain, TOLERANCE_F32);
     for world in [1, 2] {
         let mut plans = vec![
-            planned(world, Method::Full, Exchange::PassQ, 0.0),
-            planned(world, Method::Ring, Exchange::PassQ, 0.0),
-            planned(world, Method::AllGather { heads_per_gather: None }, Exchange::PassQ, 0.0),
+            planned(world, method("full"), Exchange::PassQ, 0.0),
+            planned(world, method("ring"), Exchange::PassQ, 0.0),
+            planned(world, method("all-gather"), Exchange::PassQ, 0.0),
         ];
         plans.extend(EXCHANGES.map(|exchange| planned(world, infoflow(0, 2), exchange, 0.3)));
         plans.push(reordered(planned(world, infoflow(0, 2), Exchange::PassQ, 0.3)));

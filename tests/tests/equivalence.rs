@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{Chunk, Exchange, Layout, Method, Outcome, Plan, Score};
+use tributary_protocol::{Chunk, Exchange, Outcome, Plan, PlannedMethod};
 use tributary_tests::equal::{Concatenation, Largest, assert_same_selection};
 use tributary_tests::samples::{COMBINATIONS, Case, Sample};
 use tributary_tests::{
-    dummy_model, group, infoflow, logits, plan, relative_error, reordered, run, run_all, run_one, tiny_config,
+    dummy_model, group, infoflow, logits, method, plan, relative_error, reordered, run, run_all, run_one, tiny_config,
     with_ratio,
 };
 use tributary_worker::Model;
@@ -51,12 +51,12 @@ fn samples(case: Case<'_>, options: &str, model: &dyn Model, is_meant: impl Fn(&
 }
 
 fn full(model: &Arc<dyn Model>, shape: (usize, &[usize], usize)) -> Outcome {
-    run(model, 1, &plan(shape.0, shape.1, shape.2, 1, Method::Full, Exchange::PassQ)).0
+    run(model, 1, &plan(shape.0, shape.1, shape.2, 1, method("full"), Exchange::PassQ)).0
 }
 
 /// The same with chunks in another order.
 fn full_in(model: &Arc<dyn Model>, shape: (usize, &[usize], usize), order: &[u32]) -> Outcome {
-    let mut plan = plan(shape.0, shape.1, shape.2, 1, Method::Full, Exchange::PassQ);
+    let mut plan = plan(shape.0, shape.1, shape.2, 1, method("full"), Exchange::PassQ);
     if !order.is_empty() {
         plan.chunks = order.iter().map(|&chunk| plan.chunks[chunk as usize].clone()).collect();
     }
@@ -74,10 +74,8 @@ fn methods_equal_full_prefill_where_they_claim_it() {
             for world in 1..=4 {
                 let way = EXACT_EXCHANGES[(world + index) % 2];
                 let mut samples = case(shape, world, way, 0.3).exact(&**model);
-                let fresh = with_ratio(
-                    plan(shape.0, shape.1, shape.2, world, Method::Random { seed: 1 }, Exchange::Selected),
-                    1.0,
-                );
+                let fresh =
+                    with_ratio(plan(shape.0, shape.1, shape.2, world, method("random"), Exchange::Selected), 1.0);
                 let fresh = Plan { include_first_chunk: true, ..fresh };
                 samples.push(Sample { spec: "every row fresh on every rank".to_owned(), plan: fresh });
                 let plans: Vec<Plan> = samples.iter().map(|sample| sample.plan.clone()).collect();
@@ -127,12 +125,12 @@ fn recomputing_nothing_equals_plain_concatenation() {
     let mut largest = Largest::new("2: ratio 0 = concatenation");
     for (index, model) in models().iter().enumerate() {
         for shape in SHAPES {
-            let reference = plan(shape.0, shape.1, shape.2, 1, Method::None, Exchange::PassQ);
+            let reference = plan(shape.0, shape.1, shape.2, 1, method("none"), Exchange::PassQ);
             let expected = Concatenation::logits(&**model, &reference);
             for world in 1..=4 {
                 for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
-                    for method in [Method::None, infoflow(0, 2)] {
-                        let plan = plan(shape.0, shape.1, shape.2, world, method.clone(), exchange);
+                    for method in [method("none"), infoflow(0, 2)] {
+                        let plan = plan(shape.0, shape.1, shape.2, world, method, exchange);
                         let found = run(model, world, &plan).0;
                         let what = format!("{} {exchange:?} model {index}, world {world}, {shape:?}", method.name());
                         largest.check(relative_error(logits(&found), &expected), &what);
@@ -274,7 +272,7 @@ fn the_selected_exchange_differs_from_the_exact_ones_and_says_so() {
 fn sampling_depends_on_the_seed_and_on_nothing_else() {
     let model = &models()[0];
     let make = |world, seed| {
-        let mut plan = plan(1, &[20, 30, 10], 4, world, Method::Ring, Exchange::PassQ);
+        let mut plan = plan(1, &[20, 30, 10], 4, world, method("ring"), Exchange::PassQ);
         plan.sampling.temperature = 5.0;
         plan.sampling.seed = seed;
         plan.max_tokens = 12;
@@ -289,7 +287,7 @@ fn sampling_depends_on_the_seed_and_on_nothing_else() {
 #[test]
 fn an_end_token_ends_the_answer() {
     let model = &models()[0];
-    let mut plan = plan(1, &[20, 30], 4, 2, Method::None, Exchange::PassQ);
+    let mut plan = plan(1, &[20, 30], 4, 2, method("none"), Exchange::PassQ);
     plan.max_tokens = 10;
     let tokens = run(model, 2, &plan).0.tokens;
     assert_eq!(tokens.len(), 10);
@@ -305,7 +303,7 @@ fn an_end_token_ends_the_answer() {
 fn decoding_continues_as_full_prefill_would() {
     for model in models() {
         let (shape, count) = (SHAPES[1], 6);
-        let mut prompt = plan(shape.0, shape.1, shape.2, 1, Method::Full, Exchange::PassQ);
+        let mut prompt = plan(shape.0, shape.1, shape.2, 1, method("full"), Exchange::PassQ);
         prompt.max_tokens = 1;
         let mut expected = Vec::new();
         for _ in 0..count {
@@ -313,10 +311,10 @@ fn decoding_continues_as_full_prefill_would() {
             expected.push(token);
             prompt.query.push(token);
         }
-        let mut ways = vec![(1, Method::Full, Exchange::PassQ), (3, Method::Ring, Exchange::PassQ)];
-        ways.extend(EXACT_EXCHANGES.map(|exchange| (2, Method::Random { seed: 1 }, exchange)));
+        let mut ways = vec![(1, method("full"), Exchange::PassQ), (3, method("ring"), Exchange::PassQ)];
+        ways.extend(EXACT_EXCHANGES.map(|exchange| (2, method("random"), exchange)));
         for (world, method, exchange) in ways {
-            let mut plan = with_ratio(plan(shape.0, shape.1, shape.2, world, method.clone(), exchange), 1.0);
+            let mut plan = with_ratio(plan(shape.0, shape.1, shape.2, world, method, exchange), 1.0);
             plan.max_tokens = count;
             let found = run(&model, world, &plan).0.tokens;
             assert_eq!(found, expected, "{} {exchange:?}, world {world}", method.name());
@@ -331,20 +329,16 @@ fn scores_are_normalised_over_what_the_method_says() {
     let model = &models()[0];
     let (prefix, chunks, query) = SHAPES[1];
     for world in 1..=3 {
-        let sum = |method: Method| -> f32 {
+        let sum = |method: PlannedMethod| -> f32 {
             let plan = with_ratio(plan(prefix, chunks, query, world, method, Exchange::PassQ), 0.3);
             run(model, world, &plan).0.scores.expect("a method with scores").iter().sum()
         };
-        let over_context = sum(Method::ProphetKv { layout: Layout::Global });
+        let over_context = sum(method("prophetkv"));
         assert!((over_context - 1.0).abs() < 1e-5, "world {world}: {over_context}");
         let one_each = (model.config().heads * query) as f32;
-        let of_first_layer = sum(Method::A3 { layout: Layout::Global });
+        let of_first_layer = sum(method("a3"));
         assert!((of_first_layer / one_each - 1.0).abs() < 1e-5, "world {world}: {of_first_layer} of {one_each}");
-        let mut mass = infoflow(0, 4);
-        if let Method::InfoFlow(parameters) = &mut mass {
-            parameters.score = Score::Mass;
-        }
-        let over_everything = sum(mass);
+        let over_everything = sum(method("infoflow:layers=0..4:score=mass"));
         assert!(over_everything < 0.99 * query as f32, "world {world}: {over_everything} of {query}");
         assert!(over_everything > 0.2 * query as f32, "world {world}: {over_everything} of {query}");
     }

@@ -9,9 +9,10 @@ use tributary_comm::local;
 use tributary_comm::nccl::{self, UnequalGathers};
 use tributary_engine::Carrier;
 use tributary_kernels::{Kernels, Keys, Positions, cuda};
-use tributary_protocol::{Exchange, Method, Phase, Plan};
+use tributary_protocol::{Exchange, Phase, Plan, PlannedMethod};
 use tributary_tests::{
-    dummy_model_on, infoflow, logits, plan, relative_error, reordered, run_all, run_all_over, tiny_config, with_ratio,
+    dummy_model_on, infoflow, logits, method, plan, relative_error, reordered, run_all, run_all_over, tiny_config,
+    with_ratio,
 };
 use tributary_worker::Model;
 
@@ -49,11 +50,11 @@ fn most_ranks() -> usize {
 }
 
 fn plans(world: usize) -> Vec<Plan> {
-    let of = |method: Method, exchange| with_ratio(plan(3, &[37, 70, 2, 18], 5, world, method, exchange), 0.3);
+    let of = |method: PlannedMethod, exchange| with_ratio(plan(3, &[37, 70, 2, 18], 5, world, method, exchange), 0.3);
     let mut plans = vec![
-        of(Method::Full, Exchange::PassQ),
-        of(Method::Ring, Exchange::PassQ),
-        of(Method::AllGather { heads_per_gather: None }, Exchange::PassQ),
+        of(method("full"), Exchange::PassQ),
+        of(method("ring"), Exchange::PassQ),
+        of(method("all-gather"), Exchange::PassQ),
     ];
     for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
         plans.push(of(infoflow(0, 2), exchange));

@@ -13,8 +13,10 @@ mod emulated {
     use tributary_coordinator::cost::{Selected, groups};
     use tributary_engine::Carrier;
     use tributary_kernels::{Kernels, cuda};
-    use tributary_protocol::{Drift, Exchange, Layout, Method, Passing, Plan, Trace};
-    use tributary_tests::{dummy_model_on, infoflow, plan, reordered, run_all_over, shape, tiny_config, with_ratio};
+    use tributary_protocol::{Exchange, Plan, PlannedMethod};
+    use tributary_tests::{
+        dummy_model_on, infoflow, method, plan, reordered, run_all_over, shape, tiny_config, with_ratio,
+    };
     use tributary_worker::Model;
 
     /// Groups by which the ranks are connected: an exchange, three gathers and an all-to-all.
@@ -42,7 +44,7 @@ mod emulated {
 
     /// Requests that are made one after the other, and how many groups the last one costs.
     fn cases() -> Vec<(&'static str, Vec<Plan>, usize)> {
-        let of = |method: Method, exchange| {
+        let of = |method: PlannedMethod, exchange| {
             let plan = with_ratio(plan(2, &[9, 8, 10, 7], 4, WORLD, method, exchange), 0.3);
             Plan { max_tokens: 1, ..plan }
         };
@@ -52,21 +54,20 @@ mod emulated {
             warm.chunks.iter_mut().for_each(|chunk| chunk.warm = true);
             vec![Plan { keep_chunks: true, ..cold }, warm]
         };
-        let heads = |heads_per_gather| of(Method::AllGather { heads_per_gather }, Exchange::PassQ);
         let probe = PROBED + 1;
         let relay = LAYERS + 1 + 3 * LAYERS + 1;
-        let prophet = of(Method::ProphetKv { layout: Layout::TlTp }, Exchange::PassQ);
+        let prophet = of(method("prophetkv:layout=tl-tp"), Exchange::PassQ);
         vec![
-            ("full", vec![of(Method::Full, Exchange::PassQ)], 0),
-            ("ring", vec![of(Method::Ring, Exchange::PassQ)], 120),
-            ("all-gather", vec![heads(None)], 40),
-            ("all-gather, a head at a time", vec![heads(Some(1))], 80),
-            ("star", vec![of(Method::Star { block_tokens: None }, Exchange::PassQ)], 80),
-            ("apb", vec![of(apb(), Exchange::PassQ)], 39 + 80),
-            ("none, replicate", vec![of(Method::None, Exchange::Replicate)], 40),
-            ("epic, replicate", vec![of(Method::Epic { per_chunk: None }, Exchange::Replicate)], 80),
-            ("epic, pass-q", vec![of(Method::Epic { per_chunk: None }, Exchange::PassQ)], 80),
-            ("cacheblend, pass-q", vec![of(Method::CacheBlend(Drift::default()), Exchange::PassQ)], 80 + 3),
+            ("full", vec![of(method("full"), Exchange::PassQ)], 0),
+            ("ring", vec![of(method("ring"), Exchange::PassQ)], 120),
+            ("all-gather", vec![of(method("all-gather"), Exchange::PassQ)], 40),
+            ("all-gather, a head at a time", vec![of(method("all-gather:heads=1"), Exchange::PassQ)], 80),
+            ("star", vec![of(method("star"), Exchange::PassQ)], 80),
+            ("apb", vec![of(method("apb:anchor=3:passing=2"), Exchange::PassQ)], 39 + 80),
+            ("none, replicate", vec![of(method("none"), Exchange::Replicate)], 40),
+            ("epic, replicate", vec![of(method("epic"), Exchange::Replicate)], 80),
+            ("epic, pass-q", vec![of(method("epic"), Exchange::PassQ)], 80),
+            ("cacheblend, pass-q", vec![of(method("cacheblend"), Exchange::PassQ)], 80 + 3),
             ("infoflow, replicate", vec![of(flow(), Exchange::Replicate)], 80 + probe),
             ("infoflow, pass-q", vec![of(flow(), Exchange::PassQ)], 80 + probe),
             ("infoflow, selected", vec![of(flow(), Exchange::Selected)], 80 + probe),
@@ -74,13 +75,9 @@ mod emulated {
             ("infoflow, replicate, reordered", vec![reordered(of(flow(), Exchange::Replicate))], 80 + 2 * probe),
             ("infoflow, replicate, reordered, warm", warm(reordered(of(flow(), Exchange::Replicate))), 80 + 2 * probe),
             ("prophetkv, pass-q", vec![prophet], 80 + 41),
-            ("relay, pass-q", vec![of(Method::Relay { layout: Layout::Global }, Exchange::PassQ)], 80 + relay),
-            ("trace, pass-q", vec![of(Method::Trace(Trace::default()), Exchange::PassQ)], 80 + relay),
+            ("relay, pass-q", vec![of(method("relay"), Exchange::PassQ)], 80 + relay),
+            ("trace, pass-q", vec![of(method("trace"), Exchange::PassQ)], 80 + relay),
         ]
-    }
-
-    fn apb() -> Method {
-        Method::Apb { block_tokens: None, passing: Passing { anchor_tokens: Some(3), passing_tokens: Some(2) } }
     }
 
     /// Rank 0's groups so far.

@@ -3,7 +3,7 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions};
-use tributary_protocol::{Exchange, Method, Outcome, Plan, SamKv, SamKvVariant};
+use tributary_protocol::{Exchange, Outcome, Plan, SamKv, SamKvVariant};
 use tributary_tests::equal::Largest;
 use tributary_tests::{dummy_model, logits, plan, relative_error, run, samkv, tiny_config, with_ratio};
 use tributary_worker::{Attention, Model, Progress, Qkv, Result};
@@ -113,7 +113,7 @@ fn the_best_blocks_of_every_document_are_kept() {
     let found = run(&model, 3, &asked(shape, 3, 0.9, Exchange::PassQ)).0;
     let plan = asked(shape, 3, 0.9, Exchange::PassQ);
     let scores = found.scores.expect("scores of the context's rows");
-    let Method::SamKv { parameters, .. } = plan.method else { panic!("the method that was asked for") };
+    let parameters = plan.method.sparse().expect("the method that was asked for");
     let sum: f32 = scores.iter().sum();
     let documents = plan.chunks.len() as f32 * plan.query_tokens() as f32;
     assert!((sum / documents - 1.0).abs() < 1e-4, "a 1 for each document and query row: {sum} of {documents}");

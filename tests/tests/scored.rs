@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{Exchange, Method, Outcome, Plan, Prefill, ScoredQuery, ScoredToken};
+use tributary_protocol::{Exchange, Outcome, Plan, PlannedMethod, Prefill, ScoredQuery, ScoredToken};
 use tributary_tests::samples::{Case, Sample};
-use tributary_tests::{dummy_model, plan, run, run_all, tiny_config};
+use tributary_tests::{dummy_model, method, plan, run, run_all, tiny_config};
 use tributary_worker::Model;
 
 const SHAPE: (usize, &[usize], usize) = (3, &[7, 31, 2, 18], 41);
@@ -20,7 +20,7 @@ fn scored(mut plan: Plan) -> Plan {
     plan
 }
 
-fn shaped(world: usize, method: Method, exchange: Exchange) -> Plan {
+fn shaped(world: usize, method: PlannedMethod, exchange: Exchange) -> Plan {
     scored(plan(SHAPE.0, SHAPE.1, SHAPE.2, world, method, exchange))
 }
 
@@ -41,12 +41,12 @@ fn assert_near(found: &Outcome, expected: &[ScoredToken], what: &str) {
 #[test]
 fn a_token_is_as_likely_as_it_would_be_as_the_first_of_an_answer() {
     let model = model();
-    let whole = shaped(1, Method::Full, Exchange::PassQ);
+    let whole = shaped(1, method("full"), Exchange::PassQ);
     let outcome = run(&model, 1, &whole).0;
     let told = prompt(&outcome);
     assert_eq!(told.iter().map(|told| told.token).collect::<Vec<_>>(), whole.query[1..]);
     for place in [1, 2, 17, SHAPE.2 - 1] {
-        let mut begun = shaped(1, Method::Full, Exchange::PassQ);
+        let mut begun = shaped(1, method("full"), Exchange::PassQ);
         (begun.query, begun.returns.prompt_logprobs) = (whole.query[..place].to_vec(), None);
         let logits = run(&model, 1, &begun).0.logits.expect("logits");
         let largest = logits.iter().copied().fold(f32::MIN, f32::max);
@@ -64,7 +64,7 @@ fn case(world: usize, exchange: Exchange) -> Case<'static> {
 #[test]
 fn exact_methods_and_whole_recomputes_score_alike_in_every_world() {
     let model = model();
-    let full = run(&model, 1, &shaped(1, Method::Full, Exchange::PassQ)).0;
+    let full = run(&model, 1, &shaped(1, method("full"), Exchange::PassQ)).0;
     for world in 1..=4 {
         let samples =
             [Exchange::Replicate, Exchange::PassQ].map(|exchange| case(world, exchange).exact(&*model)).concat();
@@ -106,7 +106,7 @@ fn approximate_methods_score_alike_in_every_world_and_leave_the_answer_as_it_is(
 #[test]
 fn a_prompt_without_context_is_scored_from_its_second_token_on() {
     let model = model();
-    let with_context = shaped(1, Method::Full, Exchange::PassQ);
+    let with_context = shaped(1, method("full"), Exchange::PassQ);
     let all = with_context.all_ids();
     let expected = run(&model, 1, &with_context).0;
     for world in 1..=3 {

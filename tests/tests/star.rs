@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{Exchange, Method, Outcome, Plan};
+use tributary_protocol::{Exchange, Outcome, Plan};
 use tributary_tests::equal::{Concatenation, Largest};
-use tributary_tests::{logits, plan, relative_error, run, run_all, tiny_models};
+use tributary_tests::{anchored, logits, method, plan, relative_error, run, run_all, tiny_models};
 use tributary_worker::Model;
 
 /// Prefix, chunk lengths, query length.
@@ -18,11 +18,11 @@ const SHAPES: [(usize, &[usize], usize); 5] = [
 ];
 
 fn star(shape: (usize, &[usize], usize), world: usize, block_tokens: Option<usize>) -> Plan {
-    plan(shape.0, shape.1, shape.2, world, Method::Star { block_tokens }, Exchange::PassQ)
+    plan(shape.0, shape.1, shape.2, world, anchored("star", block_tokens, None), Exchange::PassQ)
 }
 
 fn full(model: &Arc<dyn Model>, shape: (usize, &[usize], usize)) -> Outcome {
-    run(model, 1, &plan(shape.0, shape.1, shape.2, 1, Method::Full, Exchange::PassQ)).0
+    run(model, 1, &plan(shape.0, shape.1, shape.2, 1, method("full"), Exchange::PassQ)).0
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! The method `trace` over worlds and exchanges: exact in the order that it finds, alike in every world there, and without its free
 //! probes where those do not fit. What it shares with all methods stands in `equivalence.rs`, `bytes.rs`, `warm.rs` and `stored.rs`.
 
-use tributary_protocol::{Exchange, Layout, Method, Outcome, Plan, Trace, TraceHeads};
+use tributary_protocol::{Exchange, Outcome, Plan, Trace, TraceHeads};
 use tributary_tests::equal::Largest;
 use tributary_tests::{
-    dummy_model, eager_trace, logits, plan, relative_error, run, sharp_trace, tiny_config, tiny_models, with_ratio,
+    dummy_model, eager_trace, logits, method, plan, relative_error, run, sharp_trace, tiny_config, tiny_models, traced,
+    with_ratio,
 };
 
 const EXACT_EXCHANGES: [Exchange; 2] = [Exchange::Replicate, Exchange::PassQ];
@@ -21,12 +22,12 @@ fn a_traced_request_equals_full_prefill_in_the_order_that_it_finds() {
     for (index, model) in tiny_models().iter().enumerate() {
         for shape in SHAPES {
             for world in 1..=4 {
-                for (exchange, method) in
+                for (exchange, traced) in
                     EXACT_EXCHANGES.into_iter().flat_map(|e| [(e, eager_trace()), (e, sharp_trace())])
                 {
-                    let given = with_ratio(plan(shape.0, shape.1, shape.2, world, method.clone(), exchange), 1.0);
+                    let given = with_ratio(plan(shape.0, shape.1, shape.2, world, traced, exchange), 1.0);
                     let found = run(model, world, &given).0;
-                    let mut sorted = Plan { method: Method::Full, ..given.clone() };
+                    let mut sorted = Plan { method: method("full"), ..given.clone() };
                     sorted.chunks = found.order.iter().map(|&chunk| given.chunks[chunk as usize].clone()).collect();
                     let full = run(model, world, &sorted).0;
                     let what = format!("{exchange:?} model {index}, world {world}, {shape:?}, {:?}", found.order);
@@ -47,7 +48,7 @@ fn the_sharpest_heads_read_more_and_all_of_them_read_the_mean() {
     let [model, _] = tiny_models();
     let of = |heads, world, exchange| {
         let trace = Trace { alpha: 0.002, share: 0.2, heads, ..Trace::default() };
-        with_ratio(plan(3, &[7, 31, 2, 18, 1], 4, world, Method::Trace(trace), exchange), 0.3)
+        with_ratio(plan(3, &[7, 31, 2, 18, 1], 4, world, traced(trace), exchange), 0.3)
     };
     let found = |heads, world, exchange| run(&model, world, &of(heads, world, exchange)).0;
     let mean = found(TraceHeads::Mean, 1, Exchange::PassQ);
@@ -80,7 +81,7 @@ fn a_free_probe_beyond_the_models_positions_is_left_out() {
         let make = |method, chunks: &[usize]| with_ratio(plan(2, chunks, 3, world, method, Exchange::PassQ), 0.3);
         let found = run(&model, world, &make(eager_trace(), &[32, 14])).0;
         assert!(found.rounds.is_empty() && found.measured.is_empty() && found.order == [0, 1], "world {world}");
-        let prophet = run(&model, world, &make(Method::ProphetKv { layout: Layout::Global }, &[32, 14])).0;
+        let prophet = run(&model, world, &make(method("prophetkv"), &[32, 14])).0;
         assert_eq!((&found.selected, &found.logits), (&prophet.selected, &prophet.logits), "world {world}");
         assert!(!run(&model, world, &make(eager_trace(), &[31, 14])).0.rounds.is_empty(), "world {world}: it fits");
     }

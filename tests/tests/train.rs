@@ -2,10 +2,10 @@
 //! ahead put the prompt's rows in the order in which serving keeps them, and a small model's readings are those that serving selects by.
 
 use candle_core::{DType, Device, Tensor};
-use tributary_protocol::{
-    Evict, Eviction, Exchange, LookAhead, Method, POOLED_ROWS, PYRAMID_BETA, SINK_ROWS, WINDOW_ROWS,
+use tributary_protocol::{Evict, Eviction, Exchange, LookAhead, POOLED_ROWS, PYRAMID_BETA, SINK_ROWS, WINDOW_ROWS};
+use tributary_tests::{
+    dummy_model, group_beside, logits, method, plan, relative_error, run, run_one, tiny_config, with_ratio,
 };
-use tributary_tests::{dummy_model, group_beside, logits, plan, relative_error, run, run_one, tiny_config, with_ratio};
 use tributary_train::{Auxiliary, Lookahead, Made, Objective, Packet, Pupil, Reader, Sample, Sizes};
 use tributary_worker::{Adapters, LoadFormat, Progress, load};
 
@@ -14,7 +14,7 @@ fn the_student_reads_what_the_engine_reads() {
     let model = dummy_model(&tiny_config(&[]), 4);
     for prefix in [0, 2] {
         // An adapter whose vectors are tokens' own embeddings: then its rows are tokens, and any rank knows them.
-        let mut plan = plan(prefix, &[9, 8, 14], 4, 1, Method::None, Exchange::Replicate);
+        let mut plan = plan(prefix, &[9, 8, 14], 4, 1, method("none"), Exchange::Replicate);
         for chunk in &mut plan.chunks {
             let last = chunk.ids.len() - 1;
             (chunk.ids[0], chunk.ids[1], chunk.ids[last]) = (50, 51, 52);
@@ -46,7 +46,7 @@ fn rows_ahead_are_learned_by_the_scores_that_serving_keeps_rows_by() {
             (0..var.elem_count()).map(|i| ((i * 37 + place * 11) % 101) as f32 / 250.0 - 0.2).collect();
         var.set(&Tensor::from_vec(numbers, var.dims(), &Device::Cpu).expect("numbers")).expect("set");
     }
-    let mut plan = plan(2, &[9, 8, 14], 4, 1, Method::Full, Exchange::Replicate);
+    let mut plan = plan(2, &[9, 8, 14], 4, 1, method("full"), Exchange::Replicate);
     (plan.look_ahead, plan.max_tokens) = (Some(LookAhead { adapter: 7, rows: 5 }), 2);
     let sample = Sample {
         prefix: plan.prefix.clone(),
@@ -93,7 +93,7 @@ fn a_small_model_is_learned_by_the_readings_that_serving_selects_by() {
     let made = Made { base_model: [7; 32], model: main.config(), training: &serde_json::Value::Null };
     own.write(folder.path(), &made).expect("written");
     let served = load(folder.path(), LoadFormat::Safetensors, DType::F32, &Device::Cpu).expect("a model");
-    let mut plan = with_ratio(plan(2, &[9, 8, 14], 4, 1, Method::CacheClip, Exchange::Replicate), 0.5);
+    let mut plan = with_ratio(plan(2, &[9, 8, 14], 4, 1, method("cacheclip"), Exchange::Replicate), 0.5);
     for prompt in &mut plan.auxiliary[0].prompts {
         // As the coordinator does it.
         let bos: Vec<u32> = served.config().bos.into_iter().collect();

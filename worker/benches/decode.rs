@@ -14,7 +14,10 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device};
 use tributary_comm::{CoordinatorLink, link, local};
 use tributary_kernels::Kernels;
-use tributary_protocol::{Chunk, DrawnToken, Event, Exchange, Method, Order, OrderFor, Plan, Returns, Sampling};
+use tributary_methods::{MethodSpec, ModelFacts};
+use tributary_protocol::{
+    CHUNKS_ALONE, Chunk, DrawnToken, Event, Exchange, Order, OrderFor, Plan, REFERENCE, Returns, Sampling,
+};
 use tributary_worker::{ChunkCache, Config, LoadFormat, Model, load, serve};
 
 const CONTEXTS: [usize; 2] = [1024, 8192];
@@ -36,7 +39,9 @@ const WINDOW: usize = 19;
 fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
     let id = |i: usize| ((i * 2_654_435_761 + request as usize * 97) >> 7) as u32 % 4096;
     let ids = |range: std::ops::Range<usize>| -> Vec<u32> { range.map(id).collect() };
-    let (method, piece) = if context > LONG_CONTEXT { (Method::None, PIECE) } else { (Method::Full, context) };
+    let (method, piece) = if context > LONG_CONTEXT { (CHUNKS_ALONE, PIECE) } else { (REFERENCE, context) };
+    let model = ModelFacts { layers: 8, kv_heads: 2 };
+    let method = MethodSpec::bare(method).planned(model).expect("a method of every model");
     let chunk = |from: usize| {
         let ids = ids(from..(from + piece).min(context - 16));
         Chunk { ids, rank: 0, warm: false, around: None, compress: None, scope: None }

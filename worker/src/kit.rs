@@ -8,8 +8,10 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use tributary_comm::{Communicator, KeptFree, local};
 use tributary_kernels::{Kernels, Rope};
+use tributary_methods::{MethodSpec, ModelFacts};
 use tributary_protocol::{
-    Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Exchange, Method, OrderFor, Plan, Returns, Sampling,
+    Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Drift, Evidence, Exchange, OrderFor, Plan, PlannedMethod,
+    Prefill, Returns, Sampling, Selection, Trace,
 };
 
 use crate::context::Math;
@@ -51,6 +53,24 @@ pub fn math(model: &dyn Model, positions: usize) -> Math {
     Math::of(model, positions, (Kernels::Auto, &Progress::default(), KeptFree::default())).expect("tables")
 }
 
+/// A method by its spec, for the tiny Llama.
+pub fn method(spec: &str) -> PlannedMethod {
+    let spec: MethodSpec = spec.parse().unwrap_or_else(|why| panic!("{why}"));
+    spec.planned(ModelFacts { layers: 3, kv_heads: 2 }).unwrap_or_else(|wrong| panic!("{wrong:?}"))
+}
+
+/// Trace with these parameters.
+pub fn traced(trace: Trace) -> PlannedMethod {
+    let usual = method("trace");
+    let evidence = Evidence { trace: Some(trace), ..usual.evidence().expect("trace asks the query") };
+    PlannedMethod { prefill: Prefill::Chunks(Selection::Evidence(evidence)), ..usual }
+}
+
+/// CacheBlend or KVShare with these parameters.
+pub fn drifting(drift: Drift) -> PlannedMethod {
+    PlannedMethod { prefill: Prefill::Chunks(Selection::Drift(drift)), ..method("cacheblend") }
+}
+
 /// A plan with chunks of the given lengths, chunk i on rank i mod `world`, and no budget.
 pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan {
     let mut next = 0;
@@ -77,7 +97,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
             })
             .collect(),
         query: ids(query),
-        method: Method::None,
+        method: method("none"),
         owner: world - 1,
         exchange: Exchange::PassQ,
         budget: 0,

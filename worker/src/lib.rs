@@ -20,7 +20,6 @@ mod numbers;
 mod placement;
 mod progress;
 mod sample;
-mod select;
 mod sequence;
 mod serve;
 mod strategy;

@@ -40,7 +40,7 @@ pub fn groups(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected
 
 #[cfg(test)]
 mod tests {
-    use tributary_protocol::{Exchange, Importance, Method};
+    use tributary_protocol::{Exchange, Importance};
 
     use super::*;
     use crate::kit::{planned, warm};
@@ -63,10 +63,8 @@ mod tests {
         assert_eq!(QWEN3_14B.layers, LAYERS);
         assert_eq!(count(&of("full", Exchange::PassQ)), 0);
         assert_eq!(count(&of("ring", Exchange::PassQ)), 3 * LAYERS);
-        let heads =
-            |heads_per_gather| Plan { method: Method::AllGather { heads_per_gather }, ..of("ring", Exchange::PassQ) };
-        assert_eq!(count(&heads(None)), LAYERS);
-        assert_eq!(count(&heads(Some(3))), 3 * LAYERS, "eight KV heads, three at a time");
+        assert_eq!(count(&of("all-gather", Exchange::PassQ)), LAYERS);
+        assert_eq!(count(&of("all-gather:heads=3", Exchange::PassQ)), 3 * LAYERS, "eight KV heads, three at a time");
         assert_eq!(count(&of("pass-q", Exchange::PassQ)), 2 * 3 * LAYERS);
         assert_eq!(count(&of("star", Exchange::PassQ)), 2 * LAYERS);
         assert_eq!(count(&of("apb", Exchange::PassQ)), LAYERS - 1 + 2 * LAYERS);

@@ -48,7 +48,7 @@ mod tests {
         assert_eq!(of(&Plan { exchange: Exchange::PassQ, ..all.clone() }), None);
         assert_eq!(packing(&all, 1, &QWEN3_14B), None);
         assert_eq!(
-            of(&Plan { method: tributary_protocol::Method::Epic { per_chunk: None }, ..all }).unwrap().0,
+            of(&Plan { method: planned("epic", 8192, 2048, 4, &QWEN3_14B).method, ..all }).unwrap().0,
             Phase::Recompute
         );
     }

@@ -1,12 +1,12 @@
 //! Predictions against rates that are known.
 
-use tributary_protocol::{Exchange, Phase, Plan};
+use tributary_protocol::{Exchange, Method, Phase, Plan};
 
 use super::{Curve, LongStep, Predicted, Profile, Spread, ttft};
 use crate::cost::bytes::{Cargo, flows};
 use crate::cost::{Selected, groups, work};
 use crate::kit::{QWEN, planned, warm, with_settings};
-use crate::plan::{RequestSettings, method_named};
+use crate::plan::RequestSettings;
 
 fn seconds(predicted: &Predicted, phase: Phase) -> f64 {
     predicted.phases.iter().find(|found| found.phase == phase).map_or(0.0, |found| found.seconds)
@@ -129,7 +129,7 @@ fn two_hosts_are_slower_between_than_inside() {
     let one = Profile { ranks_per_host: 16, ..two.clone() };
     for method in ["ring", "all-gather", "infoflow"] {
         let settings = RequestSettings {
-            method: method_named(method).unwrap(),
+            method: Method::named(method).unwrap(),
             world: 16,
             exchange: Some(Exchange::PassQ),
             ..RequestSettings::default()

@@ -131,14 +131,16 @@ fn find(step: usize, longest: usize, mut wins: impl FnMut(usize) -> Result<bool>
 
 #[cfg(test)]
 mod tests {
+    use tributary_protocol::Method;
+
     use super::*;
     use crate::forecast::Spread;
-    use crate::plan::{RequestSettings, method_named};
+    use crate::plan::RequestSettings;
     use crate::shape::tests::QWEN3_14B;
 
     fn scenario(method: &str, hit_rate: f64) -> Scenario {
         let settings = RequestSettings {
-            method: method_named(method).unwrap(),
+            method: Method::named(method).unwrap(),
             world: 4,
             max_tokens: 1,
             ..RequestSettings::default()

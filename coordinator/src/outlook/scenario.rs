@@ -221,13 +221,13 @@ fn machine(profile: &Profile) -> Machine {
 mod tests {
     use super::*;
     use crate::machine::MemoryOf;
-    use crate::plan::method_named;
     use crate::shape::tests::QWEN3_14B;
+    use tributary_protocol::Method;
 
     #[test]
     fn memory_is_counted_as_the_profile_says_whose_it_is() {
         let settings =
-            RequestSettings { method: method_named("full").unwrap(), world: 1, ..RequestSettings::default() };
+            RequestSettings { method: Method::named("full").unwrap(), world: 1, ..RequestSettings::default() };
         let scenario =
             Scenario { settings, chunk_tokens: Some(2048), prefix_tokens: 0, query_tokens: 32, hit_rate: 0.0 };
         let of = |memory_of| {

@@ -1,85 +1,36 @@
 //! What a request says of compressing its chunks before they are cached, and what that means for one of them.
 
-use std::fmt;
-use std::str::FromStr;
+use tributary_methods::{KEEP_PER_CHUNK, KeepPerChunk};
+use tributary_protocol::{Evict, EvictionEvidence, Method};
 
-use tributary_protocol::{Choice, Descriptor, Evict, Eviction, EvictionDescriptor, EvictionEvidence};
-
-use super::eviction::Keep;
 use crate::Result;
 use crate::error::setting;
 
-/// What each KV head of each layer keeps of every chunk's tokens, before the chunk is cached.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct KeepPerChunk {
-    /// How much.
-    pub keep: Keep,
-    /// How its tokens are chosen.
-    pub method: Eviction,
+/// What is kept of a chunk of `tokens` tokens; none where that is all of them. A draw's seed is 0, so
+/// that what is cached serves every request.
+pub(super) fn of_chunk(kept: KeepPerChunk, tokens: usize) -> Option<Evict> {
+    let keep = kept.keep.of(tokens);
+    (keep < tokens).then(|| Evict { pseudo: 0, ..Evict::usual(kept.method, keep) })
 }
 
-impl FromStr for KeepPerChunk {
-    type Err = String;
-
-    /// `N` or `N%`, and perhaps the method after a colon.
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let (keep, method) = match text.split_once(':') {
-            None => (text, Eviction::SnapKv),
-            Some((keep, name)) => {
-                let wrong =
-                    || format!("`{name}` compresses no chunk; known are {}", EvictionDescriptor::names_for_chunks());
-                let found = EvictionDescriptor::find(name).filter(|entry| entry.compresses_chunks());
-                (keep, found.ok_or_else(wrong)?.method)
-            }
+/// Checks a compression beside a method and what else is evicted.
+///
+/// # Errors
+/// Returns [`Error::Setting`](crate::Error::Setting) if they do not go together.
+pub(super) fn check(kept: &KeepPerChunk, method: &Method, evicts: bool) -> Result<()> {
+    if !method.takes(&KEEP_PER_CHUNK) {
+        let why = match method.in_chunks() {
+            true => "needs every row of every chunk, or works on rows of all heads alike",
+            false => "does not work in chunks",
         };
-        let this = Self { keep: keep.parse()?, method };
-        let wrong = |range: &str| format!("`{text}` must be {range}");
-        match this.keep {
-            Keep::Rows(0) => Err(wrong("at least 1 token")),
-            Keep::Percent(percent) if !(percent > 0.0 && percent <= 100.0) => Err(wrong("above 0% and at most 100%")),
-            _ => Ok(this),
-        }
+        let able = Method::names_taking(&KEEP_PER_CHUNK).join(", ");
+        return Err(setting(KEEP_PER_CHUNK.key, kept, format!("{} {why}; it is for {able}", method.name)));
     }
-}
-
-impl fmt::Display for KeepPerChunk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.keep)?;
-        if self.method == Eviction::SnapKv { Ok(()) } else { write!(f, ":{}", self.method.descriptor().name) }
+    if evicts {
+        let wanted = "does not go with evict: choose what chunks keep, or what decoding keeps";
+        return Err(setting(KEEP_PER_CHUNK.key, kept, wanted));
     }
-}
-
-impl KeepPerChunk {
-    /// What is kept of a chunk of so many tokens; nothing to say where that is all of them. A draw's seed is 0, so that what is cached
-    /// serves every request.
-    pub fn of_chunk(&self, tokens: usize) -> Option<Evict> {
-        let keep = self.keep.of(tokens);
-        (keep < tokens).then(|| Evict { pseudo: 0, ..Evict::usual(self.method, keep) })
-    }
-
-    /// Checks it beside a method and what else is evicted.
-    ///
-    /// # Errors
-    /// [`Error::Setting`](crate::Error::Setting).
-    pub(super) fn check(&self, method: &Descriptor, evicts: bool) -> Result<()> {
-        let option = Choice::KeepPerChunk.option();
-        if !method.takes(Choice::KeepPerChunk) {
-            let why = match method.in_chunks {
-                true => "needs every row of every chunk, or works on rows of all heads alike",
-                false => "does not work in chunks",
-            };
-            let able = Descriptor::names_taking(Choice::KeepPerChunk).join(", ");
-            return Err(setting(option, self, format!("{} {why}; it is for {able}", method.name)));
-        }
-        if evicts {
-            return Err(setting(
-                option,
-                self,
-                "does not go with --evict: choose what chunks keep, or what decoding keeps",
-            ));
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// The window whose attention says what is kept of a chunk, where it does and no rows of an adapter stand behind its tokens.
@@ -89,6 +40,8 @@ pub(crate) fn window_of(evict: &Evict) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use tributary_protocol::Eviction;
+
     use super::*;
     use crate::RequestSettings;
 
@@ -99,7 +52,7 @@ mod tests {
     #[test]
     fn a_budget_and_a_method_are_read() {
         let kept =
-            |text: &str, tokens| read(text).expect("valid").of_chunk(tokens).map(|evict| (evict.method, evict.keep));
+            |text: &str, tokens| of_chunk(read(text).expect("valid"), tokens).map(|evict| (evict.method, evict.keep));
         assert_eq!(kept("50%", 9), Some((Eviction::SnapKv, 4)));
         assert_eq!(kept("0.1%", 9), Some((Eviction::SnapKv, 1)), "one at least");
         assert_eq!(kept("8:random", 9), Some((Eviction::Random, 8)));
@@ -124,7 +77,7 @@ mod tests {
         for method in tributary_protocol::METHODS {
             let settings = RequestSettings { method, keep_per_chunk, ..RequestSettings::default() };
             let refused = settings.check().err().map(|error| (error.exit_code(), error.to_string()));
-            assert_eq!(refused.is_some(), !method.takes(Choice::KeepPerChunk), "{}", method.name);
+            assert_eq!(refused.is_some(), !method.takes(&KEEP_PER_CHUNK), "{}", method.name);
             if let Some((code, why)) = refused {
                 assert!(code == 64 && !why.contains('\n') && why.contains(method.name), "{code}: {why}");
             }

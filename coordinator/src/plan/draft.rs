@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use tributary_methods::{Options, PACKETS};
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Around, Auxiliary, Choice, Chunk, DraftModel, Evidence, Exchange, LookAhead, Method, Packets, Plan, Prefill,
-    Selection, leading_counts,
+    Around, Auxiliary, Chunk, DraftModel, Evidence, Exchange, LookAhead, Packets, Plan, PlannedMethod, Prefill,
+    Requirement, Selection, leading_counts,
 };
 
 use super::cached::{Cached, Held};
@@ -51,6 +52,8 @@ pub struct Planned {
     pub world: usize,
     /// The share of the context to recompute; where EPIC is told its rows a chunk, what they come to.
     pub ratio: f64,
+    /// The method's own options, with their defaults.
+    pub options: Options,
     /// Bytes of memory at the worst moment, all ranks and the weights together.
     pub memory_bytes: u64,
 }
@@ -64,6 +67,7 @@ pub struct Draft {
     lengths: Vec<usize>,
     world: usize,
     ratio: f64,
+    options: Options,
     /// The exchange that was asked for.
     exchange: Option<Exchange>,
     /// The share of cached chunks that are not computed.
@@ -82,7 +86,7 @@ impl Draft {
     /// # Errors
     /// Those of [`plan`](super::plan()) but [`Error::Memory`].
     pub fn new(tokens: Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<Self> {
-        let method = settings.method(shape.layers, shape.kv_heads)?;
+        let (method, options) = settings.method(shape.layers, shape.kv_heads)?;
         settings.check()?;
         let ratio = settings.ratio()?;
         check(&tokens, settings, &method, shape)?;
@@ -132,7 +136,18 @@ impl Draft {
         }
         let RequestSettings { world, exchange, reuse, .. } = *settings;
         let reserved_tokens = usize::MAX;
-        Ok(Self { plan, lengths, world, ratio, exchange, reuse, chosen: None, reserved_tokens, memory_bytes: 0 })
+        Ok(Self {
+            plan,
+            lengths,
+            world,
+            ratio,
+            options,
+            exchange,
+            reuse,
+            chosen: None,
+            reserved_tokens,
+            memory_bytes: 0,
+        })
     }
 
     /// A draft of chunks ahead of use: no row is recomputed or moved, no token is drawn, and there is no query.
@@ -199,8 +214,8 @@ impl Draft {
 
     /// The same, to be sent.
     pub fn planned(self) -> Planned {
-        let Self { plan, world, ratio, memory_bytes, .. } = self;
-        Planned { plan: Arc::new(plan), world, ratio, memory_bytes }
+        let Self { plan, world, ratio, options, memory_bytes, .. } = self;
+        Planned { plan: Arc::new(plan), world, ratio, options, memory_bytes }
     }
 
     /// The exchanges to try, the preferred one first.
@@ -284,7 +299,7 @@ impl Draft {
     }
 }
 
-fn check(tokens: &Tokens, settings: &RequestSettings, method: &Method, shape: &ModelShape) -> Result<()> {
+fn check(tokens: &Tokens, settings: &RequestSettings, method: &PlannedMethod, shape: &ModelShape) -> Result<()> {
     let Tokens { prefix, chunks, query, .. } = tokens;
     let count = chunks.len();
     // What is computed whole needs no context to be kept apart from the query.
@@ -297,19 +312,20 @@ fn check(tokens: &Tokens, settings: &RequestSettings, method: &Method, shape: &M
     if query.is_empty() {
         return Err(Error::EmptyQuery);
     }
-    if settings.method.takes(Choice::AuxModel) && tokens.auxiliary.is_empty() {
+    if settings.method.needs(Requirement::AuxiliaryModel) && tokens.auxiliary.is_empty() {
         let wanted = format!(
             "needs {} DIR, the folder of a small model that reads the documents for it",
-            Choice::AuxModel.option()
+            Requirement::AuxiliaryModel.flag()
         );
         return Err(setting("--method", settings.method.name, wanted));
     }
     let wants_packets = settings.chunk_packets() == Packets::On;
     if wants_packets && tokens.around.is_none() {
-        let wanted = format!("needs {} DIR, a folder that `tributary train kv-packet` wrote", Choice::Adapter.option());
-        let (option, found) = match settings.method.takes(Choice::Adapter) {
+        let wanted =
+            format!("needs {} DIR, a folder that `tributary train kv-packet` wrote", Requirement::Adapter.flag());
+        let (option, found) = match settings.method.needs(Requirement::Adapter) {
             true => ("--method", settings.method.name),
-            false => (Choice::Packets.option(), "on"),
+            false => (PACKETS.key, "on"),
         };
         return Err(setting(option, found, wanted));
     }

@@ -1,52 +1,10 @@
 //! What a request says of eviction, and what its plan makes of it.
 
-use std::fmt;
-use std::str::FromStr;
-
+use tributary_methods::Keep;
 use tributary_protocol::{Evict, Eviction, EvictionDescriptor, EvictionEvidence, Plan};
 
 use crate::Result;
 use crate::error::setting;
-
-/// How much each KV head keeps of a prompt in a layer, the mean over layers.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Keep {
-    /// So many rows.
-    Rows(usize),
-    /// This percentage of the prompt's rows (prefix, context and query), rounded down, one at least.
-    Percent(f64),
-}
-
-impl FromStr for Keep {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let wrong = || format!("`{text}` is no number of rows, such as 128, and no percentage, such as 30%");
-        match text.strip_suffix('%') {
-            Some(percent) => percent.parse().map(Keep::Percent).map_err(|_| wrong()),
-            None => text.parse().map(Keep::Rows).map_err(|_| wrong()),
-        }
-    }
-}
-
-impl Keep {
-    /// How many of so many rows that is, or more than there are.
-    pub fn of(self, rows: usize) -> usize {
-        match self {
-            Keep::Rows(kept) => kept,
-            Keep::Percent(percent) => ((percent / 100.0 * rows as f64 + 1e-9).floor() as usize).max(1),
-        }
-    }
-}
-
-impl fmt::Display for Keep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Keep::Rows(rows) => write!(f, "{rows}"),
-            Keep::Percent(percent) => write!(f, "{percent}%"),
-        }
-    }
-}
 
 /// Eviction, as a request asks for it. A method and what is kept belong together.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -60,15 +18,6 @@ pub struct EvictionWish {
     /// Whether a prompt of fewer rows than are to be kept keeps all of them: a service's own choice, made before it knows any prompt. Else the request
     /// is refused.
     pub at_most: bool,
-}
-
-/// The eviction method of that name.
-///
-/// # Errors
-/// The names of all.
-pub fn eviction_named(name: &str) -> std::result::Result<Eviction, String> {
-    let found = EvictionDescriptor::find(name).map(|entry| entry.method);
-    found.ok_or_else(|| format!("`{name}` is no way to evict; known are {}", EvictionDescriptor::names()))
 }
 
 impl EvictionWish {
@@ -93,7 +42,7 @@ impl EvictionWish {
                     let wanted = "needs --keep N or N%, what each KV head keeps of the prompt in a layer";
                     Err(setting("--evict", method.descriptor().name, wanted))
                 }
-                (None, Some(window)) => Err(setting("--evict-window", window, "needs --evict and --keep")),
+                (None, Some(window)) => Err(setting("evict window", window, "needs --evict and --keep")),
                 (None, None) => Ok(()),
             };
         };
@@ -106,7 +55,7 @@ impl EvictionWish {
             Keep::Percent(percent) if !(percent > 0.0 && percent <= 100.0) => {
                 Err(setting("--keep", keep, "must be above 0% and at most 100%"))
             }
-            _ if self.window == Some(0) => Err(setting("--evict-window", 0, "must be at least 1 row")),
+            _ if self.window == Some(0) => Err(setting("evict window", 0, "must be at least 1 row")),
             _ => Ok(()),
         }
     }
@@ -130,7 +79,7 @@ pub(super) fn resolved(plan: &Plan, asked: &EvictionWish, seed: u64) -> Result<O
     }
     if let Some(window) = window.filter(|&window| window >= keep && keep < rows) {
         let wanted = format!("must be less than the {keep} rows that are kept");
-        return Err(setting("--evict-window", window, wanted));
+        return Err(setting("evict window", window, wanted));
     }
     if entry.evidence == EvictionEvidence::LookAhead && plan.look_ahead.is_none() {
         let wanted = "needs --adapter DIR, a folder that `tributary train lookahead` wrote";

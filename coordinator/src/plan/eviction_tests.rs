@@ -1,12 +1,13 @@
 //! What a request may ask of eviction, and what is refused.
 
-use tributary_protocol::{EVICTIONS, EvictionDescriptor, EvictionEvidence};
+use tributary_methods::Keep;
+use tributary_protocol::{EVICTIONS, Eviction, EvictionDescriptor, EvictionEvidence, Method};
 
 use super::*;
 use crate::shape::tests::DEMO;
 
 fn refusal(eviction: EvictionWish, method: &str) -> String {
-    let method = method_named(method).expect("a method");
+    let method = Method::named(method).expect("a method");
     let settings = RequestSettings { eviction, method, ..RequestSettings::default() };
     let tokens =
         Tokens { prefix: vec![1], chunks: vec![vec![7; 60]], query: vec![3; 9], eos: vec![2], ..Tokens::default() };
@@ -29,7 +30,7 @@ fn budgets_are_rows_or_percentages() {
 #[test]
 fn what_cannot_be_evicted_is_refused_in_one_line() {
     let of = |name: &str, keep: &str, window| {
-        let method = (!name.is_empty()).then(|| eviction_named(name).expect("a method"));
+        let method = (!name.is_empty()).then(|| name.parse::<Eviction>().expect("a method"));
         let keep = (!keep.is_empty()).then(|| keep.parse().expect("a budget"));
         EvictionWish { method, keep, window, at_most: false }
     };
@@ -37,13 +38,13 @@ fn what_cannot_be_evicted_is_refused_in_one_line() {
     let table = [
         (of("snapkv", "", None), "full", "--evict snapkv: needs --keep N or N%".to_owned()),
         (of("", "64", None), "full", format!("--keep 64: needs --evict METHOD, one of {names}")),
-        (of("", "", Some(4)), "full", "--evict-window 4: needs --evict and --keep".to_owned()),
+        (of("", "", Some(4)), "full", "evict window 4: needs --evict and --keep".to_owned()),
         (of("tova", "0", None), "full", "--keep 0: must be at least 1 row".to_owned()),
         (of("tova", "0%", None), "full", "--keep 0%: must be above 0% and at most 100%".to_owned()),
         (of("tova", "101%", None), "full", "--keep 101%: must be above 0%".to_owned()),
         (of("tova", "71", None), "full", "--keep 71: the prompt has 70 rows".to_owned()),
-        (of("snapkv", "16", Some(0)), "full", "--evict-window 0: must be at least 1 row".to_owned()),
-        (of("snapkv", "16", Some(16)), "full", "--evict-window 16: must be less than the 16 rows".to_owned()),
+        (of("snapkv", "16", Some(0)), "full", "evict window 0: must be at least 1 row".to_owned()),
+        (of("snapkv", "16", Some(16)), "full", "evict window 16: must be less than the 16 rows".to_owned()),
         (of("lookahead", "16", None), "full", "--evict lookahead: needs --adapter DIR".to_owned()),
         (of("speckv", "16", None), "full", "--evict speckv: needs --draft-model DIR".to_owned()),
         (of("snapkv", "16", None), "ape", "--evict snapkv: not with method ape".to_owned()),

@@ -23,11 +23,10 @@ use crate::machine::Machine;
 use crate::{Error, ModelShape, Result};
 
 pub use self::cached::{Cached, Held};
-pub use self::compression::KeepPerChunk;
 pub(crate) use self::compression::window_of;
 pub use self::draft::{Draft, Planned, Tokens};
-pub use self::eviction::{EvictionWish, Keep, eviction_named};
-pub use self::settings::{RequestSettings, method_named};
+pub use self::eviction::EvictionWish;
+pub use self::settings::RequestSettings;
 
 /// A request as token ids.
 #[derive(Debug, Clone, Copy)]

@@ -1,14 +1,18 @@
 //! What a user may choose about a request, and what that means for a given model.
 
+use tributary_methods::{
+    EVICT, EXCHANGE, EvictChoice, FIRST, IMPORTANCE, KEEP, KEEP_ORDER, KEEP_PER_CHUNK, KeepPerChunk, MethodOption,
+    MethodSpec, ModelFacts, ORDER_FOR, Options, PACKETS, RATIO, REORDER, exchange_named,
+};
 use tributary_protocol::{
-    Ape, Around, Choice, Chunk, Command, Descriptor, Drift, Exchange, Importance, Layout, METHODS, Method, OrderFor,
-    Packets, Passing, REFERENCE, Returns, SamKv, Sampling, Score, TraceHeads, Wishes,
+    Around, CHUNKS_ALONE, Chunk, Command, Exchange, Importance, Method, OrderFor, Packets, PlannedMethod, REFERENCE,
+    Requirement, Returns, Sampling,
 };
 
-use super::compression::KeepPerChunk;
+use super::compression;
 use super::eviction::EvictionWish;
+use crate::Result;
 use crate::error::setting;
-use crate::{Error, Result};
 
 /// The most ranks a group may have: far more than any machine runs, few enough that no size of a plan overflows.
 const MAX_WORLD: usize = 4096;
@@ -17,15 +21,11 @@ const MAX_WORLD: usize = 4096;
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestSettings {
     /// The method.
-    pub method: &'static Descriptor,
+    pub method: &'static Method,
     /// Share of the context to recompute; the method's own where absent.
     pub ratio: Option<f64>,
-    /// How attention becomes a score.
-    pub score: Score,
-    /// First scoring layer and the one after the last; depth 0.55 to 0.65 where absent.
-    pub score_layers: Option<(usize, usize)>,
-    /// RoPE positions while scoring.
-    pub layout: Layout,
+    /// The method's own options; those that the planner reads for every method are fields here.
+    pub options: Options,
     /// Whether and how chunks are reordered before selection.
     pub reorder: Option<Importance>,
     /// What another order of chunks is for.
@@ -34,26 +34,6 @@ pub struct RequestSettings {
     pub packets: Packets,
     /// Whether the first chunk may be selected.
     pub include_first_chunk: bool,
-    /// EPIC's rows a chunk; the budget divided evenly where absent.
-    pub per_chunk: Option<usize>,
-    /// What CacheBlend compares with the cache, and in how many layers.
-    pub drift: Drift,
-    /// The net reading from which on one row depends on another (trace); the model's, or the method's own where absent.
-    pub trace_alpha: Option<f32>,
-    /// The heads whose attention counts in free probes (trace); the model's, or all where absent.
-    pub trace_heads: Option<TraceHeads>,
-    /// Whether chunks stay in the request's order (trace).
-    pub keep_order: bool,
-    /// Rows of each block (star, apb); an equal part for every rank where absent.
-    pub block_tokens: Option<usize>,
-    /// What blocks see beside their own (APB).
-    pub passing: Passing,
-    /// How the query attends to contexts that stand beside each other (APE).
-    pub ape: Ape,
-    /// What is kept of every document where the rest is dropped (SAM-KV).
-    pub samkv: SamKv,
-    /// KV heads that the all-gather method gathers at a time; all where absent.
-    pub heads_per_gather: Option<usize>,
     /// What moves during recompute; chosen from bytes and memory where absent.
     pub exchange: Option<Exchange>,
     /// Number of ranks.
@@ -82,28 +62,56 @@ pub struct RequestSettings {
     pub from_store: bool,
 }
 
+/// How an option's value, in its canonical form, is put into settings.
+type Setter = fn(&mut RequestSettings, &str);
+
+/// What settings say of an option; none where that is its default.
+type Teller = fn(&RequestSettings) -> Option<String>;
+
+/// Puts the options that settings keep in fields of their own.
+static SETTERS: [(&MethodOption, Setter); 10] = [
+    (&RATIO, |s, v| s.ratio = v.parse().ok()),
+    (&REORDER, |s, _| _ = s.reorder.get_or_insert(Importance::Mass)),
+    (&IMPORTANCE, |s, v| s.reorder = v.parse().ok()),
+    (&ORDER_FOR, |s, v| s.order_for = v.parse().unwrap_or_default()),
+    (&PACKETS, |s, _| s.packets = Packets::On),
+    (&KEEP_PER_CHUNK, |s, v| s.keep_per_chunk = v.parse().ok()),
+    (&FIRST, |s, _| s.include_first_chunk = true),
+    (&EXCHANGE, |s, v| s.exchange = exchange_named(v).unwrap_or_default()),
+    (&EVICT, |s, v| {
+        let choice = v.parse::<EvictChoice>().ok();
+        s.eviction.method = choice.map(|choice| choice.method);
+        s.eviction.window = choice.and_then(|choice| choice.window).or(s.eviction.window);
+    }),
+    (&KEEP, |s, v| s.eviction.keep = v.parse().ok()),
+];
+
+/// Tells them, in a form that the option reads.
+static TOLD: [(&MethodOption, Teller); 9] = [
+    (&RATIO, |s| s.ratio.map(|ratio| ratio.to_string())),
+    (&IMPORTANCE, |s| s.reorder.map(|importance| importance.name().to_owned())),
+    (&ORDER_FOR, |s| (s.order_for != OrderFor::All).then(|| s.order_for.name().to_owned())),
+    (&PACKETS, |s| (s.packets == Packets::On).then(String::new)),
+    (&KEEP_PER_CHUNK, |s| s.keep_per_chunk.map(|kept| kept.to_string())),
+    (&FIRST, |s| s.include_first_chunk.then(String::new)),
+    (&EXCHANGE, |s| s.exchange.map(|exchange| exchange.name().to_owned())),
+    (&EVICT, |s| {
+        let method = s.eviction.method?;
+        Some(EvictChoice { method, window: s.eviction.window }.to_string())
+    }),
+    (&KEEP, |s| s.eviction.keep.map(|keep| keep.to_string())),
+];
+
 impl Default for RequestSettings {
     fn default() -> Self {
         Self {
             method: default_method(),
             ratio: None,
-            score: Score::Norm,
-            score_layers: None,
-            layout: Layout::Global,
+            options: Options::default(),
             reorder: None,
             order_for: OrderFor::All,
             packets: Packets::Off,
             include_first_chunk: false,
-            per_chunk: None,
-            drift: Drift::default(),
-            trace_alpha: None,
-            trace_heads: None,
-            keep_order: false,
-            block_tokens: None,
-            passing: Passing::default(),
-            ape: Ape::default(),
-            samkv: SamKv::default(),
-            heads_per_gather: None,
             exchange: None,
             world: 1,
             owner: None,
@@ -122,30 +130,57 @@ impl Default for RequestSettings {
 }
 
 impl RequestSettings {
-    /// The method with its parameters, for a model of so many layers and KV heads.
+    /// These with a method and its options.
+    ///
+    /// Every other choice stays, whether the method takes it or not.
+    #[must_use]
+    pub fn set(mut self, spec: &MethodSpec) -> Self {
+        self.method = spec.method;
+        self.options = Options::default();
+        for (option, value) in spec.options.iter() {
+            match SETTERS.iter().find(|(other, _)| *other == option) {
+                Some((_, set)) => set(&mut self, value),
+                None => self.options.set(option, value).expect("a value in its canonical form"),
+            }
+        }
+        self
+    }
+
+    /// These with a method and its options in the place of theirs. Their other choices stay where the
+    /// method takes them: a reorder is dropped for a method that does not ask the query, an order for
+    /// the selection alone for one that moves nothing, and a compression of chunks for one that cannot
+    /// have it, unless the spec names them.
+    #[must_use]
+    pub fn apply(mut self, spec: &MethodSpec) -> Self {
+        self.method = spec.method;
+        if !self.method.takes(&REORDER) {
+            self.reorder = None;
+        }
+        let order_for = std::mem::replace(&mut self.order_for, OrderFor::All);
+        let settings = self.without_idle_compression().set(spec);
+        match spec.has(&ORDER_FOR) {
+            true => settings,
+            false => Self { order_for, ..settings }.without_idle_order(),
+        }
+    }
+
+    /// The method with its options, as users write them.
+    pub fn spec(&self) -> MethodSpec {
+        let mut spec = MethodSpec { method: self.method, options: self.options.clone() };
+        for (option, told) in TOLD {
+            let Some(value) = told(self).filter(|_| self.method.takes(option)) else { continue };
+            spec.options.set(option, &value).expect("a value that the option takes");
+        }
+        spec.in_order()
+    }
+
+    /// The method with the data that a plan carries, for a model with `layers` layers and `kv_heads` KV
+    /// heads in each; and its own options with their defaults.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a parameter that cannot be.
-    pub fn method(&self, layers: usize, kv_heads: usize) -> Result<Method> {
-        let wishes = Wishes {
-            layers,
-            kv_heads,
-            score: self.score,
-            score_layers: self.score_layers,
-            layout: self.layout,
-            per_chunk: self.per_chunk,
-            drift: self.drift,
-            trace_alpha: self.trace_alpha,
-            trace_heads: self.trace_heads.unwrap_or_default(),
-            keep_order: self.keep_order,
-            block_tokens: self.block_tokens,
-            passing: self.passing,
-            ape: self.ape,
-            samkv: self.samkv,
-            heads_per_gather: self.heads_per_gather,
-            seed: self.sampling.seed,
-        };
-        Ok((self.method.make)(&wishes)?)
+    /// Returns [`Error::Setting`](crate::Error::Setting) if the model does not allow an option.
+    pub fn method(&self, layers: usize, kv_heads: usize) -> Result<(PlannedMethod, Options)> {
+        Ok(PlannedMethod::new(self.method, self.options.clone(), ModelFacts { layers, kv_heads })?)
     }
 
     /// These, where an order for the selection alone is none that anybody asked for if chunks stay in the request's order whatever is found:
@@ -160,20 +195,21 @@ impl RequestSettings {
     /// one.
     #[must_use]
     pub fn without_idle_compression(self) -> Self {
-        let keep_per_chunk = self.keep_per_chunk.filter(|_| self.method.takes(Choice::KeepPerChunk));
+        let keep_per_chunk = self.keep_per_chunk.filter(|_| self.method.takes(&KEEP_PER_CHUNK));
         Self { keep_per_chunk, ..self }
     }
 
     /// These for a prompt without a context to reuse or select from: it is computed whole, which is exact.
     #[must_use]
     pub fn without_context(self) -> Self {
-        let this = Self { method: REFERENCE, packets: Packets::Off, reorder: None, ..self };
+        let this =
+            Self { method: REFERENCE, options: Options::default(), packets: Packets::Off, reorder: None, ..self };
         this.without_idle_order().without_idle_compression()
     }
 
     /// A chunk of these tokens that no rank has yet, between these rows.
     pub(crate) fn chunk(&self, ids: Vec<u32>, around: Option<Around>) -> Chunk {
-        let compress = self.keep_per_chunk.and_then(|kept| kept.of_chunk(ids.len()));
+        let compress = self.keep_per_chunk.and_then(|kept| compression::of_chunk(kept, ids.len()));
         Chunk { ids, rank: 0, warm: false, around, compress, scope: self.cache_scope }
     }
 
@@ -182,8 +218,8 @@ impl RequestSettings {
     #[must_use]
     pub fn chunk_packets(&self) -> Packets {
         match self.packets {
-            _ if self.method.takes(Choice::Adapter) => Packets::On,
-            Packets::IfAny if !self.method.takes(Choice::Packets) => Packets::Off,
+            _ if self.method.needs(Requirement::Adapter) => Packets::On,
+            Packets::IfAny if !self.method.takes(&PACKETS) => Packets::Off,
             packets => packets,
         }
     }
@@ -192,17 +228,15 @@ impl RequestSettings {
     fn moves_nothing(&self) -> bool {
         match self.reorder {
             Some(_) => false,
-            None => !self.method.takes(Choice::KeepOrder) || self.keep_order,
+            None => !self.method.takes(&KEEP_ORDER) || self.options.has(&KEEP_ORDER),
         }
     }
 
     /// The same for chunks ahead of use: chunks are computed and kept where they are, and nothing else is done.
     pub(crate) fn for_chunks(&self) -> Self {
-        let as_they_are =
-            |method: &&&Descriptor| method.in_chunks && method.ratio.is_none() && method.takes(Choice::KeepPerChunk);
-        let method = METHODS.iter().find(as_they_are).expect("a method takes chunks as they are");
         Self {
-            method,
+            method: CHUNKS_ALONE,
+            options: Options::default(),
             packets: self.chunk_packets(),
             ratio: None,
             reorder: None,
@@ -221,7 +255,7 @@ impl RequestSettings {
     /// The share of the context to recompute: 0 for methods that recompute nothing.
     ///
     /// # Errors
-    /// [`Error::Setting`] if it is not from 0 to 1.
+    /// [`Error::Setting`](crate::Error::Setting) if it is not from 0 to 1.
     pub fn ratio(&self) -> Result<f64> {
         let usual = self.method.ratio;
         let ratio = self.ratio.or(usual).unwrap_or(0.0);
@@ -234,7 +268,7 @@ impl RequestSettings {
     /// Checks what needs neither model nor request.
     ///
     /// # Errors
-    /// [`Error::Setting`].
+    /// [`Error::Setting`](crate::Error::Setting).
     pub(crate) fn check(&self) -> Result<()> {
         if self.world == 0 || self.world > MAX_WORLD {
             return Err(setting("--world-size", self.world, format!("must be at least 1 and at most {MAX_WORLD}")));
@@ -245,25 +279,24 @@ impl RequestSettings {
         if let Some(owner) = self.owner.filter(|&owner| owner >= self.world) {
             return Err(setting("owner", owner, format!("must be one of {} ranks", self.world)));
         }
-        if self.reorder.is_some() && !self.method.takes(Choice::Reorder) {
-            let able = Descriptor::names_taking(Choice::Reorder).join(", ");
+        if self.reorder.is_some() && !self.method.takes(&REORDER) {
+            let able = Method::names_taking(&REORDER).join(", ");
             let wanted = format!("only with a method that asks the query: {able}");
             return Err(setting("--reorder", format!("with {}", self.method.name), wanted));
         }
         if self.order_for == OrderFor::Selection && self.moves_nothing() {
-            let able = Descriptor::names_taking(Choice::OrderFor).join(", ");
-            let wanted = format!("needs --reorder, or trace without --keep-order, of {able}");
-            return Err(setting("--order-for", format!("selection with {}", self.method.name), wanted));
+            let able = Method::names_taking(&ORDER_FOR).join(", ");
+            let wanted = format!("needs reorder, or trace without keep-order, of {able}");
+            return Err(setting(ORDER_FOR.key, format!("selection with {}", self.method.name), wanted));
         }
-        if self.packets == Packets::On
-            && ![Choice::Packets, Choice::Adapter].iter().any(|&choice| self.method.takes(choice))
-        {
-            let able = Descriptor::names_taking(Choice::Packets).join(", ");
-            return Err(setting("--packets", format!("with {}", self.method.name), format!("is for {able}")));
+        let takes_packets = self.method.takes(&PACKETS) || self.method.needs(Requirement::Adapter);
+        if self.packets == Packets::On && !takes_packets {
+            let able = Method::names_taking(&PACKETS).join(", ");
+            return Err(setting(PACKETS.key, format!("with {}", self.method.name), format!("is for {able}")));
         }
         self.eviction.check()?;
         if let Some(kept) = self.keep_per_chunk {
-            kept.check(self.method, self.eviction.method.is_some())?;
+            compression::check(&kept, self.method, self.eviction.method.is_some())?;
         }
         if !(0.0..=1.0).contains(&self.reuse) {
             return Err(setting("hit rate", self.reuse, "must be from 0 to 1"));
@@ -280,16 +313,8 @@ impl RequestSettings {
 }
 
 /// The method of one request where none is named.
-fn default_method() -> &'static Descriptor {
-    Descriptor::defaults_of(Command::Prefill).into_iter().next().expect("one request has a method by default")
-}
-
-/// The method of that name.
-///
-/// # Errors
-/// [`Error::UnknownMethod`].
-pub fn method_named(name: &str) -> Result<&'static Descriptor> {
-    Descriptor::find(name).ok_or_else(|| Error::UnknownMethod { name: name.to_owned() })
+fn default_method() -> &'static Method {
+    Method::defaults_of(Command::Prefill).into_iter().next().expect("one request has a method by default")
 }
 
 /// How many rows to recompute at most.
@@ -305,16 +330,79 @@ pub(crate) fn budget(ratio: f64, context_tokens: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tributary_methods::REQUEST;
 
     /// Chunks are computed ahead of use whatever the requests to come will do with them.
     #[test]
     fn settings_of_any_method_serve_chunks_alone() {
-        let method = Descriptor::find("trace").expect("a method");
+        let method = Method::find("trace").expect("a method");
         let moved = RequestSettings { method, order_for: OrderFor::Selection, ..RequestSettings::default() };
         assert!(moved.check().is_ok() && moved.for_chunks().check().is_ok());
         assert_eq!(moved.clone().without_idle_order(), moved, "trace moves documents");
-        let stays = RequestSettings { keep_order: true, ..moved };
+        let stays = moved.set(&"trace:order-for=selection:keep-order".parse().expect("a spec"));
         assert!(stays.check().is_err());
         assert_eq!(stays.without_idle_order().order_for, OrderFor::All);
+    }
+
+    fn spec(text: &str) -> MethodSpec {
+        text.parse().unwrap_or_else(|why| panic!("{text}: {why}"))
+    }
+
+    fn applied(text: &str, settings: &RequestSettings) -> RequestSettings {
+        settings.clone().apply(&spec(text))
+    }
+
+    fn reordering() -> RequestSettings {
+        RequestSettings { reorder: Some(Importance::Mass), ..RequestSettings::default() }
+    }
+
+    /// Every option that a request keeps in fields is set and told; all others stay with the method.
+    #[test]
+    fn every_option_reaches_the_settings_and_comes_back() {
+        assert_eq!(SETTERS.map(|(option, _)| option.key), REQUEST.map(|option| option.key));
+        for text in [
+            "infoflow:ratio=0.3:score=mass:layers=1..3:importance=selected:order-for=selection:first:exchange=pass-q",
+            "relay:packets:evict=[snapkv:window=4]:keep=50%",
+            "none:keep-per-chunk=[50%:tova]",
+            "trace:alpha=0.25:sharpest=0.5:keep-order",
+            "samkv:variant=small",
+        ] {
+            let settings = RequestSettings::default().set(&spec(text));
+            assert_eq!(settings.spec().to_string(), text);
+            assert_eq!(RequestSettings::default().set(&settings.spec()), settings);
+        }
+        assert_eq!(reordering().spec().to_string(), "infoflow:importance=mass");
+    }
+
+    #[test]
+    fn a_spec_stands_in_for_the_settings() {
+        let settings = applied("infoflow:first:importance=selected:layers=1..4:ratio=0.05", &reordering());
+        assert_eq!((settings.ratio, settings.options.to_string().as_str()), (Some(0.05), ":layers=1..4"));
+        assert_eq!((settings.reorder, settings.include_first_chunk), (Some(Importance::Selected), true));
+        let settings = applied("samkv:theta=0.5", &settings);
+        assert_eq!((settings.options.to_string().as_str(), settings.reorder), (":theta=0.5", None));
+        assert_eq!(applied("epic", &reordering()).reorder, None, "a method that does not ask the query");
+        assert_eq!(applied("relay", &reordering()).reorder, Some(Importance::Mass));
+        let kept = RequestSettings { keep_per_chunk: "50%".parse().ok(), ..RequestSettings::default() };
+        assert_eq!(applied("relay", &kept).keep_per_chunk, kept.keep_per_chunk);
+        assert_eq!(applied("a3", &kept).keep_per_chunk, kept.keep_per_chunk);
+        assert_eq!(applied("cacheblend", &kept).keep_per_chunk, None);
+    }
+
+    #[test]
+    fn an_order_for_the_selection_stays_where_the_method_moves_chunks() {
+        let (all, selection) = (OrderFor::All, OrderFor::Selection);
+        let settings = RequestSettings { order_for: selection, ..reordering() };
+        for (text, expected) in [
+            ("relay", selection),
+            ("relay:order-for=all", all),
+            ("trace", selection),
+            ("trace:keep-order", all),
+            ("epic", all),
+            ("full", all),
+        ] {
+            assert_eq!(applied(text, &settings).order_for, expected, "{text}");
+        }
+        assert_eq!(applied("relay:order-for=selection", &RequestSettings::default()).order_for, selection);
     }
 }

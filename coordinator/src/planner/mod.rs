@@ -11,8 +11,9 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tributary_methods::{ALPHA, SHARPEST};
 use tributary_protocol::{
-    Around, Choice, Chunk, KeySpace, LookAhead, PSEUDO_TOKENS, Packets, Plan, RankReport, TraceHeads,
+    Around, Chunk, KeySpace, LookAhead, PSEUDO_TOKENS, Packets, Plan, RankReport, Requirement, TraceHeads,
 };
 
 use self::caches::bytes_seen_by_ranks;
@@ -330,18 +331,31 @@ impl Planner {
 
     /// Copies a request's tokens, once: the draft keeps this copy until it is sent.
     fn read(&self, request: &Prepared, settings: &RequestSettings) -> Result<Draft> {
-        let trace_heads = settings.trace_heads.or(self.trace.map(|(_, heads)| heads));
-        let fits = |(alpha, heads)| (trace_heads == Some(heads)).then_some(alpha);
-        let trace_alpha = settings.trace_alpha.or(self.trace.and_then(fits));
         let mut tokens = self.tokens(request, settings);
-        if let Some(reader) = self.auxiliary.as_ref().filter(|_| settings.method.takes(Choice::AuxModel)) {
+        if let Some(reader) = self.auxiliary.as_ref().filter(|_| settings.method.needs(Requirement::AuxiliaryModel)) {
             let skipped = usize::from(!settings.include_first_chunk);
             tokens.auxiliary = vec![reader.read(request, skipped)?];
         }
         if let Some(writer) = self.draft_model.as_ref().filter(|_| settings.eviction.asks_draft_model()) {
             tokens.draft_model = Some(writer.writes(request, PSEUDO_TOKENS)?);
         }
-        Draft::new(tokens, &RequestSettings { trace_alpha, trace_heads, ..settings.clone() }, &self.model)
+        Draft::new(tokens, &self.calibrated(settings), &self.model)
+    }
+
+    /// Settings with α as it was calibrated, for a method that takes it, where a request asks for no
+    /// other one and for no other heads.
+    fn calibrated(&self, settings: &RequestSettings) -> RequestSettings {
+        let mut settings = settings.clone();
+        if let Some((alpha, heads)) = self.trace.filter(|_| settings.method.takes(&ALPHA)) {
+            let options = &mut settings.options;
+            if let TraceHeads::Sharpest(share) = heads {
+                options.set_default(&SHARPEST, &share.to_string());
+            }
+            if TraceHeads::from(options.get::<f32>(&SHARPEST)) == heads {
+                options.set_default(&ALPHA, &alpha.to_string());
+            }
+        }
+        settings
     }
 
     /// The rows of an adapter around every chunk of requests with these settings.

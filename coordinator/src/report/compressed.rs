@@ -2,7 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_protocol::{Choice, Chunk, Plan};
+use tributary_methods::KEEP_PER_CHUNK;
+use tributary_protocol::{Chunk, Plan};
 
 use crate::ModelShape;
 use crate::plan::window_of;
@@ -52,7 +53,7 @@ impl CompressedRow {
         format!(
             "{}: {method} keeps {tokens} tokens of every chunk in each layer and KV head, {kept_rows} of {rows} rows, {bytes_kept} of \
              {bytes_before} bytes in all",
-            Choice::KeepPerChunk.option()
+            KEEP_PER_CHUNK.key
         )
     }
 }

@@ -1,12 +1,13 @@
 //! The settings that shaped a result, as they turned out.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::Serialize;
+use tributary_methods::{Kind, MethodOption};
 use tributary_protocol::deal::blocks;
-use tributary_protocol::{
-    Around, Choice, Evict, EvictionEvidence, Layers, OrderFor, Outcome, Plan, Prefill, RankReport, Selection,
-    TraceHeads,
-};
+use tributary_protocol::{Around, Evict, EvictionEvidence, OrderFor, Outcome, Plan, RankReport};
 
 use crate::Planned;
 
@@ -70,6 +71,54 @@ impl From<Around> for PacketRows {
     }
 }
 
+/// Value of an option.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum OptionValue {
+    /// The option is set.
+    Flag(bool),
+    /// A whole number.
+    Count(usize),
+    /// A number.
+    Number(f64),
+    /// A word, or a text of a form of its own.
+    Text(String),
+}
+
+impl OptionValue {
+    fn of(option: &MethodOption, value: &str) -> Self {
+        let read = match option.kind {
+            Kind::Flag => Some(Self::Flag(true)),
+            Kind::Count(_) => value.parse().map(Self::Count).ok(),
+            Kind::Number(..) => value.parse().map(Self::Number).ok(),
+            Kind::Word(_) | Kind::Layers | Kind::Text(_) => None,
+        };
+        read.unwrap_or_else(|| Self::Text(value.to_owned()))
+    }
+}
+
+impl fmt::Display for OptionValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(_) => Ok(()),
+            Self::Count(count) => write!(f, " {count}"),
+            Self::Number(number) => write!(f, " {number}"),
+            Self::Text(text) => write!(f, " {text}"),
+        }
+    }
+}
+
+/// Rows of a sequence that is computed in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct BlockRows {
+    /// Rows of a block.
+    pub block: usize,
+    /// Rows of the anchor that all blocks see.
+    pub anchor: usize,
+    /// Rows that each block passes on in a layer, at most.
+    pub passed: usize,
+}
+
 /// Every setting that shaped the result. What a method does not have is absent.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ResolvedSettings {
@@ -86,12 +135,8 @@ pub struct ResolvedSettings {
     pub budget: usize,
     /// What moves during recompute; absent for exact methods.
     pub exchange: Option<&'static str>,
-    /// How attention becomes a score.
-    pub score: Option<&'static str>,
-    /// First scoring layer and the one after the last.
-    pub score_layers: Option<(usize, usize)>,
-    /// RoPE positions while scoring.
-    pub layout: Option<&'static str>,
+    /// Options of the method alone, with the values that it had.
+    pub options: BTreeMap<&'static str, OptionValue>,
     /// Whether chunks are reordered.
     pub reorder: bool,
     /// By what they are reordered.
@@ -101,50 +146,12 @@ pub struct ResolvedSettings {
     pub order_for: Option<&'static str>,
     /// Whether the first chunk may be selected.
     pub include_first_chunk: bool,
-    /// EPIC's rows a chunk, if it was told.
-    pub per_chunk: Option<usize>,
-    /// What is compared with the cache.
-    pub drift_of: Option<&'static str>,
-    /// In how many layers behind the first.
-    pub drift_layers: Option<usize>,
-    /// The sizes of what is kept of every document, where the rest is dropped.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub samkv_variant: Option<&'static str>,
-    /// The blocks that are kept of every document.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub samkv_blocks: Option<usize>,
-    /// The share of what is fresh in what is kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub samkv_theta: Option<f32>,
-    /// The temperature of attention to contexts that stand beside each other.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ape_temperature: Option<f32>,
-    /// The scale of what they weigh beside the rest.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ape_scale: Option<f32>,
-    /// What a reading must exceed its reverse by to count as a dependence, where free probes follow those.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub alpha: Option<f32>,
-    /// The heads whose attention counts in them, where not all do.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub trace_heads: Option<String>,
-    /// Whether documents stay in the request's order whatever those find.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub keep_order: Option<bool>,
     /// The trained rows around every chunk, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<PacketRows>,
-    /// Rows of a block, where the sequence is computed in blocks.
+    /// Rows of blocks, where the sequence is computed in blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub block_tokens: Option<usize>,
-    /// Rows of the anchor that all of them see.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub anchor_tokens: Option<usize>,
-    /// Rows that each of them passes on in a layer, at most.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub passing_tokens: Option<usize>,
-    /// KV heads gathered at a time, if not all.
-    pub heads_per_gather: Option<usize>,
+    pub block_rows: Option<BlockRows>,
     /// How the rows are chosen that decoding keeps of the prompt, where it does not keep all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evict: Option<&'static str>,
@@ -172,18 +179,6 @@ impl ResolvedSettings {
     /// From the plan and the process.
     pub fn new(planned: &Planned, environment: &Environment) -> Self {
         let plan = &planned.plan;
-        let chosen = |choice| plan.method.evidence().filter(|_| plan.method.descriptor().takes(choice));
-        let score_layers = chosen(Choice::ScoreLayers).and_then(|evidence| match evidence.layers {
-            Layers::Some(from, to) => Some((from, to)),
-            Layers::All => None,
-        });
-        let blocks = blocks(plan, planned.world);
-        let traced = plan.method.evidence().and_then(|evidence| evidence.trace);
-        let (per_chunk, heads_per_gather) = match plan.method.prefill() {
-            Prefill::Chunks(Selection::Leading { per_chunk }) => (per_chunk, None),
-            Prefill::Gathered { heads_per_gather } => (None, heads_per_gather),
-            _ => (None, None),
-        };
         Self {
             environment: environment.clone(),
             method: plan.method.name(),
@@ -191,29 +186,21 @@ impl ResolvedSettings {
             ratio: planned.ratio,
             budget: plan.budget,
             exchange: plan.method.in_chunks().then(|| plan.exchange.name()),
-            score: chosen(Choice::Score).map(|evidence| evidence.score.name()),
-            score_layers,
-            layout: chosen(Choice::Layout).map(|evidence| evidence.layout.name()),
+            options: planned
+                .options
+                .iter()
+                .map(|(option, value)| (option.key, OptionValue::of(option, value)))
+                .collect(),
             reorder: plan.reorder.is_some(),
             importance: plan.reorder.map(|importance| importance.name()),
             order_for: (plan.order_for != OrderFor::All).then(|| plan.order_for.name()),
             packets: plan.chunks.first().and_then(|chunk| chunk.around).map(PacketRows::from),
             include_first_chunk: plan.include_first_chunk,
-            per_chunk,
-            drift_of: plan.method.drift().map(|drift| drift.of.name()),
-            drift_layers: plan.method.drift().map(|drift| drift.layers),
-            alpha: traced.map(|trace| trace.alpha),
-            trace_heads: traced.filter(|trace| trace.heads != TraceHeads::Mean).map(|trace| trace.heads.to_string()),
-            keep_order: traced.map(|trace| trace.keep_order),
-            block_tokens: blocks.as_ref().map(|blocks| blocks.block_rows),
-            anchor_tokens: blocks.as_ref().map(|blocks| blocks.anchor.len()),
-            passing_tokens: blocks.as_ref().map(|blocks| blocks.passed),
-            samkv_variant: plan.method.sparse().map(|sparse| sparse.variant.name()),
-            samkv_blocks: plan.method.sparse().map(|sparse| sparse.blocks),
-            samkv_theta: plan.method.sparse().map(|sparse| sparse.theta),
-            ape_temperature: plan.method.parallel().map(|ape| ape.temperature),
-            ape_scale: plan.method.parallel().map(|ape| ape.scale),
-            heads_per_gather,
+            block_rows: blocks(plan, planned.world).map(|blocks| BlockRows {
+                block: blocks.block_rows,
+                anchor: blocks.anchor.len(),
+                passed: blocks.passed,
+            }),
             evict: plan.evict.as_ref().map(|evict| evict.descriptor().name),
             keep: plan.evict.as_ref().map(|evict| evict.keep),
             evict_window: plan.evict.as_ref().filter(|evict| asks_window(evict)).map(Evict::window_rows),

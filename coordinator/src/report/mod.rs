@@ -21,14 +21,14 @@ use crate::{ModelShape, Planned};
 
 pub use self::compressed::CompressedRow;
 pub use self::evicted::{EvictedRow, EvictionFormula};
-pub use self::facts::{AuxiliaryRow, Environment, PacketRows, ResolvedSettings, TraceRow};
+pub use self::facts::{AuxiliaryRow, BlockRows, Environment, OptionValue, PacketRows, ResolvedSettings, TraceRow};
 pub use self::path::PhaseRow;
 pub use self::rows::{BytesRow, ChunkCacheRow, ChunkStoreRow, DeviceMemoryRow, RankRow, SpanRow, chunk_cache};
 use self::rows::{bytes, ms, rank_row};
 
-/// Name and version of the report as JSON (`docs/schemas/prefill.v1.json`). A field that goes, or means something else, makes another
+/// Name and version of the report as JSON (`docs/schemas/prefill.v2.json`). A field that goes, or means something else, makes another
 /// version.
-pub const SCHEMA: &str = "tributary.prefill/1";
+pub const SCHEMA: &str = "tributary.prefill/2";
 
 /// Everything that is known about one answered request. Times in milliseconds, on the coordinator's clock or on the ranks'
 /// own; bytes are payload.

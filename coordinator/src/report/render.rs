@@ -35,31 +35,14 @@ fn headline(report: &Report) -> String {
     let settings = &report.settings;
     let exactness = if report.exact { "exact" } else { "approximate" };
     let mut method = vec![format!("{} ({exactness})", report.method)];
-    match settings.per_chunk {
-        Some(rows) => method.push(format!("{rows} rows a chunk")),
-        None if settings.budget > 0 => method.push(format!("ratio {}", settings.ratio)),
-        None => {}
-    }
-    if let (Some(score), Some((first, end))) = (settings.score, settings.score_layers) {
-        method.push(format!("score {score} of layers {first}..{end}"));
-    }
-    if let (Some(of), Some(layers)) = (settings.drift_of, settings.drift_layers) {
-        method.push(format!("drift of {of} in {layers} layer{}", if layers == 1 { "" } else { "s" }));
-    }
-    if let (Some(variant), Some(blocks), Some(theta)) =
-        (settings.samkv_variant, settings.samkv_blocks, settings.samkv_theta)
-    {
-        method.push(format!("{variant}, {blocks} blocks a document, theta {theta}"));
-    }
-    if let (Some(temperature), Some(scale)) = (settings.ape_temperature, settings.ape_scale) {
-        method.push(format!("temperature {temperature}, scale {scale}"));
-    }
-    if let (Some(block), Some(anchor), Some(passed)) =
-        (settings.block_tokens, settings.anchor_tokens, settings.passing_tokens)
-    {
-        method.push(format!("blocks of {block} behind {anchor}, {passed} passed on"));
-    }
-    method.extend(settings.layout.map(|layout| format!("layout {layout}")));
+    let tells_rows = settings.options.contains_key("rows");
+    method.extend((settings.budget > 0 && !tells_rows).then(|| format!("ratio {}", settings.ratio)));
+    method.extend(settings.options.iter().map(|(key, value)| format!("{key}{value}")));
+    method.extend(
+        settings
+            .block_rows
+            .map(|rows| format!("blocks of {} behind {}, {} passed on", rows.block, rows.anchor, rows.passed)),
+    );
     method.extend(settings.importance.map(|importance| format!("reordered by {importance}")));
     method.extend(
         settings.packets.as_ref().map(|rows| format!("{} + {} trained rows around every chunk", rows.head, rows.tail)),

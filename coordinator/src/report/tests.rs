@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tributary_comm::Collective;
-use tributary_protocol::{Outcome, Phase, RankReport, Sharpest, Span};
+use tributary_protocol::{Method, Outcome, Phase, RankReport, Sharpest, Span};
 
 use super::{Environment, Report, TraceRow, report};
 use crate::dispatch::Answer;
 use crate::shape::tests::DEMO;
-use crate::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, Planned, RequestSettings, method_named, plan};
+use crate::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, Planned, RequestSettings, plan};
 
 fn planned(settings: &RequestSettings) -> Planned {
     let chunks = vec![vec![7; 100], vec![8; 60]];
@@ -99,7 +99,7 @@ fn reported(settings: &RequestSettings, answer: &Answer) -> Report {
 /// What free probes did is told, and that they were left out.
 #[test]
 fn free_probes_are_reported() {
-    let settings = RequestSettings { method: method_named("trace").unwrap(), ..two_ranks() };
+    let settings = RequestSettings { method: Method::named("trace").unwrap(), ..two_ranks() };
     let mut answer = answer();
     (answer.outcome.measured, answer.outcome.rounds) = (vec![120, 130, 110], vec![2, 1]);
     let found = reported(&settings, &answer);
@@ -204,13 +204,13 @@ fn the_paper_clock_leaves_out_first_token_and_query() {
     // 90 − 9 for the first token, and of 21 ms of recompute the query's share: 10 of 22 rows, each a little dearer.
     let by_rows = 81.0 - 21.0 * 10.0 / 22.0;
     assert!(found < by_rows && found > by_rows - 1.0, "{found}, {by_rows}");
-    let none = RequestSettings { method: method_named("none").unwrap(), ..two_ranks() };
+    let none = RequestSettings { method: Method::named("none").unwrap(), ..two_ranks() };
     let mut nothing_selected = answer();
     nothing_selected.outcome.selected.clear();
     nothing_selected.reports[1].recomputed_rows = 10;
     let found = reported(&none, &nothing_selected).paper_clock_ms;
     assert!(close(found, 81.0 - 21.0), "all of the pass is the query's: {found}");
-    let full = RequestSettings { method: method_named("full").unwrap(), ..two_ranks() };
+    let full = RequestSettings { method: Method::named("full").unwrap(), ..two_ranks() };
     let found = reported(&full, &answer()).paper_clock_ms;
     let by_rows = 81.0 - 20.0 * 10.0 / 171.0;
     assert!(found < by_rows && found > by_rows - 1.0, "{found}, {by_rows}");
@@ -241,9 +241,7 @@ fn json_has_the_names_that_readers_rely_on() {
     let settings = [
         "ratio",
         "budget",
-        "score",
-        "score_layers",
-        "layout",
+        "options",
         "reorder",
         "importance",
         "include_first_chunk",
@@ -265,16 +263,16 @@ fn json_has_the_names_that_readers_rely_on() {
     for name in settings {
         assert!(json["settings"].get(name).is_some(), "settings.{name}");
     }
-    assert_eq!(json["settings"]["score_layers"], serde_json::json!([2, 4]));
+    assert_eq!(json["settings"]["options"], serde_json::json!({"layers": "2..4", "layout": "global", "score": "norm"}));
     assert_eq!(json["settings"]["budget"], 24);
     assert_eq!(json["phases"][0]["phase"], "tokenize");
 }
 
 #[test]
 fn settings_that_a_method_does_not_have_are_absent() {
-    let full = RequestSettings { method: method_named("full").unwrap(), ..two_ranks() };
+    let full = RequestSettings { method: Method::named("full").unwrap(), ..two_ranks() };
     let settings = reported(&full, &answer()).settings;
-    assert_eq!((settings.exchange, settings.score, settings.layout), (None, None, None));
+    assert_eq!((settings.exchange, settings.options.len()), (None, 0));
     assert_eq!((settings.ratio, settings.budget), (0.0, 0));
 }
 
@@ -285,7 +283,7 @@ fn the_text_says_what_matters() {
         "answer:      nine\n",
         "TTFT:        90.00 ms\n",
         "paper clock: ",
-        "infoflow (approximate), ratio 0.15, score norm of layers 2..4, layout global, exchange replicate; world 2",
+        "infoflow (approximate), ratio 0.15, layers 2..4, layout global, score norm, exchange replicate; world 2",
         "critical path [ms]",
         "\nunaccounted                  2.00        2.2\n",
         "\nall-gather                 2              1041                     521               4.00\n",
@@ -316,7 +314,7 @@ fn a_straggler_is_noted_and_even_work_is_not() {
     let recompute = late.reports[0].spans.iter_mut().find(|span| span.phase == Phase::Recompute).unwrap();
     (recompute.seconds, recompute.waited_s) = (1.52, 1.502);
     assert_eq!(stragglers(&late).len(), 1);
-    let settings = RequestSettings { method: method_named("full").unwrap(), world: 2, ..RequestSettings::default() };
+    let settings = RequestSettings { method: Method::named("full").unwrap(), world: 2, ..RequestSettings::default() };
     let notes = reported(&settings, &late).notes;
     assert!(notes.iter().all(|note| !note.starts_with("straggler")), "full has one rank's work only: {notes:?}");
 }

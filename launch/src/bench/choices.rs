@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Deserialize;
-use tributary_protocol::{Command, Descriptor};
+use tributary_protocol::{Command, Method};
 use tributary_study::method_spec::MethodSpec;
 use tributary_study::scalar::{CacheState, Ratio, Tokens};
 use tributary_study::schema::{Cache, Design};
@@ -273,7 +273,7 @@ fn key_of(line: &str) -> Option<&str> {
 
 /// The methods of a study that names none.
 fn default_methods() -> Vec<MethodSpec> {
-    Descriptor::defaults_of(Command::Bench).into_iter().map(MethodSpec::bare).collect()
+    Method::defaults_of(Command::Bench).into_iter().map(MethodSpec::bare).collect()
 }
 
 #[cfg(test)]

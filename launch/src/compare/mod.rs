@@ -132,10 +132,8 @@ fn run_configs(args: &CompareArgs, world: usize) -> anyhow::Result<Vec<(String, 
     }
     let returns = Returns { logits: true, ..Returns::default() };
     let run_config = |spec: &MethodSpec| {
-        let base = settings(spec.method, &args.options, &args.run, world, returns);
-        let run_config =
-            spec.apply(RunConfig { settings: base, threads: args.run.group.threads }, args.options.importance);
-        Ok((spec.to_string(), run_config))
+        let base = settings(&args.options, &args.run, world, returns);
+        Ok((spec.to_string(), spec.apply(RunConfig { settings: base, threads: args.run.group.threads })))
     };
     specs.iter().map(run_config).collect()
 }

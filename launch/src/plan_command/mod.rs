@@ -8,7 +8,8 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, Args};
 use tributary_engine::launcher;
-use tributary_protocol::Command;
+use tributary_methods::exchange_named;
+use tributary_protocol::{Command, Exchange};
 use tributary_study::forecast::asked::{Asked, machines, shape};
 use tributary_study::forecast::lengths::{Lengths, tokens, tokens_or_none};
 use tributary_study::forecast::{Answer, render};
@@ -16,11 +17,14 @@ use tributary_study::sizing::Question;
 
 use self::sizing::SizingArgs;
 
-use crate::args::{Dtype, ExchangeChoice, exchange};
+use crate::args::Dtype;
 use crate::failure::usage;
 use crate::help;
 use crate::ranks;
 use crate::stdout::{print, print_json};
+
+/// An exchange, or the planner's choice.
+type ExchangeChoice = Option<Exchange>;
 
 /// Predict time to first token, bytes and memory of methods on a machine, and the lengths from which a selective
 /// method wins. The machine need not be at hand; with --slo-ttft the answer is the number of GPUs that a load needs
@@ -74,7 +78,7 @@ pub struct PlanArgs {
     #[arg(long, help = help::ratio(), help_heading = "Method")]
     ratio: Option<f64>,
     /// Messages between ranks during recompute; auto takes the faster of replicate and pass-q among those that fit
-    #[arg(long, value_name = "auto|replicate|pass-q|selected", value_parser = exchange, default_value = "auto", help_heading = "Method")]
+    #[arg(long, value_name = "auto|replicate|pass-q|selected", value_parser = exchange_named, default_value = "auto", help_heading = "Method")]
     exchange: ExchangeChoice,
     #[command(flatten)]
     sizing: SizingArgs,
@@ -105,7 +109,7 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
     let leads = launcher().is_none_or(|launcher| launcher.rank == 0);
     if let Some(demand) = args.sizing.demand() {
         let hit_rates = &args.hit_rate[..args.hit_rate.len().min(1)];
-        let scenarios = asked(args, 1, hit_rates).scenarios(&shape)?;
+        let scenarios = asked(args, 1, hit_rates).scenarios()?;
         let (model, lengths) = (args.model.clone(), args.tokens.0.clone());
         return args.sizing.answer(Question { model, shape, profiles, lengths, scenarios, demand }, args.json, leads);
     }
@@ -115,7 +119,7 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
             args.profile.join(",")
         )));
     };
-    let scenarios = asked(args, args.world.unwrap_or(profile.ranks), &args.hit_rate).scenarios(&shape)?;
+    let scenarios = asked(args, args.world.unwrap_or(profile.ranks), &args.hit_rate).scenarios()?;
     let answer = Answer::new(&args.model, &args.tokens.0, scenarios, &shape, profile)?;
     match (leads, args.json) {
         (false, _) => Ok(()),

@@ -2,13 +2,13 @@
 
 use tributary_coordinator::RequestSettings;
 use tributary_engine::RunConfig;
-use tributary_protocol::{Descriptor, REFERENCE};
+use tributary_protocol::{Method, REFERENCE};
 
 use super::*;
 use crate::answers::Outcome;
 use crate::kit;
 
-fn arm(method: &'static Descriptor) -> Arm {
+fn arm(method: &'static Method) -> Arm {
     let settings = RequestSettings { method, ..RequestSettings::default() };
     Arm::new(method.name.to_owned(), RunConfig { settings, threads: 1 })
 }
@@ -44,7 +44,7 @@ fn answer(arm: &Arm, task: &str, sample: usize, score: f64) -> Answer {
 
 #[test]
 fn methods_stand_beside_full_on_the_same_requests_and_failures_count_as_wrong() {
-    let (full, relay) = (arm(REFERENCE), arm(Descriptor::find("relay").unwrap()));
+    let (full, relay) = (arm(REFERENCE), arm(Method::find("relay").unwrap()));
     let mut answers = Answers::default();
     for sample in 0..4 {
         answers.add(answer(&full, "single", sample, 1.0));
@@ -81,7 +81,7 @@ fn methods_stand_beside_full_on_the_same_requests_and_failures_count_as_wrong() 
 
 #[test]
 fn p_values_are_adjusted_for_the_methods_beside_them_in_each_cell() {
-    let find = |name: &str| arm(Descriptor::find(name).unwrap());
+    let find = |name: &str| arm(Method::find(name).unwrap());
     let arms = [arm(REFERENCE), find("none"), find("epic"), find("random")];
     let mut answers = Answers::default();
     for sample in 0..12 {

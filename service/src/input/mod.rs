@@ -14,8 +14,9 @@ pub mod others;
 mod terms;
 
 use serde::Deserialize;
-use tributary_coordinator::{EvictionWish, Keep, MethodSpec, Prepared, RequestSettings, eviction_named};
+use tributary_coordinator::{EvictionWish, Prepared, RequestSettings};
 use tributary_engine::Client;
+use tributary_methods::{EvictChoice, KEEP, Keep, MethodSpec};
 use tributary_protocol::Importance;
 
 use crate::body::Fields;
@@ -104,9 +105,9 @@ impl Choices {
             if !terms.limits.methods.allows(spec.method) {
                 return Err(of("method")(format!("`{}` is not allowed by this service", spec.method.name)));
             }
-            settings = spec.apply(settings, Importance::Mass);
+            settings = settings.apply(&spec);
             // A client's own bound is for its prompt, whose length it knows.
-            settings.eviction.at_most &= !spec.has("keep");
+            settings.eviction.at_most &= !spec.has(&KEEP);
         }
         if let Some(ratio) = choices.ratio {
             if !(0.0..=1.0).contains(&ratio) {
@@ -143,20 +144,22 @@ pub enum Rows {
 /// What decoding keeps, where a request says so: both choices, or one with the server's other one; nothing where it says neither.
 fn evicted(choices: &Choices, served: EvictionWish) -> Result<Option<EvictionWish>, ApiError> {
     let of = |name: &str, error: String| ApiError::parameter(format!("tributary.{name}"), error);
-    let method = match choices.evict.as_deref() {
+    let (method, window) = match choices.evict.as_deref() {
         None if choices.keep.is_none() => return Ok(None),
-        None => served.method,
+        None => (served.method, served.window),
         Some("none") if choices.keep.is_none() => return Ok(Some(EvictionWish::default())),
         Some("none") => return Err(of("keep", "keep: goes with a way to evict".to_owned())),
-        Some(name) => Some(eviction_named(name).map_err(|error| of("evict", error))?),
+        Some(text) => {
+            let choice: EvictChoice = text.parse().map_err(|error| of("evict", error))?;
+            (Some(choice.method), choice.window.or(served.window))
+        }
     };
     let keep = match &choices.keep {
         None => served.keep,
         Some(Rows::Count(rows)) => Some(Keep::Rows(*rows)),
         Some(Rows::Share(share)) => Some(share.parse().map_err(|error| of("keep", error))?),
     };
-    let (window, at_most) = (served.window, choices.keep.is_none());
-    Ok(Some(EvictionWish { method, keep, window, at_most }))
+    Ok(Some(EvictionWish { method, keep, window, at_most: choices.keep.is_none() }))
 }
 
 /// Checks that a body that names a model names the one that is served.

@@ -5,7 +5,7 @@ use tributary_coordinator::cost::Selected;
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{Planned, RequestSettings};
 use tributary_engine::{Engine, Question, RunConfig, Synthetic, one_line};
-use tributary_protocol::{Descriptor, Importance, Returns, Sampling};
+use tributary_protocol::{Method, Returns, Sampling};
 
 use super::predict;
 use super::reuse::{primer, reuse};
@@ -98,7 +98,7 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
 
 /// A share of the chunks in the cache must come to some of them, and not to all.
 fn check_shares(design: &Design, methods: &[MethodSpec], tokens: usize) -> Result<()> {
-    if methods.iter().all(|spec| !spec.method.in_chunks) {
+    if methods.iter().all(|spec| !spec.method.in_chunks()) {
         return Ok(());
     }
     let chunks = tokens / design.chunk_tokens;
@@ -128,7 +128,7 @@ fn variants<'a>(design: &Design, methods: &'a [MethodSpec]) -> Vec<(&'a MethodSp
     };
     let mut found = Vec::new();
     for spec in methods {
-        if !spec.method.in_chunks {
+        if !spec.method.in_chunks() {
             found.push((spec, None, Cache::Cold));
             continue;
         }
@@ -138,13 +138,7 @@ fn variants<'a>(design: &Design, methods: &'a [MethodSpec]) -> Vec<(&'a MethodSp
     found
 }
 
-fn settings(
-    method: &'static Descriptor,
-    ratio: Option<f64>,
-    world: usize,
-    seed: u64,
-    timeout_ms: u64,
-) -> RequestSettings {
+fn settings(method: &'static Method, ratio: Option<f64>, world: usize, seed: u64, timeout_ms: u64) -> RequestSettings {
     RequestSettings {
         method,
         ratio,
@@ -163,7 +157,7 @@ fn run_config_for(spec: &MethodSpec, run_config: RunConfig, cache: Cache) -> Res
     if let Some((option, flag)) = [("world", "--worlds"), ("threads", "--threads")].iter().find(|(o, _)| spec.has(o)) {
         return Err(Error::usage(format!("--methods {spec}: {option} belongs to {flag} in a study")));
     }
-    Ok(reuse(spec.apply(run_config, Importance::Mass), cache))
+    Ok(reuse(spec.apply(run_config), cache))
 }
 
 /// A point that cannot be is bad input, whatever stands in its way.

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::outlook::Scenario;
-use tributary_coordinator::{ModelShape, RequestSettings, method_named};
+use tributary_coordinator::{ModelShape, RequestSettings};
 use tributary_engine::{Dtype, shape_of};
-use tributary_protocol::Exchange;
+use tributary_protocol::{Exchange, Method};
 use tributary_worker::Config;
 
 use crate::error::{Error, Result};
@@ -73,21 +73,21 @@ impl Asked<'_> {
     ///
     /// # Errors
     /// A method that is unknown, or stands there twice; a parameter that cannot be.
-    pub fn scenarios(&self, shape: &ModelShape) -> Result<Vec<Scenario>> {
+    pub fn scenarios(&self) -> Result<Vec<Scenario>> {
         let mut scenarios = Vec::new();
         for name in self.methods {
             if scenarios.iter().any(|scenario: &Scenario| scenario.settings.method.name == name) {
                 return Err(Error::usage(format!("--methods: {name} stands there twice")));
             }
             let settings = RequestSettings {
-                method: method_named(name)?,
+                method: Method::named(name).map_err(Error::usage)?,
                 ratio: self.ratio,
                 exchange: self.exchange,
                 world: self.world,
                 max_tokens: self.max_tokens,
                 ..RequestSettings::default()
             };
-            let in_chunks = settings.method(shape.layers, shape.kv_heads)?.in_chunks();
+            let in_chunks = settings.method.in_chunks();
             let hit_rates = if in_chunks { self.hit_rates } else { &[0.0] };
             scenarios.extend(hit_rates.iter().map(|&hit_rate| Scenario {
                 settings: settings.clone(),

@@ -4,7 +4,8 @@ use std::sync::LazyLock;
 
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::outlook::Scenario;
-use tributary_coordinator::{ModelShape, RequestSettings, method_named};
+use tributary_coordinator::{ModelShape, RequestSettings};
+use tributary_protocol::Method;
 
 use super::demand::{Case, Demand};
 use super::search::{Choice, Search};
@@ -19,8 +20,8 @@ pub(crate) static LLAMA: LazyLock<ModelShape> =
 
 /// A method at a hit rate.
 pub(crate) fn scenario(method: &str, hit_rate: f64) -> Scenario {
-    let method = method_named(method).expect("a method");
-    let hit_rate = if method.in_chunks { hit_rate } else { 0.0 };
+    let method = Method::named(method).expect("a method");
+    let hit_rate = if method.in_chunks() { hit_rate } else { 0.0 };
     let settings = RequestSettings { method, max_tokens: 1, ..RequestSettings::default() };
     Scenario { settings, chunk_tokens: None, prefix_tokens: 1, query_tokens: 32, hit_rate }
 }

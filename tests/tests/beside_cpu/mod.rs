@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{DType, Device};
 use tributary_kernels::{Kernels, cuda};
-use tributary_protocol::{Exchange, Method, Outcome, Plan, RankReport};
+use tributary_protocol::{Exchange, Outcome, Plan, PlannedMethod, RankReport};
 use tributary_tests::{dummy_model_on, logits, plan, relative_error, run_all, run_all_beside, tiny_config, with_ratio};
 use tributary_worker::Model;
 
@@ -43,7 +43,7 @@ pub fn pair(dtype: DType, kernels: Kernels, tolerance: f64) -> Pair {
     Pair { cpu: on(&Device::Cpu), gpu: on(&device), kernels, tolerance }
 }
 
-pub fn planned(world: usize, method: Method, exchange: Exchange, ratio: f64) -> Plan {
+pub fn planned(world: usize, method: PlannedMethod, exchange: Exchange, ratio: f64) -> Plan {
     let (prefix, chunks, query) = SHAPE;
     with_ratio(plan(prefix, chunks, query, world, method, exchange), ratio)
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use tributary_protocol::{Chunk, Exchange, Method, Plan};
-use tributary_tests::{logits, plan, run};
+use tributary_protocol::{Chunk, Exchange, Plan};
+use tributary_tests::{logits, method, plan, run};
 use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 /// A single row sees itself only: the softmax over one key is 1, so that a head attends to its value and to nothing else.
@@ -52,6 +52,6 @@ fn full(context: &[u32], last: u32) -> Plan {
         chunks: vec![Chunk { ids, rank: 0, warm: false, around: None, compress: None, scope: None }],
         query: vec![last],
         max_tokens: 1,
-        ..plan(0, &[], 0, 1, Method::Full, Exchange::PassQ)
+        ..plan(0, &[], 0, 1, method("full"), Exchange::PassQ)
     }
 }

@@ -4,7 +4,7 @@ use super::lines::{dependencies, workspace_dependencies};
 use super::{Tree, Violation};
 
 /// The crates of which the command is made, and those of the workspace that each may depend on. Arrows run down this list.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     (
         "launch",
         &[
@@ -18,26 +18,31 @@ const ARROWS: [(&str, &[&str]); 16] = [
             "worker",
             "comm",
             "store",
+            "methods",
             "protocol",
             "kernels",
             "charts",
             "system",
         ],
     ),
-    ("service", &["engine", "coordinator", "protocol", "system"]),
-    ("study", &["engine", "coordinator", "worker", "comm", "store", "protocol", "kernels", "charts", "system"]),
-    ("quality", &["engine", "coordinator", "train", "comm", "protocol", "charts", "system"]),
+    ("service", &["engine", "coordinator", "methods", "protocol", "system"]),
+    (
+        "study",
+        &["engine", "coordinator", "worker", "comm", "store", "methods", "protocol", "kernels", "charts", "system"],
+    ),
+    ("quality", &["engine", "coordinator", "train", "comm", "methods", "protocol", "charts", "system"]),
     ("load", &["charts", "protocol", "system"]),
     ("mpirun", &["engine", "comm", "protocol", "system"]),
     ("train", &["worker", "comm", "protocol", "kernels", "charts", "system"]),
-    ("engine", &["coordinator", "worker", "comm", "store", "protocol", "kernels", "system"]),
-    ("coordinator", &["charts", "comm", "protocol", "system"]),
-    ("worker", &["comm", "store", "protocol", "kernels", "system"]),
+    ("engine", &["coordinator", "worker", "comm", "store", "methods", "protocol", "kernels", "system"]),
+    ("coordinator", &["charts", "comm", "methods", "protocol", "system"]),
+    ("worker", &["comm", "store", "methods", "protocol", "kernels", "system"]),
     ("comm", &["protocol", "system"]),
     ("store", &["protocol", "system"]),
     ("charts", &[]),
     ("kernels", &[]),
-    ("protocol", &[]),
+    ("protocol", &["methods"]),
+    ("methods", &[]),
     ("system", &[]),
 ];
 

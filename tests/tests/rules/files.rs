@@ -1,6 +1,6 @@
 //! Rules of source files: their length and their functions', what they import, and what may stand in them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::circles::circles;
 use super::lengths::long_functions;
@@ -31,14 +31,8 @@ const UNSAFE: [&str; 8] = [
     "tests/tests/running_memory.rs",
 ];
 
-/// Folders whose files may be in a circle with each other, each for a reason of its own.
-const KNOWN_CIRCLES: [&str; 1] = [
-    // The enum of methods and each method's file name each other. Plans that carry a method's data instead will end it.
-    "protocol/src/method/",
-];
-
-/// The registry of what methods are, and that of their selectors.
-const METHODS: [&str; 2] = ["protocol/src/method/", "worker/src/select/mod.rs"];
+/// Where a method may be named: its own file, and the registry.
+const METHODS: [&str; 1] = ["methods/src/methods/"];
 
 fn within(path: &str, places: &[&str]) -> bool {
     places.iter().any(|place| path.starts_with(place))
@@ -50,15 +44,9 @@ fn violations(path: &str, places: Vec<BrokenLine>, what: &str) -> impl Iterator<
         .map(move |BrokenLine { line, text }| Violation::new(format!("{path}:{line}"), format!("`{text}`: {what}")))
 }
 
-/// Files of one crate import each other without circles, but for those that are known.
+/// Files of one crate import each other without circles.
 pub fn file_circles(tree: &Tree) -> Vec<Violation> {
-    file_circles_but(tree, &KNOWN_CIRCLES)
-}
-
-/// The same, where circles inside of the folders `known` are no violation, and a folder of these without one is.
-pub fn file_circles_but(tree: &Tree, known: &[&str]) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut met = BTreeSet::new();
     for name in crates::production() {
         let folder = format!("{name}/src/");
         let own =
@@ -66,11 +54,6 @@ pub fn file_circles_but(tree: &Tree, known: &[&str]) -> Vec<Violation> {
         let modules = Modules::new(&own.collect::<BTreeMap<_, _>>());
         let arrows = modules.arrows();
         for circle in circles(&arrows) {
-            let in_folder = |known: &&&str| circle.iter().all(|file| format!("{folder}{file}").starts_with(**known));
-            if let Some(&known) = known.iter().find(in_folder) {
-                met.insert(known);
-                continue;
-            }
             let inside = circle.iter().flat_map(|&from| {
                 let to = arrows[from].iter().filter(|(to, _)| circle.contains(to));
                 to.map(move |(to, names)| {
@@ -81,8 +64,6 @@ pub fn file_circles_but(tree: &Tree, known: &[&str]) -> Vec<Violation> {
             found.push(Violation::new(folder.clone(), what));
         }
     }
-    let gone = known.iter().filter(|known| !met.contains(*known));
-    found.extend(gone.map(|known| Violation::new(*known, "has no circle any more: take it off the list")));
     found
 }
 
@@ -141,11 +122,11 @@ pub fn system_files(tree: &Tree) -> Vec<Violation> {
     others.flat_map(found).collect()
 }
 
-/// Nothing matches on a method but the registries.
+/// Nothing asks for a method by its name but the registry.
 pub fn methods(tree: &Tree) -> Vec<Violation> {
     let others = tree.production().filter(|(path, _)| !within(path, &METHODS));
     let named =
-        |(path, text)| violations(path, lines::named_methods(text), "ask the method's descriptor").collect::<Vec<_>>();
+        |(path, text)| violations(path, lines::named_methods(text), "ask the method's declaration").collect::<Vec<_>>();
     others.flat_map(named).collect()
 }
 

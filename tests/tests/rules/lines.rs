@@ -73,15 +73,16 @@ pub fn unwraps(text: &str) -> Vec<BrokenLine> {
     Source::new(text).without_tests().places(|_, line| line.contains(".unwrap()") || line.contains("::unwrap)"))
 }
 
-/// Lines outside tests that name a method of prefill: they would have to be changed for a new one.
+/// Lines that ask for a method by its name.
 pub fn named_methods(text: &str) -> Vec<BrokenLine> {
-    let names = |line: &str| {
-        line.match_indices("Method::").any(|(at, word)| {
-            let alone = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-            alone && line[at + word.len()..].starts_with(|c: char| c.is_ascii_uppercase())
-        })
+    const ASKING: [&str; 6] =
+        ["Method::find(", "Method::named(", ".name == ", ".name != ", ".name() == ", ".name() != "];
+    let source = Source::new(text).without_tests();
+    let asks = |index: usize, code: &str| {
+        let is_literal = |asking: &&str| source.whole[index].contains(&format!("{asking}\""));
+        ASKING.iter().filter(|asking| code.contains(asking.trim_end())).any(|asking| is_literal(&asking))
     };
-    Source::new(text).without_tests().places(|_, line| names(line))
+    source.places(asks)
 }
 
 /// Lines with an `unsafe` block or implementation.

@@ -96,15 +96,7 @@ fn circles_of_files_are_found() {
         "comm/src/: files import each other in a circle: pair/half.rs uses Own of pair/mod.rs; pair/mod.rs uses Half of pair/half.rs",
         "comm/src/: files import each other in a circle: same/mod.rs uses part of same/part.rs; same/part.rs uses Same of same/mod.rs",
     ];
-    assert_eq!(said(files::file_circles_but(&tree, &[])), wanted);
-    let found = said(files::file_circles_but(&tree, &["comm/src/deep/", "comm/src/a.rs", "comm/src/open/"]));
-    let gone = |folder: &str| format!("{folder}: has no circle any more: take it off the list");
-    assert_eq!(
-        found[..4],
-        [wanted[0], wanted[1], wanted[3], wanted[4]],
-        "a circle that a known place has only a part of is found"
-    );
-    assert_eq!(found[4..], [gone("comm/src/a.rs"), gone("comm/src/open/")]);
+    assert_eq!(said(files::file_circles(&tree)), wanted);
 }
 
 #[test]
@@ -156,14 +148,14 @@ fn features_and_unsafe_are_found_where_they_may_not_stand() {
 #[test]
 fn methods_unwraps_and_silent_skips_are_found() {
     let tree = Tree::from([
-        ("protocol/src/method/mod.rs", "fn a() { Method::Full; }\n"),
-        ("worker/src/strategy/mod.rs", "fn a(method: &Method) { matches!(method, Method::Full); }\n"),
-        ("worker/src/strategy/tests.rs", "fn a() { Method::Full; b().unwrap(); }\n"),
+        ("methods/src/methods/mod.rs", "fn a() { Method::find(\"full\"); }\n"),
+        ("worker/src/strategy/mod.rs", "fn a(method: &Method) { method.name == \"full\"; }\n"),
+        ("worker/src/strategy/tests.rs", "fn a() { Method::find(\"full\"); b().unwrap(); }\n"),
         ("engine/src/a.rs", "fn a() { b().unwrap(); }\nfn b() { read(\"/proc/stat\"); }\n"),
         ("launch/tests/a.rs", "#[ignore]\n#[test]\nfn a() { b().unwrap(); println!(\"skipped\"); }\n"),
     ]);
     let wanted = [
-        "worker/src/strategy/mod.rs:1: `fn a(method: &Method) { matches!(method, Method::Full); }`: ask the method's descriptor",
+        "worker/src/strategy/mod.rs:1: `fn a(method: &Method) { method.name == \"full\"; }`: ask the method's declaration",
     ];
     assert_eq!(said(files::methods(&tree)), wanted);
     let what = "give an error, or `expect` the invariant that makes it impossible";

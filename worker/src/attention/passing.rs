@@ -7,6 +7,7 @@ use std::ops::Range;
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};
 use tributary_kernels::{DeviceList, Keys, Partial, Positions, Reduce, SHARED, cuda, gather_list, merge};
+use tributary_methods::top_rows;
 
 use super::anchored::KeptRows;
 use super::rounds::{join, start_all};
@@ -14,7 +15,6 @@ use crate::context::Math;
 use crate::error::Result;
 use crate::model::{Attention, Qkv};
 use crate::progress::Progress;
-use crate::select::top_rows;
 
 /// A block, by the places of its rows in the pass.
 #[derive(Debug, Clone, PartialEq, Eq)]

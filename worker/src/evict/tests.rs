@@ -4,8 +4,8 @@
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions};
 use tributary_protocol::{
-    AuxiliaryCost, DraftModel, EVICTIONS, Evict, Eviction, EvictionEvidence, Exchange, InfoFlow, Layout, LookAhead,
-    Method, Plan, Score, Source, WINDOW_ROWS,
+    AuxiliaryCost, DraftModel, EVICTIONS, Evict, Eviction, EvictionEvidence, Exchange, LookAhead, Plan, PlannedMethod,
+    Source, WINDOW_ROWS,
 };
 
 use super::*;
@@ -42,7 +42,7 @@ fn adapters(model: &dyn Model) -> Adapters {
     Adapters::new([(ADAPTER, model.embed(&[3, 50, 11]).expect("ids").hidden)])
 }
 
-fn plan(method: Method, exchange: Exchange, world: usize, evict: &Evict) -> Plan {
+fn plan(method: PlannedMethod, exchange: Exchange, world: usize, evict: &Evict) -> Plan {
     let look_ahead = (evict.descriptor().evidence == EvictionEvidence::LookAhead)
         .then_some(LookAhead { adapter: ADAPTER, rows: AHEAD as u32 });
     let evict = Some(evict.clone());
@@ -212,13 +212,13 @@ fn expected(evict: &Evict, scores: &Scores) -> Vec<Vec<Vec<u32>>> {
 }
 
 /// Every method that fills a cache exactly, with its exchange and world.
-fn exact_ways() -> Vec<(Method, Exchange, usize)> {
-    let infoflow = || Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (1, 2), layout: Layout::Global });
-    let mut ways = vec![(Method::Full, Exchange::Replicate, 1), (Method::Full, Exchange::Replicate, 3)];
-    ways.extend((1..=4).map(|world| (Method::Ring, Exchange::Replicate, world)));
+fn exact_ways() -> Vec<(PlannedMethod, Exchange, usize)> {
+    let infoflow = || kit::method("infoflow:layers=1..2");
+    let mut ways = vec![(kit::method("full"), Exchange::Replicate, 1), (kit::method("full"), Exchange::Replicate, 3)];
+    ways.extend((1..=4).map(|world| (kit::method("ring"), Exchange::Replicate, world)));
     ways.extend((1..=4).map(|world| (infoflow(), Exchange::PassQ, world)));
-    ways.push((Method::AllGather { heads_per_gather: None }, Exchange::Replicate, 2));
-    ways.push((Method::PassQ, Exchange::Replicate, 3));
+    ways.push((kit::method("all-gather"), Exchange::Replicate, 2));
+    ways.push((kit::method("pass-q"), Exchange::Replicate, 3));
     ways.push((infoflow(), Exchange::Replicate, 2));
     ways
 }
@@ -228,7 +228,7 @@ fn every_method_keeps_what_its_formula_says_in_every_world() {
     let model = kit::model(&kit::config());
     for entry in EVICTIONS {
         let evict = evict_by(entry.method);
-        let reference = plan(Method::Full, Exchange::Replicate, 1, &evict);
+        let reference = plan(kit::method("full"), Exchange::Replicate, 1, &evict);
         let expected = match entry.evidence {
             EvictionEvidence::Draw => ranks(&*model, &reference, 1).swap_remove(0).1.expect("evicted").kept.0,
             _ => expected(&evict, &dense(&*model, &reference, &evict).scores),
@@ -236,7 +236,7 @@ fn every_method_keeps_what_its_formula_says_in_every_world() {
         for (method, exchange, world) in exact_ways() {
             for gather in [false, true] {
                 let evict = Evict { gather, ..evict.clone() };
-                let plan = plan(method.clone(), exchange, world, &evict);
+                let plan = plan(method, exchange, world, &evict);
                 let what = format!("{} behind {} in a world of {world}, {exchange:?}", entry.name, plan.method.name());
                 for (rank, (prefilled, remains)) in ranks(&*model, &plan, world).into_iter().enumerate() {
                     let remains = remains.expect("evicted");
@@ -307,7 +307,7 @@ fn what_remains_is_decoded_as_the_whole_cache_of_which_the_other_rows_are_not_se
     let model = kit::model(&kit::config());
     for entry in EVICTIONS {
         let evict = evict_by(entry.method);
-        let plan = plan(Method::Full, Exchange::Replicate, 1, &evict);
+        let plan = plan(kit::method("full"), Exchange::Replicate, 1, &evict);
         let dense = dense(&*model, &plan, &evict);
         let (prefilled, remains) = ranks(&*model, &plan, 1).swap_remove(0);
         let remains = remains.expect("evicted");
@@ -334,7 +334,7 @@ fn what_remains_is_decoded_as_the_whole_cache_of_which_the_other_rows_are_not_se
 fn where_everything_is_kept_nothing_is_cut() {
     let model = kit::model(&kit::config());
     let evict = Evict { keep: 30, window: WINDOW_ROWS, ..evict_by(EVICTIONS[0].method) };
-    let whole = plan(Method::Ring, Exchange::Replicate, 2, &evict);
+    let whole = plan(kit::method("ring"), Exchange::Replicate, 2, &evict);
     assert_eq!(whole.total_rows(), 30);
     assert!(ranks(&*model, &whole, 2).iter().all(|(_, remains)| remains.is_none()));
     let once = Plan { max_tokens: 1, evict: Some(evict_by(EVICTIONS[0].method)), ..whole };

@@ -3,7 +3,7 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, PAD};
-use tributary_protocol::{Exchange, InfoFlow, Layout, Method, Score};
+use tributary_protocol::Exchange;
 
 use super::*;
 use crate::attention::{Decode, DecodeRow};
@@ -150,9 +150,9 @@ fn prefilled(model: &dyn Model, plan: &Plan) -> Prefilled {
 #[test]
 fn a_cache_that_was_cut_decodes_as_one_of_which_the_other_rows_are_hidden() {
     let model = kit::model(&kit::config());
-    let infoflow = Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (1, 2), layout: Layout::Global });
+    let infoflow = kit::method("infoflow:layers=1..2");
     let of_context = |cache: &KvCache, block: &Block| cache.own.iter().any(|own| own.rows() == block.rows());
-    for (method, budget) in [(Method::Full, 0), (infoflow, 6)] {
+    for (method, budget) in [(kit::method("full"), 0), (infoflow, 6)] {
         let request =
             Plan { method, budget, max_tokens: 5, exchange: Exchange::PassQ, ..kit::plan(2, &[9, 8, 5], 4, 1) };
         let whole = prefilled(&*model, &request);

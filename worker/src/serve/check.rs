@@ -1,6 +1,7 @@
 //! The checks that a plan must pass before a rank begins with it.
 
-use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, Choice, Chunk, LookAhead, Plan, Prefill, Source};
+use tributary_methods::KEEP_PER_CHUNK;
+use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, Chunk, LookAhead, Plan, Prefill, Source};
 
 use crate::error::{Error, Result};
 use crate::model::{Config, Models};
@@ -78,7 +79,7 @@ fn check_draft_model(plan: &Plan, models: &Models<'_>) -> Result<()> {
 fn check_compression(plan: &Plan, chunk: &Chunk) -> Result<()> {
     let Some(compress) = &chunk.compress else { return Ok(()) };
     let (name, tokens, bad) = (compress.descriptor().name, chunk.ids.len(), |what: String| Err(Error::Plan(what)));
-    if !plan.method.descriptor().takes(Choice::KeepPerChunk) {
+    if !plan.method.takes(&KEEP_PER_CHUNK) {
         return bad(format!("method {} works on whole chunks", plan.method.name()));
     }
     if plan.evict.is_some() || plan.look_ahead.is_some() {
@@ -124,7 +125,7 @@ fn check_prompt(plan: &Plan, model: &str, prompt: &AuxiliaryPrompt, config: &Con
 
 #[cfg(test)]
 mod tests {
-    use tributary_protocol::{Evict, Eviction, Method, SamKv};
+    use tributary_protocol::{Evict, Eviction};
 
     use super::*;
     use crate::kit;
@@ -153,7 +154,7 @@ mod tests {
     fn a_method_that_has_the_context_read_wants_one_model_for_it() {
         let read_by = |models: usize| {
             refusal(|plan| {
-                (plan.method, plan.budget) = (Method::CacheClip, 3);
+                (plan.method, plan.budget) = (kit::method("cacheclip"), 3);
                 plan.auxiliary = vec![plan.auxiliary[0].clone(); models];
             })
         };
@@ -166,7 +167,7 @@ mod tests {
 
     /// The first chunk keeps so many of its tokens.
     fn compress(plan: &mut Plan, method: Eviction, keep: usize) {
-        plan.method = Method::None;
+        plan.method = kit::method("none");
         let (window, pooled, sinks, beta) = (4, 3, 2, 20);
         let evict = Evict { method, keep, window, pooled, sinks, beta, pseudo: 0, seed: 0, gather: false };
         plan.chunks[0].compress = Some(evict);
@@ -180,7 +181,7 @@ mod tests {
             (
                 |plan| {
                     compress(plan, Eviction::SnapKv, 4);
-                    plan.method = Method::Ideal;
+                    plan.method = kit::method("ideal");
                 },
                 "plan: method ideal works on whole chunks",
             ),
@@ -205,7 +206,7 @@ mod tests {
         let table: [(Change, &str); 17] = [
             (
                 |plan| {
-                    plan.method = Method::SamKv { parameters: SamKv::default(), layers: (0, 1) };
+                    plan.method = kit::method("samkv");
                     plan.budget = 3;
                 },
                 "plan: a budget of 3 rows, and 17 are kept of its documents",

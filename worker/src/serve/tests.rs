@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use tributary_comm::{CoordinatorLink, link, local};
 use tributary_kernels::Kernels;
-use tributary_protocol::{
-    Drift, Exchange, InfoFlow, Layout, LookAhead, Method, Order, Outcome, Plan, RankReport, Score, Traffic,
-};
+use tributary_protocol::{Drift, Exchange, LookAhead, Order, Outcome, Plan, RankReport, Traffic};
 
 use super::*;
 use crate::kit;
@@ -56,7 +54,7 @@ fn outcome(event: Event) -> (Outcome, Vec<RankReport>) {
 }
 
 fn plan(exchange: Exchange) -> Plan {
-    let method = Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (1, 2), layout: Layout::Global });
+    let method = kit::method("infoflow:layers=1..2");
     Plan { method, exchange, budget: 4, request: 1, max_tokens: 4, ..kit::plan(2, &[9, 8, 5], 4, 2) }
 }
 
@@ -73,8 +71,8 @@ fn a_request_that_cannot_be_computed_is_refused_and_the_group_lives_on() {
         let mut spoilt = Plan { request: 2, ..good.clone() };
         spoilt.chunks[1].ids[3] = 60;
         let drift = Drift { layers: 2, ..Drift::default() };
-        let drifting = Plan { request: 6, method: Method::CacheBlend(drift), ..spoilt.clone() };
-        let unseen = Plan { request: 3, budget: 0, method: Method::Full, query: vec![7, 60], ..good.clone() };
+        let drifting = Plan { request: 6, method: kit::drifting(drift), ..spoilt.clone() };
+        let unseen = Plan { request: 3, budget: 0, method: kit::method("full"), query: vec![7, 60], ..good.clone() };
         let foreign = Plan { request: 4, query: vec![61], ..good.clone() };
         let auxiliary = vec![kit::auxiliary(vec![1, 2, 3], vec![0..0, 2..3])];
         let unnamed = Plan { request: 5, auxiliary, ..good.clone() };
@@ -91,7 +89,7 @@ fn a_request_that_cannot_be_computed_is_refused_and_the_group_lives_on() {
                 match prefill(link, plan) {
                     Event::Refused { request, refusal, traffic } => {
                         let sent: Vec<u64> = traffic.iter().map(tensor_bytes_sent).collect();
-                        let computed = exit_code == 65 && plan.method != Method::Full && world > 1;
+                        let computed = exit_code == 65 && plan.method.name() != "full" && world > 1;
                         assert_eq!(sent.len(), world);
                         assert!(sent.iter().all(|&bytes| (bytes > 0) == computed), "{cause}: {sent:?}");
                         assert_eq!((request, refusal.exit_code), (plan.request, exit_code), "{}", refusal.cause);
@@ -143,7 +141,7 @@ fn generation_goes_on_as_if_there_had_been_no_look_ahead() {
     let models = || Models::from(&*model).with_adapters(adapters.clone());
     let returns = tributary_protocol::Returns { logits: true, scores: true, logprobs: Some(2), prompt_logprobs: None };
     for (exchange, world) in [(Exchange::Replicate, 1), (Exchange::Replicate, 2), (Exchange::PassQ, 3)] {
-        for method in [Method::Full, Method::Ring, plan(exchange).method] {
+        for method in [kit::method("full"), kit::method("ring"), plan(exchange).method] {
             let budget = if method.selection().is_some() { 4 } else { 0 };
             let chunks = kit::plan(2, &[9, 8, 5], 4, world).chunks;
             let without = Plan { method, chunks, budget, owner: 0, max_tokens: 5, returns, ..plan(exchange) };

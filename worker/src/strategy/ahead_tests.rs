@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use tributary_kernels::{Kernels, Keys, Positions, Readings};
-use tributary_protocol::{Exchange, InfoFlow, Layout, LookAhead, Method, Plan, Score};
+use tributary_protocol::{Exchange, LookAhead, Plan, PlannedMethod};
 
 use super::ahead::{LookAheadScores, look_ahead};
 use crate::chunk_cache::ChunkCache;
@@ -97,7 +97,7 @@ fn found(model: &dyn Model, adapters: &Adapters, plan: &Plan, world: usize) -> (
     (sum, of_ranks.len())
 }
 
-fn plan(method: Method, exchange: Exchange, world: usize) -> Plan {
+fn plan(method: PlannedMethod, exchange: Exchange, world: usize) -> Plan {
     let look_ahead = Some(LookAhead { adapter: ADAPTER, rows: ROWS as u32 });
     let mut plan = Plan { method, exchange, look_ahead, max_tokens: 3, ..kit::plan(2, &[6, 5, 4], 3, world) };
     if plan.method.selection().is_some() {
@@ -110,12 +110,12 @@ fn plan(method: Method, exchange: Exchange, world: usize) -> Plan {
 fn the_cache_receives_what_it_would_in_a_prompt_with_those_rows_behind_it() {
     let model = kit::model(&kit::config());
     let adapters = adapters(&*model);
-    let infoflow = || Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (1, 2), layout: Layout::Global });
+    let infoflow = || kit::method("infoflow:layers=1..2");
     let cases = [
-        (Method::Full, Exchange::Replicate, 1, 1),
-        (Method::Full, Exchange::Replicate, 2, 1),
-        (Method::Ring, Exchange::Replicate, 3, 3),
-        (Method::AllGather { heads_per_gather: None }, Exchange::Replicate, 2, 2),
+        (kit::method("full"), Exchange::Replicate, 1, 1),
+        (kit::method("full"), Exchange::Replicate, 2, 1),
+        (kit::method("ring"), Exchange::Replicate, 3, 3),
+        (kit::method("all-gather"), Exchange::Replicate, 2, 2),
         (infoflow(), Exchange::Replicate, 2, 1),
         (infoflow(), Exchange::PassQ, 1, 1),
         (infoflow(), Exchange::PassQ, 2, 2),
@@ -123,7 +123,7 @@ fn the_cache_receives_what_it_would_in_a_prompt_with_those_rows_behind_it() {
     ];
     for (method, exchange, world, taking_part) in cases {
         for owner in [0, world - 1] {
-            let plan = Plan { owner, ..plan(method.clone(), exchange, world) };
+            let plan = Plan { owner, ..plan(method, exchange, world) };
             let what = format!("{:?}, {exchange:?}, world {world}, owner {owner}", plan.method);
             let expected = naive(&*model, &adapters, &plan);
             let (found, ranks) = found(&*model, &adapters, &plan, world);
@@ -144,7 +144,7 @@ fn matrices_of_the_adapter_are_active_on_its_rows() {
     let adapters = adapters(&*model);
     let embeddings = adapters.get(ADAPTER).expect("it is there").embeddings.clone();
     let bare = Adapters::new([(ADAPTER, embeddings)]);
-    let plan = plan(Method::Full, Exchange::Replicate, 1);
+    let plan = plan(kit::method("full"), Exchange::Replicate, 1);
     let (with, without) = (found(&*model, &adapters, &plan, 1).0, found(&*model, &bare, &plan, 1).0);
     let distance = |layer: usize| -> f32 {
         let pairs = with[layer].iter().flatten().zip(without[layer].iter().flatten());
@@ -156,6 +156,6 @@ fn matrices_of_the_adapter_are_active_on_its_rows() {
 #[test]
 fn a_plan_without_a_look_ahead_has_none() {
     let model = kit::model(&kit::config());
-    let plan = Plan { look_ahead: None, ..plan(Method::Ring, Exchange::Replicate, 2) };
+    let plan = Plan { look_ahead: None, ..plan(kit::method("ring"), Exchange::Replicate, 2) };
     assert_eq!(found(&*model, &Adapters::default(), &plan, 2).1, 0);
 }

@@ -2,7 +2,7 @@
 //! and never selected: shown with an adapter whose rows are tokens' own embeddings.
 
 use tributary_kernels::Kernels;
-use tributary_protocol::{Around, Chunk, Exchange, KeySpace, Layout, Method, Plan, Source};
+use tributary_protocol::{Around, Chunk, Exchange, KeySpace, Plan, Source};
 
 use super::chunks;
 use super::selective::{Selective, clear_around};
@@ -11,7 +11,6 @@ use crate::context::Context;
 use crate::kit;
 use crate::model::{Adapters, Model, Models};
 use crate::progress::Progress;
-use crate::select;
 use crate::strategy::Strategy;
 
 /// What the query's last row sees at the end, and what was selected.
@@ -21,7 +20,7 @@ fn prefilled(model: &dyn Model, plan: &Plan, adapters: &Adapters, world: usize) 
         let progress = Progress::default();
         let models = Models::from(model).with_adapters(adapters.clone());
         let mut cx = Context::new(models, comm, Kernels::Auto, (plan, 200), &progress, &mut cache).expect("a context");
-        let selector = select::build(&plan.method).expect("a selector");
+        let selector = plan.method.selector().expect("a selector");
         let prefilled = Selective { selector }.prefill(&mut cx, plan).expect("prefilled");
         chunks::keep(&mut cx, plan, &prefilled.cache).expect("kept");
         let last = prefilled.output.last.map(|last| last.hidden.flatten_all().and_then(|x| x.to_vec1()).expect("f32"));
@@ -62,7 +61,7 @@ fn rows_of_an_adapter_are_rows_like_others_and_no_tokens() {
         assert_eq!(found, expected, "world {world}, {exchange:?}: bit for bit");
 
         // Whatever is selected, it is no row of the adapter; with the whole budget it is every token of the later chunks.
-        let all = Plan { method: Method::ProphetKv { layout: Layout::Global }, budget: 15, ..around.clone() };
+        let all = Plan { method: kit::method("prophetkv"), budget: 15, ..around.clone() };
         let (_, selected, candidates) = prefilled(&*model, &all, &adapters, world);
         let sources = all.sources();
         assert!(selected.iter().all(|&row| matches!(sources[row as usize], Source::Token(_))), "{selected:?}");

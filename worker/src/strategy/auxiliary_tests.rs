@@ -2,16 +2,17 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions, Readings};
-use tributary_protocol::{AuxiliaryPrompt, Chunk, Exchange, InfoFlow, Layout, Method, Plan, Score};
+use tributary_methods::{Candidates, Need, Selector};
+use tributary_protocol::{AuxiliaryPrompt, Chunk, Exchange, Plan};
 
 use super::auxiliary::beside;
+use super::candidates::candidates;
 use crate::chunk_cache::ChunkCache;
 use crate::context::{Context, Math};
 use crate::error::{Error, Result};
 use crate::kit;
 use crate::model::{Attention, Config, Model, Models, Qkv};
 use crate::progress::Progress;
-use crate::select::{self, Candidates, Need, Selector};
 use crate::strategy::Strategy;
 use crate::strategy::selective::Selective;
 
@@ -29,7 +30,7 @@ fn small() -> serde_json::Value {
 /// Two rows before the context, then one for every two rows of the main model's, the last of which stands for one; three of the
 /// query.
 fn plan(world: usize, exchange: Exchange) -> Plan {
-    let method = Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (1, 2), layout: Layout::Global });
+    let method = kit::method("infoflow:layers=1..2");
     let mut plan = Plan { method, budget: 4, exchange, ..kit::plan(2, &[6, 5, 4], 3, world) };
     let (first, rows) = (plan.prefix_tokens() as u32, plan.context_rows() as u32);
     let pairs = (0..rows.div_ceil(2)).map(|pair| first + 2 * pair..first + (2 * pair + 2).min(rows));
@@ -116,8 +117,8 @@ fn rank_0_runs_the_model_and_every_rank_has_its_readings_of_context_rows() {
 struct ByAuxiliary;
 
 impl Selector for ByAuxiliary {
-    fn next(&mut self, candidates: &Candidates, _: &[f32]) -> Result<Need> {
-        Ok(Need::Scores(candidates.auxiliary[0].clone()))
+    fn next(&mut self, candidates: &Candidates, _: &[f32]) -> Need {
+        Need::Scores(candidates.auxiliary[0].clone())
     }
 }
 
@@ -127,14 +128,14 @@ fn selectors_are_given_the_readings_and_those_that_do_not_ask_select_as_without(
     for (world, exchange) in [(1, Exchange::Replicate), (2, Exchange::Replicate), (2, Exchange::PassQ)] {
         let listed = plan(world, exchange);
         let read = listed.auxiliary[0].mapped(&[direct(&*beside, &listed.auxiliary[0].prompts[0])], 2, 15);
-        let candidates = Candidates::new(&listed, &listed.request_order());
+        let candidates = candidates(&listed, &listed.request_order(), Vec::new());
         for found in on_ranks(world, &listed, |cx| Selective { selector: Box::new(ByAuxiliary) }.prefill(cx, &listed)) {
             assert_eq!(found.expect("prefilled").selection.rows, candidates.top(&read, 4), "{exchange:?}, {world}");
         }
         let bare = Plan { auxiliary: Vec::new(), ..listed.clone() };
         let run = |plan: &Plan| {
             on_ranks(world, plan, |cx| {
-                let selector = select::build(&plan.method).expect("a selector");
+                let selector = plan.method.selector().expect("a selector");
                 let found = Selective { selector }.prefill(cx, plan)?;
                 Ok((found.selection, found.output.last.map(|last| last.hidden.to_vec2::<f32>().expect("f32"))))
             })

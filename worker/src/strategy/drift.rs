@@ -6,6 +6,7 @@
 use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Distance, cuda, distance};
+use tributary_methods::{Candidates, top_rows};
 use tributary_protocol::{Drift, DriftOf, DriftScore, Exchange, Layout, Plan};
 
 use super::agree::agree;
@@ -17,7 +18,6 @@ use crate::error::{Error, Result};
 use crate::kv::View;
 use crate::model::Qkv;
 use crate::placement::Placement;
-use crate::select::{Candidates, top_rows};
 
 /// The drift of every candidate as `drift` says, one number a context row, the same on every rank; and, where several layers are
 /// measured, the rows that went on from the first of them. Stale rows that are held back set out behind the cached ones.

@@ -3,8 +3,10 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Reduce};
-use tributary_protocol::{Drift, DriftOf, DriftScore, Exchange, Layout, Method, Plan};
+use tributary_methods::top_rows;
+use tributary_protocol::{Drift, DriftOf, DriftScore, Exchange, Layout, Plan};
 
+use super::candidates::candidates;
 use super::full::Full;
 use super::{Strategy, chunks, drift, recompute};
 use crate::chunk_cache::ChunkCache;
@@ -13,12 +15,11 @@ use crate::kit;
 use crate::kv::Block;
 use crate::placement::Placement;
 use crate::progress::Progress;
-use crate::select::{Candidates, top_rows};
 
 const LAYERS: usize = 3;
 
 fn plan(world: usize, drift: Drift, exchange: Exchange) -> Plan {
-    Plan { method: Method::CacheBlend(drift), budget: 6, exchange, ..kit::plan(2, &[9, 1, 12, 8], 3, world) }
+    Plan { method: kit::drifting(drift), budget: 6, exchange, ..kit::plan(2, &[9, 1, 12, 8], 3, world) }
 }
 
 fn on_ranks<T: Send>(plan: &Plan, world: usize, work: impl Fn(&mut Context<'_>) -> T + Sync) -> Vec<T> {
@@ -66,7 +67,7 @@ fn expected(drift: Drift) -> (Vec<f32>, Vec<Vec<u32>>) {
             let old = numbers(&cache.own, layer, rows, drift.of);
             let new = match &stayed {
                 None => {
-                    let whole = Plan { method: Method::Full, ..plan.clone() };
+                    let whole = Plan { method: kit::method("full"), ..plan.clone() };
                     let full = Full.prefill(cx, &whole).expect("a full prefill");
                     numbers(&full.cache.own, layer, rows, drift.of)
                 }
@@ -96,7 +97,7 @@ fn measured(plan: &Plan, world: usize, drift: Drift) -> Vec<(Vec<f32>, Vec<u32>)
     let order = plan.request_order();
     on_ranks(plan, world, |cx| {
         let mut chunks = chunks::prefill(cx, plan).expect("chunks");
-        let candidates = Candidates::new(plan, &order);
+        let candidates = candidates(plan, &order, Vec::new());
         let measured = drift::measure(cx, plan, &mut chunks, &candidates, &order, drift).expect("measured");
         chunks.receive(cx, plan).expect("received");
         measured
@@ -165,7 +166,7 @@ fn attended(plan: &Plan) -> Vec<f32> {
 #[test]
 fn kvshare_weighs_drift_with_what_the_context_pays() {
     let drift = Drift { score: DriftScore::Attended, ..Drift::default() };
-    let of = |world, exchange| Plan { method: Method::KvShare, ..plan(world, drift, exchange) };
+    let of = |world, exchange| Plan { method: kit::method("kvshare"), ..plan(world, drift, exchange) };
     let mut wanted = attended(&of(1, Exchange::PassQ));
     let candidates = of(1, Exchange::PassQ).candidate_rows(&of(1, Exchange::PassQ).request_order());
     let first = of(1, Exchange::PassQ).prefix_tokens();

@@ -12,6 +12,7 @@ mod auxiliary;
 #[cfg(test)]
 mod auxiliary_tests;
 mod blocks;
+mod candidates;
 pub mod chunks;
 mod drift;
 #[cfg(test)]
@@ -30,39 +31,47 @@ mod pass_q;
 mod recompute;
 mod ring;
 mod selective;
+#[cfg(test)]
+mod selector_tests;
 mod shard;
 mod stock;
 #[cfg(test)]
 mod tests;
 mod trace;
 
-use tributary_protocol::{Method, Prefill};
+use tributary_methods::ModelFacts;
+use tributary_protocol::{PlannedMethod, Prefill};
 
 pub use self::interface::{Prefilled, Selection, Strategy};
 use crate::error::{Error, Result};
 use crate::model::Config;
-use crate::select;
 
 /// The strategy of a method.
 ///
 /// # Errors
 /// [`Error::Bug`] for a method without a selector that prefills chunk by chunk.
-pub fn build(method: &Method) -> Result<Box<dyn Strategy>> {
+pub fn build(method: &PlannedMethod) -> Result<Box<dyn Strategy>> {
     Ok(match method.prefill() {
         Prefill::Whole => Box::new(full::Full),
         Prefill::Ring => Box::new(ring::Ring),
         Prefill::Gathered { heads_per_gather } => Box::new(all_gather::AllGather { heads_per_gather }),
         Prefill::Queries => Box::new(pass_q::PassQ),
         Prefill::Anchored { .. } => Box::new(blocks::Blocks),
-        Prefill::Chunks(_) => Box::new(selective::Selective { selector: select::build(method)? }),
+        Prefill::Chunks(_) => {
+            let selector = method.selector().ok_or(Error::Bug("a method without a selector works in chunks"))?;
+            Box::new(selective::Selective { selector })
+        }
     })
 }
 
 /// Checks a method's parameters against a model.
 ///
 /// # Errors
-/// [`Error::Plan`].
-pub fn check(method: &Method, config: &Config) -> Result<()> {
+/// Returns [`Error::Plan`] if the method cannot run with them.
+pub fn check(method: &PlannedMethod, config: &Config) -> Result<()> {
+    if !method.is_consistent(ModelFacts { layers: config.layers, kv_heads: config.kv_heads }) {
+        return Err(Error::Plan(format!("{} does not prefill like {:?}", method.name(), method.prefill)));
+    }
     if let Some(layers) = method.evidence().map(|evidence| evidence.layers.of(config.layers))
         && (layers.is_empty() || layers.end > config.layers)
     {

@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Reduce};
-use tributary_protocol::{Exchange, Layout, Method, Plan};
+use tributary_protocol::{Exchange, Layout, Plan};
 
 use super::{chunks, oracle};
 use crate::chunk_cache::ChunkCache;
@@ -12,7 +12,7 @@ use crate::placement::Placement;
 use crate::progress::Progress;
 
 fn plan(world: usize, exchange: Exchange) -> Plan {
-    Plan { method: Method::Ideal, budget: 6, exchange, ..kit::plan(2, &[9, 1, 12, 8], 3, world) }
+    Plan { method: kit::method("ideal"), budget: 6, exchange, ..kit::plan(2, &[9, 1, 12, 8], 3, world) }
 }
 
 fn on_ranks<T: Send>(plan: &Plan, world: usize, work: impl Fn(&mut Context<'_>) -> T + Sync) -> Vec<T> {

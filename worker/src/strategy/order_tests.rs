@@ -5,7 +5,7 @@ use std::time::Duration;
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Liveness, Pending, Points, Result, Start, Traffic};
 use tributary_kernels::Kernels;
-use tributary_protocol::{Drift, Exchange, Importance, InfoFlow, KeySpace, Layout, Method, Phase, Plan, Score, Trace};
+use tributary_protocol::{Exchange, Importance, KeySpace, Phase, Plan, PlannedMethod};
 
 use super::selective::Selective;
 use super::{Strategy, chunks};
@@ -14,7 +14,6 @@ use crate::context::Context;
 use crate::kit;
 use crate::model::Model;
 use crate::progress::Progress;
-use crate::select;
 
 const WORLD: usize = 2;
 
@@ -107,7 +106,7 @@ fn run(model: &dyn Model, comm: &mut dyn Communicator, plan: &Plan, cache: &mut 
     cache.begin();
     let progress = Progress::default();
     let mut cx = Context::new(model, &mut noted, Kernels::Auto, (plan, 128), &progress, cache).expect("a context");
-    let selector = select::build(&plan.method).expect("a selector");
+    let selector = plan.method.selector().expect("a selector");
     let found = Selective { selector }.prefill(&mut cx, plan).expect("prefilled");
     chunks::keep(&mut cx, plan, &found.cache).expect("kept");
     let others = found.cache.others.iter().flat_map(|block| &block.layers).flat_map(|(k, v)| [k.clone(), v.clone()]);
@@ -119,15 +118,15 @@ fn run(model: &dyn Model, comm: &mut dyn Communicator, plan: &Plan, cache: &mut 
     (others.chain(last).map(bits).collect(), noted.notes)
 }
 
-fn plan(method: Method, reorder: Option<Importance>) -> Plan {
+fn plan(method: PlannedMethod, reorder: Option<Importance>) -> Plan {
     let mut plan = kit::plan(2, &[9, 14, 5, 11], 4, WORLD);
     (plan.method, plan.exchange, plan.reorder) = (method, Exchange::Replicate, reorder);
     (plan.budget, plan.keep_chunks) = (12, true);
     plan
 }
 
-fn infoflow(until: usize) -> Method {
-    Method::InfoFlow(InfoFlow { score: Score::Norm, layers: (0, until), layout: Layout::Global })
+fn infoflow(until: usize) -> PlannedMethod {
+    kit::method(&format!("infoflow:layers=0..{until}"))
 }
 
 /// Three layers: two slices behind a probe of three, none behind the last layer, before the scores.
@@ -140,11 +139,11 @@ fn warm_rows_set_out_behind_the_probes_messages() {
         (infoflow(2), None, "sssppcfff", "pssspcfff"),
         (infoflow(1), None, "ssspcfff", "pcsssfff"),
         (infoflow(3), mass, "ssspppcpppcfff", "ppspcpspspcfff"),
-        (Method::Epic { per_chunk: None }, None, "sssfff", "sssfff"),
+        (kit::method("epic"), None, "sssfff", "sssfff"),
         // What is cached of two layers comes first, the scores last: `s`, `c`, `f`.
-        (Method::CacheBlend(Drift::default()), None, "sssscffff", "scsssffff"),
+        (kit::method("cacheblend"), None, "sssscffff", "scsssffff"),
         // One free probe: there, back and log-sum-exp in each layer, then one number a row.
-        (Method::Trace(Trace::default()), None, "ssspppcfffffffffcfff", "pspsspcfffffffffcfff"),
+        (kit::method("trace"), None, "ssspppcfffffffffcfff", "pspsspcfffffffffcfff"),
     ];
     for (method, reorder, cold_order, warm_order) in cases {
         let cold = plan(method, reorder);

@@ -1,16 +1,17 @@
 //! Chunks are prefilled on their own, the query (or a rule) selects rows, those are recomputed at their global positions.
 //! *Approximate*; exact where every row is selected, or where there is one chunk. One pipeline for every selector.
 
-use tributary_protocol::{Choice, Evidence, Layout, OrderFor, Phase, Plan, Sharpest};
+use tributary_methods::{Candidates, Need, REORDER, Selector};
+use tributary_protocol::{Evidence, Layout, OrderFor, Phase, Plan, Sharpest};
 
 use super::agree::agree;
+use super::candidates::{candidates, chunk_order};
 use super::chunks::Chunks;
 use super::interface::{Prefilled, Selection, Strategy};
 use super::{auxiliary, chunks, drift, evidence, oracle, parallel, recompute, trace};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::placement::Placement;
-use crate::select::{Candidates, Need, Selector, chunk_order};
 
 /// The pipeline around a selector.
 pub struct Selective {
@@ -61,17 +62,16 @@ impl Selective {
         chunks: &mut Chunks,
         (mut order, read): (Vec<u32>, Vec<Vec<f32>>),
     ) -> Result<Selection> {
-        let mut candidates = Candidates::new(plan, &order);
+        let mut candidates = candidates(plan, &order, read);
         let mut count = candidates.rows.len();
         if plan.budget == 0 {
             return Ok(Selection { order, candidates: count, ..Selection::default() });
         }
-        candidates.auxiliary = read;
         let (mut seen, mut measured, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
         let mut sharpest = Sharpest::default();
         loop {
             clear_around(plan, &mut seen);
-            match self.selector.next(&candidates, &seen)? {
+            match self.selector.next(&candidates, &seen) {
                 Need::Probe => {
                     cx.enter(Phase::Probe, plan)?;
                     let evidence = plan.method.evidence().ok_or(Error::Bug("the method does not probe the query"))?;
@@ -88,7 +88,7 @@ impl Selective {
                     let found = trace::follow(cx, plan, chunks, &scores)?;
                     (seen, measured, rounds, order) = (found.received, found.rows, found.rounds, found.order);
                     sharpest = found.sharpest;
-                    candidates = candidates.moved(plan, &order);
+                    candidates = self::candidates(plan, &order, std::mem::take(&mut candidates.auxiliary));
                     count = candidates.rows.len();
                 }
                 Need::Oracle => {
@@ -157,7 +157,7 @@ pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks) ->
     let Some(evidence) = plan.method.evidence() else {
         return Err(Error::Plan(format!("method {} cannot reorder: it does not probe the query", plan.method.name())));
     };
-    if !plan.method.descriptor().takes(Choice::Reorder) {
+    if !plan.method.takes(&REORDER) {
         return Err(Error::Plan(format!("method {} finds an order by itself", plan.method.name())));
     }
     if !plan.reorders() {

@@ -2,7 +2,8 @@
 
 use candle_core::Tensor;
 use tributary_kernels::Kernels;
-use tributary_protocol::{Choice, Exchange, Importance, InfoFlow, Layout, Method, Plan, Score, Trace};
+use tributary_methods::REORDER;
+use tributary_protocol::{Exchange, Importance, Layout, Plan, PlannedMethod, Trace};
 
 use super::chunks::Chunks;
 use super::selective::{Selective, reorder};
@@ -14,19 +15,17 @@ use crate::kv::{Block, KvCache};
 use crate::model::Model;
 use crate::placement::Placement;
 use crate::progress::Progress;
-use crate::select;
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
 
-fn methods() -> [Method; 4] {
-    let infoflow = InfoFlow { score: Score::Norm, layers: (1, 3), layout: Layout::Global };
+fn methods() -> [PlannedMethod; 4] {
     // So small an α that readings of random weights are sharp.
     let trace = Trace { alpha: 0.002, share: 0.2, ..Trace::default() };
     [
-        Method::InfoFlow(infoflow),
-        Method::ProphetKv { layout: Layout::TlTp },
-        Method::Relay { layout: Layout::Global },
-        Method::Trace(trace),
+        kit::method("infoflow:layers=1..3"),
+        kit::method("prophetkv:layout=tl-tp"),
+        kit::method("relay"),
+        kit::traced(trace),
     ]
 }
 
@@ -61,7 +60,7 @@ fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, boo
 
     let mut chunks = Chunks { cache, replication: None, arrivals };
     let order = reorder(cx, plan, &mut chunks).expect("reordered");
-    let selector = select::build(&plan.method).expect("a selector");
+    let selector = plan.method.selector().expect("a selector");
     let selection = Selective { selector }.select(cx, plan, &mut chunks, (order, Vec::new())).expect("selected");
     let order = selection.order;
     let (mut cache, mut arrivals) = (chunks.cache, chunks.arrivals);
@@ -94,7 +93,7 @@ fn recompute_is_an_overlay() {
             for method in methods() {
                 let mut plan = kit::plan(2, &[9, 14, 5, 11, 20], 4, world);
                 plan.budget = 12;
-                plan.reorder = method.descriptor().takes(Choice::Reorder).then_some(Importance::Mass);
+                plan.reorder = method.takes(&REORDER).then_some(Importance::Mass);
                 (plan.method, plan.exchange) = (method, exchange);
                 let what = format!("{:?}, {}, world {world}", plan.method, plan.exchange.name());
                 let differs = kit::on_ranks(world, |comm| {

@@ -1,0 +1,152 @@
+//! The declaration of a method. Planner, forecasts, command line, reports and ranks read it; none of
+//! them matches on a method or compares its name.
+
+use crate::option::{MethodOption, Options};
+use crate::options::COMMON;
+use crate::prefill::{Prefill, Selection};
+use crate::selector::Selector;
+
+/// A way to fill the cache of a long prompt: what holds for all its options.
+#[derive(Debug)]
+pub struct Method {
+    /// Name on the command line and in reports.
+    pub name: &'static str,
+    /// Its work in one line.
+    pub summary: &'static str,
+    /// The paper or project that it comes from.
+    pub source: &'static str,
+    /// The claim about its answer.
+    pub claim: Claim,
+    /// The work until the first token, and what moves besides the exchange of a recompute: in rows
+    /// that run through the model and pairs of a row and a key that it sees, in the letters of
+    /// [`COST_LETTERS`].
+    pub cost: &'static str,
+    /// Share of the context that it recomputes by default; absent where it recomputes nothing.
+    pub ratio: Option<f64>,
+    /// Options that it takes besides those of every method, in the order in which specs print them.
+    pub options: &'static [&'static MethodOption],
+    /// A folder that it cannot be without.
+    pub requires: Option<Requirement>,
+    /// Commands that run it where the user names no method. Comparisons run all methods.
+    pub default_of: &'static [Command],
+    /// Specs of it that every test of what holds for all methods runs: the bare name first, then
+    /// one for each option that changes the shape of what is computed.
+    pub samples: &'static [&'static str],
+    /// Resolves options and model to how it prefills. Adds defaults that follow from the model to
+    /// the options, or says which option is invalid.
+    pub prefill: fn(&mut Options, ModelFacts) -> Result<Prefill, InvalidOption>,
+    /// Makes its selector, if it prefills chunk by chunk, each chunk wherever it lies, so that
+    /// chunks can be kept for later requests.
+    pub selector: Option<fn(Selection) -> Box<dyn Selector>>,
+}
+
+/// Letters of [`Method::cost`]. "Chunks" are T/W rows and T·c/(2W) pairs a rank where they are cold,
+/// and nothing where they are warm.
+pub const COST_LETTERS: &str = "N rows of the prompt, T of the context, M of the query, c of a chunk; n = ratio · T rows are recomputed; W ranks; \
+     D layers in which drift is measured";
+
+/// What a method reads of the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelFacts {
+    /// Number of layers.
+    pub layers: usize,
+    /// Number of KV heads in a layer.
+    pub kv_heads: usize,
+}
+
+/// The claim about a method's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// It equals a full prefill but for rounding.
+    Exact,
+    /// It differs from a full prefill, but in one setting.
+    Approximate {
+        /// That setting.
+        exact_where: &'static str,
+        /// Options that make any of its specs exact for every prompt; absent where it is a matter
+        /// of the prompt.
+        exact_with: Option<&'static str>,
+    },
+}
+
+/// A folder that a method cannot be without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Requirement {
+    /// A small model that reads the context for it.
+    AuxiliaryModel,
+    /// An adapter with trained rows around chunks.
+    Adapter,
+}
+
+impl Requirement {
+    /// The option of the command line that names the folder.
+    pub fn flag(self) -> &'static str {
+        match self {
+            Requirement::AuxiliaryModel => "--aux-model",
+            Requirement::Adapter => "--adapter",
+        }
+    }
+}
+
+/// A command that runs methods by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// One request.
+    Prefill,
+    /// A study of times.
+    Bench,
+    /// A forecast.
+    Plan,
+}
+
+/// An option with a value that the model or the request does not allow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidOption {
+    /// The option as a spec writes it, `KEY=VALUE`, or the method's name.
+    pub found: String,
+    /// The values that would be right.
+    pub wanted: String,
+}
+
+impl InvalidOption {
+    /// An option whose value does not fit.
+    pub fn new(option: &MethodOption, value: &impl std::fmt::Display, wanted: impl Into<String>) -> Self {
+        Self { found: format!("{}={value}", option.key), wanted: wanted.into() }
+    }
+}
+
+impl Method {
+    /// Every option that it takes, in the order in which specs print them.
+    pub fn all_options(&self) -> impl Iterator<Item = &'static MethodOption> {
+        self.options.iter().chain(&COMMON).copied()
+    }
+
+    /// Whether it takes an option.
+    pub fn takes(&self, option: &MethodOption) -> bool {
+        self.all_options().any(|other| other == option)
+    }
+
+    /// Whether it cannot be without this folder.
+    pub fn needs(&self, requirement: Requirement) -> bool {
+        self.requires == Some(requirement)
+    }
+
+    /// Whether the result equals a full prefill but for rounding.
+    pub fn is_exact(&self) -> bool {
+        self.claim == Claim::Exact
+    }
+
+    /// Whether it prefills chunk by chunk.
+    pub fn in_chunks(&self) -> bool {
+        self.selector.is_some()
+    }
+}
+
+/// No two methods have the same name.
+impl PartialEq for Method {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Method {}

@@ -1,0 +1,39 @@
+//! InfoFlow: a row's score is the attention that the query's rows pay it in a few late layers, softmax
+//! over everything they see, mean over heads, Euclidean norm (or sum) over the query's rows, mean over
+//! the layers. Exact where every row is selected.
+
+use crate::method::{Claim, Command, InvalidOption, Method, ModelFacts};
+use crate::option::Options;
+use crate::options::{IMPORTANCE, KEEP_PER_CHUNK, LAYERS, LAYOUT, ORDER_FOR, PACKETS, RATIO, REORDER, SCORE};
+use crate::prefill::{Evidence, Layers, Prefill, Selection};
+use crate::selector::probe_once;
+
+/// The declaration.
+pub static INFOFLOW: Method = Method {
+    name: "infoflow",
+    summary: "rows that the query attends to in some layers",
+    source: "InfoFlow",
+    claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
+    cost: "chunks, M rows up to depth 0.65, then n + M rows",
+    ratio: Some(0.15),
+    options: &[&RATIO, &REORDER, &IMPORTANCE, &ORDER_FOR, &SCORE, &LAYERS, &LAYOUT, &PACKETS, &KEEP_PER_CHUNK],
+    requires: None,
+    default_of: &[Command::Prefill, Command::Bench, Command::Plan],
+    samples: &["infoflow", "infoflow:score=mass:layers=0..2:layout=hl-hp", "infoflow:importance=selected"],
+    prefill,
+    selector: Some(|_| Box::new(probe_once)),
+};
+
+/// By default the scoring layers are those from depth 0.55 to depth 0.65, rounded outwards: 22..26 of
+/// 40 layers, 2..4 of 5, 0..1 of 1.
+fn prefill(options: &mut Options, ModelFacts { layers: count, .. }: ModelFacts) -> Result<Prefill, InvalidOption> {
+    options.set_default(&LAYERS, &format!("{}..{}", 55 * count / 100, (65 * count).div_ceil(100)));
+    let layers: Layers = options.usual(&LAYERS);
+    let range = layers.of(count);
+    if range.is_empty() || range.end > count {
+        let wanted = format!("must be FIRST..END with FIRST < END, and the model has {count} layers");
+        return Err(InvalidOption::new(&LAYERS, &format!("{}..{}", range.start, range.end), wanted));
+    }
+    let evidence = Evidence::of_query(layers, options.usual(&SCORE), options.usual(&LAYOUT));
+    Ok(Prefill::Chunks(Selection::Evidence(evidence)))
+}

@@ -1,0 +1,154 @@
+//! A method in a plan: the method and the data that its options and the model resolve to.
+
+use std::mem::discriminant;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::family::Family;
+use crate::method::{InvalidOption, Method, ModelFacts};
+use crate::option::{MethodOption, Options, Usual};
+use crate::options::REQUEST;
+use crate::prefill::{Evidence, Prefill, Selection};
+use crate::selector::Selector;
+use crate::terms::{Ape, Drift, SamKv};
+
+/// A method with the data that planner and ranks need of it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct PlannedMethod {
+    /// The method; its name travels.
+    #[serde(serialize_with = "name_of", deserialize_with = "method_of")]
+    pub method: &'static Method,
+    /// How it prefills.
+    pub prefill: Prefill,
+}
+
+fn name_of<S: Serializer>(method: &&'static Method, serializer: S) -> Result<S::Ok, S::Error> {
+    method.name.serialize(serializer)
+}
+
+fn method_of<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static Method, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    Method::find(&name).ok_or_else(|| D::Error::custom("an unknown method"))
+}
+
+impl PlannedMethod {
+    /// A method with its options, for a model.
+    ///
+    /// The options come back with every default of the method's own ones, those too that follow from
+    /// the model.
+    ///
+    /// # Errors
+    /// Returns an error if the model does not allow an option.
+    pub fn new(
+        method: &'static Method,
+        mut options: Options,
+        model: ModelFacts,
+    ) -> Result<(Self, Options), InvalidOption> {
+        let prefill = (method.prefill)(&mut options, model)?;
+        for option in method.options.iter().filter(|option| !REQUEST.contains(option)) {
+            if let Usual::Value(value) = option.usual {
+                options.set_default(option, value);
+            }
+        }
+        let order: Vec<_> = method.all_options().collect();
+        options.sort_by(&order);
+        Ok((Self { method, prefill }, options))
+    }
+
+    /// Whether its data is of the kind that its method resolves to. A plan from elsewhere may claim
+    /// otherwise.
+    pub fn is_consistent(&self, model: ModelFacts) -> bool {
+        let usual = (self.method.prefill)(&mut Options::default(), model).ok();
+        let kind = |prefill: Prefill| match prefill {
+            Prefill::Chunks(selection) => (discriminant(&prefill), Some(discriminant(&selection))),
+            _ => (discriminant(&prefill), None),
+        };
+        // A model with too few layers for the defaults has been told so before.
+        usual.is_none_or(|usual| kind(usual) == kind(self.prefill))
+    }
+
+    /// How it prefills a prompt.
+    pub fn prefill(&self) -> Prefill {
+        self.prefill
+    }
+
+    /// Which rows it recomputes, if it prefills chunk by chunk.
+    pub fn selection(&self) -> Option<Selection> {
+        match self.prefill {
+            Prefill::Chunks(selection) => Some(selection),
+            Prefill::Whole | Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries | Prefill::Anchored { .. } => {
+                None
+            }
+        }
+    }
+
+    /// Its selector, if it prefills chunk by chunk.
+    pub fn selector(&self) -> Option<Box<dyn Selector>> {
+        Some((self.method.selector?)(self.selection()?))
+    }
+
+    /// The measurements before it selects, if it asks the query.
+    pub fn evidence(&self) -> Option<Evidence> {
+        match self.selection() {
+            Some(Selection::Evidence(evidence)) => Some(evidence),
+            _ => None,
+        }
+    }
+
+    /// The measurement of rows' drift before it selects, if it has one.
+    pub fn drift(&self) -> Option<Drift> {
+        match self.selection() {
+            Some(Selection::Drift(drift)) => Some(drift),
+            _ => None,
+        }
+    }
+
+    /// What is kept of every document, if the rest is dropped.
+    pub fn sparse(&self) -> Option<SamKv> {
+        self.evidence().and_then(|evidence| evidence.sparse)
+    }
+
+    /// Whether an auxiliary model reads the context for it.
+    pub fn reads_by_auxiliary(&self) -> bool {
+        self.selection() == Some(Selection::Auxiliary)
+    }
+
+    /// How the query attends to contexts that stand beside each other, if they do.
+    pub fn parallel(&self) -> Option<Ape> {
+        match self.selection() {
+            Some(Selection::Parallel(ape)) => Some(ape),
+            _ => None,
+        }
+    }
+
+    /// Name on the command line and in reports.
+    pub fn name(&self) -> &'static str {
+        self.method.name
+    }
+
+    /// Whether the result equals a full prefill but for rounding.
+    pub fn is_exact(&self) -> bool {
+        self.method.is_exact()
+    }
+
+    /// Whether it prefills chunk by chunk, so that chunks can be kept for later requests.
+    pub fn in_chunks(&self) -> bool {
+        self.method.in_chunks()
+    }
+
+    /// Whether the method takes an option.
+    pub fn takes(&self, option: &MethodOption) -> bool {
+        self.method.takes(option)
+    }
+
+    /// Whether selection asks the query.
+    pub fn probes_query(&self) -> bool {
+        self.evidence().is_some()
+    }
+
+    /// The family that it belongs to.
+    pub fn family(&self) -> Family {
+        Family::of(self.is_exact(), self.prefill)
+    }
+}

@@ -1,0 +1,144 @@
+//! A method and its options as users write them, `NAME[:KEY[=VALUE]]..`: one spelling for the command
+//! line, files, HTTP, reports and studies.
+//!
+//! Only the first `=` of an option splits. A value is bare, without `:`, `,`, brackets and blanks, or
+//! stands in brackets, which balance: `relay:ratio=0.3:evict=[snapkv:window=16]:keep=128`. A printed
+//! spec has its options in the method's order, without those that are defaults.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::method::{InvalidOption, Method, ModelFacts};
+use crate::methods::METHODS;
+use crate::names::nearest;
+use crate::option::{Kind, MethodOption, Options, Usual};
+use crate::options::REQUEST;
+use crate::planned::PlannedMethod;
+
+/// Longest spec, in bytes.
+const LONGEST: usize = 1024;
+
+/// A method with its options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MethodSpec {
+    /// The method.
+    pub method: &'static Method,
+    /// Its options, in the method's order.
+    pub options: Options,
+}
+
+impl MethodSpec {
+    /// A method with no options of its own.
+    pub fn bare(method: &'static Method) -> Self {
+        Self { method, options: Options::default() }
+    }
+
+    /// Whether it names an option.
+    pub fn has(&self, option: &MethodOption) -> bool {
+        self.options.has(option)
+    }
+
+    /// The same with its options in the method's order.
+    #[must_use]
+    pub fn in_order(mut self) -> Self {
+        let order: Vec<_> = self.method.all_options().collect();
+        self.options.sort_by(&order);
+        self
+    }
+
+    /// What a plan carries of it, for a model.
+    ///
+    /// # Errors
+    /// Returns an error if the model does not allow an option.
+    pub fn planned(&self, model: ModelFacts) -> Result<PlannedMethod, InvalidOption> {
+        Ok(PlannedMethod::new(self.method, self.options.clone(), model)?.0)
+    }
+
+    fn add(&mut self, key: &str, value: Option<&str>) -> Result<(), String> {
+        let known = |what: &str| {
+            let keys: Vec<_> = self.method.all_options().map(|option| option.key).collect();
+            let near = nearest(key, keys.iter().copied());
+            format!("{what}{near}; {} takes {}", self.method.name, keys.join(", "))
+        };
+        let Some(option) = self.method.all_options().find(|option| option.key == key) else {
+            let is_known = METHODS.iter().any(|method| method.all_options().any(|option| option.key == key));
+            return Err(known(if is_known { "makes no difference to this method" } else { "unknown option" }));
+        };
+        if self.has(option) {
+            return Err("stands there twice".into());
+        }
+        let value = match (value, &option.kind) {
+            (None, Kind::Flag) => "",
+            (Some(_), Kind::Flag) => return Err("takes no value".into()),
+            (None | Some(""), _) => return Err(format!("needs a value: {}", option.value)),
+            (Some(value), _) => unbracketed(value)?,
+        };
+        let is_default = |value: &str| matches!(option.usual, Usual::Value(usual) if usual == value);
+        // A request's own value stands before that of its service, so a default must be told there.
+        if REQUEST.contains(&option) || !is_default(&option.read(value)?) {
+            self.options.set(option, value)?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for MethodSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.len() > LONGEST {
+            return Err(format!("a method with its options has at most {LONGEST} bytes"));
+        }
+        let mut parts = spec_parts(text)?.into_iter();
+        let name = parts.next().unwrap_or_default();
+        let method = Method::named(name)?;
+        let mut spec = Self::bare(method);
+        for part in parts {
+            let (key, value) = part.split_once('=').map_or((part, None), |(key, value)| (key, Some(value)));
+            spec.add(key, value).map_err(|why| format!("{name}: {key}: {why}"))?;
+        }
+        Ok(spec.in_order())
+    }
+}
+
+impl fmt::Display for MethodSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.method.name, self.options)
+    }
+}
+
+/// The parts of a spec: those between colons that stand in no brackets.
+///
+/// # Errors
+/// Returns an error if brackets do not balance.
+pub fn spec_parts(text: &str) -> Result<Vec<&str>, String> {
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0_usize, 0);
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth = depth.checked_sub(1).ok_or("a bracket is closed that was not opened")?,
+            ':' if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    if depth > 0 { Err("a bracket is not closed".into()) } else { Ok(parts) }
+}
+
+/// A value without the brackets around it.
+fn unbracketed(value: &str) -> Result<&str, String> {
+    if let Some(inner) = value.strip_prefix('[').and_then(|value| value.strip_suffix(']')) {
+        return Ok(inner);
+    }
+    match value.find([',', '[', ']', ' ']) {
+        Some(_) => Err("a value with a comma, a bracket or a blank stands in brackets".into()),
+        None => Ok(value),
+    }
+}
+
+#[cfg(test)]
+#[path = "spec_tests.rs"]
+mod tests;
