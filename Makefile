@@ -32,7 +32,7 @@ help:
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
 	@echo "make bench-store    how fast stored chunks are read, and what storing them costs requests; a quarter of an hour"
 	@echo "make bench-metrics  what a scrape each second costs the time to first token; a quarter of an hour"
-	@echo "make bench-decode  decoding beside a plain read of as many bytes, on one thread; some minutes"
+	@echo "make bench-decode  decoding, compared with a plain read of as many bytes, on one thread; some minutes"
 	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine, gpu-rehearsal"
 	@echo "             runs it on an emulated one, gpu-check for a moment only"
 	@echo "make picture  the picture in docs/performance.md (docs/ttft.svg), measured anew; a quarter of an hour"
@@ -119,7 +119,7 @@ check: mpi-tools emulated
 	@$(STEP) "licences" $(MAKE) --no-print-directory deny
 	@$(STEP) "build and size of the command" $(MAKE) --no-print-directory size
 
-# At most 28 MB, and no growth that nobody noted.
+# At most 28 MB, and no unnoticed growth.
 size: build
 	@sh .ci/size $(TRIBUTARY)
 
@@ -137,7 +137,7 @@ bench: build
 bench-decode: tools
 	$(CARGO) bench --locked -p tributary-worker --bench decode
 
-# How fast stored chunks are read beside a plain reader, and what storing them costs the time to first token: 200 pairs, a quarter of an hour.
+# Speed of reading stored chunks, compared with a plain reader, and the cost of storing them for the time to first token: 200 pairs, a quarter of an hour.
 bench-store: build
 	$(CARGO) bench --locked -p tributary-store --bench read
 	python3 tests/paired/stored.py $(TRIBUTARY)
@@ -146,12 +146,12 @@ bench-store: build
 bench-metrics: build
 	python3 tests/paired/scraped.py $(TRIBUTARY)
 
-# The picture in docs/performance.md, from a study of its own: a quarter of an hour on two cores that do nothing else.
+# The picture in docs/performance.md, from a separate study: a quarter of an hour on two idle cores.
 picture: build
 	$(TRIBUTARY) bench --study studies/picture.toml --out target/picture --force
 	cp target/picture/charts/ttft-2-ranks.svg docs/ttft.svg
 
-# The demo model's adapters. Vectors around chunks for look-ups without a prefix: the teacher reads the same documents behind <bos>.
+# The demo model's adapters. Vectors around chunks for look-ups without a prefix: the teacher reads the same documents after <bos>.
 # Rows that look ahead: from tasks with short answers and with long ones.
 train-demo: build
 	$(TRIBUTARY) train kv-packet --model models/demo --suite hops --tasks single,multikey,multiquery --samples 192 --epochs 6 --batch 8 --lr 0.02 \

@@ -2,7 +2,7 @@
 # Builds what a GPU machine runs into target/gpu/bundle.tar.xz, so that it can be carried there. Needs no GPU.
 #   sh gpu/bundle.sh             with nvcc 13.0, which `.ci/cuda toolkit` gets; the first build takes about ten CPU minutes
 #   sh gpu/bundle.sh emulated    into target/gpu-emulated, for the emulated GPU: gpu/run.sh is rehearsed with it (SMALL=yes)
-# CUDA_LINE_INFO=1 keeps the kernels' line numbers, with which ncu shows stalls beside the source; the bundle grows by a megabyte.
+# CUDA_LINE_INFO=1 keeps the kernels' line numbers, with which ncu shows stalls at the source lines; the bundle grows by a megabyte.
 #
 # One archive, and one dictionary for all of it: the programs are mostly the same code.
 set -eu

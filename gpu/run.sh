@@ -61,7 +61,7 @@ table() {
     }'
 }
 
-# Writes table.txt and results.tar.gz into OUT, each in one go. The argument tells writers apart.
+# Writes table.txt and results.tar.gz into OUT, each atomically. The argument distinguishes writers.
 archive() {
     table >"$results/table.$1" && mv "$results/table.$1" "$results/table.txt"
     cp "$results/table.txt" "$out/.table.$1" && mv "$out/.table.$1" "$out/table.txt"
@@ -159,7 +159,7 @@ is_picked() {
     return 1
 }
 
-# Name, seconds that it takes, function: runs a step in a process of its own, so that it leaves no variable behind.
+# Name, expected seconds, function: runs a step in a separate process, so that its variables do not remain.
 step() {
     name=$1 estimate=${ESTIMATE_S:-$2}
     shift 2

@@ -1,4 +1,4 @@
-# The steps of gpu/run.sh, which reads this file: each is a function that runs in a process of its own. What it prints is its text among
+# The steps of gpu/run.sh, which reads this file: each is a function that runs in a separate process. Its output is its text among
 # the results; `number` gives the table a line, `leave_out` ends a step that cannot be run here, `omit` notes a part of one.
 # shellcheck shell=sh disable=SC2154
 
@@ -240,12 +240,12 @@ timeline() {
     find "$work/tmp" -name 'llama.nsys-rep' -size -6000k -exec cp {} "$results" \;
 }
 
-# Whole requests on the device beside the same on the CPU.
+# Whole requests on the device, compared with the CPU.
 stack() {
     tests 180 stack-cuda "" phases_on_a_device
 }
 
-# Memory that requests take, beside what was planned.
+# Memory of requests, compared with the plan.
 stack_memory() {
     tests 90 stack-memory "--nocapture"
     ended=$?
@@ -326,7 +326,7 @@ answer() {
     sed -n 's/.*"answer": *"\([^"]*\)".*/\1/p' | head -n 1
 }
 
-# What `tributary doctor` checks and measures between GPUs, then the answers of methods and exchanges beside those of one rank.
+# Checks and measurements of `tributary doctor` between GPUs, then answers of methods and exchanges, compared with those of one rank.
 two_processes() {
     shared="" sizes=1MiB,64MiB
     [ -z "$small" ] || sizes=64KiB

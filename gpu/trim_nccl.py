@@ -42,7 +42,7 @@ def blank(data, begin, size, kept):
             continue
         entry, at = at + head, at + head + bytes_of_entries
         if at > end:
-            raise SystemExit("a container ends behind its section: this is another format")
+            raise SystemExit("a container ends beyond its section: this is another format")
         while entry < at:
             kind, _, head, payload = ENTRY.unpack_from(data, entry)
             (architecture,) = struct.unpack_from("<I", data, entry + ARCHITECTURE_AT)
@@ -60,7 +60,7 @@ def symbols(path):
 
 
 def version(path):
-    """The version that the library tells; in a process of its own, since two of its kind do not fit into one."""
+    """The version of the library; in a separate process, since two such libraries do not fit into one."""
     program = "import ctypes, sys; v = ctypes.c_int(); assert ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(v)) == 0; print(v.value)"
     told = subprocess.run([sys.executable, "-c", program, os.path.abspath(path)], capture_output=True, text=True)
     return told.stdout.strip() if told.returncode == 0 else f"not loaded: {told.stderr.strip().splitlines()[-1]}"

@@ -1,7 +1,8 @@
-//! Compiles the CUDA kernels where the feature `cuda` is on: every `cu/*.cu` to machine code for sm_80 and sm_90a (`*_sm90.cu`
-//! for sm_90a only), which the library embeds with the names of the kernels in it. Registers and spills of each kernel are left in
-//! `registers.txt` in OUT_DIR. With CUDA_LINE_INFO=1 the code keeps its line numbers, by which ncu shows stalls beside the source; they are three
-//! quarters of it.
+//! Compiles the CUDA kernels where the feature `cuda` is on: every `cu/*.cu` to machine code for
+//! sm_80 and sm_90a (`*_sm90.cu` for sm_90a only), which the library embeds with the names of the
+//! kernels in it. Registers and spills of each kernel are left in `registers.txt` in OUT_DIR. With
+//! CUDA_LINE_INFO=1 the code keeps its line numbers, by which ncu shows stalls beside the source;
+//! they make up three quarters of its size.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -66,7 +67,7 @@ fn jobs(out: &Path) -> Vec<Job> {
     jobs
 }
 
-/// Runs nvcc; gives what ptxas says about registers.
+/// Runs nvcc; gives ptxas' report of registers.
 fn compile(job: &Job) -> String {
     let output = Command::new(nvcc())
         .args(["--cubin", "-O3", "-std=c++17", "-Xptxas=-v", job.target.1])
@@ -91,7 +92,8 @@ fn nvcc() -> PathBuf {
     home.map_or_else(|| "nvcc".into(), |home| Path::new(&home).join("bin/nvcc"))
 }
 
-/// The kernels that a compiler's report names: ptxas tells of each as `Compiling entry function 'NAME' for 'sm_80'`.
+/// The kernels that a compiler's report names: ptxas prints each as `Compiling entry function
+/// 'NAME' for 'sm_80'`.
 fn kernels(report: &str) -> Vec<&str> {
     report
         .lines()
@@ -100,7 +102,8 @@ fn kernels(report: &str) -> Vec<&str> {
         .collect()
 }
 
-/// `cubins.rs`: target, kernels and code of every kernel file; `registers.txt`: what ptxas said.
+/// `cubins.rs`: target, kernels and code of every kernel file; `registers.txt`: the report of
+/// ptxas.
 fn write_index(out: &Path, done: &[(Job, String)]) {
     let (mut index, mut registers) = (String::from("&[\n"), String::new());
     for (job, said) in done {

@@ -1,12 +1,12 @@
-//! Tells the program which commit it was built from, if the sources stand in a git repository and git is there; and the linker to keep
-//! one of several functions whose code is the same.
+//! Gives the program the commit that it was built from, if the sources are in a git repository and
+//! git is installed. Also makes the linker merge functions with the same code.
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
     fold_identical_code();
-    // Whatever may change the answer: sources, and the place where git keeps the commit.
+    // Inputs of the answer: sources, and the place where git keeps the commit.
     let folders = [
         "launch",
         "service",
@@ -46,8 +46,9 @@ fn main() {
     println!("cargo:rustc-env=TRIBUTARY_REVISION={revision}{}", if differs { "-dirty" } else { "" });
 }
 
-/// Half a megabyte of the command is the same code again, made from one generic function for several types. Rust promises no function
-/// an address of its own, so one copy serves all. lld does it, which rustc links with on this target; other linkers may not know it.
+/// Half a megabyte of the command is duplicate code, made from one generic function for several
+/// types. Rust does not promise distinct addresses of functions, so one copy serves all. lld, with
+/// which rustc links on this target, merges them; other linkers may not support it.
 fn fold_identical_code() {
     let target = std::env::var("TARGET").unwrap_or_default();
     if target == "x86_64-unknown-linux-gnu" {
@@ -55,7 +56,7 @@ fn fold_identical_code() {
     }
 }
 
-/// What git says in this crate's folder; nothing if it is not there or refuses.
+/// Output of git in this crate's folder; none if it is not installed or refuses.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").arg("--no-optional-locks").args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

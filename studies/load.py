@@ -5,7 +5,7 @@ and many clients at once, warm. Prints the tables of docs/load.md and writes pic
 
 FOLDER gets the model, the vocabulary, every result as JSON and CSV, and pictures. About half an hour with windows of 90 seconds. The machine
 should have nothing else to do. Machines change their pace all the same: saturation, which is what a server answers a second that always
-has requests, is measured right before each window, times under load are compared with those of requests that found nobody in the
+has requests, is measured right before each window, times under load are compared with those of requests that found no other in the
 same window, and the longest gap with the longest prefill of the same window.
 """
 
@@ -23,7 +23,7 @@ import urllib.request
 WORLD, TOKENS, CLIENTS, WARM_TOKENS = 2, 32, 16, 256
 CROWD = 48  # clients that keep the server busy
 SHARES = [(1 / 3, "a third of saturation"), (1 / 2, "half"), (1, "saturation"), (2, "twice")]
-LONG = 4  # a window whose 99th percentile is told is so many times as long as one of the others
+LONG = 4  # factor of the length of a window whose 99th percentile is reported
 
 program, folder = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 window = int(sys.argv[3]) if len(sys.argv) > 3 else 90
@@ -122,7 +122,7 @@ def capacity(url, words, name):
 
 
 def cold(url, words):
-    print("| load | requests/s | answered | 429 | queue grows | TTFT of who found nobody, p50 ms | TTFT p50 | p99 | queue p50 | longest gap "
+    print("| load | requests/s | answered | 429 | queue grows | TTFT alone in flight, p50 ms | TTFT p50 | p99 | queue p50 | longest gap "
           "| longest prefill | tokens/s |")
     print("| --- |" + " --- |" * 11)
     fresh = ["--fresh", "--max-tokens", str(TOKENS)]

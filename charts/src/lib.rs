@@ -1,5 +1,5 @@
-//! What reports share: charts as SVG, the frame of pages, tables of text, statistics of samples. Numbers and words go in, text comes out; nothing
-//! here knows where they come from.
+//! Shared parts of reports: charts as SVG, the frame of pages, tables of text, statistics of
+//! samples. Numbers and words go in, text comes out; this crate does not depend on their source.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! The frame of every page: one file with nothing from elsewhere, light and dark, that opens from a disk. What stands in it is made of
-//! parts here, or comes from a template of those who have one.
+//! The frame of every page: one self-contained file, light and dark, that opens from a disk. Its
+//! content is made of parts here, or comes from the caller's template.
 
 use std::fmt::Write;
 
@@ -22,41 +22,41 @@ pub fn framed(title: &str, body: &str) -> String {
     )
 }
 
-/// Something that stands beside others of its kind.
+/// A column of a group of columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
     /// Its heading.
     pub head: String,
-    /// What stands below that.
+    /// Text below the heading.
     pub lead: String,
     /// Its texts.
     pub passages: Vec<Passage>,
 }
 
-/// A text of which parts are marked.
+/// A text with marked parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passage {
     /// Its name.
     pub head: String,
-    /// The parts, one behind the other, and whether each is marked.
+    /// The parts, one after the other, and whether each is marked.
     pub parts: Vec<(String, bool)>,
 }
 
-/// A cell of a heat map in a table: a value from 0 to 1 that gives its colour, and what stands in it.
+/// A cell of a heat map in a table: a value from 0 to 1 that gives its colour, and its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shade {
     /// The value; absent where there is none.
     pub value: Option<f64>,
     /// The number.
     pub number: String,
-    /// What stands below it, smaller.
+    /// Smaller text below it.
     pub below: String,
 }
 
-/// The most of the colour behind a number: digits of either theme can be read on it.
+/// Largest share of the colour behind a number: digits of either theme can be read on it.
 const STRONGEST: f64 = 0.5;
 
-/// From so many columns on a table says that it scrolls.
+/// Number of columns from which on a table says that it scrolls.
 const MANY_COLUMNS: usize = 6;
 
 /// A page in the making. Every text that it is given is escaped.
@@ -67,7 +67,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// A page with a title, and what it is about.
+    /// A page with a title and a line about its subject.
     pub fn new(title: &str, lead: &str) -> Self {
         let body = format!("<h1>{}</h1>\n<p class=\"lead\">{}</p>\n", escaped(title), escaped(lead));
         Self { title: title.to_owned(), body }
@@ -124,7 +124,7 @@ impl Page {
             let count = columns.len();
             let _ = writeln!(
                 self.body,
-                "<p class=\"cut\">{count} columns: those that have no room scroll into view, and a shadow stands where the table is cut.</p>"
+                "<p class=\"cut\">{count} columns: scroll for those without room; a shadow marks the cut edge.</p>"
             );
         }
         self.body += "<div class=\"wide\" tabindex=\"0\"><table class=\"heat\">\n<thead><tr>\n";
@@ -147,7 +147,7 @@ impl Page {
         self.body += "</tbody>\n</table></div>\n";
     }
 
-    /// Parts that stand folded behind a line until a reader opens them.
+    /// Parts that are folded below a line until a reader opens them.
     pub fn folded(&mut self, line: &str, fill: impl FnOnce(&mut Self)) {
         let _ = writeln!(self.body, "<details><summary>{}</summary>", escaped(line));
         fill(self);
@@ -172,7 +172,7 @@ impl Page {
         self.body += "</div>\n";
     }
 
-    /// Names with what they stand for.
+    /// Names with their meanings.
     pub fn definitions(&mut self, pairs: &[(&str, String)]) {
         self.body += "<dl>\n";
         for (name, value) in pairs {
@@ -225,7 +225,7 @@ mod tests {
                 && !few.contains("7 columns")
         );
         assert!(of(7).contains("<p class=\"cut\">7 columns: "));
-        // One column beside the numbers stays, and the container scrolls, not the page.
+        // The column of names stays, and the container scrolls, not the page.
         assert!(STYLE.contains(".wide th:first-child, .wide td:first-child { position: sticky; left: 0"));
         assert!(
             STYLE.contains("overflow-x: auto") && STYLE.contains("background-attachment: local, local, scroll, scroll")

@@ -1,7 +1,7 @@
-//! What samples come to: median, its confidence interval, percentiles where there are enough samples for them; and how far two distributions
-//! are apart.
+//! Statistics of samples: median, its confidence interval, percentiles where there are enough
+//! samples; and the divergence of two distributions.
 
-/// What some samples come to, in their unit.
+/// Summary of samples, in their unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
     /// Number of samples.
@@ -31,7 +31,7 @@ pub const INTERVAL_SAMPLES: usize = 6;
 /// Samples that a 99th percentile needs.
 pub const P99_SAMPLES: usize = 100;
 
-/// What samples come to; none without samples.
+/// Summary of samples; none without samples.
 pub fn summary(samples: &[f64]) -> Option<Summary> {
     if samples.is_empty() {
         return None;
@@ -63,7 +63,7 @@ pub fn kl_nats(p: &[f32], q: &[f32]) -> f64 {
         shifted.into_iter().map(|logit| logit - log_total).collect()
     };
     let (p, q) = (log_softmax(p), log_softmax(q));
-    // What p gives no probability adds nothing, whatever q gives it.
+    // Terms without probability in p add nothing, for any probability in q.
     let terms = p.iter().zip(&q).filter(|(p, _)| p.exp() > 0.0).map(|(p, q)| p.exp() * (p - q));
     // Below 0 it comes only by rounding.
     terms.sum::<f64>().max(0.0)
@@ -74,10 +74,11 @@ pub fn median(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { middle(&sorted(values)) }
 }
 
-/// Bounds of an interval that holds the median of what was sampled with a probability of 95 % at least, whatever its
-/// distribution: the k-th sample from below and from above, with the largest k for which 1 − 2·P(B ≤ k − 1) ≥ 0.95, B
-/// binomial with n trials of 1/2. Five samples and fewer reach less even with the least and the largest, which are given
-/// then (five: 93.75 %). There is at least one value.
+/// Bounds of an interval that holds the median of the sampled distribution with a probability of at
+/// least 95 %, for any distribution: the k-th sample from below and from above, with the largest k
+/// for which 1 − 2·P(B ≤ k − 1) ≥ 0.95, B binomial with n trials of 1/2. Five samples and fewer
+/// reach less even with the least and the largest, which are given then (five: 93.75 %). There is
+/// at least one value.
 fn interval(sorted: &[f64]) -> (f64, f64) {
     let count = sorted.len();
     let from = interval_rank(count) - 1;

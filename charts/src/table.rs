@@ -1,12 +1,12 @@
 //! Text in aligned columns.
 
-/// How a table is laid out.
+/// Layout of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout<'a> {
-    /// Columns whose cells stand to the left; those of the others stand to the right.
+    /// Left-aligned columns; the others are right-aligned.
     pub left: &'a [usize],
-    /// Rows at the top that are marked as comments: `#` stands before them, and two spaces before the others. Absent: nothing
-    /// stands before any row.
+    /// Number of rows at the top that are marked as comments, with `#` before them and two spaces
+    /// before the others. Absent: no row has a prefix.
     pub commented_rows: Option<usize>,
 }
 
@@ -37,8 +37,8 @@ pub fn table(rows: &[Vec<String>], layout: Layout<'_>) -> String {
     text
 }
 
-/// Rows without the columns in which nothing stands below the first `heads` rows (a dash is nothing), and the columns that stand to the left, as
-/// they are counted then.
+/// Rows without the columns that are empty below the first `heads` rows (a dash counts as empty),
+/// and the new numbers of the left-aligned columns.
 pub fn filled(rows: &[Vec<String>], heads: usize, left: &[usize]) -> (Vec<Vec<String>>, Vec<usize>) {
     let is_empty = |cell: &String| ["", "-", "–"].contains(&cell.as_str());
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

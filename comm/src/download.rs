@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 /// which candle does not wait for; this waits once for all of them.
 ///
 /// # Errors
-/// The device refuses a copy, or earlier work on it failed.
+/// Returns an error if the device refuses a copy, or if earlier work on it failed.
 pub(crate) fn download<'a>(tensors: impl IntoIterator<Item = &'a mut Tensor>) -> candle_core::Result<()> {
     let mut device = None;
     for tensor in tensors {

@@ -1,4 +1,4 @@
-//! What can go wrong between ranks.
+//! Errors between ranks.
 
 use std::time::Duration;
 
@@ -28,12 +28,12 @@ pub enum Error {
         phase: Phase,
         /// The ranks that have not made the call.
         missing: Vec<usize>,
-        /// What each of them was last known to do, one sentence each.
+        /// Last known activity of each of them, one sentence each.
         states: Vec<String>,
         /// The deadline.
         after: Duration,
     },
-    /// A rank computes and does not get on.
+    /// A rank computes without progress.
     #[error("rank {rank}{place} is stuck: it {activity}; a step may take {limit:?} (--collective-timeout)")]
     Stalled {
         /// Which rank.
@@ -52,7 +52,7 @@ pub enum Error {
         rank: usize,
         /// Why.
         cause: String,
-        /// The exit code that stands for the cause.
+        /// Exit code of the cause.
         exit_code: u8,
     },
     /// A rank has left in peace, and another needs it.
@@ -86,13 +86,13 @@ pub enum Error {
     Full {
         /// The other end.
         peer: &'static str,
-        /// How long the sender waited for room.
+        /// Time for which the sender waited for room.
         after: Duration,
     },
     /// A backend that is not in this program.
     #[error("this program was built without the {backend} backend: build with `--features {backend}`")]
     NotBuilt {
-        /// Its name, and the feature's.
+        /// Name of the backend, which is the feature's too.
         backend: &'static str,
     },
     /// The launcher and the library do not agree, or one of them failed at the start.
@@ -104,14 +104,14 @@ pub enum Error {
     /// A call of NCCL failed, here or on another rank.
     #[error("NCCL: {call}: {cause}")]
     Nccl {
-        /// The function, or what it was for.
+        /// The function, or its purpose.
         call: &'static str,
         /// NCCL's own words.
         cause: String,
-        /// The exit code that stands for it.
+        /// Exit code of the failure.
         exit_code: u8,
     },
-    /// The GPU has no memory for what a call receives.
+    /// The GPU has no memory for the data that a call receives.
     #[error("no memory on the GPU for the {bytes} bytes that a call receives; give ranks less with --device-memory")]
     OutOfMemory {
         /// The bytes that were asked for.
@@ -143,7 +143,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code that stands for this failure: 69 rank lost, 70 a bug, 71 out of memory, 75 deadline, 76 version
+    /// Exit code of this failure: 69 rank lost, 70 a bug, 71 out of memory, 75 deadline, 76 version
     /// skew, 78 configuration.
     pub fn exit_code(&self) -> u8 {
         match self {

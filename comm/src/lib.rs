@@ -1,9 +1,10 @@
-//! Everything two ranks say to each other: collectives over tensors and bytes ([`Communicator`]), and the control channel
-//! between the coordinator and rank 0 ([`link()`]). What the messages say is in `tributary_protocol`.
+//! Communication between ranks: collectives over tensors and bytes ([`Communicator`]), and the
+//! control channel between the coordinator and rank 0 ([`link()`]). `tributary_protocol` defines
+//! the messages.
 //!
-//! Knows no model, no method's mathematics and no cache. Backends: [`local`] (ranks as threads of one process) and [`mpi`]
-//! (one process a rank, on one or more hosts; feature `mpi`). Beside either of them [`nccl`] carries tensors between GPUs
-//! (feature `nccl`).
+//! Knows no model, no method's mathematics and no cache. Backends: [`local`] (ranks as threads of
+//! one process) and [`mpi`] (one process a rank, on one or more hosts; feature `mpi`). With either
+//! of them, [`nccl`] carries tensors between GPUs (feature `nccl`).
 
 pub mod conformance;
 mod download;
@@ -43,7 +44,7 @@ pub struct Pending {
     pub(crate) sequence: u64,
 }
 
-/// A call with tensors, to be started beside others ([`Communicator::start_together`]).
+/// A call with tensors, to be started together with others ([`Communicator::start_together`]).
 #[derive(Debug, Clone, Copy)]
 pub enum Start<'a> {
     /// As [`Communicator::start_exchange`].
@@ -73,13 +74,14 @@ pub enum Start<'a> {
     },
 }
 
-/// The number of multiprocessors of a rank's GPU that computation should leave alone just now, because messages under way need
-/// them: a kernel that keeps all of them would hold the messages up until it ends. A clone tells the same rank's number.
+/// Number of multiprocessors of a rank's GPU that computation should leave free now, because
+/// messages in flight need them. A kernel that keeps all of them would delay the messages until it
+/// ends. A clone holds the same rank's number.
 #[derive(Debug, Clone, Default)]
 pub struct KeptFree(Arc<AtomicUsize>);
 
 impl KeptFree {
-    /// The number; 0 while no message is under way.
+    /// The number; 0 while no message is in flight.
     pub fn multiprocessors(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
@@ -93,12 +95,13 @@ impl KeptFree {
 /// The calls by which a rank talks to the others. All ranks make the same calls in the same order; an empty shard (a tensor with zero
 /// rows) takes every step too. A communicator lives on the thread that took its seat.
 ///
-/// No wait lasts for ever, and slow is not dead: when a wait has lasted as long as the timeout
-/// ([`set_deadline`](Self::set_deadline)), it goes on only as long as another rank computes and gets on, which it says by its
-/// [`liveness`](Self::liveness). After an error the communicator is dead: every later call fails with the first cause.
+/// Every wait ends, and a slow rank is not a dead one. After the timeout
+/// ([`set_deadline`](Self::set_deadline)) a wait goes on only while another rank computes and makes
+/// progress, as its [`liveness`](Self::liveness) shows. After an error the communicator is dead:
+/// every later call fails with the first cause.
 ///
-/// Tensors are row-major by token; ranks may differ only in the number of rows (dimension 0), and every rank knows every
-/// other rank's number of rows before the call (it is in the plan, or follows from what was broadcast).
+/// Tensors are row-major by token; ranks may differ only in the number of rows (dimension 0). Every
+/// rank knows every other rank's number of rows before the call, from the plan or from a broadcast.
 pub trait Communicator {
     /// This rank, from 0.
     fn rank(&self) -> usize;
@@ -106,13 +109,15 @@ pub trait Communicator {
     /// Number of ranks.
     fn size(&self) -> usize;
 
-    /// The record of this rank's progress: a rank that computes says its steps here, so that it is known to get on.
+    /// The record of this rank's progress: a computing rank reports its steps here, which shows its
+    /// progress.
     fn liveness(&self) -> Liveness;
 
-    /// The rank's control points: places where all ranks look up together, beside the calls and never on a device's streams.
+    /// The rank's control points, at which all ranks meet, apart from the calls and never on a
+    /// device's streams.
     fn points(&self) -> Points;
 
-    /// The multiprocessors that the rank's messages need of its GPU while they are under way.
+    /// Multiprocessors of its GPU that the rank's messages need while they are in flight.
     fn kept_free(&self) -> KeptFree {
         KeptFree::default()
     }
@@ -127,20 +132,21 @@ pub trait Communicator {
     /// long all ranks may wait for each other. In [`Phase::Start`] it is a deadline: no wait lasts longer.
     fn set_deadline(&mut self, phase: Phase, deadline: Duration);
 
-    /// Starts several calls at once: each is a call of its own, with its own wait and its own counters, in the order given.
-    /// Where a backend pays for every start (NCCL), calls that are started together cost one, so keys and values are started
-    /// together. They also end together there: a rank that waits for one has waited for all, and the time counts for that one.
-    /// All ranks start the same calls together. There is one answer for each start.
+    /// Starts several calls at once: each is a call of its own, with its own wait and its own
+    /// counters, in the order given. With a backend in which every start has a cost (NCCL), calls
+    /// that are started together cost one start; keys and values therefore start together. There
+    /// they also end together: a wait for one is a wait for all, and its time counts for that one.
+    /// All ranks start the same calls together. Each start gives one pending call.
     ///
     /// # Errors
-    /// The errors of the calls; after one of them no call of this start can be waited for.
+    /// Fails as the calls do. After an error, no call of this start can be waited for.
     fn start_together(&mut self, starts: &[Start<'_>]) -> Result<Vec<Pending>>;
 
     /// Sends `send` to rank `to` and receives from rank `from` a tensor of `rows` rows (other dimensions and dtype as
     /// `send`'s). [`wait`](Self::wait) gives one tensor. `to` and `from` may be this rank.
     ///
     /// # Errors
-    /// A mismatch between the ranks' calls, a dead communicator.
+    /// Returns an error if the ranks' calls differ, or if the communicator is dead.
     fn start_exchange(&mut self, send: &Tensor, to: usize, from: usize, rows: usize) -> Result<Pending> {
         Ok(only(self.start_together(&[Start::Exchange { send, to, from, rows }])?))
     }
@@ -149,7 +155,8 @@ pub trait Communicator {
     /// rank, in rank order, this rank's own included.
     ///
     /// # Errors
-    /// As [`start_exchange`](Self::start_exchange); also if `send` has not `rows[rank]` rows.
+    /// Fails as [`start_exchange`](Self::start_exchange) does, and if `send` does not have
+    /// `rows[rank]` rows.
     fn start_all_gather_v(&mut self, send: &Tensor, rows: &[usize]) -> Result<Pending> {
         Ok(only(self.start_together(&[Start::AllGather { send, rows }])?))
     }
@@ -158,57 +165,58 @@ pub trait Communicator {
     /// a rank, in rank order.
     ///
     /// # Errors
-    /// As [`start_exchange`](Self::start_exchange).
+    /// Fails as [`start_exchange`](Self::start_exchange) does.
     fn start_all_to_all_v(&mut self, send: &[Tensor], rows: &[usize]) -> Result<Pending> {
         Ok(only(self.start_together(&[Start::AllToAll { send, rows }])?))
     }
 
-    /// Waits for a started collective and gives what it received.
+    /// Waits for a started collective and gives the received tensors.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if all ranks have waited for as long as the timeout, [`Error::Stalled`] if a rank computes without
-    /// progress for longer than it may, [`Error::Aborted`] if a rank gave up, [`Error::Mismatch`] if the ranks' calls
-    /// differ.
+    /// Returns [`Error::Timeout`] if all ranks have waited for as long as the timeout,
+    /// [`Error::Stalled`] if a rank computes without progress for longer than it may,
+    /// [`Error::Aborted`] if a rank gave up, and [`Error::Mismatch`] if the ranks' calls differ.
     fn wait(&mut self, pending: Pending) -> Result<Vec<Tensor>>;
 
-    /// Waits for every call that was started and not waited for, and lets go of what it brought. Every rank calls it where all have
-    /// started the same: then no later call meets them.
+    /// Waits for every started call that has not been waited for, and drops the received tensors.
+    /// Every rank calls it at a place where all have started the same calls: then no later call
+    /// meets them.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// Fails as [`wait`](Self::wait) does.
     fn finish_started(&mut self) -> Result<()>;
 
-    /// Gives every rank the bytes of rank `root`, which passes `Some`; the others pass `None`. Where they leave the process
-    /// they are guarded by a checksum.
+    /// Gives every rank the bytes of rank `root`, which passes `Some`; the others pass `None`. A
+    /// checksum guards them where they leave the process.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait); [`Error::Frame`] for more bytes than a message may have
-    /// ([`tributary_protocol::MESSAGE_LIMIT_BYTES`]), and for bytes that were damaged on their way.
+    /// Fails as [`wait`](Self::wait) does. Returns [`Error::Frame`] for a message beyond
+    /// [`tributary_protocol::MESSAGE_LIMIT_BYTES`], and for bytes that were damaged on their way.
     fn broadcast_bytes(&mut self, root: usize, bytes: Option<Vec<u8>>) -> Result<Vec<u8>>;
 
     /// Gives rank `root` every rank's bytes, in rank order; the others get an empty list.
     ///
     /// # Errors
-    /// As [`broadcast_bytes`](Self::broadcast_bytes).
+    /// Fails as [`broadcast_bytes`](Self::broadcast_bytes) does.
     fn gather_bytes(&mut self, root: usize, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>>;
 
     /// Returns when every rank has called it.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// Fails as [`wait`](Self::wait) does.
     fn barrier(&mut self) -> Result<()>;
 
-    /// Ends the group: every rank's waiting and later calls fail with [`Error::Aborted`], this cause and the exit code that
-    /// stands for it (the first one counts).
+    /// Ends the group: every rank's waiting and later calls fail with [`Error::Aborted`], this
+    /// cause and its exit code. The first cause counts.
     fn abort(&mut self, cause: &str, exit_code: u8);
 
     /// Begins a new lap: a call counts, and so does the wait for it, in the lap in which it is waited for. Gives the lap's
     /// number; lap 0 begins with [`reset_traffic`](Self::reset_traffic).
     fn start_lap(&mut self) -> usize;
 
-    /// The traffic of this rank in each lap since the last [`reset_traffic`](Self::reset_traffic), per collective. Where the
-    /// device waits instead of the thread, a wait is known once the device has passed it: a caller that wants all waits makes
-    /// sure of that first.
+    /// The traffic of this rank in each lap since the last [`reset_traffic`](Self::reset_traffic),
+    /// per collective. Where the device waits instead of the thread, a wait is known once the
+    /// device has passed it. A caller that needs all waits must first see to that.
     fn laps(&mut self) -> &[Traffic];
 
     /// Sets the counters to zero. A wait from before that a device has not passed yet is never counted.
@@ -222,7 +230,7 @@ pub trait Communicator {
     /// [`start_all_gather_v`](Self::start_all_gather_v) and [`wait`](Self::wait).
     ///
     /// # Errors
-    /// As those.
+    /// Fails as those two do.
     fn all_gather_v(&mut self, send: &Tensor, rows: &[usize]) -> Result<Vec<Tensor>> {
         let pending = self.start_all_gather_v(send, rows)?;
         self.wait(pending)
@@ -231,7 +239,7 @@ pub trait Communicator {
     /// [`start_all_to_all_v`](Self::start_all_to_all_v) and [`wait`](Self::wait).
     ///
     /// # Errors
-    /// As those.
+    /// Fails as those two do.
     fn all_to_all_v(&mut self, send: &[Tensor], rows: &[usize]) -> Result<Vec<Tensor>> {
         let pending = self.start_all_to_all_v(send, rows)?;
         self.wait(pending)

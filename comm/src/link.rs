@@ -12,10 +12,10 @@ use tributary_protocol::{Event, Order};
 
 use crate::{Error, Result};
 
-/// How long a send waits for room in the queue.
+/// Longest wait of a send for room in the queue.
 const SEND_LIMIT: Duration = Duration::from_secs(10);
 
-/// How often a send that waits for room looks again.
+/// Interval at which a send that waits for room looks again.
 const SEND_RETRY: Duration = Duration::from_millis(1);
 
 /// The coordinator's end.
@@ -57,7 +57,7 @@ impl Cancels {
     }
 }
 
-/// Makes a control channel. Each direction holds at most `capacity` messages that nobody has read.
+/// Makes a control channel. Each direction holds at most `capacity` unread messages.
 pub fn link(capacity: usize) -> (CoordinatorLink, WorkerLink) {
     let (order_sender, order_receiver) = sync_channel(capacity);
     let (event_sender, event_receiver) = sync_channel(capacity);
@@ -78,7 +78,7 @@ impl Alarm {
     /// Sends the event to the coordinator.
     ///
     /// # Errors
-    /// As [`CoordinatorLink::send`], with the coordinator at the other end.
+    /// Fails as [`CoordinatorLink::send`] does, with the coordinator at the other end.
     pub fn send(&self, event: Event) -> Result<()> {
         push(&self.events, event, "coordinator")
     }
@@ -88,7 +88,7 @@ impl CoordinatorLink {
     /// Sends an order to rank 0.
     ///
     /// # Errors
-    /// [`Error::Disconnected`] if rank 0 is gone, [`Error::Full`] if it does not read.
+    /// Returns [`Error::Disconnected`] if rank 0 is gone, and [`Error::Full`] if it does not read.
     pub fn send(&self, order: Order) -> Result<()> {
         if let Order::Prefill(plan) | Order::Chunks(plan) = &order {
             self.cancels.begin(plan.request);
@@ -104,7 +104,7 @@ impl CoordinatorLink {
     /// The next event; none if nothing comes within `timeout`.
     ///
     /// # Errors
-    /// [`Error::Disconnected`] if rank 0 is gone and everything it sent has been read.
+    /// Returns [`Error::Disconnected`] if rank 0 is gone and all its messages have been read.
     pub fn next(&self, timeout: Duration) -> Result<Option<Event>> {
         pull(&self.events, timeout, "worker")
     }
@@ -116,7 +116,7 @@ impl WorkerLink {
         Alarm { events: self.events.clone() }
     }
 
-    /// Where the coordinator says that the prefill which it sent last is to be cancelled.
+    /// The coordinator's cancellations of the prefill that it sent last.
     pub fn cancels(&self) -> &Cancels {
         &self.cancels
     }
@@ -124,7 +124,8 @@ impl WorkerLink {
     /// The next order; none if nothing comes within `timeout`.
     ///
     /// # Errors
-    /// [`Error::Disconnected`] if the coordinator is gone and everything it sent has been read: time to stop.
+    /// Returns [`Error::Disconnected`] if the coordinator is gone and all its messages have been
+    /// read: time to stop.
     pub fn next(&self, timeout: Duration) -> Result<Option<Order>> {
         pull(&self.orders, timeout, "coordinator")
     }
@@ -132,7 +133,7 @@ impl WorkerLink {
     /// Sends an event to the coordinator.
     ///
     /// # Errors
-    /// As [`CoordinatorLink::send`], with the coordinator at the other end.
+    /// Fails as [`CoordinatorLink::send`] does, with the coordinator at the other end.
     pub fn send(&self, event: Event) -> Result<()> {
         push(&self.events, event, "coordinator")
     }

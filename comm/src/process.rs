@@ -1,4 +1,5 @@
-//! Ranks as processes: the facts by which one rank tells whether the others live, and the settings of a backend.
+//! Ranks as processes: the facts that show whether the other ranks live, and the settings of a
+//! backend.
 //!
 //! Knows no library and no launcher.
 
@@ -11,9 +12,9 @@ use tributary_system::process::{self, Namespace};
 /// The settings with which a backend of processes is started.
 #[derive(Debug, Clone)]
 pub struct ProcessSettings {
-    /// How long finding the other ranks may take.
+    /// Longest time for finding the other ranks.
     pub start_timeout: Duration,
-    /// How long a rank may be silent: it says much more often that it is alive.
+    /// Longest silence of a rank; signs of life come much more often.
     pub heartbeat_timeout: Duration,
     /// Threads that compute on this rank: with the ranks of the host, they tell whether cores are shared.
     pub threads: usize,
@@ -21,8 +22,8 @@ pub struct ProcessSettings {
     pub piece_bytes: usize,
     /// The device on which received tensors are put.
     pub device: Device,
-    /// Gives a number that stands for the thing (a GPU) which the rank of this number on its host holds and may share with other
-    /// ranks there; 0 if it holds nothing. Called once this rank knows its number.
+    /// Gives a number for the device (a GPU) that the rank of this number on its host holds and may
+    /// share with other ranks there; 0 if it holds none. Called once this rank knows its number.
     pub holding: fn(local_rank: usize) -> u64,
 }
 
@@ -101,7 +102,7 @@ impl Peer {
         process::stat(pid).map(|stat| stat.started_ticks)
     }
 
-    /// The process in words that stand behind its rank: `process 4711 on ash`.
+    /// The process in words that follow its rank: `process 4711 on ash`.
     pub fn words(&self) -> String {
         format!("process {} on {}", self.pid, self.host)
     }
@@ -136,7 +137,7 @@ mod tests {
         while peer.lives() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(process::stat(pid).map(|stat| stat.state), Some('Z'), "nobody has taken its exit code yet");
+        assert_eq!(process::stat(pid).map(|stat| stat.state), Some('Z'), "its exit code has not been taken yet");
         child.wait().expect("it has ended");
         assert!(!peer.lives());
     }

@@ -1,4 +1,4 @@
-//! Threads as ranks: what every backend promises, and what happens when a rank fails.
+//! Threads as ranks: the promises of every backend, and failures of a rank.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;

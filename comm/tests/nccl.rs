@@ -1,6 +1,6 @@
-//! Threads as ranks, their tensors on GPUs and carried by NCCL: what every backend promises, and what happens when a rank
-//! fails. Runs on an emulated machine (`.ci/cuda emulated`, EMULATED_GPUS=4) and unchanged on a real one with two GPUs: NCCL does
-//! not support two threads on one.
+//! Threads as ranks, their tensors on GPUs and carried by NCCL: the promises of every backend, and
+//! failures of a rank. Runs on an emulated machine (`.ci/cuda emulated`, EMULATED_GPUS=4) and
+//! unchanged on a real one with two GPUs: NCCL does not support two threads on one.
 
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -15,7 +15,7 @@ use tributary_protocol::Phase;
 
 const SHORT: Duration = Duration::from_millis(300);
 
-/// How long a test may take before something hangs.
+/// Time after which a test counts as hung.
 const LONG: Duration = Duration::from_secs(20);
 
 const SETTINGS: nccl::NcclSettings = nccl::NcclSettings {
@@ -123,7 +123,7 @@ fn tensors_stay_on_the_device_and_order_is_that_of_the_device() {
     let outcomes = run(2, |mut comm, device| {
         let me = comm.rank();
         let mut mine = rows(300, me as f32, &device);
-        // Each step sends what the one before has brought, and the host waits for none.
+        // Each step sends the tensors of the step before, and the host waits for none.
         for _ in 0..5 {
             let pending = comm.start_exchange(&mine, 1 - me, 1 - me, 300).expect("started");
             mine = comm.wait(pending).expect("received").remove(0);
@@ -151,7 +151,8 @@ fn a_rank_that_never_calls_is_named_while_the_others_stand_in_the_driver() {
         }
         let began = Instant::now();
         let gathered = comm.all_gather_v(&rows(1, 1.0, &device), &[1, 1]).expect("started");
-        // Stands in the driver until the watching thread ends the call. What it reads is worth nothing.
+        // Blocks in the driver until the watching thread ends the call. The data that it reads is
+        // of no use.
         let _here = gathered[1].to_device(&Device::Cpu);
         let _ = device.synchronize();
         let waited = began.elapsed();
@@ -166,8 +167,9 @@ fn a_rank_that_never_calls_is_named_while_the_others_stand_in_the_driver() {
     assert!(matches!(&outcomes[1].0, Error::Aborted { rank: 0, exit_code: 75, .. }), "{:?}", outcomes[1].0);
 }
 
-/// A stream takes some 1,000 launches. Whoever gives one more waits in the driver with its lock held, so that every other call to
-/// the driver waits too: the watching thread must do without.
+/// A stream takes some 1,000 launches. A thread that adds one more waits in the driver with its
+/// lock held, so that every other call to the driver waits too: the watching thread must do
+/// without.
 #[test]
 fn launches_behind_a_stuck_collective_do_not_stop_the_watching_thread() {
     const LAUNCHES: usize = 2000;
@@ -238,7 +240,8 @@ fn sizes_that_differ_end_by_the_deadline() {
         comm.barrier().expect_err("the sizes differ")
     });
     let told: Vec<String> = outcomes.iter().map(ToString::to_string).collect();
-    // Rank 0 waits for rows that do not come. Rank 1 has got what it waits for, and finds that rank 0 does not come on.
+    // Rank 0 waits for rows that do not come. Rank 1 has its tensors, and finds that rank 0 does
+    // not continue.
     let told = told.iter().any(|error| {
         error.contains("all have made it: their sizes differ")
             || error.contains("rank 0 waits on its device") && error.contains("in all-gather (call ")
@@ -310,7 +313,7 @@ fn waiting_is_counted_on_the_device() {
     let [[gather_s, barrier_s], [late_gather_s, _]] = waited_s[..] else { panic!("two ranks") };
     assert!(gather_s > 0.5 * SHORT.as_secs_f64(), "{waited_s:?}");
     assert!(late_gather_s < 0.5 * SHORT.as_secs_f64(), "{waited_s:?}");
-    // The same time is not counted twice: the barrier begins behind the gather.
+    // The same time is not counted twice: the barrier begins after the gather.
     assert!(barrier_s < 0.5 * SHORT.as_secs_f64(), "{waited_s:?}");
 }
 

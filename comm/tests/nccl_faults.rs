@@ -1,5 +1,5 @@
-//! Faults that only an emulated NCCL has when it is told to. They are told in the environment before a process starts, so each test runs
-//! another one of this program in a child.
+//! Faults that only an emulated NCCL has on demand. The environment demands them before a process
+//! starts, so each test runs another test of this program in a child.
 
 mod faults {
     use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,7 +15,8 @@ mod faults {
 
     /// A file of this name makes NCCL fail.
     const FAIL_FILE: &str = "EMULATED_NCCL_FAIL_FILE";
-    /// More than a stream takes before whoever gives it the next launch waits with the driver's lock held.
+    /// More launches than a stream takes: the thread that adds the next one waits with the driver's
+    /// lock held.
     const LAUNCHES: usize = 2000;
     const LONG: Duration = Duration::from_secs(20);
 
@@ -36,8 +37,8 @@ mod faults {
         None
     }
 
-    /// What the child does. Rank 0 stands in a collective to which rank 1 does not come, and behind it in a launch; then NCCL
-    /// loses its connections, and only the watching thread can say so.
+    /// The child's part. Rank 0 waits in a collective that rank 1 does not join, and after it in a
+    /// launch. Then NCCL loses its connections, and only the watching thread can report it.
     #[test]
     #[ignore = "a_lost_connection_is_told runs it in a child"]
     fn child() {
@@ -72,7 +73,8 @@ mod faults {
         }
     }
 
-    /// The thread that watches asks the driver nothing, whose lock rank 0 holds: so it can say what has happened.
+    /// The watching thread makes no call to the driver, whose lock rank 0 holds: so it can report
+    /// the failure.
     pub fn lost_connection_is_told() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut child = Command::new(std::env::current_exe().expect("this program"));

@@ -1,7 +1,8 @@
-//! What NCCL is handed, by the log of the emulated one (EMULATED_NCCL_LOG): how many groups, and what is in them. The log's name
-//! must stand in the environment when a process starts, so each test runs one in a child.
+//! Calls that NCCL gets, by the log of the emulated one (EMULATED_NCCL_LOG): the number of groups
+//! and their contents. The log's name must be in the environment when a process starts, so each
+//! test runs one in a child.
 
-/// What only an emulated NCCL tells.
+/// Facts that only an emulated NCCL logs.
 mod emulated {
     use std::process::Command;
     use std::sync::Barrier;
@@ -22,7 +23,7 @@ mod emulated {
     /// Groups by which the ranks are connected: an exchange, three gathers and an all-to-all.
     const CONNECTING: usize = 5;
 
-    /// Runs one closure a rank, each with a GPU of its own.
+    /// Runs one closure a rank, one GPU each.
     fn run(unequal_gathers: UnequalGathers, rank: impl Fn(&mut dyn Communicator, &Device) + Sync) {
         let settings = NcclSettings {
             start_timeout: Duration::from_secs(20),
@@ -50,7 +51,8 @@ mod emulated {
         some.narrow(0, 0, count).expect("rows")
     }
 
-    /// What rank 0 tells NCCL's log when another test of this program runs in a process of its own, behind its number.
+    /// Lines of rank 0 in NCCL's log when another test of this program runs in a separate process,
+    /// without its number.
     fn lines_of(test: &str, how: &str) -> Vec<String> {
         let log = tempfile::NamedTempFile::new().expect("a file");
         let program = std::env::current_exe().expect("this program");

@@ -1,4 +1,5 @@
-//! The adapters of the model (`--adapter`): what requests do with them, and their numbers where the ranks compute.
+//! The adapters of the model (`--adapter`): their effect on requests, and their numbers on the
+//! ranks' devices.
 
 use std::path::PathBuf;
 
@@ -18,7 +19,8 @@ impl ModelAdapters {
     /// Reads folders, and compares them with the model that they are to serve; `base_model` gives the hash of its config and weights.
     ///
     /// # Errors
-    /// A folder that is no adapter, is another model's or damaged; two of one kind.
+    /// Returns an error if a folder is no adapter, is another model's or is damaged, or if two
+    /// adapters are of one kind.
     pub fn open(folders: &[PathBuf], config: &Config, base_model: impl FnOnce() -> Result<[u8; 32]>) -> Result<Self> {
         if folders.is_empty() {
             return Ok(Self::default());
@@ -37,7 +39,7 @@ impl ModelAdapters {
         Ok(Self { folders: read })
     }
 
-    /// The rows that stand around chunks, if there are any.
+    /// Rows around chunks, if there are any.
     pub fn around(&self) -> Option<Around> {
         self.folders.iter().find_map(|folder| match folder.config.kind {
             AdapterKind::KvPacket { head, tail } => Some(Around { adapter: folder.number, head, tail }),
@@ -59,7 +61,7 @@ impl ModelAdapters {
         self.folders.iter().map(name).collect()
     }
 
-    /// What all ranks must have in common.
+    /// Fact that all ranks must have in common.
     pub(crate) fn fact(&self) -> String {
         let numbers: Vec<String> = self.folders.iter().map(|folder| format!("{:016x}", folder.number)).collect();
         if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") }
@@ -68,7 +70,7 @@ impl ModelAdapters {
     /// The adapters on a model's device, for weights of this dtype.
     ///
     /// # Errors
-    /// The device's.
+    /// Returns an error if an operation on the device fails.
     pub(crate) fn on(&self, device: &Device, dtype: DType) -> Result<Adapters> {
         let placed = |folder: &AdapterFolder| Ok((folder.number, folder.adapter.on(device, dtype)?));
         Ok(Adapters::new(self.folders.iter().map(placed).collect::<Result<Vec<_>>>()?))

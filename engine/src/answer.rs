@@ -16,7 +16,8 @@ impl Engine<'_> {
     /// Answers a request; the clock starts here. [`start`](Self::start) comes before.
     ///
     /// # Errors
-    /// The request's, and the ranks': after such a failure the group is gone.
+    /// Returns an error if the request is refused, or if a rank fails: after that the group is
+    /// gone.
     pub fn answer(&mut self, question: &Question, run_config: &RunConfig) -> Result<Answered> {
         let group = run_config.group();
         self.survey(group);
@@ -54,7 +55,7 @@ impl Engine<'_> {
     }
 }
 
-/// Tells the planner and the observer of the events of one request that is alone on its ranks.
+/// Passes the events of one request that is alone on its ranks to the planner and the observer.
 fn told(observed: Observed, planner: &mut Planner, group: GroupShape, plan: &Plan) -> impl FnMut(&Event) {
     let mut token_at = Instant::now();
     move |event| {

@@ -1,4 +1,4 @@
-//! What one request came to.
+//! Result of one request.
 
 use tributary_coordinator::{Answer, Planned, Prepared, Report};
 
@@ -8,7 +8,7 @@ pub struct Answered {
     pub prepared: Prepared,
     /// Its plan.
     pub planned: Planned,
-    /// What came back.
+    /// Answer.
     pub answer: Answer,
     /// Everything that is known about it.
     pub report: Report,

@@ -25,7 +25,7 @@ pub type Show<'a, E> = dyn FnMut(usize, &Answered) -> Result<(), E> + Send + 'a;
 /// The first failure ends it.
 ///
 /// # Errors
-/// A request's, the ranks', those of `show`.
+/// Returns an error if the request is refused, if a rank fails, or if `show` fails.
 pub fn ask_all<E: From<Error> + Send>(
     engine: &mut Engine<'_>,
     run_config: &RunConfig,
@@ -59,7 +59,7 @@ fn show_in_order<E: From<Error>>(
     stop: &dyn Fn(),
 ) -> Result<(), E> {
     let (mut early, mut due, mut ended) = (BTreeMap::new(), 0, Ok(()));
-    // To the end: whoever asks must not wait for this.
+    // All of them are taken: the asking threads must not wait for this one.
     for (index, answered) in told {
         match (answered, &ended) {
             (_, Err(_)) => continue,
@@ -86,7 +86,7 @@ fn ask(client: &Client, questions: &[Question], next: &AtomicUsize, tell: &Sende
     loop {
         let index = next.fetch_add(1, Ordering::Relaxed);
         let Some(question) = questions.get(index) else { return };
-        // Whoever shows answers is there as long as anybody asks.
+        // The receiver lives as long as any thread asks.
         let _ = tell.send((index, answer(client, question)));
     }
 }

@@ -1,5 +1,5 @@
-//! The models beside the main one: one that reads (`--aux-model`), one that writes (`--draft-model`). What the planner must know of each, and their weights
-//! on the host of rank 0.
+//! The models beside the main one: one that reads (`--aux-model`), one that writes
+//! (`--draft-model`). The planner's facts of each, and their weights on the host of rank 0.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::tokenizer_trial;
 /// Bytes of a tokenizer's file at most.
 const TOKENIZER_BYTES: u64 = 256 << 20;
 
-/// A model beside the main one, as a rank has it.
+/// An auxiliary model, as a rank has it.
 #[derive(Clone)]
 pub struct AuxiliaryModel {
     name: String,
@@ -24,10 +24,10 @@ pub struct AuxiliaryModel {
     weights: Option<Arc<dyn Model>>,
 }
 
-/// What the planner must know of the model that reads for that of `main`, if there is one.
+/// The planner's facts of the model that reads for that of `main`, if there is one.
 ///
 /// # Errors
-/// A tokenizer that cannot be read.
+/// Returns an error if a tokenizer cannot be read.
 pub(crate) fn reader(main: &ModelFolder) -> Result<Option<AuxiliaryReader>> {
     let Some(folder) = &main.auxiliary else { return Ok(None) };
     let tokenizer =
@@ -35,10 +35,10 @@ pub(crate) fn reader(main: &ModelFolder) -> Result<Option<AuxiliaryReader>> {
     Ok(Some(beside(folder, tokenizer)))
 }
 
-/// What the planner must know of the model that writes ahead of that of `main`, if there is one.
+/// The planner's facts of the model that writes ahead of that of `main`, if there is one.
 ///
 /// # Errors
-/// Another tokenizer than the main model's.
+/// Returns an error if its tokenizer differs from the main model's.
 pub(crate) fn writer(main: &ModelFolder) -> Result<Option<AuxiliaryReader>> {
     let Some(folder) = &main.draft_model else { return Ok(None) };
     if !has_tokenizer_of(folder, main) {
@@ -50,7 +50,8 @@ pub(crate) fn writer(main: &ModelFolder) -> Result<Option<AuxiliaryReader>> {
     Ok(Some(beside(folder, None)))
 }
 
-/// Whether both have the same tokenizer. Where both have none, as with dummy weights, ids are all there is.
+/// Whether both have the same tokenizer. Where both have none, as with dummy weights, there are
+/// only ids.
 fn has_tokenizer_of(folder: &ModelFolder, main: &ModelFolder) -> bool {
     let read = |folder| tributary_system::file::regular_bytes(&tokenizer_file(folder), TOKENIZER_BYTES);
     let hash = |folder| read(folder).ok().map(|bytes| blake3::hash(&bytes));
@@ -81,7 +82,7 @@ impl AuxiliaryModel {
     /// The models beside that of `main`; `weights` says whether this process runs them.
     ///
     /// # Errors
-    /// Damaged, missing or misshapen weights.
+    /// Returns an error if weights are missing, damaged or of the wrong shape.
     pub(crate) fn all(main: &ModelFolder, weights: bool) -> Result<Vec<Self>> {
         let load = |folder: &ModelFolder| {
             let weights = weights.then(|| folder.load_on(&Device::Cpu)).transpose()?;

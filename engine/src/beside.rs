@@ -1,4 +1,4 @@
-//! What ranks have beside the weights of the model that answers: small models, and adapters.
+//! Further weights of ranks, besides those of the main model: small models, and adapters.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl Beside {
     /// The small models, and the adapters of a folder beside each copy of its weights.
     ///
     /// # Errors
-    /// The devices'.
+    /// Returns an error if an operation on a device fails.
     pub(crate) fn new(auxiliary: Vec<AuxiliaryModel>, folder: &ModelFolder, copies: &[Arc<dyn Model>]) -> Result<Self> {
         let adapters = copies.iter().map(|copy| folder.adapters_on(copy.device())).collect::<Result<_>>()?;
         Ok(Self { auxiliary, adapters })

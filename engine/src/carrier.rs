@@ -1,5 +1,6 @@
-//! What carries tensors between ranks: the ranks' own way (threads hand them over, MPI sends them), or NCCL beside it, from
-//! GPU to GPU. Processes with GPUs always take NCCL: nothing goes through the host because something is missing.
+//! Carriers of tensors between ranks: the ranks' own way (threads hand them over, MPI sends them),
+//! or NCCL in addition, from GPU to GPU. Processes with GPUs always take NCCL: a missing feature
+//! never makes tensors go through the host.
 
 use std::sync::Arc;
 
@@ -12,16 +13,16 @@ use crate::device::RankDevice;
 use crate::error::{Error, Result};
 use crate::model::ModelFolder;
 
-/// What carries tensors.
+/// Carrier of tensors.
 #[derive(Debug, Clone, Copy)]
 pub enum Carrier {
     /// The ranks' own way, which carries all else too.
     Own,
-    /// NCCL, with a GPU or at least a stream of its own for every rank.
+    /// NCCL, with a separate GPU or at least a separate stream for every rank.
     Nccl(nccl::NcclSettings),
 }
 
-/// What the choice depends on.
+/// Inputs of the choice.
 #[derive(Debug, Clone, Copy)]
 struct Ask {
     transport: Transport,
@@ -38,7 +39,8 @@ impl Carrier {
     /// For `world` ranks at a place, which are `processes` or threads of one.
     ///
     /// # Errors
-    /// Ranks that would share a GPU, a build without NCCL, NCCL without GPUs.
+    /// Returns an error if ranks would share a GPU, if the build has no NCCL, or if NCCL has no
+    /// GPUs.
     pub(crate) fn choose(group: &GroupConfig, processes: bool, rank_device: &RankDevice, world: usize) -> Result<Self> {
         let ask = Ask {
             transport: group.transport,
@@ -56,7 +58,7 @@ impl Carrier {
         matches!(self, Self::Nccl(_))
     }
 
-    /// As reports name it, beside the way of all else.
+    /// Name of it in reports, with the way of all other messages.
     pub fn label(&self, own: String) -> String {
         match (self, nccl::library_version()) {
             (Self::Nccl(_), Ok(version)) => format!("{version}, {own}"),
@@ -64,7 +66,7 @@ impl Carrier {
         }
     }
 
-    /// How many ranks of this process have weights of their own.
+    /// Number of copies of the weights among this process's ranks.
     pub fn weight_copies(&self, world: usize) -> usize {
         match self {
             Self::Own => 1,
@@ -75,7 +77,7 @@ impl Carrier {
     /// The communicator of a rank that is a thread and computes on `device`.
     ///
     /// # Errors
-    /// NCCL cannot connect the ranks.
+    /// Returns an error if NCCL cannot connect the ranks.
     pub fn on_thread(&self, seat: local::Seat, device: &Device) -> tributary_comm::Result<Box<dyn Communicator>> {
         match self {
             Self::Own => Ok(Box::new(seat.take())),
@@ -86,7 +88,7 @@ impl Carrier {
     /// The communicator of a rank that is a process and computes on `device`. The others have been found by `control`.
     ///
     /// # Errors
-    /// NCCL cannot connect the ranks.
+    /// Returns an error if NCCL cannot connect the ranks.
     pub fn on_process(&self, control: mpi::Mpi, device: &Device) -> tributary_comm::Result<Box<dyn Communicator>> {
         match self {
             Self::Own => Ok(Box::new(control.receiving_on(device.clone()))),
@@ -94,10 +96,11 @@ impl Carrier {
         }
     }
 
-    /// Loads what is missing of the models of `world` ranks of this process: one for all, or one a rank on its own device.
+    /// Loads the missing models of `world` ranks of this process: one for all, or one a rank on its
+    /// own device.
     ///
     /// # Errors
-    /// The weights', the devices'.
+    /// Returns an error if the weights cannot be read, or if a device fails.
     pub fn load(
         &self,
         folder: &ModelFolder,

@@ -1,4 +1,4 @@
-//! The store behind the chunk caches of this process's ranks: what it is told, and how it is opened.
+//! The store of this process's chunk caches: its configuration, and its opening.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use tributary_store::{Folder, OpenError, Secret, Settings, Store};
 
 use crate::error::{Error, Result};
 
-/// Where chunks are kept that outlive the process.
+/// Configuration of the store of chunks that outlive the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkStoreConfig {
     /// The folder; it is made if it is not there.
@@ -19,7 +19,7 @@ pub struct ChunkStoreConfig {
     pub reserve_bytes: u64,
     /// Whether it is meant that others may write to it.
     pub is_shared: bool,
-    /// A file with what only those know who may write chunks that are believed.
+    /// A file with the shared secret of all who may write trusted chunks.
     pub key_file: Option<PathBuf>,
     /// The URL of an object store behind the folder.
     pub remote: Option<String>,
@@ -29,15 +29,15 @@ impl ChunkStoreConfig {
     /// The secret, if there is one.
     ///
     /// # Errors
-    /// A file that cannot be read, or is empty.
+    /// Returns an error if the file is empty or cannot be read.
     pub fn secret(&self) -> Result<Option<Secret>> {
         self.key_file.as_deref().map(secret).transpose()
     }
 
-    /// Opens the folder alone, for somebody who looks after it; it must be there.
+    /// Opens the folder alone, for upkeep; it must be there.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Fails as [`open`](Self::open) does.
     pub fn look_into(&self) -> Result<(Folder, Option<Secret>)> {
         let refused = |cause| refused(OpenError { path: self.folder.clone(), cause });
         if !self.folder.is_dir() {
@@ -49,7 +49,8 @@ impl ChunkStoreConfig {
     /// Opens the store.
     ///
     /// # Errors
-    /// The system's; a folder that others may write to, unless that is meant; the secret's.
+    /// Returns an error if an operation of the operating system fails, if other users may write to
+    /// the folder unless that is allowed, or if the secret cannot be read.
     pub fn open(&self) -> Result<Arc<Store>> {
         let settings = Settings {
             folder: self.folder.clone(),

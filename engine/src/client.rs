@@ -1,5 +1,5 @@
-//! What clients of a running engine hold: they read requests, hand them in, and make reports of what comes back, on threads of
-//! their own.
+//! Clients of a running engine: they read requests, hand them in, and make reports of the answers,
+//! on their own threads.
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ use crate::question::Question;
 use crate::ranks::Pulses;
 use crate::run_config::RunConfig;
 
-/// What is asked, and what was said before.
+/// Question of a conversation, with its earlier messages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conversation {
     /// The context, in its order; a question may do without.
     pub documents: Vec<Document>,
-    /// What was said. System messages in front shape every chunk; where there are none, the engine's own prefix does. Turns ride behind
-    /// the documents, so that these stay warm from one turn to the next.
+    /// Messages. System messages in front shape every chunk; where there are none, the engine's own
+    /// prefix does. Turns follow the documents, so that these stay warm from one turn to the next.
     pub messages: Vec<Message>,
-    /// How the chat template renders them.
+    /// Options of the chat template.
     pub options: ChatOptions,
 }
 
@@ -38,7 +38,7 @@ pub struct Conversation {
 pub struct Prompt {
     /// The context, in its order; a text may do without.
     pub documents: Vec<Document>,
-    /// The text behind it.
+    /// Text after the documents.
     pub text: PromptText,
 }
 
@@ -87,11 +87,11 @@ impl Engine<'_> {
         (Client { desk, shared }, inbox)
     }
 
-    /// Answers what clients hand in, on this thread, until the last of them is gone and everything has been answered.
-    /// [`start`](Self::start) comes before.
+    /// Answers requests of clients, on this thread, until the last of them is gone and everything
+    /// has been answered. [`start`](Self::start) comes before.
     ///
     /// # Errors
-    /// The ranks' failure, of which every client has been told.
+    /// Returns the ranks' failure; every client has been told of it.
     pub fn conduct(&mut self, run_config: &RunConfig, limits: Limits, inbox: Inbox) -> Result<()> {
         let group = run_config.group();
         self.survey(group);
@@ -105,7 +105,7 @@ impl Engine<'_> {
 }
 
 impl Client {
-    /// How requests are answered that do not say otherwise.
+    /// Default settings of requests.
     pub fn settings(&self) -> &RequestSettings {
         &self.shared.settings
     }
@@ -118,7 +118,7 @@ impl Client {
         !(lacks_model || lacks_rows)
     }
 
-    /// Whether there is a store behind the chunk caches.
+    /// Whether the chunk caches have a store.
     pub fn has_store(&self) -> bool {
         self.shared.has_store
     }
@@ -136,7 +136,7 @@ impl Client {
     /// A conversation as token ids.
     ///
     /// # Errors
-    /// The template's and the tokenizer's; a piece of text without a token.
+    /// Returns an error if the template or the tokenizer fails, or if a piece of text has no token.
     pub fn prepare(&self, conversation: &Conversation) -> Result<Prepared> {
         let Conversation { documents, messages, options } = conversation;
         let prefix = self.prefix(None);
@@ -150,7 +150,7 @@ impl Client {
     /// A text that is to be continued as token ids.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare).
+    /// Fails as [`prepare`](Self::prepare) does.
     pub fn prepare_prompt(&self, prompt: &Prompt) -> Result<Prepared> {
         let prefix = self.prefix(None);
         let intake = Intake { template: None, ..self.intake(&prefix)? };
@@ -167,16 +167,17 @@ impl Client {
         }
     }
 
-    /// Documents behind a system text as token ids, to be prefilled ahead of use.
+    /// Documents after a system text as token ids, to be prefilled ahead of use.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare).
+    /// Fails as [`prepare`](Self::prepare) does.
     pub fn prepare_documents(&self, documents: &[Document], system: Option<&str>) -> Result<Prepared> {
         let prefix = self.prefix(system);
         Ok(prepare_documents(documents, &self.intake(&prefix)?)?)
     }
 
-    /// What stands before the first chunk: the system text, or the engine's own prefix where it has none.
+    /// The text before the first chunk: the system text, or the engine's own prefix where there is
+    /// none.
     fn prefix(&self, system: Option<&str>) -> Prefix {
         let own = system.filter(|system| !system.trim().is_empty()).map(|system| Prefix::Text(system.to_owned()));
         own.unwrap_or_else(|| self.shared.intake.prefix.clone())
@@ -191,7 +192,7 @@ impl Client {
     /// The texts of tokens one by one, as far as they are whole characters: where tokens share one, the last has it.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn texts(&self, ids: &[u32]) -> Result<Vec<String>> {
         let (tokenizer, mut stream) = (self.shared.folder.tokenizer()?, tributary_coordinator::TextStream::default());
         Ok(ids.iter().map(|&id| stream.push(id, tokenizer)).collect::<tributary_coordinator::Result<_>>()?)
@@ -206,18 +207,18 @@ impl Client {
     /// A question as token ids.
     ///
     /// # Errors
-    /// As [`Question::prepare`].
+    /// Fails as [`Question::prepare`] does.
     pub fn prepare_question(&self, question: &Question) -> Result<Prepared> {
         fail::fail_point!("engine::request");
         question.prepare(&self.shared.folder, &self.shared.intake)
     }
 
-    /// Where requests are handed in, cancelled and counted.
+    /// The queue, where requests are handed in, cancelled and counted.
     pub fn desk(&self) -> &Desk {
         &self.desk
     }
 
-    /// Where the ranks' signs of life are read.
+    /// Reader of the ranks' signs of life.
     pub fn pulses(&self) -> Pulses {
         self.shared.pulses.clone()
     }
@@ -227,7 +228,7 @@ impl Client {
         self.shared.folder.shape()
     }
 
-    /// How many token ids the model knows: those below.
+    /// Size of the vocabulary: token ids are below it.
     pub fn vocabulary(&self) -> usize {
         self.shared.folder.config.vocab
     }
@@ -245,17 +246,17 @@ impl Client {
         prepared.token_count() + rows * prepared.chunks.len()
     }
 
-    /// The text of an answer behind the end of its prompt, token by token.
+    /// The text of an answer after the end of its prompt, token by token.
     pub fn text_stream(&self, prompt: &[u32]) -> TextStream {
         let tokenizer = self.shared.folder.tokenizer.as_ref();
         let behind = tokenizer.and_then(|tokenizer| tributary_coordinator::TextStream::behind(prompt, tokenizer).ok());
         TextStream { shared: Arc::clone(&self.shared), stream: behind.unwrap_or_default() }
     }
 
-    /// What a request came to, with its report.
+    /// Result of a request, with its report.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn answered(&self, done: Done) -> Result<Answered> {
         let Done { prepared, planned, answer } = done;
         let Shared { folder, environment, .. } = &*self.shared;
@@ -272,15 +273,16 @@ pub struct TextStream {
 }
 
 impl TextStream {
-    /// The text that a token would bring if it came next. A part of a character is the sign for what is no character, or empty.
+    /// The text that a token would bring if it came next. A part of a character is the replacement
+    /// character, or empty.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn would_bring(&self, token: u32) -> Result<String> {
         Ok(self.stream.would_bring(token, self.shared.folder.tokenizer()?)?)
     }
 
-    /// The bytes that a token stands for by itself; none where its neighbours decide.
+    /// Bytes of a single token; none where they depend on its neighbours.
     pub fn bytes_of(&self, token: u32) -> Option<Vec<u8>> {
         self.shared.folder.tokenizer.as_ref()?.bytes_of(token)
     }
@@ -288,7 +290,7 @@ impl TextStream {
     /// The text that a token completes; empty for the token that ends the answer.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn push(&mut self, token: u32) -> Result<String> {
         let folder = &self.shared.folder;
         if folder.config.eos.contains(&token) {
@@ -297,7 +299,7 @@ impl TextStream {
         Ok(self.stream.push(token, folder.tokenizer()?)?)
     }
 
-    /// What is left when the last token has come.
+    /// The rest, when the last token has come.
     pub fn rest(&mut self) -> String {
         let tokenizer = self.shared.folder.tokenizer.as_ref();
         tokenizer.and_then(|tokenizer| self.stream.rest(tokenizer).ok()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! How an engine is set up, as plain values: which model, how requests are read, which ranks there are.
+//! Configuration of an engine, as plain values: model, intake of requests, ranks.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,12 +12,12 @@ use tributary_worker::LoadFormat;
 use crate::chunk_store::ChunkStoreConfig;
 use crate::synthetic::Synthetic;
 
-/// Everything that an engine is told.
+/// Configuration of an engine.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Which model, and how it computes.
     pub model: ModelConfig,
-    /// How a request is read.
+    /// Intake of requests.
     pub intake: IntakeConfig,
     /// Which ranks there are.
     pub group: GroupConfig,
@@ -28,27 +28,28 @@ pub struct Config {
 pub struct ModelConfig {
     /// Hugging Face folder.
     pub folder: PathBuf,
-    /// Where weights come from.
+    /// Source of weights.
     pub load_format: LoadFormat,
-    /// Where ranks compute.
+    /// Device of the ranks.
     pub device: DeviceKind,
-    /// Memory of each GPU that weights, chunk caches, requests and NCCL's buffers may take together, in bytes; nine tenths of
-    /// what is free where absent.
+    /// Memory of each GPU that weights, chunk caches, requests and NCCL's buffers may take
+    /// together, in bytes; absent: nine tenths of the free memory.
     pub device_memory_bytes: Option<u64>,
     /// Type of weights and KV cache.
     pub dtype: Dtype,
     /// Kernels that compute.
     pub kernels: Kernels,
-    /// The folder of a small model beside it that reads the context for methods which want one.
+    /// Folder of a small auxiliary model that reads the context for methods that need one.
     pub auxiliary: Option<PathBuf>,
-    /// The folder of a small model of the same tokenizer that writes what evictions listen to which want such.
+    /// Folder of a small draft model with the same tokenizer, for evictions that need one.
     pub draft_model: Option<PathBuf>,
     /// Folders of its adapters.
     pub adapters: Vec<PathBuf>,
 }
 
 impl ModelConfig {
-    /// How the model of `folder` beside this one runs: on the host, in f32, from weights of the same kind.
+    /// Configuration of the auxiliary model in `folder`: on the host, in f32, from weights of the
+    /// same kind.
     pub(crate) fn beside(&self, folder: &Path) -> Self {
         let (device, dtype, device_memory_bytes) = (DeviceKind::Cpu, Dtype::F32, None);
         let (folder, auxiliary, draft_model, adapters) = (folder.to_owned(), None, None, Vec::new());
@@ -56,7 +57,7 @@ impl ModelConfig {
     }
 }
 
-/// Where ranks compute.
+/// Device of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
     /// On the host's cores.
@@ -96,20 +97,20 @@ impl Dtype {
     }
 }
 
-/// How a request is read.
+/// Intake of requests.
 #[derive(Debug, Clone)]
 pub struct IntakeConfig {
     /// The shape of requests that are random tokens, not text: they need no tokenizer.
     pub synthetic: Option<Synthetic>,
-    /// Where the context is cut.
+    /// Places at which the context is cut.
     pub chunking: Chunking,
-    /// Tokens of a chunk where a service is asked without documents; what is shorter is one chunk.
+    /// Tokens of a chunk where a service is asked without documents; a shorter one is one chunk.
     pub text_chunk_tokens: usize,
-    /// What stands before the first chunk.
+    /// Prefix before the first chunk.
     pub prefix: Prefix,
     /// Whether the model's chat template is used.
     pub template: TemplateUse,
-    /// What stands behind each document.
+    /// Separator after each document.
     pub join: Join,
     /// Values that the chat template reads where a request does not say otherwise.
     pub template_kwargs: TemplateValues,
@@ -118,7 +119,7 @@ pub struct IntakeConfig {
 /// Whether the model's chat template is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TemplateUse {
-    /// Where the model has one.
+    /// Template, if the model has one.
     Auto,
     /// Never.
     None,
@@ -127,32 +128,34 @@ pub enum TemplateUse {
 /// Which ranks there are, and how long they wait for each other.
 #[derive(Debug, Clone)]
 pub struct GroupConfig {
-    /// What carries messages between ranks.
+    /// Transport of messages between ranks.
     pub transport: Transport,
     /// Whether ranks may share a GPU.
     pub allow_shared_gpu: bool,
-    /// Multiprocessors of each GPU that attention leaves alone while messages are under way.
+    /// Number of multiprocessors of each GPU that attention leaves free while messages are in
+    /// flight.
     pub message_multiprocessors: usize,
     /// Number of ranks; 1, or the launcher's, where absent.
     pub world: Option<usize>,
     /// Threads of each rank.
     pub threads: usize,
-    /// How long a rank may compute without progress, and all ranks wait for each other.
+    /// Longest time that a rank may compute without progress, and that all ranks may wait for each
+    /// other.
     pub collective_timeout: Duration,
-    /// How long a process may be silent.
+    /// Longest silence of a process.
     pub heartbeat_timeout: Duration,
-    /// How long ranks may take to find each other, and then to load the model and to agree.
+    /// Longest time of ranks for finding each other, and then for loading the model and agreeing.
     pub start_timeout: Duration,
-    /// Bytes of chunks that each rank keeps at most; a share of what is free where absent.
+    /// Bytes of chunks that each rank keeps at most; absent: a share of the free memory.
     pub chunk_cache_bytes: Option<u64>,
-    /// The store behind the ranks' chunk caches, if there is one.
+    /// Store of the ranks' chunk caches, if there is one.
     pub chunk_store: Option<ChunkStoreConfig>,
-    /// Longest message between processes; what is longer goes in pieces.
+    /// Longest message between processes; a longer one goes in pieces.
     pub max_message_bytes: u64,
 }
 
 impl GroupConfig {
-    /// How NCCL carries tensors.
+    /// Settings of NCCL.
     pub fn nccl(&self) -> nccl::NcclSettings {
         nccl::NcclSettings {
             start_timeout: self.start_timeout,
@@ -163,7 +166,7 @@ impl GroupConfig {
     }
 }
 
-/// What carries messages between ranks.
+/// Transport of messages between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// MPI under a launcher, else as with `Local`; tensors between GPUs over NCCL.

@@ -1,5 +1,5 @@
-//! Where this process's ranks compute: the cores of the host, or an NVIDIA GPU, which is opened before anything is read or
-//! loaded, with a budget of its memory.
+//! Device of this process's ranks: the cores of the host, or an NVIDIA GPU, which is opened before
+//! anything is read or loaded, with a budget of its memory.
 
 use candle_core::Device;
 use tributary_kernels::cuda;
@@ -7,13 +7,13 @@ use tributary_kernels::cuda;
 use crate::config::{DeviceKind, ModelConfig};
 use crate::error::{Error, Result};
 
-/// The device of this process's ranks. Ranks that are threads share it, and with it its stream: what one hands to another is
-/// in order.
+/// The device of this process's ranks. Ranks that are threads share it and its stream: tensors that
+/// one hands to another are in order.
 #[derive(Debug, Clone)]
 pub struct RankDevice {
     /// The device.
     pub device: Device,
-    /// What is known of it where it is a GPU.
+    /// Facts of the device where it is a GPU.
     pub gpu: Option<Gpu>,
 }
 
@@ -22,19 +22,20 @@ pub struct RankDevice {
 pub struct Gpu {
     /// Its name.
     pub name: String,
-    /// How many this process sees.
+    /// Number of GPUs that this process sees.
     pub count: usize,
     /// Memory that weights, chunk caches, requests and NCCL's buffers of this process may take together.
     pub budget_bytes: u64,
 }
 
 impl RankDevice {
-    /// Finds and opens what was asked for. The device is that of this process's number on its host, or the only one; its memory
-    /// is divided among the processes that share it.
+    /// Finds and opens the requested device. The device is that of this process's number on its
+    /// host, or the only one; its memory is divided among the processes that share it.
     ///
     /// # Errors
-    /// Configuration: a build without CUDA, no device, fewer devices than ranks of this host. Memory: a budget above what is
-    /// free.
+    /// Returns a configuration error if the build has no CUDA, if there is no device, or if this
+    /// host has fewer devices than ranks. Returns a memory error if the budget exceeds the free
+    /// memory.
     pub fn open(model: &ModelConfig, allow_shared_gpu: bool, local_rank: usize, sharing: usize) -> Result<Self> {
         assert!(sharing > 0, "a process shares its device with itself at least");
         if model.device == DeviceKind::Cpu {
@@ -50,10 +51,10 @@ impl RankDevice {
         Ok(Self { device, gpu: Some(Gpu { name, count, budget_bytes }) })
     }
 
-    /// The device of a rank that is a thread and has a device, or at least a stream of it, of its own.
+    /// The device of a rank that is a thread with its own device, or at least its own stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns an error if the CUDA driver fails.
     pub fn of_thread(model: &ModelConfig, rank: usize) -> Result<Self> {
         let refused = |error: tributary_kernels::Error| Error::configuration(format!("--device cuda: {error}"));
         if model.device == DeviceKind::Cpu {
@@ -77,7 +78,7 @@ impl RankDevice {
     }
 }
 
-/// Which of so many devices this process's ranks use.
+/// Number of the device, of `count`, that this process's ranks use.
 fn ordinal(local_rank: usize, count: usize, allow_shared_gpu: bool) -> Result<usize> {
     match count {
         0 => Err(Error::configuration("--device cuda: the driver finds no device; is CUDA_VISIBLE_DEVICES empty?")),
@@ -92,20 +93,21 @@ fn ordinal(local_rank: usize, count: usize, allow_shared_gpu: bool) -> Result<us
     }
 }
 
-/// A number for the GPU of the rank of this number on its host, where ranks may share one: the same for the same GPU, however
-/// each process counts those that it sees. 0 where there is none.
+/// A number for the GPU of the rank of this number on its host, where ranks may share one: the same
+/// for the same GPU, for every numbering of visible GPUs. 0 where there is none.
 pub fn gpu_number(local_rank: usize) -> u64 {
     let identity = match cuda::count() {
         Ok(count) if count > 0 => cuda::identity(local_rank % count),
         _ => return 0,
     };
-    // A hash: what tells two GPUs apart may stand anywhere in the name.
+    // A hash, since two GPUs may differ anywhere in the name.
     let hash =
         |uuid: String| blake3::hash(uuid.as_bytes()).as_bytes().first_chunk().map(|first| u64::from_le_bytes(*first));
     identity.ok().and_then(|identity| hash(identity.uuid)).unwrap_or(0)
 }
 
-/// What was asked for, or nine tenths of what is free: the rest is for the driver and libraries other than NCCL.
+/// The requested bytes, or nine tenths of the free ones: the rest is for the driver and libraries
+/// other than NCCL.
 fn budget(asked: Option<u64>, free_bytes: u64) -> Result<u64> {
     match asked {
         None => Ok(free_bytes / 10 * 9),

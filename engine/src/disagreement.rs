@@ -1,4 +1,4 @@
-//! Ranks that do not mean the same: a table of which rank has which value.
+//! Disagreement of ranks: a table of the values of each rank.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,8 +11,8 @@ pub struct Disagreement {
 }
 
 impl Disagreement {
-    /// How the ranks' facts differ, if they do. Each rank's facts are lines of `name=value`; a fact that a rank does not know has
-    /// no value there.
+    /// Differences of the ranks' facts, if there are any. Each rank's facts are lines of
+    /// `name=value`; a fact that a rank does not know has no value there.
     pub fn between(all: &[Vec<u8>]) -> Option<Self> {
         let mut names: Vec<String> = Vec::new();
         let mut values: BTreeMap<String, BTreeMap<usize, String>> = BTreeMap::new();

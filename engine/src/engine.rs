@@ -1,4 +1,5 @@
-//! An opened model and the groups of ranks that run it: what is checked before a request, and what starts and ends.
+//! An opened model and the groups of ranks that run it: checks before a request, starts and ends of
+//! groups.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use crate::ranks::{Attendance, GroupSettings, Identity, Pulses, Ranks, Start};
 use crate::run_config::RunConfig;
 use crate::spoilt::{any_spoilt, explained};
 
-/// A model folder, the ranks, and what is known of both.
+/// A model folder, the ranks, and the known facts of both.
 pub struct Engine<'a> {
     pub(crate) config: Config,
     pub(crate) folder: Arc<ModelFolder>,
@@ -34,17 +35,17 @@ pub struct Engine<'a> {
     rank_device: RankDevice,
     /// The weights: one for all of this process's ranks, or one a rank.
     models: Vec<Arc<dyn Model>>,
-    /// The models beside it, once they are loaded.
+    /// The auxiliary models, once they are loaded.
     auxiliary: Option<Vec<AuxiliaryModel>>,
     pub(crate) planner: Planner,
     pub(crate) ranks: &'a mut Ranks,
-    /// The store behind the chunk caches of this process's ranks.
+    /// Store of this process's chunk caches.
     store: Option<Arc<Store>>,
-    /// Who watches the ranks' work.
+    /// Observer of the ranks' work.
     pub(crate) observed: Observed,
-    /// Who is shown the answers that this engine gives itself.
+    /// Receiver of the answers that this engine gives itself.
     pub(crate) shown: Option<Shown>,
-    /// Whether requests are planned whatever memory they need.
+    /// Whether requests are planned without a memory limit.
     beyond_memory: bool,
 }
 
@@ -55,7 +56,7 @@ impl<'a> Engine<'a> {
     /// Reads everything but the weights.
     ///
     /// # Errors
-    /// As [`ModelFolder::open`], [`Ranks::open_device`].
+    /// Fails as [`ModelFolder::open`] and [`Ranks::open_device`] do.
     pub fn open(config: &Config, ranks: &'a mut Ranks) -> Result<Self> {
         let rank_device = ranks.open_device(&config.model, &config.group)?;
         let folder = Arc::new(ModelFolder::open(&config.model, &config.intake)?);
@@ -94,38 +95,38 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// From now on exchanges are chosen by the rates of this machine, and not by what may be assumed of it.
+    /// Chooses exchanges by the rates of this machine from now on, instead of assumed ones.
     pub fn plan_by(&mut self, profile: Profile) {
         self.planner.plan_by(profile);
     }
 
-    /// From now on `observer` is told of what the ranks do, and `shown` gets each answer of [`answer`](Self::answer), when it is
-    /// complete. Only the first observer counts.
+    /// Sets the observer of the ranks' work, and the receiver `shown` of each complete answer of
+    /// [`answer`](Self::answer). Only the first observer counts.
     pub fn observe(&mut self, observer: Arc<dyn Observer>, shown: impl Fn(&Answered) + 'static) {
         self.observed.by(observer);
         self.shown = Some(Box::new(shown));
     }
 
-    /// From now on requests are planned whatever memory they need, for what is told of them and never asked. Gives the bytes that are free for such a
-    /// group here, where that is known.
+    /// Plans requests without a memory limit from now on, for predictions of requests that are
+    /// never run. Gives the free bytes for such a group here, where known.
     pub fn plan_beyond_memory(&mut self, group: GroupShape) -> Option<u64> {
         let free_bytes = self.machine(group).1.available_bytes;
         self.beyond_memory = true;
         free_bytes
     }
 
-    /// The store behind the chunk caches of this process's ranks, if there is one.
+    /// Store of this process's chunk caches, if there is one.
     pub fn store(&self) -> Option<&Store> {
         self.store.as_deref()
     }
 
-    /// Where the ranks' signs of life are read.
+    /// Reader of the ranks' signs of life.
     pub fn pulses(&self) -> Pulses {
         self.ranks.backend().pulses()
     }
 
-    /// From now on requests may leave chunks behind in groups of so many ranks: checks count the chunk caches as full, and groups
-    /// that start later name their chunks.
+    /// Lets requests keep chunks in groups of these numbers of ranks from now on: checks count the
+    /// chunk caches as full, and groups that start later name their chunks.
     pub fn keep_chunks(&mut self, worlds: &[usize]) {
         self.planner.keep_chunks(worlds);
     }
@@ -133,7 +134,7 @@ impl<'a> Engine<'a> {
     /// A request as token ids.
     ///
     /// # Errors
-    /// As [`Question::prepare`].
+    /// Fails as [`Question::prepare`] does.
     pub fn read(&self, question: &Question) -> Result<Prepared> {
         question.prepare(&self.folder, &self.config.intake)
     }
@@ -141,7 +142,7 @@ impl<'a> Engine<'a> {
     /// Checks that a request can be planned, memory included, before anything is loaded or started. Gives the plan.
     ///
     /// # Errors
-    /// Everything that is wrong with request and settings.
+    /// Returns everything that is wrong with the request and the settings.
     pub fn check(&mut self, question: &Question, run_config: &RunConfig) -> Result<Planned> {
         self.check_with(question, run_config, None)
     }
@@ -149,7 +150,7 @@ impl<'a> Engine<'a> {
     /// As [`check`](Self::check), for a request whose chunks a request under another configuration has left in the chunk caches.
     ///
     /// # Errors
-    /// As [`check`](Self::check).
+    /// Fails as [`check`](Self::check) does.
     pub fn check_after(&mut self, question: &Question, run_config: &RunConfig, before: &RunConfig) -> Result<Planned> {
         let before = self.check(question, before)?;
         self.check_with(question, run_config, Some(&before))
@@ -170,7 +171,8 @@ impl<'a> Engine<'a> {
     /// Loads the weights, if they are not loaded, and starts the ranks that `run_config` needs, if they do not run.
     ///
     /// # Errors
-    /// The weights', the system's.
+    /// Returns an error if the weights cannot be read, or if an operation of the operating system
+    /// fails.
     pub fn start(&mut self, run_config: &RunConfig) -> Result<()> {
         self.start_ranks(run_config.group()).map_err(|error| explained(error, self.devices()))
     }
@@ -207,8 +209,8 @@ impl<'a> Engine<'a> {
         &self.folder
     }
 
-    /// Whether ranks that have failed can be started anew: threads can, on a device that is not spoilt and where none of them
-    /// is still at work; processes end with their group.
+    /// Whether ranks that have failed can be started anew: threads can, on a device that is not
+    /// poisoned and where none of them is still at work; processes end with their group.
     pub fn can_start_anew(&self) -> bool {
         self.ranks.backend().can_start_anew() && !any_spoilt(self.devices())
     }
@@ -230,7 +232,7 @@ impl<'a> Engine<'a> {
         self.ranks.backend().shares_cores(group, cores)
     }
 
-    /// How this process was started, as reports say it.
+    /// Environment of this process, for reports.
     pub fn environment(&self) -> &Environment {
         &self.environment
     }
@@ -240,7 +242,7 @@ impl<'a> Engine<'a> {
         self.rank_device.gpu.as_ref()
     }
 
-    /// What carries messages between as many ranks as a method has where it does not say, for reports.
+    /// Transport of messages between the default number of ranks, for reports.
     pub fn backend(&self) -> String {
         self.backend_of(self.ranks.world())
     }
@@ -249,7 +251,7 @@ impl<'a> Engine<'a> {
         self.carrier(world).unwrap_or(Carrier::Own).label(self.ranks.backend().label())
     }
 
-    /// What carries tensors between so many ranks.
+    /// Carrier of tensors between `world` ranks.
     fn carrier(&self, world: usize) -> Result<Carrier> {
         self.ranks.carrier(&self.config.group, &self.rank_device, world)
     }
@@ -260,8 +262,8 @@ impl<'a> Engine<'a> {
         self.ranks.backend().drains();
     }
 
-    /// Somebody serves clients of this engine: as long as what this gives is held, a failure that ends this process waits until
-    /// clients have been told, for two seconds at most.
+    /// Marks this engine as serving clients. While the returned value is held, a failure that ends
+    /// this process waits until clients have got the error, for at most two seconds.
     pub fn attend(&self) -> Attendance {
         self.ranks.backend().audience().attend()
     }
@@ -269,7 +271,7 @@ impl<'a> Engine<'a> {
     /// Ends all ranks.
     ///
     /// # Errors
-    /// A failure that ended a group before.
+    /// Returns the failure that ended a group before.
     pub fn end(self) -> Result<()> {
         self.ranks.backend_mut().end()
     }
@@ -284,8 +286,8 @@ impl<'a> Engine<'a> {
         explained(error, self.devices())
     }
 
-    /// Tells the planner the machine of a group, and of those beside it, where it does not know it yet: the first look counts,
-    /// before anything is loaded.
+    /// Gives the planner the machines of a group and of the groups whose chunk caches count beside
+    /// it, where it does not know them yet. The first look counts, before anything is loaded.
     pub(crate) fn survey(&mut self, group: GroupShape) {
         for group in self.planner.unsurveyed(group) {
             let (carrier, machine) = self.machine(group);
@@ -295,9 +297,9 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// What carries a group's messages, and its machine as it is now.
+    /// Carrier of a group's tensors, and the current state of its machine.
     pub(crate) fn machine(&self, group: GroupShape) -> (Carrier, Machine) {
-        // What cannot run was refused before.
+        // An impossible group was refused before.
         let carrier = self.carrier(group.world).unwrap_or(Carrier::Own);
         let machine = self.ranks.machine(&self.rank_device, carrier, group);
         let available_bytes = machine.available_bytes.filter(|_| !self.beyond_memory);

@@ -1,4 +1,4 @@
-//! How the process was started, for reports.
+//! Environment of the process, for reports.
 
 use tributary_coordinator::Environment;
 use tributary_kernels::Kernels;
@@ -9,10 +9,10 @@ use crate::device::RankDevice;
 use crate::error::{Error, Result};
 use crate::model::ModelFolder;
 
-/// What of the configuration a report names.
+/// The part of the configuration that a report names.
 ///
 /// # Errors
-/// A file of the model beside the main one that cannot be read.
+/// Returns an error if a file of the auxiliary model cannot be read.
 pub fn environment(
     config: &Config,
     backend: String,

@@ -1,4 +1,4 @@
-//! What can go wrong in an engine, and the exit code that stands for it.
+//! Errors of an engine, and their exit codes.
 
 use tributary_coordinator::conductor::{Breakage, RequestFailure};
 use tributary_protocol::exit;
@@ -9,7 +9,7 @@ use crate::disagreement::Disagreement;
 /// Result of an engine's work.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure of the engine, or of what it is made of.
+/// A failure of the engine, or of one of its parts.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Something that was asked for cannot be.
@@ -25,15 +25,15 @@ pub enum Error {
         world: usize,
         /// Threads of each.
         threads: usize,
-        /// What the system said.
+        /// Error of the system.
         cause: std::io::Error,
     },
-    /// A device has less memory than it was told to use.
+    /// A device has less memory than its budget.
     #[error("--device-memory {}: {} are free on the device", rounded(*.needed_bytes), rounded(*.free_bytes))]
     DeviceMemory {
-        /// What was asked for.
+        /// Requested bytes.
         needed_bytes: u64,
-        /// What there is.
+        /// Free bytes.
         free_bytes: u64,
     },
     /// The ranks do not mean the same: a table.
@@ -45,13 +45,13 @@ pub enum Error {
         /// The failure, in one line.
         cause: String,
     },
-    /// A request's own, as its client is told.
+    /// A request's own failure, as its client gets it.
     #[error("{0}")]
     Request(RequestFailure),
-    /// What only a mistake in this program can bring about.
+    /// A failure that only a bug in this program can cause.
     #[error("{0}")]
     Bug(&'static str),
-    /// The coordinator's.
+    /// The coordinator failed.
     #[error(transparent)]
     Coordinator(#[from] tributary_coordinator::Error),
     /// A rank's.
@@ -63,7 +63,7 @@ pub enum Error {
     /// The system has no pool of threads to give.
     #[error(transparent)]
     ThreadPool(#[from] rayon::ThreadPoolBuildError),
-    /// The system's.
+    /// The operating system failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
@@ -86,7 +86,8 @@ impl Error {
         }
     }
 
-    /// Whether it is the group's end, brought about and told elsewhere: by another rank, or another thread of this one.
+    /// Whether it is the group's end, which was caused and reported elsewhere: by another rank, or
+    /// another thread of this one.
     pub fn is_told_elsewhere(&self) -> bool {
         matches!(self.between_ranks(), Some(tributary_comm::Error::Aborted { .. }))
     }
@@ -100,7 +101,7 @@ impl Error {
         }
     }
 
-    /// What has broken between ranks, where this is known.
+    /// Kind of breakage between ranks, where known.
     pub(crate) fn breakage(&self) -> Option<Breakage> {
         match self.between_ranks()? {
             tributary_comm::Error::Timeout { operation, .. } => {
@@ -127,7 +128,7 @@ pub fn one_line(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let text = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
     let line = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
-    // A file that somebody else wrote must not move the cursor, or fill the terminal.
+    // A file from another source must not move the cursor, or fill the terminal.
     let line = line.chars().filter(|letter| !letter.is_control() && !is_direction(*letter)).collect::<String>();
     match line.char_indices().nth(LINE_LETTERS) {
         Some((end, _)) => format!("{}..", &line[..end]),
@@ -138,7 +139,8 @@ pub fn one_line(error: &dyn std::error::Error) -> String {
 /// Letters of a failure's line at most.
 const LINE_LETTERS: usize = 4000;
 
-/// Whether a letter turns the direction of those behind it, so that a line reads as another.
+/// Whether a letter changes the direction of the following text, so that a line reads as another
+/// one.
 fn is_direction(letter: char) -> bool {
     matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -14,7 +14,7 @@ use crate::spoilt::explained;
 /// Loads the model and serves until rank 0 ends the group.
 ///
 /// # Errors
-/// The model's; the failure that ended the group.
+/// Returns an error if the model fails. Returns the failure that ended the group.
 pub fn follow(config: &Config, ranks: &mut Ranks) -> Result<()> {
     fail::fail_point!("engine::load");
     let Config { model, intake, group } = config;

@@ -1,4 +1,4 @@
-//! How a model's makers want its answers drawn: `generation_config.json` of its folder.
+//! Recommended sampling of a model's answers: `generation_config.json` of its folder.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ impl SamplingDefaults {
     /// Reads them from a model folder; none where it has no such file.
     ///
     /// # Errors
-    /// A file that cannot be read, or has values that cannot be.
+    /// Returns an error if the file cannot be read or has impossible values.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("generation_config.json");
         let text = match std::fs::read_to_string(&path) {
@@ -53,7 +53,7 @@ impl SamplingDefaults {
         }
     }
 
-    /// Puts them in the place of what nobody has said.
+    /// Fills unset settings with these.
     pub fn apply(&self, sampling: &mut Sampling) {
         let Self { temperature, top_p, top_k, min_p, repetition_penalty } = *self;
         sampling.temperature = temperature.unwrap_or(sampling.temperature);

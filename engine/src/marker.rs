@@ -1,9 +1,9 @@
-//! What ranks tell `tributary launch`: that the work is complete, or that it failed and why; of a service also that it can be asked
-//! to end in order, and that it does.
+//! Messages of ranks to `tributary launch`: the work is complete, or it failed with a reason. A
+//! service also reports that it can be asked to end in order, and that it does.
 //!
-//! One line on standard error each, which `launch` takes out of what it passes on. mpirun's exit code cannot say as much:
-//! it was seen to be 0 after a host's daemon was lost. Without the variable nothing is written, so that a bare mpirun
-//! shows no such lines.
+//! Each is one line on standard error, which `launch` removes. mpirun's exit code is not enough: it
+//! was 0 after the loss of a host's daemon. Without the variable nothing is written, so that a bare
+//! mpirun shows no such lines.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
@@ -16,7 +16,7 @@ const FAILED: &str = "tributary-failed";
 const SERVING: &str = "tributary-serving";
 const DRAINING: &str = "tributary-draining";
 
-/// What a rank said.
+/// Message of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marker {
     /// The command's work is done and its output is in the launcher's hands; whether that could write it, it does not tell.
@@ -25,35 +25,36 @@ pub enum Marker {
     Failed(Failed),
     /// The ranks serve requests, and end in order when rank 0 gets SIGUSR1.
     Serving,
-    /// The service was asked to end: it answers what it has begun, however long that takes, and takes up nothing new.
+    /// The service was asked to end: it completes requests in progress, without a time limit, and
+    /// takes no new ones.
     Draining,
 }
 
 /// A rank that gave up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failed {
-    /// The exit code that stands for its cause.
+    /// Exit code of its cause.
     pub exit_code: u8,
     /// Which.
     pub rank: usize,
 }
 
-/// Tells that the work is complete: rank 0, after its output has been flushed.
+/// Reports that the work is complete: rank 0, after its output has been flushed.
 pub fn completed() {
     write(|id| format!("{COMPLETED} {id}\n"));
 }
 
-/// Tells that this rank gives up, and with which exit code.
+/// Reports that this rank gives up, with its exit code.
 pub fn failed(rank: usize, exit_code: u8) {
     write(|id| format!("{FAILED} {id} {exit_code} {rank}\n"));
 }
 
-/// Tells that all ranks serve and that SIGUSR1 asks them to end in order: rank 0.
+/// Reports that all ranks serve and that SIGUSR1 asks them to end in order: rank 0.
 pub fn serving() {
     write(|id| format!("{SERVING} {id}\n"));
 }
 
-/// Tells that the service ends in order: rank 0.
+/// Reports that the service ends in order: rank 0.
 pub fn draining() {
     write(|id| format!("{DRAINING} {id}\n"));
 }
@@ -66,13 +67,13 @@ fn write(line: impl Fn(&str) -> String) {
     }
 }
 
-/// An id for an attempt: nobody else's, by chance of 1 in 2^64.
+/// An id for an attempt, unique up to a chance of 1 in 2^64.
 pub fn draw() -> String {
     format!("{:016x}", RandomState::new().build_hasher().finish())
 }
 
-/// Where a line's marker begins, and the marker. Something may stand before it: a tag of mpirun's, or what another rank
-/// wrote without ending its line.
+/// Offset of a line's marker, and the marker. Other text may precede it: a tag of mpirun's, or the
+/// text of another rank that did not end its line.
 pub fn find(line: &str, id: &str) -> Option<(usize, Marker)> {
     let bare = [(COMPLETED, Marker::Completed), (SERVING, Marker::Serving), (DRAINING, Marker::Draining)];
     for (word, marker) in bare {

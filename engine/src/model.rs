@@ -1,4 +1,4 @@
-//! What a model folder holds besides weights, and what the planner must know of it.
+//! Contents of a model folder besides weights, and the planner's facts of it.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,9 +26,9 @@ pub struct ModelFolder {
     pub template: Option<Template>,
     /// The token that a text begins with, as its tokenizer says; without a tokenizer as its config does.
     pub bos: Option<u32>,
-    /// The small model beside it that reads for it, if there is one.
+    /// The small auxiliary model that reads for it, if there is one.
     pub auxiliary: Option<Box<ModelFolder>>,
-    /// The small model beside it that writes ahead of it, if there is one.
+    /// The small draft model that writes ahead of it, if there is one.
     pub draft_model: Option<Box<ModelFolder>>,
     /// Its adapters.
     pub adapters: ModelAdapters,
@@ -54,7 +54,7 @@ impl ModelHash {
     /// The hash. Runs on the thread pool it is called in.
     ///
     /// # Errors
-    /// A file of the model that cannot be read.
+    /// Returns an error if a file of the model cannot be read.
     pub fn get(&self) -> Result<[u8; 32]> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(hash) = *made {
@@ -65,7 +65,8 @@ impl ModelHash {
     }
 }
 
-/// The user's folder for what can be made again: `tributary` in $XDG_CACHE_HOME, or in ~/.cache; none without a home.
+/// The user's folder for files that can be made again: `tributary` in $XDG_CACHE_HOME, or in
+/// ~/.cache; none without a home.
 fn cache_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     // Its specification wants relative paths ignored.
     let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
@@ -73,8 +74,8 @@ fn cache_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     Some(caches?.join("tributary"))
 }
 
-/// How many times the model's positions a request is read for: a refusal says how much too long it is, and documents that are
-/// prefilled ahead of use may be longer together than one prompt.
+/// Factor of the model's positions up to which a request is read: a refusal gives its excess
+/// length, and documents that are prefilled ahead of use may be longer together than one prompt.
 const READ_POSITIONS: usize = 16;
 
 impl ModelFolder {
@@ -98,15 +99,16 @@ impl ModelFolder {
     /// Reads everything but the weights.
     ///
     /// # Errors
-    /// A missing or unreadable folder or file, a config that cannot run here.
+    /// Returns an error if a folder or file is missing or unreadable, or if the config cannot run
+    /// here.
     pub fn open(wanted: &ModelConfig, intake: &IntakeConfig) -> Result<Self> {
         Self::open_for(wanted, intake, intake.synthetic.is_none())
     }
 
-    /// As [`open`](Self::open), without what only the coordinator needs.
+    /// As [`open`](Self::open), without the coordinator's parts.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Fails as [`open`](Self::open) does.
     pub fn open_for_worker(wanted: &ModelConfig, intake: &IntakeConfig) -> Result<Self> {
         Self::open_for(wanted, intake, false)
     }
@@ -143,7 +145,7 @@ impl ModelFolder {
     /// Reads or draws the weights, onto the device of a place.
     ///
     /// # Errors
-    /// Damaged, missing or misshapen weights.
+    /// Returns an error if weights are missing, damaged or of the wrong shape.
     pub fn load(&self, rank_device: &RankDevice) -> Result<Arc<dyn Model>> {
         self.load_on(&rank_device.device)
     }
@@ -156,17 +158,17 @@ impl ModelFolder {
     /// Its adapters on a device.
     ///
     /// # Errors
-    /// The device's.
+    /// Returns an error if an operation on the device fails.
     pub(crate) fn adapters_on(&self, device: &Device) -> Result<Adapters> {
         self.adapters.on(device, self.dtype)
     }
 
-    /// What names the model.
+    /// Hash that names the model.
     pub fn hash(&self) -> &ModelHash {
         &self.hash
     }
 
-    /// What the planner must know.
+    /// The planner's facts of the model.
     pub fn shape(&self) -> ModelShape {
         shape_of(&self.config, self.dtype.size_in_bytes())
     }
@@ -174,7 +176,7 @@ impl ModelFolder {
     /// The tokenizer.
     ///
     /// # Errors
-    /// A folder that was opened for random tokens has none.
+    /// Returns an error if the folder was opened for random tokens, and so has no tokenizer.
     pub(crate) fn tokenizer(&self) -> Result<&Tokenizer> {
         self.tokenizer.as_ref().ok_or_else(|| Error::usage("text needs a tokenizer"))
     }
@@ -182,7 +184,7 @@ impl ModelFolder {
     /// The text of generated tokens: decoded, or their ids where there is no tokenizer.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn text(&self, tokens: &[u32]) -> Result<String> {
         let answer: Vec<u32> = tokens.iter().copied().filter(|token| !self.config.eos.contains(token)).collect();
         match &self.tokenizer {
@@ -216,7 +218,7 @@ fn check_tokens(tokenizer: Option<&Tokenizer>, config: &mut Config) -> Result<()
     Ok(())
 }
 
-/// What the planner must know of a config, with numbers of `dtype_bytes` bytes.
+/// The planner's facts of a config, with numbers of `dtype_bytes` bytes.
 pub fn shape_of(config: &Config, dtype_bytes: usize) -> ModelShape {
     ModelShape {
         layers: config.layers,

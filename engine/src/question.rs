@@ -13,20 +13,20 @@ use crate::synthetic::Synthetic;
 pub enum Question {
     /// Text.
     Text(Request),
-    /// Text with what a task says around it.
+    /// Text with the task's text around it.
     Led(Led),
     /// Random tokens from a seed.
     Random(Synthetic, u64),
 }
 
-/// A request with what a task says around it.
+/// A request with the task's text around it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Led {
-    /// Stands before the first document; all chunks see it.
+    /// Text before the first document; all chunks see it.
     pub lead: String,
     /// Documents and question.
     pub request: Request,
-    /// What the answer begins with: the model goes on behind it.
+    /// Beginning of the answer: the model continues it.
     pub begun: String,
     /// Whether the model's chat template is used, where it has one.
     pub uses_template: bool,
@@ -36,7 +36,8 @@ impl Question {
     /// A request from files: a JSON file with everything, whose question `query` takes the place of, or a text file for each document.
     ///
     /// # Errors
-    /// Neither of them, no question, an unreadable file, an empty question or document.
+    /// Returns an error if both are missing, if there is no question, if a file is unreadable, or
+    /// if a question or document is empty.
     pub fn from_files(documents: &[PathBuf], request: Option<&Path>, query: Option<&str>) -> Result<Self> {
         if let Some(path) = request {
             let request = Request::from_file(path)?;
@@ -57,7 +58,7 @@ impl Question {
     /// The request as token ids.
     ///
     /// # Errors
-    /// The tokenizer's; a piece of text without a token.
+    /// Returns an error if the tokenizer fails, or if a piece of text has no token.
     pub fn prepare(&self, folder: &ModelFolder, intake: &IntakeConfig) -> Result<Prepared> {
         let bos = folder.bos;
         match self {

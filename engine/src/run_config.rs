@@ -1,11 +1,11 @@
-//! How a request is answered: by which method, on ranks of which kind.
+//! Configuration of a request's run: its method and its ranks.
 
 use tributary_coordinator::{GroupShape, RequestSettings};
 
-/// How one request is run: its settings, and how many threads each rank has.
+/// Configuration of one request's run: its settings, and the number of threads of each rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunConfig {
-    /// What is chosen for the request: its method, the number of ranks and their like.
+    /// Settings of the request: its method, the number of ranks and similar choices.
     pub settings: RequestSettings,
     /// Threads a rank.
     pub threads: usize,

@@ -40,7 +40,8 @@ pub fn answered_here() {
 /// A folder's tokenizer, tried first where the program can.
 ///
 /// # Errors
-/// Those of [`Tokenizer::from_folder`]; [`tributary_coordinator::Error::Tokenizer`] if a trial ended its process.
+/// Fails as [`Tokenizer::from_folder`] does. Returns [`tributary_coordinator::Error::Tokenizer`] if
+/// a trial ended its process.
 pub fn tokenizer(folder: &Path, template: Option<&Template>) -> Result<Tokenizer> {
     if HERE.load(Ordering::Relaxed) {
         tried(Path::new("/proc/self/exe"), folder)?;

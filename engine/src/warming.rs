@@ -1,5 +1,5 @@
-//! Documents are prefilled ahead of use by an engine that does nothing else: what its store has is passed over, so that a run that was
-//! interrupted goes on where it was.
+//! Documents are prefilled ahead of use by an engine that does nothing else: chunks that its store
+//! has are skipped, so that an interrupted run resumes.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::run_config::RunConfig;
 
-/// What came of some documents.
+/// Result for some documents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Warmed {
     /// Chunks that the documents were cut into.
@@ -22,7 +22,7 @@ pub struct Warmed {
     pub there: usize,
     /// Rows that were computed, all ranks together, those of prefixes included.
     pub computed_rows: usize,
-    /// Chunks that could not be written, as far as ranks have told.
+    /// Number of chunks that could not be written, as far as ranks have reported.
     pub lost: u64,
 }
 
@@ -36,12 +36,12 @@ fn lost<'a>(reports: impl Iterator<Item = &'a StoreReport>) -> u64 {
     reports.flat_map(|report| &report.errors).filter(is_lost).map(|(_, _, count)| count).sum()
 }
 
-/// What came of many documents.
+/// Result for many documents.
 #[derive(Debug, Clone)]
 pub struct WarmedAll {
     /// Documents.
     pub documents: usize,
-    /// What came of those that were taken.
+    /// Sum over the accepted documents.
     pub sum: Warmed,
     /// Why others were not.
     pub refused: Vec<String>,
@@ -59,7 +59,7 @@ impl WarmedAll {
         format!("{text}{computed_rows} rows computed in {:.1} s ({rate:.0} a second)\n", self.seconds)
     }
 
-    /// What is not stored, in words; nothing where all is.
+    /// The loss in words; none where all chunks are stored.
     pub fn loss(&self) -> Option<String> {
         let room = || format!("{} chunks could not be written: run it again when there is room", self.sum.lost);
         let refused =
@@ -83,18 +83,19 @@ impl Warmed {
 }
 
 impl Engine<'_> {
-    /// Prefills documents behind a system text (the engine's own prefix where there is none), and leaves them in the chunk caches and
-    /// in the store behind them. [`start`](Self::start) comes before.
+    /// Prefills documents after a system text (the engine's own prefix where there is none), and
+    /// keeps them in the chunk caches and their store. [`start`](Self::start) comes before.
     ///
     /// # Errors
-    /// The documents', and the ranks': after such a failure the group is gone.
+    /// Returns an error if the documents are refused, or if a rank fails: after that the group is
+    /// gone.
     pub fn warm(&mut self, documents: &[Document], system: Option<&str>, run_config: &RunConfig) -> Result<Warmed> {
         let group = run_config.group();
         self.survey(group);
         let mut prepared = {
             let (folder, intake) = (&self.folder, &self.config.intake);
             let prefix = system.map_or_else(|| intake.prefix.clone(), |system| Prefix::Text(system.to_owned()));
-            // What a user stores ahead of use may be as long as it is.
+            // Documents that a user stores ahead of use have no limit of length.
             let intake = Intake { most_tokens: usize::MAX, ..folder.reading(intake, &prefix)? };
             prepare_documents(documents, &intake)?
         };
@@ -124,15 +125,16 @@ impl Engine<'_> {
         }
     }
 
-    /// Waits until this process's store has written what it was given; what could not be written since ranks told of it last.
+    /// Waits until this process's store has written its queue. Gives the chunks that could not be
+    /// written since the ranks' last report.
     pub fn written(&self, within: Duration) -> Warmed {
         let Some(store) = self.store() else { return Warmed::default() };
         let in_time = store.flush(within);
         Warmed { lost: lost(std::iter::once(&store.report())) + u64::from(!in_time), ..Warmed::default() }
     }
 
-    /// Prefills documents together; one by one where they are too long together, or one of them is at fault. What came of them, or of
-    /// each.
+    /// Prefills documents together; one by one where they are too long together, or one of them is
+    /// at fault. Gives the result of all, or of each.
     pub fn warm_each(
         &mut self,
         documents: &[Document],

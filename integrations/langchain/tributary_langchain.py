@@ -1,7 +1,7 @@
 """Retrieved LangChain documents as the `documents` of a request, so that Tributary caches and reuses each of them.
 
 A prompt that holds the retrieved texts is one long text to any server: another order of the same texts is computed anew. Sent as
-`documents`, each text is prefilled once and reused wherever it stands later. Needs langchain-core and langchain-openai.
+`documents`, each text is prefilled once and reused at any later place. Needs langchain-core and langchain-openai.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """Retrieved LlamaIndex nodes as the `documents` of a request, so that Tributary caches and reuses each of them.
 
 LlamaIndex' own synthesizers put the nodes' texts into one prompt, which is computed anew when their order changes. The synthesizer of
-this file sends them as `documents`: each text is prefilled once and reused wherever it stands later. Needs
+this file sends them as `documents`: each text is prefilled once and reused at any later place. Needs
 llama-index-core and llama-index-llms-openai-like.
 """
 
@@ -20,7 +20,7 @@ from llama_index.llms.openai_like import OpenAILike
 def documents_of(nodes: Sequence[NodeWithScore], mode: MetadataMode = MetadataMode.LLM) -> dict[str, Any]:
     """Turn nodes into the request's `extra_body`, in their order; nodes without text are left out.
 
-    `mode` says which metadata stand in the text. They are part of what the model reads and of what is cached.
+    `mode` chooses the metadata in the text. They are part of what the model reads and of what is cached.
     """
     texts = (node.node.get_content(metadata_mode=mode) for node in nodes)
     return {"documents": [text for text in texts if text.strip()]}

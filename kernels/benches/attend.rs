@@ -1,7 +1,9 @@
-//! Speed of attention on one thread, beside candle-nn's own and the machine's rate of matrix products.
+//! Speed of attention on one thread, compared with candle-nn's and the machine's rate of matrix
+//! products.
 //!
-//! Criterion runs every case first. Then all cases run in turn, several rounds, and a table gives medians with their
-//! range, the error, and what the speed is worth: floating-point operations count only pairs of rows that see each other.
+//! Criterion runs every case first. Then all cases run in turn, several rounds, and a table gives
+//! medians with their range, the error, and the rate: floating-point operations count only pairs of
+//! rows that see each other.
 
 #![allow(clippy::unwrap_used)] // a measurement may panic, its helpers too
 
@@ -18,7 +20,7 @@ const HEADS: usize = 8;
 const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = 64;
 const SCALE: f32 = 0.125;
-/// One row in so many is selected in the staircase.
+/// One row in this number is selected in the staircase.
 const STAIR: usize = 7;
 /// Keys of probe, decode and column scores.
 const CONTEXT: usize = 8192;

@@ -260,7 +260,7 @@ DEVICE void compute(const AttendArguments& a, const Shared& shared, u32 group) {
         if (item.slot != NO_SLOT) {
             write_part<D>(a, item.slot, task.kv_head, ROWS, warp_row, running, result);
         } else {
-            barrier_sync(ALONE + group, 128);  // nobody reads the queries any more
+            barrier_sync(ALONE + group, 128);  // the queries are not read any more
             write_rows<D, T>(a, tile, task.kv_head, warp_row, running, result, at);
         }
         sync_warp();

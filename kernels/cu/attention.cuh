@@ -55,7 +55,7 @@ struct AttendArguments {
     const Item* items;
     const u32* key_source;  // [keys]: place to block and row; the first `split`, a multiple of a tile, or all
     const u32* key_rope;    // the same: place to position
-    const u32* tail_source;  // of the keys behind those
+    const u32* tail_source;  // of the keys after those
     const u32* tail_rope;
     const u8* packed_k;     // [kv_heads, key tiles, tile]: of pack_sm90, for attend_sm90 only
     const u8* packed_v;
@@ -94,7 +94,7 @@ DEVICE void load_table(const float* table, float (&x)[Count]) {
     }
 }
 
-/// Turns eight numbers from dim `first` (below `half`) on, and those `half` dims behind them, to `position`.
+/// Turns eight numbers from dim `first` (below `half`) on, and those `half` dims after them, to `position`.
 template <typename T>
 DEVICE void turn_both(Bytes16& low, Bytes16& high, u32 first, u32 position, const Turn& turn) {
     float x[8], y[8], c[8], s[8], r[8], q[8];

@@ -41,7 +41,7 @@ struct Element<F32> {
 template <typename T>
 using Stored = typename Element<T>::Stored;
 
-/// The `count` (1 and more) numbers at `at`, at most eight, zeros behind them. `aligned` says that the address is a multiple
+/// The `count` (1 and more) numbers at `at`, at most eight, zeros after them. `aligned` says that the address is a multiple
 /// of 16 bytes.
 template <typename T>
 DEVICE void load_some(const Stored<T>* at, u32 count, bool aligned, float (&x)[8]) {

@@ -1,6 +1,6 @@
 // Lays keys and values out for attend_sm90: in the order of the sight, keys turned to their positions, values transposed, each
 // tile of 128 keys one run of bytes that is already swizzled as the tensor cores read it, so that a single bulk copy brings it
-// to shared memory. Keys that nobody sees are left out.
+// to shared memory. Unseen keys are left out.
 //
 // A tile of keys is D / 64 (rounded up) blocks of 128 rows of 64 dims; a tile of values two blocks of D rows of 64 keys.
 #include "attention.cuh"

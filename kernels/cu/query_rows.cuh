@@ -45,7 +45,7 @@ DEVICE const u16* query(const AttendArguments& a, const QueryTile& tile, u32 kv_
 }
 
 /// 64 rows from row `first_row` on, turned, by 128 threads: `store` gets row, piece and bytes. Rows that are none repeat
-/// another: nobody reads their results.
+/// another: their results are not read.
 template <int D, typename T, typename Store>
 DEVICE void load_queries(const AttendArguments& a, const QueryTile& tile, u32 kv_head, u32 first_row, Store store) {
     constexpr u32 COUNT = Pieces<D>::COUNT;

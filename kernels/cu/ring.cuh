@@ -19,7 +19,7 @@ struct Ring {
     DEVICE void wait_for_room(u32 n) const { mbarrier_wait(empty(n), n / STAGES % 2 ^ 1); }
     /// One arrival a warp: it no longer reads number n.
     DEVICE void release(u32 n) const { mbarrier_arrive_if(empty(n), lane_id() == 0); }
-    /// Every stage is empty; so many arrivals fill one, and empty one.
+    /// Every stage is empty; the given numbers of arrivals fill one, and empty one.
     DEVICE void begin(u32 fill, u32 clear) const {
         for (u32 stage = 0; stage < STAGES; stage++) {
             mbarrier_init(full(stage), fill);

@@ -20,11 +20,11 @@ struct ScoreArguments {
     const u32* key_source;    // [keys]: place to block and row
     const u32* key_rope;      // [keys]: place to position
     const u32* key_number;    // [keys]: place to the key's number among all
-    float* out;               // one a key number, for EACH_ROW [queries, numbers]; keys that nobody sees are left alone
+    float* out;               // one a key number, for EACH_ROW [queries, numbers]; unseen keys are left alone
     Turn key_turn;
     u32 queries, keys, kv_heads, group, reduce;
     float scale_log2;
-    u32 numbers;  // of keys, those that nobody sees included
+    u32 numbers;  // of keys, unseen ones included
 };
 
 /// Sets out for a tile of 64 rows; `list` in shared memory has their numbers, `from` says where a row begins.
@@ -143,7 +143,7 @@ DEVICE void scores(const ScoreArguments& a, const Blocks& blocks) {
             }
             add_head<D, T>(p, a, q_tiles + head % 2 * TILE_BYTES, k_tile, lse_log2, sight);
             if (head + 1 < heads && (head + 1) % a.group == 0) {
-                sync_block();  // nobody reads the old keys any more
+                sync_block();  // the old keys are not read any more
                 fetch_keys<D>(a, blocks, sources, (head + 1) / a.group, k_tile);
                 copies_commit();
             }

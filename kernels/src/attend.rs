@@ -9,8 +9,8 @@ use crate::{Keys, Partial, Positions, Readings, Reduce, Rope, cpu, cuda, gradien
 /// Which implementation of the kernels runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kernels {
-    /// The fastest one for the tensors' device; where a gradient is wanted, one with a backward pass of its own (attention on the host, in f32 and
-    /// f64), else the plain one.
+    /// The fastest one for the tensors' device; where a gradient is wanted, one with its own
+    /// backward pass (attention on the host, in f32 and f64), else the plain one.
     #[default]
     Auto,
     /// The plain one, in candle operations: any device, differentiable, the reference.
@@ -18,14 +18,15 @@ pub enum Kernels {
 }
 
 impl Kernels {
-    /// Attention of `q` `[queries, heads, head_dim]` to all blocks of `keys` together. Heads `h·G .. (h+1)·G` share KV head
-    /// `h`, G = heads / kv_heads. With `rope`, queries and keys come before RoPE and are rotated to their positions on the
-    /// way; without, they are rotated already. `scale` multiplies the dot products; YaRN's attention factor, squared, is
-    /// part of it ([`Rope::attention_factor`]). Work runs on the current rayon pool. Where keys stand per KV head, each head is a call
-    /// of its own.
+    /// Attention of `q` `[queries, heads, head_dim]` to all blocks of `keys` together. Heads
+    /// `h·G .. (h+1)·G` share KV head `h`, G = heads / kv_heads. With `rope`, queries and keys are
+    /// before RoPE, and the kernel rotates them to their positions; without it, they are rotated
+    /// already. `scale` multiplies the dot products; YaRN's attention factor, squared, is part of
+    /// it ([`Rope::attention_factor`]). Work runs on the current rayon pool. Where keys have
+    /// positions per KV head, each head is a separate call.
     ///
     /// # Errors
-    /// Shapes that do not fit.
+    /// Returns an error if shapes do not fit.
     pub fn attend(
         self,
         q: &Tensor,
@@ -56,14 +57,16 @@ impl Kernels {
         plain::attend(q, at_q, keys, rope, scale)
     }
 
-    /// One number a key, `keys` in their order, `[keys]` f32 on the queries' device: `reduce` over the query rows of the attention
-    /// that the key receives, averaged over the heads. Probabilities are recomputed from `lse` `[queries, heads]`, which decides what they are
-    /// normalised over: A\[i,t\] = exp(scale·q_i·k_t − lse_i), 0 where `i` does not see `t` or lse is −∞. Gradients flow to `q`, `keys` and
-    /// `lse`; that of [`Reduce::Norm`] is taken as 0 where the score is 0. Where keys stand per KV head, the mean over the heads is that
-    /// of the keys in the same place, by way of [`readings`](Self::readings).
+    /// One number a key, `keys` in their order, `[keys]` f32 on the queries' device: `reduce` over
+    /// the query rows of the attention that the key receives, averaged over the heads.
+    /// Probabilities are recomputed from `lse` `[queries, heads]`, which decides what they are
+    /// normalised over: A\[i,t\] = exp(scale·q_i·k_t − lse_i), 0 where `i` does not see `t` or lse
+    /// is −∞. Gradients flow to `q`, `keys` and `lse`; that of [`Reduce::Norm`] is taken as 0 where
+    /// the score is 0. Where keys have positions per KV head, the mean over the heads is that of
+    /// the keys in the same place, computed by [`readings`](Self::readings).
     ///
     /// # Errors
-    /// Shapes that do not fit.
+    /// Returns an error if shapes do not fit.
     #[allow(clippy::too_many_arguments)]
     pub fn column_scores(
         self,
@@ -98,12 +101,13 @@ impl Kernels {
         plain::column_scores(q, at_q, keys, rope, scale, lse, reduce)
     }
 
-    /// What every key receives, read by KV head or by query row; otherwise as [`column_scores`](Self::column_scores). In f32, in f64
-    /// where the queries are. By KV head there is the plain implementation only, which holds `[heads, queries, keys]`: for windows of
+    /// Attention that every key receives, by KV head or by query row; otherwise as
+    /// [`column_scores`](Self::column_scores). In f32, in f64 where the queries are. By KV head
+    /// there is the plain implementation only, which holds `[heads, queries, keys]`: for windows of
     /// few rows.
     ///
     /// # Errors
-    /// Shapes that do not fit.
+    /// Returns an error if shapes do not fit.
     #[allow(clippy::too_many_arguments)]
     pub fn readings(
         self,
@@ -152,7 +156,7 @@ impl Kernels {
     /// `[queries, heads]` f32, 0 for a row that sees none of them. Plain on every device.
     ///
     /// # Errors
-    /// Shapes that do not fit.
+    /// Returns an error if shapes do not fit.
     pub fn peaks(
         self,
         q: &Tensor,
@@ -176,10 +180,10 @@ impl Kernels {
     }
 }
 
-/// Whether each row's readings are those of the CPU's own kernel, which adds to what is there.
+/// Whether each row's readings are those of the CPU's own kernel, which adds to existing values.
 ///
 /// # Errors
-/// Shapes that do not fit.
+/// Returns an error if shapes do not fit.
 pub(crate) fn reads_on_host(
     kernels: Kernels,
     q: &Tensor,
@@ -199,7 +203,7 @@ fn on_cpu(q: &Tensor) -> bool {
     q.device().is_cpu() && matches!(q.dtype(), DType::F32 | DType::BF16 | DType::F16)
 }
 
-/// Whether candle records what is done to these tensors, so that gradients can flow back.
+/// Whether candle records operations on these tensors, so that gradients can flow back.
 fn tracks(q: &Tensor, keys: &[Keys]) -> bool {
     q.track_op() || keys.iter().any(|block| block.k.track_op() || block.v.track_op())
 }
@@ -207,7 +211,7 @@ fn tracks(q: &Tensor, keys: &[Keys]) -> bool {
 fn check(op: &'static str, q: &Tensor, at_q: &Positions, keys: &[Keys]) -> Result<()> {
     let (queries, heads, head_dim) = q.dims3()?;
     expect(op, "positions of the queries", queries, at_q.len())?;
-    expect(op, "KV heads that queries stand in apart", 0, at_q.heads().unwrap_or(0))?;
+    expect(op, "KV heads with positions of queries", 0, at_q.heads().unwrap_or(0))?;
     for block in keys {
         let (count, kv_heads, dim) = block.k.dims3()?;
         expect(op, "head_dim of the keys", head_dim, dim)?;
@@ -222,7 +226,7 @@ fn check(op: &'static str, q: &Tensor, at_q: &Positions, keys: &[Keys]) -> Resul
             return Err(Error::Shape { op, what: "KV heads", expected, found });
         }
         expect(op, "KV heads of every block", keys[0].k.dim(1)?, kv_heads)?;
-        expect(op, "KV heads that keys stand in apart", kv_heads, block.at.heads().unwrap_or(kv_heads))?;
+        expect(op, "KV heads with positions of keys", kv_heads, block.at.heads().unwrap_or(kv_heads))?;
     }
     Ok(())
 }

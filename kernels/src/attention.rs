@@ -5,14 +5,16 @@ use candle_core::Tensor;
 
 use crate::Positions;
 
-/// One block of keys and values and where they stand. Blocks are not copied together: attention walks over them.
+/// One block of keys and values with their positions. Blocks are not copied together: attention
+/// walks over them.
 #[derive(Debug, Clone)]
 pub struct Keys {
     /// `[keys, kv_heads, head_dim]`; before RoPE when attention is given a [`Rope`](crate::Rope), rotated when it is given none.
     pub k: Tensor,
     /// `[keys, kv_heads, head_dim]`.
     pub v: Tensor,
-    /// Where the keys stand: the same in every KV head, or in each elsewhere ([`Positions::per_head`]).
+    /// Positions of the keys: the same in every KV head, or different in each
+    /// ([`Positions::per_head`]).
     pub at: Positions,
 }
 
@@ -26,8 +28,8 @@ pub struct Partial {
     pub lse: Tensor,
 }
 
-/// How the attention that a key receives from several query rows becomes one number. `p[i]` is the attention of query
-/// row `i` to the key, averaged over the heads.
+/// Reduction of the attention that a key receives from several query rows to one number. `p[i]` is
+/// the attention of query row `i` to the key, averaged over the heads.
 #[derive(Debug, Clone, Copy)]
 pub enum Reduce<'a> {
     /// √Σ p\[i\]² (InfoFlow's norm score).
@@ -38,7 +40,7 @@ pub enum Reduce<'a> {
     Weighted(&'a [f32]),
 }
 
-/// How the attention that a key receives is read without being made one number.
+/// Readings of the attention that a key receives, without a reduction to one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readings {
     /// For each KV head, the sum over the query rows of the mean over its heads: `[kv_heads, keys]`.

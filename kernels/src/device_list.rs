@@ -27,7 +27,7 @@ impl DeviceList {
     /// ranks, and those for the same list. Of two copies the first that is stored stays.
     ///
     /// # Errors
-    /// The driver refuses.
+    /// Returns an error if the driver refuses.
     pub fn on(&self, device: &Device) -> Result<Tensor> {
         if let Some(copy) = self.stored(device, None) {
             return Ok(copy);

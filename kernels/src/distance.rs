@@ -1,11 +1,11 @@
-//! How far rows lie from others.
+//! Distances of rows from others.
 
 use candle_core::{DType, Tensor};
 
 use crate::cuda;
 use crate::error::{Error, Result};
 
-/// What is added up over the dimensions of two rows.
+/// Distance that is summed over the dimensions of two rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Distance {
     /// Squares of differences: the squared Euclidean distance.
@@ -18,7 +18,7 @@ pub enum Distance {
 /// Both are `[rows, ..]` of one shape and type. Differentiable.
 ///
 /// # Errors
-/// Shapes that differ.
+/// Returns an error if the shapes differ.
 pub fn distance(a: &Tensor, b: &Tensor, by: Distance) -> Result<Tensor> {
     if a.dims() != b.dims() {
         let (expected, found) = (format!("{:?}", a.dims()), format!("{:?}", b.dims()));

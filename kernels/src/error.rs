@@ -33,7 +33,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code that stands for this failure: 78 configuration, 71 out of memory, 70 a bug.
+    /// Exit code of this failure: 78 configuration, 71 out of memory, 70 a bug.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::NotBuilt | Error::NoDevice(_) => 78,

@@ -1,10 +1,11 @@
 //! Math on tensors: attention over keys at arbitrary positions, its exact merge, rotary embedding, movement of rows.
 //!
-//! Knows no rank, no cache and no file. Tensors are row-major by token, `[tokens, heads, head_dim]`, so that a token is
-//! one contiguous row to gather and to send. Where a row stands is data ([`Positions`]), never an offset.
+//! This crate has no ranks, no caches and no files. Tensors are row-major by token,
+//! `[tokens, heads, head_dim]`, so that a token is one contiguous row to gather and to send. A
+//! row's position is data ([`Positions`]), never an offset.
 //!
-//! Every operation exists as a plain version in candle operations (any device, differentiable, the reference) and,
-//! where speed asks for it, as a version of our own for the CPU. [`Kernels`] chooses.
+//! Every operation exists as a plain version in candle operations (any device, differentiable, the
+//! reference) and, where speed matters, as a fast version for the CPU. [`Kernels`] chooses.
 
 mod attend;
 mod attention;

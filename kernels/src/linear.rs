@@ -1,4 +1,4 @@
-//! A linear layer whose weight stays stored as it is.
+//! A linear layer whose weight keeps its stored type.
 
 use candle_core::{DType, Tensor};
 
@@ -11,7 +11,7 @@ use crate::{add, cast, cpu, cuda, gradient};
 /// On the CPU a bf16 or f16 weight is multiplied in f32, a tile of its rows widened at a time, on the current rayon pool.
 ///
 /// # Errors
-/// Shapes that do not fit.
+/// Returns an error if shapes do not fit.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     onto(None, x, weight, bias, x.dtype())
 }
@@ -19,17 +19,17 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
 /// As [`linear`] without a bias, with the answer in f32 (f64 for f64): sums are not rounded to `x`'s dtype.
 ///
 /// # Errors
-/// Shapes that do not fit.
+/// Returns an error if shapes do not fit.
 pub fn linear_f32(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
     onto(None, x, weight, None, dtype)
 }
 
-/// `residual + x · weightᵀ + bias`, in one pass where the device allows; shapes as for [`linear`], `residual` `[rows, out]`. The
-/// answer is in the residual's dtype, which need not be `x`'s.
+/// `residual + x · weightᵀ + bias`, in one pass where the device allows; shapes as for [`linear`],
+/// `residual` `[rows, out]`. The result is in the residual's dtype, which need not be `x`'s.
 ///
 /// # Errors
-/// Shapes that do not fit.
+/// Returns an error if shapes do not fit.
 pub fn linear_onto(residual: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     expect("linear_onto", "rows of the residual", x.dim(0)?, residual.dim(0)?)?;
     expect("linear_onto", "width of the residual", weight.dim(0)?, residual.dim(1)?)?;
@@ -40,7 +40,7 @@ pub fn linear_onto(residual: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<
 /// for contiguous rows; elsewhere nothing is changed.
 ///
 /// # Errors
-/// Shapes that do not fit.
+/// Returns an error if shapes do not fit.
 pub fn add_linear(residual: &Tensor, x: &Tensor, weight: &Tensor) -> Result<bool> {
     expect("add_linear", "rows of the residual", x.dim(0)?, residual.dim(0)?)?;
     expect("add_linear", "width of the residual", weight.dim(0)?, residual.dim(1)?)?;

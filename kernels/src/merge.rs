@@ -12,7 +12,7 @@ use crate::{Partial, cpu, cuda};
 /// gradient is merged in one pass on the CPU, in one launch on a GPU.
 ///
 /// # Errors
-/// Shapes that do not fit.
+/// Returns an error if shapes do not fit.
 pub fn merge(a: &Partial, b: &Partial) -> Result<Partial> {
     check(a, b)?;
     if a.out.elem_count() == 0 {
@@ -29,7 +29,7 @@ pub fn merge(a: &Partial, b: &Partial) -> Result<Partial> {
 /// Attention over the union of the key sets of all parts, which must be disjoint. `None` where there is no part.
 ///
 /// # Errors
-/// Shapes that do not fit.
+/// Returns an error if shapes do not fit.
 pub fn merge_all(parts: &[&Partial]) -> Result<Option<Partial>> {
     let Some((first, rest)) = parts.split_first() else { return Ok(None) };
     for part in rest {
@@ -60,8 +60,8 @@ fn check(a: &Partial, b: &Partial) -> Result<()> {
 }
 
 fn merge_plain(a: &Partial, b: &Partial) -> Result<Partial> {
-    // A finite stand-in where neither side saw a key, so that −∞ − −∞ never happens. The result does not depend on m, so
-    // no gradient flows through it.
+    // A finite value where neither side saw a key, so that −∞ − −∞ never happens. The result does
+    // not depend on m, so no gradient flows through it.
     let m = a.lse.maximum(&b.lse)?.maximum(f32::MIN)?.detach();
     let (wa, wb) = (a.lse.sub(&m)?.exp()?, b.lse.sub(&m)?.exp()?); // [queries, heads]
     let total = (&wa + &wb)?;

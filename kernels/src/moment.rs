@@ -7,7 +7,8 @@ use candle_core::Device;
 use crate::cuda;
 use crate::error::Result;
 
-/// A point in a device's work: behind everything the device has been given before. On a CPU that is now. Cheap to clone.
+/// A point in a device's work: after everything that the device has been given before. On a CPU
+/// that is now. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Moment(At);
 
@@ -18,10 +19,10 @@ enum At {
 }
 
 impl Moment {
-    /// The point behind everything that `device` has been given. Does not wait for it.
+    /// The point after everything that `device` has been given. Does not wait for it.
     ///
     /// # Errors
-    /// The driver refuses.
+    /// Returns an error if the driver refuses.
     pub fn now(device: &Device) -> Result<Self> {
         match device {
             Device::Cuda(device) => Ok(Self(At::Device(cuda::DeviceEvent::record(device)?))),
@@ -40,7 +41,7 @@ impl Moment {
     /// Waits until the device has come here.
     ///
     /// # Errors
-    /// Work before it failed.
+    /// Returns an error if earlier work on the device failed.
     pub fn wait(&self) -> Result<()> {
         match &self.0 {
             At::Host(_) => Ok(()),
@@ -51,7 +52,7 @@ impl Moment {
     /// Seconds from `earlier` to this, which must be of the same device. Waits until the device has come to both.
     ///
     /// # Errors
-    /// Work before them failed.
+    /// Returns an error if work before them failed.
     ///
     /// # Panics
     /// If one is a device's and the other the host's: only a bug can do that.

@@ -11,7 +11,7 @@ use crate::{cpu, cuda, gradient};
 /// `[dim]` or `[head_dim]`. f32 inside, `x`'s dtype outside.
 ///
 /// # Errors
-/// Shapes that do not fit.
+/// Returns an error if shapes do not fit.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     expect("rms_norm", "length of the weight", x.dim(D::Minus1)?, weight.dims1()?)?;
     if x.elem_count() == 0 {
@@ -38,7 +38,7 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 /// `silu(gate) · up`, element by element; both of one shape and dtype.
 ///
 /// # Errors
-/// Shapes that do not fit.
+/// Returns an error if shapes do not fit.
 pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     element_wise("silu_mul", gate, up, cpu::silu_mul, cuda::silu_mul, |gate, up| {
         if let Some(gated) = gradient::silu_mul(gate, up)? {
@@ -52,7 +52,7 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 /// `a + b`, element by element; both of one shape and dtype.
 ///
 /// # Errors
-/// Shapes that do not fit.
+/// Returns an error if shapes do not fit.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     element_wise("add", a, b, cpu::add, cuda::add, |a, b| Ok((a + b)?))
 }
@@ -60,7 +60,7 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// `factor · x`, element by element.
 ///
 /// # Errors
-/// The tensor library's.
+/// Returns an error if a candle operation fails.
 pub fn scale(x: &Tensor, factor: f32) -> Result<Tensor> {
     if x.elem_count() == 0 {
         return Ok(x.clone());
@@ -74,7 +74,7 @@ pub fn scale(x: &Tensor, factor: f32) -> Result<Tensor> {
 /// `x` `[rows, ..]`, each row times its own of `factors` `[rows]` f32.
 ///
 /// # Errors
-/// Shapes that do not fit.
+/// Returns an error if shapes do not fit.
 pub fn scale_rows(x: &Tensor, factors: &Tensor) -> Result<Tensor> {
     let rows = x.dim(0)?;
     expect("scale_rows", "rows with a factor", rows, factors.dims1()?)?;
@@ -88,7 +88,8 @@ pub fn scale_rows(x: &Tensor, factors: &Tensor) -> Result<Tensor> {
     Ok(x.broadcast_mul(&factors.reshape(shape)?.to_dtype(x.dtype())?)?)
 }
 
-/// Where no gradient is wanted, `fast` on the values of two f32 tensors on the CPU, `on_gpu` where it knows them; else `plain`.
+/// Where no gradient is wanted, `fast` on the values of two f32 tensors on the CPU, `on_gpu` where
+/// it supports them; else `plain`.
 fn element_wise(
     op: &'static str,
     a: &Tensor,
@@ -125,7 +126,7 @@ fn same_shape(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {
 /// `x` in another dtype: the same tensor where it has it already.
 ///
 /// # Errors
-/// A dtype that candle does not convert.
+/// Returns an error if candle does not convert the dtype.
 pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor> {
     if x.elem_count() == 0 && x.dtype() != dtype {
         return cuda::nothing(x.shape(), dtype, x.device());

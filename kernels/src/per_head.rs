@@ -1,5 +1,5 @@
-//! Keys that stand elsewhere in each KV head, as after an eviction: a call over them is taken apart into one a head, each of which
-//! is a call like any other, so that no implementation has to know of them.
+//! Keys with other positions in each KV head, as after an eviction: a call over them is split into
+//! one ordinary call a head, so that no implementation has to support them.
 
 use candle_core::Tensor;
 
@@ -11,7 +11,7 @@ use crate::{Keys, Partial};
 pub(crate) struct HeadCall {
     /// Its query heads `[queries, heads / kv_heads, head_dim]`.
     pub q: Tensor,
-    /// Its head of every block `[keys, 1, head_dim]`, and where the rows stand in it.
+    /// Its head of every block `[keys, 1, head_dim]`, with the rows' positions in it.
     pub keys: Vec<Keys>,
     /// The first of its query heads.
     first: usize,
@@ -24,7 +24,8 @@ impl HeadCall {
     }
 }
 
-/// The call head by head if some of the keys stand per KV head; nothing otherwise. The call has been checked.
+/// The call head by head if some of the keys have positions per KV head; none otherwise. The call
+/// has been checked.
 pub(crate) fn split(q: &Tensor, keys: &[Keys]) -> Result<Option<Vec<HeadCall>>> {
     let Some(kv_heads) = keys.iter().find_map(|block| block.at.heads()) else { return Ok(None) };
     assert_eq!(q.dim(1)? % kv_heads, 0, "query heads of {kv_heads} KV heads");

@@ -86,12 +86,13 @@ pub fn column_scores(
     seen.spread(&column, total)
 }
 
-/// One number a key from what every query row gives it, `[queries, keys]`.
+/// One number a key from every query row's attention, `[queries, keys]`.
 pub fn reduced(p: &Tensor, reduce: Reduce<'_>) -> Result<Tensor> {
     Ok(match reduce {
         Reduce::Norm => {
             let squares = p.sqr()?.sum(0)?;
-            // The root's slope at 0 is infinite: a 1 that is added below the root and taken away behind it makes the gradient 0.
+            // The root's slope at 0 is infinite: a 1 that is added below the root and subtracted
+            // after it makes the gradient 0.
             let unseen = squares.detach().eq(0f32)?.to_dtype(p.dtype())?;
             ((squares + &unseen)?.sqrt()? - unseen)?
         }
@@ -189,7 +190,7 @@ impl Seen {
         if indices.is_empty() || q.elem_count() == 0 {
             return Ok(None);
         }
-        // Rows that nobody sees are dropped, not masked: whatever they hold (NaN too) cannot come through.
+        // Unseen rows are dropped, not masked: their values (NaN too) cannot come through.
         let join = |pick: fn(&Keys) -> &Tensor| -> Result<Tensor> {
             let blocks = keys.iter().filter(|block| !block.at.is_empty());
             let all = blocks.map(|block| pick(block).to_dtype(wide(q)));

@@ -1,11 +1,12 @@
-//! Where rows stand: the position their rotary embedding takes, their causal order, and the segment they belong to. Keys that
-//! were cut stand elsewhere in each KV head: positions may be one list for all heads, or one a head.
+//! Positions of rows: the position for their rotary embedding, their causal order, and their
+//! segment. Evicted keys differ between KV heads: positions may be one list for all heads, or one a
+//! head.
 
 use std::sync::{Arc, Weak};
 
 use crate::DeviceList;
 
-/// The order of a row that nobody sees and that sees nothing: it is in everybody's future.
+/// The order of a row that no row sees and that sees none: it is in the future of all rows.
 pub const PAD: u32 = u32::MAX;
 
 /// The segment of keys that every segment sees (the prefix of packed chunks).
@@ -21,8 +22,8 @@ pub enum Rule {
     Others,
 }
 
-/// Where rows stand: one entry a row in each list, the same for all KV heads or of each KV head its own. Cheap to clone. As queries
-/// they see keys by a [`Rule`], the causal one unless said otherwise.
+/// Positions of rows: one entry a row in each list, the same for all KV heads or separate for each.
+/// Cheap to clone. As queries they see keys by a [`Rule`], the causal one unless said otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Positions(Arc<HeadPositions>);
 
@@ -30,7 +31,7 @@ pub struct Positions(Arc<HeadPositions>);
 enum HeadPositions {
     /// Every KV head has the same rows.
     Same(Lists),
-    /// One entry a KV head, none of which stands per head itself.
+    /// One entry a KV head, none of them per head itself.
     PerHead(Vec<Positions>),
 }
 
@@ -42,7 +43,8 @@ struct Lists {
     rule: Rule,
 }
 
-/// Positions that somebody else has, or had: no others take their place in memory as long as this is there.
+/// Identity of positions, held without keeping them alive: no others take their place in memory as
+/// long as this exists.
 #[derive(Debug, Clone)]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 pub(crate) struct Identity {
@@ -60,7 +62,7 @@ impl Identity {
         self.rule == *rule && self.lists.iter().zip(theirs).all(same)
     }
 
-    /// Whether anybody has the lists still.
+    /// Whether the lists are still in use.
     pub(crate) fn is_there(&self) -> bool {
         self.lists.iter().all(|list| list.strong_count() > 0)
     }
@@ -89,10 +91,12 @@ impl Positions {
         self.lists().rule
     }
 
-    /// Rows that stand elsewhere in each KV head: an entry a head, all of one length. For keys only.
+    /// Rows with other positions in each KV head: an entry a head, all of one length. For keys
+    /// only.
     ///
     /// # Panics
-    /// If there is no head, if the lengths differ, or if an entry stands per head itself: only a bug can do that.
+    /// Panics if there is no head, if the lengths differ, or if an entry is per head itself: only a
+    /// bug can do that.
     pub fn per_head(heads: Vec<Positions>) -> Self {
         assert!(!heads.is_empty(), "positions of no KV head");
         for head in &heads {
@@ -115,7 +119,7 @@ impl Positions {
         Self::new(rope, order, segment)
     }
 
-    /// The number of KV heads, where each has positions of its own.
+    /// Number of KV heads, where each has its own positions.
     pub fn heads(&self) -> Option<usize> {
         match &*self.0 {
             HeadPositions::Same(_) => None,
@@ -123,7 +127,7 @@ impl Positions {
         }
     }
 
-    /// Where the rows of one KV head stand: these very positions where all heads have the same.
+    /// Positions of the rows of one KV head: these very positions where all heads have the same.
     pub fn of_head(&self, head: usize) -> &Positions {
         match &*self.0 {
             HeadPositions::Same(_) => self,
@@ -204,7 +208,7 @@ impl Positions {
         }
     }
 
-    /// The same rows with those at `hidden` taken out of everybody's sight, in every KV head alike.
+    /// The same rows with those at `hidden` invisible to all rows, in every KV head alike.
     pub fn without(&self, hidden: &[u32]) -> Self {
         match &*self.0 {
             HeadPositions::Same(Lists { rope, order, segment, rule }) => {

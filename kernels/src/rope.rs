@@ -18,15 +18,15 @@ pub enum Pairing {
     Interleaved,
 }
 
-/// How the frequencies θ^(−2i/rotary_dims) are changed for contexts longer than the model was first trained on. The
-/// formulas are those of Hugging Face's `modeling_rope_utils`.
+/// Change of the frequencies θ^(−2i/rotary_dims) for contexts beyond the model's first training
+/// length. The formulas are those of Hugging Face's `modeling_rope_utils`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
-    /// Frequencies as they are.
+    /// Unchanged frequencies.
     None,
     /// Every frequency divided by `factor`.
     Linear {
-        /// How many times longer the context is.
+        /// Factor of the context's length.
         factor: f64,
     },
     /// Llama 3.1: low frequencies divided by `factor`, high ones kept, a smooth passage between.
@@ -42,7 +42,7 @@ pub enum RopeScaling {
     },
     /// YaRN: scaled by how often a dimension turns within the original context, with a temperature on the softmax.
     Yarn {
-        /// How many times longer the context is.
+        /// Factor of the context's length.
         factor: f64,
         /// Context length of the first training, in tokens.
         original_max_position: usize,
@@ -80,7 +80,8 @@ impl Rope {
     /// Tables for positions `0..positions`. The first `rotary_dims` dimensions of a head turn, the others pass through.
     ///
     /// # Errors
-    /// `rotary_dims` odd, zero or above `head_dim`; a scaling whose numbers make no sense.
+    /// Returns an error if `rotary_dims` is odd, zero or above `head_dim`, or if a scaling's
+    /// numbers are impossible.
     pub fn new(
         head_dim: usize,
         rotary_dims: usize,
@@ -107,7 +108,7 @@ impl Rope {
     /// The same rotations, with tables for at least `positions` positions.
     ///
     /// # Errors
-    /// None today; a bound on table memory would be one.
+    /// Never fails today; a bound on table memory would.
     pub fn covering(&self, positions: usize) -> Result<Self> {
         if positions <= self.positions() {
             return Ok(self.clone());
@@ -137,7 +138,8 @@ impl Rope {
         self.attention_factor
     }
 
-    /// Cosines and sines of one position, `rotary_dims/2` each. The position must lie in the tables.
+    /// Cosines and sines of one position, `rotary_dims/2` each. The position must be within the
+    /// tables.
     pub(crate) fn row(&self, position: u32) -> (&[f32], &[f32]) {
         let half = self.frequencies.len();
         let from = position as usize * half;
@@ -150,13 +152,13 @@ impl Rope {
         (&self.tables.cos, &self.tables.sin)
     }
 
-    /// Where copies of the tables on devices are kept.
+    /// Copies of the tables on devices.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
     pub(crate) fn on_devices(&self) -> &cuda::RopeTables {
         &self.tables.on_devices
     }
 
-    /// Checks that every position lies in the tables.
+    /// Checks that every position is within the tables.
     pub(crate) fn check(&self, head_dim: usize, positions: impl Iterator<Item = u32>) -> Result<()> {
         expect("rope", "head_dim", self.head_dim, head_dim)?;
         match positions.max() {

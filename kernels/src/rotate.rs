@@ -7,17 +7,18 @@ use crate::rows::join;
 use crate::{Pairing, Positions, Rope, cpu, cuda, gradient};
 
 impl Rope {
-    /// `x` `[rows, heads, head_dim]` rotated to its positions, in f32 inside (f64 for f64) and in `x`'s dtype outside. Differentiable;
-    /// a tensor that needs no gradient is turned in one pass. Where the rows stand per KV head, `heads` are the KV heads and each is turned to
+    /// `x` `[rows, heads, head_dim]` rotated to its positions, in f32 inside (f64 for f64) and in
+    /// `x`'s dtype outside. Differentiable; a tensor that needs no gradient is rotated in one pass.
+    /// Where the rows have positions per KV head, `heads` are the KV heads and each is rotated to
     /// its own positions.
     ///
     /// # Errors
-    /// Shapes that do not fit; a position beyond the tables.
+    /// Returns an error if shapes do not fit, or if a position is beyond the tables.
     pub fn apply(&self, x: &Tensor, at: &Positions) -> Result<Tensor> {
         let (rows, heads, head_dim) = x.dims3()?;
         expect("rope", "positions", rows, at.len())?;
         if let Some(apart) = at.heads() {
-            expect("rope", "KV heads that rows stand in apart", heads, apart)?;
+            expect("rope", "KV heads with positions of rows", heads, apart)?;
             let turn = |head: usize| self.apply(&x.narrow(1, head, 1)?, at.of_head(head));
             let turned = (0..heads).map(turn).collect::<Result<Vec<_>>>()?;
             return join(&turned.iter().collect::<Vec<_>>(), 1);

@@ -1,4 +1,5 @@
-//! What query rows pay to keys, added up over calls: over layers, over calls with other positions.
+//! Attention of query rows to keys, summed over calls: over layers, and over calls with other
+//! positions.
 
 use candle_core::Tensor;
 
@@ -6,8 +7,8 @@ use crate::attend::reads_on_host;
 use crate::error::{Result, expect};
 use crate::{Kernels, Keys, Positions, Readings, Rope, add, cpu, cuda};
 
-/// Sums of each query row's attention to each key, the mean over the heads. On a CPU calls add to them in place, so that they lie in memory
-/// once.
+/// Sums of each query row's attention to each key, the mean over the heads. On a CPU calls add to
+/// them in place, so that they are in memory once.
 #[derive(Debug)]
 pub struct RowSums {
     queries: usize,
@@ -19,7 +20,7 @@ pub struct RowSums {
 }
 
 impl RowSums {
-    /// Sums of nothing, of so many query rows and keys.
+    /// Empty sums of `queries` query rows and `keys` keys.
     pub fn new(queries: usize, keys: usize) -> Self {
         Self { queries, keys, host: Vec::new(), tensor: None }
     }
@@ -29,10 +30,10 @@ impl RowSums {
         self.keys
     }
 
-    /// Adds what [`Kernels::readings`] reads by query row.
+    /// Adds the readings of [`Kernels::readings`] by query row.
     ///
     /// # Errors
-    /// Shapes that do not fit; other numbers of rows or keys.
+    /// Returns an error if shapes do not fit, or if the numbers of rows or keys differ.
     #[allow(clippy::too_many_arguments)]
     pub fn add(
         &mut self,
@@ -61,7 +62,7 @@ impl RowSums {
     /// The sums, `[queries, keys]`; zeros where nothing was added.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn into_values(self) -> Result<Vec<f32>> {
         let mut values = self.host;
         values.resize(self.queries * self.keys, 0.0);

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// The rows of `x` (dimension 0) at `indices`, in that order.
 ///
 /// # Errors
-/// An index beyond the rows.
+/// Returns an error if an index is beyond the rows.
 pub fn gather(x: &Tensor, indices: &[u32]) -> Result<Tensor> {
     gather_list(x, &indices.into())
 }
@@ -18,7 +18,7 @@ pub fn gather(x: &Tensor, indices: &[u32]) -> Result<Tensor> {
 /// [`gather`] with a list that is used more than once: the device keeps it.
 ///
 /// # Errors
-/// An index beyond the rows.
+/// Returns an error if an index is beyond the rows.
 pub fn gather_list(x: &Tensor, indices: &DeviceList) -> Result<Tensor> {
     if indices.is_empty() {
         return Ok(x.narrow(0, 0, 0)?);
@@ -35,7 +35,7 @@ pub fn gather_list(x: &Tensor, indices: &DeviceList) -> Result<Tensor> {
 /// Both are contiguous and of one dtype.
 ///
 /// # Errors
-/// Rows beyond the end; shapes and types that do not fit.
+/// Returns an error if rows are beyond the end, or if shapes or types do not fit.
 pub fn write_rows(into: &Tensor, rows: &Tensor, first: usize) -> Result<()> {
     let (count, there) = (rows.dim(0)?, into.dim(0)?);
     let fits = rows.dtype() == into.dtype() && rows.dims()[1..] == into.dims()[1..] && first + count <= there;
@@ -53,7 +53,8 @@ pub fn write_rows(into: &Tensor, rows: &Tensor, first: usize) -> Result<()> {
 /// `parts` (one and more) one after the other along dimension `dim`.
 ///
 /// # Errors
-/// No part; shapes that differ in another dimension, dtypes that differ.
+/// Returns an error if there is no part, if shapes differ in another dimension, or if dtypes
+/// differ.
 pub fn join(parts: &[&Tensor], dim: usize) -> Result<Tensor> {
     let Some((first, rest)) = parts.split_first() else {
         let (expected, found) = ("at least one".into(), "none".into());
@@ -78,7 +79,7 @@ pub fn join(parts: &[&Tensor], dim: usize) -> Result<Tensor> {
 /// The tensor itself where its numbers follow one another, else a copy.
 ///
 /// # Errors
-/// The device refuses.
+/// Returns an error if the device refuses.
 pub fn contiguous(x: &Tensor) -> Result<Tensor> {
     cuda::contiguous(x)
 }

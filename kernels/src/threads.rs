@@ -1,4 +1,4 @@
-//! Threads of a rank for work beside its own.
+//! Threads of a rank for additional work.
 
 use crate::error::Result;
 
@@ -6,10 +6,10 @@ use crate::error::Result;
 pub struct Threads(rayon::ThreadPool);
 
 impl Threads {
-    /// A pool beside this thread's own, as large as that.
+    /// A pool in addition to this thread's, of the same size.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// Returns an error if no thread can be started.
     pub fn beside(name: &'static str) -> Result<Self> {
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(rayon::current_num_threads())

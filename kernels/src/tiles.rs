@@ -1,8 +1,9 @@
 //! Tiles of a kernel's work, reported as they are done: a listener knows that a long call makes progress, and can end it early.
 //!
-//! A thread says whom its kernels tell ([`telling`]); what they share out among the threads of their pool tells the same. Kernels know
-//! neither who listens nor why. Where the listener wants no more, a long call leaves out the tiles that are left: what it gives then
-//! has the right shape and arbitrary numbers.
+//! A thread sets the listener of its kernels ([`telling`]); their work on other threads of their
+//! pool has the same one. Kernels do not depend on the listener's purpose. When the listener wants
+//! no more, a long call leaves out the remaining tiles: its result then has the right shape and
+//! arbitrary numbers.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -15,7 +16,8 @@ thread_local! {
     static TOLD: RefCell<Option<OnTile>> = const { RefCell::new(None) };
 }
 
-/// While this is held, kernels that its thread calls tell of their tiles; then whoever was told before is told again.
+/// While this is held, kernels that its thread calls report their tiles to the listener; after it,
+/// to the previous listener.
 pub struct Telling {
     before: Option<OnTile>,
     stays: PhantomData<*const ()>,
@@ -33,7 +35,7 @@ impl Drop for Telling {
     }
 }
 
-/// Whom this thread's kernels tell.
+/// Listener of this thread's kernels.
 pub(crate) fn told() -> Option<OnTile> {
     TOLD.with_borrow(Clone::clone)
 }
@@ -43,7 +45,7 @@ pub(crate) fn done() -> bool {
     TOLD.with_borrow(|told| told.as_ref().is_none_or(|on_tile| on_tile()))
 }
 
-/// Runs a part of a call on another thread, which tells whom the caller's thread does.
+/// Runs a part of a call on another thread, with the listener of the caller's thread.
 pub(crate) fn as_told<T>(told: Option<&OnTile>, work: impl FnOnce() -> T) -> T {
     let _telling = told.map(|on_tile| telling(Arc::clone(on_tile)));
     work()
@@ -137,6 +139,6 @@ mod tests {
                 assert!(attend > 10 && scores > 10 && product >= 1, "{threads}: {attend}, {scores}, {product}");
             });
         }
-        assert!(told().is_none(), "nobody is told any more");
+        assert!(told().is_none(), "there is no listener any more");
     }
 }

@@ -1,4 +1,5 @@
-//! Attention and column scores, through the crate's front door, against f64; and what they promise beyond numbers.
+//! Attention and column scores, through the crate's front door, against f64; and their promises
+//! beyond numbers.
 
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
@@ -121,7 +122,8 @@ proptest! {
             let of_row = |x: &Tensor| flat(&x.narrow(0, row, 1).unwrap()).iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             prop_assert_eq!(of_row(&clean.out), of_row(&dirty.out));
             prop_assert_eq!(of_row(&clean.lse), of_row(&dirty.lse));
-            // The plain version leaves out what nobody sees and masks the rest, which is enough for one row alone.
+            // The plain version leaves out unseen keys and masks the rest, which is enough for one
+            // row alone.
             let (q, at_q) = (gather(&case.q, &[row as u32]).unwrap(), case.at_q.select(&[row as u32]));
             let alone = Case { q, at_q, keys: Vec::new(), rope: case.rope.clone(), scale: case.scale };
             let (clean, dirty) = (attend(Kernels::Plain, &alone, &case.keys), attend(Kernels::Plain, &alone, &keys));

@@ -1,5 +1,5 @@
-//! When kernels are given to the driver: before a device is used, and never again. One test in a process of its own: what is loaded is
-//! counted for the whole process.
+//! Loading of kernels by the driver: before a device is used, and never again. One test in a
+//! separate process: loads are counted for the whole process.
 
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
@@ -11,7 +11,8 @@ fn flat(x: &Tensor) -> Vec<f32> {
     host.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// A launch must load nothing: the driver may wait for kernels under way before it does, and those of NCCL wait for other ranks.
+/// A launch must load nothing: the driver may wait for running kernels before it does, and those of
+/// NCCL wait for other ranks.
 #[test]
 fn a_device_that_is_open_loads_nothing_more() {
     let device = cuda::device(0).unwrap();

@@ -12,7 +12,7 @@ struct Model {
     at_q: Positions,
     at_k: Positions,
     rope: Rope,
-    /// What the outputs are multiplied by before they are summed to a loss.
+    /// Factors of the outputs before they are summed to a loss.
     probe: Tensor,
 }
 
@@ -24,7 +24,7 @@ impl Model {
             q: var((4, 4, 8)),
             k: var((6, 2, 8)),
             v: var((6, 2, 8)),
-            // Query 0 sees nothing, query 3 is padding; key 5 is seen by nobody.
+            // Query 0 sees nothing, query 3 is padding; no query sees key 5.
             at_q: Positions::in_sequence([0, 5, 6, 0], [0, 4, 9, PAD]),
             at_k: Positions::in_sequence([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 9, PAD]),
             rope: Rope::new(8, 8, 1e4, &RopeScaling::None, Pairing::Half, 8).unwrap(),
@@ -120,7 +120,7 @@ fn of_column_scores() {
     }
 }
 
-/// Where only `lse` is a variable, its gradient must not be lost either.
+/// If only `lse` is a variable, its gradient must not be lost either.
 #[test]
 fn of_column_scores_to_what_normalises_them() {
     for kernels in [Kernels::Plain, Kernels::Auto] {

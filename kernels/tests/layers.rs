@@ -63,7 +63,8 @@ fn distances_of_rows() {
     assert_near("gradient", gradients.get(&moved).unwrap(), &expected, 1e-6);
 }
 
-/// Attention may answer in another type than the residual stream's, and a gradient may be wanted: a product adds to it all the same.
+/// Attention may answer in another type than the residual stream's, and a gradient may be wanted: a
+/// product adds to it anyway.
 #[test]
 fn linear_onto_a_residual_of_another_type() {
     let types = [DType::F32, DType::BF16, DType::F16];
@@ -139,7 +140,7 @@ fn norm_and_activation() {
         let gated: Vec<f64> = values.iter().zip(&u).map(|(x, u)| x / (1.0 + (-x).exp()) * u).collect();
         assert_near("rms_norm", &rms_norm(&x, &weight, 1e-5).unwrap(), &normed, 1e-5);
         assert_near("silu_mul", &silu_mul(&x, &up).unwrap(), &gated, 1e-6);
-        // What needs a gradient goes another way to the same values.
+        // A tensor that needs a gradient takes another path to the same values.
         let x = Var::from_tensor(&x).unwrap();
         assert_near("rms_norm", &rms_norm(&x, &weight, 1e-5).unwrap(), &normed, 1e-5);
         assert_near("silu_mul", &silu_mul(&x, &up).unwrap(), &gated, 1e-6);

@@ -1,4 +1,5 @@
-//! Keys that stand elsewhere in each KV head, as an eviction leaves them: against f64, head by head.
+//! Keys with other positions in each KV head, as an eviction leaves them: against f64, head by
+//! head.
 
 #![allow(clippy::unwrap_used, dead_code)] // a test may panic; the naive module serves others too
 
@@ -16,7 +17,8 @@ const GROUP: usize = 3;
 const HEAD_DIM: usize = 16;
 const ROTARY: Option<(Pairing, usize)> = Some((Pairing::Half, HEAD_DIM));
 
-/// A call over three blocks, the first two of which stand per KV head; and the same as each head sees it.
+/// A call over three blocks, the first two with positions per KV head; and the same as each head
+/// sees it.
 fn case(queries: usize, seed: u64) -> (Case, Vec<Case>) {
     let sizes = Sizes {
         seed,
@@ -143,12 +145,12 @@ fn heads_that_do_not_fit_are_refused() {
     let three = Positions::per_head(vec![Positions::run(0, 5); 3]);
     let block = Keys { at: three.clone(), ..whole.keys[1].clone() };
     let refusal = Kernels::Auto.attend(&whole.q, &whole.at_q, &[block], None, 1.0).unwrap_err().to_string();
-    assert!(refusal.contains("KV heads that keys stand in apart: expected 2, found 3"), "{refusal}");
+    assert!(refusal.contains("KV heads with positions of keys: expected 2, found 3"), "{refusal}");
     assert!(rope.apply(&whole.keys[1].k, &three).is_err());
     let queries = Positions::per_head(vec![Positions::run(0, 2); 2]);
     let q = gather(&whole.q, &[0, 1]).unwrap();
     let refusal = Kernels::Auto.attend(&q, &queries, &whole.keys, None, 1.0).unwrap_err().to_string();
-    assert!(refusal.contains("KV heads that queries stand in apart: expected 0, found 2"), "{refusal}");
+    assert!(refusal.contains("KV heads with positions of queries: expected 0, found 2"), "{refusal}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Readings by KV head and by query row, and everything plain in f64: values against sums made by hand, gradients against
-//! differences that f64 makes exact to ten digits.
+//! Readings by KV head and by query row, and everything plain in f64: values against hand-made
+//! sums, gradients against differences that are exact to ten digits in f64.
 
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
@@ -27,7 +27,7 @@ impl Model {
             q: var((3, HEADS, 8)),
             k: var((6, KV_HEADS, 8)),
             v: var((6, KV_HEADS, 8)),
-            // Query 0 sees nothing; key 5 is seen by nobody.
+            // Query 0 sees nothing; no query sees key 5.
             at_q: Positions::in_sequence([0, 5, 6], [0, 4, 9]),
             at_k: Positions::in_sequence([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 9, PAD]),
             rope: Rope::new(8, 8, 1e4, &RopeScaling::None, Pairing::Half, 8).unwrap(),
@@ -101,7 +101,7 @@ fn readings_add_up_to_the_mass_of_a_column() {
         for (found, expected) in given.iter().zip([0.0, 1.0, 1.0]) {
             assert!((found - expected).abs() < tolerance, "{dtype:?}: {given:?}");
         }
-        assert!(by_head[5] == 0.0 && by_row[5] == 0.0, "nobody sees the last key");
+        assert!(by_head[5] == 0.0 && by_row[5] == 0.0, "no query sees the last key");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The command line: parse, run, and say in one line what went wrong.
+//! The command line: parse, run, and report a failure in one line.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -138,7 +138,7 @@ fn declared() -> clap::Command {
     help::with_ends(config_file::with_options(Cli::command()))
 }
 
-/// The same with what clap adds: options that all commands have are in each.
+/// The same with clap's additions: options that all commands have are in each.
 fn description() -> clap::Command {
     let mut description = declared();
     description.build();

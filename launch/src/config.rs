@@ -1,4 +1,4 @@
-//! From the command line's options to what an engine is told.
+//! From the command line's options to the engine's configuration.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::args::{
     TemplateChoice,
 };
 
-/// What an engine is told, from the options.
+/// The engine's configuration, from the options.
 pub fn config(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs) -> Config {
     Config { model: model.config(run.seed), intake: intake.into(), group: (&run.group).into() }
 }
 
 impl ModelArgs {
-    /// The model as an engine is told of it; `seed` is that of dummy weights.
+    /// Configuration of the model; `seed` is that of dummy weights.
     pub fn config(&self, seed: u64) -> ModelConfig {
         ModelConfig {
             folder: self.model.clone(),
@@ -93,7 +93,7 @@ impl From<&GroupArgs> for GroupConfig {
 }
 
 impl ReachArgs {
-    /// The ranks as an engine is told of them: how many, where that is known, and with how many threads each.
+    /// Configuration of the ranks: their number, where known, and the threads of each.
     pub fn group(&self, world: Option<usize>, threads: usize) -> GroupConfig {
         GroupConfig {
             transport: self.backend.into(),
@@ -112,7 +112,7 @@ impl ReachArgs {
 }
 
 impl StoreArgs {
-    /// The store as an engine is told of it.
+    /// Configuration of the store.
     pub fn config(&self) -> Option<ChunkStoreConfig> {
         let Self { chunk_store_size: most_bytes, chunk_store_reserve, chunk_store_shared, .. } = *self;
         self.chunk_store.clone().map(|folder| ChunkStoreConfig {

@@ -1,4 +1,4 @@
-//! Metrics of jobs: what is asked for, and the exporter that does it.
+//! Metrics of jobs: their options, and the exporter.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -10,12 +10,12 @@ use tributary_protocol::exit;
 
 use crate::help;
 
-/// A failure with an exit code of its own.
+/// A failure with an exit code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Coded {
     /// The exit code.
     pub exit_code: u8,
-    /// What failed, in one line.
+    /// Description of the failure, in one line.
     pub reason: String,
 }
 
@@ -37,7 +37,7 @@ pub fn configuration(what: impl Into<String>) -> anyhow::Error {
     Error::Configuration(what.into()).into()
 }
 
-/// What clap refuses, in one line.
+/// Refusal of clap, in one line.
 pub fn usage_line(error: &clap::Error) -> String {
     if let (ErrorKind::UnknownArgument, Some(ContextValue::String(flag))) =
         (error.kind(), error.get(ContextKind::InvalidArg))
@@ -51,7 +51,7 @@ pub fn usage_line(error: &clap::Error) -> String {
     lines.join(" ").trim_start_matches("error: ").to_owned()
 }
 
-/// A failure, and what it means if it has spoilt one of these devices.
+/// A failure, with an explanation if it has poisoned one of these devices.
 pub fn explained<'a>(
     error: anyhow::Error,
     devices: impl IntoIterator<Item = &'a candle_core::Device>,
@@ -97,7 +97,7 @@ pub fn one_line(error: &anyhow::Error) -> String {
     tributary_engine::one_line(error.as_ref())
 }
 
-/// The failure as it ends this process: a table of what ranks do not agree on keeps its lines.
+/// The failure as it ends this process: a table of the ranks' disagreements keeps its lines.
 pub fn ending(error: &anyhow::Error) -> ProcessFailure {
     use tributary_comm::Error::Aborted;
     let own = match (error.downcast_ref(), error.downcast_ref()) {

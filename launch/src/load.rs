@@ -9,7 +9,7 @@ use tributary_load::{OPTIONS, Options};
 use crate::failure::Coded;
 use crate::stdout::print;
 
-/// What was typed. The options are a table of the crate that reads them: here they only become clap's.
+/// Typed options. They are a table of the crate that reads them; here they only become clap's.
 #[derive(Debug)]
 pub struct LoadArgs(ArgMatches);
 
@@ -40,7 +40,7 @@ impl FromArgMatches for LoadArgs {
     }
 }
 
-/// Runs the load and prints what it came to.
+/// Runs the load and prints its result.
 pub fn load(LoadArgs(matches): &LoadArgs) -> anyhow::Result<()> {
     let given = |name: &str| match matches.try_get_one::<bool>(name) {
         Ok(is_set) => is_set.is_some_and(|is_set| *is_set).then(String::new),

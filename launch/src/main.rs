@@ -12,8 +12,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// mimalloc's option of how long it keeps memory that was freed before it gives it back to the system (`mi_option_purge_delay`).
 const PURGE_DELAY: mi_option_t = 15;
 
-/// What a request frees is what the next one takes, some seconds later. A page that comes from the system anew costs up to 4 µs on a
-/// virtual machine: a quarter of a warm request's time. The environment's MIMALLOC_PURGE_DELAY goes before.
+/// Memory that a request frees is taken by the next one, some seconds later. A new page from the
+/// system costs up to 4 µs on a virtual machine: a quarter of a warm request's time. The
+/// environment's MIMALLOC_PURGE_DELAY takes precedence.
 const PURGE_DELAY_MS: i64 = 30_000;
 
 /// Runs before Rust's own start, which would put `/dev/null` in the place of a closed standard output.

@@ -1,4 +1,4 @@
-//! `tributary methods`: what methods there are.
+//! `tributary methods`: the list of methods.
 
 use clap::Args;
 use tributary_protocol::{METHODS, Method};
@@ -20,7 +20,7 @@ pub struct MethodsArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// The system's where the list cannot be written.
+/// Returns an error if the list cannot be written.
 pub fn methods(args: &MethodsArgs) -> anyhow::Result<()> {
     let asked = if args.names.is_empty() { &METHODS[..] } else { &args.names };
     let methods = Methods::new(asked);

@@ -1,4 +1,4 @@
-//! `tributary prefill`: one request, one method, one answer and what it cost.
+//! `tributary prefill`: one request, one method, one answer and its cost.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ pub struct PrefillArgs {
     metrics: MetricsArgs,
 }
 
-/// Runs the command; says what went wrong.
+/// Runs the command; reports the failure.
 pub fn prefill(args: &PrefillArgs) -> ExitCode {
     let config = config(&args.model, &args.intake, &args.run);
     ranks::lead(&config, |ranks| lead(args, &config, ranks))
@@ -123,7 +123,7 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
     };
     exporter.watch(&mut engine);
     let asked = ask_all(&mut engine, &run_config, &questions, args.concurrency, &mut show);
-    // What has failed is in the file too, and tells more than that the file could not be written.
+    // The request's failure is in the file too, and matters more than a failure to write the file.
     let exported = exporter.end(asked.is_ok());
     asked?;
     engine.end()?;

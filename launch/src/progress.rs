@@ -1,4 +1,5 @@
-//! Progress on standard error for what takes longer than a second; nothing where that is no terminal.
+//! Progress on standard error for work that takes longer than a second; nothing where that is no
+//! terminal.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -6,10 +7,10 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How long nothing is shown, and how often the line is drawn anew after that.
+/// Time before the line is shown, and interval at which it is drawn anew.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A line that tells what is going on, until it is dropped.
+/// A line that shows the current work, until it is dropped.
 pub struct Progress {
     bar: ProgressBar,
     /// Dropping it ends the waiting for the line's first appearance.
@@ -38,7 +39,7 @@ impl Progress {
         Self { bar, end: Some(end), waiter }
     }
 
-    /// Tells what is going on now.
+    /// Sets the current work.
     pub fn now(&self, what: String) {
         self.bar.set_message(what);
     }

@@ -1,4 +1,5 @@
-//! `tributary quality`: what answers are worth. Methods on tasks whose answers are known, or the scores of answers made elsewhere.
+//! `tributary quality`: quality of answers. Methods on tasks whose answers are known, or the scores
+//! of answers made elsewhere.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,7 +28,7 @@ use crate::serve::refused;
 use crate::stdout::print;
 use crate::template_kwargs::TemplateKwargs;
 
-/// The command behind the command.
+/// The subcommand.
 const SCORE: &str = "score";
 
 const HELP: &str = "\
@@ -195,7 +196,7 @@ fn methods() -> Vec<&'static str> {
     help::methods_by_themselves().into_iter().chain(["infoflow:reorder"]).collect()
 }
 
-/// Runs the command; says what went wrong. `once` runs what no ranks do.
+/// Runs the command; reports the failure. `once` runs the work that needs no ranks.
 pub fn quality(args: &QualityArgs, once: impl FnOnce(&dyn Fn() -> anyhow::Result<()>) -> ExitCode) -> ExitCode {
     match args {
         QualityArgs::Evaluation(args) => evaluate(args),
@@ -211,7 +212,7 @@ fn score(file: &PathBuf) -> anyhow::Result<()> {
 }
 
 fn evaluate(args: &EvaluationArgs) -> ExitCode {
-    // What is only told of needs no tokenizer: tokens are estimated.
+    // A dry run needs no tokenizer: tokens are estimated.
     let has_tokenizer = args.model.model.join("tokenizer.json").exists();
     let intake = IntakeConfig {
         synthetic: (args.dry_run && !has_tokenizer).then_some(Synthetic {
@@ -226,7 +227,7 @@ fn evaluate(args: &EvaluationArgs) -> ExitCode {
             TemplateChoice::Auto => TemplateUse::Auto,
             TemplateChoice::None => TemplateUse::None,
         },
-        // A context that is cut between its sentences must stay as it is.
+        // A context that is cut between its sentences must not change.
         join: args.join.clone().unwrap_or_else(Join::nothing),
         template_kwargs: args.chat_template_kwargs.clone().unwrap_or_default().0,
     };
@@ -362,7 +363,8 @@ fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
     Ok(arms)
 }
 
-/// A method, and behind it every eviction asked for with every budget; one that says for itself what is evicted stays alone.
+/// A method, and after it every requested eviction with every budget; a method with its own
+/// eviction stays alone.
 fn with_evictions(args: &EvaluationArgs, spec: MethodSpec) -> anyhow::Result<Vec<MethodSpec>> {
     let mut specs = vec![spec.clone()];
     if !spec.has("evict") && !args.calibrate_trace {

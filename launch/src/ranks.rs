@@ -6,8 +6,8 @@ use tributary_engine::{Config, GroupConfig, Ranks, follow, marker};
 
 use crate::failure::{ending, exit_code, one_line};
 
-/// Runs a command: `body` is called in every process, once all have met. Says what went wrong, and ends the others with this
-/// process.
+/// Runs a command: `body` is called in every process, once all have met. Reports the failure, and
+/// ends the others with this process.
 pub fn run(group: &GroupConfig, body: impl FnOnce(&mut Ranks) -> anyhow::Result<()>) -> ExitCode {
     let mut ranks = match Ranks::find(group) {
         Ok(ranks) => ranks,

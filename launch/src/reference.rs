@@ -1,4 +1,5 @@
-//! `tributary completions` and `tributary man`: what shells and readers of manuals know of the command, from clap's own description.
+//! `tributary completions` and `tributary man`: completions of shells and manual pages, from clap's
+//! own description.
 
 use std::path::PathBuf;
 
@@ -31,7 +32,7 @@ pub struct ManArgs {
 /// Prints the script. It offers no command that is hidden.
 ///
 /// # Errors
-/// Those of standard output.
+/// Returns an error if standard output fails.
 pub fn completions(command: &Command, args: &CompletionsArgs) -> anyhow::Result<()> {
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
     let mut shown = Command::new(NAME).args(command.get_arguments()).subcommands(shown.cloned());
@@ -43,13 +44,13 @@ pub fn completions(command: &Command, args: &CompletionsArgs) -> anyhow::Result<
 /// Prints the page, or writes all.
 ///
 /// # Errors
-/// The system's, with the folder's name.
+/// Returns an error if an operation of the operating system fails, with the folder's name.
 pub fn man(command: Command, args: &ManArgs) -> anyhow::Result<()> {
     if let Some(folder) = &args.folder {
         let written = std::fs::create_dir_all(folder).and_then(|()| generate_to(command, folder));
         return written.with_context(|| format!("cannot write to {}", folder.display()));
     }
-    // As the pages in a folder, of which none is for `help`.
+    // As the pages in a folder, without one for `help`.
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let mut page = Vec::new();

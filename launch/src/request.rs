@@ -24,7 +24,8 @@ impl RequestArgs {
     /// The request that the options describe; random tokens from the seed where a shape of them is given.
     ///
     /// # Errors
-    /// None given, an unreadable file, an empty query or document.
+    /// Returns an error if none is given, if a file is unreadable, or if a query or document is
+    /// empty.
     pub fn question(&self, synthetic: Option<Synthetic>, seed: u64) -> anyhow::Result<Question> {
         if let Some(shape) = synthetic {
             return Ok(Question::Random(shape, seed));

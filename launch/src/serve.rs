@@ -1,4 +1,4 @@
-//! `tributary serve`: an engine behind HTTP, until it is told to end.
+//! `tributary serve`: an HTTP service of an engine, until a signal ends it.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -196,7 +196,7 @@ impl ClientArgs {
     }
 }
 
-/// Runs the command; says what went wrong.
+/// Runs the command; reports the failure.
 pub fn serve(args: &ServeArgs) -> ExitCode {
     let mut config = config(&args.model, &args.intake, &args.run);
     config.intake.text_chunk_tokens = args.chunk_tokens;
@@ -213,7 +213,7 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     if args.generation_config == GenerationConfig::Model {
         let RunArgs { temperature, top_p, .. } = args.run;
         let named = SamplingDefaults::read(&config.model.folder)?;
-        // What this command was told counts more.
+        // This command's own options take precedence.
         let temperature = temperature.or(named.temperature);
         SamplingDefaults { temperature, top_p: top_p.or(named.top_p), ..named }.apply(&mut settings.sampling);
     }
@@ -263,7 +263,7 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     Ok(engine.end()?)
 }
 
-/// What needs neither ranks nor model.
+/// Checks that need neither ranks nor model.
 fn check(args: &ServeArgs) -> anyhow::Result<()> {
     if args.intake.synthetic.is_some() {
         return Err(usage("--synthetic: a service answers text; its requests have documents"));
@@ -291,7 +291,7 @@ fn check(args: &ServeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Who may ask. Only rank 0, which answers, reads the keys.
+/// Access rule. Only rank 0, which answers, reads the keys.
 fn access(args: &ServeArgs) -> anyhow::Result<Access> {
     let metrics_public = args.metrics_public;
     Ok(match &args.api_key_file {

@@ -1,4 +1,5 @@
-//! Standard output. A reader that has gone has not read the answer: that is an error, and the exit code says so.
+//! Standard output. A reader that has gone has not read the answer: that is an error with an exit
+//! code.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,23 +8,23 @@ use tributary_protocol::exit;
 
 use crate::failure::Coded;
 
-/// Whether the program began without standard output (`>&-`). Rust puts `/dev/null` in its place before `main`, where what is written is
-/// lost without an error: whoever looks earlier says it here.
+/// Whether the program began without standard output (`>&-`). Rust puts `/dev/null` in its place
+/// before `main`, where output is lost without an error; code that runs earlier sets this flag.
 pub static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Prints text as it is.
+/// Prints text unchanged.
 ///
 /// # Errors
-/// The system's.
+/// Returns an error if an operation of the operating system fails.
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     all_of(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// What was written to standard output, if all of it was.
+/// Whether all output was written; a closed standard output is a failure.
 ///
 /// # Errors
-/// The system's.
+/// Returns an error if an operation of the operating system fails.
 pub fn all_of(written: std::io::Result<()>) -> anyhow::Result<()> {
     let written = if WAS_CLOSED.load(Ordering::Relaxed) { Err(std::io::Error::other("it is closed")) } else { written };
     let reason = |error| format!("standard output: {error}; not all of it was written");
@@ -33,7 +34,7 @@ pub fn all_of(written: std::io::Result<()>) -> anyhow::Result<()> {
 /// Prints an object as JSON.
 ///
 /// # Errors
-/// As [`print()`].
+/// Fails as [`print()`] does.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }

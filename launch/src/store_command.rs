@@ -85,7 +85,7 @@ struct PruneArgs {
     dry_run: bool,
 }
 
-/// Runs the command; says what went wrong. `once` runs what one process does alone.
+/// Runs the command; reports the failure. `once` runs the work of a single process.
 pub fn store(command: &StoreCommand, once: impl FnOnce(&dyn Fn() -> anyhow::Result<()>) -> ExitCode) -> ExitCode {
     match &command.what {
         What::Warm(args) => warm(args),

@@ -21,7 +21,7 @@ use crate::stdout::{print, print_json};
 /// Documents that are handed to the ranks together.
 const TOGETHER: usize = 8;
 
-/// How long chunks may take to be written.
+/// Longest time of writing chunks.
 const LAST_WRITES: Duration = Duration::from_secs(600);
 
 /// Documents to store, and the ranks that prefill them.
@@ -46,7 +46,7 @@ pub struct WarmArgs {
     json: bool,
 }
 
-/// Runs the command; says what went wrong.
+/// Runs the command; reports the failure.
 pub fn warm(args: &WarmArgs) -> ExitCode {
     let config = config(&args.model, &args.intake, &args.run);
     ranks::lead(&config, |ranks| lead(args, &config, ranks))

@@ -69,7 +69,7 @@ enum What {
     },
 }
 
-/// What `--aux-model` is for where such a model is learned.
+/// Message about `--aux-model` where such a model is trained.
 const GOES_ON: &str =
     "Folder of a small model to train further, with the tokenizer of --model [default: random weights from --seed]";
 
@@ -154,7 +154,7 @@ struct LearnArgs {
     metrics: MetricsArgs,
 }
 
-/// Runs the command; says what went wrong.
+/// Runs the command; reports the failure.
 pub fn train(args: &TrainArgs) -> ExitCode {
     let (args, wish, teacher) = match &args.what {
         What::KvPacket { learn, teacher_prefix, head, tail } => {

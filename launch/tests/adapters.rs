@@ -1,5 +1,5 @@
-//! `--adapter`: trained rows around chunks, with the method that is made of them and beside others; what reports say of them, chunks that
-//! are kept with them, and folders with which that cannot be.
+//! `--adapter`: trained rows around chunks, with the method that consists of them and with others;
+//! their reports, chunks that are kept with them, and folders that are refused.
 
 mod kit;
 
@@ -37,10 +37,10 @@ fn the_rows_stand_around_chunks_and_reports_say_so() {
     let bare = prefilled(&["--method", "none"]);
     assert_eq!(report["tokens"]["context"], bare["tokens"]["context"]);
     assert!(bare["settings"].get("packets").is_none() && bare["settings"].get("adapters").is_none(), "{bare}");
-    // The method that is made of them, and the one that takes chunks as they are, with them, are one.
+    // The method that consists of them equals the method of plain chunks with them.
     let none = prefilled(&["--method", "none", "--adapter", &adapter]);
     assert_eq!(none["token_ids"], report["token_ids"]);
-    // Other methods recompute beside them; exact ones have no chunks.
+    // Other methods recompute in addition; exact ones have no chunks.
     let infoflow = prefilled(&["--method", "infoflow", "--ratio", "0.02", "--adapter", &adapter]);
     assert_eq!(infoflow["settings"]["packets"]["head"], 2);
     assert!(infoflow["tokens"]["selected"].as_u64() > Some(0), "{infoflow}");
@@ -102,7 +102,7 @@ fn rows_that_look_ahead_say_what_decoding_keeps() {
         let evicted = &report["evicted"];
         assert_eq!(evicted["asking_rows"].as_u64(), Some(4), "{evicted}");
     }
-    // Both kinds at once: rows around chunks, and rows behind the prompt.
+    // Both kinds at once: rows around chunks, and rows after the prompt.
     let both = [&evicting[..], &["--method", "kv-packet", "--adapter", &around]].concat();
     let report = prefilled(&both);
     assert_eq!(report["settings"]["adapters"].as_array().map(Vec::len), Some(2), "{report}");

@@ -1,4 +1,5 @@
-//! `tributary bench` as a user runs it: what it measures and writes, how an interrupted study goes on, what it refuses.
+//! `tributary bench` as a user runs it: its measurements and files, the resumption of an
+//! interrupted study, and refusals.
 
 mod kit;
 

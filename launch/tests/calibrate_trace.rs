@@ -13,8 +13,8 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// α lies between what the model reads of references and what it reads of lists, is written beside the model, and is what requests take
-/// from then on; an option stands before it.
+/// α is between the model's readings of references and those of lists, is written beside the model,
+/// and holds for later requests; an option takes precedence.
 #[test]
 fn trace_is_calibrated_and_the_model_keeps_it() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-//! `--config`: options from a file, what stands before it, what is refused, and `--print-config`, which writes such a file.
+//! `--config`: options from a file, their precedence, refusals, and `--print-config`, which writes
+//! such a file.
 
 mod kit;
 
@@ -9,7 +10,7 @@ use kit::{demo, request, root, tributary};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A file of options in a folder of its own.
+/// A file of options in a separate folder.
 fn file(text: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("cluster.toml");
@@ -30,7 +31,7 @@ fn run(text: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     command.envs(environment.iter().copied()).output().expect("the command starts")
 }
 
-/// What `--print-config` says of an option: its line behind the name.
+/// Output of `--print-config` for an option: its line after the name.
 fn printed(output: &Output, option: &str) -> String {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -118,7 +119,7 @@ fn the_command_line_stands_before_the_environment_before_the_file() {
     assert!(printed(&output, "threads").starts_with("3 # "), "not of another command's table");
 }
 
-/// What is printed is read again, and then says the same but for where it comes from.
+/// The printed file is read again, and then gives the same apart from the sources of values.
 #[test]
 fn what_is_printed_is_read_again() {
     let typed: [&[&str]; 10] = [
@@ -196,7 +197,7 @@ fn options_that_exclude_each_other_name_the_file_too() {
     assert!(output.status.code() == Some(64) && errors.contains("--model <DIR>"), "what is missing still is: {errors}");
 }
 
-/// Paths are relative to the current directory, as on the command line, wherever the file is.
+/// Paths are relative to the current directory, as on the command line, for any place of the file.
 #[test]
 fn paths_are_relative_to_the_current_directory() {
     let (folder, path) = file("[prefill]\nmodel = \"model\"\nsynthetic = \"2x8+4\"\nmax-tokens = 1\njson = true\n");
@@ -211,7 +212,8 @@ fn paths_are_relative_to_the_current_directory() {
     assert_ne!(at(folder.path()), Some(0), "no model beside the file");
 }
 
-/// Before ranks are started their file is looked into: its threads decide about cores, and what cannot be is refused once.
+/// Before ranks are started their file is looked into: its threads decide about cores, and an
+/// impossible value is refused once.
 #[test]
 fn launch_looks_into_the_file_of_its_ranks() {
     let mpirun = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-//! The command on GPUs, emulated or real: what it answers, and what it refuses. Built with the feature `nccl`.
+//! The command on GPUs, emulated or real: its answers, and its refusals. Built with the feature
+//! `nccl`.
 
 mod kit;
 
@@ -142,7 +143,7 @@ fn doctor_names_the_gpus() {
     assert!(text.contains("GPU-"), "{text}");
 }
 
-/// What only an emulated GPU and an emulated NCCL do when they are told to: fail, and take much memory.
+/// Faults that only an emulated GPU and an emulated NCCL have on demand: failures, and much memory.
 mod emulated {
     use super::*;
 
@@ -216,7 +217,8 @@ mod emulated {
         // An emulated GPU has 132.
         let (leaving, taking) = (grids(&model, "131"), grids(&model, "0"));
         assert_eq!(leaving.len(), taking.len(), "launches");
-        // A rank's first step runs beside the exchange, its second one behind it. The last layer asks for one row only.
+        // A rank's first step runs during the exchange, its second one after it. The last layer
+        // computes one row only.
         let alone = leaving.iter().filter(|&&blocks| blocks == 1).count();
         assert_eq!(2 * alone, leaving.len(), "{leaving:?}");
         assert!(taking.iter().all(|&blocks| blocks > 1), "{taking:?}");

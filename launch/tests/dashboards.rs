@@ -1,5 +1,5 @@
-//! The folder `dashboards`: its own check, without and with a running service; its YAML files, which say the same about labels, ports,
-//! paths and alerts; and what Prometheus is told under Slurm.
+//! The folder `dashboards`: its own check, without and with a running service; its YAML files,
+//! which agree on labels, ports, paths and alerts; and Prometheus' targets under Slurm.
 
 mod kit;
 
@@ -44,13 +44,14 @@ fn list<'a>(value: &'a Value, path: &str) -> &'a [Value] {
     at(value, path).as_array().unwrap_or_else(|| panic!("{path} is no list in {value:#}"))
 }
 
-/// Where `.ci/tools prometheus` unpacks what is not installed.
+/// Folder into which `.ci/tools prometheus` unpacks missing tools.
 fn path() -> String {
     let path = std::env::var("PATH").unwrap_or_default();
     format!("{path}:{}", root().join("target/prometheus/usr/bin").display())
 }
 
-/// Whether Debian's package `prometheus` is there, with `promtool` in it; says so where it is not.
+/// Whether Debian's package `prometheus` is there, with `promtool` in it; prints a message where it
+/// is not.
 fn has_prometheus() -> bool {
     let runs = |tool: &str| Command::new("sh").args(["-c", &format!("{tool} --version")]).env("PATH", path()).output();
     let is_there = ["prometheus", "promtool"].iter().all(|tool| runs(tool).is_ok_and(|output| output.status.success()));
@@ -61,7 +62,7 @@ fn has_prometheus() -> bool {
     is_there
 }
 
-/// Runs `dashboards/check`, which must succeed, and gives what it said.
+/// Runs `dashboards/check`, which must succeed, and gives its output.
 fn check(arguments: &[&str]) -> String {
     let mut command = Command::new("sh");
     command.arg(folder().join("check")).args(arguments).env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
@@ -270,8 +271,8 @@ fn slurms_jobs_are_found() {
     let targets = place.path().join("targets");
     std::fs::create_dir(&targets).expect("a folder");
     let file = targets.join("slurm.json");
-    // Running jobs: one with its own port, a task of an array, one without a node, one that would break the quoting, one that asks for
-    // what is no port.
+    // Running jobs: one with its own port, a task of an array, one without a node, one that would
+    // break the quoting, one with an invalid port.
     let squeue = r#"#!/bin/sh
 [ "$*" = '--noheader --states=RUNNING --name=serving --format=%i|%B|%u|%k' ] || { echo "asked $*" >&2; exit 1; }
 cat <<'END'
@@ -301,7 +302,7 @@ END
         assert!(output.expect("promtool starts").status.success() && !said.contains("WARNING"), "{said}");
     }
 
-    // While Slurm does not answer, Prometheus keeps what it knew.
+    // While Slurm does not answer, Prometheus keeps its targets.
     let output = slurm_targets("#!/bin/sh\nexit 1\n", &[], &file);
     assert!(!output.status.success(), "{output:?}");
     assert_eq!(serde_json::from_str::<Value>(&text(&file)).expect("JSON"), wanted);

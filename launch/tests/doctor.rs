@@ -38,7 +38,7 @@ fn args(options: &[&str]) -> DoctorArgs {
     Cli::try_parse_from(all).expect("good options").doctor
 }
 
-/// What each rank got, in rank order.
+/// Result of each rank, in rank order.
 type Outcomes = Vec<anyhow::Result<Option<Report>>>;
 
 /// Examines a group, each rank's communicator wrapped.
@@ -68,12 +68,12 @@ struct Bent {
     how: How,
 }
 
-/// What is bent.
+/// Kind of tampering.
 #[derive(Clone, Copy)]
 enum How {
     /// Ranks say that they are processes of their own.
     Processes,
-    /// What this rank receives in tensors is all zeros.
+    /// This rank receives tensors of zeros.
     Zeros { on: usize },
     /// This rank's bytes are no message.
     Garbage { on: usize },

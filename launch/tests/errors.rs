@@ -1,5 +1,5 @@
-//! Bad input: one line that says what is wrong and what would be right, the exit code of its kind, nothing printed, nothing
-//! written.
+//! Bad input: one line with the error and its remedy, the exit code of its kind, no output and no
+//! files.
 
 mod kit;
 
@@ -11,7 +11,7 @@ use candle_core::{Device, Tensor, safetensors};
 use kit::{demo, request, root, tributary};
 use tempfile::TempDir;
 
-/// Runs `prefill` with what it needs unless given, and checks the refusal.
+/// Runs `prefill` with its required options unless given, and checks the refusal.
 fn refused(arguments: &[&str], exit_code: i32, says: &[&str]) {
     let folder = tempfile::tempdir().expect("a folder");
     let dump = folder.path().join("dump").display().to_string();
@@ -233,7 +233,7 @@ fn more_memory_than_there_is() {
 
 #[test]
 fn a_gpu_that_is_not_there() {
-    // With CUDA built in, the driver is told to show no device.
+    // With CUDA built in, the driver must show no device.
     let says = match tributary_kernels::cuda::count() {
         Err(tributary_kernels::Error::NotBuilt) => "this program was built without CUDA: build with `--features cuda`",
         _ => "--device cuda: ",
@@ -379,7 +379,7 @@ fn marks_that_are_no_tokens() {
     };
     let spoken = write("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}");
     refused_model(&spoken, 64, &["its chat template writes `<|im_start|>`", "no token of its tokenizer"]);
-    // In a branch that is not taken it harms nobody, and a note says it.
+    // In a branch that is not taken it is harmless, and a note reports it.
     let branch = write("{% if tools %}<|tools|>{% endif %}{% for m in messages %}{{ m.content }}\n{% endfor %}");
     let (path, request) = (branch.path().display().to_string(), request("hop2-0"));
     let output = tributary(&["prefill", "--model", &path, "--request", &request, "--max-tokens", "1"]);

@@ -1,6 +1,6 @@
-//! Failures of ranks, by real signals and in every phase: the whole job ends in time, with its exit code and its cause, and
-//! leaves no process behind. Ranks that are silent or stuck are in `silence.rs`. Built with the features `mpi` and
-//! `failpoints`.
+//! Failures of ranks, by real signals and in every phase: the whole job ends in time, with its exit
+//! code and its cause, and no process is left. Ranks that are silent or stuck are in `silence.rs`.
+//! Built with the features `mpi` and `failpoints`.
 
 mod kit;
 
@@ -18,7 +18,7 @@ fn a_killed_rank_ends_the_job_in_every_phase() {
         assert!(took < SLACK, "{phase}: {took:?}");
         assert_eq!(ended.code, 137, "{phase}: bare mpirun reports the killed rank: {:#?}", ended.errors);
         if phase != "start" {
-            // Before the ranks have met, nobody but mpirun knows whom it has lost.
+            // Before the ranks have met, only mpirun knows the lost rank.
             let cause = ended.cause();
             assert!(
                 cause.starts_with("tributary: rank 2 (process ") && cause.ends_with("has died"),
@@ -105,7 +105,7 @@ fn ranks_that_differ_say_how() {
 fn a_model_that_one_rank_cannot_read_ends_all() {
     let (model, request) = (demo(), request("hop2-0"));
     let began = Instant::now();
-    // The fault stands in for a folder that is missing on that rank's host.
+    // The fault simulates a folder that is missing on that rank's host.
     let fault = Fault { rank: 2, failpoint: "engine::folder=return(/no/such/folder)" };
     let ended = Job::start(WORLD, Some(fault), &arguments(&model, &request, &[])).end();
     assert_eq!(ended.code, 64, "{:#?}", ended.errors);
@@ -124,7 +124,7 @@ fn a_rank_that_panics_ends_all() {
 
 #[test]
 fn the_watchdog_ends_what_no_deadline_ends() {
-    // All work is done, but one rank never leaves MPI: the others stand in a call of MPI's own.
+    // All work is done, but one rank never leaves MPI: the others wait in a call of MPI's own.
     let (model, request) = (demo(), request("hop2-0"));
     let fault = Fault { rank: 2, failpoint: &format!("comm::mpi::leave=sleep({LONG_MS})") };
     let began = Instant::now();
@@ -134,7 +134,8 @@ fn the_watchdog_ends_what_no_deadline_ends() {
     assert!(ended.at - began < Duration::from_secs(2) + SLACK + SLACK, "start, work, deadline");
 }
 
-/// A prefill by `tributary launch` whose ranks rest at `phase`; what comes of a signal sent to the process that `whom` names.
+/// A prefill by `tributary launch` whose ranks rest at `phase`; gives the outcome of a signal to
+/// the process that `whom` names.
 fn launched(options: &[&str], phase: &str, with: Signal, whom: impl Fn(&Job, u32) -> u32) -> (Ended, Duration) {
     let (model, request) = (demo(), request("hop2-0"));
     let failpoint = format!("worker::{phase}=sleep(2500)");

@@ -10,16 +10,16 @@ use kit::hosts::{Hosts, NAMES, hosts};
 use kit::job::{Ended, Fault, Job, LONG_MS};
 use kit::{demo, dump, request, tributary};
 
-/// How long a process may be silent where a host is cut off.
+/// Longest silence of a process where a host is cut off.
 const HEARTBEAT: Duration = Duration::from_secs(3);
 
-/// What the end of a job may take beyond the timeout.
+/// Longest time of a job's end beyond the timeout.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// How long a process may go on after the job's end.
+/// Time that a process may go on after the job's end.
 const LEFT: Duration = Duration::from_secs(3);
 
-/// A prefill that passes through every phase, in which a process may be silent for so many seconds.
+/// A prefill that passes through every phase, with `heartbeat` seconds of allowed silence.
 fn arguments<'a>(model: &'a str, request: &'a str, heartbeat_s: &'a str) -> Vec<&'a str> {
     let mut all = vec!["prefill", "--model", model, "--request", request, "--reorder", "--max-tokens", "8"];
     all.extend(["--heartbeat-timeout", heartbeat_s, "--start-timeout", "10"]);
@@ -85,8 +85,9 @@ fn the_doctor_sees_every_host() {
     assert!(text.contains("collectives: every check passed on 4 ranks"), "{text}");
 }
 
-/// Runs a job by `tributary launch` with so many ranks on each host, holds one rank in a phase, and there calls `with` with
-/// the rank's process. Gives the end, and how long after that the job had ended and the ranks of each host had.
+/// Runs a job by `tributary launch` with `slots` ranks on each host, holds one rank in a phase, and
+/// there calls `with` with the rank's process. Gives the end, and the times from there to the ends
+/// of the job and of each host's ranks.
 fn strike(
     hosts: &Hosts,
     slots: &[usize],
@@ -111,7 +112,8 @@ fn strike(
     (ended, took, gone)
 }
 
-/// How long after `since` the ranks of each host had ended; [`Duration::MAX`] for those that had not when all must have.
+/// Time from `since` to the end of each host's ranks; [`Duration::MAX`] for ranks that outlived the
+/// limit.
 fn all_gone(hosts: &Hosts, count: usize, since: Instant) -> Vec<Duration> {
     let mut gone = vec![None; count];
     while gone.contains(&None) && since.elapsed() < HEARTBEAT + SLACK + LEFT {
@@ -128,7 +130,7 @@ fn all_gone(hosts: &Hosts, count: usize, since: Instant) -> Vec<Duration> {
 #[test]
 fn a_host_that_is_cut_off_ends_the_job_in_time() {
     let Some(hosts) = hosts(2) else { return };
-    // Whom the failpoint holds: a rank of the lost host, and one of the other.
+    // Rank that the failpoint holds: one of the lost host, and one of the other.
     for (rank, phase) in [(2, "probe"), (1, "recompute")] {
         let (ended, took, gone) = strike(&hosts, &[2, 2], (rank, phase), |_| hosts.cut(1));
         assert_eq!(ended.code, 75, "{:#?}", ended.errors);
@@ -152,7 +154,7 @@ fn a_host_that_is_cut_off_ends_the_job_in_time() {
     }
 }
 
-/// How long until nothing runs on a host any more.
+/// Time until no rank runs on a host any more.
 fn until_quiet(hosts: &Hosts, host: usize) -> Duration {
     let began = Instant::now();
     while !hosts.processes(host).is_empty() {
@@ -206,10 +208,11 @@ fn a_model_that_one_host_lacks_ends_all() {
     let (model, request) = (demo(), request("hop2-0"));
     hosts.sh(1, &format!("mount -t tmpfs tmpfs '{model}'"));
     let began = Instant::now();
-    // The request lies in the model's folder, but only the first host reads it.
+    // The request is in the model's folder, but only the first host reads it.
     let ended = Job::run(hosts.launch(&[1, 1], None, &arguments(&model, &request, "3"))).end();
     assert_eq!(ended.code, 64, "{:#?}", ended.errors);
-    // A rank that sees the other's end before it is ended itself has MPI's own words for it; ours stand once, and first.
+    // A rank that sees the other's end before its own prints MPI's words for it; ours come once,
+    // and first.
     assert_eq!(ended.causes(), 1, "{:#?}", ended.errors);
     assert!(ended.errors[0].starts_with("tributary: rank 1: cannot read "), "{:#?}", ended.errors);
     assert!(ended.at - began < Duration::from_secs(20));

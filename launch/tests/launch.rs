@@ -1,4 +1,5 @@
-//! `tributary launch`: what it refuses before anything starts, the lines it builds, how jobs end, and its templates.
+//! `tributary launch`: its refusals before anything starts, the lines it builds, ends of jobs, and
+//! its templates.
 //!
 //! mpirun is played by shell scripts here, so that every end can be had on any machine; ranks over a real one are tested
 //! where the backend is.
@@ -175,7 +176,7 @@ fn each_open_mpi_has_its_own_options() {
 
 #[test]
 fn a_launcher_whose_parent_is_killed_is_told_to_end() {
-    // The parent leaves its child behind when it is killed; the child must end by itself, and say that it was told to.
+    // A killed parent does not end its child; the child must end on its own, and report the signal.
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name).display().to_string();
     let child = "trap 'echo told > \"$1\"; exit' TERM; echo ready > \"$2\"; while :; do sleep 0.05; done";

@@ -1,4 +1,5 @@
-//! `tributary load` on `tributary serve` with the demo model: what it asks is answered, what it tells is so, and what is wrong is a line.
+//! `tributary load` on `tributary serve` with the demo model: its requests are answered, its report
+//! is true, and an error is one line.
 
 mod kit;
 
@@ -44,7 +45,8 @@ fn a_load_is_answered_and_told() {
     assert!(number(&ttft["p50"]) > 0.0 && number(&ttft["max"]) <= number(&total["max"]), "{window:#}");
     assert_eq!(std::fs::read_to_string(&csv).expect("written").lines().count(), 31);
     assert!(std::fs::read_to_string(&plot).expect("drawn").starts_with("<svg"));
-    // The metrics of the service: what the load counts, the service counts too, and two requests for the tokens of a word.
+    // The metrics of the service: the service counts the same as the load, and two requests for the
+    // tokens of a word.
     assert_eq!(server.metric("tributary_requests_total{method=\"infoflow\",outcome=\"answered\"}"), 32.0);
 
     let warm = load(&["--clients", "3", "--requests", "12", "--warm-up"]);

@@ -1,5 +1,6 @@
-//! Models beside the one that answers: `--aux-model`, which reads for it, with its own tokenizer or another one, and `--draft-model`, which writes ahead
-//! of it; and folders and requests with which that cannot be.
+//! Auxiliary models: `--aux-model`, which reads for the main one, with the same tokenizer or
+//! another one, and `--draft-model`, which writes ahead of it; and folders and requests that are
+//! refused.
 
 mod kit;
 

@@ -39,7 +39,7 @@ fn the_backend_keeps_the_communicators_promises() {
 
 #[test]
 fn long_messages_go_in_pieces() {
-    // A limit of 1000 bytes stands in for MPI's of 2 GiB.
+    // A limit of 1000 bytes replaces MPI's limit of 2 GiB.
     for (name, launcher) in launchers(3) {
         let arguments = ["doctor", "--sizes", "1MiB", "--json", "--max-message-bytes", "1000"];
         let output = run(launcher, &arguments);
@@ -92,7 +92,7 @@ fn processes_answer_as_threads_do() {
     }
 }
 
-/// Every rank reads the file behind its command; what `launch` itself says of ranks stands before it.
+/// Every rank reads the file after its command; `launch`'s own settings of ranks take precedence.
 #[test]
 fn ranks_read_the_same_file_of_options() {
     let folder = tempfile::tempdir().expect("a folder");

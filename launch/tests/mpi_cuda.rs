@@ -1,6 +1,7 @@
-//! Ranks as processes with a GPU each, under a real mpirun: tensors go over NCCL, all else over MPI. What they answer, what
-//! they move, and how they end when one of them fails. On an emulated machine (`.ci/cuda emulated`, EMULATED_GPUS=4) or a real
-//! one of two GPUs. Built with the features `nccl`, `mpi` and `failpoints`.
+//! Ranks as processes with a GPU each, under a real mpirun: tensors go over NCCL, all else over
+//! MPI. The tests cover answers, traffic, and the end after a failure of one rank. On an emulated
+//! machine (`.ci/cuda emulated`, EMULATED_GPUS=4) or a real one of two GPUs. Built with the
+//! features `nccl`, `mpi` and `failpoints`.
 
 mod kit;
 
@@ -12,7 +13,7 @@ use kit::{demo, request};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// What the issue of a failure may take beyond the deadline.
+/// Longest time of a failure's end beyond the deadline.
 const SLACK: Duration = Duration::from_secs(10);
 
 /// `prefill` of one of the demo's requests.
@@ -64,8 +65,8 @@ fn processes_with_a_gpu_each_answer_as_one_and_move_what_mpi_moves() {
         return;
     }
     let on_cpu = kit::json(&prefill(&["--json"]).iter().map(String::as_str).collect::<Vec<_>>());
-    // The exchange is named: left to itself it follows what a machine is good at. Every row is selected: of some, which
-    // ones may hang on a GPU's rounding, and with them what each rank receives.
+    // The exchange is named: its default depends on the machine. Every row is selected: a selection
+    // of some could depend on a GPU's rounding, and with it the traffic of each rank.
     let exchange = |name| ["--method", "infoflow", "--ratio", "1", "--exchange", name];
     for way in [&exchange("replicate")[..], &exchange("pass-q"), &["--method", "ring"]] {
         let with = |more: &[&str]| prefill(&[way, more, &["--dtype", "bf16", "--json"]].concat());
@@ -83,7 +84,7 @@ fn processes_with_a_gpu_each_answer_as_one_and_move_what_mpi_moves() {
     }
 }
 
-/// A copy to the host is a piece of the device's work: what MPI sends must have come.
+/// A copy to the host is a piece of the device's work: it must be complete before MPI sends.
 #[test]
 fn tensors_of_gpus_go_over_mpi_as_they_are() {
     if !has_mpirun() {
@@ -207,7 +208,8 @@ fn doctor_measures_between_the_gpus_of_processes() {
     }
 }
 
-/// What only an emulated GPU and an emulated NCCL do when they are told to: fail, take much memory, and have another version.
+/// Faults that only an emulated GPU and an emulated NCCL have on demand: failures, much memory, and
+/// another version.
 mod emulated {
     use super::*;
 

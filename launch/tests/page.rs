@@ -1,5 +1,6 @@
-//! The page at `/` as people use it: `tests/page/check.py` drives a Chromium without a window, against a service, and against a
-//! stand-in that says on demand what a service says seldom. `make test` installs Chromium.
+//! The page at `/` as people use it: `tests/page/check.py` drives a Chromium without a window,
+//! against a service, and against a stand-in that gives rare answers on demand. `make test`
+//! installs Chromium.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

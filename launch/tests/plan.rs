@@ -1,4 +1,5 @@
-//! `tributary plan`: predictions without a machine, a tokenizer or weights; what cannot be is refused in one line.
+//! `tributary plan`: predictions without a machine, a tokenizer or weights; impossible values are
+//! refused in one line.
 
 mod kit;
 
@@ -203,7 +204,7 @@ fn what_cannot_be_is_refused() {
 /// Four requests a second of 16k tokens, four fifths of them warm, each within a second.
 const LOAD: [&str; 8] = ["--slo-ttft", "1s", "--requests-per-second", "4", "--hit-rate", "0.8", "--tokens", "16k"];
 
-/// What an answer says of a method.
+/// Deployment of a method in an answer.
 fn deployment<'a>(answer: &'a Value, method: &str) -> &'a Value {
     let points = answer["points"].as_array().expect("points");
     &points.iter().find(|point| point["method"] == method).expect("the method")["deployment"]
@@ -233,7 +234,7 @@ fn a_load_is_answered_by_gpus_memory_and_what_breaks_first() {
     assert_eq!(number(&documents["left_over_bytes"]), bytes * number(&documents["left_over"]));
     assert_eq!(number(&documents["held"]).min(1000.0) + number(&documents["left_over"]), 1000.0);
 
-    // The forecast that it stands on is the one that is printed without a load.
+    // Its forecast is the one that is printed without a load.
     let world = infoflow["world"].to_string();
     let plain = ["--tokens", "16k", "--hit-rate", "0.8", "--methods", "infoflow", "--world", &world, "--json"];
     assert_eq!(point(&json(&with(&plain)), 16_384, "infoflow", 0.8)["ttft_ms"], infoflow["ttft_ms"]);

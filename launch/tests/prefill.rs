@@ -1,4 +1,4 @@
-//! `tributary prefill` on the demo model: what it prints, dumps and shows.
+//! `tributary prefill` on the demo model: its output, dumps and pages.
 
 mod kit;
 
@@ -78,7 +78,8 @@ fn the_json_carries_settings_times_and_bytes() {
     assert!(received > 0.0);
 }
 
-/// The fact stands behind the sentence that needs it: `trace` puts its document before the other, and says so.
+/// The fact comes after the sentence that needs it: `trace` puts its document before the other, and
+/// reports it.
 #[test]
 fn a_traced_request_says_what_moved() {
     for (name, moved) in [("hop2_back-0", true), ("hop2-0", false)] {

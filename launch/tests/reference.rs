@@ -1,5 +1,6 @@
-//! `tributary completions`, `tributary man` and every `--help`: a shell takes the script and completes by it, a formatter takes the
-//! pages, and helps say what a command puts out and how it ends.
+//! `tributary completions`, `tributary man` and every `--help`: a shell takes the script and
+//! completes by it, a formatter takes the pages, and helps describe a command's output and exit
+//! codes.
 
 mod kit;
 
@@ -15,7 +16,7 @@ fn text(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// What bash offers for the last of these words, once it has read the script.
+/// Completions of bash for the last of these words, once it has read the script.
 fn offered(script: &Path, words: &[&str]) -> Vec<String> {
     let (last, before) = (words.len() - 1, words[words.len() - 2]);
     let ask = format!(
@@ -112,7 +113,7 @@ fn helps_say_what_comes_out_and_how_it_ends() {
         for path in help.split(|c: char| c.is_whitespace() || "(),".contains(c)).filter(|word| word.contains("docs/")) {
             assert!(root().join(path.trim_end_matches('.')).exists(), "{name} speaks of {path}, which is not there");
         }
-        // Whether it is an option is known from what an unknown one is told apart by.
+        // The error for an unknown option differs, which shows whether it is an option.
         let asked = tributary(&[name, "--config", "/nowhere.toml"]);
         let takes_file = String::from_utf8_lossy(&asked.stderr).contains("/nowhere.toml: ");
         assert_eq!(help.contains("--config <FILE.toml>"), takes_file, "{name}");

@@ -1,4 +1,5 @@
-//! Many requests in one start: chunks that come again are taken from the chunk cache, and answers stay what they were.
+//! Many requests in one start: repeated chunks are taken from the chunk cache, and answers do not
+//! change.
 
 mod kit;
 
@@ -219,7 +220,7 @@ fn a_job_writes_its_metrics_and_answers_scrapes() {
     );
     let names: Vec<_> =
         std::fs::read_dir(folder.path()).expect("the folder").map(|entry| entry.expect("a file").file_name()).collect();
-    assert_eq!(names.len(), 2, "no part of a file stays behind: {names:?}");
+    assert_eq!(names.len(), 2, "no part of a file is left: {names:?}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The JSON that commands print and write: its schemas (`docs/schemas`) are those of the types it is made from, and what commands really
-//! print fits them.
+//! The JSON that commands print and write: its schemas (`docs/schemas`) are those of its types, and
+//! the real output of commands fits them.
 
 mod kit;
 
@@ -17,13 +17,14 @@ use tributary_coordinator::report::Report;
 use tributary_protocol::METHODS;
 use tributary_study::{Study, compare::Comparison, dump::Dumped, forecast, sizing};
 
-/// What writes the schemas anew from the types.
+/// Command that writes the schemas anew from the types.
 const UPDATE: &str = "UPDATE_SCHEMAS=1 cargo test --release -p tributary --test schemas";
 
-/// A schema: its name, what has it, and how it is made of both.
+/// A schema: its name, the outputs with it, and the function that makes it.
 type Made = (&'static str, &'static str, fn(&str, &str) -> Value);
 
-/// Every schema: the name that outputs begin theirs with, what has it, and how it is made.
+/// Every schema: the prefix of its name in outputs, the outputs with it, and the function that
+/// makes it.
 const SCHEMAS: [Made; 10] = [
     ("prefill", "tributary prefill --json, and each line of it with --requests", schema_of::<Report>),
     ("compare", "tributary compare --json", schema_of::<Comparison>),
@@ -37,7 +38,7 @@ const SCHEMAS: [Made; 10] = [
     ("dump", "request.json of tributary prefill --dump", schema_of::<Dumped<'_>>),
 ];
 
-/// The schema of a type as it is written: closed, and with no word that JSON Schema does not know.
+/// The written schema of a type: closed, and with no word that JSON Schema does not know.
 fn schema_of<T: JsonSchema>(name: &str, title: &str) -> Value {
     let settings = SchemaSettings::draft2020_12().for_serialize().with_transform(RecursiveTransform(closed));
     let made = settings.into_generator().into_root_schema_for::<T>().to_value();
@@ -51,7 +52,8 @@ fn schema_of<T: JsonSchema>(name: &str, title: &str) -> Value {
     schema.into()
 }
 
-/// Allows no fields but those that the type has. Rust's names of number types, and defaults of what is read, say nothing to others.
+/// Allows no fields but those that the type has. Rust's names of number types, and defaults of
+/// inputs, mean nothing to readers.
 fn closed(schema: &mut Schema) {
     if schema.get("properties").is_some() && schema.get("additionalProperties").is_none() {
         schema.insert("additionalProperties".to_owned(), false.into());
@@ -69,7 +71,7 @@ fn file(name: &str) -> PathBuf {
     root().join("docs/schemas").join(format!("{name}.v{}.json", version(name)))
 }
 
-/// What checks outputs of a name against the schema in the repository.
+/// Validator of outputs against the schema in the repository.
 struct Validator {
     schemas: Schemas,
     index: SchemaIndex,
@@ -117,7 +119,7 @@ fn fits(name: &str, output: &Value) {
     }
 }
 
-/// Whatever a type becomes, its schema becomes with it.
+/// A change of a type changes its schema.
 #[test]
 fn schemas_are_those_of_the_types() {
     let update = std::env::var_os("UPDATE_SCHEMAS").is_some();

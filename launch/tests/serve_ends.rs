@@ -1,6 +1,6 @@
-//! How a service ends on processes, told to by `tributary launch` and by a bare mpirun; and what its clients hear when ranks fail,
-//! processes and threads. Built with the features `mpi` and `failpoints`; `OPENMPI5` names a folder with Open MPI 5, and tests of
-//! processes run with both.
+//! End of a service on processes, by `tributary launch` and by a bare mpirun; and the answers to
+//! its clients when ranks fail, processes and threads. Built with the features `mpi` and
+//! `failpoints`; `OPENMPI5` names a folder with Open MPI 5, and tests of processes run with both.
 
 mod kit;
 
@@ -12,7 +12,7 @@ use kit::server::{Ended, Server, body, streamed};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// The answer of a service that nobody ends.
+/// The answer of a service without a signal.
 fn expected(max_tokens: usize) -> String {
     let server = Server::start(&["--world-size", "2"]);
     let answer = server.answer(&body("hop2-0", max_tokens));
@@ -20,7 +20,7 @@ fn expected(max_tokens: usize) -> String {
     answer
 }
 
-/// Whoever comes now is turned away.
+/// Checks that new requests are refused.
 fn turns_away(server: &Server, name: &str) {
     server.refuses();
     let late = body("vt2-0", 1).to_string();
@@ -47,7 +47,8 @@ fn a_launched_service_that_is_told_to_end_answers_what_it_has_begun() {
     }
 }
 
-/// How long the services of the next test may take to end, and how much longer a launcher may take on a busy machine.
+/// Longest time of the next test's services for their end, and of a launcher beyond it on a busy
+/// machine.
 const DRAIN: [&str; 4] = ["--drain-timeout", "2", "--collective-timeout", "300"];
 const LAUNCHER: Duration = Duration::from_secs(3);
 
@@ -118,8 +119,8 @@ fn a_signal_that_mpirun_passes_on_ends_a_service_in_order() {
     }
 }
 
-/// Clients of a service whose ranks fail: one of a stream, and two that wait for whole answers, of which one may run. `fail` makes
-/// the ranks fail when they are there; gives how the service ended.
+/// Clients of a service whose ranks fail: one of a stream, and two that wait for whole answers, one
+/// of which may run. `fail` makes the ranks fail when they are there; gives the service's end.
 fn ends_with_clients(server: Server, fail: impl FnOnce(&Server)) -> Ended {
     let mut stream = server.stream(&body("hop2-0", 3000));
     stream.event().expect("an event");
@@ -132,7 +133,7 @@ fn ends_with_clients(server: Server, fail: impl FnOnce(&Server)) -> Ended {
     server.end()
 }
 
-/// A whole answer that says in OpenAI's form that there is none.
+/// Checks that a whole answer is an error in OpenAI's form.
 fn refused(response: &Response) {
     assert_eq!(response.status, 503, "{}", response.body);
     assert!(response.header("retry-after").is_some());
@@ -145,7 +146,7 @@ fn is_error(object: &Value) {
     assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{object}");
 }
 
-/// A stream whose last event says that there is no more, which is not the end of an answer.
+/// Checks that a stream's last event is an error, not the end of an answer.
 fn ends_with_an_error(stream: Stream) {
     let events = stream.events();
     let last = events.last().expect("an event");
@@ -154,7 +155,8 @@ fn ends_with_an_error(stream: Stream) {
 
 #[test]
 fn clients_hear_of_a_rank_that_panics() {
-    // In its first step of decoding every rank sleeps, and meanwhile the others come; in the next one behind a prefill one panics.
+    // In its first step of decoding every rank sleeps, and meanwhile the others come; in the next
+    // one after a prefill one panics.
     let failpoint = "worker::decode=2*sleep(1500)->1*panic->off";
     let server = Server::start_with_fault(failpoint, &["--world-size", "2", "--max-running", "2"]);
     let Ended { code, errors } = ends_with_clients(server, |_| {});

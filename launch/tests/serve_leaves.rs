@@ -1,5 +1,5 @@
-//! Clients that leave, in every phase of a request: it is let go of within one order, and others are answered as before. Built with
-//! the feature `failpoints`.
+//! Clients that leave, in every phase of a request: it is dropped within one order, and others are
+//! answered as before. Built with the feature `failpoints`.
 
 mod kit;
 
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 const RUNNING: &str = "tributary_requests_running";
 const WAITING: &str = "tributary_requests_waiting";
 
-/// How long a phase is held: the client leaves meanwhile.
+/// Time for which a phase is held: the client leaves meanwhile.
 const HELD: Duration = Duration::from_millis(1500);
 
-/// What is left of a request when its phase is no longer held: one order, on a busy machine.
+/// Rest of a request when its phase is no longer held: one order, on a busy machine.
 const ONE_ORDER: Duration = Duration::from_secs(2);
 
-/// What a client asks before it leaves: where, and with which body.
+/// Requests of a client before it leaves: path and body.
 fn requests(stream: bool) -> [(&'static str, Value); 2] {
     let chat = body("hop2-0", 3000);
     let text = json!({"prompt": "question : hugo stays in", "documents": chat["documents"], "max_tokens": 3000});
@@ -53,7 +53,8 @@ fn whoever_leaves_is_let_go_of_in_every_phase() {
             for (path, request) in requests(stream) {
                 let case = format!("{phase}, {path}, streamed: {stream}");
                 let ranks = if phase.starts_with("engine") { "1" } else { "2" };
-                // The first request, which nobody holds, is the yardstick; every rank passes a phase once in it.
+                // The first request, which is not held, is the reference; every rank passes a phase
+                // once in it.
                 let failpoint = format!("{phase}={ranks}*off->{ranks}*sleep({})->off", HELD.as_millis());
                 let server = Server::start_with_fault(&failpoint, &["--world-size", "2"]);
                 let expected = server.answer(&body("vt3-1", 4));
@@ -93,7 +94,7 @@ fn a_layer_leaves_out_its_tiles_when_its_client_leaves() {
 /// Every layer takes this long: a request of three passes over five layers takes over 6 s.
 const SLOW_LAYERS: &str = "worker::layer=sleep(400)";
 
-/// What a request takes at most that is let go of in the middle of a layer, on a busy machine.
+/// Longest time of a request that is dropped in the middle of a layer, on a busy machine.
 const ONE_LAYER: Duration = Duration::from_millis(1500);
 
 #[test]
@@ -132,7 +133,7 @@ fn a_prefill_ends_at_the_next_layer_when_its_client_leaves_or_its_time_is_up() {
 #[test]
 fn a_drain_ends_at_its_time_whatever_a_layer_takes() {
     let options = |world| ["--world-size", world, "--drain-timeout", "2", "--collective-timeout", "300"];
-    // One that comes to its next layer soon, and one that does not.
+    // A request that comes to its next layer soon, and one that does not.
     for (failpoint, world) in
         [(SLOW_LAYERS, "2"), ("worker::layer=sleep(60000)", "1"), ("worker::layer=sleep(60000)", "3")]
     {

@@ -1,5 +1,6 @@
-//! Ranks that are silent, and ranks that compute and do not get on: the rule of liveness, in every phase, under every launcher,
-//! for processes and for threads. Built with the features `mpi` and `failpoints`.
+//! Silent ranks, and ranks that compute without progress: the rule of liveness, in every phase,
+//! under every launcher, for processes and for threads. Built with the features `mpi` and
+//! `failpoints`.
 
 mod kit;
 
@@ -161,7 +162,8 @@ fn a_process_that_gives_no_signs_of_life_is_ended_although_it_runs() {
 #[test]
 fn ranks_that_all_wait_for_each_other_end_the_job() {
     let (model, request) = (demo(), request("hop2-0"));
-    // One call of rank 1 gets lost on its way, whichever that is: nobody is silent, nobody computes, and nothing will come.
+    // One call of rank 1, any of them, gets lost on its way: no rank is silent, none computes, and
+    // no message will come.
     let fault = Fault { rank: 1, failpoint: "comm::mpi::lose=12*off->1*return->off" };
     let arguments = arguments(&model, &request, &["--collective-timeout", "2"]);
     let began = Instant::now();

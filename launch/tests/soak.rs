@@ -32,7 +32,7 @@ const CLIENTS: usize = 4;
 /// The longest that a client may wait for the end of an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is counted while it runs.
+/// Counts of a run.
 #[derive(Debug, Default)]
 struct Counts {
     whole: AtomicUsize,
@@ -41,7 +41,7 @@ struct Counts {
     over: AtomicBool,
 }
 
-/// How many entries a folder has whose names begin so.
+/// Number of a folder's entries whose names begin with `prefix`.
 fn entries(folder: &str, prefix: &str) -> usize {
     let all = std::fs::read_dir(Path::new(folder)).expect("a folder");
     all.filter_map(Result::ok).filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)).count()
@@ -78,7 +78,7 @@ fn is_back(server: &Server, address: &str, struck: Option<(usize, u32)>) {
     }
 }
 
-/// Says what came of it, and that nothing has piled up in `tributary launch`.
+/// Prints the counts, and checks that nothing has piled up in `tributary launch`.
 fn tell(began: Instant, strikes: usize, counts: &Counts, launcher: &[Held], leader: &BTreeMap<usize, Option<Held>>) {
     let of = |count: &AtomicUsize| count.load(Ordering::Relaxed);
     let (first, last) = (launcher[0], launcher[launcher.len() - 1]);
@@ -139,10 +139,10 @@ fn a_service_that_is_killed_again_and_again() {
     }
     is_back(&server, &address, last);
     counts.over.store(true, Ordering::Relaxed);
-    clients.into_iter().for_each(|client| client.join().expect("no wrong answer, and nobody waits for ever"));
+    clients.into_iter().for_each(|client| client.join().expect("no wrong answer, and no client waits for ever"));
     tell(began, lives, &counts, &launcher, &leader);
     server.terminate();
     let ended = server.end();
     assert_eq!(ended.code, Some(0), "{}", ended.errors);
-    assert!(entries("/dev/shm", "") <= shared_memory + 4, "shared memory is left behind");
+    assert!(entries("/dev/shm", "") <= shared_memory + 4, "shared memory is left");
 }

@@ -1,5 +1,5 @@
-//! The chunk store under the command: warm after a restart, alone and under MPI, and requests go on whatever becomes of its folder.
-//! Built with the features `mpi` and `failpoints`.
+//! The chunk store under the command: warm after a restart, alone and under MPI, and requests are
+//! served under any failure of its folder. Built with the features `mpi` and `failpoints`.
 
 mod kit;
 
@@ -57,7 +57,7 @@ fn chunks(report: &Value) -> u64 {
     report["chunks"]["count"].as_u64().expect("a number")
 }
 
-/// The stored chunks, of which all must be as they were written.
+/// Number of stored chunks, which must all be intact.
 fn sound(store: &str) -> usize {
     let verified = json(&["store", "verify", store, "--json"]);
     assert_eq!(verified["useless"], serde_json::json!([]), "{store}");
@@ -88,7 +88,8 @@ fn the_first_request_after_a_start_is_warm_on_threads_and_under_every_launcher()
         if world == 1 {
             continue;
         }
-        // Ranks that are processes of one host read the same folder: one of them says what it holds.
+        // Ranks that are processes of one host read the same folder: one of them lists its
+        // contents.
         for (name, mut launcher) in launchers(world as usize) {
             let found = of(&launcher
                 .arg(env!("CARGO_BIN_EXE_tributary"))
@@ -155,7 +156,7 @@ fn restarts_with_kills_change_no_answer() {
         let mut child =
             command(&arguments(&store, &["--world-size", "2"])).stdout(Stdio::null()).spawn().expect("it starts");
         std::thread::sleep(Duration::from_millis(40 + 23 * round));
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = child.kill();
         child.wait().expect("gone");
         // One that is killed early has not made the folder.
@@ -217,7 +218,7 @@ fn two_jobs_write_and_prune_one_folder_and_disturb_nobody() {
     let model = demo();
     let job = |chunk_store: Option<&str>| {
         let mut words = vec!["prefill", "--model", &model, "--requests", &file, "--json", "--max-tokens", "4"];
-        // What two requests leave does not fit.
+        // The chunks of two requests do not fit.
         let stored = ["--chunk-store-size", "2MiB", "--chunk-store-reserve", "1", "--chunk-cache", "off"];
         words.extend(chunk_store.into_iter().flat_map(|store| ["--chunk-store", store].into_iter().chain(stored)));
         let output = tributary(&words);
@@ -255,7 +256,7 @@ fn others_write_only_where_that_is_meant_and_forged_chunks_are_misses() {
     assert_eq!(state(&report(command(&keyed))), ("warm", chunks(&cold)));
     let without = report(command(&arguments(&store, &[])));
     assert_eq!((state(&without), &without["token_ids"]), (("cold", 0), &cold["token_ids"]), "other keys");
-    // Chunks that somebody without the secret has put in the place of others.
+    // Chunks that a writer without the secret has put in place of others.
     let theirs = |file: &PathBuf| fs::read(file).expect("its bytes");
     let (mine, other): (Vec<_>, Vec<_>) = files(&store).into_iter().partition(|file| {
         let verified = json(&["store", "ls", &store, "--chunk-store-key-file", &secret, "--json"]);

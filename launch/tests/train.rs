@@ -1,4 +1,5 @@
-//! `tributary train`: an adapter of each kind, and a small model that reads, for the demo model in a few steps, what is refused, and with which exit codes.
+//! `tributary train`: an adapter of each kind, and a small model that reads, for the demo model in
+//! a few steps; refusals with their exit codes.
 
 mod kit;
 
@@ -93,7 +94,7 @@ fn read_by(out: &Path, more: &[&str]) -> (Option<i32>, String, String) {
     run(&[&base[..], more].concat())
 }
 
-/// How far the small model of a folder chooses what the main one would, before and behind a training.
+/// Agreement of a folder's small model with the main one, before and after a training.
 fn agreement(folder: &Path) -> Vec<f64> {
     serde_json::from_value(read(&folder.join("training.json"))["agreement"].clone()).expect("a pair")
 }

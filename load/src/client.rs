@@ -9,18 +9,18 @@ use crate::http::{Address, Failure};
 use crate::requests::COMPLETIONS;
 use crate::sample::{Outcome, Sample};
 
-/// Sends requests, each over a connection of its own.
+/// Sends requests, each over its own connection.
 pub struct Client {
     /// The server.
     pub address: Address,
-    /// How long one request may take.
+    /// Longest time of one request.
     pub timeout: Duration,
 }
 
-/// What is known of a stream.
+/// State of a stream.
 #[derive(Default)]
 struct Progress {
-    /// A part has told why the answer ended.
+    /// Whether a part has given the reason of the answer's end.
     has_finished: bool,
 }
 
@@ -65,14 +65,15 @@ impl Progress {
             return Some(Outcome::StreamError);
         }
         let choice = &part["choices"][0];
-        // Models that think aloud before they answer have the first of it in a field of its own.
+        // Models that think aloud before they answer begin with text in a separate field.
         let texts = [&choice["delta"]["content"], &choice["delta"]["reasoning_content"]];
         if texts.iter().any(|text| text.as_str().is_some_and(|text| !text.is_empty())) {
             sample.parts.push(now);
         }
         self.has_finished |= choice["finish_reason"].is_string();
         if let Some(phases) = part["metrics"]["phases_ms"].as_object() {
-            // A server that tells its phases and has none of this name did not let the request wait.
+            // A server that reports its phases without one of this name did not let the request
+            // wait.
             sample.queue_ms = Some(phases.get("queue").and_then(Value::as_f64).unwrap_or(0.0));
         }
         let usage = &part["usage"];
@@ -85,7 +86,7 @@ impl Progress {
     }
 }
 
-/// How a request ends that fails.
+/// Outcome of a failed request.
 fn outcome(failure: Failure) -> Outcome {
     match failure {
         Failure::Connect(_) => Outcome::Connect,

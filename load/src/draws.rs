@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// Random numbers that are the same everywhere for a seed and what they are for.
+/// Random numbers that follow from a seed and their purpose on every machine.
 pub struct Draws(ChaCha8Rng);
 
 impl Draws {
@@ -45,7 +45,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Arrivals of so many requests a second.
+    /// Arrivals of `rate` requests a second.
     pub fn new(seed: u64, rate: f64) -> Self {
         Self { draws: Draws::new(seed, ARRIVALS, 0), rate, expected: 0.0 }
     }
@@ -70,7 +70,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// The law over so many documents, of which there is at least one.
+    /// The law over `documents` documents, at least one.
     pub fn new(documents: usize, exponent: f64) -> Self {
         let weights = (1..=documents).map(|rank| (rank as f64).powf(-exponent));
         let sums = weights.scan(0.0, |sum, weight| {
@@ -85,7 +85,7 @@ impl Zipf {
     pub fn distinct(&self, count: usize, draws: &mut Draws) -> Vec<usize> {
         assert!(count <= self.sums.len(), "{count} different documents of {}", self.sums.len());
         let mut drawn = Vec::with_capacity(count);
-        // The same in ascending order: what is taken out of the sums.
+        // The same in ascending order: terms that are taken out of the sums.
         let mut taken: Vec<usize> = Vec::with_capacity(count);
         while drawn.len() < count {
             let left = |until: usize| {
@@ -110,7 +110,8 @@ impl Zipf {
     }
 }
 
-/// The first number below `count` of which the condition does not hold, where it holds up to some number and not from there on.
+/// First number below `count` for which the condition does not hold. It holds for all smaller
+/// numbers, and for none from there on.
 fn partition_point(count: usize, holds: impl Fn(usize) -> bool) -> usize {
     let (mut from, mut to) = (0, count);
     while from < to {
@@ -152,7 +153,7 @@ mod tests {
         assert_ne!(slow, times(2, 1.0));
     }
 
-    /// How often each document is drawn, as a share of all requests.
+    /// Share of each document in all requests.
     fn shares(documents: usize, exponent: f64, count: usize) -> Vec<f64> {
         const REQUESTS: usize = 40_000;
         let (zipf, mut draws) = (Zipf::new(documents, exponent), Draws::new(5, 9, 0));

@@ -1,11 +1,12 @@
-//! Why a load cannot be made or its result cannot be kept. What happens to a single request is no error: it is counted.
+//! Errors of a load: it cannot be made, or its result cannot be kept. Failures of single requests
+//! are counted, and are no errors.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use tributary_protocol::exit;
 
-/// What is in the way of a run.
+/// Reason why a run cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Options that cannot be, or do not fit together.
@@ -30,17 +31,18 @@ pub enum Error {
     /// The system has no thread for each client.
     #[error("--clients {clients}: the system gives no thread to each of them: {cause}")]
     Threads {
-        /// How many were asked for.
+        /// Number of clients asked for.
         clients: usize,
         /// Why not.
         cause: io::Error,
     },
-    /// The server cannot be reached, or does not say what must be known before the first measured request.
+    /// The server cannot be reached, or does not report facts that the first measured request
+    /// needs.
     #[error("{url}: {what}")]
     Server {
-        /// What was asked for.
+        /// Requested URL.
         url: String,
-        /// What came instead.
+        /// Answer that came instead.
         what: String,
     },
 }
@@ -60,7 +62,7 @@ impl Error {
         |cause| Error::Read { path, cause }
     }
 
-    /// The exit code that stands for it.
+    /// Exit code of the error.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Usage(_) | Error::Read { .. } => exit::USAGE,

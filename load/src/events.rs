@@ -8,9 +8,10 @@ const MOST_BYTES: usize = 16 << 20;
 pub struct Events {
     /// A line that has not ended yet.
     line: Vec<u8>,
-    /// The lines of data of an event that has not ended yet, each with a line break behind it.
+    /// The lines of data of an event that has not ended yet, each with a line break after it.
     data: String,
-    /// The last byte ended a line as a carriage return: a line feed behind it belongs to it.
+    /// Whether the last byte was a carriage return that ended a line: a line feed after it belongs
+    /// to it.
     behind_return: bool,
 }
 

@@ -5,16 +5,16 @@ use serde::Serialize;
 
 use crate::sample::{Outcome, Sample};
 
-/// Parts of a window of which the mean number of requests in flight is taken.
+/// Number of parts of a window, each with its mean number of requests in flight.
 const PARTS: usize = 20;
 
-/// The share of a window that is left out at its beginning: the first requests find nobody there.
+/// Share of a window that is left out at its beginning: the first requests find the server idle.
 const LEFT_OUT: f64 = 0.1;
 
-/// How many of its standard errors the slope must exceed.
+/// Number of its standard errors that the slope must exceed.
 const STANDARD_ERRORS: f64 = 3.0;
 
-/// How many more requests must be in flight in the last quarter than in the first.
+/// Least growth of the number of requests in flight from the first quarter to the last.
 const MORE_IN_FLIGHT: f64 = 1.0;
 
 /// The share of requests that were turned away, not sent or out of time from which on a server has more than it can take: a queue that is
@@ -28,7 +28,7 @@ pub struct Growth {
     pub slope_per_second: f64,
     /// Its standard error, with regard to the part of a deviation that lasts into the next part of the window.
     pub standard_error: f64,
-    /// Mean number of requests in flight in the first quarter of what is looked at.
+    /// Mean number of requests in flight in the first quarter of the examined time.
     pub first_in_flight: f64,
     /// In the last quarter.
     pub last_in_flight: f64,
@@ -54,7 +54,7 @@ pub fn in_flight(samples: &[Sample], from: f64, to: f64) -> (f64, f64) {
     (all / (to - from), waiting / (to - from))
 }
 
-/// Looks at a window in which requests were sent for so many seconds.
+/// Growth in a window in which requests were sent for `seconds` seconds.
 pub fn growth(samples: &[Sample], seconds: f64) -> Growth {
     // One request alone is no time.
     let seconds = seconds.max(1e-3);
@@ -78,8 +78,9 @@ pub fn growth(samples: &[Sample], seconds: f64) -> Growth {
     }
 }
 
-/// Slope of numbers from one to the next by least squares, and its standard error. Deviations last: the error is that of as many
-/// independent numbers as these are worth, with r the correlation of a deviation with the next, larger by √((1 + r) / (1 − r)).
+/// Slope of numbers from one to the next by least squares, and its standard error. Deviations are
+/// correlated: with r the correlation of a deviation with the next, the error is larger by √((1 +
+/// r) / (1 − r)) than that of independent numbers.
 fn slope(numbers: &[f64]) -> (f64, f64) {
     let count = numbers.len() as f64;
     let (middle, mean) = ((count - 1.0) / 2.0, numbers.iter().sum::<f64>() / count);
@@ -103,7 +104,7 @@ mod tests {
     use crate::draws::Arrivals;
     use crate::window::Window;
 
-    /// Requests at these times, each under way until the other.
+    /// Requests with these times of beginning and end.
     fn samples(times: impl Iterator<Item = (f64, f64)>) -> Vec<Sample> {
         let sample = |(number, (planned, ended))| Sample {
             sent: Some(planned),
@@ -114,7 +115,8 @@ mod tests {
         times.enumerate().map(sample).collect()
     }
 
-    /// What Poisson arrivals of a rate are to a server that takes one after another, a second each.
+    /// Samples of Poisson arrivals of a rate at a server that takes one request at a time, for a
+    /// second each.
     fn queue(seed: u64, rate: f64, seconds: f64) -> Vec<Sample> {
         let mut free = 0.0f64;
         let arrivals = Arrivals::new(seed, rate).map(|time| time.as_secs_f64()).take_while(|time| *time < seconds);

@@ -1,5 +1,6 @@
-//! As much of HTTP/1.1 as a client needs: a request with a body, and a response that can be read as it comes, before a deadline. Without
-//! TLS, and with a connection for each request, as clients have them that know nothing of each other.
+//! The part of HTTP/1.1 that a client needs: a request with a body, and a response that can be read
+//! as it comes, before a deadline. There is no TLS. Each request has its own connection, as
+//! independent clients have.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -14,7 +15,7 @@ const HEAD_LINES: usize = 128;
 /// The most bytes of a body that is read as a whole.
 const WHOLE_BYTES: usize = 16 << 20;
 
-/// Where a server answers, and as whom it is asked.
+/// Address of a server, and the key to show it.
 #[derive(Debug, Clone)]
 pub struct Address {
     /// As it was given.
@@ -28,13 +29,13 @@ pub struct Address {
 /// Why there is no response, or no more of it.
 #[derive(Debug)]
 pub enum Failure {
-    /// Nobody takes the connection.
+    /// The connection is not accepted.
     Connect(io::Error),
     /// The deadline has passed.
     Timeout,
     /// The connection ended before the response.
     Cut(io::Error),
-    /// What came is no HTTP.
+    /// The answer is no HTTP.
     Malformed(&'static str),
 }
 
@@ -46,11 +47,11 @@ pub struct Response {
     framing: Framing,
 }
 
-/// How the end of a body is known.
+/// Framing of a body, which shows its end.
 enum Framing {
-    /// So many bytes are left.
+    /// This number of bytes is left.
     Bytes(u64),
-    /// Chunks, of the current of which so many bytes are left.
+    /// Chunks, with this number of bytes left in the current one.
     Chunks(u64),
     /// It ends with the connection.
     Connection,
@@ -76,10 +77,11 @@ impl Read for Timed {
 }
 
 impl Address {
-    /// Finds the server of a URL such as `http://127.0.0.1:8080`, with or without `/v1` behind it.
+    /// Finds the server of a URL such as `http://127.0.0.1:8080`, with or without `/v1` after it.
     ///
     /// # Errors
-    /// A URL that is none, or has another protocol than http; a name that nobody knows; a key that no header can hold.
+    /// Returns an error if the text is no URL, if its protocol is not http, if the name does not
+    /// resolve, or if the key does not fit into a header.
     pub fn find(url: &str, key: Option<&str>) -> Result<Self> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
         let wrong = |what: &str| Error::usage(format!("--url {url}: {what}"));
@@ -110,7 +112,7 @@ impl Address {
     /// Sends a request, a POST if it has a body, and reads the head of the response.
     ///
     /// # Errors
-    /// Whatever is in the way, the deadline too.
+    /// Returns an error if a step fails or the deadline passes.
     pub fn ask(&self, path: &str, body: Option<&str>, deadline: Instant) -> std::result::Result<Response, Failure> {
         let stream = self.connect(deadline)?;
         let method = if body.is_some() { "POST" } else { "GET" };
@@ -157,7 +159,7 @@ impl Response {
     /// The next bytes of the body, as they come; none at its end.
     ///
     /// # Errors
-    /// A body that does not end as its head says, and the deadline.
+    /// Returns an error if the body does not end as its head says, or if the deadline passes.
     pub fn piece(&mut self) -> std::result::Result<Option<Vec<u8>>, Failure> {
         if matches!(self.framing, Framing::Chunks(0)) {
             self.chunk_begins()?;
@@ -189,7 +191,8 @@ impl Response {
     /// The whole body as text.
     ///
     /// # Errors
-    /// As [`piece`](Self::piece), and more bytes than any answer has.
+    /// Fails as [`piece`](Self::piece) does, and if the body has more bytes than an answer may
+    /// have.
     pub fn whole(&mut self) -> std::result::Result<String, Failure> {
         let mut bytes = Vec::new();
         while let Some(piece) = self.piece()? {
@@ -201,7 +204,7 @@ impl Response {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Reads the length of a chunk, and behind the last one what stands there.
+    /// Reads the length of a chunk, and the trailer after the last one.
     fn chunk_begins(&mut self) -> std::result::Result<(), Failure> {
         let text = line(&mut self.reader)?;
         let digits = text.split(';').next().unwrap_or_default().trim();
@@ -263,7 +266,7 @@ fn line(reader: &mut BufReader<Timed>) -> std::result::Result<String, Failure> {
     Ok(String::from_utf8_lossy(bytes.trim_ascii_end()).into_owned())
 }
 
-/// What a failure of reading or writing means.
+/// Meaning of a failure of reading or writing.
 fn failure(error: io::Error) -> Failure {
     match error.kind() {
         ErrorKind::TimedOut | ErrorKind::WouldBlock => Failure::Timeout,

@@ -1,7 +1,9 @@
-//! Load on a server that speaks OpenAI's interface: requests of documents and a question, sent at planned times, and what they took.
+//! Load on a server that speaks OpenAI's interface: requests of documents and a question, sent at
+//! planned times, with their measured times.
 //!
-//! It knows nothing of the engine: what it measures is what a client sees, of Tributary or of any other server. Arrivals, texts and
-//! the documents of each request follow from a seed. It does not judge answers.
+//! It does not depend on the engine: it measures the client's view, of Tributary or of any other
+//! server. Arrivals, texts and the documents of each request follow from a seed. It does not judge
+//! answers.
 
 #![forbid(unsafe_code)]
 
@@ -35,10 +37,11 @@ use requests::{COMPLETIONS, Requests};
 use tributary_system::file::{parent, write_whole};
 use window::{Plan, Window};
 
-/// Runs a load to its end and writes the files that are asked for. `tell` gets a line at the end of every window.
+/// Runs a load and writes the requested files. `tell` gets a line at the end of every window.
 ///
 /// # Errors
-/// What keeps it from beginning or its result from being kept. What happens to a request is in the report.
+/// Returns an error if the run cannot begin or its result cannot be kept. Failures of requests are
+/// in the report.
 pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report> {
     writable(options.csv.iter().chain(&options.plot).map(|path| path.as_path()))?;
     let key = options.api_key_file.as_deref().map(key).transpose()?;
@@ -86,7 +89,7 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Runs a window at a pace, behind the others.
+    /// Runs a window at a pace, after the others.
     fn window(&mut self, pace: Pace) -> Result<()> {
         let first_number = self.windows.iter().map(|(_, window)| window.samples.len() as u64).sum();
         let Options { duration, requests, max_in_flight, seed, .. } = *self.options;
@@ -113,7 +116,7 @@ fn key(path: &Path) -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// Looks before the load, and not behind it, whether there are folders for the results.
+/// Checks before the load, not after it, that there are folders for the results.
 fn writable<'a>(paths: impl Iterator<Item = &'a Path>) -> Result<()> {
     for path in paths {
         std::fs::metadata(parent(path)).map_err(|cause| Error::Write { path: path.to_owned(), cause })?;

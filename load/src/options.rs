@@ -1,4 +1,5 @@
-//! What a load can be told: a table of options, which the command line declares as it stands, and what their words mean.
+//! Options of a load: one table, which the command line declares unchanged, and the meaning of
+//! their words.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -92,7 +93,7 @@ pub const OPTIONS: [Declared; 24] = [
 /// In which form a request carries its documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Beside the messages.
+    /// In `documents`, beside the messages.
     Documents,
     /// All in one message.
     Prompt,
@@ -101,13 +102,13 @@ pub enum Form {
 /// When requests are sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
-    /// At so many a second, as they are planned, whatever becomes of those before.
+    /// Open loop: this number of requests a second, as planned, independent of earlier ones.
     Open(f64),
-    /// So many clients, each of which waits for its answer.
+    /// Closed loop: this number of clients, each of which waits for its answer.
     Closed(usize),
 }
 
-/// All that a load is told.
+/// Options of a load.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The server.
@@ -120,13 +121,13 @@ pub struct Options {
     pub paces: Vec<Pace>,
     /// Whether the saturation is to be found, from the first of them on.
     pub find_saturation: bool,
-    /// How long requests are sent in each window; absent: until there were as many as asked for.
+    /// Time for which each window sends requests; absent: until the number of requests is reached.
     pub duration: Option<Duration>,
     /// Requests of a window at most.
     pub requests: Option<usize>,
     /// Seed of every draw.
     pub seed: u64,
-    /// How documents are carried.
+    /// Form of documents in requests.
     pub form: Form,
     /// Documents of a request.
     pub documents_per_request: usize,
@@ -134,7 +135,7 @@ pub struct Options {
     pub document_tokens: usize,
     /// Tokens of a question, about.
     pub query_tokens: usize,
-    /// Documents that there are.
+    /// Size of the document corpus.
     pub corpus: usize,
     /// Exponent of Zipf's law.
     pub zipf: f64,
@@ -146,15 +147,15 @@ pub struct Options {
     pub max_tokens: usize,
     /// File with the vocabulary.
     pub words: Option<PathBuf>,
-    /// Requests under way at most.
+    /// Maximum in-flight requests.
     pub max_in_flight: usize,
-    /// How long one request may take.
+    /// Longest time of one request.
     pub timeout: Duration,
     /// Whether the result is printed as an object.
     pub json: bool,
-    /// Where requests are written.
+    /// File for the table of requests.
     pub csv: Option<PathBuf>,
-    /// Where the picture is drawn.
+    /// File for the chart.
     pub plot: Option<PathBuf>,
 }
 
@@ -166,7 +167,7 @@ impl Options {
     /// at all for a switch that is set.
     ///
     /// # Errors
-    /// A word that is no such value, and options that do not go together.
+    /// Returns an error if a word is no value of the option, or if options contradict each other.
     pub fn read(given: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let given = Given(given);
         let find_saturation = given.is_set("find-saturation");
@@ -206,7 +207,7 @@ impl Options {
         Ok(options)
     }
 
-    /// What does not go together.
+    /// Checks that options do not contradict each other.
     fn check(&self) -> Result<()> {
         if !(0.0..=100.0).contains(&self.zipf) {
             return Err(Error::usage(format!("--zipf {}: an exponent is 0 to 100", self.zipf)));

@@ -17,7 +17,7 @@ const MOST_POINTS: usize = 2000;
 
 const TTFT: &str = "time to first token [ms]";
 
-/// Draws what a load came to, as the text of an SVG file.
+/// Draws the result of a load, as the text of an SVG file.
 pub fn plot(report: &Report, windows: &[(Pace, Window)]) -> String {
     let charts = match windows {
         [(_, window)] => vec![over_time(report, window), distribution(window)],
@@ -26,7 +26,7 @@ pub fn plot(report: &Report, windows: &[(Pace, Window)]) -> String {
     below_each_other(charts).alone()
 }
 
-/// What requests were like, in a line.
+/// Shape of the requests, in a line.
 fn below(report: &Report) -> String {
     let shape = &report.requests;
     let reuse = match (shape.corpus, shape.zipf) {

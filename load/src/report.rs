@@ -1,4 +1,4 @@
-//! What a load came to: the object that `--json` prints, made of samples.
+//! Result of a load: the object that `--json` prints, made of samples.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +20,10 @@ pub const SCHEMA: &str = "tributary.load/1";
 /// Samples that a 90th percentile needs.
 const P90_SAMPLES: usize = 10;
 
-/// Seconds of an interval of what is told over time.
+/// Seconds of an interval in the report's series over time.
 const INTERVAL_SECONDS: f64 = 5.0;
 
-/// What a load came to.
+/// Result of a load.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Report {
     /// Name and version of this schema.
@@ -33,15 +33,15 @@ pub struct Report {
     pub url: String,
     /// The model's name there.
     pub model: String,
-    /// What requests were like.
+    /// Shape of the requests.
     pub requests: Shape,
     /// Every window, in its order.
     pub windows: Vec<WindowReport>,
-    /// Where the queue begins to grow; absent where that was not asked for.
+    /// Rate at which the queue begins to grow; absent where it was not searched for.
     pub saturation: Option<Saturation>,
 }
 
-/// What requests were like.
+/// Shape of the requests.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Shape {
     /// `documents` beside the messages, or all in one `prompt`.
@@ -64,11 +64,11 @@ pub struct Shape {
     pub tokens_per_word: Option<f64>,
     /// Seconds that one request might take.
     pub timeout_seconds: f64,
-    /// Requests that might be under way.
+    /// Maximum in-flight requests.
     pub max_in_flight: usize,
 }
 
-/// What one window came to.
+/// Result of one window.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct WindowReport {
     /// Planned requests a second; absent in a closed loop.
@@ -79,12 +79,12 @@ pub struct WindowReport {
     pub seconds: f64,
     /// Requests that were planned.
     pub planned: usize,
-    /// Requests that were not sent: too many were under way.
+    /// Number of requests that were not sent: too many were in flight.
     pub not_sent: usize,
     /// Requests that were answered as a whole.
     pub answered: usize,
-    /// How many ended in each way: `answered`, `http_STATUS`, `not_sent`, `timeout`, `connect`, `cut`, `incomplete`, `stream_error`,
-    /// `malformed`.
+    /// Number of requests by outcome: `answered`, `http_STATUS`, `not_sent`, `timeout`, `connect`,
+    /// `cut`, `incomplete`, `stream_error`, `malformed`.
     pub outcomes: BTreeMap<String, usize>,
     /// Answers a second that ended in the window.
     pub answers_per_second: f64,
@@ -98,17 +98,19 @@ pub struct WindowReport {
     pub mean_generated_tokens: Option<f64>,
     /// From the planned time of a request to its first text.
     pub ttft_ms: Percentiles,
-    /// The same, of requests that found nobody: no other of the window was under way when they were planned.
+    /// The same, of requests that found the server idle: no other request of the window was in
+    /// flight at their planned time.
     pub ttft_alone_ms: Percentiles,
-    /// From a part of an answer to the next, all of them.
+    /// Time from each part of an answer to the next.
     pub inter_token_ms: Percentiles,
     /// The longest of them in each answer.
     pub longest_gap_ms: Percentiles,
-    /// How long requests waited for their turn, as the server says.
+    /// Queueing time of requests, as the server reports it.
     pub queue_ms: Percentiles,
-    /// From the planned time of a request to its end.
+    /// Time from the planned time of a request to its end.
     pub total_ms: Percentiles,
-    /// How much later than planned requests were sent: the generator's own lateness, which is part of all other times.
+    /// Delay of sending after the planned time: the generator's own lateness, which is part of all
+    /// other times.
     pub late_ms: Percentiles,
     /// Intervals of five seconds, the last perhaps shorter, until the last request was over.
     pub over_time: Vec<Interval>,
@@ -134,7 +136,7 @@ pub struct Percentiles {
     pub max: Option<f64>,
 }
 
-/// What went on in some seconds.
+/// Requests and answers in an interval of some seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Interval {
     /// When it began, in seconds since the window began.
@@ -147,7 +149,7 @@ pub struct Interval {
     pub ttft_median_ms: Option<f64>,
 }
 
-/// Where the queue begins to grow.
+/// Rate at which the queue begins to grow.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Saturation {
     /// The least rate at which the queue grew, in requests a second: the saturation; absent where it grew at none.
@@ -159,14 +161,14 @@ pub struct Saturation {
 }
 
 impl Saturation {
-    /// What a search has found.
+    /// Result of a search.
     pub fn new(found: Found) -> Self {
         Self { growing_rate: found.growing, steady_rate: found.steady, rule: crate::growth::RULE.to_owned() }
     }
 }
 
 impl Shape {
-    /// What is asked for by options, and what the server has said.
+    /// Shape of the requests, by the options and the server's answers.
     pub fn new(options: &Options, requests: &Requests) -> Self {
         Self {
             form: match options.form {
@@ -188,7 +190,7 @@ impl Shape {
 }
 
 impl WindowReport {
-    /// What a window at some pace came to.
+    /// Result of a window at some pace.
     pub fn new(pace: Pace, window: &Window) -> Self {
         let (samples, seconds) = (&window.samples, window.seconds);
         let answered: Vec<&Sample> = samples.iter().filter(|sample| sample.is_answered()).collect();
@@ -226,7 +228,7 @@ impl WindowReport {
     }
 }
 
-/// Answered requests that found no other under way.
+/// Answered requests that found no other in flight.
 fn alone(samples: &[Sample]) -> impl Iterator<Item = &Sample> {
     let mut in_turn: Vec<&Sample> = samples.iter().filter(|sample| sample.sent.is_some()).collect();
     in_turn.sort_by(|one, other| one.planned.total_cmp(&other.planned));
@@ -249,7 +251,7 @@ fn mean(values: impl Iterator<Item = u64>) -> Option<f64> {
     (count > 0).then(|| sum as f64 / count as f64)
 }
 
-/// What samples in milliseconds come to.
+/// Percentiles of samples in milliseconds.
 pub fn percentiles(values: impl Iterator<Item = f64>) -> Percentiles {
     let sorted = sorted(&values.collect::<Vec<f64>>());
     let count = sorted.len();

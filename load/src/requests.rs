@@ -10,7 +10,7 @@ use crate::http::Address;
 use crate::options::{Form, Options};
 use crate::words::Words;
 
-/// Where chat completions are asked for.
+/// Path of chat completions.
 pub const COMPLETIONS: &str = "/v1/chat/completions";
 
 /// Words of a document of the two requests that tell how many tokens a word has.
@@ -31,7 +31,8 @@ pub struct Requests {
     max_tokens: usize,
     document_words: usize,
     query_words: usize,
-    /// The number of the first document that nobody has seen; absent: documents are drawn from the corpus.
+    /// Number of the first document that the server has not seen; absent: documents are drawn from
+    /// the corpus.
     fresh_from: Option<u64>,
     /// Tokens of a word, as the server counts; absent where it counts none.
     pub tokens_per_word: Option<f64>,
@@ -41,14 +42,15 @@ impl Requests {
     /// Asks the server for its model and for the tokens that words have, by two requests of one token each.
     ///
     /// # Errors
-    /// A vocabulary that is none, and a server that does not answer.
+    /// Returns an error if the vocabulary is invalid, or if the server does not answer.
     pub fn new(options: &Options, address: &Address) -> Result<Self> {
         let words = Words::new(options.words.as_deref(), options.seed)?;
         let model = match &options.model {
             Some(model) => model.clone(),
             None => first_model(address, options.timeout)?,
         };
-        // Documents that are new to the server, whatever load it had: their numbers begin at this moment, far beyond any corpus.
+        // Documents that are new to the server after any earlier load: their numbers begin at this
+        // moment, far beyond any corpus.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
         let mut this = Self {
             words,
@@ -121,7 +123,8 @@ impl Requests {
         body
     }
 
-    /// Tokens of a word: what a longer document adds to the prompt's tokens; nothing where the server does not count them.
+    /// Tokens of a word: the growth of the prompt's tokens with a longer document; nothing where
+    /// the server does not count them.
     fn calibrate(&self, address: &Address, timeout: Duration, fresh: u64) -> Result<Option<f64>> {
         let mut tokens = [0.0; 2];
         for (tokens, words) in tokens.iter_mut().zip(CALIBRATION_WORDS) {
@@ -154,7 +157,7 @@ fn first_model(address: &Address, timeout: Duration) -> Result<String> {
 /// Asks something that must be answered with an object.
 ///
 /// # Errors
-/// [`Error::Server`] with what came instead.
+/// Returns [`Error::Server`] with the unexpected answer.
 pub fn ask(address: &Address, path: &str, body: Option<&str>, timeout: Duration) -> Result<Value> {
     let failed = |what: String| Error::Server { url: format!("{}{path}", address.url.trim_end_matches('/')), what };
     let mut response =

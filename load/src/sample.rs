@@ -1,8 +1,8 @@
-//! What became of one request, and when.
+//! Outcome of one request, with its times.
 
 use std::collections::BTreeMap;
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// The whole answer came.
@@ -15,11 +15,11 @@ pub enum Outcome {
     Incomplete,
     /// The connection ended before the response did.
     Cut,
-    /// Nobody took the connection.
+    /// The connection was not accepted.
     Connect,
     /// The time for one request passed.
     Timeout,
-    /// What came is not HTTP, or not the interface.
+    /// The answer is not HTTP, or not of the interface.
     Malformed,
     /// As many requests as may be were in flight already.
     NotSent,
@@ -55,7 +55,7 @@ pub struct Sample {
     pub parts: Vec<f64>,
     /// When it was over.
     pub ended: f64,
-    /// How it ended.
+    /// Outcome of the request.
     pub outcome: Outcome,
     /// Milliseconds that it waited for its turn, as the server says.
     pub queue_ms: Option<f64>,
@@ -110,7 +110,7 @@ impl Sample {
     }
 }
 
-/// How many requests ended in each way.
+/// Number of requests by outcome.
 pub fn outcomes(samples: &[Sample]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     samples.iter().for_each(|sample| *counts.entry(sample.outcome.name()).or_default() += 1);

@@ -1,9 +1,10 @@
 //! The search for the rate at which a queue begins to grow.
 
-/// How near the two rates are when the search ends: the one at which the queue grows is at most so many times the other.
+/// Maximum ratio of the two rates at the search's end: the one at which the queue grows, over the
+/// other.
 const NEAR: f64 = 1.05;
 
-/// How often the rate is doubled, or halved, before the search gives up.
+/// Number of doublings, or halvings, of the rate before the search gives up.
 const STEPS: usize = 10;
 
 /// Two rates, in requests a second.
@@ -18,7 +19,7 @@ pub struct Found {
 /// Doubles the rate until the queue grows, or halves it until it does not, then tries the geometric mean of the two until they are near.
 ///
 /// # Errors
-/// Those of trying a rate.
+/// Fails as the trial of a rate does.
 pub fn search<E>(first: f64, mut grows: impl FnMut(f64) -> Result<bool, E>) -> Result<Found, E> {
     let mut found = Found::default();
     let mut rate = first;
@@ -48,7 +49,7 @@ pub fn search<E>(first: f64, mut grows: impl FnMut(f64) -> Result<bool, E>) -> R
 mod tests {
     use super::*;
 
-    /// What is found, and how many rates were tried, of a server of such a saturation.
+    /// The result, and the number of tried rates, for a server with this saturation.
     fn found(first: f64, saturation: f64) -> (Found, usize) {
         let mut tried = 0;
         let grows = |rate| {

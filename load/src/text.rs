@@ -26,7 +26,7 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-/// A window in a line: what was asked for and what came.
+/// A window in a line: its plan and its outcomes.
 pub fn line(window: &WindowReport) -> String {
     let pace = match (window.rate, window.clients) {
         (Some(rate), _) => format!("open loop, {rate:.3} requests/s"),
@@ -50,7 +50,7 @@ pub fn line(window: &WindowReport) -> String {
 fn times(window: &WindowReport) -> String {
     let rows = [
         ("time to first token", window.ttft_ms),
-        ("- who found nobody", window.ttft_alone_ms),
+        ("- alone in flight", window.ttft_alone_ms),
         ("between tokens", window.inter_token_ms),
         ("longest gap", window.longest_gap_ms),
         ("queue", window.queue_ms),
@@ -83,7 +83,8 @@ fn found(saturation: &Saturation) -> String {
 const COLUMNS: &str = "window,rate,clients,number,planned_s,sent_s,outcome,ttft_ms,total_ms,queue_ms,prompt_tokens,cached_tokens,\
     generated_tokens,gaps_ms\n";
 
-/// Every request of every window, a line each; what is not known is empty, and gaps stand in one column with spaces between.
+/// Every request of every window, a line each. Unknown fields are empty; gaps share one column,
+/// separated by spaces.
 pub fn csv(windows: &[(Pace, Window)]) -> String {
     let mut text = COLUMNS.to_owned();
     for (number, (pace, window)) in windows.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! A window of load: requests are sent at one pace for some time, and all of them are waited for.
 //!
-//! An open loop sends each request at its planned time on a thread of its own: a server that stalls delays nobody but those who wait
-//! for it, and what they waited counts from the planned time.
+//! An open loop sends each request at its planned time on its own thread: a stalled server does not
+//! delay later requests, and waiting counts from the planned time.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,18 +19,19 @@ use crate::sample::Sample;
 /// A request's thread reads lines and parses small objects.
 const STACK_BYTES: usize = 256 << 10;
 
-/// How long a client of a closed loop waits that got no answer: it does not ask a server that turns it away as fast as it can.
+/// Pause of a closed loop's client that got no answer: it does not retry a refusing server as fast
+/// as it can.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How requests are sent.
+/// Plan of sending requests.
 pub struct Plan {
     /// When.
     pub pace: Pace,
-    /// How long; absent: until there were as many as asked for.
+    /// Duration; absent: until the number of requests is reached.
     pub duration: Option<Duration>,
-    /// How many at most.
+    /// Maximum number of requests.
     pub requests: Option<usize>,
-    /// Under way at most, of an open loop.
+    /// Maximum in-flight requests of an open loop.
     pub max_in_flight: usize,
     /// Seed of the arrivals.
     pub seed: u64,
@@ -38,7 +39,7 @@ pub struct Plan {
     pub first_number: u64,
 }
 
-/// What came of a window.
+/// Result of a window.
 #[derive(Debug, Clone)]
 pub struct Window {
     /// Every request that was planned, by its number.
@@ -64,7 +65,7 @@ struct Running<'a> {
 /// Sends requests as planned, and waits for all that were sent.
 ///
 /// # Errors
-/// [`Error::Threads`] where a client of a closed loop cannot be.
+/// Returns [`Error::Threads`] if a client of a closed loop cannot be started.
 pub fn run(client: &Client, requests: &Requests, plan: &Plan) -> Result<Window> {
     let running = Running {
         client,
@@ -85,7 +86,7 @@ pub fn run(client: &Client, requests: &Requests, plan: &Plan) -> Result<Window> 
 }
 
 impl Window {
-    /// A window that had so long, or so many requests, and these samples.
+    /// A window with this duration, or number of requests, and these samples.
     pub fn of(samples: Vec<Sample>, duration: Option<Duration>, requests: Option<usize>) -> Self {
         let duration = duration.map_or(f64::INFINITY, |duration| duration.as_secs_f64());
         if requests.is_none_or(|requests| samples.len() < requests) {
@@ -165,7 +166,7 @@ impl Running<'_> {
         self.requests.body(self.plan.first_number + number as u64)
     }
 
-    /// Sends a request and keeps what came of it; gives whether it was answered.
+    /// Sends a request and keeps its sample; gives whether it was answered.
     fn send(&self, body: &str, mut sample: Sample) -> bool {
         self.client.ask(body, self.began, &mut sample);
         let is_answered = sample.is_answered();

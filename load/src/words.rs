@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::draws::Draws;
 use crate::error::{Error, Result};
 
-/// Common words, each of which most tokenizers have as a token.
+/// Common words, each a token in most tokenizers.
 const COMMON: &str = "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which one \
     you were all her she there would their we him been has when who will no more if out so up said what its about than into them can only \
     other time new some could these two may first then do any like my now over such our man me even most made after also did many off \
@@ -27,7 +27,7 @@ impl Words {
     /// The words of a file, separated by white space; without a file, common words.
     ///
     /// # Errors
-    /// A file that cannot be read, or has fewer than two words.
+    /// Returns an error if the file cannot be read or has fewer than two words.
     pub fn new(file: Option<&Path>, seed: u64) -> Result<Self> {
         let text = match file {
             Some(path) => std::fs::read_to_string(path).map_err(Error::read(path))?,

@@ -9,7 +9,7 @@ use fake::{Fake, Reply, options};
 use tributary_charts::statistics::median;
 use tributary_load::{Options, Report, run};
 
-/// How far a measured time may be from what the server does, in milliseconds: threads wait for a core on a busy machine.
+/// Tolerance of measured times, in milliseconds: threads wait for a core on a busy machine.
 const TOLERANCE_MS: f64 = 50.0;
 
 fn load(options: &Options) -> Report {
@@ -44,7 +44,7 @@ fn times_are_those_that_the_server_takes() {
     near(window.longest_gap_ms.p50, of(|texts| texts[2] - texts[1]), "longest gap");
     let gaps: Vec<f64> = spent.iter().flat_map(|texts| texts.windows(2).map(|pair| pair[1] - pair[0])).collect();
     near(window.inter_token_ms.p50, median(&gaps), "between tokens");
-    // What a client sees contains what the server took.
+    // The client's times contain the server's.
     assert!(first >= 120.0 && total >= 270.0, "the server sleeps: {first}, {total}");
     assert!(window.ttft_ms.p50 >= Some(first) && window.total_ms.p50 >= Some(total), "{window:?}");
     assert_eq!((window.inter_token_ms.count, window.longest_gap_ms.count), (36, 12), "every gap is kept");
@@ -57,7 +57,7 @@ fn times_are_those_that_the_server_takes() {
 
 #[test]
 fn a_server_that_stalls_does_not_slow_arrivals() {
-    // The server takes one request at a time, and stands still for a second at the fifth.
+    // The server takes one request at a time, and stalls for a second at the fifth.
     let fake = Fake::start_serial(|number| Reply { first_ms: if number == 4 { 1000 } else { 1 }, ..Reply::default() });
     let report = load(&options(&fake, &["rate=50", "duration=2", "seed=3"]));
     let window = &report.windows[0];
@@ -67,7 +67,8 @@ fn a_server_that_stalls_does_not_slow_arrivals() {
     println!("{} requests, at most {late:.1} ms late", window.planned);
     // A generator that waited for the server would be late by that second; a busy machine makes it late by some milliseconds.
     assert!(late < 400.0, "sent {late} ms late");
-    // Who came while it stood still waited for the rest of that second: half of all arrivals, and a quarter of all for half of it.
+    // Arrivals during the stall waited for the rest of that second: half of all arrivals, and a
+    // quarter of all for half of it.
     let waited = window.ttft_ms.p90.expect("enough requests");
     assert!((500.0..1100.0).contains(&waited), "90th percentile {waited}");
     let most = window.over_time[0].in_flight;
@@ -112,7 +113,7 @@ fn a_server_that_is_gone_ends_the_load_before_it_begins() {
     let mut options = options(&fake, &["requests=1"]);
     options.url = "http://127.0.0.1:1".to_owned();
     options.timeout = Duration::from_secs(2);
-    let error = run(&options, &mut |_| {}).expect_err("nobody is there");
+    let error = run(&options, &mut |_| {}).expect_err("no server is there");
     assert_eq!(error.exit_code(), 78);
     assert!(error.to_string().starts_with("http://127.0.0.1:1/v1/models: cannot connect"), "{error}");
     options.url = fake.url();

@@ -12,22 +12,22 @@ use crate::supervise::{Job, Limits, Out, supervise};
 /// A job and how often it may be started.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// What is run.
+    /// Command line to run.
     pub line: Line,
     /// The launcher's name, for messages.
     pub launcher: String,
-    /// How often it may be started again.
+    /// Maximum number of restarts.
     pub restarts: u32,
     /// Whether all that mpirun itself says is shown.
     pub verbose: bool,
-    /// How long the launcher is given to end.
+    /// Limits of the launcher's end.
     pub limits: Limits,
 }
 
 /// Runs the job and gives the exit code. `interrupt` gives a signal that came in since it was last asked.
 ///
 /// # Errors
-/// The launcher cannot be started or waited for.
+/// Returns an error if the launcher cannot be started or waited for.
 pub fn run(series: &Series, out: &Out, interrupt: &mut dyn FnMut() -> Option<i32>) -> std::io::Result<u8> {
     let attempts = u64::from(series.restarts) + 1;
     let mut attempt = 1;
@@ -51,7 +51,8 @@ fn write(out: &Out, bytes: &[u8]) {
     let _ = out.write_all(bytes).and_then(|()| out.flush());
 }
 
-/// The cause first, where nobody has told it; then the last remarks, and what of mpirun's blocks says more.
+/// Reports the cause first, where no rank has reported it; then the last remarks, and those of
+/// mpirun's blocks that say more.
 fn report(ended: &Ended, verdict: &Verdict, verbose: bool) -> Vec<u8> {
     let mut report = Vec::new();
     if verdict.untold {

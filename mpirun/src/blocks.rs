@@ -1,4 +1,5 @@
-//! The blocks that mpirun itself prints between two lines of dashes, and what they say about the end of a job.
+//! The blocks that mpirun itself prints between two lines of dashes, and their meaning for the end
+//! of a job.
 //!
 //! The texts are those of Open MPI 4.1 and 5.0. A block that is not known loses nothing: it is shown as it came.
 
@@ -14,7 +15,7 @@ pub struct Block {
     pub lines: Vec<Vec<u8>>,
 }
 
-/// What a block says.
+/// Meaning of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Says {
     /// A rank or a host was lost.
@@ -27,7 +28,7 @@ pub enum Says {
     Other,
 }
 
-/// What was lost.
+/// Lost process or host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Loss {
     /// A rank.
@@ -38,7 +39,7 @@ pub enum Loss {
         pid: Option<u32>,
         /// Its host.
         host: String,
-        /// How it ended.
+        /// Kind of its end.
         how: String,
     },
     /// mpirun's daemon on a host.
@@ -62,7 +63,7 @@ pub fn is_dashes(line: &str) -> bool {
 }
 
 impl Block {
-    /// What it says.
+    /// Meaning of the block.
     pub fn says(&self) -> Says {
         let text = self.text();
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,29 +1,31 @@
-//! What becomes of each line of the job's standard error: markers are taken out, what mpirun and the MPI library say for
-//! themselves is held back, and all else is passed on at once, byte for byte.
+//! Filter of the job's standard error, line by line. It takes out markers, holds back messages of
+//! mpirun and the MPI library, and passes on all else at once, byte for byte.
 
 use tributary_engine::marker::{Marker, find};
 
 use crate::blocks::{Block, is_dashes};
 
-/// How many lines a block may have. mpirun's longest has fewer; more is a rank that happens to print dashes.
+/// Maximum number of lines of a block. mpirun's longest has fewer; a longer one is a rank that
+/// happens to print dashes.
 const BLOCK_LINES: usize = 80;
 
-/// What a line meant.
+/// Meaning of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEvent {
     /// A rank's marker.
     Marker(Marker),
-    /// A rank's own line of what is wrong.
+    /// A rank's own line about a failure.
     Complaint,
     /// A block of mpirun's own.
     Block(Block),
-    /// A line of the MPI library's own. When a rank is lost, others say so in its words before they do in ours.
+    /// A line of the MPI library's own. When a rank is lost, others report it in the library's
+    /// words before ours.
     Remark(Vec<u8>),
     /// There is no more to read.
     End,
 }
 
-/// Tells lines apart.
+/// Classifies lines.
 #[derive(Debug)]
 pub struct Filter {
     id: String,
@@ -36,7 +38,7 @@ impl Filter {
         Self { id: id.to_owned(), open: None }
     }
 
-    /// What of this line, its end included, is to be passed on now, and what it meant.
+    /// Takes a line, its end included; gives the bytes to pass on now, and the line's meaning.
     pub fn line(&mut self, line: &[u8]) -> (Vec<u8>, Option<JobEvent>) {
         let text = String::from_utf8_lossy(line);
         if let Some((start, marker)) = find(&text, &self.id) {
@@ -95,7 +97,7 @@ mod tests {
 
     const ID: &str = "0123456789abcdef";
 
-    /// What is passed on, and what was meant.
+    /// Text that is passed on, and the meanings.
     fn filtered(text: &str) -> (String, Vec<JobEvent>) {
         let mut filter = Filter::new(ID);
         let (mut passed, mut events) = (Vec::new(), Vec::new());

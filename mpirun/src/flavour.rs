@@ -1,7 +1,8 @@
 //! Which MPI a launcher or a library belongs to, and whether the two fit.
 //!
-//! An Open MPI program under MPICH's mpirun runs as that many worlds of one rank, each with the whole job. So what does
-//! not fit is refused before anything starts. Only Open MPI 4 and 5 are known well enough to build a line for.
+//! An Open MPI program under MPICH's mpirun runs as that many worlds of one rank, each with the
+//! whole job. So a mismatch is refused before anything starts. Only Open MPI 4 and 5 are known well
+//! enough to build a line for.
 
 use std::fmt;
 use std::io::Read;
@@ -10,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-/// How long `mpirun --version` may take.
+/// Longest time of `mpirun --version`.
 const VERSION_LIMIT: Duration = Duration::from_secs(20);
 
 /// An MPI, as it names itself.
@@ -32,7 +33,7 @@ pub enum Flavour {
 }
 
 impl Flavour {
-    /// From what `mpirun --version` prints, or a library's own name and version.
+    /// From the output of `mpirun --version`, or a library's own name and version.
     pub fn from_text(text: &str) -> Self {
         let first = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
         if let Some((_, rest)) = text.split_once("Open MPI") {
@@ -54,7 +55,7 @@ impl Flavour {
     /// The major version, if a line can be built for it.
     ///
     /// # Errors
-    /// It cannot, in one line. `launcher` is what was asked.
+    /// Returns the reason in one line. `launcher` is the program that was asked.
     pub fn open_mpi(&self, launcher: &str) -> Result<u32, String> {
         match self {
             Self::OpenMpi { major: major @ (4 | 5), .. } => Ok(*major),
@@ -80,7 +81,7 @@ impl fmt::Display for Flavour {
 /// Whether ranks of this program, which says it uses `library`, can be started by `launcher`.
 ///
 /// # Errors
-/// They cannot, in one line.
+/// Returns the reason in one line.
 pub fn check(launcher: &Flavour, library: &Flavour) -> Result<(), String> {
     let major = |flavour: &Flavour| match flavour {
         Flavour::OpenMpi { major, .. } => Some(*major),
@@ -95,14 +96,14 @@ pub fn check(launcher: &Flavour, library: &Flavour) -> Result<(), String> {
     ))
 }
 
-/// What the launcher at `path` is.
+/// Flavour of the launcher at `path`.
 ///
 /// # Errors
-/// It is missing or does not answer, in one line that says what to do.
+/// Returns one line that says what to do if the launcher is missing or does not answer.
 pub fn of_launcher(path: &Path) -> Result<Flavour, String> {
     let name = path.display();
     let mut command = Command::new(path);
-    // Open MPI refuses root nearly everything; of the version it tells anyway.
+    // Open MPI refuses root nearly everything, but still prints its version.
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
@@ -131,10 +132,10 @@ pub fn of_launcher(path: &Path) -> Result<Flavour, String> {
     }
 }
 
-/// What this program's own MPI library is.
+/// Flavour of this program's own MPI library.
 ///
 /// # Errors
-/// There is none, in one line.
+/// Returns one line if there is none.
 pub fn of_this_program() -> Result<Flavour, String> {
     let version = tributary_comm::mpi::library_version().map_err(|error| error.to_string())?;
     Ok(Flavour::from_text(&version))

@@ -1,6 +1,7 @@
 //! The hosts that ranks may run on, as the user names them: `--hosts a:2,b:2`, or a file in Open MPI's format.
 //!
-//! Knows their names and slots only. How many cores they have is known to their own daemons, not here.
+//! Knows their names and slots only. The number of their cores is known to their own daemons, not
+//! here.
 
 use std::fmt;
 use std::net::ToSocketAddrs;
@@ -11,11 +12,11 @@ use std::path::Path;
 pub struct Host {
     /// Its name or address.
     pub name: String,
-    /// How many ranks it takes; absent where nobody said.
+    /// Maximum number of its ranks; absent where not given.
     pub slots: Option<usize>,
 }
 
-/// The hosts of a job. None are named where mpirun is to use this machine, or what a batch system has granted.
+/// The hosts of a job. Empty where mpirun is to use this machine, or the hosts of a batch system.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hosts(Vec<Host>);
 
@@ -23,7 +24,7 @@ impl Hosts {
     /// `a:2,b:2`, or `a,b` where the slots are not known.
     ///
     /// # Errors
-    /// What is wrong, in one line.
+    /// Returns what is wrong, in one line.
     pub fn from_list(list: &str) -> Result<Self, String> {
         let entry = |text: &str| match split_slots(text) {
             ("", _) => Err(format!("--hosts {list}: a name is missing; write HOST:SLOTS,.., such as a:2,b:2")),
@@ -36,7 +37,7 @@ impl Hosts {
     /// A file with `HOST slots=N` in each line; `#` begins a comment.
     ///
     /// # Errors
-    /// The file cannot be read, or holds something else.
+    /// Returns an error if the file cannot be read or holds something else.
     pub fn from_file(path: &Path) -> Result<Self, String> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| format!("--hostfile {name}: {error}"))?;
@@ -83,7 +84,8 @@ impl Hosts {
     /// Whether `ranks` ranks have room.
     ///
     /// # Errors
-    /// They have not, or that cannot be told because slots are missing.
+    /// Returns an error if the hosts have too few slots, or if slots are missing, so that their
+    /// number is unknown.
     pub fn check(&self, ranks: usize) -> Result<(), String> {
         if self.is_empty() || ranks <= self.slots() {
             return Ok(());
@@ -98,7 +100,7 @@ impl Hosts {
     /// Whether every name leads to an address.
     ///
     /// # Errors
-    /// The first that does not.
+    /// Returns the first name that does not resolve.
     pub fn resolve(&self) -> Result<(), String> {
         for Host { name, .. } in &self.0 {
             let address = name.trim_start_matches('[').trim_end_matches(']');
@@ -129,7 +131,7 @@ impl fmt::Display for Hosts {
     }
 }
 
-/// Name and slots of `NAME[:SLOTS]`. An address of IPv6 stands in brackets where slots follow.
+/// Name and slots of `NAME[:SLOTS]`. An address of IPv6 is in brackets where slots follow.
 fn split_slots(text: &str) -> (&str, Option<&str>) {
     if let Some(end) = text.find(']') {
         return (&text[..=end], text[end + 1..].strip_prefix(':'));

@@ -1,8 +1,8 @@
 //! Ranks of one job under `mpirun` or `srun`: the line that starts them, whether this program and that launcher belong together,
 //! watching them to their end, and another attempt where that may help.
 //!
-//! What ranks have to say comes as lines on standard error ([`tributary_engine::marker`]). All that they are told is by signals through
-//! their launcher. Nothing is decided here about a request; that is the ranks' affair.
+//! Messages of ranks come as lines on standard error ([`tributary_engine::marker`]). Orders to them
+//! are signals through their launcher. Decisions about requests are the ranks', not this crate's.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,13 @@
-//! The line that starts the ranks: a pure function of what the user wants and of what this machine is.
+//! The line that starts the ranks: a pure function of the user's wishes and of this machine's
+//! facts.
 //!
 //! Options that do the same have other names in Open MPI 4 and 5; here is the one place that knows both.
 //!
-//! `odls_base_sigkill_timeout` is left alone on purpose. It gives ranks time between SIGTERM and SIGKILL, which a service
-//! could drain in (it is asked by SIGUSR1 instead, `supervise.rs`); but Open MPI 4.1.4 waits it out, several times over, for a rank that is stopped (measured: with 10 s the
-//! end of a job with one stopped rank takes 19 s, without it 1 s), and ranks of a command end at once on SIGTERM.
+//! `odls_base_sigkill_timeout` keeps its default on purpose. It gives ranks time between SIGTERM
+//! and SIGKILL, in which a service could drain; SIGUSR1 asks a service to drain instead
+//! (`supervise.rs`). Open MPI 4.1.4 waits for the whole timeout, several times over, for a stopped
+//! rank (measured: with 10 s the end of a job with one stopped rank takes 19 s, without it 1 s).
+//! Ranks of a command end at once on SIGTERM.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,16 +21,16 @@ use tributary_engine::marker::LAUNCH_ID;
 
 /// Variables that ranks on other hosts get too, where they are set.
 const FORWARDED: [&str; 3] = ["FAILPOINTS", "LD_LIBRARY_PATH", "RUST_BACKTRACE"];
-/// What the names of further ones begin with.
+/// Prefixes of the names of further ones.
 const FORWARDED_PREFIXES: [&str; 2] = ["NCCL_", "TRIBUTARY_"];
 
 /// Makes ranks that wait give up their core, for those that compute.
 const YIELD: &str = "OMPI_MCA_mpi_yield_when_idle";
 
-/// Variables by which a batch system tells mpirun which hosts and slots it has.
+/// Variables in which a batch system gives mpirun its hosts and slots.
 const ALLOCATIONS: [&str; 4] = ["SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE"];
 
-/// What starts the ranks.
+/// Launcher of the ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Launcher {
     /// mpirun, of Open MPI 4 or 5.
@@ -41,30 +44,30 @@ pub enum Launcher {
     Srun,
 }
 
-/// What the user wants.
+/// Launch that the user asks for.
 #[derive(Debug, Clone, Default)]
 pub struct Wish {
     /// Number of ranks.
     pub ranks: usize,
-    /// Where they run.
+    /// Hosts of the ranks.
     pub hosts: Hosts,
     /// The file that names the hosts, where one does.
     pub hostfile: Option<String>,
     /// Whether more ranks than slots are wanted.
     pub oversubscribe: bool,
-    /// What each rank is bound to, where that is not left to us.
+    /// Binding of each rank; ours where absent.
     pub bind_to: Option<String>,
-    /// How ranks are dealt to hosts and cores, where that is not left to us.
+    /// Mapping of ranks to hosts and cores; ours where absent.
     pub map_by: Option<String>,
     /// Variables to forward: `NAME` or `NAME=VALUE`.
     pub env: Vec<String>,
-    /// Arguments for the launcher, as they are.
+    /// Arguments for the launcher, passed on unchanged.
     pub extra: Vec<String>,
-    /// What each rank runs, with its arguments.
+    /// Command of each rank, with its arguments.
     pub command: Vec<String>,
 }
 
-/// What this machine is.
+/// Facts of this machine.
 #[derive(Debug, Clone, Default)]
 pub struct Here {
     /// Cores that may be used.
@@ -77,7 +80,7 @@ pub struct Here {
     pub environment: BTreeMap<String, String>,
 }
 
-/// A command with what it adds to the environment.
+/// A command with its additions to the environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Line {
     /// The program's name or path.
@@ -118,7 +121,7 @@ fn quoted(word: &str) -> Cow<'_, str> {
     Quoter::new().allow_nul(true).quote(word).expect("a quoter that takes NUL takes every text")
 }
 
-/// The line that starts `wish` on this machine.
+/// Builds the line that starts `wish` on this machine.
 pub fn build(wish: &Wish, launcher: &Launcher, here: &Here) -> Line {
     match launcher {
         Launcher::Mpirun { program, major } => mpirun(wish, program, *major, here),
@@ -126,13 +129,13 @@ pub fn build(wish: &Wish, launcher: &Launcher, here: &Here) -> Line {
     }
 }
 
-/// How ranks and cores relate.
+/// Relation of ranks and cores.
 struct CoreUse {
-    /// The launcher must be told to accept more ranks than slots.
+    /// Whether the launcher must accept more ranks than slots.
     oversubscribed: bool,
     /// Ranks are known to share cores.
     crowded: bool,
-    /// Every rank can have cores of its own.
+    /// Whether every rank can have its own cores.
     roomy: bool,
 }
 
@@ -170,7 +173,7 @@ fn mpirun(wish: &Wish, program: &str, major: u32, here: &Here) -> Line {
     line
 }
 
-/// How ranks are dealt to cores. What the user says of it is passed on, and the rest then left to mpirun.
+/// Placement of ranks on cores. The user's choices are passed on, and mpirun then decides the rest.
 fn placement(wish: &Wish, core_use: &CoreUse, major: u32) -> Vec<String> {
     let unsaid = wish.map_by.is_none() && wish.bind_to.is_none();
     let mut map_by = wish.map_by.clone();
@@ -216,7 +219,7 @@ fn forward(wish: &Wish, here: &Here, line: &mut Line) {
     line.arguments.extend(names.into_iter().flat_map(|name| ["-x".to_owned(), name.to_owned()]));
 }
 
-/// srun forwards the whole environment by itself, and gets hosts and slots from its job.
+/// The line for srun, which forwards the whole environment, and gets hosts and slots from its job.
 fn srun(wish: &Wish) -> Line {
     let mut line = Line { program: "srun".to_owned(), ..Line::default() };
     line.arguments = vec!["--mpi=pmix".to_owned(), "--kill-on-bad-exit=1".to_owned()];

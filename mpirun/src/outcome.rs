@@ -1,14 +1,15 @@
-//! What the end of a job means: its exit code, its cause in one line, and whether another attempt makes sense. Pure.
+//! Meaning of a job's end: its exit code, its cause in one line, and whether another attempt makes
+//! sense. Pure.
 //!
-//! What ranks say counts for more than mpirun's exit code. After the completion marker nothing can go wrong any more, and
-//! without it nothing has gone right.
+//! Messages of ranks count for more than mpirun's exit code. After the completion marker the job
+//! has succeeded, and without it the job has failed.
 
 use tributary_engine::marker::Failed;
 use tributary_protocol::exit;
 
 use crate::blocks::{Block, Loss, Says};
 
-/// What signal n makes of an exit code: this plus n.
+/// Exit code of a process that signal n ended, minus n.
 const SIGNALLED: i32 = 128;
 /// The numbers of SIGINT, SIGKILL and SIGTERM.
 const INT: i32 = 2;
@@ -16,10 +17,10 @@ const TERM: i32 = 15;
 /// The largest number of a signal.
 const LAST_SIGNAL: i32 = 64;
 
-/// How the launcher's process ended.
+/// End of the launcher's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// By itself, with this status.
+    /// It exited, with this status.
     Exited(i32),
     /// By this signal.
     Killed(i32),
@@ -32,26 +33,26 @@ pub enum Status {
 pub struct Ended {
     /// The launcher's name.
     pub launcher: String,
-    /// How it ended.
+    /// End of the launcher's process.
     pub status: Status,
     /// Whether the completion marker was seen.
     pub completed: bool,
     /// The failure that a rank reported first.
     pub failed: Option<Failed>,
-    /// The signal that told us to end it, unless its ranks end in order because of it.
+    /// Signal to us to end the job, unless its ranks end in order because of it.
     pub interrupt: Option<i32>,
     /// Whether its ranks have said that they end in order, as they were asked.
     pub drains: bool,
-    /// Whether a line about what is wrong has been shown: a rank's, or ours about a signal.
+    /// Whether a line about the failure has been shown: a rank's, or ours about a signal.
     pub complained: bool,
-    /// What mpirun itself had to say.
+    /// Messages of mpirun itself.
     pub blocks: Vec<Block>,
     /// Remarks of the MPI library that came last, and have not been shown.
     pub remarks: Vec<u8>,
 }
 
 impl Ended {
-    /// A job of which nothing is known yet but its launcher's name.
+    /// A job of which only the launcher's name is known yet.
     pub fn stuck(launcher: String) -> Self {
         Self {
             launcher,
@@ -67,21 +68,21 @@ impl Ended {
     }
 }
 
-/// What follows.
+/// Conclusion from a job's end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// Our exit code.
     pub exit_code: u8,
-    /// Why, in a few words; empty after success.
+    /// Reason, in a few words; empty after success.
     pub reason: String,
-    /// Whether nobody has told the user yet.
+    /// Whether the user has not seen the reason yet.
     pub untold: bool,
     /// Whether the same job may succeed if it is started again.
     pub worth_another: bool,
 }
 
-/// Whether an exit code only repeats that somebody sent SIGINT or SIGTERM. mpirun sends SIGTERM to all ranks when one is
-/// lost, so what they then report is no cause.
+/// Whether an exit code only repeats that SIGINT or SIGTERM was sent. mpirun sends SIGTERM to all
+/// ranks when one is lost, so their reports after it are no cause.
 pub fn is_echo(exit_code: u8) -> bool {
     matches!(i32::from(exit_code) - SIGNALLED, INT | TERM)
 }
@@ -98,7 +99,7 @@ pub fn judge(ended: &Ended) -> Verdict {
     Verdict { exit_code, reason, untold: !told, worth_another }
 }
 
-/// Exit code, reason, and whether a line of a rank has told it.
+/// Exit code, reason, and whether a line of a rank has reported it.
 fn cause(ended: &Ended) -> (u8, String, bool) {
     let strong = ended.failed.filter(|failed| !is_echo(failed.exit_code));
     if let Some(failed) = strong {
@@ -176,7 +177,7 @@ fn describe(failed: Failed) -> String {
     format!("{}, reported by rank {rank} (exit code {exit_code})", kind(exit_code))
 }
 
-/// What an exit code stands for.
+/// Kind of failure of an exit code.
 fn kind(exit_code: u8) -> &'static str {
     match exit_code {
         exit::USAGE => "usage",

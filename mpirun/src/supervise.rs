@@ -1,8 +1,9 @@
 //! Running a launcher until it has ended, and seeing to it that it does.
 //!
-//! Its standard output is ours; its standard error goes through the filter. It has a process group of its own, so that a
-//! Ctrl-C at the terminal reaches us alone and we decide what to send. Whatever happens, no process of the attempt is left
-//! on this host afterwards. What the end means is not decided here.
+//! Its standard output is ours; its standard error goes through the filter. It has its own process
+//! group, so that a Ctrl-C at the terminal reaches us alone and we choose the signal to send. In
+//! every case, no process of the attempt remains on this host afterwards. The meaning of the end is
+//! not decided here.
 
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -20,31 +21,31 @@ use crate::filter::{Filter, JobEvent};
 use crate::outcome::{Ended, Status, ended_by, is_echo};
 use crate::sweep::sweep;
 
-/// How often the launcher is looked at.
+/// Interval of looks at the launcher.
 const POLL: Duration = Duration::from_millis(20);
-/// How many events may wait to be looked at; then reading waits.
+/// Maximum number of queued events; beyond it reading waits.
 const EVENTS_WAITING: usize = 256;
-/// How many blocks are kept.
+/// Maximum number of kept blocks.
 const BLOCKS_KEPT: usize = 64;
-/// How many bytes of remarks are held back.
+/// Maximum bytes of held-back remarks.
 const REMARK_BYTES: usize = 64 << 10;
-/// Where a line is cut that does not end.
+/// Length at which an endless line is cut.
 const LINE_BYTES: u64 = 64 << 10;
 
-/// How long the launcher is given to end.
+/// Times that the launcher has to end.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// After it was told to; for a service that was asked to end in order, to say that it does. That may then take as long as its
-    /// requests do.
+    /// Time after the signal to end. For a service that is asked to end in order, the time until it
+    /// confirms; its requests may then take longer.
     pub told: Duration,
     /// After a failure is known. mpirun needs up to 2.5 s to end ranks that are stopped, but waits much longer for a daemon
     /// on a host that was cut off; its daemons end their ranks when it is gone.
     pub failed: Duration,
     /// After the work is complete.
     pub completed: Duration,
-    /// For what it has written to be read, and for a killed process to be gone.
+    /// Time for reading its output, and for the end of a killed process.
     pub rest: Duration,
-    /// For a rank to say in our words what the MPI library has remarked on.
+    /// Time for a rank to report in our words the failure that the MPI library has remarked on.
     pub remark: Duration,
 }
 
@@ -55,7 +56,7 @@ impl Default for Limits {
     }
 }
 
-/// What is to be run.
+/// Job to run.
 #[derive(Debug)]
 pub struct Job {
     /// The launcher's command.
@@ -66,11 +67,12 @@ pub struct Job {
     pub id: String,
 }
 
-/// Runs a job to its end. `interrupt` gives a signal that came in since it was last asked. `out` gets what is passed on of
-/// standard error; the last remarks are left to the caller, who may know the cause and say that first.
+/// Runs a job until it ends. `interrupt` gives a signal that came in since its last call. `out`
+/// gets the part of standard error that is passed on. The last remarks are left to the caller, who
+/// may know the cause and print it first.
 ///
 /// # Errors
-/// The command cannot be started or waited for.
+/// Returns an error if the command cannot be started or waited for.
 pub fn supervise(
     job: Job,
     limits: Limits,
@@ -99,13 +101,14 @@ pub fn supervise(
     Ok(Ended { status, ..supervision.ended })
 }
 
-/// The variable that tells Open MPI 5 where `mpirun` puts its session's files on this host.
+/// Variable with the folder of the session's files of `mpirun` of Open MPI 5 on this host.
 const SESSION_FOLDER: &str = "PRTE_MCA_prte_local_tmpdir_base";
 
-/// Gives a launcher a folder of its own for its session's files, which goes with the returned value. A launcher that is killed
-/// leaves them behind; in a shared folder the next Open MPI 5 that happens to get the same process number fails to start on them
-/// ("The PMIx server's listener thread failed to start"). Open MPI 4 starts on what it finds, and must not be given a folder so: its
-/// ranks refuse to start with one. Where the user has named a folder, that is used.
+/// Gives a launcher its own folder for its session's files, which is removed with the returned
+/// value. A killed launcher does not remove its files. In a shared folder, the next Open MPI 5 with
+/// the same process number fails to start on them ("The PMIx server's listener thread failed to
+/// start"). Open MPI 4 starts on such files, and its ranks refuse to start with a folder given in
+/// this way. A folder that the user has named is used.
 fn own_sessions(command: &mut Command) -> std::io::Result<tempfile::TempDir> {
     let folder = tempfile::Builder::new().prefix("tributary-launch-").tempdir()?;
     if std::env::var_os(SESSION_FOLDER).is_none() {
@@ -114,10 +117,10 @@ fn own_sessions(command: &mut Command) -> std::io::Result<tempfile::TempDir> {
     Ok(folder)
 }
 
-/// Where standard error goes, from several threads.
+/// Target of standard error, from several threads.
 pub type Out = Arc<Mutex<Box<dyn Write + Send>>>;
 
-/// What is known so far, and when patience ends.
+/// State of the job so far, and the deadline.
 struct Supervision {
     ended: Ended,
     limits: Limits,
@@ -177,7 +180,7 @@ impl Supervision {
                 self.end_within(self.limits.completed);
             }
             JobEvent::Marker(Marker::Failed(failed)) => {
-                // After a signal to us, what ranks report is its consequence.
+                // After a signal to us, reports of ranks are its consequence.
                 let first =
                     self.ended.failed.is_none_or(|known| is_echo(known.exit_code) && !is_echo(failed.exit_code));
                 if first && self.ended.interrupt.is_none() {
@@ -204,8 +207,9 @@ impl Supervision {
         }
     }
 
-    /// Shows what was held back long enough, or need not be any more. If the other thread is writing, the next look does it:
-    /// this thread must not wait for whoever reads.
+    /// Shows remarks that were held back long enough, or need not be held any more. If the other
+    /// thread is writing, the next look does it: this thread must not wait for the reader of
+    /// standard error.
     fn show_remarks(&mut self) {
         let Some(since) = self.remarked else { return };
         let many = self.ended.remarks.len() > REMARK_BYTES;
@@ -218,8 +222,8 @@ impl Supervision {
         }
     }
 
-    /// The first signal tells the launcher to end the job, or asks the ranks of a service to end in order; the second ends it
-    /// at once.
+    /// Handles a signal: the first one ends the job, or asks the ranks of a service to end in
+    /// order; the second one ends it at once.
     fn interrupted(&mut self, signal: i32, pid: Pid) {
         let again = self.ended.interrupt.is_some() || self.ended.drains;
         self.ended.interrupt = Some(signal);
@@ -230,12 +234,12 @@ impl Supervision {
         self.end_within(self.limits.told);
         // It cannot be another process: the launcher has not been waited for.
         if self.serves {
-            // Launchers pass this one on to all ranks, wherever they are, and live on.
+            // Launchers pass this one on to all ranks on all hosts, and live on.
             let _ = kill_process(pid, Signal::USR1);
             return;
         }
         let _ = kill_process(pid, Signal::TERM);
-        // Said now, it comes before what ranks say of the SIGTERM that they get.
+        // Printed now, it comes before the ranks' reports of their SIGTERM.
         if let Ok(mut out) = self.out.try_lock() {
             let _ = writeln!(out, "tributary: {}", ended_by(signal));
             self.ended.complained = true;
@@ -278,8 +282,8 @@ fn as_status(status: ExitStatus) -> Status {
     }
 }
 
-/// Reads to the end. When nobody listens any more, or takes what is passed on, reading goes on, so that no writer has to
-/// wait.
+/// Reads until the end. Reading goes on even when the receiver or standard error is gone, so that
+/// no writer has to wait.
 fn listen(stderr: impl Read, mut filter: Filter, out: &Out, events: &SyncSender<JobEvent>) {
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();

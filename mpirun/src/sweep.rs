@@ -1,8 +1,9 @@
 //! Ending processes of an attempt that have outlived their launcher.
 //!
-//! Ranks run in process groups of their own, so a signal to the launcher's group does not reach them, and a launcher that
-//! was killed leaves them behind. They are found by the attempt's id in their environment. Only this host is looked at:
-//! on others mpirun's daemons end their ranks when the launcher is gone.
+//! Ranks run in their own process groups, so a signal to the launcher's group does not reach them,
+//! and they outlive a killed launcher. They are found by the attempt's id in their environment.
+//! Only this host is searched: on others mpirun's daemons end their ranks when the launcher is
+//! gone.
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -23,7 +24,8 @@ fn end(pid: u32, id: &str) -> bool {
     of_attempt && is_here(pid) && pidfd_send_signal(held, Signal::KILL).is_ok()
 }
 
-/// Whether a process has our network. One that has another stands for another host, even if we can see it.
+/// Whether a process has our network. One with another network counts as another host, even if we
+/// can see it.
 fn is_here(pid: u32) -> bool {
     Namespace::Network.of(pid) == Namespace::Network.of_this_process()
 }

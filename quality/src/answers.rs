@@ -30,29 +30,29 @@ pub struct Answer {
     pub ratio: Option<f64>,
     /// The hash of all that the model is shown.
     pub prompt_hash: String,
-    /// What a right answer says.
+    /// References of a right answer.
     pub references: Vec<String>,
     /// From 0 to 1; a failure has 0.
     pub score: f64,
-    /// What came of it.
+    /// Outcome of the request.
     pub outcome: Outcome,
 }
 
-/// What came of a request.
+/// Outcome of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// An answer.
     Answered(Box<Reply>),
     /// A failure, in one line.
     Failed {
-        /// What failed.
+        /// Description of the failure.
         failure: String,
         /// The exit code of a process that ends because of it.
         exit_code: u8,
     },
 }
 
-/// An answer and what it cost.
+/// An answer and its cost.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {
     /// The generated text.
@@ -61,7 +61,7 @@ pub struct Reply {
     pub first_token: u32,
     /// Context rows that were selected and recomputed.
     pub selected_rows: usize,
-    /// Context rows that were computed once before that, to measure what they attend to or how far they drift.
+    /// Context rows that were computed once before that, to measure their attention or their drift.
     pub measured_rows: usize,
     /// Context rows in all.
     pub context_rows: usize,
@@ -71,16 +71,16 @@ pub struct Reply {
     pub phases: Vec<PhaseTime>,
     /// Payload bytes of tensors received until then, all ranks together.
     pub received_bytes: u64,
-    /// Whether documents stood in another order than the request's.
+    /// Whether the order of documents differed from the request's.
     pub moved: bool,
     /// KL(full prefill ‖ this method) of the first token's distribution over the whole vocabulary, in nats; absent for full prefill itself, and
     /// where that gave no answer.
     pub kl_nats: Option<f64>,
     /// The context rows that were selected and recomputed.
     pub selected: Rows,
-    /// The documents' chunks in the order in which they stood; empty for the request's own.
+    /// The documents' chunks in the order of the prompt; empty for the request's own.
     pub order: Vec<u32>,
-    /// What came behind the first token; absent in answers of before it was kept.
+    /// Decoding after the first token; absent in answers of earlier builds.
     pub decoding: Option<Decoding>,
 }
 
@@ -89,11 +89,11 @@ pub struct Reply {
 pub struct PhaseTime {
     /// Which phase.
     pub phase: String,
-    /// How long it was.
+    /// Milliseconds of the phase.
     pub ms: f64,
 }
 
-/// A line of the file. One of both ends is there: an answer with what it cost, or a failure.
+/// A line of the file. Exactly one is present: an answer with its cost, or a failure.
 #[derive(Serialize, Deserialize)]
 struct Line {
     #[serde(flatten)]
@@ -162,7 +162,7 @@ impl From<Answer> for Line {
 }
 
 impl Line {
-    /// What came of the request; nothing where a part lacks.
+    /// Outcome of the request; none where a part is missing.
     fn outcome(self) -> Option<Outcome> {
         if let Some(failure) = self.failure {
             return Some(Outcome::Failed { failure, exit_code: self.exit_code? });
@@ -193,7 +193,7 @@ impl Line {
 }
 
 impl Reply {
-    /// What is kept of an answered request.
+    /// Kept facts of an answered request.
     pub fn of(answered: &Answered) -> Self {
         let report = &answered.report;
         let phase = |row: &tributary_coordinator::report::PhaseRow| PhaseTime {
@@ -219,7 +219,7 @@ impl Reply {
 }
 
 impl Answer {
-    /// What a method made of a request.
+    /// A method's answer to a request.
     pub fn new(request: &Request, arm: &Arm, outcome: Outcome) -> Self {
         let score = match &outcome {
             Outcome::Answered(reply) => request.scoring.score(&reply.answer),
@@ -283,7 +283,7 @@ impl AnswerFile {
     /// Opens the file to add to it; makes it where there is none.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if an operation of the operating system fails.
     pub fn open(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path);
         Ok(Self { file: file.map_err(Error::file("cannot open", path))?, path: path.to_owned() })
@@ -292,7 +292,7 @@ impl AnswerFile {
     /// Adds an answer, which is in the system's hands when this returns.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if an operation of the operating system fails.
     pub fn add(&mut self, answer: &Answer) -> Result<()> {
         let mut line = serde_json::to_vec(&Line::from(answer.clone()))?;
         line.push(b'\n');
@@ -304,7 +304,7 @@ impl AnswerFile {
 /// The answers of a file, and how many of its bytes are whole lines: a process that was stopped may have left a part of one.
 ///
 /// # Errors
-/// A line that is no answer, with its number.
+/// Returns the number of the first line that is no answer.
 pub fn read(path: &Path) -> Result<(Vec<Answer>, u64)> {
     let shown = path.display();
     let bytes = std::fs::read(path).map_err(|error| Error::usage(format!("--resume: {shown}: {error}")))?;

@@ -9,15 +9,16 @@ use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, Request};
 use crate::suite::Suite;
 
-/// The least α that is asked for: every reading from here on is told.
+/// Least α of a calibration: every reading from here on is reported.
 pub const LEAST_ALPHA: f32 = 0.01;
 
-/// Asks every request of the evaluation, which has one method, trace with [`LEAST_ALPHA`], and finds the α between the readings of those
-/// whose documents refer to each other and those whose documents do not. `tell` is told how far it is, in words and from 0 to 1.
+/// Asks every request of the evaluation, which has one method, trace with [`LEAST_ALPHA`], and
+/// finds the α between the readings of requests whose documents refer to each other and of those
+/// whose documents do not. `tell` gets the progress, in words and from 0 to 1.
 ///
 /// # Errors
-/// A suite that does not say which of its tasks have references, or has but one kind; readings that do not lie apart; a request that
-/// fails.
+/// Returns an error if the suite does not say which of its tasks have references or has one kind
+/// only, if the readings overlap, or if a request fails.
 pub fn calibrate(
     evaluation: &Evaluation,
     suite: &dyn Suite,
@@ -38,7 +39,8 @@ pub fn calibrate(
             number as f64 / evaluation.requests.len() as f64,
         );
         let (any, behind) = sharpest(&mut engine, evaluation, request)?;
-        // What reads a document before its own moves nothing: only the others could do harm where there is no reference.
+        // A reading of a document before its own moves nothing: only the others could do harm where
+        // there is no reference.
         if refers { referring.push(any) } else { apart.push(behind) }
     }
     engine.end()?;
@@ -55,7 +57,7 @@ pub fn calibrate(
     })
 }
 
-/// The sharpest reading of any other document, and of those behind its own.
+/// The sharpest reading of any other document, and of those after its own.
 fn sharpest(engine: &mut Engine<'_>, evaluation: &Evaluation, request: &Request) -> Result<(f32, f32)> {
     let arm = evaluation.arms.first().ok_or(tributary_engine::Error::Bug("a calibration without a method"))?;
     let mut run_config = arm.run_config.clone();

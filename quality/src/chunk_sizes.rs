@@ -1,4 +1,5 @@
-//! A suite several times: once for each size of its chunks, so that scores can be told by that size.
+//! A suite several times: once for each size of its chunks, so that scores can be reported by that
+//! size.
 
 use tributary_coordinator::Tokenizer;
 
@@ -9,7 +10,7 @@ use crate::suite::{Cell, Measure, Sample, Suite};
 pub struct ChunkSizes(pub Vec<(usize, Box<dyn Suite>)>);
 
 impl ChunkSizes {
-    /// The suite of a cell, and what the cell is there.
+    /// The suite of a cell, and the cell in that suite.
     fn of(&self, cell: &Cell) -> (&dyn Suite, Cell) {
         let own = self.0.iter().find(|(size, _)| cell.chunk_tokens == Some(*size)).expect("cells are made of sizes");
         (own.1.as_ref(), Cell { chunk_tokens: None, ..cell.clone() })

@@ -3,17 +3,19 @@
 use crate::error::Result;
 use crate::suite::Measure;
 
-/// Tokens of a chunk where a text is cut and nobody says otherwise: what `serve` takes for texts without documents.
+/// Default tokens of a chunk where a text is cut: those that `serve` takes for texts without
+/// documents.
 pub use tributary_coordinator::TEXT_CHUNK_TOKENS;
 
-/// A run of a context that is cut only where it must be. All runs, one behind the other, are the context.
+/// A run of a context that is cut only where it must be. All runs, one after the other, are the
+/// context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// The text, with the space before it or the line break behind it.
+    /// The text, with the space before it or the line break after it.
     pub text: String,
     /// Whether a document begins here. No chunk has parts of two documents.
     pub begins_document: bool,
-    /// Whether it is never cut, however few tokens a chunk may have: a needle.
+    /// Whether it is never cut, for any size of chunks: a needle.
     pub is_whole: bool,
 }
 
@@ -38,8 +40,9 @@ pub fn document(text: &str) -> Vec<Run> {
     runs
 }
 
-/// A text as its sentences, none longer than a line. Space between two belongs to the second, a line break to the first: so tokenizers have
-/// them. What looks like an end and is none (`Mr. Smith`) is cut too; nothing but a chunk's border depends on it.
+/// A text as its sentences, none longer than a line. Space between two belongs to the second, a
+/// line break to the first, as in tokenizers. A false end (`Mr. Smith`) is cut too; only a chunk's
+/// border depends on it.
 pub fn sentences(text: &str) -> Vec<&str> {
     text.split_inclusive('\n').flat_map(sentences_of_line).collect()
 }
@@ -72,11 +75,11 @@ fn sentences_of_line(line: &str) -> Vec<&str> {
     found
 }
 
-/// Chunks of so many tokens at most, made of runs: a run is cut only if it is longer than a chunk, and one that is whole never. Without
-/// a number a document is a chunk.
+/// Chunks of at most `most_tokens` tokens, made of runs: a run is cut only if it is longer than a
+/// chunk, and a whole run never. Without a number a document is a chunk.
 ///
 /// # Errors
-/// The tokenizer's.
+/// Returns an error if the tokenizer fails.
 pub fn chunks(runs: &[Run], most_tokens: Option<usize>, measure: &Measure<'_>) -> Result<Vec<String>> {
     let most = most_tokens.unwrap_or(usize::MAX);
     let mut chunks: Vec<String> = Vec::new();
@@ -100,7 +103,7 @@ pub fn chunks(runs: &[Run], most_tokens: Option<usize>, measure: &Measure<'_>) -
             }
         }
     }
-    // What has no letters is no chunk: it goes to the one before it.
+    // A text without letters is no chunk: it goes to the one before it.
     let mut lettered: Vec<String> = Vec::new();
     for chunk in chunks {
         match lettered.last_mut().filter(|_| chunk.trim().is_empty()) {

@@ -1,19 +1,19 @@
-//! What decoding keeps of a prompt: of an answer.
+//! Decoding of an answer, and the rows of the prompt that it keeps.
 
 use serde::{Deserialize, Serialize};
 use tributary_coordinator::report::EvictionFormula;
 use tributary_engine::Answered;
 
-/// An answer behind its first token.
+/// An answer after its first token.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Decoding {
     /// Rows of the prompt whose keys and values decoding keeps, the mean over layers and KV heads.
     pub kept_rows: f64,
     /// From the request's acceptance to the last report.
     pub total_ms: f64,
-    /// Time of a token behind the first, without the eviction; absent where there is none.
+    /// Time of a token after the first, without the eviction; absent where there is none.
     pub token_ms: Option<f64>,
-    /// What was evicted, where something was.
+    /// Evicted rows, where there are any.
     pub evicted: Option<Evicted>,
 }
 
@@ -30,15 +30,15 @@ pub struct Evicted {
     pub received_bytes: u64,
     /// Its time, on the rank where it took longest.
     pub ms: f64,
-    /// The share of the rows that the answer itself attends to most that is kept, the mean over layers and KV heads; absent where the `ideal` eviction of
-    /// as many rows was not asked beside it.
+    /// Share of kept rows among those that the answer itself attends to most, the mean over layers
+    /// and KV heads; absent without the `ideal` eviction of as many rows in the same evaluation.
     pub recall: Option<f64>,
-    /// What the planner's formulas give for it.
+    /// The planner's formulas for it.
     pub formula: EvictionFormula,
 }
 
 impl Decoding {
-    /// What is kept of an answered request.
+    /// Kept facts of an answered request.
     pub fn of(answered: &Answered) -> Self {
         let (report, plan) = (&answered.report, &answered.planned.plan);
         let evicted = report.evicted.as_ref();

@@ -1,4 +1,5 @@
-//! What was asked for: a suite with its tasks and their shape, how many samples, and the methods that answer them.
+//! Design of an evaluation: a suite with its tasks and their shape, the number of samples, and the
+//! methods that answer them.
 
 use std::path::PathBuf;
 
@@ -13,10 +14,12 @@ use crate::error::{Error, Result};
 /// The most samples of a task, and documents of a sample, and tokens of a document, and tokens of a length.
 const MOST: usize = 100_000_000;
 
-/// Layers and KV heads of the model by which a method is asked for its family: whatever a model has, that is the same.
+/// Layers and KV heads of the model with which a method is asked for its family, which is the same
+/// for all models.
 const ANY_MODEL: (usize, usize) = (32, 8);
 
-/// What a user asks for. What is absent or empty is the suite's own; what a suite does not take is refused.
+/// A user's request for an evaluation. Absent or empty options take the suite's values; options
+/// that a suite does not take are refused.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Asked {
     /// The suite's name, or a file of rows.
@@ -33,7 +36,7 @@ pub struct Asked {
     pub document_tokens: Vec<usize>,
     /// Tokens of prompt and answer.
     pub lengths: Vec<usize>,
-    /// Where the needed fact stands, in per cent of the context.
+    /// Places of the needed fact, in per cent of the context.
     pub depths: Vec<usize>,
     /// Tokens of a chunk, at most; of several each is asked on its own.
     pub chunk_tokens: Vec<usize>,
@@ -47,16 +50,16 @@ pub struct Asked {
     pub world: usize,
     /// Threads of each rank.
     pub threads: usize,
-    /// What published numbers are looked at again, for the reader.
+    /// Published numbers that the evaluation reproduces, for the reader.
     pub reproduces: Option<String>,
 }
 
-/// What is evaluated.
+/// Design of an evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Design {
     /// The suite.
     pub suite: String,
-    /// What its texts are made of.
+    /// Sources of its texts.
     pub made_of: Vec<String>,
     /// Its tasks, in the order asked for.
     pub tasks: Vec<String>,
@@ -64,23 +67,24 @@ pub struct Design {
     pub samples: usize,
     /// Seed of the requests, of the order of methods, and of the intervals.
     pub seed: u64,
-    /// Documents of a request; absent where nobody asked for them.
+    /// Number of documents of a request; absent where not set.
     pub documents: Option<usize>,
-    /// Tokens of each document, at most; absent where nobody asked for them, or for several.
+    /// Maximum tokens of each document; absent where not set, or where several are.
     pub document_tokens: Option<usize>,
-    /// Tokens of prompt and answer together, at most; empty where nobody asked for lengths.
+    /// Maximum tokens of prompt and answer together; empty where not set.
     pub lengths: Vec<usize>,
-    /// Where the needed fact stands, in per cent of the context; empty where nobody asked for depths.
+    /// Places of the needed fact, in per cent of the context; empty where not set.
     pub depths: Vec<usize>,
     /// Tokens of a chunk, at most; absent where the suite's own holds, or several were asked for.
     pub chunk_tokens: Option<usize>,
-    /// Sizes of chunks, or of documents of `hops`, with each of which all is asked; empty where nobody asked for several.
+    /// Sizes of chunks, or of documents of `hops`; every request is asked with each. Empty where
+    /// there is one size only.
     pub chunk_sizes: Vec<usize>,
     /// Number of ranks.
     pub world: usize,
     /// Threads of each rank.
     pub threads: usize,
-    /// What published numbers are looked at again, in words; absent where nobody says.
+    /// Published numbers that the evaluation reproduces, in words; absent where not given.
     pub reproduces: Option<String>,
 }
 
@@ -89,11 +93,11 @@ pub struct Design {
 pub struct Arm {
     /// The method and its options, as asked for.
     pub method: String,
-    /// The same without eviction: what decoding keeps is all that may differ from it.
+    /// The same method without eviction: it may differ only in the rows that decoding keeps.
     pub behind: String,
     /// The share of the context that it recomputes; absent where it has none.
     pub ratio: Option<f64>,
-    /// How it runs.
+    /// Settings of its runs.
     pub run_config: RunConfig,
 }
 
@@ -117,12 +121,13 @@ impl Arm {
         self.run_config.settings.eviction.method.is_some()
     }
 
-    /// Whether it keeps what the answer itself attends to.
+    /// Whether it keeps the rows that the answer itself attends to.
     pub fn is_ideal(&self) -> bool {
         self.run_config.settings.eviction.method == Some(Eviction::Ideal)
     }
 
-    /// What its eviction stands behind, and how much that keeps: evictions that agree in it are measured against each other.
+    /// The method that its eviction follows, and the size that it keeps: evictions that agree in
+    /// both are compared with each other.
     pub fn keeping(&self) -> (String, String) {
         let keep = self.run_config.settings.eviction.keep.map_or_else(String::new, |keep| keep.to_string());
         (format!("{} at {:?}", self.behind, self.ratio), keep)
@@ -141,10 +146,10 @@ impl Arm {
 }
 
 impl Asked {
-    /// Checks what holds for every suite.
+    /// Checks the rules of every suite.
     ///
     /// # Errors
-    /// A number that cannot be.
+    /// Returns an error if a number is out of range.
     pub fn check(&self) -> Result<()> {
         let Self { samples, threads, .. } = *self;
         at_least("--samples", samples, 1)?;
@@ -161,7 +166,7 @@ impl Asked {
 /// The tasks asked for, each once, or all where none is named.
 ///
 /// # Errors
-/// An unknown one, with those that are known.
+/// Returns an error if the name is unknown, with the known names.
 pub(crate) fn chosen(suite: &str, asked: &[String], known: &[impl AsRef<str>]) -> Result<Vec<String>> {
     let known: Vec<&str> = known.iter().map(AsRef::as_ref).collect();
     if asked.is_empty() {
@@ -190,7 +195,7 @@ pub(crate) fn numbers(asked: &[usize], own: &[usize]) -> Vec<usize> {
 /// A number within its bounds.
 ///
 /// # Errors
-/// It is not.
+/// Returns an error if the number is out of its bounds.
 pub(crate) fn at_least(option: &str, number: usize, least: usize) -> Result<()> {
     match number {
         _ if number < least => Err(Error::usage(format!("{option} {number}: must be at least {least}"))),

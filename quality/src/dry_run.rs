@@ -1,4 +1,4 @@
-//! What an evaluation would ask, and what is predicted of it.
+//! Dry run of an evaluation: its requests, and its predicted time.
 
 use tributary_charts::table::{Layout, cells, table};
 use tributary_coordinator::forecast::{Counted, Profile};

@@ -1,4 +1,4 @@
-//! What can go wrong in an evaluation.
+//! Errors of an evaluation.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A failure of an evaluation.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The engine's, and what was asked for and cannot be.
+    /// A failure of the engine, or an impossible request.
     #[error(transparent)]
     Engine(#[from] tributary_engine::Error),
     /// An answer has failed, and none can follow.
@@ -18,7 +18,7 @@ pub enum Error {
     Interrupted {
         /// The exit code of the failure.
         exit_code: u8,
-        /// The failure, in one line, and what can be done.
+        /// The failure and its remedy, in one line.
         reason: String,
     },
     /// A training's.
@@ -27,7 +27,7 @@ pub enum Error {
     /// A file or a folder.
     #[error("{what}")]
     File {
-        /// What could not be done with it.
+        /// Failed operation.
         what: String,
         /// Why.
         source: std::io::Error,
@@ -64,7 +64,7 @@ impl Error {
         }
     }
 
-    /// Whether another rank has failed first, and says so itself.
+    /// Whether another rank has failed first, and reports it itself.
     pub fn is_told_elsewhere(&self) -> bool {
         match self {
             Error::Engine(error) => error.is_told_elsewhere(),
@@ -78,7 +78,7 @@ impl Error {
         tributary_engine::Error::Usage(what.into()).into()
     }
 
-    /// What could not be done with a path.
+    /// The error of a failed operation on a path.
     pub(crate) fn file(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let what = format!("{what} {}", path.display());
         |source| Error::File { what, source }

@@ -8,12 +8,13 @@ use crate::error::{Error, Result};
 use crate::score::Metric;
 use crate::suite::{Cell, Measure, Sample, Scoring, Suite};
 
-/// Bytes of text that stand for a token where there is no tokenizer: English has somewhat more with vocabularies of today.
+/// Bytes of text that count as a token where there is no tokenizer: English has somewhat more with
+/// current vocabularies.
 const BYTES_A_TOKEN: usize = 4;
 
-/// A design with all that it comes to.
+/// A design with all its requests.
 pub struct Evaluation {
-    /// What was asked for.
+    /// Design of the evaluation.
     pub design: Design,
     /// The methods, the reference first.
     pub arms: Vec<Arm>,
@@ -35,9 +36,9 @@ pub struct Request {
     pub number: usize,
     /// Its name in the file that it comes from, if it has one.
     pub id: Option<String>,
-    /// What is asked.
+    /// Question to the model.
     pub question: Question,
-    /// How the answer is scored.
+    /// Scoring of the answer.
     pub scoring: Scoring,
     /// The hash of all that the model is shown, as hexadecimal digits.
     pub prompt_hash: String,
@@ -48,7 +49,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// How a method answers this request: with as many tokens as its answer may have.
+    /// Settings with which a method answers this request: with the maximum number of tokens of its
+    /// answer.
     pub fn run_config(&self, arm: &Arm) -> RunConfig {
         let mut run_config = arm.run_config.clone();
         run_config.settings.max_tokens = self.answer_tokens;
@@ -57,11 +59,11 @@ impl Request {
 }
 
 impl Evaluation {
-    /// All requests of a suite, of which the longest of each cell is checked with every method.
+    /// All requests of a suite. The longest one of each cell is checked with every method.
     ///
     /// # Errors
-    /// A tokenizer that does not know the suite's words; a task that does not fit into a length; a method that cannot answer; a
-    /// model that is too short, with both numbers.
+    /// Returns an error if the tokenizer does not know the suite's words, if a task does not fit
+    /// into a length, if a method cannot answer, or if the model is too short, with both numbers.
     pub fn new(design: Design, suite: &dyn Suite, arms: Vec<Arm>, engine: &mut Engine<'_>) -> Result<Self> {
         let limit = engine.folder().config.max_positions;
         if let Some(length) = design.lengths.iter().find(|length| **length > limit) {
@@ -123,7 +125,7 @@ fn requests(design: &Design, cells: &[(Cell, usize)], suite: &dyn Suite, engine:
     Ok(found)
 }
 
-/// The tokens that stand around every prompt: the first one, and the chat template's.
+/// Number of tokens around every prompt: the first one, and the chat template's.
 fn around(engine: &Engine<'_>, measure: &Measure<'_>) -> Result<usize> {
     let word = || "text".to_owned();
     let sample = Sample {
@@ -144,15 +146,16 @@ fn around(engine: &Engine<'_>, measure: &Measure<'_>) -> Result<usize> {
 fn random(sample: &Sample, measure: &Measure<'_>) -> Result<Question> {
     let sum = |texts: &[String]| texts.iter().map(|text| measure.tokens(text)).sum::<Result<usize>>();
     let chunks = sample.chunks.len().max(1);
-    // What stands before the context counts as a part of it here.
+    // The text before the context counts as a part of it here.
     let context = sum(&sample.chunks)? + measure.tokens(&sample.lead)?;
     let query_tokens = sum(&[sample.query.clone(), sample.begun.clone()])?.max(1);
     let chunk_tokens = context.div_ceil(chunks).max(1);
     Ok(Question::Random(Synthetic { chunks, chunk_tokens, query_tokens }, 0))
 }
 
-/// A request of a cell, of so many tokens as the cell has at most. Texts that are encoded together may have other tokens than each alone: where a
-/// prompt comes out longer than it was measured, it is made anew, shorter by that.
+/// A request of a cell, with at most the cell's number of tokens. Texts that are encoded together
+/// may have other tokens than each alone: a prompt that comes out longer than measured is made
+/// anew, shorter by the difference.
 fn request(
     cell: &Cell,
     number: usize,

@@ -1,4 +1,4 @@
-//! What evictions come to on the requests of a point.
+//! Results of evictions on the requests of a point.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -10,12 +10,12 @@ use crate::decoding::Evicted;
 use crate::design::Arm;
 use crate::statistics::{Mean, difference};
 
-/// What an eviction comes to on the requests of a point.
+/// Result of an eviction on the requests of a point.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct EvictionPoint {
     /// The method of eviction.
     pub evict: String,
-    /// What each KV head of a layer keeps: rows, or a percentage of the prompt's.
+    /// Size that each KV head of a layer keeps: rows, or a percentage of the prompt's.
     pub keep: String,
     /// The method without it: its prefill is the same, and decoding keeps everything.
     pub behind: String,
@@ -30,14 +30,14 @@ pub struct EvictionPoint {
     pub median_bytes_kept: u64,
     /// Median time between the first token and the second that it takes.
     pub median_ms: f64,
-    /// That over the median time to first token.
+    /// That time over the median time to first token.
     pub share_of_ttft: f64,
     /// Median bytes that moved between ranks for it.
     pub median_received_bytes: u64,
     /// The share of the rows that answers attend to most that is kept, mean over requests, layers and KV heads; absent where the `ideal` eviction of as many
     /// rows was not asked.
     pub recall: Option<f64>,
-    /// What the planner's formulas give for the request whose prompt is longest.
+    /// The planner's formulas for the request with the longest prompt.
     pub formula: EvictionFormula,
 }
 

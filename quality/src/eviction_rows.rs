@@ -4,13 +4,14 @@ use crate::points::{ALL, Point};
 use crate::report::Report;
 use crate::suite::Cell;
 
-/// What the table of evictions says, for its reader.
+/// Legend of the table of evictions.
 pub const EVICTIONS: &str = "kept: rows of the prompt in a layer and KV head, of those that there were, means. less all kept: score less that of the \
     same method without eviction, and its 95 % interval (as above). by formula, of the longest prompt: operations, weights and \
     keys and values that are read, bytes between ranks. evict: between the first token and the second; of TTFT: beside the time to first token. \
-    token: each one behind the first, without the eviction. recall: share of the rows kept that the eviction `ideal` keeps of as many behind the same method.";
+    token: each one after the first, without the eviction. recall: share of the rows kept that the eviction `ideal` keeps of as many after the same method.";
 
-/// A row for each eviction behind a method, over all tasks, with the names of columns above; the methods that they stand behind too.
+/// A row for each eviction after a method, over all tasks, below the names of columns; also a row
+/// for each of these methods.
 pub fn evictions(report: &Report) -> Vec<Vec<String>> {
     let names = [
         "method",
@@ -79,7 +80,7 @@ mod tests {
     use crate::design::Arm;
     use crate::kit;
 
-    /// Full prefill that keeps so many rows.
+    /// Full prefill that keeps `keep` rows.
     fn evicting(keep: usize) -> Arm {
         let eviction =
             EvictionWish { method: Some(Eviction::SnapKv), keep: Some(Keep::Rows(keep)), ..EvictionWish::default() };

@@ -1,8 +1,9 @@
-//! How much of something fits into a length.
+//! Largest size of something that fits into a length.
 
 use crate::error::Result;
 
-/// Steps after which what is left is halved: tokens grow nearly as sizes do, and a few steps along a line find the end.
+/// Steps after which the rest is halved: tokens grow nearly as sizes do, and a few steps along a
+/// line find the end.
 const STEPS: usize = 12;
 
 /// A size and its tokens.
@@ -12,7 +13,7 @@ struct Found {
     tokens: usize,
 }
 
-/// What the sizes from `least` to `most` come to.
+/// Result for the sizes from `least` to `most`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
     /// The largest that fits, or one near to it where tokens do not grow with every size.
@@ -24,7 +25,7 @@ pub enum Fit {
 /// The largest size between two whose tokens are `limit` at most.
 ///
 /// # Errors
-/// Those of `tokens`.
+/// Fails as `tokens` does.
 pub fn largest(
     (least, most): (usize, usize),
     limit: usize,

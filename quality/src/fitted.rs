@@ -11,11 +11,11 @@ use crate::suite::{Cell, Measure, Sample};
 /// sample's.
 const FULL: usize = 19;
 
-/// How large the contexts of each cell are: the largest with which its first sample fits.
+/// Size of the contexts of each cell: the largest with which its first sample fits.
 #[derive(Debug, Default)]
 pub struct Sizes(RefCell<HashMap<Cell, usize>>);
 
-/// What has a sample for every number and size, from the least size to the largest.
+/// A task with a sample for every number and size, from the least size to the largest.
 pub trait BySize {
     /// The least and the largest size of a number's context.
     fn bounds(&self, number: usize) -> (usize, usize);
@@ -23,7 +23,7 @@ pub trait BySize {
     /// The sample of a number, with a context of a size.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     fn made(&self, number: usize, size: usize) -> Result<Sample>;
 }
 
@@ -31,7 +31,7 @@ impl Sizes {
     /// The sample of a number in a cell: of the cell's size, or smaller where that does not fit, or larger where much more would.
     ///
     /// # Errors
-    /// The least one does not fit; those of [`BySize::made`].
+    /// Returns an error if the smallest size does not fit, and as [`BySize::made`] does.
     pub fn fitted(&self, cell: &Cell, number: usize, measure: &Measure<'_>, of: &dyn BySize) -> Result<Sample> {
         let length = cell.length.unwrap_or(usize::MAX);
         let (least, most) = of.bounds(number);

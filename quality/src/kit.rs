@@ -1,4 +1,4 @@
-//! What tests of several suites share.
+//! Shared parts of the tests of several suites.
 
 use tributary_engine::{Question, Synthetic};
 
@@ -10,7 +10,7 @@ use crate::suite::Scoring;
 /// Tokens of a tokenizer that has a token for every word: for tests.
 ///
 /// # Errors
-/// None.
+/// Never fails.
 pub fn count_words(text: &str) -> Result<usize> {
     Ok(words(text).iter().filter(|word| !word.trim().is_empty()).count())
 }
@@ -52,7 +52,7 @@ pub fn data() -> tempfile::TempDir {
     folder
 }
 
-/// What asks for all of a suite, on made-up data.
+/// A request for all of a suite, on made-up data.
 pub fn asked(suite: &str, data: &std::path::Path) -> crate::design::Asked {
     crate::design::Asked {
         suite: suite.to_owned(),
@@ -64,7 +64,7 @@ pub fn asked(suite: &str, data: &std::path::Path) -> crate::design::Asked {
     }
 }
 
-/// An answer that says nothing, to change what matters of it.
+/// An empty answer; tests change the fields that matter.
 pub fn reply() -> crate::answers::Reply {
     crate::answers::Reply {
         answer: String::new(),
@@ -83,7 +83,7 @@ pub fn reply() -> crate::answers::Reply {
     }
 }
 
-/// What came behind a first token: so many rows kept, of as many as there were where something was evicted.
+/// Decoding after a first token, with `kept_rows` rows kept; of `rows` where some were evicted.
 pub fn decoding(kept_rows: f64, rows: Option<f64>) -> crate::decoding::Decoding {
     let evicted = rows.map(|rows| crate::decoding::Evicted {
         rows,
@@ -108,7 +108,7 @@ pub fn arm(method: &str, ratio: Option<f64>) -> crate::design::Arm {
     crate::design::Arm { ratio, ..crate::design::Arm::new(method.to_owned(), run_config) }
 }
 
-/// A text of which every word is a token.
+/// A text with one token a word.
 pub fn piece(text: &str) -> tributary_coordinator::Piece {
     let (mut at, mut spans) = (0, Vec::new());
     for word in text.split(' ') {
@@ -119,7 +119,7 @@ pub fn piece(text: &str) -> tributary_coordinator::Piece {
     tributary_coordinator::Piece { title: None, ids: vec![0; spans.len()], text: text.to_owned(), spans }
 }
 
-/// So many requests of the task `single`, and who answers them.
+/// An evaluation of `count` requests of the task `single`, answered by `arms`.
 pub fn evaluation(arms: Vec<crate::design::Arm>, count: usize) -> crate::evaluation::Evaluation {
     let asked = crate::design::Asked {
         suite: "hops".to_owned(),
@@ -164,7 +164,7 @@ pub fn point(method: &str, ratio: Option<f64>, score: f64, median_ttft_ms: f64) 
     crate::points::Point { score: mean, median_ttft_ms, family, ..points[0].clone() }
 }
 
-/// Where numbers come from that nobody measured.
+/// Origin of numbers that were not measured.
 pub fn origin() -> crate::report::Origin {
     crate::report::Origin {
         command: vec!["tributary".to_owned()],
@@ -178,7 +178,7 @@ pub fn origin() -> crate::report::Origin {
     }
 }
 
-/// How a process was started that was not.
+/// Environment of a process that was not started.
 pub fn environment() -> tributary_coordinator::Environment {
     tributary_coordinator::Environment { model: "<model>".to_owned(), ..tributary_coordinator::Environment::default() }
 }

@@ -1,4 +1,4 @@
-//! Requests of a suite as token ids, to learn from: what a training is handed, which knows no text.
+//! Requests of a suite as token ids, as input of a training, which works without text.
 
 use tributary_coordinator::{Prefix, Prepared};
 use tributary_engine::{IntakeConfig, ModelFolder};
@@ -23,8 +23,8 @@ pub struct Lesson {
 /// next of `prefixes`. Fewer where a file has fewer.
 ///
 /// # Errors
-/// What the suite refuses; no prefix; a model without a tokenizer, or with one that does not know the suite's words; a request that is longer than the
-/// model.
+/// Returns an error if the suite refuses, if there is no prefix, if the model has no tokenizer or
+/// one that does not know the suite's words, or if a request is longer than the model's context.
 pub fn lessons(asked: &Asked, prefixes: &[Prefix], folder: &ModelFolder, intake: &IntakeConfig) -> Result<Vec<Lesson>> {
     let (_, suite) = suites::open(asked)?;
     let tokenizer = folder.tokenizer.as_ref().ok_or_else(|| Error::usage("training samples need a tokenizer"))?;

@@ -1,5 +1,6 @@
-//! What answers are worth: tasks whose answers are known, an evaluation that asks them through an engine with several methods, scores
-//! as the public long-context suites define them, and statistics that say how sure all of it is.
+//! Quality of answers: tasks with known answers, an evaluation that asks them through an engine
+//! with several methods, scores as the public long-context suites define them, and statistics with
+//! intervals.
 //!
 //! Knows no command line and computes no token: the engine answers, and everything that is said about its answers is pure.
 

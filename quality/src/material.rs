@@ -1,5 +1,5 @@
-//! Texts and words that are not part of the program: from a folder of data that the user names, or from files of the user's own. What
-//! is missing is told with its name and the option that gives it.
+//! Texts and words that are not part of the program: from a folder of data that the user names, or
+//! from the user's own files. An error names missing material and the option that gives it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::design::Asked;
 use crate::error::{Error, Result};
 use crate::passages::passages;
 
-/// Where material is looked for.
+/// Places of material.
 #[derive(Debug, Clone)]
 pub struct Material {
     suite: String,
@@ -31,12 +31,12 @@ pub struct Words {
     pub all: Vec<String>,
 }
 
-/// A text of which haystacks are made.
+/// A text for haystacks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Essay {
     /// Its sentences, without space around them.
     pub sentences: Vec<String>,
-    /// What it is, for the reader of a report.
+    /// Description, for the reader of a report.
     pub label: String,
 }
 
@@ -45,7 +45,7 @@ pub struct Essay {
 pub struct Question {
     /// The question.
     pub text: String,
-    /// What answers it, any of them.
+    /// Right answers, any of which counts.
     pub answers: Vec<String>,
     /// Numbers of the documents that belong to it.
     pub own: Vec<usize>,
@@ -60,7 +60,7 @@ pub struct Questions {
     pub documents: Vec<String>,
     /// The questions.
     pub questions: Vec<Question>,
-    /// What they are, for the reader of a report.
+    /// Description, for the reader of a report.
     pub label: String,
 }
 
@@ -100,7 +100,7 @@ struct EssayFile {
     text: String,
 }
 
-/// What is read of a row in LongBench's format.
+/// The fields that are read from a row in LongBench's format.
 #[derive(Deserialize)]
 struct QuestionRow {
     input: String,
@@ -109,7 +109,7 @@ struct QuestionRow {
 }
 
 impl Material {
-    /// Where a suite looks for it.
+    /// Places of a suite's material.
     pub fn of(asked: &Asked) -> Self {
         let Asked { suite, data, essays, squad, .. } = asked.clone();
         Self { suite, data, essays, squad }
@@ -118,7 +118,7 @@ impl Material {
     /// Lists of English words.
     ///
     /// # Errors
-    /// The data folder has none, or there is no data folder; a list without a word.
+    /// Returns an error if there is no data folder, if it has no list, or if a list has no word.
     pub fn words(&self) -> Result<Words> {
         let list = |name: &str| -> Result<Vec<String>> {
             let path = self.find("words", &format!("ruler/wordlists/{name}.txt"), "")?;
@@ -138,7 +138,7 @@ impl Material {
     /// The text of haystacks: the user's own, or paragraphs of XQuAD.
     ///
     /// # Errors
-    /// There is neither; a file that cannot be read, or has no sentence.
+    /// Returns an error if both are missing, or if a file cannot be read or has no sentence.
     pub fn essay(&self) -> Result<Essay> {
         let (text, label) = match &self.essays {
             Some(path) => {
@@ -168,7 +168,7 @@ impl Material {
     /// Questions about paragraphs: the user's own SQuAD, or XQuAD's.
     ///
     /// # Errors
-    /// There is neither; a file that is in another format, or has no question.
+    /// Returns an error if both are missing, or if a file is in another format or has no question.
     pub fn squad(&self) -> Result<Questions> {
         let (path, label) = match &self.squad {
             Some(path) => (path.clone(), format!("{} (--squad)", path.display())),
@@ -194,7 +194,7 @@ impl Material {
     /// Questions that need several passages: rows derived from HotpotQA, or from MuSiQue.
     ///
     /// # Errors
-    /// The data folder has neither; a row that cannot be read.
+    /// Returns an error if the data folder has neither, or if a row cannot be read.
     pub fn several_hops(&self) -> Result<Questions> {
         const FILES: [(&str, &str); 2] =
             [("derived_hotpotqa_10p", "HotpotQA"), ("derived_musique_cacheblend", "MuSiQue")];

@@ -1,6 +1,7 @@
-//! The suite `niah`: one needle at a depth of an essay, over a grid of lengths and depths. The needle and the questions are those of RULER's
-//! `niah_single_2`, a number behind two words, so that no sample can be answered from another or by heart; Kamradt's needle in a haystack
-//! (2023), of which the grid is, has one sentence for all.
+//! The suite `niah`: one needle at a depth of an essay, over a grid of lengths and depths. The
+//! needle and the questions are those of RULER's `niah_single_2`, a number after two words, so that
+//! no sample can be answered from another or from memory. The grid is that of Kamradt's needle in a
+//! haystack (2023), which has one sentence for all.
 
 use crate::cut::{TEXT_CHUNK_TOKENS, chunks};
 use crate::design::{Asked, chosen, numbers};
@@ -15,21 +16,21 @@ use crate::suite::{Cell, Measure, Sample, Scoring, Suite};
 /// The one task.
 const TASK: &str = "niah";
 
-/// Lengths and depths where nobody asks for others.
+/// Default lengths and depths.
 const LENGTHS: [usize; 2] = [2048, 4096];
 const DEPTHS: [usize; 5] = [0, 25, 50, 75, 100];
 
-/// Tokens of the answer, at most: the number stands at its beginning.
+/// Maximum tokens of the answer: the number comes at its beginning.
 const ANSWER_TOKENS: usize = 32;
 
 /// The most sentences of a context.
 const MOST: usize = 1 << 24;
 
-/// What is hidden.
+/// Hidden needle.
 const NEEDLE: Needles =
     Needles { haystack: Haystack::Essay, key: Form::Word, value: Form::Number, keys: 1, values: 1, queries: 1 };
 
-/// Lengths and depths, with what texts are made of.
+/// Lengths and depths, with the material of texts.
 struct Niah {
     lengths: Vec<usize>,
     depths: Vec<usize>,
@@ -43,7 +44,7 @@ struct Niah {
 /// The suite as it was asked for.
 ///
 /// # Errors
-/// An unknown task; words or essays that are not there.
+/// Returns an error if the task is unknown, or if its words or essays are missing.
 pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
     chosen(TASK, &asked.tasks, &[TASK])?;
     let material = Material::of(asked);
@@ -67,7 +68,8 @@ struct AtDepth<'a> {
 }
 
 impl Niah {
-    /// The number of sentences behind which the needle stands: that at whose end the share of the tokens is nearest.
+    /// Number of sentences before the needle: the one at whose end the share of the tokens is
+    /// nearest.
     fn behind(&self, size: usize, depth: usize, measure: &Measure<'_>) -> Result<usize> {
         let sentences = (0..size).map(|index| &self.essay.sentences[index % self.essay.sentences.len()]);
         let mut ends = vec![0];

@@ -1,5 +1,6 @@
-//! The folder of an evaluation: answers.jsonl from the first answer on, with design.json beside it, so that an interrupted one can
-//! go on; report.json, points.csv, answers.csv and quality.html at its end.
+//! The folder of an evaluation: answers.jsonl from the first answer on, with design.json beside it,
+//! so that an interrupted one can resume; report.json, points.csv, answers.csv and quality.html at
+//! its end.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -23,11 +24,11 @@ const POINTS: &str = "points.csv";
 const TABLE: &str = "answers.csv";
 const PAGE: &str = "quality.html";
 
-/// Where an evaluation is written, and what was answered of it before.
+/// Folder of an evaluation, and its earlier answers.
 pub struct Output {
     /// The folder.
     pub folder: PathBuf,
-    /// The evaluation to go on with.
+    /// The evaluation to resume.
     pub earlier: Option<Earlier>,
 }
 
@@ -35,7 +36,7 @@ pub struct Output {
 pub struct Earlier {
     /// Its answers, in the order in which they came.
     pub answers: Vec<Answer>,
-    /// What it was about.
+    /// Design of the earlier evaluation.
     design: Value,
     /// Bytes of its answers that are whole lines.
     whole_bytes: u64,
@@ -45,7 +46,8 @@ impl Output {
     /// Looks at the folder and writes nothing.
     ///
     /// # Errors
-    /// It has an evaluation and nothing says what to do with it; it has none to go on with; it is a file.
+    /// Returns an error if the folder has an evaluation and the options do not say what to do with
+    /// it, if it has none to resume, or if the path is a file.
     pub fn open(folder: Option<&Path>, resume: bool, force: bool) -> Result<Self> {
         let folder = folder.map_or_else(folder_of_now, |folder| Ok(folder.to_owned()))?;
         let shown = folder.display();
@@ -76,11 +78,12 @@ impl Output {
         self.folder.join(ANSWERS)
     }
 
-    /// Checks that what is there belongs to this evaluation; makes the folder, or cuts off a part of an answer that a stopped process has
-    /// left. What another evaluation left there goes. Gives the number of the answers that count and need not be asked for again.
+    /// Checks that existing answers belong to this evaluation; makes the folder, or cuts off a
+    /// partial answer of a stopped process. Files of another evaluation are removed. Gives the
+    /// number of answers that count and need not be asked for again.
     ///
     /// # Errors
-    /// The first thing that differs; the system's.
+    /// Returns the first difference, or an error if an operation of the operating system fails.
     pub fn begin(&self, evaluation: &Evaluation, origin: &Origin, environment: &Environment) -> Result<usize> {
         let design = identity(&evaluation.design, origin, environment);
         let Some(earlier) = &self.earlier else {
@@ -106,7 +109,7 @@ impl Output {
     /// Writes report.json, both tables and the page.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if an operation of the operating system fails.
     pub fn finish(&self, evaluation: &Evaluation, answers: &Answers, report: &Report, page: &str) -> Result<()> {
         self.whole(PAGE, page)?;
         self.whole(REPORT, &format!("{}\n", serde_json::to_string_pretty(report)?))?;
@@ -121,7 +124,8 @@ impl Output {
 }
 
 impl Earlier {
-    /// How many of its answers belong to this evaluation. It may ask for more samples, tasks and methods than before, or for fewer.
+    /// Number of its answers that belong to this evaluation, which may have more or fewer samples,
+    /// tasks and methods than before.
     fn check(&self, evaluation: &Evaluation, design: &Value) -> Result<usize> {
         let fields = design.as_object().into_iter().flatten();
         for (name, is) in fields {
@@ -151,9 +155,9 @@ impl Earlier {
     }
 }
 
-/// What must not change while an evaluation goes on.
+/// Identity of an evaluation, which must not change when it resumes.
 fn identity(design: &Design, origin: &Origin, environment: &Environment) -> Value {
-    // The numbers of adapters: where their folders lie does not matter.
+    // The numbers of adapters: the place of their folders does not matter.
     let number = |name: &String| name.rsplit_once(" (").map_or(name.clone(), |(_, number)| number.to_owned());
     let adapters: Vec<String> = environment.adapters.iter().map(number).collect();
     json!({
@@ -174,7 +178,8 @@ fn identity(design: &Design, origin: &Origin, environment: &Environment) -> Valu
         "build": origin.build,
         "host": origin.host,
         "cores": origin.cores,
-        // What most evaluations do not have is null, as what the files of earlier builds do not have is.
+        // Fields that most evaluations lack are null, as are fields that the files of earlier
+        // builds lack.
         "prefix": (environment.prefix != "bos").then_some(&environment.prefix),
         "auxiliary_hash": environment.auxiliary_hash,
         "draft_hash": environment.draft_hash,

@@ -1,4 +1,5 @@
-//! How far methods select the same rows: for every two methods at one ratio the Jaccard index of their selections, over requests.
+//! Overlap of the methods' selections: for every two methods at one ratio the Jaccard index of
+//! their selections, over requests.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -12,7 +13,7 @@ use crate::statistics::{Mean, mean_of};
 /// Draws of an interval: there are as many as pairs of methods, and digits that a thousand leave unsure are not shown.
 const DRAWS: usize = 1000;
 
-/// The selections of all methods at one ratio beside each other.
+/// Comparison of the selections of all methods at one ratio.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Overlap {
     /// The share of the context that each of them recomputes.
@@ -24,7 +25,8 @@ pub struct Overlap {
     pub jaccard: Vec<Vec<Option<Mean>>>,
 }
 
-/// All of them, by ratio. Methods without a ratio, and those that select nothing, stand in none; a ratio of one method has none.
+/// All of them, by ratio. Methods without a ratio, and those that select nothing, are left out, as
+/// are ratios of one method.
 pub fn overlaps(evaluation: &Evaluation, answers: &Answers) -> Vec<Overlap> {
     let mut ratios: Vec<f64> = evaluation.arms.iter().filter_map(|arm| arm.ratio).collect();
     ratios.sort_unstable_by(f64::total_cmp);
@@ -40,7 +42,8 @@ fn overlap(ratio: f64, evaluation: &Evaluation, answers: &Answers) -> Option<Ove
         };
         evaluation.requests.iter().map(|request| reply(request).map(|reply: &Reply| reply.selected.clone())).collect()
     };
-    // What decoding forgets, it forgets behind the selection: where its method stands here without that, it would show the same rows again.
+    // Eviction comes after the selection: where its method is listed without eviction, it would
+    // show the same rows again.
     let again = |arm: &Arm| {
         let same = |other: &Arm| other.method == arm.behind && other.ratio == arm.ratio;
         arm.evicts() && evaluation.arms.iter().any(same)
@@ -130,7 +133,7 @@ mod tests {
         assert_eq!(
             (found.ratio, found.methods.len()),
             (0.5, 3),
-            "who selects nothing, who is alone, and who stands there without eviction is left out"
+            "methods without a selection, single ones, and those listed without eviction are left out"
         );
         let mean = |a: usize, b: usize| found.jaccard[a][b].unwrap().mean;
         assert!((mean(0, 0) - 1.0).abs() < 1e-12 && (mean(0, 1) - mean(1, 0)).abs() < 1e-12);

@@ -38,12 +38,12 @@ struct Row {
     first_line: bool,
 }
 
-/// How a context is given.
+/// Form of a context.
 #[derive(Clone)]
 enum Context {
     /// Runs, cut where they are too long.
     Runs(Vec<Run>),
-    /// Chunks as they are.
+    /// Chunks, taken unchanged.
     Chunks(Vec<String>),
     /// One text.
     Text(Vec<Run>),
@@ -73,7 +73,8 @@ pub fn is_file(suite: &str) -> bool {
 /// The suite as it was asked for.
 ///
 /// # Errors
-/// A file that cannot be read or has no rows; the first row that lacks something, with its line and field; an unknown task.
+/// Returns an error if the file cannot be read or has no rows, if a task is unknown, or if a row
+/// lacks something, with its line and field.
 pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
     let file = asked.suite.clone();
     let text = std::fs::read_to_string(&file).map_err(|error| Error::usage(format!("--suite {file}: {error}")))?;
@@ -96,7 +97,7 @@ pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
     Ok(Box::new(Own { file, tasks, rows, chunk_tokens: asked.chunk_tokens.first().copied() }))
 }
 
-/// A row, or what is wrong with it.
+/// A row, or the error in it.
 fn check(line: &str, own_task: &str) -> std::result::Result<Checked, String> {
     let row: Row = serde_json::from_str(line).map_err(|error| error.to_string().replace('\n', " "))?;
     let is_empty = |texts: &[String]| texts.iter().position(|text| text.trim().is_empty());
@@ -157,7 +158,7 @@ impl Suite for Own {
     }
 
     fn sample(&self, cell: &Cell, number: usize, measure: &Measure<'_>) -> Result<Sample> {
-        let Checked { row, context, metric, .. } = self.of(cell).nth(number).expect("there are so many");
+        let Checked { row, context, metric, .. } = self.of(cell).nth(number).expect("a row of this number");
         let chunks = match context {
             Context::Runs(runs) => chunks(runs, self.chunk_tokens, measure)?,
             Context::Text(runs) => chunks(runs, self.chunk_tokens.or(Some(TEXT_CHUNK_TOKENS)), measure)?,

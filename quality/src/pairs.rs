@@ -1,6 +1,7 @@
-//! The suite `pairs`: short English documents, of which in one task one refers to another, in the other none does and their order carries the
-//! answer. It measures how sharply a model reads a reference between documents, for [`crate::calibrate`], and asks what any model that reads
-//! English can answer.
+//! The suite `pairs`: short English documents. In one task one document refers to another; in the
+//! other none does, and their order carries the answer. It measures how sharply a model reads a
+//! reference between documents, for [`crate::calibrate`]. Any model that reads English can answer
+//! its questions.
 
 use crate::design::{Asked, chosen};
 use crate::error::Result;
@@ -63,12 +64,12 @@ struct Pairs {
 /// The suite as it was asked for.
 ///
 /// # Errors
-/// An unknown task.
+/// Returns an error if the task is unknown.
 pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
     Ok(Box::new(Pairs { tasks: chosen("pairs", &asked.tasks, &[REFER, APART])?, seed: asked.seed }))
 }
 
-/// What is drawn for a request, each thing once.
+/// Draws for a request, each thing once.
 struct Draw {
     random: Random,
     people: Vec<&'static str>,
@@ -106,7 +107,8 @@ impl Draw {
         self.wares.pop().expect("a request has fewer wares")
     }
 
-    /// Sentences that are needed nowhere: filler, and now and then a fact of its kind about somebody or something else.
+    /// Sentences that are needed nowhere: filler, and now and then a fact of its kind about another
+    /// person or thing.
     fn other(&mut self) -> String {
         match self.random.below(8) {
             0 if self.people.len() > 4 => {
@@ -132,7 +134,7 @@ impl Draw {
     }
 }
 
-/// The documents of a request, in their order; its question; what a right answer names.
+/// The documents of a request, in their order; its question; the names in a right answer.
 fn made(task: &str, seed: u64, number: usize) -> (Vec<String>, String, Vec<String>) {
     let mut draw = Draw::new(Random::of(&format!("pairs {seed} {task} {number}")));
     let person = draw.person();
@@ -188,7 +190,7 @@ impl Suite for Pairs {
 mod tests {
     use super::*;
 
-    /// The one document that says something about somebody or something.
+    /// The one document with a fact about a person or thing.
     fn only<'a>(documents: &'a [String], word: &str) -> (usize, &'a str) {
         let found: Vec<usize> = (0..documents.len()).filter(|&at| documents[at].contains(word)).collect();
         assert_eq!(found.len(), 1, "`{word}` in {documents:?}");

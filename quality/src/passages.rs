@@ -9,13 +9,13 @@ pub fn passages(context: &str) -> Option<Vec<&str>> {
     marked.into_iter().map(|passage| Some(passage.split_once(':')?.1.trim_start_matches([' ', '\n']))).collect()
 }
 
-/// The same with their marks: one behind the other they are the context.
+/// The same with their marks: one after the other they are the context.
 pub fn marked_passages(context: &str) -> Option<Vec<&str>> {
     let word = WORDS.into_iter().find(|word| number_behind(context, word).is_some())?;
     let mut starts = vec![0];
     let mut wanted = 2;
     for (at, _) in context.match_indices('\n') {
-        // Only the next number is a mark: what a passage says of another passage is text.
+        // Only the next number is a mark: a passage's mention of another passage is text.
         if number_behind(&context[at + 1..], word) == Some(wanted) {
             starts.push(at + 1);
             wanted += 1;

@@ -1,4 +1,4 @@
-//! What the answers of a method come to on a task, and on all: pure functions on answers.
+//! Results of a method on a task, and on all: pure functions of answers.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use crate::eviction::EvictionPoint;
 use crate::statistics::{self, Mean, Share, difference, holm, mcnemar, mean, share};
 use crate::suite::Cell;
 
-/// What stands for all tasks.
+/// Name for all tasks.
 pub const ALL: &str = "all";
 
 /// One method with one ratio on one task, at a length and a depth where there are such, or on all of them.
@@ -21,17 +21,20 @@ pub struct Point {
     pub method: String,
     /// The share of the context that it recomputes; absent where it has none.
     pub ratio: Option<f64>,
-    /// What methods are grouped by: `exact`, `blocks`, `reuse`, `position`, `query`, `drift`, `auxiliary` or `control`.
+    /// Family of the method: `exact`, `blocks`, `reuse`, `position`, `query`, `drift`, `auxiliary`
+    /// or `control`.
     pub family: &'static str,
     /// Whether it equals full prefill but for rounding.
     pub exact: bool,
     /// The task, or `all`.
     pub task: String,
-    /// Tokens of prompt and answer, at most; absent for all lengths, and where nobody asks for a length.
+    /// Maximum tokens of prompt and answer; absent for all lengths, and where no length is set.
     pub length: Option<usize>,
-    /// Where the needed fact stands, in per cent of the context; absent for all depths, and where nobody asks for a depth.
+    /// Place of the needed fact, in per cent of the context; absent for all depths, and where no
+    /// depth is set.
     pub depth: Option<usize>,
-    /// Tokens of a chunk, at most, or of a document of `hops`; absent for all sizes, and where nobody asks for several.
+    /// Maximum tokens of a chunk, or of a document of `hops`; absent for all sizes, and where there
+    /// is one size only.
     pub chunk_tokens: Option<usize>,
     /// Requests.
     pub requests: usize,
@@ -47,35 +50,38 @@ pub struct Point {
     pub median_ttft_ms: f64,
     /// Share of the context rows that were selected and recomputed; 1 for methods that do not work in chunks and compute all rows.
     pub selected_share: f64,
-    /// Share of the context rows that were computed once before that, to measure what they attend to or how far they drift.
+    /// Share of the context rows that were computed once before that, to measure their attention or
+    /// their drift.
     pub measured_share: f64,
-    /// Share of the answers for which documents stood in another order than the request's.
+    /// Share of the answers whose documents had another order than the request's.
     pub moved_share: f64,
     /// Median of the payload bytes of tensors received until the first token, all ranks together.
     pub median_received_bytes: u64,
     /// Median time from a request's acceptance to its last report; absent in answers of before it was kept.
     pub median_total_ms: Option<f64>,
-    /// Median time of a token behind the first, without evictions; absent where no answer has two.
+    /// Median time of a token after the first, without evictions; absent where no answer has two.
     pub median_token_ms: Option<f64>,
     /// Rows of the prompt whose keys and values decoding keeps, mean; absent in answers of before it was kept.
     pub kept_rows: Option<f64>,
-    /// What is evicted behind the first token, and what that costs; absent where nothing is.
+    /// Eviction after the first token, and its cost; absent where there is none.
     pub eviction: Option<EvictionPoint>,
     /// The same requests answered by full prefill; absent for that itself.
     pub against_full: Option<Paired>,
-    /// How near its first tokens come to full prefill's; absent for that itself, and where no request was answered by both.
+    /// Agreement of its first tokens with full prefill's; absent for full prefill itself, and where
+    /// no request was answered by both.
     pub agreement: Option<Agreement>,
 }
 
 impl Point {
-    /// What it is about.
+    /// Cell of the point.
     pub fn cell(&self) -> Cell {
         let Self { task, length, depth, chunk_tokens, .. } = self;
         Cell { task: task.clone(), length: *length, depth: *depth, chunk_tokens: *chunk_tokens }
     }
 }
 
-/// A method's first tokens beside full prefill's on the requests that both have answered.
+/// Comparison of a method's first tokens with full prefill's on the requests that both have
+/// answered.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Agreement {
     /// Those requests.
@@ -96,8 +102,8 @@ pub struct Paired {
     pub right_alone: usize,
     /// Requests that full prefill alone answers right, or better.
     pub full_alone: usize,
-    /// McNemar's exact p, two-sided: how likely a difference as large is where both are as good. Where scores lie between 0 and 1 it is the
-    /// sign test.
+    /// McNemar's exact p, two-sided: the probability of a difference at least as large if both are
+    /// equally good. Where scores lie between 0 and 1 it is the sign test.
     pub mcnemar_p: f64,
     /// The same, adjusted after Holm for all methods that are compared with full prefill on these requests.
     pub holm_p: f64,
@@ -272,15 +278,15 @@ pub fn p_value(p: f64) -> String {
     if p < 0.001 { "<0.001".to_owned() } else { format!("{p:.3}") }
 }
 
-/// What intervals of scores are, for a reader.
+/// Explanation of intervals of scores, for a reader.
 pub const INTERVALS: &str = "Intervals of 95 %: where all scores of a cell are 0 or 1, Wilson's for the score and Newcombe's (pairs) for the \
      difference; elsewhere 95 % of the means of requests drawn anew.";
 
-/// What p-values are, for a reader.
-pub const P_VALUES: &str = "p: McNemar's exact test on the requests that one of the two alone answers right, or better. Of many methods some have a small \
+/// Explanation of p-values, for a reader.
+pub const P_VALUES: &str = "p: McNemar's exact test on the requests that one of the two alone answers right, or better. With many methods some have a small \
      p by chance: p (Holm) is adjusted for all rows of the table, and below 0.05 it is a finding.";
 
-/// Nats for a reader: three digits behind the point, or so few as there are.
+/// Nats for a reader: three digits after the point, or two significant ones for small values.
 pub fn nats(value: f64) -> String {
     if value == 0.0 || value >= 0.01 { format!("{value:.3}") } else { format!("{value:.1e}") }
 }

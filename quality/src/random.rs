@@ -7,7 +7,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 pub struct Random(ChaCha8Rng);
 
 impl Random {
-    /// The draws that a text stands for.
+    /// The draws of a text.
     pub fn of(text: &str) -> Self {
         Self(ChaCha8Rng::from_seed(*blake3::hash(text.as_bytes()).as_bytes()))
     }
@@ -23,12 +23,12 @@ impl Random {
         share < probability
     }
 
-    /// One of some things, of which there is at least one.
+    /// One of some things, at least one.
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
 
-    /// So many different things of some, in the order in which they are drawn.
+    /// `count` different things of some, in the order in which they are drawn.
     pub fn some_of<T: Copy>(&mut self, all: &[T], count: usize) -> Vec<T> {
         let mut left = all.to_vec();
         (0..count).map(|_| left.swap_remove(self.below(left.len()))).collect()

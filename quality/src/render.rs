@@ -1,4 +1,4 @@
-//! The report for a reader: a table of scores, and methods beside full prefill.
+//! The report for a reader: a table of scores, and a comparison of methods with full prefill.
 
 use tributary_charts::table::{Layout, cells, table};
 
@@ -42,7 +42,7 @@ pub fn render(report: &Report) -> String {
     text += "\n# scores: from 0 to 1 (docs/quality.md says by which metric); a request that failed has 0.\n";
     text += &format!("# {INTERVALS}\n# {P_VALUES}\n");
     text += "\
-             # rows: share of the context that was recomputed, and behind + what was computed before that to select. TTFT: median.\n\
+             # rows: share of the context that was recomputed, and after + the share computed before that to select. TTFT: median.\n\
              # token 1 as full: with Wilson's interval. KL: of full prefill's first token from the method's, over the whole vocabulary, mean.\n";
     let kept = evictions(report);
     if kept.len() > 1 {
@@ -147,7 +147,8 @@ fn interval(Mean { mean, low, high }: &Mean) -> String {
     format!("{mean:.3} [{low:.3} to {high:.3}]")
 }
 
-/// The first token beside full prefill's: the share that is the same, and how far the distributions are apart.
+/// Comparison of the first token with full prefill's: the share of equal ones, and the divergence
+/// of the distributions.
 fn agreement(point: &Point) -> [String; 2] {
     let none = || "-".to_owned();
     let Some(near) = &point.agreement else { return [none(), none()] };

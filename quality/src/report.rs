@@ -25,25 +25,27 @@ pub struct Report {
     pub schema: &'static str,
     /// Program, machine and model.
     pub origin: Origin,
-    /// How the process was started.
+    /// Environment of the process.
     pub environment: Environment,
-    /// What was asked for.
+    /// Design of the evaluation.
     pub design: Design,
     /// Number of requests.
     pub requests: usize,
     /// Number of answers, failures among them.
     pub answers: usize,
-    /// How many of them were there before, from a run that this one went on with.
+    /// Number of those that an earlier run left and this one resumed.
     pub answers_before: usize,
     /// Requests that got no answer.
     pub failures: Vec<FailureRow>,
-    /// What the answers come to: for each method its tasks, at each length and depth where there are such, then all of them.
+    /// Results: for each method its tasks, at each length and depth where there are such, then all
+    /// of them.
     pub points: Vec<Point>,
-    /// How far methods at one ratio select the same rows: one entry a ratio at which two or more select any.
+    /// Overlap of the selections of methods at one ratio: one entry for each ratio at which two or
+    /// more select rows.
     pub overlaps: Vec<Overlap>,
 }
 
-/// Where the numbers come from.
+/// Origin of the numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Origin {
     /// The command line.
@@ -69,11 +71,11 @@ pub struct Origin {
 pub struct FailureRow {
     /// The task.
     pub task: String,
-    /// Tokens of prompt and answer, at most; absent where nobody asks for a length.
+    /// Maximum tokens of prompt and answer; absent where no length is set.
     pub length: Option<usize>,
-    /// Where the needed fact stands, in per cent of the context; absent where nobody asks for a depth.
+    /// Place of the needed fact, in per cent of the context; absent where no depth is set.
     pub depth: Option<usize>,
-    /// Tokens of a chunk, at most; absent where nobody asks for several sizes.
+    /// Maximum tokens of a chunk; absent where there is one size only.
     pub chunk_tokens: Option<usize>,
     /// The request's number in the task.
     pub sample: usize,
@@ -81,7 +83,7 @@ pub struct FailureRow {
     pub method: String,
     /// The share of the context that it recomputes; absent where it has none.
     pub ratio: Option<f64>,
-    /// What failed, in one line.
+    /// Failure, in one line.
     pub failure: String,
     /// The exit code of a process that ends because of it.
     pub exit_code: u8,
@@ -90,7 +92,7 @@ pub struct FailureRow {
 /// Facts about this process and the model of an engine.
 ///
 /// # Errors
-/// Program or model cannot be read.
+/// Returns an error if the program or the model cannot be read.
 pub fn origin(engine: &Engine<'_>) -> Result<Origin> {
     let model = engine.folder().hash().get()?;
     Ok(Origin {
@@ -105,7 +107,7 @@ pub fn origin(engine: &Engine<'_>) -> Result<Origin> {
     })
 }
 
-/// The report of an evaluation of which every answer is there.
+/// The report of a complete evaluation.
 pub fn report(
     evaluation: &Evaluation,
     (origin, environment): (Origin, Environment),
@@ -147,7 +149,7 @@ pub fn report(
 }
 
 impl FailureRow {
-    /// What it is about.
+    /// Cell of the failure.
     pub fn cell(&self) -> Cell {
         let Self { task, length, depth, chunk_tokens, .. } = self;
         Cell { task: task.clone(), length: *length, depth: *depth, chunk_tokens: *chunk_tokens }
@@ -160,10 +162,10 @@ impl Report {
         self.points.chunk_by(|a, b| a.method == b.method && a.ratio == b.ratio)
     }
 
-    /// The failure of an evaluation of which a method has answered nothing at all.
+    /// Fails if a method has answered no request of a point.
     ///
     /// # Errors
-    /// There is such a method.
+    /// Returns an error with the first failure of such a method.
     pub fn check(&self) -> Result<()> {
         let silent = self.points.iter().find(|point| point.failures == point.requests);
         let Some(silent) = silent else { return Ok(()) };

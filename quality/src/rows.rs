@@ -1,4 +1,5 @@
-//! Answers that were made elsewhere: a file of lines, each a JSON object with a metric, an answer and what it should have been.
+//! Answers that were made elsewhere: a file of lines, each a JSON object with a metric, an answer
+//! and its references.
 
 use std::fmt;
 
@@ -6,12 +7,12 @@ use serde::Deserialize;
 
 use crate::score::Metric;
 
-/// What is wrong with a line.
+/// Error in a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadLine {
     /// Its number, from 1.
     pub line: usize,
-    /// What is wrong with it, and which field.
+    /// Cause, with the field.
     pub cause: String,
 }
 
@@ -45,7 +46,8 @@ impl Scored {
     /// The answer of a line.
     ///
     /// # Errors
-    /// No JSON object; a field that lacks or has the wrong type; an unknown metric; a classification without classes.
+    /// Returns an error if the line is no JSON object, if a field is missing or has the wrong type,
+    /// if the metric is unknown, or if a classification has no classes.
     pub fn parse(line: usize, text: &str) -> Result<Self, BadLine> {
         let bad = |cause: String| BadLine { line, cause };
         let Line { metric: name, prediction, references, classes } =
@@ -72,7 +74,7 @@ impl Scored {
 /// The scores of a file, one a line; lines of nothing but space are left out.
 ///
 /// # Errors
-/// The first bad line.
+/// Returns the first bad line.
 pub fn scores(text: &str) -> Result<Vec<f64>, BadLine> {
     let lines = text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty());
     lines.map(|(index, text)| Ok(Scored::parse(index + 1, text)?.score())).collect()

@@ -1,5 +1,5 @@
-//! The order of an evaluation: request after request, and on each full prefill and then all other methods, in an order that is drawn anew. An
-//! answer is kept before the next is asked for.
+//! The order of an evaluation: request after request, and on each full prefill and then all other
+//! methods, in a random order. An answer is kept before the next is asked for.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ struct Failure {
     can_go_on: bool,
 }
 
-/// What a method gave.
+/// Result of a method.
 struct Given {
     reply: Reply,
     /// The first token's logits.
@@ -32,13 +32,14 @@ struct Given {
     kept: Option<KeptRows>,
 }
 
-/// What asks one request with one method for so many tokens at most.
+/// Function that asks one request with one method for at most the given number of tokens.
 type Ask<'a> = &'a mut dyn FnMut(&Request, &Arm, usize) -> std::result::Result<Given, Failure>;
 
-/// Asks for every answer that is not there yet, and gives all. `tell` is told how far it is, in words and from 0 to 1.
+/// Asks for every missing answer, and gives all. `tell` gets the progress, in words and from 0
+/// to 1.
 ///
 /// # Errors
-/// What cannot be written; a failure after which nothing can run.
+/// Returns an error if a file cannot be written, or if a failure leaves nothing that can run.
 pub fn run(
     evaluation: &Evaluation,
     engine: &mut Engine<'_>,
@@ -73,7 +74,7 @@ fn ask(engine: &mut Engine<'_>, request: &Request, arm: &Arm, tokens: usize) -> 
     })
 }
 
-/// An evaluation under way.
+/// An evaluation in progress.
 struct Asking<'a> {
     evaluation: &'a Evaluation,
     answers: &'a mut Answers,
@@ -92,7 +93,7 @@ impl Asking<'_> {
     fn request(&mut self, request: &Request, ask: Ask<'_>) -> Result<()> {
         let (cell, number) = (&request.cell, request.number);
         let arms = order(self.evaluation, request);
-        // What failed is asked once more.
+        // A failed request is asked once more.
         let is_missing =
             |answers: &Answers, arm: &Arm| answers.get(cell, number, arm).is_none_or(|answer| answer.reply().is_none());
         let mut full: Option<Vec<f32>> = None;
@@ -119,7 +120,8 @@ impl Asking<'_> {
         Ok(())
     }
 
-    /// Asks, and keeps what came, measured against full prefill's first token and what an ideal eviction keeps. Gives it.
+    /// Asks, and keeps the answer, compared with full prefill's first token and the rows of an
+    /// ideal eviction. Gives it.
     fn one(
         &mut self,
         request: &Request,
@@ -164,7 +166,7 @@ impl Asking<'_> {
     /// Says that a method failed.
     ///
     /// # Errors
-    /// Nothing can be asked after it.
+    /// Returns an error if no further request can run after this failure.
     fn failed(&self, request: &Request, arm: &Arm, failure: &Failure) -> Result<()> {
         let Failure { cause, exit_code, can_go_on } = failure;
         let (task, number) = (request.cell.to_string(), request.number);
@@ -187,7 +189,7 @@ impl Asking<'_> {
     }
 }
 
-/// What ideal evictions of a request keep, by what they stand behind and how much that is.
+/// Rows that ideal evictions of a request keep, by their method and size.
 type Ideal = HashMap<(String, String), KeptRows>;
 
 /// The share of the rows of an ideal eviction that another one keeps too, the mean over layers and KV heads.
@@ -201,8 +203,9 @@ fn recall(KeptRows(kept): &KeptRows, KeptRows(ideal): &KeptRows) -> f64 {
     sum / f64::from(count.max(1))
 }
 
-/// The methods in the order in which they answer a request: full prefill first, since the others' first tokens are measured against its, then ideal
-/// evictions, against which the others' are, and the others in an order that is drawn.
+/// The methods in the order in which they answer a request. Full prefill is first, since the
+/// others' first tokens are compared with its. Ideal evictions follow, since other evictions are
+/// compared with theirs. The rest has a random order.
 fn order<'a>(evaluation: &'a Evaluation, request: &Request) -> Vec<&'a Arm> {
     let (seed, task, number) = (evaluation.design.seed, &request.cell, request.number);
     let mut arms: Vec<&Arm> = evaluation.arms.iter().collect();
@@ -213,7 +216,7 @@ fn order<'a>(evaluation: &'a Evaluation, request: &Request) -> Vec<&'a Arm> {
     arms
 }
 
-/// How long the rest may take, as long an answer as those before.
+/// Expected time of the rest, by the mean time of the answers so far.
 fn left(elapsed: Duration, asked: usize, left: usize) -> String {
     if asked == 0 {
         return String::new();
@@ -243,7 +246,7 @@ mod tests {
         kit::evaluation(vec![kit::arm("a", None), kit::arm("b", None)], 2)
     }
 
-    /// Runs on made-up answers, of which some fail; gives who was asked, for how many tokens.
+    /// Runs on made-up answers, some of which fail; gives the asked methods and numbers of tokens.
     fn run(
         evaluation: &Evaluation,
         answers: &mut Answers,

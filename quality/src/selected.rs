@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use tributary_protocol::Plan;
 
-/// Rows of a context by their numbers from its first token on, chunks in the request's own order: ranges, ascending, each from its first row to the
-/// one behind its last.
+/// Rows of a context by their numbers from its first token on, chunks in the request's own order:
+/// ranges, ascending, each from its first row to the one after its last.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Rows(Vec<[u32; 2]>);

@@ -1,4 +1,4 @@
-//! How sure a mean of scores is, and whether two methods differ on the same requests.
+//! Intervals of means of scores, and tests whether two methods differ on the same requests.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -11,9 +11,10 @@ const DRAWS: usize = 10_000;
 /// The share of draws outside the interval, at either end.
 const TAIL: f64 = 0.025;
 
-/// A mean and its 95 % interval. Of scores that are all 0 or 1 it is Wilson's (1927), of differences of such scores Newcombe's for pairs (1998,
-/// method 10): both are wider than a point where all agree. Of anything else it holds 95 % of the means of requests drawn anew (the percentile
-/// bootstrap, Efron 1979).
+/// A mean and its 95 % interval. Of scores that are all 0 or 1 it is Wilson's (1927), of
+/// differences of such scores Newcombe's for pairs (1998, method 10): both are wider than a point
+/// where all agree. Of anything else it holds 95 % of the means of resampled requests (the
+/// percentile bootstrap, Efron 1979).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Mean {
     /// The mean.
@@ -38,7 +39,7 @@ pub struct Share {
 /// The 97.5th percentile of the normal distribution.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// The share of so many of so many; nothing of none.
+/// Share of `some` in `all`; none where `all` is 0.
 pub fn share(some: usize, all: usize) -> Option<Share> {
     if all == 0 {
         return None;
@@ -50,12 +51,12 @@ pub fn share(some: usize, all: usize) -> Option<Share> {
     Some(Share { share, low: (middle - half).clamp(0.0, share), high: (middle + half).clamp(share, 1.0) })
 }
 
-/// The mean of scores, one a request; nothing of none. The draws follow from the seed.
+/// Mean of scores, one a request; none without scores. The draws follow from the seed.
 pub fn mean(scores: &[f64], seed: u64) -> Option<Mean> {
     mean_of(scores, seed, DRAWS)
 }
 
-/// The same with so many draws.
+/// The same with `draws` draws.
 pub(crate) fn mean_of(scores: &[f64], seed: u64, draws: usize) -> Option<Mean> {
     if scores.is_empty() {
         return None;
@@ -75,8 +76,8 @@ fn are_binary(scores: &[f64]) -> bool {
     scores.iter().all(|score| *score == 0.0 || *score == 1.0)
 }
 
-/// The mean of scores from 0 to 1, one a request; nothing of none. Where all are 0 or 1 its interval is Wilson's, since requests drawn anew from
-/// ten that are right are ten that are right.
+/// Mean of scores from 0 to 1, one a request; none without scores. Where all are 0 or 1 its
+/// interval is Wilson's: resampling ten right answers would always give ten right answers.
 pub fn score(scores: &[f64], seed: u64) -> Option<Mean> {
     if !are_binary(scores) {
         return mean(scores, seed);
@@ -85,8 +86,8 @@ pub fn score(scores: &[f64], seed: u64) -> Option<Mean> {
     share(right, scores.len()).map(|Share { share, low, high }| Mean { mean: share, low, high })
 }
 
-/// The difference of two shares of the same requests with Newcombe's interval for pairs (1998, method 10, with his correction of the
-/// correlation); nothing of none.
+/// The difference of two shares of the same requests with Newcombe's interval for pairs (1998,
+/// method 10, with his correction of the correlation); none without requests.
 fn paired_shares(ours: &[f64], theirs: &[f64]) -> Option<Mean> {
     let count = |own: f64, other: f64| ours.iter().zip(theirs).filter(|pair| *pair == (&own, &other)).count();
     let [both, ours_alone, theirs_alone, neither] =
@@ -109,7 +110,8 @@ fn paired_shares(ours: &[f64], theirs: &[f64]) -> Option<Mean> {
     })
 }
 
-/// The mean difference of two methods' scores on the same requests; nothing of none. Where all scores are 0 or 1 its interval is Newcombe's.
+/// Mean difference of two methods' scores on the same requests; none without requests. Where all
+/// scores are 0 or 1 its interval is Newcombe's.
 ///
 /// # Panics
 /// If there are more scores of one than of the other: only a bug can do that.
@@ -122,11 +124,12 @@ pub fn difference(ours: &[f64], theirs: &[f64], seed: u64) -> Option<Mean> {
     mean(&differences, seed)
 }
 
-/// McNemar's exact test (1947; two-sided, binomial): how likely it is that two methods which are as good differ at least as much, where
-/// so many requests are right by one of them alone, and so many by the other alone.
+/// McNemar's exact test (1947; two-sided, binomial): probability that two equally good methods
+/// differ at least as much, where `ours_alone` requests are right by one of them alone and
+/// `theirs_alone` by the other alone.
 pub fn mcnemar(ours_alone: usize, theirs_alone: usize) -> f64 {
     let (all, fewer) = (ours_alone + theirs_alone, ours_alone.min(theirs_alone));
-    // In logarithms: 2^-n is beyond what a number holds.
+    // In logarithms: 2^-n is beyond the range of a number.
     let mut ln_choose = 0.0;
     let mut tail = 0.0;
     for k in 0..=fewer {

@@ -1,5 +1,5 @@
-//! What a suite is: cells, which are tasks at a length and a depth, and for each number in a cell one sample, which follows from that
-//! and from nothing else.
+//! Interface of a suite: cells, which are tasks at a length and a depth, and for each number in a
+//! cell one sample, which follows from these alone.
 
 use std::cell::{self, RefCell};
 use std::collections::HashMap;
@@ -18,11 +18,11 @@ use crate::score::Metric;
 pub struct Cell {
     /// The task.
     pub task: String,
-    /// Tokens of prompt and answer, at most; absent where nobody asks for a length.
+    /// Maximum tokens of prompt and answer; absent where no length is set.
     pub length: Option<usize>,
-    /// Where in the context the needed fact stands, in per cent; absent where nobody asks for a depth.
+    /// Place of the needed fact in the context, in per cent; absent where no depth is set.
     pub depth: Option<usize>,
-    /// Tokens of a chunk, at most, or of a document of `hops`; absent where nobody asks for several sizes.
+    /// Maximum tokens of a chunk, or of a document of `hops`; absent where there is one size only.
     pub chunk_tokens: Option<usize>,
 }
 
@@ -47,12 +47,12 @@ impl fmt::Display for Cell {
     }
 }
 
-/// How an answer is scored.
+/// Scoring of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scoring {
-    /// By what.
+    /// Metric.
     pub metric: Metric,
-    /// What a right answer says.
+    /// References of a right answer.
     pub references: Vec<String>,
     /// All classes of a classification; empty for other metrics.
     pub classes: Vec<String>,
@@ -73,20 +73,21 @@ impl Scoring {
     }
 }
 
-/// A request of a task, and how its answer is scored. The whole prompt is lead, chunks and query, one behind the other.
+/// A request of a task, and the scoring of its answer. The whole prompt is lead, chunks and query,
+/// one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
-    /// Stands before the context; all chunks see it.
+    /// Text before the context; all chunks see it.
     pub lead: String,
-    /// The context: each text is a chunk of its own.
+    /// The context: each text is one chunk.
     pub chunks: Vec<String>,
-    /// Stands behind the context.
+    /// Text after the context.
     pub query: String,
-    /// What the answer begins with: the model goes on behind it.
+    /// Beginning of the answer: the model continues it.
     pub begun: String,
-    /// Whether the model's chat template stands around it.
+    /// Whether the model's chat template surrounds it.
     pub uses_template: bool,
-    /// How its answer is scored.
+    /// Scoring of its answer.
     pub scoring: Scoring,
     /// Tokens of the answer, at most.
     pub answer_tokens: usize,
@@ -95,10 +96,10 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// What a model is asked.
+    /// Question to a model.
     ///
     /// # Errors
-    /// A chunk or a query without text.
+    /// Returns an error if a chunk or a query has no text.
     pub fn question(&self) -> Result<Question> {
         let documents = self.chunks.iter().map(|text| Document { title: None, text: text.clone() }).collect();
         let request = Request::new(documents, self.query.clone())?;
@@ -124,24 +125,25 @@ pub struct Measure<'a> {
     known: RefCell<HashMap<String, usize>>,
 }
 
-/// Texts of so many bytes at most are remembered with their tokens: sentences and words come again and again.
+/// Maximum bytes of texts whose numbers of tokens are cached: sentences and words come again and
+/// again.
 const REMEMBERED_BYTES: usize = 512;
 
 /// The most texts that are remembered: then all are forgotten, since lines that are drawn do not come again.
 const REMEMBERED: usize = 1 << 16;
 
 impl<'a> Measure<'a> {
-    /// Counts by `count`; nothing stands around a prompt.
+    /// Counts by `count`, with no tokens around a prompt.
     pub fn new(count: &'a dyn Fn(&str) -> Result<usize>) -> Self {
         Self { count, around: cell::Cell::default(), known: RefCell::default() }
     }
 
-    /// The tokens that stand around a prompt.
+    /// Number of tokens around a prompt.
     pub fn around(&self) -> usize {
         self.around.get()
     }
 
-    /// From now on so many tokens stand around a prompt.
+    /// Sets the number of tokens around a prompt.
     pub fn set_around(&self, tokens: usize) {
         self.around.set(tokens);
     }
@@ -149,7 +151,7 @@ impl<'a> Measure<'a> {
     /// Tokens of a text that is encoded on its own.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn tokens(&self, text: &str) -> Result<usize> {
         if text.len() > REMEMBERED_BYTES {
             return (self.count)(text);
@@ -169,7 +171,7 @@ impl<'a> Measure<'a> {
     /// Tokens of a sample's prompt and of the longest answer to it.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn length(&self, sample: &Sample) -> Result<usize> {
         let mut sum = self.around.get() + sample.answer_tokens;
         for text in [&sample.lead, &sample.query, &sample.begun].into_iter().chain(&sample.chunks) {
@@ -181,7 +183,7 @@ impl<'a> Measure<'a> {
 
 /// Tasks that belong together, opened with all that their samples need.
 pub trait Suite {
-    /// What its texts are made of, a line each, for the reader of a report.
+    /// Sources of its texts, a line each, for the reader of a report.
     fn made_of(&self) -> Vec<String>;
 
     /// Its cells in the order of tables. There is at least one.
@@ -197,8 +199,9 @@ pub trait Suite {
         false
     }
 
-    /// Whether in a task's requests the answer takes a reference from one document to another (true), or documents whose order carries
-    /// it and of which none refers to another (false); absent where it takes neither, or where that is not known.
+    /// Whether the answer of a task's requests needs a reference from one document to another
+    /// (true), or the order of documents without references (false); absent where it needs neither,
+    /// or where that is unknown.
     fn refers(&self, _task: &str) -> Option<bool> {
         None
     }
@@ -206,14 +209,16 @@ pub trait Suite {
     /// Whether a model can be asked at all; `model` is its folder, for messages.
     ///
     /// # Errors
-    /// What is missing.
+    /// Returns what is missing.
     fn check(&self, _model: &str, _tokenizer: &Tokenizer) -> Result<()> {
         Ok(())
     }
 
-    /// The sample of a number, below [`most_samples`](Self::most_samples), in one of its cells. In a cell with a length it has so many tokens at most.
+    /// The sample of a number, below [`most_samples`](Self::most_samples), in one of its cells. In
+    /// a cell with a length it has at most that number of tokens.
     ///
     /// # Errors
-    /// A length into which the task does not fit, with the length that it needs; the tokenizer's.
+    /// Returns an error if the task does not fit into the length, with the length that it needs, or
+    /// if the tokenizer fails.
     fn sample(&self, cell: &Cell, number: usize, measure: &Measure<'_>) -> Result<Sample>;
 }

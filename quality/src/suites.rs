@@ -1,4 +1,4 @@
-//! The suites that there are, and what each can be told.
+//! All suites, and the options of each.
 
 use crate::chunk_sizes::ChunkSizes;
 use crate::design::{Asked, Design, numbers};
@@ -13,9 +13,9 @@ type Open = fn(&Asked) -> Result<Box<dyn Suite>>;
 /// A suite by its name.
 struct Known {
     name: &'static str,
-    /// The options that it takes, beside those of every suite.
+    /// Options that it takes, besides those of every suite.
     takes: &'static [&'static str],
-    /// The shape of its requests where nobody asks for another, if it has one.
+    /// Default shape of its requests, if it has one.
     shape: Option<Shape>,
     open: Open,
 }
@@ -42,10 +42,11 @@ const SUITES: [Known; 5] = [
 /// A file of rows.
 const OWN: Known = Known { name: "of a file", takes: &["--chunk-tokens"], shape: None, open: own::open };
 
-/// A suite as it was asked for, and what is evaluated of it.
+/// The requested suite, and the design of its evaluation.
 ///
 /// # Errors
-/// An unknown suite or task, with those that are known; an option that the suite does not take; what it cannot be.
+/// Returns an error if a suite or task is unknown, with the known ones, if the suite does not take
+/// an option, or if a value is out of range.
 pub fn open(asked: &Asked) -> Result<(Design, Box<dyn Suite>)> {
     let named = SUITES.iter().find(|suite| suite.name == asked.suite);
     let Some(known) = named.or(own::is_file(&asked.suite).then_some(&OWN)) else {

@@ -13,7 +13,7 @@ type Columns = Vec<(&'static str, String)>;
 /// All points.
 ///
 /// # Errors
-/// A row that cannot be written, which is a bug.
+/// Returns an error if a row cannot be written, which only a bug can cause.
 pub fn points(points: &[Point]) -> Result<String> {
     written(points.iter().map(point_columns))
 }
@@ -21,7 +21,7 @@ pub fn points(points: &[Point]) -> Result<String> {
 /// All answers, in the order of requests and methods; a failure has its cause and no numbers.
 ///
 /// # Errors
-/// A row that cannot be written, which is a bug.
+/// Returns an error if a row cannot be written, which only a bug can cause.
 pub fn answers(evaluation: &Evaluation, answers: &Answers) -> Result<String> {
     let reference = evaluation.arms.first();
     let rows = evaluation.requests.iter().flat_map(|request| {

@@ -19,55 +19,56 @@ use crate::lessons::lessons;
 pub struct Training {
     /// The suite that samples come from, and how many in all.
     pub asked: Asked,
-    /// What stands before the first chunk; each round of the tasks has the next.
+    /// Texts before the first chunk; each round of the tasks has the next.
     pub prefixes: Vec<Prefix>,
     /// The same in the prompt that the teacher reads, where it is not the sample's own.
     pub teacher_prefix: Option<Prefix>,
-    /// What shapes the numbers.
+    /// Settings that determine the numbers.
     pub settings: Settings,
-    /// What is learned, and its sizes.
+    /// Student, and its sizes.
     pub wish: Wish,
-    /// The folder for what is learned.
+    /// Folder of the result.
     pub out: PathBuf,
-    /// Whether it goes on from the folder's checkpoint.
+    /// Whether it resumes from the folder's checkpoint.
     pub resume: bool,
-    /// Ends it after so many steps in all.
+    /// Ends it after this number of steps in all.
     pub stop_after: Option<u64>,
-    /// Whether it is only told what there would be.
+    /// Whether the training is only predicted, not run.
     pub dry_run: bool,
 }
 
-/// What came of a training.
+/// Result of a training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trained {
-    /// What it came to; none of a dry run.
+    /// Summary of the training; none of a dry run.
     pub summary: Option<Summary>,
     /// Samples.
     pub samples: usize,
     /// Steps of all epochs.
     pub steps: u64,
-    /// Memory beside the model that one process was predicted to need.
+    /// Predicted memory of one process beside the model.
     pub predicted_bytes: u64,
-    /// The folder for what is learned.
+    /// Folder of the result.
     pub out: PathBuf,
-    /// What it had at most beside the loaded model, where the system tells.
+    /// Largest measured memory beside the loaded model, where the system reports it.
     pub measured_bytes: Option<u64>,
 }
 
-/// How requests that are learned from are read: a document a chunk.
+/// Intake of training requests: a document a chunk.
 pub fn intake() -> IntakeConfig {
     let (chunking, text_chunk_tokens) = (Chunking::Documents, TEXT_CHUNK_TOKENS);
-    // Suites put what stands between documents into their texts.
+    // Suites put the separators of documents into their texts.
     let (join, template_kwargs) = (Join::nothing(), TemplateValues::new());
     let template = TemplateUse::Auto;
     IntakeConfig { synthetic: None, chunking, text_chunk_tokens, prefix: Prefix::Bos, template, join, template_kwargs }
 }
 
 impl Training {
-    /// Learns on all ranks: every process calls it. `tell` is told of each step on rank 0, with the number of all steps.
+    /// Trains on all ranks: every process calls it. `tell` gets each step on rank 0, with the
+    /// number of all steps.
     ///
     /// # Errors
-    /// What the suite, the settings or the model refuse; a rank's.
+    /// Returns an error if the suite, the settings or the model refuse, or if a rank fails.
     pub fn run(&self, config: &Config, ranks: &mut Ranks, tell: &(dyn Fn(&StepRow, u64) + Sync)) -> Result<Trained> {
         self.settings.check()?;
         self.wish.check()?;
@@ -114,7 +115,7 @@ impl Training {
 
     fn samples(&self, folder: &ModelFolder, config: &Config) -> Result<Vec<Sample>> {
         let found = lessons(&self.asked, &self.prefixes, folder, &config.intake)?;
-        // The same requests behind another prefix: the teacher's.
+        // The same requests after another prefix: the teacher's.
         let taught = match &self.teacher_prefix {
             None => None,
             Some(prefix) => Some(lessons(&self.asked, std::slice::from_ref(prefix), folder, &config.intake)?),
@@ -130,7 +131,7 @@ impl Training {
     }
 }
 
-/// Samples are token ids: the model beside the main one has to mean the same by them.
+/// Samples are token ids: the auxiliary model needs the same vocabulary.
 fn same_tokenizer(folder: &ModelFolder) -> Result<()> {
     let Some(beside) = &folder.auxiliary else { return Ok(()) };
     let bytes = |path: &Path| std::fs::read(path.join("tokenizer.json")).ok();

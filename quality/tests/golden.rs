@@ -9,7 +9,8 @@ use tributary_quality::score::{code_similarity, qa_f1, rouge_l};
 fn scores_are_those_of_the_published_evaluation() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/metrics/golden_longbench_metrics.json");
     let Ok(text) = std::fs::read_to_string(&file) else {
-        // Past the test harness, which keeps what a passing test prints to itself; `.ci/skipped` counts it.
+        // Bypasses the test harness, which captures the output of passing tests; `.ci/skipped`
+        // counts it.
         let _ = writeln!(std::io::stderr(), "skipped: {} is not there", file.display());
         return;
     };

@@ -11,7 +11,8 @@ use tributary_quality::{Asked, open};
 fn every_task_fills_its_length_with_real_texts() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
     let Ok(tokenizer) = Tokenizer::from_folder(&data.join("tokenizers/smollm2"), None) else {
-        // Past the test harness, which keeps what a passing test prints to itself; `.ci/skipped` counts it.
+        // Bypasses the test harness, which captures the output of passing tests; `.ci/skipped`
+        // counts it.
         let _ = writeln!(std::io::stderr(), "skipped: {} is not there", data.display());
         return;
     };

@@ -1,4 +1,4 @@
-//! What happens on one connection, as its two sides see it: bytes that come in, requests that are answered.
+//! Activity on one connection, as its two sides see it: incoming bytes and answered requests.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::limits::ClientLimits;
 
-/// What a connection is at.
+/// State of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Nothing is asked, since then.
@@ -22,7 +22,7 @@ pub enum State {
     Busy(Instant),
 }
 
-/// What a connection is at, and whether it should make place for another.
+/// State of a connection, and whether it should make place for another.
 #[derive(Debug)]
 pub struct Activity {
     state: Mutex<State>,
@@ -39,7 +39,7 @@ impl Activity {
         Self { state: Mutex::new(State::Idle(Instant::now())), unwanted: Notify::new() }
     }
 
-    /// What it is at.
+    /// State of the connection.
     pub fn state(&self) -> State {
         *self.lock()
     }
@@ -85,7 +85,7 @@ impl Activity {
         }
     }
 
-    /// Some of an answer has gone out that nobody waits for any more: its client still reads.
+    /// Notes that a part of a finished answer has gone out: its client still reads.
     fn sent(&self) {
         let mut state = self.lock();
         if let State::Idle(_) = *state {
@@ -109,7 +109,7 @@ impl Drop for Busy {
 pub struct Noted {
     /// The connection.
     pub stream: TcpStream,
-    /// Where they are noted.
+    /// Activity that notes them.
     pub activity: Arc<Activity>,
 }
 

@@ -64,7 +64,7 @@ impl Answering {
                 let was_stopped = self.spoken.is_stopped;
                 let piece = self.spoken.push(&drawn)?;
                 if self.spoken.is_stopped && !was_stopped {
-                    // The ranks let go of it by their next order; what there is of it then comes as its end.
+                    // The ranks drop it by their next order; its text so far then comes as its end.
                     self.running.shared.client.desk().end(self.running.request);
                 }
                 Ok(piece.and_then(|piece| self.parted(piece, delivery)).map_or(Step::Nothing, Step::Piece))
@@ -93,7 +93,7 @@ impl Answering {
         says.then_some(Piece { text, reasoning, ..piece })
     }
 
-    /// The last piece, with what was held back.
+    /// The last piece, with the held-back text.
     fn parted_at_the_end(&mut self, rest: Option<Piece>, delivery: &Delivery) -> Option<Piece> {
         let rest = rest.and_then(|piece| self.parted(piece, delivery));
         let Some(thinking) = &mut self.thinking else { return rest };
@@ -109,7 +109,7 @@ impl Answering {
     /// The prompt as an answer repeats it, with log-probabilities once the answer has ended.
     ///
     /// # Errors
-    /// The tokenizer fails.
+    /// Returns an error if the tokenizer fails.
     pub fn echo(&self, delivery: &Delivery, ended: Option<&Ended>) -> Result<Piece, ApiError> {
         let scored =
             ended.and_then(|ended| ended.answered.answer.outcome.prompt.as_ref()).map(|query| query.0.as_slice());
@@ -117,10 +117,10 @@ impl Answering {
         Ok(echo::piece(&self.running.shared.client, &self.running.prompt, self.echoed.as_deref(), asked)?)
     }
 
-    /// What is said at its end.
+    /// The last part of the answer.
     ///
     /// # Errors
-    /// The tokenizer fails.
+    /// Returns an error if the tokenizer fails.
     pub fn ending<'a>(&self, ended: &'a Ended, delivery: &Delivery) -> Result<Ending<'a>, ApiError> {
         let Ended { reason, tokens, answered } = ended;
         let client = &self.running.shared.client;
@@ -141,7 +141,7 @@ impl Batch {
     /// The answers to one request begin; `echoed` are the texts of their prompts, where they are repeated and are known.
     ///
     /// # Errors
-    /// A prompt that cannot be repeated.
+    /// Returns an error if the prompt cannot be echoed.
     pub fn begin(
         all: Vec<Running>,
         echoed: Vec<Option<Option<String>>>,
@@ -156,7 +156,7 @@ impl Batch {
                 .map(|text| Ok::<_, ApiError>((echo::piece(client, &running.prompt, text.as_deref(), None)?, text)));
             let (piece, echoed) = repeated.transpose()?.unwrap_or_default();
             let end = &running.prompt.end;
-            // A text goes on where its prompt ends; a message begins by itself, without the space that words have between them.
+            // A text continues its prompt; a message begins anew, without the space between words.
             let behind = if frame.is_chat() { &[][..] } else { end };
             let spoken = Spoken::new(client, behind, delivery, piece.text.chars().count());
             let usual = running.shared.reasoning == ReasoningParser::Think;
@@ -212,7 +212,7 @@ impl Batch {
         sum
     }
 
-    /// The answers in one piece.
+    /// The whole answers.
     pub async fn whole(mut self, frame: &Frame, delivery: &Delivery) -> Result<Response, ApiError> {
         let mut wholes: Vec<(Piece, Option<Box<Ended>>)> = (0..self.len()).map(|_| Default::default()).collect();
         while let Some((index, step)) = self.next(delivery).await {
@@ -258,8 +258,9 @@ impl Batch {
     }
 }
 
-/// Makes the end of an answer. One that explains itself has a line for every token of the context, and one that scores its prompt for
-/// every token of that: other tasks of this thread go on at another one meanwhile.
+/// Makes the end of an answer. One that explains itself has a line for every token of the context,
+/// and one that scores its prompt for every token of that: other tasks of this thread continue on
+/// another one meanwhile.
 pub fn computed<T>(delivery: &Delivery, make: impl FnOnce() -> T) -> T {
     let is_long = delivery.explains || delivery.echoes || delivery.tells_prompt;
     if is_long { tokio::task::block_in_place(make) } else { make() }

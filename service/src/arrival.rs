@@ -17,7 +17,7 @@ pub struct Arrival {
     pub body: Bytes,
     /// The memory that the body takes.
     pub memory: Option<Held>,
-    /// Who asks.
+    /// Client that asks.
     pub asker: Asker,
     /// Whether the service has ended it.
     pub time_up: TimeUp,

@@ -1,6 +1,7 @@
-//! The body of a request: a JSON object whose fields are read one by one, so that whatever is wrong has its parameter's name.
+//! The body of a request: a JSON object whose fields are read one by one, so that every error has
+//! its parameter's name.
 //!
-//! A field is kept as its text until somebody takes it: nothing is made of what nobody reads, however much it is.
+//! A field is kept as text until it is taken: an unread field is never parsed, however large it is.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 
-/// The fields of a body that nobody has taken yet.
+/// Fields of a body that have not been taken yet.
 pub struct Fields(BTreeMap<String, Box<RawValue>>);
 
 /// Fields of one body at most: no client has as many to say.
@@ -55,7 +56,7 @@ const VALUE_BYTES: usize = 1 << 20;
 /// The values of an object whose names differ, and its field `apart` as that type, if it is there and not null.
 ///
 /// # Errors
-/// What it is instead, in one line.
+/// Returns what the value is instead, in one line.
 pub fn object<T: DeserializeOwned>(text: &RawValue, apart: &str) -> Result<(Map<String, Value>, Option<T>), String> {
     let told = |error: serde_json::Error| shortened(error.to_string().split(" at line ").next().unwrap_or_default());
     let Fields(mut fields) = serde_json::from_str(text.get()).map_err(told)?;
@@ -90,7 +91,8 @@ fn is_near(word: &str, meant: &str) -> bool {
     word.len() <= meant.len() + 2 && strsim::osa_distance(&word, meant) <= 2
 }
 
-/// Whether a body says that it is JSON. No web page can say so of what it sends elsewhere without asking first.
+/// Whether a body says that it is JSON. A web page cannot set this type on requests to other
+/// origins without a preflight.
 pub fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -101,7 +103,7 @@ impl Fields {
     /// The fields of a JSON object.
     ///
     /// # Errors
-    /// Bytes that are none.
+    /// Returns an error if the bytes are no JSON object.
     pub fn from_json(bytes: &[u8]) -> Result<Self, ApiError> {
         let fields = serde_json::from_slice(bytes);
         fields.map_err(|error: serde_json::Error| {
@@ -112,7 +114,7 @@ impl Fields {
     /// Takes a field that is no text of a prompt; none if it is absent or null.
     ///
     /// # Errors
-    /// A value of another kind, or of more than [`VALUE_BYTES`], with the field's name.
+    /// Returns the field's name if the value is of another kind or has more than [`VALUE_BYTES`].
     pub fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         match self.length(name) {
             0..=VALUE_BYTES => self.take_long(name),
@@ -123,16 +125,16 @@ impl Fields {
     /// The same of a field that may be as long as the body.
     ///
     /// # Errors
-    /// A value of another kind, with the field's name.
+    /// Returns the field's name if the value is of another kind.
     pub fn take_long<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
         let Some(text) = self.0.remove(name) else { return Ok(None) };
         serde_json::from_str(text.get()).map_err(|error| wrong(name, &error))
     }
 
-    /// Takes a field by a reader that knows what it may hold; none if it is absent or null.
+    /// Takes a field by a reader of its type; none if it is absent or null.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
+    /// Fails as [`take`](Self::take) does.
     pub fn take_by<S: for<'de> DeserializeSeed<'de, Value = T>, T>(
         &mut self,
         name: &str,
@@ -149,7 +151,7 @@ impl Fields {
         self.0.get(name).map_or(0, |text| text.get().len())
     }
 
-    /// Takes a field that nobody reads.
+    /// Drops a field that is not read.
     pub fn pass_over(&mut self, name: &str) {
         self.0.remove(name);
     }
@@ -157,7 +159,7 @@ impl Fields {
     /// Takes a whole number from `least` to `most`.
     ///
     /// # Errors
-    /// Another value.
+    /// Returns an error if the value is of another kind.
     pub fn integer(&mut self, name: &str, least: u64, most: u64) -> Result<Option<u64>, ApiError> {
         let Some(number) = self.take::<serde_json::Number>(name)? else { return Ok(None) };
         // 2.0 is a whole number too.
@@ -172,7 +174,7 @@ impl Fields {
     /// Takes a number that `is_right`, which `wanted` says in words.
     ///
     /// # Errors
-    /// Another value.
+    /// Returns an error if the value is of another kind.
     pub fn number(&mut self, name: &str, is_right: fn(f64) -> bool, wanted: &str) -> Result<Option<f32>, ApiError> {
         let Some(number) = self.take::<serde_json::Number>(name)? else { return Ok(None) };
         match number.as_f64().filter(|&number| is_right(number)) {
@@ -181,10 +183,10 @@ impl Fields {
         }
     }
 
-    /// Says of the first field that is left that nobody knows it.
+    /// Refuses the first remaining field as unknown.
     ///
     /// # Errors
-    /// A field is left that is not null.
+    /// Returns an error if a field that is not null remains.
     pub fn end(self) -> Result<(), ApiError> {
         match self.0.into_iter().find(|(_, text)| text.get() != "null") {
             Some((name, _)) => {
@@ -195,10 +197,10 @@ impl Fields {
         }
     }
 
-    /// Says of the first field that is left, and whose name is a near miss of one of these, what may have been meant.
+    /// Suggests a name for the first remaining field that looks like a misspelling of one of these.
     ///
     /// # Errors
-    /// There is such a field.
+    /// Returns an error if there is such a field.
     pub fn end_but_near(self, meant: &[&str]) -> Result<(), ApiError> {
         let near = |name: &str| meant.iter().find(|meant| is_near(name, meant));
         match self.0.keys().find_map(|name| Some((name, near(name)?))) {
@@ -212,14 +214,15 @@ impl Fields {
     }
 }
 
-/// A complaint about a field. Where in the field it is wrong says little without the field's own place.
+/// Error about a field. The place of the error within the field is left out: it says little without
+/// the field's own place.
 fn wrong(name: &str, error: &serde_json::Error) -> ApiError {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or_default();
     ApiError::parameter(name, format!("`{name}`: {}", shortened(what)))
 }
 
-/// A message of a parser, which repeats what it read however long it is: its beginning and its end.
+/// Beginning and end of a parser's message, which repeats its input at any length.
 fn shortened(message: &str) -> String {
     const EACH: usize = 120;
     if message.chars().count() <= 2 * EACH {

@@ -1,5 +1,5 @@
-//! `POST /v1/chunks`: documents are prefilled ahead of use. A later chat with the same documents, behind the same system text, finds
-//! them warm.
+//! `POST /v1/chunks`: documents are prefilled ahead of use. A later chat with the same documents,
+//! after the same system text, finds them warm.
 
 use axum::Json;
 use axum::extract::State;

@@ -23,7 +23,7 @@ use crate::limits::ClientLimits;
 /// The most that is buffered of a request's head, and of a body at a time.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// How long nothing is taken when the system has nothing to give, file descriptors for example.
+/// Pause of accepting connections when the system lacks resources, such as file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections that are open.
@@ -42,7 +42,7 @@ impl Open {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the connection that has done nothing for longest to make place; nobody, where all are busy.
+    /// Asks the connection that has been idle for longest to make place; none, where all are busy.
     fn dismiss_one(&self) {
         let open = self.lock();
         let idle = open.values().filter_map(|activity| match activity.state() {
@@ -84,7 +84,8 @@ impl HttpBody for Held {
     }
 }
 
-/// Takes connections and answers their requests, until the service is told to end and the last of them is gone.
+/// Accepts connections and answers their requests, until the service is ended and the last of them
+/// is gone.
 pub async fn serve(listener: TcpListener, app: Router, limits: ClientLimits, draining: watch::Receiver<bool>) {
     let (open, places) = (Arc::new(Open::default()), Arc::new(Semaphore::new(limits.connections)));
     let mut told = draining.clone();
@@ -117,14 +118,15 @@ pub async fn serve(listener: TcpListener, app: Router, limits: ClientLimits, dra
     let _all = places.acquire_many(all).await;
 }
 
-/// A place for one more connection. Where there is none, whoever idles is asked to go, again and again: one may begin to idle.
+/// A place for one more connection. Where there is none, idle connections are asked to go, again
+/// and again: one may become idle.
 async fn place(open: &Open, places: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     loop {
         if places.available_permits() == 0 {
             open.dismiss_one();
         }
         if let Ok(permit) = tokio::time::timeout(PAUSE, Arc::clone(places).acquire_owned()).await {
-            return permit.expect("nobody closes it");
+            return permit.expect("it is never closed");
         }
     }
 }
@@ -144,7 +146,7 @@ fn without_trailing_slash(uri: &mut Uri) {
     }
 }
 
-/// Answers what comes on one connection.
+/// Answers requests on one connection.
 async fn attend(
     (stream, peer): (TcpStream, Peer),
     app: Router,
@@ -153,8 +155,8 @@ async fn attend(
     place: Place,
     mut draining: watch::Receiver<bool>,
 ) {
-    // Events are small and each counts: none waits for the one behind it. A connection that has just been lost is noticed when it
-    // is read.
+    // Events are small and each counts: none waits for the next one. A connection that has just
+    // been lost is noticed when it is read.
     let _ = stream.set_nodelay(true);
     let (app, busy) = (TowerToHyperService::new(app), Arc::clone(&activity));
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
@@ -175,7 +177,7 @@ async fn attend(
     let mut ends = false;
     loop {
         tokio::select! {
-            // How it ended is its client's affair.
+            // The way in which it ended concerns its client only.
             _ = connection.as_mut() => break,
             _ = draining.wait_for(|draining| *draining), if !ends => {
                 ends = true;

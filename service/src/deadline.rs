@@ -1,4 +1,5 @@
-//! How long a request may take: until its own time is over, or that of a service that has been told to end.
+//! Deadlines of requests: the end of the request's own time, or of the time to drain of an ending
+//! service.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,16 +20,16 @@ use crate::metrics::Metrics;
 /// Ends requests.
 #[derive(Clone)]
 pub struct Deadlines {
-    /// How long a request may take.
+    /// Longest time of a request.
     pub request_time: Duration,
     /// Turns true when a service that ends waits no longer.
     pub cut: watch::Receiver<bool>,
-    /// Where streams that are ended are counted.
+    /// Metrics that count ended streams.
     pub metrics: Arc<Metrics>,
 }
 
-/// Whether the service has ended a request: whoever holds it lets go of it just then, as when its client leaves, and can tell the two
-/// apart by this. It goes with the request, as an extension.
+/// Whether the service has ended a request. Its handler is dropped then, as when its client leaves,
+/// and this flag tells the two apart. It travels with the request, as an extension.
 #[derive(Debug, Clone, Default)]
 pub struct TimeUp(Arc<AtomicBool>);
 
@@ -63,13 +64,13 @@ impl Term {
 
 async fn cut(cut: &mut watch::Receiver<bool>) {
     if cut.wait_for(|cut| *cut).await.is_err() {
-        // The service is gone, and with it whoever could cut.
+        // The service is gone, so no cut can come.
         std::future::pending::<()>().await;
     }
 }
 
-/// Answers requests within their time. What they hold is let go of when it is over; a stream that has begun ends with the error as
-/// its last event.
+/// Answers requests within their time. After that the request's resources are dropped; a stream
+/// that has begun ends with the error as its last event.
 pub async fn within(State(deadlines): State<Deadlines>, mut request: Request, next: Next) -> Response {
     let mut term = Term { deadlines, began: Instant::now(), time_up: TimeUp::default() };
     request.extensions_mut().insert(term.time_up.clone());

@@ -9,11 +9,11 @@ use crate::output::PromptLogprob;
 use crate::running::AskedPrompt;
 use crate::spoken::{LikelyToken, Piece, TokenText};
 
-/// The prompt as a part of the answer: its text as it came, or that of its tokens; with its tokens where they were scored. Nothing is
-/// known of its first token, which stands after nothing.
+/// The prompt as a part of the answer: its text as it came, or that of its tokens; with its tokens
+/// where they were scored. The first token has no log-probability, since no token precedes it.
 ///
 /// # Errors
-/// The tokenizer fails.
+/// Returns an error if the tokenizer fails.
 pub fn piece(
     client: &Client,
     prompt: &AskedPrompt,
@@ -51,7 +51,7 @@ fn decoded(client: &Client, top: &[(u32, f32)]) -> Result<Vec<(TokenText, f32)>>
 /// number and those of the likeliest in its place; null for the first token.
 ///
 /// # Errors
-/// The tokenizer fails.
+/// Returns an error if the tokenizer fails.
 pub fn logprobs(
     client: &Client,
     prompt: &AskedPrompt,

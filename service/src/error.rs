@@ -1,4 +1,5 @@
-//! Failures as OpenAI's clients know them: a status, and an object that says what, of which kind, and which parameter.
+//! Failures in the form of OpenAI's interface: a status, and an object with message, type and
+//! parameter.
 
 use std::sync::Arc;
 
@@ -29,11 +30,11 @@ pub struct ApiError {
     pub status: StatusCode,
     /// The kind of failure.
     pub kind: &'static str,
-    /// What is wrong, in one line.
+    /// Description of the failure, in one line.
     pub message: String,
     /// The parameter that is wrong, if it is one.
     pub param: Option<String>,
-    /// What programs tell failures of one kind apart by, where there is such a word.
+    /// Word by which programs distinguish failures of one kind, where there is one.
     pub code: Option<&'static str>,
     /// Seconds after which the client may come again, where it may.
     pub retry_after_s: u64,
@@ -42,7 +43,7 @@ pub struct ApiError {
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         let mut message = message.into();
-        // Whoever sends a long value does not get it back.
+        // A long value is not sent back.
         if message.len() > LONGEST {
             message = format!("{} ..", &message[..message.floor_char_boundary(LONGEST)]);
         }
@@ -91,13 +92,13 @@ impl ApiError {
         Self { code: Some("invalid_api_key"), ..Self::invalid(message).with_status(StatusCode::UNAUTHORIZED) }
     }
 
-    /// A body that did not come within so many seconds.
+    /// A body that did not come within `seconds` seconds.
     pub fn too_slow(seconds: u64) -> Self {
         let message = format!("the body did not come within {seconds} s");
         Self { code: Some("request_timeout"), ..Self::invalid(message).with_status(StatusCode::REQUEST_TIMEOUT) }
     }
 
-    /// A body of more than so many bytes.
+    /// A body of more than `most` bytes.
     pub fn too_long(most: usize) -> Self {
         let message = format!("the body is longer than {most} bytes");
         Self { code: Some("request_too_large"), ..Self::invalid(message).with_status(StatusCode::PAYLOAD_TOO_LARGE) }
@@ -130,13 +131,13 @@ impl ApiError {
         Self { status, ..self }
     }
 
-    /// The same for a client whose turn would come in so many seconds.
+    /// The same, for a client whose turn would come in `seconds` seconds.
     #[must_use]
     pub fn again_in(self, seconds: f64) -> Self {
         Self { retry_after_s: (seconds.clamp(0.0, MOST_S).ceil() as u64).max(RETRY_AFTER_S), ..self }
     }
 
-    /// The object that stands for it.
+    /// JSON object of the failure.
     pub fn body(&self) -> serde_json::Value {
         let Self { kind, message, param, code, .. } = self;
         json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
@@ -147,7 +148,7 @@ impl From<RequestFailure> for ApiError {
     fn from(failure: RequestFailure) -> Self {
         let message = failure.to_string();
         match failure {
-            // What never fits is the request's fault too: the message has both numbers.
+            // A request that never fits is the client's fault too: the message has both numbers.
             RequestFailure::Refused(refusal) if matches!(refusal.exit_code, exit::USAGE | exit::OUT_OF_MEMORY) => {
                 Self::refused(message)
             }
@@ -174,11 +175,12 @@ impl From<tributary_engine::Error> for ApiError {
     }
 }
 
-/// The kind of failure that a response tells, for whoever counts them.
+/// Kind of failure in a response, for the counter of failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Told(&'static str);
 
-/// Counts failures that are told by a response, wherever they came from. Those that end a stream are counted where they end it.
+/// Counts failures that responses report, from all sources. Failures that end a stream are counted
+/// where they end it.
 pub async fn counted(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     if let Some(Told(kind)) = response.extensions().get() {

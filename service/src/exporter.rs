@@ -24,10 +24,10 @@ use crate::server::Error;
 /// The least time between two files.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What a job exports.
+/// Exports of a job.
 #[derive(Debug, Clone, Default)]
 pub struct Export {
-    /// Where scrapes are answered.
+    /// Address on which scrapes are answered.
     pub listen: Option<SocketAddr>,
     /// The file that is written.
     pub file: Option<PathBuf>,
@@ -53,7 +53,7 @@ struct Job {
     profile: Mutex<Option<Profile>>,
 }
 
-/// What has become of the file.
+/// State of the file.
 struct Written {
     at: Instant,
     /// The first failure.
@@ -64,7 +64,8 @@ impl Exporter {
     /// Begins: takes the address, writes the file for the first time.
     ///
     /// # Errors
-    /// [`Error::ListenForScrapes`], [`Error::File`]; the system has no thread to give.
+    /// Returns [`Error::ListenForScrapes`], [`Error::File`], or an error if no thread can be
+    /// started.
     pub fn start(export: Export) -> Result<Self, Error> {
         let Export { listen, file, command, study, world, profile } = export;
         if listen.is_none() && file.is_none() {
@@ -81,8 +82,8 @@ impl Exporter {
         Ok(this)
     }
 
-    /// Watches an engine: what its ranks do, the answers that it gives itself, and its signs of life. It comes before the
-    /// engine's clients.
+    /// Watches an engine: the work of its ranks, the answers that it gives itself, and its signs of
+    /// life. It comes before the engine's clients.
     pub fn watch(&self, engine: &mut Engine<'_>) {
         let Self(Some(job)) = self else { return };
         job.metrics.listen_to(engine.pulses());
@@ -115,7 +116,7 @@ impl Exporter {
         job.write_now_and_then();
     }
 
-    /// How much of the job is done, from 0 to 1.
+    /// Sets the finished share of the job, from 0 to 1.
     pub fn progress(&self, share: f64) {
         if let Self(Some(job)) = self {
             job.metrics.progress(share);
@@ -125,7 +126,7 @@ impl Exporter {
     /// The job has ended, and all of it is done if it ends `well`: the file is written for the last time.
     ///
     /// # Errors
-    /// [`Error::File`], also if an earlier one could not be written.
+    /// Returns [`Error::File`], also if an earlier file could not be written.
     pub fn end(&self, well: bool) -> Result<(), Error> {
         let Self(Some(job)) = self else { return Ok(()) };
         if well {
@@ -152,7 +153,7 @@ impl Job {
     fn write_now_and_then(&self) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if written.at.elapsed() >= PAUSE {
-            // What a full disk costs is the file, not the job.
+            // A full disk loses the file, not the job.
             let outcome = self.write();
             written.failure = written.failure.take().or(outcome.err());
             written.at = Instant::now();
@@ -174,7 +175,7 @@ impl Job {
 /// Connections of those who scrape a job.
 const SCRAPERS: usize = 64;
 
-/// Answers scrapes on a thread of its own, as long as the process lives.
+/// Answers scrapes on a separate thread, as long as the process lives.
 fn answer(address: SocketAddr, metrics: Arc<Metrics>) -> Result<(), Error> {
     let listener = TcpListener::bind(address).map_err(|cause| Error::ListenForScrapes { address, cause })?;
     listener.set_nonblocking(true)?;
@@ -189,7 +190,7 @@ fn answer(address: SocketAddr, metrics: Arc<Metrics>) -> Result<(), Error> {
     let limits = ClientLimits { connections: SCRAPERS, ..ClientLimits::default() };
     let run = move || {
         runtime.block_on(async {
-            // It is never told to end: it goes with the process.
+            // It ends with the process only.
             let (_stays, draining) = watch::channel(false);
             let listener = tokio::net::TcpListener::from_std(listener)?;
             connections::serve(listener, routes, limits, draining).await;

@@ -1,8 +1,9 @@
-//! Who may ask.
+//! Access to a service.
 //!
-//! A service with keys answers whoever shows one of them. A service without keys that only this machine reaches must also keep off
-//! pages in this machine's browsers: such a page reaches it by a name that its author has led here; the name stands in the Host
-//! header, and no page can change that.
+//! A service with keys answers requests that show one of them. A service without keys that only
+//! this machine reaches must also refuse web pages in this machine's browsers. Such a page reaches
+//! it by a name that its author has pointed here. The name is in the Host header, which no page can
+//! change.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,11 +17,11 @@ use axum::response::{IntoResponse, Response};
 
 use crate::error::ApiError;
 
-/// Paths that are answered without a key: what a launcher or a balancer asks, and the page, which has a field for the key and
-/// holds nothing secret.
+/// Paths that are answered without a key: those of launchers and balancers, and the page, which has
+/// a field for the key and holds nothing secret.
 const OPEN: [&str; 3] = ["/health", "/ready", "/"];
 
-/// Where Prometheus asks.
+/// Path of Prometheus' scrapes.
 const METRICS: &str = "/metrics";
 
 /// The keys of a service. Only their hashes are kept, and nothing prints them.
@@ -31,7 +32,8 @@ impl ApiKeys {
     /// Reads a file with one key a line; empty lines and lines that begin with `#` are passed over.
     ///
     /// # Errors
-    /// The file cannot be read, or has no key, in one line that shows nothing of its content.
+    /// Returns one line that shows nothing of the file's content if the file cannot be read or has
+    /// no key.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let text = text.trim_start_matches('\u{feff}');
@@ -48,8 +50,8 @@ impl ApiKeys {
         Ok(Self(keys))
     }
 
-    /// Whether this is one of the keys. The time that it takes tells nothing of how much of a key is right: hashes are compared,
-    /// each of them, and in constant time.
+    /// Whether this is one of the keys. Its time does not depend on the number of right characters:
+    /// all hashes are compared in constant time.
     fn knows(&self, key: &str) -> bool {
         let hash = blake3::hash(key.as_bytes());
         self.0.iter().fold(false, |known, other| known | (*other == hash))
@@ -62,7 +64,8 @@ impl fmt::Debug for ApiKeys {
     }
 }
 
-/// Who asks: clients are told apart by their key, or else by their address. It goes with a request, as an extension.
+/// The client that asks, distinguished by its key, or else by its address. It travels with a
+/// request, as an extension.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Asker(pub u64);
 
@@ -87,7 +90,7 @@ impl Asker {
     }
 }
 
-/// Names that a service answers by beside this machine's own, and origins of web pages that may ask it.
+/// Names of a service besides this machine's own, and origins of web pages that may use it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Doors {
     /// Hosts, without a port.
@@ -96,22 +99,22 @@ pub struct Doors {
     pub origins: Vec<String>,
 }
 
-/// Who may ask a service.
+/// Access rule of a service.
 #[derive(Debug, Clone)]
 pub enum Access {
-    /// Whoever shows a key.
+    /// Requests that show a key.
     Keys {
         /// The keys.
         keys: Arc<ApiKeys>,
         /// Whether `/metrics` needs none.
         metrics_public: bool,
     },
-    /// Whoever asks this machine by one of its own names, or by one of these.
+    /// Requests to this machine by one of its own names, or by one of these.
     Local {
         /// Other names of this machine, a container's for example.
         hosts: Arc<[String]>,
     },
-    /// Everybody.
+    /// All requests.
     Everybody,
 }
 
@@ -235,7 +238,7 @@ mod tests {
         assert_eq!(refusal(comment), Some(401), "a comment is no key");
         assert!(without_key(&keys, &HeaderMap::new()).is_some(), "no key at all");
         std::fs::write(&path, "\u{feff}first-key\n").expect("written");
-        let keys = ApiKeys::read(&path).expect("a key behind a byte order mark");
+        let keys = ApiKeys::read(&path).expect("a key after a byte order mark");
         assert!(keys.knows("first-key"));
         std::fs::write(&path, "good\nschlüssel\n").expect("written");
         let error = ApiKeys::read(&path).expect_err("no header carries it");

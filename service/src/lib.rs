@@ -1,8 +1,8 @@
-//! An engine behind HTTP: chat completions as OpenAI's clients know them, with `documents` beside the messages, plain and
-//! streamed; health, readiness and metrics.
+//! HTTP service of an engine: chat completions in OpenAI's form, with `documents` beside the
+//! messages, plain and streamed; health, readiness and metrics.
 //!
-//! The only asynchronous code. It waits for sockets; what computes is the engine, on threads of its own, behind a
-//! [`Client`](tributary_engine::Client).
+//! The only asynchronous code. It waits for sockets; the engine computes, on its own threads,
+//! behind a [`Client`](tributary_engine::Client).
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! What a service allows its clients: how much they may send, how many may be there, and how long things may take.
+//! Limits of a service's clients: sizes of requests, numbers of connections and requests, and
+//! times.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tributary_protocol::{METHODS, Method};
 
 use crate::error::ApiError;
 
-/// Limits of a service. What the ranks hold has limits of its own ([`tributary_engine::Limits`]).
+/// Limits of a service. The ranks' memory has other limits ([`tributary_engine::Limits`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientLimits {
     /// The longest body of a request, in bytes.
@@ -22,11 +23,11 @@ pub struct ClientLimits {
     pub connections: usize,
     /// From a request's first byte to the end of its head.
     pub header_time: Duration,
-    /// How long a connection stays open on which nothing is asked.
+    /// Time for which a connection without requests stays open.
     pub idle_time: Duration,
     /// From a request's head to the end of its answer.
     pub request_time: Duration,
-    /// How long requests under way may take when the service is told to end.
+    /// Time that in-flight requests have left when the service is ended.
     pub drain_time: Duration,
     /// The methods that a request may name.
     pub methods: AllowedMethods,
@@ -76,7 +77,7 @@ impl ClientLimits {
     /// Checks how many documents a request has.
     ///
     /// # Errors
-    /// Status 400, with both numbers.
+    /// Returns status 400 with both numbers.
     pub fn check_documents(&self, documents: usize) -> Result<(), ApiError> {
         at_most("documents", "documents", documents, self.documents)
     }
@@ -84,7 +85,7 @@ impl ClientLimits {
     /// Checks how many tokens a prompt has.
     ///
     /// # Errors
-    /// Status 400, with both numbers.
+    /// Returns status 400 with both numbers.
     pub fn check_prompt(&self, prepared: &Prepared) -> Result<(), ApiError> {
         let context: usize = prepared.chunks.iter().map(|chunk| chunk.ids.len()).sum();
         let tokens = prepared.prefix.len() + context + prepared.query.len();

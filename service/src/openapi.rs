@@ -1,7 +1,7 @@
-//! `GET /openapi.json`: every route, what it takes and what it answers, in OpenAPI's form.
+//! `GET /openapi.json`: every route with its requests and answers, in OpenAPI's form.
 //!
-//! The document is a file of the repository (`docs/openapi.v1.json`), made of the types by a test: the program has its text and nothing
-//! of what makes it.
+//! The document is a file of the repository (`docs/openapi.v1.json`), generated from the types by a
+//! test. The program holds its text, but not the generator.
 
 #[cfg(test)]
 mod bodies;

@@ -1,4 +1,5 @@
-//! Which web pages may ask: cross-origin requests of browsers (CORS). None may, unless the service is told their origins.
+//! Access of web pages: cross-origin requests of browsers (CORS). Only pages of the service's
+//! configured origins have it.
 
 use std::sync::Arc;
 
@@ -9,13 +10,13 @@ use axum::response::{IntoResponse, Response};
 
 use crate::guard::Doors;
 
-/// Seconds for which a browser remembers what a preflight was told.
+/// Seconds for which a browser remembers the answer to a preflight.
 const REMEMBERED: HeaderValue = HeaderValue::from_static("600");
 
 /// Headers that a page may read of an answer.
 const EXPOSED: HeaderValue = HeaderValue::from_static("x-request-id, retry-after");
 
-/// Answers preflights, and tells browsers which pages may read an answer.
+/// Answers preflights, and names the pages that may read an answer.
 pub async fn shared(State(doors): State<Arc<Doors>>, request: Request, next: Next) -> Response {
     let origin = allowed(&doors.origins, request.headers());
     let asks = request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);

@@ -1,6 +1,6 @@
-//! `GET /`: the page on which a request can be tried and the ranks watched. It is one file, in the program, and asks nobody but the
-//! service that it comes from: a Content-Security-Policy sees to that in the browser. Whoever needs a key may have the page without
-//! one; what it shows it asks for with the key.
+//! `GET /`: a page to try requests and watch the ranks. It is one file, in the program, and
+//! connects only to the service that it comes from: a Content-Security-Policy enforces that in the
+//! browser. The page itself needs no key; its requests show the key.
 
 use axum::http::header;
 use axum::response::IntoResponse;
@@ -8,8 +8,8 @@ use axum::response::IntoResponse;
 /// The page: markup, style and script.
 pub const PAGE: &str = include_str!("page/index.html");
 
-/// What a browser allows the page: its own style and its own script, known by their SHA-256, and requests to this service. A test
-/// computes the two anew.
+/// Permissions of the page in a browser: its own style and script, known by their SHA-256, and
+/// requests to this service. A test computes the two hashes anew.
 const POLICY: &str = "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'; \
     style-src 'sha256-dNusme4QtaBXN/3PIY69mrtwz1ZxWHNOzyXKZE2WlAw='; \
@@ -35,7 +35,7 @@ mod tests {
 
     use super::{PAGE, POLICY};
 
-    /// What stands between the marks of an element of which there is one.
+    /// Content of the only element with this tag.
     fn inside(tag: &str) -> &'static str {
         let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
         assert_eq!((PAGE.matches(&open).count(), PAGE.matches(&close).count()), (1, 1), "one {open}");

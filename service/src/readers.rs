@@ -1,5 +1,5 @@
-//! Who may make tokens of a body now. It computes on the cores of the ranks, and takes many times the body's memory: long bodies wait for
-//! each other, and short ones for no long one.
+//! Permits for tokenizing a body. Tokenizing uses the ranks' cores, and many times the body's
+//! memory: long bodies wait for each other, and short ones wait for no long one.
 
 use std::sync::Arc;
 
@@ -36,12 +36,12 @@ impl Default for Readers {
 }
 
 impl Readers {
-    /// A place for a body of so many bytes; nobody else has it until the result is dropped. A body that would take more memory than
-    /// there is has all of it.
+    /// Takes the permits for a body of `bytes` bytes, until the result is dropped. A body that
+    /// would take more memory than there is takes all of it.
     pub async fn of(&self, bytes: usize) -> Vec<OwnedSemaphorePermit> {
         let take = async |semaphore: &Arc<Semaphore>, count: usize| {
             let count = u32::try_from(count).unwrap_or(u32::MAX);
-            Arc::clone(semaphore).acquire_many_owned(count).await.expect("nobody closes it")
+            Arc::clone(semaphore).acquire_many_owned(count).await.expect("it is never closed")
         };
         if bytes <= SHORT {
             return vec![take(&self.short, 1).await];

@@ -1,8 +1,9 @@
 //! Whether the service can be given requests: its ranks live, and the last self-test was right.
 //!
-//! The self-test is a small request of fixed text. At the start every exact method must draw the same tokens for it, those that
-//! spread it over all ranks and the one that does not; after a time without requests they must draw them again. Where a token is
-//! drawn between two logits that rounding could swap, what follows may differ, and is not compared.
+//! The self-test is a small request of fixed text. At the start every exact method must draw the
+//! same tokens for it, those that spread it over all ranks and the one that does not. After a time
+//! without requests they must draw them again. After a token between two logits that rounding could
+//! swap, later tokens may differ and are not compared.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tributary_coordinator::{ChatOptions, Document, Message};
 use tributary_engine::{Client, Clock, Conversation, NotTaken, RequestFailure, Sink, Update, Work};
 use tributary_protocol::{Claim, METHODS, Method, Sampling};
 
-/// How often it is looked whether requests run.
+/// Interval of looks whether requests run.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Tokens that a self-test draws.
@@ -21,7 +22,7 @@ const TOKENS: usize = 4;
 /// Below this margin ([`tributary_protocol::DrawnToken::margin`]) rounding may decide which token is drawn.
 const NEAR_TIE: f32 = 1e-4;
 
-/// What a self-test reads: long enough that each rank has rows of it.
+/// Documents of a self-test: long enough that each rank has rows of them.
 const DOCUMENTS: [&str; 2] =
     ["the river rises in the hills and runs to the sea .", "a boat goes down the river in two days ."];
 const QUESTION: &str = "where does the boat go";
@@ -40,7 +41,7 @@ pub enum Readiness {
 /// Tokens of a self-test, each with its margin.
 type Drawn = Vec<(u32, f32)>;
 
-/// Where the updates of a self-test go.
+/// Receiver of a self-test's updates.
 struct Updates(mpsc::UnboundedSender<Update>);
 
 impl Sink for Updates {
@@ -97,7 +98,8 @@ async fn idle(client: &Client, interval: Duration, draining: &watch::Receiver<bo
     }
 }
 
-/// Whether every exact method draws the expected tokens; the first one's, where none are expected yet.
+/// Whether every exact method draws the expected tokens; without expected ones, those of the first
+/// method are.
 async fn test(client: &Client, expected: &mut Option<Drawn>) -> Result<(), Failure> {
     for method in METHODS.into_iter().filter(|method| method.claim == Claim::Exact) {
         let wrong = |reason: String| Failure::Wrong(format!("{}: {reason}", method.name));

@@ -1,12 +1,13 @@
-//! A model's reasoning apart from its answer: text between `<think>` and `</think>`, as it comes, however tokens cut it.
+//! A model's reasoning apart from its answer: text between `<think>` and `</think>`, as it comes,
+//! for any split into tokens.
 
-/// How reasoning is told from the answer.
+/// Parser that separates reasoning from the answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ReasoningParser {
     /// It is not: all text is the answer.
     #[default]
     None,
-    /// It stands between `<think>` and `</think>`, at the beginning.
+    /// Reasoning is between `<think>` and `</think>`, at the beginning.
     Think,
 }
 
@@ -17,7 +18,7 @@ const CLOSE: &str = "</think>";
 #[derive(Debug)]
 pub struct Thinking {
     state: State,
-    /// Text of which it is not known yet what it is.
+    /// Text that may be reasoning or answer.
     held: String,
 }
 
@@ -27,14 +28,15 @@ enum State {
     Begin,
     /// Within the reasoning; `true` once there is text of it.
     Inside(bool),
-    /// Behind the reasoning; nothing but space has come since.
+    /// After the reasoning; only space has come since.
     Behind,
     /// In the answer.
     Answer,
 }
 
 impl Thinking {
-    /// Behind a prompt that ends with this text: a template may have opened the reasoning, or opened and closed it.
+    /// State after a prompt that ends with this text: a template may have opened the reasoning, or
+    /// opened and closed it.
     pub fn behind(prompt: &str) -> Self {
         let state = match (prompt.rfind(OPEN), prompt.rfind(CLOSE)) {
             (Some(open), close) if close.is_none_or(|close| close < open) => State::Inside(false),
@@ -44,7 +46,7 @@ impl Thinking {
         Self { state, held: String::new() }
     }
 
-    /// Takes a text; what of it, and of what was held, is reasoning and what is answer.
+    /// Takes a text; gives the reasoning and the answer in it and in the held text.
     pub fn push(&mut self, text: &str) -> (String, String) {
         self.held.push_str(text);
         let (mut reasoning, mut answer) = (String::new(), String::new());
@@ -67,7 +69,7 @@ impl Thinking {
         }
     }
 
-    /// What is left at the end.
+    /// The rest at the end.
     pub fn rest(&mut self) -> (String, String) {
         let held = std::mem::take(&mut self.held);
         match self.state {
@@ -92,7 +94,7 @@ impl Thinking {
         let (text, behind) = match self.held.split_once(CLOSE) {
             Some((text, behind)) => (text.trim_end(), Some(behind)),
             None => {
-                // Space, and what may be the beginning of the end, wait for what comes.
+                // Space, and a possible beginning of the end mark, wait for the next text.
                 let partial = (1..CLOSE.len()).rev().find(|&length| self.held.ends_with(&CLOSE[..length])).unwrap_or(0);
                 (self.held[..self.held.len() - partial].trim_end(), None)
             }

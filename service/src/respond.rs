@@ -12,7 +12,7 @@ use crate::streaming::stream;
 /// Answers a request; `echoed` are the texts of the answers' prompts, where they are repeated and are known.
 ///
 /// # Errors
-/// What is known before the answer begins.
+/// Returns failures that are known before the answer begins.
 pub async fn respond(
     all: Vec<Running>,
     echoed: Vec<Option<Option<String>>>,

@@ -1,4 +1,4 @@
-//! What is served where.
+//! Routes of the service.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub fn routes(shared: Shared, access: Access, doors: Doors, deadlines: Deadlines
         .route("/v1/chat/completions", post(completions::complete::<ChatRequest>))
         .route("/v1/completions", post(completions::complete::<CompletionRequest>))
         .route("/v1/chunks", post(chunks::chunks))
-        // Where a method is not allowed, no body is read.
+        // No body is read for a method of HTTP that is not allowed.
         .route_layer(from_fn_with_state(bodies, upload::whole))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
@@ -117,7 +117,7 @@ async fn model(
     State(shared): State<Shared>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    // What is no text is no model's name.
+    // A path that is no text is no model's name.
     let name = name.map_or_else(|_| String::new(), |Path(name)| name);
     if name == *shared.model {
         return Ok(Json(described(&shared)));

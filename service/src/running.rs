@@ -1,5 +1,6 @@
-//! A request on its way through the engine, as its client's handler holds it. Whoever lets go of it before its end cancels it: a handler
-//! whose client has left is dropped, in whatever phase its request is.
+//! A request on its way through the engine, as its client's handler holds it. Dropping it before
+//! its end cancels the request. A handler whose client has left is dropped, in any phase of its
+//! request.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,7 +21,7 @@ use crate::shared::Shared;
 /// Updates of a request that its client has not read yet. A client that is slower is cut.
 const BUFFERED: usize = 1024;
 
-/// Tokens of a prompt's end, behind which its answer is read.
+/// Number of a prompt's last tokens that its answer is decoded after.
 const PROMPT_END: usize = 32;
 
 /// A prompt of a request.
@@ -69,13 +70,13 @@ fn read<R: Asked>(shared: &Shared, asker: Asker, body: &[u8]) -> Result<(R, Vec<
     Ok((asked, ready))
 }
 
-/// A request that is under way. It is cancelled when this goes, unless it is over.
+/// A request in progress. Dropping it cancels the request, unless it has ended.
 pub struct Running {
-    /// What handlers share.
+    /// State that handlers share.
     pub shared: Shared,
     /// Its number.
     pub request: u64,
-    /// What its client may hear of its prompt before the ranks have seen it.
+    /// Facts of its prompt that its client may get before the ranks have seen it.
     pub prompt: Arc<AskedPrompt>,
     /// The method of an answer.
     method: Option<&'static str>,
@@ -89,7 +90,7 @@ impl Running {
     /// those of the next.
     ///
     /// # Errors
-    /// What cannot be read, or is not taken.
+    /// Returns an error if the request cannot be read or is not accepted.
     pub async fn begin<R: Asked>(
         shared: &Shared,
         Arrival { clock, body, memory, asker, time_up }: Arrival,
@@ -106,7 +107,7 @@ impl Running {
         let reader = shared.clone();
         // Reading a long body and making tokens of it computes: it goes to a thread that may.
         let read = tokio::task::spawn_blocking(move || {
-            // Held even when nobody waits for it any more.
+            // Held even after its handler is gone.
             let _held = (permits, memory);
             read(&reader, asker, &body)
         });
@@ -116,7 +117,8 @@ impl Running {
             let (sender, updates) = mpsc::channel(BUFFERED);
             let (method, sink) = (settings.method.name, Box::new(Channel(sender)));
             let waits = waits.take().map_or_else(|| desk.announce(asker.0), Ok).map_err(busy)?;
-            // Nothing is waited for between handing it in and holding it: no request is left behind without a holder.
+            // There is no await between handing it in and holding it: no request remains without a
+            // holder.
             let request = desk.submit(work, (prepared, settings), (clock, Some(waits)), sink).map_err(busy)?;
             let method = (work != Work::Chunks).then_some(method);
             let (shared, time_up) = (shared.clone(), time_up.clone());
@@ -125,15 +127,15 @@ impl Running {
         Ok((all, asked))
     }
 
-    /// What comes next. It may be given up while it waits.
+    /// Waits for the next update. It is cancel-safe.
     ///
     /// # Errors
-    /// The updates ended without an end.
+    /// Returns an error if the updates stop without a final one.
     pub async fn next(&mut self) -> Result<Update, ApiError> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// The same for somebody who waits for several.
+    /// The same for a caller that waits for several.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Update, ApiError>> {
         self.updates.poll_recv(cx).map(|update| match update {
             Some(update) => Ok(update),
@@ -153,7 +155,7 @@ impl Running {
         self.is_over = true;
     }
 
-    /// There will be no answer. The ranks need not go on with what failed here.
+    /// There will be no answer. The ranks need not continue a request that failed here.
     pub fn failed(&mut self) {
         self.is_over = true;
         self.shared.client.desk().cancel(self.request);
@@ -171,7 +173,8 @@ impl Drop for Running {
         let Shared { client, metrics, .. } = &self.shared;
         client.desk().cancel(self.request);
         let Some(method) = self.method else { return };
-        // What comes from here on is not taken, and the engine says so. The whole answer may have come just before.
+        // Later updates are not taken, and the engine learns so. The whole answer may have come
+        // just before.
         self.updates.close();
         while let Ok(update) = self.updates.try_recv() {
             if let Update::Done(done) = update

@@ -23,23 +23,25 @@ use crate::routes::routes;
 use crate::shared::Shared;
 use crate::signals;
 
-/// How often metrics are tidied up.
+/// Interval of the metrics' upkeep.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// How long connections may stay when the service ends and nothing is computed any more: a client that does not read its answer, or
-/// never ends its request, keeps nobody waiting.
+/// Time that connections have left when the service ends and no request is computed any more: a
+/// client that does not read its answer, or never ends its request, does not delay the end.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// How long connections may stay when the ranks have failed: the process waits for it.
+/// Time that connections have left when the ranks have failed: the process waits for it.
 const LAST_ANSWERS: Duration = Duration::from_millis(1500);
 
-/// How often a service looks whether its ranks have failed, and an ending one whether anything is still computed.
+/// Interval at which a service looks whether its ranks have failed, and an ending one whether a
+/// request is still computed.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long the service stays for clients when the time to drain is over and nothing is computed any more.
+/// Time that the service stays for clients when the time to drain is over and no request is
+/// computed any more.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// How much longer than the time to drain the ranks may take to come to their next control point.
+/// Time beyond the drain time in which ranks must come to their next control point.
 const OVERTIME: Duration = Duration::from_secs(1);
 
 /// Connections that the system holds until they are taken, if it allows as many (`net.core.somaxconn`).
@@ -48,26 +50,27 @@ const QUEUE: i32 = 4096;
 /// File descriptors that are left to ranks, logs and the model when connections take the rest.
 const OTHER_FILES: usize = 256;
 
-/// What a service is told.
+/// Options of a service.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where it listens.
+    /// Address on which it listens.
     pub listen: SocketAddr,
-    /// Who may ask.
+    /// Access rule.
     pub access: Access,
     /// Other names that it answers by, and web pages that may ask.
     pub doors: Doors,
     /// The name that the model has for clients.
     pub model: String,
-    /// What clients may ask at most.
+    /// Limits of clients' requests.
     pub limits: ClientLimits,
-    /// How the model's reasoning is told from its answer, where a request does not say.
+    /// Parser that separates the model's reasoning from its answer, where a request does not
+    /// choose.
     pub reasoning: ReasoningParser,
     /// Time without requests after which the ranks are tested; zero for no test at all.
     pub self_test: Duration,
     /// Whether fields of bodies that are not known pass; else they are refused by name.
     pub ignores_unknown: bool,
-    /// Whether a client finds only chunks of its own in the caches.
+    /// Whether a client finds only its own chunks in the caches.
     pub caches_apart: bool,
     /// Tokens of an answer where a request does not say how many; where absent 2048 of a chat, and 16 of a text.
     pub default_tokens: Option<usize>,
@@ -79,7 +82,7 @@ pub enum Error {
     /// It cannot listen.
     #[error("--listen {address}: {cause}")]
     Listen {
-        /// Where.
+        /// Address.
         address: SocketAddr,
         /// Why not.
         cause: std::io::Error,
@@ -87,7 +90,7 @@ pub enum Error {
     /// A job cannot listen for scrapes.
     #[error("--metrics-listen {address}: {cause}")]
     ListenForScrapes {
-        /// Where.
+        /// Address.
         address: SocketAddr,
         /// Why not.
         cause: std::io::Error,
@@ -95,7 +98,7 @@ pub enum Error {
     /// The metrics of a job cannot be written.
     #[error("--metrics-file {path}: {cause}")]
     File {
-        /// Where.
+        /// Path.
         path: std::path::PathBuf,
         /// Why not.
         cause: std::io::Error,
@@ -109,7 +112,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code that stands for it.
+    /// Exit code of the error.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Listen { .. } | Error::ListenForScrapes { .. } => exit::CONFIGURATION,
@@ -120,7 +123,7 @@ impl Error {
     }
 }
 
-/// Asks the system for so many file descriptors, if this process may have them; how many it has.
+/// Asks the system for `wanted` file descriptors; returns the number that this process has.
 fn open_files(wanted: usize) -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let number = |limit: Option<u64>| limit.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX);
@@ -142,7 +145,7 @@ impl Service {
     /// Takes the address, so that one that is in use is known before anything is loaded.
     ///
     /// # Errors
-    /// [`Error::Listen`].
+    /// Returns [`Error::Listen`].
     pub fn bind(mut options: Options) -> Result<Self, Error> {
         let address = options.listen;
         let listener = TcpListener::bind(address).map_err(|cause| Error::Listen { address, cause })?;
@@ -154,21 +157,22 @@ impl Service {
         Ok(Self { listener, options })
     }
 
-    /// Where it listens.
+    /// Address on which it listens.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if an operation of the operating system fails.
     pub fn address(&self) -> Result<SocketAddr, Error> {
         Ok(self.listener.local_addr()?)
     }
 
-    /// Answers on a thread of its own, until SIGTERM, SIGINT or SIGUSR1: then requests under way are answered, no more are
-    /// taken, and the client is let go. SIGTERM or SIGINT behind another signal ends the process at once. It ends by itself when
-    /// the engine takes no more requests, because its ranks have failed: whoever waits has been told so then. The `attendance`
-    /// lasts as long.
+    /// Answers on a separate thread, until SIGTERM, SIGINT or SIGUSR1: then in-flight requests are
+    /// answered, no more are accepted, and the client is dropped. SIGTERM or SIGINT after another
+    /// signal ends the process at once. The service also ends when the engine takes no more
+    /// requests, because its ranks have failed; waiting clients have got the error by then. The
+    /// `attendance` lasts as long.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// Returns an error if no thread can be started.
     pub fn start(
         self,
         client: Client,
@@ -186,11 +190,11 @@ impl Service {
             None => Basis::Assumed(Profile::assumed(client.machine())),
         };
         metrics.predict_on(basis, client.shape());
-        // Two threads suffice for sockets; what computes has its own.
+        // Two threads suffice for sockets; computation has its own.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (drain, draining) = watch::channel(false);
         {
-            // The service takes signals before anybody else leaves them to it.
+            // The service handles signals before other handlers leave them to it.
             let _inside = runtime.enter();
             signals::listen(drain.clone())?;
         }
@@ -251,7 +255,7 @@ impl Service {
     }
 }
 
-/// Drops what no scrape of metrics needs any more, every now and then.
+/// Drops data that no scrape of metrics needs any more, at intervals.
 async fn keep_tidy(metrics: Arc<Metrics>) {
     let mut timer = tokio::time::interval(UPKEEP);
     loop {
@@ -260,28 +264,29 @@ async fn keep_tidy(metrics: Arc<Metrics>) {
     }
 }
 
-/// Tells the metrics when the service drains.
+/// Notes in the metrics that the service drains.
 async fn tells(mut draining: watch::Receiver<bool>, metrics: Arc<Metrics>) {
     if draining.wait_for(|draining| *draining).await.is_ok() {
         metrics.drains();
     }
 }
 
-/// Tells the service to end when the engine takes no more requests.
+/// Ends the service when the engine takes no more requests.
 async fn fails(client: Client, drain: watch::Sender<bool>) {
     while !client.desk().is_closed() {
         tokio::time::sleep(LOOK).await;
     }
-    // A service that has ended need not be told.
+    // The service may have ended already.
     let _ = drain.send(true);
 }
 
-/// Ends when the service was told to end and nothing has been computed for a while. What is still computed when the time to drain is
-/// over is cut: the ranks let go of it at their next control point.
+/// Returns when the service ends and no request has been computed for a while. Requests that are
+/// still computed when the time to drain is over are cut: the ranks drop them at their next control
+/// point.
 async fn lingering(client: Client, overtime: &Overtime<'_>, cut: watch::Sender<bool>) {
     let mut draining = overtime.draining.clone();
     if draining.wait_for(|draining| *draining).await.is_err() {
-        // The sender is gone: nobody will ever tell.
+        // The sender is gone: no signal will come.
         return std::future::pending().await;
     }
     let mut idle = Duration::ZERO;
@@ -294,7 +299,7 @@ async fn lingering(client: Client, overtime: &Overtime<'_>, cut: watch::Sender<b
         tokio::time::sleep(LOOK).await;
         idle = if is_busy(&client) { Duration::ZERO } else { idle + LOOK };
         if overtime.is_up() {
-            // Whoever holds a request hears of it, unless all are gone.
+            // Handlers of requests get the signal, unless all are gone.
             cut.send_replace(true);
         }
         overtime.end_if_over(&client);
@@ -306,7 +311,8 @@ fn is_busy(client: &Client) -> bool {
     client.desk().waiting() + client.desk().running() > 0
 }
 
-/// The time to drain, and the end of the process where ranks do not come to a control point soon behind it.
+/// The time to drain, and the end of the process where ranks do not come to a control point soon
+/// after it.
 struct Overtime<'a> {
     draining: watch::Receiver<bool>,
     since: OnceLock<Instant>,
@@ -315,7 +321,7 @@ struct Overtime<'a> {
 }
 
 impl Overtime<'_> {
-    /// How long the service has drained.
+    /// Time for which the service has drained.
     fn drained(&self) -> Duration {
         self.since.get_or_init(Instant::now).elapsed()
     }

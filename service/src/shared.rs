@@ -1,4 +1,4 @@
-//! What handlers share.
+//! State that handlers share.
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use crate::readers::Readers;
 use crate::ready::Readiness;
 use crate::reasoning::ReasoningParser;
 
-/// The engine, its name for clients, and what is counted.
+/// The engine, its name for clients, and the metrics.
 #[derive(Clone)]
 pub struct Shared {
     /// The way to the engine.
     pub client: Client,
     /// The model's name.
     pub model: Arc<str>,
-    /// What is counted.
+    /// Metrics of the service.
     pub metrics: Arc<Metrics>,
-    /// What its clients may ask at most.
+    /// Limits of clients' requests.
     pub limits: ClientLimits,
-    /// How a model's reasoning is told from its answer.
+    /// Parser that separates a model's reasoning from its answer.
     pub reasoning: ReasoningParser,
-    /// Who may read a body and make tokens of it now.
+    /// Permits for tokenizing a body.
     pub readers: Readers,
     /// Whether the last self-test was right.
     pub readiness: watch::Receiver<Readiness>,
@@ -33,14 +33,14 @@ pub struct Shared {
     pub draining: watch::Receiver<bool>,
     /// Whether fields of bodies that are not known pass.
     pub ignores_unknown: bool,
-    /// Whether a client finds only chunks of its own in the caches.
+    /// Whether a client finds only its own chunks in the caches.
     pub caches_apart: bool,
-    /// Tokens of an answer where a request does not say how many, if the service says so.
+    /// Default maximum of tokens in an answer, if the service sets one.
     pub default_tokens: Option<usize>,
 }
 
 impl Shared {
-    /// How bodies are read.
+    /// Terms for reading bodies.
     pub fn terms(&self) -> Terms<'_> {
         let Self { client, model, limits, ignores_unknown, default_tokens, .. } = self;
         Terms {

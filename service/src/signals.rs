@@ -1,16 +1,16 @@
-//! What tells a service to end.
+//! Signals that end a service.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Exit code of a process that was told twice to end: that of SIGTERM.
+/// Exit code of a process that got two signals to end: that of SIGTERM.
 const TERMINATED: i32 = 143;
 
-/// Tells the service to end when the process is told to; a second time ends the process. SIGUSR1 only asks: it is what launchers pass
-/// to every rank. It must be called inside the runtime that listens.
+/// Ends the service at the first signal, and the process at a second one. SIGUSR1, which launchers
+/// pass to every rank, never ends the process. It must be called inside the runtime that listens.
 ///
 /// # Errors
-/// The system has no signal handler to give.
+/// Returns an error if no signal handler can be installed.
 pub fn listen(drain: watch::Sender<bool>) -> std::io::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut asked = signal(SignalKind::user_defined1())?;
@@ -26,7 +26,7 @@ pub fn listen(drain: watch::Sender<bool>) -> std::io::Result<()> {
                 std::process::exit(TERMINATED);
             }
             already = true;
-            // A service that has ended need not be told.
+            // The service may have ended already.
             let _ = drain.send(true);
         }
     });

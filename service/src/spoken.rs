@@ -13,16 +13,16 @@ use crate::stops::Stops;
 pub struct Piece {
     /// Its text.
     pub text: String,
-    /// What of it is the model's reasoning, where that comes apart.
+    /// The model's reasoning in it, where that comes apart.
     pub reasoning: String,
-    /// Its tokens with their log-probabilities; empty where nobody asked.
+    /// Its tokens with their log-probabilities; empty where the request does not ask for them.
     pub tokens: Vec<LikelyToken>,
 }
 
 /// A token of an answer, and how likely it was.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LikelyToken {
-    /// What it is.
+    /// The token.
     pub token: TokenText,
     /// Natural logarithm of its probability; none for the first token of a prompt.
     pub logprob: Option<f32>,
@@ -44,7 +44,7 @@ impl Piece {
 /// A token's text, and its own bytes: those of an answer's tokens join to its text.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TokenText {
-    /// The text; a part of a character has the sign for what is none.
+    /// The text; a part of a character is the replacement character.
     pub text: String,
     /// The bytes.
     pub bytes: Vec<u8>,
@@ -69,17 +69,18 @@ pub struct Spoken {
 }
 
 impl Spoken {
-    /// An answer that is given like this, after a prompt's last tokens; it stands after so many characters of a prompt that it repeats.
+    /// An answer with this delivery, after a prompt's last tokens. It begins after `characters`
+    /// characters, those of a prompt that it repeats.
     pub fn new(client: &Client, behind: &[u32], delivery: &Delivery, characters: usize) -> Self {
         let stops = Stops::new(delivery.stops.clone(), delivery.keeps_stop);
         let (stream, held, ends) = (client.text_stream(behind), Vec::new(), delivery.ends.clone());
         Self { ends, stream, stops, held, come: 0, characters, given: 0, tokens: 0, is_stopped: false }
     }
 
-    /// Takes a token; what there is to give out. Nothing comes behind a stop text.
+    /// Takes a token; gives the text that can go out. No text follows a stop text.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn push(&mut self, drawn: &DrawnToken) -> Result<Option<Piece>> {
         if self.is_stopped {
             return Ok(None);
@@ -97,7 +98,7 @@ impl Spoken {
         Ok(self.give(text, stopped))
     }
 
-    /// What is left when the last token has come.
+    /// The rest, when the last token has come.
     pub fn rest(&mut self) -> Option<Piece> {
         if self.is_stopped {
             return None;
@@ -114,7 +115,7 @@ impl Spoken {
     fn give(&mut self, text: String, stopped: bool) -> Option<Piece> {
         self.is_stopped = stopped;
         self.given += text.len();
-        // A token of which a part stands before the stop text belongs to the answer.
+        // A token with a part before the stop text belongs to the answer.
         let belongs = |span: &Range<usize>| span.end <= self.given || (stopped && span.start < self.given);
         let given = self.held.iter().take_while(|(span, _)| belongs(span)).count();
         let tokens: Vec<LikelyToken> = self.held.drain(..given).map(|(_, token)| token).collect();

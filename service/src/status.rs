@@ -1,4 +1,5 @@
-//! `GET /v1/status`: what the service is doing, for people and pages. Numbers only, never the text of a request.
+//! `GET /v1/status`: the state of the service, for people and pages. Numbers only, never the text
+//! of a request.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use crate::shared::Shared;
 /// Name and version of this form.
 const SCHEMA: &str = "tributary.status/1";
 
-/// What the service is doing.
+/// State of the service.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Status {
@@ -34,25 +35,25 @@ pub struct Status {
     ranks: Vec<RankStatus>,
     /// Requests that have not ended.
     requests: RequestCounts,
-    /// The chunk caches of all ranks, and the stores behind them.
+    /// The chunk caches of all ranks and their stores.
     chunk_cache: ChunkCacheStatus,
-    /// How the times to first token are predicted that the metrics have beside the measured ones.
+    /// Basis of the predicted times to first token in the metrics.
     predictions: Option<PredictionStatus>,
     /// The last requests that have ended, the newest first.
     recent: Vec<Finished>,
 }
 
-/// How times to first token are predicted.
+/// Basis of predicted times to first token.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct PredictionStatus {
     /// The profile that they start from; `assumed` where none was given.
     profile: String,
-    /// What answered requests have taught, by the phase and by what the method claims.
+    /// Paces learned from answered requests, by phase and by the method's claim.
     learned: Vec<PaceStatus>,
 }
 
-/// What answered requests have taught of a phase.
+/// Pace of a phase, learned from answered requests.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct PaceStatus {
@@ -60,7 +61,7 @@ pub struct PaceStatus {
     phase: &'static str,
     /// Whether it is that of methods that equal a full prefill but for rounding.
     exact: bool,
-    /// Its time, as a multiple of what the profile says.
+    /// Its time, as a multiple of the profile's.
     multiple: f64,
     /// Requests that taught it.
     requests: u64,
@@ -103,7 +104,7 @@ pub struct RankStatus {
     up: bool,
     /// Since its last sign of life.
     heartbeat_age_seconds: f64,
-    /// Sequences of which it holds keys and values.
+    /// Number of sequences whose keys and values it holds.
     running_sequences: usize,
     /// Keys and values in its chunk cache.
     chunk_cache_used_bytes: u64,
@@ -119,7 +120,7 @@ pub struct RequestCounts {
     running: usize,
 }
 
-/// The chunk caches of all ranks, and the stores behind them.
+/// The chunk caches of all ranks and their stores.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ChunkCacheStatus {
@@ -139,7 +140,7 @@ pub struct ChunkCacheStatus {
 pub struct TierStatus {
     /// `memory`, `disk` or `remote`.
     tier: &'static str,
-    /// Bytes in it as of the last prefill; null where nobody tells them.
+    /// Bytes in it as of the last prefill; null where unknown.
     used_bytes: Option<u64>,
     /// Chunks that were there.
     hits: u64,
@@ -151,7 +152,7 @@ pub struct TierStatus {
     written_bytes: u64,
     /// Bytes of a chunk in a second of its being read, over the last reads; null before the first.
     read_bytes_per_second: Option<f64>,
-    /// How often chunks were of no use or were not written, by the reason.
+    /// Number of chunks that were of no use or were not written, by the reason.
     errors: BTreeMap<&'static str, u64>,
 }
 
@@ -178,7 +179,7 @@ impl ChunkCacheStatus {
     }
 }
 
-/// Answers what the service is doing.
+/// Answers with the state of the service.
 pub async fn status(State(shared): State<Shared>) -> Json<Status> {
     Json(of(&shared))
 }

@@ -1,4 +1,5 @@
-//! Texts that end an answer. They are found across tokens: what may be the beginning of one is held back until that is known.
+//! Texts that end an answer. They are found across tokens: a possible beginning of one is held back
+//! until that is known.
 
 /// Looks for stop texts in a text that comes in pieces.
 #[derive(Debug, Clone, Default)]
@@ -6,7 +7,7 @@ pub struct Stops {
     texts: Vec<String>,
     /// Whether the text that is found belongs to the answer.
     keeps: bool,
-    /// What has come and may be the beginning of one of them.
+    /// Held text that may be the beginning of one of them.
     held: String,
 }
 
@@ -17,8 +18,9 @@ impl Stops {
         Self { texts, keeps, held: String::new() }
     }
 
-    /// Takes more text; what is certain to belong to the answer, and whether the answer ends there. Of several stop texts that one
-    /// counts which is complete first, as if the text came letter by letter.
+    /// Takes more text; gives the text that certainly belongs to the answer, and whether the answer
+    /// ends there. Of several stop texts that one counts which is complete first, as if the text
+    /// came letter by letter.
     pub fn push(&mut self, text: &str) -> (String, bool) {
         self.held += text;
         let found = self.texts.iter().filter_map(|stop| Some((self.held.find(stop)?, stop.len())));
@@ -31,7 +33,7 @@ impl Stops {
         (std::mem::replace(&mut self.held, rest), false)
     }
 
-    /// What was held back, now that no more text comes.
+    /// The held text, at the end of the answer.
     pub fn rest(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -47,7 +49,7 @@ fn beginning(text: &str, stop: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// What an answer becomes whose text comes in these pieces, and whether it was stopped.
+    /// The answer from these pieces of text, and whether it was stopped.
     fn read(stops: &[&str], pieces: &[&str]) -> (String, bool) {
         let mut stops = Stops::new(stops.iter().map(|&stop| stop.to_owned()).collect(), false);
         let mut all = String::new();
@@ -96,7 +98,7 @@ mod tests {
         let mut stops = Stops::new(vec!["aab".into(), "éé".into()], false);
         let steps = [("x", "x"), ("aa", ""), ("a", "a"), ("c", "aac"), ("é", ""), ("d", "éd")];
         for (text, expected) in steps {
-            assert_eq!(stops.push(text), (expected.to_owned(), false), "behind {text}");
+            assert_eq!(stops.push(text), (expected.to_owned(), false), "after {text}");
         }
     }
 }

@@ -14,11 +14,11 @@ use crate::delivery::Delivery;
 use crate::error::ApiError;
 use crate::output::{Frame, Part, Usage};
 
-/// How often a silent stream says that it is alive.
+/// Interval of a silent stream's signs of life.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// How long the response waits for the first token before its head is sent without one: most refusals are known by then, and are best
-/// told by the status of the response.
+/// Time for which the response waits for the first token before its head is sent. Most refusals are
+/// known by then, and become the status of the response.
 const OPENING: Duration = Duration::from_secs(1);
 
 /// Answers as events.
@@ -40,7 +40,7 @@ struct Streaming {
 /// Answers with a stream.
 ///
 /// # Errors
-/// What is known before the answer begins.
+/// Returns failures that are known before the answer begins.
 pub async fn stream(batch: Batch, frame: Frame, delivery: Delivery) -> Result<Response, ApiError> {
     let begun = vec![false; batch.len()];
     let (ready, usage, counted) = (VecDeque::new(), Usage::new(0, 0, 0), Vec::new());
@@ -98,7 +98,7 @@ impl Streaming {
         }
         match &piece {
             Some(piece) => parts.push(frame.piece(piece, part(opens), delivery)),
-            // The first token is told even where it completes no text.
+            // The first token is sent even where it completes no text.
             None if opens && ended.is_none() => parts.extend(frame.opening(part(true))),
             None => {}
         }

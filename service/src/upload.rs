@@ -29,7 +29,7 @@ const STEP: usize = 16 << 10;
 /// The slowest that a body may come, in bytes a second, beyond the first seconds.
 const SLOWEST: usize = 256 << 10;
 
-/// How long a body waits for memory that a slower one makes free.
+/// Time for which a body waits for memory that a slower one frees.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reads bodies.
@@ -48,7 +48,7 @@ struct Coming {
     all: Mutex<BTreeMap<u64, Arc<Rate>>>,
 }
 
-/// How fast a body comes.
+/// Rate at which a body comes.
 struct Rate {
     began: Instant,
     bytes: AtomicUsize,
@@ -117,7 +117,8 @@ impl Bodies {
         let place = self.coming.begin();
         let (mut bytes, mut held) = (Vec::new(), None::<OwnedSemaphorePermit>);
         loop {
-            // The time grows with what has come: what is announced buys none. Nobody may pause for longer than a head may take.
+            // The time grows with the received bytes, not with the announced ones. No pause may be
+            // longer than the time for a head.
             let until = place.rate.began + header_time + Duration::from_secs_f64(bytes.len() as f64 / SLOWEST as f64);
             let until = until.min(Instant::now() + header_time);
             let frame = tokio::select! {
@@ -148,7 +149,8 @@ impl Bodies {
         Ok((bytes.into(), Held(held.map(Arc::new))))
     }
 
-    /// Memory for more of a body. Where there is none a slower body makes place, or this one is turned away.
+    /// Memory for more of a body. Where there is none a slower body makes place, or this one is
+    /// refused.
     async fn memory(&self, steps: usize, number: u64) -> Result<OwnedSemaphorePermit, ApiError> {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         if let Ok(permit) = Arc::clone(&self.budget).try_acquire_many_owned(steps) {
@@ -156,13 +158,13 @@ impl Bodies {
         }
         self.coming.dismiss_slowest(number);
         match tokio::time::timeout(PATIENCE, Arc::clone(&self.budget).acquire_many_owned(steps)).await {
-            Ok(permit) => Ok(permit.expect("nobody closes it")),
+            Ok(permit) => Ok(permit.expect("it is never closed")),
             Err(_) => Err(ApiError::busy("too many bodies come or wait at once")),
         }
     }
 }
 
-/// Why a body is not one that is read here, by what its head says.
+/// Reason why a body is refused, by its head.
 fn refused(headers: &HeaderMap) -> Option<ApiError> {
     let unsupported =
         |message: String| Some(ApiError::invalid(message).with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
@@ -225,7 +227,7 @@ mod tests {
             assert_eq!(status(vec![(0, 1000), (100, 1000)]).await, Ok(2000));
             assert_eq!(status(vec![(0, 1 << 20), (0, 1)]).await, Err(413));
             assert_eq!(status(vec![(0, 1 << 19), (2000, 1)]).await, Err(408), "a pause");
-            // A byte now and then is no pace, however often it comes.
+            // Single bytes now and then are no pace.
             assert_eq!(status(vec![(100, 1); 20]).await, Err(408));
             assert_eq!(bodies.budget.available_permits(), BUDGET / STEP, "all memory is free again");
         });

@@ -1,9 +1,10 @@
-//! How fast stored chunks are read and verified, beside a plain reader of the same files.
+//! Speed of reading and verifying stored chunks, compared with a plain reader of the same files.
 //!
-//! All read with two threads, a layer's keys or values at a time, in turn in every round, so that all see the same machine. The plain reader
-//! reads into one buffer a thread again and again, which stays in the core's cache, or into new memory that is kept, as chunks are; the
-//! third of each kind also hashes what it has read. A table gives medians with their range. Arguments: a folder on the disk that is to be
-//! measured (the system's folder for temporary files is the default).
+//! All readers use two threads and read a layer's keys or values at a time. They take turns in
+//! every round, so that all see the same machine. The plain reader reuses one buffer a thread,
+//! which stays in the core's cache, or reads into new memory that is kept, as chunks are. The third
+//! of each kind also hashes the bytes. A table gives medians with their range. Argument: a folder
+//! on the disk to measure (default: the system's folder for temporary files).
 
 #![allow(clippy::unwrap_used)] // a measurement may panic, its helpers too
 
@@ -44,7 +45,7 @@ struct Files {
     paths: Vec<PathBuf>,
 }
 
-/// Reads a chunk, and gives the memory that it now lies in.
+/// Reads a chunk, and gives the memory that holds it.
 type Reader = fn(&Files, usize) -> Vec<Vec<u8>>;
 
 impl Files {
@@ -94,7 +95,7 @@ impl Files {
         self.paths.len() as f64 * self.shape.bytes() as f64 / seconds
     }
 
-    /// Parts of a file as a reader reads them that knows nothing of chunks.
+    /// Parts of a file as a reader without knowledge of chunks reads them.
     fn parts(&self, chunk: usize, mut read: impl FnMut(&File, u64, usize)) {
         let (file, bytes) = (File::open(&self.paths[chunk]).unwrap(), self.shape.tensor_bytes());
         let header = file.metadata().unwrap().len() - self.shape.bytes();

@@ -1,5 +1,6 @@
-//! What a store keeps beyond its folder: which chunks an object store has, those that are on their way from there, and what has been told of
-//! it. What comes from there is put into the folder too, once it has been read whole.
+//! The object store beyond a store's folder: the chunks that it has, those in transit from there,
+//! and the counters already reported. A chunk from there is put into the folder too, once all of it
+//! has been read.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,19 +12,20 @@ use tributary_protocol::{ChunkKey, StoreError, StoreOperation, Tier};
 use crate::remote::{Fetch, Operation, Reason, Remote, RemoteCounters, RemoteError, RemoteLimits};
 use crate::tally::{Reading, Tally};
 
-/// How long the object store may take to say what it has, when a store is opened.
+/// Longest time for the list of an object store's chunks when a store is opened.
 const LIST: Duration = Duration::from_secs(45);
 
-/// How often it is asked again: a large bucket takes a while.
+/// Interval of new lists: a large bucket takes a while.
 const LOOK: Duration = Duration::from_secs(600);
 
-/// Bytes of chunks that are asked for ahead of use at once: they lie in memory until they are read.
+/// Bytes of chunks that are asked for ahead of use at once: they stay in memory until they are
+/// read.
 const MOST_COMING_BYTES: u64 = 256 << 20;
 
-/// The most chunks of which it is asked to tell.
+/// Maximum number of listed chunks.
 const MOST_LISTED: usize = 1_000_000;
 
-/// How long one chunk is waited for. Whoever waits for several gives up sooner where none comes.
+/// Longest wait for one chunk. A wait for several ends sooner where none comes.
 const FETCH: Duration = Duration::from_secs(10);
 
 /// The object store behind a folder.
@@ -39,9 +41,9 @@ struct State {
     keys: HashSet<ChunkKey>,
     /// Chunks that have been asked for ahead of use, and the most bytes that each may have.
     coming: HashMap<ChunkKey, (Fetch, u64)>,
-    /// When it last said what it has.
+    /// Time of its last list.
     looked: Option<Instant>,
-    /// What has been told of it.
+    /// Counters that have been reported.
     told: RemoteCounters,
     reading: Reading,
 }
@@ -50,7 +52,7 @@ impl Beyond {
     /// Opens an object store. One that does not answer has nothing, for now.
     ///
     /// # Errors
-    /// The URL or a setting of the environment cannot be used.
+    /// Returns an error if the URL or a setting of the environment cannot be used.
     pub fn open(url: &str, limits: RemoteLimits) -> Result<Self, RemoteError> {
         let this = Self { remote: Remote::open(url, limits)?, state: Mutex::default() };
         this.look();
@@ -114,7 +116,7 @@ impl Beyond {
         }
     }
 
-    /// Nobody waits any more for a chunk that was asked for.
+    /// Ends the wait for a requested chunk.
     pub fn abandon(&self, key: &ChunkKey) {
         self.state().coming.remove(key);
     }
@@ -122,7 +124,7 @@ impl Beyond {
     /// Waits for a chunk.
     ///
     /// # Errors
-    /// Why it does not come.
+    /// Returns the reason why the chunk does not come.
     pub fn fetch(&self, key: &ChunkKey, most_bytes: u64) -> Result<Bytes, StoreError> {
         let begun = Instant::now();
         let fetch = {
@@ -153,7 +155,7 @@ impl Beyond {
         self.state().reading.bytes_per_s()
     }
 
-    /// Adds what has happened since this was asked last.
+    /// Adds the operations since the last report.
     pub fn report(&self, tally: &mut Tally) {
         let now = self.remote.counters();
         let before = std::mem::replace(&mut self.state().told, now);
@@ -163,7 +165,7 @@ impl Beyond {
         ];
         for (operation, asked, bytes) in bytes {
             let (now, before) = (now.of(asked), before.of(asked));
-            // The bytes are told with one of them; the others have their time alone.
+            // One of them carries the bytes; the others have their time alone.
             let count = now.count - before.count;
             for index in 0..count {
                 let each = Duration::from_secs_f64(((now.seconds - before.seconds) / count as f64).max(0.0));

@@ -1,5 +1,6 @@
-//! One chunk's file: safetensors with keys before RoPE and values of every layer, in the order in which they are used, behind a
-//! header that says whose they are. Where a chunk was compressed, the numbers of each layer's rows stand before its keys.
+//! One chunk's file: safetensors with keys before RoPE and values of every layer, in the order of
+//! their use, after a header with the chunk's identity. In a compressed chunk, the numbers of each
+//! layer's rows precede its keys.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,19 +22,20 @@ pub use description::Description;
 pub use draft::{Draft, encode};
 use source::Source;
 
-/// How the names of tensors end that have no keys or values, but the numbers of a layer's rows.
+/// Ending of the names of tensors that hold the numbers of a layer's rows instead of keys or
+/// values.
 const PLACE: &str = ".place";
 
 /// Name and version of the layout.
 const FORMAT: &str = "tributary.chunk/1";
 
-/// What is said of a file whose seal is wrong: its header was changed, or sealed with another secret.
+/// Message for a file whose seal is wrong: its header was changed, or sealed with another secret.
 pub const NOT_SEALED: &str = "its header is not what was sealed";
 
 /// The longest header that is read. One of 1000 layers has 300 kB.
 const MOST_HEADER_BYTES: u64 = 16 << 20;
 
-/// Bytes that are read at once: they are hashed while they still lie in the core's own cache.
+/// Bytes that are read at once: they are hashed while they are still in the core's own cache.
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// Bytes of a file before its header: the header's length.
@@ -51,7 +53,7 @@ pub struct LayerBytes<'a> {
 }
 
 impl LayerBytes<'_> {
-    /// Adds them as they stand in a file.
+    /// Appends them in the form that a file has.
     fn append(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(self.places);
         bytes.extend_from_slice(self.keys);
@@ -59,7 +61,7 @@ impl LayerBytes<'_> {
     }
 }
 
-/// A tensor's name, and where it stands.
+/// A tensor's name and its place.
 type Place = (String, TensorInfo);
 
 fn is_same((name, info): &Place, (other_name, other): &Place) -> bool {
@@ -71,7 +73,7 @@ fn bytes_of(ids: &[u32]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()).collect()
 }
 
-/// What a header says of an identity.
+/// Fields of a header that hold an identity.
 fn said(identity: &Identity) -> BTreeMap<String, String> {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let said = [
@@ -85,7 +87,7 @@ fn said(identity: &Identity) -> BTreeMap<String, String> {
     said.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The places of a chunk's tensors behind the header: its ids, then the layers, keys before values.
+/// Places of a chunk's tensors after the header: its ids, then the layers, keys before values.
 fn places(identity: &Identity, shape: &Shape) -> Vec<Place> {
     let mut end = 0;
     let mut place = |name: String, dtype, shape: Vec<usize>, bytes: usize| {
@@ -109,30 +111,30 @@ fn places(identity: &Identity, shape: &Shape) -> Vec<Place> {
     all
 }
 
-/// A chunk's file that says what was expected of it. Its layers are read, in any order and by several threads, and verified. It lies on a
-/// disk or in memory.
+/// A chunk's file with the expected header. Its layers are read, in any order and by several
+/// threads, and verified. It is on a disk or in memory.
 #[derive(Debug)]
 pub struct ChunkFile {
     source: Source,
     shape: Shape,
-    /// Where the first layer begins.
+    /// Offset of the first layer.
     first: u64,
     hashes: Vec<blake3::Hash>,
 }
 
 impl ChunkFile {
-    /// Opens a file and holds its header against what it must say.
+    /// Opens a file and compares its header with the expected one.
     ///
     /// # Errors
-    /// What makes it of no use.
+    /// Returns the reason why the file is of no use.
     pub fn open(path: &Path, identity: &Identity, shape: &Shape, secret: Option<&Secret>) -> Result<Self, Damage> {
         Self::of(Source::File(open_file(path)?), identity, shape, secret)
     }
 
-    /// A file that came from elsewhere, as [`ChunkFile::open`] has one that lies here.
+    /// A file in memory, checked as by [`ChunkFile::open`].
     ///
     /// # Errors
-    /// What makes it of no use.
+    /// Returns the reason why the file is of no use.
     pub fn of_bytes(bytes: Bytes, identity: &Identity, shape: &Shape, secret: Option<&Secret>) -> Result<Self, Damage> {
         Self::of(Source::Memory(bytes), identity, shape, secret)
     }
@@ -165,7 +167,7 @@ impl ChunkFile {
     /// Reads a layer into these buffers, and verifies it.
     ///
     /// # Errors
-    /// The layer is not what was written, or cannot be read.
+    /// Returns an error if the layer differs from what was written, or cannot be read.
     ///
     /// # Panics
     /// If there is no such layer, or a buffer is of another length: only a bug can do that.
@@ -177,7 +179,7 @@ impl ChunkFile {
     /// and values.
     ///
     /// # Errors
-    /// As [`read_layer`](Self::read_layer).
+    /// Fails as [`read_layer`](Self::read_layer) does.
     ///
     /// # Panics
     /// As [`read_layer`](Self::read_layer).
@@ -197,19 +199,19 @@ impl ChunkFile {
     }
 }
 
-/// The hashes of so many layers.
+/// Hashes of `layers` layers.
 fn hashes(metadata: &BTreeMap<String, String>, layers: usize) -> Result<Vec<blake3::Hash>, Damage> {
     let hashes = metadata.get("layers").map_or("", String::as_str).split(' ').map(blake3::Hash::from_hex);
     let hashes: Option<Vec<_>> = hashes.collect::<Result<_, _>>().ok();
     hashes.filter(|hashes| hashes.len() == layers).ok_or_else(|| Damage::corrupt("a layer has no hash"))
 }
 
-/// What a file's header says, as it was sealed.
+/// Content of a file's header, as it was sealed.
 struct Sealed {
     /// Without the seal itself.
     metadata: BTreeMap<String, String>,
     tensors: Vec<Place>,
-    /// Where the first tensor begins.
+    /// Offset of the first tensor.
     data: u64,
 }
 
@@ -251,7 +253,7 @@ fn header(source: &Source) -> Result<(Metadata, u64), Damage> {
     Ok((header, data))
 }
 
-/// The tensors of a header, as they stand behind it.
+/// The tensors of a header, in their order after it.
 fn in_order(header: &Metadata) -> Vec<Place> {
     let named = header.offset_keys().into_iter();
     named.filter_map(|name| header.info(&name).cloned().map(|info| (name, info))).collect()

@@ -1,5 +1,5 @@
-//! A folder of chunks' files. It may be one of several processes and hosts: a file is there whole or not at all, whoever writes, reads
-//! and removes beside.
+//! A folder of chunks' files. Several processes and hosts may share it: a file is there whole or
+//! not at all, even while others write, read and remove files.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::OFlags;
 use tributary_protocol::ChunkKey;
 
-/// What the files' names end with.
+/// Ending of the files' names.
 pub(crate) const ENDING: &str = ".safetensors";
 
-/// Where files of no use are moved.
+/// Subfolder to which files of no use are moved.
 const ASIDE: &str = "damaged";
 
 /// The file that has the folder's name.
@@ -23,10 +23,10 @@ const NAME: &str = "name";
 /// The name of a file that is being written begins so.
 const PART: &str = ".part-";
 
-/// A file that is being written and has not changed for so long is nobody's any more.
+/// Age after which a half-written file without changes counts as abandoned.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
-/// Only their owner reads chunks: they say what the documents say.
+/// Only their owner reads chunks: they reveal the documents.
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
 
@@ -53,7 +53,8 @@ impl Folder {
     /// meant (`is_shared`).
     ///
     /// # Errors
-    /// The system's; [`io::ErrorKind::PermissionDenied`] for a folder that others may write to.
+    /// Returns an error if an operation of the operating system fails. Returns
+    /// [`io::ErrorKind::PermissionDenied`] for a folder that others may write to.
     pub fn open(path: &Path, is_shared: bool) -> io::Result<Self> {
         let folder = Self(path.to_owned());
         folder.make()?;
@@ -83,27 +84,28 @@ impl Folder {
     /// Makes the folder, if it is not there.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if an operation of the operating system fails.
     pub fn make(&self) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.0)
     }
 
-    /// Where it lies.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Where the chunk of a key lies, if it is there.
+    /// Path of a key's chunk, which need not exist.
     pub fn path_of(&self, key: &ChunkKey) -> PathBuf {
         let name = key.to_string();
         self.0.join(&name[..2]).join(name + ENDING)
     }
 
-    /// Writes a chunk's file: beside its name, to the disk, then under its name, and the folder to the disk. Whenever the process or the
-    /// machine stops, the file is there whole or not at all. A file that is there already is replaced.
+    /// Writes a chunk's file: first under another name and to the disk, then it renames the file
+    /// and syncs the folder. Whenever the process or the machine stops, the file is there whole or
+    /// not at all. An existing file is replaced.
     ///
     /// # Errors
-    /// The system's. No part of the file stays behind.
+    /// Returns an error if an operation of the operating system fails. No part of the file remains.
     pub fn write(&self, key: &ChunkKey, bytes: &[u8]) -> io::Result<()> {
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let path = self.path_of(key);
@@ -122,7 +124,7 @@ impl Folder {
         });
         fail::fail_point!("store::write::end");
         if written.is_err() {
-            // That this fails too changes nothing.
+            // A second failure changes nothing.
             let _ = fs::remove_file(&part);
         }
         written
@@ -131,7 +133,7 @@ impl Folder {
     /// Notes that a chunk has been used.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if an operation of the operating system fails.
     pub fn touch(&self, key: &ChunkKey) -> io::Result<()> {
         open_file(&self.path_of(key))?.set_modified(SystemTime::now())
     }
@@ -139,44 +141,46 @@ impl Folder {
     /// Removes a chunk; one that is gone already is none to remove.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if an operation of the operating system fails.
     pub fn remove(&self, key: &ChunkKey) -> io::Result<()> {
         unless_gone(fs::remove_file(self.path_of(key)))
     }
 
-    /// Moves a file that is of no use out of the way, where somebody may look at it; the last of a name stays there.
+    /// Moves a file of no use aside, where it can be examined; the last of a name stays there.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if an operation of the operating system fails.
     pub fn move_aside(&self, key: &ChunkKey) -> io::Result<()> {
         let aside = self.0.join(ASIDE);
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&aside)?;
         unless_gone(fs::rename(self.path_of(key), aside.join(key.to_string() + ENDING)))
     }
 
-    /// Bytes that are free on its disk for whoever is not root.
+    /// Free bytes on its disk for users other than root.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if an operation of the operating system fails.
     pub fn free_bytes(&self) -> io::Result<u64> {
         let disk = rustix::fs::statvfs(&self.0)?;
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
-    /// Has the system forget what it keeps in memory of a chunk's file, so that the next reader reads from the disk.
+    /// Drops a chunk's file from the system's page cache, so that the next reader reads from the
+    /// disk.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if an operation of the operating system fails.
     pub fn drop_pages(&self, key: &ChunkKey) -> io::Result<()> {
         let file = open_file(&self.path_of(key))?;
         Ok(rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?)
     }
 
-    /// The name of this folder that all who read it agree on, wherever it is mounted: the text of a file in it, which the first
-    /// who opens it writes.
+    /// The name of this folder that all its readers share, at any mount point: the text of a file
+    /// in it, which the first who opens it writes.
     ///
     /// # Errors
-    /// The system's, such as a folder that may not be written to and has no name yet.
+    /// Returns an error if an operation of the operating system fails, such as in a folder that may
+    /// not be written to and has no name yet.
     pub fn name(&self) -> io::Result<String> {
         let path = self.0.join(NAME);
         if let Some(name) = tributary_system::file::text(&path).filter(|name| !name.is_empty()) {
@@ -186,16 +190,17 @@ impl Folder {
         let seed = format!("{} {} {}", tributary_system::host::name(), std::process::id(), since_1970.as_nanos());
         let (part, name) = (self.0.join(format!("{PART}{seed}")), blake3::hash(seed.as_bytes()).to_hex().to_string());
         write_to(&part, name.as_bytes())?;
-        // A link does not replace the name that somebody else gives at the same time.
+        // A link does not replace a name that another process gives at the same time.
         let _ = fs::hard_link(&part, &path);
         fs::remove_file(&part)?;
         tributary_system::file::text(&path).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Removes what has been moved aside; how many files there were. In a dry run nothing is removed.
+    /// Removes files that were moved aside; how many files there were. In a dry run nothing is
+    /// removed.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if an operation of the operating system fails.
     pub fn remove_damaged(&self, dry_run: bool) -> io::Result<usize> {
         let aside = self.0.join(ASIDE);
         let mut count = 0;
@@ -210,19 +215,20 @@ impl Folder {
         Ok(count)
     }
 
-    /// Every chunk that is there, in no order. What writers have left half-written is removed.
+    /// All its chunks, in no order. Abandoned half-written files are removed.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if an operation of the operating system fails.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for folder in fs::read_dir(&self.0)? {
             let folder = folder?;
-            // Two digits; what else lies there is nobody's business here.
+            // Folders of chunks have names of two digits; other entries are ignored.
             let is_digits = folder.file_name().to_str().is_some_and(|name| name.len() == 2);
             if is_digits && folder.file_type()?.is_dir() {
                 let files = match fs::read_dir(folder.path()) {
-                    // Somebody has removed it meanwhile, or has put it there for nobody else to read.
+                    // Another process has removed it meanwhile, or has made it unreadable for
+                    // others.
                     Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
                         continue;
                     }
@@ -243,7 +249,8 @@ fn is_of_a_store(name: &str) -> bool {
     is_digits || name == NAME || name == ASIDE || name.starts_with(PART)
 }
 
-/// Opens a chunk's file for reading, without waiting: somebody may have put a FIFO, a device or a link in its place.
+/// Opens a chunk's file for reading, without waiting: there may be a FIFO, a device or a link in
+/// its place.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
@@ -278,13 +285,13 @@ fn entry(file: &fs::DirEntry) -> io::Result<Option<Entry>> {
         }
         return Ok(None);
     }
-    // A FIFO or a link is no chunk, whatever its name.
+    // A FIFO or a link is no chunk, under any name.
     let key = name.strip_suffix(ENDING).filter(|_| metadata.is_file()).and_then(|key| key.parse().ok());
     let used = metadata.modified()?;
     Ok(key.map(|key| Entry { key, bytes: metadata.len(), used }))
 }
 
-/// Nothing instead of an error where a file has gone: somebody else has been quicker.
+/// None instead of an error where a file has gone: another process has been quicker.
 fn unless_gone<T: Default>(result: io::Result<T>) -> io::Result<T> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),

@@ -1,4 +1,4 @@
-//! What a stored chunk is: the properties that shape its numbers, and their shape.
+//! Identity of a stored chunk: the properties that determine its numbers, and their shape.
 
 use tributary_protocol::ChunkKey;
 
@@ -32,7 +32,8 @@ impl Numbers {
     }
 }
 
-/// The properties that shape a chunk's keys and values. A file of other properties is of no use, whatever its name.
+/// The properties that shape a chunk's keys and values. A file of other properties is of no use,
+/// under any name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The chunk's key, which names its file.
@@ -41,13 +42,13 @@ pub struct Identity {
     pub model: [u8; 32],
     /// Token ids before the chunk, which it has seen.
     pub prefix: Vec<u32>,
-    /// What tells apart chunks that a method keeps in another form; empty for chunks as they are.
+    /// Distinction of chunks that a method keeps in another form; empty for plain chunks.
     pub extra: Vec<u8>,
     /// The chunk's token ids; none for the prefix itself.
     pub ids: Vec<u32>,
 }
 
-/// How many numbers a chunk has, and of which type.
+/// Number and type of a chunk's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Layers.
@@ -60,7 +61,7 @@ pub struct Shape {
     pub head_dim: usize,
     /// Their type.
     pub numbers: Numbers,
-    /// Whether every KV head has rows of its own of the chunk, whose numbers stand with each layer.
+    /// Whether every KV head has its own rows of the chunk; each layer then holds their numbers.
     pub with_places: bool,
 }
 

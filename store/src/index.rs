@@ -1,5 +1,6 @@
-//! What a folder of chunks holds, as this process knows it: which chunks, how many bytes, and which were used least recently. The
-//! folder itself is the truth; what others have written or removed is learnt when it is [read anew](Index::replace).
+//! Index of a folder of chunks, as this process knows it: its chunks, their bytes, and the order of
+//! their last use. The folder itself is the truth; changes by other processes appear when it is
+//! [read anew](Index::replace).
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -81,7 +82,7 @@ impl Index {
         all.iter().take_while(goes).map(|entry| entry.key).collect()
     }
 
-    /// Takes what the folder says now; the chunks that have come and gone.
+    /// Takes the current contents of the folder; the chunks that have come and gone.
     pub fn replace(&mut self, entries: Vec<Entry>) -> (Vec<ChunkKey>, Vec<ChunkKey>) {
         let before = std::mem::take(&mut self.entries);
         self.used_bytes = entries.iter().map(|entry| entry.bytes).sum();

@@ -1,8 +1,9 @@
 //! Chunks that outlive the process that prefilled them: their keys before RoPE and their values, in one file each.
 //!
-//! A file says whose it is, and its seal covers what it says; every layer is verified when it is read. What is damaged, of another
-//! model, or not there is a miss, never an error of a request. A [`Store`] writes behind the first token and reads ahead of use, on
-//! threads of its own. The layout stands in `docs/store.md`.
+//! A file states its identity under a seal; every layer is verified when it is read. A chunk that
+//! is damaged, of another model, or absent is a miss, never an error of a request. A [`Store`]
+//! writes after the first token and reads ahead of use, on its own threads. `docs/store.md`
+//! describes the layout.
 
 #![forbid(unsafe_code)]
 

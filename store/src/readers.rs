@@ -1,4 +1,4 @@
-//! The threads that read chunks ahead of use. What is read, and where to, is their callers' business.
+//! The threads that read chunks ahead of use. Their callers decide on source and target.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 /// Reading that can be done in steps, by several threads at once, the step that is needed first before the others.
 pub trait Steps: Send + Sync {
-    /// Does the next step that nobody does; whether there was one.
+    /// Does the next step that no other thread does. Returns whether there was one.
     fn step(&self) -> bool;
 }
 
@@ -37,10 +37,10 @@ struct Queue {
 }
 
 impl Readers {
-    /// So many threads.
+    /// Starts `count` threads.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// Returns an error if no thread can be started.
     pub fn start(count: usize) -> io::Result<Self> {
         let mut readers = Self { shared: Arc::default(), threads: Vec::new() };
         for index in 0..count {
@@ -99,12 +99,12 @@ mod tests {
 
     use super::*;
 
-    /// Numbers that are told one by one.
+    /// Numbers that are sent one by one.
     struct Count(Mutex<u32>, Sender<(u32, u32)>, u32);
 
     impl Steps for Count {
         fn step(&self) -> bool {
-            let mut left = self.0.lock().expect("nobody has panicked");
+            let mut left = self.0.lock().expect("no thread has panicked");
             let more = *left > 0;
             if more {
                 *left -= 1;
@@ -121,7 +121,7 @@ mod tests {
         let count = |number, steps| Arc::new(Count(Mutex::new(steps), tell.clone(), number));
         let long = count(1, 10_000);
         // No step is done before both are there.
-        let held = long.0.lock().expect("nobody has panicked");
+        let held = long.0.lock().expect("no thread has panicked");
         readers.read(long.clone());
         readers.read(count(2, 3));
         drop(held);

@@ -1,6 +1,7 @@
-//! Chunks in an object store, beyond a host. A thread of its own does all the waiting, with a tokio runtime that nobody else knows of;
-//! callers are told at once, or wait as long as they say. A store that is down is a miss and a counter: no error of a request, and no
-//! wait for each of them. It knows nothing of what bytes mean: who reads a chunk verifies it.
+//! Chunks in an object store, beyond a host. One thread does all the waiting, with a private tokio
+//! runtime. Callers get an answer at once, or wait for a time that they set. A store that is down
+//! is a miss and a counter: requests neither fail nor wait for it. This module does not interpret
+//! bytes: the reader of a chunk verifies it.
 
 mod counters;
 mod health;
@@ -33,10 +34,11 @@ use place::Place;
 use waiting::Waiting;
 use work::{Late, Work};
 
-/// Threads for a folder's files beyond those that requests under way take: one that its disk holds for ever blocks no other.
+/// Threads for a folder's files beyond those of requests in flight: a thread that its disk holds
+/// for ever then blocks no other.
 const SPARE_THREADS: usize = 4;
 
-/// Chunks in an object store. Dropping it gives up what waits; `flush` first.
+/// Chunks in an object store. Dropping it abandons queued requests; `flush` first.
 pub struct Remote {
     work: Arc<Work>,
     waiting: Arc<Waiting>,
@@ -45,7 +47,7 @@ pub struct Remote {
     _running: oneshot::Sender<()>,
 }
 
-/// Credentials lie in it: it says nothing.
+/// It holds credentials: its debug output is empty.
 impl std::fmt::Debug for Remote {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Remote")
@@ -56,7 +58,7 @@ impl Remote {
     /// Opens `s3://BUCKET/PREFIX` or `file:///FOLDER`, with the settings `AWS_..` of the environment. The store is not asked yet.
     ///
     /// # Errors
-    /// The URL or a setting cannot be used. No message repeats a secret.
+    /// Returns an error if the URL or a setting cannot be used. No message repeats a secret.
     pub fn open(url: &str, limits: RemoteLimits) -> Result<Self, RemoteError> {
         // A variable that is no text is no setting that is known.
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
@@ -69,7 +71,7 @@ impl Remote {
     /// Opens a store with these settings and none of the environment.
     ///
     /// # Errors
-    /// As of [`Remote::open`].
+    /// Fails as [`Remote::open`] does.
     pub fn open_with(
         url: &str,
         limits: RemoteLimits,
@@ -85,9 +87,9 @@ impl Remote {
             .map_err(RemoteError::Thread)?;
         let (handle, (running, ended)) = (runtime.handle().clone(), oneshot::channel::<()>());
         let thread = thread::Builder::new().name("store-remote".to_owned()).spawn(move || {
-            // It ends with an error when the other side goes, which is what it waits for.
+            // It ends with an error when the other side goes, which is the expected end.
             let _ = runtime.block_on(ended);
-            // A disk that never answers holds up nobody.
+            // A disk that never answers does not delay the shutdown.
             runtime.shutdown_background();
         });
         thread.map_err(RemoteError::Thread)?;
@@ -116,7 +118,7 @@ impl Remote {
     /// Leaves a chunk to be sent, and returns at once. It is lost if the store does not take it: that is counted.
     ///
     /// # Errors
-    /// `full`, `down`, or `too-large`: it is not sent.
+    /// Returns `full`, `down` or `too-large`: the chunk is not sent.
     pub fn put(&self, key: &ChunkKey, bytes: Bytes) -> Result<(), Reason> {
         let of_queue = if self.work.is_down() { Err(Reason::Down) } else { self.waiting.enqueue(bytes.len() as u64) };
         let enqueued = of_queue.map_err(|reason| self.work.failed(Operation::Put, reason))?;
@@ -129,10 +131,10 @@ impl Remote {
         Ok(())
     }
 
-    /// The chunks there are, at most so many, in no order.
+    /// Lists at most `most` chunks, in no order.
     ///
     /// # Errors
-    /// Why the store does not say.
+    /// Returns the reason why the store does not answer.
     pub fn list(&self, most: usize, within: Duration) -> Result<Vec<Entry>, Reason> {
         let work = Arc::clone(&self.work);
         if work.is_down() {
@@ -149,12 +151,12 @@ impl Remote {
         self.waiting.flush(within)
     }
 
-    /// What the store has been asked for since it was opened.
+    /// Counters of the store's requests since it was opened.
     pub fn counters(&self) -> RemoteCounters {
         self.work.counters()
     }
 
-    /// Whether the store is down: nobody asks it for now.
+    /// Whether the store is down: for now it gets no requests.
     pub fn is_down(&self) -> bool {
         self.work.is_down()
     }
@@ -181,8 +183,8 @@ impl Fetch {
     /// Waits for the chunk, at most so long.
     ///
     /// # Errors
-    /// Why it does not come; `timeout` where it has not come yet: the request is abandoned, and one that was its turn counts as a
-    /// failure of the store.
+    /// Returns the reason why the chunk does not come; `timeout` if it has not come yet. A request
+    /// that is abandoned in its turn counts as a failure of the store.
     pub fn wait(self, within: Duration) -> Result<Bytes, Reason> {
         self.pending?.wait(within, || self.work.failed(Operation::Get, Reason::Timeout))
     }
@@ -199,13 +201,13 @@ impl<T: Send + 'static> Pending<T> {
     fn start(runtime: &Handle, late: Late, work: impl Future<Output = Result<T, Reason>> + Send + 'static) -> Self {
         let (tell, answer) = sync_channel(1);
         let task = runtime.spawn(async move {
-            // Nobody may wait any more.
+            // The caller may have stopped waiting.
             let _ = tell.send(work.await);
         });
         Self { answer, late, task: task.abort_handle() }
     }
 
-    /// Waits at most so long; `timed_out` counts that it was in vain.
+    /// Waits at most so long; `timed_out` counts the vain wait.
     fn wait(self, within: Duration, timed_out: impl FnOnce() -> Reason) -> Result<T, Reason> {
         match self.answer.recv_timeout(within) {
             Ok(answer) => answer,

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use blake3::{Hash, Hasher};
 use safetensors::tensor::TensorInfo;
 
-/// What only those know who may write chunks that are believed. Nothing prints it.
+/// Shared secret of all who may write trusted chunks. It is never printed.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// The secret that a text stands for.
+    /// The secret of a text.
     pub fn new(text: &[u8]) -> Self {
         Self(blake3::derive_key("tributary 2026-11-23 secret of a chunk store", text))
     }

@@ -1,4 +1,4 @@
-//! What the threads of a store share: its folder, what is known of it, and what has been done.
+//! State that the threads of a store share: its folder, its index, and its tally.
 
 use std::io;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::tally::Tally;
 /// Bytes of chunks that may wait to be written; they stay in memory until then.
 const MOST_WAITING_BYTES: u64 = 1 << 30;
 
-/// What a store is told.
+/// Settings of a store.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The folder; it is made if it is not there.
@@ -31,19 +31,19 @@ pub struct Settings {
     pub most_bytes: Option<u64>,
     /// Bytes of the disk that stay free.
     pub reserve_bytes: u64,
-    /// What only those know who may write chunks that are believed.
+    /// Shared secret of all who may write trusted chunks.
     pub secret: Option<Secret>,
     /// The URL of an object store behind the folder, such as `s3://bucket/prefix`.
     pub remote: Option<String>,
 }
 
-/// What the threads of a store share.
+/// State that the threads of a store share.
 #[derive(Debug)]
 pub struct Shared {
     /// The folder itself.
     pub folder: Folder,
     settings: Settings,
-    /// The object store behind it.
+    /// The object store behind the folder.
     pub beyond: Option<Beyond>,
     index: Mutex<Index>,
     tally: Mutex<Tally>,
@@ -75,7 +75,7 @@ impl Shared {
         self.index().has(key)
     }
 
-    /// Whether a chunk lies anywhere, as far as is known, whether it can be had now or not.
+    /// Whether a chunk is in any tier, as far as known, even if it is not available now.
     fn knows(&self, key: &ChunkKey) -> bool {
         self.has_here(key) || self.beyond.as_ref().is_some_and(|beyond| beyond.knows(key))
     }
@@ -89,22 +89,22 @@ impl Shared {
         }
     }
 
-    /// What it holds.
+    /// Index of the folder.
     pub fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it has done.
+    /// Tally of its operations.
     pub fn tally(&self) -> MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What seals are keyed with.
+    /// Key of seals.
     pub fn secret(&self) -> Option<&Secret> {
         self.settings.secret.as_ref()
     }
 
-    /// How much it may hold.
+    /// Settings of the store.
     pub fn limits(&self) -> &Settings {
         &self.settings
     }
@@ -114,18 +114,19 @@ impl Shared {
         self.index().used_bytes()
     }
 
-    /// So many bytes are to wait to be written; whether there is room for them. What is larger than the room waits alone.
+    /// Queues `bytes` bytes to be written, and returns whether there is room. A chunk larger than
+    /// the room waits alone.
     pub fn waits(&self, bytes: u64) -> bool {
         let waiting = self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         waiting == 0 || waiting + bytes <= MOST_WAITING_BYTES
     }
 
-    /// Whether so much waits already that what comes next may find no room.
+    /// Whether the queue is so full that the next chunk may find no room.
     pub fn is_behind(&self) -> bool {
         self.waiting_bytes.load(Ordering::Relaxed) > MOST_WAITING_BYTES / 2
     }
 
-    /// So many bytes wait no more.
+    /// Takes `bytes` bytes out of the queue.
     pub fn wrote(&self, bytes: u64) {
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -146,8 +147,8 @@ impl Shared {
         self.tally().stored([entry.key]);
     }
 
-    /// A chunk was of no use: it is counted, forgotten, and moved aside if the file is to blame. What is in the object store stays there
-    /// until another takes its place.
+    /// Handles a chunk of no use: counts it, forgets it, and moves the file aside if the file is to
+    /// blame. A chunk in the object store stays there until another one replaces it.
     pub fn spoilt(&self, key: &ChunkKey, tier: Tier, damage: &Damage) {
         tracing::warn!(%key, tier = tier.name(), "a stored chunk is of no use: {damage}");
         self.failed(tier, damage.kind());
@@ -158,7 +159,7 @@ impl Shared {
             return;
         }
         if damage.is_of_the_file() {
-            // Where it stays it is met again, and is of no use then either.
+            // If it stays it is found again, and is of no use then either.
             let _ = self.folder.move_aside(key);
         }
         if self.index().remove(key) && !self.knows(key) {
@@ -166,7 +167,8 @@ impl Shared {
         }
     }
 
-    /// Removes the least recently used chunks until so many bytes have come free; how many went.
+    /// Removes the least recently used chunks until `free_bytes` bytes are free; returns the number
+    /// of removed chunks.
     pub fn evict(&self, free_bytes: u64) -> io::Result<usize> {
         let oldest = self.index().oldest(free_bytes);
         for key in &oldest {
@@ -178,7 +180,7 @@ impl Shared {
         Ok(oldest.len())
     }
 
-    /// Learns what others have written and removed.
+    /// Learns the changes of other processes.
     pub fn look(&self) -> io::Result<()> {
         let entries = self.folder.entries()?;
         let (come, gone) = self.index().replace(entries);

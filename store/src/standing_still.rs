@@ -1,10 +1,10 @@
-//! Ranks before their first token, for which the writer stands still: on a host whose cores all compute, even a thread of the lowest
-//! priority takes time from them.
+//! Ranks before their first token, for which the writer pauses: on a host whose cores all compute,
+//! even a thread of the lowest priority takes time from them.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// How many ranks compute, and who waits until none does.
+/// Number of computing ranks, with a signal for the writer that waits until none computes.
 #[derive(Debug, Default)]
 pub struct Ranks {
     computing: Mutex<usize>,

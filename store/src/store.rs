@@ -1,5 +1,5 @@
-//! The store of a process: a folder of chunks, what is known of it, the thread that writes and those that read. The ranks of a process
-//! share one; processes, hosts and jobs may share the folder.
+//! The store of a process: a folder of chunks, its index, the thread that writes and those that
+//! read. The ranks of a process share one; processes, hosts and jobs may share the folder.
 
 use std::io;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -18,28 +18,30 @@ use crate::shared::{Settings, Shared};
 use crate::standing_still::Computing;
 use crate::writer::{OpenError, Work, Writer, Writing};
 
-/// Threads that read: a quarter of the cores, which hash what they read, but neither fewer nor more than these.
+/// Threads that read: a quarter of the cores, which hash their data, but neither fewer nor more
+/// than these.
 const READERS: (usize, usize) = (2, 8);
 
 /// Chunks and notes that may wait.
 const MOST_WAITING: usize = 4096;
 
-/// How often the use of a chunk is noted at most.
+/// Shortest time between two notes of a chunk's use.
 const NOTED: Duration = Duration::from_secs(60);
 
-/// How long a store that was too slow is left alone.
+/// Rest of a store that was too slow.
 const REST: Duration = Duration::from_secs(10);
 
-/// How long what waits to be written is waited for when a store is closed.
+/// Longest wait for queued writes when a store is closed.
 const LAST_WRITES: Duration = Duration::from_secs(30);
 
-/// How many threads read.
+/// Number of reading threads.
 fn readers() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (cores / 4).clamp(READERS.0, READERS.1)
 }
 
-/// The most bytes that the file of such a chunk may have: its keys and values, and what its header and ids take.
+/// The most bytes that the file of such a chunk may have: its keys and values, its header and its
+/// ids.
 fn most_bytes(shape: &Shape) -> u64 {
     shape.bytes() + 8 * shape.rows as u64 + (1 << 20)
 }
@@ -50,7 +52,7 @@ pub struct Store {
     shared: Arc<Shared>,
     work: SyncSender<Work>,
     readers: Readers,
-    /// When somebody last waited for it in vain.
+    /// Time of the last vain wait for it.
     slow_at: Mutex<Option<Instant>>,
 }
 
@@ -58,7 +60,8 @@ impl Store {
     /// Opens a folder and reads which chunks it has.
     ///
     /// # Errors
-    /// The system's; a folder that others may write to, unless that is meant.
+    /// Returns an error if an operation of the operating system fails, or if others may write to
+    /// the folder, unless that is allowed.
     pub fn open(settings: Settings) -> Result<Self, OpenError> {
         let path = settings.folder.clone();
         Self::start(settings).map_err(|cause| OpenError { path, cause })
@@ -72,7 +75,8 @@ impl Store {
         Ok(Self { shared, work, readers: Readers::start(readers())?, slow_at: Mutex::default() })
     }
 
-    /// What all who read the same folder call it. Where that cannot be written down, a name that only this process has.
+    /// Name of the folder that all its readers share. Where it cannot be written down, a name that
+    /// only this process has.
     pub fn name(&self) -> String {
         let own = || format!("{} of process {}", self.shared.folder.path().display(), std::process::id());
         self.shared.folder.name().unwrap_or_else(|_| own())
@@ -104,7 +108,7 @@ impl Store {
         }
     }
 
-    /// Nobody waits any more for a chunk that was asked for.
+    /// Ends the wait for a requested chunk.
     pub fn abandon(&self, key: &ChunkKey) {
         if let Some(beyond) = &self.shared.beyond {
             beyond.abandon(key);
@@ -116,10 +120,11 @@ impl Store {
         self.shared.used_bytes()
     }
 
-    /// A chunk, whose layers are then [read](StoredChunk::read_layer). What is of no use is counted and moved aside.
+    /// Finds a chunk, whose layers are then [read](StoredChunk::read_layer). A chunk of no use is
+    /// counted and moved aside.
     ///
     /// # Errors
-    /// What makes it of no use.
+    /// Returns the reason why the file is of no use.
     pub fn find(&self, identity: &Identity, shape: &Shape) -> Result<StoredChunk, Damage> {
         let (key, shared) = (identity.key, &self.shared);
         fail::fail_point!("store::open");
@@ -132,7 +137,7 @@ impl Store {
         let file = file.inspect_err(|damage| shared.spoilt(&key, Tier::Disk, damage))?;
         shared.found(&key);
         shared.index().touch(&key);
-        // One that finds no place is used all the same.
+        // A chunk that finds no place is used anyway.
         let _ = self.work.try_send(Work::Touch(key));
         Ok(self.stored(key, file, shape, None))
     }
@@ -144,7 +149,7 @@ impl Store {
             if error == StoreError::Missing {
                 beyond.forget(&key);
             }
-            // What went wrong has been counted there.
+            // The failure has been counted there.
             Damage::Unreadable(io::Error::other(error.name()))
         })?;
         let file = ChunkFile::of_bytes(bytes.clone(), identity, shape, self.shared.secret());
@@ -157,7 +162,8 @@ impl Store {
         StoredChunk { shared, work, key, file, bytes: shape.layer_bytes() as u64, fetched }
     }
 
-    /// Notes that a chunk is in use, where that has not been noted for a minute: one that lies in memory is not read.
+    /// Notes that a chunk is in use, where that has not been noted for a minute: a chunk in memory
+    /// is not read.
     pub fn touch(&self, key: &ChunkKey) {
         if self.shared.index().touch_after(key, NOTED) {
             let _ = self.work.try_send(Work::Touch(*key));
@@ -169,14 +175,14 @@ impl Store {
         self.readers.read(steps);
     }
 
-    /// A rank is before its first token for as long as what this gives lives: until then nothing is written, unless that takes long or too
-    /// much waits.
+    /// Marks a rank as before its first token while the returned value lives: nothing is written
+    /// meanwhile, unless that takes long or the queue is too full.
     pub fn computing(&self) -> Computing {
         Computing::new(&self.shared.ranks)
     }
 
-    /// Hands a chunk over to be written, unless it is there; whether it will be. Nobody waits: where too many wait already it is not
-    /// written.
+    /// Hands a chunk over to be written, unless it is there; returns whether it will be. The caller
+    /// never waits: where the queue is full the chunk is not written.
     pub fn write(&self, writing: Writing) -> bool {
         let (key, bytes, shared) = (writing.identity.key, writing.shape.bytes(), &self.shared);
         if shared.index().has(&key) {
@@ -216,14 +222,14 @@ impl Store {
         *self.slow_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Whether it was so slow lately that nobody should wait for it.
+    /// Whether it was too slow lately to be worth a wait.
     pub fn rests(&self) -> bool {
         let slow_at = self.slow_at.lock().unwrap_or_else(PoisonError::into_inner);
         slow_at.is_some_and(|slow_at| slow_at.elapsed() < REST)
     }
 
-    /// Seconds that so many bytes of a chunk are expected to take, by what was read before from where it lies; nothing where too little
-    /// was read to tell.
+    /// Expected seconds for reading `bytes` bytes of a chunk, by earlier reads from its tier; none
+    /// where too little was read.
     pub fn expected_s(&self, key: &ChunkKey, bytes: u64) -> Option<f64> {
         let bytes_per_s = match &self.shared.beyond {
             Some(beyond) if !self.has_here(key) => beyond.read_bytes_per_s(),
@@ -232,7 +238,7 @@ impl Store {
         bytes_per_s.map(|bytes_per_s| bytes as f64 / bytes_per_s)
     }
 
-    /// What happened since this was asked last.
+    /// Report of operations since the last report.
     pub fn report(&self) -> StoreReport {
         let used_bytes = self.used_bytes();
         let mut tally = self.shared.tally();
@@ -242,7 +248,8 @@ impl Store {
         tally.take(used_bytes)
     }
 
-    /// Has the system forget what it keeps of the files in memory, so that the next reader reads from the disk. For measurements.
+    /// Drops the files from the system's page cache, so that the next reader reads from the disk.
+    /// For measurements.
     pub fn drop_pages(&self) {
         for key in self.keys() {
             // A chunk that has gone has no pages.
@@ -257,7 +264,7 @@ impl Drop for Store {
     }
 }
 
-/// A stored chunk that says what was expected of it.
+/// A stored chunk with the expected header.
 #[derive(Debug)]
 pub struct StoredChunk {
     shared: Arc<Shared>,
@@ -274,7 +281,8 @@ impl StoredChunk {
     /// Reads a layer into these buffers and verifies it; several threads may read several layers.
     ///
     /// # Errors
-    /// The layer is not what was written, or cannot be read. It has been counted, and the file moved aside.
+    /// Returns an error if the layer differs from what was written, or cannot be read. The failure
+    /// has been counted, and the file moved aside.
     ///
     /// # Panics
     /// If there is no such layer, or a buffer is of another length: only a bug can do that.
@@ -286,7 +294,7 @@ impl StoredChunk {
     /// there.
     ///
     /// # Errors
-    /// As [`read_layer`](Self::read_layer).
+    /// Fails as [`read_layer`](Self::read_layer) does.
     ///
     /// # Panics
     /// As [`read_layer`](Self::read_layer).
@@ -304,7 +312,8 @@ impl StoredChunk {
         read.inspect_err(|damage| self.shared.spoilt(&self.key, Tier::Disk, damage))
     }
 
-    /// Notes that all of it has been read, in this time. What came from the object store is put into the folder.
+    /// Notes that all of it has been read, in the time `took`. A chunk from the object store is put
+    /// into the folder.
     pub fn has_been_read(&self, layers: usize, took: Duration) {
         let Some(bytes) = &self.fetched else {
             return self.shared.did(Tier::Disk, StoreOperation::Read, self.bytes * layers as u64, took);

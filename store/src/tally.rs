@@ -1,11 +1,11 @@
-//! What a store has done since it was asked last, and how fast it reads.
+//! Operations of a store since the last report, and its speed of reading.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tributary_protocol::{ChunkKey, StoreError, StoreOperation, StoreReport, Tier};
 
-/// The most operations that are remembered for the next report. What is beyond is not told one by one.
+/// Maximum number of operations kept for the next report. Further ones are not listed.
 const MOST_REMEMBERED: usize = 100_000;
 
 /// The most keys that one report has of each kind: it must fit into a message. The others come with the next.
@@ -14,15 +14,15 @@ const MOST_TOLD: usize = 50_000;
 /// Reading for longer than this is remembered at half its weight.
 const REMEMBERED: Duration = Duration::from_secs(1);
 
-/// Reading for less than this says nothing of a rate.
+/// Shortest time of reading from which a rate follows.
 const TELLING: Duration = Duration::from_micros(200);
 
-/// What is to be told.
+/// Counts for the next report.
 #[derive(Debug, Default)]
 pub struct Tally {
     report: StoreReport,
     errors: BTreeMap<(Tier, StoreError), u64>,
-    /// How fast the folder is read.
+    /// Speed of reading the folder.
     pub reading: Reading,
 }
 
@@ -49,13 +49,13 @@ impl Tally {
         self.report.gone.extend(keys);
     }
 
-    /// A chunk has been removed to make room; whether it lies nowhere else.
+    /// A chunk has been removed to make room; whether it is in no other tier.
     pub fn evicted(&mut self, key: ChunkKey, is_gone: bool) {
         self.report.evicted += 1;
         self.report.gone.extend(is_gone.then_some(key));
     }
 
-    /// What has not been told yet.
+    /// Takes the report of operations since the last one.
     pub fn take(&mut self, used_bytes: u64) -> StoreReport {
         let errors = std::mem::take(&mut self.errors);
         let errors = errors.into_iter().map(|((tier, error), count)| (tier, error, count)).collect();
@@ -66,7 +66,7 @@ impl Tally {
     }
 }
 
-/// How long anything was being read, by however many threads at once, and how many bytes came of it.
+/// Time during which at least one thread was reading, and the bytes read.
 #[derive(Debug, Default)]
 pub struct Reading {
     at_once: usize,
@@ -84,7 +84,7 @@ impl Reading {
         self.at_once += 1;
     }
 
-    /// A read has ended, with so many bytes.
+    /// Notes the end of a read of `bytes` bytes.
     pub fn end(&mut self, now: Instant, bytes: u64) {
         self.at_once = self.at_once.saturating_sub(1);
         self.bytes += bytes as f64;

@@ -1,5 +1,5 @@
-//! Looking after a folder of chunks while nobody serves from it, or beside those who do: what is there, whether it is as it was written,
-//! and what may go.
+//! Upkeep of a folder of chunks, also while servers use it: list its chunks, verify them, remove
+//! some.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +16,7 @@ use crate::seal::Secret;
 /// A chunk in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Listed {
-    /// What its file says.
+    /// Description from its file.
     pub chunk: Description,
     /// Seconds since it was used last.
     pub unused_s: u64,
@@ -25,9 +25,9 @@ pub struct Listed {
 /// A file that is of no use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Useless {
-    /// The key under which it lies.
+    /// Key of the file.
     pub key: String,
-    /// The word for why: `corrupt`, `incompatible`, `unreadable` and their like.
+    /// Word for the reason, such as `corrupt`, `incompatible` or `unreadable`.
     pub reason: String,
     /// Why, in a few words.
     pub cause: String,
@@ -38,7 +38,7 @@ pub struct Useless {
 pub struct Listing {
     /// The chunks.
     pub chunks: Vec<Listed>,
-    /// What is of no use.
+    /// Files of no use.
     pub useless: Vec<Useless>,
 }
 
@@ -79,7 +79,7 @@ impl Listing {
         std::iter::once(head.map(str::to_owned).to_vec()).chain(self.chunks.iter().map(row)).collect()
     }
 
-    /// A table of what there is by model and type of numbers, with its head.
+    /// A table of the totals by model and type of numbers, with its head.
     pub fn total_rows(&self) -> Vec<Vec<String>> {
         let head = ["model", "dtype", "chunks", "prefixes", "tokens", "bytes"];
         let row = |of: Total| {
@@ -94,7 +94,7 @@ impl Listing {
         self.useless.iter().map(|useless| format!("{}: {}\n", short(&useless.key), useless.cause)).collect()
     }
 
-    /// What there is by model and type of numbers, in the order of their names.
+    /// Totals by model and type of numbers, in the order of their names.
     pub fn totals(&self) -> Vec<Total> {
         let mut totals: BTreeMap<(&str, &str), Total> = BTreeMap::new();
         for Listed { chunk, .. } in &self.chunks {
@@ -113,12 +113,12 @@ impl Listing {
     }
 }
 
-/// The beginning of a hash, which tells it from others in a table.
+/// Beginning of a hash, for a table.
 fn short(hash: &str) -> String {
     hash.chars().take(16).collect()
 }
 
-/// What was removed, or would be.
+/// Chunks that were removed, or would be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Pruned {
     /// Chunks.
@@ -133,32 +133,32 @@ pub struct Pruned {
     pub left_bytes: u64,
 }
 
-/// What is to be removed.
+/// Chunks to remove.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wish {
     /// The least recently used chunks, until no more than this many bytes are left.
     pub most_bytes: Option<u64>,
     /// Chunks that have not been used for so long.
     pub unused_for: Option<Duration>,
-    /// What has been moved aside as damaged.
+    /// Whether chunks that were moved aside as damaged are removed.
     pub damaged: bool,
-    /// Nothing is removed: it is only told what would be.
+    /// Whether the removal is only reported, not done.
     pub dry_run: bool,
 }
 
 /// Lists the chunks of a folder by their headers.
 ///
 /// # Errors
-/// The system does not give the folder out.
+/// Returns an error if the folder cannot be listed.
 pub fn list(folder: &Folder, secret: Option<&Secret>) -> io::Result<Listing> {
     look(folder, &mut |_| {}, |entry| Description::read(&folder.path_of(&entry.key), secret))
 }
 
-/// Reads every chunk of a folder. With `aside` damaged ones are moved aside, but not those that another secret may have sealed. `tell` is told how many
-/// bytes have been read.
+/// Reads every chunk of a folder. With `aside` damaged ones are moved aside, but not those that
+/// another secret may have sealed. `tell` gets the number of bytes read.
 ///
 /// # Errors
-/// The system does not give the folder out.
+/// Returns an error if the folder cannot be listed.
 pub fn verify(folder: &Folder, secret: Option<&Secret>, aside: bool, tell: &mut dyn FnMut(u64)) -> io::Result<Listing> {
     look(folder, tell, |entry| {
         let verified = Description::verify(&folder.path_of(&entry.key), &entry.key, secret);
@@ -166,14 +166,15 @@ pub fn verify(folder: &Folder, secret: Option<&Secret>, aside: bool, tell: &mut 
             && aside
             && is_damaged(damage)
         {
-            // It is told as damaged, whether it can be moved or not.
+            // It is reported as damaged, whether it can be moved or not.
             let _ = folder.move_aside(&entry.key);
         }
         verified
     })
 }
 
-/// Whether a file is of no use to anybody. One that is sealed with another secret, or is of another version, may be of use to others.
+/// Whether a file is of no use to any reader. One that is sealed with another secret, or is of
+/// another version, may be of use to others.
 fn is_damaged(damage: &Damage) -> bool {
     match damage {
         Damage::Corrupt(what) => what != NOT_SEALED,
@@ -192,7 +193,7 @@ fn look(
     for entry in entries {
         match read(&entry) {
             Ok(chunk) => listing.chunks.push(Listed { chunk, unused_s: unused(&entry).as_secs() }),
-            // Somebody has removed it meanwhile.
+            // Another process has removed it meanwhile.
             Err(Damage::Missing) => {}
             Err(damage) => listing.useless.push(Useless {
                 key: entry.key.to_string(),
@@ -213,7 +214,7 @@ fn unused(entry: &Entry) -> Duration {
 /// Removes chunks.
 ///
 /// # Errors
-/// The system's.
+/// Returns an error if an operation of the operating system fails.
 pub fn prune(folder: &Folder, wish: &Wish) -> io::Result<Pruned> {
     let mut entries = folder.entries()?;
     entries.sort_unstable_by_key(|entry| (entry.used, entry.key));

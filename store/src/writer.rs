@@ -1,6 +1,6 @@
-//! The thread that writes chunks, behind the first token and after all else: it yields to every thread that computes, and stands still
-//! while a rank is before its first token. Room is made, use is noted and the folder is read anew here too, so that no rank waits for a
-//! disk.
+//! The thread that writes chunks, after the first token. It yields to every computing thread, and
+//! pauses while a rank is before its first token. It also makes room, notes uses and reads the
+//! folder anew, so that no rank waits for a disk.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,7 +17,8 @@ use crate::folder::Entry;
 use crate::identity::{Identity, Shape};
 use crate::shared::Shared;
 
-/// How often the folder is read anew while chunks are written: others may write and remove there.
+/// Interval at which the folder is read anew while chunks are written: other processes may change
+/// it.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// The least and the longest pause after a failure of the disk.
@@ -26,7 +27,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 /// The kindest that a thread can be to others.
 const NICEST: i32 = 19;
 
-/// How long it stands still for one chunk at the longest.
+/// Longest pause for one chunk.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The most bytes of memory that it keeps for the next chunk.
@@ -38,15 +39,15 @@ pub type Append = dyn Fn(usize, &mut Vec<u8>) -> Result<(), String> + Send;
 
 /// A chunk that is to be written.
 pub struct Writing {
-    /// What it is.
+    /// Identity of the chunk.
     pub identity: Identity,
-    /// How many numbers it has.
+    /// Shape of its numbers.
     pub shape: Shape,
     /// Appends a layer's bytes; asked on the writer's thread.
     pub layer: Box<Append>,
 }
 
-/// What the writer is told.
+/// Orders to the writer.
 pub enum Work {
     /// Write a chunk.
     Write(Box<Writing>),
@@ -65,7 +66,7 @@ pub struct Writer {
     /// After failures in a row: how long to pause, and until when.
     pause: Duration,
     until: Option<Instant>,
-    /// Until when it stands still for this chunk.
+    /// End of the pause for this chunk.
     still_until: Instant,
     /// Memory of the last chunk, for the next.
     spare: Vec<u8>,
@@ -77,9 +78,9 @@ impl Writer {
         Self { shared, looked: now, pause: PAUSES.0, until: None, still_until: now, spare: Vec::new() }
     }
 
-    /// Does what it is told until nobody is left to tell it.
+    /// Handles orders until all senders are gone.
     pub fn run(mut self, work: &Receiver<Work>) {
-        // Where the system does not let it be kind it is not.
+        // If the system refuses the low priority, it keeps its own.
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICEST);
         while let Ok(work) = work.recv() {
             self.still_until = Instant::now() + PATIENCE;
@@ -94,9 +95,9 @@ impl Writer {
                     self.guard(|this| this.put(key, &bytes));
                     self.shared.wrote(bytes.len() as u64);
                 }
-                // A chunk that somebody else has removed needs no note.
+                // A chunk that another process has removed needs no note.
                 Work::Touch(key) => drop(self.shared.folder.touch(&key)),
-                // Whether anybody waits does not matter.
+                // The receiver may be gone.
                 Work::Flush(done) => drop(done.send(())),
             }
         }
@@ -106,7 +107,7 @@ impl Writer {
         self.guard(|this| this.try_write(writing));
     }
 
-    /// Does what the disk may refuse; behind a failure nothing for a while.
+    /// Does work that the disk may refuse; after a failure, none for a while.
     fn guard(&mut self, work: impl FnOnce(&mut Self) -> io::Result<()>) {
         if self.until.is_some_and(|until| Instant::now() < until) {
             return self.shared.failed(Tier::Disk, StoreError::Down);
@@ -164,7 +165,7 @@ impl Writer {
     fn put(&self, key: ChunkKey, bytes: &[u8]) -> io::Result<()> {
         self.stand_still();
         let (begun, count, shared) = (Instant::now(), bytes.len() as u64, &self.shared);
-        // Somebody may have removed it.
+        // Another process may have removed it.
         shared.folder.make()?;
         if !self.make_room(count)? {
             shared.failed(Tier::Disk, StoreError::Full);
@@ -176,7 +177,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes chunks that were used least recently until so many bytes fit; whether they do.
+    /// Removes the least recently used chunks until `bytes` bytes fit; returns whether they do.
     fn make_room(&self, bytes: u64) -> io::Result<bool> {
         let limits = self.shared.limits();
         if limits.most_bytes.is_some_and(|most| bytes > most) {
@@ -185,8 +186,8 @@ impl Writer {
         let used_bytes = self.shared.used_bytes();
         let above = limits.most_bytes.map_or(0, |most| (used_bytes + bytes).saturating_sub(most));
         let short = limits.reserve_bytes.saturating_add(bytes).saturating_sub(self.shared.folder.free_bytes()?);
-        // Where even everything would not suffice nothing is gained by removing it. What is removed counts as free: some disks say
-        // so only later.
+        // Where even the removal of all chunks would not suffice, none is removed. Removed bytes
+        // count as free: some disks report them only later.
         if short > used_bytes {
             return Ok(false);
         }

@@ -1,11 +1,11 @@
-//! How far the first token's logits are from those of full prefill.
+//! Distance of the first token's logits from those of full prefill.
 
 use tributary_charts::statistics::kl_nats;
 
 use super::schema::Accuracy;
 
 impl Accuracy {
-    /// The accuracy of logits beside those of full prefill, one a word of the vocabulary.
+    /// Accuracy of logits against those of full prefill, one logit a word of the vocabulary.
     pub fn between(logits: &[f32], reference: &[f32]) -> Self {
         assert_eq!(logits.len(), reference.len(), "logits, and those of full prefill");
         assert!(!logits.is_empty(), "logits were asked for, and none came");

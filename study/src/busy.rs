@@ -6,10 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tributary_system::work::{Reading, Work, load_average};
 
-/// Seconds below which the kernel's ticks are too coarse to tell who took what.
+/// Seconds below which the kernel's ticks are too coarse to attribute.
 const SHORTEST_S: f64 = 0.25;
 
-/// How busy rank 0's host was while a study ran without a break.
+/// Load of rank 0's host while a study ran without a break.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Busy {
     /// Seconds that it ran.
@@ -26,7 +26,7 @@ pub struct Busy {
     pub stolen_share: Option<f64>,
 }
 
-/// Watches what is done from its start on.
+/// Watches the host's load from now on.
 pub struct Watch {
     began: Instant,
     load_before: Option<[f64; 3]>,
@@ -39,7 +39,7 @@ impl Watch {
         Self { began: Instant::now(), load_before: load_average(), reading: Reading::now() }
     }
 
-    /// What was done until now.
+    /// Load until now.
     pub fn seen(&self) -> Busy {
         let wall_s = self.began.elapsed().as_secs_f64();
         let work = self.reading.and_then(|earlier| Reading::now()?.since(&earlier));

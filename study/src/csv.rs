@@ -10,7 +10,7 @@ use crate::schema::Study;
 /// One row a point.
 ///
 /// # Errors
-/// A row that cannot be written, which is a bug.
+/// Returns an error if a row cannot be written, which only a bug can cause.
 pub fn points(study: &Study) -> Result<String> {
     let mut writer = headed(columns(&PointRow::default())?)?;
     for row in point_rows(study) {
@@ -19,10 +19,11 @@ pub fn points(study: &Study) -> Result<String> {
     text(writer)
 }
 
-/// One row a sample, in the order of the runs; behind the row's own columns one a phase, in milliseconds.
+/// One row a sample, in the order of the runs; after the row's own columns comes one column a
+/// phase, in milliseconds.
 ///
 /// # Errors
-/// A row that cannot be written, which is a bug.
+/// Returns an error if a row cannot be written, which only a bug can cause.
 pub fn samples(study: &Study) -> Result<String> {
     let phases = phases(study);
     let mut header = columns(&SampleRow::default())?;

@@ -1,10 +1,12 @@
 //! A request and its result for checking against other implementations.
 //!
-//! `request.json`: token ids and the settings that shape the result. `result.safetensors`: `first_token_logits` f32
-//! \[vocab\]; `selected` u32, row numbers counted from the first prefix token with chunks in the request's own order;
-//! where rows were evicted `kept` u32, row numbers likewise, layer by layer, KV head by KV head, and `kept_counts` u32 \[layers\], the rows
-//! of a KV head in each; where chunks were compressed `kept_of_chunks` u32, the context rows that are held, layer by layer, KV head by KV
-//! head; `scores` f32, one a row counted likewise, prefix and context (0 for the prefix), where the method has them.
+//! `request.json`: token ids and the settings that determine the result. `result.safetensors`:
+//! `first_token_logits` f32 \[vocab\]; `selected` u32, row numbers counted from the first prefix
+//! token with chunks in the request's own order; where rows were evicted `kept` u32, row numbers
+//! likewise, layer by layer, KV head by KV head, and `kept_counts` u32 \[layers\], the rows of a KV
+//! head in each; where chunks were compressed `kept_of_chunks` u32, the context rows that are held,
+//! layer by layer, KV head by KV head; `scores` f32, one a row counted likewise, prefix and context
+//! (0 for the prefix), where the method has them.
 
 use std::collections::HashMap;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -23,7 +25,7 @@ use tributary_system::file::write_whole;
 /// Refuses a folder that cannot be one, before anything is computed.
 ///
 /// # Errors
-/// The path is a file.
+/// Returns an error if the path is a file.
 pub fn check(folder: &Path) -> Result<()> {
     match folder.is_file() {
         true => {
@@ -36,9 +38,9 @@ pub fn check(folder: &Path) -> Result<()> {
 /// Writes both files; each appears whole or not at all.
 ///
 /// # Errors
-/// The system's.
+/// Returns an error if an operation of the operating system fails.
 pub fn write(folder: &Path, answered: &Answered) -> Result<()> {
-    // They say what the documents say: they are their owner's alone.
+    // They reveal the documents: only their owner may read them.
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(Error::file("cannot write to", folder))?;
     let request = serde_json::to_string_pretty(&request(answered))?;
@@ -58,7 +60,7 @@ fn whole(path: &Path, bytes: &[u8]) -> Result<()> {
 /// version.
 const SCHEMA: &str = "tributary.dump/2";
 
-/// `request.json`: token ids, the settings that shaped the result, and what was generated.
+/// `request.json`: token ids, the settings that determined the result, and the generated tokens.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Dumped<'a> {
     /// Name and version of this schema.
@@ -68,20 +70,20 @@ pub struct Dumped<'a> {
     prefix: &'a [u32],
     /// Token ids of each chunk, in the request's own order.
     chunks: Vec<&'a [u32]>,
-    /// Token ids behind the context.
+    /// Token ids after the context.
     query: &'a [u32],
     /// Chunk numbers in the order of the layout.
     order: &'a [u32],
-    /// The settings that shaped the result, as in the report of `prefill`.
+    /// Settings that determined the result, as in the report of `prefill`.
     #[serde(flatten)]
     settings: &'a ResolvedSettings,
-    /// Tokens that are written behind the prompt to see what they attend to, where some are.
+    /// Number of tokens written after the prompt to see their attention, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     evict_tokens: Option<usize>,
-    /// What chunks kept before they were cached, where that is not everything.
+    /// Rows of chunks kept in the cache, where those are not all.
     #[serde(skip_serializing_if = "Option::is_none")]
     compressed: Option<&'a CompressedRow>,
-    /// What it reads, a prompt after the other.
+    /// Prompts that an auxiliary model reads, one after the other, where one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     auxiliary_prompts: Option<Vec<AuxiliaryPrompt<'a>>>,
     /// Generated token ids.
@@ -93,9 +95,10 @@ pub struct Dumped<'a> {
 pub struct AuxiliaryPrompt<'a> {
     /// Token ids of its own tokenizer, the query's at the end.
     ids: &'a [u32],
-    /// How many are the query's.
+    /// Number of the query's ids.
     query: usize,
-    /// For each of the others the first of the rows that it stands for, numbered as `selected`, and the one behind the last.
+    /// For each other id the first of the rows that it represents, numbered as `selected`, and the
+    /// one after the last.
     stands_for: Vec<(u32, u32)>,
 }
 

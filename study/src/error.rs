@@ -1,4 +1,4 @@
-//! What can go wrong in a study.
+//! Errors of a study.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A failure of a study.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The engine's, and what was asked for and cannot be.
+    /// A failure of the engine, or an impossible request.
     #[error(transparent)]
     Engine(#[from] tributary_engine::Error),
     /// A run has failed, and none can follow.
@@ -18,13 +18,13 @@ pub enum Error {
     Interrupted {
         /// The exit code of the failure.
         exit_code: u8,
-        /// The failure, in one line, and what can be done.
+        /// The failure and its remedy, in one line.
         reason: String,
     },
     /// A file or a folder.
     #[error("{what}")]
     File {
-        /// What could not be done with it.
+        /// Failed operation.
         what: String,
         /// Why.
         source: std::io::Error,
@@ -51,7 +51,7 @@ impl Error {
         }
     }
 
-    /// Whether it is the group's end, brought about and told elsewhere.
+    /// Whether it is the group's end, which was caused and reported elsewhere.
     pub fn is_told_elsewhere(&self) -> bool {
         matches!(self, Error::Engine(error) if error.is_told_elsewhere())
     }
@@ -61,7 +61,7 @@ impl Error {
         tributary_engine::Error::Usage(what.into()).into()
     }
 
-    /// What could not be done with a path.
+    /// The error of a failed operation on a path.
     pub(crate) fn file(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let what = format!("{what} {}", path.display());
         |source| Error::File { what, source }

@@ -1,5 +1,5 @@
-//! Studies of the time to first token: what was asked for, every sample that was taken, and what follows from them. An engine
-//! runs the requests; what is said about the samples are pure functions on facts.
+//! Studies of the time to first token: their designs, every sample, and the conclusions. An engine
+//! runs the requests; statements about the samples are pure functions of facts.
 
 #![forbid(unsafe_code)]
 

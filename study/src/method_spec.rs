@@ -1,4 +1,4 @@
-//! A method as comparisons take it: its spec, and perhaps ranks and threads of its own.
+//! A method as comparisons take it: its spec, and optionally its own ranks and threads.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use tributary_engine::RunConfig;
 use tributary_methods::{MethodSpec as Spec, spec_parts};
 use tributary_protocol::{Method, Packets};
 
-/// `NAME[:KEY[=VALUE]]..`, where `world=N` and `threads=N` may stand among the options.
+/// `NAME[:KEY[=VALUE]]..`, where `world=N` and `threads=N` may be among the options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MethodSpec {
     /// The method.
@@ -32,8 +32,8 @@ impl MethodSpec {
         }
     }
 
-    /// The command's configuration with this method, and its own options in the place of the command's. In a comparison each method says
-    /// for itself whether its chunks stand between an adapter's rows.
+    /// The command's configuration with this method, and its own options in place of the command's.
+    /// In a comparison each method decides whether its chunks are between an adapter's rows.
     #[must_use]
     pub fn apply(&self, mut run_config: RunConfig) -> RunConfig {
         run_config.settings.packets = Packets::Off;

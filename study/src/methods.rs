@@ -1,4 +1,5 @@
-//! What methods say of themselves, as a table, as one method's page and as an object for programs. Nothing is measured here.
+//! Descriptions of methods, as a table, as one method's page and as an object for programs. Nothing
+//! is measured here.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -16,13 +17,13 @@ pub struct Methods {
     /// Name and version of this schema.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
-    /// What the letters in `cost` mean.
+    /// Legend of the letters in `cost`.
     pub letters: &'static str,
     /// The methods.
     pub methods: Vec<MethodRow>,
 }
 
-/// What a method says of itself.
+/// Description of a method.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct MethodRow {
     /// Its name on the command line and in reports.
@@ -37,7 +38,7 @@ pub struct MethodRow {
     pub exact_where: Option<&'static str>,
     /// The share of the context that it recomputes where none is asked for; none where it recomputes nothing.
     pub ratio: Option<f64>,
-    /// The work until the first token, and what moves beside what the exchange does.
+    /// Work until the first token, and traffic besides the exchange's.
     pub cost: &'static str,
     /// The options that a spec of it may name.
     pub options: Vec<OptionRow>,
@@ -45,7 +46,7 @@ pub struct MethodRow {
     pub needs: Vec<&'static str>,
     /// Whether it takes chunks from the chunk cache and the chunk store.
     pub reuses_chunks: bool,
-    /// What ranks may send each other while it recomputes; empty where the method itself says what moves.
+    /// Possible exchanges between ranks during recompute; empty where the method itself fixes it.
     pub exchanges: Vec<&'static str>,
 }
 
@@ -61,7 +62,7 @@ pub struct OptionRow {
 }
 
 impl Methods {
-    /// What these methods say of themselves.
+    /// Descriptions of these methods.
     pub fn new(methods: &[&'static Method]) -> Self {
         let methods = methods.iter().map(|method| MethodRow::new(method)).collect();
         Self { schema: SCHEMA, letters: COST_LETTERS, methods }

@@ -1,14 +1,15 @@
-//! What a reader of a study's numbers should know.
+//! Notes for a reader of a study's numbers.
 
 use super::scaling::is_full;
 use super::schema::{Sample, Study};
 use crate::predicted::verdict;
 use crate::rows::bytes_differ;
 
-/// The share of all processors' time from which on what others took is told.
+/// Share of all processors' time from which on the load of others is reported.
 const MUCH: f64 = 0.10;
 
-/// What a reader of predictions for so many ranks should know, by the profile's name and ranks (0: no profile).
+/// Notes for a reader of predictions for these numbers of ranks, by the profile's name and ranks
+/// (0: no profile).
 pub fn profile_notes(profile: &str, ranks: usize, worlds: &[usize]) -> Vec<String> {
     let list = |wanted: &dyn Fn(usize) -> bool| -> Option<String> {
         let found: Vec<String> = worlds.iter().filter(|&&world| wanted(world)).map(usize::to_string).collect();
@@ -30,7 +31,7 @@ pub fn profile_notes(profile: &str, ranks: usize, worlds: &[usize]) -> Vec<Strin
     notes
 }
 
-/// What a reader of the numbers should know.
+/// Notes for a reader of the numbers.
 pub fn notes(study: &Study) -> Vec<String> {
     let mut notes = vec![
         "TTFT from the request's acceptance to the first token; x full: full prefill's median over this one; efficiency \

@@ -1,5 +1,5 @@
-//! The order of runs: drawn anew for every round, the same for the same seed, so that a study that goes on where it was
-//! interrupted goes on in the same order.
+//! The order of runs: drawn anew for every round, the same for the same seed, so that an
+//! interrupted study resumes in the same order.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};

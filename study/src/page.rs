@@ -1,5 +1,5 @@
-//! The report as one page: charts and tables, in the frame that every page has. What stands in it is `page.html`, which escapes every text
-//! that it is given but for the charts.
+//! The report as one page: charts and tables, in the frame that every page has. Its template is
+//! `page.html`, which escapes all texts except the charts.
 
 use minijinja::{Environment, UndefinedBehavior, context};
 use serde::Serialize;
@@ -14,7 +14,7 @@ use crate::notes::{notes, warning};
 use crate::rows::{PointRow, interval_name, point_rows};
 use crate::schema::Study;
 
-/// The template's name. That it ends so makes it escape.
+/// Name of the template, whose ending turns escaping on.
 const NAME: &str = "page.html";
 
 /// A run that failed, as the page lists it.
@@ -41,7 +41,7 @@ struct Head {
 }
 
 impl Shown {
-    /// Rows below their heads, of which the first so many are texts.
+    /// Rows below their heads; the first `texts` columns are texts.
     fn new(heads: &[&str], texts: usize, rows: Vec<Vec<String>>) -> Self {
         let all: Vec<Vec<String>> =
             std::iter::once(heads.iter().map(|head| (*head).to_owned()).collect()).chain(rows).collect();
@@ -110,7 +110,7 @@ fn accuracy(study: &Study) -> Shown {
 /// The page.
 ///
 /// # Errors
-/// A template that cannot be filled in, which is a bug.
+/// Returns an error if a template cannot be filled in, which only a bug can cause.
 pub fn html(study: &Study) -> Result<String> {
     let mut environment = environment();
     environment.add_template(NAME, include_str!("page.html"))?;
@@ -129,7 +129,7 @@ pub fn html(study: &Study) -> Result<String> {
     Ok(framed(&format!("Time to first token: {}", study.design.model), &body))
 }
 
-/// What templates of pages have: words for numbers, and no patience with what is missing.
+/// Environment of page templates: filters for numbers, and errors for missing values.
 pub(crate) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -157,7 +157,7 @@ fn failures(study: &Study) -> Vec<FailedRun<'_>> {
     failed.collect()
 }
 
-/// Stands where there is no value.
+/// Text of a missing value.
 const NONE: &str = "–";
 
 /// A number with as many digits as it has.
@@ -165,7 +165,7 @@ fn number(value: Option<f64>) -> String {
     value.map_or_else(|| NONE.to_owned(), |value| value.to_string())
 }
 
-/// A number with so many digits behind the point.
+/// A number with `digits` digits after the point.
 fn fixed(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| NONE.to_owned(), |value| format!("{value:.digits$}"))
 }
@@ -191,7 +191,7 @@ mod tests {
     use crate::kit::{measured, study};
     use crate::schema::Failure;
 
-    /// The texts of all cells of the table behind a heading, row by row.
+    /// The texts of all cells of the table after a heading, row by row.
     fn table(page: &str, heading: &str) -> Vec<Vec<String>> {
         let behind = page.split_once(&format!("<h2>{heading}</h2>")).expect("the heading").1;
         let body = behind.split_once("<tbody>").expect("a table").1.split_once("</tbody>").expect("its end").0;
@@ -240,7 +240,7 @@ mod tests {
             !page.contains("<th>p95 [ms]</th>") && !page.contains("<th>predicted [ms]</th>"),
             "columns without a value"
         );
-        assert!(!page.contains("class=\"warning\""), "nobody else is known to have been there");
+        assert!(!page.contains("class=\"warning\""), "no other load is known");
         study.busy = vec![crate::busy::Busy {
             wall_s: 12.0,
             cpu_s: Some(20.0),

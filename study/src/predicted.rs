@@ -1,8 +1,8 @@
-//! How good a study's predictions were: how many medians lie in their intervals, and how far off the predictions are in the mean.
+//! Quality of a study's predictions: the number of medians in their intervals, and the mean error.
 
 use crate::schema::{Point, Study};
 
-/// What was predicted beside what was measured, all points together.
+/// Predictions compared with measurements, all points together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
     /// Points that were predicted and measured.

@@ -1,4 +1,5 @@
-//! What a study comes to, a row a point and a row a sample. The CSV files, the terminal's table and the page all show these rows.
+//! Results of a study, a row a point and a row a sample. The CSV files, the terminal's table and
+//! the page all show these rows.
 //!
 //! Fields have the names of the CSV files' columns, in their order: scripts of users read them. Times are in milliseconds.
 
@@ -7,7 +8,7 @@ use serde::Serialize;
 use crate::scaling::{full, is_full, strong_of};
 use crate::schema::{Point, RankSample, Sample, Study, interval_kind};
 
-/// A point of the sweep: what was asked for and what its samples come to.
+/// A point of the sweep: its design and the summary of its samples.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PointRow {
     /// The point's name, unique in the study.
@@ -22,7 +23,7 @@ pub struct PointRow {
     pub world: usize,
     /// Share of the context that is recomputed.
     pub ratio: Option<f64>,
-    /// What ranks send each other during recompute.
+    /// Exchange between ranks during recompute.
     pub exchange: Option<String>,
     /// State of the chunk cache.
     pub cache: String,
@@ -48,7 +49,7 @@ pub struct PointRow {
     pub p95_ttft_ms: Option<f64>,
     /// 99th percentile, likewise.
     pub p99_ttft_ms: Option<f64>,
-    /// What was predicted; absent without a profile of so many ranks.
+    /// Predicted milliseconds; absent without a profile of this number of ranks.
     pub predicted_ttft_ms: Option<f64>,
     /// The least that it may be by the profile.
     pub predicted_low_ttft_ms: Option<f64>,
@@ -56,7 +57,8 @@ pub struct PointRow {
     pub predicted_high_ttft_ms: Option<f64>,
     /// Full prefill's median over this one.
     pub speed_up_to_full: Option<f64>,
-    /// The median on the fewest ranks over this one; absent for full prefill, which computes on one rank, however many there are.
+    /// The median on the fewest ranks over this one; absent for full prefill, which computes on one
+    /// rank, for any number of ranks.
     pub speed_up: Option<f64>,
     /// Speed-up over the growth of ranks.
     pub efficiency: Option<f64>,
@@ -64,7 +66,7 @@ pub struct PointRow {
     pub karp_flatt: Option<f64>,
     /// Bytes that all ranks received together, median of the samples (of two in the middle the lower).
     pub received_bytes: Option<u64>,
-    /// What the formula gives for all ranks together, likewise.
+    /// Bytes by the formula for all ranks together, likewise.
     pub formula_bytes: Option<u64>,
     /// Bytes received until the first token, as predicted.
     pub predicted_received_bytes: u64,
@@ -80,7 +82,7 @@ pub struct PointRow {
     pub kl_nats: Option<f64>,
     /// Whether the likeliest first token is the same.
     pub top1_agrees: Option<bool>,
-    /// What the bounds are: `ci95`, a 95 % interval, or `range`, of fewer than 6 samples.
+    /// Kind of the bounds: `ci95`, a 95 % interval, or `range`, of fewer than 6 samples.
     pub interval: Option<String>,
 }
 
@@ -100,7 +102,7 @@ impl PointRow {
         row
     }
 
-    /// The efficiency where there are more ranks than in what the point is compared with.
+    /// Efficiency, where the point has more ranks than its base.
     pub fn grown_efficiency(&self) -> Option<f64> {
         self.efficiency.filter(|_| self.karp_flatt.is_some())
     }
@@ -156,7 +158,7 @@ impl PointRow {
     }
 }
 
-/// What a study's bounds of medians are, for a reader: of few samples the range is no 95 % interval.
+/// Name of a study's bounds of medians, for a reader: the range of few samples is no 95 % interval.
 pub fn interval_name(study: &Study) -> &'static str {
     let kinds = || study.points.iter().filter_map(|point| Some(interval_kind(point.summary.as_ref()?.count)));
     match (kinds().any(|kind| kind == "range"), kinds().any(|kind| kind == "ci95")) {
@@ -186,7 +188,7 @@ pub struct SampleRow {
     pub world: usize,
     /// Share of the context that is recomputed.
     pub ratio: Option<f64>,
-    /// What ranks send each other during recompute.
+    /// Exchange between ranks during recompute.
     pub exchange: Option<String>,
     /// State of the chunk cache.
     pub cache: String,
@@ -196,19 +198,19 @@ pub struct SampleRow {
     pub ttft_ms: f64,
     /// The same without query pass and first token, estimated.
     pub paper_clock_ms: f64,
-    /// What the phases leave of the time to first token.
+    /// Rest of the time to first token outside the phases.
     pub unaccounted_ms: f64,
-    /// How long the rank that waited longest waited for others.
+    /// Wait for others of the rank that waited longest.
     pub longest_wait_ms: f64,
     /// Bytes that all ranks received together.
     pub received_bytes: u64,
-    /// What the formula gives for them.
+    /// Bytes by the formula.
     pub formula_bytes: u64,
     /// Chunks taken from the chunk cache.
     pub cache_hits: usize,
     /// Largest resident memory of rank 0's process so far.
     pub peak_memory_bytes: u64,
-    /// How long the run took with all that it started.
+    /// Time of the run with everything that it started.
     pub wall_ms: Option<f64>,
     /// Time of processors that the study's processes took meanwhile.
     pub cpu_ms: Option<f64>,
@@ -253,7 +255,7 @@ pub fn received_bytes(point: &Point) -> Option<u64> {
     median_bytes(point, |rank| rank.received_bytes)
 }
 
-/// What the formula gives for all ranks together, median of the samples as above.
+/// Bytes by the formula for all ranks together, median of the samples as above.
 pub fn formula_bytes(point: &Point) -> Option<u64> {
     median_bytes(point, |rank| rank.formula_bytes)
 }
@@ -272,7 +274,8 @@ pub fn bytes_differ(point: &Point) -> bool {
 
 /// The phases that occur, in the order of the first sample that has them.
 pub fn phases(study: &Study) -> Vec<String> {
-    // In every request phases come in one order; a sample that has more of them tells where those stand.
+    // In every request phases come in one order; a sample that has more of them gives the places of
+    // those.
     let mut longest: Vec<String> = Vec::new();
     for sample in study.points.iter().flat_map(|point| &point.samples) {
         let mut place = 0;

@@ -66,7 +66,7 @@ impl FromStr for Ratio {
     }
 }
 
-/// What is read from a text, or from a number as it is written.
+/// Value that is read from a text, or from a number.
 struct Written<T>(PhantomData<T>);
 
 impl<T: FromStr<Err = String>> Visitor<'_> for Written<T> {

@@ -1,11 +1,11 @@
-//! How the time to first token scales with ranks: strong (the same request on more ranks) and weak (more ranks for more
-//! tokens, or for more FLOPs).
+//! Scaling of the time to first token with ranks: strong (the same request on more ranks) and weak
+//! (more ranks for more tokens, or for more FLOPs).
 
 use tributary_protocol::REFERENCE;
 
 use super::schema::{Cache, Point, Study};
 
-/// How far FLOPs a rank may differ and still count as constant.
+/// Relative difference up to which FLOPs a rank count as constant.
 const FLOPS_TOLERANCE: f64 = 0.1;
 
 /// T(base) / T(p).
@@ -13,7 +13,7 @@ pub fn speed_up(base_ms: f64, ms: f64) -> f64 {
     base_ms / ms
 }
 
-/// Speed-up over the number of times that there are more ranks.
+/// Speed-up over the factor of ranks.
 pub fn efficiency(speed_up: f64, times: f64) -> f64 {
     speed_up / times
 }
@@ -23,7 +23,7 @@ pub fn karp_flatt(speed_up: f64, times: f64) -> Option<f64> {
     (times > 1.0).then(|| (1.0 / speed_up - 1.0 / times) / (1.0 - 1.0 / times))
 }
 
-/// What points that differ only in length and ranks have in common: method, ratio, state of the cache.
+/// Common fields of points that differ only in length and ranks: method, ratio, state of the cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     /// The method with its options.
@@ -68,7 +68,7 @@ pub fn all_series(study: &Study) -> Vec<Series> {
     found
 }
 
-/// A point of a strong or weak scaling beside its base, the fewest ranks of the same series that were measured.
+/// A point of a strong or weak scaling with its base, the fewest measured ranks of the same series.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scaled {
     /// Method, ratio, cache.
@@ -100,8 +100,8 @@ pub fn median_ms(point: &Point) -> Option<f64> {
     point.summary.as_ref().map(|summary| summary.median_ttft_ms)
 }
 
-/// Full prefill of so many tokens on the fewest ranks that were measured: its ranks and its median. It computes on one
-/// rank, however many there are.
+/// Full prefill of `tokens` tokens on the fewest measured ranks: its ranks and its median. It
+/// computes on one rank, for any number of ranks.
 pub fn full(study: &Study, tokens: usize) -> Option<(usize, f64)> {
     let measured = study.points.iter().filter(|point| is_full(point) && point.context_tokens == tokens);
     let fewest = measured.filter_map(|point| Some((point.world, median_ms(point)?)));
@@ -117,7 +117,8 @@ fn is_full_method(method: &str) -> bool {
     method.split(':').next() == Some(REFERENCE.name)
 }
 
-/// Strong scaling: every measured point beside the one of its series and length on the fewest ranks.
+/// Strong scaling: every measured point against the one of its series and length on the fewest
+/// ranks.
 pub fn strong(study: &Study) -> Vec<Scaled> {
     study.points.iter().filter_map(|point| strong_of(study, point)).collect()
 }
@@ -150,8 +151,8 @@ pub fn weak_flops(study: &Study) -> Vec<Scaled> {
     })
 }
 
-/// Every measured point on more ranks than the fewest beside each base on the fewest that belongs to it. Full prefill
-/// computes on one rank and is left out.
+/// Every measured point on more than the fewest ranks, against each base on the fewest that belongs
+/// to it. Full prefill computes on one rank and is left out.
 fn weak(study: &Study, belongs: impl Fn(&Point, &Point) -> bool) -> Vec<Scaled> {
     let mut found = Vec::new();
     for series in all_series(study) {
@@ -166,7 +167,7 @@ fn weak(study: &Study, belongs: impl Fn(&Point, &Point) -> bool) -> Vec<Scaled> 
     found
 }
 
-/// A point beside its base, its efficiency that of weak scaling.
+/// A point with its base, and the efficiency of weak scaling.
 fn scaled(base: &Point, point: &Point) -> Option<Scaled> {
     let (base_ms, ms) = (median_ms(base)?, median_ms(point)?);
     let speed_up = speed_up(base_ms, ms);
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn karp_and_flatts_serial_share() {
-        // Amdahl's law with a serial share of 0.1 gives it back, whatever the number of ranks.
+        // Amdahl's law with a serial share of 0.1 gives it back, for any number of ranks.
         for ranks in [2.0, 3.0, 4.0, 64.0] {
             let speed_up = 1.0 / (0.1 + 0.9 / ranks);
             near(karp_flatt(speed_up, ranks).expect("more than one rank"), 0.1);

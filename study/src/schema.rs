@@ -1,4 +1,5 @@
-//! The file `report.json`: everything a study measured, with what a reader needs to trust it or to repeat it.
+//! The file `report.json`: all measurements of a study, with the facts that a reader needs to trust
+//! or to repeat it.
 //!
 //! Times are in milliseconds on the coordinator's clock (time to first token) or on a rank's own clock from the arrival of the
 //! plan (spans). Bytes are payload that tensor collectives brought from other ranks, control messages excluded.
@@ -20,18 +21,19 @@ pub struct Study {
     /// Name and version of this schema.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: String,
-    /// Where the numbers come from.
+    /// Provenance of the numbers.
     pub provenance: Provenance,
-    /// What was asked for.
+    /// Design of the study.
     pub design: Design,
     /// One entry a point of the sweep, in the order of the design.
     pub points: Vec<Point>,
-    /// How busy the host of rank 0 was: one entry a time that the study was begun or gone on with; empty in studies of before it was kept.
+    /// Load of rank 0's host: one entry for each time that the study was started or resumed; empty
+    /// in studies of earlier builds.
     #[serde(default)]
     pub busy: Vec<Busy>,
 }
 
-/// Where the numbers come from.
+/// Provenance of the numbers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Provenance {
     /// When the study began, RFC 3339, UTC.
@@ -40,7 +42,7 @@ pub struct Provenance {
     pub command: Vec<String>,
     /// Version of the program.
     pub version: String,
-    /// Commit it was built from, where known; `-dirty` behind it if files differed.
+    /// Commit it was built from, where known; with the suffix `-dirty` if files differed.
     pub revision: Option<String>,
     /// First 16 digits of the hash of the program.
     pub build: String,
@@ -58,26 +60,26 @@ pub struct Provenance {
     pub memory_bytes: u64,
     /// Accelerators, if any computed.
     pub accelerators: Vec<String>,
-    /// What carried messages between ranks, with its version.
+    /// Carrier of messages between ranks, with its version.
     pub backend: String,
     /// 256-bit hash of config and weights, hexadecimal.
     pub model_hash: String,
-    /// The machine profile behind the predictions.
+    /// Machine profile of the predictions.
     pub profile: String,
     /// Ranks of that profile, all of which worked when it was measured; 0 without one.
     #[serde(default)]
     pub profile_ranks: usize,
 }
 
-/// What was asked for.
+/// Design of the study.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Design {
     /// The model folder as the user named it.
     pub model: String,
-    /// The folder of the model beside it, where there is one.
+    /// Folder of the auxiliary model, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auxiliary_model: Option<String>,
-    /// The folder of the model that writes what evictions listen to, where there is one.
+    /// Folder of the draft model of evictions, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft_model: Option<String>,
     /// The folders of its adapters.
@@ -90,7 +92,7 @@ pub struct Design {
     /// Kernels that compute: `auto` or `plain`.
     #[serde(default)]
     pub kernels: String,
-    /// Where ranks compute: `cpu` or `cuda`.
+    /// Device of the ranks: `cpu` or `cuda`.
     #[serde(default)]
     pub device: String,
     /// Threads a rank.
@@ -105,7 +107,7 @@ pub struct Design {
     pub worlds: Vec<usize>,
     /// Methods with their options, as asked for.
     pub methods: Vec<String>,
-    /// Ratios; what a method says itself stands before them. Empty: each method's own.
+    /// Ratios; a method's own ratio takes precedence. Empty: each method's own.
     pub ratios: Vec<f64>,
     /// States of the chunk cache.
     pub caches: Vec<Cache>,
@@ -124,7 +126,7 @@ impl Design {
     }
 }
 
-/// How much of a request's context comes from the chunk cache.
+/// Share of a request's context that comes from the chunk cache.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {
@@ -134,9 +136,10 @@ pub enum Cache {
     Partial(f64),
     /// Everything, from the ranks' memory.
     Warm,
-    /// Everything, from the store behind it, whose files the system may keep in memory.
+    /// Everything, from the store, whose files the system may keep in memory.
     Disk,
-    /// Everything, from the store, whose files the system was told to forget before each run.
+    /// Everything, from the store, whose files were dropped from the system's memory before each
+    /// run.
     #[serde(rename = "disk-dropped")]
     DiskDropped,
 }
@@ -163,7 +166,7 @@ impl fmt::Display for Cache {
 /// One point of the sweep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
-    /// Unique in the study, made of everything below up to `cache`; what `--resume` goes by.
+    /// Unique in the study, made of everything below up to `cache`; used by `--resume`.
     pub id: String,
     /// The method with its options, as asked for.
     pub method: String,
@@ -175,7 +178,7 @@ pub struct Point {
     pub world: usize,
     /// Share of the context that is recomputed; absent for exact methods.
     pub ratio: Option<f64>,
-    /// What ranks send each other during recompute; absent for exact methods and one rank.
+    /// Exchange between ranks during recompute; absent for exact methods and one rank.
     pub exchange: Option<String>,
     /// State of the chunk cache; cold for exact methods, which do not use it.
     pub cache: Cache,
@@ -185,9 +188,9 @@ pub struct Point {
     pub samples: Vec<Sample>,
     /// Runs that failed. They are listed, not dropped.
     pub failures: Vec<Failure>,
-    /// What the samples come to; absent without samples.
+    /// Summary of the samples; absent without samples.
     pub summary: Option<Summary>,
-    /// What the planner predicted.
+    /// Prediction of the planner.
     pub predicted: Prediction,
     /// Difference from full prefill of the same request; absent where full prefill was not part of the study.
     pub accuracy: Option<Accuracy>,
@@ -204,7 +207,7 @@ pub struct Sample {
     pub paper_clock_ms: f64,
     /// Phases on the critical path, in their order.
     pub phases: Vec<PhaseTime>,
-    /// What is left of the time to first token.
+    /// Rest of the time to first token.
     pub unaccounted_ms: f64,
     /// One entry a rank.
     pub ranks: Vec<RankSample>,
@@ -215,7 +218,8 @@ pub struct Sample {
     pub stored_bytes: u64,
     /// Largest resident memory of rank 0's process so far, in bytes.
     pub peak_memory_bytes: u64,
-    /// How long the run took with all that it started, such as ranks; absent in studies of before it was kept.
+    /// Time of the run with everything that it started, such as ranks; absent in studies of earlier
+    /// builds.
     #[serde(default)]
     pub wall_ms: Option<f64>,
     /// Time of processors that the study's processes on rank 0's host took meanwhile, in the kernel's ticks of 10 ms; absent where none went by.
@@ -233,7 +237,7 @@ pub struct PhaseTime {
     pub phase: String,
     /// Its length.
     pub ms: f64,
-    /// How long of it was spent waiting for other ranks; 0 where it is predicted.
+    /// Part of it spent waiting for other ranks; 0 in predictions.
     #[serde(default)]
     pub waited_ms: f64,
 }
@@ -247,7 +251,7 @@ pub struct RankSample {
     pub spans: Vec<SpanTime>,
     /// Bytes received until the first token.
     pub received_bytes: u64,
-    /// What the formula gives for this run's selection.
+    /// Bytes by the formula for this run's selection.
     pub formula_bytes: u64,
     /// Time spent in calls and waits for other ranks until the first token: the exposed communication.
     pub waited_ms: f64,
@@ -262,7 +266,7 @@ pub struct SpanTime {
     pub start_ms: f64,
     /// Its length.
     pub ms: f64,
-    /// How long of it the rank waited for others.
+    /// Part of it that the rank waited for others.
     pub waited_ms: f64,
 }
 
@@ -273,11 +277,11 @@ pub struct Failure {
     pub run: usize,
     /// Why.
     pub cause: String,
-    /// The exit code that stands for the cause.
+    /// Exit code of the cause.
     pub exit_code: u8,
 }
 
-/// What the samples of a point come to.
+/// Summary of a point's samples.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// Number of samples.
@@ -302,12 +306,12 @@ pub struct Summary {
     pub p99_ttft_ms: Option<f64>,
 }
 
-/// What the bounds of so many samples are: `range` or `ci95`.
+/// Kind of the bounds of `samples` samples: `range` or `ci95`.
 pub fn interval_kind(samples: usize) -> &'static str {
     if samples < statistics::INTERVAL_SAMPLES { "range" } else { "ci95" }
 }
 
-/// What the samples of a point come to, times to first token in milliseconds; none without samples.
+/// Summary of a point's samples, times to first token in milliseconds; none without samples.
 pub fn summary(ttft_ms: &[f64]) -> Option<Summary> {
     let statistics::Summary { count, median, ci95, mean, min, max, p95, p99 } = statistics::summary(ttft_ms)?;
     Some(Summary {
@@ -323,12 +327,13 @@ pub fn summary(ttft_ms: &[f64]) -> Option<Summary> {
     })
 }
 
-/// What the planner predicted.
+/// Prediction of the planner.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Prediction {
-    /// Time to first token; 0 where the profile is not of so many ranks, or there is none.
+    /// Time to first token; 0 without a profile of this number of ranks.
     pub ttft_ms: f64,
-    /// The least that it may be, by what the profile's rates may be off by; 0 where no time is predicted.
+    /// Lower bound of its interval, by the errors of the profile's rates; 0 where no time is
+    /// predicted.
     #[serde(default)]
     pub ttft_low_ms: f64,
     /// The most.

@@ -87,7 +87,7 @@ fn points(study: &Study) -> String {
     format!("# time to first token\n{}", table(&rows, Layout { left: &left, commented_rows: Some(2) }))
 }
 
-/// A row's cells. Where the interval is the range it says what the least and the largest are.
+/// A row's cells. A range is written with its least and largest value.
 fn point_cells(row: &PointRow, is_range: bool) -> Vec<String> {
     let fixed = |value: Option<f64>| shown(value, |value| format!("{value:.2}"));
     let interval = row.ci95_low_ttft_ms.zip(row.ci95_high_ttft_ms);
@@ -115,7 +115,7 @@ fn point_cells(row: &PointRow, is_range: bool) -> Vec<String> {
     ]
 }
 
-/// A value as it is shown, or a dash.
+/// A value for display, or a dash.
 fn shown<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), show)
 }
@@ -165,7 +165,8 @@ fn scaled(rows: &[Scaled], is_strong: bool) -> String {
             format!("{:.2}", row.base_ms),
             format!("{:.2}", row.ms),
             if is_strong { format!("{:.2}", row.speed_up) } else { "-".to_owned() },
-            // On more ranks for the same request it is the speed-up over their growth, and says the same again.
+            // On more ranks for the same request it is the speed-up over their growth, which adds
+            // no information.
             if is_strong { "-".to_owned() } else { format!("{:.2}", row.efficiency) },
             shown(row.karp_flatt, |share| format!("{share:.3}")),
         ]
@@ -229,7 +230,7 @@ mod tests {
         assert_eq!(row(&["1024", "ring", "2"]), wanted);
         assert!(row(&["1024", "ring", "4*"]).contains(" 0.50 "), "{text}");
         assert_eq!(row(&["ring", "2048", "2", "1024"]), "ring 2048 2 1024 1 100.00 125.00 0.80");
-        // Ranks of the same request: the speed-up and Karp-Flatt, no efficiency beside them.
+        // Ranks of the same request: the speed-up and Karp-Flatt, without efficiency.
         assert_eq!(row(&["ring", "1024", "2", "1024"]), "ring 1024 2 1024 1 100.00 60.00 1.67 0.200");
         let heads = text.lines().find(|line| line.starts_with("# tokens")).unwrap();
         assert!(

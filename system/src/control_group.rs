@@ -1,8 +1,9 @@
 //! Limits of the control groups that this process is in: its own group's, and those of every group above it, because each
 //! of them binds. Reads, and changes nothing.
 //!
-//! A batch system or systemd puts a job into a group of its own, so the file system's root alone does not tell the job's
-//! limits. Version 2 tells memory and processor time; of version 1 only memory is read.
+//! A batch system or systemd puts a job into a separate group, so the file system's root alone does
+//! not have the job's limits. Version 2 has memory and processor time; of version 1 only memory is
+//! read.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub struct ControlGroups {
     /// A process' `/proc/PID/cgroup`.
     groups: String,
-    /// Where the file system of control groups is mounted.
+    /// Mount point of the file system of control groups.
     mount: PathBuf,
 }
 
@@ -55,7 +56,7 @@ impl ControlGroups {
         grants.min_by(|a, b| a.0.total_cmp(&b.0))
     }
 
-    /// Groups of version 2, which stand in a folder of their own where version 1 is mounted too.
+    /// Groups of version 2, which have a separate folder where version 1 is mounted too.
     fn version_2(&self) -> Vec<Group> {
         let own = self.groups.lines().find_map(|line| line.strip_prefix("0::"));
         let mounts = [self.mount.clone(), self.mount.join("unified")];
@@ -77,7 +78,7 @@ const NO_LIMIT: u64 = 1 << 60;
 
 /// The groups from `own` to the root.
 fn way(own: &str, mount: &Path) -> Vec<Group> {
-    // A group outside of what this process sees is written with `..`: of those only the root is known.
+    // A group outside this process's view is written with `..`: of those only the root is known.
     let own = if own.contains("..") { "/" } else { own.trim() };
     let group = |path: &Path| Group {
         name: path.display().to_string(),

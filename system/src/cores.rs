@@ -1,4 +1,5 @@
-//! How many cores this process may use, as launchers of MPI count them: hardware threads of one core are one.
+//! Number of cores that this process may use, counted as launchers of MPI do: hardware threads of
+//! one core count once.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,7 +17,7 @@ fn processors(set: &CpuSet) -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect()
 }
 
-/// Cores behind these processors, where the folder describes all of them.
+/// Number of cores of these processors, where the folder describes all of them.
 fn count(processors: &[usize], folder: &Path) -> Option<usize> {
     let number = |processor: usize, file: &str| -> Option<i64> {
         let path = folder.join(format!("cpu{processor}/topology/{file}"));

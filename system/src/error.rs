@@ -1,4 +1,4 @@
-//! What can be wrong with a number that somebody has written.
+//! Errors of numbers in text.
 
 /// Result of reading a number.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -9,7 +9,7 @@ pub enum Error {
     /// It is no number of bytes.
     #[error("`{text}` is not a size such as 256MiB; units are {units}")]
     Size {
-        /// What was written.
+        /// Text of the number.
         text: String,
         /// The units that a size may have.
         units: String,
@@ -17,7 +17,7 @@ pub enum Error {
     /// It is no number of tokens.
     #[error("`{text}` is no number of tokens, such as 4096, 8k or 1m")]
     TokenCount {
-        /// What was written.
+        /// Text of the number.
         text: String,
     },
 }

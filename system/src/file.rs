@@ -15,9 +15,10 @@ pub fn text(path: impl AsRef<Path>) -> Option<String> {
 /// Opens a regular file for reading, without waiting: a FIFO, a device or a folder is an error. Links to regular files are followed.
 ///
 /// # Errors
-/// The system's; one of the kind `InvalidInput` for what is no regular file.
+/// Returns an error if an operation of the operating system fails; its kind is `InvalidInput` for a
+/// file that is not regular.
 pub fn open_regular(path: &Path) -> io::Result<fs::File> {
-    // A FIFO that nobody writes to would block the open itself.
+    // A FIFO without a writer would block the open itself.
     let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(path)?;
     match file.metadata()?.is_file() {
@@ -29,7 +30,7 @@ pub fn open_regular(path: &Path) -> io::Result<fs::File> {
 /// The bytes of a regular file, `most_bytes` at most.
 ///
 /// # Errors
-/// As [`open_regular`]; one of the kind `InvalidData` for a longer file.
+/// Fails as [`open_regular`] does; the kind is `InvalidData` for a longer file.
 pub fn regular_bytes(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(most_bytes + 1).read_to_end(&mut bytes)?;
@@ -39,10 +40,11 @@ pub fn regular_bytes(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The text of a regular file that somebody else wrote, `most_bytes` at most, without a byte order mark.
+/// The text of a regular file from another source, `most_bytes` at most, without a byte order mark.
 ///
 /// # Errors
-/// As [`regular_bytes`]; one of the kind `InvalidData` for what is not UTF-8, or a Git LFS pointer in the place of the file.
+/// Fails as [`regular_bytes`] does; the kind is `InvalidData` for a text that is not UTF-8, or for
+/// a Git LFS pointer in place of the file.
 pub fn regular_text(path: &Path, most_bytes: u64) -> io::Result<String> {
     let bytes = regular_bytes(path, most_bytes)?;
     if is_lfs_pointer(&bytes) {
@@ -67,20 +69,20 @@ pub fn without_mark(text: String) -> String {
     text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text)
 }
 
-/// What is wrong with a Git LFS pointer.
+/// Message about a Git LFS pointer.
 pub const LFS_POINTER: &str = "it is a Git LFS pointer, not the file itself: `git lfs pull` fetches it";
 
-/// Whether bytes are a Git LFS pointer, which stands where a file was not fetched.
+/// Whether bytes are a Git LFS pointer, which replaces a file that was not fetched.
 pub fn is_lfs_pointer(bytes: &[u8]) -> bool {
     bytes.starts_with(b"version https://git-lfs.github.com/spec/")
 }
 
-/// Writes beside the name, makes sure that the bytes are on the disk, then renames, and makes sure of the folder too: the file is
-/// the old one or the new one, whenever the process or the machine stops. Several processes, of several hosts too, may write the
-/// same file at the same time: one of them is the last.
+/// Writes to another name, syncs the bytes to the disk, then renames, and syncs the folder too: the
+/// file is the old one or the new one, whenever the process or the machine stops. Several
+/// processes, on several hosts too, may write the same file at the same time; the last one wins.
 ///
 /// # Errors
-/// The system's. No part of the file stays behind.
+/// Returns an error if an operation of the operating system fails. No part of the file remains.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let part = part_of(path);
     let write = || -> io::Result<()> {
@@ -92,7 +94,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     };
     let written = write();
     if written.is_err() {
-        // That this fails too changes nothing.
+        // A second failure changes nothing.
         let _ = fs::remove_file(&part);
     }
     written
@@ -103,7 +105,8 @@ pub fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A hidden name beside a file that no other writer has: hosts that share a folder may have processes of the same number.
+/// A hidden name in a file's folder that no other writer has: hosts that share a folder may have
+/// processes of the same number.
 fn part_of(path: &Path) -> PathBuf {
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -138,7 +141,7 @@ mod tests {
         let bytes = fs::read(&path).unwrap();
         assert_eq!(bytes.len(), 100_000);
         assert!((b'a'..b'i').contains(&bytes[0]) && bytes.iter().all(|&byte| byte == bytes[0]), "one writer's bytes");
-        assert_eq!(names(folder.path()), ["report.json"], "no part stays behind");
+        assert_eq!(names(folder.path()), ["report.json"], "no part is left");
     }
 
     #[test]

@@ -13,7 +13,8 @@ pub fn kernel() -> String {
     format!("{} {}", system.sysname().to_string_lossy(), system.release().to_string_lossy())
 }
 
-/// The kernel's id of its own start: one a machine, shared by its containers. Absent where the system does not tell.
+/// The kernel's id of its own start: one a machine, shared by its containers. Absent where the
+/// system does not report it.
 pub fn boot_id() -> Option<String> {
     text("/proc/sys/kernel/random/boot_id").filter(|id| !id.is_empty())
 }

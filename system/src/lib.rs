@@ -1,9 +1,10 @@
-//! What the operating system tells of the host, its processor, its memory and its processes; which commit the program is of;
-//! files that are there whole or not at all; and numbers of bytes and tokens as people write them.
+//! Facts from the operating system: the host, its processor, its memory and its processes. Also the
+//! program's commit, files that are written whole or not at all, and numbers of bytes and tokens as
+//! people write them.
 //!
-//! This crate knows none of the others. Only here is `/proc` read, or the file system of control groups. What cannot be
-//! read is absent, never guessed. `/proc` is read field by field: a kernel or a container that leaves out a field that nobody
-//! asks for takes nothing from the others.
+//! This crate depends on none of the others. It alone reads `/proc` and the file system of control
+//! groups. Unreadable facts are absent, never guessed. `/proc` is read field by field: a field that
+//! a kernel or a container leaves out does not affect the others.
 
 #![forbid(unsafe_code)]
 

@@ -4,8 +4,8 @@ use crate::control_group::ControlGroups;
 use crate::fields::field_bytes;
 use crate::file::text;
 
-/// Bytes of memory that are free: what the system says, or what is left of the limits of this process' control groups where
-/// that is less.
+/// Bytes of memory that are free: the system's number, or the rest of the limits of this process'
+/// control groups where that is less.
 pub fn available_bytes() -> Option<u64> {
     let system = text("/proc/meminfo").and_then(|meminfo| field_bytes(&meminfo, "MemAvailable"));
     system.into_iter().chain(ControlGroups::of_this_process().memory_left_bytes()).min()

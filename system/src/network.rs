@@ -14,11 +14,11 @@ use crate::file::text;
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// What the system calls its state: `up`, `down`, `unknown`.
+    /// State by the system's word: `up`, `down`, `unknown`.
     pub state: String,
     /// Largest packet, in bytes.
     pub mtu_bytes: Option<u32>,
-    /// What the link is made for, in Mbit/s; virtual links do not say.
+    /// Nominal speed of the link in Mbit/s; absent for virtual links.
     pub speed_mbit_per_s: Option<u32>,
     /// Whether it leads back to this machine only.
     pub loopback: bool,

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-/// What `/proc/PID/stat` tells of a process.
+/// Facts of a process from `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// The kernel's letter for what the process does.
+    /// The kernel's letter for the process's state.
     pub state: char,
     /// When it started, in the kernel's ticks since boot; with its number it names a process for good.
     pub started_ticks: u64,
@@ -18,7 +18,7 @@ impl Stat {
     }
 }
 
-/// What a process does, and since when; none if there is no such process here.
+/// State of a process, and its start; none if there is no such process here.
 pub fn stat(pid: u32) -> Option<Stat> {
     parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
@@ -39,9 +39,9 @@ pub fn has_variable(pid: u32, name: &str, value: &str) -> bool {
 /// A kind of namespace, as the kernel calls it in `/proc/PID/ns`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Namespace {
-    /// Where network interfaces mean the same.
+    /// Namespace of network interfaces.
     Network,
-    /// Where process numbers mean the same.
+    /// Namespace of process numbers.
     Process,
 }
 
@@ -103,7 +103,7 @@ mod tests {
         let before = stat(pid).expect("it runs");
         assert!(!before.has_ended() && before.started_ticks > 0, "{before:?}");
         child.kill().expect("it is ours");
-        while !stat(pid).expect("nobody has taken its exit code yet").has_ended() {
+        while !stat(pid).expect("its exit code has not been taken yet").has_ended() {
             std::thread::yield_now();
         }
         child.wait().expect("it has ended");

@@ -10,7 +10,7 @@ pub fn model_name() -> Option<String> {
     field(&text("/proc/cpuinfo")?, "model name").map(str::to_owned)
 }
 
-/// Number of cores of this host, whoever may use them.
+/// Number of cores of this host, including those that this process may not use.
 pub fn online_cores() -> Option<usize> {
     Some(online(&text("/proc/cpuinfo")?)).filter(|&cores| cores > 0)
 }

@@ -23,7 +23,8 @@ const BINARY: [(&str, u64); 4] = [("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("Ki
 const OTHERS: [(&str, u64); 5] =
     [("B", 1), ("kB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("TB", 1_000_000_000_000)];
 
-/// A number of bytes. It is printed exactly, in the largest binary unit of which it is a multiple; in JSON it is the number.
+/// A number of bytes. It is printed exactly, in the largest binary unit that divides it; in JSON it
+/// is the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(u64);
 

@@ -8,7 +8,7 @@ const UNITS: [(char, usize); 2] = [('m', 1 << 20), ('k', 1 << 10)];
 /// Reads a number of tokens.
 ///
 /// # Errors
-/// The text is no such number, or a larger one than there can be.
+/// Returns an error if the text is no such number, or one that is too large.
 pub fn parse(text: &str) -> Result<usize> {
     let lower = text.trim().to_ascii_lowercase();
     let with_unit = UNITS.iter().find_map(|&(unit, tokens)| Some((lower.strip_suffix(unit)?, tokens)));

@@ -1,4 +1,5 @@
-//! How busy this host is, and with whose work: load averages, the time of its processors, and what processes took of it.
+//! Load of this host, and its sources: load averages, the time of its processors, and the
+//! processes' shares of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -6,7 +7,8 @@ use std::path::PathBuf;
 use crate::file::text;
 use crate::process;
 
-/// The kernel's ticks a second in what it tells to processes (`USER_HZ`, time(7)): 100 on every architecture that this program is built for.
+/// Ticks a second in the kernel's reports to processes (`USER_HZ`, time(7)): 100 on every
+/// architecture that this program is built for.
 const TICKS_A_SECOND: f64 = 100.0;
 
 /// Variables that a launcher gives each rank of a group.
@@ -17,7 +19,7 @@ pub fn load_average() -> Option<[f64; 3]> {
     parse_load_average(&text("/proc/loadavg")?)
 }
 
-/// A reading of clocks that only go forward, in ticks. Two of them tell what was done in between.
+/// A reading of clocks that only go forward, in ticks. Two of them give the work in between.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Of all processors, idle or not.
@@ -30,7 +32,7 @@ pub struct Reading {
     own: u64,
 }
 
-/// What was done between two readings.
+/// Work between two readings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Work {
     /// Seconds of processors that this run took.
@@ -44,7 +46,8 @@ pub struct Work {
 impl Reading {
     /// Now; none where `/proc` does not tell.
     ///
-    /// The run is this process with its descendants. A launcher's ranks are beside it: those of the same program are part of it too.
+    /// Reads the current counters. The run is this process with its descendants. A launcher's ranks
+    /// are its siblings: those of the same program are part of the run too.
     pub fn now() -> Option<Self> {
         let (all, busy, stolen) = parse_processors(&text("/proc/stat")?)?;
         let processes: BTreeMap<u32, Times> =
@@ -59,7 +62,7 @@ impl Reading {
         Some(Self { all, busy, stolen, own: of_trees(&processes, &roots) })
     }
 
-    /// What was done since an earlier reading; none where not a tick has gone by.
+    /// Work since an earlier reading; none where less than a tick has passed.
     pub fn since(&self, earlier: &Self) -> Option<Work> {
         let between = |of: fn(&Self) -> u64| of(self).saturating_sub(of(earlier)) as f64;
         let all = between(|reading| reading.all);

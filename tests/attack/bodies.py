@@ -28,7 +28,7 @@ def memory(context):
     sizes = [2] if context.short else [2, 16, 40]
     for size in sizes:
         for name, body in forms(size * MIB):
-            # Each has a service of its own: memory that an earlier body has left behind would hide what this one takes.
+            # Each has a separate service: memory that an earlier body left would hide that of this one.
             victim = Victim(context, options=["--max-body-size", f"{size + 1}MiB"])
             path = "/v1/completions" if b'"prompt"' in body[:12] else "/v1/chat/completions"
             before, began = victim.peak_from_here(), time.monotonic()
@@ -80,7 +80,7 @@ def announced(context):
 
 
 def keyless(context):
-    """E4: bodies behind a key are not read without it, and small bodies are counted."""
+    """E4: bodies of a service with a key are not read without it, and small bodies are counted."""
     keys = context.scratch() / "keys"
     keys.write_text("secret-of-a\n")
     keys.chmod(0o600)
@@ -161,7 +161,7 @@ def whitespace(context):
 
 
 def keys(context):
-    """E10: keys that nobody knows, and keys that come twice, are refused by name."""
+    """E10: unknown keys, and keys that come twice, are refused by name."""
     user = '"messages":[{"role":"user","content":"code of purse is"}],"max_tokens":1'
     unknown = {
         "tittle": '{%s,"documents":[{"text":"a cat walks .","tittle":"b"}]}' % user,

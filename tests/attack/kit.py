@@ -183,7 +183,7 @@ class Command:
 
 
 def parallel(count, action):
-    """Runs an action so many times at once; what each returned, or its error."""
+    """Runs an action many times at once; gives each result, or its error."""
     results = [None] * count
 
     def run(number):

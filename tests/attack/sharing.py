@@ -88,7 +88,7 @@ def reserving(context):
 
 
 def text(number, tokens):
-    """So many tokens of the 25 M shape's tokenizer, others for each number."""
+    """A text of `tokens` tokens of the 25 M shape's tokenizer, another one for each number."""
     draw = random.Random(number)
     return " ".join("".join(draw.choice("bcdfghjklm") + draw.choice("aeiou") for _ in range(2)) for _ in range(tokens))
 
@@ -112,7 +112,7 @@ def turns(context):
         waiting = float(next((line.rsplit(" ", 1)[1] for line in victim_metrics(victim) if line.startswith("tributary_requests_waiting")), 0))
         wait = waiting * alone
         right = bool(told) and max(told) >= min(max(wait / 4, 1), 60)
-        yield Row("E7 Retry-After of those turned away", f"{max(told, default=None)} s where {waiting:.0f} wait, {wait:.0f} s by their times" if told else "nobody was turned away", "a quarter of that at least", right)
+        yield Row("E7 Retry-After of refused clients", f"{max(told, default=None)} s where {waiting:.0f} wait, {wait:.0f} s by their times" if told else "no client was refused", "a quarter of that at least", right)
 
 
 def victim_metrics(victim):

@@ -34,7 +34,7 @@ async function attempt(result, name, action) {
   }
 }
 
-/** A prompt of so many tokens, of its own for each number: as kit.py's, a token a word. */
+/** A prompt of N tokens, another one for each number: as kit.py's, a token a word. */
 function prompt(number, tokens) {
   let state = (2654435761 * (number + 1)) % 4294967296;
   const draw = (letters) => {

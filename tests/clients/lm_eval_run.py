@@ -21,7 +21,7 @@ def evaluate(job, model, route, task, *more):
     """The result of one run of the tool."""
     folder = job.scratch / f"{task}-{model}"
     arguments = f"model={job.model},base_url={job.url}/v1/{route},tokenizer={job.folder},num_concurrent=1,max_retries=1"
-    # The demo model has learned texts behind <bos>. Token ids are taken as they are, so the tool has to put it there.
+    # The demo model has learned texts after <bos>. Token ids are taken unchanged, so the tool has to add it.
     arguments += ",add_bos_token=True" if model == "local-completions" else ""
     command = [kit.BIN / "lm-eval", "run", "--model", model, "--model_args", arguments, "--include_path", tasks(job), "--tasks", task,
                "--output_path", folder, *more]

@@ -85,7 +85,7 @@ CONSONANTS, VOWELS = "bcdfghjklm", "aeiou"
 
 
 def tokenizer(size):
-    """A byte-level BPE of `size` tokens that any text goes through. Nearly all of its tokens are words of two or three syllables behind a space,
+    """A byte-level BPE of `size` tokens that encodes any text. Nearly all of its tokens are words of two or three syllables after a space,
     so that tokens that a tool draws are the same tokens again when their text is read."""
     # The 256 bytes as GPT-2's tokenizer writes them.
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]

@@ -45,7 +45,7 @@ struct Allocation {
 
 /// One emulated GPU, which is its own primary context and its own memory pool.
 struct Device {
-    // What a failed kernel has left behind: CUDA answers every later call with it, as long as the process lives.
+    // Failure of a kernel: CUDA answers every later call with it, as long as the process lives.
     std::atomic<int> fault{0};
     int ordinal;   // as this process counts
     int physical;  // as the machine counts: differs under CUDA_VISIBLE_DEVICES
@@ -54,7 +54,7 @@ struct Device {
     std::mutex lock;              // of all below
     std::map<DevicePointer, Allocation> allocations;
     std::vector<std::weak_ptr<Queue>> queues;
-    std::shared_ptr<Queue> default_queue;  // of the streams that nobody has made
+    std::shared_ptr<Queue> default_queue;  // of the default streams
     size_t direct_bytes = 0;
     // Bytes in tensors count until the stream that frees them has come so far. Before that, only this stream may have them.
     size_t pool_used_bytes = 0, pool_used_high_bytes = 0;
@@ -74,7 +74,7 @@ struct Stream {
     int priority = 0;  // the smaller, the more urgent; it changes nothing here
 };
 
-/// A place in a queue: behind the work of that number.
+/// A place in a queue: after the work of that number.
 struct Place {
     std::shared_ptr<Queue> queue;
     uint64_t number = 0;
@@ -103,7 +103,7 @@ Queue& queue_of(void* stream);
 std::vector<std::shared_ptr<Queue>> queues_of(Device* device);
 /// Waits until a device has done everything that it has been given.
 void wait_for_device(Device* device);
-/// Waits until no kernel runs on a device, whatever waits behind those that run: the driver does so to load code.
+/// Waits until no kernel runs on a device, with any work queued after the running ones: the driver does so to load code.
 void wait_for_running_kernels(Device* device);
 // For a pool of pieces; without one nothing happens, and there is always a piece. The device is locked.
 /// Takes a piece, or (without a queue) asks whether the pool leaves room for memory outside of it.

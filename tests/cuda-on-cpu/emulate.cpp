@@ -193,7 +193,7 @@ static void report(const Block* block) {
         block = &place;
         report(block);
     }
-    fail("nobody gets ahead");
+    fail("no thread makes progress");
 }
 
 /// Blocks of a grid that run at a time. They take turns: in each, every thread gets as far as its next wait. Blocks of a kernel with
@@ -240,11 +240,11 @@ static void take_turn() {
 static void end_block() {
     if (!block->bulks.empty()) fail("ended with a bulk copy under way");
     for (const Warpgroup& group : block->products)
-        if (!group.open.empty() || !group.committed.empty()) fail("ended with a product that nobody waited for");
+        if (!group.open.empty() || !group.committed.empty()) fail("ended with a product that was not waited for");
     for (const Thread& thread : block->threads) {
         bool left = !thread.copies.empty();
         for (const auto& group : thread.committed) left |= !group.empty();
-        if (left) fail("ended with an asynchronous copy that nobody waited for");
+        if (left) fail("ended with an asynchronous copy that was not waited for");
     }
 }
 

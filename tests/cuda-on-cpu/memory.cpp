@@ -11,7 +11,7 @@
 
 namespace {
 
-const size_t GUARD_BYTES = 256;  // before and behind; keeps the alignment that CUDA promises
+const size_t GUARD_BYTES = 256;  // before and after; keeps the alignment that CUDA promises
 const int GUARD = 0xA5;
 
 size_t used_bytes(const Device& device) { return device.direct_bytes + device.pool_reserved_bytes; }
@@ -81,7 +81,7 @@ void check_guards(DevicePointer pointer, size_t bytes) {
         bool before = start[i - GUARD_BYTES] == GUARD, behind = start[bytes + i] == GUARD;
         if (before && behind) continue;
         fprintf(stderr, "emulated CUDA: a kernel or copy wrote %s an allocation of %zu bytes\n",
-                before ? "behind" : "before", bytes);
+                before ? "after" : "before", bytes);
         abort();
     }
 }
@@ -162,7 +162,7 @@ API int cuMemFreeAsync(DevicePointer pointer, void* stream) {
     Allocation allocation;
     Device* device = mark_freed(pointer, &allocation);
     if (!device) return INVALID_VALUE;
-    // A spoilt device does nothing any more, whoever had given it work.
+    // A poisoned device does no work any more, from any caller.
     if (!standing(device)) order_free(stream, reinterpret_cast<void*>(pointer));
     Queue* queue = &queue_of(stream);
     if (allocation.from_pool) leave_pool(device, allocation, queue);

@@ -11,7 +11,7 @@
 
 namespace {
 
-/// How far of each stream's work something stands behind.
+/// Part of each stream's work that something comes after.
 using Clock = std::map<void*, uint64_t>;
 
 struct Memory {
@@ -62,7 +62,7 @@ std::map<uintptr_t, Memory>::iterator memory_of(State& s, const void* address) {
     abort();
 }
 
-/// Whether a stream stands behind all that these did.
+/// Whether a stream comes after all work of these.
 void check_behind(State& s, void* stream, const Clock& users, size_t bytes, const char* what) {
     Clock& clock = clock_of(s, stream);
     for (auto [user, count] : users)
@@ -79,7 +79,7 @@ void order_use(void* stream, const void* memory, int writes) {
     Clock& clock = clock_of(s, stream);
     uint64_t now = ++clock[stream];
     auto found = memory_of(s, memory);
-    if (found == s.memories.end()) breach("another library is given memory that nobody has allocated, or that is free again", 0);
+    if (found == s.memories.end()) breach("another library is given memory that was never allocated, or that is free again", 0);
     Memory& used = found->second;
     if (used.stream != stream && clock[used.stream] < clock_of(s, used.stream)[used.stream])
         breach("another library works on memory whose own stream may not have come so far: no event orders the two", used.bytes);

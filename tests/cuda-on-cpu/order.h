@@ -1,13 +1,13 @@
 // Order of work between streams: what a device may do in any order because no event says otherwise is a mistake here, though
 // the emulated streams run at once and would hide it.
 //
-// Every stream counts its work, and knows how far of each other stream's work it stands behind: by events that it has waited
-// for, and by the host's waits, behind which all later work comes. Two rules are checked:
-// * work of another library (NCCL) on memory must stand behind everything that the stream of that memory has been given so far;
-// * whoever touches memory that such work writes, or frees memory that it reads or writes, must stand behind it. (Whether a
+// Every stream counts its work, and knows the part of each other stream's work that it comes after: by events that it has waited
+// for, and by the host's waits, after which all later work comes. Two rules are checked:
+// * work of another library (NCCL) on memory must come after everything that the stream of that memory has been given so far;
+// * an access to memory that such work writes, or a free of memory that it reads or writes, must come after it. (Whether a
 //   kernel of ours writes what such work reads is not known here.)
 // A breach ends the process. What the host has seen to be done counts for all that any thread does later, so a breach is found
-// only while nobody has looked.
+// only while it has not been looked at.
 #pragma once
 
 #include <stddef.h>

@@ -1,7 +1,7 @@
 // A pool whose memory comes back in the pieces that it was taken in: only neighbours become one again. So there can be enough free
 // memory and no piece that is large enough, which a pool that counts bytes never shows. EMULATED_POOL=pieces asks for it.
 //
-// Pieces stand side by side from address 0 on; the addresses are nobody's but the pool's. Only the end of it is ever given back.
+// Pieces are adjacent from address 0 on; the addresses belong to the pool alone. Only the end of it is ever given back.
 #pragma once
 
 #include <cstddef>

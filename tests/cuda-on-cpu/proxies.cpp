@@ -5,7 +5,7 @@
 namespace emulate {
 
 constexpr u32 NONE = 0xffffffffu;       // no writer yet
-constexpr u32 UNDER_WAY = 0xffffffffu;  // a count that nobody ever knows of
+constexpr u32 UNDER_WAY = 0xffffffffu;  // a count that no thread ever reaches
 
 static void join(u32* into, const u32* from, size_t width) {
     for (size_t i = 0; i < width; i++) into[i] = std::max(into[i], from[i]);

@@ -2,11 +2,11 @@
 //
 // A GPU writes and reads shared memory in two ways, its proxies. Threads use the generic one for loads, stores and cp.async. Bulk
 // copies and products of a warpgroup use the asynchronous one. Between the two a barrier is not enough:
-// * what a thread stored is seen by a product, or gives way to a bulk copy, only behind a shared_fence() of that thread, or of one that
+// * what a thread stored is seen by a product, or gives way to a bulk copy, only after a shared_fence() of that thread, or of one that
 //   met it at a barrier since;
 // * what a bulk copy brought is seen only by a thread that has waited for its mbarrier, or met one that has.
 // An emulated store is there at once and would hide a missing fence. So every thread keeps a count of what it knows of each other
-// thread's stores, and of what it knows to be behind a fence (vector clocks); barriers of every kind pass both on. Every 16 bytes of
+// thread's stores, and of those that it knows to be fenced (vector clocks); barriers of every kind pass both on. Every 16 bytes of
 // shared memory remember the last writer and its count. A breach ends the launch.
 //
 // Stores are seen because kernels that use these engines are compiled with -fsanitize=thread, which makes a call of every access;
@@ -26,7 +26,7 @@ class Proxies {
     void store(u32 address, size_t bytes);
     void load(u32 address, size_t bytes) const;
     void fence();
-    /// It comes to a barrier, or it goes on behind one.
+    /// It comes to a barrier, or it goes on after one.
     void arrive(u32 barrier);
     void leave(u32 barrier);
     /// The last arrival: who leaves from now on knows what those knew who came.
@@ -34,7 +34,7 @@ class Proxies {
     /// These threads have met, the running one among them.
     void meet(unsigned first, unsigned count);
 
-    /// A copy sets out; its bytes are nobody's to read until it has landed.
+    /// A copy starts; its bytes must not be read until it has landed.
     void set_out(u32 address, size_t bytes);
     void set_out_bulk(u32 address, size_t bytes, u32 barrier);
     void land_bulk(u32 address, size_t bytes, u32 barrier);
@@ -49,7 +49,7 @@ class Proxies {
         u32 count, writer;
     };
     /// Of every thread, and of the copies that an mbarrier counts (they land in any order, but for what their mbarriers say): how much
-    /// one knows of, then how much is behind a fence.
+    /// one knows of, then the number of fenced ones.
     typedef std::vector<u32> View;
     struct Gathering {
         View coming, passed;

@@ -1,7 +1,7 @@
 // Streams of the emulated driver: each is a queue with a thread of its own that works it off, first in, first out. The host runs
 // ahead of it, as it does of a device.
 //
-// What a call to the driver costs others is emulated too. A queue holds LAUNCHES entries; whoever gives one more waits for room
+// What a call to the driver costs others is emulated too. A queue holds LAUNCHES entries; a thread that adds one more waits for room
 // while it holds the driver's lock of that device, and every other call to the driver for that device waits for it: a thread
 // that watches must not ask the driver then.
 #pragma once
@@ -16,7 +16,7 @@
 
 struct Device;
 
-/// Entries that a stream takes before whoever gives the next one has to wait.
+/// Entries that a stream takes before the thread that adds the next one has to wait.
 constexpr size_t LAUNCHES = 1024;
 
 class Queue {
@@ -66,8 +66,8 @@ class Queue {
 
 // For other libraries of the emulated machine.
 extern "C" {
-/// Gives work to a stream, behind everything that it has been given before.
+/// Gives work to a stream, after everything that it has been given before.
 void stream_push(void* stream, void (*work)(void*), void* data);
-/// What a call to the stream's device answers: 0, or what a failed kernel has left behind.
+/// Result of a call to the stream's device: 0, or the failure of a kernel.
 int stream_fault(void* stream);
 }

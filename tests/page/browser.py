@@ -27,7 +27,7 @@ class Browser:
 
     def __init__(self):
         self.home = tempfile.mkdtemp(prefix="page-")
-        # It stays in this process's group: who ends that, as a test's limit of time does, leaves no browser behind.
+        # It stays in this process's group, so that the end of the group, as by a test's limit of time, ends the browser too.
         self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                                        env={**os.environ, "HOME": self.home})
         self.console, self.asked = [], []
@@ -76,7 +76,7 @@ class Browser:
             raise AssertionError(f"{verb} {path}: {said['error']}: {said['message']}") from None
 
     def open(self, address):
-        """Loads a page, also where only what stands behind its # differs."""
+        """Loads a page, also where only the part after its # differs."""
         self.send("POST", "/url", {"url": "about:blank"})
         self.send("POST", "/url", {"url": address})
 

@@ -2,8 +2,8 @@
 
     python3 tests/page/check.py http://127.0.0.1:8080 [--mock] [--key KEY] [--only CASE] [--pictures FOLDER]
 
-The service behind the address has the demo model and two ranks. With --mock it is `tests/page/mock.py`, and what a real service
-says seldom is tried too: errors of every kind, a key (--key), an answer that breaks off. Prints a line a case; the last says that all
+The service at the address has the demo model and two ranks. With --mock it is `tests/page/mock.py`, and answers that a real service
+rarely gives are tested too: errors of every kind, a key (--key), an answer that breaks off. Prints a line a case; the last says that all
 passed. --pictures writes screenshots; `page-light.png` and `page-dark.png` among them, with few colours, are those in `docs`.
 """
 
@@ -295,7 +295,7 @@ class Check:
         assert self.browser.run(on) == "view"
         walk("example")
         self.browser.press(ENTER)
-        assert self.browser.run(on) == "question", "behind the example stands the question"
+        assert self.browser.run(on) == "question", "the question follows the example"
         walk("ask")
         self.browser.press(ENTER)
         self.browser.until("a whole answer", DONE, 1)
@@ -416,7 +416,7 @@ class Check:
         print("all passed")
 
     def quiet(self):
-        """The console is empty but for the errors that were asked for, and nobody else was asked for anything."""
+        """The console is empty but for the errors that were asked for, and no other host got a request."""
         self.browser.listen()
         logged = [entry for entry in self.browser.console if entry["level"] != "DEBUG"]
         refused = [entry for entry in logged if entry["source"] == "network" and "responded with a status of" in entry["message"]]

@@ -51,7 +51,7 @@ def status():
 
 
 def tiers():
-    """Memory, a disk of which a chunk was damaged, and an object store of which nobody knows how much is in it."""
+    """Memory, a disk with a damaged chunk, and an object store of unknown content."""
     def tier(name, used, hits, misses, read=0, rate=None, errors=None):
         return {"tier": name, "used_bytes": used, "hits": hits, "misses": misses, "read_bytes": read, "written_bytes": read // 2,
                 "read_bytes_per_second": rate, "errors": errors or {}}

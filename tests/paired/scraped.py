@@ -2,8 +2,8 @@
 
     python3 tests/paired/scraped.py PROGRAM [--pairs 200] [--ranks 2] [--model models/dummy-25m] [--times 1] [--every 1.0]
 
-One `tributary serve` runs all the time. A pair is four blocks of streamed requests one after the other, two while somebody asks for
-/metrics every second, the first time at the start of the block, and two while nobody does; the outer two are of one kind, the inner two of
+One `tributary serve` runs all the time. A pair is four blocks of streamed requests one after the other, two while a client asks for
+/metrics every second, the first time at the start of the block, and two while none does; the outer two are of one kind, the inner two of
 the other, drawn at random, so that a machine that changes its pace evenly counts for nothing. A block lasts for a second at least and counts with the mean of
 its samples: a scrape falls into some of them. The chunk cache is off. What is printed are the medians, and the mean of the pairs'
 differences as a share of the time without scrapes, with its 95 % interval (Student's t): its upper end must be at most 1 %. Nothing

@@ -2,8 +2,8 @@
 
     python3 tests/paired/stored.py PROGRAM [--pairs 200] [--ranks 2] [--model models/dummy-25m] [--times 1] [--requests 5] [--chunk-cache 256MiB]
 
-Two services run all the time, one of which stores the chunks of every request behind its first token; one at a time is asked. Both keep chunks
-in memory, as they do if nothing is said, but no more than a few requests' worth. Every request has new documents, which nobody has seen. The
+Two services run all the time, one of which stores the chunks of every request after its first token; one at a time is asked. Both keep chunks
+in memory, as by default, but no more than a few requests' worth. Every request has new documents. The
 time of a block is the median of its requests, so that a moment in which the machine does something else counts for little. A pair is four blocks of requests one after the other, two to each service; the outer two are
 of one kind, the inner two of the other, drawn at random, so that a machine that changes its pace evenly counts for nothing. Between blocks
 there is a pause, in which the writer comes to its end: it disturbs its own service only, from the second request of a block on. What is printed are the
@@ -38,7 +38,7 @@ class Service:
         self.request, self.numbers = request, numbers
 
     def block(self, count):
-        """The median time to first token of so many requests."""
+        """The median time to first token of `count` requests."""
         samples = []
         for _ in range(count):
             number = next(self.numbers)

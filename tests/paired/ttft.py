@@ -43,7 +43,7 @@ def ttft_ms(program, options, folder):
 
 
 def t_95(degrees):
-    """The quantile for so many degrees of freedom, on the safe side."""
+    """The quantile for these degrees of freedom, on the safe side."""
     return T_95[max(known for known in T_95 if known <= degrees)]
 
 

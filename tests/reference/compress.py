@@ -1,6 +1,6 @@
 """Chunks that keep some of their rows before they are cached, in plain PyTorch, from the definition: which rows each KV head keeps, by layer.
 
-A chunk is prefilled behind the prefix, alone. Its last tokens look at it, or the rows of an adapter behind its tokens; those rows are kept
+A chunk is prefilled after the prefix, alone. Its last tokens look at it, or the rows of an adapter after its tokens; those rows are kept
 in any case, and rows of an adapter too. Scores are dense, in f64.
 """
 

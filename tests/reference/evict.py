@@ -27,7 +27,7 @@ def drawn(seed, layer, head, rows):
 
 
 def written(draft: Model, r: Request, first, count):
-    """The first token and those that a draft model writes behind prompt and first token, each the likeliest that the main model knows."""
+    """The first token and those that a draft model writes after prompt and first token, each the likeliest that the main model knows."""
     prompt, tokens = r.ids[:r.P + r.T + r.M].tolist(), [first]
     while len(tokens) < count:
         ids = torch.tensor(prompt + tokens)
@@ -104,7 +104,7 @@ class Eviction:
         raise SystemExit(f"eviction `{self.method}` is not in this reference")
 
     def behind(self, tokens):
-        """What keys receive from tokens behind the query, which see each other."""
+        """Attention that keys receive from tokens after the query, which see each other."""
         begin = len(self.there)
         rows = torch.arange(begin, begin + len(tokens))
         cache = [(k.clone(), v.clone()) for k, v in self.cache]

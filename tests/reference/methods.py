@@ -1,4 +1,4 @@
-"""Decoder and selective methods in plain PyTorch, the independent implementation behind `reference.py`.
+"""Decoder and selective methods in plain PyTorch, the independent implementation for `reference.py`.
 
 Written from the methods' formulas, not from the Rust code, with dense masks and no blocks, ranks or overlays, in f64.
 """
@@ -119,7 +119,7 @@ class Request:
     """Rows are numbered prefix, chunks in the request's own order, query; `room` more rows are kept for generation."""
 
     def __init__(self, model: Model, prefix, chunks, query, room=0, around=None):
-        """`around` = (rows before a chunk's tokens, rows behind them): ids behind the vocabulary, which stand for an adapter's rows."""
+        """`around` = (rows before a chunk's tokens, rows after them): ids beyond the vocabulary, which represent an adapter's rows."""
         head, tail = around or ([], [])
         self.head, self.tail, chunks = len(head), len(tail), [[*head, *chunk, *tail] for chunk in chunks]
         self.model, self.lengths = model, [len(chunk) for chunk in chunks]
@@ -161,7 +161,7 @@ class Request:
         return rope, sequence
 
     def prefill_chunks(self, watch=None):
-        """Every chunk right behind the prefix, alone."""
+        """Every chunk right after the prefix, alone."""
         segment = torch.full((len(self.ids),), -1)
         for chunk in range(len(self.lengths)):
             segment[self.rows_of(chunk)] = chunk
@@ -414,8 +414,8 @@ class Request:
         return self.model.logits(x[-1]), cache
 
     def blocks(self, length, anchor, passed):
-        """Blocks of the sequence behind an anchor, which pass on the rows that rows of the query beside each attend to most (star
-        where none are passed on); then the query over all blocks. Every block has copies of the anchor and of the query behind the
+        """Blocks of the sequence after an anchor, which pass on the rows that rows of the query beside each attend to most (star
+        where none are passed on); then the query over all blocks. Every block has copies of the anchor and of the query after the
         sequence, so that one pass computes all of them. Returns the last row's logits."""
         starts = range(0, self.P + self.T, length)
         anchor = min(anchor, length, self.P + self.T)

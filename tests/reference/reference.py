@@ -1,6 +1,6 @@
 """Checks dumps of `tributary prefill --dump DIR` against an independent implementation (`methods.py`).
 
-Recomputes chunk order, scores, selection, first-token logits, what is kept where rows are evicted (`evict.py`) or chunks compressed (`compress.py`), and the tokens behind it of a dump and prints one line a quantity; exits 1 where
+Recomputes chunk order, scores, selection, first-token logits, what is kept where rows are evicted (`evict.py`) or chunks compressed (`compress.py`), and the later tokens of a dump and prints one line a quantity; exits 1 where
 one is off by more than its tolerance. Llama, Mistral, Qwen2 and Qwen3 folders with plain or llama3 RoPE.
 
     python reference.py --model MODEL DUMP [DUMP ...]
@@ -124,8 +124,8 @@ def relative(found, expected):
 
 
 def with_rows(model: Model, s: dict):
-    """The model with the rows of the adapter behind its embeddings, where chunks of a dump stand between such rows, and the ids that
-    stand for those before and behind a chunk's tokens."""
+    """The model with the rows of the adapter after its embeddings, where chunks of a dump are between such rows, and the ids that
+    represent those before and after a chunk's tokens."""
     packets = s.get("packets")
     if not packets:
         return model, None
@@ -168,7 +168,7 @@ def check(model: Model, folder: str) -> bool:
     lines.append(("logits", relative(found, logits), tolerance, f"best {found.argmax().item()}, here {logits.argmax().item()}"))
     if "kept" in dump:
         if s["method"] in BLOCKS + ("ape", "samkv"):
-            raise SystemExit(f"{folder}: what is kept behind {s['method']} is not in this reference")
+            raise SystemExit(f"{folder}: rows kept after {s['method']} are not in this reference")
         read = list(range(len(r.lengths))) if s.get("order_for") == "selection" else None
         rows = torch.arange(r.P + r.T) if exact else selected
         cache = r.recompute(s["order"], rows, read)[1]

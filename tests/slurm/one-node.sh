@@ -40,7 +40,7 @@ stopped() {
         if [ -e "$pid" ] && kill -0 "$(cat "$pid")" 2>/dev/null; then return 1; fi
     done
 }
-# wait_until SECONDS COMMAND..: whether the command succeeds within so many seconds.
+# wait_until SECONDS COMMAND..: whether the command succeeds within SECONDS seconds.
 wait_until() {
     tries=$(($1 * 10))
     shift
@@ -204,7 +204,7 @@ rank_process() {
 (wait_until 30 rank_process 2 && sleep 2 && kill -9 "$victim") &
 # shellcheck disable=SC2086
 submit killed 69 $four "$template" doctor --skip-checks --sizes 64MiB --repeat 1000
-grep -q '^tributary: rank 2 .*has died' "$dir/jobs/killed" || fail "nobody names the rank that was killed"
+grep -q '^tributary: rank 2 .*has died' "$dir/jobs/killed" || fail "no line names the killed rank"
 wait
 
 say "all as it should be"

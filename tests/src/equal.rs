@@ -1,5 +1,5 @@
-//! What equal means: the largest error seen, selections that may differ at the cut, and naive reuse written down once more,
-//! straight from its definition.
+//! Equality of results: the largest error seen, selections that may differ at the cut, and naive
+//! reuse implemented once more, directly from its definition.
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions};
@@ -8,7 +8,7 @@ use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 use crate::{logits, relative_error};
 
-/// What "equal" means in f32.
+/// Tolerance of equality in f32.
 pub const TOLERANCE: f64 = 1e-4;
 
 /// Remembers the largest error of an invariant and prints it at the end.
@@ -90,8 +90,8 @@ pub fn assert_same_selection(found: &Outcome, expected: &Outcome, prefix: u32, w
 /// Keys and values of some rows in every layer.
 type LayerPairs = Vec<(Tensor, Tensor)>;
 
-/// Naive reuse: every chunk's keys and values computed alone behind the prefix, then concatenated at their places in the
-/// full sequence, and read by the query.
+/// Naive reuse: every chunk's keys and values computed alone after the prefix, then concatenated at
+/// their places in the full sequence, and read by the query.
 pub struct Concatenation<'a> {
     model: &'a dyn Model,
     at: Positions,
@@ -120,8 +120,8 @@ impl<'a> Concatenation<'a> {
         Self::read(model, plan, &blocks)
     }
 
-    /// The same where prefix and context are cut into blocks of so many rows, each computed behind the first one at its place in the
-    /// sequence (star attention).
+    /// The same where prefix and context are cut into blocks of `block_rows` rows, each computed
+    /// after the first one at its place in the sequence (star attention).
     pub fn of_blocks(model: &'a dyn Model, plan: &Plan, block_rows: usize) -> Vec<f32> {
         let layers = model.config().layers;
         let ids: Vec<u32> =
@@ -147,7 +147,7 @@ impl<'a> Concatenation<'a> {
         Self::read_at(model, plan, &blocks.iter().map(run).collect::<Vec<_>>())
     }
 
-    /// The same for blocks of rows that stand anywhere.
+    /// The same for blocks of rows at any positions.
     fn read_at(model: &'a dyn Model, plan: &Plan, blocks: &[(Positions, Vec<(Tensor, Tensor)>)]) -> Vec<f32> {
         let (layers, start) = (model.config().layers, plan.total_rows() - plan.query.len());
         let keys_of = |layer: usize| keys_of(blocks, layer);
@@ -158,8 +158,9 @@ impl<'a> Concatenation<'a> {
         logits.squeeze(0).and_then(|row| row.to_vec1()).expect("one row")
     }
 
-    /// The first token's logits where `selected` rows are recomputed with chunks in one order, and the query reads them in the request's own.
-    /// Chunks are prefilled alone, behind a prefix of at least one row.
+    /// The first token's logits where `selected` rows are recomputed with chunks in one order, and
+    /// the query reads them in the request's own. Chunks are prefilled alone, after a prefix of at
+    /// least one row.
     pub fn read_in_own_order(model: &'a dyn Model, plan: &Plan, order: &[u32], selected: &[u32]) -> Vec<f32> {
         let (layers, prefix) = (model.config().layers, plan.prefix.len());
         let given: Vec<u32> = (0..plan.chunks.len() as u32).collect();

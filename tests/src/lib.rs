@@ -24,7 +24,7 @@ use tributary_protocol::{
 use tributary_store::{Settings, Store};
 use tributary_worker::{Adapter, Adapters, LoadFormat, Model, load};
 
-/// The name of the model that reads contexts for methods which want one beside the model that answers: it is that very model.
+/// Name of the auxiliary model for methods that need one: it is the main model itself.
 pub const AUXILIARY: &str = "small";
 
 /// The number of the adapter that ranks have.
@@ -33,7 +33,7 @@ pub const ADAPTER: u64 = 77;
 /// Its rows around a chunk.
 pub const AROUND: Around = Around { adapter: ADAPTER, head: 2, tail: 1 };
 
-/// How long a test waits for an event before it fails.
+/// Longest wait of a test for an event.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The repository's root.
@@ -150,7 +150,7 @@ pub fn kept(plan: Plan) -> Plan {
     Plan { keep_chunks: true, ..plan }
 }
 
-/// The plan as it is asked once its chunks are kept.
+/// The plan of a request whose chunks are kept already.
 pub fn warm(mut plan: Plan) -> Plan {
     plan.chunks.iter_mut().for_each(|chunk| chunk.warm = true);
     plan
@@ -165,7 +165,8 @@ pub fn adapters(model: &dyn Model) -> Adapters {
     Adapters::new([(ADAPTER, adapter)])
 }
 
-/// The entry of the model that reads contexts, for methods that want one: every chunk with the query behind it.
+/// The entry of the auxiliary model, for methods that need one: every chunk with the query after
+/// it.
 fn read_by_itself(plan: &Plan) -> Auxiliary {
     let prompt = |(chunk, rows): (&Chunk, Range<u32>)| AuxiliaryPrompt {
         ids: chunk.ids.iter().chain(&plan.query).copied().collect(),
@@ -205,7 +206,7 @@ pub fn infoflow(from: usize, to: usize) -> PlannedMethod {
     method(&format!("infoflow:layers={from}..{to}"))
 }
 
-/// A Llama, and a Qwen3 with a head width of its own.
+/// A Llama, and a Qwen3 with a separate head width.
 pub fn tiny_models() -> [Arc<dyn Model>; 2] {
     let qwen3 = [
         ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
@@ -265,7 +266,8 @@ pub fn run_all(
     run_all_over(Carrier::Own, std::slice::from_ref(model), kernels, world, plans)
 }
 
-/// As [`run_all`], beside a model on the host that reads contexts, and writes ahead, for methods that want one.
+/// As [`run_all`], with an auxiliary model on the host that reads contexts, and writes ahead, for
+/// methods that need one.
 pub fn run_all_beside(
     (model, small): (&Arc<dyn Model>, &Arc<dyn Model>),
     kernels: Kernels,
@@ -276,7 +278,7 @@ pub fn run_all_beside(
     answered(group, plans)
 }
 
-/// As [`run_all`], with what carries tensors, and a model of its own for each rank or one for all.
+/// As [`run_all`], with a carrier of tensors, and one model for each rank or one for all.
 pub fn run_all_over(
     carrier: Carrier,
     models: &[Arc<dyn Model>],
@@ -295,7 +297,7 @@ fn answered(group: Group, plans: &[Plan]) -> Vec<(Outcome, Vec<RankReport>)> {
 
 /// A group of `world` thread ranks of one thread each.
 pub fn group_over(carrier: Carrier, models: &[Arc<dyn Model>], kernels: Kernels, world: usize) -> Group {
-    // A model on the host does for itself what another one would do beside it.
+    // A model on the host serves as its own auxiliary model.
     let small = models.first().filter(|model| model.device().is_cpu());
     group_with(carrier, models, kernels, world, (small, None))
 }
@@ -369,7 +371,7 @@ pub fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
     difference / largest.max(f64::MIN_POSITIVE)
 }
 
-/// What the planner must know of a model whose weights are of `dtype`.
+/// The planner's facts of a model whose weights are of `dtype`.
 pub fn shape(model: &dyn Model, dtype: DType) -> ModelShape {
     shape_of(model.config(), dtype.size_in_bytes())
 }

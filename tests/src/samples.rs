@@ -1,5 +1,6 @@
-//! Every method by its samples: specs that the parser of users reads and the planner of users plans. Tests of what holds for all methods
-//! run these and name no method. A combination that the program refuses is left out.
+//! Every method by its samples: specs that the parser of users reads and the planner of users
+//! plans. Tests of properties of all methods run these and name no method. A combination that the
+//! program refuses is left out.
 
 use std::sync::Arc;
 
@@ -54,10 +55,10 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// The spec, and what the plan says beside it.
+    /// The spec, with further facts of the plan.
     pub fn what(&self) -> String {
         let lengths: Vec<usize> = self.plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();
-        format!("{} {:?}, {lengths:?} behind {}", self.spec, self.plan.exchange, self.plan.prefix.len())
+        format!("{} {:?}, {lengths:?} after {}", self.spec, self.plan.exchange, self.plan.prefix.len())
     }
 
     /// The same with a prefix and chunks that no sample of another number has.
@@ -74,9 +75,10 @@ pub fn specs() -> impl Iterator<Item = (&'static Method, &'static str)> {
     METHODS.into_iter().flat_map(|method| method.samples.iter().map(move |&spec| (method, spec)))
 }
 
-/// Every sample that works in chunks, as it is in every exchange, and with each combination in one; shapes (prefix and chunks) and exchanges
-/// take turns. Each list is for a group of ranks of its own, in which no two samples have a prefix or a chunk in common: what others keep
-/// was computed in other company, and may differ in its last bits.
+/// Every sample that works in chunks, unchanged in every exchange, and with each combination in
+/// one; shapes (prefix and chunks) and exchanges take turns. Each list is for a separate group of
+/// ranks, in which no two samples share a prefix or a chunk: a chunk that another request computed
+/// may differ in its last bits.
 pub fn apart(shapes: &[(usize, &[usize])], world: usize, model: &dyn Model) -> Vec<Vec<Sample>> {
     let exchanges = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
     let mut lists = Vec::new();
@@ -134,7 +136,7 @@ impl Case<'_> {
     /// All samples with these options appended. A sample is left out if the program refuses it, or if the options do not change its plan.
     ///
     /// # Panics
-    /// If the program refuses a sample as it is, or if it refuses all with the options.
+    /// Panics if the program refuses a plain sample, or if it refuses all with the options.
     pub fn samples(&self, options: &str, model: &dyn Model) -> Vec<Sample> {
         let (mut found, mut accepted) = (Vec::new(), 0);
         for (_, spec) in specs() {
@@ -162,8 +164,8 @@ impl Case<'_> {
         found
     }
 
-    /// All samples that claim a full prefill's answer, in the order of chunks that comes of it: exact methods, and the others with the
-    /// options that make them exact.
+    /// All samples that claim a full prefill's answer, in the resulting order of chunks: exact
+    /// methods, and the others with the options that make them exact.
     ///
     /// # Panics
     /// If the program refuses one.
@@ -176,7 +178,7 @@ impl Case<'_> {
             let plan = self.planned(&spec, model).unwrap_or_else(|why| panic!("{spec}: {why}"));
             Sample { spec, plan }
         };
-        // A sample that has the option already has a value of its own.
+        // A sample that has the option already keeps its value.
         let can_be = |spec: &String| read(spec).is_ok();
         // The query does not read chunks in the order in which such rows were recomputed.
         let is_meant = |sample: &Sample| sample.plan.order_for == OrderFor::All;
@@ -197,7 +199,8 @@ impl Case<'_> {
     }
 }
 
-/// A spec as users write it, or the refusal of an option that the method does not take or that stands there already.
+/// A spec as users write it, or the refusal of an option that the method does not take or that is
+/// given already.
 ///
 /// # Panics
 /// If the spec cannot be read for another reason.

@@ -1,4 +1,5 @@
-//! Requests side by side on one group of ranks, whatever ranks are: all that the loop does, and what must come of it.
+//! Requests side by side on one group of ranks of any kind: the work of the loop, and its required
+//! results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use crate::samples::{Case, specs};
 /// Choices that two ways of computing the same logits may make differently.
 const NEAR_TIE: f32 = 1e-4;
 
-/// The plans of all samples: methods as they are with every exchange, other samples with one; and methods as they are with the options
-/// that they combine with. Lengths differ, and numbers count from 1.
+/// The plans of all samples: plain methods with every exchange, other samples with one; and plain
+/// methods with the options that they combine with. Lengths differ, and numbers count from 1.
 pub fn plans(model: &dyn Model, world: usize, keep_chunks: bool) -> Vec<Plan> {
     let exchanges = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
     let (mut plans, mut evictions) = (Vec::new(), EVICTIONS.into_iter().cycle());
@@ -55,8 +56,8 @@ pub fn plans(model: &dyn Model, world: usize, keep_chunks: bool) -> Vec<Plan> {
     plans
 }
 
-/// A plan that forgets some of its prompt behind the first token, by the next eviction that goes with the spec; every other one is gathered
-/// on the owner.
+/// A plan that evicts rows of its prompt after the first token, by the next eviction that fits the
+/// spec; every other one is gathered on the owner.
 fn evicting(
     case: &Case<'_>,
     spec: &str,
@@ -96,7 +97,7 @@ pub fn run_alone(link: &CoordinatorLink, plans: &[Plan]) -> Vec<Outcome> {
     plans.iter().map(run).collect()
 }
 
-/// Plans as they are asked once their chunks are kept.
+/// Plans of requests whose chunks are kept already.
 pub fn warm(plans: &[Plan]) -> Vec<Plan> {
     plans.iter().cloned().map(crate::warm).collect()
 }
@@ -152,7 +153,7 @@ pub fn run_side_by_side(link: &CoordinatorLink, waves: &[&[Plan]]) -> Vec<Outcom
     }
 }
 
-/// A plan behind its prefill.
+/// A plan after its prefill.
 pub fn prefilled(link: &CoordinatorLink, plan: &Plan) -> InFlight {
     let plan = Arc::new(plan.clone());
     let mut request = InFlight::new(&plan, Clock::start(), Duration::ZERO);

@@ -1,5 +1,5 @@
-//! APB: exact where blocks pass all their keys, star with a short anchor where they pass none, and else as one pass over all blocks
-//! together says, in every world.
+//! APB: exact where blocks pass all their keys, star with a short anchor where they pass none, and
+//! else equal to one pass over all blocks together, in every world.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ fn what_is_passed_is_what_one_pass_over_all_blocks_says_in_every_world() {
             for (block, anchor, passing) in [(5, 2, 1), (13, 13, 4), (16, 0, 3), (40, 8, 9)] {
                 let one = apb(shape, 1, Some(block), anchor, passing);
                 let (expected, cut) = Together::logits(&**model, &one, block, anchor, passing);
-                // Where two rows are as good as each other at the cut, rounding decides.
+                // If two rows are equally good at the cut, rounding decides.
                 if cut < 1e-5 {
                     close += 1;
                     continue;

@@ -88,7 +88,7 @@ impl Attention for Written {
     }
 }
 
-/// Logits behind the query and the given tokens.
+/// Logits after the query and the given tokens.
 fn written(model: &dyn Model, plan: &Plan, ape: Ape, tokens: &[u32]) -> Vec<f32> {
     let run = |ids: &[u32], from: usize, context: &Layers, rest: &Layers| {
         let mut attention = Written {

@@ -16,7 +16,7 @@ const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange
 const SHAPES: [(usize, &[usize], usize); 5] =
     [(1, &[16, 16, 16, 16], 5), (3, &[7, 31, 2, 18, 1], 4), (0, &[12, 9], 1), (2, &[40], 6), (0, &[1, 1], 1)];
 
-/// Heads and KV heads that differ, a head width of its own, an odd number of KV heads.
+/// Heads and KV heads that differ, a separate head width, an odd number of KV heads.
 fn model(dtype: DType) -> Arc<dyn Model> {
     let changes = [
         ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
@@ -38,7 +38,8 @@ fn blocks() -> Vec<PlannedMethod> {
     methods
 }
 
-/// Every sample with every exchange and ratio, those that work in chunks with what they combine with too.
+/// Every sample with every exchange and ratio, those that work in chunks also with the options that
+/// they combine with.
 fn plans(model: &dyn Model, shape: (usize, &[usize], usize), world: usize) -> Vec<Plan> {
     let make = |method: PlannedMethod| plan(shape.0, shape.1, shape.2, world, method, Exchange::PassQ);
     let mut plans: Vec<Plan> = blocks().into_iter().map(make).collect();
@@ -118,7 +119,8 @@ fn the_formula_holds_where_one_rank_keeps_everything() {
     }
 }
 
-/// Whoever owns a request: what comes to the owner of the query's rows, and what it sends, moves with it.
+/// For every owner of a request: the traffic to and from the owner of the query's rows moves with
+/// it.
 #[test]
 fn the_formula_holds_for_every_owner() {
     let model = model(DType::F32);
@@ -161,7 +163,7 @@ fn what_is_expected_is_near_what_comes() {
             let counted: u64 = reports.iter().map(|report| report.traffic.tensor_bytes_received()).sum();
             let expected: u64 = bytes::expected(&plan, 4, &model_shape).iter().sum();
             if plan.method.reads_by_auxiliary() {
-                // How much of the budget stands together is not known: all of it is the most.
+                // The contiguous part of the budget is unknown: all of it is the maximum.
                 assert!(counted <= expected, "{:?} {exchange:?}: {expected}, and {counted} came", spec);
                 continue;
             }

@@ -1,5 +1,5 @@
-//! CacheClip against its formula, worked out row by row in f64 from the model's own layers: readings, windows, and what is recomputed, in
-//! every world and exchange.
+//! CacheClip against its formula, computed row by row in f64 from the model's own layers: readings,
+//! windows, and recomputed rows, in every world and exchange.
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions};
@@ -12,7 +12,7 @@ const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange
 /// Prefix, chunk lengths, query length.
 const SHAPES: [(usize, &[usize], usize); 3] = [(1, &[16, 16, 16, 16], 5), (3, &[7, 31, 2, 18, 1], 4), (0, &[12, 9], 1)];
 
-/// A causal pass that keeps what the last layer's query rows pay to every row, written out.
+/// A causal pass that keeps the attention of the last layer's query rows to every row.
 struct Written<'a> {
     model: &'a dyn Model,
     query: usize,
@@ -50,7 +50,7 @@ impl Attention for Written<'_> {
     }
 }
 
-/// What a prompt's query pays to each of its rows before it.
+/// Attention of a prompt's query to each row before it.
 fn written(model: &dyn Model, prompt: &AuxiliaryPrompt) -> Vec<f64> {
     let mut attention = Written { model, query: prompt.query, paid: Vec::new(), progress: Progress::default() };
     let rows = model.embed(&prompt.ids).expect("ids");

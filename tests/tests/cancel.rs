@@ -1,6 +1,6 @@
-//! A request that is let go of while it is prefilled: in whatever phase, on every rank at the same control point, for every method,
-//! exchange and eviction. It leaves nothing behind: the next request's answer is that of a group that has done nothing before, bit for
-//! bit. Every rank passes as many points as the plan says.
+//! A request that is dropped during its prefill: in any phase, on every rank at the same control
+//! point, for every method, exchange and eviction. It leaves no state: the next request's answer is
+//! that of a fresh group, bit for bit. Every rank passes the plan's number of points.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use tributary_worker::{ChunkCache, Model, Models, serve};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What rank 0 does when it enters phases.
+/// Actions of rank 0 when it enters phases.
 #[derive(Default)]
 struct Script {
     /// The phases that were entered since the last order.
@@ -53,7 +53,7 @@ impl Communicator for Cancelling<'_> {
     }
 
     fn set_deadline(&mut self, phase: Phase, deadline: Duration) {
-        let mut script = self.script.lock().expect("nobody panics with it");
+        let mut script = self.script.lock().expect("no thread panics with it");
         script.entered.push(phase);
         if let Some((request, _)) = script.cancels.take_if(|(_, cancelled)| *cancelled == phase) {
             self.cancels.cancel(request);
@@ -145,12 +145,13 @@ fn rank(model: &dyn Model, comm: &mut dyn Communicator, link: Option<&WorkerLink
 }
 
 impl Ranks<'_> {
-    /// Has a plan prefilled, as a request of its own that is cancelled when it enters a phase; the phases that it entered.
+    /// Has a plan prefilled, as a separate request that is cancelled when it enters a phase; gives
+    /// the phases that it entered.
     fn prefill(&mut self, plan: &Plan, cancelled_in: Option<Phase>) -> (End, BTreeSet<Phase>) {
         self.next += 1;
         let request = self.next;
         {
-            let mut script = self.script.lock().expect("nobody panics with it");
+            let mut script = self.script.lock().expect("no thread panics with it");
             script.entered.clear();
             script.cancels = cancelled_in.map(|phase| (request, phase));
         }
@@ -163,18 +164,18 @@ impl Ranks<'_> {
                 other => panic!("{other:?}"),
             }
         };
-        let entered = self.script.lock().expect("nobody panics with it").entered.iter().copied().collect();
+        let entered = self.script.lock().expect("no thread panics with it").entered.iter().copied().collect();
         self.link.send(Order::Release(vec![request])).expect("rank 0 takes it");
         let Event::Released { running } = self.event() else { panic!("a release was due") };
         assert!(running.iter().all(|&left| left == 0), "{running:?} sequences are left");
         (end, entered)
     }
 
-    /// Has a plan prefilled to its end.
+    /// Has a plan prefilled completely.
     fn answer(&mut self, plan: &Plan) -> (Outcome, Vec<RankReport>, BTreeSet<Phase>) {
         match self.prefill(plan, None) {
             (End::Filled(outcome, reports), entered) => (*outcome, reports, entered),
-            (End::Cancelled(_), _) => panic!("nobody cancels {}", plan.method.name()),
+            (End::Cancelled(_), _) => panic!("{} was not cancelled by the test", plan.method.name()),
         }
     }
 
@@ -187,7 +188,7 @@ fn model() -> Arc<dyn Model> {
     dummy_model(&tiny_config(&[]), 7)
 }
 
-/// The points that a plan says, given what came of it.
+/// The number of points of a plan, given its outcome.
 fn points(plan: &Plan, model: &dyn Model, world: usize, outcome: &Outcome) -> u64 {
     let (layers, heads) = (model.config().layers, model.config().heads);
     let behind = match plan.goes_on(&outcome.tokens) {
@@ -233,7 +234,7 @@ fn whatever_is_let_go_of_in_whatever_phase_leaves_nothing_behind() {
                                 let points = points(&plan, &*model, world, &fresh);
                                 assert!(reports.iter().all(|report| report.points <= points), "{what}");
                             }
-                            // Behind these there may be no point any more.
+                            // After these there may be no further point.
                             End::Filled(..) => {
                                 assert!(phase >= Phase::FirstToken, "{what}: it went on to its end");
                             }
@@ -259,7 +260,7 @@ fn chunks_ahead_of_use_that_are_let_go_of_are_not_half_kept() {
         let mut expected = None;
         with_ranks(&model, world, |mut ranks| expected = Some(ranks.answer(&cold).0));
         with_ranks(&model, world, |ranks| {
-            ranks.script.lock().expect("nobody panics with it").cancels = Some((9, Phase::ChunkPrefill));
+            ranks.script.lock().expect("no thread panics with it").cancels = Some((9, Phase::ChunkPrefill));
             let ahead = Plan { request: 9, query: Vec::new(), ..cold.clone() };
             ranks.link.send(Order::Chunks(Arc::new(ahead))).expect("rank 0 takes it");
             let Event::Cancelled { request: 9, reports } = ranks.event() else { panic!("it is cancelled") };

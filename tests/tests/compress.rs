@@ -115,7 +115,7 @@ fn stored(model: &Arc<dyn Model>, folder: &std::path::Path, plans: &[&Plan]) -> 
     found
 }
 
-/// By every way to compress: what holds for every sample, `warm.rs` and `stored.rs` say.
+/// By every way to compress: `warm.rs` and `stored.rs` test the properties of every sample.
 #[test]
 fn warm_chunks_answer_as_cold_ones_from_memory_and_after_a_restart_and_never_meet_others() {
     let (model, all) = (model(), LENGTHS.len());
@@ -156,8 +156,8 @@ fn a_dense_implementation_keeps_the_same_rows_and_finds_the_same_logits() {
     }
 }
 
-/// Where the query asks which rows are recomputed, every row that is dropped in all heads may still be selected; and rows that are all
-/// selected are all exact.
+/// If the query selects the recomputed rows, every row that is dropped in all heads may still be
+/// selected; and rows that are all selected are all exact.
 #[test]
 fn recomputing_everything_is_exact_whatever_was_kept() {
     let (model, mut largest) = (model(), Largest::new("compressed chunks at ratio 1 = full"));

@@ -84,7 +84,8 @@ fn selective_methods_answer_as_on_the_cpu() {
     }
 }
 
-/// Places and draws are the same everywhere; what attention says may differ at the cut, where scores lie close to each other.
+/// Places and draws are the same everywhere; selections by attention may differ at the cut, where
+/// scores are close to each other.
 #[test]
 fn a_gpu_keeps_what_the_cpu_keeps_and_goes_on_from_it() {
     let models = models();

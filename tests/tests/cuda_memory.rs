@@ -1,4 +1,5 @@
-//! A device's memory while requests run on it. One test in a process of its own: all of a process share the device's pool.
+//! A device's memory while requests run on it. One test in a separate process: all tests of a
+//! process share the device's pool.
 
 use candle_core::DType;
 use tributary_coordinator::cost::memory::{DEVICE_BYTES, host_bytes};
@@ -34,14 +35,16 @@ fn memory_is_taken_once_and_never_above_the_prediction() {
         "requests load no kernels: {loaded} files before, {} after",
         cuda::loads()
     );
-    // The two rank threads free at moments of their own, so the most that is held at once differs a little from run to run, and the
-    // pool grows by whole granules of 2 MiB (`cuMemGetAllocationGranularity` of device memory): one of them may be missing still.
+    // The two rank threads free memory at different moments, so the peak differs a little from run
+    // to run, and the pool grows by whole granules of 2 MiB (`cuMemGetAllocationGranularity` of
+    // device memory): one of them may still be missing.
     let grown = seen[2].reserved_bytes.saturating_sub(seen[1].reserved_bytes);
     assert!(grown <= 2 << 20, "the pool grows after the first pass: {seen:?}");
     assert!(seen[2].used_bytes > shape.weight_bytes / 2 && seen[2].high_bytes > seen[2].used_bytes, "{seen:?}");
     assert!(seen[2].high_bytes < predicted, "{seen:?}: {predicted} predicted");
-    // At this size the fixed allowance would hide any formula: what is counted must itself come close. The host runs ahead of the
-    // device and the ranks of each other, so that more may be held at once than the moments that the formula counts.
+    // At this size the fixed allowance would hide any formula: the counted bytes must themselves
+    // come close. The host runs ahead of the device and the ranks of each other, so that more may
+    // be held at once than the moments that the formula counts.
     let (counted, high) = ((predicted - DEVICE_BYTES) as f64, seen[2].high_bytes as f64);
     let ratio = counted / high;
     println!("counted: {counted:.0} bytes, {ratio:.3} of the {high:.0} that were held at most; 0.7 to 1.25 is right");

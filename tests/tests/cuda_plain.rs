@@ -1,5 +1,6 @@
-//! The whole stack on a GPU with plain kernels, which are candle's operations, against the same on the CPU. An emulated GPU has none of
-//! them. A program of its own: the driver compiles candle's code first, which takes seconds for each part of it.
+//! The whole stack on a GPU with plain kernels, which are candle's operations, against the same on
+//! the CPU. An emulated GPU has none of them. A separate program: the driver compiles candle's code
+//! first, which takes seconds for each part of it.
 
 mod beside_cpu;
 
@@ -9,7 +10,7 @@ use tributary_kernels::Kernels;
 use tributary_protocol::Exchange;
 use tributary_tests::{infoflow, method, reordered, sharp_trace};
 
-/// What f32 leaves, in other orders of summation.
+/// Error of f32 in other orders of summation.
 const TOLERANCE_F32: f64 = 1e-4;
 
 #[test]

@@ -1,7 +1,8 @@
 //! Invariant 1: full prefill of every decoder family equals candle-transformers' own model, on random weights in f32.
 //!
-//! What candle-transformers cannot judge (YaRN, linear scaling) is in `golden.rs`. Weights are written the way Hugging Face
-//! writes them and read back from files, so that names, shapes and shards are part of what is judged.
+//! Features that candle-transformers lacks (YaRN, linear scaling) are tested in `golden.rs`.
+//! Weights are written the way Hugging Face writes them and read back from files, so that names,
+//! shapes and shards are tested too.
 
 mod common;
 mod families;

@@ -1,5 +1,5 @@
-//! Invariants 2 to 5 of the design: what must equal what, at several shapes, chunkings and worlds, with random weights.
-//! Each test prints the largest error it saw (`--nocapture`).
+//! Invariants 2 to 5 of the design: required equalities, at several shapes, chunkings and worlds,
+//! with random weights. Each test prints the largest error it saw (`--nocapture`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ const SHAPES: [(usize, &[usize], usize); 5] = [
     (4, &[70, 1, 150, 33, 64, 5, 90], 9),
 ];
 
-/// Three shapes of decoders: Llama; Qwen3 with a head width of its own; Qwen2 with one KV head and biases.
+/// Three shapes of decoders: Llama; Qwen3 with a separate head width; Qwen2 with one KV head and
+/// biases.
 fn models() -> Vec<Arc<dyn Model>> {
     let qwen3 = [
         ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
@@ -45,7 +46,7 @@ fn case(shape: (usize, &'static [usize], usize), world: usize, exchange: Exchang
     Case { prefix: shape.0, chunks: shape.1, query: shape.2, world, exchange, ratio }
 }
 
-/// Plans of samples with these options, of which those are taken that a test can say something about.
+/// Plans of samples with these options, restricted to those that a test can check.
 fn samples(case: Case<'_>, options: &str, model: &dyn Model, is_meant: impl Fn(&Plan) -> bool) -> Vec<Sample> {
     case.samples(options, model).into_iter().filter(|sample| is_meant(&sample.plan)).collect()
 }
@@ -100,7 +101,7 @@ fn one_chunk_equals_full_prefill() {
     let model = &models()[1];
     let shape = (3, &[57][..], 5);
     let full = full(model, shape);
-    // Contexts beside each other, rows of an adapter and rows that are dropped make another prompt of one chunk too.
+    // Parallel contexts, rows of an adapter and dropped rows change a prompt of one chunk too.
     let is_meant = |plan: &Plan| {
         let is_whole = plan.drops().is_none() || plan.budget == plan.context_tokens();
         plan.method.in_chunks() && plan.method.parallel().is_none() && plan.chunks[0].around.is_none() && is_whole
@@ -174,7 +175,7 @@ fn every_world_selects_and_answers_as_one_rank_does() {
     }
 }
 
-/// Whoever owns a request answers the same, in its first token and in those that it decodes.
+/// Every owner of a request gives the same answer, in its first token and in the decoded ones.
 #[test]
 fn every_owner_answers_alike() {
     let mut largest = Largest::new("every owner = the usual one");
@@ -297,8 +298,8 @@ fn an_end_token_ends_the_answer() {
     assert_eq!(ended, tokens[..=first_seen(&tokens[3])]);
 }
 
-/// A generated token is what full prefill of prompt and answer so far would give: decoding is checked against prefill, not
-/// against itself.
+/// A generated token equals that of full prefill of prompt and answer so far: decoding is checked
+/// against prefill, not against itself.
 #[test]
 fn decoding_continues_as_full_prefill_would() {
     for model in models() {
@@ -322,8 +323,9 @@ fn decoding_continues_as_full_prefill_would() {
     }
 }
 
-/// What scores are normalised over: ProphetKV's over the context alone, so that they sum to 1; A³'s likewise, a 1 for each head and query row; InfoFlow's mass over all that
-/// the query sees, so that prefix and query keep a part of each query row's 1.
+/// Normalisation of scores: ProphetKV's over the context alone, so that they sum to 1; A³'s
+/// likewise, a 1 for each head and query row; InfoFlow's mass over all keys that the query sees, so
+/// that prefix and query keep a part of each query row's 1.
 #[test]
 fn scores_are_normalised_over_what_the_method_says() {
     let model = &models()[0];

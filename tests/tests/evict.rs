@@ -1,5 +1,6 @@
-//! Eviction behind every kind of prefill: the same rows are kept and the same tokens follow in every world, wherever kept rows lie;
-//! nothing changes where all is kept; bytes follow their formula.
+//! Eviction after every kind of prefill: the same rows are kept and the same tokens follow in every
+//! world, for every place of the kept rows; nothing changes where all is kept; bytes follow their
+//! formula.
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -51,7 +52,7 @@ fn pairs(model: &dyn Model) -> Vec<Pair> {
 }
 
 impl Pair {
-    /// The plan that keeps so many rows, in one exchange or the other.
+    /// The plan that keeps `keep` rows, in one exchange or the other.
     fn asked(&self, world: usize, keep: usize, model: &dyn Model) -> Option<Plan> {
         let exchange = [Exchange::Replicate, Exchange::PassQ][self.turn / 3 % 2];
         let spec = format!("{}:evict=[{}:window=8]:keep={keep}", self.spec, self.eviction.name);
@@ -93,7 +94,7 @@ fn every_world_keeps_what_one_rank_keeps_and_generates_the_same() {
     ones.end().expect("the group ends well");
 }
 
-/// What ranks keep is the budget, on the owner where it has everything.
+/// Checks that the ranks' kept rows are the budget, on the owner where it has everything.
 fn freed(plan: &Plan, reports: &[RankReport], world: usize, what: &str) {
     let parts: Vec<_> = reports.iter().map(|report| report.evicted.expect("rows were evicted")).collect();
     let kept: u64 = parts.iter().map(|part| part.rows_kept).sum();
@@ -124,7 +125,7 @@ fn nothing_changes_where_everything_is_kept() {
             assert!(all.evict.is_some());
             let expected = run_one(&ranks, &Plan { evict: None, ..all.clone() }).0;
             let (found, reports) = run_one(&ranks, &all);
-            assert_eq!(found, expected, "{} behind {}, world {world}", pair.eviction.name, pair.spec);
+            assert_eq!(found, expected, "{} after {}, world {world}", pair.eviction.name, pair.spec);
             assert!(reports.iter().all(|report| report.evicted.is_none()));
         }
         ranks.end().expect("the group ends well");
@@ -138,7 +139,8 @@ fn bytes_of_an_eviction_follow_their_formula_on_every_rank() {
     for world in 2..=4 {
         let ranks = group(&model, world);
         for pair in pairs.iter().filter(|pair| pair.turn % 3 == world - 2 && !pair.drops) {
-            // A draft of what is kept may lie elsewhere than what is: then only even spreading is counted.
+            // The rows that a draft keeps may be on other ranks than the final ones: then only even
+            // spreading is counted.
             let gather = (pair.turn / 6).is_multiple_of(2);
             let plan = pair.gathered(world, gather, &*model);
             let draft = matches!(pair.eviction.method, Eviction::Laq | Eviction::Ideal) && gather;
@@ -154,7 +156,7 @@ fn bytes_of_an_eviction_follow_their_formula_on_every_rank() {
             let received: Vec<u64> =
                 reports.iter().map(|report| report.evicted.expect("evicted").received_bytes).collect();
             let what = format!(
-                "{} behind {}, {:?}, world {world}, gathered {gather}",
+                "{} after {}, {:?}, world {world}, gathered {gather}",
                 pair.eviction.name, pair.spec, plan.exchange
             );
             for rank in (0..world).filter(|&rank| !(draft && rank == plan.owner)) {

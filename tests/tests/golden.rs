@@ -1,5 +1,6 @@
-//! Invariant 1 against logits recorded from Hugging Face transformers (`golden/record.py`): what candle-transformers cannot
-//! judge (YaRN, linear scaling, GLM's own names) and, since one judge can be wrong, what it can.
+//! Invariant 1 against logits recorded from Hugging Face transformers (`golden/record.py`):
+//! features that candle-transformers lacks (YaRN, linear scaling, GLM's own names) and, since one
+//! judge can be wrong, those that it has.
 
 mod common;
 
@@ -137,8 +138,9 @@ fn glm_with_yarn() {
     check("glm4-yarn");
 }
 
-/// Transformers 4 writes `rope_scaling` beside `rope_theta` and `partial_rotary_factor`, transformers 5 `rope_parameters`
-/// with both inside. The recorded configs mix the two; here each is read in the other spelling.
+/// Transformers 4 writes `rope_scaling` beside `rope_theta` and `partial_rotary_factor`,
+/// transformers 5 `rope_parameters` with both inside. The recorded configs mix the two; this test
+/// reads each in the other spelling.
 #[test]
 fn both_spellings_of_the_rotary_settings() {
     let mut counts = [0, 0];

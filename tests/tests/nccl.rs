@@ -16,7 +16,7 @@ use tributary_tests::{
 };
 use tributary_worker::Model;
 
-/// The same kernels on the same numbers: what libraries that choose among products may leave.
+/// Tolerance for the same kernels on the same numbers, since libraries choose among products.
 const TOLERANCE: f64 = 1e-3;
 
 /// As on one host, and as between hosts.
@@ -27,7 +27,7 @@ fn settings(unequal_gathers: UnequalGathers) -> nccl::NcclSettings {
     nccl::NcclSettings { start_timeout, allow_shared_gpu: false, unequal_gathers, message_multiprocessors: 4 }
 }
 
-/// The same weights once a rank, each with a device or at least a stream of its own.
+/// The same weights once a rank, each with its own device or at least its own stream.
 fn models(world: usize) -> Vec<Arc<dyn Model>> {
     let changes = [
         ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
@@ -86,8 +86,9 @@ fn ranks_on_a_gpu_each_answer_as_on_one() {
     }
 }
 
-/// To load a kernel's code the driver may wait for what runs on the device, and a message runs there until the other rank has
-/// come. So no rank may load code behind a message, or keep another one from it that does.
+/// To load a kernel's code the driver may wait for running work of the device, and a message runs
+/// there until the other rank has come. So no rank may load code after a message, or keep another
+/// one from it that does.
 #[test]
 fn kernels_behind_a_message_keep_no_rank_from_the_other() {
     let gpus = cuda::count().expect("a driver");

@@ -1,8 +1,8 @@
-//! How many groups of messages a request costs over NCCL, by the log of the emulated one (EMULATED_NCCL_LOG), against the formula
-//! (`coordinator::cost::groups`); and in which order they go. The log's name must stand in the environment when a process
-//! starts, so the requests run in a child.
+//! Number of groups of messages of a request over NCCL, by the log of the emulated one
+//! (EMULATED_NCCL_LOG), against the formula (`coordinator::cost::groups`); and their order. The
+//! log's name must be in the environment when a process starts, so the requests run in a child.
 
-/// What only an emulated NCCL tells.
+/// Facts that only an emulated NCCL logs.
 mod emulated {
     use std::process::Command;
     use std::sync::Arc;
@@ -27,7 +27,8 @@ mod emulated {
     const PROBED: usize = 26;
     const LOG: &str = "EMULATED_NCCL_LOG";
 
-    /// The same weights on a GPU of its own for each rank; as many layers as a real model has, each as small as can be.
+    /// The same weights on one GPU for each rank; as many layers as a real model has, each as small
+    /// as possible.
     fn models() -> Vec<Arc<dyn Model>> {
         let changes = [
             ("hidden_size", serde_json::json!(64)),
@@ -87,8 +88,9 @@ mod emulated {
         text.lines().filter_map(group).collect()
     }
 
-    /// Where all chunks are warm, the probe's partials come first, and stale rows between them: none stands before the first, and
-    /// none behind the last, where the scores come. There are other numbers of partials and of stale layers.
+    /// Where all chunks are warm, the probe's partials come first, and stale rows between them:
+    /// none comes before the first, and none after the last, where the scores come. There are other
+    /// numbers of partials and of stale layers.
     fn check_order(name: &str, groups: &[String]) {
         let partials = &groups[0];
         let is_partials = |group: &&String| *group == partials;

@@ -1,6 +1,6 @@
-//! Trained rows around chunks, with every method that takes them: they change the answer, none of them is ever selected, and a chunk with
-//! them is another chunk in the cache than the bare one. What holds for all samples holds with them too, as `warm.rs`, `stored.rs` and
-//! `equivalence.rs` say.
+//! Trained rows around chunks, with every method that takes them: they change the answer, none of
+//! them is ever selected, and a chunk with them is another chunk in the cache than the bare one.
+//! `warm.rs`, `stored.rs` and `equivalence.rs` check the properties of all samples with them too.
 
 use std::sync::Arc;
 

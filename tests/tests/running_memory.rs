@@ -1,5 +1,6 @@
-//! What sequences keep while they are decoded, as the allocator counts it, against the planner's formula, by which requests are
-//! admitted. One test in a process of its own: all of a process share the allocator.
+//! Memory of sequences while they are decoded, as the allocator counts it, against the planner's
+//! formula, by which requests are admitted. One test in a separate process: all tests of a process
+//! share the allocator.
 
 use std::alloc::{GlobalAlloc, Layout as Memory, System};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -36,7 +37,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How many times as long as elsewhere chunks are: what a sequence takes whatever its length shall be little beside its rows.
+/// Factor of the chunks' length over other tests: the fixed memory of a sequence shall be small
+/// compared with its rows.
 const LONGER: usize = 12;
 
 /// Bytes held now.
@@ -74,7 +76,7 @@ fn sequences_keep_what_the_planner_counts() {
         let cold: Vec<Plan> = plans(&*model, world, true).iter().map(long).collect();
         for plans in [cold.clone(), warm(&cold)] {
             for plan in plans {
-                // Once for what the process makes once, such as room of its threads' pools.
+                // One run for allocations that the process makes once, such as its threads' pools.
                 let (mut filled, mut high, mut kept) = (0, 0, 0);
                 for request in [1, 2] {
                     let plan = Plan { request, ..plan.clone() };
@@ -94,27 +96,30 @@ fn sequences_keep_what_the_planner_counts() {
     }
 }
 
-/// Compares what a sequence took, in bytes behind its prefill, at most, and as it is decoded, with what was predicted.
+/// Compares the bytes of a sequence, after its prefill, at its peak, and during decoding, with the
+/// prediction.
 fn compare(plan: &Plan, world: usize, predicted: u64, taken: [i64; 3]) {
     let [filled, high, kept] = taken.map(|bytes| bytes as f64 / predicted as f64);
     let (method, exchange, is_warm) = (plan.method.name(), plan.exchange, plan.chunks[0].warm);
     let evicts = plan.evict.as_ref().map_or("nothing", |evict| evict.descriptor().name);
     let words = format!(
-        "world {world}, {method}, {exchange:?}, warm {is_warm}, evicts {evicts}: of {predicted} bytes predicted {filled:.2} behind \
+        "world {world}, {method}, {exchange:?}, warm {is_warm}, evicts {evicts}: of {predicted} bytes predicted {filled:.2} after \
          the prefill, {high:.2} at most, {kept:.2} kept"
     );
     println!("{words}");
-    // What is not counted: tables of positions and row numbers, some bytes a row where a row of this model has 6144.
-    // Such tables have an entry for every row, those too that compressed chunks do not keep.
+    // Not counted: tables of positions and row numbers, some bytes a row where a row of this model
+    // has 6144. Such tables have an entry for every row, those too that compressed chunks do not
+    // keep.
     let most = if plan.compresses() { 1.1 } else { 1.05 };
     assert!(kept < most, "{words}");
-    // Keys are turned to their positions layer by layer, in one step.
-    // Where chunks were compressed, rows that were recomputed in one pass are a larger part.
+    // Keys are rotated to their positions layer by layer, in one step. With compressed chunks, rows
+    // that were recomputed in one pass are a larger part.
     let layers = if plan.compresses() { 4.0 } else { 6.0 };
     assert!(high < 1.0 + 1.5 / layers && filled < 1.0 + 1.0 / layers, "{words}");
-    // Where nothing is left to chance the formula is exact. Which rank has the recomputed rows is not known before the
-    // selection, nor whether a shorter block is kept; ranks that are threads share what one of them has kept. Rows that are
-    // evicted from may be kept by any rank: room for all is counted on each.
+    // Without unknowns the formula is exact. The rank of the recomputed rows is not known before
+    // the selection, nor whether a shorter block is kept; ranks that are threads share the chunks
+    // that one of them has kept. The rows that an eviction keeps may be on any rank: room for all
+    // is counted on each.
     let anywhere = plan.evicts().is_some() && !plan.generates_alone(world);
     let known = (world == 1 && plan.drops().is_none()) || !plan.method.in_chunks();
     // Warm chunks of all ranks are their values, which threads share, and keys, which are turned into memory of their own: half.
@@ -122,7 +127,8 @@ fn compare(plan: &Plan, world: usize, predicted: u64, taken: [i64; 3]) {
     let least = match (anywhere, known) {
         (true, _) => 0.3,
         (false, true) => 0.99,
-        // Room for all recomputed rows is counted on each rank, and beside compressed chunks they are a larger part.
+        // Room for all recomputed rows is counted on each rank, and with compressed chunks they are
+        // a larger part.
         (false, false) if is_shared || plan.compresses() => 0.5,
         (false, false) => 0.6,
     };

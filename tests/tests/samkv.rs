@@ -1,5 +1,5 @@
-//! SAM-KV where it can be written down: with θ = 1 its answer is a prefill of the kept rows alone, at their places, in every world and
-//! exchange, and decoding sees no other row.
+//! SAM-KV in the case with a closed form: with θ = 1 its answer is a prefill of the kept rows
+//! alone, at their places, in every world and exchange, and decoding sees no other row.
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions};
@@ -13,7 +13,7 @@ const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange
 /// Prefix, chunk lengths, query length.
 const SHAPES: [(usize, &[usize], usize); 3] = [(4, &[70, 1, 150, 33, 64, 5, 90], 9), (0, &[60, 41], 1), (2, &[130], 6)];
 
-/// Rows of one pass that see each other and nothing else, wherever they stand.
+/// Rows of one pass that see each other and no other row, at any positions.
 struct Alone<'a> {
     model: &'a dyn Model,
     at: Positions,
@@ -32,7 +32,7 @@ impl Attention for Alone<'_> {
     }
 }
 
-/// Logits behind prefix, the given context rows, query and `tokens`, each at its own place.
+/// Logits after prefix, the given context rows, query and `tokens`, each at its own place.
 fn alone(model: &dyn Model, plan: &Plan, kept: &[u32], tokens: &[u32]) -> Vec<f32> {
     let all: Vec<u32> = plan.all_ids().into_iter().chain(tokens.iter().copied()).collect();
     let rows: Vec<u32> = (0..plan.prefix_tokens() as u32)
@@ -91,7 +91,7 @@ fn what_is_cached_comes_into_it_and_every_world_answers_alike() {
         let of = |theta| run(&model, 1, &asked(shape, 1, theta, Exchange::PassQ)).0;
         let (one, fresh) = (of(0.5), of(1.0));
         let error = relative_error(logits(&one), logits(&fresh));
-        // One chunk is cached as it is computed, but for the rows that are dropped.
+        // One chunk is cached unchanged, apart from the dropped rows.
         assert!(error > 1e-4, "{shape:?}: half of it is what was cached: {error:e}");
         for world in 2..=4 {
             for exchange in EXCHANGES {
@@ -105,7 +105,7 @@ fn what_is_cached_comes_into_it_and_every_world_answers_alike() {
     }
 }
 
-/// The rows that are kept are the ends of every document and its best blocks by the scores that are told.
+/// The kept rows are the ends of every document and its best blocks by the reported scores.
 #[test]
 fn the_best_blocks_of_every_document_are_kept() {
     let model = dummy_model(&tiny_config(&[]), 1);

@@ -11,7 +11,7 @@ use tributary_tests::side_by_side::side_by_side_equals_alone;
 use tributary_tests::{AUXILIARY, adapters, dummy_model, tiny_config};
 use tributary_worker::{ChunkCache, Models, serve};
 
-/// What rank 0 says last.
+/// Last message of rank 0.
 const SAYS: &str = "all answers are equal";
 
 #[test]

@@ -20,7 +20,7 @@ fn model() -> Arc<dyn Model> {
     dummy_model(&tiny_config(&[]), 11)
 }
 
-/// Runs plans one after the other in a group of its own on this folder, as a process would.
+/// Runs plans one after the other in a separate group on this folder, as a process would.
 fn run_all(model: &Arc<dyn Model>, folder: &Path, world: usize, plans: &[Plan]) -> Vec<(Outcome, Vec<RankReport>)> {
     let store = open_store(folder);
     let group = stored_group(model, world, &store);
@@ -88,7 +88,8 @@ fn another_model_finds_nothing_of_use() {
     let folder = tempfile::tempdir().expect("a folder");
     let cold = with_ratio(plan(2, &[17, 5], 6, 1, infoflow(1, 3), Exchange::Replicate), 0.3);
     run_all(&model(), folder.path(), 1, &[kept(cold.clone())]);
-    // The tests' groups name all models alike: here the shape tells them apart, elsewhere the name of the model's weights.
+    // The tests' groups name all models alike: here the shape distinguishes them, elsewhere the
+    // name of the model's weights.
     let other = dummy_model(&tiny_config(&[("num_hidden_layers", 5.into())]), 11);
     let found = run_all(&other, folder.path(), 1, &[cold.clone(), warm(cold)]);
     let error = relative_error(logits(&found[0].0), logits(&found[1].0));
@@ -152,7 +153,8 @@ fn damage_at_a_thousand_random_places_changes_no_answer() {
         assert!(store.flush(PATIENCE));
     }
     group.end().expect("the group ends well");
-    // A space between two words of a header may become another space, and a byte may be copied onto its like.
+    // A space between two words of a header may become another space, and a byte may be copied onto
+    // an equal one.
     assert!(noticed * 100 >= PLACES * 85, "{noticed} of {PLACES} were noticed");
     assert!(spoilt_chunks > PLACES / 2, "{spoilt_chunks} chunks were computed in the middle of a request");
     println!("{noticed} of {PLACES} damages were noticed, {spoilt_chunks} chunks computed in the middle of a request");

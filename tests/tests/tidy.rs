@@ -1,6 +1,6 @@
-//! Rules of the architecture that a compiler does not check: who may depend on whom and import whom, where features and `unsafe`
-//! may stand, how long files and functions may be, that documents name what exists, and that rows of tables are whole. The rules are
-//! functions in `rules`, each with violations that it is shown to find.
+//! Rules of the architecture that a compiler does not check: dependencies and imports, places of
+//! features and `unsafe`, lengths of files and functions, names in documents, and rows of tables.
+//! The rules are functions in `rules`, each with planted violations that it must find.
 
 mod rules;
 

@@ -1,5 +1,5 @@
-//! What `.ci/tools` takes for installed, where a mistake shows only on a machine that lacks something; and how a run says
-//! what it left out.
+//! Tools that `.ci/tools` finds installed, where a mistake shows only on a machine that lacks
+//! something; and a run's report of its skipped parts.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -45,7 +45,7 @@ fn candles_kernels_are_built_for_the_oldest_gpu_that_ours_run_on() {
     assert!(script.lines().any(|line| line == "capability=80"), "CUDA_COMPUTE_CAP must be 80");
 }
 
-/// Of what tests say under either runner, each reason is counted, and the last line has the number.
+/// Each reason that tests print under either runner is counted, and the last line has the number.
 #[test]
 fn what_could_not_be_run_is_counted() {
     let counted = |said: &str| {

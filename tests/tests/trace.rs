@@ -1,5 +1,6 @@
-//! The method `trace` over worlds and exchanges: exact in the order that it finds, alike in every world there, and without its free
-//! probes where those do not fit. What it shares with all methods stands in `equivalence.rs`, `bytes.rs`, `warm.rs` and `stored.rs`.
+//! The method `trace` over worlds and exchanges: exact in the order that it finds, equal in every
+//! world there, and without its free probes where those do not fit. Properties of all methods are
+//! tested in `equivalence.rs`, `bytes.rs`, `warm.rs` and `stored.rs`.
 
 use tributary_protocol::{Exchange, Outcome, Plan, Trace, TraceHeads};
 use tributary_tests::equal::Largest;
@@ -42,7 +43,8 @@ fn a_traced_request_equals_full_prefill_in_the_order_that_it_finds() {
     assert!(moved > 20 && rounds > 20, "{moved} requests moved chunks, {rounds} had several probes");
 }
 
-/// Where all heads read sharpest nothing is left out, and where some do their readings are larger; every world follows them alike.
+/// With all heads as the sharpest none is left out, and with some of them the readings are larger;
+/// every world follows them alike.
 #[test]
 fn the_sharpest_heads_read_more_and_all_of_them_read_the_mean() {
     let [model, _] = tiny_models();
@@ -73,7 +75,8 @@ fn the_sharpest_heads_read_more_and_all_of_them_read_the_mean() {
     }
 }
 
-/// A request whose free probes would stand beyond the model's positions does without them, on every rank.
+/// A request whose free probes would be beyond the model's positions runs without them, on every
+/// rank.
 #[test]
 fn a_free_probe_beyond_the_models_positions_is_left_out() {
     let model = dummy_model(&tiny_config(&[("max_position_embeddings", 64.into())]), 1);

@@ -1,5 +1,6 @@
-//! What training computes is what serving computes: a packet's logits are those of the method `none` over the same rows, rows that look
-//! ahead put the prompt's rows in the order in which serving keeps them, and a small model's readings are those that serving selects by.
+//! Training computes the same as serving: a packet's logits are those of the method `none` over the
+//! same rows, lookahead rows rank the prompt's rows in serving's order, and a small model's
+//! readings are those that serving selects by.
 
 use candle_core::{DType, Device, Tensor};
 use tributary_protocol::{Evict, Eviction, Exchange, LookAhead, POOLED_ROWS, PYRAMID_BETA, SINK_ROWS, WINDOW_ROWS};
@@ -61,7 +62,7 @@ fn rows_ahead_are_learned_by_the_scores_that_serving_keeps_rows_by() {
     let rows = plan.total_rows();
     let mut differing = 0;
     for keep in 1..rows {
-        // Every budget together tells the order of all rows.
+        // All budgets together give the order of all rows.
         plan.evict = Some(Evict { keep, ..evict() });
         let outcome = run_one(&group, &plan).0;
         let kept = outcome.kept.expect("the kept rows").0;

@@ -67,7 +67,8 @@ fn a_partly_warm_request_equals_a_cold_one() {
         for exchange in EXCHANGES {
             let lengths = [17, 5, 23, 9, 12, 20];
             let cold = with_ratio(plan(2, &lengths, 6, world, infoflow(1, 3), exchange), 0.3);
-            // Every other chunk was kept by a request of its own, in another order and on the same ranks.
+            // Every other chunk was kept by a separate request, in another order and on the same
+            // ranks.
             let mut first = cold.clone();
             first.chunks = cold.chunks.iter().rev().filter(|chunk| chunk.ids.len() % 2 == 1).cloned().collect();
             let part = partly_warm(cold.clone(), |index| lengths[index] % 2 == 1);

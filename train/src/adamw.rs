@@ -10,7 +10,7 @@ const EPSILON: f64 = 1e-8;
 /// The values that are learned, with the optimizer's means.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdamW {
-    /// The values: what the model reads is these, rounded.
+    /// The values; the model reads them rounded.
     pub values: Vec<f64>,
     /// The decaying mean of each gradient.
     pub first: Vec<f64>,

@@ -1,11 +1,13 @@
-//! CacheClip's auxiliary model: a whole small decoder, all of whose weights are learned, first to know the language, then to see which rows
-//! of a context the main model's query attends to.
+//! CacheClip's auxiliary model: a whole small decoder, all of whose weights are learned: first the
+//! language, then the rows of a context that the main model's query attends to.
 //!
-//! The teacher reads the whole prompt in full; the attention that the query's rows pay each row of the context, mean over them, heads and
-//! layers, is normalised over all chunks that selection chooses from. The student reads every one of these chunks as a prompt of its own with
-//! the query behind it; what it chooses by is what its last layer's query rows pay the chunk's rows, normalised in the same way. The loss
-//! is KL(teacher ‖ student) over the rows of all chunks. It is the KL of the chunks' shares and, weighted by those shares, the KL within each
-//! chunk: rows of different chunks are put in one order when it serves, so that both have to be right.
+//! The teacher reads the whole prompt in full. The attention of the query's rows to each row of the
+//! context, the mean over rows, heads and layers, is normalised over all chunks that selection
+//! chooses from. The student reads every one of these chunks as a separate prompt with the query
+//! after it. Its scores are the attention of its last layer's query rows to the chunk's rows,
+//! normalised in the same way. The loss is KL(teacher ‖ student) over the rows of all chunks. It is
+//! the KL of the chunks' shares and, weighted by those shares, the KL within each chunk: serving
+//! ranks rows of different chunks in one order, so both have to be right.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -31,13 +33,13 @@ pub const TOP_SHARE: f64 = 0.2;
 pub struct Auxiliary {
     reader: Reader,
     own: Learnable,
-    /// A hash of what it began with.
+    /// A hash of its initial weights.
     first: String,
     shares: Mutex<HashMap<usize, Tensor>>,
     answers: Mutex<HashMap<usize, Vec<u32>>>,
 }
 
-/// What is kept of a sample, or is made now.
+/// The kept value of a sample, or one made now.
 fn kept<T: Clone>(all: &Mutex<HashMap<usize, T>>, number: usize, make: impl FnOnce() -> Result<T>) -> Result<T> {
     let found = all.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned();
     found.map_or_else(
@@ -51,10 +53,11 @@ fn kept<T: Clone>(all: &Mutex<HashMap<usize, T>>, number: usize, make: impl FnOn
 }
 
 impl Auxiliary {
-    /// With the weights of the folder that it goes on from, or with random ones of a seed.
+    /// An auxiliary model with the weights of the folder that it resumes from, or with random ones
+    /// of a seed.
     ///
     /// # Errors
-    /// A folder that is none; the tensor library's.
+    /// Returns an error if the folder is no model's, or if a candle operation fails.
     pub fn new(reader: &Reader, model: &dyn Model, seed: u64) -> Result<Self> {
         let config = reader.config(model.config())?;
         let dtype = if model.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
@@ -74,11 +77,11 @@ impl Auxiliary {
         Ok(Self { reader: reader.clone(), own, first, shares, answers })
     }
 
-    /// What it chooses by: of each row of the chunks from the second on, the logarithm of the attention that it receives from the query's rows
-    /// in this model's last layer, mean over them and over heads.
+    /// Its scores: for each row of the chunks from the second on, the logarithm of the attention
+    /// from the query's rows in this model's last layer, the mean over rows and heads.
     ///
     /// # Errors
-    /// Ids that it does not know; the tensor library's.
+    /// Returns an error if an id is unknown to it, or if a candle operation fails.
     pub fn readings(&self, sample: &Sample, progress: &Progress) -> Result<Tensor> {
         let (model, mut prompts) = (self.own.model(), Prompts::default());
         let before: Vec<u32> = model.config().bos.into_iter().collect();

@@ -1,4 +1,4 @@
-//! A checkpoint: one file, there whole or not at all, from which a training goes on bit for bit.
+//! A checkpoint: one file, there whole or not at all, from which a training resumes bit for bit.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,24 +14,25 @@ use crate::record::StepRow;
 /// The file's name.
 pub const FILE: &str = "checkpoint.safetensors";
 
-/// The name of what is said beside the numbers.
+/// Name of the state beside the numbers.
 const STATE: &str = "state";
 
-/// What is said beside the numbers. The order of samples follows from the seed and the step, so no other state of chance is needed.
+/// State beside the numbers. The order of samples follows from the seed and the step, so no other
+/// random state is needed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// Which training it is: settings, model, samples.
     pub training: String,
     /// Steps taken.
     pub steps: u64,
-    /// What each step came to.
+    /// Result of each step.
     pub rows: Vec<StepRow>,
 }
 
 /// The file's bytes.
 ///
 /// # Errors
-/// The tensor library's.
+/// Returns an error if a candle operation fails.
 pub fn bytes(optimizer: &AdamW, state: &State) -> Result<Vec<u8>> {
     let tensor = |values: &[f64]| Tensor::from_slice(values, values.len(), &Device::Cpu);
     let tensors = [
@@ -48,7 +49,7 @@ pub fn bytes(optimizer: &AdamW, state: &State) -> Result<Vec<u8>> {
 /// Writes a checkpoint into a folder; the one before stays until this one is whole.
 ///
 /// # Errors
-/// [`Error::Write`] where the disk takes no more.
+/// Returns [`Error::Write`] if the disk is full.
 pub fn write(folder: &Path, optimizer: &AdamW, state: &State) -> Result<()> {
     let path = folder.join(FILE);
     write_whole(&path, &bytes(optimizer, state)?).map_err(|cause| Error::Write { path, cause })
@@ -57,7 +58,8 @@ pub fn write(folder: &Path, optimizer: &AdamW, state: &State) -> Result<()> {
 /// A checkpoint from the bytes of its file.
 ///
 /// # Errors
-/// [`Error::Checkpoint`] where they are none, or one of other numbers or another training.
+/// Returns [`Error::Checkpoint`] if the files are no checkpoint, have other numbers or are of
+/// another training.
 pub fn read(folder: &Path, bytes: &[u8], training: &str, values: usize) -> Result<(AdamW, State)> {
     let path = folder.join(FILE);
     let bad = |what: String| Error::Checkpoint { path: path.clone(), what };

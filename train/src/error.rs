@@ -1,4 +1,4 @@
-//! The failures of training, and the exit codes that stand for them.
+//! Failures of training, and their exit codes.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub enum Error {
     Checkpoint {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the failure.
         what: String,
     },
     /// A file cannot be written.
@@ -66,7 +66,7 @@ impl Error {
         }
     }
 
-    /// The exit code that stands for this failure.
+    /// Exit code of this failure.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Usage(_) => exit::USAGE,

@@ -1,5 +1,6 @@
-//! Rows that stand behind a prompt and look at it: how the attention that they pay is spread over the prompt's rows, by layer and KV head.
-//! The same numbers by which serving evicts behind a look-ahead, but for their sum; gradients flow into the rows.
+//! Lookahead attention: the distribution of the attention of rows after a prompt over the prompt's
+//! rows, by layer and KV head. Serving evicts by the same numbers, apart from their sum; here
+//! gradients flow into the rows.
 
 use candle_core::{D, Tensor};
 use tributary_kernels::{Kernels, Keys, Positions, Rope, cast, join};
@@ -10,7 +11,7 @@ use crate::paid::{log_sum_exp, paid};
 use crate::pass::Layers;
 use crate::teacher::log_softmax;
 
-/// What rows see of a prompt while they pass through the layers.
+/// Attention of rows to a prompt while they pass through the layers.
 struct Gaze<'a> {
     rope: Rope,
     scale: f32,
@@ -20,12 +21,13 @@ struct Gaze<'a> {
     spread: Vec<Tensor>,
 }
 
-/// Runs `rows` right behind a prompt of which every layer has one block of keys; they see all of it and each other causally. Gives for
-/// every layer the logarithm of each prompt row's share of the attention that the prompt receives, the mean over the rows and over the
-/// heads of a KV head: `[kv_heads, prompt]`.
+/// Runs `rows` right after a prompt of which every layer has one block of keys; they see all of it
+/// and each other causally. Gives for every layer the logarithm of each prompt row's share of the
+/// attention that the prompt receives, the mean over the rows and over the heads of a KV head:
+/// `[kv_heads, prompt]`.
 ///
 /// # Errors
-/// The model's.
+/// Returns an error if the model fails.
 pub fn gaze(model: &dyn Model, rows: Rows, prompt: &Layers, progress: &Progress) -> Result<Vec<Tensor>> {
     let start = prompt[0][0].at.len();
     let at = Positions::run(start as u32, rows.len());
@@ -62,7 +64,7 @@ impl Attention for Gaze<'_> {
 /// The mean over layers and KV heads of KL(taught ‖ learned), both as [`gaze`] gives them.
 ///
 /// # Errors
-/// The tensor library's.
+/// Returns an error if a candle operation fails.
 pub fn apart(taught: &[Tensor], learned: &[Tensor]) -> Result<Tensor> {
     let of_layer = |(taught, learned): (&Tensor, &Tensor)| -> candle_core::Result<Tensor> {
         (taught.exp()? * (taught - learned)?)?.sum(D::Minus1)?.mean_all()?.reshape(1)

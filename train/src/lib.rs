@@ -1,9 +1,9 @@
-//! Adapters and how they are learned: rows around chunks (KV Packet), and rows behind the prompt with low-rank matrices (LookaheadKV), from
-//! samples of token ids and a model that stays as it is.
+//! Training of adapters from samples of token ids, with a frozen model: rows around chunks (KV
+//! Packet), and rows after the prompt with low-rank matrices (LookaheadKV).
 //!
-//! Knows no text and no command line. A sample comes as token ids, ranks as a communicator; what it computes it computes with the worker's model
-//! and kernels, so that what is learned fits what is served. Gradients flow by way of candle's autograd through kernels whose backward
-//! passes leave the frozen weights out.
+//! Knows no text and no command line. A sample comes as token ids, ranks as a communicator; it
+//! computes with the worker's model and kernels, so that training fits serving. Gradients flow by
+//! candle's autograd through kernels whose backward passes leave the frozen weights out.
 
 #![forbid(unsafe_code)]
 

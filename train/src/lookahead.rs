@@ -1,9 +1,10 @@
-//! LookaheadKV: rows behind the prompt, with low-rank matrices that are active on them alone, learned to look at the prompt as the
-//! model's own response will.
+//! LookaheadKV: rows after the prompt, with low-rank matrices that are active on them alone,
+//! learned to look at the prompt as the model's own response will.
 //!
-//! The teacher reads the prompt in full and answers greedily; the rows of its answer that another token follows show what the prompt
-//! received from them. The student's rows stand at the same places, over the same keys. The loss is the mean over layers and KV heads of
-//! KL(teacher ‖ student) of the shares of the prompt's rows. The prompt's rows know nothing of them.
+//! The teacher reads the prompt in full and answers greedily; the rows of its answer that another
+//! token follows give the attention that the prompt received from them. The student's rows have the
+//! same positions, over the same keys. The loss is the mean over layers and KV heads of KL(teacher
+//! ‖ student) of the shares of the prompt's rows. The prompt's rows do not see them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -33,7 +34,7 @@ struct Matrices {
     b: Var,
 }
 
-/// What is known of a sample.
+/// Known results of a sample.
 #[derive(Clone)]
 struct Known {
     /// The teacher's shares, a tensor a layer.
@@ -42,7 +43,7 @@ struct Known {
     keys: Option<Layers>,
 }
 
-/// What is known of the samples so far, and the bytes of the keys among it.
+/// Known results of the samples so far, and the bytes of the keys among them.
 #[derive(Default)]
 struct Memory {
     of: HashMap<usize, Known>,
@@ -63,7 +64,7 @@ impl Lookahead {
     /// rank of 0 leaves the matrices away.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn new((rows, rank, alpha): (usize, usize, f64), model: &dyn Model, seed: u64) -> Result<Self> {
         let (config, device, mut normal) = (model.config(), model.device(), Normal::new(seed));
         let dtype = if model.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
@@ -88,16 +89,16 @@ impl Lookahead {
         AdapterKind::Lookahead { rows, rank: self.rank as u32, alpha: self.alpha }
     }
 
-    /// The adapter as it is now.
+    /// The current adapter.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn adapter(&self) -> Result<Adapter> {
         let low_rank = if self.rank > 0 { Some(self.low_rank(self.embeddings.dtype())?) } else { None };
         Ok(Adapter { embeddings: self.embeddings.as_tensor().clone(), low_rank })
     }
 
-    /// The matrices as they are now, in `dtype`; gradients flow into them.
+    /// The current matrices, in `dtype`; gradients flow into them.
     fn low_rank(&self, dtype: DType) -> Result<Arc<LowRank>> {
         let scale = self.alpha / self.rank.max(1) as f64;
         let pair = |Matrices { at, a, b }: &Matrices| -> Result<_> {
@@ -106,11 +107,11 @@ impl Lookahead {
         Ok(Arc::new(LowRank::new(self.matrices.iter().map(pair).collect::<Result<Vec<_>>>()?)?))
     }
 
-    /// The student's look at a sample's prompt: for every layer the logarithm of each row's share of what the prompt receives,
-    /// `[kv_heads, prompt]`.
+    /// The student's look at a sample's prompt: for every layer the logarithm of each row's share
+    /// of the attention that the prompt receives, `[kv_heads, prompt]`.
     ///
     /// # Errors
-    /// The model's.
+    /// Returns an error if the model fails.
     pub fn shares(&self, model: &dyn Model, sample: &Sample, progress: &Progress) -> Result<Vec<Tensor>> {
         self.look(model, &prompt_keys(model, sample, progress)?, progress)
     }
@@ -123,7 +124,7 @@ impl Lookahead {
         gaze(model, rows.adapted(0..count, &self.low_rank(dtype)?), prompt, progress)
     }
 
-    /// What the teacher shows of the sample of a number, with the keys of its prompt.
+    /// The teacher's result for the sample of a number, with the keys of its prompt.
     fn known(
         &self,
         model: &dyn Model,

@@ -8,25 +8,29 @@ use crate::reader::{Objective, Reader};
 use crate::sample::Sample;
 use crate::wish::Wish;
 
-/// Tensors of a row's width that a layer keeps for its backward pass: the residual before and behind attention, both normalised forms.
+/// Tensors of a row's width that a layer keeps for its backward pass: the residual before and after
+/// attention, both normalised forms.
 const KEPT_HIDDEN: usize = 6;
 /// Tensors of the queries' width: queries, turned ones, attention's answer with and without log-sum-exp, flat.
 const KEPT_QUERIES: usize = 5;
-/// Tensors of the keys' width: keys and values, with the prefix's before them, turned, and once more for the query.
+/// Tensors of the keys' width: keys and values, with the prefix's before them, rotated, and again
+/// for the query.
 const KEPT_KEYS: usize = 9;
 /// Tensors of the MLP's width: gate, up and their product.
 const KEPT_MLP: usize = 3;
-/// What gradients that are under way take beside them.
+/// Factor for gradients in computation.
 const GRADIENTS: f64 = 1.25;
-/// What the allocator has from the system for each byte that is in use: blocks of the sample before are kept for a while and have other sizes. Measured on the demo
-/// model with two ranks, where it was 2.2.
+/// Bytes that the allocator holds for each byte in use: blocks of the last sample are kept for a
+/// while and have other sizes. Measured on the demo model with two ranks, where it was 2.2.
 const HELD: f64 = 2.4;
 
-/// Tensors of the prompt's and of the looking rows' length that a layer keeps for each head: logits, scaled ones, their differences from
-/// the log-sum-exp and from the largest, exponentials, and gradients that are under way.
+/// Tensors of the prompt's and of the looking rows' length that a layer keeps for each head:
+/// logits, scaled ones, their differences from the log-sum-exp and from the largest, exponentials,
+/// and gradients in computation.
 const KEPT_SCORES: usize = 8;
 
-/// Tensors of a row's width that a layer keeps more of where its weights are learned too: what its norms are made of.
+/// Tensors of a row's width that a layer keeps more of where its weights are learned too: inputs of
+/// its norms.
 const KEPT_HIDDEN_LEARNED: usize = 6;
 
 /// Tensors of the vocabulary's width for each row whose next token is guessed: logits, shifted ones, exponentials, logarithms, and their
@@ -39,10 +43,12 @@ const LEARNED_WEIGHT_BYTES: usize = 80;
 /// The memory that is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
-    /// What one rank keeps of its longest sample between the forward and the backward pass, with gradients under way.
+    /// Bytes that one rank keeps of its longest sample between the forward and the backward pass,
+    /// with gradients in computation.
     pub activation_bytes: u64,
-    /// What is kept of the teacher from one epoch to the next, once a rank: its distributions of all samples' answers; or its shares of all
-    /// samples' prompts, and the prompts' keys and values where there is room.
+    /// Bytes of the teacher's results that each rank keeps from one epoch to the next: its
+    /// distributions of all samples' answers; or its shares of all samples' prompts, and the
+    /// prompts' keys and values where there is room.
     pub teacher_bytes: u64,
 }
 
@@ -50,7 +56,7 @@ impl Need {
     /// The need of one rank, computed in numbers of `size` bytes.
     ///
     /// # Errors
-    /// A folder to go on from that is none.
+    /// Returns an error if the folder to resume from is no checkpoint.
     pub fn of(model: &Config, samples: &[Sample], wish: &Wish, size: usize) -> Result<Self> {
         Ok(match wish {
             Wish::Adapter(kind @ AdapterKind::KvPacket { .. }) => {
@@ -63,7 +69,7 @@ impl Need {
         })
     }
 
-    /// With `extra` rows around each chunk, all of which take a gradient.
+    /// Numbers with `extra` rows around each chunk, all of which take a gradient.
     fn of_packet(model: &Config, samples: &[Sample], extra: usize, size: usize) -> Self {
         let rows = |sample: &Sample| {
             let around = sample.chunks.len() * extra;
@@ -75,7 +81,8 @@ impl Need {
         Self { activation_bytes: activations as u64, teacher_bytes: (answers * model.vocab * size) as u64 }
     }
 
-    /// With so many rows behind the prompt, which alone take a gradient; the prompt's pass lets go of each layer before the next.
+    /// Numbers with `extra` rows after the prompt, which alone take a gradient; the prompt's pass
+    /// frees each layer before the next.
     fn of_look_ahead(model: &Config, samples: &[Sample], extra: usize, size: usize) -> Self {
         let rows = |sample: &Sample| sample.prompt().len();
         let longest = samples.iter().map(rows).max().unwrap_or(0);
@@ -118,7 +125,7 @@ fn keys_of_row(model: &Config) -> usize {
     2 * model.kv_heads * model.head_dim * model.layers
 }
 
-/// Numbers that a prompt's pass holds, which lets go of each layer before the next.
+/// Numbers that a prompt's pass holds, which frees each layer before the next.
 fn reading(model: &Config, rows: usize) -> usize {
     rows * (kept_of_row(model) + keys_of_row(model))
 }

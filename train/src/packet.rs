@@ -1,8 +1,10 @@
-//! KV Packet: vectors before and behind every chunk, learned so that chunks that were prefilled apart are read as one context.
+//! KV Packet: vectors before and after every chunk, learned such that separately prefilled chunks
+//! are read as one context.
 //!
-//! The student runs every chunk as header, tokens and trailer behind the prefix, each in a segment of its own. Its keys then stand one behind
-//! the other at their places in the whole prompt, and the query with the teacher's answer attends to them; nothing is recomputed. The
-//! loss is the mean over the answer's tokens of KL(teacher ‖ student); it depends on the vectors alone.
+//! The student runs every chunk as header, tokens and trailer after the prefix, each in its own
+//! segment. The keys then follow each other at their places in the whole prompt, and the query with
+//! the teacher's answer attends to them; nothing is recomputed. The loss is the mean over the
+//! answer's tokens of KL(teacher ‖ student); it depends on the vectors alone.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -23,7 +25,7 @@ use crate::teacher::{Taught, log_softmax, teach};
 /// The spread of the first vectors.
 const SPREAD: f64 = 0.02;
 
-/// The vectors that are learned, and what the teacher has said so far.
+/// The learned vectors, and the teacher's answers so far.
 pub struct Packet {
     head: usize,
     tail: usize,
@@ -35,7 +37,7 @@ impl Packet {
     /// `head` and `tail` vectors of a width, from the normal distribution N(0, 0.02) of a seed, in `dtype`.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn new(head: usize, tail: usize, model: &dyn Model, seed: u64) -> Result<Self> {
         let hidden = model.config().hidden;
         let shape = (head + tail, hidden);
@@ -49,7 +51,8 @@ impl Packet {
         AdapterKind::KvPacket { head: self.head as u32, tail: self.tail as u32 }
     }
 
-    /// The rows of all chunks, packed: their sources, and where each stands behind `prefix` rows while it is alone.
+    /// The rows of all chunks, packed: their sources, and the position of each after `prefix` rows
+    /// in its own chunk.
     fn pack(&self, sample: &Sample, prefix: u32) -> (Vec<u32>, Vec<u32>, Positions) {
         let (head, tail) = (self.head as u32, self.tail as u32);
         let (tokens, mut rows, mut places, mut segments) = (sample.context_tokens() as u32, vec![], vec![], vec![]);
@@ -94,7 +97,7 @@ impl Packet {
     /// The student's logits of each token of `answer`, `[answer, vocab]`.
     ///
     /// # Errors
-    /// An id outside the vocabulary; the model's.
+    /// Returns an error if an id is outside the vocabulary, or if the model fails.
     pub fn logits(&self, model: &dyn Model, sample: &Sample, answer: &[u32], progress: &Progress) -> Result<Tensor> {
         let (context, start) = self.context(model, sample, progress)?;
         let given = &answer[..answer.len().saturating_sub(1)];
@@ -105,10 +108,11 @@ impl Packet {
         Ok(model.logits(&last)?)
     }
 
-    /// The student's own greedy answer, of as many tokens as `length`: for a quick look at what was learned.
+    /// The student's own greedy answer, of as many tokens as `length`: for a quick look at the
+    /// result.
     ///
     /// # Errors
-    /// As [`logits`](Self::logits).
+    /// Fails as [`logits`](Self::logits) does.
     pub fn answer(&self, model: &dyn Model, sample: &Sample, length: usize, progress: &Progress) -> Result<Vec<u32>> {
         let mut answer: Vec<u32> = Vec::new();
         while answer.len() < length && !answer.last().is_some_and(|token| model.config().eos.contains(token)) {

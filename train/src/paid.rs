@@ -7,7 +7,7 @@ use tributary_kernels::cast;
 /// that the queries see `[rows, heads]`: the logarithm of each query's attention to each key, `[kv_heads, rows · heads / kv_heads, places]`.
 ///
 /// # Errors
-/// The kernels' and the tensor library's.
+/// Returns an error if a kernel or a candle operation fails.
 pub fn paid(q: &Tensor, k: &Tensor, lse: &Tensor, scale: f32) -> tributary_worker::Result<Tensor> {
     let ((rows, heads, head_dim), kv_heads, dtype) = (q.dims3()?, k.dim(1)?, q.dtype());
     let group = heads / kv_heads;
@@ -20,10 +20,10 @@ pub fn paid(q: &Tensor, k: &Tensor, lse: &Tensor, scale: f32) -> tributary_worke
     Ok(logits.broadcast_sub(&by_kv_head(&cast(lse, dtype)?, 1)?)?)
 }
 
-/// The logarithm of the sum of exponentials along a dimension, of which one place stays.
+/// The logarithm of the sum of exponentials along a dimension, which is kept with size 1.
 ///
 /// # Errors
-/// The tensor library's.
+/// Returns an error if a candle operation fails.
 pub fn log_sum_exp(logarithms: &Tensor, dim: usize) -> candle_core::Result<Tensor> {
     let most = logarithms.detach().max_keepdim(dim)?;
     let sum = logarithms.broadcast_sub(&most)?.exp()?.sum_keepdim(dim)?.log()?;

@@ -1,11 +1,11 @@
-//! One pass of rows over keys that are there already and their own: what full prefill, packed chunks and a query behind them have in
-//! common. Gradients flow where the rows or the keys take one.
+//! One pass of rows over existing keys and their own: the common part of full prefill, packed
+//! chunks and a query after them. Gradients flow where the rows or the keys take one.
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions, Rope};
 use tributary_worker::{Attention, Model, Progress, Qkv, Result, Rows};
 
-/// Keys and values of every layer, with where they stand.
+/// Keys and values of every layer, with their positions.
 pub type Layers = Vec<Vec<Keys>>;
 
 /// A pass.
@@ -16,15 +16,16 @@ pub struct Pass<'a> {
     before: &'a Layers,
     asked: usize,
     progress: &'a Progress,
-    /// Keys and values of its own rows, layer by layer.
+    /// Keys and values of the pass's rows, layer by layer.
     pub own: Vec<(Tensor, Tensor)>,
 }
 
 impl<'a> Pass<'a> {
-    /// A pass of rows that stand at `at` over the keys of `before`, of which the last `asked` rows' output is wanted.
+    /// A pass of rows at `at` over the keys of `before`; it gives the output of the last `asked`
+    /// rows.
     ///
     /// # Errors
-    /// The rotary tables cannot be made.
+    /// Returns an error if the rotary tables cannot be made.
     pub fn new(
         model: &dyn Model,
         at: Positions,
@@ -37,10 +38,10 @@ impl<'a> Pass<'a> {
         Ok(Self { rope, scale: model.scale(), at, before, asked, progress, own: Vec::new() })
     }
 
-    /// Runs rows to the keys of the last layer, whose output nobody asks for.
+    /// Runs rows up to the keys of the last layer, whose output is not needed.
     ///
     /// # Errors
-    /// The model's.
+    /// Returns an error if the model fails.
     pub fn run_to_keys(&mut self, model: &dyn Model, rows: Rows) -> Result<()> {
         let last = model.config().layers - 1;
         let rows = model.layers(0..last, rows, self)?;

@@ -1,4 +1,5 @@
-//! What is learned, as the loop sees it: numbers that take a gradient, a loss, and what is left of it all in the end.
+//! The student, as the training loop sees it: numbers that take a gradient, a loss, and files to
+//! write at the end.
 
 use std::path::Path;
 
@@ -8,15 +9,15 @@ use tributary_worker::{Adapter, AdapterConfig, AdapterFolder, AdapterKind, Confi
 use crate::error::Result;
 use crate::sample::Sample;
 
-/// What is learned.
+/// A student.
 pub trait Pupil {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
 
-    /// What tells it from another: a training goes on with this one alone.
+    /// Identity: a training can resume with the same student only.
     fn identity(&self) -> serde_json::Value;
 
-    /// What its loss is, in words, for a chart.
+    /// Name of its loss, for a chart.
     fn loss_name(&self) -> &'static str;
 
     /// The tensors that are learned, always in the same order.
@@ -25,39 +26,40 @@ pub trait Pupil {
     /// The loss of the sample of a number, a scalar from which gradients flow to [`parameters`](Self::parameters).
     ///
     /// # Errors
-    /// The model's.
+    /// Returns an error if the model fails.
     fn loss(&self, model: &dyn Model, sample: (usize, &Sample), progress: &Progress) -> Result<Tensor>;
 
-    /// How far it chooses what its teacher would choose of the sample of a number, from 0 to 1, where choosing is what it learns.
+    /// Agreement of its selection with its teacher's on a numbered sample, from 0 to 1, if it
+    /// learns to select.
     ///
     /// # Errors
-    /// The model's.
+    /// Returns an error if the model fails.
     fn agreement(&self, _: &dyn Model, _: (usize, &Sample), _: &Progress) -> Result<Option<f64>> {
         Ok(None)
     }
 
-    /// Writes what was learned into a folder that is there, each file whole.
+    /// Writes the result into an existing folder, each file whole.
     ///
     /// # Errors
-    /// The disk's, the tensor library's.
+    /// Returns an error if the disk or a candle operation fails.
     fn write(&self, folder: &Path, made: &Made<'_>) -> Result<()>;
 }
 
-/// How something was learned: what stands beside the numbers.
+/// Record of a training, kept beside the numbers.
 #[derive(Debug)]
 pub struct Made<'a> {
     /// The hash of the model's config and weights.
     pub base_model: [u8; 32],
     /// The model's sizes.
     pub model: &'a Config,
-    /// What the training came to.
+    /// Result of the training.
     pub training: &'a serde_json::Value,
 }
 
 /// Writes an adapter.
 ///
 /// # Errors
-/// The disk's, the tensor library's.
+/// Returns an error if the disk or a candle operation fails.
 pub fn write_adapter(kind: AdapterKind, adapter: &Adapter, folder: &Path, made: &Made<'_>) -> Result<()> {
     let config = AdapterConfig::new(kind, made.base_model, made.model, made.training.clone());
     Ok(AdapterFolder::write(folder, &config, adapter)?)

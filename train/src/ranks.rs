@@ -1,13 +1,13 @@
-//! The ranks of a process, each on threads of its own.
+//! The ranks of a process, each on its own threads.
 
-/// Calls `work` with each of `seats` on a thread of its own, whose kernels have `threads` threads. Gives the first answer, or the first failure that
-/// is nobody else's consequence.
+/// Calls `work` with each of `seats` on its own thread, whose kernels have `threads` threads. Gives
+/// the first answer, or the first failure that no other failure caused.
 ///
 /// # Errors
-/// The ranks'; the system's, where it has no thread to give.
+/// Returns an error if a rank fails, or if no thread can be started.
 ///
 /// # Panics
-/// If there is no seat, or if a rank panics.
+/// Panics if there is no seat, or if a rank panics.
 pub fn on_threads<S, T, E>(
     seats: Vec<S>,
     threads: usize,

@@ -1,4 +1,5 @@
-//! A small model that is to read for another one: its sizes, or the folder that it goes on from, and what it learns.
+//! A small model that reads for another one: its sizes, or the folder that it resumes from, and its
+//! objective.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -10,10 +11,11 @@ use tributary_worker::Config;
 use crate::error::{Error, Result};
 use crate::sample::Sample;
 
-/// Files of a model folder, beside its weights and its config, that go into the folder of what was learned as they are.
+/// Files of a model folder, besides its weights and its config, that are copied into the trained
+/// model's folder.
 const BESIDE: [&str; 2] = ["tokenizer.json", "tokenizer_config.json"];
 
-/// What it learns.
+/// Training objective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Objective {
@@ -51,21 +53,21 @@ pub struct Sizes {
 /// A small model that is to be learned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reader {
-    /// What it learns.
+    /// Training objective.
     pub objective: Objective,
     /// Its sizes, where it begins with random weights.
     pub sizes: Sizes,
-    /// The folder that it goes on from, where it has weights already.
+    /// Folder that it resumes from, where it has weights already.
     pub start: Option<PathBuf>,
     /// The folder of the model that it is to read for: the tokenizer is its.
     pub beside: PathBuf,
 }
 
 impl Reader {
-    /// Checks what a user may have given.
+    /// Checks the user's values.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the option.
+    /// Returns [`Error::Usage`] with the option's name.
     pub fn check(&self) -> Result<()> {
         let Sizes { layers, hidden, heads, intermediate } = self.sizes;
         let refused = |what: String| Err(Error::Usage(what));
@@ -82,10 +84,11 @@ impl Reader {
         }
     }
 
-    /// Its config beside a model: that of the folder it goes on from, or one of its sizes with the model's vocabulary and positions.
+    /// Its config for a main model: that of the folder it resumes from, or one of its sizes with
+    /// the model's vocabulary and positions.
     ///
     /// # Errors
-    /// A config that is none.
+    /// Returns an error if the config is invalid.
     pub fn config(&self, model: &Config) -> Result<Config> {
         Ok(match &self.start {
             Some(folder) => Config::read(folder)?,
@@ -106,10 +109,11 @@ impl Reader {
         })
     }
 
-    /// Checks that it knows the model's tokens and has positions for what it is to read.
+    /// Checks that it knows the model's tokens and has positions for the texts that it reads.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the option, or the sample; a config that is none.
+    /// Returns [`Error::Usage`] with the option's or the sample's name, and an error if the config
+    /// is invalid.
     pub fn fits(&self, model: &Config, samples: &[Sample]) -> Result<()> {
         let config = self.config(model)?;
         let refused = |what: String| match &self.start {
@@ -143,10 +147,10 @@ impl Reader {
         }
     }
 
-    /// Writes what a model folder has beside the weights.
+    /// Writes the files of a model folder other than the weights.
     ///
     /// # Errors
-    /// [`Error::Write`] where the disk takes no more, or where a file that is to be copied cannot be read.
+    /// Returns [`Error::Write`] if the disk is full, or if a file to copy cannot be read.
     pub fn write(&self, folder: &Path, model: &Config) -> Result<()> {
         let copied = self.start.as_ref().unwrap_or(&self.beside);
         let at = |path: PathBuf| move |cause: std::io::Error| Error::Write { path: path.clone(), cause };

@@ -1,5 +1,6 @@
-//! What the rows of prompts receive from the rows that ask: the mean over those rows and over heads of their attention, as a logarithm.
-//! Selection reads the same numbers when it serves; gradients flow through them.
+//! Attention that rows of prompts receive from the query's rows: the mean over those rows and over
+//! heads, as a logarithm. Selection reads the same numbers in serving; here gradients flow through
+//! them.
 
 use std::ops::Range;
 
@@ -10,7 +11,7 @@ use tributary_worker::{Attention, Model, Progress, Qkv};
 use crate::error::Result;
 use crate::paid::{log_sum_exp, paid};
 
-/// Prompts that are read side by side, none of which knows the others.
+/// Prompts that are read side by side, and do not see each other.
 #[derive(Debug, Clone, Default)]
 pub struct Prompts {
     ids: Vec<u32>,
@@ -22,7 +23,8 @@ pub struct Prompts {
 }
 
 impl Prompts {
-    /// One prompt more: the rows of `wanted` are asked for; those of `query`, which stand behind them, ask.
+    /// Adds a prompt: the result covers the rows of `wanted`; the rows of `query`, which follow
+    /// them, attend.
     pub fn add(&mut self, before: &[u32], wanted: &[u32], query: &[u32]) {
         let (from, asked) = (self.ids.len() + before.len(), self.asking.len());
         [before, wanted, query].iter().for_each(|part| self.ids.extend_from_slice(part));
@@ -47,11 +49,12 @@ struct Look<'a> {
     found: Vec<Tensor>,
 }
 
-/// Of every layer of `layers` and every wanted row of the prompts, in their order, the logarithm of the attention that it receives from the
-/// asking rows of its prompt, mean over them and over heads: `[wanted]`. Softmax is over all that a row sees.
+/// For every layer of `layers`, `[wanted]`: for each wanted row of the prompts, in their order, the
+/// logarithm of the attention from the query rows of its prompt, the mean over rows and heads.
+/// Softmax is over all keys that a row sees.
 ///
 /// # Errors
-/// The model's.
+/// Returns an error if the model fails.
 pub fn received(
     model: &dyn Model,
     prompts: &Prompts,

@@ -1,9 +1,9 @@
-//! What a training leaves to be looked at: the loss of each step as a table and as a chart.
+//! Record of a training: the loss of each step as a table and as a chart.
 
 use serde::{Deserialize, Serialize};
 use tributary_charts::svg::{Axis, Legend, Plot, Scale};
 
-/// What a step came to.
+/// Result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StepRow {
     /// The step, from 1.
@@ -21,7 +21,7 @@ pub struct StepRow {
 }
 
 impl StepRow {
-    /// The step of so many, in words.
+    /// The step of `steps` steps, in words.
     pub fn text(&self, steps: u64) -> String {
         format!("step {} of {steps}, epoch {}, loss {:.4}", self.step, self.epoch, self.loss)
     }
@@ -49,7 +49,7 @@ pub fn epoch_means(rows: &[StepRow]) -> Vec<f64> {
     (1..=last).map(mean).collect()
 }
 
-/// The chart: every step's loss, which is what `loss` says, and each epoch's mean.
+/// The chart: every step's loss, named `loss`, and each epoch's mean.
 pub fn svg(rows: &[StepRow], title: &str, loss: &str) -> String {
     let last = rows.last().map_or(1, |row| row.step) as f64;
     let per_epoch = last / rows.last().map_or(1, |row| row.epoch).max(1) as f64;

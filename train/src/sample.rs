@@ -1,4 +1,4 @@
-//! What is learned from: requests as token ids.
+//! Training samples: requests as token ids.
 
 /// A request as token ids.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -7,11 +7,11 @@ pub struct Sample {
     pub prefix: Vec<u32>,
     /// The context, a chunk each.
     pub chunks: Vec<Vec<u32>>,
-    /// Behind the context.
+    /// Tokens after the context.
     pub query: Vec<u32>,
     /// Tokens of the teacher's answer, at most.
     pub answer_tokens: usize,
-    /// What stands before the first chunk of the prompt that the teacher reads, where that is not `prefix`.
+    /// Tokens before the first chunk of the teacher's prompt, where that is not `prefix`.
     pub taught_behind: Option<Vec<u32>>,
 }
 
@@ -28,7 +28,7 @@ impl Sample {
     }
 }
 
-/// A hash of samples, as hexadecimal digits: a training goes on with the same ones only.
+/// A hash of samples, as hexadecimal digits: a training resumes with the same ones only.
 pub fn digest(samples: &[Sample]) -> String {
     let mut hash = blake3::Hasher::new();
     let mut add = |ids: &[u32]| {

@@ -1,4 +1,4 @@
-//! How a training runs: its length, its learning rate, the order of samples.
+//! Settings of a training: its length, its learning rate, the order of samples.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// What shapes the numbers of a training.
+/// Settings that determine the numbers of a training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// How often every sample is seen.
+    /// Number of passes over all samples.
     pub epochs: u64,
     /// Samples whose gradients make one step; the last step of an epoch may have fewer.
     pub batch: usize,
@@ -26,10 +26,10 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Checks what a user may have given.
+    /// Checks the user's values.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the option.
+    /// Returns [`Error::Usage`] with the option's name.
     pub fn check(&self) -> Result<()> {
         let refused = |what: String| Err(Error::Usage(what));
         let positive = |value: f64| value.is_finite() && value > 0.0;
@@ -47,7 +47,7 @@ impl Settings {
         }
     }
 
-    /// Steps of an epoch over so many samples.
+    /// Steps of an epoch over `samples` samples.
     pub fn steps_per_epoch(&self, samples: usize) -> u64 {
         samples.div_ceil(self.batch) as u64
     }
@@ -57,7 +57,7 @@ impl Settings {
         self.epochs * self.steps_per_epoch(samples)
     }
 
-    /// The learning rate of a step of so many, from 0.
+    /// Learning rate of step `step`, from 0, of `steps` steps.
     pub fn rate(&self, step: u64, steps: u64) -> f64 {
         let rising = (self.warmup * steps as f64).ceil();
         let (step, steps) = (step as f64, steps as f64);

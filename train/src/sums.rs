@@ -10,7 +10,7 @@ const PIECE: usize = 1 << 20;
 /// The sum of every rank's numbers, on every rank.
 ///
 /// # Errors
-/// The communicator's.
+/// Returns an error if the communicator fails.
 pub fn summed(comm: &mut dyn Communicator, numbers: &[f64]) -> Result<Vec<f64>> {
     let mut sums = Vec::with_capacity(numbers.len());
     for piece in numbers.chunks(PIECE) {
@@ -31,7 +31,7 @@ pub fn summed(comm: &mut dyn Communicator, numbers: &[f64]) -> Result<Vec<f64>> 
 /// Rank 0's bytes, on every rank.
 ///
 /// # Errors
-/// The communicator's.
+/// Returns an error if the communicator fails.
 pub fn shared(comm: &mut dyn Communicator, bytes: Option<&[u8]>) -> Result<Vec<u8>> {
     let length = bytes.map(|bytes| (bytes.len() as u64).to_le_bytes().to_vec());
     let length = comm.broadcast_bytes(0, length)?;

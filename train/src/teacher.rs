@@ -1,4 +1,4 @@
-//! The teacher: the model itself, which reads the whole prompt in full and goes on greedily.
+//! The teacher: the model itself, which reads the whole prompt in full and continues greedily.
 
 use candle_core::{D, Tensor};
 use tributary_kernels::{Keys, Positions};
@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::pass::{Layers, Pass, one_behind_other};
 use crate::sample::Sample;
 
-/// What the teacher says to a sample.
+/// The teacher's result for a sample.
 #[derive(Debug, Clone)]
 pub struct Taught {
     /// Its greedy continuation: as many tokens as were asked for, fewer where it ends the text.
@@ -17,10 +17,10 @@ pub struct Taught {
     pub log_probabilities: Tensor,
 }
 
-/// Reads a sample's prompt in full and goes on.
+/// Reads a sample's prompt in full and continues.
 ///
 /// # Errors
-/// An id outside the vocabulary; the model's.
+/// Returns an error if an id is outside the vocabulary, or if the model fails.
 pub fn teach(model: &dyn Model, sample: &Sample, progress: &Progress) -> Result<Taught> {
     Ok(teach_and_keep(model, sample, progress)?.0)
 }
@@ -28,7 +28,7 @@ pub fn teach(model: &dyn Model, sample: &Sample, progress: &Progress) -> Result<
 /// The same, with the keys and values that the prompt leaves in every layer.
 ///
 /// # Errors
-/// As [`teach`].
+/// Fails as [`teach`] does.
 pub fn teach_and_keep(model: &dyn Model, sample: &Sample, progress: &Progress) -> Result<(Taught, Layers)> {
     let prompt = sample.prompt();
     let (mut before, mut rows, mut start) = (Layers::new(), model.embed(&prompt)?, 0);
@@ -56,7 +56,7 @@ pub fn teach_and_keep(model: &dyn Model, sample: &Sample, progress: &Progress) -
 /// Keys and values of every layer of the prompt of a sample, the same bits as [`teach_and_keep`] gives.
 ///
 /// # Errors
-/// As [`teach`].
+/// Fails as [`teach`] does.
 pub fn prompt_keys(model: &dyn Model, sample: &Sample, progress: &Progress) -> Result<Layers> {
     let (prompt, none) = (sample.prompt(), Layers::new());
     let at = Positions::run(0, prompt.len());
@@ -68,7 +68,7 @@ pub fn prompt_keys(model: &dyn Model, sample: &Sample, progress: &Progress) -> R
 /// The logarithms of the softmax of each row, `[rows, n]`.
 ///
 /// # Errors
-/// The tensor library's.
+/// Returns an error if a candle operation fails.
 pub fn log_softmax(logits: &Tensor) -> candle_core::Result<Tensor> {
     let shifted = logits.broadcast_sub(&logits.detach().max_keepdim(D::Minus1)?)?;
     shifted.broadcast_sub(&shifted.exp()?.sum_keepdim(D::Minus1)?.log()?)

@@ -21,21 +21,21 @@ use crate::sums::{shared, summed};
 /// A training. The same on every rank.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
-    /// What shapes its numbers.
+    /// Settings that determine its numbers.
     pub settings: &'a Settings,
-    /// What is learned from.
+    /// Training samples.
     pub samples: &'a [Sample],
     /// The folder that rank 0 writes to.
     pub out: &'a Path,
-    /// Whether it goes on from the folder's checkpoint.
+    /// Whether it resumes from the folder's checkpoint.
     pub resume: bool,
-    /// Ends it after so many steps in all, with a checkpoint to go on from.
+    /// Ends it after this number of steps in all, with a checkpoint to resume from.
     pub stop_after: Option<u64>,
     /// The hash of the base model's config and weights.
     pub base_model: [u8; 32],
 }
 
-/// What a training came to.
+/// Result of a training.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     /// Its settings.
@@ -54,18 +54,21 @@ pub struct Summary {
     pub world: usize,
     /// The mean loss of each epoch.
     pub epoch_losses: Vec<f64>,
-    /// How far it chooses what its teacher would choose, before the first step and behind the last one, where choosing is what it learns.
+    /// Agreement of its selection with its teacher's, before the first step and after the last one,
+    /// if it learns to select.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agreement: Option<[f64; 2]>,
     /// Seconds, its parts before a resume included.
     pub seconds: f64,
 }
 
-/// Learns: every rank calls it with the same job and its own `pupil`. `tell` is told of each step on rank 0.
+/// Trains: every rank calls it with the same job and its own `pupil`. `tell` gets each step on
+/// rank 0.
 ///
 /// # Errors
-/// [`Error::NotFinite`] on every rank alike, the last good checkpoint kept; [`Error::Write`] on rank 0, the old checkpoint kept; a checkpoint of
-/// another training; the model's; the communicator's.
+/// Returns [`Error::NotFinite`] on every rank alike and [`Error::Write`] on rank 0; the last good
+/// checkpoint remains. Also returns an error if a checkpoint is of another training, or if the
+/// model or the communicator fails.
 pub fn train(
     job: &Job<'_>,
     model: &dyn Model,
@@ -110,7 +113,7 @@ fn agreement(
     for (number, sample) in samples.iter().enumerate().skip(comm.rank()).step_by(comm.size()) {
         match pupil.agreement(model, (number, sample), progress)? {
             Some(agreement) => sums = [sums[0] + agreement, sums[1] + 1.0],
-            // It chooses nothing, whatever the sample.
+            // It selects nothing, for any sample.
             None => break,
         }
     }
@@ -118,7 +121,7 @@ fn agreement(
     Ok((sums[1] > 0.0).then(|| sums[0] / sums[1]))
 }
 
-/// A training under way, on one rank.
+/// A training in progress, on one rank.
 struct Run<'a> {
     job: &'a Job<'a>,
     pupil: &'a dyn Pupil,
@@ -177,7 +180,7 @@ impl<'a> Run<'a> {
         }
         let mut sums = summed(comm, &sums)?;
         sums.iter_mut().for_each(|sum| *sum /= batch.len() as f64);
-        let loss = sums.pop().expect("the loss stands behind the gradients");
+        let loss = sums.pop().expect("the loss follows the gradients");
         let norm = sums.iter().map(|gradient| gradient * gradient).sum::<f64>().sqrt();
         if !(loss.is_finite() && norm.is_finite()) {
             return Err(Error::NotFinite { step, kept: self.kept() });
@@ -203,7 +206,7 @@ impl<'a> Run<'a> {
         self.seconds_before + self.begun.elapsed().as_secs_f64()
     }
 
-    /// What is left when a training stops early, in words.
+    /// Remaining files when a training stops early, in words.
     fn kept(&self) -> String {
         match self.job.out.join(FILE).exists() {
             true => format!("the last good checkpoint is kept in {}", self.job.out.display()),
@@ -225,7 +228,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Lets the pupil's tensors have the optimizer's values.
+    /// Sets the student's tensors to the optimizer's values.
     fn show(&self) -> Result<()> {
         let mut from = 0;
         for parameter in self.pupil.parameters() {
@@ -252,7 +255,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Writes what is learned and what tells of its making. The checkpoint goes when nothing is left to do.
+    /// Writes the result and the record of its training. The checkpoint is removed when no step is
+    /// left.
     fn write(&self, model: &dyn Model, summary: &Summary) -> Result<()> {
         let training = serde_json::to_value(summary).expect("a summary is JSON");
         let made = Made { base_model: self.job.base_model, model: model.config(), training: &training };
@@ -275,7 +279,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What a pupil begins with.
+/// Initial values of a student.
 fn values(pupil: &dyn Pupil) -> Result<Vec<f64>> {
     let mut values = Vec::new();
     for parameter in pupil.parameters() {

@@ -1,4 +1,4 @@
-//! What may be learned, as a user wishes it: checked, and made into a pupil.
+//! Requested student: its checks, and its making.
 
 use tributary_worker::{AdapterKind, Config, Model};
 
@@ -10,20 +10,20 @@ use crate::pupil::Pupil;
 use crate::reader::Reader;
 use crate::sample::Sample;
 
-/// What is to be learned.
+/// Kind of student to train.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Wish {
-    /// An adapter: a few numbers beside a model that stays as it is.
+    /// An adapter: a few numbers beside a frozen model.
     Adapter(AdapterKind),
     /// A whole small model, which reads contexts for the other one.
     Auxiliary(Reader),
 }
 
 impl Wish {
-    /// Checks what a user may have given.
+    /// Checks the user's values.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the option.
+    /// Returns [`Error::Usage`] with the option's name.
     pub fn check(&self) -> Result<()> {
         let nothing = "there would be nothing to learn";
         let refused = match self {
@@ -41,7 +41,8 @@ impl Wish {
     /// Checks that it can be learned from these samples beside a model.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the option, or the sample; a folder to go on from that is none.
+    /// Returns [`Error::Usage`] with the option's or the sample's name, and an error if the folder
+    /// to resume from is no checkpoint.
     pub fn fits(&self, model: &Config, samples: &[Sample]) -> Result<()> {
         match self {
             Wish::Adapter(_) => Ok(()),
@@ -49,10 +50,11 @@ impl Wish {
         }
     }
 
-    /// A pupil before its first step: the same from the same seed.
+    /// A student before its first step: the same from the same seed.
     ///
     /// # Errors
-    /// The tensor library's; a folder to go on from that is none.
+    /// Returns an error if a candle operation fails, or if the folder to resume from is no
+    /// checkpoint.
     pub fn pupil(&self, model: &dyn Model, seed: u64) -> Result<Box<dyn Pupil>> {
         Ok(match self {
             Wish::Adapter(AdapterKind::KvPacket { head, tail }) => {

@@ -15,14 +15,14 @@ fn reader(objective: Objective, beside: &Path) -> Reader {
     Reader { objective, sizes, start: None, beside: beside.to_owned() }
 }
 
-/// A folder that has a tokenizer, as far as anybody here looks.
+/// A folder that seems to have a tokenizer.
 fn beside() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("tokenizer.json"), "{\"words\": 31}").expect("written");
     folder
 }
 
-/// Samples whose teacher and student read behind one token.
+/// Samples whose teacher and student read after one token.
 fn behind_one(count: u32) -> Vec<Sample> {
     samples(count).into_iter().map(|sample| Sample { prefix: vec![1], taught_behind: None, ..sample }).collect()
 }
@@ -49,7 +49,8 @@ fn every_weight_has_the_gradient_of_finite_differences() {
             assert!(apart < 1e-6, "{objective:?}, parameter {place}: {apart:e}");
             most = most.max(apart);
         }
-        // What selects is left at the last layer's attention: its values and all that follows pass nothing on.
+        // Selection reads the last layer's attention only: its values and later parts have no
+        // gradient.
         assert_eq!(still, without, "{objective:?}");
     }
     println!("largest error of a gradient {most:e}");

@@ -1,4 +1,5 @@
-//! Every operation of kernels that has a backward pass of its own, beside candle's own gradients, or finite differences, in f64.
+//! Every operation of kernels with its own backward pass, compared with candle's gradients, or
+//! finite differences, in f64.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use rand_chacha::ChaCha8Rng;
@@ -30,7 +31,8 @@ fn error(found: &[f64], expected: &[f64]) -> f64 {
     apart / largest.max(1e-12)
 }
 
-/// The gradient of `loss` at `at` beside central differences of it.
+/// Largest difference between the gradient of `loss` at `at` and its central differences, as a
+/// share of the largest slope.
 fn differs(at: &Var, loss: impl Fn() -> Result<Tensor>) -> f64 {
     let gradients = loss().and_then(|loss| loss.backward()).expect("gradients");
     let found = values(gradients.get(at).expect("a gradient"));
@@ -70,7 +72,8 @@ fn attended(kernels: Kernels, dtype: DType) -> Vec<Vec<f64>> {
     let run = || -> Result<Vec<Vec<f64>>> {
         let (q, k, v) = (var(1, &[11, 4, 6])?, var(2, &[11, 2, 6])?, var(3, &[11, 2, 6])?);
         let (shared_k, shared_v) = (var(4, &[2, 2, 6])?, var(5, &[2, 2, 6])?);
-        // Three packed segments behind a prefix of which the second row stands in the future of each segment's first.
+        // Three packed segments after a prefix whose second row is in the future of each segment's
+        // first.
         let places = vec![2, 3, 4, 5, 2, 3, 4, 2, 3, 4, 5];
         let at = Positions::new(places.clone(), places, vec![0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2]);
         let prefix = Positions::new(vec![0, 3], vec![0, 3], vec![SHARED; 2]);

@@ -42,7 +42,8 @@ fn rows_ahead_have_the_gradient_of_finite_differences_in_every_matrix() {
     let mut most = 0.0f64;
     for (place, var) in parameters.iter().enumerate() {
         if place >= behind_last_keys {
-            // The last layer is left at its attention: its values and what follows pass nothing on.
+            // Only the attention of the last layer is read: its values and later parts have no
+            // gradient.
             let gradients = loss().backward().expect("gradients");
             let found = gradients.get(var).map_or(0.0, |found| numbers(found).iter().map(|x| x.abs()).sum());
             assert_eq!(found, 0.0, "parameter {place}");
@@ -144,7 +145,7 @@ fn what_cannot_be_gone_on_from_is_refused() {
 #[test]
 fn a_loss_that_is_no_number_ends_it_on_every_rank_and_the_checkpoint_stays() {
     let folder = tempfile::tempdir().expect("a folder");
-    // So long a step leaves no finite number, and the next loss says so.
+    // After so long a step no number is finite, and the next loss shows it.
     let wild = Settings { learning_rate: 1e300, ..settings() };
     learned_with((&PACKET, &wild), 2, folder.path(), |job| job.stop_after = Some(1)).expect("one step");
     let path = folder.path().join(CHECKPOINT);
@@ -152,7 +153,7 @@ fn a_loss_that_is_no_number_ends_it_on_every_rank_and_the_checkpoint_stays() {
     let error = learned_with((&PACKET, &wild), 2, folder.path(), |job| job.resume = true).expect_err("not a number");
     assert_eq!(error.exit_code(), 70, "{error}");
     assert!(error.to_string().contains("the last good checkpoint is kept"), "{error}");
-    assert_eq!(std::fs::read(&path).expect("a checkpoint"), kept, "nobody wrote over it");
+    assert_eq!(std::fs::read(&path).expect("a checkpoint"), kept, "it was not overwritten");
 }
 
 #[test]

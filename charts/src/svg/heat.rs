@@ -5,7 +5,7 @@ use super::{Anchor, Chart, Legend, Plot, text_width};
 /// Pixels of a row.
 const ROW: f64 = 34.0;
 
-/// Room for the names of rows, at least, and beside them.
+/// Least room for the names of rows, margins included.
 const LEFT: f64 = 92.0;
 const BESIDE: f64 = 44.0;
 
@@ -15,19 +15,19 @@ const MARGIN: f64 = 4.0;
 /// The least and the most of the colour: a value of 0 still shows where its place is.
 const FAINTEST: f64 = 0.06;
 
-/// From this value on the digits stand on a colour that is so strong that they have the ground's.
+/// Value from which on the cell's colour is so strong that digits take the background's colour.
 const STRONG: f64 = 0.6;
 
-/// What is drawn.
+/// Data of the heat map.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeatMap<'a> {
     /// The chart's title.
     pub title: &'a str,
-    /// What stands below it.
+    /// Text below the title.
     pub below: &'a str,
-    /// What columns are, with their unit.
+    /// Meaning of the columns, with their unit.
     pub across: &'a str,
-    /// What rows are, with their unit.
+    /// Meaning of the rows, with their unit.
     pub down: &'a str,
     /// Names of columns.
     pub columns: &'a [String],
@@ -38,7 +38,7 @@ pub struct HeatMap<'a> {
 }
 
 impl HeatMap<'_> {
-    /// Pixels for the names of rows, and for what rows are.
+    /// Pixels for the names of rows, and for their meaning.
     fn left(&self) -> f64 {
         let widest = self.rows.iter().map(|name| text_width(name)).fold(0.0, f64::max);
         LEFT.max(widest + BESIDE)

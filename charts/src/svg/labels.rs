@@ -1,4 +1,5 @@
-//! Names beside points: none over another, none over a mark, each near its own or with a line to it.
+//! Names beside points: without overlaps of names and marks, each near its point or with a line to
+//! it.
 
 use super::{Anchor, Drawing};
 
@@ -13,7 +14,7 @@ const LETTERS: usize = 34;
 const MARK: f64 = 6.0;
 const NEAR: f64 = 9.0;
 
-/// From so many pixels on a line leads from a name to its point.
+/// Distance in pixels from which on a line leads from a name to its point.
 const LED: f64 = 14.0;
 
 /// Steps outwards, and directions of each, in which a place is looked for.
@@ -24,12 +25,12 @@ const DIRECTIONS: usize = 24;
 /// A rectangle: left, top, right, bottom.
 type Rectangle = (f64, f64, f64, f64);
 
-/// Where a name stands.
+/// Place of a name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Label {
     /// Number of its point.
     pub point: usize,
-    /// What is drawn, which may be the beginning of the name.
+    /// Drawn text, which may be the beginning of the name.
     pub text: String,
     /// Its middle.
     pub middle: (f64, f64),
@@ -39,8 +40,8 @@ pub struct Label {
     pub leader: Option<[(f64, f64); 2]>,
 }
 
-/// Places for names of points within a rectangle, found one after the other, each as near to its point as the others leave room. A name for
-/// which there is no room has no place.
+/// Places for names of points within a rectangle, found one after the other, each as near to its
+/// point as the others leave room. A name without room has no place.
 pub fn labels(names: &[(String, (f64, f64))], within: Rectangle) -> Vec<Label> {
     let marks: Vec<(f64, f64)> = names.iter().map(|(_, at)| *at).collect();
     // Those with most neighbours first: they have the fewest places.

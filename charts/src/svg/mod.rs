@@ -18,8 +18,8 @@ pub const COLOURS: usize = 9;
 /// Forms of marks.
 const FORMS: usize = 4;
 
-/// Colours that most kinds of colour blindness tell apart (after Okabe and Ito), for light and for dark ground. The last is
-/// grey, for what is left over.
+/// Colours that most kinds of colour blindness tell apart (after Okabe and Ito), for light and for
+/// dark ground. The last is grey, for the rest.
 const PALETTE: [(&str, &str); COLOURS] = [
     ("#0072b2", "#4aa8e0"),
     ("#d55e00", "#ff8c4a"),
@@ -68,7 +68,7 @@ pub struct Chart {
     pub title: String,
     /// Width and height in pixels.
     pub size: (f64, f64),
-    /// What is drawn.
+    /// Drawn elements.
     pub body: String,
 }
 
@@ -84,7 +84,7 @@ impl Chart {
         )
     }
 
-    /// As a file of its own.
+    /// The drawing as a separate file.
     pub fn alone(&self) -> String {
         let (width, height) = self.size;
         let ground = format!("<rect class=\"ground\" width=\"{width}\" height=\"{height}\"/>");
@@ -94,12 +94,12 @@ impl Chart {
     }
 }
 
-/// Text as it may stand in XML, attributes included.
+/// Text escaped for XML, attributes included.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Where a text is held.
+/// Anchor of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
     /// At its beginning.
@@ -168,7 +168,8 @@ impl Drawing {
         self.add(&format!("{group}</g>"));
     }
 
-    /// A mark of a series: another form for each, so that colour is not all that tells them apart. No two of the first 32 have both alike.
+    /// A mark of a series: forms differ too, so that series are not told apart by colour alone. No
+    /// two of the first 32 share form and colour.
     pub fn mark(&mut self, (x, y): (f64, f64), series: usize, tip: &str) {
         let class = format!("dot s{}", series % (COLOURS - 1));
         let form = match (series + series / (COLOURS - 1)) % FORMS {

@@ -11,12 +11,12 @@ const BOTTOM: f64 = 50.0;
 const LEGEND_LINE: f64 = 19.0;
 const BELOW_LINE: f64 = 16.0;
 
-/// What an axis says.
+/// Name and scale of an axis.
 #[derive(Debug, Clone, Default)]
 pub struct Axis {
     /// Name and unit.
     pub label: String,
-    /// Marks of its own, where the scale's are not wanted.
+    /// Marks that replace the scale's.
     pub marks: Option<Vec<(f64, String)>>,
 }
 
@@ -26,14 +26,14 @@ impl Axis {
         Self { label: label.to_owned(), marks: None }
     }
 
-    /// With marks of its own.
+    /// The axis with other marks.
     #[must_use]
     pub fn with(self, marks: Vec<(f64, String)>) -> Self {
         Self { marks: Some(marks), ..self }
     }
 }
 
-/// How a legend shows a series.
+/// Form of a series in a legend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Legend {
     /// A mark, as in lines and clouds.
@@ -42,9 +42,9 @@ pub enum Legend {
     Square,
 }
 
-/// A chart in the making: its frame is there, and scales say where values stand.
+/// A chart under construction: its frame is drawn, and scales give the places of values.
 pub struct Plot {
-    /// What is drawn.
+    /// Drawing of the chart.
     pub drawing: Drawing,
     /// Left, top, right and bottom edge of the place for values.
     pub place: (f64, f64, f64, f64),
@@ -53,7 +53,8 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// Title, what stands below it (perhaps several lines), and the legend (numbers of colours with their names), over a place of so many pixels of height.
+    /// A plot with a title, a text below it (perhaps several lines), and a legend (numbers of
+    /// colours with their names), over an area with the given height in pixels.
     pub fn new(title: &str, below: &str, legend: &[(usize, String)], kind: Legend, place_height: f64) -> Self {
         Self::with_left(title, below, legend, kind, place_height, LEFT)
     }

@@ -30,7 +30,7 @@ impl Scale {
         Self { values: (least / room, largest * room), pixels, logarithmic: true }
     }
 
-    /// Where a value stands.
+    /// Place of a value.
     pub fn at(&self, value: f64) -> f64 {
         let (from, to) = self.values;
         let share = match self.logarithmic {

@@ -41,7 +41,7 @@ const STEPS_A_CHECK: u64 = 1000;
 /// counters.
 ///
 /// # Errors
-/// The first claim that does not hold, in words.
+/// Returns the first claim that does not hold, in words.
 pub fn check(comm: &mut dyn Communicator) -> std::result::Result<(), String> {
     check_on(comm, &Device::Cpu)
 }
@@ -49,7 +49,7 @@ pub fn check(comm: &mut dyn Communicator) -> std::result::Result<(), String> {
 /// As [`check`], with tensors on this rank's device.
 ///
 /// # Errors
-/// The first claim that does not hold, in words.
+/// Returns the first claim that does not hold, in words.
 pub fn check_on(comm: &mut dyn Communicator, device: &Device) -> std::result::Result<(), String> {
     if comm.rank() >= comm.size() {
         return Err(format!("rank {} of {}", comm.rank(), comm.size()));

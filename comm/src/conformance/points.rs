@@ -1,4 +1,5 @@
-//! Checks of control points: every rank is told the same word at each, and a cancelled request ends at one point on all of them.
+//! Checks of control points: every rank gets the same word at each, and a cancelled request ends at
+//! one point on all of them.
 
 use candle_core::{DType, Device, Tensor};
 use tributary_protocol::Word;
@@ -9,8 +10,8 @@ use crate::{Cancels, Communicator};
 /// Points of a request.
 const POINTS: u64 = 5;
 
-/// Points beside calls under way; then a request that rank 0 cancels at some point, with a call that nobody waits for. Resets the
-/// counters.
+/// Points while calls are in flight, then a request that rank 0 cancels at some point, with a call
+/// that no rank waits for. Resets the counters.
 pub(super) fn points(comm: &mut dyn Communicator, device: &Device) -> Check {
     let (points, cancels, rows) = (comm.points(), Cancels::default(), vec![1; comm.size()]);
     if comm.rank() == 0 {
@@ -21,7 +22,7 @@ pub(super) fn points(comm: &mut dyn Communicator, device: &Device) -> Check {
             .and_then(|ones| ones.to_device(device))
             .map_err(crate::Error::from),
     )?;
-    // Requests have the number 0: that is what nothing else was sent behind.
+    // Requests have the number 0, the number of an order that nothing followed.
     points.begin(0);
     for _ in 0..POINTS {
         let pending = said(comm.start_all_gather_v(&mine, &rows))?;
@@ -45,12 +46,12 @@ pub(super) fn points(comm: &mut dyn Communicator, device: &Device) -> Check {
         passed += 1;
     }
     if (passed, points.count()) != (2, 3) {
-        return Err(format!("cancelled behind {passed} points, of which {} were counted", points.count()));
+        return Err(format!("cancelled after {passed} points, of which {} were counted", points.count()));
     }
     said(comm.finish_started())?;
     let gathered = said(comm.all_gather_v(&mine, &rows))?;
     comm.reset_traffic();
-    count_of("a gather behind one that nobody waited for", gathered.len(), comm.size())
+    count_of("a gather after one that no rank waited for", gathered.len(), comm.size())
 }
 
 fn told(word: Word, wanted: Word) -> Check {

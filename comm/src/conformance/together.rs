@@ -29,8 +29,8 @@ struct Table<'a> {
     from: usize,
 }
 
-/// A start of four calls of several kinds, one of them without rows, behind it a start of two and a single one; all are in
-/// flight at once and waited for in another order, across the starts.
+/// Starts four calls of several kinds together, one of them without rows, then two, then one. All
+/// are in flight at once, and the waits take another order, across the starts.
 pub(super) fn together(
     comm: &mut dyn Communicator,
     ledger: &mut Ledger,

@@ -7,7 +7,7 @@ use candle_core::{DType, Tensor};
 
 use crate::Collective;
 
-/// One rank's part of a call: its arguments, which the others' must fit, and what it hands over.
+/// One rank's part of a call: its arguments, which the others' must fit, and its data.
 pub struct Contribution {
     pub call: Call,
     pub payload: Payload,
@@ -128,7 +128,7 @@ impl Call {
         }
     }
 
-    /// How many tensors, and how many messages of bytes, `rank` gets of this call.
+    /// Numbers of tensors and of byte messages that `rank` gets from this call.
     pub fn gives(&self, rank: usize, world: usize) -> (usize, usize) {
         match self {
             Call::Exchange { .. } => (1, 0),

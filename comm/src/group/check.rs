@@ -15,7 +15,7 @@ impl<E: Endpoint> Member<E> {
         self.endpoint.kill(error)
     }
 
-    /// Form and rows of a tensor to send, with its data in one piece.
+    /// Form and rows of a tensor to send, with contiguous data.
     pub(super) fn pack(&self, sequence: u64, kind: Collective, tensor: &Tensor) -> Result<(Form, usize, Tensor)> {
         self.endpoint.alive()?;
         let Some(form) = Form::of(tensor) else {

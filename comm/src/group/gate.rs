@@ -1,7 +1,9 @@
-//! Control points among ranks: each comes to a point and waits for the word, which is given once all have come.
+//! Control points among ranks: each rank arrives at a point and waits for the word, which is given
+//! once all have arrived.
 //!
-//! The word is given in the process of rank 0, because it is there that the coordinator says what is to be cancelled. Points have
-//! numbers that only grow; each order of the coordinator begins a run of its own, so that ranks are in step again after each.
+//! The process of rank 0 gives the word, because the coordinator announces cancellations there.
+//! Numbers of points only grow; each order of the coordinator begins a run of its own, so that
+//! ranks are in step again after each.
 
 use tributary_protocol::Word;
 
@@ -12,7 +14,7 @@ pub struct Gate {
     /// One entry a rank.
     pub arrived: Vec<u64>,
     pub word: Option<(u64, Word)>,
-    /// Where the coordinator says what is to be cancelled, in the process of rank 0; and the request that is under way.
+    /// The coordinator's cancellations, in the process of rank 0, and the request in progress.
     pub cancels: Option<Cancels>,
     pub request: u64,
 }

@@ -40,7 +40,7 @@ pub(super) struct State {
     pub(super) gate: Gate,
 }
 
-/// What a rank finds that looks whether its wait is over.
+/// Result of a rank's look whether its wait is over.
 pub(super) enum Look<T> {
     /// It is over.
     Done(T),
@@ -67,9 +67,11 @@ pub struct Patience {
 /// The verdict on a wait that has lasted as long as its deadline.
 #[derive(Debug)]
 pub enum Verdict {
-    /// A rank computes and gets on, or may be silent, which the heartbeats find out: the wait goes on.
+    /// A rank computes and makes progress, or may be silent, which the heartbeats find out: the
+    /// wait continues.
     GoesOn,
-    /// No rank can end the wait any more. The sentences say what each missing rank was last known to do.
+    /// No rank can end the wait any more. The sentences have the last known activity of each
+    /// missing rank.
     Over(Vec<String>),
     /// A rank of this process computes without progress.
     Stalled(Error),
@@ -101,7 +103,7 @@ impl Hub {
         &self.livenesses[rank]
     }
 
-    /// What a rank of this process is doing now.
+    /// Current activity of a rank of this process.
     pub fn activity(&self, rank: usize) -> Activity {
         self.livenesses[rank].activity()
     }
@@ -164,7 +166,7 @@ impl Hub {
         }
         let world = self.world;
         state.calls.entry(sequence).or_insert_with(|| Meeting::new(world));
-        // The failure is kept: this rank's next call tells it.
+        // The failure is kept: this rank's next call returns it.
         let _ = self.insert(state, from, sequence, part, &[]);
     }
 
@@ -291,7 +293,7 @@ impl Hub {
         self.die(state, rank, death).expect_err("a dead group answers with its cause")
     }
 
-    /// Tells those who wait that something has changed.
+    /// Wakes the waiting threads after a change.
     pub(super) fn notify(&self) {
         self.changed.notify_all();
     }
@@ -326,7 +328,7 @@ impl Hub {
     fn die(&self, mut state: MutexGuard<'_, State>, rank: usize, death: Death) -> Result<()> {
         let first = state.death.get_or_insert(death);
         let error = first.seen_by(rank);
-        // Nobody can take anything out of a dead group.
+        // No rank can take anything out of a dead group.
         let calls = std::mem::take(&mut state.calls);
         drop(state);
         drop(calls);

@@ -1,11 +1,12 @@
 //! A rank's record of its activity and of its last progress: the facts on which the rule of liveness rests.
 //!
-//! A rank that waits for others is in a state, however long it lasts. A rank that computes must get on: a step that takes
-//! longer than its limit is a stall. The limit is the timeout of a collective, or ten times the longest step of the same kind
-//! in the same phase of the same request, where that is longer. No assumed rate of any machine is part of it.
+//! A rank may wait for others for any length of time. A rank that computes must make progress: a
+//! step beyond its limit is a stall. The limit is the timeout of a collective, or ten times the
+//! longest comparable step, whichever is longer. Comparable steps are of the same kind in the same
+//! phase of the same request. No rate of a machine is assumed.
 //!
-//! Kernels say of every tile of their work that it is done, from whatever thread computed it. Each tile is progress, so that a step may
-//! take as long as it takes: stuck is only a rank that does nothing.
+//! Kernels report every finished tile of their work, from the thread that computed it. Each tile is
+//! progress, so that a step may take as long as it takes: stuck is only a rank that does nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,7 @@ use tributary_protocol::Phase;
 
 use crate::{Collective, Error};
 
-/// How many times longer than its longest comparable step so far a rank may compute without progress.
+/// Factor by which a step may exceed the rank's longest comparable step so far.
 const TIMES_LONGER: u32 = 10;
 
 /// The record of a rank's progress. The rank writes each of its steps here; other threads read it. Clones share it.
@@ -59,7 +60,7 @@ struct Doing {
     part: StepKind,
     /// When the step that runs began, or the wait in it ended.
     began: Instant,
-    /// The time of the rank's last progress beside tiles: a step, or a call that has ended.
+    /// Time of the rank's last progress other than tiles: a step, or the end of a call.
     advanced: Instant,
     /// The shortest limit of a step, and the longest wait of all ranks for each other.
     timeout: Duration,
@@ -81,7 +82,7 @@ struct Wait {
     since: Instant,
 }
 
-/// The activity of a rank at one moment, told to other ranks.
+/// Activity of a rank at one moment, as other ranks learn it.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Activity {
     /// Number of the request; 0 before the first.
@@ -92,7 +93,7 @@ pub struct Activity {
     pub layer: Option<usize>,
     /// Whether it computes or waits.
     pub state: RankState,
-    /// How many calls its device has come to, where devices carry the calls' tensors.
+    /// Number of calls that its device has reached, where devices carry the calls' tensors.
     pub reached: u64,
 }
 
@@ -173,7 +174,7 @@ impl Liveness {
         doing.part = part;
     }
 
-    /// A tile of a kernel's work is done, on whatever thread of the rank.
+    /// Notes a finished tile of a kernel's work, from any thread of the rank.
     pub fn tile(&self) {
         let ns = u64::try_from(self.tiles.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.tiles.last_ns.store(ns, Ordering::Relaxed);
@@ -206,7 +207,8 @@ impl Liveness {
         doing.goes_on();
     }
 
-    /// The device has come to so many calls, and stands in the last of them if its kind is given.
+    /// Notes that the device has reached `calls` calls, and waits in the last of them if its kind
+    /// is given.
     pub(crate) fn reach(&self, calls: u64, stands: Option<Collective>) {
         let mut doing = self.lock();
         // Two threads of a rank say this: older news does not count.
@@ -235,7 +237,7 @@ impl Liveness {
         (doing.phase, doing.timeout)
     }
 
-    /// How long the rank has computed since its last progress; nothing while it waits for others.
+    /// Time that the rank has computed since its last progress; zero while it waits for others.
     pub(crate) fn quiet(&self) -> Duration {
         let doing = self.lock();
         let waits = doing.waits.is_some() || doing.stands.is_some();
@@ -315,7 +317,7 @@ impl Activity {
 }
 
 impl Stall {
-    /// The failure of the rank; `place` says where it runs, behind its number.
+    /// The failure of the rank; `place` follows the rank's number and says where it runs.
     pub(crate) fn of(self, rank: usize, place: String) -> Error {
         let Self { activity, limit } = self;
         Error::Stalled { rank, place, activity: activity.to_string(), limit }

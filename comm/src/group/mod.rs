@@ -43,7 +43,8 @@ pub trait Endpoint {
     /// The record of the rank's progress.
     fn liveness(&self) -> &Liveness;
 
-    /// Says what the rank is doing, for those who ask why it does not come, and how long its next calls may take.
+    /// Sets the rank's activity, for ranks that wait for it, and the longest time of its next
+    /// calls.
     fn enter(&self, patience: Patience) {
         self.liveness().enter(patience.phase, patience.deadline);
     }
@@ -51,19 +52,19 @@ pub trait Endpoint {
     /// Whether the group still lives.
     ///
     /// # Errors
-    /// The cause of its death.
+    /// Returns the cause of the group's death.
     fn alive(&self) -> Result<()>;
 
     /// Puts this rank's part into a call.
     ///
     /// # Errors
-    /// A dead group, a call that does not fit the others'.
+    /// Returns an error if the group is dead, or if the call does not fit the other ranks' calls.
     fn put(&self, sequence: u64, part: Contribution) -> Result<()>;
 
     /// Puts this rank's parts into calls that follow each other from `first` on; a cost that they share is paid once.
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// Fails as [`put`](Self::put) does.
     fn put_all(&self, first: u64, parts: Vec<Contribution>) -> Result<()> {
         (first..).zip(parts).try_for_each(|(sequence, part)| self.put(sequence, part))
     }
@@ -71,7 +72,7 @@ pub trait Endpoint {
     /// Waits until a call has all that this rank needs of it, and takes that out.
     ///
     /// # Errors
-    /// A dead group, a deadline that has passed.
+    /// Returns an error if the group is dead, or if the deadline has passed.
     fn take(&self, sequence: u64, patience: Patience) -> Result<Received>;
 
     /// Ends the group; the first cause counts. Gives the error that this rank sees.
@@ -97,13 +98,14 @@ pub trait Endpoint {
     /// are sent next may depend on tensors of those calls. This is not counted as a wait for other ranks.
     ///
     /// # Errors
-    /// A dead group.
+    /// Returns an error if the group is dead.
     fn settle(&self) -> Result<()> {
         Ok(())
     }
 
-    /// How long the device has waited in each call that it has passed since the last time, by the call's sequence number, where
-    /// the device waits instead of the thread. Calls that it has not passed are told later.
+    /// Time that the device has waited in each call that it has passed since the last query, by the
+    /// call's sequence number, where the device waits instead of the thread. Later queries return
+    /// the calls that it has not passed yet.
     fn device_waits(&self) -> Vec<(u64, Duration)> {
         Vec::new()
     }
@@ -180,7 +182,7 @@ impl<E: Endpoint> Member<E> {
         self.laps.last_mut().expect("there is at least one lap")
     }
 
-    /// Counts what is known by now of a device's waiting, in the laps that it belongs to.
+    /// Counts the known waits of a device, in their laps.
     fn count_device_waits(&mut self) {
         for (sequence, time) in self.endpoint.device_waits() {
             // A call that was waited for before the last reset is not known any more.
@@ -190,7 +192,7 @@ impl<E: Endpoint> Member<E> {
         }
     }
 
-    /// Starts calls that follow each other; the time that it took since `began` is the first one's.
+    /// Starts consecutive calls; the time since `began` counts for the first one.
     fn start_all(&mut self, parts: Vec<Contribution>, began: Instant) -> Result<Vec<Pending>> {
         let (rank, first) = (self.endpoint.rank(), self.next);
         let started: Vec<Started> = parts.iter().map(|part| Started::of(&part.call, rank)).collect();
@@ -207,7 +209,8 @@ impl<E: Endpoint> Member<E> {
         Ok(pending)
     }
 
-    /// Counts what is known by now of waiting at control points, in the lap that runs: a point is a barrier with a word.
+    /// Counts the known waits at control points, in the current lap: a point is a barrier with a
+    /// word.
     fn count_points(&mut self) {
         let (passed, time) = self.endpoint.points().waited();
         if passed > 0 {
@@ -352,7 +355,7 @@ impl<E: Endpoint> Communicator for Member<E> {
     }
 
     fn reset_traffic(&mut self) {
-        // What was waited before is not counted.
+        // Earlier waits are not counted.
         self.endpoint.points().waited();
         self.on_device.clear();
         self.laps = vec![Traffic::default()];

@@ -8,14 +8,14 @@ pub trait GroupMonitor: Send + Sync {
     /// Whether the group still lives.
     ///
     /// # Errors
-    /// The cause of its death.
+    /// Returns the cause of the group's death.
     fn alive(&self) -> Result<()>;
 
     /// Ends the group; the first cause counts. Gives the error that this rank sees.
     fn kill(&self, error: Error) -> Error;
 
-    /// Says how many calls this rank's device has come to, and the last one's kind if the device waits in it: for ranks that ask
-    /// why this one does not come.
+    /// Reports the number of calls that this rank's device has reached, and the last one's kind if
+    /// the device waits in it. Ranks that wait for this one ask for it.
     fn reach(&self, calls: u64, stands: Option<Collective>);
 
     /// Which ranks' devices have not come to a call.
@@ -28,6 +28,6 @@ pub trait GroupMonitor: Send + Sync {
 /// Ranks that have not come to a call.
 pub struct LateRanks {
     pub missing: Vec<usize>,
-    /// What each of them was last known to do, one sentence each.
+    /// Last known activity of each of them, one sentence each.
     pub states: Vec<String>,
 }

@@ -14,12 +14,13 @@ use crate::link::Cancels;
 /// Points of one order have numbers from a multiple of this on.
 const ORDER: u64 = 1 << 32;
 
-/// What a backend does for points.
+/// A backend's part in control points.
 pub(crate) trait Passage: Send + Sync {
-    /// Where the rank's word comes from.
+    /// The hub that gives the rank its word.
     fn hub(&self) -> &Hub;
 
-    /// Tells those who give words that this rank has come to a point; those who wait for a word, if this rank gives it.
+    /// Reports this rank's arrival to the rank that gives words, or the word to the waiting ranks
+    /// if this rank gives it.
     fn arrive(&self, number: u64);
 
     /// Whether the word is given in this process.
@@ -28,7 +29,7 @@ pub(crate) trait Passage: Send + Sync {
     /// The verdict on a wait that has lasted as long as its deadline.
     fn judge(&self, missing: &[usize], patience: Patience) -> Verdict;
 
-    /// The wait for a word is over. A failure that began here is told to the others.
+    /// Ends the wait for a word. The other ranks learn of a failure that began here.
     fn passed(&self, _: &Result<Word>) {}
 }
 
@@ -45,7 +46,7 @@ struct Own {
     /// The number of the last point, or of the order's beginning.
     number: AtomicU64,
     request: AtomicU64,
-    /// Where the coordinator says what is to be cancelled, in the process of rank 0.
+    /// The coordinator's cancellations, in the process of rank 0.
     cancels: OnceLock<Cancels>,
     /// Points that have not been counted as calls yet, and the time that they took.
     passed: AtomicU64,
@@ -77,23 +78,24 @@ impl Points {
         }
     }
 
-    /// How many points have been passed since the order began.
+    /// Number of points passed since the order began.
     pub fn count(&self) -> u64 {
         self.own.number.load(Ordering::Relaxed) % ORDER
     }
 
-    /// Whether the request is to be cancelled, as far as this process knows: that is so in the process of rank 0. For waits without
-    /// points, whose end rank 0 tells the others, and for work that is thrown away at the next point: there it is cancelled.
+    /// Whether the request is to be cancelled, as far as this process knows: only the process of
+    /// rank 0 does. It serves waits without points, whose end rank 0 announces to the others, and
+    /// work that the next point discards.
     pub fn is_cancelled(&self) -> bool {
         let request = self.own.request.load(Ordering::Relaxed);
         self.own.cancels.get().is_some_and(|cancels| cancels.is_cancelled(request))
     }
 
-    /// Passes the next point: waits until every rank has come to it, and gives the word, which is the same on every rank. Alone a rank
-    /// waits for nobody.
+    /// Passes the next point: waits until every rank has arrived, and gives the word, which is the
+    /// same on every rank. A single rank does not wait.
     ///
     /// # Errors
-    /// A dead group; a rank that does not come.
+    /// Returns an error if the group is dead, or if a rank does not arrive.
     pub fn pass(&self) -> Result<Word> {
         let number = self.own.number.load(Ordering::Relaxed) + 1;
         self.own.number.store(number, Ordering::Relaxed);

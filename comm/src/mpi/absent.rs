@@ -1,4 +1,5 @@
-//! The stand-in for the MPI backend in builds without it: every entry point says how to build it.
+//! The stand-in for the MPI backend in builds without it: every entry point returns an error that
+//! says how to build it.
 
 use crate::group::call::Contribution;
 use crate::group::liveness::Liveness;
@@ -14,7 +15,7 @@ pub use heartbeats::Silent;
 /// Name and version of the MPI library.
 ///
 /// # Errors
-/// [`Error::NotBuilt`], always.
+/// Always returns [`Error::NotBuilt`].
 pub fn library_version() -> Result<String> {
     Err(not_built())
 }
@@ -22,7 +23,7 @@ pub fn library_version() -> Result<String> {
 /// Finds the other ranks.
 ///
 /// # Errors
-/// [`Error::NotBuilt`], always.
+/// Always returns [`Error::NotBuilt`].
 pub fn start(_: ProcessSettings) -> Result<(Seat, ProcessGroup)> {
     Err(not_built())
 }

@@ -1,4 +1,5 @@
-//! Tensors and bytes as they go over the wire: sent from where they lie, received where they will stay.
+//! Tensors and bytes as they go over the wire: sent from their own memory, received into their
+//! final memory.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -55,7 +56,7 @@ impl Body {
 /// A body that can be read.
 pub enum Opened<'a> {
     Bytes(&'a [u8]),
-    /// The storage, locked for reading, and where the tensor lies in it.
+    /// The storage, locked for reading, and the tensor's place in it.
     Storage(Box<dyn Deref<Target = Storage> + 'a>, &'a Layout),
 }
 
@@ -63,7 +64,7 @@ impl Opened<'_> {
     /// Its bytes.
     ///
     /// # Errors
-    /// A dtype that is not sent.
+    /// Returns an error if the dtype cannot be sent.
     pub fn bytes(&self) -> Result<&[u8]> {
         let (storage, layout) = match self {
             Opened::Bytes(bytes) => return Ok(bytes),
@@ -101,7 +102,8 @@ impl ReceiveBuffer {
     /// Memory for the body of `body_bytes` that rank `from` announces to `to` in this call.
     ///
     /// # Errors
-    /// A length that is not the call's, a dtype that is not sent, no memory.
+    /// Returns an error if the length is not the call's, if the dtype cannot be sent, or if memory
+    /// is short.
     pub fn for_call(call: &Call, from: usize, to: usize, body_bytes: u64) -> Result<Self> {
         let bytes = usize::try_from(body_bytes).map_err(|_| Error::Frame(format!("{body_bytes} bytes")))?;
         match call {
@@ -141,7 +143,7 @@ impl ReceiveBuffer {
     /// Checks the body from rank `from` against its checksum, if it has one.
     ///
     /// # Errors
-    /// [`Error::Frame`] if it is not.
+    /// Returns [`Error::Frame`] if the checksum differs.
     pub fn is_undamaged(&self, wanted: Option<u32>, from: usize) -> Result<()> {
         match (self, wanted) {
             (ReceiveBuffer::U8(bytes), Some(wanted)) if checksum(&[bytes]) != wanted => {
@@ -154,7 +156,7 @@ impl ReceiveBuffer {
     /// The received body as the payload of a call that rank `from` made and `to` received.
     ///
     /// # Errors
-    /// A tensor that cannot be made.
+    /// Returns an error if the tensor cannot be made.
     pub fn into_payload(self, call: &Call, from: usize, to: usize, world: usize) -> Result<Payload> {
         let Some(form) = call.form() else {
             let ReceiveBuffer::U8(bytes) = self else { return Err(Error::Frame("bytes of a dtype".to_owned())) };
@@ -182,7 +184,7 @@ impl ReceiveBuffer {
     }
 }
 
-/// Zeros, as many as fill so many bytes.
+/// Zeros that fill `bytes` bytes.
 fn zeroed<T: bytemuck::Zeroable + Copy>(bytes: usize) -> Result<Vec<T>> {
     let count = bytes / size_of::<T>();
     let mut values = Vec::new();

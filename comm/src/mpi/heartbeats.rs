@@ -1,5 +1,6 @@
-//! Signs of life: every process says again and again what it is doing, from the thread that owns MPI and never computes. A
-//! process that is not heard for as long as the heartbeat timeout is silent, whatever it was doing.
+//! Signs of life: every process reports its activity regularly, from the thread that owns MPI and
+//! never computes. A process that is not heard for as long as the heartbeat timeout counts as
+//! silent, in any activity.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,7 @@ const A_TIMEOUT: u32 = 10;
 const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// A new phase is told at once, unless a sign of life was given less than this before.
+/// Shortest time between a sign of life and that of a new phase, which is otherwise sent at once.
 const SOON: Duration = Duration::from_millis(50);
 
 /// The signs of life that this process has given and heard.
@@ -47,8 +48,9 @@ pub struct Silent {
     pub last: Option<Activity>,
 }
 
-/// How long each rank has been silent, as seen by one thread that looks at regular times. Silence is the sum of the times
-/// between looks, each of them capped, so that a process that was itself stopped does not take all others for silent.
+/// Silence of each rank, as seen by one thread that looks at regular times. Silence is the sum of
+/// the times between looks, each of them capped: a process that was itself stopped does not take
+/// all others for silent.
 pub struct Vigil {
     timeout: Duration,
     /// The most that one look counts for.
@@ -65,7 +67,8 @@ impl Heartbeats {
         Self { period: (timeout / A_TIMEOUT).clamp(SHORTEST, LONGEST), began: Instant::now(), state: Mutex::new(state) }
     }
 
-    /// Whether this process has itself given a sign of life within this time: if its MPI thread is stopped, it hears nobody.
+    /// Whether this process has itself given a sign of life within this time: if its MPI thread is
+    /// stopped, it hears no rank.
     fn is_heard(&self, within: Duration) -> bool {
         self.lock().gave.is_some_and(|(gave, _)| gave.elapsed() < within)
     }
@@ -95,7 +98,7 @@ impl Heartbeats {
         self.lock().heard[rank].at.unwrap_or(self.began).elapsed()
     }
 
-    /// How long a rank may be silent, about.
+    /// Approximate limit of a rank's silence.
     pub fn patience(&self) -> Duration {
         self.period * A_TIMEOUT
     }
@@ -123,8 +126,9 @@ impl Vigil {
         if heartbeats.is_heard(self.timeout / 2) { silent } else { Vec::new() }
     }
 
-    /// Ranks that are lost together, as with their host, gave their last signs of life up to a period apart: so nobody is named
-    /// while another rank has missed its last sign and may be silent too, but not for longer than it takes to know.
+    /// Ranks that are lost together, as with their host, gave their last signs of life up to a
+    /// period apart. No rank is therefore named while another one has missed its last sign and may
+    /// be silent too, until that is certain.
     fn look_at(&mut self, now: Instant, heartbeats: &Heartbeats, ranks: &BTreeSet<usize>) -> Vec<Silent> {
         let missed = 2 * heartbeats.period;
         let passed = now.saturating_duration_since(self.looked).min(self.longest_look);
@@ -175,7 +179,7 @@ mod tests {
         }
         heartbeats.heard(2, Liveness::default().activity());
         assert_eq!(vigil.look_at(now + PAUSE, &heartbeats, &others), [], "a rank that is heard again is not silent");
-        // A rank that nobody asks about, since it has left, is not told.
+        // A rank that has left is not reported, since no rank asks about it.
         for look in 0..25 {
             now += PAUSE;
             assert!(vigil.look_at(now, &heartbeats, &BTreeSet::new()).is_empty(), "look {look}");

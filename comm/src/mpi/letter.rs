@@ -1,4 +1,4 @@
-//! A letter from one rank to another: a head, and for calls a body in pieces behind it.
+//! A letter from one rank to another: a head, and for calls a body in pieces after it.
 
 use tributary_protocol::{Word, checksum, encode_frame};
 
@@ -13,7 +13,8 @@ pub const HEAD_LIMIT_BYTES: usize = 1 << 20;
 /// The most of a text that goes in one letter, so that it needs no room at the receiver to leave.
 const TEXT_LIMIT_BYTES: usize = 1500;
 
-/// MPI's tags. Between two ranks messages stay in order, whatever their tags; urgent ones among themselves.
+/// MPI's tags. Between two ranks messages stay in order, for all tags; urgent ones among
+/// themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A part of a call: a [`Head`].
@@ -24,7 +25,7 @@ pub enum Kind {
     Abort = 3,
     /// The sender has left in peace.
     Farewell = 4,
-    /// A sign of life: what the sender is doing.
+    /// A sign of life: the sender's activity.
     Beat = 5,
     /// The sender has come to a control point: its number.
     Point = 6,

@@ -16,7 +16,7 @@ const CARD_BYTES: usize = 512;
 /// Name and version of the MPI library that this program runs with.
 ///
 /// # Errors
-/// The library does not say.
+/// Returns an error if the library does not report its version.
 pub fn library_version() -> Result<String> {
     let version = mpi::environment::library_version().map_err(|error| Error::Start(error.to_string()))?;
     Ok(version.trim_matches(['\0', ' ', '\n']).lines().next().unwrap_or_default().to_owned())

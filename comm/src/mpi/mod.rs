@@ -39,8 +39,8 @@ pub type Mpi = Member<MpiEndpoint>;
 /// Finds the other ranks. Once in a process's life.
 ///
 /// # Errors
-/// [`Error::Start`] if the library fails, [`Error::StartTimeout`] if the ranks do not find each other in time,
-/// [`Error::Version`] if they speak different versions of the protocol.
+/// Returns [`Error::Start`] if the library fails, [`Error::StartTimeout`] if the ranks do not find
+/// each other in time, and [`Error::Version`] if they speak different versions of the protocol.
 pub fn start(settings: ProcessSettings) -> Result<(Seat, ProcessGroup)> {
     let (sender, receiver) = sync_channel(1);
     let (limit, device) = (settings.start_timeout, settings.device.clone());
@@ -87,8 +87,8 @@ impl Ender {
         self.post.kill(Error::Aborted { rank, cause: cause.to_owned(), exit_code })
     }
 
-    /// Ends the group in the middle of an order: every process leaves MPI in order, whatever its rank computes, and exits with code 0.
-    /// This one too, soon.
+    /// Ends the group in the middle of an order: every process leaves MPI in order, even while its
+    /// rank computes, and exits with code 0. This one too, soon.
     pub fn end_in_order(&self, cause: &str) {
         self.post.leave_at_once(self.post.rank, cause);
     }
@@ -186,7 +186,7 @@ impl MpiEndpoint {
         Ok(letters)
     }
 
-    /// Tells the others of a failure that began here.
+    /// Reports a failure that began here to the other ranks.
     fn told<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| self.post.tell(error))
     }

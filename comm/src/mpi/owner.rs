@@ -1,9 +1,9 @@
 //! The thread that owns MPI: sends the letters from the post, receives the others', and does nothing else.
 //!
-//! Every wait is a look that never blocks and a rest. Urgent letters (the group's end, signs of life) have a communicator of
-//! their own, which is looked at in every wait: they get through while a long message stands. Requests live in a scope that
-//! ends only when they have completed; a rank that is stopped keeps it open for ever, and the process must then end by
-//! `exit`.
+//! Every wait alternates a look that never blocks with a rest. Urgent letters (the group's end,
+//! signs of life) have a communicator of their own, which every wait looks at: a long message does
+//! not delay them. Requests live in a scope that ends only when they have completed. A stopped rank
+//! keeps it open for ever, and the process must then end by `exit`.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::{Error, Result};
 const BUSY_REST: Duration = Duration::from_micros(50);
 const IDLE_REST: Duration = Duration::from_millis(1);
 
-/// Finds the others, says what came of it, and carries letters until all ranks have said farewell.
+/// Finds the others, reports the outcome, and carries letters until all ranks have said farewell.
 pub fn run(settings: &ProcessSettings, ready: &SyncSender<Result<(Arc<Post>, ProcessGroup)>>) {
     fail::fail_point!("comm::mpi::start");
     let universe = match meet(settings.holding) {
@@ -160,8 +160,9 @@ impl Owner {
         Ok(())
     }
 
-    /// Sends letters and comes back when they have left. Meanwhile it takes urgent news, and receives other letters if it is
-    /// told to: a sender of a long letter must, or two ranks that send to each other would wait for ever.
+    /// Sends letters and returns when they have left. Meanwhile it takes urgent news, and receives
+    /// other letters if `receives` is set. A sender of a long letter must set it, or two ranks that
+    /// send to each other would wait for ever.
     fn deliver(&self, letters: &[Letter], receives: bool) {
         let opened: Vec<_> = letters.iter().map(|letter| letter.body.open()).collect();
         let mut messages: Vec<(usize, Kind, &[u8])> = Vec::new();
@@ -198,7 +199,7 @@ impl Owner {
         });
     }
 
-    /// Receives what has come, one message a rank; whether there was any.
+    /// Receives arrived messages, one a rank; whether there was any.
     fn receive(&self) -> bool {
         let mut any = false;
         for from in (0..self.post.world).filter(|&from| from != self.post.rank) {
@@ -253,7 +254,7 @@ impl Owner {
         let arriving = self.arriving.borrow_mut()[from].take();
         let rest = |arriving: &Arriving| arriving.head.body_bytes as usize - arriving.filled_bytes;
         let Some(mut arriving) = arriving.filter(|arriving| length <= rest(arriving)) else {
-            // Received all the same: a message that was matched must be.
+            // Received anyway: a matched message must be.
             self.fill(message, &mut vec![0; length]);
             return Err(Error::Frame(format!("a piece of {length} bytes from rank {from} that no call has")));
         };

@@ -41,7 +41,7 @@ struct Outbox {
     letters: Vec<Letter>,
     /// Short letters that overtake the others.
     urgent: Vec<Letter>,
-    /// How many urgent letters have been handed over, and how many have left.
+    /// Numbers of urgent letters that have been handed over, and that have left.
     urgent_handed: usize,
     urgent_left: usize,
     /// Whether the group's end has been written to the others.
@@ -49,7 +49,7 @@ struct Outbox {
     /// Whether each rank has left in peace.
     farewells: Vec<bool>,
     leaving: bool,
-    /// Whether the process ends as soon as it has left, whatever it computes.
+    /// Whether the process ends as soon as it has left, even while it computes.
     ends_at_once: bool,
     /// Whether the rank's thread has begun to wait since the last rest.
     looks_at_once: bool,
@@ -98,14 +98,15 @@ impl Post {
         self.waited_for.load(Ordering::Relaxed)
     }
 
-    /// Ends the group, tells the others, and gives the error that this rank sees.
+    /// Ends the group, notifies the other ranks, and gives the error that this rank sees.
     pub fn kill(&self, error: Error) -> Error {
         let seen = self.hub.kill(self.rank, error);
         self.tell(&seen);
         seen
     }
 
-    /// Takes a failure that the owner of MPI has found, and tells it without waiting: the owner itself sends the letters.
+    /// Takes a failure that the owner of MPI has found, and announces it without waiting: the owner
+    /// itself sends the letters.
     pub fn found(&self, error: Error) {
         let seen = self.hub.kill(self.rank, error);
         self.announce(&seen);
@@ -120,7 +121,8 @@ impl Post {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Hands over the news of a failure that began here, once; gives how many urgent letters must have left before it is told.
+    /// Hands over the news of a failure that began here, once. Gives the number of urgent letters
+    /// that must have left before the other ranks know of it.
     fn announce(&self, error: &Error) -> Option<usize> {
         let (cause, exit_code) = match error {
             Error::Aborted { rank, .. } if *rank != self.rank => return None,
@@ -138,8 +140,8 @@ impl Post {
         Some(handed)
     }
 
-    /// Says what this rank is doing to all others, if it is time for that. In a dead group it says nothing: a rank that has
-    /// ended would be sought in vain, and at length.
+    /// Sends this rank's activity to all others, if it is due. In a dead group it sends nothing:
+    /// sending to an ended rank would block for long.
     pub fn beat(&self) {
         fail::fail_point!("comm::mpi::beat", |_| ());
         if self.world == 1 || !self.heartbeats.is_due(self.hub.liveness(self.rank).phase()) {
@@ -151,7 +153,8 @@ impl Post {
         }
     }
 
-    /// A rank has come to a control point. Where all have, rank 0 gives the word, and sends it to the others.
+    /// Notes that a rank has arrived at a control point. Once all have, rank 0 gives the word and
+    /// sends it to the others.
     pub fn comes_to(&self, rank: usize, number: u64) {
         if let Some((number, word)) = self.hub.arrive(rank, number) {
             self.send_urgently(self.others().map(|to| Letter::word(to, number, word)).collect());
@@ -180,7 +183,7 @@ impl Post {
         Verdict::Over(self.states(missing))
     }
 
-    /// What each of these ranks said last, one sentence each.
+    /// Last message of each of these ranks, one sentence each.
     fn states(&self, ranks: &[usize]) -> Vec<String> {
         let state = |&rank: &usize| match self.heartbeats.last(rank) {
             Some(last) => last.of(rank),
@@ -208,7 +211,7 @@ impl Post {
         (0..self.world).map(pulse).collect()
     }
 
-    /// Says farewell to the others, behind everything that was sent before.
+    /// Says farewell to the other ranks, after everything that was sent before.
     pub fn leave(&self) {
         let letters = self.others().map(|to| Letter::bare(to, Kind::Farewell)).collect();
         self.send(letters);
@@ -222,7 +225,7 @@ impl Post {
         if std::mem::replace(&mut self.outbox().ends_at_once, true) {
             return;
         }
-        // Nothing is sent behind the farewell.
+        // Nothing is sent after the farewell.
         self.found(Error::Aborted { rank: from, cause: cause.to_owned(), exit_code: 0 });
         self.leave();
     }
@@ -259,7 +262,7 @@ impl Post {
         std::mem::take(&mut self.outbox().urgent)
     }
 
-    /// Notes that so many urgent letters have left.
+    /// Notes that `count` urgent letters have left.
     pub fn urgent_have_left(&self, count: usize) {
         self.outbox().urgent_left += count;
         self.changed.notify_all();
@@ -282,7 +285,7 @@ impl Post {
     }
 }
 
-/// Each process tells that of rank 0 which point it has come to, and hears the word from there.
+/// Each process reports its point to the process of rank 0, and gets the word from there.
 impl Passage for Post {
     fn hub(&self) -> &Hub {
         &self.hub

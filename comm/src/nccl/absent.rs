@@ -1,4 +1,5 @@
-//! The stand-in for the NCCL backend in builds without it: every entry point says how to build it.
+//! The stand-in for the NCCL backend in builds without it: every entry point returns an error that
+//! says how to build it.
 
 mod settings;
 
@@ -11,7 +12,7 @@ use crate::{Communicator, Error, Result};
 /// Name and version of the NCCL library.
 ///
 /// # Errors
-/// [`Error::NotBuilt`], always.
+/// Always returns [`Error::NotBuilt`].
 pub fn library_version() -> Result<String> {
     Err(not_built())
 }
@@ -19,7 +20,7 @@ pub fn library_version() -> Result<String> {
 /// Lets NCCL connect several ranks of one GPU.
 ///
 /// # Errors
-/// [`Error::NotBuilt`], always.
+/// Always returns [`Error::NotBuilt`].
 pub fn allow_shared_gpu() -> Result<()> {
     Err(not_built())
 }
@@ -27,7 +28,7 @@ pub fn allow_shared_gpu() -> Result<()> {
 /// A communicator of the same ranks whose tensors go over NCCL.
 ///
 /// # Errors
-/// [`Error::NotBuilt`], always; the group is dead then.
+/// Always returns [`Error::NotBuilt`]. The group is dead after it.
 pub fn start<E: Endpoint + 'static>(control: Member<E>, _: &Device, _: NcclSettings) -> Result<Box<dyn Communicator>> {
     Err(control.endpoint().kill(not_built()))
 }

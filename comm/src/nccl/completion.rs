@@ -14,7 +14,7 @@ pub(super) fn until_done(
     mut limit: Duration,
     late: &dyn Fn() -> Option<Error>,
 ) -> Result<()> {
-    /// How long it looks without a rest, and how long it rests then.
+    /// Time of looking without a rest, and the rest after it.
     const BUSY: Duration = Duration::from_micros(200);
     const REST: Duration = Duration::from_micros(50);
     const ASKED_AGAIN: Duration = Duration::from_millis(100);

@@ -1,5 +1,6 @@
-//! The first messages: NCCL connects two ranks, and takes memory for it, when they first speak. Here every rank speaks to every
-//! other before there is any request, in each way that calls have, so that no request pays for it and what NCCL takes is known.
+//! The first messages: NCCL connects two ranks, and allocates memory for it, at their first
+//! message. Here every rank sends to every other before the first request, in each way that calls
+//! have. No request then pays for connecting, and NCCL's memory is known.
 
 use candle_core::{CudaDevice, DType, Device, Tensor};
 
@@ -14,7 +15,7 @@ const MANY_ROWS: usize = 4096;
 /// Every rank speaks to every other.
 ///
 /// # Errors
-/// The communicator's, a lack of memory above all.
+/// Returns an error if the communicator fails, most often for lack of memory.
 pub fn connect_all(comm: &mut dyn Communicator, device: &CudaDevice) -> Result<()> {
     let (rank, size) = (comm.rank(), comm.size());
     let on = Device::Cuda(device.clone());

@@ -20,7 +20,7 @@ use crate::group::points::Points;
 use crate::group::{Endpoint, GroupMonitor, Patience, Received};
 use crate::{Collective, Error, KeptFree, Result};
 
-/// How long leaving in peace may take.
+/// Longest time of an orderly departure.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// A rank's end of the backend.
@@ -72,7 +72,7 @@ impl<E: Endpoint> NcclEndpoint<E> {
     ) -> Result<Self> {
         let compute = device.cuda_stream();
         let context = Arc::clone(compute.context());
-        // A message goes before what computes, wherever a multiprocessor has a choice: other ranks wait for it.
+        // A message has priority over computation on every multiprocessor: other ranks wait for it.
         let made = most_urgent(&context).and_then(|urgent| context.new_stream_with_priority(urgent).map_err(cuda));
         let made = made.and_then(|messages| {
             let watchdog = Watchdog::start(handle, inner.monitor(), inner.rank(), context)?;
@@ -108,7 +108,8 @@ impl<E: Endpoint> NcclEndpoint<E> {
             let messages = Messages::new(rank, (&call, payload), self.gathers, &self.device, &self.compute)?;
             calls.push((sequence, call.kind(), messages));
         }
-        // A rank that asks how far this one is hears of the last call: the device comes to all of a group at once.
+        // Other ranks' questions are answered with the last call: the device reaches all calls of a
+        // group at once.
         let Some(&(sequence, kind, _)) = calls.last() else { return Ok(()) };
         let all: Vec<Message> = calls.iter().flat_map(|(.., messages)| &messages.messages).copied().collect();
         let launched = self.launch(sequence, kind, &all);
@@ -128,7 +129,7 @@ impl<E: Endpoint> NcclEndpoint<E> {
         Ok(())
     }
 
-    /// Puts messages on the device, behind what has been computed so far; their end.
+    /// Puts messages on the device, after the computation so far; gives their end.
     fn launch(&self, sequence: u64, kind: Collective, all: &[Message]) -> Result<CudaEvent> {
         let ready = self.compute.record_event(None).map_err(cuda)?;
         self.messages.wait(&ready).map_err(cuda)?;
@@ -164,7 +165,7 @@ impl<E: Endpoint> NcclEndpoint<E> {
     /// Waits until the device has passed the last call that was waited for. The watching thread sees to it that it does, or
     /// that the group dies.
     fn pass(&self, limit: Option<Duration>) -> Result<()> {
-        /// How long it looks without a rest, and how long it rests then.
+        /// Time of looking without a rest, and the rest after it.
         const BUSY: Duration = Duration::from_micros(100);
         const REST: Duration = Duration::from_micros(20);
         let Some(passed) = self.passed.borrow_mut().take() else { return Ok(()) };
@@ -180,14 +181,14 @@ impl<E: Endpoint> NcclEndpoint<E> {
                 std::thread::yield_now();
             }
         }
-        // A dead group's calls end too, with nothing of use received.
+        // A dead group's calls end too, and their received data is of no use.
         self.inner.alive()
     }
 
     /// Leaves NCCL in peace.
     fn leave(&self) -> Result<()> {
         self.inner.alive()?;
-        self.pass(Some(LEAVE_LIMIT))?; // nobody watches any more
+        self.pass(Some(LEAVE_LIMIT))?; // the watching thread has ended
         if self.watchdog.handle.finalize()? == Progress::Underway {
             let late = || Some(Error::StartTimeout(LEAVE_LIMIT));
             until_done(&self.watchdog.handle, &*self.watchdog.monitor, LEAVE_LIMIT, &late)?;

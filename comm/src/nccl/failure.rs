@@ -1,11 +1,13 @@
 //! The meaning of a failure of NCCL: a rank lost, memory that does not suffice, a bug.
 //!
-//! NCCL has no code for a lack of memory. In 2.28 to 2.30 (`alloc.h`, `checks.h`) the GPU's answers `ncclUnhandledCudaError`, and
-//! the last line of its log is "Failed to CUDA malloc N bytes" (or calloc), or "Cuda failure 'out of memory'" where nothing is
-//! said behind that; the host's answers `ncclSystemError` with "Failed to malloc N bytes", or with the system's words. A context
-//! that a failed kernel has spoilt gives no memory either: then the driver answers nothing, and it is no lack. NCCL keeps one
-//! line for all its communicators and does not forget it: after a lack that it survived, a later failure may be taken for one.
-//! A refusal of multicast between GPUs comes with the same codes, and with a lack of memory's words where it is memory for multicast.
+//! NCCL has no code for a lack of memory. In 2.28 to 2.30 (`alloc.h`, `checks.h`) the GPU's answers
+//! `ncclUnhandledCudaError`, and the last line of its log is "Failed to CUDA malloc N bytes" (or
+//! calloc), or "Cuda failure 'out of memory'" where nothing follows it; the host's answers
+//! `ncclSystemError` with "Failed to malloc N bytes", or with the system's words. A context that a
+//! failed kernel has poisoned gives no memory either: then the driver does not answer, and memory
+//! is not short. NCCL keeps one line for all its communicators and does not clear it: after a lack
+//! that it survived, a later failure may be mistaken for one. A refusal of multicast between GPUs
+//! has the same codes, and the words of a lack of memory where memory for multicast is refused.
 
 use candle_core::cuda::CudaError;
 use cudarc::driver::sys::CUresult;
@@ -27,8 +29,9 @@ const OF_HOST: [&str; 5] = [
     "no space left on device",
 ];
 
-/// NCCL's words where the switches between GPUs refuse multicast (NVLS). NCCL takes it wherever the GPU has it, and does not go on
-/// without: a virtual machine or a container that does not reach the fabric manager ends there.
+/// NCCL's words where the switches between GPUs refuse multicast (NVLS). NCCL uses it on every GPU
+/// that has it, and fails without it, as in a virtual machine or a container that cannot reach the
+/// fabric manager.
 const OF_MULTICAST: [&str; 2] = ["nvls", "multicast"];
 
 /// The way to find out how much memory is free on the GPU.
@@ -39,7 +42,7 @@ pub enum Ask {
     Nobody,
 }
 
-/// The exit code of a failure, and what to do about it.
+/// The exit code of a failure, and its remedy.
 pub fn classify(code: Code, said: &str, ask: Ask) -> (u8, String) {
     let said = said.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|words| said.contains(words));
@@ -85,7 +88,7 @@ pub fn cuda(error: impl std::fmt::Debug) -> Error {
     Error::Tensor(format!("CUDA: {error:?}"))
 }
 
-/// The failure to get memory for what a call receives.
+/// The failure to get memory for the data that a call receives.
 pub fn received(error: candle_core::Error, bytes: usize) -> Error {
     let mut inner = &error;
     while let candle_core::Error::WithBacktrace { inner: cause, .. } = inner {

@@ -1,7 +1,8 @@
 //! The calls into NCCL. Raw memory of a device is in `memory.rs`.
 //!
-//! NCCL's communicators are nonblocking here: a call may come back before it has done its work, and [`Handle::progress`]
-//! tells when it has. Until then no other call may follow on that communicator, but for [`Handle::abort`].
+//! NCCL's communicators are nonblocking here: a call may return before its work is done, and
+//! [`Handle::progress`] shows when it is. Until then only [`Handle::abort`] may follow on that
+//! communicator.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -23,8 +24,8 @@ pub const ID_BYTES: usize = 128;
 /// The version of the bindings' configuration: 2.28.
 const CONFIG_VERSION: c_uint = 22_800;
 
-/// The mark that NCCL puts at the start of a configuration, and the number that stands for "not set" (`nccl.h`, 2.28:
-/// `NCCL_CONFIG_INITIALIZER`, `NCCL_CONFIG_UNDEF_INT`).
+/// The mark that NCCL puts at the start of a configuration, and the number for "not set" (`nccl.h`,
+/// 2.28: `NCCL_CONFIG_INITIALIZER`, `NCCL_CONFIG_UNDEF_INT`).
 const CONFIG_MAGIC: c_uint = 0xcafe_beef;
 const UNDEFINED: c_int = c_int::MIN;
 
@@ -57,7 +58,7 @@ pub enum Message {
         bytes: usize,
         root: usize,
     },
-    /// The same number of bytes from every rank, this one included, one behind the other at `to`.
+    /// The same number of bytes from every rank, this one included, one after the other at `to`.
     Gather {
         from: u64,
         to: u64,
@@ -84,7 +85,8 @@ pub fn unique_id() -> Result<[u8; ID_BYTES]> {
 /// Sets a variable of this process's environment, unless it has that value.
 ///
 /// # Errors
-/// The process has more than one thread: another might read the environment meanwhile.
+/// Returns an error if the process has more than one thread: another thread might read the
+/// environment meanwhile.
 pub fn set_variable(name: &str, value: &str) -> Result<()> {
     if std::env::var(name).is_ok_and(|set| set == value) {
         return Ok(());
@@ -93,24 +95,25 @@ pub fn set_variable(name: &str, value: &str) -> Result<()> {
     if threads != 1 {
         return Err(Error::Start(format!("{name} cannot be set with {threads} threads: set it before the start")));
     }
-    // SAFETY: this is the process's only thread, so nobody reads the environment at the same time.
+    // SAFETY: this is the process's only thread, so no other thread reads the environment at the
+    // same time.
     unsafe { std::env::set_var(name, value) };
     Ok(())
 }
 
-/// Takes from a device's tensors the events that would order streams against each other: the backend does that by its own, and
-/// what computes has one stream.
+/// Takes from a device's tensors the events that would order streams against each other: the
+/// backend does that by its own events, and computation has one stream.
 pub fn without_events(device: &CudaDevice) {
-    // SAFETY: all that is computed goes to the device's one stream, in whose order its tensors are made and freed; the
-    // backend's second stream waits for that one before a call's messages, and no tensor of a call is freed before that
-    // one waits for the call's end.
+    // SAFETY: all computation goes to the device's one stream, in whose order its tensors are made
+    // and freed. The backend's second stream waits for that one before a call's messages. No tensor
+    // of a call is freed before that one waits for the call's end.
     unsafe { device.disable_event_tracking() };
 }
 
 /// The address of a GPU on its host's bus.
 pub fn bus_id(context: &CudaContext) -> Result<String> {
     let mut text = [0 as c_char; 32];
-    // SAFETY: the driver writes at most as many bytes as it is told the text has, with a zero at the end.
+    // SAFETY: the driver writes at most the given number of bytes, with a zero at the end.
     let outcome = unsafe { driver::cuDeviceGetPCIBusId(text.as_mut_ptr(), text.len() as c_int, context.cu_device()) };
     outcome.result().map_err(cuda)?;
     // SAFETY: the driver has ended the text with a zero.
@@ -127,8 +130,9 @@ pub fn most_urgent(context: &CudaContext) -> Result<i32> {
     Ok(most)
 }
 
-/// The most blocks of a message's kernel where attention keeps its multiprocessors (Hopper) and leaves so many alone: what NCCL would
-/// launch beyond them would wait until attention ends, and the message with it. None: attention leaves none, or keeps none.
+/// Maximum number of blocks of a message's kernel where attention keeps its multiprocessors
+/// (Hopper) and leaves `left_alone` of them free. Further blocks, and the message with them, would
+/// wait until attention ends. None: attention leaves none, or keeps none.
 pub fn most_blocks(context: &CudaContext, left_alone: usize) -> Result<Option<c_int>> {
     let major = driver::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
     let keeps = context.attribute(major).map_err(cuda)? >= 9;
@@ -142,8 +146,9 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Starts to connect this rank with the others that have the same id. The stream's context must be the thread's. `most_blocks`: the most
-    /// blocks of a message's kernel, each of which takes a multiprocessor; NCCL's choice without.
+    /// Starts to connect this rank with the others that have the same id. The stream's context must
+    /// be the thread's. `most_blocks`: maximum number of blocks of a message's kernel, each of
+    /// which takes a multiprocessor; NCCL chooses where it is absent.
     pub fn connect(id: &[u8; ID_BYTES], world: usize, rank: usize, most_blocks: Option<c_int>) -> Result<Self> {
         let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
         let mut config = config(most_blocks);
@@ -158,7 +163,7 @@ impl Handle {
     /// Whether the last call has done its work.
     ///
     /// # Errors
-    /// A failure since the last call, here or on another rank.
+    /// Returns an error if a call has failed since the last one, here or on another rank.
     pub fn progress(&self) -> Result<Progress> {
         progress_of(&self.lock(), Ask::Driver(free_bytes))
     }
@@ -181,15 +186,16 @@ impl Handle {
         put.and(ended)
     }
 
-    /// Ends the communicator whatever it does: work on the device that waits for other ranks ends too, and its data is of no use.
+    /// Ends the communicator in any state: work on the device that waits for other ranks ends too,
+    /// and its data is of no use.
     pub fn abort(&self) {
         let Some(address) = self.lock().take() else { return };
-        // SAFETY: the address was NCCL's and has just been taken out: nobody uses it any more. What comes of it does not
-        // matter: the group is dead.
+        // SAFETY: the address was NCCL's and has just been taken out: no other code uses it any
+        // more. The result does not matter: the group is dead.
         unsafe { sys::ncclCommAbort(ptr::with_exposed_provenance_mut(address)) };
     }
 
-    /// Begins to end the communicator in peace: calls under way are completed.
+    /// Begins an orderly end of the communicator: calls in flight are completed.
     pub fn finalize(&self) -> Result<Progress> {
         let open = self.lock();
         let communicator = address(&open)?;
@@ -213,7 +219,8 @@ impl Handle {
 fn progress_of(open: &Option<usize>, ask: Ask) -> Result<Progress> {
     let communicator = address(open)?;
     let mut state = Code::ncclSuccess;
-    // SAFETY: the communicator has not been ended: whoever ends it takes its address out under the lock that `open` is from.
+    // SAFETY: the communicator has not been ended: the code that ends it takes its address out
+    // under the lock that `open` is from.
     let code = unsafe { sys::ncclCommGetAsyncError(communicator, &mut state) };
     outcome_of("ncclCommGetAsyncError", code, communicator, ask)?;
     outcome_of("a collective", state, communicator, ask)
@@ -230,7 +237,8 @@ fn address(open: &Option<usize>) -> Result<sys::ncclComm_t> {
     Ok(ptr::with_exposed_provenance_mut(open.ok_or_else(ended)?))
 }
 
-/// A nonblocking configuration, with at most so many blocks a kernel; NCCL chooses everything else.
+/// A nonblocking configuration with at most `most_blocks` blocks a kernel; NCCL chooses everything
+/// else.
 fn config(most_blocks: Option<c_int>) -> sys::ncclConfig_t {
     sys::ncclConfig_t {
         size: size_of::<sys::ncclConfig_t>(),

@@ -19,7 +19,7 @@ const MOST_RANKS: usize = 2;
 /// The first NCCL that lets ranks share a GPU, as NCCL counts.
 const SHARING_VERSION: i32 = 23_000;
 
-/// The card by which a rank tells the others of its GPU before NCCL starts.
+/// The card by which a rank announces its GPU to the other ranks before NCCL starts.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Card {
     pub host: String,
@@ -90,7 +90,8 @@ pub fn on_several_hosts(cards: &[Card]) -> bool {
 /// Whether NCCL can connect these ranks, in rank order.
 ///
 /// # Errors
-/// Different versions or old ones; calls that block; ranks that share a GPU, if that is not allowed or not possible.
+/// Returns an error if versions differ or are too old, if calls block, or if ranks share a GPU
+/// where that is not allowed or not possible.
 pub fn check(cards: &[Card], allow_shared_gpu: bool) -> Result<()> {
     let version = cards[0].nccl_version;
     if let Some(rank) = cards.iter().position(|card| card.nccl_version != version) {
@@ -149,8 +150,8 @@ pub fn check(cards: &[Card], allow_shared_gpu: bool) -> Result<()> {
     Ok(())
 }
 
-/// Two of these ranks that are one process. While the driver loads code it may wait for kernels under way, and a kernel of NCCL that
-/// waits for the other rank is one.
+/// Two of these ranks that are threads of one process. While the driver loads code it may wait for
+/// running kernels, and a kernel of NCCL that waits for the other rank is one.
 fn threads_of_one_process(cards: &[Card], ranks: &[usize]) -> Option<(usize, usize)> {
     let twin = |&one: &usize| {
         let is_twin = |&&other: &&usize| other > one && cards[other].process == cards[one].process;

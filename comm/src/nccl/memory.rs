@@ -1,4 +1,5 @@
-//! Memory of a device, as NCCL's calls need it: how much is in use, room for what comes, and where tensors lie.
+//! Memory of a device, as NCCL's calls need it: bytes in use, room for received tensors, and
+//! addresses of tensors.
 
 use candle_core::backend::{BackendDevice as _, BackendStorage as _};
 use candle_core::cuda_backend::CudaStorageSlice;
@@ -17,11 +18,11 @@ pub fn free_bytes() -> Option<u64> {
     Some(free as u64)
 }
 
-/// Bytes of a device that are in use, by whomever, outside the pool from which tensors come. The device's context becomes this
-/// thread's.
+/// Bytes of a device that are in use, by any process, outside the pool of tensors. The device's
+/// context becomes this thread's.
 ///
 /// # Errors
-/// The driver refuses.
+/// Returns an error if the driver refuses.
 pub fn outside_the_pool_bytes(device: &CudaDevice) -> Result<u64> {
     let context = device.cuda_stream().context().clone();
     context.bind_to_thread().map_err(cuda)?;
@@ -35,18 +36,20 @@ pub fn outside_the_pool_bytes(device: &CudaDevice) -> Result<u64> {
     Ok((total.saturating_sub(free) as u64).saturating_sub(reserved))
 }
 
-/// Device memory for what a call receives.
+/// Device memory for the data that a call receives.
 pub struct Buffer {
     storage: CudaStorage,
     dims: Vec<usize>,
 }
 
 impl Buffer {
-    /// Memory for a tensor, allocated in the order of the device's stream. What is in it is not defined.
+    /// Memory for a tensor, allocated in the order of the device's stream. Its content is
+    /// undefined.
     pub fn new(device: &CudaDevice, dtype: DType, dims: Vec<usize>) -> Result<Self> {
         // The pool gives no memory of no bytes.
         let count = dims.iter().product::<usize>().max(1);
-        // SAFETY: nobody reads it before the call that fills it has ended: it becomes a tensor only then.
+        // SAFETY: no code reads it before the call that fills it has ended: it becomes a tensor
+        // only then.
         let storage = unsafe { device.alloc_uninit(&Shape::from(count), dtype) };
         let storage = storage.map_err(|error| failure::received(error, count * dtype.size_in_bytes()))?;
         Ok(Self { storage, dims })
@@ -57,7 +60,7 @@ impl Buffer {
         place_of(&mut self.storage, stream)
     }
 
-    /// The tensor, once the stream that computes is behind the call that has filled it.
+    /// The tensor, once the computing stream has passed the call that fills it.
     pub fn into_tensor(self) -> Tensor {
         Tensor::from_storage(Storage::Cuda(self.storage), self.dims, BackpropOp::none(), false)
     }
@@ -88,7 +91,8 @@ fn place_of(storage: &mut CudaStorage, stream: &CudaStream) -> Result<u64> {
     with_slice!(&mut storage.slice, slice => of(slice, stream))
 }
 
-/// The address of a tensor's data, which must be contiguous and on a GPU. `stream` is behind all earlier writes to it.
+/// The address of a tensor's data, which must be contiguous and on a GPU. `stream` has passed all
+/// earlier writes to it.
 pub fn address_of(tensor: &Tensor, stream: &CudaStream) -> Result<u64> {
     fn of<T>(slice: &CudaSlice<T>, stream: &CudaStream) -> u64 {
         slice.device_ptr(stream).0

@@ -9,7 +9,7 @@ use super::settings::UnequalGathers;
 use crate::group::call::{Call, Form, Payload};
 use crate::{Error, Result};
 
-/// All parts of a gathered tensor begin at multiples of so many bytes, as allocations do.
+/// Alignment of all parts of a gathered tensor, which allocations have too.
 const ALIGNMENT_BYTES: usize = 256;
 
 /// The way of all-gathers with unequal parts in this group.
@@ -41,9 +41,10 @@ pub struct Messages {
 
 /// The memory that receives the tensors of a call.
 enum Incoming {
-    /// Each in memory of its own, in the order in which they are given.
+    /// Separate memory for each, in the order in which they are given.
     Parts(Vec<ReceivedPart>),
-    /// All ranks' rows, as many each, one behind the other; the own rank's is the tensor that was sent.
+    /// All ranks' rows, equally many each, one after the other; the own rank's are the tensor that
+    /// was sent.
     Together { buffer: Buffer, rows: usize, world: usize, own: (usize, Tensor) },
 }
 
@@ -66,7 +67,7 @@ impl Messages {
     /// The messages of a call that carries tensors. Received ones are allocated in the order of `compute`.
     ///
     /// # Errors
-    /// Tensors that are not on a GPU; no memory.
+    /// Returns an error if a tensor is not on a GPU, or if memory is short.
     pub fn new(
         rank: usize,
         (call, payload): (&Call, Payload),
@@ -104,7 +105,8 @@ impl Messages {
         Ok(Self { messages: builder.messages, sent: builder.sent, incoming })
     }
 
-    /// The received tensors, in the order of the call; the stream that computes is behind the call's end.
+    /// The received tensors, in the order of the call; the computing stream has passed the call's
+    /// end.
     pub fn into_tensors(self) -> Result<Vec<Tensor>> {
         drop(self.sent);
         match self.incoming {

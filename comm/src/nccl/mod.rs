@@ -1,29 +1,32 @@
-//! Tensors between GPUs over NCCL, beside a control communicator that carries everything else: bytes, barriers, aborts, and
-//! before all that NCCL's own id.
+//! Tensors between GPUs over NCCL, with a control communicator that carries everything else: bytes,
+//! barriers, aborts, and first of all NCCL's own id.
 //!
-//! A call's messages go on a stream of their own. The start records an event on the stream that computes and makes the
-//! second stream wait for it; [`wait`](crate::Communicator::wait) makes the computing stream wait for the call's end. The
-//! host waits for neither, so that a layer is enqueued while others are computed and sent. Calls that are started together are
-//! one group of NCCL with one end: in nonblocking mode each group costs a thread and polling. Every size is known before the
-//! call; ranks do not compare their arguments (that would be a message a call). Ranks whose sizes differ wait for each other
-//! until the deadline, and are told that all have come.
+//! A call's messages go on a second stream. The start records an event on the computing stream and
+//! makes the second stream wait for it. [`wait`](crate::Communicator::wait) makes the computing
+//! stream wait for the call's end. The host waits for neither, so that a layer is enqueued while
+//! others are computed and sent. Calls that are started together are one group of NCCL with one
+//! end: in nonblocking mode each group costs a thread and polling. Every size is known before the
+//! call; ranks do not compare their arguments, which would be a message a call. Ranks whose sizes
+//! differ wait for each other until the deadline, and the error says that all have arrived.
 //!
 //! Because the host does not wait, two others look after the group:
 //!
-//! * A watchdog thread for each rank (`watchdog.rs`) looks every few milliseconds how far the device is, which the device itself writes
-//!   to memory of the host (`device_counter.rs`). When a call that the device has come to outlives its deadline, or NCCL reports an
-//!   error, or the group dies by another rank's word, it ends the group and then NCCL's communicator. What
-//!   the device waits for comes to an end by that, and so does a rank's thread that stands in the driver. The tensors
+//! * A watchdog thread for each rank (`watchdog.rs`) reads the device's progress every few
+//!   milliseconds; the device itself writes it to memory of the host (`device_counter.rs`). The
+//!   thread ends the group, and then NCCL's communicator, when a call that the device has reached
+//!   outlives its deadline, when NCCL reports an error, or when the group dies by another rank's
+//!   word. That ends the device's wait, and the wait of a rank's thread in the driver. The tensors
 //!   received then are of no use.
-//! * Bytes are the only thing that leaves a rank for the outside (a selection, a token, a report). Before a call with bytes
-//!   the rank's thread waits until its device has passed the last call that it has waited for. The group's death is noted
-//!   before the device is let go, so that no word leaves that rests on a call that has not ended well.
+//! * Bytes are the only thing that leaves a rank for the outside (a selection, a token, a report).
+//!   Before a call with bytes the rank's thread waits until its device has passed the last call
+//!   that it has waited for. The group's death is noted before the device is released, so that no
+//!   message leaves that depends on a failed call.
 //!
-//! A rank that is late is named: every rank's watching thread counts the calls that its device has come to, and the one
-//! whose deadline passes asks the others, over the control communicator, how far they are.
+//! A late rank is named: every rank's watching thread counts the calls that its device has reached.
+//! The rank whose deadline passes asks the others for their progress over the control communicator.
 //!
-//! Several communicators of NCCL in one process work as long as each rank has a GPU of its own. Two processes may share one, for a
-//! test.
+//! Several communicators of NCCL in one process work as long as ranks do not share a GPU. Two
+//! processes may share one, for a test.
 
 mod completion;
 mod connect;
@@ -52,7 +55,7 @@ use crate::{Communicator, Error, Result};
 /// Name and version of the NCCL library that this program runs with.
 ///
 /// # Errors
-/// The library does not say.
+/// Returns an error if the library does not report its version.
 pub fn library_version() -> Result<String> {
     Ok(format!("NCCL {}", version_text(ffi::version()?)))
 }
@@ -61,7 +64,7 @@ pub fn library_version() -> Result<String> {
 /// thread, and before anything of NCCL and CUDA.
 ///
 /// # Errors
-/// The process has several threads.
+/// Returns an error if the process has several threads.
 pub fn allow_shared_gpu() -> Result<()> {
     ffi::set_variable(ffi::SHARED_GPU_VARIABLE, "1")?;
     // Code that is loaded later may wait for a message of this rank, which waits for the other one.
@@ -72,8 +75,9 @@ pub fn allow_shared_gpu() -> Result<()> {
 /// place.
 ///
 /// # Errors
-/// [`Error::Start`] if the device is no GPU or NCCL cannot connect the ranks, [`Error::SharedGpu`] if two have one GPU,
-/// [`Error::StartTimeout`] if it takes too long; the control communicator's. The group is dead then.
+/// Returns [`Error::Start`] if the device is no GPU or NCCL cannot connect the ranks,
+/// [`Error::SharedGpu`] if two ranks have one GPU, [`Error::StartTimeout`] if connecting takes too
+/// long, and the control communicator's errors. The group is dead after an error.
 pub fn start<E: Endpoint + 'static>(
     mut control: Member<E>,
     device: &Device,
@@ -97,7 +101,7 @@ pub fn start<E: Endpoint + 'static>(
     Ok(Box::new(endpoint))
 }
 
-/// The terms of the group, which rank 0 tells the others.
+/// Terms of the group, which rank 0 sends to the others.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Terms {
     /// NCCL's name of the group.
@@ -131,7 +135,7 @@ fn connect<E: Endpoint>(control: &mut Member<E>, device: &Device, settings: Nccl
     let limit = settings.start_timeout;
     let late = || Some(Error::StartTimeout(limit));
     until_done(&handle, &*control.endpoint().monitor(), limit, &late).inspect_err(|_| handle.abort())?;
-    // NCCL has read its own files by now, and put what stands there into the environment.
+    // NCCL has read its own files by now, and put their settings into the environment.
     if gpu::calls_block() {
         return Err(gpu::blocking(rank));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The settings with which a group is started.
 #[derive(Debug, Clone, Copy)]
 pub struct NcclSettings {
-    /// How long connecting may take.
+    /// Longest time for connecting.
     pub start_timeout: Duration,
     /// Whether two ranks may share a GPU, for tests of function: no time measured so counts.
     /// [`allow_shared_gpu`](super::allow_shared_gpu) comes before.

@@ -1,9 +1,10 @@
-//! The thread that watches a rank's calls on the device: no other thread of the rank can, because it may stand in the driver
-//! until the device has come so far, which it never does when another rank stays away.
+//! The thread that watches a rank's calls on the device. No other thread of the rank can: it may be
+//! blocked in the driver until the device has caught up, which it never does when another rank
+//! stays away.
 //!
-//! It asks the driver nothing. A thread that gives a launch to a full stream waits in the driver with the driver's lock held,
-//! and every call to the driver waits for it then. The device itself says how far it is: it writes to memory of the host
-//! ([`DeviceCounter`]), and times are the host's.
+//! It makes no call to the driver. A thread that adds a launch to a full stream waits in the driver
+//! with the driver's lock held, and every call to the driver then waits for it. The device itself
+//! writes its progress to memory of the host ([`DeviceCounter`]), and times are the host's.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,7 @@ use super::ffi::Handle;
 use crate::group::{GroupMonitor, LateRanks, Patience, Verdict};
 use crate::{Collective, Error, Result};
 
-/// The time between two looks while calls are under way.
+/// Time between two looks while calls are in flight.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Calls that are put on the device as one group, and that it has not finished.
@@ -27,7 +28,8 @@ struct CallsInFlight {
     sequence: u64,
     kind: Collective,
     patience: Patience,
-    /// The number that the device writes when it comes to them; when they have ended, it writes the next number.
+    /// Number that the device writes when it reaches them; when they have ended, it writes the next
+    /// number.
     begins: u32,
     /// The time at which the device was seen to have come to the call. The deadline counts from then: before, the device computes.
     ready_since: Option<Instant>,
@@ -49,7 +51,7 @@ pub struct WatchedCalls {
 struct Queue {
     /// The calls in their order, which is also the order of the device.
     in_flight: VecDeque<CallsInFlight>,
-    /// The number that the device was last told to write.
+    /// Last number that the device was ordered to write.
     written: u32,
     closing: bool,
 }
@@ -77,10 +79,11 @@ impl Watchdog {
         Ok(Self { watched, thread: Some(thread) })
     }
 
-    /// The calls up to number `sequence` come next on a stream: the device says when it comes to them.
+    /// Puts a mark on a stream before the calls up to number `sequence`: the device reports when it
+    /// reaches them.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns an error if the CUDA driver fails.
     pub fn calls_begin(&self, sequence: u64, kind: Collective, patience: Patience, stream: &CudaStream) -> Result<()> {
         let begins = self.write_next(stream)?;
         let in_flight = CallsInFlight { sequence, kind, patience, begins, ready_since: None };
@@ -89,10 +92,10 @@ impl Watchdog {
         Ok(())
     }
 
-    /// Those calls have been put on the stream: the device says when it is behind them.
+    /// Puts a mark after those calls on the stream: the device reports when it has passed them.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns an error if the CUDA driver fails.
     pub fn calls_end(&self, stream: &CudaStream) -> Result<()> {
         self.write_next(stream).map(drop)
     }
@@ -111,7 +114,7 @@ impl Watchdog {
         self.watched.lock().closing = true;
         self.watched.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It has nothing to give; a panic has told itself.
+            // The thread returns nothing; a panic has already been reported.
             let _ = thread.join();
         }
     }
@@ -126,8 +129,9 @@ impl std::ops::Deref for Watchdog {
 }
 
 impl WatchedCalls {
-    /// The end of the group because a call has lasted as long as its deadline and nobody can end it any more: names the ranks
-    /// whose devices have not come to it. None while a rank computes and gets on.
+    /// End of the group because a call has reached its deadline and no rank can complete it any
+    /// more. Names the ranks whose devices have not reached it. None while a rank computes and
+    /// makes progress.
     pub fn overdue(&self, sequence: u64, operation: Collective, patience: Patience) -> Option<Error> {
         let LateRanks { missing, mut states } = self.monitor.behind(sequence);
         match self.monitor.judge(&missing, patience) {

@@ -10,13 +10,13 @@ use tributary_protocol::Phase;
 use crate::disagreement::Disagreement;
 use crate::error::Result;
 
-/// What must be equal on all ranks: name and value.
+/// Facts that must be equal on all ranks: name and value.
 pub type AgreementFacts = Vec<(&'static str, String)>;
 
 /// Compares all ranks' facts. Every rank calls it; rank 0 sees how they differ, the others see the group's end.
 ///
 /// # Errors
-/// A [`Disagreement`] on rank 0; a failure of the group.
+/// Returns a [`Disagreement`] on rank 0, and an error if the group fails.
 pub fn agree(comm: &mut dyn Communicator, facts: &AgreementFacts, limit: Duration) -> Result<()> {
     comm.set_deadline(Phase::Start, limit);
     let mine: String = facts.iter().map(|(name, value)| format!("{name}={value}\n")).collect();

@@ -1,5 +1,5 @@
-//! Clients that wait for answers of this process. Before a failure ends it they are told, and it stays for a moment until they
-//! have been.
+//! Clients that wait for answers of this process. A failure that ends it first sends them the
+//! error, and the process stays for a moment until they have it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -10,14 +10,15 @@ use tributary_protocol::Event;
 
 use crate::marker;
 
-/// How long a process that has failed stays for its clients. A launcher may leave it less.
+/// Time that a failed process stays for its clients. A launcher may leave it less.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// Why a group ends whose service was given time to end, and how long processes may take to leave MPI then.
 const OVERTIME: &str = "the time to drain is over";
 const LEAVE_LIMIT: Duration = Duration::from_millis(500);
 
-/// The clients that wait, and the way to the coordinator, which tells them. Clones are of the same audience.
+/// The waiting clients, and the way to the coordinator, which sends them errors. Clones are of the
+/// same audience.
 #[derive(Debug, Clone, Default)]
 pub struct Audience(Arc<Shared>);
 
@@ -31,7 +32,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many threads serve clients.
+    /// Number of threads that serve clients.
     present: usize,
     /// The way to the coordinator beside rank 0's own, until it has been used.
     alarm: Option<Alarm>,
@@ -60,15 +61,15 @@ impl Audience {
         Attendance(self.clone())
     }
 
-    /// The coordinator can be reached until what this gives is dropped: a coordinator that could still be told by somebody does
-    /// not see that rank 0 is gone.
+    /// Makes the coordinator reachable until the returned value is dropped: while a second sender
+    /// lives, the coordinator does not see that rank 0 is gone.
     pub fn reached_by(&self, alarm: Alarm) -> Reach {
         self.state().alarm = Some(alarm);
         Reach(self.clone())
     }
 
-    /// Tells the coordinator of the group's end, if anybody serves clients. They must hear of it now: rank 0 itself may compute for
-    /// long before it looks up. Only the first word counts.
+    /// Notifies the coordinator of the group's end, if a thread serves clients. They must get it
+    /// now: rank 0 itself may compute for long before it looks up. Only the first call counts.
     pub fn tell(&self, rank: usize, exit_code: u8, cause: impl FnOnce() -> String) {
         let mut state = self.state();
         if state.present == 0 {
@@ -77,12 +78,12 @@ impl Audience {
         let alarm = state.alarm.take();
         drop(state);
         if let Some(alarm) = alarm {
-            // The coordinator may have gone: then there is nobody to tell.
+            // The coordinator may have gone: then the message has no receiver.
             let _ = alarm.send(Event::Failed { request: 0, rank, exit_code, cause: cause() });
         }
     }
 
-    /// Waits until nobody serves clients any more, for a moment at most.
+    /// Waits until no thread serves clients any more, for a moment at most.
     pub fn let_out(&self) {
         let waited = self.0.left.wait_timeout_while(self.state(), LAST_ANSWERS, |state| state.present > 0);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
@@ -94,7 +95,8 @@ impl Audience {
 }
 
 impl Attendance {
-    /// Ends this process with exit code 0, and the group with it: whatever its ranks compute is not waited for. Clients have been told.
+    /// Ends this process with exit code 0, and the group with it, without waiting for the ranks'
+    /// computation. Clients have got their errors.
     pub fn end_process(&self) -> ! {
         marker::completed();
         if let Some(ender) = self.0.0.ender.get() {
@@ -133,7 +135,7 @@ mod tests {
         let (coordinator, worker) = link(4);
         let audience = Audience::default();
         let reach = audience.reached_by(worker.alarm());
-        audience.tell(1, 69, || "nobody listens".to_owned());
+        audience.tell(1, 69, || "it has no receiver".to_owned());
         assert_eq!(coordinator.next(Duration::ZERO), Ok(None));
         let attendance = audience.attend();
         audience.tell(1, 69, || "it has died".to_owned());
@@ -142,7 +144,7 @@ mod tests {
         assert_eq!(coordinator.next(Duration::ZERO), Ok(Some(told)));
         assert_eq!(coordinator.next(Duration::ZERO), Ok(None));
         drop((worker, reach, attendance));
-        assert!(coordinator.next(Duration::ZERO).is_err(), "whoever is gone is seen to be");
+        assert!(coordinator.next(Duration::ZERO).is_err(), "a missing rank 0 is seen");
     }
 
     #[test]
@@ -157,7 +159,7 @@ mod tests {
         });
         let rest = Duration::from_millis(100);
         std::thread::sleep(rest);
-        assert!(!end.is_finished(), "somebody serves clients");
+        assert!(!end.is_finished(), "a thread serves clients");
         drop(attendance);
         assert!(end.join().expect("it does not panic") >= rest);
         let (_stays, began) = (audience.attend(), Instant::now());

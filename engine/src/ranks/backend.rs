@@ -1,4 +1,4 @@
-//! What ranks are to an engine, whether they are threads of this process or processes of this job.
+//! Interface of ranks to an engine, for threads of this process and for processes of this job.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::carrier::Carrier;
 use crate::error::{Error, Result};
 use crate::model::ModelFolder;
 
-/// How this process stands among the ranks.
+/// Place of this process among the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
     /// Number of ranks, where a request does not say otherwise.
@@ -40,17 +40,17 @@ pub struct RankProcess {
 }
 
 impl Standing {
-    /// Number of ranks of a group for which `world` are asked.
+    /// Number of ranks of a group with `world` requested ranks.
     pub fn ranks(&self, world: usize) -> usize {
         self.process.map_or(world, |_| self.world)
     }
 
-    /// How many of a group of `world` ranks are on this host.
+    /// Number of ranks on this host in a group of `world`.
     pub fn here(&self, world: usize) -> usize {
         self.process.map_or(world, |process| process.local_size)
     }
 
-    /// How many of a group of `world` ranks are in this process.
+    /// Number of ranks in this process in a group of `world`.
     pub fn in_process(&self, world: usize) -> usize {
         self.process.map_or(world, |_| 1)
     }
@@ -76,62 +76,62 @@ impl Standing {
 pub struct Neighbours {
     /// Ranks that share the memory.
     pub ranks_here: usize,
-    /// How often the weights are in it.
+    /// Number of copies of the weights in it.
     pub weight_copies: usize,
     /// Bytes that a rank receives from another in a second, at the least.
     pub link_bytes_per_s: f64,
 }
 
-/// What a group is started with.
+/// Inputs of a group's start.
 pub struct Start<'a> {
     /// The weights: one for all ranks of this process, or one a rank.
     pub models: &'a [Arc<dyn Model>],
-    /// The models beside them.
+    /// Auxiliary models.
     pub auxiliary: Vec<AuxiliaryModel>,
     /// The model folder, which has the adapters.
     pub folder: &'a ModelFolder,
-    /// How it runs.
+    /// Settings of the group.
     pub settings: GroupSettings,
-    /// What its ranks must have in common.
+    /// Identity that its ranks must have in common.
     pub identity: Identity,
     /// Whether its ranks keep chunks for later requests.
     pub keeps_chunks: bool,
     /// The machine as this process sees it.
     pub machine: Machine,
-    /// The store behind the chunk caches of this process's ranks.
+    /// Store of this process's chunk caches.
     pub store: Option<Arc<Store>>,
 }
 
-/// A failure that ends this process, as it is told to others.
+/// A failure that ends this process, in the form for other ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessFailure {
-    /// What went wrong; a table may have several lines.
+    /// Description of the failure; a table may have several lines.
     pub line: String,
-    /// The exit code that stands for it.
+    /// Exit code of the failure.
     pub exit_code: u8,
-    /// Whether another rank, or another thread of this one, tells it.
+    /// Whether another rank, or another thread of this one, reports it.
     pub is_told_elsewhere: bool,
 }
 
 /// Ranks as an engine uses them. Threads are started a group at a time, as many as a request asks for; processes are one group,
 /// which is there already.
 pub trait Backend {
-    /// How this process stands among them.
+    /// Place of this process among them.
     fn standing(&self) -> Standing;
 
-    /// What carries messages between them, for reports.
+    /// Transport of messages between them, for reports.
     fn label(&self) -> String;
 
-    /// What they are, for profiles.
+    /// Kind of the ranks, for profiles.
     fn medium(&self) -> &'static str;
 
-    /// Who started them, for `doctor`.
+    /// Launcher of the ranks, for `doctor`.
     fn origin(&self) -> String;
 
     /// Refuses a group that cannot be had.
     ///
     /// # Errors
-    /// Usage: other ranks than those that were started.
+    /// Returns a usage error if the ranks are not those that were started.
     fn check(&self, method: &str, group: GroupShape, threads_started: usize) -> Result<()>;
 
     /// The ranks that share a memory in a group of `world` ranks: the host's, or a GPU's where this process sees `gpus` of them.
@@ -140,14 +140,15 @@ pub trait Backend {
     /// Memory of the host that was free before any rank had loaded anything.
     fn free_bytes(&self) -> Option<u64>;
 
-    /// Whether a group computes with more threads than there are cores, of which this process may use `cores`.
+    /// Whether a group computes with more threads than cores; this process may use `cores`.
     fn shares_cores(&self, group: GroupShape, cores: usize) -> bool;
 
     /// Starts a group and waits until it is ready for plans; on a rank that does not lead, until it serves. Absent if it runs
     /// already.
     ///
     /// # Errors
-    /// The system has no thread to give; what the ranks found before they were ready.
+    /// Returns an error if no thread can be started. Returns failures of the ranks before they were
+    /// ready.
     fn start(&mut self, start: Start<'_>) -> Result<Option<Started>>;
 
     /// The way to rank 0 of a running group.
@@ -159,12 +160,13 @@ pub trait Backend {
     /// Leaves the next signal to another thread of this process, where ranks listen to signals at all.
     fn drains(&self) {}
 
-    /// The clients of this process who must be told before a failure of its ranks ends it. Ranks that are threads end no process.
+    /// The clients of this process that must get the error before a failure of its ranks ends it.
+    /// Ranks that are threads end no process.
     fn audience(&self) -> Audience {
         Audience::default()
     }
 
-    /// Where the ranks' signs of life are read.
+    /// Reader of the ranks' signs of life.
     fn pulses(&self) -> Pulses;
 
     /// Whether ranks that have failed can be started anew.
@@ -173,16 +175,17 @@ pub trait Backend {
     /// Ends all groups and waits for their end; where this process does not lead, waits for rank 0 to end its own.
     ///
     /// # Errors
-    /// A failure that ended a group before.
+    /// Returns the failure that ended a group before.
     fn end(&mut self) -> Result<()>;
 
-    /// Lets go of all groups: they end by themselves, and nobody waits for it.
+    /// Drops all groups without waiting: they end on their own.
     fn let_go(&mut self);
 
-    /// The seats of this process in a group of `world` ranks, for a command that makes calls of its own.
+    /// The seats of this process in a group of `world` ranks, for a command that makes its own
+    /// calls.
     ///
     /// # Errors
-    /// They are taken.
+    /// Returns an error if the seats are already taken.
     fn seats(&mut self, world: usize) -> Result<Vec<Seat>>;
 
     /// Ends this process, and the others with it, because of a failure.

@@ -1,11 +1,12 @@
-//! Which launcher started this process, and as which rank: what launchers leave in the environment.
+//! Launcher and rank of this process, from the variables that launchers set in the environment.
 //!
-//! MPI's own word counts; this is there to refuse what MPI cannot see: a process that believes itself alone.
+//! MPI's own word counts; this module refuses a case that MPI cannot see: a process that believes
+//! itself alone.
 
 use crate::config::Transport;
 use crate::error::{Error, Result};
 
-/// What a launcher says of this process.
+/// Facts of this process from its launcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LauncherInfo {
     /// Its name.
@@ -31,7 +32,7 @@ const LAUNCHERS: [(&str, &str, &str, &[&str]); 4] = [
     ("a PMIx launcher", "PMIX_RANK", "PMIX_SIZE", &["LOCAL_RANK"]),
 ];
 
-/// The launcher of this process; none if it was started by hand.
+/// The launcher of this process; none if it was started without one.
 pub fn discover(variable: impl Fn(&str) -> Option<String>) -> Option<LauncherInfo> {
     let number = |name: &str| variable(name)?.trim().parse::<usize>().ok();
     LAUNCHERS.iter().find_map(|&(name, rank, size, local)| {
@@ -46,18 +47,19 @@ pub fn launcher() -> Option<LauncherInfo> {
     discover(|name| std::env::var(name).ok())
 }
 
-/// Whether ranks are processes, from what was asked for, who started this one and what was built.
+/// Whether ranks are processes, by the request, the launcher and the features of the build.
 ///
 /// # Errors
-/// MPI without a launcher, threads under a launcher of several, a backend that was not built, srun without PMIx, another
-/// number of ranks than the launcher's.
+/// Returns an error if MPI has no launcher, if threads run under a launcher of several processes,
+/// if the backend was not built, if srun lacks PMIx, or if the number of ranks is not the
+/// launcher's.
 pub fn by_mpi(
     transport: Transport,
     world: Option<usize>,
     launcher: Option<&LauncherInfo>,
     built: std::result::Result<(), String>,
 ) -> Result<bool> {
-    // NCCL carries tensors beside either.
+    // NCCL carries tensors with either of them.
     let transport = if transport == Transport::Nccl { Transport::Auto } else { transport };
     let Some(launcher) = launcher else {
         return match (transport, built) {

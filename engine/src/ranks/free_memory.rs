@@ -1,4 +1,4 @@
-//! How much memory the ranks have: told to rank 0, so that a plan fits where there is least.
+//! Free memory of the ranks: rank 0 collects it, so that a plan fits where there is least.
 
 use tributary_comm::Communicator;
 use tributary_coordinator::FreeMemory;
@@ -7,7 +7,7 @@ fn to_bytes(memory: FreeMemory) -> Vec<u8> {
     [memory.available_bytes.unwrap_or(u64::MAX), memory.ranks as u64].iter().flat_map(|n| n.to_le_bytes()).collect()
 }
 
-/// Absent where the rank tells none.
+/// Absent where the rank reports none.
 fn from_bytes(bytes: &[u8]) -> Option<FreeMemory> {
     assert!(bytes.is_empty() || bytes.len() == 16, "a rank's free memory in {} bytes, not 16", bytes.len());
     let (available, ranks) = (bytes.get(..8)?.try_into().ok()?, bytes.get(8..16)?.try_into().ok()?);
@@ -16,11 +16,11 @@ fn from_bytes(bytes: &[u8]) -> Option<FreeMemory> {
     Some(FreeMemory { available_bytes, ranks: usize::try_from(u64::from_le_bytes(ranks)).ok()? })
 }
 
-/// Tells rank 0 this rank's free memory; one of those that share it does, the others tell none. Rank 0 gets the narrowest and its
-/// rank, its own if none is narrower. Every rank calls it.
+/// Sends rank 0 this rank's free memory; of ranks that share memory one sends it, the others none.
+/// Rank 0 gets the least and its rank, its own if none is less. Every rank calls it.
 ///
 /// # Errors
-/// A failure of the group.
+/// Returns an error if the group fails.
 pub fn narrowest(
     comm: &mut dyn Communicator,
     own: Option<FreeMemory>,

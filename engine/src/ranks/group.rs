@@ -1,5 +1,5 @@
-//! Ranks as threads of this process: one plain thread a rank, each with its own pool, sharing the model's weights, or with
-//! a device and weights of its own.
+//! Ranks as threads of this process: one plain thread a rank, each with its own pool; ranks share
+//! the model's weights, or each has its own device and weights.
 
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -15,14 +15,14 @@ use tributary_worker::{ChunkCache, Error, Model, root_cause, serve};
 use crate::beside::Beside;
 use crate::carrier::Carrier;
 
-/// How many plans may wait for rank 0.
+/// Maximum number of plans that wait for rank 0.
 const PLANS_WAITING: usize = 4;
 
-/// How often a thread looks whether ranks get on, and whether they have ended.
+/// Interval at which a thread looks whether ranks make progress, and whether they have ended.
 const LOOK: Duration = Duration::from_millis(100);
 const LOOK_FOR_END: Duration = Duration::from_millis(1);
 
-/// How long the ranks that are not stuck may take to end once the group has failed because of one that is.
+/// Time of the other ranks to end once the group has failed because of a stuck one.
 const LAST_WORK: Duration = Duration::from_secs(2);
 
 /// A running group of ranks.
@@ -33,7 +33,7 @@ pub struct Group {
     message_bytes: u64,
 }
 
-/// How a group runs.
+/// Settings of a group.
 #[derive(Debug, Clone, Copy)]
 pub struct GroupSettings {
     /// Number of ranks.
@@ -42,20 +42,22 @@ pub struct GroupSettings {
     pub threads: usize,
     /// Which implementation of the kernels runs.
     pub kernels: Kernels,
-    /// How long a rank may compute without progress between requests, and all ranks wait for each other.
+    /// Longest time that a rank may compute without progress between requests, and that all ranks
+    /// may wait for each other.
     pub timeout: Duration,
     /// Bytes of chunks that each rank keeps.
     pub chunk_cache_bytes: u64,
-    /// What carries tensors.
+    /// Carrier of tensors.
     pub carrier: Carrier,
 }
 
 impl Group {
-    /// Starts the ranks. Each has one of the `models`, in turn, and computes on its device, and rank 0 may run another one beside it; `space` names the chunks that
-    /// they keep, in memory and in the `store` behind it.
+    /// Starts the ranks. Each has one of the `models`, in turn, and computes on its device, and
+    /// rank 0 may run auxiliary ones; `space` names the chunks that they keep, in memory and in the
+    /// `store`.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// Returns an error if no thread can be started.
     pub fn start(
         (models, beside): (&[Arc<dyn Model>], Beside),
         space: &KeySpace,
@@ -85,7 +87,7 @@ impl Group {
             let run = move || {
                 pool.install(move || {
                     let mut comm = settings.carrier.on_thread(seat, model.device())?;
-                    // Whether anybody listens does not matter.
+                    // The receiver may be gone.
                     let _ = tell.send(comm.message_bytes());
                     drop(tell);
                     let models = beside.of(&*model, rank % copies);
@@ -99,7 +101,8 @@ impl Group {
         drop(tell);
         let message_bytes = match settings.carrier {
             Carrier::Own => 0,
-            // Each rank says it once, or ends. Why it ended, the first request tells; so does a rank that stands in the driver.
+            // Each rank reports it once, or ends. The first request shows the cause of an end; so
+            // it does for a rank that is blocked in the driver.
             Carrier::Nccl(nccl) => {
                 let until = Instant::now() + nccl.start_timeout + LAST_WORK;
                 let next = || told.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
@@ -114,7 +117,7 @@ impl Group {
         self.message_bytes
     }
 
-    /// A view of the group for somebody who watches it.
+    /// A view of the group for an observer.
     pub fn lookout(&self) -> LocalGroup {
         self.lookout.clone()
     }
@@ -124,11 +127,11 @@ impl Group {
         &self.link
     }
 
-    /// Ends the ranks, and says why they ended if not because of this. A rank that is stuck is left behind: nothing can end a
-    /// thread that computes but the end of the process.
+    /// Ends the ranks, and returns the cause if they had ended before. A stuck rank is abandoned:
+    /// only the end of the process can end a computing thread.
     ///
     /// # Errors
-    /// The failure that ended the group.
+    /// Returns the failure that ended the group.
     pub fn end(self) -> Result<(), Error> {
         drop(self.link);
         let mut stuck_since = None;
@@ -140,15 +143,16 @@ impl Group {
             }
             std::thread::sleep(LOOK_FOR_END);
         }
-        // A panic has told itself; here it is a failure like others, so that all ends in order.
+        // The panic has been printed; here it is a failure like others, so that all ends in order.
         let panicked = |_| Err(Error::Bug("the rank's thread panicked"));
         let join = |rank: JoinHandle<Result<(), Error>>| rank.join().unwrap_or_else(panicked);
         root_cause(self.ranks.into_iter().map(join).collect())
     }
 }
 
-/// Ends the group if one of its ranks computes without progress for longer than it may, until nothing can come of the group
-/// any more. Tells the coordinator of such an end, which may wait for that very rank.
+/// Ends the group if one of its ranks computes without progress for longer than it may; watches
+/// until the group cannot produce results any more. Notifies the coordinator of such an end, which
+/// may wait for that very rank.
 fn watch(lookout: &LocalGroup, alarm: &Alarm) {
     while !lookout.is_over() {
         lookout.end_if_stalled();
@@ -157,7 +161,7 @@ fn watch(lookout: &LocalGroup, alarm: &Alarm) {
     if let Some(error) = lookout.stall() {
         let (exit_code, cause) = (error.exit_code(), error.to_string());
         let rank = if let tributary_comm::Error::Stalled { rank, .. } = error { rank } else { 0 };
-        // The coordinator may have gone: then there is nobody to tell.
+        // The coordinator may have gone: then the message has no receiver.
         let _ = alarm.send(Event::Failed { request: 0, rank, exit_code, cause });
     }
 }

@@ -1,4 +1,4 @@
-//! What every rank must have in common: program, settings, model.
+//! Facts that every rank must have in common: program, settings, model.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::config::{GroupConfig, ModelConfig};
 use crate::error::{Error, Result};
 use crate::model::{ModelFolder, ModelHash};
 
-/// What the facts of this rank are made of.
+/// Sources of this rank's facts.
 pub struct Identity {
     model: ModelHash,
     auxiliary: Option<ModelHash>,
@@ -28,7 +28,7 @@ impl Identity {
     /// The identity of a rank of `world` that runs a folder's model.
     ///
     /// # Errors
-    /// A secret that cannot be read.
+    /// Returns an error if the secret cannot be read.
     pub fn new(folder: &ModelFolder, model: &ModelConfig, group: &GroupConfig, world: usize) -> Result<Self> {
         let stored = group.chunk_store.as_ref();
         let secret = stored.map(ChunkStoreConfig::secret).transpose()?.flatten();
@@ -45,10 +45,11 @@ impl Identity {
         })
     }
 
-    /// What names the chunks that this rank keeps. Where none are kept they need no name, and the weights are not read for one.
+    /// Key space of the chunks that this rank keeps. Where none are kept they need no name, and the
+    /// weights are not read for one.
     ///
     /// # Errors
-    /// A file of the model that cannot be read.
+    /// Returns an error if a file of the model cannot be read.
     pub fn key_space(&self, keeps_chunks: bool) -> Result<KeySpace> {
         let hash = if keeps_chunks { self.model.get()? } else { [0; 32] };
         Ok(self.space(hash))
@@ -62,11 +63,11 @@ impl Identity {
         }
     }
 
-    /// The facts of this rank, and what names the chunks that it keeps. Makes the model's hash, on the thread pool it is called
-    /// in.
+    /// The facts of this rank, and the key space of its chunks. Makes the model's hash, on the
+    /// thread pool it is called in.
     ///
     /// # Errors
-    /// A file of the model or the program that cannot be read.
+    /// Returns an error if a file of the model or the program cannot be read.
     pub fn facts(&self) -> Result<(AgreementFacts, KeySpace)> {
         let hash = self.model.get()?;
         let beside = |model: &Option<ModelHash>| {
@@ -84,14 +85,14 @@ impl Identity {
             ("dtype", self.dtype.clone()),
             ("world", self.world.to_string()),
             ("chunk store", if self.stores { "yes" } else { "no" }.to_owned()),
-            // Says whether secrets are equal, and nothing of them.
+            // Shows whether secrets are equal, without revealing them.
             ("chunk keys", self.space(hash).prefix(&[]).to_string()[..16].to_owned()),
         ];
         Ok((facts, self.space(hash)))
     }
 }
 
-/// Version and hash of this program; a test can make it another one's.
+/// Version and hash of this program; a test can change it.
 fn build() -> Result<String> {
     fail::fail_point!("engine::build", |value| Ok(value.unwrap_or_default()));
     Ok(format!("{} {}", env!("CARGO_PKG_VERSION"), program_hash()?))
@@ -100,7 +101,7 @@ fn build() -> Result<String> {
 /// First 16 digits of the hash of this program.
 ///
 /// # Errors
-/// The program cannot be read.
+/// Returns an error if the program cannot be read.
 pub fn program_hash() -> std::io::Result<String> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_mmap(Path::new("/proc/self/exe"))?;
@@ -112,7 +113,7 @@ fn model_hash(hash: &[u8; 32]) -> String {
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The settings that shape what a rank does and that no plan carries.
+/// Settings that determine a rank's work and are not part of a plan.
 fn settings(model: &ModelConfig, group: &GroupConfig) -> String {
     fail::fail_point!("engine::config", Option::unwrap_or_default);
     let (kernels, device) = (model.kernels, model.device);

@@ -1,5 +1,6 @@
-//! Which chunks lie in the ranks' stores when a group starts, so that its first request finds them. Ranks that read the same folder
-//! are told apart from others by its name; one of them says what it holds, in pages that fit into messages.
+//! Inventory of the chunks in the ranks' stores when a group starts, so that its first request
+//! finds them. Ranks with the same folder are recognised by its name; one of them lists its chunks,
+//! in pages that fit into messages.
 
 use tributary_comm::{Communicator, Result};
 use tributary_coordinator::StoreInventory;
@@ -9,13 +10,14 @@ use tributary_store::Store;
 /// Keys in one message: 4 MiB.
 const PAGE: usize = 1 << 17;
 
-/// What a rank says of its store: the name that all who read it call it by, and how many chunks it holds. Nothing without one.
+/// A rank's description of its store: the name that all its readers share, and its number of
+/// chunks. None without a store.
 type Introduction = Option<(String, u64)>;
 
 /// The stores of all ranks, on rank 0; nothing elsewhere. Every rank calls it.
 ///
 /// # Errors
-/// A failure of the group.
+/// Returns an error if the group fails.
 pub fn inventory(comm: &mut dyn Communicator, store: Option<&Store>) -> Result<Vec<StoreInventory>> {
     let keys = store.map(Store::keys).unwrap_or_default();
     let own: Introduction = store.map(|store| (store.name(), keys.len() as u64));

@@ -1,4 +1,5 @@
-//! The ranks of this run: threads of this process, or processes of which this is one. Only here it is asked which.
+//! The ranks of this run: threads of this process, or processes with this one among them. Only this
+//! module distinguishes the two.
 
 mod agreement;
 mod audience;
@@ -52,7 +53,8 @@ impl Ranks {
     /// Finds out which there are, and meets the others.
     ///
     /// # Errors
-    /// What cannot be meant: MPI without a launcher, another number of ranks than the launcher's and their like; MPI's.
+    /// Returns an error if MPI fails or the settings contradict each other, such as MPI without a
+    /// launcher or another number of ranks than the launcher's.
     pub fn find(group: &GroupConfig) -> Result<Self> {
         if group.allow_shared_gpu {
             // Now: the process has one thread yet. A build without NCCL has nothing to allow.
@@ -85,7 +87,7 @@ impl Ranks {
         self.backend.standing().world
     }
 
-    /// Number of ranks, where they were started as they are and no request can have others.
+    /// Number of ranks, where it is fixed at the start.
     pub fn fixed_world(&self) -> Option<usize> {
         let standing = self.backend.standing();
         standing.process.map(|_| standing.world)
@@ -96,17 +98,17 @@ impl Ranks {
         self.backend.standing().process.map(|process| process.rank)
     }
 
-    /// Number of ranks of a group for which `world` are asked.
+    /// Number of ranks of a group with `world` requested ranks.
     pub fn count(&self, world: usize) -> usize {
         self.backend.standing().ranks(world)
     }
 
-    /// How many of a group of `world` ranks are on this host.
+    /// Number of ranks on this host in a group of `world`.
     pub fn here(&self, world: usize) -> usize {
         self.backend.standing().here(world)
     }
 
-    /// How many of a group of `world` ranks are in this process.
+    /// Number of ranks in this process in a group of `world`.
     pub fn in_process(&self, world: usize) -> usize {
         self.backend.standing().in_process(world)
     }
@@ -117,7 +119,7 @@ impl Ranks {
         first..first + self.in_process(world)
     }
 
-    /// How many ranks share a GPU with this process's, of a group that sees this machine.
+    /// Number of ranks that share a GPU with this process's, in a group that sees this machine.
     pub fn sharing(&self, machine: &Machine) -> usize {
         self.backend.standing().process.map_or(machine.ranks_here, |process| process.sharing)
     }
@@ -127,12 +129,12 @@ impl Ranks {
         self.backend.standing().leads()
     }
 
-    /// What the ranks are: `threads of one process`, or `MPI`.
+    /// Kind of the ranks: `threads of one process`, or `MPI`.
     pub fn medium(&self) -> &'static str {
         self.backend.medium()
     }
 
-    /// Who started them, in words.
+    /// Launcher of the ranks, in words.
     pub fn origin(&self) -> String {
         self.backend.origin()
     }
@@ -140,17 +142,19 @@ impl Ranks {
     /// Opens the device on which this process's ranks compute.
     ///
     /// # Errors
-    /// Configuration: a build without CUDA, no device, fewer devices than ranks of this host. Memory: a budget above what is
-    /// free.
+    /// Returns a configuration error if the build has no CUDA, if there is no device, or if this
+    /// host has fewer devices than ranks. Returns a memory error if the budget exceeds the free
+    /// memory.
     pub fn open_device(&self, model: &ModelConfig, group: &GroupConfig) -> Result<RankDevice> {
         let standing = self.backend.standing();
         RankDevice::open(model, group.allow_shared_gpu, standing.local_rank(), standing.sharing())
     }
 
-    /// What carries tensors between `world` ranks on this device.
+    /// Carrier of tensors between `world` ranks on this device.
     ///
     /// # Errors
-    /// Ranks that would share a GPU, a build without NCCL, NCCL without GPUs.
+    /// Returns an error if ranks would share a GPU, if the build has no NCCL, or if NCCL has no
+    /// GPUs.
     pub fn carrier(&self, group: &GroupConfig, rank_device: &RankDevice, world: usize) -> Result<Carrier> {
         Carrier::choose(group, self.fixed_world().is_some(), rank_device, world)
     }
@@ -160,10 +164,11 @@ impl Ranks {
         machine(&*self.backend, rank_device.gpu.as_ref(), carrier, group)
     }
 
-    /// The seats of this process in a group of `world` ranks, for a command that makes calls of its own.
+    /// The seats of this process in a group of `world` ranks, for a command that makes its own
+    /// calls.
     ///
     /// # Errors
-    /// They are taken.
+    /// Returns an error if the seats are already taken.
     pub fn seats(&mut self, world: usize) -> Result<Vec<Seat>> {
         self.backend.seats(world)
     }
@@ -171,7 +176,7 @@ impl Ranks {
     /// Leaves the other ranks, which have done nothing together.
     ///
     /// # Errors
-    /// They run already.
+    /// Returns an error if the ranks run already.
     pub fn leave(&mut self) -> Result<()> {
         let own = self.in_process(1);
         self.backend.seats(own)?.into_iter().for_each(Seat::leave);

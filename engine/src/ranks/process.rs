@@ -31,13 +31,13 @@ use crate::device;
 use crate::error::{Error, Result};
 use crate::machine::available_bytes;
 
-/// How many plans may wait for rank 0.
+/// Maximum number of plans that wait for rank 0.
 const PLANS_WAITING: usize = 4;
 
-/// The least that the agreement may take, however long the model took to load.
+/// Least time for the agreement, independent of the time of loading the model.
 const LEAST_LIMIT: Duration = Duration::from_secs(1);
 
-/// How much later than a deadline the watchdog ends what should have ended by it.
+/// Time after a deadline at which the watchdog ends overdue work.
 const WATCH_GRACE: Duration = Duration::from_secs(3);
 
 /// There is one rank in a process.
@@ -45,9 +45,9 @@ const RUNS_ALREADY: Error = Error::Bug("the rank runs already");
 
 /// A rank's process.
 pub struct Process {
-    /// Who started it.
+    /// Launcher of the process.
     pub launcher: LauncherInfo,
-    /// What it knows of the group.
+    /// Facts of the group.
     pub facts: ProcessGroup,
     seat: Option<mpi::Seat>,
     ender: Ender,
@@ -62,7 +62,7 @@ impl Process {
     /// Finds the other ranks.
     ///
     /// # Errors
-    /// MPI's; another number of ranks than the launcher says.
+    /// Returns an error if MPI fails, or if the number of ranks is not the launcher's.
     pub fn find(launcher: LauncherInfo, group: &GroupConfig) -> Result<Self> {
         tracing::debug!(rank = launcher.rank, pid = std::process::id(), phase = "start", "enters");
         fail::fail_point!("engine::start");
@@ -101,12 +101,12 @@ impl Process {
         self.watchdog.drains();
     }
 
-    /// The clients of this process who must be told before a failure ends it.
+    /// The clients of this process that must get the error before a failure ends it.
     pub fn audience(&self) -> Audience {
         self.watchdog.audience.clone()
     }
 
-    /// Where the ranks' signs of life are read.
+    /// Reader of the ranks' signs of life.
     pub fn pulses(&self) -> Pulses {
         let (pulses, ender) = (Pulses::default(), self.ender.clone());
         pulses.of(move || ender.pulses());
@@ -118,21 +118,21 @@ impl Process {
         self.facts.rank == 0
     }
 
-    /// The communicator's place, for a command that makes calls of its own.
+    /// The communicator's seat, for a command that makes its own calls.
     ///
     /// # Errors
-    /// It is taken.
+    /// Returns an error if it is already taken.
     pub fn seat(&mut self) -> Result<Seat> {
         self.watchdog.over();
         let seat = self.seat.take().ok_or(RUNS_ALREADY)?;
         Ok(Seat::of_process(seat, self.watchdog.clone()))
     }
 
-    /// Starts this process's rank: it agrees with the others, tells its free memory if it speaks for those that share it, then
-    /// serves plans.
+    /// Starts this process's rank: it agrees with the others, reports its free memory if it is the
+    /// one that does so for ranks that share it, then serves plans.
     ///
     /// # Errors
-    /// The system has no thread to give; it runs already.
+    /// Returns an error if no thread can be started, or if one runs already.
     pub fn serve(
         &mut self,
         (model, beside): (&Arc<dyn Model>, Beside),
@@ -184,10 +184,12 @@ impl Process {
         Ok(Serving { link: coordinator, agreed, thread })
     }
 
-    /// Ends the group and this process because of a failure. One that began on another rank is told there.
+    /// Ends the group and this process because of a failure. A failure that began on another rank
+    /// is reported there.
     pub fn fail(&self, failure: &ProcessFailure) -> ! {
         let by_another = |news: &tributary_comm::Error| matches!(news, tributary_comm::Error::Aborted { rank, .. } if *rank != self.facts.rank);
-        // Before it serves, a rank may have found what all find, such as a model that is missing everywhere: one says it.
+        // Before it serves, a rank may have the same failure as all others, such as a missing
+        // model: one reports it.
         let wait = if self.seat.is_some() { self.watchdog.turn() } else { Duration::ZERO };
         if let Some(news) = self.ender.ended_within(wait).filter(by_another) {
             end_quietly(news.exit_code());
@@ -199,14 +201,14 @@ impl Process {
     }
 }
 
-/// What the ranks know of each other before the first plan.
+/// Facts of each other that ranks have before the first plan.
 #[derive(Debug, Clone)]
 pub struct Agreed {
-    /// What names the chunks that they keep.
+    /// Key space of the chunks that they keep.
     pub space: KeySpace,
     /// On rank 0: the least memory that a rank has, and that rank.
     pub narrowest: Option<(usize, FreeMemory)>,
-    /// On rank 0: what lies in the ranks' stores.
+    /// On rank 0: the contents of the ranks' stores.
     pub inventory: Vec<StoreInventory>,
 }
 
@@ -231,24 +233,25 @@ impl Serving {
     /// Ends the group if this is rank 0, waits for its end otherwise.
     ///
     /// # Errors
-    /// The failure that ended it.
+    /// Returns the failure that ended the process.
     pub fn end(mut self) -> Result<()> {
         self.link = None;
         self.failed()
     }
 
-    /// Waits for the end of a group that fails. Rank 0 keeps its orders: without them it would leave as if all were well, before
-    /// anybody has said what is not.
+    /// Waits for the end of a group that fails. Rank 0 keeps its orders: without them it would
+    /// leave as if it had succeeded, before the failure is reported.
     ///
     /// # Errors
-    /// The failure that ended it.
+    /// Returns the failure that ended the process.
     pub fn failed(self) -> Result<()> {
-        // The panic has told itself; here it is a failure like others, so that the group ends in order.
+        // The panic has been printed; here it is a failure like others, so that the group ends in
+        // order.
         self.thread.join().unwrap_or_else(|_| Err(Error::Bug("a bug: the rank's thread panicked")))
     }
 }
 
-/// A library that knows nothing of the launcher makes every process a world of its own.
+/// A library that does not know the launcher makes every process a separate world.
 fn check_world(launcher: &LauncherInfo, facts: &ProcessGroup) -> Result<()> {
     let LauncherInfo { name, rank, size, local_rank } = launcher;
     if (facts.rank, facts.size) != (*rank, *size) {

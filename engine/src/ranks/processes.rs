@@ -1,4 +1,5 @@
-//! Ranks as processes of this job: one group, of which this process is one rank. It starts once, and ends with its processes.
+//! Ranks as processes of this job: one group, with this process as one rank. It starts once, and
+//! ends with its processes.
 
 use tributary_comm::CoordinatorLink;
 use tributary_coordinator::{FreeMemory, GroupShape, Started};
@@ -76,7 +77,7 @@ impl Backend for Processes {
         )))
     }
 
-    /// Each process has a GPU of its own, or its share of one, with the weights.
+    /// Each process has its own GPU, or its share of one, with the weights.
     fn neighbours(&self, gpus: Option<usize>, _: Carrier, _: usize) -> Neighbours {
         let here = if gpus.is_some() { 1 } else { self.process.facts.local_size };
         Neighbours { ranks_here: here, weight_copies: here, link_bytes_per_s: NETWORK_BYTES_PER_S }
@@ -96,7 +97,7 @@ impl Backend for Processes {
             return Ok(None);
         }
         let Start { models, auxiliary, folder, settings, identity, machine, store, .. } = start;
-        // Of the ranks that share a host's memory one tells it; a GPU is a rank's own.
+        // One of the ranks that share a host's memory reports it; a GPU belongs to one rank.
         let is_on_gpu = !models[0].device().is_cpu();
         let speaks = self.process.leads() || is_on_gpu || self.process.facts.local_rank == 0;
         let free_memory = speaks.then(|| FreeMemory::of(&machine));
@@ -108,7 +109,7 @@ impl Backend for Processes {
         };
         self.serving = Some(serving);
         let chunk_cache_bytes = settings.chunk_cache_bytes;
-        // What messages take is out of the narrowest memory already.
+        // The messages' memory is already subtracted from the narrowest one.
         let Agreed { space, narrowest, inventory } = agreed;
         Ok(Some(Started { space, chunk_cache_bytes, message_bytes: 0, inventory, narrowest }))
     }

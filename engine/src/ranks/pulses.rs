@@ -1,4 +1,4 @@
-//! Where the ranks' signs of life are read, by whoever only looks and holds nothing up.
+//! Reader of the ranks' signs of life, for observers; it never delays the ranks.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -11,26 +11,27 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tributary_comm::process::Peer;
 use tributary_protocol::exit;
 
-/// How long the launcher may take to see the end of the process that names the silent one.
+/// Time for the launcher to see the end of the process that names the silent one.
 const MOMENT: Duration = Duration::from_millis(300);
 
-/// The name of the command of this program that the helper runs, with the process's number and the start of the process:
-/// whoever has an engine answers it with [`reap`].
+/// The name of the command of this program that the helper runs, with the process's number and
+/// start: a program with an engine must answer it with [`reap`].
 pub const COMMAND: &str = "reap";
 
 /// Starts the helper. If there is none to be had, the launcher must do without.
 pub fn soon(peer: &Peer) {
     let mut helper = Command::new("/proc/self/exe");
     helper.arg(COMMAND).arg(peer.pid.to_string()).arg(peer.started_ticks.to_string());
-    // A group of its own: what the launcher does to this process's group does not meet it.
+    // A separate group: signals of the launcher to this process's group do not reach it.
     helper.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     if let Err(error) = helper.spawn() {
         tracing::warn!(pid = peer.pid, "the silent process cannot be ended: {error}");
     }
 }
 
-/// What the helper does: ends the process of a number, if it started at so many of the kernel's ticks since boot; another
-/// process of the same number is left alone. Gives its exit code.
+/// Work of the helper: ends the process `pid`, if it started at `started_ticks` of the kernel's
+/// ticks since boot; another process of the same number is not touched. Gives the helper's exit
+/// code.
 pub fn reap(pid: u32, started_ticks: u64) -> u8 {
     std::thread::sleep(MOMENT);
     let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return exit::USAGE };

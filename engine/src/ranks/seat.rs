@@ -17,20 +17,20 @@ enum Kind {
 }
 
 impl Seat {
-    /// The seat of a rank that is a thread.
+    /// Seat of a rank that is a thread.
     pub(super) fn of_thread(seat: local::Seat) -> Self {
         Self(Kind::Thread(seat))
     }
 
-    /// The seat of the rank that is this process.
+    /// Seat of the rank that is this process.
     pub(super) fn of_process(seat: mpi::Seat, watchdog: Watchdog) -> Self {
         Self(Kind::Process(seat, watchdog))
     }
 
-    /// Takes it for the calling thread, whose tensors lie on `device`.
+    /// Takes it for the calling thread, whose tensors are on `device`.
     ///
     /// # Errors
-    /// NCCL cannot connect the ranks.
+    /// Returns an error if NCCL cannot connect the ranks.
     pub fn take(self, carrier: &Carrier, device: &Device) -> tributary_comm::Result<Seated> {
         Ok(match self.0 {
             Kind::Thread(seat) => Seated { comm: carrier.on_thread(seat, device)?, watchdog: None },
@@ -55,7 +55,7 @@ pub struct Seated {
 }
 
 impl Seated {
-    /// Leaves the group in order. Whoever only drops it may be missed.
+    /// Leaves the group in order. A rank that is only dropped may count as lost.
     pub fn leave(self) {
         match self.watchdog {
             Some(watchdog) => watchdog.leave(self.comm),

@@ -1,4 +1,4 @@
-//! What the planner is told about this machine.
+//! The planner's facts of this machine.
 
 use tributary_coordinator::{GroupShape, Machine, MemoryOf};
 

@@ -20,18 +20,18 @@ use crate::machine::{LOCAL_BYTES_PER_S, available_bytes};
 
 /// Groups of threads.
 pub struct Threads {
-    /// How many ranks a group has where a request does not say otherwise.
+    /// Default number of ranks of a group.
     world: usize,
     groups: BTreeMap<GroupShape, Group>,
-    /// What names the chunks that all groups keep, once one has started.
+    /// Key space of the chunks that all groups keep, once one has started.
     space: Option<KeySpace>,
-    /// Whether a rank that was stuck is left behind.
+    /// Whether a stuck rank was abandoned.
     left_behind: bool,
     pulses: Pulses,
 }
 
 impl Threads {
-    /// Ranks none of which has started yet.
+    /// Ranks that have not started yet.
     pub fn new(world: usize) -> Self {
         Self { world, groups: BTreeMap::new(), space: None, left_behind: false, pulses: Pulses::default() }
     }
@@ -90,7 +90,7 @@ impl Backend for Threads {
         let beside = Beside::new(auxiliary, folder, models)?;
         let running = Group::start((models, beside), space, settings, store.clone())
             .map_err(|cause| Error::Exhausted { world, threads, cause })?;
-        // What messages take of the GPU's budget is known now.
+        // The messages' part of the GPU's budget is known now.
         let message_bytes = running.message_bytes();
         let lookout = running.lookout();
         self.pulses.of(move || lookout.pulses());

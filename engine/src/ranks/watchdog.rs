@@ -1,5 +1,6 @@
-//! The threads of a rank's process that notice what its working threads cannot: a rank that is silent, this rank when it
-//! computes and does not get on, a rank of this host that has died, a signal. Each writes one line and ends the process.
+//! The threads of a rank's process that notice failures which its working threads cannot: a silent
+//! rank, this rank when it computes without progress, a rank of this host that has died, a signal.
+//! Each writes one line and ends the process.
 //!
 //! They compute nothing and know no request.
 
@@ -18,32 +19,33 @@ use super::reap;
 use super::words::{end_quietly, say};
 use crate::marker;
 
-/// How often the watchdog looks, and by how much that grows with each rank of the host: each of them looks at all.
+/// Interval of the watchdog's looks, and its growth with each rank of the host: each of them looks
+/// at all.
 const LOOK: Duration = Duration::from_millis(100);
 const LOOK_A_PEER: Duration = Duration::from_millis(10);
 
-/// A watchdog that has not run for this long was stopped itself, and its process with it; then it waits so long until the
-/// other threads have seen what has come meanwhile.
+/// A watchdog that has not run for this long was stopped itself, and its process with it; then it
+/// waits so long until the other threads have seen the messages of the meantime.
 const STOPPED: Duration = Duration::from_secs(2);
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How long news of a failure may take from the rank that failed.
+/// Longest delay of the news of a failure from the failed rank.
 const NEWS: Duration = Duration::from_millis(300);
 
-/// How long a process that is killed may still look alive after its connections have closed.
+/// Time that a killed process may still look alive after its connections have closed.
 const DYING: Duration = Duration::from_millis(100);
 
-/// How long a process that knows of the group's end may go on computing.
+/// Time that a process may go on computing after it knows of the group's end.
 const LAST_WORK: Duration = Duration::from_millis(500);
 
 /// By how much a rank lets each of those before it speak first, and the most of that.
 const TURN: Duration = Duration::from_millis(300);
 const MOST_TURNS: u32 = 10;
 
-/// What the watching threads share with the process that they watch.
+/// State that the watching threads share with the process that they watch.
 #[derive(Debug, Clone)]
 pub struct Watchdog {
-    /// The clients of this process who must be told before a failure ends it.
+    /// The clients of this process that must get the error before a failure ends it.
     pub audience: Audience,
     ender: Ender,
     rank: usize,
@@ -72,7 +74,7 @@ impl Watchdog {
     /// Starts watching.
     ///
     /// # Errors
-    /// The system has no thread to give, or no signal handler.
+    /// Returns an error if no thread can be started, or no signal handler installed.
     pub fn start(ender: Ender, rank: usize, peers: Vec<Peer>, heartbeat_timeout: Duration) -> std::io::Result<Self> {
         assert!(rank < peers.len(), "rank {rank} is one of {} ranks", peers.len());
         for (place, peer) in peers.iter().enumerate() {
@@ -109,7 +111,7 @@ impl Watchdog {
         std::process::exit(exit_code.into())
     }
 
-    /// Ends this process because of a failure that is told elsewhere.
+    /// Ends this process because of a failure that is reported elsewhere.
     fn end_quietly(&self, exit_code: u8) -> ! {
         self.audience.let_out();
         end_quietly(exit_code)
@@ -122,8 +124,9 @@ impl Watchdog {
         self.left.store(true, Ordering::Relaxed);
     }
 
-    /// Leaves the next signal to another thread of this process, which ends what it has begun and takes up nothing new. SIGTERM or
-    /// SIGINT that comes because another rank has failed ends this process all the same, and so does a second one.
+    /// Leaves the next signal to another thread of this process, which completes its work and takes
+    /// no new work. SIGTERM or SIGINT that comes because another rank has failed ends this process
+    /// anyway, and so does a second one.
     pub fn drains(&self) {
         self.drains.store(true, Ordering::Relaxed);
     }
@@ -148,7 +151,7 @@ impl Watchdog {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = Some(step);
     }
 
-    /// How long this rank lets those before it speak first, where all may have the same to say.
+    /// Time that this rank leaves to the ranks before it, where all may report the same failure.
     pub fn turn(&self) -> Duration {
         TURN * u32::try_from(self.rank).unwrap_or(MOST_TURNS).min(MOST_TURNS)
     }
@@ -170,7 +173,8 @@ impl Watchdog {
             let began = Instant::now();
             std::thread::sleep(pause);
             if began.elapsed() > pause + STOPPED {
-                // This process was stopped: its other threads must first see what has come meanwhile.
+                // This process was stopped: its other threads must first see the messages of the
+                // meantime.
                 std::thread::sleep(GRACE);
             }
             let silent = vigil.listen();
@@ -195,7 +199,7 @@ impl Watchdog {
         if !silent.is_empty() {
             self.miss(silent);
         }
-        // Nobody gives signs of life any more once all have said farewell.
+        // No rank gives signs of life any more once all have said farewell.
         let leaving = self.ender.is_leaving() && !self.left.load(Ordering::Relaxed);
         if leaving && self.step().is_none() {
             self.limit("leaving MPI", self.heartbeat_timeout);
@@ -205,7 +209,7 @@ impl Watchdog {
             std::thread::sleep(LAST_WORK);
             match error {
                 Error::Aborted { exit_code, .. } => self.end_quietly(exit_code),
-                // The failure began here, and the thread that should say so is busy.
+                // The failure began here, and the thread that should report it is busy.
                 error => self.end(&error.to_string(), error.exit_code()),
             }
         }
@@ -216,7 +220,8 @@ impl Watchdog {
         }
     }
 
-    /// Ranks are silent: the first of those that are not says so and ends the group. Every process ends those of its host.
+    /// Ranks are silent: the first of the others reports it and ends the group. Every process ends
+    /// those of its host.
     fn miss(&self, silent: &[Silent]) {
         let is_silent = |rank: usize| silent.iter().any(|silent| silent.rank == rank);
         for peer in self.peers.iter().filter(|peer| peer.visible && is_silent(peer.rank)) {
@@ -229,7 +234,7 @@ impl Watchdog {
         }
     }
 
-    /// The line that names silent ranks: who and where they are, and what each said last.
+    /// The line that names silent ranks: their numbers and places, and the last message of each.
     fn silence(&self, silent: &[Silent]) -> String {
         let who = |silent: &Silent| format!("rank {} ({})", silent.rank, self.peers[silent.rank].words());
         let what = |silent: &Silent| match &silent.last {
@@ -242,8 +247,8 @@ impl Watchdog {
         format!("{names} {verb} been silent for {:?}; {words}", self.heartbeat_timeout)
     }
 
-    /// A rank of this host that is no more, although it should be, and the rank that is to say so: the first that lives. Clients
-    /// are told.
+    /// A rank of this host that has died, and the rank that reports it: the first living one.
+    /// Clients get the error.
     fn death(&self) -> Option<(Peer, usize)> {
         if !self.armed.load(Ordering::Relaxed) {
             return None;
@@ -251,7 +256,8 @@ impl Watchdog {
         let mut visible = self.peers.iter().filter(|peer| peer.visible);
         let dead = visible.clone().find(|peer| peer.rank != self.rank && !peer.lives())?;
         let speaker = visible.find(|peer| peer.rank == self.rank || peer.lives())?;
-        // Clients are told at once: a launcher that sees it too leaves half a second, perhaps.
+        // Clients get the error at once: a launcher that sees the death too may leave only half a
+        // second.
         self.audience.tell(dead.rank, 69, || format!("its process ({} on {}) has died", dead.pid, dead.host));
         Some((dead.clone(), speaker.rank))
     }
@@ -268,7 +274,7 @@ impl Watchdog {
         self.end_quietly(69);
     }
 
-    /// Tells clients of the group's end.
+    /// Sends clients the error of the group's end.
     fn tell(&self, error: &Error) {
         match error {
             Error::Aborted { rank, cause, exit_code } => self.audience.tell(*rank, *exit_code, || cause.clone()),
@@ -276,11 +282,12 @@ impl Watchdog {
         }
     }
 
-    /// A launcher sends SIGTERM when another rank has failed, too: then that is the cause. A rank that is dead soon after the
-    /// signal has not died of it, so a process that gets one waits for news first. The launcher may know of a death by a
-    /// closed connection, a moment before the kernel shows it.
+    /// Handles a signal. A launcher sends SIGTERM when another rank has failed, too: then that is
+    /// the cause. A rank that is dead soon after the signal has not died of it, so a process that
+    /// gets one waits for news first. The launcher may know of a death by a closed connection, a
+    /// moment before the kernel shows it.
     ///
-    /// SIGUSR1 is what launchers pass to every rank as it is: it asks the rank that drains to do so, and nothing of the others.
+    /// Launchers pass SIGUSR1 to every rank: the draining rank drains, and the others ignore it.
     fn signalled(&self, signal: i32) {
         if signal == SIGUSR1 {
             self.drain();

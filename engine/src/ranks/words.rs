@@ -9,11 +9,11 @@ use signal_hook::iterator::Signals;
 use super::discover::launcher;
 use crate::marker;
 
-/// How long a process that fails before it serves leaves the word to rank 0, which may fail alike: longer than a launcher
-/// takes to end the others.
+/// Time that a process that fails before it serves leaves the report to rank 0, which may fail
+/// alike: longer than a launcher takes to end the others.
 const FIRST_WORD: Duration = Duration::from_secs(3);
 
-/// How long a rank that has failed may take to say why, before others end.
+/// Time of a failed rank to report its cause, before others end.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// Says in one line why this process ends before it has met others. All processes of a launcher get the same arguments: if
@@ -44,8 +44,8 @@ fn told_to_end_within(limit: Duration) -> bool {
     false
 }
 
-/// Ends this process because of another rank's failure, which is told there: the first process to end makes the launcher end
-/// all others, so the one that has something to say goes first.
+/// Ends this process because of another rank's failure, which is reported there. The first process
+/// to end makes the launcher end all others, so the one with the report goes first.
 pub(super) fn end_quietly(exit_code: u8) -> ! {
     std::thread::sleep(LAST_WORD);
     std::process::exit(exit_code.into())

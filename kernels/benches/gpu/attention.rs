@@ -11,7 +11,7 @@ use crate::{DIM, HEADS, KV_HEADS, SCALE, distance, flat, host_rows, picked, rand
 const PROBE: usize = 64;
 const CHUNK: usize = 2048;
 
-/// Attention of one kind: queries, where they stand, keys and where they stand.
+/// Attention of one kind: queries and keys with their positions.
 #[derive(Clone)]
 struct Attention {
     q: Tensor,
@@ -42,7 +42,7 @@ impl Attention {
     }
 
     fn pairs(&self) -> f64 {
-        // Keys stand in order, one after the other, segment by segment.
+        // Keys are in order, one after the other, segment by segment.
         let keys = &self.keys[0].at;
         let seen = |i: usize| -> usize {
             let (order, segment) = (self.at.order()[i], self.at.segment()[i]);

@@ -1,4 +1,4 @@
-//! A case: what it works on, how it is timed, and what came of it.
+//! A case: its data, its timing, and its result.
 
 use candle_core::{Device, Tensor};
 use tributary_kernels::cuda::{DeviceEvent, pool};
@@ -6,7 +6,7 @@ use tributary_kernels::cuda::{DeviceEvent, pool};
 /// Copies in front of a case: about 2 ms at the default size, longer than the host needs for any case.
 const COPIES: usize = 4;
 
-/// What limits a case.
+/// Bound of a case.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Bound {
     Products,
@@ -56,7 +56,8 @@ impl Case {
         Self { visible, ..self }
     }
 
-    /// Runs behind copies of `before`; gives milliseconds, and whether the device had come to the case before the host had given it all.
+    /// Runs after copies of `before`; gives milliseconds, and whether the device reached the case
+    /// before the host had submitted all of it.
     fn run(&self, device: &Device, before: &Tensor) -> (f64, bool) {
         let device = device.as_cuda_device().unwrap();
         for _ in 0..COPIES {
@@ -80,14 +81,15 @@ pub struct Measured {
     pub error: Option<f64>,
     pub visible: Option<f64>,
     pub times_ms: Vec<f64>,
-    /// Runs for which the device had to wait for the host.
+    /// Number of runs in which the device had to wait for the host.
     pub late: usize,
     /// Bytes by which the memory pool has grown after the case's first run.
     pub grown_bytes: u64,
 }
 
 impl Measured {
-    /// Runs a case so often, once more before for the pool and for kernels that are not loaded yet.
+    /// Runs a case `rounds` times, after one run for the pool and for kernels that are not loaded
+    /// yet.
     pub fn of(case: Case, rounds: usize, device: &Device, before: &Tensor) -> Self {
         case.run(device, before);
         let reserved = pool(device).unwrap().reserved_bytes;

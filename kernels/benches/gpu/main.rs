@@ -1,14 +1,15 @@
-//! Speed of the CUDA kernels on this machine's first GPU, beside what its matrix products and its memory reach in the same run,
-//! and beside PyTorch where `gpu/pytorch.py` has left its numbers.
+//! Speed of the CUDA kernels on this machine's first GPU, compared with its matrix products and its
+//! memory in the same run, and with PyTorch where `gpu/pytorch.py` has left its numbers.
 //!
-//! Heads are 32 over 8 of 128, bf16. One case comes after the other: its tensors are made, its result is checked (attention's against f64
-//! on some rows, the others' against the CPU's in f32), it runs several times, and its line is printed. A case with a wrong result
-//! or a failure is marked, the others go on, and the exit code is 1. The table in the end has medians with their range, the error, and
-//! the share of the bound. Operations count only pairs of rows that see each other; beside them stands which share those are of the
-//! pairs that are worked out. Nothing is asserted about time.
+//! Heads are 32 over 8 of 128, bf16. Cases run one after the other: the case makes its tensors,
+//! checks its result (attention against f64 on some rows, others against the CPU in f32), runs
+//! several times, and prints its line. A case with a wrong result or a failure is marked, the
+//! others go on, and the exit code is 1. The final table has medians with their range, the error,
+//! and the share of the bound. Operations count only pairs of rows that see each other; their share
+//! in the computed pairs is printed beside them. Times are not asserted.
 //!
-//! Copies run in front of every timed case, so that the host is ahead of the device and launches do not count. What a launch
-//! costs the host is measured by itself, last.
+//! Copies run in front of every timed case, so that the host is ahead of the device and launches do
+//! not count. The host's cost of a launch is measured separately, last.
 //!
 //! Environment: `GPU_BENCH_KEYS` (default 32768), `GPU_BENCH_ROUNDS` (7), `GPU_BENCH_PEAK` (8192: the side of the measured matrix
 //! product), `GPU_BENCH_COPY` (bytes), `GPU_BENCH_ONLY` (a part of the names of the cases to run, for a profiler), `GPU_BENCH_JSON` (a
@@ -85,7 +86,7 @@ fn ceilings(side: usize, copy: usize, device: &Device) -> Vec<Planned> {
     ]
 }
 
-/// What a panic says.
+/// Message of a panic.
 fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
@@ -108,7 +109,7 @@ fn main() -> ExitCode {
         who.name, who.driver.0, who.driver.1
     );
     let before = random(18, &[copy / 2], &device);
-    // What PyTorch measures has one size.
+    // PyTorch's measurements have one size.
     let mut report = Report::new(keys, (keys, side, copy) == (32768, 8192, 1 << 30));
     let planned = ceilings(side, copy, &device)
         .into_iter()

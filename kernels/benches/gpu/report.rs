@@ -14,7 +14,7 @@ struct Entry {
     name: &'static str,
     /// PyTorch's milliseconds for the same.
     theirs_ms: Option<f64>,
-    /// Or what went wrong.
+    /// Or the failure.
     measured: Result<Measured, String>,
 }
 
@@ -69,13 +69,13 @@ impl Report {
         }
     }
 
-    /// What was measured of a case, if that counts.
+    /// Measurement of a case, if it counts.
     fn of(&self, name: &str) -> Option<&Measured> {
         let entry = self.entries.iter().find(|entry| entry.name == name)?;
         entry.measured.as_ref().ok()
     }
 
-    /// A case beside the device's own rates in operations and bytes a millisecond.
+    /// Line of a case, compared with the device's own rates in operations and bytes a millisecond.
     fn line(&self, entry: &Entry) -> String {
         let Ok(case) = &entry.measured else {
             return format!("{:20} {}", entry.name, entry.wrong().unwrap_or_default());
@@ -166,7 +166,7 @@ fn pytorch_ms(name: &str) -> Option<f64> {
     cases.filter(|case| case["case"] == name).find_map(|case| case["ms"].as_f64())
 }
 
-/// What a launch costs the host, or why that is not known, as a line of the table.
+/// The host's cost of a launch, or the reason why it is unknown, as a line of the table.
 pub fn launches(cost: &tributary_kernels::Result<LaunchCost>) -> String {
     let cost = match cost {
         Ok(cost) => cost,

@@ -176,7 +176,7 @@ impl<'a> Call<'a> {
         tasks
     }
 
-    /// The panels of which these rows see something.
+    /// The panels with keys that these rows see.
     fn visible(&self, rows: &Span, panels: Range<usize>) -> impl Iterator<Item = usize> {
         panels.filter(move |&panel| rows.sees(&self.keys.list.panels[panel]) != Sight::Nothing)
     }

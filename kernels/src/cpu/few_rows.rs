@@ -12,12 +12,14 @@ use super::stored::Stored;
 use super::strip::WIDEST;
 use super::tasks;
 
-/// Rows whose sums stand in registers at a time, where there are 32 registers; half as many elsewhere.
+/// Number of rows whose sums are in registers at a time, where there are 32 registers; half as many
+/// elsewhere.
 const ROWS: usize = 8;
-/// How far ahead of its use the weight is asked for, in bytes: a read must not wait for memory, and several rows keep the
-/// processor too busy to look ahead by itself.
+/// Distance in bytes at which the weight is prefetched: a read must not wait for memory, and
+/// several rows keep the processor too busy to prefetch on its own.
 const AHEAD_BYTES: usize = 1 << 14;
-/// Inputs of all rows together that are taken before the next column: so many stay in the nearest cache beside the weight.
+/// Inputs of all rows together that are taken before the next column: this number fits into the
+/// nearest cache beside the weight.
 const NEAR_INPUTS: usize = 1 << 13;
 /// Bytes of the weight in a task, about: enough to pay for sharing it out.
 const TASK_BYTES: usize = 1 << 17;
@@ -151,7 +153,8 @@ impl<T: Stored> FewRows<'_, T> {
 /// still to be added up.
 ///
 /// # Safety
-/// The machine has the instructions of `V`; `x` is valid for R × `inputs` reads, `weight` for C × `inputs`; the run lies in it.
+/// The machine has the instructions of `V`; `x` is valid for R × `inputs` reads, `weight` for C ×
+/// `inputs`; the run is within it.
 #[inline(always)]
 unsafe fn dots<V: Lanes, T: Stored, const R: usize, const C: usize>(
     x: *const f32,
@@ -166,7 +169,7 @@ unsafe fn dots<V: Lanes, T: Stored, const R: usize, const C: usize>(
     unsafe {
         let mut acc = [[V::splat(0.0); R]; C];
         for d in run.step_by(V::N) {
-            // The weight stands in registers and the rows come by in turn: so there are registers enough.
+            // The weight is in registers and the rows take turns: so there are registers enough.
             let mut right = [V::splat(0.0); C];
             for c in 0..C {
                 V::prefetch(ahead.wrapping_add(c * inputs + d));

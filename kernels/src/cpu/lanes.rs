@@ -31,9 +31,9 @@ impl CausalPosition {
     }
 }
 
-/// A vector of f32. A value proves that the machine has the instructions: it can only come from the unsafe
-/// constructors, so what takes one by value is safe. Every method inlines into a caller that has the instructions
-/// enabled (see [`super::level::dispatch`]).
+/// A vector of f32. A value proves that the machine has the instructions: it can only come from the
+/// unsafe constructors, so a function that takes one by value is safe. Every method inlines into a
+/// caller that has the instructions enabled (see [`super::level::dispatch`]).
 pub(super) trait Lanes: Copy {
     /// Number of f32.
     const N: usize;
@@ -82,7 +82,7 @@ pub(super) trait Lanes: Copy {
 
     fn reduce_max(self) -> f32;
 
-    /// Lane `i` is the sum of the lanes of vector `i`, of which there are `N`.
+    /// Lane `i` is the sum of the lanes of vector `i`; there are `N` vectors.
     fn sum_each(vectors: &[Self]) -> Self;
 
     /// 2 to the power of each lane: exactly 0 below −127 and for −∞, NaN for NaN, relative error below 2e-7 elsewhere.
@@ -126,7 +126,7 @@ pub(super) unsafe fn exp2_fraction<V: Lanes>(f: V) -> V {
     }
 }
 
-/// Eight f32 that the compiler spreads over whatever vectors the target has.
+/// Eight f32 that the compiler spreads over the target's vectors.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Portable([f32; 8]);
 
@@ -214,13 +214,14 @@ impl Lanes for Portable {
 
     #[inline(always)]
     fn exp2(self) -> Self {
-        /// Adding and taking away 1.5·2²³ rounds to a whole number, which then stands in the lowest bits.
+        /// Adding and subtracting 1.5·2²³ rounds to a whole number, which is then in the lowest
+        /// bits.
         const ROUND: f32 = 12_582_912.0;
         let clamped =
             Self(self.0.map(|x| if x < -127.0 { -127.0 } else { x }).map(|x| if x > 128.0 { 128.0 } else { x }));
         let shifted = Self(clamped.0.map(|x| x + ROUND));
         let fraction = Self(std::array::from_fn(|i| clamped.0[i] - (shifted.0[i] - ROUND)));
-        // SAFETY: the portable version needs no instructions of its own.
+        // SAFETY: the portable version needs no special instructions.
         let value = unsafe { exp2_fraction(fraction) };
         // A whole part of −127 has the bits of 0.
         let power =

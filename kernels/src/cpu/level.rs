@@ -53,7 +53,7 @@ pub(super) trait Kernel {
 /// Runs `kernel` with the instructions of `level`.
 pub(super) fn dispatch(level: Level, kernel: impl Kernel) {
     match level.0 {
-        // SAFETY: the portable version needs no instructions of its own.
+        // SAFETY: the portable version needs no special instructions.
         Width::Portable => unsafe { kernel.run::<Portable>() },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a level only exists where its instructions were detected.

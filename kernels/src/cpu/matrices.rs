@@ -1,11 +1,11 @@
-//! Products of matrices that lie in slices with any steps, f32 or f64, on the current rayon pool: for gradients, which need a matrix
-//! as it is and turned over.
+//! Products of matrices in slices with any strides, f32 or f64, on the current rayon pool: for
+//! gradients, which need a matrix and its transpose.
 
 use gemm::{Parallelism, gemm};
 
 use crate::tiles;
 
-/// Where a matrix lies in a slice.
+/// Place of a matrix in a slice.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lie {
     /// The place of its first number.
@@ -27,18 +27,19 @@ impl Lie {
         Self { row_step: self.column_step, column_step: self.row_step, ..self }
     }
 
-    /// Panics where a matrix of this size does not lie within `length` numbers.
+    /// Panics if a matrix of this size does not fit into `length` numbers.
     fn check(self, rows: usize, columns: usize, length: usize) {
         let last = self.at + (rows - 1) * self.row_step + (columns - 1) * self.column_step;
         assert!(last < length, "a matrix of {rows} x {columns} ends at {last} of {length}");
     }
 }
 
-/// Writes `factor · a · b` into `out`, on top of what is there with `accumulate`. `a` is `[rows, inner]`, `b` `[inner, columns]`, `out`
-/// `[rows, columns]`; `size` is (rows, columns, inner).
+/// Writes `factor · a · b` into `out`, added to existing values with `accumulate`. `a` is
+/// `[rows, inner]`, `b` `[inner, columns]`, `out` `[rows, columns]`; `size` is (rows, columns,
+/// inner).
 ///
 /// # Panics
-/// If a matrix does not lie in its slice: only a bug can do that.
+/// Panics if a matrix exceeds its slice: only a bug can do that.
 pub(crate) fn multiply<T: num_like::Number>(
     (rows, columns, inner): (usize, usize, usize),
     factor: T,
@@ -55,7 +56,8 @@ pub(crate) fn multiply<T: num_like::Number>(
     lie_out.check(rows, columns, out.len());
     let threads = rayon::current_num_threads();
     let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
-    // SAFETY: each matrix lies in its slice, as was checked above, and nobody else holds what `out` borrows.
+    // SAFETY: each matrix is within its slice, as was checked above, and `out` borrows its slice
+    // exclusively.
     unsafe {
         gemm(
             rows,

@@ -1,4 +1,4 @@
-//! Attention on the CPU: blocked, with an online softmax, in f32 whatever the keys are stored in.
+//! Attention on the CPU: blocked, with an online softmax, in f32 for any type of the stored keys.
 //!
 //! A task is one KV head and a tile of query rows ([`mod@attend`]); it packs a tile of keys once ([`pack`]) and takes it into
 //! its rows six at a time ([`strip`]). A key that no query sees is never read ([`sight`]). The inner loops are written for any

@@ -1,5 +1,6 @@
-//! The matrix products of linear layers on the current rayon pool: candle's own would take as many threads as the machine has,
-//! whatever a rank was given. Many rows go to the `gemm` crate, few to a product of our own ([`few_rows`]).
+//! The matrix products of linear layers on the current rayon pool: candle's own would take all
+//! threads of the machine, beyond the rank's share. Many rows go to the `gemm` crate, few to a
+//! product of our own ([`few_rows`]).
 
 use candle_core::{CpuStorage, Storage, Tensor};
 use gemm::{Parallelism, gemm};
@@ -12,12 +13,13 @@ use super::stored::Stored;
 use crate::error::Result;
 use crate::tiles;
 
-/// Up to so many rows a product is one of few rows. On one thread with AVX-512 and weights of 512 inputs it took two thirds of the
-/// other's time at 32 rows and at 64, and a third more at 128.
+/// Number of rows up to which the product of few rows is used. On one thread with AVX-512 and
+/// weights of 512 inputs it took two thirds of the other's time at 32 rows and at 64, and a third
+/// more at 128.
 const FEW_ROWS: usize = 32;
 
-/// Products of two numbers in a tile of rows, about, and the rows of which tiles are multiples: a tile takes a tenth of a second on a slow
-/// core, and is long enough to share out.
+/// Approximate number of multiplications in a tile of rows, and the number of rows that divides a
+/// tile's: a tile takes a tenth of a second on a slow core, and is long enough to share out.
 const TILE_PRODUCTS: usize = 1 << 32;
 const TILE_ROWS: usize = 512;
 
@@ -80,7 +82,7 @@ struct Added {
 }
 
 impl Added {
-    /// Adds the bias to every row of what is there.
+    /// Adds the bias to every existing row.
     fn add_bias(&self, out: &mut [f32]) {
         let Some(bias) = &self.bias else { return };
         let add = |row: &mut [f32]| row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
@@ -88,7 +90,8 @@ impl Added {
     }
 }
 
-/// The product with a weight of one type; `many` writes it where it has many rows, on top of what is there if that is wanted.
+/// The product with a weight of one type; `many` writes it where it has many rows, added to
+/// existing values if that is wanted.
 fn of_type<T: Stored>(
     shape: Shape,
     x: &[f32],
@@ -146,8 +149,8 @@ where
     }
 }
 
-/// Output columns from `first` on, as many as `weight` has rows; some rows of `x` at a time, so that a long product tells that it gets on.
-/// Whether the rest of the product is wanted.
+/// Output columns from `first` on, as many as `weight` has rows; some rows of `x` at a time, so
+/// that a long product reports progress. Returns whether the rest of the product is wanted.
 fn columns(shape: Shape, x: &[f32], weight: &[f32], first: usize, out: &mut [f32], accumulate: bool) -> bool {
     let rows = (TILE_PRODUCTS / weight.len().max(1)).next_multiple_of(TILE_ROWS);
     for (x, out) in x.chunks(rows * shape.inputs).zip(out.chunks_mut(rows * shape.outputs)) {
@@ -169,8 +172,9 @@ fn columns_of_rows(shape: Shape, x: &[f32], weight: &[f32], first: usize, out: &
     let threads = rayon::current_num_threads();
     let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
     let (row_step, inputs_step) = (outputs as isize, inputs as isize);
-    // SAFETY: x is [rows, inputs] and weight [count, inputs], both row by row, as the lengths checked above say; out is
-    // [rows, outputs] row by row, of which columns first..first + count are written, and nobody else holds it.
+    // SAFETY: x is [rows, inputs] and weight [count, inputs], both row by row, as the lengths
+    // checked above say; out is [rows, outputs] row by row, of which columns first..first + count
+    // are written, and it is borrowed exclusively.
     unsafe {
         gemm(
             rows,

@@ -1,5 +1,6 @@
-//! The attention that each query row pays to each key: tasks of some tiles of query rows, each walking over all keys. What a panel of keys
-//! and a tile of rows come to is added to the rows' sums at once: nothing else of the size `[queries, keys]` exists.
+//! The attention that each query row pays to each key: tasks of some tiles of query rows, each
+//! walking over all keys. The result of a panel of keys and a tile of rows is added to the rows'
+//! sums at once: no other array of the size `[queries, keys]` exists.
 
 use super::lanes::PANEL;
 use super::level::Level;
@@ -35,7 +36,7 @@ pub(super) fn add_row_readings(level: Level, asked: Asked<'_>, sums: &mut [f32])
     })
 }
 
-/// Adds what the rows of one task pay to all keys, whose numbers are `numbers`.
+/// Adds the attention of one task's rows to all keys, whose numbers are `numbers`.
 fn add(call: &Call<'_>, scratch: &mut Scratch, mut task: Task<'_>, numbers: &[usize]) {
     let heads = call.heads() as f32;
     for (panel, numbers) in numbers.chunks(PANEL).enumerate() {

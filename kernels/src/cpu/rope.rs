@@ -10,8 +10,8 @@ use crate::{Positions, Rope};
 /// Rows that a thread turns at a time.
 const ROWS_AT_ONCE: usize = 64;
 
-/// `x` `[rows, heads, head_dim]` turned to its positions, which lie in the tables; `None` where it is not a float tensor on
-/// the CPU.
+/// `x` `[rows, heads, head_dim]` rotated to its positions, which are within the tables; `None`
+/// where it is not a float tensor on the CPU.
 pub(crate) fn rotated(rope: &Rope, x: &Tensor, at: &Positions) -> Result<Option<Tensor>> {
     if !x.device().is_cpu() || !matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16) {
         return Ok(None);

@@ -18,7 +18,7 @@ use crate::{Keys, Positions, Reduce, Rope};
 /// Query rows whose probabilities a thread holds at a time.
 const TILE_ROWS: usize = 32;
 
-/// The query rows of a call, the keys, and what probabilities are normalised by.
+/// The query rows of a call, the keys, and the log-sum-exp that normalises probabilities.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) q: &'a Tensor,
@@ -85,7 +85,7 @@ impl Asked<'_> {
     /// Prepares the call and hands it to `work`, with the number among all keys of each key of its list; not where no query sees a key.
     ///
     /// # Errors
-    /// A position beyond the tables, the tensor library's.
+    /// Returns an error if a position is beyond the tables, or if a candle operation fails.
     pub(super) fn walk(&self, level: Level, work: impl FnOnce(&Call<'_>, &[usize])) -> Result<()> {
         let &Self { q, at_q, keys, rope, scale, lse } = self;
         let (_, heads, head_dim) = q.dims3()?;

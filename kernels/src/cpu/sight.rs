@@ -21,7 +21,7 @@ pub(super) struct Span {
     whole: bool,
 }
 
-/// How much of a panel of keys a group of query rows sees.
+/// Part of a panel of keys that a group of query rows sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sight {
     /// No row sees a key.
@@ -60,7 +60,7 @@ impl Span {
         span
     }
 
-    /// How much query rows of this span see of keys of another.
+    /// Part of another span's keys that query rows of this span see.
     pub(super) fn sees(&self, keys: &Span) -> Sight {
         let only_shared = keys.segment.0 > keys.segment.1;
         let apart = keys.segment.0 > self.segment.1 || self.segment.0 > keys.segment.1;
@@ -105,7 +105,8 @@ impl Rows {
         self.index.len()
     }
 
-    /// The only segment of rows that see the other segments alone, if there is just one: nobody sees its keys.
+    /// The only segment of rows that see the other segments alone, if there is just one: no row
+    /// sees its keys.
     fn unseen_segment(&self) -> Option<u32> {
         let first = self.place.first().filter(|place| place.others)?;
         self.place.iter().all(|place| place.segment == first.segment).then_some(first.segment)

@@ -1,5 +1,5 @@
-//! Attention of one query row, as in decoding: keys and values are read once, where they lie and as they are stored, for all
-//! heads that share them. Keys that the row does not see are never read.
+//! Attention of one query row, as in decoding: keys and values are read once, in place and in their
+//! stored type, for all heads that share them. Keys that the row does not see are never read.
 
 use std::ops::Range;
 
@@ -80,7 +80,8 @@ pub(super) fn attend(level: Level, q: &Tensor, at_q: &Positions, keys: &[Keys], 
     Ok(Some(Partial { out, lse: Tensor::from_vec(lse, (1, heads), device)? }))
 }
 
-/// How the heads of a group are taken together: how many at a time, the last ones with heads that are not there.
+/// Bundles of the heads of a group, with the number of heads of each; the last ones are padded with
+/// absent heads.
 fn bundles(group: usize) -> impl Iterator<Item = (usize, usize)> {
     let width = move |first: usize| match group - first {
         1 => 1,

@@ -56,7 +56,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// For so many values of packed queries.
+    /// Scratch for `len` values of packed queries.
     pub(super) fn new(len: usize) -> Self {
         Self { out: Aligned::new(len), p: Aligned::new(TILE * MOST_ROWS + WIDEST) }
     }
@@ -117,8 +117,8 @@ impl<T: Stored> Kernel for Walk<'_, T> {
                     p: scratch.p.get_mut(),
                     out: &mut scratch.out.get_mut()[from..],
                 };
-                // SAFETY: the caller promises the instructions; the asserts above are what `absorb` asks for, because no
-                // row lies behind the last one.
+                // SAFETY: the caller promises the instructions; the asserts above are the
+                // conditions of `absorb`, because no row comes after the last one.
                 unsafe {
                     match heads.rows {
                         1 => bundle.absorb::<V, 1>(heads, &seen),
@@ -286,7 +286,7 @@ impl<T: Stored> Bundle<'_, T> {
                 }
             }
             for key in 0..seen.count {
-                // The keys of the tile behind this one come next, as if all of it were seen.
+                // The keys of the next tile come next, as if all of it were seen.
                 let k = self.k.wrapping_add((seen.rows[key] as usize + TILE) * self.k_step + column);
                 prefetch::<V, T>(k, WIDTH * V::N);
                 let v = self.v.add(seen.rows[key] as usize * self.v_step + column);
@@ -310,7 +310,7 @@ impl<T: Stored> Bundle<'_, T> {
     }
 }
 
-/// Asks for so many numbers.
+/// Prefetches `count` numbers.
 #[inline(always)]
 fn prefetch<V: Lanes, T>(at: *const T, count: usize) {
     for d in (0..count).step_by(LINE / size_of::<T>()) {

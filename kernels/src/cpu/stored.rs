@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::lanes::Lanes;
 
-/// A number as it is stored.
+/// A stored number.
 pub(super) trait Stored: Copy + Send + Sync {
     /// As many numbers as a vector has, widened.
     ///

@@ -58,7 +58,7 @@ pub(super) struct Strip<'a> {
 pub(super) struct Absorb<'a> {
     pub(super) strip: Strip<'a>,
     pub(super) tile: &'a Tile<'a>,
-    /// How much the strip sees of each panel; [`Sight::Nothing`] for panels beyond the last.
+    /// Part of each panel that the strip sees; [`Sight::Nothing`] for panels beyond the last.
     pub(super) sight: [Sight; TILE_PANELS],
     /// `[STRIP, TILE]` of scratch.
     pub(super) p: &'a mut [f32],

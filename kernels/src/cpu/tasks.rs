@@ -4,8 +4,9 @@ use std::sync::Mutex;
 
 use crate::tiles;
 
-/// Does `work` on every task, taken in order by whichever thread is free. Each thread makes its scratch once, and only
-/// if it gets a task. A task's result must not depend on the thread, so neither does the whole.
+/// Does `work` on every task, taken in order by free threads. Each thread makes its scratch once,
+/// and only if it gets a task. A task's result must not depend on the thread, so neither does the
+/// whole.
 pub(super) fn run<T: Send, S>(tasks: Vec<T>, scratch: impl Fn() -> S + Sync, work: impl Fn(&mut S, T) + Sync) {
     let threads = rayon::current_num_threads().min(tasks.len());
     let (queue, told) = (Mutex::new(tasks.into_iter()), tiles::told());

@@ -77,7 +77,8 @@ proptest! {
                 naive::distance(&few_rows::product(level, &x, &floats_b16, inputs), &expected(&wide_b16)),
                 naive::distance(&few_rows::product(level, &x, &floats16, inputs), &expected(&wide_16)),
             ];
-            // Without vectors a sum of so many numbers is made one after the other, and rounds as often.
+            // Without vectors a sum of `inputs` numbers is made one after the other, and rounds at
+            // each.
             let tolerance = 1e-5f64.max(inputs as f64 * f64::from(f32::EPSILON) / 4.0);
             prop_assert!(errors.iter().all(|&error| error < tolerance), "{level:?}: {errors:?}");
         }
@@ -107,7 +108,7 @@ proptest! {
                 prop_assert!(error < 1e-5, "{level:?}, {reduce:?}: {error:e}");
             }
         }
-        // Row readings are added to what is there.
+        // Row readings are added to existing values.
         let expected: Vec<f64> = attention.concat().iter().map(|amount| 0.25 + amount).collect();
         for level in Level::available() {
             let mut found = vec![0.25; expected.len()];

@@ -125,7 +125,7 @@ impl Lanes for Avx2 {
     fn exp2(self) -> Self {
         // SAFETY: `self` proves the instructions.
         unsafe {
-            // The bound stands first, so that a NaN comes through.
+            // The bound is the first operand, so that a NaN passes through.
             let x = _mm256_min_ps(_mm256_set1_ps(128.0), _mm256_max_ps(_mm256_set1_ps(-127.0), self.0));
             let whole = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
             let value = exp2_fraction(Self(_mm256_sub_ps(x, whole)));
@@ -244,7 +244,8 @@ impl Lanes for Avx512 {
     fn exp2(self) -> Self {
         // SAFETY: `self` proves the instructions.
         unsafe {
-            // "Not less than" is true for NaN, which so comes through; −∞ and what would be subnormal become 0.
+            // "Not less than" is true for NaN, which so comes through; −∞ and subnormal results
+            // become 0.
             let kept = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, _mm512_set1_ps(-126.5));
             let whole = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0);
             let value = exp2_fraction(Self(_mm512_sub_ps(self.0, whole)));

@@ -1,5 +1,6 @@
-//! Stands in for the CUDA kernels in builds without the feature `cuda`: no tensor lies on a GPU, so every operation answers
-//! `None`, and a request for a device answers how to build one.
+//! Replacement of the CUDA kernels in builds without the feature `cuda`: no tensor is on a GPU, so
+//! every operation returns `None`, and a request for a device returns an error that names the
+//! feature.
 
 mod device_info;
 
@@ -16,7 +17,7 @@ pub enum DeviceEvent {}
 
 impl DeviceEvent {
     /// # Errors
-    /// [`Error::NotBuilt`], always.
+    /// Always returns [`Error::NotBuilt`].
     pub fn record(_device: &CudaDevice) -> Result<Self> {
         Err(Error::NotBuilt)
     }
@@ -27,26 +28,26 @@ impl DeviceEvent {
     }
 
     /// # Errors
-    /// None: there is no event.
+    /// Never fails: there is no event.
     pub fn wait(&self) -> Result<()> {
         match *self {}
     }
 
     /// # Errors
-    /// None: there is no event.
+    /// Never fails: there is no event.
     pub fn seconds_since(&self, _earlier: &DeviceEvent) -> Result<f64> {
         match *self {}
     }
 }
 
 /// # Errors
-/// [`Error::NotBuilt`], always.
+/// Always returns [`Error::NotBuilt`].
 pub fn count() -> Result<usize> {
     Err(Error::NotBuilt)
 }
 
 /// # Errors
-/// [`Error::NotBuilt`], always.
+/// Always returns [`Error::NotBuilt`].
 pub fn device(_ordinal: usize) -> Result<Device> {
     Err(Error::NotBuilt)
 }
@@ -54,25 +55,25 @@ pub fn device(_ordinal: usize) -> Result<Device> {
 /// Lets this thread ask the device's driver: there is none to ask.
 ///
 /// # Errors
-/// None.
+/// Never fails.
 pub fn attach_thread(_device: &Device) -> Result<()> {
     Ok(())
 }
 
 /// # Errors
-/// [`Error::NotBuilt`], always.
+/// Always returns [`Error::NotBuilt`].
 pub fn identity(_ordinal: usize) -> Result<Identity> {
     Err(Error::NotBuilt)
 }
 
 /// # Errors
-/// [`Error::NotBuilt`], always.
+/// Always returns [`Error::NotBuilt`].
 pub fn memory(_device: &Device) -> Result<Memory> {
     Err(Error::NotBuilt)
 }
 
 /// # Errors
-/// [`Error::NotBuilt`], always.
+/// Always returns [`Error::NotBuilt`].
 pub fn pool(_device: &Device) -> Result<Pool> {
     Err(Error::NotBuilt)
 }
@@ -88,7 +89,7 @@ pub fn is_out_of_memory(_error: &candle_core::Error) -> bool {
 /// If the shape has elements: only a bug can do that.
 ///
 /// # Errors
-/// None.
+/// Never fails.
 pub fn nothing(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
     let shape = shape.into();
     assert_eq!(shape.elem_count(), 0, "{shape:?} is not empty");
@@ -98,7 +99,7 @@ pub fn nothing(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result
 /// A tensor on the host, where it is.
 ///
 /// # Errors
-/// None.
+/// Never fails.
 pub fn download(tensor: &Tensor) -> Result<Tensor> {
     Ok(tensor.clone())
 }
@@ -106,18 +107,18 @@ pub fn download(tensor: &Tensor) -> Result<Tensor> {
 /// A list as a tensor, `[len]`.
 ///
 /// # Errors
-/// None.
+/// Never fails.
 pub fn upload(list: &[u32], device: &Device) -> Result<Tensor> {
     Ok(Tensor::from_slice(list, list.len(), device)?)
 }
 
 /// # Errors
-/// [`Error::NotBuilt`], always.
+/// Always returns [`Error::NotBuilt`].
 pub fn uniform(_key: [u8; 32], _spread: f32, _shape: &[usize], _dtype: DType, _device: &Device) -> Result<Tensor> {
     Err(Error::NotBuilt)
 }
 
-/// How often this process has given kernels to a driver: never.
+/// Number of times that this process has given kernels to a driver: 0.
 pub fn loads() -> usize {
     0
 }
@@ -128,7 +129,7 @@ pub fn leave_multiprocessors(_count: usize) -> usize {
 }
 
 /// # Errors
-/// [`Error::NotBuilt`], always.
+/// Always returns [`Error::NotBuilt`].
 pub fn multiprocessors(_device: &CudaDevice) -> Result<usize> {
     Err(Error::NotBuilt)
 }

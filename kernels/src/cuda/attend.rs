@@ -1,7 +1,7 @@
 //! Attention on CUDA: the choice of the kernel, its arguments and its results.
 //!
-//! Many query rows on Hopper: keys and values are packed once (`kernels/cu/pack_sm90.cu`), then read by
-//! `kernels/cu/attend_sm90.cu`. Otherwise `kernels/cu/attend.cu` reads them where they lie.
+//! Many query rows on Hopper: keys and values are packed once (`kernels/cu/pack_sm90.cu`), then
+//! read by `kernels/cu/attend_sm90.cu`. Otherwise `kernels/cu/attend.cu` reads them in place.
 
 use candle_core::{CudaDevice, DType, Device, Tensor};
 
@@ -22,10 +22,10 @@ use crate::{Keys, Partial, Positions, Rope};
 /// Rows of queries and heads from which packing the keys pays (a model, not measured: docs/gpu.md). Below, they are read hardly
 /// more than once.
 const WIDE_ROWS: usize = 256;
-/// Where there is no packing: rows from which it pays to turn the keys before.
+/// Number of rows from which on rotating the keys first pays, where there is no packing.
 const TURNED_ROWS: usize = 512;
 
-/// Rows and keys of a tile of the kernel that reads keys where they lie.
+/// Rows and keys of a tile of the kernel that reads keys in place.
 const TILE: usize = 64;
 
 /// Barriers and tasks in the packed kernel's shared memory: four rings of two, four words of 8 bytes each, and two tasks of nine words.
@@ -69,7 +69,7 @@ impl Route {
 /// masked: pairs of tiles that are seen in part, and of rows beyond the last. `None` for calls that the kernels are not made for.
 ///
 /// # Errors
-/// The driver's.
+/// Returns an error if the CUDA driver fails.
 pub fn visible_share(q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Option<f64>> {
     let (Some(shape), Device::Cuda(device)) = (shape(q, keys, None)?, q.device()) else { return Ok(None) };
     let tiling = Route::of(shape, device)?.tiling;
@@ -80,7 +80,7 @@ pub fn visible_share(q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Option
 /// See [`crate::Kernels::attend`]; `None` for calls that the kernels are not made for.
 ///
 /// # Errors
-/// A position beyond the tables, the driver's.
+/// Returns an error if a position is beyond the tables, or if the driver fails.
 pub fn attend(q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Option<Partial>> {
     let Some(shape) = shape(q, keys, rope)? else { return Ok(None) };
     let Device::Cuda(device) = q.device() else { return Ok(None) };

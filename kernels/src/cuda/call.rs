@@ -13,7 +13,7 @@ use cudarc::driver::{
 use super::{failure, module};
 use crate::error::{Error, Result};
 
-/// Applies an expression to the slice of a storage, whatever its type.
+/// Applies an expression to the slice of a storage of any type.
 macro_rules! with_slice {
     ($storage:expr, $slice:ident => $answer:expr) => {
         match $storage {
@@ -87,7 +87,7 @@ impl Output {
     /// Uninitialised memory: all of it must have been filled before the tensor is taken.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Returns an error if memory is short.
     pub fn new(device: &CudaDevice, dtype: DType, shape: impl Into<Shape>) -> Result<Self> {
         let (shape, stream) = (shape.into(), device.cuda_stream());
         let count = shape.elem_count().max(1); // the driver gives no memory of 0 bytes
@@ -116,7 +116,7 @@ impl Output {
     /// Zeros in f32.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Returns an error if memory is short.
     pub fn zeros_f32(device: &CudaDevice, count: usize) -> Result<Self> {
         let slice = CudaStorageSlice::F32(device.cuda_stream().alloc_zeros(count.max(1)).w()?);
         Ok(Self { storage: CudaStorage { slice, device: device.clone() }, shape: count.into() })
@@ -130,11 +130,12 @@ impl Output {
     /// Fills it with the bytes of a contiguous tensor of the same size and type.
     ///
     /// # Errors
-    /// The driver refuses.
+    /// Returns an error if the driver refuses.
     pub fn copy_from(&mut self, from: &Input<'_>, stream: &CudaStream) -> Result<()> {
         let bytes = self.shape.elem_count() * self.storage.dtype().size_in_bytes();
         let ((from, _from), (to, _to)) = (from.address(stream), self.address(stream));
-        // SAFETY: both are memory of this device with at least so many bytes, held until the copy is given to the stream.
+        // SAFETY: both are memory of this device with at least that number of bytes, held until the
+        // copy is given to the stream.
         unsafe { cudarc::driver::result::memcpy_dtod_async(to, from, bytes, stream.cu_stream()) }.map_err(failure::of)
     }
 
@@ -158,7 +159,8 @@ impl<'a> Call<'a> {
     /// The kernel `name` of `kernels/cu`, on the device's stream.
     ///
     /// # Errors
-    /// There is no kernel of this name; the driver refuses the kernels, where this is a device's first.
+    /// Returns an error if there is no kernel of this name, or if the driver refuses the kernels at
+    /// the device's first use.
     pub fn new(device: &CudaDevice, stream: &'a Arc<CudaStream>, name: &str) -> Result<Self> {
         let function = module::function(device, name)?;
         Ok(Self { function, stream, arguments: Vec::new(), guards: Vec::new(), places: 0 })
@@ -243,27 +245,27 @@ impl<'a> Call<'a> {
     /// Gives the kernel to the stream.
     ///
     /// # Safety
-    /// The arguments must be those of the kernel, and everything it touches must lie within what they point to.
+    /// The arguments must be those of the kernel, and all its accesses must be within their memory.
     ///
     /// # Errors
-    /// The driver refuses.
+    /// Returns an error if the driver refuses.
     pub unsafe fn launch(self, grid: (u32, u32, u32), block_threads: u32, shared_bytes: u32) -> Result<()> {
         let mut launch = self.stream.launch_builder(&self.function);
         for words in &self.arguments {
             launch.arg(&words[0]); // only its address counts
         }
         let config = LaunchConfig { grid_dim: grid, block_dim: (block_threads, 1, 1), shared_mem_bytes: shared_bytes };
-        // SAFETY: the caller promises what the driver cannot check.
+        // SAFETY: the caller promises the conditions that the driver cannot check.
         unsafe { launch.launch(config) }.map_err(failure::of)?;
         drop(self.guards);
         Ok(())
     }
 }
 
-/// Number of blocks of `block_threads` for so many threads.
+/// Number of blocks of `block_threads` threads for `threads` threads.
 ///
 /// # Errors
-/// More than a grid can have.
+/// Returns an error if there are more blocks than a grid can have.
 pub fn blocks(threads: usize, block_threads: u32) -> Result<(u32, u32, u32)> {
     match i32::try_from(threads.div_ceil(block_threads as usize)) {
         Ok(count) => Ok((count.unsigned_abs(), 1, 1)),

@@ -13,7 +13,8 @@ const OLDEST_DRIVER: (u32, u32) = (13, 0);
 /// Number of GPUs that this process may use (`CUDA_VISIBLE_DEVICES` hides the others).
 ///
 /// # Errors
-/// [`Error::NoDevice`] where the driver does not start: no GPU, or none that it can use.
+/// Returns [`Error::NoDevice`] if the driver does not start: there is no GPU, or none that it can
+/// use.
 pub fn count() -> Result<usize> {
     match CudaContext::device_count() {
         Ok(count) => Ok(usize::try_from(count).expect("the driver counts devices from 0")),
@@ -21,17 +22,18 @@ pub fn count() -> Result<usize> {
     }
 }
 
-/// GPU number `ordinal` with a stream of its own, and all kernels loaded: a launch loads nothing, which could wait for kernels under
-/// way (NCCL's, which wait for other ranks). Freed memory stays in the process's pool, so that it costs nothing to get it
-/// again.
+/// GPU number `ordinal` with its own stream, and all kernels loaded: a launch loads nothing, since
+/// loading could wait for running kernels (NCCL's, which wait for other ranks). Freed memory stays
+/// in the process's pool, so that it costs nothing to get it again.
 ///
-/// Tensors carry no events that order one stream behind another, which would cost some ten calls of the driver an operation:
-/// all that is computed goes to this one stream. A caller with another stream (for messages between GPUs) orders it by events of
-/// its own, and holds tensors until this stream is behind the other's use of them.
+/// Tensors carry no events that order one stream after another, which would cost some ten calls of
+/// the driver an operation: all computation goes to this one stream. A caller with another stream
+/// (for messages between GPUs) orders it by its own events, and holds tensors until this stream has
+/// passed the other's use of them.
 ///
 /// # Errors
-/// [`Error::NoDevice`] where there is none of this number, where the kernels are not compiled for it, or where the driver is older
-/// than the kernels' CUDA.
+/// Returns [`Error::NoDevice`] if no device has this number, if the kernels are not compiled for
+/// it, or if the driver is older than the kernels' CUDA.
 pub fn device(ordinal: usize) -> Result<Device> {
     let who = identity(ordinal)?;
     if who.driver < OLDEST_DRIVER {
@@ -49,8 +51,9 @@ pub fn device(ordinal: usize) -> Result<Device> {
         )));
     }
     let device = CudaDevice::new_with_stream(ordinal)?;
-    // SAFETY: this device's tensors are made, used and freed in the order of its one stream; comm::nccl, which has a second
-    // one, orders it by events of its own and frees nothing before the first stream has waited for them.
+    // SAFETY: this device's tensors are made, used and freed in the order of its one stream;
+    // comm::nccl, which has a second one, orders it by its own events and frees nothing before the
+    // first stream has waited for them.
     unsafe { device.disable_event_tracking() };
     module::load(&device)?;
     let device = Device::Cuda(device);
@@ -61,7 +64,7 @@ pub fn device(ordinal: usize) -> Result<Device> {
 /// The identity of GPU number `ordinal`.
 ///
 /// # Errors
-/// [`Error::NoDevice`] where there is none of this number.
+/// Returns [`Error::NoDevice`] if no device has this number.
 pub fn identity(ordinal: usize) -> Result<Identity> {
     let count = count()?;
     if ordinal >= count {
@@ -97,7 +100,7 @@ pub fn identity(ordinal: usize) -> Result<Identity> {
 /// Lets this thread ask the device's driver: a thread that was not the one to open a device does this first.
 ///
 /// # Errors
-/// The driver refuses.
+/// Returns an error if the driver refuses.
 pub fn attach_thread(device: &Device) -> Result<()> {
     match device {
         Device::Cuda(device) => device.cuda_stream().context().bind_to_thread().map_err(failure::of),

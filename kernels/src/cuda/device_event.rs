@@ -13,10 +13,10 @@ use crate::error::Result;
 pub struct DeviceEvent(Arc<CudaEvent>);
 
 impl DeviceEvent {
-    /// The point behind all work that the device has been given so far.
+    /// The point after all work that the device has been given so far.
     ///
     /// # Errors
-    /// The driver refuses.
+    /// Returns an error if the driver refuses.
     pub fn record(device: &CudaDevice) -> Result<Self> {
         let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
         let event = device.cuda_stream().record_event(Some(flags)).map_err(failure::of)?;
@@ -31,7 +31,7 @@ impl DeviceEvent {
     /// Waits until the device has come here.
     ///
     /// # Errors
-    /// Work before it failed.
+    /// Returns an error if earlier work on the device failed.
     pub fn wait(&self) -> Result<()> {
         self.0.synchronize().map_err(failure::of)
     }
@@ -39,7 +39,7 @@ impl DeviceEvent {
     /// Seconds of the device's clock from `earlier` to this. Waits for both.
     ///
     /// # Errors
-    /// Work before them failed; they are of different devices.
+    /// Returns an error if work before them failed, or if they are of different devices.
     pub fn seconds_since(&self, earlier: &DeviceEvent) -> Result<f64> {
         let milliseconds = earlier.0.elapsed_ms(&self.0).map_err(failure::of)?;
         Ok(f64::from(milliseconds) * 1e-3)

@@ -1,13 +1,13 @@
 //! The identity and memory of a GPU in plain numbers and names, the same in builds with CUDA and without.
 
-/// The identity of a GPU, the same wherever it is seen from.
+/// The identity of a GPU, the same for every process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The maker's name for it.
     pub name: String,
     /// Its 128-bit name, which no other GPU has, as `GPU-` and 32 hexadecimal digits in groups.
     pub uuid: String,
-    /// Where it stands on the host, as `0000:1b:00.0`.
+    /// PCI address on the host, as `0000:1b:00.0`.
     pub bus_id: String,
     /// Compute capability: the generation of its instructions, as 9.0.
     pub capability: (u32, u32),

@@ -6,7 +6,7 @@ use super::call::{Call, Input, Output, blocks, ours, suffix};
 use super::rows::contiguous;
 use crate::error::Result;
 
-/// Threads of a block: so many warps of 32, each with a row.
+/// Threads of a block: warps of 32, each with a row.
 const THREADS: u32 = 256;
 
 /// See [`crate::distance()`]: of absolute differences, or else of their squares.

@@ -16,7 +16,8 @@ const BLOCK_WORDS: usize = 16;
 /// block counter and stream 0, in their order (`rand_chacha::ChaCha8Rng::from_seed(key)` gives the same). Then rounded to `dtype`.
 ///
 /// # Errors
-/// The device is no GPU, the dtype no f32, bf16 or f16; out of memory.
+/// Returns an error if the device is no GPU, if the dtype is not f32, bf16 or f16, or if memory is
+/// short.
 pub fn uniform(key: [u8; 32], spread: f32, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
     let Some(suffix) = suffix(dtype) else {
         let (expected, found) = ("f32, bf16 or f16".to_owned(), format!("{dtype:?}"));

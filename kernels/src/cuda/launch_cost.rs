@@ -20,7 +20,8 @@ const ROUNDS: usize = 5;
 /// Microseconds of the host for one of many small kernels, medians.
 #[derive(Debug, Clone)]
 pub struct LaunchCost {
-    /// The cost where every tensor keeps events that order it against other streams, as cudarc does unless told otherwise.
+    /// The cost where every tensor keeps events that order it against other streams, as is cudarc's
+    /// default.
     pub with_events_us: f64,
     /// The cost without events, as everything here runs.
     pub without_events_us: f64,
@@ -31,13 +32,13 @@ pub struct LaunchCost {
 /// Measures GPU number `ordinal` while it is busy with copies of `busy_bytes` each, so that the host never waits for it.
 ///
 /// # Errors
-/// No such device, out of memory.
+/// Returns an error if there is no such device, or if memory is short.
 pub fn launch_cost(ordinal: usize, busy_bytes: usize) -> Result<LaunchCost> {
     let Device::Cuda(device) = device(ordinal)? else { unreachable!("a GPU was asked for") };
     let context = device.cuda_stream().context().clone();
-    // A tensor has events or not from its making on: each part has tensors of its own.
-    // SAFETY: the context object was made by `device` above and nobody else has it; tensors without events, of which there is
-    // none yet, would stay on its one stream.
+    // A tensor has events or not from its creation on: each part has its own tensors.
+    // SAFETY: the context object was made by `device` above and is not shared; tensors without
+    // events, of which there is none yet, would stay on its one stream.
     unsafe { context.enable_event_tracking() };
     let host = Host::new(&device, busy_bytes)?;
     let with_events_us = host.median_us(|| host.kernels())?;

@@ -9,7 +9,7 @@ use crate::error::Result;
 /// Threads of a block in all kernels of this file but the norm of long rows.
 const THREADS: u32 = 256;
 
-/// Rows of at most so many numbers are heads: several to a block.
+/// Rows up to this number of numbers count as heads: several to a block.
 const SHORT_ROW: usize = 256;
 
 /// Numbers of a long row that its block keeps with one run of 8 a thread.
@@ -61,7 +61,7 @@ pub fn add(a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
     of_two("add", a, b)
 }
 
-/// `a` and `b` of one shape; their rows may lie apart (halves of one product).
+/// `a` and `b` of one shape; their rows may be apart (halves of one product).
 fn of_two(name: &str, a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
     let Some(suffix) = suffix(a.dtype()).filter(|_| ours(&[a, b]) && a.dtype() == b.dtype()) else {
         return Ok(None);
@@ -80,7 +80,7 @@ fn of_two(name: &str, a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
     Ok(Some(out.tensor()))
 }
 
-/// The tensor itself where its rows lie at one stride, else a contiguous copy.
+/// The tensor itself where its rows have one stride, else a contiguous copy.
 fn with_rows(x: &Tensor) -> Result<Tensor> {
     if x.rank() >= 1 && row_stride(x).is_some() { Ok(x.clone()) } else { contiguous(x) }
 }

@@ -15,9 +15,10 @@ use crate::error::Result;
 /// More GPUs than a process has.
 const GPUS: usize = 64;
 
-/// A cuBLAS handle must not be used by two threads at once, and ranks as threads may share a device. Each GPU has a lock of its own:
-/// cuBLAS loads kernels when it first needs them, and meanwhile the driver may wait for kernels under way on that GPU, such as NCCL's,
-/// which wait for other GPUs. A lock for all would keep those from getting there.
+/// A cuBLAS handle must not be used by two threads at once, and ranks as threads may share a
+/// device. Each GPU has its own lock: cuBLAS loads kernels when it first needs them, and meanwhile
+/// the driver may wait for running kernels on that GPU, such as NCCL's, which wait for other GPUs.
+/// One lock for all would keep those from getting there.
 static HANDLES: [Mutex<()>; GPUS] = [const { Mutex::new(()) }; GPUS];
 
 /// The lock of GPU number `ordinal`'s handles.
@@ -63,8 +64,8 @@ pub fn product(
     Ok(Some(out.tensor()))
 }
 
-/// Adds `x · weightᵀ` to the rows of `into`, in place. Whether it was done: not where types or layouts are others than `product` takes,
-/// or the rows of `into` do not lie one behind the other.
+/// Adds `x · weightᵀ` to the rows of `into`, in place. Returns whether it was done: not for types
+/// or layouts that `product` does not take, or if the rows of `into` are not contiguous.
 pub fn add_product(into: &Tensor, x: &Tensor, weight: &Tensor) -> Result<bool> {
     if !ours(&[into, x, weight]) || !into.is_contiguous() {
         return Ok(false);
@@ -75,7 +76,7 @@ pub fn add_product(into: &Tensor, x: &Tensor, weight: &Tensor) -> Result<bool> {
     Ok(true)
 }
 
-/// A matrix of rows that lie at one stride, in values.
+/// A matrix of rows with one stride, in values.
 struct Matrix<'t> {
     values: Input<'t>,
     stride: usize,
@@ -87,7 +88,7 @@ struct Factors<'t> {
     weight: Matrix<'t>,
     /// Rows, inputs and outputs.
     sizes: (usize, usize, usize),
-    /// Of what is read and of what is written.
+    /// Types of the input and of the output.
     types: (sys::cudaDataType, sys::cudaDataType),
 }
 
@@ -121,7 +122,8 @@ impl<'t> Factors<'t> {
         Ok(Some(Self { x, weight, sizes: (rows, inputs, outputs), types }))
     }
 
-    /// `out = beta · out + x · weightᵀ`, where `out` begins at an address and its rows are so many values apart. Whoever calls holds it.
+    /// `out = beta · out + x · weightᵀ`, where `out` begins at `out_at` and its rows are
+    /// `out_stride` values apart. The caller holds it.
     fn multiply(&self, device: &CudaDevice, beta: f32, (out_at, out_stride): (u64, usize)) -> Result<()> {
         let Self { x, weight, sizes: (rows, inputs, outputs), types: (input_type, output_type) } = self;
         let alpha = 1f32;
@@ -168,7 +170,7 @@ fn data_type(dtype: DType) -> Option<sys::cudaDataType> {
     }
 }
 
-/// The tensor itself where its rows lie at one stride, no shorter than a row; else a contiguous copy.
+/// The tensor itself where its rows have one stride, no shorter than a row; else a contiguous copy.
 fn with_rows(x: &Tensor) -> Result<Tensor> {
     let wide_enough = |stride: usize| x.dims().last().is_some_and(|&dim| stride >= dim);
     if row_stride(x).is_some_and(wide_enough) { Ok(x.clone()) } else { contiguous(x) }
@@ -181,7 +183,7 @@ mod tests {
     /// A rank whose product waits in the driver for another GPU's rank must not keep that one from its own products.
     #[test]
     fn a_gpus_products_do_not_wait_for_anothers() {
-        let _first = handles(0).lock().expect("nobody panics with it");
+        let _first = handles(0).lock().expect("no thread panics with it");
         assert!(handles(0).try_lock().is_err(), "two threads at one handle");
         assert!((1..8).all(|other| handles(other).try_lock().is_ok()));
     }

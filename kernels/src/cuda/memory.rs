@@ -14,7 +14,7 @@ use crate::error::Result;
 /// The free and total memory of a device. Does not wait for its work.
 ///
 /// # Errors
-/// The driver refuses; the device is no GPU.
+/// Returns an error if the driver refuses, or if the device is no GPU.
 pub fn memory(device: &Device) -> Result<Memory> {
     let context = device.as_cuda_device()?.cuda_stream().context().clone();
     let (free, total) = context.mem_get_info().map_err(failure::of)?;
@@ -28,7 +28,7 @@ pub fn memory(device: &Device) -> Result<Memory> {
 /// The state of a device's pool. Does not wait for its work: memory that this work will free counts as used.
 ///
 /// # Errors
-/// The driver refuses; the device is no GPU.
+/// Returns an error if the driver refuses, or if the device is no GPU.
 pub fn pool(device: &Device) -> Result<Pool> {
     let reserved_bytes = get(device, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
     let used_bytes = get(device, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?.min(reserved_bytes);
@@ -36,7 +36,7 @@ pub fn pool(device: &Device) -> Result<Pool> {
     Ok(Pool { used_bytes, used_high_bytes, reserved_bytes })
 }
 
-/// The pool keeps what is freed, instead of giving it back whenever the host waits.
+/// The pool keeps freed memory, instead of returning it whenever the host waits.
 pub(super) fn keep_freed(device: &Device) -> Result<()> {
     set(device, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)
 }
@@ -60,13 +60,14 @@ fn set(device: &Device, attribute: sys::CUmemPool_attribute, mut value: u64) -> 
     unsafe { mem_pool::set_attribute(handle(device)?, attribute, (&raw mut value).cast()) }.map_err(failure::of)
 }
 
-/// A tensor with no elements, on any device (the driver gives no memory of 0 bytes, so a place for one is behind it).
+/// A tensor with no elements, on any device (the driver gives no memory of 0 bytes, so it has room
+/// for one).
 ///
 /// # Panics
 /// If the shape has elements: only a bug can do that.
 ///
 /// # Errors
-/// The driver refuses.
+/// Returns an error if the driver refuses.
 pub fn nothing(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
     let shape = shape.into();
     assert_eq!(shape.elem_count(), 0, "{shape:?} is not empty");
@@ -79,7 +80,7 @@ pub fn nothing(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result
 /// A tensor of any device on the host. Waits for it: the driver only may.
 ///
 /// # Errors
-/// Work before it failed.
+/// Returns an error if earlier work on the device failed.
 pub fn download(tensor: &Tensor) -> Result<Tensor> {
     let here = tensor.to_device(&Device::Cpu)?;
     tensor.device().synchronize()?;
@@ -97,7 +98,7 @@ pub fn uploaded_bytes() -> u64 {
 /// the queue has come so far.
 ///
 /// # Errors
-/// The driver refuses.
+/// Returns an error if the driver refuses.
 pub fn upload(list: &[u32], device: &Device) -> Result<Tensor> {
     UPLOADED.fetch_add(size_of_val(list) as u64, Ordering::Relaxed);
     match list {

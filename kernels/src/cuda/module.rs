@@ -26,7 +26,7 @@ static LOADED: Mutex<Vec<(usize, Arc<Functions>)>> = Mutex::new(Vec::new());
 
 static LOADS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many times this process has given the code of a file of kernels to a driver.
+/// Number of times that this process has given the code of a file of kernels to a driver.
 pub fn loads() -> usize {
     LOADS.load(Ordering::Relaxed)
 }
@@ -49,7 +49,7 @@ pub fn runs_on(capability: (u32, u32)) -> bool {
 /// [`super::device`], the first time.
 ///
 /// # Errors
-/// There is no such kernel; the driver refuses the code.
+/// Returns an error if there is no such kernel, or if the driver refuses the code.
 pub fn function(device: &CudaDevice, name: &str) -> Result<CudaFunction> {
     let absent = || failure::of(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND));
     load(device)?.get(name).cloned().ok_or_else(absent)
@@ -57,11 +57,12 @@ pub fn function(device: &CudaDevice, name: &str) -> Result<CudaFunction> {
 
 /// Every kernel of a device, ready to be launched; a kernel that is loaded stays loaded.
 ///
-/// While the driver loads code it may wait for kernels under way, and one of NCCL's waits for other ranks, which may be threads of
-/// this process: so no lock is held meanwhile. Of two threads that load at the same time, both go on with what the first has stored.
+/// While the driver loads code it may wait for running kernels. A kernel of NCCL waits for other
+/// ranks, which may be threads of this process: so no lock is held meanwhile. Two threads that load
+/// at the same time both use the first one's result.
 ///
 /// # Errors
-/// The driver refuses the code.
+/// Returns an error if the driver refuses the code.
 pub fn load(device: &CudaDevice) -> Result<Arc<Functions>> {
     let ordinal = device.cuda_stream().context().ordinal();
     if let Some(functions) = stored(&LOADED.lock().unwrap_or_else(PoisonError::into_inner), ordinal) {

@@ -1,4 +1,5 @@
-//! How many blocks of threads a device runs at a time, and how many of its multiprocessors attention leaves to others.
+//! Number of blocks of threads that a device runs at a time, and of multiprocessors that attention
+//! leaves to others.
 
 use std::cell::Cell;
 
@@ -15,9 +16,9 @@ thread_local! {
 /// From now on, attention over many rows that this thread gives to a Hopper takes `count` multiprocessors fewer than the device has,
 /// but at least one. Gives the count from before, which is 0 at first.
 ///
-/// Its blocks keep their multiprocessors until nothing is left to do: a kernel on another stream (NCCL's, for a message)
-/// waits for them unless some multiprocessors are left to it. Each thread has a count of its
-/// own, as each rank is a thread.
+/// Attention's blocks keep their multiprocessors until their work is done: a kernel on another
+/// stream (NCCL's, for a message) waits for them unless some multiprocessors are left to it. Each
+/// thread has its own count, as each rank is a thread.
 pub fn leave_multiprocessors(count: usize) -> usize {
     LEFT.replace(count)
 }
@@ -25,7 +26,7 @@ pub fn leave_multiprocessors(count: usize) -> usize {
 /// Number of multiprocessors of a device.
 ///
 /// # Errors
-/// The driver refuses.
+/// Returns an error if the driver refuses.
 pub fn multiprocessors(device: &CudaDevice) -> Result<usize> {
     attribute(device, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
 }
@@ -33,23 +34,24 @@ pub fn multiprocessors(device: &CudaDevice) -> Result<usize> {
 /// Number of multiprocessors that blocks which keep them may take.
 ///
 /// # Errors
-/// The driver refuses.
+/// Returns an error if the driver refuses.
 pub fn multiprocessors_to_keep(device: &CudaDevice) -> Result<usize> {
     Ok(multiprocessors(device)?.saturating_sub(LEFT.get()).max(1))
 }
 
-/// Blocks of attention that run at a time on one multiprocessor, where `most_by_registers` of them fit its registers and each has so
-/// many bytes of shared memory.
+/// Blocks of attention that run at a time on one multiprocessor, where `most_by_registers` of them
+/// fit its registers and each has `shared_bytes` bytes of shared memory.
 ///
 /// # Errors
-/// The driver refuses.
+/// Returns an error if the driver refuses.
 pub fn resident_blocks(device: &CudaDevice, shared_bytes: usize, most_by_registers: usize) -> Result<usize> {
     let has = attribute(device, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?;
     let reserved = attribute(device, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK)?;
     Ok(blocks_of_one(has, shared_bytes + reserved, most_by_registers))
 }
 
-/// Blocks that run at a time on one multiprocessor with `has` bytes of shared memory, of which each block takes `takes`.
+/// Blocks that run at a time on one multiprocessor with `has` bytes of shared memory; each block
+/// takes `takes` of them.
 fn blocks_of_one(has: usize, takes: usize, most_by_registers: usize) -> usize {
     (has / takes).clamp(1, most_by_registers)
 }

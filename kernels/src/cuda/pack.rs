@@ -26,7 +26,7 @@ impl AttentionLaunch<'_> {
     /// Keys and values of this call, packed.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns an error if the CUDA driver fails.
     pub(super) fn pack(&self) -> Result<Packed> {
         let (kv_heads, head_dim) = (self.shape.kv_heads, self.shape.head_dim);
         let tiles = self.ready.keys.div_ceil(WIDE_TILE);

@@ -1,8 +1,9 @@
-//! The sight of a pass on the device: worked out and sent there once, and used again in every layer, as long as queries and
-//! keys stand at the same positions.
+//! The sight of a pass on the device: computed and sent there once, and used again in every layer,
+//! as long as queries and keys have the same positions.
 //!
-//! While a sequence is decoded its context stays and its answer grows: the order of the context's keys is kept apart, and a token sends
-//! what its own row and the answer's rows need, whatever the context's length.
+//! While a sequence is decoded its context stays and its answer grows: the order of the context's
+//! keys is kept apart, and a token sends the data of its own row and the answer's rows, for any
+//! length of the context.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,7 +19,8 @@ use crate::error::Result;
 use crate::positions::Identity;
 use crate::{Keys, Positions, Rule};
 
-/// How many are kept for each rank at most. They go before, when nobody has their positions any more.
+/// Maximum number of kept ones for each rank. They are dropped earlier, once their positions are
+/// dropped.
 const KEPT: usize = 256;
 
 /// Rows that may follow keys whose order is kept: beyond, all are put in order anew.
@@ -56,7 +58,7 @@ fn identities(keys: &[Keys]) -> Vec<Identity> {
     keys.iter().map(|block| block.at.identity()).collect()
 }
 
-/// Lists on the device, one after the other in one piece of memory.
+/// Lists on the device, one after the other in one block of memory.
 struct Lists<const N: usize> {
     all: Tensor,
     /// First number of each list.
@@ -75,13 +77,14 @@ impl<const N: usize> Lists<N> {
         Ok(Self { all: super::memory::upload(&all, &Device::Cuda(device.clone()))?, begins })
     }
 
-    /// Where each list is, if they begin at this address.
+    /// Address of each list, if they begin at this address.
     fn addresses(&self, begin: u64) -> [u64; N] {
         self.begins.map(|first| begin + (first * size_of::<u32>()) as u64)
     }
 }
 
-/// Keys in the kernels' order, on the host and on the device: where each place's key lies, its position, its number.
+/// Keys in the kernels' order, on the host and on the device: each place's key, with its address,
+/// its position, and its number.
 struct Places {
     device: DeviceId,
     order: KeyOrder,
@@ -120,7 +123,7 @@ pub(super) struct Prepared {
     places: Rc<Places>,
     /// Places whose lists are with `places`: all, or those before the rows that follow.
     pub split: usize,
-    /// Number of keys that anybody may see.
+    /// Number of keys that any row may see.
     pub keys: usize,
     /// Number of items.
     pub items: usize,
@@ -130,7 +133,7 @@ pub(super) struct Prepared {
     pub slots: usize,
 }
 
-/// Where the lists are.
+/// Addresses of the lists.
 pub(super) struct Addresses {
     pub rows: u64,
     pub rope: u64,
@@ -146,12 +149,12 @@ pub(super) struct Addresses {
     pub tail_rope: u64,
 }
 
-/// What a row that is decoded finds: the context's places, and the rows behind them.
+/// Keys of a decoded row: the context's places, and the rows after them.
 struct Behind {
     places: Rc<Places>,
     source: Vec<u32>,
     rope: Vec<u32>,
-    /// As whole tiles of the context's places, what is not listed anew.
+    /// The places that are not listed anew, as whole tiles of the context's.
     split: usize,
     queries: QueryOrder,
 }
@@ -162,7 +165,7 @@ impl Behind {
         if at.len() != 1 || at.rule() != Rule::Causal || !(2..=MAX_BLOCKS).contains(&keys.len()) {
             return Ok(None);
         }
-        // The context is what is known already, or all but the last block.
+        // The context is the known keys, or all but the last block.
         let known = (1..keys.len()).rev().find(|&count| Places::kept(device, &keys[..count]).is_some());
         let rows_from = |count: usize| keys[count..].iter().map(|block| block.at.len()).sum::<usize>();
         let count = known.filter(|&count| rows_from(count) <= FOLLOWING).unwrap_or(keys.len() - 1);
@@ -220,12 +223,12 @@ impl Prepared {
     /// Its own lists and those of the keys' places, held for a launch.
     ///
     /// # Errors
-    /// None: they are on the device.
+    /// Never fails: they are on the device.
     pub fn inputs(&self) -> Result<[Input<'_>; 2]> {
         Ok([input(&self.lists.all)?, input(&self.places.lists.all)?])
     }
 
-    /// Where each list is, if its own and those of the places begin at these addresses.
+    /// Address of each list, if its own and those of the places begin at these addresses.
     pub fn addresses(&self, own: u64, places: u64) -> Addresses {
         let [rows, rope, sight, masked, items, splits, tile_sight, tail_source, tail_rope] = self.lists.addresses(own);
         let [key_source, key_rope, key_number] = self.places.lists.addresses(places);
@@ -246,11 +249,12 @@ impl Prepared {
     }
 }
 
-/// The sight of these queries and keys: the one that this thread has, or a new one. `may_follow` says that the kernel reads places in two
-/// pieces: then a row that is decoded leaves the order of its context as it is.
+/// The sight of these queries and keys: the one that this thread has, or a new one. `may_follow`
+/// says that the kernel reads places in two pieces: then a decoded row does not change the order of
+/// its context.
 ///
 /// # Errors
-/// The driver's.
+/// Returns an error if the CUDA driver fails.
 pub(super) fn prepared(
     device: &CudaDevice,
     at: &Positions,
@@ -269,7 +273,7 @@ pub(super) fn prepared(
     if let Some(ready) = found {
         return Ok(ready);
     }
-    // What nobody has any more comes no more.
+    // Entries with dropped positions cannot be found again.
     let are_there = |positions: &[Identity]| positions.iter().all(Identity::is_there);
     PREPARED.with_borrow_mut(|cache| cache.retain(|(key, _)| key.queries.is_there() && are_there(&key.keys)));
     PLACES.with_borrow_mut(|kept| kept.retain(|(positions, _)| are_there(positions)));

@@ -25,8 +25,8 @@ pub fn tables(rope: &Rope, device: &CudaDevice) -> Result<Arc<DeviceTables>> {
     Ok(rope.on_devices().stored(device, Some(&new)).unwrap_or(new))
 }
 
-/// `x` `[rows, heads, head_dim]` turned to its positions, which lie in the tables; `None` where it is not a float tensor on a
-/// GPU.
+/// `x` `[rows, heads, head_dim]` rotated to its positions, which are within the tables; `None`
+/// where it is not a float tensor on a GPU.
 pub fn rotated(rope: &Rope, x: &Tensor, at: &Positions) -> Result<Option<Tensor>> {
     let Some(suffix) = suffix(x.dtype()).filter(|_| ours(&[x])) else { return Ok(None) };
     let (rows, heads, head_dim) = x.dims3()?;

@@ -1,4 +1,5 @@
-//! Movement of rows. A row of any type is so many bytes; the kernels move the widest words that its length and place allow.
+//! Movement of rows. A row of any type is a number of bytes; the kernels move the widest words that
+//! its length and place allow.
 
 use candle_core::Tensor;
 
@@ -43,8 +44,9 @@ fn row_bytes(x: &Tensor) -> usize {
     x.dims().iter().skip(1).product::<usize>() * x.dtype().size_in_bytes()
 }
 
-/// The tensor itself where it is contiguous, else a copy. (On a GPU in one launch, where the dimensions before some place lie
-/// at one stride and those behind it together: a range of rows, heads or columns does.)
+/// The tensor itself where it is contiguous, else a copy. (On a GPU in one launch, where the
+/// dimensions before some place have one stride and those after it are contiguous, as in a range of
+/// rows, heads or columns.)
 pub fn contiguous(x: &Tensor) -> Result<Tensor> {
     if x.is_contiguous() || !ours(&[x]) || x.elem_count() == 0 {
         return Ok(x.contiguous()?);
@@ -80,7 +82,7 @@ fn runs(x: &Tensor) -> Option<(usize, usize, usize)> {
     Some((rows, run, stride))
 }
 
-/// Where in an output rows go.
+/// Place of rows in an output.
 struct Destination {
     byte: usize,
     stride_bytes: usize,
@@ -110,7 +112,8 @@ fn copy(
         .count(rows)
         .count(bytes / word);
     let (grid, threads) = grid(rows, bytes / word);
-    // SAFETY: the arguments of copy_rows; every row lies within the tensors that the addresses and strides were made from.
+    // SAFETY: the arguments of copy_rows; every row is within the tensors that the addresses and
+    // strides were made from.
     unsafe { call.launch(grid, threads, 0) }?;
     drop((to_guard, at_guard));
     Ok(())

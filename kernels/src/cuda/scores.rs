@@ -16,7 +16,7 @@ use crate::{Keys, Positions, Reduce, Rope};
 /// Rows and keys of a tile.
 const TILE: usize = 64;
 
-/// What is read in one walk over queries and keys.
+/// Reading in one walk over queries and keys.
 #[derive(Clone, Copy)]
 enum Read<'a> {
     /// One number a key: `[keys]`.
@@ -26,7 +26,7 @@ enum Read<'a> {
 }
 
 impl Read<'_> {
-    /// Numbers of each key, of so many queries.
+    /// Numbers of each key, for `queries` queries.
     fn lists(self, queries: usize) -> usize {
         match self {
             Read::Reduced(_) => 1,
@@ -38,7 +38,7 @@ impl Read<'_> {
 /// See [`crate::Kernels::column_scores`]; `None` for calls that the kernel is not made for.
 ///
 /// # Errors
-/// A position beyond the tables, the driver's.
+/// Returns an error if a position is beyond the tables, or if the driver fails.
 #[allow(clippy::too_many_arguments)]
 pub fn column_scores(
     q: &Tensor,
@@ -55,7 +55,7 @@ pub fn column_scores(
 /// See [`crate::Kernels::readings`], by query row; `None` for calls that the kernel is not made for.
 ///
 /// # Errors
-/// As [`column_scores`].
+/// Fails as [`column_scores`] does.
 pub fn row_readings(
     q: &Tensor,
     at: &Positions,

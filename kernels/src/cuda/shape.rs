@@ -9,8 +9,8 @@ use crate::{Keys, Rope};
 /// The most heads that may share a KV head: the rows of the smallest tile of queries.
 const MAX_GROUP: usize = 64;
 
-/// Whether attention has kernels for heads of this size and type. What it has none for takes candle's operations, which hold
-/// every dot product at once.
+/// Whether attention has kernels for heads of this size and type. Others take candle's operations,
+/// which hold every dot product at once.
 pub fn attends(head_dim: usize, dtype: DType) -> bool {
     matches!(head_dim, 32 | 64 | 96 | 128) && matches!(dtype, DType::BF16 | DType::F16)
 }

@@ -1,5 +1,6 @@
-//! Visibility, worked out once for all layers of a pass: keys and queries are put in an order in which a query sees at
-//! most two runs of keys, and for every tile of queries the tiles of keys that it meets are listed.
+//! Visibility, computed once for all layers of a pass: keys and queries are put in an order in
+//! which a query sees at most two runs of keys, and for every tile of queries the tiles of keys
+//! that it meets are listed.
 //!
 //! The order is the kernels' own; results are written back to where the caller expects them. So no layout, no overlay of
 //! fresh rows and no hidden row costs more than the keys that are seen.
@@ -10,8 +11,8 @@ use std::ops::Range;
 
 use crate::positions::{PAD, Positions, Rule, SHARED};
 
-/// Blocks of keys that a launch reaches (`MAX_BLOCKS` in attention.cuh). Where there are more, the last one stands for all
-/// the others, joined.
+/// Blocks of keys that a launch reaches (`MAX_BLOCKS` in attention.cuh). Where there are more, the
+/// last one is all the others, joined.
 pub(super) const MAX_BLOCKS: usize = 240;
 
 /// Bits of a key's row within its block (`ROW_BITS` in attention.cuh).
@@ -26,7 +27,7 @@ const SHORTEST_PART: usize = 4;
 /// The cost of an item's begin and end, in key tiles (a model, not measured).
 const ITEM_TILES: usize = 3;
 
-/// How a kernel cuts its work.
+/// Tiling of a kernel's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tiling {
     /// Rows of a query tile, the heads of a group counted one by one.
@@ -35,7 +36,7 @@ pub(super) struct Tiling {
     pub keys: usize,
     /// Query heads a KV head.
     pub group: usize,
-    /// KV heads, each of which takes every item.
+    /// Number of KV heads; each takes every item.
     pub kv_heads: usize,
     /// Blocks that the device runs at a time.
     pub resident: usize,
@@ -100,13 +101,13 @@ impl KeyOrder {
         }
     }
 
-    /// Number of keys that anybody may see.
+    /// Number of keys that any row may see.
     pub fn len(&self) -> usize {
         self.source.len()
     }
 
-    /// Rows that come behind these keys and that all stand behind them in the order, too: their places follow these. `None` where they
-    /// would have to be put between them.
+    /// Rows that come after these keys, also in the order: their places follow these. `None` where
+    /// they would have to be put between them.
     pub fn followed_by(&self, rows: &Positions) -> Option<Followed<'_>> {
         let (orders, segments) = (rows.order(), rows.segment());
         let (&segment, &first) = segments.first().zip(orders.first())?;
@@ -125,7 +126,8 @@ impl KeyOrder {
         })
     }
 
-    /// All keys but those of a segment: the end of what stands before it, begin and end of what stands behind it.
+    /// All keys but those of a segment: the end of the keys before it, begin and end of those after
+    /// it.
     fn other_segments(&self, segment: u32) -> [u32; 3] {
         let all = self.order.len();
         let place = |index: usize| self.segments.get(index).map_or(all, |entry| entry.1) as u32;
@@ -184,7 +186,7 @@ pub(super) struct QueryOrder {
     pub rows: Vec<u32>,
     /// Place to rotary position.
     pub rope: Vec<u32>,
-    /// Place to what the row sees.
+    /// Map of places to the row's sight.
     pub sight: Vec<[u32; 3]>,
 }
 
@@ -194,7 +196,7 @@ impl QueryOrder {
         Self::seeing(at, |order, segment| keys.sight(order, segment, at.rule()))
     }
 
-    /// The same, where a row of an order and a segment sees what `sight` says.
+    /// The same, where a row of an order and a segment has the sight `sight`.
     pub fn seeing(at: &Positions, sight: impl Fn(u32, u32) -> [u32; 3]) -> Self {
         let (rope, orders, segments) = (at.rope(), at.order(), at.segment());
         let class = |&row: &u32| (segments[row as usize], orders[row as usize]);
@@ -280,8 +282,9 @@ impl KeyTiles {
 pub(super) struct LaunchWork {
     /// The masked key tiles of all query tiles, one after the other.
     pub masked: Vec<u32>,
-    /// Query tile; begin of its part of the tiles, begin of the whole ones there, end; slot; where the second run of whole ones begins;
-    /// what is added to a number of the first run and of the second for the tile (`Item` in attention.cuh). The longest come first.
+    /// Query tile; begin of its part of the tiles, begin of the whole ones there, end; slot; where
+    /// the second run of whole ones begins; offsets that are added to a number of the first run and
+    /// of the second for the tile (`Item` in attention.cuh). The longest come first.
     pub items: Vec<[u32; 8]>,
     /// Query tiles in several parts: tile, first slot, number of slots.
     pub splits: Vec<[u32; 3]>,

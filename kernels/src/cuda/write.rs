@@ -41,8 +41,9 @@ impl InplaceOp2 for WriteRows {
         let stream = rows.device().cuda_stream();
         let ((from, _from), (to, _to)) = (address(&rows.slice, &stream), address_mut(&mut into.slice, &stream));
         let (from, to) = (from + from_byte as u64, to + to_byte as u64);
-        // SAFETY: `write_rows` has checked that the rows lie within both tensors, which are contiguous; both are held until the
-        // copy is given to the stream, and whatever reads them stands behind it there.
+        // SAFETY: `write_rows` has checked that the rows lie within both tensors, which are
+        // contiguous; both are held until the copy is given to the stream, and later reads come
+        // after it there.
         let copied = unsafe { cudarc::driver::result::memcpy_dtod_async(to, from, bytes, stream.cu_stream()) };
         copied.map_err(|error| CudaError::from(error).into())
     }

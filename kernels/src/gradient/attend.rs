@@ -1,7 +1,8 @@
 //! Attention by tiles of query rows, whose backward pass computes the probabilities again from the log-sum-exp.
 //!
-//! With P = exp(S − lse), S = scale·Q·Kᵀ and out = P·V: dV = Pᵀ·dout, dP = dout·Vᵀ, dS = P ∘ (dP − rowsum(dout ∘ out) + dlse), dQ = scale·dS·K,
-//! dK = scale·dSᵀ·Q (Dao et al. 2022, FlashAttention, appendix B, with a gradient of lse beside it).
+//! With P = exp(S − lse), S = scale·Q·Kᵀ and out = P·V: dV = Pᵀ·dout, dP = dout·Vᵀ, dS = P ∘ (dP −
+//! rowsum(dout ∘ out) + dlse), dQ = scale·dS·K, dK = scale·dSᵀ·Q (Dao et al. 2022, FlashAttention,
+//! appendix B, with a gradient of lse added).
 
 use std::sync::Arc;
 
@@ -60,7 +61,8 @@ impl Attend {
         self.heads / self.kv_heads
     }
 
-    /// Where the rows of a tile begin in `[queries, heads, width]`, head by head of a KV head's group.
+    /// Offsets of the rows of a tile in `[queries, heads, width]`, head by head of a KV head's
+    /// group.
     fn starts(&self, tile: &Tile, kv_head: usize, width: usize) -> Vec<usize> {
         let heads = kv_head * self.group()..(kv_head + 1) * self.group();
         let rows = |head| (0..tile.count).map(move |row| ((tile.from + row) * self.heads + head) * width);
@@ -119,7 +121,7 @@ impl Attend {
         self.tiles.iter().flat_map(|tile| (0..self.kv_heads).map(move |kv_head| (tile, kv_head)))
     }
 
-    /// The gradients of queries, keys and values from what came out and the gradient of that.
+    /// The gradients of queries, keys and values from the output and its gradient.
     fn backward<T: Number>(&self, (q, k, v): (&[T], &[T], &[T]), both: &[T], grad: &[T]) -> [Vec<T>; 3] {
         let dim = self.head_dim;
         let (mut dq, mut dk) = (vec![T::zero(); q.len()], vec![T::zero(); k.len()]);

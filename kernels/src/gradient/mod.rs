@@ -1,6 +1,7 @@
-//! What training needs and candle's own gradients do not give: operations whose weights are frozen and whose gradients are written by
-//! hand. candle would compute the gradient of every weight too, and would keep every score of attention; here a linear layer's backward pass is
-//! one product, and attention computes its probabilities again.
+//! Gradients for training that candle does not give: operations with frozen weights and
+//! hand-written gradients. candle would compute the gradient of every weight too, and would keep
+//! every score of attention; here a linear layer's backward pass is one product, and attention
+//! computes its probabilities again.
 //!
 //! On the CPU in f32 and f64, the latter for checks by finite differences. Everything else takes candle's operations, as it did.
 

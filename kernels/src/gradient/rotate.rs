@@ -11,7 +11,8 @@ struct Turn {
     at: Positions,
 }
 
-/// See [`Rope::apply`]; positions are the same for all heads, and lie in the tables. None where the type or the device is not of this module.
+/// See [`Rope::apply`]; positions are the same for all heads, and within the tables. None where the
+/// type or the device is not of this module.
 pub(crate) fn rotated(rope: &Rope, x: &Tensor, at: &Positions) -> crate::Result<Option<Tensor>> {
     if !computes(&[x]) {
         return Ok(None);

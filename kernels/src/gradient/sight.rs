@@ -5,7 +5,7 @@ use crate::{PAD, Positions, Rule, SHARED};
 /// Query rows of a tile, at most.
 const TILE_ROWS: usize = 128;
 
-/// Query rows that stand one after the other in one segment, and the keys that at least one of them may see.
+/// Consecutive query rows of one segment, and the keys that at least one of them may see.
 pub(super) struct Tile {
     pub from: usize,
     pub count: usize,

@@ -249,8 +249,9 @@ fn numbers_in_hidden_keys_change_nothing() {
     }
 }
 
-/// A rank that keeps no chunk is asked all the same, and its answer travels and merges with those of others: whichever kernels run,
-/// it is of the queries' type, and no kernel of candle's is needed for it.
+/// A rank that keeps no chunk is asked all the same, and its answer travels and merges with those
+/// of others: for all kernels, it is of the queries' type, and no kernel of candle's is needed for
+/// it.
 #[test]
 fn attention_over_no_key_at_all_is_of_the_queries_type() {
     let device = kit::gpu();

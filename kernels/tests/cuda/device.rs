@@ -68,7 +68,7 @@ fn moments_follow_one_another() {
     }
 }
 
-/// Whoever opens a device without `cuda::device` gets the kernels all the same, with the first launch.
+/// A device that was opened without `cuda::device` gets the kernels with its first launch.
 #[test]
 fn a_device_that_candle_opened_has_the_kernels() {
     let device = Device::new_cuda_with_stream(0).unwrap();

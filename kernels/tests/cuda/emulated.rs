@@ -1,6 +1,7 @@
-//! What only an emulated GPU does when it is told to: have an old driver, put shared memory where it does not belong, leave out an
-//! instruction, be inexact, run blocks side by side, have a memory of another size. It is told by the environment of a process, so each
-//! is another run of one of the other tests, or of a test here that runs itself again.
+//! Faults that only an emulated GPU has on demand: an old driver, misplaced shared memory, a
+//! missing instruction, inexact results, parallel blocks, a memory of another size. The environment
+//! of a process demands them, so each is another run of one of the other tests, or of a test here
+//! that runs itself again.
 
 use std::process::{Command, Output};
 
@@ -20,7 +21,7 @@ fn run(test: &str, variables: &[(&str, &str)]) -> (Output, String) {
     (output, said)
 }
 
-/// What a test that must fail says in a process with this variable.
+/// Output of a test that must fail in a process with this variable.
 fn refused(test: &str, variable: &str, value: &str) -> String {
     let (output, said) = run(test, &[(variable, value)]);
     assert!(!output.status.success(), "{variable}={value}: {said}");

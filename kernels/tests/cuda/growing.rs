@@ -48,7 +48,7 @@ fn context(tokens: u32) -> Vec<Positions> {
     vec![prefix, document(5 + half), document(5)]
 }
 
-/// Bytes that each of the tokens sends, with a context of so many.
+/// Bytes that each of the answer's tokens sends, with a context of `tokens` tokens.
 fn bytes_a_token(tokens: u32, answer: u32) -> Vec<u64> {
     let (device, mut random) = (gpu(), Random::new(u64::from(tokens)));
     let mut sides = Sides { host: Vec::new(), device: Vec::new() };
@@ -73,7 +73,7 @@ fn bytes_a_token(tokens: u32, answer: u32) -> Vec<u64> {
             assert_eq!(values(&found.out), values(&again.out), "the next layer");
             let expected = Kernels::Auto.attend(&q.to_dtype(DType::F32).unwrap(), &row, &host, None, 0.125).unwrap();
             let error = relative(&flat(&found.out), &values(&expected.out));
-            assert!(error < tolerance(DType::BF16), "token {rows} of {piece} behind {tokens}: {error:e}");
+            assert!(error < tolerance(DType::BF16), "token {rows} of {piece} after {tokens}: {error:e}");
         }
     }
     sent
@@ -82,11 +82,11 @@ fn bytes_a_token(tokens: u32, answer: u32) -> Vec<u64> {
 #[test]
 fn a_token_sends_what_its_answer_needs_whatever_the_context() {
     let (short, long) = (bytes_a_token(300, 5), bytes_a_token(2400, 5));
-    println!("bytes of the first tokens: {:?} behind 300, {:?} behind 2400", &short[..3], &long[..3]);
+    println!("bytes of the first tokens: {:?} after 300, {:?} after 2400", &short[..3], &long[..3]);
     assert!(long[0] > 12 * 2000, "the context's order is sent once");
     let most = |sent: &[u64]| sent[1..].iter().copied().max().unwrap();
     let (short, long) = (most(&short), most(&long));
-    println!("a later token sends at most {short} bytes behind 300, {long} behind 2400");
+    println!("a later token sends at most {short} bytes after 300, {long} after 2400");
     // Parts of the work are the more the more keys there are, at most as many as the device runs at a time.
     assert!(long < 4096 && long < short + 1024, "{long} and {short} bytes");
 }

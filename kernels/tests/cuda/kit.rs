@@ -10,8 +10,8 @@ use tributary_kernels::cuda;
 /// The types that kernels know, with the relative error they may show.
 pub const TYPES: [(DType, f64); 3] = [(DType::BF16, 1e-2), (DType::F16, 2e-3), (DType::F32, 1e-5)];
 
-/// The first GPU, opened once for all tests of a process: a real one takes its time. Without a GPU the tests fail: they are built only
-/// where somebody asked for it.
+/// The first GPU, opened once for all tests of a process: a real one takes its time. Without a GPU
+/// the tests fail: they are built only on request.
 pub fn gpu() -> Device {
     static GPU: OnceLock<Device> = OnceLock::new();
     GPU.get_or_init(|| cuda::device(0).unwrap()).clone()

@@ -152,7 +152,7 @@ fn linear_layers() {
             let expected = [&before[..middle.start], &sum, &before[middle.end..]].concat();
             assert_near(&what, &all, &expected, bound);
             assert_eq!(values(&all)[..middle.start], before[..middle.start], "rows before are left alone");
-            assert_eq!(values(&all)[middle.end..], before[middle.end..], "rows behind are left alone");
+            assert_eq!(values(&all)[middle.end..], before[middle.end..], "later rows are left alone");
             let wide = linear_f32(&x, &weight).unwrap();
             assert_eq!(wide.dtype(), DType::F32);
             assert_near(&what, &wide, &each(&|_, _| 0.0), 1e-5);
@@ -162,7 +162,7 @@ fn linear_layers() {
     }
 }
 
-/// Attention may answer in another type than the residual stream's: a product adds to it all the same.
+/// Attention may answer in another type than the residual stream's: a product adds to it anyway.
 #[test]
 fn linear_layers_onto_a_residual_of_another_type() {
     let (device, mut random) = (gpu(), Random::new(10));

@@ -1,5 +1,6 @@
-//! The CUDA kernels against sums in f64, on random data of odd shapes. On a machine without a GPU they run on an emulated one
-//! (`make cuda-test`); fresh memory is NaN there, so what a kernel leaves out shows.
+//! The CUDA kernels against sums in f64, on random data of odd shapes. On a machine without a GPU
+//! they run on an emulated one (`make cuda-test`); fresh memory is NaN there, so omissions of a
+//! kernel show.
 
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 

@@ -5,7 +5,8 @@ use tributary_kernels::{Partial, merge, merge_all};
 
 use crate::kit::{Random, TYPES, assert_near, gpu, on, values};
 
-/// A part of random numbers; every third row of part `which` saw no key, and holds NaN to prove that nobody reads it.
+/// A part of random numbers; every third row of part `which` saw no key, and holds NaN to prove
+/// that it is not read.
 fn part(random: &mut Random, which: usize, rows: usize, heads: usize, head_dim: usize, dtype: DType) -> Partial {
     let (mut out, mut lse) =
         (values(&random.tensor(&[rows, heads, head_dim], dtype)), values(&random.tensor(&[rows, heads], DType::F32)));
@@ -75,7 +76,7 @@ fn two_and_none() {
     assert!(merge(&a, &empty(&b)).is_err());
 }
 
-/// Wherever it stands among the parts; beside parts that saw nothing, too.
+/// At any place among the parts, also beside parts that saw nothing.
 #[test]
 fn a_nan_comes_through() {
     let device = gpu();

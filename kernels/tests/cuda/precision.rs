@@ -1,4 +1,4 @@
-//! What rounding may cost over very many keys, and that a NaN stays one.
+//! Errors of rounding over very many keys, and propagation of a NaN.
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{Kernels, Keys, PAD, Positions};
@@ -9,7 +9,7 @@ use crate::kit::{Leaving, gpu, on};
 const KEYS: usize = 131_072;
 const HEAD_DIM: usize = 64;
 
-/// Rows of `width` heads, each of which begins with two numbers.
+/// Rows of `width` heads, each with two given first numbers.
 fn rows(count: usize, width: usize, two: impl Fn(usize) -> [f32; 2]) -> Tensor {
     let mut values = vec![0f32; count * width * HEAD_DIM];
     for (i, head) in values.chunks_mut(HEAD_DIM).enumerate() {
@@ -18,14 +18,15 @@ fn rows(count: usize, width: usize, two: impl Fn(usize) -> [f32; 2]) -> Tensor {
     Tensor::from_vec(values, (count, width, HEAD_DIM), &Device::Cpu).unwrap().to_dtype(DType::F16).unwrap()
 }
 
-/// Key 0 has the largest product, about 60 in powers of two, and all others have the same, half as much weight. The first half of
-/// them counts +1 and the second -1: their sum tells their weights apart, far more closely than f16 could tell each.
+/// Key 0 has the largest product, about 60 in powers of two, and all others have the same, half as
+/// much weight. The first half of them counts +1 and the second -1: their sum shows differences of
+/// their weights far below the precision of f16.
 fn one_large_key_and_many_alike(queries: usize, kv_heads: usize) {
     const LARGEST: f32 = 303.0;
     const SCALE: f32 = 0.138_629_44; // 0.2 ln 2: five less is half the weight
     let _leaving = Leaving::these(usize::MAX); // lists are not split: one running softmax takes all keys
     let device = gpu();
-    // What a row of 16 bits cannot hold in one number it holds in two.
+    // A row of 16 bits holds the value in two numbers, since one is not enough.
     let q = on(&rows(queries, kv_heads, |_| [1.0, 1.0]), &device);
     let product = |key: usize| if key == 0 { LARGEST } else { LARGEST - 5.0 };
     let k = on(&rows(KEYS, kv_heads, |key| [256.0, product(key) - 256.0]), &device);

@@ -1,5 +1,5 @@
-//! Attention in f64, one pair of rows after the other, written from the definition alone: what every version is tested
-//! against. The including file brings the crate's names into its root.
+//! Attention in f64, one pair of rows after the other, implemented from the definition alone: the
+//! reference of every version. The including file brings the crate's names into its root.
 
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
@@ -37,7 +37,7 @@ impl Random {
     }
 }
 
-/// Sizes of a case; what is in it follows from the seed.
+/// Sizes of a case; its content follows from the seed.
 #[derive(Debug, Clone)]
 pub struct Sizes {
     pub seed: u64,
@@ -233,7 +233,7 @@ pub fn attention(case: &Case, rotary: Option<(Pairing, usize)>, lse: &[f64]) -> 
     all
 }
 
-/// Largest distance of two lists; infinities must stand in the same places, and NaN nowhere.
+/// Largest distance of two lists; infinities must be in the same places, and there must be no NaN.
 pub fn distance(found: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let pairs = found.iter().zip(expected);

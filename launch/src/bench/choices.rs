@@ -1,4 +1,4 @@
-//! What a user may choose about a study, on the command line or in a study file; both have the same names.
+//! Choices of a study, on the command line or in a study file; both have the same names.
 
 use std::path::{Path, PathBuf};
 
@@ -117,7 +117,7 @@ impl Choices {
     /// The choices that a design was made of.
     ///
     /// # Errors
-    /// A method or a word in it that this program does not know.
+    /// Returns an error if this program does not know a method, or a word in it.
     pub fn of(design: &Design) -> Result<Self, String> {
         let known = |text: &str| clap::ValueEnum::from_str(text, true);
         let dummy_seed = design.load_format.strip_prefix("dummy, seed ");
@@ -153,7 +153,7 @@ impl Choices {
     /// The design and its methods. `started` is the number of ranks where they are processes.
     ///
     /// # Errors
-    /// Something that cannot be, by name.
+    /// Returns the name of the impossible value.
     pub fn design(self, started: Option<usize>) -> anyhow::Result<(Design, Vec<MethodSpec>)> {
         let Some(model) = self.model else {
             return Err(usage("no model: give --model DIR, or `model` in a --study FILE.toml"));
@@ -192,7 +192,7 @@ impl Choices {
     }
 }
 
-/// A choice as it is written.
+/// A choice as text.
 fn word(choice: &impl clap::ValueEnum) -> String {
     choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
@@ -243,7 +243,8 @@ fn check(design: &Design) -> anyhow::Result<()> {
 /// Reads a study file.
 ///
 /// # Errors
-/// It cannot be read, is no TOML, has an unknown key or a value that cannot be: line and key.
+/// Returns line and key if the file cannot be read, is no TOML, has an unknown key or an impossible
+/// value.
 pub fn read(path: &Path) -> anyhow::Result<Choices> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)

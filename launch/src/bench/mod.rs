@@ -1,5 +1,6 @@
-//! `tributary bench`: the scaling study of the time to first token. Sweeps lengths, ranks, methods, ratios and states of the
-//! chunk cache; every sample is kept, and what was measured stands beside what was predicted.
+//! `tributary bench`: the scaling study of the time to first token. Sweeps lengths, ranks, methods,
+//! ratios and states of the chunk cache; every sample is kept, and measurements are reported beside
+//! predictions.
 
 mod choices;
 
@@ -64,7 +65,7 @@ pub struct BenchArgs {
     metrics: MetricsArgs,
 }
 
-/// Runs the command; says what went wrong.
+/// Runs the command; reports the failure.
 pub fn bench(args: &BenchArgs) -> ExitCode {
     let (choices, config) = match choices(args).and_then(|choices| Ok((choices.clone(), config(&choices, args)?))) {
         Ok(found) => found,
@@ -78,7 +79,7 @@ pub fn bench(args: &BenchArgs) -> ExitCode {
     })
 }
 
-/// What was asked for: options, before the study file, before the study to go on with.
+/// Choices of the user: options precede the study file, which precedes the study to resume.
 fn choices(args: &BenchArgs) -> anyhow::Result<Choices> {
     let mut choices = args.choices.clone();
     if let Some(path) = &args.study {
@@ -91,7 +92,7 @@ fn choices(args: &BenchArgs) -> anyhow::Result<Choices> {
     Ok(choices)
 }
 
-/// What an engine is told.
+/// Configuration of the engine.
 fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
     let Some(model) = choices.model.clone() else {
         return Err(usage("no model: give --model DIR, or `model` in a --study FILE.toml"));

@@ -82,7 +82,7 @@ fn page_file(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Runs the command; says what went wrong.
+/// Runs the command; reports the failure.
 pub fn compare(args: &CompareArgs) -> ExitCode {
     let config = config(&args.model, &args.intake, &args.run);
     ranks::lead(&config, |ranks| lead(args, &config, ranks))

@@ -1,4 +1,5 @@
-//! The file of `--config`: its keys are checked against what all commands have, and those of one command become arguments.
+//! The file of `--config`: its keys are checked against those of all commands, and those of one
+//! command become arguments.
 
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use toml::de::{DeString, DeTable, DeValue};
 
 use super::options::{COMMANDS, found, options, table_of};
 
-/// What a file says to one command.
+/// Entries of a file for one command.
 pub struct File {
     /// One entry an option.
     pub entries: Vec<Entry>,
@@ -34,7 +35,7 @@ impl Entry {
     }
 }
 
-/// What is needed to read a file.
+/// Context of reading a file.
 struct Reader<'a> {
     shown: String,
     text: &'a str,
@@ -43,10 +44,12 @@ struct Reader<'a> {
 }
 
 impl File {
-    /// Reads what a file says to the command called `name`. The whole file is checked, what it says to others too.
+    /// Reads a file's entries for the command `name`. The whole file is checked, entries for other
+    /// commands too.
     ///
     /// # Errors
-    /// In one line: it cannot be read, is no TOML, or has a key or a type of value that cannot be.
+    /// Returns one line if the file cannot be read, is no TOML, or has an impossible key or type of
+    /// value.
     pub fn read(path: &Path, command: &Command, name: &str) -> Result<Self, String> {
         let shown = path.display().to_string();
         let text = std::fs::read_to_string(path)
@@ -161,7 +164,7 @@ impl Reader<'_> {
         Ok(own)
     }
 
-    /// No option stands there by two of its names.
+    /// Checks that no option is given by two of its names.
     fn once(&self, entries: &[Entry]) -> Result<(), String> {
         let twice = |(index, entry): (usize, &Entry)| {
             entries[..index]
@@ -211,7 +214,7 @@ fn option<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
     options(command).find(|arg| arg.get_long_and_visible_aliases().is_some_and(|names| names.contains(&word)))
 }
 
-/// The arguments that say what a key and its value say; none where that is the default.
+/// The arguments for a key and its value; none where that is the default.
 fn words(arg: &Arg, value: &DeValue<'_>) -> Result<Vec<String>, String> {
     let long = arg.get_long().unwrap_or_default();
     if matches!(arg.get_action(), ArgAction::SetTrue) {

@@ -1,9 +1,9 @@
-//! `--config FILE.toml`: options from a file. Its entries become arguments in front of those that were typed, and the whole is parsed
-//! once more, so that a value from the file is checked as if it had been typed. Nothing here lists an option: clap's own
-//! description of the command says which there are.
+//! `--config FILE.toml`: options from a file. Its entries become arguments before the typed ones,
+//! and all are parsed once more, so that a value from the file is checked as if it had been typed.
+//! No options are listed here: they come from clap's own description of the command.
 //!
-//! An entry that equals its option's default adds nothing, so that what `--print-config` prints can be read again without conflicts
-//! between options that nobody chose.
+//! An entry that equals its option's default adds nothing, so that the output of `--print-config`
+//! can be read again without conflicts between default options.
 
 mod file;
 mod options;
@@ -21,7 +21,7 @@ pub use self::options::with_options;
 use self::options::{CONFIG, PRINT, called, found, options_of};
 use crate::failure::usage_line;
 
-/// What a command line comes to.
+/// Result of a command line.
 pub enum Parsed {
     /// A command to run.
     Run(ArgMatches),
@@ -31,7 +31,7 @@ pub enum Parsed {
 
 /// Why nothing is run.
 pub enum Refusal {
-    /// As clap says it; a wish for help is one too.
+    /// An error of clap; a request for help is one too.
     Clap(clap::Error),
     /// One line.
     Line(String),
@@ -46,7 +46,8 @@ impl From<clap::Error> for Refusal {
 /// Reads a command line, the program's name first, and the file that it names.
 ///
 /// # Errors
-/// What clap refuses; a file that cannot be read, or has a key or a value that cannot be.
+/// Returns an error if clap refuses the options, or if a file cannot be read or has an impossible
+/// key or value.
 pub fn parse(command: &Command, arguments: Vec<OsString>) -> Result<Parsed, Refusal> {
     let typed = match typed(command, &arguments)? {
         Typed::Whole(matches) => return Ok(Parsed::Run(matches)),
@@ -60,7 +61,7 @@ pub fn parse(command: &Command, arguments: Vec<OsString>) -> Result<Parsed, Refu
         return parsed.map(Parsed::Run).map_err(|error| explained(error, &added));
     }
     let matches = match parsed {
-        // What is missing is seen in what is printed.
+        // Missing options are visible in the output.
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => lenient(command, &all)?,
         other => other.map_err(|error| explained(error, &added))?,
     };
@@ -68,10 +69,10 @@ pub fn parse(command: &Command, arguments: Vec<OsString>) -> Result<Parsed, Refu
     Ok(Parsed::Print(print::print(found(command, name), name, options, &added)))
 }
 
-/// A command line with what its file adds; nothing if it names none.
+/// A command line with its file's additions; nothing if it names none.
 ///
 /// # Errors
-/// As [`parse`], in one line.
+/// Fails as [`parse`] does, in one line.
 pub fn expanded(command: &Command, arguments: Vec<OsString>) -> Result<Option<Vec<OsString>>, String> {
     let line = |refusal| match refusal {
         Refusal::Clap(error) => usage_line(&error),
@@ -84,11 +85,11 @@ pub fn expanded(command: &Command, arguments: Vec<OsString>) -> Result<Option<Ve
     Ok(Some(joined(name, arguments, &added)))
 }
 
-/// What was typed, before any file is read.
+/// Typed command line, before any file is read.
 enum Typed {
     /// It names no file: this is all there is.
     Whole(ArgMatches),
-    /// It names a file, or asks what is in force. Options that must be there may be missing.
+    /// It names a file, or asks for the values in force. Options that must be there may be missing.
     WithFile(ArgMatches),
 }
 
@@ -116,12 +117,13 @@ fn asks(matches: &ArgMatches) -> bool {
     called(matches).is_some_and(|(_, options)| options.contains_id(CONFIG) || options.get_flag(PRINT))
 }
 
-/// What the file adds to what was typed.
+/// Arguments that the file adds to the typed ones.
 fn added(command: &Command, name: &str, options: &ArgMatches, arguments: &[OsString]) -> Result<Vec<Entry>, Refusal> {
     let Some(path) = options.get_one::<PathBuf>(CONFIG) else { return Ok(Vec::new()) };
     let file = File::read(path, command, name).map_err(Refusal::Line)?;
     let is_given = |entry: &Entry| {
-        // Where something is missing, what comes behind an error may have been left unread; the words themselves are all there.
+        // After an error, clap may have left later words unread; the words themselves are all
+        // there.
         let stands = |word: &OsString| {
             word.to_str()
                 .and_then(|word| word.strip_prefix("--")?.split('=').next())

@@ -1,4 +1,4 @@
-//! Which commands and which of their options may stand in a file, and the options that name the file itself.
+//! Commands and options that may be in a file, and the options that name the file itself.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 /// The option that names a file.
 pub const CONFIG: &str = "config";
-/// The option that prints what is in force.
+/// The option that prints the values in force.
 pub const PRINT: &str = "print-config";
 
 /// The commands that take options from a file; a command of a command has both names.
@@ -73,7 +73,7 @@ pub fn table_of(names: &str) -> String {
     names.replace(' ', ".")
 }
 
-/// The options of a command that can stand in a file, in their order.
+/// The options of a command that can be in a file, in their order.
 pub fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     let elsewhere = |arg: &&Arg| !["help", "version", CONFIG, PRINT].contains(&arg.get_id().as_str());
     command.get_arguments().filter(|arg| arg.get_long().is_some() && !arg.is_hide_set()).filter(elsewhere)

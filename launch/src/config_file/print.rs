@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use super::file::Entry;
 use super::options::{options, table_of};
 
-/// All options of a command as a table of its own.
+/// All options of a command as a TOML table.
 pub fn print(command: &Command, names: &str, matches: &ArgMatches, added: &[Entry]) -> String {
     let mut text = format!("[{}]\n", table_of(names));
     for arg in options(command) {
@@ -36,7 +36,7 @@ fn value(arg: &Arg, matches: &ArgMatches) -> Option<String> {
     }
 }
 
-/// A text as it is; of a URL without the user and the password that it may hold.
+/// A plain text; of a URL without the user and the password that it may hold.
 fn without_credentials(text: &str) -> String {
     let parts = text.split_once("://").and_then(|(scheme, rest)| {
         let host = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -53,7 +53,7 @@ fn toml(text: &str) -> String {
     if is_integer || (is_float && text.contains('.')) {
         return text.to_owned();
     }
-    // What JSON writes between quotation marks, TOML reads.
+    // TOML reads JSON's quoted strings.
     serde_json::Value::from(text).to_string()
 }
 

@@ -1,5 +1,6 @@
-//! How fast an all-gather is, by the definitions of nccl-tests: algorithm bandwidth is the bytes that every rank has in the
-//! end over the time; bus bandwidth is what crosses a link for it, (n − 1) / n of that among n ranks.
+//! Bandwidth of an all-gather, by the definitions of nccl-tests: algorithm bandwidth is the bytes
+//! that every rank has in the end over the time; bus bandwidth is the part that crosses a link, (n
+//! − 1) / n of that among n ranks.
 //!
 //! A run is as long as its slowest rank's. Every rank holds its own part and one gathered result at a time.
 
@@ -21,7 +22,7 @@ use tributary_system::size::{Size, rounded};
 /// Runs that do not count.
 pub const WARM_UPS: u32 = 2;
 
-/// What one size came to.
+/// Result of one size.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct AllGather {
     /// Bytes that every rank has in the end.
@@ -44,8 +45,8 @@ pub struct AllGather {
 }
 
 impl AllGather {
-    /// The result of runs of so many ms. `copied` says whether ranks had to copy: threads of one process do not, and what
-    /// they take says nothing about a bandwidth. There is at least one run.
+    /// Result of runs with these milliseconds, at least one. `copied` says whether ranks had to
+    /// copy: threads of one process do not, and their times give no bandwidth.
     pub fn new(size: Size, world: usize, copied: bool, runs_ms: Vec<f64>, wrong_values: u64) -> Self {
         let Summary { median: median_ms, min: min_ms, max: max_ms, .. } = summary(&runs_ms).expect("there is a run");
         let algorithm_gb_per_s = copied.then(|| gb_per_s(size.bytes(), median_ms));
@@ -67,7 +68,8 @@ fn gb_per_s(bytes: u64, time_ms: f64) -> f64 {
     bytes as f64 / (time_ms * 1e6)
 }
 
-/// Why a size is too large for a host's free memory: a rank may need it twice, for the result and for what is on its way.
+/// Why a size is too large for a host's free memory: a rank may need it twice, for the result and
+/// for data in flight.
 pub fn too_large(size: Size, hosts: &[Host]) -> Option<String> {
     hosts.iter().find_map(|host| {
         let needed_bytes = size.bytes().saturating_mul(2 * host.ranks.len() as u64);
@@ -92,7 +94,7 @@ pub fn too_large_for_gpus(size: Size, gpus: &[Option<GpuInUse>]) -> Option<Strin
 /// ms of each run and the number of wrong values, the others nothing.
 ///
 /// # Errors
-/// The communicator's; ranks whose reports do not fit together.
+/// Returns an error if the communicator fails, or if the ranks' reports do not fit together.
 pub fn measure(
     comm: &mut dyn Communicator,
     device: &Device,
@@ -108,7 +110,7 @@ pub fn measure(
         comm.barrier()?;
         let began = Instant::now();
         let gathered = comm.all_gather_v(&send, &rows)?;
-        // A device has been told to gather, and has not done it yet.
+        // The device has the order to gather, but may not have done it yet.
         device.synchronize()?;
         let time_ms = began.elapsed().max(Duration::from_nanos(1)).as_secs_f64() * 1e3;
         if run == 0 {
@@ -124,7 +126,7 @@ pub fn measure(
 /// Every rank's number of wrong values and its times: rank 0 gets their sum and the slowest rank's time of each run.
 ///
 /// # Errors
-/// The communicator's; ranks whose reports do not fit together.
+/// Returns an error if the communicator fails, or if the ranks' reports do not fit together.
 pub fn collect(
     comm: &mut dyn Communicator,
     wrong_values: u64,
@@ -152,7 +154,7 @@ fn shares(count: usize, world: usize) -> Vec<usize> {
     (0..world).map(|rank| count / world + usize::from(rank < count % world)).collect()
 }
 
-/// What a rank sends, on a device: `[count]`.
+/// Values that a rank sends, on a device: `[count]`.
 pub fn values(rank: usize, count: usize, device: &Device) -> candle_core::Result<Tensor> {
     let values: Vec<u32> = (0..count).map(|index| value(rank, index)).collect();
     Tensor::from_vec(values, count, &Device::Cpu)?.to_device(device)

@@ -22,16 +22,17 @@ pub struct DoctorCommand {
     group: GroupArgs,
 }
 
-/// What came of a rank: the verdict where it had a report, which has been shown; a failure without one.
+/// Outcome of a rank: the verdict where it had a report, which has been shown; a failure without
+/// one.
 type Outcome = anyhow::Result<Option<anyhow::Result<()>>>;
 
-/// Runs the command; says what went wrong.
+/// Runs the command; reports the failure.
 pub fn doctor(args: &DoctorCommand) -> ExitCode {
     let group = GroupConfig::from(&args.group);
     ranks::run(&group, |ranks| examine_all(args, &group, ranks))
 }
 
-/// The examination on every rank of this process, each on a thread of its own.
+/// The examination on every rank of this process, each on its own thread.
 fn examine_all(args: &DoctorCommand, group: &GroupConfig, ranks: &mut Ranks) -> anyhow::Result<()> {
     let own = ranks.in_process(ranks.world());
     if ranks.fixed_world().is_none() {
@@ -39,7 +40,7 @@ fn examine_all(args: &DoctorCommand, group: &GroupConfig, ranks: &mut Ranks) -> 
     }
     let launcher = format!("{}{}", ranks.origin(), beside());
     let alone = own == 1;
-    // What is wrong everywhere is found before anybody takes a seat: then one rank says it.
+    // A failure on all ranks is found before any rank takes a seat: then one rank reports it.
     let sites = ranks.numbers_here(own).map(|number| Site::of(group, number, alone));
     let sites = sites.collect::<anyhow::Result<Vec<_>>>()?;
     let seats = ranks.seats(own)?;
@@ -52,7 +53,8 @@ fn examine_all(args: &DoctorCommand, group: &GroupConfig, ranks: &mut Ranks) -> 
     conclude(outcomes).map_err(|error| explained(error, sites.iter().map(|site| &site.device)))
 }
 
-/// Rank 0's report tells of another rank's failed checks; without it, the first failure of its own counts.
+/// Rank 0's report covers another rank's failed checks; without a report, the first failure of its
+/// own counts.
 fn conclude(outcomes: Vec<Outcome>) -> anyhow::Result<()> {
     let mut failures = Vec::new();
     for outcome in outcomes {

@@ -1,7 +1,7 @@
-//! What one process knows of itself and of the machine under it. Reads, and changes nothing.
+//! Facts of one process and its machine. Reads, and changes nothing.
 //!
-//! What cannot be read is absent, never guessed. Facts travel as JSON, and fields that an older or newer build does not
-//! know are skipped, so that ranks of different builds still get a report.
+//! Unreadable facts are absent, never guessed. Facts travel as JSON, and fields that an older or
+//! newer build does not know are skipped, so that ranks of different builds still get a report.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use tributary_system::{ControlGroups, host, processor};
 use super::site::GpuInUse;
 use tributary_system::network::{Interface, interfaces};
 
-/// What one rank reports.
+/// Report of one rank.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
@@ -57,7 +57,7 @@ pub struct Gpu {
     pub name: String,
     /// The name that no other GPU has.
     pub uuid: String,
-    /// Where it stands on the host.
+    /// PCI address on the host.
     pub bus_id: String,
     /// Its memory.
     pub memory_bytes: u64,
@@ -79,7 +79,7 @@ pub struct CpuLimit {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Space {
-    /// What may still be taken.
+    /// Free bytes.
     pub free_bytes: u64,
     /// All of it.
     pub total_bytes: u64,
@@ -100,7 +100,7 @@ pub struct Limits {
 }
 
 impl Facts {
-    /// What is so on the calling thread, for a rank of `threads` threads.
+    /// Facts on the calling thread, for a rank of `threads` threads.
     pub fn collect(threads: usize) -> Self {
         let soft = |resource: Resource| getrlimit(resource).current;
         Self {
@@ -130,7 +130,7 @@ impl Facts {
     }
 }
 
-/// What the driver shows. Where it shows none, that is a fact too.
+/// GPUs that the driver shows. None is a fact too.
 fn gpus() -> Vec<Gpu> {
     let known = (0..cuda::count().unwrap_or(0)).filter_map(|ordinal| cuda::identity(ordinal).ok());
     let gpu = |known: cuda::Identity| {

@@ -1,4 +1,4 @@
-//! Which ranks share a host, and what the host offers them.
+//! Hosts with their ranks, and their resources.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ pub struct Host {
     pub boot_id: String,
     /// The ranks on it, ascending: a rank's place here is its local rank.
     pub ranks: Vec<usize>,
-    /// How many processes they are.
+    /// Number of processes.
     pub processes: usize,
     /// Memory that is free, in bytes: the least that a rank reports.
     pub free_memory_bytes: Option<u64>,

@@ -1,4 +1,4 @@
-//! How long a small all-gather takes: what a call costs before its bytes count.
+//! Latency of a small all-gather: the cost of a call before its bytes count.
 
 use std::time::Instant;
 
@@ -13,10 +13,11 @@ use super::bandwidth::{WARM_UPS, collect, values};
 /// Bytes that each rank sends: as many as NCCL's own all-gather needs.
 pub const RANK_BYTES: usize = 256;
 
-/// All-gathers of a run, one after the other: a clock and the ranks' start weigh little on so many.
+/// Number of all-gathers of a run, one after the other: with this number, the clock and the ranks'
+/// start weigh little.
 const CALLS: u32 = 20;
 
-/// What it came to.
+/// Measured latency.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Latency {
     /// Bytes that each rank sends.
@@ -32,7 +33,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of runs of so many ms a call. There is at least one.
+    /// Latency from runs with these milliseconds a call, at least one.
     fn new(runs_ms: &[f64]) -> Self {
         let runs_us: Vec<f64> = runs_ms.iter().map(|ms| ms * 1e3).collect();
         let Summary { median, min, max, .. } = summary(&runs_us).expect("there is a run");
@@ -40,10 +41,11 @@ impl Latency {
     }
 }
 
-/// Gathers a few bytes over and over, and waits for each gather before the next. Rank 0 gets what it came to.
+/// Gathers a few bytes over and over, and waits for each gather before the next. Rank 0 gets the
+/// result.
 ///
 /// # Errors
-/// The communicator's; ranks whose reports do not fit together.
+/// Returns an error if the communicator fails, or if the ranks' reports do not fit together.
 pub fn latency(comm: &mut dyn Communicator, device: &Device, repeat: u32) -> anyhow::Result<Option<Latency>> {
     let rows = vec![RANK_BYTES / size_of::<u32>(); comm.size()];
     let send = values(comm.rank(), rows[0], device)?; // [values of this rank]

@@ -1,5 +1,5 @@
-//! `tributary doctor`: whether a machine or a cluster is fit. Every rank tells what it runs on, the collectives are checked
-//! and an all-gather is timed; rank 0 has it all in one report.
+//! `tributary doctor`: a check of a machine or a cluster. Every rank reports its host, the
+//! collectives are checked and an all-gather is timed; rank 0 has all of it in one report.
 //!
 //! Works on any [`Communicator`] and needs no model. It changes nothing and mends nothing: a report ends in advice.
 
@@ -34,17 +34,17 @@ use latency::latency;
 
 use tributary_system::size::Size;
 
-/// Examines the group of `comm`. To be called on every rank with the same arguments; rank 0 gets the report, the others
-/// nothing. `threads` are those that would compute on this rank; `launcher` says in one line who started the ranks; `site` is
-/// where tensors lie.
+/// Examines the group of `comm`. To be called on every rank with the same arguments; rank 0 gets
+/// the report, the others nothing. `threads` are those that would compute on this rank; `launcher`
+/// says in one line who started the ranks; `site` is the place of tensors.
 ///
-/// Where checks of the collectives fail, rank 0 still has a report, whose verdict says so. The group is then no longer of
-/// use: a rank other than 0 has ended it with [`Communicator::abort`]; rank 0 leaves that to its caller, who has a report
-/// to print first.
+/// If checks of the collectives fail, rank 0 still has a report with that verdict. The group is
+/// then no longer usable: a rank other than 0 has ended it with [`Communicator::abort`]; rank 0
+/// leaves that to its caller, who prints the report first.
 ///
 /// # Errors
-/// The communicator's; [`Unfit`] on a rank other than 0 whose checks failed; facts or times that cannot be read. The
-/// caller then ends the group.
+/// Returns an error if the communicator fails or facts or times cannot be read, and [`Unfit`] on a
+/// rank other than 0 whose checks failed. The caller then ends the group.
 pub fn examine(
     args: &DoctorArgs,
     threads: usize,
@@ -88,8 +88,8 @@ fn gather_facts(threads: usize, site: &Site, comm: &mut dyn Communicator) -> any
     gathered.iter().enumerate().map(read).collect()
 }
 
-/// Which sizes are not measured, and why: rank 0 knows all hosts' memory and tells the others, so that all make the same
-/// calls.
+/// Sizes that are not measured, with reasons: rank 0 knows all hosts' memory and sends the list to
+/// the others, so that all make the same calls.
 fn agree(sizes: &[Size], facts: &[Facts], comm: &mut dyn Communicator) -> anyhow::Result<Vec<Option<String>>> {
     let decided = match comm.rank() {
         0 => {
@@ -107,7 +107,8 @@ fn agree(sizes: &[Size], facts: &[Facts], comm: &mut dyn Communicator) -> anyhow
     Ok(reasons)
 }
 
-/// Checks the collectives' results. A failure is a result on rank 0; another rank tells the group and gives up.
+/// Checks the collectives' results. A failure is a result on rank 0; another rank reports it to the
+/// group and gives up.
 fn check(skip: bool, site: &Site, comm: &mut dyn Communicator) -> Result<Checks, Unfit> {
     if skip {
         return Ok(Checks::LeftOut);

@@ -1,4 +1,4 @@
-//! What the examination came to, and whether it is good enough.
+//! Report of the examination, and its verdict.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ pub struct Report {
     pub schema: &'static str,
     /// Version of this program, on rank 0.
     pub version: String,
-    /// Who started the ranks, and through which library they talk.
+    /// Launcher of the ranks, and the library of their messages.
     pub launcher: String,
     /// Number of ranks.
     pub world: usize,
@@ -36,13 +36,14 @@ pub struct Report {
     pub ranks: Vec<Rank>,
     /// Every host, in the order of its lowest rank.
     pub hosts: Vec<Host>,
-    /// What is likely to hurt, each in one line that says what would be right.
+    /// Likely problems, each in one line with its remedy.
     pub warnings: Vec<String>,
-    /// What the checks of the collectives came to.
+    /// Result of the checks of the collectives.
     pub checks: Checks,
-    /// What carried the tensors of checks and measurements from GPU to GPU; absent where they lay in the host's memory.
+    /// Carrier of the tensors of checks and measurements from GPU to GPU; absent where they were in
+    /// the host's memory.
     pub between_gpus: Option<String>,
-    /// How long a small all-gather takes; absent where nothing was copied.
+    /// Latency of a small all-gather; absent where nothing was copied.
     pub latency: Option<Latency>,
     /// The measured all-gathers, in the order asked for.
     pub all_gathers: Vec<AllGather>,
@@ -77,7 +78,7 @@ pub struct Rank {
     pub version: String,
 }
 
-/// What the checks of the collectives came to.
+/// Result of the checks of the collectives.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Checks {
@@ -86,7 +87,7 @@ pub enum Checks {
     LeftOut,
     /// Every check passed on every rank.
     Passed,
-    /// What did not hold.
+    /// Claim that did not hold.
     Failed(String),
 }
 
@@ -109,23 +110,23 @@ pub(super) fn failed_checks(what: &str) -> Unfit {
     Unfit { exit_code: exit::BUG, reason: format!("collectives: {what}") }
 }
 
-/// What the collectives came to on a group.
+/// Results of the collectives on a group.
 #[derive(Debug, Clone, Default)]
 pub struct Collectives {
     /// The checks.
     pub checks: Checks,
-    /// What carried tensors from GPU to GPU, if they lay there.
+    /// Carrier of tensors from GPU to GPU, if they were there.
     pub between_gpus: Option<String>,
     /// A small all-gather.
     pub latency: Option<Latency>,
-    /// What was measured.
+    /// Measured sizes.
     pub all_gathers: Vec<AllGather>,
-    /// What was not.
+    /// Sizes that were left out.
     pub left_out: Vec<LeftOut>,
 }
 
 impl Report {
-    /// The report of a group from its ranks' facts and what its collectives came to.
+    /// The report of a group from its ranks' facts and the results of its collectives.
     pub fn new(launcher: &str, facts: &[Facts], collectives: Collectives, min_busbw: Option<f64>) -> Self {
         let hosts = hosts(facts);
         let Collectives { checks, between_gpus, latency, all_gathers, left_out } = collectives;
@@ -153,7 +154,8 @@ impl Report {
     /// Whether the group is fit. Warnings do not make it unfit.
     ///
     /// # Errors
-    /// The first reason why not: wrong collectives, then a bandwidth below what was demanded, or demanded and not measured.
+    /// Returns the first reason: wrong collectives, then a bandwidth below the demanded one, or one
+    /// that was demanded and not measured.
     pub fn verdict(&self) -> Result<(), Unfit> {
         self.unfit.clone().map_or(Ok(()), Err)
     }
@@ -170,7 +172,8 @@ impl Report {
         Some(Unfit { exit_code: exit::CONFIGURATION, reason })
     }
 
-    /// How the largest all-gather misses the demand. What was not measured does not meet it.
+    /// Reason why the largest all-gather misses the demand. A size that was not measured does not
+    /// meet it.
     fn below(&self, demanded: f64) -> Option<String> {
         if self.world == 1 {
             let right = "start several, such as with mpirun -n 4";

@@ -1,4 +1,4 @@
-//! Where the measured tensors lie: in the host's memory, or on a GPU a rank, with NCCL between them.
+//! Place of the measured tensors: the host's memory, or a GPU a rank, with NCCL between them.
 
 use candle_core::Device;
 use serde::{Deserialize, Serialize};
@@ -8,12 +8,12 @@ use tributary_kernels::{Error, cuda};
 
 use crate::failure::configuration;
 
-/// A rank's place for tensors, and what carries them to others.
+/// A rank's place for tensors, and their carrier.
 #[derive(Debug, Clone)]
 pub struct Site {
     /// The device.
     pub device: Device,
-    /// What carries tensors.
+    /// Carrier of tensors.
     pub carrier: Carrier,
     /// The GPU, if it is one.
     pub gpu: Option<GpuInUse>,
@@ -37,10 +37,12 @@ impl Site {
         Self { device: Device::Cpu, carrier: Carrier::Own, gpu: None }
     }
 
-    /// What `--backend` asks for, for the rank of a number on its host, which is `alone` in its process or not.
+    /// The site that `--backend` asks for, for the rank number `local_rank` of its host; `alone`
+    /// says whether it is the only rank of its process.
     ///
     /// # Errors
-    /// Configuration: a build without NCCL, no GPU, fewer GPUs than ranks of this host.
+    /// Returns a configuration error if the build has no NCCL, if there is no GPU, or if this host
+    /// has fewer GPUs than ranks.
     pub fn of(group: &GroupConfig, local_rank: usize, alone: bool) -> anyhow::Result<Self> {
         if group.transport != Transport::Nccl {
             return Ok(Self::host());

@@ -1,4 +1,4 @@
-//! What is likely to hurt on these hosts, each in one line that says what would be right. Pure functions of the facts.
+//! Likely problems on these hosts, each in one line with its remedy. Pure functions of the facts.
 
 use std::collections::{BTreeMap, BTreeSet};
 

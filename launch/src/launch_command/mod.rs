@@ -1,4 +1,5 @@
-//! `tributary launch`: the mpirun line around this very program, run to its end, which becomes one of our exit codes ([`tributary_mpirun`]).
+//! `tributary launch`: runs the mpirun line around this very program; its end becomes one of our
+//! exit codes ([`tributary_mpirun`]).
 
 mod options;
 
@@ -30,7 +31,7 @@ fn configuration(line: impl Into<String>) -> Refusal {
     Refusal(exit::CONFIGURATION, line.into())
 }
 
-/// Runs the command. Gives the exit code; what went wrong has been said.
+/// Runs the command. Gives the exit code; the failure has been reported.
 pub fn launch(args: &LaunchArgs) -> u8 {
     let done = match args.exec_under {
         Some(parent) => exec_under(parent, &args.command),
@@ -64,7 +65,8 @@ fn start(args: &LaunchArgs) -> Result<u8, Refusal> {
     if args.verbose {
         say(&line.to_string());
     }
-    // The launcher is started through this program, which asks to be told when we end, whatever ends us.
+    // The launcher is started through this program, which asks the kernel for a signal at our end,
+    // for any cause.
     let parent = std::process::id().to_string();
     let under = ["launch", "--exec-under", &parent, "--"].map(str::to_owned);
     let launcher = Path::new(&line.program).file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -82,7 +84,7 @@ fn start(args: &LaunchArgs) -> Result<u8, Refusal> {
         .map_err(|error| Refusal(exit::OUT_OF_MEMORY, format!("{} cannot be run: {error}", series.launcher)))
 }
 
-/// What starts the ranks, and whose it is where that is known.
+/// Launcher of the ranks, and its flavour where known.
 fn launcher(args: &LaunchArgs) -> Result<(Launcher, Option<Flavour>), Refusal> {
     if args.launcher == LauncherChoice::Srun {
         let found = Command::new("srun").arg("--version").output();
@@ -97,7 +99,7 @@ fn launcher(args: &LaunchArgs) -> Result<(Launcher, Option<Flavour>), Refusal> {
     Ok((Launcher::Mpirun { program, major }, Some(flavour)))
 }
 
-/// This machine. Whoever runs the line of a dry run by hand has no use for markers.
+/// This machine. The line of a dry run has no markers, since it may be run by hand.
 fn here(dry_run: bool) -> Here {
     let text = |name: OsString| name.into_string().ok();
     let variables = std::env::vars_os().filter_map(|(name, value)| Some((text(name)?, text(value)?)));

@@ -1,4 +1,5 @@
-//! The options of `launch`, and what the user wants by them, checked as far as that can be done without a launcher.
+//! The options of `launch`, and the launch that they ask for, checked as far as that can be done
+//! without a launcher.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -76,7 +77,7 @@ pub enum LauncherChoice {
     Srun,
 }
 
-/// What the user wants, checked as far as that can be done without a launcher.
+/// The launch that the user asks for, checked as far as possible without a launcher.
 pub fn wish(args: &LaunchArgs, program: &str) -> Result<Wish, String> {
     let ranks = args.ranks.unwrap_or(1);
     if !(1..=MAX_RANKS).contains(&ranks) {
@@ -118,7 +119,7 @@ pub fn wish(args: &LaunchArgs, program: &str) -> Result<Wish, String> {
 }
 
 impl LaunchArgs {
-    /// What `--log` said, for the ranks too.
+    /// Passes the level of `--log` to the ranks too.
     pub fn log(&mut self, level: Option<LevelFilter>) {
         if let (Some(level), None) = (level, self.exec_under) {
             self.command.extend(["--log".to_owned(), level.to_string()]);
@@ -127,11 +128,12 @@ impl LaunchArgs {
 }
 
 impl LaunchArgs {
-    /// Looks into the file of options that the ranks' command names, before any rank is started: cores are dealt out by its
-    /// `--threads`. `expanded` gives a command line with what its file adds.
+    /// Looks into the file of options that the ranks' command names, before any rank is started:
+    /// cores are dealt out by its `--threads`. `expanded` gives a command line with its file's
+    /// additions.
     ///
     /// # Errors
-    /// Those of `expanded`.
+    /// Fails as `expanded` does.
     pub fn look_into(
         &mut self,
         expanded: impl Fn(Vec<OsString>) -> Result<Option<Vec<OsString>>, String>,
@@ -150,14 +152,15 @@ impl LaunchArgs {
     }
 }
 
-/// Whether a rank's command, behind the program's name, is a study or an evaluation, which keeps what it has in a folder.
+/// Whether a rank's command, after the program's name, is a study or an evaluation, which keeps its
+/// results in a folder.
 fn is_study(command: &[String]) -> bool {
     let name = command.iter().skip(1).find(|word| COMMANDS_OF_RANKS.contains(&word.as_str()));
     name.is_some_and(|name| name == "bench" || name == "quality")
 }
 
-/// The command of each rank, which is told what to talk over and how many it must find. A study finds that out by itself: its
-/// `--worlds` can be no others.
+/// The command of each rank, with the backend and the number of ranks. A study determines the
+/// number itself: its `--worlds` can be no others.
 fn command_of_rank(program: &str, command: &[String], ranks: usize) -> Result<Vec<String>, String> {
     let known = |word: &String| COMMANDS_OF_RANKS.contains(&word.as_str());
     let Some(name) = command.iter().position(known) else {

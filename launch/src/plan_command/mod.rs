@@ -1,5 +1,6 @@
-//! `tributary plan`: what every method would take on a machine that need not be at hand, and how many GPUs a load needs. Reads a
-//! config and profiles; computes nothing else than predictions, and says so beside each.
+//! `tributary plan`: forecast of every method's times on a machine that need not be available, and
+//! of the number of GPUs for a load. Reads a config and profiles; all its numbers are marked as
+//! predictions.
 
 mod sizing;
 
@@ -26,8 +27,9 @@ use crate::stdout::{print, print_json};
 /// An exchange, or the planner's choice.
 type ExchangeChoice = Option<Exchange>;
 
-/// Predict time to first token, bytes and memory of methods on a machine, and the lengths from which a selective
-/// method wins. The machine need not be at hand; with --slo-ttft the answer is the number of GPUs that a load needs
+/// Predict time to first token, bytes and memory of methods on a machine, and the lengths from
+/// which a selective method wins. The machine need not be available; with --slo-ttft the answer is
+/// the number of GPUs that a load needs
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// Hugging Face folder, of which only config.json is read, or a known shape: qwen3-14b, llama-3.1-8b,
@@ -94,7 +96,7 @@ fn chunk_tokens(text: &str) -> Result<ChunkTokens, String> {
     if text == "rank" { Ok(None) } else { tokens(text).map(Some) }
 }
 
-/// Runs the command; says what went wrong.
+/// Runs the command; reports the failure.
 pub fn plan(args: &PlanArgs) -> ExitCode {
     match answer(args) {
         Ok(()) => ExitCode::SUCCESS,

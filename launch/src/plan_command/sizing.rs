@@ -35,7 +35,7 @@ pub struct SizingArgs {
 }
 
 impl SizingArgs {
-    /// What is asked for, if anything is.
+    /// Demand of the options, if there is one.
     pub fn demand(&self) -> Option<Demand> {
         let (document_tokens, documents) = (self.document_tokens, self.documents);
         let (slo_s, rate_per_s) = self.slo_ttft.zip(self.requests_per_second)?;

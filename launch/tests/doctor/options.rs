@@ -1,4 +1,4 @@
-//! What `doctor`'s own options allow.
+//! Values that `doctor`'s own options allow.
 
 use clap::Parser;
 

@@ -1,4 +1,4 @@
-//! Whether a group is fit, by what was found and what was demanded.
+//! Verdict on a group, by the results and the demands.
 
 use tributary::doctor::{AllGather, Checks, Collectives, Facts, LeftOut, Report, Unfit};
 

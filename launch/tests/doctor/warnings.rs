@@ -4,7 +4,7 @@ use tributary::doctor::{Collectives, CpuLimit, Facts, Interface, Limits, Report,
 
 const MIB: u64 = 1 << 20;
 
-/// A rank on a machine where all is well: one thread, one core of its own.
+/// A rank on a machine without problems: one thread, with its own core.
 fn rank(host: &str, number: usize) -> Facts {
     let interface = |name: &str, loopback, address: &str| Interface {
         name: name.into(),
@@ -59,7 +59,7 @@ fn nothing_is_said_where_all_is_well() {
 #[test]
 fn ranks_that_share_cores() {
     type Case<'a> = (&'a [(usize, &'a [usize])], &'a [&'a str]);
-    // (threads, cores) of each rank of one machine, and what is said.
+    // (threads, cores) of each rank of one machine, and the warnings.
     let table: [Case<'_>; 8] = [
         (&[(2, &[0, 1]), (2, &[2, 3])], &[]),
         (&[(1, &[0, 1]), (1, &[0, 1])], &[]),

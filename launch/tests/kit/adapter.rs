@@ -1,4 +1,4 @@
-//! Adapters that nobody has trained.
+//! Untrained adapters.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use tributary_worker::{
     Adapter, AdapterConfig, AdapterFolder, AdapterKind, Config, Linear, LoadFormat, LowRank, LowRankPair, fingerprint,
 };
 
-/// Rows around chunks for a model folder: two before and one behind, numbers from -`spread` to `spread`.
+/// Rows around chunks for a model folder: two before and one after, numbers from -`spread` to
+/// `spread`.
 pub fn packet(model: &Path, spread: f32) -> TempDir {
     let config = Config::read(model).expect("a config");
     let embeddings = numbers((3, config.hidden), spread);

@@ -1,4 +1,4 @@
-//! Comparing what two runs dumped.
+//! Comparison of the dumps of two runs.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What a process holds.
+//! Resources of a process.
 
 /// Open files and memory of a process.
 #[derive(Debug, Clone, Copy)]
@@ -10,7 +10,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// What this process holds; nothing if there is none.
+    /// Resources of this process; none if there is no such process.
     pub fn by(pid: u32) -> Option<Self> {
         let process = format!("/proc/{pid}");
         let status = std::fs::read_to_string(format!("{process}/status")).ok()?;

@@ -1,9 +1,9 @@
-//! Hosts on this machine: network, host name, process numbers, mounts and shared memory of their own, joined by a switch,
-//! so that what ranks on different hosts say to each other goes over real TCP.
+//! Hosts on this machine: separate network, host name, process numbers, mounts and shared memory,
+//! joined by a switch, so that messages between ranks on different hosts go over real TCP.
 //!
-//! A host is a process that holds its namespaces and runs what it is told; nothing has a name outside. It ends with the
-//! process that made it, however that ends, and the kernel then ends what still runs there. Needs root, iproute2 and
-//! util-linux.
+//! A host is a process that holds its namespaces and runs commands; it has no name outside. It ends
+//! with the process that made it, for any cause, and the kernel then ends its remaining processes.
+//! Needs root, iproute2 and util-linux.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,8 +22,8 @@ pub const NAMES: [&str; 3] = ["ash", "birch", "cedar"];
 /// Their network: host i has address i + 1.
 const SUBNET: &str = "10.78.0.0/24";
 
-/// What a host's first process does: it sets up what only it can, then runs each line that it reads, until there is nobody
-/// left who could write one.
+/// Script of a host's first process: it makes the setup that only it can make, then runs each line
+/// that it reads, until no writer is left.
 const INIT: &str = r#"
 set -e
 hostname "$1"
@@ -36,7 +36,7 @@ set +e
 while read -r line; do sh -c "$line" </dev/null & done
 "#;
 
-/// Stands in for ssh: `agent [OPTION].. HOST COMMAND..`, where the host's mailbox stands beside the agent.
+/// Replacement of ssh: `agent [OPTION].. HOST COMMAND..`, with the host's mailbox beside the agent.
 const AGENT: &str = r#"#!/bin/sh
 while case $1 in -*) true ;; *) false ;; esac; do shift; done
 mailbox=${0%/*}/$1.mailbox
@@ -65,8 +65,8 @@ struct Host {
     folder: PathBuf,
 }
 
-/// Hosts for a test. Where they cannot be had the test is skipped, and says so; under continuous integration as root
-/// that is a failure.
+/// Hosts for a test. Where hosts cannot be made the test is skipped with a message; under
+/// continuous integration as root that is a failure.
 pub fn hosts(count: usize) -> Option<Hosts> {
     let why = match rustix::process::geteuid().is_root() {
         true => match Hosts::up(count) {
@@ -123,7 +123,7 @@ impl Hosts {
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// An mpirun on the first host, with so many ranks on each.
+    /// An mpirun on the first host, with `slots` ranks on each.
     pub fn mpirun(&self, slots: &[usize]) -> Command {
         let mut command = self.on(0, "mpirun");
         let ranks: usize = slots.iter().sum();
@@ -134,12 +134,12 @@ impl Hosts {
         command
     }
 
-    /// `tributary launch` on the first host, with so many ranks on each.
+    /// `tributary launch` on the first host, with `slots` ranks on each.
     pub fn launch(&self, slots: &[usize], fault: Option<Fault<'_>>, arguments: &[&str]) -> Command {
         let mut command = self.on(0, env!("CARGO_BIN_EXE_tributary"));
         let ranks: usize = slots.iter().sum();
         command.args(["launch", "-n", &ranks.to_string(), "--hosts", &list(slots)]);
-        // mpirun's own arguments stand right before the command: the last of them can stand around it.
+        // mpirun's own arguments come right before the command: the last of them can wrap it.
         for argument in self.network().into_iter().chain(shell(fault.as_ref())) {
             command.args(["--mpirun-arg", &argument]);
         }
@@ -147,7 +147,7 @@ impl Hosts {
         command
     }
 
-    /// How mpirun reaches the hosts, and what ranks talk over.
+    /// Arguments for mpirun's way to the hosts, and for the ranks' network.
     fn network(&self) -> Vec<String> {
         let agent = self.folder.path().join("agent").display().to_string();
         let parameters = [
@@ -184,7 +184,7 @@ impl Hosts {
         self.hosts[host].processes().into_iter().find(|process| process.0 == name).map(|process| process.1)
     }
 
-    /// How many ranks run on a host.
+    /// Number of ranks that run on a host.
     pub fn ranks(&self, host: usize) -> usize {
         let is_rank = |&(_, pid): &(String, u32)| {
             let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -207,14 +207,14 @@ impl Host {
         let path = folder.join(format!("{name}.mailbox"));
         let own = folder.join(name);
         let made = Command::new("mkfifo").arg(&path).status().and_then(|_| std::fs::create_dir(&own));
-        // Open for both, a pipe with a name waits for nobody.
+        // A named pipe that is open for both directions does not block.
         let mailbox = made.and_then(|()| File::options().read(true).write(true).open(&path));
         let mailbox = mailbox.map_err(|error| format!("{}: {error}", path.display()))?;
         let reader = File::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let mut command = Command::new("unshare");
         command.args(["--mount", "--uts", "--net", "--ipc", "--pid", "--mount-proc", "--fork", "--kill-child"]);
         command.args(["sh", "-c", INIT, "sh", name]).arg(folder.join("hosts"));
-        // As through ssh, nothing of our environment gets there.
+        // As through ssh, our environment does not get there.
         let path = std::env::var_os("PATH").unwrap_or_default();
         command.env_clear().env("PATH", path).env("HOME", "/root").env("TMPDIR", &own);
         // But a host has the libraries that this one has: those of an emulated GPU are in a folder of the build's.
@@ -251,7 +251,7 @@ impl Host {
         output.status.success().then_some(()).ok_or_else(|| format!("ip {arguments}: {}", errors.trim()))
     }
 
-    /// Name and number, outside, of what runs here besides the first process.
+    /// Name and number, outside, of the processes here besides the first one.
     fn processes(&self) -> Vec<(String, u32)> {
         let numbers = |path: String| std::fs::read_link(path).ok();
         let here = numbers(format!("/proc/{}/ns/pid_for_children", self.process.id()));

@@ -1,4 +1,4 @@
-//! A client of a service, down to the bytes: no library stands between a test and what is on the wire.
+//! A client of a service, down to the bytes: no library is between a test and the wire.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// The longest that a test waits for a byte.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a service said.
+/// Response of a service.
 #[derive(Debug)]
 pub struct Response {
     /// Its status.
@@ -52,7 +52,7 @@ pub fn post(address: &str, path: &str, body: &Value) -> Response {
     post_text(address, path, &body.to_string())
 }
 
-/// Posts what perhaps is no object.
+/// Posts a body that need not be an object.
 pub fn post_text(address: &str, path: &str, body: &str) -> Response {
     send(address, &format!("POST {path}"), Some(body)).expect("the service answers").whole()
 }
@@ -66,7 +66,7 @@ pub fn open(address: &str, path: &str, body: &Value) -> TcpStream {
     stream
 }
 
-/// Sends a request; none where nobody takes it.
+/// Sends a request; none where the connection is refused.
 pub fn send(address: &str, line: &str, body: Option<&str>) -> Option<Stream> {
     send_as(address, address, line, body)
 }
@@ -100,7 +100,7 @@ fn line_of(reader: &mut BufReader<TcpStream>) -> Option<String> {
 }
 
 impl Stream {
-    /// The next event's data; none behind the last. Comments are passed over.
+    /// The next event's data; none after the last. Comments are skipped.
     pub fn event(&mut self) -> Option<String> {
         loop {
             let line = line_of(&mut self.reader)?;

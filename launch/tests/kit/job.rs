@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 /// The longest that a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a rank waits for in a failpoint, so that a test can act: longer than any deadline in these tests.
+/// Wait of a rank in a failpoint, so that a test can act: longer than any deadline in these tests.
 pub const LONG_MS: u64 = 40_000;
 
-/// Where a fault is built in: on one rank, at one place.
+/// Place of a fault: one rank, one failpoint.
 pub struct Fault<'a> {
     /// The rank.
     pub rank: usize,
-    /// A failpoint and what it does there, such as `worker::probe=sleep(1000)`.
+    /// A failpoint with its action, such as `worker::probe=sleep(1000)`.
     pub failpoint: &'a str,
 }
 
@@ -50,8 +50,8 @@ pub fn mpirun(world: usize) -> Command {
     command
 }
 
-/// A folder for the session's files of an mpirun of Open MPI 5. One that is killed leaves them behind, and another that gets its
-/// process number does not start on them.
+/// A folder for the session's files of an mpirun of Open MPI 5. A killed mpirun does not remove
+/// them, and another one with its process number does not start on them.
 fn sessions() -> PathBuf {
     let folder = tempfile::Builder::new().prefix("sessions-").tempdir_in(env!("CARGO_TARGET_TMPDIR"));
     folder.expect("a folder").keep()
@@ -67,7 +67,7 @@ pub fn launchers(world: usize) -> Vec<(&'static str, Command)> {
     };
     let mut five = Command::new(folder.join("bin/mpirun"));
     five.args(["--allow-run-as-root", "-n", &world.to_string(), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]);
-    // Before what stands there: an emulated GPU's libraries, perhaps.
+    // Before existing entries: an emulated GPU's libraries, perhaps.
     let mut libraries = vec![folder.join("lib")];
     libraries.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
     five.env("PRTE_MCA_prte_local_tmpdir_base", sessions());
@@ -89,8 +89,8 @@ pub fn launches(world: usize) -> Vec<(&'static str, Command)> {
     launchers(world).into_iter().map(with).collect()
 }
 
-/// Whether there is an mpirun. Where there is none the test is skipped, and says so; under continuous integration that is a
-/// failure.
+/// Whether there is an mpirun. Where there is none the test is skipped with a message; under
+/// continuous integration that is a failure.
 pub fn has_mpirun() -> bool {
     let found = Command::new("mpirun").arg("--version").output().is_ok();
     if !found {
@@ -111,11 +111,11 @@ pub fn shell(fault: Option<&Fault<'_>>) -> [String; 4] {
     ["sh".to_owned(), "-c".to_owned(), script, "sh".to_owned()]
 }
 
-/// A `tributary launch` of `world` ranks on this machine, one of which has a fault.
+/// A `tributary launch` of `world` ranks on this machine, with a fault on one of them.
 pub fn launch_with_fault(world: usize, fault: &Fault<'_>, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
     command.args(["launch", "-n", &world.to_string()]);
-    // mpirun's own arguments stand right before the command: the last of them can stand around it.
+    // mpirun's own arguments come right before the command: the last of them can wrap it.
     for argument in shell(Some(fault)) {
         command.args(["--mpirun-arg", &argument]);
     }
@@ -129,7 +129,7 @@ impl Job {
         Self::start_with(mpirun(world), fault, arguments)
     }
 
-    /// Starts this program with `arguments` behind a launcher's own.
+    /// Starts this program with `arguments` after a launcher's own.
     pub fn start_with(mut launcher: Command, fault: Option<Fault<'_>>, arguments: &[&str]) -> Self {
         launcher.args(shell(fault.as_ref())).arg(env!("CARGO_BIN_EXE_tributary")).args(arguments);
         Self::run(launcher)
@@ -232,12 +232,12 @@ impl Ended {
         self.errors.iter().find(|line| !line.trim().is_empty()).map_or("", String::as_str)
     }
 
-    /// How many lines of ours say why.
+    /// Number of our lines with a cause.
     pub fn causes(&self) -> usize {
         self.errors.iter().filter(|line| line.starts_with("tributary: ")).count()
     }
 
-    /// The first line of ours, which says why. A bare mpirun writes its own lines before and behind.
+    /// Our first line, which has the cause. A bare mpirun writes its own lines before and after.
     pub fn cause(&self) -> &str {
         self.errors.iter().find(|line| line.starts_with("tributary: ")).map_or("", String::as_str)
     }

@@ -60,7 +60,7 @@ pub fn tributary(arguments: &[&str]) -> Output {
     command.args(arguments).output().expect("the command starts")
 }
 
-/// Runs the command, which must succeed, and parses what it printed.
+/// Runs the command, which must succeed, and parses its output.
 #[allow(dead_code)] // not every test file asks for JSON
 pub fn json(arguments: &[&str]) -> serde_json::Value {
     let output = tributary(arguments);
@@ -70,8 +70,9 @@ pub fn json(arguments: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Says that a test, or a part of one, is skipped, and why: past the test harness, which keeps what a passing test prints to
-/// itself. Only for what a machine may lack; what needs another machine is ignored with a reason instead.
+/// Reports that a test, or a part of one, is skipped, with the reason: it bypasses the test
+/// harness, which captures the output of passing tests. Only for tools that a machine may lack; a
+/// test that needs another machine is ignored with a reason instead.
 #[allow(dead_code)] // not every test file skips
 pub fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use super::skipped;
 
-/// Runs a shell line in a mount namespace of its own; nothing where this machine does not allow that.
+/// Runs a shell line in a separate mount namespace; none where this machine does not allow that.
 pub fn in_own_mounts(line: &str) -> Option<Output> {
     let allowed = Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success());
     if !allowed {

@@ -1,4 +1,4 @@
-//! A service that runs beside a test, is told to end, and is looked at when it has.
+//! A service that runs beside a test, gets a signal to end, and is examined after its end.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -18,11 +18,11 @@ pub const SELF_TEST: &str = "--self-test-interval";
 /// A running service. It is killed when a test leaves it.
 pub struct Server {
     child: Child,
-    /// The process that is told to end: the child itself, or one below it, the one with the socket.
+    /// Process that gets the signal to end: the child itself, or the descendant with the socket.
     leader: u32,
-    /// Where the ranks' processes wrote their numbers, if they are processes.
+    /// Folder of the ranks' process numbers, if they are processes.
     pids: Option<tempfile::TempDir>,
-    /// Where it listens.
+    /// Address on which it listens.
     pub address: String,
     /// The line that it said so with.
     pub greeting: String,
@@ -33,7 +33,7 @@ pub struct Server {
 pub struct Ended {
     /// Its exit code.
     pub code: Option<i32>,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub errors: String,
 }
 
@@ -67,7 +67,7 @@ impl Server {
         server
     }
 
-    /// The process that is told to end.
+    /// Process that gets the signal to end.
     pub fn leader(&self) -> u32 {
         self.leader
     }
@@ -77,7 +77,7 @@ impl Server {
         self.wait()
     }
 
-    /// Starts it on processes: behind a launcher's own arguments.
+    /// Starts it on processes: after a launcher's own arguments.
     pub fn start_with(mut launcher: Command, options: &[&str]) -> Self {
         let (folder, around) = noting_pids();
         launcher.args(around).arg(env!("CARGO_BIN_EXE_tributary")).args(arguments(options));
@@ -90,7 +90,7 @@ impl Server {
     /// Starts it by `tributary launch` with its own options, and signals that.
     pub fn launch(mut launch: Command, options: &[&str]) -> Self {
         let (folder, around) = noting_pids();
-        // mpirun's own arguments stand right before the command: the last of them can stand around it.
+        // mpirun's own arguments come right before the command: the last of them can wrap it.
         around.iter().for_each(|argument| _ = launch.args(["--mpirun-arg", argument]));
         launch.arg("--").args(arguments(options));
         let mut server = Self::run(launch);
@@ -99,12 +99,12 @@ impl Server {
         server
     }
 
-    /// Starts it by `tributary launch` on `world` ranks, one of which has a failpoint.
+    /// Starts it by `tributary launch` on `world` ranks, with a failpoint on one of them.
     pub fn launch_with_fault(world: usize, fault: &Fault<'_>, options: &[&str]) -> Self {
         Self::launch_as(&["-n", &world.to_string()], fault, options)
     }
 
-    /// Starts it by `tributary launch` on two ranks, so many times again when it has failed.
+    /// Starts it by `tributary launch` on two ranks, with `restarts` restarts after failures.
     pub fn launch_with_restarts(restarts: usize, options: &[&str]) -> Self {
         let nothing = Fault { rank: 0, failpoint: "" };
         Self::launch_as(&["-n", "2", "--restarts", &restarts.to_string()], &nothing, options)
@@ -217,7 +217,7 @@ impl Server {
         }
     }
 
-    /// Tells it to end.
+    /// Sends it the signal to end.
     pub fn terminate(&self) {
         self.signal(rustix::process::Signal::TERM);
     }
@@ -259,7 +259,7 @@ impl Server {
         }
     }
 
-    /// Tells it to end, which it does without a word.
+    /// Ends it, which it must do without output on standard error.
     pub fn ends_well(self) {
         self.terminate();
         let Ended { code, errors } = self.end();

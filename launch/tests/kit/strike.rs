@@ -1,4 +1,4 @@
-//! Jobs whose ranks are struck by a signal in a phase, and what must come of it.
+//! Jobs whose ranks are struck by a signal in a phase, and the required outcomes.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use rustix::process::Signal;
 use super::job::{Ended, Fault, Job, LONG_MS, launch_with_fault, launchers, shell, signal};
 use super::{demo, request};
 
-/// How long a process may be silent in these tests, in seconds.
+/// Longest silence of a process in these tests, in seconds.
 pub const HEARTBEAT_S: u64 = 2;
 pub const HEARTBEAT: Duration = Duration::from_secs(HEARTBEAT_S);
 
-/// What the end of a job may take beyond the timeout.
+/// Longest time of a job's end beyond the timeout.
 pub const SLACK: Duration = Duration::from_secs(5);
 
 /// Ranks of a job.
@@ -22,12 +22,12 @@ pub const WORLD: usize = 4;
 pub const PHASES: [&str; 10] =
     ["start", "load", "dispatch", "chunk_prefill", "reorder", "probe", "select", "recompute", "first_token", "decode"];
 
-/// A prefill that passes through every phase, and options behind it. The timeout of collectives is long: a rank that is gone
-/// must be noticed long before it.
+/// A prefill that passes through every phase, with options after it. The timeout of collectives is
+/// long: a lost rank must be noticed long before it.
 pub fn arguments<'a>(model: &'a str, request: &'a str, options: &[&'a str]) -> Vec<&'a str> {
     let mut all = vec!["prefill", "--model", model, "--request", request, "--reorder", "--max-tokens", "8"];
     all.extend(["--collective-timeout", "60", "--heartbeat-timeout", "2", "--start-timeout", "5"]);
-    // What comes later counts.
+    // Later options count.
     for pair in options.chunks(2) {
         match all.iter().position(|known| *known == pair[0]) {
             Some(place) => all[place + 1] = pair[1],
@@ -87,7 +87,7 @@ pub fn only_rank_is_silent(rank: usize, phase: &str, ended: &Ended) {
     assert!(cause.contains(&format!(" in {phase}")) || cause.contains(&format!(", {phase})")), "{phase}: {errors:#?}");
 }
 
-/// The ways to start a job of `world` ranks, one of which has a fault.
+/// The ways to start a job of `world` ranks, with a fault on one of them.
 pub fn starters(world: usize, fault: &Fault<'_>, arguments: &[&str]) -> Vec<(&'static str, Command)> {
     let mut all = launchers(world);
     for (_, launcher) in &mut all {

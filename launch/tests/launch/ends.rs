@@ -1,4 +1,4 @@
-//! How jobs end: mpirun's part is played by a shell, and what comes out is our exit code and standard error.
+//! Ends of jobs: a shell plays mpirun's part, and the results are our exit code and standard error.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::wait_for;
 /// Says that the work is complete, as a rank does.
 const COMPLETED: &str = "echo tributary-completed $TRIBUTARY_LAUNCH_ID >&2";
 
-/// What a test knows of an end.
+/// Facts of an end.
 #[derive(Debug)]
 struct End {
     exit_code: u8,
@@ -185,13 +185,14 @@ fn signals_to_us_end_the_job() {
     }
 }
 
-/// A launcher whose ranks serve, say so, and do this when they are asked to end; it writes to `ready` when it serves.
+/// A launcher whose ranks serve, report it, and do this when they are asked to end; it writes to
+/// `ready` when it serves.
 fn service(ready: &Path, asked: &str) -> String {
     let serving = "echo tributary-serving $TRIBUTARY_LAUNCH_ID >&2";
     format!("trap '{asked}' USR1; {serving}; sleep 0.2; : > {}; while :; do sleep 0.05; done", ready.display())
 }
 
-/// What ranks say when they end in order.
+/// Message of ranks that end in order.
 const DRAINING: &str = "echo tributary-draining $TRIBUTARY_LAUNCH_ID >&2";
 
 #[test]
@@ -199,7 +200,7 @@ fn a_service_is_asked_to_end_and_takes_its_time() {
     for signal in [2, 15] {
         let folder = folder();
         let ready = folder.path().join("ready");
-        // Longer than a launcher that is told to end is given.
+        // Longer than a launcher may take after the signal to end.
         let script = service(&ready, &format!("{DRAINING}; sleep 1; {COMPLETED}; exit 0"));
         let end = ended_by(&series(&script), &[(&ready, signal)]);
         assert_eq!((end.exit_code, end.stderr.as_str()), (0, ""), "{end:?}");
@@ -264,7 +265,7 @@ fn no_process_is_left() {
     for last in ["exit 0", "kill -9 $$", "echo tributary-failed $TRIBUTARY_LAUNCH_ID 69 0 >&2; sleep 60"] {
         let folder = folder();
         let pid_file = folder.path().join("pid");
-        // A rank has a process group of its own, and here it ignores what can be ignored.
+        // A rank has its own process group, and here it ignores all signals that can be ignored.
         let rank = format!("trap \"\" TERM HUP; echo $$ > {}; while :; do sleep 0.05; done", pid_file.display());
         let script =
             format!("setsid sh -c '{rank}' & while [ ! -s {} ]; do sleep 0.02; done; {last}", pid_file.display());

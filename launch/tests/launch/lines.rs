@@ -1,4 +1,5 @@
-//! Lines as they must be, for every way of asking. What an option means to mpirun itself is tried with a real one.
+//! Expected lines, for every kind of request. The meaning of an option to mpirun itself is tested
+//! with a real one.
 
 use std::process::Command;
 
@@ -147,7 +148,7 @@ fn words_are_quoted() {
         let line = Line { program: "t".to_owned(), arguments: vec![word.to_owned()], ..Line::default() };
         assert_eq!(line.to_string(), format!("t {expected}"));
     }
-    // A shell reads back what went in.
+    // A shell reads back the original words.
     let line = Line { program: "printf".to_owned(), arguments: vec!["%s|".to_owned()], ..Line::default() };
     let odd = ["$HOME", "a  b", "'", "\"`x`\"", "*", "", "~", "new\nline", "#"];
     let line = Line { arguments: line.arguments.iter().cloned().chain(odd.map(str::to_owned)).collect(), ..line };

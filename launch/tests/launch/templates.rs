@@ -1,4 +1,4 @@
-//! Templates can be read by what will read them, and name no option that we do not have.
+//! Templates are valid for their readers, and name only existing options.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -79,7 +79,8 @@ fn scripts_run_what_they_are_given() {
 
 #[test]
 fn the_serving_script_starts_again_what_has_lost_a_rank_and_passes_on_that_it_shall_end() {
-    // srun is played by a script that notes its start, waits to be told if it shall, and ends with what stands in a file.
+    // A script plays srun: it notes its start, waits for an order if it shall, and ends with the
+    // exit code in a file.
     let folder = tempfile::tempdir().expect("a folder");
     let fake = "#!/bin/bash\necho \"$@\" >>\"$FAKE/starts\"\ntrap 'echo asked >>\"$FAKE/starts\"; exit 0' USR1\n\
         [ -z \"$FAKE_WAITS\" ] || for i in {1..200}; do sleep 0.05; done\nexit \"$FAKE_STATUS\"\n";

@@ -1,4 +1,4 @@
-//! What an evaluation is told apart by: lengths, depths, sizes of chunks, and which rows its methods select.
+//! Axes of an evaluation: lengths, depths, sizes of chunks, and the rows that its methods select.
 
 use serde_json::Value;
 
@@ -169,7 +169,8 @@ fn budgets_of_evictions_are_an_axis() {
     let report = json(&folder.path().join("report.json"));
     let points = report["points"].as_array().expect("points");
     let of = |method: &str, task: &str| points.iter().find(|p| p["method"] == method && p["task"] == task);
-    // Full prefill and none, each with two evictions of two budgets, and the one that says for itself what it keeps.
+    // Full prefill and none, each with two evictions of two budgets, and the method with its own
+    // eviction.
     let methods: std::collections::BTreeSet<&str> =
         points.iter().filter_map(|point| point["method"].as_str()).collect();
     assert_eq!(methods.len(), 11, "{methods:?}");
@@ -186,7 +187,7 @@ fn budgets_of_evictions_are_an_axis() {
                 eviction["formula"]["memory_traffic_bytes"].as_u64() > Some(0) && eviction["difference"].is_object()
             );
             assert!(eviction["median_bytes_kept"].as_u64() < eviction["median_bytes_before"].as_u64());
-            // The first token precedes eviction, and an answer of one token has nothing behind it.
+            // The first token precedes eviction, and an answer of one token has no later one.
             let hop = of(&method, "hop2").expect("a point");
             assert_eq!(hop["score"], of(behind, "hop2").expect("a point")["score"], "{method}");
         }

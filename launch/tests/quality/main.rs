@@ -1,5 +1,5 @@
-//! `tributary quality` as a user runs it: scores of answers made elsewhere, the suite of the demo model's language, how an interrupted
-//! evaluation goes on, what it refuses.
+//! `tributary quality` as a user runs it: scores of answers made elsewhere, the suite of the demo
+//! model's language, the resumption of an interrupted evaluation, and refusals.
 
 mod axes;
 #[path = "../kit/mod.rs"]
@@ -65,7 +65,8 @@ fn answers_made_elsewhere_are_scored() {
 
 /// The page, the tables and the text of that evaluation.
 fn reports_show_it(out: &Path, table: &str) {
-    // The contexts of the worst requests, with as many marks at least as rows would make if all stood side by side.
+    // The contexts of the worst requests, with at least as many marks as rows would make if all
+    // were adjacent.
     let page = std::fs::read_to_string(out.join("quality.html")).expect("a page");
     assert!(page.contains("<details><summary>hop2") && page.matches("<mark>").count() > 8, "{page}");
     assert!(page.contains("; chunks moved; “"), "{page}");
@@ -173,7 +174,7 @@ fn an_interrupted_evaluation_goes_on() {
     let before: Vec<Value> = whole.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(texts(&lines(folder.path())), texts(&before), "the same answers, each once");
 
-    // More samples and another method: what is there is kept.
+    // More samples and another method: existing answers are kept.
     let more = ["--tasks", "single,vt2", "--samples", "4", "--methods", "infoflow,none", "--out", &out, "--resume"];
     let (code, table, errors) = hops(&more);
     assert_eq!(code, Some(0), "{errors}");

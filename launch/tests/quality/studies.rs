@@ -1,4 +1,5 @@
-//! The study files of `studies/quality`: each is refused by what it lacks, and a dry run needs no more of a model than its config.
+//! The study files of `studies/quality`: each is refused with the name of its missing material, and
+//! a dry run needs only a model's config.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +25,8 @@ fn study(file: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Rows of every dataset that the studies ask, made up, beside the made-up lists and paragraphs; there are as many pairs of words as needles want.
+/// Made-up rows of every dataset of the studies, with the made-up lists and paragraphs; there are
+/// enough pairs of words for the needles.
 fn whole_data() -> tempfile::TempDir {
     let folder = data();
     for (list, count) in [("adjective", 400), ("noun", 400)] {
@@ -46,7 +48,8 @@ fn every_study_says_in_one_line_what_it_lacks() {
     let out = data.path().join("out");
     let shown = out.display().to_string();
     for file in studies() {
-        // Without data, with or without a model; then without a model, of which the repository has the config alone.
+        // Without data, with or without a model; then without a model, for which the repository has
+        // only the config.
         for arguments in [&["--dry-run"][..], &["--out", &shown], &["--data", "/nowhere", "--out", &shown]] {
             let (code, printed, errors) = study(&file, arguments);
             let names_it = errors.contains("--data DIR or TRIBUTARY_DATA") || errors.contains("/nowhere");
@@ -67,7 +70,7 @@ fn a_dry_run_of_every_study_needs_no_more_than_a_config() {
     let given = data.path().display().to_string();
     for file in studies() {
         let name = file.display();
-        // Made-up rows are short as they are; what is filled to a length is filled to a small one.
+        // Made-up rows are short; texts that are filled to a length are filled to a small one.
         let is_filled = !name.to_string().contains("longbench");
         let lengths: &[&str] = if is_filled { &["--lengths", "4096"] } else { &[] };
         let few = ["--data", &given, "--samples", "1", "--dry-run", "--profile", "h100x4-paper"];
@@ -110,7 +113,8 @@ fn options_stand_before_a_study_and_its_keys_are_checked() {
     refused(study(Path::new("/nowhere.toml"), &[]), &["/nowhere.toml", "No such file"]);
 }
 
-/// Real lists and paragraphs, where they lie beside the repository: a study whose lengths are filled as in earnest.
+/// Real lists and paragraphs, where they are beside the repository: a study whose lengths are
+/// filled as in a real run.
 #[test]
 fn a_study_on_real_texts_is_counted() {
     let found = root().join("../shared/data");

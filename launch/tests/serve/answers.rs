@@ -1,18 +1,18 @@
-//! What is answered: the same over HTTP as on the command line, in one piece and as a stream.
+//! Answers: the same over HTTP as on the command line, whole and as a stream.
 
 use serde_json::{Value, json};
 
 use crate::kit::server::{Server, body, streamed};
 use crate::kit::{demo, json, request};
 
-/// What the command answers.
+/// Answer of the command.
 fn prefill(name: &str, max_tokens: usize, more: &[&str]) -> String {
     let (demo, request, max_tokens) = (demo(), request(name), max_tokens.to_string());
     let base = ["prefill", "--json", "--model", &demo, "--request", &request, "--max-tokens", &max_tokens];
     json(&[&base[..], more].concat())["answer"].as_str().expect("a text").to_owned()
 }
 
-/// The answer as a stream, whose parts are what OpenAI's clients expect.
+/// The answer as a stream, whose parts are those that OpenAI's clients expect.
 fn answer_in_parts(server: &Server, request: &Value) -> String {
     let mut request = request.clone();
     request["stream_options"] = json!({"include_usage": true});

@@ -1,4 +1,4 @@
-//! Clients that leave, and a service that is told to end.
+//! Clients that leave, and a service that gets a signal to end.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -70,7 +70,7 @@ fn a_service_that_is_told_to_end_answers_what_it_has_begun() {
     let mut stream = server.stream(&body("hop2-0", 1500));
     stream.event().expect("an event");
     server.terminate();
-    // Whoever comes now is turned away, as soon as the signal has arrived.
+    // New requests are refused, as soon as the signal has arrived.
     let began = Instant::now();
     while http::send(&server.address, "GET /ready", None).is_some_and(|response| response.status != 503) {
         assert!(began.elapsed() < Duration::from_secs(1), "it goes on taking requests");
@@ -85,14 +85,14 @@ fn a_service_that_is_told_to_end_answers_what_it_has_begun() {
     assert_eq!((code, errors.as_str()), (Some(0), ""));
 }
 
-/// What comes on a connection until its other side closes it.
+/// Text on a connection until its other side closes it.
 fn rest_of(mut stream: TcpStream) -> String {
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time limit");
     let mut text = String::new();
     match stream.read_to_string(&mut text) {
         Ok(_) => text,
         Err(error) if error.kind() == ErrorKind::ConnectionReset => text,
-        Err(error) => panic!("{error}, behind `{text}`"),
+        Err(error) => panic!("{error}, after `{text}`"),
     }
 }
 
@@ -119,7 +119,7 @@ fn a_service_that_drains_refuses_connections_closes_idle_ones_and_answers_503_to
     while TcpStream::connect(&server.address).is_ok() {
         assert!(began.elapsed() < Duration::from_secs(5), "new connections are refused");
     }
-    let refused = TcpStream::connect(&server.address).expect_err("nobody listens");
+    let refused = TcpStream::connect(&server.address).expect_err("no socket listens");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     let ready = rest_of(kept);
     assert!(

@@ -1,4 +1,4 @@
-//! What is refused: in OpenAI's shape over HTTP, in one line with an exit code on the command line.
+//! Refusals: in OpenAI's form over HTTP, in one line with an exit code on the command line.
 
 use std::net::TcpListener;
 

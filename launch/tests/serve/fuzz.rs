@@ -1,6 +1,6 @@
-//! The interface against its own description: schemathesis makes requests of `/openapi.json`, right ones and wrong ones, and judges what
-//! comes back. `SCHEMATHESIS` names a virtual environment that has it; `make test` makes one. `FUZZ_SECONDS` says how long
-//! (`make fuzz-api`).
+//! The interface against its own description: schemathesis makes requests of `/openapi.json`, right
+//! ones and wrong ones, and judges the answers. `SCHEMATHESIS` names a virtual environment that has
+//! it; `make test` makes one. `FUZZ_SECONDS` says how long (`make fuzz-api`).
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,9 +8,9 @@ use std::process::Command;
 use crate::kit::server::{Server, body};
 use crate::kit::skipped;
 
-/// What each answer is held to: no failure of the server, no status, content type or header that is not described, a body as its
-/// schema says, wrong requests refused, other methods refused. That right requests are accepted is not among them: no schema says
-/// that a text has tokens, or that a question is not empty.
+/// Checks of each answer: no failure of the server, no undescribed status, content type or header,
+/// a body that fits its schema, wrong requests refused, other methods refused. Acceptance of right
+/// requests is not checked: no schema says that a text has tokens, or that a question is not empty.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
     response_schema_conformance,negative_data_rejection,missing_required_header,unsupported_method,allow_header_conformance";
 
@@ -33,7 +33,7 @@ fn answers_are_as_they_are_described() {
     if long.is_none() {
         command.args(["--seed", "1"]);
     }
-    // The libraries of an emulated GPU are none of its business, and neither is what it remembers of the run before.
+    // It must not load the libraries of an emulated GPU, nor use the memory of its last run.
     let output = command.env_remove("LD_LIBRARY_PATH").current_dir(work.path()).output().expect("schemathesis starts");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));

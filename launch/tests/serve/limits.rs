@@ -1,4 +1,4 @@
-//! What a service does not put up with: strangers, too much at a time, and what takes too long.
+//! Limits of a service: strangers, too many requests, and requests that take too long.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ fn connect(server: &Server) -> TcpStream {
     stream
 }
 
-/// Seconds until the other side closes; what it has sent before.
+/// Seconds until the other side closes; the bytes sent before.
 fn closes(mut stream: TcpStream) -> (f64, String) {
     let (began, mut bytes) = (Instant::now(), Vec::new());
     match stream.read_to_end(&mut bytes) {
@@ -161,7 +161,7 @@ fn every_failure_that_is_told_is_counted() {
         assert_eq!(String::from_utf8_lossy(&start), format!("HTTP/1.1 {status}"), "{line}");
     }
     assert_eq!(refused(), cases.len() as f64);
-    // A head that is too long is nobody's request.
+    // A head that is too long is refused without a request.
     let mut stream = connect(&server);
     write!(stream, "GET /health HTTP/1.1\r\nhost: {}", "x".repeat(100 << 10)).expect("written");
     let (_, text) = closes(stream);
@@ -254,12 +254,12 @@ fn a_connection_too_many_takes_the_place_of_the_one_that_has_idled_longest() {
     server.ends_well();
 }
 
-/// So many streams side by side that each takes seconds.
+/// Enough parallel streams that each takes seconds.
 fn crowd(server: &Server) -> Vec<Stream> {
     (0..10).map(|_| server.stream(&body("hop2-0", 3000))).collect()
 }
 
-/// The message of the error that a stream ends with, behind text.
+/// The message of the error that ends a stream, after text.
 fn ends_with_error(stream: Stream) -> String {
     let mut events = stream.events();
     let last: Value = serde_json::from_str(&events.pop().expect("events")).expect("JSON");
@@ -278,7 +278,7 @@ fn a_request_that_takes_too_long_is_ended_and_let_go_of() {
         assert_eq!(ends_with_error(stream), "the answer took longer than 1 s");
     }
     server.becomes(RUNNING, 0.0);
-    // Nobody has left: they were told an error, each of them.
+    // No client has left: each of them got an error.
     let ended =
         |how: &str| server.metric(&format!("tributary_requests_total{{method=\"infoflow\",outcome=\"{how}\"}}"));
     assert_eq!((ended("failed"), ended("cancelled")), (11.0, 0.0));

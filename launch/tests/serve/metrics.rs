@@ -1,4 +1,5 @@
-//! `/metrics` keeps the rules of `promtool check metrics`, knows its labels before the first request, and counts what was done.
+//! `/metrics` keeps the rules of `promtool check metrics`, knows its labels before the first
+//! request, and counts the work.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +13,11 @@ use crate::kit::server::{Server, body};
 struct Family {
     help: String,
     kind: String,
-    /// Name with labels, and value, in the order in which they stand.
+    /// Name with labels, and value, in the order of the text.
     samples: Vec<(String, f64)>,
 }
 
-/// The text in families. A sample belongs to the type line that stands above it.
+/// The text in families. A sample belongs to the type line above it.
 fn families(text: &str) -> BTreeMap<String, Family> {
     let (mut families, mut newest): (BTreeMap<String, Family>, String) = (BTreeMap::new(), String::new());
     for line in text.lines().filter(|line| !line.is_empty()) {
@@ -38,7 +39,7 @@ fn families(text: &str) -> BTreeMap<String, Family> {
     families
 }
 
-/// What promtool would complain of.
+/// Checks that promtool would make.
 fn lint(name: &str, family: &Family) {
     assert!(name.starts_with("tributary_"), "{name}: our prefix");
     assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{name}: no colons, no capitals");
@@ -130,12 +131,12 @@ fn the_text_keeps_the_rules_from_the_beginning() {
         let family = &before[&format!("tributary_{name}_seconds")];
         assert_eq!((family.kind.as_str(), bounds(family, labels)), ("histogram", SECONDS.to_vec()), "{name}");
     }
-    // Of every rank and phase: fewer bounds, because there are so many of them.
+    // For every rank and phase: fewer bounds, because there are many of them.
     let phases = &before["tributary_phase_duration_seconds"];
     let few = [0.001, 0.01, 0.05, 0.25, 1.0, 2.0, 5.0, 20.0, 60.0, 600.0, f64::INFINITY];
     assert_eq!((phases.kind.as_str(), bounds(phases, "phase=\"queue\"")), ("histogram", few.to_vec()));
 
-    // Whatever is asked, no label comes that was not there before.
+    // No request adds a label that was not there before.
     for method in ["infoflow", "relay", "full", "ring", "all-gather", "none"] {
         let mut request = body("hop2-0", 2);
         request["tributary"] = json!({"method": method, "reorder": false});
@@ -224,7 +225,7 @@ fn revision() -> String {
 
 #[test]
 fn predictions_stand_beside_what_was_measured() {
-    // Of another machine: what is predicted for it is a time all the same.
+    // A profile of another machine: its prediction is a time too.
     let server = Server::start(&["--world-size", "2", "--profile", "h100x4"]);
     let cold = "{method=\"infoflow\",cache=\"cold\"}";
     let of = |name: &str| server.metric(&format!("tributary_{name}{cold}"));
@@ -234,7 +235,7 @@ fn predictions_stand_beside_what_was_measured() {
     assert_eq!(of("time_to_first_token_seconds_count"), 1.0);
     let predicted_s = of("predicted_time_to_first_token_seconds_sum");
     assert!(predicted_s > 0.0 && predicted_s < 60.0, "{predicted_s} s");
-    // The same documents again: they are warm, and what the first request has taught counts.
+    // The same documents again: they are warm, and the pace learned from the first request counts.
     server.chat(&body("hop2-0", 2));
     let warm_s =
         server.metric("tributary_predicted_time_to_first_token_seconds_sum{method=\"infoflow\",cache=\"warm\"}");

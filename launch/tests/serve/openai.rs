@@ -26,7 +26,7 @@ fn openais_client_is_served() {
     server.ends_well();
 }
 
-/// What curl prints of a request, and whether it went well.
+/// Output of curl for a successful request.
 fn curl(server: &Server, more: &[&str], body: &str) -> String {
     let url = format!("http://{}/v1/chat/completions", server.address);
     let head =

@@ -109,7 +109,7 @@ def turns(expected):
 
 
 def texts(chat):
-    # A text goes on behind its prompt; a message begins by itself.
+    # A text continues its prompt; a message begins anew.
     expected = " " + chat
     prompt = MESSAGES[0]["content"]
     parameters = dict(model="demo", prompt=prompt, max_tokens=TOKENS, extra_body=DOCUMENTS)
@@ -161,7 +161,7 @@ def errors():
     for name, value in dict(temperature=2.5, top_p=1.5, stop=["a"] * 17, top_logprobs=3, seed=1.5, max_tokens=-1).items():
         assert refused(openai.BadRequestError, **{name: value}).param == name, name
     refused(openai.BadRequestError, stream=True, temperature=-1)
-    error = refused(openai.BadRequestError, messages=MESSAGES + [{"role": "nobody", "content": "x"}])
+    error = refused(openai.BadRequestError, messages=MESSAGES + [{"role": "robot", "content": "x"}])
     assert error.param.startswith("messages"), error
     error = refused(openai.NotFoundError, model="gpt-4")
     assert error.code == "model_not_found", error

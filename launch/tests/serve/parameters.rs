@@ -1,4 +1,5 @@
-//! What a request may ask of its answer: where it ends, how it is drawn, how likely its tokens were, how it came about.
+//! Parameters of an answer: its end, its sampling, log-probabilities of its tokens, and its
+//! explanation.
 
 use serde_json::{Value, json};
 
@@ -82,7 +83,7 @@ fn log_probabilities_come_with_each_token_plain_and_streamed() {
         .cloned()
         .collect();
     assert!(parts == tokens, "streamed as they are in one piece");
-    // Nothing is told of tokens of a stop text.
+    // Tokens of a stop text are not reported.
     let stop = tokens[2]["token"].as_str().expect("a text").trim();
     let stopped = server.chat(&with("vt3-1", 6, json!({"logprobs": true, "stop": stop}))).json();
     let told = stopped["choices"][0]["logprobs"]["content"].as_array().expect("a list");
@@ -169,7 +170,7 @@ fn selected_tokens_have_the_best_scores() {
     let request = with("hop2-0", 1, json!({"tributary": {"explain": true, "method": "infoflow"}}));
     let completion = server.chat(&request).json();
     let tokens = completion["tributary"]["context"].as_array().expect("chunks").iter().flat_map(|chunk| {
-        // The first chunk is exact as it is, and may not be selected.
+        // The first chunk is exact already, and may not be selected.
         chunk["tokens"].as_array().expect("tokens").iter().filter(|_| chunk["chunk"] != 0)
     });
     let (chosen, others): (Vec<&Value>, Vec<&Value>) = tokens.partition(|token| token["selected"] == true);
@@ -193,7 +194,7 @@ fn earlier_turns_ride_with_the_question_and_documents_stay_warm() {
     let prompt = |completion: &Value| completion["usage"]["prompt_tokens"].as_u64().expect("a number");
     assert!(prompt(&turned) > prompt(&first) + 10, "the earlier turns count");
     assert_eq!(streamed(server.stream(&second)).0, content(&turned));
-    second["messages"][2]["role"] = "nobody".into();
+    second["messages"][2]["role"] = "robot".into();
     assert_eq!(server.chat(&second).status, 400);
     server.ends_well();
 }
@@ -230,7 +231,7 @@ fn texts_are_continued_without_a_template() {
         request
     };
     let post = |request: &Value| http::post(&server.address, "/v1/completions", request);
-    // The demo has no template: a chat's answer is the same, but for the space behind the prompt.
+    // The demo has no template: a chat's answer is the same, but for the space after the prompt.
     let expected = format!(" {}", server.answer(&body("hop2-0", 8)));
     let response = post(&ask(json!({"logprobs": 2})));
     assert_eq!(response.status, 200, "{}", response.body);
@@ -258,7 +259,7 @@ fn texts_are_continued_without_a_template() {
 
     let stopped = post(&ask(json!({"stop": "is"}))).json();
     assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
-    // Ids: as many as words, behind nothing but themselves.
+    // Ids: as many as words, with no text before them.
     let ids = json!({"prompt": [[1, 20, 21, 22, 23]], "max_tokens": 2, "tributary": {"method": "full"}});
     let response = post(&ids);
     assert_eq!((response.status, &response.json()["usage"]["prompt_tokens"]), (200, &json!(5)), "{}", response.body);
@@ -293,7 +294,7 @@ fn chunks_ahead_of_use_are_warm_for_chats_with_the_same_system_text() {
     assert_eq!(post(&json!({"documents": request["documents"], "system": system})).json()["metrics"]["cache"], "warm");
 
     let mut chat = request.clone();
-    assert_eq!(server.chat(&chat).json()["metrics"]["cache"], "cold", "behind another prefix they are others");
+    assert_eq!(server.chat(&chat).json()["metrics"]["cache"], "cold", "after another prefix they are others");
     chat["messages"] = json!([{"role": "system", "content": system}, request["messages"][0]]);
     let warm = server.chat(&chat).json();
     assert_eq!(warm["metrics"]["cache"], "warm");

@@ -1,4 +1,4 @@
-//! Whether a service can be given requests, and what it does before it says so.
+//! Readiness of a service, and its self-test before it.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn a_service_tests_its_ranks_before_it_is_ready_and_when_it_has_idled() {
     }
     assert_eq!(server.get("/ready").status, 200);
     let total = "tributary_requests_total{method=\"full\",outcome=\"answered\"}";
-    assert_eq!(server.metric(total), 0.0, "what nobody has asked for is not counted as a request");
+    assert_eq!(server.metric(total), 0.0, "a self-test is not counted as a request");
     assert_eq!(server.chat(&body("vt3-1", 2)).status, 200);
     server.ends_well();
 }

@@ -1,4 +1,5 @@
-//! What real clients send, byte for byte (`launch/tests/recorded`): every body is answered. `make clients` runs the clients themselves.
+//! Requests of real clients, byte for byte (`launch/tests/recorded`): every body is answered.
+//! `make clients` runs the clients themselves.
 
 use std::path::PathBuf;
 
@@ -30,7 +31,7 @@ fn bodies_of_real_clients_are_answered() {
         let (method, path) = (request["method"].as_str().expect("a method"), request["path"].as_str().expect("a path"));
         let served = ["/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/metrics"];
         if !served.contains(&path) {
-            // Probes for what another server has: a clear refusal is an answer.
+            // Probes for features of another server: a clear refusal is an answer.
             let body = (!request["body"].is_null()).then(|| request["body"].to_string());
             let probe = http::send(&server.address, &format!("{method} {path}"), body.as_deref()).expect("an answer");
             assert!(matches!(probe.status, 404 | 405), "{client}: {method} {path} is {}", probe.status);
@@ -54,7 +55,7 @@ fn bodies_of_real_clients_are_answered() {
             assert_eq!(usage.is_object(), wants_usage, "{client}: {body}");
             let most = body.get("max_completion_tokens").or(body.get("max_tokens")).and_then(Value::as_u64);
             if let (true, Some(most), true) = (wants_usage, most, body["ignore_eos"] == true) {
-                assert_eq!(usage["completion_tokens"], most, "{client} wants so many tokens: {body}");
+                assert_eq!(usage["completion_tokens"], most, "{client} wants {most} tokens: {body}");
             }
         } else {
             let whole = stream.whole();
@@ -87,7 +88,8 @@ fn multiple_choice_is_scored_as_the_evaluation_harness_asks_for_it() {
             let length = prompt.as_array().expect("ids").len();
             let (told, top) = (&choice["logprobs"]["token_logprobs"], &choice["logprobs"]["top_logprobs"]);
             let told = told.as_array().expect("numbers");
-            // The harness takes what stands behind the context, but for the token that was drawn.
+            // The harness takes the log-probabilities after the context, except that of the drawn
+            // token.
             assert_eq!((told.len(), top.as_array().map(Vec::len)), (length + 1, Some(length + 1)), "{choice}");
             assert!(told[0].is_null() && told[1..].iter().all(|number| number.as_f64().is_some_and(|n| n <= 0.0)));
             prompts += 1;

@@ -1,4 +1,5 @@
-//! What a stream tells, and when: no event with data comes before there is a token, and each token has one.
+//! Events of a stream, and their times: no event with data comes before there is a token, and each
+//! token has one.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -93,7 +94,7 @@ fn several_answers_come_side_by_side() {
         ended += usize::from(!choice["finish_reason"].is_null());
     }
     assert_eq!((streamed, ended), (vec![greedy; 3], 3));
-    // Each has a seed of its own.
+    // Each has its own seed.
     (request["temperature"], request["seed"]) = (2.into(), 7.into());
     let hot = server.chat(&request).json();
     let texts: Vec<&str> = hot["choices"]

@@ -1,5 +1,5 @@
-//! `serve --chunk-store`: what the store had is counted by its tier, in `/metrics` and in `/v1/status`, also behind a restart and for
-//! documents ahead of use.
+//! `serve --chunk-store`: chunks of the store are counted by tier, in `/metrics` and in
+//! `/v1/status`, also after a restart and for documents ahead of use.
 
 use serde_json::{Value, json};
 

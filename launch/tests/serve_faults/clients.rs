@@ -1,5 +1,5 @@
-//! Clients that flood, dribble, leave halfway, stay for nothing, or send what is no request. The service answers the others rightly
-//! meanwhile, and has let go of everything afterwards.
+//! Clients that flood, dribble, leave halfway, stay idle, or send invalid requests. The service
+//! answers the others rightly meanwhile, and has released all resources afterwards.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -23,7 +23,7 @@ fn connect(server: &Server) -> TcpStream {
     stream
 }
 
-/// The status of what comes; 0 where the connection ends without one.
+/// The status of the answer; 0 where the connection ends without one.
 fn status(mut stream: &TcpStream) -> u16 {
     let mut start = [0; 12];
     match stream.read_exact(&mut start) {
@@ -32,7 +32,7 @@ fn status(mut stream: &TcpStream) -> u16 {
     }
 }
 
-/// Everything is let go of, and eight clients are answered rightly.
+/// All resources are released, and eight clients are answered rightly.
 fn goes_on(server: &Server, right: &Right, what: &str) {
     server.becomes(RUNNING, 0.0);
     server.becomes(WAITING, 0.0);
@@ -62,7 +62,7 @@ fn bodies_that_dribble_and_clients_that_hang_up_halfway() {
     for mut stream in &slow {
         write!(stream, "{HEAD}content-length: 1000\r\n\r\n{{").expect("written");
     }
-    // Whoever closes its side has left, though it could still read.
+    // A client that closes its side has left, though it could still read.
     let request = crate::kit::server::body("hop2-0", 3000).to_string();
     let halves: Vec<_> = (0..20).map(|_| connect(&server)).collect();
     for mut stream in &halves {
@@ -79,7 +79,7 @@ fn bodies_that_dribble_and_clients_that_hang_up_halfway() {
         assert_eq!(status(stream), 408, "a body that does not come");
     }
     for stream in &halves {
-        assert_eq!(status(stream), 0, "nobody is there to be answered");
+        assert_eq!(status(stream), 0, "there is no client to answer");
     }
     server.ends_well();
 }
@@ -90,7 +90,8 @@ fn ten_thousand_connections_that_do_nothing() {
     let right = Right::of(&server);
     let before = held(&server);
     let mut idle = Vec::new();
-    // As many as this process may open, where that is fewer: beside the service's own side of each.
+    // As many as this process may open, where that is fewer: the service's own side of each counts
+    // too.
     while idle.len() < 10_000 {
         match TcpStream::connect(&server.address) {
             Ok(stream) => idle.push(stream),

@@ -1,4 +1,4 @@
-//! Clients that ask at the same time, and know what the right answer is.
+//! Concurrent clients that know the right answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::{JoinHandle, spawn};
@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::kit::http::send;
 use super::kit::server::{Server, body};
 
-/// The requests that are asked. Their answers are what the model was trained for: no token of them is a near tie.
+/// The requests that are asked. The model was trained for their answers: no token of them is a near
+/// tie.
 const REQUESTS: [&str; 6] = ["hop2-0", "hop2-1", "hop2_back-0", "vt2-0", "vt3-1", "vt3-5"];
 
 /// Tokens of an answer.
@@ -19,18 +20,18 @@ const TOKENS: usize = 6;
 #[derive(Debug, Clone)]
 pub struct Right(BTreeMap<&'static str, String>);
 
-/// What a client got.
+/// Result of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Got {
     /// The whole answer.
     Whole,
-    /// An error that says so: a status, or a stream's last event.
+    /// An explicit error: a status, or a stream's last event.
     Error(u16),
     /// A connection that was refused, or ended in the middle.
     Cut,
 }
 
-/// What all clients got, and when the last of them.
+/// Results of all clients, and the time of the last one.
 #[derive(Debug)]
 pub struct Ended {
     /// In the order in which they had asked.
@@ -40,12 +41,12 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// How many got this.
+    /// Number of clients with this result.
     pub fn count(&self, is: impl Fn(Got) -> bool) -> usize {
         self.got.iter().filter(|got| is(**got)).count()
     }
 
-    /// How many got the whole answer, and how many an error or none.
+    /// Numbers of whole answers, and of errors or none.
     pub fn row(&self) -> String {
         let whole = self.count(|got| got == Got::Whole);
         let cut = self.count(|got| got == Got::Cut);
@@ -62,7 +63,7 @@ impl Right {
         Self(REQUESTS.map(|name| (name, server.answer(&body(name, TOKENS)))).into())
     }
 
-    /// So many clients ask, every other one as a stream.
+    /// Starts `clients` clients, every other one with a stream.
     pub fn asked(&self, address: &str, clients: usize) -> Crowd {
         let ask = |number: usize| {
             let (address, right) = (address.to_owned(), self.clone());
@@ -73,7 +74,7 @@ impl Right {
 }
 
 impl Crowd {
-    /// Waits until each has what it gets. A wrong answer fails the test.
+    /// Waits until each has its result. A wrong answer fails the test.
     pub fn end(self) -> Ended {
         let ends: Vec<_> = self.0.into_iter().map(|client| client.join().expect("no wrong answer")).collect();
         let at = ends.iter().map(|(_, at)| *at).max().expect("a client");
@@ -113,7 +114,7 @@ fn ask(address: &str, name: &str, right: &str, streams: bool) -> Got {
         }
         let object: Value = serde_json::from_str(&event).unwrap_or_else(|error| panic!("{error}: {event}"));
         if object.get("error").is_some() {
-            assert_eq!(stream.event(), None, "nothing comes behind an error");
+            assert_eq!(stream.event(), None, "no event follows an error");
             return is_error(&object, status);
         }
         text += object["choices"][0]["delta"]["content"].as_str().unwrap_or_default();

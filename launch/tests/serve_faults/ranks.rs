@@ -8,17 +8,17 @@ use crate::crowd::{Got, Right, stalls};
 use crate::kit::job::{Fault, signal};
 use crate::kit::server::{SELF_TEST, Server};
 
-/// Phases in which a rank is struck. Before the first of them nobody can ask.
+/// Phases in which a rank is struck. Before the first of them no request is possible.
 const PHASES: [&str; 8] =
     ["dispatch", "chunk_prefill", "reorder", "probe", "select", "recompute", "first_token", "decode"];
 
 /// Requests in flight.
 const CLIENTS: usize = 8;
 
-/// What an end may take beyond the time in which a silent rank is noticed.
+/// Longest time of an end beyond the time in which a silent rank is noticed.
 const SLACK: Duration = Duration::from_secs(8);
 
-/// How long a rank may be silent, in seconds.
+/// Longest silence of a rank, in seconds.
 const HEARTBEAT_S: u64 = 2;
 
 /// Options under which a request passes through every phase, and some are decoded while others wait.
@@ -31,7 +31,7 @@ fn right() -> Right {
     right
 }
 
-/// What is done to a rank that a failpoint holds.
+/// Strike against a rank that a failpoint holds.
 enum Strike {
     /// It gets this signal.
     Signal(Signal),
@@ -39,8 +39,8 @@ enum Strike {
     None,
 }
 
-/// Runs a service whose rank 1 has this failpoint, strikes it when nothing moves any more, and looks at what becomes of its
-/// clients and of itself.
+/// Runs a service whose rank 1 has this failpoint, strikes it when all ranks wait, and checks the
+/// outcome for its clients and for itself.
 fn strike(right: &Right, what: &str, failpoint: &str, with: Strike, exit_code: i32) {
     let server = Server::launch_with_fault(2, &Fault { rank: 1, failpoint }, &OPTIONS);
     let (crowd, mut struck) = (right.asked(&server.address, CLIENTS), Instant::now());
@@ -59,7 +59,7 @@ fn strike(right: &Right, what: &str, failpoint: &str, with: Strike, exit_code: i
     assert!(clients.count(|got| matches!(got, Got::Error(_))) > 0, "{what}: somebody was in flight: {clients:?}");
 }
 
-/// A failpoint in a phase, behind three passes through it.
+/// A failpoint in a phase, after three passes through it.
 fn in_phase(phase: &str, action: &str) -> String {
     format!("worker::{phase}=3*off->1*{action}->off")
 }
@@ -108,7 +108,8 @@ fn one_request_without_finite_logits_fails_alone() {
 
 #[test]
 fn a_service_whose_ranks_compute_nonsense_is_not_ready_until_they_do_not() {
-    // The tests at the start draw sixteen tokens at most, four a method; one of the next is spoilt.
+    // The tests at the start draw at most sixteen tokens, four a method; one of the next is
+    // corrupted.
     let failpoint = "worker::logits=17*off->1*return->off";
     let server = Server::start_with_fault(failpoint, &["--world-size", "2", SELF_TEST, "1"]);
     let becomes = |status: u16| {

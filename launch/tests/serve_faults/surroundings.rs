@@ -1,4 +1,4 @@
-//! What is around a service fails: the disk under its log is full, the clock steps.
+//! Failures around a service: the disk under its log is full, the clock steps.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

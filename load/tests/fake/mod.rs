@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tributary_load::{OPTIONS, Options};
 
-/// What a request gets.
+/// Reply to a request.
 #[derive(Debug, Clone)]
 pub struct Reply {
     pub status: u16,
     /// Milliseconds before the first text.
     pub first_ms: u64,
-    /// Milliseconds before each text behind it.
+    /// Milliseconds before each later text.
     pub gaps_ms: Vec<u64>,
-    /// What the server says of the wait.
+    /// Queueing time that the server reports.
     pub queue_ms: Option<f64>,
-    /// An error stands behind so many texts.
+    /// Number of texts after which an error comes.
     pub error_after: Option<usize>,
-    /// The connection ends behind so many texts.
+    /// Number of texts after which the connection ends.
     pub cut_after: Option<usize>,
 }
 
@@ -39,7 +39,7 @@ pub struct Fake {
     spent: Arc<Mutex<Vec<Vec<f64>>>>,
 }
 
-/// What all connections share.
+/// State that all connections share.
 struct Shared {
     /// Requests that stream so far: the number of each chooses its reply.
     streamed: AtomicUsize,
@@ -77,13 +77,13 @@ impl Fake {
         Self { address, bodies, spent }
     }
 
-    /// Milliseconds from when a request was read to each of its texts, of every request that was answered: what the server really took,
-    /// which on a busy machine is more than it was to take.
+    /// Milliseconds from when a request was read to each of its texts, of every answered request:
+    /// the server's real times, which on a busy machine exceed the planned ones.
     pub fn spent(&self) -> Vec<Vec<f64>> {
         self.spent.lock().expect("no thread fails").clone()
     }
 
-    /// Where it answers.
+    /// URL of the server.
     pub fn url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
@@ -93,7 +93,7 @@ impl Fake {
         self.bodies.lock().expect("no thread fails").len()
     }
 
-    /// What was asked, in order.
+    /// Bodies of the requests, in order.
     pub fn bodies(&self) -> Vec<Value> {
         self.bodies.lock().expect("no thread fails").clone()
     }

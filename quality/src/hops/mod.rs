@@ -1,8 +1,8 @@
 //! The suite `hops`: look-ups, lists and chains in the demo language, which `models/demo/recipe/tasks.py` defines. A sample follows
 //! from seed, task, shape and number alone.
 //!
-//! Needed facts lie in different documents, among distractors of the same kind; a definition stands before what refers to it unless
-//! the task turns that round.
+//! Needed facts are in different documents, among distractors of the same kind. A definition
+//! precedes its references unless the task reverses the order.
 
 mod suite;
 mod task;
@@ -26,14 +26,14 @@ pub const LEAST_DOCUMENT_TOKENS: usize = 24;
 pub struct Shape {
     /// Documents.
     pub documents: usize,
-    /// Tokens of each, at most; what is missing would be a sentence that did not fit.
+    /// Tokens of each, at most; the gap is a sentence that did not fit.
     pub document_tokens: usize,
 }
 
-/// The shape of requests where nobody asks for another.
+/// Default shape of requests.
 pub const SHAPE: Shape = Shape { documents: 8, document_tokens: 64 };
 
-/// A request and what it should be answered.
+/// A request and its right answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
     /// The documents, in the order of the request.
@@ -72,7 +72,7 @@ pub fn sample(task: &Task, shape: Shape, seed: u64, number: usize) -> Sample {
     Sample { documents: written, query: asked.query, answer: asked.answer }
 }
 
-/// Different documents for so many facts, ascending; descending where the task turns its chain round.
+/// Different documents for `facts` facts, ascending; descending where the task reverses its chain.
 fn places(task: &Task, documents: usize, facts: usize, random: &mut Random) -> Vec<usize> {
     let all: Vec<usize> = (0..documents).collect();
     let mut places = random.some_of(&all, facts);
@@ -83,7 +83,7 @@ fn places(task: &Task, documents: usize, facts: usize, random: &mut Random) -> V
     places
 }
 
-/// Draws what is asked and the facts that answer it.
+/// Draws a question and the facts that answer it.
 fn ask(task: &Task, documents: usize, world: &mut World, random: &mut Random) -> Asked {
     let places = places(task, documents, task.question.facts(), random);
     let placed = |facts: Vec<String>| places.iter().copied().zip(facts).collect();

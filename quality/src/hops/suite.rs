@@ -21,7 +21,8 @@ struct Hops {
 /// The suite as it was asked for.
 ///
 /// # Errors
-/// An unknown task, with those that are known; too few documents or tokens.
+/// Returns an error if a task is unknown, with the known tasks, or if there are too few documents
+/// or tokens.
 pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
     let names = chosen("hops", &asked.tasks, &TASKS.map(|task| task.name))?;
     let tasks: Vec<&Task> = names.iter().filter_map(|name| Task::find(name)).collect();

@@ -1,4 +1,4 @@
-//! The tasks: what is asked, what stands around it, and how the documents lie.
+//! The tasks: question, surrounding text, and order of the documents.
 
 use super::world::Kind;
 
@@ -7,9 +7,9 @@ use super::world::Kind;
 pub struct Task {
     /// Its name.
     pub name: &'static str,
-    /// What it asks.
+    /// Question of the task.
     pub(super) question: Question,
-    /// How the documents lie.
+    /// Order of the documents.
     pub(super) order: Order,
     /// Share of the sentences that are facts, before those that do not fit.
     pub(super) density: f64,
@@ -19,23 +19,23 @@ pub struct Task {
     pub(super) other_kinds: &'static [Kind],
 }
 
-/// What a task asks, with the number of needed facts.
+/// Question of a task, with the number of needed facts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
     /// A code.
     Code,
     /// Several codes.
     Codes(usize),
-    /// What somebody likes, in the order in which it is said.
+    /// Things that a person likes, in the order in which they are said.
     Likes(usize),
-    /// The city of the house in which somebody is a guest.
+    /// The city of the house in which a person is a guest.
     House,
-    /// The colour of a variable at the end of so many assignments.
+    /// The colour of a variable at the end of this number of assignments.
     Chain(usize),
 }
 
 impl Question {
-    /// Facts that the answer needs, each in a document of its own.
+    /// Number of facts that the answer needs, each in a separate document.
     pub fn facts(self) -> usize {
         match self {
             Question::Code => 1,
@@ -45,12 +45,12 @@ impl Question {
     }
 }
 
-/// How the documents lie.
+/// Order of the documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// As they were written: what is referred to comes first.
+    /// In the order of writing: definitions come before their references.
     AsWritten,
-    /// As they were written, but for the facts that are asked for: what is referred to comes last.
+    /// In the order of writing, except for the facts of the answer: their definitions come last.
     ChainReversed,
     /// All reversed.
     Reversed,

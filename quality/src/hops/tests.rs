@@ -1,11 +1,11 @@
-//! Every answer follows from the documents by a reader that knows the language and nothing of how samples are made; and samples are
-//! distributed as those of the recipe.
+//! A reader that knows the language, but not the generator of samples, finds every answer in the
+//! documents. Samples are distributed as those of the recipe.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-/// What a reader of documents knows.
+/// Knowledge of a reader of documents.
 #[derive(Default)]
 struct Reader {
     codes: BTreeMap<String, String>,

@@ -1,4 +1,5 @@
-//! The words of the demo language: those of `models/demo/recipe/tasks.py`, of which the demo model's tokenizer is made.
+//! The words of the demo language: those of `models/demo/recipe/tasks.py`, from which the demo
+//! model's tokenizer is made.
 
 /// Keys of codes.
 pub const KEYS: &str = "lamp river table engine garden mirror basket candle bridge anchor barrel bottle button camera carpet castle \
@@ -36,7 +37,7 @@ pub const VERBS: &str = "sleeps runs waits plays sings walks rests jumps hides s
 /// As above.
 pub const PLACES: &str = "tree lake hill road wall gate farm forest field barn";
 
-/// What holds sentences together.
+/// Function words of sentences.
 const FRAME: &str = "passage the code of is house in stays with let = likes question : codes ? answer . near a and today it rains slowly";
 
 /// Digits.

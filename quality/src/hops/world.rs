@@ -1,5 +1,6 @@
-//! What has been said while sentences are written one after the other, so that a later one can refer to it: the distractors of the
-//! demo language. Facts are of different subjects, and a definition stands before what refers to it.
+//! The distractors of the demo language: facts said so far, while sentences are written one after
+//! the other, so that later ones can refer to them. Facts are of different subjects, and a
+//! definition precedes its references.
 
 use super::words;
 use crate::random::Random;
@@ -7,7 +8,7 @@ use crate::random::Random;
 /// The most references between a variable and its colour.
 const MOST_REFERENCES: usize = 3;
 
-/// The most fruits that somebody likes.
+/// Maximum number of fruits that a person likes.
 const MOST_FRUITS: usize = 4;
 
 /// A kind of sentence.
@@ -17,7 +18,7 @@ pub enum Kind {
     Code,
     /// `house of NAME in CITY .`
     House,
-    /// `NAME stays with NAME .`, of somebody whose house is known; else as `House`.
+    /// `NAME stays with NAME .`, of a person whose house is known; else as `House`.
     Stay,
     /// `let VARIABLE = COLOUR .`
     Let,
@@ -159,7 +160,7 @@ impl World {
         }
     }
 
-    /// Takes back what was said last.
+    /// Takes the last sentence back.
     pub fn forget(&mut self, fact: &Fact) {
         match fact.remembered {
             Remembered::Nothing => {}
@@ -202,7 +203,7 @@ impl World {
         Some(Fact { text, remembered: Remembered::Variable })
     }
 
-    /// Half of the time to one of the third that has most references behind it.
+    /// A reference; half of the time to one of the third with the most references so far.
     fn reference(&mut self, random: &mut Random) -> Option<Fact> {
         let mut open: Vec<&Variable> = self.lets.iter().filter(|known| known.references < MOST_REFERENCES).collect();
         if open.is_empty() || self.variables.is_empty() {
@@ -221,7 +222,7 @@ impl World {
         Some(Fact { text, remembered: Remembered::Variable })
     }
 
-    /// Six times of ten somebody who likes something already, if there is anybody.
+    /// In six of ten cases a person who likes something already, if there is one.
     fn like(&mut self, random: &mut Random) -> Option<Fact> {
         let fruits = words::list(words::FRUITS);
         let open: Vec<usize> = (0..self.likes.len()).filter(|&at| self.likes[at].fruits.len() < MOST_FRUITS).collect();

@@ -19,7 +19,7 @@ use crate::fitted::too_short;
 use crate::passages::marked_passages;
 use crate::suite::{Cell, Measure, Sample, Scoring, Suite};
 
-/// Where files of rows may lie in the data folder.
+/// Folders of the data folder that may have files of rows.
 const FOLDERS: [&str; 3] = ["longbench", "data", "."];
 
 /// Files of this beginning were made of other data sets, in the format alone.
@@ -95,7 +95,7 @@ fn row(line: &str) -> serde_json::Result<Row> {
     }
 }
 
-/// The dataset of that name; rows of LongBench-E may have `_e` behind it.
+/// The dataset of that name; rows of LongBench-E may have `_e` after it.
 fn dataset(name: &str) -> Option<&'static Dataset> {
     let plain = name.strip_suffix("_e").unwrap_or(name);
     DATASETS.iter().chain([&CHOICES]).find(|dataset| dataset.name == name || dataset.name == plain)
@@ -107,7 +107,7 @@ struct Task {
     rows: Vec<(Row, &'static Dataset)>,
 }
 
-/// Files of rows, at lengths or as long as they are.
+/// Files of rows, at given lengths or whole.
 struct LongBench {
     tasks: Vec<Task>,
     lengths: Vec<usize>,
@@ -117,8 +117,9 @@ struct LongBench {
 /// The suite as it was asked for.
 ///
 /// # Errors
-/// No data folder, or none with files of rows; an unknown task, with those that are there; a row that lacks a field or is of a
-/// dataset that cannot be scored, with its line.
+/// Returns an error if there is no data folder or none with files of rows, if a task is unknown,
+/// with the known tasks, or if a row lacks a field or is of a dataset that cannot be scored, with
+/// its line.
 pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
     let Some(data) = &asked.data else {
         return Err(Error::usage("--suite longbench: name the folder of its files with --data DIR or TRIBUTARY_DATA"));
@@ -184,7 +185,7 @@ fn runs(context: &str) -> (Vec<Run>, bool) {
     }
 }
 
-/// So many of a context's runs: as many of its beginning as of its end.
+/// `kept` of a context's runs: as many of its beginning as of its end.
 fn without_middle(runs: &[Run], kept: usize) -> Vec<Run> {
     let (first, last) = (kept.div_ceil(2), kept / 2);
     [&runs[..first], &runs[runs.len() - last..]].concat()

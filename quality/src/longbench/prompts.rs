@@ -8,15 +8,16 @@ use crate::score::Metric;
 pub struct Dataset {
     /// Its name in rows.
     pub name: &'static str,
-    /// The prompt, with `{context}` once and `{input}` where the question stands.
+    /// The prompt, with `{context}` once and `{input}` in the place of the question.
     pub prompt: &'static str,
     /// Tokens of the answer, at most.
     pub answer_tokens: usize,
-    /// How answers are scored.
+    /// Metric of answers.
     pub metric: Metric,
     /// Whether only the first line of an answer counts.
     pub first_line: bool,
-    /// Whether a chat template stands around the prompt: not where examples or code are to be gone on with.
+    /// Whether a chat template surrounds the prompt: not where the answer continues examples or
+    /// code.
     pub uses_template: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Rows as requests: what stands where, what is cut, what is refused; and prompts beside the published ones.
+//! Rows as requests: places of their fields, cuts, refusals; and a comparison with the published
+//! prompts.
 
 use std::io::Write;
 use std::path::Path;
@@ -116,7 +117,8 @@ fn prompts_and_lengths_are_those_of_the_published_files() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/longbench/config");
     let read = |name: &str| std::fs::read_to_string(folder.join(name));
     let (Ok(prompts), Ok(lengths)) = (read("dataset2prompt.json"), read("dataset2maxlen.json")) else {
-        // Past the test harness, which keeps what a passing test prints to itself; `.ci/skipped` counts it.
+        // Bypasses the test harness, which captures the output of passing tests; `.ci/skipped`
+        // counts it.
         let _ = writeln!(std::io::stderr(), "skipped: {} is not there", folder.display());
         return;
     };

@@ -1,4 +1,5 @@
-//! The charts of a page: quality beside time and bytes with the methods that no other beats, ratios, and depths.
+//! The charts of a page: quality against time and bytes with the methods that no other beats,
+//! ratios, and depths.
 
 use tributary_charts::svg::{Anchor, Axis, COLOURS, Chart, HeatMap, Legend, Plot, Scale, labels};
 use tributary_protocol::Family;
@@ -13,7 +14,7 @@ use crate::statistics::Mean;
 /// Pixels of the place for values where every point has its name.
 const NAMED_HEIGHT: f64 = 420.0;
 
-/// All that there is something to draw for.
+/// All charts that have data.
 pub fn charts(report: &Report) -> Vec<Chart> {
     let all: Vec<&Point> = report.methods().filter_map(<[Point]>::last).collect();
     let time = |point: &Point| point.median_ttft_ms;
@@ -38,7 +39,8 @@ pub fn charts(report: &Report) -> Vec<Chart> {
     beside.into_iter().flatten().chain(depths(report)).collect()
 }
 
-/// Scores over what decoding costs; nothing where no method evicts, since then all of them decode alike.
+/// Scores over the cost of decoding; nothing where no method evicts, since then all of them decode
+/// alike.
 fn decoding(all: &[&Point], cost: impl Fn(&Point) -> Option<f64>, names: (&str, &str, &str)) -> Option<Chart> {
     all.iter().any(|point| point.eviction.is_some()).then(|| front(all, |point| cost(point).unwrap_or(0.0), names))?
 }
@@ -65,8 +67,8 @@ fn families(all: &[&Point]) -> Vec<(usize, String)> {
     titles.filter(|(index, _)| all.iter().any(|point| family_of(point) == *index)).collect()
 }
 
-/// Scores over a cost, each point with its name and its family's colour, and a line through the points that no other beats in both. A logarithmic
-/// axis has no place for what costs nothing.
+/// Scores over a cost, each point with its name and its family's colour, and a line through the
+/// points that no other beats in both. A logarithmic axis has no place for a cost of zero.
 fn front(all: &[&Point], cost: impl Fn(&Point) -> f64, (name, title, axis): (&str, &str, &str)) -> Option<Chart> {
     let shown: Vec<&Point> = all.iter().copied().filter(|point| cost(point) > 0.0).collect();
     if shown.len() < 2 {

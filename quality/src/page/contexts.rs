@@ -1,5 +1,5 @@
-//! What methods selected on the requests on which one of them falls behind most: the text of the context with their rows marked, methods side by
-//! side, documents in the order in which they were read.
+//! Selections of methods on the requests with the largest losses: the text of the context with
+//! their rows marked, methods side by side, documents in the order in which they were read.
 
 use tributary_charts::page::{Column, Page, Passage};
 use tributary_coordinator::{Piece, Prepared};
@@ -15,17 +15,18 @@ use crate::selected::Rows;
 const REQUESTS: usize = 8;
 const METHODS: usize = 4;
 
-/// The most letters of a context that are shown whole; of a longer one what stands around marked rows, so many letters in all.
+/// Maximum letters of a context that is shown whole; of a longer one, the text around marked rows
+/// is shown, this number of letters in all.
 const LETTERS: usize = 4000;
 
 /// Letters on either side of marked rows.
 const AROUND: usize = 60;
 
-/// What a reader sees behind each line.
-const EXPLAINED: &str = "Behind each line the context as methods read it, with the rows that they recomputed marked, those first that fall behind; of a long context what \
-     stands around marks.";
+/// Legend of the folded contexts.
+const EXPLAINED: &str = "Each line unfolds to the context as methods read it, with the rows that they recomputed marked, methods with the largest losses first; a long context \
+     is shown around marks only.";
 
-/// How a request becomes tokens with their texts; nothing where it does not.
+/// Function from a request to its tokens with their texts; none where that fails.
 pub type Read<'a> = &'a dyn Fn(&Question) -> Option<Prepared>;
 
 /// Adds the contexts of the worst requests, folded.
@@ -90,7 +91,7 @@ fn column(arm: &Arm, answer: &Answer, chunks: &[Piece]) -> Column {
     Column { head: arm.label(), lead, passages: passages(chunks, &reply.selected, &reply.order) }
 }
 
-/// The chunks in the order in which they were read, whole or as what stands around marked rows.
+/// The chunks in the order in which they were read, whole or as the text around marked rows.
 fn passages(chunks: &[Piece], selected: &Rows, order: &[u32]) -> Vec<Passage> {
     let order: Vec<usize> = match order.is_empty() {
         true => (0..chunks.len()).collect(),
@@ -133,7 +134,7 @@ fn parts(chunk: &Piece, first: u32, selected: &Rows) -> Vec<(String, bool)> {
     parts
 }
 
-/// What stands around marked parts, `most` letters of it and a few.
+/// The text around marked parts, `most` letters of it and a few.
 fn around(parts: Vec<(String, bool)>, most: usize) -> Vec<(String, bool)> {
     let (count, mut letters) = (parts.len(), 0);
     let mut kept = Vec::new();

@@ -1,4 +1,4 @@
-//! Charts and the table of what decoding keeps: scores over kept rows, and what choosing them costs.
+//! Charts and the table of kept rows: scores over kept rows, and the cost of choosing them.
 
 use tributary_charts::svg::{Axis, Chart, Legend, Plot, Scale};
 
@@ -6,7 +6,8 @@ use super::marks::{HEIGHT, curve, label_of, legend, scores};
 use crate::points::Point;
 use crate::report::Report;
 
-/// Scores over the rows that decoding keeps, a curve for each way to evict behind each method; what methods without eviction have is a line.
+/// Scores over the rows that decoding keeps, a curve for each eviction after each method; methods
+/// without eviction are lines.
 pub fn chart(report: &Report) -> Option<Chart> {
     let all: Vec<&Point> = report.methods().filter_map(<[Point]>::last).collect();
     let mut names: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! What charts of scores share: their height, their axis, names, and curves with bands.
+//! Shared parts of charts of scores: their height, their axis, names, and curves with bands.
 
 use tributary_charts::svg::{Axis, COLOURS, Plot, Scale};
 
@@ -14,7 +14,7 @@ pub(super) fn scores() -> Axis {
     Axis::new("mean score of all tasks").with(marks.map(|mark| (mark, mark.to_string())).collect())
 }
 
-/// The name that points of one method have in common: its ratios, and the budgets of an eviction behind it.
+/// Common name of a method's points at all its ratios, and at all budgets of an eviction after it.
 pub(super) fn label_of(point: &Point) -> String {
     point.eviction.as_ref().map_or_else(|| point.method.clone(), |own| format!("{}, {}", own.behind, own.evict))
 }

@@ -1,5 +1,6 @@
-//! The report as one page: scores by method and task with their intervals, quality beside time and bytes, ratios, heat maps of depths, and the
-//! requests on which methods fall behind full prefill most, with both answers.
+//! The report as one page: scores by method and task with their intervals, quality against time and
+//! bytes, ratios, heat maps of depths, and the requests with the largest losses against full
+//! prefill, with both answers.
 
 mod charts;
 mod contexts;
@@ -19,7 +20,7 @@ use crate::eviction_rows::{EVICTIONS, evictions};
 use crate::points::{INTERVALS, P_VALUES, Point, nats, p_value};
 use crate::report::Report;
 
-/// The page of an evaluation of which every answer is there.
+/// The page of a complete evaluation.
 ///
 /// `read` gives a request as tokens with their texts, or nothing; the contexts of the worst requests are shown by it.
 pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers, read: Read<'_>) -> String {
@@ -57,7 +58,7 @@ pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers, read: R
         page.paragraph(EVICTIONS);
         page.table(&kept, &[0, 1]);
     }
-    page.heading("Furthest behind full prefill");
+    page.heading("Largest losses against full prefill");
     let worst = worst(evaluation, answers);
     falls(&mut page, &worst);
     contexts(&mut page, evaluation, answers, &worst.shown, read);
@@ -140,7 +141,8 @@ fn beside_full(report: &Report) -> Vec<Vec<String>> {
     rows
 }
 
-/// How far methods select the same rows, at each ratio: a map, and behind it every pair with its interval.
+/// Overlap of the methods' selections at each ratio: a map, and after it every pair with its
+/// interval.
 fn shared_rows(page: &mut Page, report: &Report) {
     if report.overlaps.is_empty() {
         return;
@@ -163,7 +165,7 @@ fn shared_rows(page: &mut Page, report: &Report) {
     page.folded("Every pair with its interval", |page| page.table(&rows, &[1, 2]));
 }
 
-/// The requests on which methods fall behind most, with what was said.
+/// The requests with the largest losses, with their answers.
 fn falls(page: &mut Page, behind: &Behind<'_>) {
     if behind.shown.is_empty() {
         page.paragraph("No method has a lower score than full prefill on any request.");

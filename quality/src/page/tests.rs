@@ -63,7 +63,8 @@ fn a_page_shows_scores_charts_and_the_worst_requests() {
     assert_eq!(page.matches("<td class=\"text\">&lt;nothing&gt;</td>").count(), 4, "the most of a method");
     // Time, ratios, and a heat map for each of the three; bytes cost nothing here.
     assert_eq!(page.matches("<svg class=\"chart\"").count(), 2 + 3);
-    // Four requests, on each both methods that selected rows, the one that fell behind first; the other read the second chunk first.
+    // Four requests, with both methods that selected rows on each, the one with the lower score
+    // first; the other read the second chunk first.
     assert_eq!((page.matches("<details>").count(), page.matches("<section>").count()), (4, 8));
     let first = page.split("<section>").nth(1).unwrap();
     assert!(
@@ -77,7 +78,7 @@ fn a_page_shows_scores_charts_and_the_worst_requests() {
     let second = page.split("<section>").nth(2).unwrap();
     assert!(second.contains("; chunks moved;") && second.find("chunk 2") < second.find("chunk 1"), "{second}");
     assert!(page.contains("<p>No request failed.</p>") && page.contains(">0.50 <small>[0.09 – 0.91]</small></td>"));
-    assert!(page.contains("<p>4 answers of 1 method have a lower score than full prefill's; all stand here.</p>"));
+    assert!(page.contains("<p>4 answers of 1 method have a lower score than full prefill's; all are shown here.</p>"));
     assert!(
         page.contains("Wilson's for the score")
             && page.contains("<th>p (Holm)</th>")

@@ -1,9 +1,10 @@
-//! The requests on which methods fall behind full prefill most.
+//! The requests on which methods lose most against full prefill.
 
 use crate::answers::{Answer, Answers};
 use crate::evaluation::Evaluation;
 
-/// About so many are shown, and so many of one method at most; where many methods are behind, one of each at least.
+/// Approximate number of shown requests, and their maximum for one method; where many methods lose,
+/// at least one of each is shown.
 const ABOUT: usize = 24;
 const MOST_OF_METHOD: usize = 4;
 
@@ -21,19 +22,19 @@ pub struct Worst<'a> {
     pub full: &'a Answer,
 }
 
-/// Requests on which methods are behind.
+/// Requests on which methods lose against full prefill.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Behind<'a> {
     /// Those that are shown: some of every method.
     pub shown: Vec<Worst<'a>>,
-    /// How many there are of all methods together.
+    /// Number of them for all methods together.
     pub all: usize,
-    /// How many methods are behind on one at least.
+    /// Number of methods that lose on at least one.
     pub methods: usize,
 }
 
 impl Behind<'_> {
-    /// How many there are, how many of them stand here, and where the others are.
+    /// Their number, the number of those shown, and the place of the others.
     pub fn told(&self) -> String {
         let Self { shown, all, methods } = self;
         let (shown, all_are_here) = (shown.len(), shown.len() == *all);
@@ -41,17 +42,17 @@ impl Behind<'_> {
         let head =
             format!("{} of {} have a lower score than full prefill's", of(*all, "answer"), of(*methods, "method"));
         match all_are_here {
-            true => format!("{head}; all stand here."),
+            true => format!("{head}; all are shown here."),
             false => format!(
-                "{head}. {shown} stand here, the furthest of each method; the other {} are in answers.csv, with the score and text of each.",
+                "{head}. {shown} are shown here, the largest losses of each method; the other {} are in answers.csv, with the score and text of each.",
                 all - shown
             ),
         }
     }
 }
 
-/// Requests by how far a method is behind, furthest first; of several as far, those asked first. Every method that is behind has some, and none more
-/// than a few.
+/// Requests by a method's loss, largest first; of equal ones, those asked first. Every method with
+/// losses has some, and none more than a few.
 pub fn worst<'a>(evaluation: &Evaluation, answers: &'a Answers) -> Behind<'a> {
     let Some((reference, others)) = evaluation.arms.split_first() else {
         return Behind { shown: Vec::new(), all: 0, methods: 0 };
@@ -114,13 +115,13 @@ mod tests {
         let methods: std::collections::BTreeSet<&str> = found.shown.iter().map(|own| own.method.as_str()).collect();
         assert_eq!((methods.len(), found.all, found.methods), (20, 60, 20), "{methods:?}");
         let told = found.told();
-        assert!(told.starts_with("60 answers of 20 methods ") && told.contains("20 stand here"), "{told}");
+        assert!(told.starts_with("60 answers of 20 methods ") && told.contains("20 are shown here"), "{told}");
         assert!(told.contains("the other 40 are in answers.csv"), "{told}");
         evaluation.arms.truncate(2);
         let few = worst(&evaluation, &answers);
         assert_eq!(
             (few.shown.len(), few.told().as_str()),
-            (3, "3 answers of 1 method have a lower score than full prefill's; all stand here.")
+            (3, "3 answers of 1 method have a lower score than full prefill's; all are shown here.")
         );
     }
 }

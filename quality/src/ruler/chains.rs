@@ -1,4 +1,5 @@
-//! Variables that are assigned to each other, among noise. An example with its answer stands before the question.
+//! Variables that are assigned to each other, among noise. An example with its answer precedes the
+//! question.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +10,14 @@ use crate::fit::{Fit, largest};
 use crate::random::Random;
 use crate::suite::Measure;
 
-/// Assignments behind the first.
+/// Assignments after the first.
 const HOPS: usize = 4;
 
 /// Tokens of the example at most, and the share of a request's length at most: RULER knows no lengths that are so short.
 const EXAMPLE_TOKENS: usize = 500;
 const EXAMPLE_SHARE: usize = 3;
 
-/// A chain at random places among so many lines of noise: its lines, its value, and its variables.
+/// A chain at random places among lines of noise: its lines, its value, and its variables.
 struct Chain {
     lines: Vec<(String, bool)>,
     value: String,
@@ -63,10 +64,10 @@ const LEAD: &str = "Memorize and track the chain(s) of variable assignment hidde
 /// The least lines of noise: one for each assignment.
 pub const LEAST: usize = HOPS + 1;
 
-/// A chain among so many lines of noise, for a request of `length` tokens.
+/// A chain among `size` lines of noise, for a request of `length` tokens.
 ///
 /// # Errors
-/// The tokenizer's.
+/// Returns an error if the tokenizer fails.
 pub fn draft(size: usize, length: usize, measure: &Measure<'_>, random: &mut Random) -> Result<Draft> {
     let chain = Chain::draw(5, size, random);
     // Of the same draws at every size, so that the example is the same.

@@ -17,7 +17,7 @@ const LEAST_VOCABULARY: usize = 6;
 const EXPONENT: i32 = 2;
 const ZETA: f64 = std::f64::consts::PI * std::f64::consts::PI / 6.0;
 
-/// Words that are asked for, behind the one that is noise.
+/// Number of words in the answer, after the one that is noise.
 const ASKED: usize = 3;
 
 const NOISE: &str = "...";
@@ -27,10 +27,10 @@ const QUERY: &str = "\nQuestion: Do not provide any explanation. Please ignore t
                      What are the three most frequently appeared words in the above coded text?";
 const BEGUN: &str = " Answer: According to the coded text above, the three most frequently appeared words are:";
 
-/// The least size: there the last word that is asked for stands twice, and the one behind it once.
+/// The least size: there the last word of the answer comes twice, and the next one once.
 pub const LEAST: usize = 53;
 
-/// About so many words of a text, for a request of `prompt_tokens` tokens.
+/// A text of about `size` words, for a request of `prompt_tokens` tokens.
 pub fn draft(size: usize, prompt_tokens: usize, random: &mut Random) -> Draft {
     let count = (prompt_tokens / TOKENS_A_WORD).max(LEAST_VOCABULARY);
     let mut taken = BTreeSet::new();

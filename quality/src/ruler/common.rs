@@ -1,4 +1,5 @@
-//! A numbered list in which ten words stand more often than the others. An example with its answer stands before it.
+//! A numbered list in which ten words come more often than the others. An example with its answer
+//! precedes it.
 
 use super::draft::Draft;
 use crate::cut::Run;
@@ -8,10 +9,10 @@ use crate::random::Random;
 /// Words that are asked for.
 const COMMON: usize = 10;
 
-/// From this length on words stand more often.
+/// Length from which on words come more often.
 const LONG: usize = 4096;
 
-/// How often words stand in a list: those asked for, and the others.
+/// Frequencies of words in a list: those of the answer, and the others.
 #[derive(Clone, Copy)]
 struct Often {
     common: usize,
@@ -26,7 +27,7 @@ const BEGUN: &str = " Answer: The top 10 words that appear most often in the lis
 /// The least number of different words: one besides those asked for.
 pub const LEAST: usize = COMMON + 1;
 
-/// So many different words in a list, for a request of `length` tokens.
+/// A list of `size` different words, for a request of `length` tokens.
 ///
 /// # Panics
 /// If there are fewer words.
@@ -42,7 +43,7 @@ pub fn draft(size: usize, length: usize, words: &Words, random: &mut Random) -> 
     Draft { lead, runs, query: QUERY.to_owned(), begun: BEGUN.to_owned(), references }
 }
 
-/// A list of so many different words, and those that stand in it most often.
+/// A list of `count` different words, and its most frequent ones.
 fn list(count: usize, often: Often, words: &Words, random: &mut Random) -> (Vec<String>, Vec<String>) {
     let all: Vec<&str> = words.all.iter().map(String::as_str).collect();
     let drawn = random.some_of(&all, count);

@@ -5,15 +5,15 @@ use crate::cut::Run;
 /// A request before its context is cut into chunks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Draft {
-    /// Stands before the context.
+    /// Text before the context.
     pub lead: String,
     /// The context.
     pub runs: Vec<Run>,
-    /// Stands behind it.
+    /// Text after the context.
     pub query: String,
-    /// What the answer begins with.
+    /// Beginning of the answer.
     pub begun: String,
-    /// What a right answer says.
+    /// References of a right answer.
     pub references: Vec<String>,
 }
 

@@ -1,6 +1,7 @@
-//! The suite `ruler`: the 13 tasks of RULER (Hsieh et al. 2024, arXiv:2404.06654, section 3 and the configuration that its authors
-//! publish), made here from a seed. Prompts, numbers of needles, hops and words, answer lengths and metrics are theirs; the draws are
-//! not, and essays and questions are what is at hand, which a report says.
+//! The suite `ruler`: the 13 tasks of RULER (Hsieh et al. 2024, arXiv:2404.06654, section 3 and the
+//! configuration that its authors publish), made here from a seed. Prompts, numbers of needles,
+//! hops and words, answer lengths and metrics are theirs; the draws are not. Essays and questions
+//! are those available, and a report names them.
 
 mod chains;
 mod coded;
@@ -23,22 +24,22 @@ pub use self::suite::open;
 pub struct Task {
     /// Its name.
     pub name: &'static str,
-    /// What it asks.
+    /// Question of the task.
     kind: Kind,
     /// Tokens of the answer, at most.
     answer_tokens: usize,
 }
 
-/// What a task asks.
+/// Question of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Values that are hidden in a haystack.
     Needles(Needles),
     /// All variables of a chain of assignments, among noise.
     Chain,
-    /// The ten words that stand in a list most often.
+    /// The ten most frequent words of a list.
     CommonWords,
-    /// The three coded words that stand in a text most often.
+    /// The three most frequent coded words of a text.
     CodedWords,
     /// A question about one paragraph among others.
     OneParagraph,
@@ -63,7 +64,7 @@ pub const TASKS: [Task; 13] = [
     Task { name: "qa_2", kind: Kind::SeveralPassages, answer_tokens: 32 },
 ];
 
-/// One number behind one word, in essays.
+/// One number after one word, in essays.
 const ONE: Needles =
     Needles { haystack: Haystack::Essay, key: Form::Word, value: Form::Number, keys: 1, values: 1, queries: 1 };
 

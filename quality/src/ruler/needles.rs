@@ -7,7 +7,7 @@ use crate::cut::Run;
 use crate::material::{Essay, Words};
 use crate::random::Random;
 
-/// What stands around needles.
+/// Text around needles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Haystack {
     /// The same line again and again.
@@ -18,7 +18,7 @@ pub enum Haystack {
     Essay,
 }
 
-/// What keys and values look like.
+/// Form of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// An adjective and a noun.
@@ -55,10 +55,10 @@ impl Form {
     }
 }
 
-/// How many needles of which form in which haystack.
+/// Number and form of needles, and their haystack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needles {
-    /// What stands around them.
+    /// Text around them.
     pub haystack: Haystack,
     /// Form of keys.
     pub key: Form,
@@ -72,17 +72,17 @@ pub struct Needles {
     pub queries: usize,
 }
 
-/// Where needles stand in an essay.
+/// Place of needles in an essay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// At different depths, drawn from 40 evenly spaced ones.
     Drawn,
-    /// Behind so many sentences.
+    /// After this number of sentences.
     Behind(usize),
 }
 
 impl Needles {
-    /// Needles in a haystack of so many lines or sentences.
+    /// Needles in a haystack of `size` lines or sentences.
     ///
     /// # Panics
     /// If there are fewer lines than needles, or no words where keys are words.
@@ -127,7 +127,7 @@ impl Needles {
     }
 }
 
-/// What stands before and behind the context, and what the answer begins with, for one value or several.
+/// Text before and after the context, and beginning of the answer, for one value or several.
 fn needle_prompt(value: Form, is_one: bool, keys: &[&str]) -> (String, String, String) {
     let keys = match keys {
         [before @ .., last] if !before.is_empty() => format!("{}, and {last}", before.join(", ")),
@@ -181,7 +181,7 @@ fn in_lines(needles: Vec<String>, others: Vec<String>, random: &mut Random) -> V
     lines(all)
 }
 
-/// Needles between the sentences of an essay, which begins anew where it ends.
+/// Needles between the sentences of an essay, which is repeated where it ends.
 fn in_essay(needles: &[String], depths: &[usize], size: usize, place: Place, essay: &Essay) -> Vec<Run> {
     let mut places: Vec<usize> = match place {
         Place::Drawn => depths.iter().map(|depth| size * depth / 100).collect(),

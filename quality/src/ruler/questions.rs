@@ -1,4 +1,4 @@
-//! Questions about documents, of which those that answer stand among others.
+//! Questions about documents: the answering ones are among others.
 
 use super::draft::Draft;
 use crate::cut::document;
@@ -13,7 +13,7 @@ pub fn least(question: &Question) -> usize {
     question.own.len()
 }
 
-/// A question among so many documents: its own, then others about the same matter, then any.
+/// A question about `size` documents: its own, then others about the same matter, then any.
 pub fn draft(size: usize, question: &Question, questions: &Questions, random: &mut Random) -> Draft {
     let (all, own) = (questions.documents.len(), &question.own);
     let mut chosen = own.clone();
@@ -24,7 +24,7 @@ pub fn draft(size: usize, question: &Question, questions: &Questions, random: &m
     let mut others: Vec<usize> = (0..all).filter(|number| !chosen.contains(number)).collect();
     random.shuffle(&mut others);
     chosen.extend(others);
-    // Where there are not enough, all of them come again.
+    // If there are not enough, all of them come again.
     let mut chosen: Vec<usize> = chosen.iter().cycle().take(size.max(own.len())).copied().collect();
     random.shuffle(&mut chosen);
     let last = chosen.len() - 1;

@@ -9,7 +9,7 @@ use crate::material::{Essay, Material, Questions, Words};
 use crate::random::Random;
 use crate::suite::{Cell, Measure, Sample, Scoring, Suite};
 
-/// Tokens of requests where nobody asks for a length.
+/// Default tokens of requests.
 const LENGTH: usize = 4096;
 
 /// The fewest pairs of words for keys that differ: a few, or one for each line of a context of some two million tokens. The fewest words for lists.
@@ -20,7 +20,7 @@ const WORDS: usize = 100;
 /// The most lines, sentences or documents of a context.
 const MOST: usize = 1 << 24;
 
-/// Tasks at lengths, with what their texts are made of.
+/// Tasks at lengths, with the material of their texts.
 struct Ruler {
     tasks: Vec<&'static Task>,
     lengths: Vec<usize>,
@@ -36,7 +36,8 @@ struct Ruler {
 /// The suite as it was asked for.
 ///
 /// # Errors
-/// An unknown task, with those that are known; material that the tasks need and that is not there.
+/// Returns an error if a task is unknown, with the known tasks, or if material that the tasks need
+/// is missing.
 pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
     let names = chosen("ruler", &asked.tasks, &TASKS.map(|task| task.name))?;
     let tasks: Vec<&Task> = names.iter().filter_map(|name| Task::find(name)).collect();

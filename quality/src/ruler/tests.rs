@@ -1,4 +1,5 @@
-//! Every answer follows from its prompt by a reader that knows the tasks and nothing of how samples are made.
+//! A reader that knows the tasks, but not the generator of samples, finds every answer in its
+//! prompt.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,8 @@ fn opened(asked: &Asked) -> Box<dyn Suite> {
     super::open(asked).unwrap()
 }
 
-/// What a reader finds in the words of a sentence such as `One of the special magic numbers for K is: V.`
+/// Values that a reader finds in the words of a sentence such as `One of the special magic numbers
+/// for K is: V.`
 fn needles(context: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut known: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for part in context.split("One of the special magic ").skip(1) {
@@ -24,20 +26,20 @@ fn needles(context: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     known
 }
 
-/// The variables that have a value, however many assignments lie between.
+/// The variables that have a value, through any number of assignments.
 fn holders<'a>(context: &'a str, value: &str) -> BTreeSet<&'a str> {
     let mut values: BTreeMap<&str, &str> = BTreeMap::new();
     for line in context.lines().filter_map(|line| line.strip_prefix("VAR ")) {
         let (name, said) = line.split_once(" = ").expect("an assignment");
         let said = said.trim_end();
-        // Causal models read forward: what is referred to stands before.
+        // Causal models read forward: a definition precedes its references.
         let found = said.strip_prefix("VAR ").map_or(said, |other| values[other]);
         values.insert(name, found);
     }
     values.into_iter().filter(|(_, found)| *found == value).map(|(name, _)| name).collect()
 }
 
-/// The words that stand most often, so many of them; the next one stands less often.
+/// The `count` most frequent words; the next one is less frequent.
 fn most_common<'a>(words: impl Iterator<Item = &'a str>, count: usize) -> BTreeSet<&'a str> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     words.for_each(|word| *counts.entry(word).or_default() += 1);
@@ -47,7 +49,7 @@ fn most_common<'a>(words: impl Iterator<Item = &'a str>, count: usize) -> BTreeS
     ranked.into_iter().take(count).map(|(_, word)| word).collect()
 }
 
-/// What a reader answers.
+/// A reader's answer.
 fn read<'a>(task: &str, context: &'a str, query: &str) -> BTreeSet<&'a str> {
     let behind = |mark: &str| query.split_once(mark).expect("the mark").1;
     match task {

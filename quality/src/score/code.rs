@@ -1,8 +1,10 @@
-//! Likeness of lines of code: Ratcliff and Obershelp's matching, as Python's `difflib` has it, of which LongBench takes whole per cents.
+//! Likeness of lines of code: Ratcliff and Obershelp's matching, as in Python's `difflib`, in whole
+//! per cents as in LongBench.
 
 use std::collections::HashMap;
 
-/// Texts of so many letters or more have letters that are too common to begin a match: more than one in a hundred, and one more.
+/// Length from which a text's most common letters cannot begin a match: those of more than one in a
+/// hundred, and one more.
 const LONG: usize = 200;
 
 /// Likeness of the first line of the answer that is neither a comment nor a fence, and the reference; in whole per cents.
@@ -25,7 +27,7 @@ pub fn per_cent(a: &str, b: &str) -> u32 {
 struct Matcher<'a> {
     a: &'a [char],
     b: &'a [char],
-    /// Where each letter stands in `b`, unless it is too common.
+    /// Places of each letter in `b`, unless it is too common.
     places: HashMap<char, Vec<usize>>,
 }
 

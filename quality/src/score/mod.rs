@@ -10,7 +10,7 @@ pub use code::code_similarity;
 pub use rouge::rouge_l;
 pub use words::{begins_with, classification, count, match_all, match_part, qa_f1, retrieval};
 
-/// How an answer is scored.
+/// Metric of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Metric {
     /// F1 of the words of answer and reference.
@@ -19,15 +19,15 @@ pub enum Metric {
     RougeL,
     /// Whether the answer names the class.
     Classification,
-    /// The share of the numbers named that are the paragraph's.
+    /// Share of the named numbers that are the paragraph's.
     Retrieval,
     /// The share of the numbers named that are the reference.
     Count,
     /// Likeness of the first line of code.
     CodeSimilarity,
-    /// The share of the references that stand in the answer.
+    /// Share of the references that the answer contains.
     MatchAll,
-    /// Whether a reference stands in the answer.
+    /// Whether the answer contains a reference.
     MatchPart,
     /// Whether the answer's words begin with the reference's.
     BeginsWith,
@@ -67,7 +67,8 @@ impl Metric {
         Self::ALL.into_iter().find(|metric| metric.name() == name)
     }
 
-    /// The score of an answer against the reference that suits it best; against all of them where the metric says so. `classes` are all that a classification knows.
+    /// The score of an answer against the reference that suits it best; against all of them for
+    /// metrics that need it. `classes` are all that a classification knows.
     pub fn score(self, answer: &str, references: &[String], classes: &[String]) -> f64 {
         let against = |reference: &String| match self {
             Metric::MatchAll => match_all(answer, references),

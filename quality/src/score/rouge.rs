@@ -6,7 +6,7 @@ use std::collections::HashSet;
 /// Keeps a quotient of nothing by nothing from being none.
 const EPSILON: f64 = 1e-8;
 
-/// F1 of ROUGE-L. Sentences end with a full stop; words are what stands between spaces.
+/// F1 of ROUGE-L. Sentences end with a full stop; words are separated by spaces.
 pub fn rouge_l(answer: &str, reference: &str) -> f64 {
     let (answer, reference) = (sentences(answer), sentences(reference));
     let all = |sentences: &[Vec<String>]| sentences.iter().flatten().cloned().collect::<HashSet<_>>().len();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// Words of a text as they are compared: small letters, without punctuation and without articles.
+/// Words of a text for comparison: small letters, without punctuation and without articles.
 fn words(text: &str) -> Vec<String> {
     let plain: String = text.to_lowercase().chars().filter(|letter| !letter.is_ascii_punctuation()).collect();
     let is_article = |word: &&str| ["a", "an", "the"].contains(word);
@@ -15,14 +15,15 @@ pub fn begins_with(answer: &str, reference: &str) -> f64 {
     f64::from(u8::from(reference.split_whitespace().all(|word| words.next() == Some(word))))
 }
 
-/// The share of the references that stand in an answer, whatever their case (`string_match_all` of RULER, Hsieh et al. 2024,
-/// arXiv:2404.06654); 0 where there are none.
+/// Share of the references that an answer contains, in any case (`string_match_all` of RULER, Hsieh
+/// et al. 2024, arXiv:2404.06654); 0 where there are none.
 pub fn match_all(answer: &str, references: &[String]) -> f64 {
     let found = references.iter().filter(|reference| holds(answer, reference)).count();
     found as f64 / references.len().max(1) as f64
 }
 
-/// 1 if the reference stands in an answer, whatever its case, else 0 (`string_match_part` of RULER takes the best of the references).
+/// 1 if an answer contains the reference, in any case, else 0 (`string_match_part` of RULER takes
+/// the best of the references).
 pub fn match_part(answer: &str, reference: &str) -> f64 {
     f64::from(u8::from(holds(answer, reference)))
 }
@@ -31,7 +32,7 @@ fn holds(answer: &str, reference: &str) -> bool {
     answer.to_lowercase().contains(&reference.to_lowercase())
 }
 
-/// F1 of the words of an answer and those of its reference, each counted as often as it stands there.
+/// F1 of the words of an answer and those of its reference, each counted as often as it occurs.
 pub fn qa_f1(answer: &str, reference: &str) -> f64 {
     let (answer, reference) = (words(answer), words(reference));
     let mut left: HashMap<&str, usize> = HashMap::new();
@@ -50,8 +51,9 @@ pub fn qa_f1(answer: &str, reference: &str) -> f64 {
     2.0 * precision * recall / (precision + recall)
 }
 
-/// 1 over the number of classes that the answer names, if the reference is one of them. A class that is a part of the reference's name
-/// does not count; as in the published evaluation, the one behind a class that was dropped is not looked at.
+/// 1 over the number of classes that the answer names, if the reference is one of them. A class
+/// that is a part of the reference's name does not count; as in the published evaluation, the class
+/// after a dropped one is skipped.
 pub fn classification(answer: &str, reference: &str, classes: &[String]) -> f64 {
     let mut named: Vec<&String> = classes.iter().filter(|class| answer.contains(class.as_str())).collect();
     let mut index = 0;

@@ -19,24 +19,24 @@ use crate::output::Form;
 /// Messages of a chat at most.
 pub const MESSAGES: usize = 1024;
 
-/// The likeliest tokens beside each that are told at most.
+/// Maximum number of likeliest tokens given with each token.
 const TOP_LOGPROBS: u64 = 20;
 
-/// Who may speak.
+/// Roles of messages.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
-/// What a message may have besides its role and its text. Templates read some of it.
+/// Fields that a message may have besides its role and its text. Templates read some of them.
 const OF_MESSAGES: [&str; 7] =
     ["name", "id", "reasoning_content", "reasoning", "thinking", "tool_calls", "tool_call_id"];
 
-/// What a chat completion request asks for.
+/// Content of a chat completion request.
 #[derive(Debug, Clone)]
 pub struct ChatRequest {
     /// Documents, system text, earlier turns and question.
     pub conversation: Conversation,
     /// Number of documents that have no text.
     pub empty_documents: usize,
-    /// How the answer is made and given.
+    /// Generation and delivery of the answer.
     pub generation: Generation,
 }
 
@@ -94,7 +94,7 @@ impl Completed for ChatRequest {
     }
 }
 
-/// How the template renders the messages.
+/// Options of the template's rendering.
 fn options(fields: &mut Fields) -> Result<ChatOptions, ApiError> {
     let mut kwargs: TemplateValues = fields.take("chat_template_kwargs")?.unwrap_or_default();
     if let Some(name) = OWN_NAMES.iter().find(|name| kwargs.contains_key(**name)) {
@@ -120,7 +120,8 @@ fn options(fields: &mut Fields) -> Result<ChatOptions, ApiError> {
     Ok(ChatOptions { kwargs, ending })
 }
 
-/// What a client says of the model's reasoning: whether it comes apart from the answer, and whether it comes at all.
+/// A client's choices about the model's reasoning: whether it comes apart from the answer, and
+/// whether it comes at all.
 fn reasoning(fields: &mut Fields) -> Result<ReasoningWish, ApiError> {
     let is_apart = fields.take("separate_reasoning")?;
     let is_left_out = fields.take("include_reasoning")?.is_some_and(|included: bool| !included);
@@ -171,7 +172,7 @@ fn read_all(messages: Vec<Box<RawValue>>) -> Result<Vec<Message>, ApiError> {
     Ok(messages)
 }
 
-/// A message from its object. What it has besides its role and its text goes to the template.
+/// A message from its object. Its other fields besides role and text go to the template.
 fn message_of(message: &RawValue) -> Result<Message, String> {
     if !message.get().trim_start().starts_with('{') {
         return Err("a message is an object with `role` and `content`".into());
@@ -186,7 +187,7 @@ fn message_of(message: &RawValue) -> Result<Message, String> {
     if let Some(name) = ["audio", "function_call"].into_iter().find(|name| fields.get(*name).is_some_and(asks)) {
         return Err(format!("`{name}` in a message is not supported"));
     }
-    // They say something of the text beside it, and nothing to the model.
+    // They describe the text, and the model does not see them.
     ["refusal", "annotations", "audio", "function_call"].iter().for_each(|name| _ = fields.remove(*name));
     let calls = fields.get("tool_calls").is_some_and(asks);
     if !calls {

@@ -8,12 +8,12 @@ use super::{Asked, Terms, check_model, others};
 use crate::body::Fields;
 use crate::error::ApiError;
 
-/// What is to be prefilled.
+/// Chunks to prefill.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChunksRequest {
     /// The documents.
     pub documents: Documents,
-    /// The system text of the chats that they are for: it stands before them and shapes them.
+    /// System text of the chats that will use them: it precedes and shapes them.
     pub system: Option<String>,
 }
 

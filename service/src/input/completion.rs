@@ -12,20 +12,20 @@ use crate::body::Fields;
 use crate::error::ApiError;
 use crate::output::Form;
 
-/// The likeliest tokens beside each that are told at most.
+/// Maximum number of likeliest tokens given with each token.
 pub const LOGPROBS: u64 = 20;
 
 /// Prompts of one request at most.
 pub const PROMPTS: usize = 256;
 
-/// What a text completion request asks for.
+/// Content of a text completion request.
 #[derive(Debug, Clone)]
 pub struct CompletionRequest {
     /// The context of every prompt.
     documents: Documents,
-    /// The texts behind it: one or several.
+    /// Texts after the documents: one or several.
     texts: Vec<PromptText>,
-    /// How the answer is made and given.
+    /// Generation and delivery of the answer.
     generation: Generation,
 }
 
@@ -35,13 +35,13 @@ struct Prompts {
     most_ids: usize,
 }
 
-/// One entry of a list: a token id, or a prompt of its own.
+/// One entry of a list: a token id, or a whole prompt.
 enum Entry {
     Id(u32),
     Prompt(PromptText),
 }
 
-/// Reads one entry of a list, of which so many ids may be token ids.
+/// Reads one entry of a list, which is a token id for at most `most_ids` of the entries.
 struct OneOf {
     most_ids: usize,
 }

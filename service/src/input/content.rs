@@ -1,5 +1,5 @@
-//! The content of a message: a text, or parts of text, which are joined as they are read. A list of parts takes no more memory than
-//! its text, however many there are.
+//! The content of a message: a text, or parts of text, which are joined during reading. A list of
+//! parts takes no more memory than its text, for any number of parts.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAcce
 
 use crate::body::short;
 
-/// What a part of a text may have besides: hints for caches, and what answers have that are sent back.
+/// Further fields of a part of a text: hints for caches, and fields of answers that are sent back.
 const OF_PARTS: [&str; 3] = ["id", "annotations", "cache_control"];
 
-/// What content may be.
+/// Message about the forms of content.
 const WANTED: &str = "`content` is a string or a list of parts of text";
 
 /// The text of a message.

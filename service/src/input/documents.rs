@@ -12,7 +12,7 @@ use crate::error::ApiError;
 /// Keys of a document that are taken and say nothing to the model.
 const UNREAD: [&str; 6] = ["id", "metadata", "score", "type", "url", "source"];
 
-/// What a request's documents come to.
+/// Documents of a request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Documents {
     /// Those that have a text, in their order.
@@ -21,19 +21,20 @@ pub struct Documents {
     pub empty: usize,
 }
 
-/// How documents are read.
+/// Reader of documents.
 #[derive(Debug, Clone, Copy)]
 struct Reader {
-    /// How many there may be.
+    /// Maximum number of documents.
     most: usize,
     /// Whether keys that are not known pass.
     ignores_unknown: bool,
 }
 
-/// Takes the documents of a body, of which there may be `most`; none where there are none.
+/// Takes the documents of a body, at most `most`; none where there are none.
 ///
 /// # Errors
-/// Documents of another form, more than there may be, a key that is not known unless such are ignored.
+/// Returns an error if documents have another form, if there are more than allowed, or if a key is
+/// unknown and unknown keys are not ignored.
 pub fn take(fields: &mut Fields, most: usize, ignores_unknown: bool) -> Result<Documents, ApiError> {
     let all = fields.take_by("documents", Reader { most, ignores_unknown })?.unwrap_or_default();
     let read = all.len();

@@ -1,4 +1,5 @@
-//! What chats and texts have in common: how long an answer may be, how its tokens are drawn, where it ends, how it is given.
+//! Common fields of chats and texts: length of an answer, sampling of its tokens, its end, its
+//! delivery.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +20,14 @@ pub const STOPS: usize = 16;
 /// Characters of a stop text at most: each token's text is held against each beginning of it.
 pub const STOP_CHARACTERS: usize = 1000;
 
-/// What a stream has besides tokens.
+/// Further contents of a stream besides tokens.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StreamOptions {
-    /// Whether the last part tells how many tokens there were.
+    /// Whether the last part has the numbers of tokens.
     pub include_usage: Option<bool>,
-    /// Whether every part tells how many tokens there were so far.
+    /// Whether every part has the numbers of tokens so far.
     pub continuous_usage_stats: Option<bool>,
     /// Not supported: only `false`.
     pub include_obfuscation: Option<bool>,
@@ -43,34 +44,34 @@ enum Texts {
 /// Answers to one prompt at most.
 pub const COPIES: u64 = 64;
 
-/// Tokens of a chat's answer where nobody says how many: it ends by itself long before, as a rule.
+/// Default maximum of tokens in a chat's answer, which usually ends long before.
 pub const CHAT_TOKENS: usize = 2048;
 
-/// Tokens of a text completion where nobody says how many, as OpenAI's interface has it.
+/// Default maximum of tokens in a text completion, as in OpenAI's interface.
 pub const TEXT_TOKENS: usize = 16;
 
 /// Token ids of `stop_token_ids`, and entries of `logit_bias`, at most.
 pub const LISTED_IDS: usize = 300;
 
-/// How an answer is made and given.
+/// Generation and delivery of an answer.
 #[derive(Debug, Clone)]
 pub struct Generation {
     /// The engine's settings, but for the length of the answer and the seed of the draws.
     settings: RequestSettings,
-    /// Tokens of the answer at most, where the request says so.
+    /// Maximum tokens of the answer, where the request sets it.
     max_tokens: Option<usize>,
     /// Number of answers to each prompt.
     pub copies: usize,
-    /// How it is given.
+    /// Delivery of the answer.
     pub delivery: Delivery,
 }
 
 impl Generation {
-    /// Takes it from a body, beside the choices of how the prompt is prefilled. `limits` are the names of the number of tokens, the
-    /// first of which counts.
+    /// Takes it from a body, except for the choices of the prefill. `limits` are the names of the
+    /// number of tokens, the first of which counts.
     ///
     /// # Errors
-    /// A value that cannot be.
+    /// Returns an error if a value is out of range.
     pub fn take(
         fields: &mut Fields,
         (mut settings, explains): (RequestSettings, bool),
@@ -119,10 +120,11 @@ impl Generation {
         Ok(this)
     }
 
-    /// Asks for log-probabilities of the prompt, and for those of so many of the likeliest tokens in the place of each.
+    /// Asks for log-probabilities of the prompt, and for those of the `top` likeliest tokens in
+    /// each place.
     ///
     /// # Errors
-    /// A stream: they come with the whole answer only.
+    /// Returns an error if the answer is streamed: they come with the whole answer only.
     pub fn scores_prompt(&mut self, top: u32) -> Result<(), ApiError> {
         if self.delivery.streams {
             let message = "log-probabilities of the prompt come with a whole answer only, not with `stream`";
@@ -132,7 +134,7 @@ impl Generation {
         Ok(())
     }
 
-    /// How tokens are drawn.
+    /// Sampling of tokens.
     pub fn sampling(&self) -> &Sampling {
         &self.settings.sampling
     }
@@ -142,7 +144,8 @@ impl Generation {
         self.settings.returns.prompt_logprobs.is_some()
     }
 
-    /// A prompt as it is prefilled: whole where its log-probabilities are wanted and no documents stand apart from it.
+    /// The prompt for prefill: in one piece if its log-probabilities are wanted and it has no
+    /// separate documents.
     pub fn prompt(&self, prepared: Prepared, has_documents: bool) -> Prepared {
         if self.is_scoring() && !has_documents { prepared.without_context() } else { prepared }
     }
@@ -150,7 +153,7 @@ impl Generation {
     /// The engine's settings for answer number `copy` to a prompt of `rows` rows.
     ///
     /// # Errors
-    /// A prompt that leaves too little room for the answer in the model's context.
+    /// Returns an error if the prompt leaves too little room for the answer in the model's context.
     pub fn settings(
         &self,
         prepared: &Prepared,
@@ -176,7 +179,7 @@ impl Generation {
         Ok(if prepared.chunks.is_empty() { settings.without_context() } else { settings })
     }
 
-    /// Asks for log-probabilities, and for those of so many of the likeliest tokens.
+    /// Asks for log-probabilities, and for those of the `top` likeliest tokens.
     pub fn with_logprobs(&mut self, top: u32) {
         self.settings.returns.logprobs = Some(top);
         self.delivery.has_logprobs = true;
@@ -186,7 +189,7 @@ impl Generation {
 /// Log-probabilities of tokens in the place of each of a prompt at most.
 pub const PROMPT_LOGPROBS: u64 = 20;
 
-/// Takes what says how tokens are drawn.
+/// Takes the parameters of sampling.
 fn draws(fields: &mut Fields, settings: &mut RequestSettings, terms: &Terms<'_>) -> Result<(), ApiError> {
     let sampling = &mut settings.sampling;
     let temperature = fields.number("temperature", |found| (0.0..=2.0).contains(&found), "from 0 to 2")?;
@@ -257,7 +260,7 @@ fn top_k(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     }
 }
 
-/// Whether a stream tells at its end, and in every part, how many tokens there were.
+/// Whether a stream has the numbers of tokens at its end, and in every part.
 fn usage_of_stream(fields: &mut Fields, streams: bool) -> Result<(bool, bool), ApiError> {
     let refused = |message: &str| Err(ApiError::parameter("stream_options", message));
     let Some(options) = fields.take::<StreamOptions>("stream_options")? else { return Ok((false, false)) };

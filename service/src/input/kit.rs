@@ -1,4 +1,4 @@
-//! What tests of bodies share.
+//! Shared parts of the tests of bodies.
 
 use tributary_coordinator::RequestSettings;
 

@@ -1,6 +1,6 @@
-//! What clients send, in OpenAI's forms, with `documents` and a `tributary` object beside them.
+//! Requests of clients, in OpenAI's forms, with `documents` and a `tributary` object added.
 //!
-//! What is not honoured is refused and named; it is never passed over in silence.
+//! A parameter that is not honoured is refused by name, never silently ignored.
 
 pub mod chat;
 pub mod chunks;
@@ -28,27 +28,28 @@ pub use self::generation::Generation;
 pub use self::generation::{STOP_CHARACTERS, STOPS, StreamOptions};
 pub use self::terms::Terms;
 
-/// What a request asks of the engine, as its body has it.
+/// A request to the engine, as its body has it.
 pub trait Asked: Sized + Send + 'static {
     /// Reads a body.
     ///
     /// # Errors
-    /// What cannot be, or is not known, by its name.
+    /// Returns the name of the field that is unknown or out of range.
     fn read(fields: Fields, terms: &Terms<'_>) -> Result<Self, ApiError>;
 
     /// Its prompts as token ids.
     ///
     /// # Errors
-    /// A text or an id that cannot be.
+    /// Returns an error if a text or an id is impossible.
     fn prepare(&self, client: &Client) -> Result<Vec<Prepared>, ApiError>;
 
     /// Number of its documents that have no text.
     fn empty_documents(&self) -> usize;
 
-    /// The settings for one of its prompts, `of` so many rows, and the answer of this number to it.
+    /// Settings for one of its prompts. `of` holds the number of its rows and the number of the
+    /// answer to it.
     ///
     /// # Errors
-    /// A prompt that is too long.
+    /// Returns an error if the prompt is too long.
     fn settings(&self, prepared: &Prepared, of: (usize, usize), terms: &Terms<'_>)
     -> Result<RequestSettings, ApiError>;
 
@@ -63,7 +64,7 @@ pub trait Completed: Asked {
     /// The form of its answer.
     const FORM: Form;
 
-    /// How the answer is made and given.
+    /// Generation and delivery of the answer.
     fn generation(&self) -> &Generation;
 
     /// The text of a prompt, where answers may repeat it and it did not come as token ids.
@@ -72,7 +73,7 @@ pub trait Completed: Asked {
     }
 }
 
-/// How a prompt is prefilled; the server's own choice where absent.
+/// Choices of a prompt's prefill; the server's own where absent.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -84,13 +85,14 @@ pub struct Choices {
     pub ratio: Option<f64>,
     /// Whether chunks are reordered by importance.
     pub reorder: Option<bool>,
-    /// What ranks send each other during recompute.
+    /// Exchange between ranks during recompute.
     pub exchange: Option<String>,
-    /// How rows of the prompt are chosen that decoding keeps, with `keep`: a name as `--evict` has it, or `none`, where all are kept.
+    /// Eviction: selects the rows of the prompt that decoding keeps, together with `keep`. A name
+    /// as for `--evict`, or `none` to keep all.
     pub evict: Option<String>,
     /// Rows that each KV head keeps of the prompt in a layer, as a number, or as a share such as `30%`.
     pub keep: Option<Rows>,
-    /// Whether the answer says which tokens of the context were recomputed, and what each rank did when.
+    /// Whether the answer has the recomputed tokens of the context, and a timeline of each rank.
     pub explain: Option<bool>,
 }
 
@@ -135,13 +137,14 @@ impl Choices {
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(untagged, expecting = "a number of rows, or a share such as \"30%\"")]
 pub enum Rows {
-    /// So many.
+    /// This number.
     Count(usize),
     /// A share of the prompt's.
     Share(String),
 }
 
-/// What decoding keeps, where a request says so: both choices, or one with the server's other one; nothing where it says neither.
+/// Rows that decoding keeps, by the request: both choices, or one with the server's other one; none
+/// where it has neither.
 fn evicted(choices: &Choices, served: EvictionWish) -> Result<Option<EvictionWish>, ApiError> {
     let of = |name: &str, error: String| ApiError::parameter(format!("tributary.{name}"), error);
     let (method, window) = match choices.evict.as_deref() {

@@ -54,7 +54,7 @@ pub const OF_BOTH: [(&str, AsksNothing); 24] = [
     ("cache_salt", is_empty),
 ];
 
-/// Parameters that change no answer here, whatever they are.
+/// Parameters that change no answer here, with any value.
 pub const WITHOUT_EFFECT: [&str; 13] = [
     "user",
     "metadata",
@@ -74,8 +74,8 @@ pub const WITHOUT_EFFECT: [&str; 13] = [
 /// Bytes of a value that may ask for nothing: nothing is made of a longer one, which does not.
 const LONGEST_NOTHING: usize = 4096;
 
-/// Parameters that are known; an unknown one whose name is as near to one of these as a misspelling is refused even where unknown
-/// ones are passed over, because the answer would be another.
+/// Known parameters that change the answer. An unknown one that looks like a misspelling of one of
+/// these is refused even where unknown ones are ignored.
 const MEANT: [&str; 4] = ["documents", "messages", "prompt", "tributary"];
 
 fn is_empty(value: &Value) -> bool {
@@ -115,10 +115,11 @@ fn is_text_alone(value: &Value) -> bool {
     value.as_array().is_some_and(|list| list.iter().all(|kind| kind == "text"))
 }
 
-/// Takes what changes no answer, refuses what is not honoured, and whatever else is left, unless it `ignores_unknown` fields.
+/// Takes fields that change no answer, and refuses those that are not honoured. Also refuses the
+/// rest, unless it `ignores_unknown` fields.
 ///
 /// # Errors
-/// A parameter that is not honoured, or not known.
+/// Returns an error if a parameter is unknown or not honoured.
 pub fn finish(mut fields: Fields, not_honoured: &[(&str, AsksNothing)], ignores_unknown: bool) -> Result<(), ApiError> {
     for (name, asks_nothing) in not_honoured.iter().chain(&OF_BOTH) {
         let refused = || ApiError::parameter(*name, format!("`{name}` is not supported"));

@@ -4,18 +4,18 @@ use tributary_coordinator::RequestSettings;
 
 use crate::limits::ClientLimits;
 
-/// What a service says of how bodies are read.
+/// A service's terms for reading bodies.
 #[derive(Debug, Clone)]
 pub struct Terms<'a> {
     /// The model's name.
     pub model: &'a str,
-    /// How requests are answered that do not say otherwise.
+    /// Default settings of requests.
     pub settings: &'a RequestSettings,
-    /// What clients may ask at most.
+    /// Limits of clients' requests.
     pub limits: &'a ClientLimits,
     /// Whether fields that are not known pass.
     pub ignores_unknown: bool,
-    /// Tokens of an answer where a request does not say how many, if the service says so.
+    /// Default maximum of tokens in an answer, if the service sets one.
     pub default_tokens: Option<usize>,
     /// Positions that the model has.
     pub max_positions: usize,

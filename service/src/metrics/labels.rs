@@ -1,5 +1,5 @@
-//! The values that labels can have. All of them are known before the first request, so that label sets can start at 0; histograms of
-//! what this service was not set up for begin with their first observation.
+//! The values that labels can have. All of them are known before the first request, so that label
+//! sets can start at 0; histograms outside this service's setup begin with their first observation.
 
 use tributary_engine::Stage;
 use tributary_protocol::{Collective, Phase, StoreError, StoreOperation, Tier, exit};
@@ -24,7 +24,7 @@ pub const METHODS: Values = Values::Named(|| tributary_protocol::METHODS.iter().
 pub const EVICTIONS: Values =
     Values::Named(|| tributary_protocol::EVICTIONS.iter().map(|eviction| eviction.name).collect());
 
-/// What becomes of a prompt's keys and values once the first token is drawn.
+/// Fate of a prompt's keys and values once the first token is drawn.
 pub const FATES: &[&str] = &["kept", "freed"];
 
 /// The phases until the first token.
@@ -43,19 +43,19 @@ pub const COLLECTIVES: Values = Values::Named(|| Collective::ALL.into_iter().map
 /// States of the process.
 pub const STATES: &[&str] = &["starting", "serving", "draining", "failed"];
 
-/// Kinds of errors, as clients are told.
+/// Kinds of errors, as clients see them.
 pub const ERROR_TYPES: &[&str] = &["invalid_request_error", "rate_limit_error", "server_error"];
 
-/// What becomes of a request that was handed in.
+/// Outcome of a request that was handed in.
 pub const OUTCOMES: &[&str] = &["answered", "failed", "cancelled"];
 
-/// Where a request was when it was let go of.
+/// Stage of a request when it was dropped.
 pub const STAGES: &[&str] = &[Stage::Queue.name(), Stage::Prefill.name(), Stage::Decode.name(), Stage::Slow.name()];
 
-/// How much of a request's context was in the chunk cache, as reports have it.
+/// Share of a request's context in the chunk cache, by the words of reports.
 pub const CACHE: &[&str] = &["cold", "partial", "warm"];
 
-/// What a method claims of its answers: that they equal a full prefill's, or not.
+/// Claim of a method: its answers equal those of a full prefill, or not.
 pub const CLAIMS: &[&str] = &["exact", "selective"];
 
 /// The word for it.
@@ -63,24 +63,24 @@ pub fn claim(is_exact: bool) -> &'static str {
     CLAIMS[usize::from(!is_exact)]
 }
 
-/// Where tokens of a prompt come from.
+/// Sources of a prompt's tokens.
 pub const SOURCES: &[&str] = &["computed", "cached", "recomputed"];
 
-/// Where chunks are kept.
+/// Tiers that keep chunks.
 pub const TIERS: Values = Values::Named(|| Tier::ALL.into_iter().map(Tier::name).collect());
 
-/// Where chunks are kept beyond the ranks' memory.
+/// Tiers beyond the ranks' memory.
 pub const STORE_TIERS: Values =
     Values::Named(|| Tier::ALL.into_iter().filter(|tier| *tier != Tier::Memory).map(Tier::name).collect());
 
-/// What is done with chunks there.
+/// Operations on chunks there.
 pub const STORE_OPERATIONS: Values =
     Values::Named(|| StoreOperation::ALL.into_iter().map(StoreOperation::name).collect());
 
 /// Why a chunk there was of no use, or was not written.
 pub const STORE_ERRORS: Values = Values::Named(|| StoreError::ALL.into_iter().map(StoreError::name).collect());
 
-/// What looking for a chunk comes to. In memory it is neither corrupt nor another model's.
+/// Outcome of a chunk lookup. In memory a chunk is neither corrupt nor another model's.
 pub const LOOKUPS: &[&str] = &["hit", "miss", "corrupt", "incompatible"];
 
 /// Pools of a rank's memory: of a GPU the first three, of a CPU the last.
@@ -89,10 +89,11 @@ pub const POOLS: &[&str] = &["tensors", "reserved", "messages", "process"];
 /// The ways that bytes go.
 pub const DIRECTIONS: &[&str] = &["sent", "received"];
 
-/// Data that can be damaged while the ranks run, and how. What is damaged before ends the start.
+/// Data that can be damaged while the ranks run, and the kind of damage. Earlier damage ends the
+/// start.
 pub const INTEGRITY: (&[&str], &[&str]) = (&["message"], &["corrupt"]);
 
-/// Why a group of ranks ends, by the exit code that stands for it.
+/// Reasons for the end of a group of ranks, by their exit codes.
 pub const FAILURES: &[&str] = &["rank_lost", "deadline", "out_of_memory", "bug", "other"];
 
 /// The word of [`FAILURES`] for an exit code.
@@ -106,14 +107,14 @@ pub fn failure(exit_code: u8) -> &'static str {
     }
 }
 
-/// What a process is set up for: histograms of anything else begin with their first observation.
+/// The process's setup: histograms for anything else begin with their first observation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Setup {
     /// The method of requests that name none; where it is absent any may come.
     pub method: Option<&'static str>,
-    /// What decoding keeps of prompts where a request says nothing.
+    /// Default eviction of requests.
     pub eviction: Option<&'static str>,
-    /// Whether there is a store behind the chunk caches.
+    /// Whether the chunk caches have a store.
     pub has_store: bool,
 }
 

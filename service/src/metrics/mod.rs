@@ -1,6 +1,6 @@
-//! Prometheus metrics of a service or a job, in a recorder of their own: the one place that turns reports into metrics. Every
-//! label set that can be known before the first request, and is of what the process is set up for, starts at 0, so that the first event
-//! is seen as an increase.
+//! Prometheus metrics of a service or a job, in a separate recorder: the one place that turns
+//! reports into metrics. Label sets that are known before the first request, and belong to the
+//! process's setup, start at 0. The first event then shows as an increase.
 
 mod labels;
 mod observer;
@@ -36,7 +36,7 @@ pub use self::tiers::TierTotals;
 /// The form of the text that Prometheus reads.
 pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What becomes of a request that was handed in.
+/// Outcome of a request that was handed in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The whole answer is there.
@@ -65,12 +65,12 @@ pub struct Metrics {
     state: Mutex<State>,
 }
 
-/// What changes with the requests, beside the numbers themselves.
+/// State that changes with the requests, apart from the numbers themselves.
 #[derive(Default)]
 struct State {
-    /// Where waiting and running requests are counted.
+    /// Counts of waiting and running requests.
     tally: Option<Tally>,
-    /// Where the ranks' signs of life are read.
+    /// The ranks' signs of life.
     pulses: Option<Pulses>,
     /// Predictions of the time to first token: the machine, and the model on it.
     predictions: Option<Predictions>,
@@ -83,7 +83,7 @@ struct State {
     has_failed: bool,
 }
 
-/// What the chunk caches, and the stores behind them, have done since the beginning.
+/// Totals of the chunk caches and their stores since the beginning.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Totals {
     /// Bytes in each rank's memory, in rank order.
@@ -96,7 +96,7 @@ impl Metrics {
     /// Metrics of a service of `world` ranks.
     ///
     /// # Errors
-    /// Only a bug can fail here: buckets without a number.
+    /// Returns an error if buckets have no number, which only a bug can cause.
     pub fn new(world: usize, setup: &Setup) -> Result<Self, BuildError> {
         Self::with(world, false, setup)
     }
@@ -104,7 +104,7 @@ impl Metrics {
     /// Metrics of a job: the `command` that runs, and the name of its study, if it has one; its ranks are `world` at most.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Fails as [`new`](Self::new) does.
     pub fn of_job(world: usize, command: &str, study: &str) -> Result<Self, BuildError> {
         let this = Self::with(world, true, &Setup::default())?;
         this.sheet.set(&of::JOB_INFO, &[command, study], 1.0);
@@ -121,8 +121,8 @@ impl Metrics {
         Ok(this)
     }
 
-    /// From now on scrapes ask this client's engine what waits and runs there, and how its ranks are, and the engine tells of
-    /// what its ranks do.
+    /// Attaches this client's engine: scrapes then show its waiting and running requests and the
+    /// state of its ranks, and the engine reports its ranks' work.
     pub fn attach(self: &Arc<Self>, client: &Client) {
         self.listen_to(client.pulses());
         self.opened(client.desk().tally());
@@ -134,12 +134,12 @@ impl Metrics {
         self.lock().pulses = Some(pulses);
     }
 
-    /// From now on what a request is predicted to take is observed beside what it took.
+    /// Observes predicted times of requests from now on, beside the measured ones.
     pub fn predict_on(&self, basis: Basis, shape: ModelShape) {
         self.lock().predictions = Some(Predictions::new(basis, shape));
     }
 
-    /// What is predicted, and what was learned; nothing before the model is known.
+    /// The predictions and the learned paces; none before the model is known.
     pub fn predictions(&self) -> Option<Predictions> {
         self.lock().predictions.clone()
     }
@@ -149,12 +149,12 @@ impl Metrics {
         self.lock().is_draining = true;
     }
 
-    /// How much of a job is done, from 0 to 1.
+    /// Sets the finished share of a job, from 0 to 1.
     pub fn progress(&self, share: f64) {
         self.sheet.set(&of::JOB_PROGRESS, &[], share);
     }
 
-    /// A training begins: its ranks are there as long as the process goes on.
+    /// A training begins: its ranks exist as long as the process.
     pub fn trains(&self) {
         self.lock().is_training = true;
     }
@@ -166,12 +166,12 @@ impl Metrics {
         self.sheet.count(&of::TRAINING_STEPS, &[], 1);
     }
 
-    /// Drops what no scrape needs any more; called every now and then.
+    /// Drops data that no scrape needs any more; called every now and then.
     pub fn upkeep(&self) {
         self.sheet.upkeep();
     }
 
-    /// A request whose client was told an error of this kind.
+    /// Counts a request whose client got an error of this kind.
     pub fn refused(&self, kind: &str) {
         self.sheet.count(&of::REQUEST_ERRORS, &[kind], 1);
     }
@@ -189,14 +189,14 @@ impl Metrics {
         state.recent.finished(Finished::answered(answered), answered.planned.plan.request);
     }
 
-    /// A request that was answered, but nobody was there any more to read it.
+    /// Counts a request whose client had gone before the answer came.
     pub fn unread(&self, answered: &Answered) {
         self.ended(answered.report.method, Outcome::Cancelled);
         let finished = Finished { outcome: Outcome::Cancelled.name(), ..Finished::answered(answered) };
         self.lock().recent.finished(finished, answered.planned.plan.request);
     }
 
-    /// The name that a request has for its client, by its number at the desk.
+    /// Sets the name that a request has for its client, by its number in the queue.
     pub fn named(&self, request: u64, id: &str) {
         self.lock().recent.named(request, id);
     }
@@ -206,12 +206,12 @@ impl Metrics {
         self.lock().recent.newest_first()
     }
 
-    /// What the chunk caches have done.
+    /// Totals of the chunk caches.
     pub fn totals(&self) -> Totals {
         self.lock().totals.clone()
     }
 
-    /// The word for what the process is doing.
+    /// The word for the process's state.
     pub fn state(&self) -> &'static str {
         let state = self.lock();
         match (&state.pulses, &state.tally) {

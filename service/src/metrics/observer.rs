@@ -1,4 +1,5 @@
-//! From what ranks do, as it happens, to metrics: what no report of an answered request says, or says too late.
+//! Metrics of the ranks' work as it happens: facts that reports of answered requests lack, or have
+//! too late.
 
 use std::time::Duration;
 

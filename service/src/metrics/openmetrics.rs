@@ -1,4 +1,5 @@
-//! The text of the metrics as OpenMetrics 1.0 has it: counters are named without `_total` where they are described, and the end is told.
+//! The metrics in the text format OpenMetrics 1.0: descriptions name counters without `_total`, and
+//! an end mark follows.
 
 /// The form of that text.
 pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

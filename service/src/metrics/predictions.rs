@@ -1,4 +1,4 @@
-//! What the planner would have said of each request before it ran, by what the requests before it have taught.
+//! Predictions of the planner for each request, from the measurements of earlier requests.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,13 +11,15 @@ use tributary_protocol::Phase;
 /// The machine that requests are predicted for.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Basis {
-    /// A profile that somebody gave.
+    /// A given profile.
     Given(Profile),
-    /// What may be assumed of the machine: predictions rest on what requests have taught, and on nothing else.
+    /// A profile for the rates that may be assumed; predictions rest only on measurements of
+    /// requests.
     Assumed(Profile),
 }
 
-/// The planner's word on requests, and what was learned from those that were answered. Clones are of the same ones.
+/// The planner's predictions of requests, and the paces learned from answered ones. Clones are of
+/// the same ones.
 #[derive(Debug, Clone)]
 pub struct Predictions {
     basis: Arc<Basis>,
@@ -26,7 +28,7 @@ pub struct Predictions {
 }
 
 impl Predictions {
-    /// Predictions of which nothing was learned yet.
+    /// Predictions without measurements yet.
     pub fn new(basis: Basis, shape: ModelShape) -> Self {
         Self { basis: Arc::new(basis), shape, learned: Arc::default() }
     }
@@ -57,7 +59,7 @@ impl Predictions {
         before
     }
 
-    /// What was learned so far, by kind of phase.
+    /// Paces learned so far, by kind of phase.
     pub fn paces(&self) -> Vec<(Kind, Pace)> {
         self.lock().paces().collect()
     }

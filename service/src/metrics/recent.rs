@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use tributary_engine::{Answered, Ended};
 
-/// How many are kept.
+/// Number of kept requests.
 const KEPT: usize = 50;
 
 /// A request that has ended. Times in milliseconds from its acceptance.
@@ -25,7 +25,7 @@ pub struct Finished {
     pub outcome: &'static str,
     /// To the first token, if there was one.
     pub ttft_ms: Option<f64>,
-    /// To its end.
+    /// Milliseconds to its end.
     pub total_ms: f64,
     /// Tokens of its prompt.
     pub prompt_tokens: usize,
@@ -87,7 +87,7 @@ impl Recent {
         }
     }
 
-    /// A request has ended. One that nobody has named is called by its number.
+    /// Notes the end of a request. One without a name is called by its number.
     pub fn finished(&mut self, finished: Finished, request: u64) {
         let id = self.names.remove(&request).unwrap_or_else(|| request.to_string());
         if self.last.len() >= KEPT {

@@ -8,7 +8,7 @@ use super::predictions::Predictions;
 use super::sheet::Sheet;
 use super::table as of;
 
-/// Records everything that a report says, and what was predicted of its plan.
+/// Records a report, and the prediction of its plan.
 pub fn report(sheet: &Sheet, answered: &Answered, predictions: Option<&Predictions>) {
     let report = &answered.report;
     let labels = [report.method, report.chunk_cache.state];
@@ -43,7 +43,7 @@ pub fn report(sheet: &Sheet, answered: &Answered, predictions: Option<&Predictio
     if let Some(seconds) = predictions.of(answered) {
         sheet.observe(&of::PREDICTED_TIME_TO_FIRST_TOKEN, &labels, seconds);
     }
-    // Against what is assumed, a pace says nothing.
+    // Against an assumed profile, a pace has no meaning.
     let paces = if predictions.has_profile() { predictions.paces() } else { Vec::new() };
     for (kind, pace) in paces {
         sheet.set(&of::LEARNED_PACE, &[claim(kind.is_exact), kind.phase.name()], pace.multiple);

@@ -7,7 +7,7 @@ use tributary_engine::{Pulse, Tally};
 use super::labels::Setup;
 use super::table::{self as of, Kind, Metric, TABLE};
 
-/// The recorder asks for it with every metric, and reads nothing of it.
+/// The recorder demands it with every metric, and does not read it.
 static METADATA: Metadata<'static> = Metadata::new("tributary", Level::INFO, None);
 
 /// Numbers by metric and labels.
@@ -17,11 +17,11 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// All label sets of a group of `world` ranks that are known beforehand, at 0; with those of jobs, if it is one. Histograms start
-    /// for what the process is set up for.
+    /// All label sets of a group of `world` ranks that are known beforehand, at 0; with those of
+    /// jobs, if it is one. Histograms start for the process's setup.
     ///
     /// # Errors
-    /// Only a bug can fail here: buckets without a number.
+    /// Returns an error if buckets have no number, which only a bug can cause.
     pub fn new(world: usize, is_job: bool, setup: &Setup) -> Result<Self, BuildError> {
         let mut builder = PrometheusBuilder::new();
         let metrics = || TABLE.iter().filter(|metric| is_job || !metric.only_jobs);
@@ -98,7 +98,7 @@ impl Sheet {
         }
     }
 
-    /// What waits and runs at a desk.
+    /// Records waiting and running requests.
     pub fn desk(&self, world: usize, tally: &Tally) {
         self.set(&of::REQUESTS_WAITING, &[], tally.waiting() as f64);
         self.set(&of::REQUESTS_RUNNING, &[], tally.running() as f64);
@@ -110,13 +110,13 @@ impl Sheet {
         }
     }
 
-    /// Puts observations into their buckets, which takes memory until somebody does.
+    /// Puts observations into their buckets, which otherwise keep taking memory.
     pub fn upkeep(&self) {
         self.handle.run_upkeep();
     }
 
-    /// The text that Prometheus reads. The recorder's counters are whole numbers, so counters of seconds are gauges there that
-    /// only grow; the text says what they are.
+    /// The text that Prometheus reads. The recorder's counters are whole numbers, so counters of
+    /// seconds are gauges there that only grow; their kind is in the text.
     pub fn render(&self) -> String {
         let mut text = self.handle.render();
         for metric in TABLE.iter().filter(|metric| metric.kind == Kind::Seconds) {

@@ -1,5 +1,5 @@
-//! Every metric there is: name, kind, what it says, its labels with all values that they can have, and the bounds of its
-//! buckets. Nothing is exported that does not stand here.
+//! Table of all metrics: name, kind, description, labels with all their values, and bounds of
+//! buckets. Only metrics of this table are exported.
 
 use super::labels::Values::{self, Given, Ranks, Words};
 use super::labels::{
@@ -10,7 +10,7 @@ use super::labels::{
 /// A metric.
 #[derive(Debug)]
 pub struct Metric {
-    /// Its name, in base units; `_total` stands on counters only.
+    /// Name, in base units; only counters end in `_total`.
     pub name: &'static str,
     /// Its kind.
     pub kind: Kind,
@@ -93,34 +93,34 @@ use Kind::{Counter, Gauge, Histogram, Seconds};
 
 metrics! {
     BUILD_INFO: Gauge, "build_info", [("version", Given), ("revision", Given)],
-        "Always 1; which version this is, and the commit that it was built from where that is known.";
+        "Always 1; version, and commit of the build where known.";
     STATE: Gauge, "state", [("state", Words(STATES))],
-        "1 for the state that the process is in, 0 for the others.";
+        "1 for the process's state, 0 for the others.";
     WORLD_SIZE: Gauge, "world_size", [], "Ranks that compute together.";
     RANK_UP: Gauge, "rank_up", [RANK], "1 if the rank is in the group and gives signs of life.";
     HEARTBEAT_AGE: Gauge, "heartbeat_age_seconds", [RANK],
         "Time since the rank's last sign of life: a heartbeat of its process, or progress of its thread; 0 while a thread waits for others.";
     REQUESTS: Counter, "requests_total", [METHOD, ("outcome", Words(OUTCOMES))],
-        "Requests that were handed in and have ended, by method and by how they ended.";
+        "Ended requests, by method and outcome.";
     REQUEST_ERRORS: Counter, "request_errors_total", [("error_type", Words(ERROR_TYPES))],
-        "Requests whose client was told an error, by its kind.";
+        "Requests whose client got an error, by its kind.";
     REQUESTS_CANCELLED: Counter, "requests_cancelled_total", [("stage", Words(STAGES))],
-        "Requests that were let go of before their end: their client left or their time was over while they waited, were prefilled or decoded, or their client read too slowly.";
-    REQUESTS_RUNNING: Gauge, "requests_running", [], "Requests that the ranks are at: being prefilled or decoded.";
+        "Requests that were dropped before their end: their client left or their time was over while they waited, were prefilled or decoded, or their client read too slowly.";
+    REQUESTS_RUNNING: Gauge, "requests_running", [], "Requests in prefill or decoding.";
     REQUESTS_PAUSED: Gauge, "requests_paused", [],
         "Requests being decoded whose next token waits for memory, until another one has ended.";
     REQUESTS_WAITING: Gauge, "requests_waiting", [], "Requests that wait for their turn.";
     RUNNING_SEQUENCES: Gauge, "running_sequences", [RANK],
-        "Sequences of which the rank holds keys and values for decoding.";
+        "Sequences whose keys and values the rank holds for decoding.";
     TIME_TO_FIRST_TOKEN: Histogram(REQUEST), "time_to_first_token_seconds", [METHOD, OF_CACHE],
-        "From a request's acceptance to its first token.";
+        "Time from a request's acceptance to its first token.";
     PREDICTED_TIME_TO_FIRST_TOKEN: Histogram(REQUEST), "predicted_time_to_first_token_seconds", [METHOD, OF_CACHE],
-        "What the planner predicted for the same requests, without the wait for their turn: by the profile and by what the requests before have taught; in a service without a profile by those alone.";
+        "Predicted time of the same requests, without queue time: by the profile and earlier requests; in a service without a profile by earlier requests alone.";
     LEARNED_PACE: Gauge, "predicted_pace_ratio", [("claim", Words(CLAIMS)), PHASE],
-        "Time that a phase takes as a multiple of what the profile says, as answered requests have taught; 0 before the first one, and without a profile.";
-    REQUEST_QUEUE_TIME: Histogram(REQUEST), "request_queue_time_seconds", [], "What a request waited for its turn.";
+        "Time of a phase as a multiple of the profile's, learned from answered requests; 0 before the first one, and without a profile.";
+    REQUEST_QUEUE_TIME: Histogram(REQUEST), "request_queue_time_seconds", [], "Queue time of a request.";
     REQUEST_DURATION: Histogram(REQUEST), "request_duration_seconds", [],
-        "From a request's acceptance to the end of its answer.";
+        "Time from a request's acceptance to the end of its answer.";
     PHASE_DURATION: Histogram(A_PHASE), "phase_duration_seconds", [PHASE],
         "Phases of the time to first token, on the critical path.";
     PHASE_IMBALANCE: Histogram(IMBALANCE), "phase_imbalance_ratio", [RANK_PHASE],
@@ -133,45 +133,45 @@ metrics! {
     RECOMPUTE_RATIO: Histogram(SHARE), "recompute_ratio", [],
         "Share of a request's context that was recomputed, by methods that select.";
     EVICTION_DURATION: Histogram(STEP), "eviction_duration_seconds", [EVICTION],
-        "What an eviction takes between an answer's first token and its second, on the rank where it takes longest.";
+        "Time of an eviction between an answer's first token and its second, on the slowest rank.";
     EVICTION_KV_BYTES: Counter, "eviction_kv_bytes_total", [EVICTION, ("fate", Words(FATES))],
-        "Bytes of keys and values of the prompts of evictions: those that decoding keeps, and those that are let go of.";
+        "Bytes of keys and values of the prompts of evictions: those that decoding keeps, and those that are freed.";
     GENERATED_TOKENS: Counter, "generated_tokens_total", [], "Tokens of answers.";
     DECODE_STEP_DURATION: Histogram(STEP), "decode_step_duration_seconds", [],
-        "A step of decoding, all sequences together, on the slowest rank.";
+        "Time of a decoding step, all sequences together, on the slowest rank.";
     INTER_TOKEN_LATENCY: Histogram(STEP), "inter_token_latency_seconds", [],
-        "From a token of an answer to the next one, other requests' prefills between them included.";
+        "Time from a token of an answer to the next one, other requests' prefills between them included.";
     CHUNK_CACHE_LOOKUPS: Counter, "chunk_cache_lookups_total", [TIER, ("result", Words(LOOKUPS))],
-        "Chunks of prefills that may take them from the chunk cache, by what each tier had. All are looked for in memory; what is not there is looked for on disk, where there is a store: its hits, misses, corrupt and incompatible chunks are together the misses of memory. A miss on disk is a chunk that lay nowhere, could not be read, came from the remote tier, or was computed because that is faster.";
+        "Chunks of prefills that may take them from the chunk cache, by what each tier had. All are looked up in memory; the misses are looked up on disk, where there is a store: its hits, misses, corrupt and incompatible chunks are together the misses of memory. A miss on disk is a chunk that was in no tier, could not be read, came from the remote tier, or was computed because that is faster.";
     CHUNK_CACHE_EVICTIONS: Counter, "chunk_cache_evictions_total", [TIER],
-        "Chunks that were dropped to make room, from the chunk caches of all ranks and from the stores behind them.";
-    CHUNK_CACHE_USED: Gauge, "chunk_cache_used_bytes", [RANK, TIER], "Memory: keys and values in the rank's chunk cache. Disk: files of the store behind it, on the first of the ranks that share it.";
+        "Chunks that were dropped to make room, from the chunk caches of all ranks and from their stores.";
+    CHUNK_CACHE_USED: Gauge, "chunk_cache_used_bytes", [RANK, TIER], "Memory: keys and values in the rank's chunk cache. Disk: files of its store, on the first of the ranks that share it.";
     CHUNK_STORE_READ: Counter, "chunk_store_read_bytes_total", [STORE_TIER], "Bytes of chunks that were read from stores.";
     CHUNK_STORE_WRITTEN: Counter, "chunk_store_written_bytes_total", [STORE_TIER], "Bytes of chunks that were written to stores.";
     CHUNK_STORE_OPERATION_DURATION: Histogram(STORED), "chunk_store_operation_duration_seconds",
         [STORE_TIER, ("operation", STORE_OPERATIONS)],
-        "Time in which a chunk was read from a store or written there, of those that were; several are read at once.";
+        "Time of reading a chunk from a store or writing it there; several are read at once.";
     CHUNK_STORE_ERRORS: Counter, "chunk_store_errors_total", [STORE_TIER, ("reason", STORE_ERRORS)],
         "Chunks in stores that were of no use, or were not written, by the reason.";
     DEVICE_MEMORY_USED: Gauge, "device_memory_used_bytes", [RANK, ("pool", Words(POOLS))],
-        "Memory of the rank after its last prefill. On a GPU: in tensors, taken from the device for them, and buffers of messages. On CPUs: resident in the rank's process, which ranks that are threads have together.";
+        "Memory of the rank after its last prefill. On a GPU: in tensors, taken from the device for them, and buffers of messages. On CPUs: resident memory of the rank's process, which ranks that are threads share.";
     RANK_PHASE_SECONDS: Seconds, "rank_phase_seconds_total", [RANK, RANK_PHASE],
         "Time that the rank spent in a phase, waits for other ranks included.";
     RANK_SLOWEST: Counter, "rank_slowest_total", [RANK, RANK_PHASE],
         "Requests in which the rank computed longest in a phase.";
     COLLECTIVE_BYTES: Counter, "collective_bytes_total", [RANK, COLLECTIVE, ("direction", Words(DIRECTIONS))],
-        "Payload that a rank sent and received for requests, whatever became of them.";
+        "Payload that a rank sent and received for requests, with any outcome.";
     COLLECTIVE_DURATION: Histogram(CALL), "collective_duration_seconds", [COLLECTIVE],
-        "Time that a rank stood in a call or its wait: the mean over a request's calls of a kind until the first token, one observation a rank and request.";
+        "Time that a rank spent in a call or its wait: the mean over a request's calls of a kind until the first token, one observation a rank and request.";
     COLLECTIVE_FAILURES: Counter, "collective_failures_total", [COLLECTIVE, REASON],
         "Calls between ranks that ended their group.";
     RANK_FAILURES: Counter, "rank_failures_total", [REASON], "Failures that ended a group of ranks.";
     INTEGRITY_FAILURES: Counter, "integrity_failures_total", [("artifact", Words(INTEGRITY.0)), ("kind", Words(INTEGRITY.1))],
-        "Damaged data that was noticed and not used.";
+        "Damaged data that was detected and not used.";
     TRAINING_LOSS: Gauge, "training_loss", [], "Mean loss of the samples of a training's last step; 0 before it, and in other jobs.", true;
     TRAINING_GRADIENT_NORM: Gauge, "training_gradient_norm", [],
-        "Norm of the gradient of a training's last step, before it was shortened.", true;
+        "Norm of the gradient of a training's last step, before clipping.", true;
     TRAINING_STEPS: Counter, "training_steps_total", [], "Steps that a training has taken in this process.", true;
-    JOB_PROGRESS: Gauge, "job_progress_ratio", [], "How much of the job is done, from 0 to 1.", true;
-    JOB_INFO: Gauge, "job_info", [("command", Given), ("study", Given)], "Always 1; which job this is.", true;
+    JOB_PROGRESS: Gauge, "job_progress_ratio", [], "Finished share of the job, from 0 to 1.", true;
+    JOB_INFO: Gauge, "job_info", [("command", Given), ("study", Given)], "Always 1; name of the job.", true;
 }

@@ -1,4 +1,4 @@
-//! The metrics before any request, and with what ranks tell.
+//! The metrics before any request, and with reports of ranks.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -153,14 +153,15 @@ fn what_ranks_tell_is_counted() {
     assert_eq!(of("integrity_failures_total{artifact=\"message\",kind=\"corrupt\"}"), 1.0);
     assert_eq!((of("state{state=\"failed\"}"), of("state{state=\"serving\"}")), (1.0, 0.0));
     metrics.prefilled(&Prefilled { reports: &[], chunks: 0, stores: &[] });
-    assert_eq!(metrics.state(), "starting", "others have answered since, and nobody serves");
+    assert_eq!(metrics.state(), "starting", "others have answered since, and no service runs");
     assert_eq!(metrics.totals().used_bytes, [100, 101]);
     let recent: Vec<&str> = metrics.recent().iter().map(|finished| finished.outcome).collect();
     assert_eq!(recent, ["failed", "cancelled"]);
 }
 
-/// A prefill of two ranks that share a store: of ten chunks one is in memory, four come from the store, one of them from beyond, one is
-/// damaged, one is computed because that is faster, and three lie nowhere.
+/// A prefill of two ranks that share a store: of ten chunks one is in memory, four come from the
+/// store, one of them from beyond, one is damaged, one is computed because that is faster, and
+/// three are in no tier.
 fn from_a_store() -> [RankReport; 2] {
     let mut reports = [0, 1].map(|rank| RankReport { rank, ..RankReport::default() });
     let cache = &mut reports[0].chunk_cache;
@@ -267,7 +268,7 @@ fn every_metric_is_in_the_documentation_and_the_reverse() {
     }
 }
 
-/// The largest group that is planned for: every rank has told of every kind of call.
+/// The largest planned group: every rank has reported every kind of call.
 #[test]
 fn a_scrape_of_64_ranks_is_quick() {
     const WORLD: usize = 64;

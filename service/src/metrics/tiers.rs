@@ -1,5 +1,5 @@
-//! What the tiers of the chunk cache had of a prefill: the ranks' memory, and the stores behind it. It counts what ranks tell, and asks
-//! no store itself.
+//! Contents of the chunk cache's tiers for a prefill: the ranks' memory and their stores. Counts
+//! come from the ranks' reports; no store is asked.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,20 @@ use super::labels::LOOKUPS;
 use super::of;
 use super::sheet::Sheet;
 
-/// What an earlier read weighs in the rate when the next one comes.
+/// Weight of an earlier read in the rate when the next one comes.
 const FADE: f64 = 0.95;
 
-/// What looking for chunks came to, in the order of [`LOOKUPS`].
+/// Numbers of lookups, in the order of [`LOOKUPS`].
 type Lookups = [u64; LOOKUPS.len()];
 
-/// What a tier has done since the beginning.
+/// Totals of a tier since the beginning.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TierTotals {
     /// Chunks that were there.
     pub hits: u64,
     /// Chunks that were looked for and not taken from there, damaged ones among them.
     pub misses: u64,
-    /// Bytes in it as they were told last; of the remote tier nobody tells them.
+    /// Bytes in it by the last report; unknown for the remote tier.
     pub used_bytes: Option<u64>,
     /// Bytes that were read from there.
     pub read_bytes: u64,
@@ -53,7 +53,7 @@ impl TierTotals {
     }
 }
 
-/// What the ranks tell of their stores.
+/// The ranks' reports of their stores.
 fn told<'a>(prefilled: &Prefilled<'a>) -> impl Iterator<Item = &'a StoreReport> {
     prefilled.reports.iter().filter_map(|report| report.chunk_cache.store.as_ref())
 }
@@ -63,10 +63,10 @@ fn errors(prefilled: &Prefilled<'_>, tier: Tier, error: StoreError) -> u64 {
     all.filter(|(at, what, _)| (*at, *what) == (tier, error)).map(|(_, _, count)| count).sum()
 }
 
-/// What looking for the chunks of a prefill came to. What is not in memory is looked for on disk, where there is a store: the disk has as
-/// many lookups as memory has misses. A prefix that turns out to be damaged counts as a chunk. Ranks do not tell which of the chunks
-/// that came were fetched from the remote tier, so as many of them as were read there in the meantime are its hits. The remote tier is
-/// asked only for what it is known to have.
+/// Lookups of a prefill's chunks. A chunk that is not in memory is looked up on disk, where there
+/// is a store: the disk has as many lookups as memory has misses. A damaged prefix counts as a
+/// chunk. Ranks do not report which chunks came from the remote tier; its hits are the number of
+/// reads there in the meantime. The remote tier is asked only for chunks that it is known to have.
 fn lookups(prefilled: &Prefilled<'_>) -> [(Tier, Lookups); 3] {
     let caches = || prefilled.reports.iter().map(|report| &report.chunk_cache);
     let loaded: u64 = caches().map(|cache| cache.from_store.loaded as u64).sum();

@@ -1,4 +1,5 @@
-//! What requests have, for OpenAPI's description. The fields are those that are read in `input`; a test holds that they are the same.
+//! Bodies of requests for OpenAPI's description. Their fields are those that `input` reads; a test
+//! compares them.
 
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -17,11 +18,11 @@ macro_rules! generated {
             $($own)*
             /// The model's name, as `GET /v1/models` gives it.
             model: Option<String>,
-            /// How the prompt is prefilled.
+            /// Choices of the prompt's prefill.
             tributary: Option<Choices>,
             /// Whether the answer comes token by token.
             stream: Option<bool>,
-            /// What a stream has besides tokens; with `stream` only.
+            /// Further contents of a stream besides tokens; with `stream` only.
             stream_options: Option<StreamOptions>,
             /// 0 takes the likeliest token.
             #[schema(minimum = 0, maximum = 2)]
@@ -29,7 +30,7 @@ macro_rules! generated {
             /// Draws from the smallest set of tokens with at least this probability; 0 takes the likeliest.
             #[schema(minimum = 0, maximum = 1)]
             top_p: Option<f64>,
-            /// Draws from so many of the likeliest tokens; 0, -1 and false turn it off.
+            /// Number of likeliest tokens to draw from; 0, -1 and false turn the limit off.
             #[schema(value_type = Option<Object>)]
             top_k: Option<Value>,
             /// Draws from tokens with at least this share of the likeliest token's probability.
@@ -54,7 +55,7 @@ macro_rules! generated {
             stop: Option<Value>,
             /// Whether the text that ends the answer is part of it.
             include_stop_str_in_output: Option<bool>,
-            /// Token ids that end the answer, beside the model's own.
+            /// Token ids that end the answer, besides the model's own.
             #[schema(max_items = 300)]
             stop_token_ids: Option<Vec<u32>>,
             /// Whether the model's own end tokens do not end the answer.
@@ -62,14 +63,15 @@ macro_rules! generated {
             /// Tokens of the answer before which none is drawn that would end it.
             #[schema(minimum = 0, maximum = 4294967295_u64)]
             min_tokens: Option<u64>,
-            /// Number of answers to each prompt; each has a seed of its own.
+            /// Number of answers to each prompt; each has its own seed.
             #[schema(minimum = 1, maximum = 64)]
             n: Option<u64>,
             /// As `n`.
             #[schema(minimum = 1, maximum = 64)]
             best_of: Option<u64>,
-            /// Log-probabilities of the prompt's tokens, and of so many of the likeliest in their places; not with `stream`. Of a request with
-            /// documents they are those of what follows the documents.
+            /// Log-probabilities of the prompt's tokens, and of this number of likeliest tokens in
+            /// each place; not with `stream`. In a request with documents they cover the text after
+            /// the documents.
             #[schema(minimum = 0, maximum = 20)]
             prompt_logprobs: Option<u64>,
         }
@@ -77,11 +79,11 @@ macro_rules! generated {
 }
 
 generated! {
-    /// A chat completion request. What is not listed is refused.
+    /// A chat completion request. Unlisted fields are refused.
     #[schema(as = ChatRequest)]
     pub struct ChatBody {
-        /// Messages, as the model's chat template renders them. Documents stand first in the first message of the user: what is before them
-        /// shapes every chunk, and turns ride behind them.
+        /// Messages, as the model's chat template renders them. Documents come first in the user's
+        /// first message: the text before them shapes every chunk, and later turns follow them.
         #[schema(value_type = Vec<Object>, min_items = 1)]
         messages: Vec<Value>,
         /// The context, in its order. Absent: the messages are the context, but for their last 32 tokens.
@@ -101,13 +103,13 @@ generated! {
         /// Values that the chat template reads.
         #[schema(value_type = Option<Object>)]
         chat_template_kwargs: Option<Value>,
-        /// One of them by itself: whether the model thinks before it answers.
+        /// One of them alone: whether the model thinks before it answers.
         enable_thinking: Option<bool>,
         /// Another: how much it thinks.
         reasoning_effort: Option<String>,
-        /// Whether the model goes on with the last message.
+        /// Whether the model continues the last message.
         continue_final_message: Option<bool>,
-        /// Whether the prompt ends where an answer begins: false ends it behind the last message.
+        /// Whether the prompt ends where an answer begins: false ends it after the last message.
         add_generation_prompt: Option<bool>,
         /// Whether reasoning comes as `reasoning_content`, apart from `content`; as the service does where absent.
         separate_reasoning: Option<bool>,
@@ -117,7 +119,7 @@ generated! {
 }
 
 generated! {
-    /// A text completion request. What is not listed is refused.
+    /// A text completion request. Unlisted fields are refused.
     #[schema(as = CompletionRequest)]
     pub struct CompletionBody {
         /// A text, a list of token ids, or a list of such. No chat template is put around them.
@@ -132,7 +134,8 @@ generated! {
         /// The likeliest tokens that come with each, with their log-probabilities.
         #[schema(minimum = 0, maximum = 20)]
         logprobs: Option<u64>,
-        /// Whether the prompt stands before the answer; with `logprobs` its tokens have log-probabilities too, and there is no `stream`.
+        /// Whether the prompt precedes the answer; with `logprobs` its tokens have
+        /// log-probabilities too, and there is no `stream`.
         echo: Option<bool>,
     }
 }
@@ -145,7 +148,7 @@ pub struct ChunksBody {
     /// The documents.
     #[schema(value_type = Vec<Object>, min_items = 1)]
     documents: Vec<Value>,
-    /// The system text of the chats that they are for: it stands before them and shapes them.
+    /// System text of the chats that will use them: it precedes and shapes them.
     system: Option<String>,
     /// The model's name, as `GET /v1/models` gives it.
     model: Option<String>,

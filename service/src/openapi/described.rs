@@ -17,11 +17,11 @@ use crate::status::Status;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Error)]
 struct ErrorBody {
-    /// What went wrong.
+    /// Description of the failure.
     error: ErrorObject,
 }
 
-/// What went wrong.
+/// Description of the failure.
 #[derive(Serialize, ToSchema)]
 struct ErrorObject {
     /// In one line.
@@ -30,7 +30,7 @@ struct ErrorObject {
     r#type: ErrorType,
     /// The parameter that is wrong, if it is one.
     param: Option<String>,
-    /// What programs tell failures of one kind apart by, where there is such a word.
+    /// Word by which programs distinguish failures of one kind, where there is one.
     code: Option<String>,
 }
 
@@ -129,7 +129,7 @@ fn ready() {}
 #[allow(dead_code, reason = "it is described, not called")]
 fn metrics() {}
 
-/// What the service is doing.
+/// State of the service.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, description = "What it is doing.", body = Status)))]
 #[allow(dead_code, reason = "it is described, not called")]
 fn status() {}
@@ -161,7 +161,7 @@ fn openapi() {}
 )]
 struct Described;
 
-/// Statuses of failures, and what they mean.
+/// Statuses of failures, and their meanings.
 const FAILURES: [(u16, &str); 12] = [
     (400, "A parameter or a text that cannot be; a request that can never fit into memory, with both numbers."),
     (401, "The API key is missing or wrong."),
@@ -293,7 +293,8 @@ fn the_document_is_that_of_the_types() {
 /// Reads a body.
 type Reader = fn(Fields) -> Result<(), ApiError>;
 
-/// Whether a reader of bodies knows a field: of a value that nobody takes it says something else than that it does not know it.
+/// Whether a reader of bodies knows a field: it refuses an impossible value of a known field with
+/// another message than an unknown field.
 fn knows(read: Reader, name: &str) -> bool {
     let value = json!({"a value": "that nothing takes"});
     let mut body = json!({"messages": [{"role": "user", "content": "q"}], "prompt": "q", "documents": ["d"]});

@@ -25,15 +25,15 @@ pub struct ChatCompletion<'a> {
     /// The answers: one, or as many as `n` says.
     #[cfg_attr(test, schema(min_items = 1))]
     choices: Vec<ChatChoice<'a>>,
-    /// How many tokens there were.
+    /// Numbers of tokens.
     usage: &'a Usage,
-    /// What it cost, the first of several.
+    /// Cost of the answer, the first of several.
     metrics: &'a Metrics<'a>,
     /// Log-probabilities of the prompt's tokens by their ids, null for the first; where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false, value_type = Option<Vec<Option<BTreeMap<String, PromptLogprob>>>>))]
     prompt_logprobs: Option<&'a PromptLogprobs>,
-    /// What was recomputed; where it was asked for.
+    /// Recomputed tokens, where the request asks for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false))]
     tributary: Option<&'a Explanation<'a>>,
@@ -61,7 +61,7 @@ pub struct ChatMessage<'a> {
     role: &'static str,
     /// The text.
     content: &'a str,
-    /// What the model thought before it, where reasoning comes apart from the answer.
+    /// The model's reasoning before it, where reasoning comes apart from the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false))]
     reasoning_content: Option<&'a str>,
@@ -85,7 +85,7 @@ pub struct ChatLogprobs<'a> {
 pub struct ChatLogprob<'a> {
     /// Its text.
     token: &'a str,
-    /// Natural logarithm of its probability, by the logits as they are.
+    /// Natural logarithm of its probability, by the unmodified logits.
     logprob: f32,
     /// Its own bytes: those of all tokens join to the text. Null for a mark.
     bytes: Option<&'a [u8]>,
@@ -99,7 +99,7 @@ pub struct ChatLogprob<'a> {
 pub struct TopLogprob<'a> {
     /// Its text.
     token: &'a str,
-    /// Natural logarithm of its probability, by the logits as they are.
+    /// Natural logarithm of its probability, by the unmodified logits.
     logprob: f32,
     /// Its own bytes: those of all tokens join to the text. Null for a mark.
     bytes: Option<&'a [u8]>,
@@ -117,24 +117,24 @@ pub struct ChatPart<'a> {
     created: u64,
     /// The model.
     model: &'a str,
-    /// What is new; nothing in the part that tells the usage.
+    /// New text; empty in the part that has the usage.
     #[cfg_attr(test, schema(max_items = 1))]
     choices: Vec<PartChoice<'a>>,
-    /// How many tokens there were: behind the end, where it was asked for.
+    /// Numbers of tokens: after the end, where the request asks for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false))]
     usage: Option<&'a Usage>,
-    /// What the answer cost: beside the finish reason.
+    /// Cost of the answer: beside the finish reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false))]
     metrics: Option<&'a Metrics<'a>>,
-    /// What was recomputed: beside the finish reason, where it was asked for.
+    /// Recomputed tokens: beside the finish reason, where the request asks for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false))]
     tributary: Option<&'a Explanation<'a>>,
 }
 
-/// What is new in a part.
+/// New text of a part.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct PartChoice<'a> {

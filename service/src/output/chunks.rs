@@ -1,4 +1,4 @@
-//! What comes of chunks ahead of use.
+//! Answer to a request for chunks ahead of use.
 
 use serde::Serialize;
 use tributary_engine::Kept;
@@ -13,9 +13,9 @@ pub struct ChunksAnswer {
     object: &'static str,
     /// The chunks, in the order of the documents.
     chunks: Vec<ChunkRow>,
-    /// How many tokens there were: the prefix and all chunks.
+    /// Numbers of tokens: the prefix and all chunks.
     usage: Usage,
-    /// What it cost.
+    /// Cost of the request.
     metrics: ChunksMetrics,
 }
 
@@ -31,7 +31,7 @@ pub struct ChunkRow {
     rank: usize,
 }
 
-/// What chunks ahead of use cost.
+/// Cost of chunks ahead of use.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ChunksMetrics {

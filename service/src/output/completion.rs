@@ -24,17 +24,18 @@ pub struct TextCompletion<'a> {
     created: u64,
     /// The model.
     model: &'a str,
-    /// The answers, or what is new of one; nothing in the part that tells the usage.
+    /// The answers, or the new text of one; empty in the part that has the usage.
     choices: Vec<TextChoice<'a>>,
-    /// How many tokens there were: in a whole answer, and behind the end of a stream where it was asked for.
+    /// Numbers of tokens: in a whole answer, and after the end of a stream where the request asks
+    /// for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false))]
     usage: Option<&'a Usage>,
-    /// What the answer cost, the first of several: beside the finish reason.
+    /// Cost of the answer, the first of several: beside the finish reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false))]
     metrics: Option<&'a Metrics<'a>>,
-    /// What was recomputed: beside the finish reason, where it was asked for.
+    /// Recomputed tokens: beside the finish reason, where the request asks for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false))]
     tributary: Option<&'a Explanation<'a>>,
@@ -64,7 +65,8 @@ pub struct TextChoice<'a> {
 pub struct TextLogprobs<'a> {
     /// The tokens' texts.
     tokens: Vec<&'a str>,
-    /// Natural logarithms of their probabilities, by the logits as they are; null for the first token of a prompt that is repeated.
+    /// Natural logarithms of their probabilities, by the unmodified logits; null for the first
+    /// token of a prompt that is repeated.
     token_logprobs: Vec<Option<f32>>,
     /// The likeliest texts in the place of each token; null for the first token of a prompt that is repeated.
     #[cfg_attr(test, schema(value_type = Vec<Option<BTreeMap<String, f32>>>))]
@@ -124,7 +126,7 @@ fn part<'a>(frame: &'a Frame, choices: Vec<TextChoice<'a>>) -> TextCompletion<'a
 
 fn logprobs<'a>(piece: &'a Piece, delivery: &Delivery) -> Option<TextLogprobs<'a>> {
     let tokens = &piece.tokens;
-    // Two tokens may have one text: the likelier stands.
+    // Two tokens may have one text: the likelier one counts.
     let top = |top: &'a Vec<(TokenText, f32)>| {
         top.iter().rev().map(|(token, logprob)| (token.text.as_str(), *logprob)).collect()
     };

@@ -1,10 +1,11 @@
-//! How an answer came about: the context token by token, with what was recomputed, and what each rank did when.
+//! Explanation of an answer: the context token by token, with the recomputed tokens, and a timeline
+//! of each rank.
 
 use serde::Serialize;
 use tributary_coordinator::Piece;
 use tributary_engine::{Answered, Client, Result};
 
-/// What was recomputed, and what each rank did when.
+/// Recomputed tokens, and a timeline of each rank.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Explanation<'a> {
@@ -32,9 +33,9 @@ pub struct ExplainedChunk<'a> {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ExplainedToken {
-    /// Its text, with what stands before it and belongs to no token.
+    /// Its text, with preceding text that belongs to no token.
     pub text: String,
-    /// Whether it was recomputed behind the whole context.
+    /// Whether it was recomputed with the whole context in view.
     pub selected: bool,
     /// The score that it was selected by, or not; null where the method has none.
     pub score: Option<f32>,
@@ -60,7 +61,7 @@ impl<'a> Explanation<'a> {
     /// Explains an answer.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn of(answered: &'a Answered, client: &Client) -> Result<Self> {
         let (plan, outcome) = (&answered.planned.plan, &answered.answer.outcome);
         let (first, starts) = (plan.prefix_tokens(), plan.chunk_starts());

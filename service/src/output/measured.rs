@@ -1,10 +1,10 @@
-//! What an answer cost: tokens, and times.
+//! Cost of an answer: tokens and times.
 
 use serde::{Serialize, Serializer};
 use tributary_coordinator::report::EvictedRow;
 use tributary_engine::Answered;
 
-/// How many tokens there were.
+/// Numbers of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Usage {
@@ -14,11 +14,11 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Both together.
     pub total_tokens: usize,
-    /// Where tokens of the prompt came from.
+    /// Sources of the prompt's tokens.
     pub prompt_tokens_details: PromptTokens,
 }
 
-/// Where tokens of a prompt came from.
+/// Sources of a prompt's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct PromptTokens {
@@ -43,7 +43,7 @@ impl Usage {
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
     }
 
-    /// Of an answer of so many tokens.
+    /// Usage of an answer with `completion_tokens` tokens.
     pub fn of(answered: &Answered, completion_tokens: usize) -> Self {
         let tokens = &answered.report.tokens;
         let prompt = tokens.prefix + tokens.context + tokens.query;
@@ -51,7 +51,7 @@ impl Usage {
     }
 }
 
-/// What an answer cost.
+/// Cost of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Metrics<'a> {
@@ -59,7 +59,7 @@ pub struct Metrics<'a> {
     pub ttft_ms: f64,
     /// Milliseconds from the request's acceptance to its end.
     pub total_ms: f64,
-    /// How the cache was filled.
+    /// Method that filled the cache.
     pub method: &'static str,
     /// Whether that equals a full prefill but for rounding.
     pub exact: bool,
@@ -75,28 +75,28 @@ pub struct Metrics<'a> {
     pub recomputed_tokens: usize,
     /// Bytes of tensors that ranks received from each other until the first token, all together.
     pub tensor_bytes_received: u64,
-    /// What decoding does not keep of the prompt; absent where it keeps all.
+    /// Rows of the prompt that decoding does not keep; absent where it keeps all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evicted: Option<Evicted>,
     /// Ranks.
     pub world_size: usize,
-    /// What its client should know of how the request was read; absent where there is nothing.
+    /// Notes for the client on the reading of the request; absent where there are none.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     #[cfg_attr(test, schema(nullable = false))]
     pub notes: &'a [String],
 }
 
-/// What decoding does not keep of a prompt.
+/// Rows of a prompt that decoding does not keep.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct Evicted {
-    /// How the rows were chosen.
+    /// Method of eviction.
     pub method: &'static str,
     /// Rows of the prompt that there were.
     pub rows: f64,
     /// Rows that are kept, the mean over layers and KV heads.
     pub kept_rows: f64,
-    /// Bytes of keys and values that were let go of.
+    /// Bytes of evicted keys and values.
     pub freed_bytes: u64,
     /// Milliseconds that it took, between the first token and the second.
     pub evict_ms: f64,

@@ -1,4 +1,5 @@
-//! What a client gets, in OpenAI's forms, with a `metrics` object beside them and, where it was asked for, a `tributary` object.
+//! Answers to clients, in OpenAI's forms, with a `metrics` object and, where the request asks for
+//! it, a `tributary` object.
 
 mod chat;
 mod chunks;
@@ -53,7 +54,7 @@ impl Frame {
         }
     }
 
-    /// How many tokens there were, after the end of the last answer.
+    /// Numbers of tokens, after the end of the last answer.
     pub fn usage(&self, usage: &Usage) -> String {
         match self.form {
             Form::Chat => chat::usage(self, usage),

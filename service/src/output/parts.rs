@@ -19,7 +19,7 @@ pub enum Form {
     Text,
 }
 
-/// What all parts of one answer have in common.
+/// Common fields of all parts of one answer.
 #[derive(Debug, Clone)]
 pub struct Frame {
     pub(super) form: Form,
@@ -28,25 +28,25 @@ pub struct Frame {
     pub(super) model: String,
 }
 
-/// What is said at the end of an answer.
+/// End of an answer.
 pub struct Ending<'a> {
     pub(super) reason: &'static str,
     /// Tokens of its prompt and its own.
     pub usage: Usage,
     pub(super) metrics: Metrics<'a>,
     pub(super) explanation: Option<Explanation<'a>>,
-    /// Log-probabilities of the prompt's tokens, where they are told.
+    /// Log-probabilities of the prompt's tokens, where the answer has them.
     pub prompt: Option<PromptLogprobs>,
 }
 
 /// Log-probabilities of a prompt's tokens, by token id; null for the first.
 pub type PromptLogprobs = Vec<Option<BTreeMap<String, PromptLogprob>>>;
 
-/// How likely a token is in its place in a prompt.
+/// Log-probability of a token in its place in a prompt.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct PromptLogprob {
-    /// Natural logarithm of its probability, by the logits as they are.
+    /// Natural logarithm of its probability, by the unmodified logits.
     pub logprob: f32,
     /// 1 for the likeliest.
     pub rank: u32,
@@ -58,7 +58,7 @@ pub struct PromptLogprob {
 pub struct Told<'a> {
     /// The whole text.
     pub piece: &'a Piece,
-    /// What is said at its end.
+    /// End of the answer.
     pub ending: &'a Ending<'a>,
 }
 
@@ -69,15 +69,16 @@ pub struct Part<'a> {
     pub index: usize,
     /// Whether it is the answer's first part.
     pub is_first: bool,
-    /// Tokens so far, where every part tells them.
+    /// Numbers of tokens so far, where every part has them.
     pub usage: Option<&'a Usage>,
 }
 
 impl<'a> Ending<'a> {
-    /// The end of an answer of so many tokens; explained where `explainer` is there to decode tokens.
+    /// End of an answer with `completion_tokens` tokens; with an explanation where `explainer` can
+    /// decode tokens.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn new(
         reason: &'static str,
         tokens: usize,

@@ -1,4 +1,5 @@
-//! What a chunk's file says of itself, for people who look after a store: nobody expects anything of it.
+//! Description of a chunk's file by itself, for people who look after a store. It is compared with
+//! nothing.
 
 use std::path::Path;
 
@@ -20,7 +21,8 @@ pub struct Description {
     pub model: String,
     /// The hash of the token ids before it.
     pub prefix: String,
-    /// What tells apart chunks that are kept in another form, in hexadecimal; a prefix has the number of its rank.
+    /// Distinction of chunks that are kept in another form, in hexadecimal; a prefix has the number
+    /// of its rank.
     pub extra: String,
     /// Its tokens; none for a prefix.
     pub tokens: usize,
@@ -39,19 +41,19 @@ pub struct Description {
 }
 
 impl Description {
-    /// What a file says, if its seal is right.
+    /// Reads a file's description, if its seal is right.
     ///
     /// # Errors
-    /// What is wrong with its header.
+    /// Returns what is wrong with the header.
     pub fn read(path: &Path, secret: Option<&Secret>) -> Result<Self, Damage> {
         let source = Source::File(open_file(path)?);
         Self::of(&Sealed::read(&source, secret)?, source.bytes()?)
     }
 
-    /// Reads all of the file that lies under a key: whether it is of that chunk, and as it was written.
+    /// Reads all of the file of a key, and checks that it is that chunk's and unchanged.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns what is wrong with it.
     pub fn verify(path: &Path, key: &ChunkKey, secret: Option<&Secret>) -> Result<Self, Damage> {
         let source = Source::File(open_file(path)?);
         let sealed = Sealed::read(&source, secret)?;

@@ -24,7 +24,7 @@ impl<'a> Draft<'a> {
     /// One without layers, in this memory, whose content does not matter.
     pub fn new(identity: &Identity, shape: &'a Shape, mut bytes: Vec<u8>) -> Self {
         let (said, tensors) = (said(identity), places(identity, shape));
-        // Hashes have one length, whatever they say.
+        // Hashes have a fixed length.
         let nothing = blake3::Hash::from_bytes([0; 32]);
         let header_bytes = header(said.clone(), &tensors, &vec![nothing; shape.layers], nothing).len();
         let data = 4 * identity.ids.len() + usize::try_from(shape.bytes()).expect("what lies in memory");
@@ -38,7 +38,7 @@ impl<'a> Draft<'a> {
     /// The next layer: `append` adds the numbers of its rows where the shape says that they are there, its keys, then its values.
     ///
     /// # Errors
-    /// Those of `append`.
+    /// Fails as `append` does.
     ///
     /// # Panics
     /// If the layer has another length than the shape says: only a bug can do that.
@@ -74,12 +74,12 @@ fn with_hashes(mut said: BTreeMap<String, String>, hashes: &[blake3::Hash]) -> B
     said
 }
 
-/// The header, such that tensors begin where every type of number may. Its parts stand in one order, so that a chunk has the same bytes
-/// wherever it is written.
+/// The header, padded such that tensors are aligned for every type of number. The order of its
+/// parts is fixed, so that a chunk has the same bytes wherever it is written.
 fn header(said: BTreeMap<String, String>, tensors: &[Place], hashes: &[blake3::Hash], seal: blake3::Hash) -> Vec<u8> {
     let mut metadata = with_hashes(said, hashes);
     metadata.insert("seal".to_owned(), seal.to_hex().to_string());
-    let places = Metadata::new(None, tensors.to_vec()).expect("tensors that stand one behind the other");
+    let places = Metadata::new(None, tensors.to_vec()).expect("consecutive tensors");
     let places = serde_json::to_value(&places).expect("texts and numbers");
     let mut header = serde_json::Map::from_iter([("__metadata__".to_owned(), serde_json::json!(metadata))]);
     header.extend(places.as_object().expect("tensors by name").clone());

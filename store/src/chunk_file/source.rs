@@ -1,4 +1,4 @@
-//! Where the bytes of a chunk's file are read: on a disk or in memory. It knows nothing of what they mean.
+//! Source of the bytes of a chunk's file: a disk or memory. It does not interpret them.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -16,7 +16,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// How many there are.
+    /// Number of bytes.
     pub fn bytes(&self) -> io::Result<u64> {
         match self {
             Source::File(file) => Ok(file.metadata()?.len()),

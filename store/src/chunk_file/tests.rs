@@ -1,4 +1,4 @@
-//! A file is what was written, or of no use.
+//! A file is unchanged, or of no use.
 
 use std::fs;
 use std::path::PathBuf;
@@ -93,7 +93,7 @@ fn no_bit_can_change_unnoticed() {
         fs::write(&path, &damaged).expect("written");
         match read(&path, &identity(), &SHAPE, None) {
             Err(damage) => assert!(damage.is_of_the_file(), "bit {bit}: {damage}"),
-            // Space behind the header is no part of it.
+            // Padding after the header is no part of it.
             Ok(_) => panic!("bit {bit} of {} changed unnoticed", 8 * bytes.len()),
         }
     }

@@ -1,4 +1,4 @@
-//! Folders: what is there, what is not, and whose it is.
+//! Folders: existing, absent and foreign files.
 
 use std::collections::BTreeSet;
 

@@ -1,10 +1,10 @@
-//! What an object store has been asked for and has done, in numbers that only grow.
+//! Counters of an object store's requests and their outcomes, which only grow.
 
 use std::time::Duration;
 
 use super::reason::Reason;
 
-/// What a store is asked for.
+/// Kind of a request to a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// To give a chunk.
@@ -29,39 +29,40 @@ impl Operation {
     }
 }
 
-/// What came of one kind of request.
+/// Outcomes of one kind of request.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct OperationCounters {
-    /// Requests of which the store was asked and that have ended, well or not.
+    /// Requests that the store got and that have ended, well or not.
     pub count: u64,
     /// The time that these took, from when it was their turn, all attempts together.
     pub seconds: f64,
-    /// Attempts behind the first.
+    /// Attempts after the first.
     pub again: u64,
     errors: [u64; Reason::ALL.len()],
 }
 
 impl OperationCounters {
-    /// How often a request ended for this reason. Those of which the store was not asked count too (`full`, `down`, `too-large`).
+    /// Number of requests that ended for this reason. Requests that the store never got count too
+    /// (`full`, `down`, `too-large`).
     pub fn errors(&self, reason: Reason) -> u64 {
         self.errors[reason as usize]
     }
 }
 
-/// What a store has been asked for since it was opened.
+/// Counters of a store's requests since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RemoteCounters {
     /// Bytes of chunks that came.
     pub read_bytes: u64,
     /// Bytes of chunks that are kept there.
     pub written_bytes: u64,
-    /// How often the store went down.
+    /// Number of times that the store went down.
     pub downs: u64,
     operations: [OperationCounters; Operation::ALL.len()],
 }
 
 impl RemoteCounters {
-    /// What came of one kind of request.
+    /// Outcomes of one kind of request.
     pub fn of(&self, operation: Operation) -> &OperationCounters {
         &self.operations[operation as usize]
     }

@@ -1,5 +1,6 @@
-//! Whether a store is worth asking. One that fails several times in a row is left alone, and one request tries it when its rest is
-//! over. This is a plain state: it waits for nothing and knows no clock of its own.
+//! Health of a store: whether it should get requests. A store that fails several times in a row
+//! gets none for a while; then one request tries it. This is plain state: it never waits and reads
+//! no clock.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ struct Rest {
     is_tried: bool,
 }
 
-/// The leave to ask once. Whoever has it says what came of it: `answered`, `failed`, or `let_go`.
+/// Permission for one request. Its holder reports the outcome: `answered`, `failed`, or `let_go`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leave {
     /// Whether this is the one request that tries a store that is down.
@@ -32,13 +33,13 @@ pub struct Leave {
 }
 
 impl Health {
-    /// Of a store of which nothing is known.
+    /// Health of a store that has had no request.
     pub fn new(limits: &RemoteLimits) -> Self {
         let RemoteLimits { failures, first_rest, longest_rest, .. } = *limits;
         Self { most_failures: failures.max(1), first_rest, longest_rest, failures: 0, rest: None }
     }
 
-    /// Whether nobody may ask now.
+    /// Whether no request may be made now.
     pub fn is_down(&self, now: Instant) -> bool {
         self.rest.as_ref().is_some_and(|rest| rest.is_tried || now < rest.until)
     }
@@ -82,7 +83,7 @@ impl Health {
         }
     }
 
-    /// Nobody waits for the answer any more: the next request may try.
+    /// Gives the permission back without an outcome: the next request may try.
     pub fn let_go(&mut self, leave: Leave) {
         if let Some(rest) = self.rest.as_mut().filter(|_| leave.is_trial) {
             rest.is_tried = false;
@@ -115,10 +116,10 @@ mod tests {
         let early = health.leave(now).expect("leave");
         assert_eq!([(); 3].map(|()| fails(&mut health, now)), [false, false, true]);
         assert!(health.is_down(now) && health.leave(now).is_none());
-        // Of one that was under way when the store went down.
+        // The failure of a request that was in flight when the store went down.
         assert!(!health.failed(early, now) && !health.is_down(now + SECOND));
         health.answered();
-        assert!(!health.is_down(now), "an answer is an answer, whoever gets it");
+        assert!(!health.is_down(now), "an answer counts for every caller");
     }
 
     #[test]
@@ -132,7 +133,7 @@ mod tests {
             assert!(!health.is_down(now), "{rest_s} s are over");
             let trial = health.leave(now).expect("leave");
             assert!(trial.is_trial && health.leave(now).is_none(), "one request tries");
-            // Whoever asked has gone: the next one tries.
+            // The caller has gone: the next one tries.
             health.let_go(trial);
             assert!(!fails(&mut health, now), "it was down before");
         }

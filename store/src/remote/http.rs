@@ -1,5 +1,6 @@
-//! HTTP/1.1 for the object store's library: connections over TCP and TLS, kept and used again. The machine's own certificates say whom to
-//! believe. It sets no limit but the connection's, follows no redirect and knows no proxy.
+//! HTTP/1.1 for the object store's library: connections over TCP and TLS, kept and used again. The
+//! machine's certificates decide on trust. It limits only the time of connecting, follows no
+//! redirect and uses no proxy.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -16,13 +17,13 @@ use object_store::client::{
 };
 use object_store::{ClientConfigKey, ClientOptions};
 
-/// How long a connection is kept that nobody uses: less than stores keep them.
+/// Time for which an idle connection is kept: shorter than stores keep theirs.
 const IDLE: Duration = Duration::from_secs(15);
 
 /// Makes clients for the library, which asks for one for its objects and for one where it finds credentials.
 #[derive(Debug)]
 pub struct Connector {
-    /// How long a connection may take.
+    /// Longest time for connecting.
     pub timeout: Duration,
 }
 
@@ -41,7 +42,8 @@ impl HttpConnector for Connector {
         let may_http = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|may| may == "true");
         let https = match HttpsConnectorBuilder::new().with_provider_and_native_roots(Arc::clone(&provider)) {
             Ok(https) => https,
-            // A small image may have no certificates, and need none: over TLS nobody is believed then.
+            // A small image may have no certificates, and need none: over TLS no server is trusted
+            // then.
             Err(_) if may_http => HttpsConnectorBuilder::new().with_tls_config(believes_nobody(provider)),
             Err(source) => return Err(object_store::Error::Generic { store: "TLS", source: Box::new(source) }),
         };
@@ -61,7 +63,7 @@ fn believes_nobody(provider: Arc<rustls::crypto::CryptoProvider>) -> rustls::Cli
         .with_no_client_auth()
 }
 
-/// What the library's trait wants of an asynchronous function.
+/// The library's type for an asynchronous function.
 type Answer<'a> = Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'a>>;
 
 impl HttpService for Connections {
@@ -74,7 +76,8 @@ impl HttpService for Connections {
         let answer = self.0.request(request);
         Box::pin(async move {
             let (head, body) = answer.await.map_err(broken)?.into_parts();
-            // The library's errors tell apart what was answered to a request for an object, not to one for a list.
+            // The library's errors have the status of a request for an object, but not of one for a
+            // list.
             if is_list && head.status.is_client_error() {
                 return Err(HttpError::new(HttpErrorKind::Unknown, Refused(head.status.as_u16())));
             }
@@ -90,12 +93,13 @@ fn broken(error: legacy::Error) -> HttpError {
     HttpError::new(kind, error)
 }
 
-/// What was answered in the place of a list: a status of HTTP.
+/// HTTP status that a server returned instead of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("answered with {0}")]
 pub struct Refused(pub u16);
 
-/// What an error of the library comes from: the way there has broken, or a list was refused. Nothing if it is the answer itself.
+/// Cause of an error of the library: a broken connection, or a refused list. None if it is the
+/// answer itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// The way has broken.

@@ -1,4 +1,4 @@
-//! How long an object store is waited for, and how much may wait for it.
+//! Limits of waiting for an object store: times, and numbers of waiting requests.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -6,26 +6,28 @@ use std::time::Duration;
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long an object store is waited for, and how much may wait for it.
+/// Limits of waiting for an object store: times, and numbers of waiting requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteLimits {
     /// For one attempt, from its connection to the last byte; for a list, from one part of it to the next.
     pub timeout: Duration,
     /// For a connection; it is part of an attempt.
     pub connect: Duration,
-    /// How often a request is made at most. What is not there, or not allowed, is asked for once.
+    /// Maximum number of attempts at a request. There is one attempt at a chunk that is absent or
+    /// not allowed.
     pub attempts: usize,
     /// The pause before the second attempt. It doubles with every attempt, and a part of it is drawn by chance.
     pub pause: Duration,
-    /// Requests under way. Chunks that are sent take half of them at most, so that no request for a chunk waits for all of them.
+    /// Maximum number of requests in flight. Uploads take half of them at most, so that no request
+    /// for a chunk waits for all of them.
     pub at_once: usize,
-    /// Requests for chunks that are under way or wait for their turn.
+    /// Maximum number of requests for chunks that are in flight or wait for their turn.
     pub waiting_requests: usize,
     /// Bytes of chunks that are being sent or wait for their turn.
     pub waiting_bytes: u64,
     /// Attempts that fail in a row before the store counts as down.
     pub failures: usize,
-    /// How long a store that is down is left alone. It doubles whenever the store is down still.
+    /// First rest of a store that is down. It doubles whenever the store is still down.
     pub first_rest: Duration,
     /// The longest such time.
     pub longest_rest: Duration,
@@ -52,21 +54,21 @@ impl Default for RemoteLimits {
 }
 
 impl RemoteLimits {
-    /// How long a request for a chunk can take at most from when it is its turn, all attempts and pauses together.
+    /// Longest time of a request for a chunk from its turn on, all attempts and pauses together.
     pub fn longest(&self) -> Duration {
         let attempts = u32::try_from(self.attempts.max(1)).unwrap_or(u32::MAX);
         let pauses: Duration = (1..self.attempts).map(|attempt| self.longest_pause(attempt)).sum();
         self.timeout.saturating_mul(attempts).saturating_add(pauses)
     }
 
-    /// The longest pause behind so many attempts.
+    /// Longest pause after `attempts` attempts.
     fn longest_pause(&self, attempts: usize) -> Duration {
         let doubled = u32::try_from(attempts.saturating_sub(1)).unwrap_or(u32::MAX).min(16);
         self.pause.saturating_mul(1 << doubled).min(LONGEST_PAUSE)
     }
 
-    /// A pause behind so many attempts: half of the longest, and by chance up to all of it, so that those who have failed together do
-    /// not come back together.
+    /// A pause after `attempts` attempts: at random between half of the longest and all of it, so
+    /// that requests that failed together do not return together.
     pub(crate) fn pause_behind(&self, attempts: usize) -> Duration {
         // The standard library draws the seed of a hash by chance.
         let chance = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;

@@ -1,5 +1,5 @@
-//! Where a remote's chunks lie: in a bucket, or in a folder that several hosts see. One attempt each; what goes wrong becomes one of the
-//! reasons here, and nowhere else. It knows nothing of what bytes mean.
+//! Place of a remote's chunks: a bucket, or a folder that several hosts see. Each operation is one
+//! attempt; this module alone turns failures into reasons. It does not interpret bytes.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::reason::Reason;
 use super::url::{RemoteError, Target, client};
 use crate::folder::{ENDING, Entry, Folder, open_file};
 
-/// Where chunks lie. The client of a bucket knows the credentials, so nothing prints it.
+/// Place of chunks. The client of a bucket holds the credentials, so it is never printed.
 pub enum Place {
     /// In a bucket, under a prefix.
     Bucket(AmazonS3, Path),
@@ -30,7 +30,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Opens what a URL names.
+    /// Opens the place of a URL.
     pub fn open(url: &str, limits: &RemoteLimits, settings: &[(String, String)]) -> Result<Self, RemoteError> {
         match Target::parse(url)? {
             Target::Bucket(bucket, prefix) => {
@@ -44,7 +44,7 @@ impl Place {
         }
     }
 
-    /// A chunk's bytes, if there are no more than that; more are not read.
+    /// A chunk's bytes, if there are at most `most_bytes`; more are not read.
     pub async fn get(&self, key: &ChunkKey, most_bytes: u64) -> Result<Bytes, Reason> {
         match self {
             Place::Bucket(store, prefix) => {
@@ -85,8 +85,8 @@ impl Place {
         }
     }
 
-    /// Adds the chunks there are to those that are known, up to so many. Called again after a failure, it goes on where it has stopped.
-    /// `patience` is for the way from one part of the list to the next.
+    /// Adds existing chunks to the known ones, up to `most`. A call after a failure continues where
+    /// the last one stopped. `patience` bounds the time from one part of the list to the next.
     pub async fn list(&self, most: usize, patience: Duration, known: &mut Listed) -> Result<(), Reason> {
         let (store, prefix) = match self {
             Place::Bucket(store, prefix) => (store, prefix),
@@ -114,7 +114,7 @@ impl Place {
     }
 }
 
-/// What is known of the chunks that there are.
+/// Known chunks, and the place at which the list continues.
 #[derive(Default)]
 pub struct Listed {
     /// The chunks.
@@ -123,7 +123,7 @@ pub struct Listed {
     last: Option<Path>,
 }
 
-/// Does what waits for a disk, on a thread for such things.
+/// Runs work that waits for a disk, on a blocking thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, Reason> {
     match spawn_blocking(work).await {
         Ok(done) => done.map_err(|error| match error.kind() {
@@ -142,13 +142,13 @@ fn name(prefix: &Path, key: &ChunkKey) -> Path {
     prefix.clone().join(&key[..2]).join(key + ENDING)
 }
 
-/// The chunk of an object, if it is one's.
+/// Key of the chunk in an object, if it is a chunk.
 fn key_of(prefix: &Path, object: &Path) -> Option<ChunkKey> {
     let key = object.filename()?.strip_suffix(ENDING)?.parse().ok()?;
     (name(prefix, &key) == *object).then_some(key)
 }
 
-/// The reason that an error of the library stands for.
+/// The reason for an error of the library.
 fn reason(error: &Error) -> Reason {
     match error {
         // S3's own word for it, in the body of its answer.

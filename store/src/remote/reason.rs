@@ -1,6 +1,7 @@
-//! Why an object store has not done what it was asked for: words, a fixed list, for metrics. No text of the store's is among them.
+//! Reasons of an object store's failures: words, a fixed list, for metrics. No text of the store's
+//! is among them.
 
-/// Why an object store has not done what it was asked for. A chunk that does not come is computed.
+/// Reasons of an object store's failures. A chunk that does not come is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
     /// The store has no such chunk.

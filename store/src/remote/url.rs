@@ -1,4 +1,5 @@
-//! What a store's URL and its settings say. Credentials stand in neither: a URL that has any is refused, and no message repeats it.
+//! Meaning of a store's URL and its settings. Neither may hold credentials: a URL with credentials
+//! is refused, and no message repeats it.
 
 use std::io;
 use std::path::PathBuf;
@@ -34,10 +35,10 @@ pub enum RemoteError {
     Thread(io::Error),
 }
 
-/// Where a URL leads.
+/// Target of a URL.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A bucket, and what the names of its chunks begin with.
+    /// A bucket, and the prefix of its chunks' names.
     Bucket(String, Path),
     /// A folder.
     Folder(PathBuf),
@@ -47,7 +48,7 @@ impl Target {
     /// Reads a URL.
     pub fn parse(url: &str) -> Result<Self, RemoteError> {
         if let Some(path) = url.strip_prefix("file://") {
-            // A path is taken as it stands: any character may be part of a name.
+            // A path is taken literally: any character may be part of a name.
             return match path.starts_with('/') {
                 true if path.split('/').any(|part| part.to_ascii_lowercase().replace("%2e", ".") == "..") => {
                     Err(RemoteError::Url("has `..` in its path: name the folder itself"))
@@ -72,7 +73,8 @@ fn without_credentials(what: &str, url: &str) -> Result<(), RemoteError> {
     if url.contains(['@', '?', '#']) { Err(RemoteError::Credentials(what.to_owned())) } else { Ok(()) }
 }
 
-/// The library's client of a bucket, with these settings (`AWS_..`). Those that the library does not know are somebody else's.
+/// The library's client of a bucket, with these settings (`AWS_..`). Variables that the library
+/// does not know belong to other programs.
 pub fn client(
     bucket: &str,
     settings: &[(String, String)],
@@ -95,9 +97,9 @@ pub fn client(
     builder.with_bucket_name(bucket).build().map_err(|error| RemoteError::Settings(without_values(&error, settings)))
 }
 
-/// What an error says, with names in the place of settings' values: one of them may be a secret.
+/// Message of an error, with names in place of settings' values: one of them may be a secret.
 fn without_values(error: &object_store::Error, settings: &[(String, String)]) -> String {
-    // What is shorter is no secret, and may be a part of any word.
+    // A shorter value is no secret, and may be a part of any word.
     let secret = |(_, value): &&(String, String)| value.len() > 4;
     settings.iter().filter(secret).fold(error.to_string(), |said, (name, value)| said.replace(value, name))
 }

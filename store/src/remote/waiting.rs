@@ -1,5 +1,5 @@
-//! What waits for a store: how many requests for chunks, and which chunks to be sent. Both are bounded, and who is too many is told at
-//! once. Nothing here waits for the store but `flush`.
+//! The queue of a store: the number of requests for chunks, and the chunks to send. Both are
+//! bounded, and a request beyond the bound fails at once. Only `flush` waits for the store.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::reason::Reason;
 /// The largest object that S3 takes in one request.
 const MOST_SENT_BYTES: u64 = 5 << 30;
 
-/// What waits for a store, or is under way.
+/// Requests that wait for a store or are in flight.
 pub struct Waiting {
     most_requests: usize,
     most_bytes: u64,
@@ -26,7 +26,7 @@ pub struct Waiting {
 struct Queue {
     chunks: usize,
     bytes: u64,
-    /// Chunks that were given up since somebody asked.
+    /// Chunks that were given up since the last query.
     lost: u64,
 }
 
@@ -46,7 +46,7 @@ impl Waiting {
         }
     }
 
-    /// Takes a place in the queue for a chunk of so many bytes.
+    /// Takes a place in the queue for a chunk of `bytes` bytes.
     pub fn enqueue(self: &Arc<Self>, bytes: u64) -> Result<Enqueued, Reason> {
         if bytes > self.most_bytes.min(MOST_SENT_BYTES) {
             return Err(Reason::TooLarge);
@@ -74,7 +74,7 @@ impl Waiting {
         self.queue().bytes
     }
 
-    /// Whoever panicked with the lock has left its numbers whole.
+    /// A thread that panicked with the lock has left its numbers consistent.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,7 +140,7 @@ mod tests {
         let chunk = waiting.enqueue(1).expect("a place");
         std::thread::scope(|scope| {
             let flushed = scope.spawn(|| waiting.flush(Duration::from_secs(60)));
-            // It may begin to wait before or behind this; give it the time to be before.
+            // The wait may begin before or after this; a pause lets it be before.
             std::thread::sleep(Duration::from_millis(200));
             drop(chunk);
             assert!(!flushed.join().expect("no panic"));

@@ -1,5 +1,5 @@
-//! What the remote's thread does: each request in its turn, in a bounded number of attempts, none of them for a store that is down.
-//! What came of each is counted here.
+//! Work of the remote's thread: each request in its turn, in a bounded number of attempts, none of
+//! them for a store that is down. Outcomes are counted here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +17,9 @@ use super::place::{Listed, Place};
 use super::reason::Reason;
 use crate::folder::Entry;
 
-/// Whether whoever asked has waited in vain. An attempt that is abandoned for that is a failure of the store: else one that takes
-/// connections and never answers would be waited for by each request anew.
+/// Whether the caller has waited in vain. An attempt that is abandoned for that reason counts as a
+/// failure of the store. Otherwise each request would wait anew for a store that accepts
+/// connections and never answers.
 #[derive(Clone, Default)]
 pub struct Late(Arc<AtomicBool>);
 
@@ -28,19 +29,19 @@ impl Late {
     }
 }
 
-/// What callers and the remote's thread share.
+/// State that callers and the remote's thread share.
 pub struct Work {
     limits: RemoteLimits,
     place: Place,
     health: Mutex<Health>,
     counters: Mutex<RemoteCounters>,
-    /// Requests that may be under way.
+    /// Permits of requests in flight.
     turns: Semaphore,
     /// Chunks that may be sent at once: each needs a turn too.
     sending: Semaphore,
 }
 
-/// Whoever panicked with a lock has left what is under it whole.
+/// A thread that panicked with a lock has left the data under it consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -57,7 +58,7 @@ impl Work {
         *lock(&self.counters)
     }
 
-    /// Whether nobody may ask now.
+    /// Whether no request may be made now.
     pub fn is_down(&self) -> bool {
         lock(&self.health).is_down(Instant::now())
     }
@@ -68,9 +69,9 @@ impl Work {
         reason
     }
 
-    /// Gets a chunk of at most so many bytes.
+    /// Gets a chunk of at most `most_bytes` bytes.
     pub async fn get(&self, key: &ChunkKey, most_bytes: u64, late: &Late) -> Result<Bytes, Reason> {
-        let _turn = self.turns.acquire().await.expect("nobody closes it");
+        let _turn = self.turns.acquire().await.expect("it is never closed");
         let attempt = || async {
             let answer = timeout(self.limits.timeout, self.place.get(key, most_bytes)).await;
             answer.unwrap_or(Err(Reason::Timeout))
@@ -82,8 +83,8 @@ impl Work {
 
     /// Sends a chunk.
     pub async fn put(&self, key: &ChunkKey, bytes: Bytes) -> Result<(), Reason> {
-        let _sends = self.sending.acquire().await.expect("nobody closes it");
-        let _turn = self.turns.acquire().await.expect("nobody closes it");
+        let _sends = self.sending.acquire().await.expect("it is never closed");
+        let _turn = self.turns.acquire().await.expect("it is never closed");
         let attempt = || async {
             let answer = timeout(self.limits.timeout, self.place.put(key, bytes.clone())).await;
             answer.unwrap_or(Err(Reason::Timeout))
@@ -93,10 +94,10 @@ impl Work {
         Ok(())
     }
 
-    /// Lists at most so many chunks.
+    /// Lists at most `most` chunks.
     pub async fn list(&self, most: usize, late: &Late) -> Result<Vec<Entry>, Reason> {
-        let _turn = self.turns.acquire().await.expect("nobody closes it");
-        // Parts that have come stay where an attempt fails behind them.
+        let _turn = self.turns.acquire().await.expect("it is never closed");
+        // Received parts stay when a later attempt fails.
         let listed = tokio::sync::Mutex::new(Listed::default());
         let attempt = || async { self.place.list(most, self.limits.timeout, &mut *listed.lock().await).await };
         self.attempts(Operation::List, late, attempt).await?;
@@ -139,7 +140,7 @@ impl Work {
     }
 }
 
-/// An attempt that is under way. One that is dropped says nothing of the store, unless the store was late.
+/// An attempt in progress. Dropping it says nothing about the store, unless the store was late.
 struct Trial<'a> {
     work: &'a Work,
     leave: Leave,

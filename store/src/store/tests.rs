@@ -1,4 +1,4 @@
-//! A store writes behind its callers, makes room, and goes on whatever its folder does.
+//! A store writes after its callers have gone on, makes room, and survives failures of its folder.
 
 use std::fs;
 use std::path::Path;
@@ -74,8 +74,8 @@ fn what_is_written_is_there_after_a_restart() {
         read(&store, number).expect("as it was written");
     }
     assert!(matches!(read(&store, 9), Err(Damage::Missing)));
-    // What another process writes is there for this one too.
-    let other = Store::open(settings(&path)).expect("opened beside it");
+    // Chunks of another process are there for this one too.
+    let other = Store::open(settings(&path)).expect("opened as a second store on it");
     assert!(!store.has(&identity(9).key));
     assert!(other.write(writing(9)) && other.flush(PATIENCE));
     read(&store, 9).expect("as it was written");
@@ -183,7 +183,7 @@ struct Reads(Arc<Store>, Mutex<Vec<u32>>, AtomicUsize);
 
 impl Steps for Reads {
     fn step(&self) -> bool {
-        let next = self.1.lock().expect("nobody has panicked").pop();
+        let next = self.1.lock().expect("no thread has panicked").pop();
         if let Some(number) = next {
             read(&self.0, number).expect("as it was written");
             self.2.fetch_add(1, Ordering::SeqCst);
@@ -233,7 +233,7 @@ fn what_another_host_has_sent_comes_from_beyond_and_stays() {
     chunk.has_been_read(SHAPE.layers, Duration::ZERO);
     assert!(store.flush(PATIENCE));
     assert!(!store.has_here(&key) && store.has_here(&identity(2).key), "what was read whole is put into the folder");
-    // A damaged one is a miss, and what is written next takes its place.
+    // A damaged one is a miss, and the next write replaces it.
     let there = crate::folder::Folder::open(far.path(), false).expect("the folder");
     let mut bytes = fs::read(there.path_of(&identity(3).key)).expect("its file");
     *bytes.last_mut().expect("bytes") ^= 1;

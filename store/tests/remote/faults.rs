@@ -28,7 +28,7 @@ fn a_request_that_fails_is_made_again() {
         let [got, before] = [remote.counters(), before].map(|counters| *counters.of(Operation::Get));
         assert_eq!((got.count - before.count, got.again - before.again), (1, 2), "{harms:?}");
     }
-    // Bytes that changed on the way are given out, and noticed by whoever reads them.
+    // Bytes that changed on the way are given out; the reader of the chunk detects them.
     proxy.harms(&[Harm::Damage]);
     let damaged = gets(&remote, 1).expect("bytes");
     assert_eq!(damaged.len(), bytes.len());
@@ -39,7 +39,7 @@ fn a_request_that_fails_is_made_again() {
     };
     assert_eq!(read(damaged).expect_err("damaged").reason(), "corrupt");
     read(gets(&remote, 1).expect("bytes")).expect("a chunk");
-    // What is too large is not read.
+    // A chunk that is too large is not read.
     proxy.harms(&[Harm::Huge(1 << 40)]);
     assert_eq!(gets(&remote, 1), Err(Reason::TooLarge));
     assert!(proxy.huge_bytes() < 64 << 20, "{} bytes were taken", proxy.huge_bytes());
@@ -67,7 +67,7 @@ fn an_answer_that_takes_too_long_is_not_waited_for() {
     assert_eq!(proxy.requests(), 2);
     proxy.harms(&[Harm::Delay(LONG)]);
     assert_eq!(gets(&remote, 1).expect("the second attempt"), bytes);
-    // Whoever asks may wait for less.
+    // A caller may wait for less.
     proxy.harms(&[Harm::Delay(LONG)]);
     let fetch = remote.get(&key(1), MOST_BYTES);
     assert_eq!(fetch.wait(Duration::from_millis(100)), Err(Reason::Timeout));
@@ -77,7 +77,7 @@ fn an_answer_that_takes_too_long_is_not_waited_for() {
 #[test]
 fn a_store_that_is_down_is_a_miss_until_it_is_back() {
     let Some(moto) = Moto::start() else { return };
-    // A port where nobody listens.
+    // A port without a listener.
     let (taken, address) = listener();
     drop(taken);
     let limits = RemoteLimits { first_rest: Duration::from_secs(3), longest_rest: Duration::from_secs(6), ..short() };
@@ -93,9 +93,9 @@ fn a_store_that_is_down_is_a_miss_until_it_is_back() {
     assert_eq!(remote.put(&key(1), Bytes::from_static(b"text")), Err(Reason::Down));
     assert_eq!(remote.list(1, LONG), Err(Reason::Down));
     let counters = remote.counters();
-    assert_eq!((counters.of(Operation::Get).count, counters.downs), (asked, 1), "nobody asked");
+    assert_eq!((counters.of(Operation::Get).count, counters.downs), (asked, 1), "the store got no request");
     assert_eq!(Operation::ALL.map(|operation| counters.of(operation).errors(Reason::Down)), [100, 1, 1]);
-    // One request tries it behind its rest, finds it down, and it rests again.
+    // One request tries it after its rest, finds it down, and it rests again.
     becomes("its rest is over", || !remote.is_down());
     assert_eq!(gets(&remote, 1), Err(Reason::Unreachable));
     assert_eq!(gets(&remote, 1), Err(Reason::Down));

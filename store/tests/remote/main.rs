@@ -1,5 +1,6 @@
-//! The tier beyond a host, against moto, a mock of S3 (`kit/moto.rs` says what that shows and what not), through a proxy that does
-//! harm; and against a folder, and ports where nobody answers. Waits have bounds; no speed is asserted.
+//! The tier beyond a host, against moto, a mock of S3 (`kit/moto.rs` states its limits), through a
+//! harmful proxy; and against a folder, and ports without an answer. Waits have bounds; no speed is
+//! asserted.
 
 mod faults;
 mod kit;

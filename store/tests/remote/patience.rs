@@ -1,4 +1,5 @@
-//! Stores that take connections and never answer: nobody waits longer than they say, and who is too many is told at once.
+//! Stores that accept connections and never answer: no caller waits longer than its limit, and
+//! requests beyond the bound fail at once.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::kit::{LONG, MOST_BYTES, becomes, key, listener, open, short};
 
 #[test]
 fn a_full_queue_is_told_at_once() {
-    // Connections are taken, and nobody answers.
+    // Connections are accepted and never answered.
     let (_silent, address) = listener();
     let limits = RemoteLimits { waiting_bytes: 1000, waiting_requests: 2, timeout: LONG, ..short() };
     let remote = open(address, "s3://chunks/a", limits);
@@ -27,21 +28,22 @@ fn a_full_queue_is_told_at_once() {
     let of = |operation, reason| counters.of(operation).errors(reason);
     assert_eq!((of(Operation::Put, Reason::Full), of(Operation::Put, Reason::TooLarge)), (1, 1));
     assert_eq!((of(Operation::Get, Reason::Full), of(Operation::Get, Reason::Down)), (1, 0));
-    // Whoever drops a fetch gives its place free.
+    // Dropping a fetch frees its place.
     let [first, second] = fetches;
     drop(first);
     let third =
         || (remote.get(&key(3), MOST_BYTES).wait(Duration::from_millis(10)) == Err(Reason::Timeout)).then_some(());
     becomes("a place is free", || third().is_some());
-    // Whoever waits when the store is closed is told.
+    // Callers that wait when the store is closed get an answer.
     drop(remote);
     assert_eq!(second.wait(LONG), Err(Reason::Down));
-    assert!(began.elapsed() < LONG, "nobody waited for the store");
+    assert!(began.elapsed() < LONG, "no caller waited for the store");
 }
 
 #[test]
 fn a_store_that_never_answers_is_not_waited_for_by_everybody() {
-    // Connections are taken, and nobody answers; those who ask have less patience than the store's own limit.
+    // Connections are accepted and never answered; callers have less patience than the store's own
+    // limit.
     let (_silent, address) = listener();
     let limits = RemoteLimits { timeout: LONG, failures: 3, first_rest: Duration::from_secs(1), ..short() };
     let remote = open(address, "s3://chunks/a", limits);
@@ -52,7 +54,7 @@ fn a_store_that_never_answers_is_not_waited_for_by_everybody() {
     // A fetch that is dropped before its time says nothing of the store.
     (0..10).for_each(|_| drop(remote.get(&key(1), MOST_BYTES)));
     assert!(!remote.is_down());
-    // Each wait in vain is a failure, and each trial behind a rest too.
+    // Each wait in vain is a failure, and each trial after a rest too.
     for _ in 0..2 {
         becomes("it is down", || waits() == Err(Reason::Down));
         becomes("its rest is over", || waits() == Err(Reason::Timeout));
@@ -81,7 +83,7 @@ fn no_more_requests_are_under_way_than_may_be() {
     are_under_way(2);
     let mut fetches: Vec<_> = (0..5).map(|number| remote.get(&key(number), MOST_BYTES)).collect();
     are_under_way(4);
-    // The turn of one that goes is another's.
+    // The turn of a dropped fetch goes to another.
     fetches.remove(0);
     are_under_way(5);
 }

@@ -8,7 +8,8 @@ use crate::gets;
 use crate::kit::moto::{self, Moto};
 use crate::kit::{SECRET, short};
 
-/// A certificate for this machine that nobody knows, and one whom `SSL_CERT_FILE` makes known, in a process of its own.
+/// An unknown certificate for this machine, and one that `SSL_CERT_FILE` makes known, in a separate
+/// process.
 #[test]
 fn who_is_believed_is_the_machines_choice() {
     let settings = |address: &str| {

@@ -1,4 +1,4 @@
-//! What a study would run, and what is predicted of it.
+//! Dry run of a study: its runs, and their predicted times.
 
 use crate::notes::profile_notes;
 use crate::schema::{Design, Point, Prediction};

@@ -1,5 +1,6 @@
-//! The scaling study of the time to first token: a sweep of lengths, ranks, methods, ratios and states of the chunk cache. Every
-//! sample is kept, and what was measured stands beside what was predicted.
+//! The scaling study of the time to first token: a sweep of lengths, ranks, methods, ratios and
+//! states of the chunk cache. Every sample is kept, and measurements are reported beside
+//! predictions.
 
 pub mod calibrate;
 pub mod dry_run;
@@ -23,7 +24,8 @@ use crate::schema::{Design, Point, SCHEMA, Study};
 /// The study to be filled: a new one, or the one that was interrupted.
 ///
 /// # Errors
-/// What is to be gone on with is another study; program or model cannot be read.
+/// Returns an error if the study to resume is another one, or if the program or the model cannot be
+/// read.
 pub fn begin(
     design: Design,
     points: Vec<Point>,
@@ -42,10 +44,11 @@ pub fn begin(
     }
 }
 
-/// Runs what is missing in a study and writes its files. `tell` is told how far it is, in words and from 0 to 1.
+/// Runs the missing points of a study and writes its files. `tell` gets the progress, in words and
+/// from 0 to 1.
 ///
 /// # Errors
-/// What cannot be written; a failure after which nothing can run.
+/// Returns an error if a file cannot be written, or if a failure leaves nothing that can run.
 pub fn measure(
     study: &mut Study,
     mut engine: Engine<'_>,
@@ -68,10 +71,10 @@ pub fn measure(
     output.finish(study)
 }
 
-/// The failure of a study of which a point has no sample at all.
+/// Fails if a point of the study has no sample at all.
 ///
 /// # Errors
-/// There is such a point.
+/// Returns an error if there is such a point.
 pub fn check(study: &Study) -> Result<()> {
     match study.points.iter().find_map(|point| point.failures.last().filter(|_| point.samples.is_empty())) {
         Some(failure) => Err(rounds::interrupted(failure)),

@@ -1,4 +1,5 @@
-//! A study's folder: report.json after every round, so that an interrupted study can go on; everything else at its end.
+//! A study's folder: report.json after every round, so that an interrupted study can resume;
+//! everything else at its end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,11 +17,11 @@ const POINTS: &str = "points.csv";
 const SAMPLES: &str = "samples.csv";
 const CHARTS: &str = "charts";
 
-/// Where a study is written, and what was measured of it before.
+/// Folder of a study, and its earlier measurements.
 pub struct Output {
     /// The folder.
     pub folder: PathBuf,
-    /// The study to go on with.
+    /// The study to resume.
     pub earlier: Option<Study>,
 }
 
@@ -28,7 +29,8 @@ impl Output {
     /// Looks at the folder and writes nothing.
     ///
     /// # Errors
-    /// It has a study and nothing says what to do with it; it has none to go on with; it is a file.
+    /// Returns an error if the folder has a study and the options do not say what to do with it, if
+    /// it has none to resume, or if the path is a file.
     pub fn open(folder: Option<&Path>, resume: bool, force: bool) -> Result<Self> {
         let folder = match folder {
             Some(folder) => folder.to_owned(),
@@ -50,10 +52,11 @@ impl Output {
         Ok(Self { folder, earlier: None })
     }
 
-    /// Makes the folder. What another study left there goes, its report last: nothing old stands beside new files.
+    /// Makes the folder. Files of another study are removed, its report last, so that old and new
+    /// files never mix.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if an operation of the operating system fails.
     pub fn create(&self) -> Result<()> {
         if self.earlier.is_none() && self.folder.join(REPORT).exists() {
             self.clear().map_err(Error::file("cannot remove the old study in", &self.folder))?;
@@ -78,7 +81,7 @@ impl Output {
     /// Writes report.json.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if an operation of the operating system fails.
     pub fn save(&self, study: &Study) -> Result<()> {
         self.whole(REPORT, &format!("{}\n", serde_json::to_string_pretty(study)?))
     }
@@ -86,7 +89,8 @@ impl Output {
     /// Writes everything.
     ///
     /// # Errors
-    /// The system's; a table or a page that cannot be made, which is a bug.
+    /// Returns an error if an operation of the operating system fails, or if a table or page cannot
+    /// be made, which only a bug can cause.
     pub fn finish(&self, study: &Study) -> Result<()> {
         self.save(study)?;
         self.whole(POINTS, &csv::points(study)?)?;
@@ -106,7 +110,7 @@ impl Output {
 /// Reads a study's report.
 ///
 /// # Errors
-/// There is none, or it is not of this schema.
+/// Returns an error if there is none, or if it is not of this schema.
 pub fn read(folder: &Path) -> Result<Study> {
     let path = folder.join(REPORT);
     let shown = path.display();
@@ -127,10 +131,10 @@ pub fn read(folder: &Path) -> Result<Study> {
     serde_json::from_value(value).map_err(|error| Error::usage(format!("--resume: {shown}: {error}")))
 }
 
-/// Whether a study can go on as another: the same design, points and program.
+/// Whether a study can resume as another: the same design, points and program.
 ///
 /// # Errors
-/// The first thing that differs.
+/// Returns the first difference.
 pub fn same(earlier: &Study, study: &Study) -> Result<()> {
     let refuse = |what: &str, was: &str, is: &str| {
         Err(Error::usage(format!(
@@ -159,7 +163,7 @@ pub fn same(earlier: &Study, study: &Study) -> Result<()> {
             return refuse(what, &was, &is);
         }
     }
-    // Without a profile the study goes on with the predictions that it has.
+    // Without a profile the study keeps its predictions.
     let (was, is) = (&earlier.provenance.profile, &study.provenance.profile);
     if is != NO_PROFILE && was != is {
         return refuse("the profile", was, is);

@@ -1,5 +1,5 @@
-//! What the planner predicts of a point: the one place where the study asks it. What is not predicted stays 0 and is not
-//! shown.
+//! Predictions of the planner for a point: the one place where the study asks it. Missing
+//! predictions stay 0 and are not shown.
 
 use crate::schema::{Cache, PhaseTime, Prediction};
 use tributary_coordinator::cost::{Selected, bytes, work_of};
@@ -7,8 +7,9 @@ use tributary_coordinator::forecast::{Counted, Profile, StoreRates};
 use tributary_coordinator::{ModelShape, Planned};
 use tributary_protocol::Outcome;
 
-/// The prediction for a plan: FLOPs, bytes and memory; times on the machine of a profile, if there is one and it
-/// has so many ranks. `cache` says where chunks come from, `selected` which rows are expected to be recomputed.
+/// The prediction for a plan: FLOPs, bytes and memory; times on the machine of a profile, if there
+/// is one with this number of ranks. `cache` gives the source of chunks, `selected` the rows that
+/// are expected to be recomputed.
 pub fn predict(
     (planned, selected): (&Planned, &Selected),
     shape: &ModelShape,
@@ -16,7 +17,7 @@ pub fn predict(
     cache: Cache,
 ) -> Prediction {
     let (plan, world, memory_bytes) = (&planned.plan, planned.world, planned.memory_bytes);
-    // Where files come from the disk, what the profile says of those in memory does not hold.
+    // For files from the disk, the profile's rates of those in memory do not hold.
     let profile = profile
         .filter(|profile| world <= profile.ranks)
         .filter(|profile| !cache.is_stored() || profile.store.is_some());

@@ -1,4 +1,4 @@
-//! Where a study's numbers come from: program, machine, model, command line.
+//! Provenance of a study's numbers: program, machine, model, command line.
 
 use std::time::SystemTime;
 
@@ -11,13 +11,13 @@ use tributary_system::{host, memory, processor, program};
 
 use crate::error::Result;
 
-/// What stands for a profile where there is none.
+/// Name of an absent profile.
 pub const NO_PROFILE: &str = "none";
 
 /// Facts about this process.
 ///
 /// # Errors
-/// Program or model cannot be read.
+/// Returns an error if the program or the model cannot be read.
 pub fn provenance(engine: &Engine<'_>, profile: Option<&Profile>) -> Result<Provenance> {
     let model = engine.folder().hash().get()?;
     Ok(Provenance {
@@ -43,7 +43,7 @@ pub fn provenance(engine: &Engine<'_>, profile: Option<&Profile>) -> Result<Prov
 /// This moment, UTC, by a format of [`date::format`].
 ///
 /// # Errors
-/// A clock that is beyond every calendar.
+/// Returns an error if the clock is beyond every calendar.
 pub fn now(format: &str) -> Result<String> {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Ok(date::format(format, since_1970.as_secs())?)

@@ -1,4 +1,4 @@
-//! What of a request comes from the chunk caches, and how it gets there.
+//! The part of a request that comes from the chunk caches, and the way in which it gets there.
 
 use crate::schema::Cache;
 use tributary_coordinator::RequestSettings;

@@ -15,7 +15,7 @@ use super::targets::Target;
 use crate::error::{Error, Result};
 use tributary_system::memory;
 
-/// How long ranks may take to write what a point is to read.
+/// Longest time of ranks for writing the chunks that a point reads.
 const LAST_WRITES: Duration = Duration::from_secs(60);
 
 /// The ranks of an engine, as a study sees them.
@@ -43,7 +43,7 @@ impl<'a, 's> EngineRunner<'a, 's> {
         // The chunks are not there the first time, nor after other requests have taken their memory. This run is not counted.
         self.engine.answer(question, &primer(run_config))?;
         let mut answered = self.answer_in(*cache, question, run_config)?;
-        // Ranks write behind their answers, and tell of it with later ones.
+        // Ranks write after their answers, and report it with later ones.
         let until = Instant::now() + if cache.is_stored() { LAST_WRITES } else { Duration::ZERO };
         while !all_came(&answered, run_config) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(50));
@@ -78,7 +78,7 @@ fn all_came(answered: &Answered, run_config: &RunConfig) -> bool {
     let sum = |of: fn(&ChunkCacheReport) -> usize| -> usize {
         answered.answer.reports.iter().map(|report| of(&report.chunk_cache)).sum()
     };
-    // What is computed because that is faster belongs to the state as well.
+    // Chunks that are computed because that is faster belong to the state as well.
     let hits = if run_config.settings.from_store {
         sum(|cache| cache.from_store.loaded + cache.from_store.computed)
     } else {
@@ -110,7 +110,7 @@ impl PointRunner for EngineRunner<'_, '_> {
     }
 }
 
-/// What one answered request came to.
+/// Sample of one answered request.
 fn sample(answered: &Answered, formula_bytes: &[u64], run: usize) -> Sample {
     let report = &answered.report;
     let phase = |row: &tributary_coordinator::report::PhaseRow| PhaseTime {

@@ -12,7 +12,7 @@ use super::reuse::{primer, reuse};
 use crate::error::{Error, Result};
 use crate::method_spec::MethodSpec;
 
-/// What runs at a point.
+/// Run of a point.
 pub struct Target {
     /// The request.
     pub question: Question,
@@ -22,7 +22,7 @@ pub struct Target {
     pub cache: Cache,
 }
 
-/// What the points are made of.
+/// Values from which the points are made.
 pub struct Sweep<'a> {
     /// The design.
     pub design: &'a Design,
@@ -34,10 +34,12 @@ pub struct Sweep<'a> {
     pub profile: Option<&'a Profile>,
 }
 
-/// The points of a sweep, in the order of its design, with what runs at each. Points that come to the same appear once.
+/// The points of a sweep, in the order of its design, with the run of each. Points that come to the
+/// same appear once.
 ///
 /// # Errors
-/// An impossible point, by name: too many tokens, too little memory with both numbers, an option that cannot be.
+/// Returns the name of an impossible point: too many tokens, too little memory with both numbers,
+/// or an option out of range.
 pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>, Vec<Target>)> {
     let Sweep { design, methods, timeout_ms, profile } = *sweep;
     if design.caches.iter().any(|&cache| cache != Cache::Cold) {
@@ -46,7 +48,7 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
     if let (Some(cache), None) = (design.caches.iter().find(|cache| cache.is_stored()), engine.store()) {
         return Err(Error::usage(format!("--caches {cache}: there is no store; name its folder with --chunk-store")));
     }
-    // A profile of another machine says what would be there, not what is best here.
+    // A profile of another machine predicts its times, but does not show the best choice here.
     if let Some(profile) = profile.filter(|profile| profile.measured_here) {
         engine.plan_by(profile.clone());
     }
@@ -74,7 +76,8 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
                     _ => engine.check_after(&question, &run_config, &primer(&run_config)),
                 };
                 let planned = planned.map_err(|error| impossible(spec, tokens, world, error.into()))?;
-                // What the point is named after stays so, however full the chunk caches are when it runs.
+                // The state in the point's name holds, independent of the chunk caches' content
+                // when it runs.
                 let mut run_config = run_config;
                 run_config.settings.exchange = run_config.settings.exchange.or(Some(planned.plan.exchange));
                 let model_shape = engine.folder().shape();
@@ -106,7 +109,7 @@ fn check_shares(design: &Design, methods: &[MethodSpec], tokens: usize) -> Resul
         let Cache::Partial(share) = *cache else { continue };
         let warm = (share * chunks as f64 + 1e-9).floor() as usize;
         if warm == 0 || warm == chunks {
-            // Rounded upwards, so that it comes to a whole chunk.
+            // Rounded up, so that it covers a whole chunk.
             let least = (1e4 / chunks as f64).ceil() / 1e4;
             let instead = match chunks {
                 1 => "a single chunk is cold or warm".to_owned(),
@@ -152,7 +155,7 @@ fn settings(method: &'static Method, ratio: Option<f64>, world: usize, seed: u64
     }
 }
 
-/// How a point is run: the method's own options, and the state of the cache.
+/// Configuration of a point's run: the method's own options, and the state of the cache.
 fn run_config_for(spec: &MethodSpec, run_config: RunConfig, cache: Cache) -> Result<RunConfig> {
     if let Some((option, flag)) = [("world", "--worlds"), ("threads", "--threads")].iter().find(|(o, _)| spec.has(o)) {
         return Err(Error::usage(format!("--methods {spec}: {option} belongs to {flag} in a study")));
@@ -160,7 +163,7 @@ fn run_config_for(spec: &MethodSpec, run_config: RunConfig, cache: Cache) -> Res
     Ok(reuse(spec.apply(run_config), cache))
 }
 
-/// A point that cannot be is bad input, whatever stands in its way.
+/// An impossible point is bad input, for any reason.
 fn impossible(spec: &MethodSpec, tokens: usize, world: usize, error: Error) -> Error {
     match error.exit_code() {
         64 | 71 => Error::usage(format!("{spec} of {tokens} tokens on {world} ranks: {}", one_line(&error))),

@@ -1,4 +1,4 @@
-//! What was predicted against what was measured: a point on the diagonal is right.
+//! Predictions against measurements: a point on the diagonal is right.
 
 use super::points::{labels, legend, marked, measured, ranks, series_of};
 use crate::rows::{bytes_differ, formula_bytes, received_bytes};
@@ -8,7 +8,7 @@ use tributary_system::token_count::short;
 
 const HEIGHT: f64 = 340.0;
 
-/// How far the outer lines are from the diagonal.
+/// Factor between the outer lines and the diagonal.
 const MARGIN: f64 = 1.25;
 
 /// One point of a cloud: predicted, measured, tooltip.

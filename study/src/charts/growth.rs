@@ -10,7 +10,7 @@ use tributary_charts::svg::{Anchor, Axis, COLOURS, Chart, Legend, Plot, Scale};
 
 const HEIGHT: f64 = 260.0;
 
-/// What is shown of scaled points.
+/// View of scaled points.
 struct Look<'a> {
     name: String,
     title: String,
@@ -66,7 +66,7 @@ pub(super) fn charts(study: &Study) -> Vec<Chart> {
     charts
 }
 
-/// Each base as a point of its own.
+/// Each base as a separate point.
 fn bases(rows: &[Scaled]) -> Vec<Scaled> {
     let base = |row: &Scaled| Scaled {
         world: row.base_world,

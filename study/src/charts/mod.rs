@@ -1,4 +1,4 @@
-//! The charts of a study. What was not measured or predicted has no chart.
+//! The charts of a study. Missing measurements or predictions have no chart.
 
 mod clouds;
 mod growth;

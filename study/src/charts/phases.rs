@@ -1,4 +1,5 @@
-//! Where the time to first token went: phases of the critical path one after the other, waiting for other ranks hatched.
+//! Breakdown of the time to first token: phases of the critical path one after the other, waits for
+//! other ranks hatched.
 
 use super::points::{lengths_of, marked, measured, ranks, typical, worlds};
 use crate::rows;
@@ -41,7 +42,7 @@ fn chart(study: &Study, length: usize, world: usize) -> Option<Chart> {
     Some(plot.finish(&format!("phases-{length}-{world}-ranks")))
 }
 
-/// All phases of the study with their colours, the same in every chart, and what is left.
+/// All phases of the study with their colours, the same in every chart, and the rest.
 pub(super) fn legend(study: &Study) -> Vec<(usize, String)> {
     let mut names: Vec<(usize, String)> = rows::phases(study).into_iter().take(UNACCOUNTED).enumerate().collect();
     names.push((UNACCOUNTED, "unaccounted".to_owned()));

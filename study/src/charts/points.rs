@@ -44,7 +44,8 @@ pub(super) fn typical(point: &Point) -> Option<&Sample> {
     point.samples.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)))
 }
 
-/// The lines below a title: what is drawn, and that its times count for nothing where ranks share cores.
+/// The lines below a title: the chart's subject, and a warning that its times have no meaning where
+/// ranks share cores.
 pub(super) fn marked(below: &str, shares_cores: bool) -> String {
     if shares_cores { format!("{below}\nfunctional only: ranks share cores") } else { below.to_owned() }
 }

@@ -1,5 +1,5 @@
-//! What every rank did during one request. A rank's waits within a phase are drawn at its end, hatched: where in the phase
-//! they were is not recorded.
+//! Timeline of every rank during one request. A rank's waits within a phase are drawn at its end,
+//! hatched: their places in the phase are not recorded.
 
 use super::phases::{class, legend};
 use super::points::{lengths_of, marked, measured, ranks, typical, worlds};

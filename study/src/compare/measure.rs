@@ -1,4 +1,4 @@
-//! What the runs of one method came to, beside those of full prefill.
+//! Results of one method's runs, compared with those of full prefill.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -42,9 +42,11 @@ pub struct Measured {
     pub right: Option<bool>,
     /// Phases of the run with the median time.
     pub phases: Vec<PhaseRow>,
-    /// Median time of a token behind the first, without an eviction; absent where one token is all.
+    /// Median time of a token after the first, without an eviction; absent where there is one token
+    /// only.
     pub median_token_ms: Option<f64>,
-    /// What decoding does not keep of the prompt, in the run with the median time; absent where it keeps all.
+    /// Rows of the prompt that decoding does not keep, in the run with the median time; absent
+    /// where it keeps all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evicted: Option<EvictedRow>,
     /// Median time that an eviction takes between the first token and the second.
@@ -53,7 +55,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// What `runs` came to, beside the runs of full prefill. Both have at least one run.
+    /// Results of `runs`, compared with the runs of full prefill. Both have at least one run.
     pub fn new(method: &str, runs: &[Answered], full: &[Answered], expected: Option<&str>) -> Self {
         let ttft_ms: Vec<f64> = runs.iter().map(|run| run.report.ttft_ms).collect();
         let Summary { median: median_ttft_ms, min: min_ttft_ms, max: max_ttft_ms, .. } =
@@ -86,7 +88,7 @@ impl Measured {
     }
 }
 
-/// The median of what runs have; nothing where none has it.
+/// The median over the runs; nothing where none has it.
 fn median_of(runs: &[Answered], of: impl Fn(&Answered) -> Option<f64>) -> Option<f64> {
     let values: Vec<f64> = runs.iter().filter_map(of).collect();
     (!values.is_empty()).then(|| median(&values))

@@ -39,7 +39,7 @@ pub struct Compared {
     pub request: String,
     /// The answer that it should have; absent where none is known.
     pub expected: Option<String>,
-    /// What every method came to, in the order asked for.
+    /// Results of every method, in the requested order.
     pub methods: Vec<Measured>,
 }
 
@@ -50,7 +50,7 @@ impl Comparison {
     }
 }
 
-/// How often each method runs.
+/// Numbers of runs of each method.
 #[derive(Debug, Clone, Copy)]
 pub struct Runs {
     /// Runs that do not count.
@@ -61,11 +61,11 @@ pub struct Runs {
     pub seed: u64,
 }
 
-/// Every method on one request: warm-ups, then the counted runs, interleaved, in an order drawn anew for each round. `tell` is told
-/// how far it is.
+/// Every method on one request: warm-ups, then the counted runs, interleaved, in an order drawn
+/// anew for each round. `tell` gets the progress.
 ///
 /// # Errors
-/// The engine's.
+/// Returns an error if the engine fails.
 pub fn measure_one(
     engine: &mut Engine<'_>,
     question: &Question,

@@ -33,7 +33,7 @@ struct Bar {
     ratio_to_full: f64,
 }
 
-/// What the page shows of a request.
+/// Data of a request on the page.
 #[derive(Debug, Clone, PartialEq)]
 struct Shown {
     request: String,
@@ -46,10 +46,10 @@ struct Shown {
     answers: Vec<(String, String)>,
 }
 
-/// Writes the page. What stands there already is overwritten.
+/// Writes the page. An existing file is overwritten.
 ///
 /// # Errors
-/// The system's.
+/// Returns an error if an operation of the operating system fails.
 pub fn write(comparison: &Comparison, path: &Path) -> Result<()> {
     write_whole(path, page(comparison).as_bytes()).map_err(Error::file("cannot write", path))
 }

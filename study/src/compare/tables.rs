@@ -31,7 +31,7 @@ pub fn render(results: &[Compared]) -> String {
     text + &explained(results)
 }
 
-/// What the columns are, a line each.
+/// Legend of the columns, a line each.
 pub(super) fn explained(results: &[Compared]) -> String {
     let runs = results.first().and_then(|compared| compared.methods.first()).map_or(0, |method| method.ttft_ms.len());
     let mut text = format!(
@@ -41,7 +41,7 @@ pub(super) fn explained(results: &[Compared]) -> String {
     );
     if results.iter().flat_map(|compared| &compared.methods).any(|method| method.evicted.is_some()) {
         text += "rows kept: in a layer and KV head, mean. MFLOP, traffic, to move: by the planner's formulas, what choosing the rows costs; \
-                 traffic: weights, keys and values that are read. evict: median, between first and second token. token: median of those behind the \
+                 traffic: weights, keys and values that are read. evict: median, between first and second token. token: median of those after the \
                  first, without the eviction.\n";
     }
     text
@@ -89,12 +89,12 @@ pub(super) fn rows(methods: &[Measured]) -> Vec<Vec<String>> {
     rows
 }
 
-/// What evictions keep, and what choosing it costs by formula and by clock.
+/// Rows that evictions keep, and the cost of choosing them by formula and by clock.
 fn evictions(methods: &[Measured]) -> String {
     table(&eviction_rows(methods), Layout::PLAIN)
 }
 
-/// A row a method of what its eviction keeps.
+/// A row a method with the rows that its eviction keeps.
 pub(super) fn eviction_rows(methods: &[Measured]) -> Vec<Vec<String>> {
     let names =
         ["method", "rows kept", "of", "KV [KiB]", "of", "MFLOP", "traffic [KiB]", "to move [KiB]", "moved [KiB]"];

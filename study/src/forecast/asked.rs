@@ -1,4 +1,4 @@
-//! What is asked about, from words: a model's shape, and the methods at their hit rates.
+//! Subject of a forecast, from words: a model's shape, and the methods at their hit rates.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 /// A shape by its name or from a folder's config.
 ///
 /// # Errors
-/// There is neither; a config that cannot be read.
+/// Returns an error if both are missing, or if a config cannot be read.
 pub fn shape(model: &str, dtype: Dtype) -> Result<ModelShape> {
     let dtype_bytes = dtype.tensor().size_in_bytes();
     if let Some(mut shape) = ModelShape::named(model) {
@@ -33,7 +33,7 @@ pub fn shape(model: &str, dtype: Dtype) -> Result<ModelShape> {
 /// Machines by their names or from files, with the ranks of a measured profile if one is named.
 ///
 /// # Errors
-/// As [`Profile::find`] and [`Profile::with_rank_of`].
+/// Fails as [`Profile::find`] and [`Profile::with_rank_of`] do.
 pub fn machines(names: &[String], rank_rates: Option<&Path>) -> Result<Vec<Profile>> {
     let machine = |name: &String| -> Result<Profile> {
         let profile = Profile::find(name)?;
@@ -52,7 +52,7 @@ pub struct Asked<'a> {
     pub methods: &'a [String],
     /// Share of the context to recompute; a method's own where absent.
     pub ratio: Option<f64>,
-    /// What moves during recompute; the faster where absent.
+    /// Exchange during recompute; the faster one where absent.
     pub exchange: Option<Exchange>,
     /// Number of ranks.
     pub world: usize,
@@ -72,12 +72,12 @@ impl Asked<'_> {
     /// Every method at every hit rate; exact methods do not use the chunk cache, so theirs is 0.
     ///
     /// # Errors
-    /// A method that is unknown, or stands there twice; a parameter that cannot be.
+    /// Returns an error if a method is unknown or repeated, or if a parameter is out of range.
     pub fn scenarios(&self) -> Result<Vec<Scenario>> {
         let mut scenarios = Vec::new();
         for name in self.methods {
             if scenarios.iter().any(|scenario: &Scenario| scenario.settings.method.name == name) {
-                return Err(Error::usage(format!("--methods: {name} stands there twice")));
+                return Err(Error::usage(format!("--methods: {name} is given twice")));
             }
             let settings = RequestSettings {
                 method: Method::named(name).map_err(Error::usage)?,

@@ -1,4 +1,4 @@
-//! Lists of lengths as they are written, and the numbers of tokens that a forecast takes.
+//! Lists of lengths as text, and the numbers of tokens that a forecast takes.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use tributary_system::token_count;
 /// The most lengths in a list.
 const LENGTH_LIMIT: usize = 32;
 
-/// The most tokens that a number may stand for: beyond every model.
+/// Maximum number of tokens: beyond every model.
 const TOKEN_LIMIT: usize = 1 << 24;
 
 /// Context lengths: `8k..1m` (doubling) or `8k,12k,32000`; k is 1024, m its square.

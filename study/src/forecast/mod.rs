@@ -1,5 +1,5 @@
-//! What every method would take on a machine that need not be at hand: predictions over a list of lengths, and the lengths at which
-//! methods change places.
+//! Forecast of every method's times on a machine that need not be available: predictions over a
+//! list of lengths, and the lengths at which methods change places.
 
 pub mod asked;
 pub mod lengths;
@@ -30,7 +30,7 @@ pub struct Answer {
     pub profile: Profile,
     /// Context lengths in tokens.
     pub lengths: Vec<usize>,
-    /// What was asked for.
+    /// Requested scenarios.
     pub scenarios: Vec<Scenario>,
     /// Per length, one entry a scenario.
     pub forecasts: Vec<Vec<Forecast>>,
@@ -48,12 +48,12 @@ pub struct Answer {
 pub struct Rival {
     /// Time to first token.
     pub seconds: f64,
-    /// What it may be instead.
+    /// Interval of the prediction.
     pub interval: Interval,
 }
 
 impl Rival {
-    /// Tensor parallelism over so many ranks, of a prompt of so many tokens.
+    /// Tensor parallelism over `world` ranks, for a prompt of `tokens` tokens.
     fn tensor_parallel(tokens: usize, world: usize, shape: &ModelShape, profile: &Profile) -> Option<Self> {
         let cut = Cut { tensor: world, context: 1 };
         (world > 1 && cut.fits(shape)).then(|| Self {
@@ -67,7 +67,7 @@ impl Answer {
     /// Predicts every scenario at every length.
     ///
     /// # Errors
-    /// As [`Scenario::forecast`].
+    /// Fails as [`Scenario::forecast`] does.
     pub fn new(
         model: &str,
         lengths: &[usize],
@@ -112,7 +112,7 @@ impl Answer {
         self.scenarios.first().map_or(0, |scenario| scenario.settings.world)
     }
 
-    /// What a reader of the numbers should know.
+    /// Notes for a reader of the numbers.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = vec![format!(
             "every number is predicted from counted work and the profile {}; none was measured",
@@ -120,7 +120,7 @@ impl Answer {
         )];
         let assumed = self.profile.assumed_numbers();
         if !assumed.is_empty() {
-            notes.push(format!("assumed, not published by anybody: {}", assumed.join(", ")));
+            notes.push(format!("assumed, not published: {}", assumed.join(", ")));
         }
         let limit = self.shape.max_positions;
         if let Some(longest) = self.lengths.iter().copied().filter(|&tokens| tokens > limit).max() {

@@ -1,4 +1,4 @@
-//! The predictions for a reader: a table of times, a table of what they are made of, the crossovers.
+//! The predictions for a reader: a table of times, a table of their parts, the crossovers.
 
 use tributary_charts::table::{Layout, table};
 use tributary_coordinator::forecast::Interval;
@@ -8,10 +8,10 @@ use tributary_system::token_count::short;
 
 use super::{Answer, Rival, TENSOR_PARALLEL, exchange};
 
-/// Stands behind a point that does not fit into memory.
+/// Mark after a point that does not fit into memory.
 const TOO_LARGE: &str = "!";
 
-/// Stands behind the name of a rival that does not run here.
+/// Mark after the name of a rival that does not run here.
 const FORMULA: &str = "*";
 
 /// Everything as text.
@@ -142,7 +142,7 @@ fn most_tokens(answer: &Answer) -> usize {
     answer.scenarios.first().map_or(1, |scenario| scenario.settings.max_tokens)
 }
 
-/// What the fullest rank needs, beside what it has.
+/// Memory that the fullest rank needs, and memory that it has.
 fn memory(answer: &Answer, forecast: &Forecast) -> String {
     let mark = if forecast.fits { "" } else { TOO_LARGE };
     format!(
@@ -195,7 +195,7 @@ fn faster(found: &Crossing, rival: &str) -> String {
     }
 }
 
-/// Where a method and its rivals take about as long.
+/// Lengths at which a method and its rivals take about equally long.
 fn level(found: &Crossing) -> String {
     let share = 100.0 * LEVEL;
     match (found.level_from, found.level_to) {

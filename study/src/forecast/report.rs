@@ -20,7 +20,7 @@ pub struct Report {
     pub schema: &'static str,
     /// Always true: no number here was measured.
     pub predicted: bool,
-    /// What a reader of the numbers should know.
+    /// Notes for a reader of the numbers.
     pub notes: Vec<String>,
     /// The model, as asked for.
     pub model: String,
@@ -36,7 +36,7 @@ pub struct Report {
     pub crossovers: Vec<CrossoverRow>,
 }
 
-/// What one method would take at one length.
+/// Forecast of one method at one length.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct PointRow {
     /// Context tokens.
@@ -49,17 +49,17 @@ pub struct PointRow {
     pub hit_rate: f64,
     /// Share of the context that is recomputed.
     pub ratio: f64,
-    /// What moves during recompute; absent for exact methods and one rank.
+    /// Exchange during recompute; absent for exact methods and one rank.
     pub exchange: Option<&'static str>,
     /// Time to first token.
     pub ttft_ms: f64,
-    /// The least that it may be, by what the profile's rates may be off by.
+    /// Lower bound of its interval, by the errors of the profile's rates.
     pub ttft_low_ms: f64,
     /// The most.
     pub ttft_high_ms: f64,
     /// The part of it that the slowest ranks wait for transfers.
     pub exposed_ms: f64,
-    /// Each token behind the first one; absent where one is all.
+    /// Milliseconds of each token after the first one; absent where there is one token only.
     pub token_ms: Option<f64>,
     /// Until the last token; absent where one is all.
     pub all_tokens_ms: Option<f64>,
@@ -73,7 +73,7 @@ pub struct PointRow {
     pub received_bytes: Vec<u64>,
     /// Memory of each rank at the worst moment, weights included.
     pub rank_memory_bytes: Vec<u64>,
-    /// What of it neither weights nor the request have.
+    /// Part of it that belongs to neither weights nor the request.
     pub rank_overhead_bytes: Overhead,
     /// The memory that a rank of the profile has.
     pub rank_has_bytes: u64,
@@ -86,11 +86,11 @@ pub struct PointRow {
 pub struct RivalRow {
     /// Context tokens.
     pub context_tokens: usize,
-    /// How it would run: `tensor-parallel`.
+    /// Form of parallelism: `tensor-parallel`.
     pub name: &'static str,
     /// Time to first token.
     pub ttft_ms: f64,
-    /// The least that it may be, by what the profile's rates may be off by.
+    /// Lower bound of its interval, by the errors of the profile's rates.
     pub ttft_low_ms: f64,
     /// The most.
     pub ttft_high_ms: f64,

@@ -1,5 +1,6 @@
-//! What breaks first: how far load and documents may grow, and how far the hit rate may fall, until the groups that were chosen do
-//! not do any more what was asked for. Each edge is found by halving; the other numbers stay what they are.
+//! First limits of a deployment: the growth of load and documents, and the fall of the hit rate, up
+//! to which the chosen groups meet the demand. Each edge is found by bisection; the other numbers
+//! stay constant.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -10,7 +11,7 @@ use super::queue;
 use super::search::Choice;
 use crate::error::Result;
 
-/// What changes.
+/// Number that changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Changing {
@@ -24,7 +25,7 @@ pub enum Changing {
     Documents,
 }
 
-/// What does not hold any more.
+/// Condition that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Broken {
@@ -32,7 +33,7 @@ pub enum Broken {
     Slo,
     /// A rank has not the memory for a request.
     Memory,
-    /// The ranks of a group do not hold all documents beside a request.
+    /// The ranks of a group do not hold all documents together with a request.
     DocumentMemory,
 }
 
@@ -41,18 +42,19 @@ pub enum Broken {
 pub struct Edge {
     /// The number.
     pub changing: Changing,
-    /// What it is today.
+    /// Today's value.
     pub today: f64,
     /// The last value looked at with which everything holds.
     pub holds: f64,
-    /// The first behind it with which something does not, and what; none where everything holds as far as was looked.
+    /// The next value, with which a condition fails, and that condition; none where all hold within
+    /// the searched range.
     pub breaks: Option<(f64, Broken)>,
     /// The share of the time in which each group computes at the last value that holds.
     pub utilisation: f64,
 }
 
 impl Edge {
-    /// How far away it is, as a share of today's value.
+    /// Distance to it, as a share of today's value.
     pub fn distance(&self) -> f64 {
         match self.breaks {
             Some(_) => (self.holds / self.today - 1.0).abs(),
@@ -61,13 +63,13 @@ impl Edge {
     }
 }
 
-/// Lengths are looked at up to so many times today's.
+/// Factor of today's length up to which lengths are searched.
 const LENGTH_FACTOR: usize = 8;
 
 /// The longest context that is looked at, in tokens.
 const LONGEST: usize = 1 << 24;
 
-/// Today's length has about so many steps.
+/// Approximate number of steps of today's length.
 const LENGTH_STEPS: usize = 64;
 
 /// Steps of a hit rate.
@@ -79,7 +81,7 @@ const RATE_STEP: f64 = 1e-3;
 /// The edges of a deployment, the nearest first.
 ///
 /// # Errors
-/// As [`Case::group`].
+/// Fails as [`Case::group`] does.
 pub fn edges(case: &Case<'_>, tokens: usize, choice: &Choice) -> Result<Vec<Edge>> {
     let (context, hit_rate) = rayon::join(|| context(case, tokens, choice), || hit_rate(case, tokens, choice));
     let mut edges = vec![rate(case, choice), context?];
@@ -93,7 +95,7 @@ fn utilisation(case: &Case<'_>, choice: &Choice, ttft_s: f64) -> f64 {
     queue::utilisation(ttft_s, case.demand.rate_per_s / choice.groups as f64)
 }
 
-/// What does not hold with groups like this one in the place of those that were chosen.
+/// Condition that fails with groups like this one in place of the chosen ones.
 fn broken(case: &Case<'_>, choice: &Choice, group: &Group) -> Option<Broken> {
     match group.groups(&case.demand) {
         _ if !group.fits => Some(Broken::Memory),
@@ -105,7 +107,7 @@ fn broken(case: &Case<'_>, choice: &Choice, group: &Group) -> Option<Broken> {
 /// A step that holds, with its group.
 type Held = (usize, Group);
 
-/// A step that does not, with what is broken there.
+/// A step at which a condition fails, with that condition.
 type Failed = (usize, Broken);
 
 /// Narrows a step that holds and one that does not down to neighbours.
@@ -169,7 +171,7 @@ fn context(case: &Case<'_>, tokens: usize, choice: &Choice) -> Result<Edge> {
     })
 }
 
-/// How far the hit rate may fall; none where no chunk is warm, or could be.
+/// Edge of the hit rate; none where no chunk is warm, or could be.
 fn hit_rate(case: &Case<'_>, tokens: usize, choice: &Choice) -> Result<Option<Edge>> {
     let today = case.scenario.hit_rate;
     if today <= 0.0 || choice.group.held_documents.is_none() {
@@ -199,7 +201,8 @@ fn hit_rate(case: &Case<'_>, tokens: usize, choice: &Choice) -> Result<Option<Ed
     }))
 }
 
-/// How many documents the ranks of a group hold, where they hold all; none where they do not, or have no use for them.
+/// Edge of the number of documents that the ranks of a group hold; none where they do not hold all,
+/// or have no use for them.
 fn documents(case: &Case<'_>, choice: &Choice) -> Option<Edge> {
     let (today, held) = (case.demand.documents, choice.group.held_documents?);
     (today > 0 && held >= today).then(|| Edge {
@@ -216,7 +219,7 @@ mod tests {
     use super::*;
     use crate::sizing::kit::{H100X8, LLAMA, chosen};
 
-    /// Whether the chosen groups do what is asked for once one number has changed.
+    /// Whether the chosen groups still meet the demand once one number has changed.
     fn do_it(case: &Case<'_>, tokens: usize, choice: &Choice) -> bool {
         let group = case.group(choice.group.world, tokens, case.scenario.hit_rate).unwrap();
         broken(case, choice, &group).is_none()

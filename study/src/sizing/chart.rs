@@ -14,7 +14,7 @@ const HEIGHT: f64 = 300.0;
 /// Rates are drawn from a quarter of the one that is asked for up to four times it, two steps each time it doubles.
 const RATE_STEPS: std::ops::RangeInclusive<i32> = -4..=4;
 
-/// A point of a line: where it stands, and the deployment.
+/// A point of a line: its place, and the deployment.
 struct Dot {
     x: f64,
     choice: Choice,
@@ -27,7 +27,7 @@ struct Line {
     dots: Vec<Dot>,
 }
 
-/// What is drawn.
+/// View of the chart.
 struct Look {
     name: String,
     title: String,
@@ -39,7 +39,7 @@ struct Look {
 /// The chart that says most: against lengths where there are several, else against rates.
 ///
 /// # Errors
-/// As [`super::Answer::new`].
+/// Fails as [`super::Answer::new`] does.
 pub(super) fn main_chart(answer: &Answer) -> Result<Chart> {
     let lengths = &answer.question.lengths;
     match lengths.as_slice() {
@@ -51,7 +51,7 @@ pub(super) fn main_chart(answer: &Answer) -> Result<Chart> {
 /// All charts.
 ///
 /// # Errors
-/// As [`super::Answer::new`].
+/// Fails as [`super::Answer::new`] does.
 pub(super) fn charts(answer: &Answer) -> Result<Vec<Chart>> {
     let lengths = &answer.question.lengths;
     let first = (lengths.len() > 1).then(|| Ok(against_lengths(answer)));

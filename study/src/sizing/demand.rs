@@ -1,10 +1,10 @@
-//! What a deployment shall do, and the case that is looked at: a method on a machine.
+//! Demand on a deployment, and the case under consideration: a method on a machine.
 
 use tributary_coordinator::ModelShape;
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::outlook::Scenario;
 
-/// What a deployment shall do.
+/// Demand on a deployment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Demand {
     /// Seconds within which 95 % of the requests shall have their first token.
@@ -33,6 +33,6 @@ pub struct Case<'a> {
     pub shape: &'a ModelShape,
     /// The machine.
     pub profile: &'a Profile,
-    /// What is asked for.
+    /// Demand on the deployment.
     pub demand: Demand,
 }

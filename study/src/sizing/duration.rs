@@ -1,6 +1,6 @@
 //! Durations as people write them: `1s`, `800ms`, `2m`.
 
-/// Units by their names, with their seconds. Names that end like others stand before them.
+/// Units by their names, with their seconds. A name precedes others that are its ending.
 const UNITS: [(&str, f64); 3] = [("ms", 1e-3), ("s", 1.0), ("m", 60.0)];
 
 /// The longest duration: a day.
@@ -9,7 +9,7 @@ const LONGEST_S: f64 = 86_400.0;
 /// Reads a duration above nothing, in seconds.
 ///
 /// # Errors
-/// In one line: the text is no duration, or none that somebody would wait for.
+/// Returns one line if the text is no duration, or one that is longer than anybody would wait.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let wrong = || format!("`{text}` is no duration above 0 and up to a day, such as 1s, 800ms or 2m");
     let unit = UNITS.iter().find_map(|(name, unit_s)| Some((text.trim().strip_suffix(name)?, unit_s)));
@@ -25,7 +25,8 @@ const HIGHEST_RATE: f64 = 1e6;
 /// Reads a number of requests a second.
 ///
 /// # Errors
-/// In one line: the text is no number above 0, or a larger one than any deployment sees.
+/// Returns one line if the text is no number above 0, or one that is larger than any deployment
+/// has.
 pub fn rate(text: &str) -> Result<f64, String> {
     let found = text.trim().parse::<f64>().ok().filter(|&rate| rate > 0.0 && rate <= HIGHEST_RATE);
     found.ok_or_else(|| format!("`{text}` is no number of requests a second above 0 and up to a million"))

@@ -1,4 +1,5 @@
-//! One group of ranks: what a request takes on it, what its memory holds, and how many such groups bear a load.
+//! One group of ranks: the time of a request on it, the contents of its memory, and the number of
+//! such groups for a load.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -13,7 +14,7 @@ use crate::forecast::exchange;
 /// Memory of a group's fullest rank, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RankMemory {
-    /// What the rank has.
+    /// Bytes that the rank has.
     pub has_bytes: u64,
     /// The model's weights.
     pub weight_bytes: u64,
@@ -21,12 +22,12 @@ pub struct RankMemory {
     pub request_bytes: u64,
     /// The driver's context and buffers for messages.
     pub overhead_bytes: u64,
-    /// What is left; 0 where more is needed than there is.
+    /// Free bytes; 0 where the rank needs more than it has.
     pub left_bytes: u64,
 }
 
 impl RankMemory {
-    /// What the rank needs.
+    /// Bytes that the rank needs.
     pub fn needed_bytes(&self) -> u64 {
         self.weight_bytes + self.request_bytes + self.overhead_bytes
     }
@@ -37,22 +38,25 @@ impl RankMemory {
 pub struct Group {
     /// Number of ranks.
     pub world: usize,
-    /// What moves during recompute, where the method has a use for it.
+    /// Exchange during recompute, where the method has one.
     pub exchange: Option<&'static str>,
-    /// Seconds to the first token of a request that finds nobody.
+    /// Seconds to the first token of a request on an idle group.
     pub ttft_s: f64,
     /// Memory of the fullest rank.
     pub memory: RankMemory,
     /// Whether every rank has the memory that it needs.
     pub fits: bool,
-    /// Documents whose keys and values the ranks hold together beside a request; none for a method that has no use for them.
+    /// Number of documents whose keys and values the ranks hold together, besides a request; none
+    /// for a method that has no use for them.
     pub held_documents: Option<usize>,
-    /// Whether warm chunks are taken to come from the store behind the ranks, since not all documents are held.
+    /// Whether warm chunks are assumed to come from the store, since the ranks do not hold all
+    /// documents.
     pub reads_store: bool,
 }
 
 impl Group {
-    /// The fewest groups like this that do what is asked for; none where it is too slow or too small.
+    /// Least number of groups like this that meet the demand; none where it is too slow or too
+    /// small.
     pub fn groups(&self, demand: &Demand) -> Option<usize> {
         if !self.fits {
             return None;
@@ -62,10 +66,11 @@ impl Group {
 }
 
 impl Case<'_> {
-    /// The group of `world` ranks, for contexts of `tokens` tokens of which a share of `hit_rate` is warm.
+    /// The group of `world` ranks, for contexts of `tokens` tokens, a share of `hit_rate` of them
+    /// warm.
     ///
     /// # Errors
-    /// As [`Scenario::forecast`].
+    /// Fails as [`Scenario::forecast`] does.
     pub fn group(&self, world: usize, tokens: usize, hit_rate: f64) -> Result<Group> {
         let settings = RequestSettings { world, ..self.scenario.settings.clone() };
         let scenario =
@@ -102,7 +107,8 @@ impl Case<'_> {
         }
     }
 
-    /// What is left beside a request is room for documents, and so is the room that the request's own warm chunks have.
+    /// The memory besides a request has room for documents, as has the room of the request's own
+    /// warm chunks.
     fn held_documents(&self, forecast: &Forecast, world: usize) -> Option<usize> {
         let plan = &forecast.plan;
         if !plan.method.in_chunks() {

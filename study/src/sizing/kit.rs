@@ -26,12 +26,13 @@ pub(crate) fn scenario(method: &str, hit_rate: f64) -> Scenario {
     Scenario { settings, chunk_tokens: None, prefix_tokens: 1, query_tokens: 32, hit_rate }
 }
 
-/// So many requests a second, the first token within a second, 100 documents of 2048 tokens.
+/// A demand of `rate_per_s` requests a second, the first token within a second, 100 documents of
+/// 2048 tokens.
 pub(crate) fn demand(rate_per_s: f64) -> Demand {
     Demand { slo_s: 1.0, rate_per_s, document_tokens: 2048, documents: 100 }
 }
 
-/// A case and what was chosen for it.
+/// A case and the choice for it.
 pub(crate) struct Chosen {
     scenario: Scenario,
     pub(crate) demand: Demand,

@@ -1,5 +1,6 @@
-//! How many GPUs a load needs: for every profile, length and method the smallest deployment whose time to first token under load is
-//! within a bound, what its memory holds, and what breaks first. Everything is predicted; decoding is no part of it.
+//! Number of GPUs for a load: for every profile, length and method the smallest deployment whose
+//! time to first token under load is within a bound, the content of its memory, and its first
+//! limits. Everything is predicted; decoding is not included.
 
 mod breaks;
 mod chart;
@@ -30,7 +31,7 @@ pub use self::page::{File, write};
 pub use self::render::render;
 pub use self::report::Report;
 
-/// What is asked.
+/// Question of a sizing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question {
     /// The model, as asked for.
@@ -43,7 +44,7 @@ pub struct Question {
     pub lengths: Vec<usize>,
     /// The methods with their hit rates; their worlds are passed over.
     pub scenarios: Vec<Scenario>,
-    /// What the deployment shall do.
+    /// Demand on the deployment.
     pub demand: Demand,
 }
 
@@ -73,17 +74,18 @@ struct Cell {
 struct Best {
     /// The cell's number.
     cell: usize,
-    /// What breaks first.
+    /// First limits.
     edges: Vec<Edge>,
 }
 
-/// What was found.
+/// Answer of a sizing.
 pub struct Answer {
-    /// What was asked.
+    /// Question.
     pub question: Question,
     /// Per length and profile, one entry a method.
     cells: Vec<Cell>,
-    /// Per length, the smallest deployment, and behind it the smallest exact one where that is another.
+    /// Per length, the smallest deployment, followed by the smallest exact one where that is
+    /// another.
     best: Vec<Best>,
 }
 
@@ -91,7 +93,7 @@ impl Answer {
     /// Looks for the smallest deployments.
     ///
     /// # Errors
-    /// As [`Scenario::forecast`].
+    /// Fails as [`Scenario::forecast`] does.
     pub fn new(question: Question) -> Result<Self> {
         let (profiles, scenarios) = (question.profiles.len(), question.scenarios.len());
         let of = |index: usize| {
@@ -105,7 +107,7 @@ impl Answer {
         Ok(Self { question, cells, best })
     }
 
-    /// What a reader of the numbers should know.
+    /// Notes for a reader of the numbers.
     fn notes(&self) -> Vec<String> {
         let Question { profiles, shape, lengths, demand, .. } = &self.question;
         let labels: Vec<String> = profiles.iter().map(Profile::label).collect();

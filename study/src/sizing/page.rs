@@ -1,4 +1,4 @@
-//! What was found as a file: one chart as SVG, or all charts and tables as a page that opens from a disk.
+//! Result as a file: one chart as SVG, or all charts and tables as a page that opens from a disk.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -15,7 +15,7 @@ use super::report::{BreakRow, Report, SmallestRow};
 use crate::error::{Error, Result};
 use crate::page::environment;
 
-/// The template's name. That it ends so makes it escape.
+/// Name of the template, whose ending turns escaping on.
 const NAME: &str = "page.html";
 
 /// A file for a chart, by its ending.
@@ -40,10 +40,11 @@ impl FromStr for File {
     }
 }
 
-/// Writes a chart or the page. What stands there already is overwritten.
+/// Writes a chart or the page. An existing file is overwritten.
 ///
 /// # Errors
-/// The system's; a template that cannot be filled in, which is a bug; as [`Answer::new`].
+/// Returns an error if an operation of the operating system fails, if a template cannot be filled
+/// in, which only a bug can cause, and as [`Answer::new`] does.
 pub fn write(answer: &Answer, file: &File) -> Result<()> {
     let text = if file.is_page { html(answer)? } else { main_chart(answer)?.alone() };
     let path: &Path = &file.path;

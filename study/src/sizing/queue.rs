@@ -1,16 +1,18 @@
-//! What load adds to the time to first token of a group that computes one prefill after the other.
+//! Queueing delay of the time to first token, for a group that computes one prefill after the
+//! other.
 //!
-//! Requests come at random (a Poisson process), each takes the same time s, and the first to come is the first to be computed: the
-//! queue M/D/1. With ρ = rate · s, the share of the time in which the group computes, a request waits ρ s / (2 (1 − ρ)) on average,
-//! which is exact. It waits at most t < s with the probability (1 − ρ) exp(rate · t), which is exact too. Beyond one s the tail is
-//! taken as exponential, P(wait > t) = c exp(−x t / s) with ρ (exp(x) − 1) = x and c = (1 − ρ) / (x − (1 − ρ)): what the exact one
-//! comes to for large t. So found, the 95th percentile of the time to first token is from 1 % below the exact one to 4 % above it,
-//! for every ρ up to 0.95.
+//! Requests come at random (a Poisson process), each takes the same time s, and the first to come
+//! is the first to be computed: the queue M/D/1. With ρ = rate · s, the share of the time in which
+//! the group computes, a request waits ρ s / (2 (1 − ρ)) on average, which is exact. It waits at
+//! most t < s with the probability (1 − ρ) exp(rate · t), which is exact too. Beyond one s the tail
+//! is taken as exponential, P(wait > t) = c exp(−x t / s) with ρ (exp(x) − 1) = x and c = (1 − ρ) /
+//! (x − (1 − ρ)): the limit of the exact one for large t. With it, the 95th percentile of the time
+//! to first token is from 1 % below the exact one to 4 % above it, for every ρ up to 0.95.
 
 /// The share of requests that shall be in time.
 pub const SHARE: f64 = 0.95;
 
-/// Steps of a search by halving: beyond what a number can tell apart.
+/// Steps of a search by halving: beyond the precision of a number.
 const HALVINGS: usize = 80;
 
 /// The share of the time in which a group computes that takes `service_s` seconds for each of `rate_per_s` requests a second.
@@ -75,8 +77,8 @@ pub fn capacity_per_s(service_s: f64, slo_s: f64) -> f64 {
     low / service_s
 }
 
-/// The fewest groups that bear so many requests a second together, each a share of its own drawn at random; none where one takes too
-/// long even for itself.
+/// Least number of groups that together bear `rate_per_s` requests a second, each with a random
+/// share; none where a single request takes too long.
 pub fn groups(service_s: f64, slo_s: f64, rate_per_s: f64) -> Option<usize> {
     let each = capacity_per_s(service_s, slo_s);
     (each > 0.0).then(|| ((rate_per_s / each - 1e-9).ceil() as usize).max(1))
@@ -92,12 +94,13 @@ mod tests {
 
     #[test]
     fn waits_are_those_computed_by_hand() {
-        // ρ = 1/2: half a service time on average. ρ = 0.8: two of them. Nothing comes: nobody waits.
+        // ρ = 1/2: half a service time on average. ρ = 0.8: two of them. No arrivals: no wait.
         assert!(near(mean_s(1.0, 0.5), 1.5, 1e-12));
         assert!(near(mean_s(0.2, 4.0), 0.2 * 3.0, 1e-12));
         assert!(near(mean_s(0.2, 0.0), 0.2, 1e-12));
         assert_eq!((mean_s(0.25, 4.0), p95_s(0.25, 4.0)), (f64::INFINITY, f64::INFINITY));
-        // Within one service time: ln(0.95 / 0.9) / 0.1, ln(0.95 / 0.8) / 0.2; and 95 of 100 find nobody at ρ = 0.05.
+        // Within one service time: ln(0.95 / 0.9) / 0.1, ln(0.95 / 0.8) / 0.2; and 95 of 100 find
+        // an idle server at ρ = 0.05.
         assert!(near(p95_s(1.0, 0.1), 1.540_67, 1e-5), "{}", p95_s(1.0, 0.1));
         assert!(near(p95_s(1.0, 0.2), 1.859_25, 1e-5), "{}", p95_s(1.0, 0.2));
         assert_eq!(p95_s(3.0, 0.05 / 3.0), 3.0);
@@ -149,7 +152,8 @@ mod tests {
             assert!(count == 1 || !in_time(count - 1), "{} groups of {service_s} s are enough", count - 1);
         }
         assert_eq!(groups(0.01, 5.0, 7.0), Some(1));
-        // A group that takes all the time there is must nearly never find somebody: ρ = 0.05.
+        // A group whose service time is the whole bound must be idle at nearly every arrival: ρ =
+        // 0.05.
         assert_eq!(groups(1.0, 1.0, 4.0), Some(80));
     }
 }

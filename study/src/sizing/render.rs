@@ -1,4 +1,4 @@
-//! What was found for a reader: a table of deployments, a table of memory, and what breaks first.
+//! Result for a reader: a table of deployments, a table of memory, and the first limits.
 
 use tributary_charts::table::{Layout, cells, table};
 use tributary_system::token_count::short;
@@ -7,7 +7,7 @@ use super::Answer;
 use super::breaks::{Broken, Changing};
 use super::report::{BreakRow, DeploymentRow, Report, SizingRow, SmallestRow};
 
-/// Stands where there is nothing.
+/// Text of a missing value.
 const NONE: &str = "-";
 
 /// Everything as text.
@@ -44,7 +44,7 @@ fn head(answer: &Answer, report: &Report) -> String {
     text + &asked(report)
 }
 
-/// What was asked for, in two lines.
+/// The question, in two lines.
 pub(super) fn asked(report: &Report) -> String {
     format!(
         "asked for: the first token of 95 % of {} requests a second within {} ms; {:.0} % of the chunks warm\n\
@@ -102,7 +102,7 @@ fn deployment(found: &DeploymentRow) -> [String; 8] {
     ]
 }
 
-/// A table in which reasons, which are longer than any column is wide, stand behind the others.
+/// A table in which reasons, which are longer than any column, follow the other cells.
 fn aligned(mut rows: Vec<Vec<String>>) -> String {
     const LEFT: Layout<'static> = Layout { left: &[0, 1, 2, 3], commented_rows: None };
     const BEFORE_REASON: usize = 5;

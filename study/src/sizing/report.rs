@@ -1,4 +1,4 @@
-//! What was found as an object for programs: times in milliseconds, memory in bytes.
+//! Result as an object for programs: times in milliseconds, memory in bytes.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -22,7 +22,7 @@ pub struct Report {
     pub schema: &'static str,
     /// Always true: no number here was measured.
     pub predicted: bool,
-    /// What a reader of the numbers should know.
+    /// Notes for a reader of the numbers.
     pub notes: Vec<String>,
     /// The model, as asked for.
     pub model: String,
@@ -42,7 +42,8 @@ pub struct Report {
     pub profiles: Vec<Profile>,
     /// One entry a length, profile and method.
     pub points: Vec<SizingRow>,
-    /// Per length the smallest deployment, and the smallest exact one where that is another; none where nothing does what is asked for.
+    /// Per length the smallest deployment, and the smallest exact one where that is another; none
+    /// where no deployment meets the demand.
     pub smallest: Vec<SmallestRow>,
 }
 
@@ -59,24 +60,24 @@ pub struct SizingRow {
     pub exact: bool,
     /// Share of the chunks that come from the chunk cache.
     pub hit_rate: f64,
-    /// The deployment; absent where none does what is asked for.
+    /// The deployment; absent where none meets the demand.
     pub deployment: Option<DeploymentRow>,
     /// Why there is none; absent where there is one.
     pub refusal: Option<String>,
 }
 
-/// Groups of ranks that do together what is asked for.
+/// Groups of ranks that together meet the demand.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct DeploymentRow {
-    /// Ranks of all groups, each of which is a GPU where the profile is one of GPUs.
+    /// Number of ranks of all groups; each is a GPU where the profile is of GPUs.
     pub gpus: usize,
     /// Number of groups, among which requests are divided at random.
     pub groups: usize,
     /// Number of ranks of each group.
     pub world: usize,
-    /// What moves during recompute; absent for exact methods and one rank.
+    /// Exchange during recompute; absent for exact methods and one rank.
     pub exchange: Option<&'static str>,
-    /// Time to first token of a request that finds nobody.
+    /// Time to first token of a request on an idle group.
     pub ttft_ms: f64,
     /// Share of the time in which each group computes.
     pub utilisation: f64,
@@ -86,14 +87,14 @@ pub struct DeploymentRow {
     pub p95_ttft_ms: f64,
     /// Memory of the fullest rank of a group.
     pub rank_memory: RankMemory,
-    /// Where the documents' keys and values lie; absent for methods that have no use for them.
+    /// Place of the documents' keys and values; absent for methods that have no use for them.
     pub documents: Option<DocumentsRow>,
 }
 
-/// Where the keys and values of the documents lie that shall be kept.
+/// Place of the documents' keys and values.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct DocumentsRow {
-    /// Documents for which the ranks of a group have memory beside a request.
+    /// Number of documents for which the ranks of a group have memory besides a request.
     pub held: usize,
     /// Bytes of those that shall be kept and are, in each group.
     pub held_bytes: u64,
@@ -105,29 +106,29 @@ pub struct DocumentsRow {
     pub reads_store: bool,
 }
 
-/// A deployment, and what breaks first.
+/// A deployment, and its first limits.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct SmallestRow {
     /// Number of the entry in `points`, from 0.
     pub point: usize,
-    /// Whether it is the smallest exact one beside a smaller one that is approximate.
+    /// Whether it is the smallest exact one, listed after a smaller approximate one.
     pub exact_alternative: bool,
-    /// How far each number may go, the nearest edge first.
+    /// Limit of each number, the nearest edge first.
     pub breaks: Vec<BreakRow>,
 }
 
-/// How far one number may go while the others stay what they are.
+/// Limit of one number while the others stay constant.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct BreakRow {
     /// The number.
     pub changing: Changing,
-    /// What it is today.
+    /// Today's value.
     pub today: f64,
     /// The last value that was looked at with which everything holds.
     pub holds: f64,
     /// The first one with which something does not; absent where everything holds as far as was looked.
     pub breaks: Option<f64>,
-    /// What does not hold any more there.
+    /// Condition that fails there.
     pub broken: Option<Broken>,
     /// Share of the time in which each group computes at the last value that holds.
     pub utilisation: f64,

@@ -1,8 +1,9 @@
 //! The fewest GPUs: which number of ranks a group has.
 //!
-//! Groups of 1, 2, 4, .. ranks and of all ranks of the machine are looked at, the largest first. Between two of them a group is taken
-//! to be no faster than the faster of both, and to have the memory only where one of them has; so a range is left out where even that
-//! would need more GPUs than the best so far, and is halved where it would not.
+//! Groups of 1, 2, 4, .. ranks and of all ranks of the machine are tried, the largest first. A
+//! group between two of them is assumed to be no faster than the faster of both, and to have the
+//! memory only if one of them has. A range is skipped if even that would need more GPUs than the
+//! best so far, and halved otherwise.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use super::queue;
 use crate::charts::ranks;
 use crate::error::Result;
 
-/// A deployment that does what is asked for.
+/// A deployment that meets the demand.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
     /// Each group.
@@ -34,7 +35,7 @@ impl Choice {
     }
 }
 
-/// Why no number of groups does what is asked for.
+/// Reason why no number of groups meets the demand.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Miss {
     /// The fastest group that has the memory is too slow for a single request.
@@ -66,7 +67,7 @@ impl Miss {
 /// Groups that were looked at, by their number of ranks.
 pub type Known = BTreeMap<usize, Group>;
 
-/// Groups of one case at one length, as they are looked at.
+/// Examined groups of one case at one length.
 #[derive(Debug, Clone)]
 pub struct Search<'a> {
     case: Case<'a>,
@@ -80,7 +81,8 @@ impl<'a> Search<'a> {
         Self::knowing(case, tokens, Known::new())
     }
 
-    /// A search that goes on with what another one of the same case has looked at, whatever the rate was.
+    /// A search that continues with the examined groups of another one of the same case, for any
+    /// rate.
     pub fn knowing(case: Case<'a>, tokens: usize, known: Known) -> Self {
         Self { case, tokens, known }
     }
@@ -90,7 +92,7 @@ impl<'a> Search<'a> {
         self.known
     }
 
-    /// The same for another rate; what was looked at stays known.
+    /// The same for another rate; examined groups stay known.
     pub fn set_rate(&mut self, rate_per_s: f64) {
         self.case.demand.rate_per_s = rate_per_s;
     }
@@ -98,7 +100,7 @@ impl<'a> Search<'a> {
     /// The fewest GPUs, or why there are none.
     ///
     /// # Errors
-    /// As [`Case::group`].
+    /// Fails as [`Case::group`] does.
     pub fn smallest(&mut self) -> Result<std::result::Result<Choice, Miss>> {
         let mut best = None;
         let anchors = self.anchors(&mut best)?;
@@ -108,8 +110,9 @@ impl<'a> Search<'a> {
         Ok(best.ok_or_else(|| self.miss()))
     }
 
-    /// Looks at groups of powers of two ranks and of all ranks, the largest first, until smaller ones can only be slower than what is too
-    /// slow already. Gives their numbers of ranks, falling.
+    /// Tries groups of powers of two ranks and of all ranks, the largest first, until smaller ones
+    /// can only be slower than one that is already too slow. Gives their numbers of ranks,
+    /// descending.
     fn anchors(&mut self, best: &mut Option<Choice>) -> Result<Vec<usize>> {
         let ranks = self.case.profile.ranks;
         let powers = (0..usize::BITS - ranks.leading_zeros()).rev().map(|power| 1 << power);

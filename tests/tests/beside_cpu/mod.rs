@@ -8,10 +8,10 @@ use tributary_protocol::{Exchange, Outcome, Plan, PlannedMethod, RankReport};
 use tributary_tests::{dummy_model_on, logits, plan, relative_error, run_all, run_all_beside, tiny_config, with_ratio};
 use tributary_worker::Model;
 
-/// What 16 bits leave of a logit after these few layers, relative to the largest logit.
+/// Error of a logit in 16 bits after these few layers, relative to the largest logit.
 pub const TOLERANCE: f64 = 2e-2;
 
-/// How near to the cut, relative, a score must lie for its row to be selected on one side only.
+/// Relative distance from the cut within which a score's row may be selected on one side only.
 const NEAR_TIE: f64 = 3e-2;
 
 pub const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
@@ -19,7 +19,7 @@ pub const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exch
 /// Prefix, chunk lengths, query length: uneven; shorter than a tile and longer.
 pub const SHAPE: (usize, &[usize], usize) = (3, &[37, 70, 2, 18], 5);
 
-/// Models of one seed, on the CPU and on the first GPU, and what their logits may differ by.
+/// Models of one seed, on the CPU and on the first GPU, and the tolerance of their logits.
 pub struct Pair {
     pub cpu: Arc<dyn Model>,
     pub gpu: Arc<dyn Model>,
@@ -48,7 +48,7 @@ pub fn planned(world: usize, method: PlannedMethod, exchange: Exchange, ratio: f
     with_ratio(plan(prefix, chunks, query, world, method, exchange), ratio)
 }
 
-/// Runs plans on both and compares; gives what the device answered.
+/// Runs plans on both and compares; gives the device's results.
 pub fn compared(models: &Pair, world: usize, plans: &[Plan]) -> Vec<(Outcome, Vec<RankReport>)> {
     let expected = run_all(&models.cpu, models.kernels, world, plans);
     let found = run_all_beside((&models.gpu, &models.cpu), models.kernels, world, plans);

@@ -1,4 +1,4 @@
-//! What the tests of decoders share: the logits that a model gives after a prompt.
+//! Shared part of the tests of decoders: the logits of a model after a prompt.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ impl Attention for Alone {
     }
 }
 
-/// Logits `[vocab]` after the last of `ids`, by full prefill on one rank. A prompt of one token, which no plan can hold,
-/// goes through the layers by hand.
+/// Logits `[vocab]` after the last of `ids`, by full prefill on one rank. A prompt of one token,
+/// which no plan can hold, goes through the layers directly.
 pub fn last_logits(model: &Arc<dyn Model>, ids: &[u32]) -> Vec<f32> {
     match ids {
         [] => panic!("an empty prompt has no last position"),

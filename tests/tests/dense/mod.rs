@@ -1,4 +1,5 @@
-//! Compressed chunks once more, from their definition: every row of every head in one dense matrix, attention in f64 by plain loops.
+//! A second implementation of compressed chunks, from their definition: every row of every head in
+//! one dense matrix, attention in f64 by plain loops.
 
 use candle_core::Tensor;
 use tributary_kernels::{Positions, Rope};
@@ -23,18 +24,19 @@ pub struct Dense<'a> {
 struct Pass<'a, 'b> {
     dense: &'b mut Dense<'a>,
     rows: Vec<u32>,
-    /// Where every row stands.
+    /// Position of every row.
     at: Vec<u32>,
     /// Which rows a row sees in a head of a layer.
     sees: &'b dyn Fn(usize, usize, u32, u32) -> bool,
-    /// What each row receives of each row: `[layer][kv_head][asking][row]`, the mean over the heads of a group.
+    /// Attention that each row receives from each row: `[layer][kv_head][asking][row]`, the mean
+    /// over the heads of a group.
     received: Vec<Vec<Vec<Vec<f64>>>>,
     rope: Rope,
     progress: Progress,
 }
 
 impl<'a> Dense<'a> {
-    /// Prefills every chunk behind the prefix, and drops what it does not keep.
+    /// Prefills every chunk after the prefix, and drops the rows that it does not keep.
     pub fn new(model: &'a dyn Model, plan: &'a Plan) -> Self {
         let (layers, kv_heads, rows) = (model.config().layers, model.config().kv_heads, plan.total_rows());
         let kept = KeptRows(vec![vec![Vec::new(); kv_heads]; layers]);

@@ -17,7 +17,7 @@ pub fn circles<'a>(arrows: &Arrows<'a>) -> Vec<Vec<&'a str>> {
     found
 }
 
-/// What is reached from a name by one arrow or more.
+/// Names that are reached from a name by one arrow or more.
 fn reachable<'a>(arrows: &Arrows<'a>, from: &str) -> BTreeSet<&'a str> {
     let mut found = BTreeSet::new();
     let mut next: Vec<&str> = arrows.get(from).into_iter().flat_map(BTreeMap::keys).copied().collect();

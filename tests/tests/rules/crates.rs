@@ -1,9 +1,10 @@
-//! Rules of crates: who may depend on whom, and who may know which library.
+//! Rules of crates: their dependencies on each other, and on libraries.
 
 use super::lines::{dependencies, workspace_dependencies};
 use super::{Tree, Violation};
 
-/// The crates of which the command is made, and those of the workspace that each may depend on. Arrows run down this list.
+/// The command's crates, and those of the workspace that each may depend on. Arrows run down this
+/// list.
 const ARROWS: [(&str, &[&str]); 17] = [
     (
         "launch",
@@ -52,7 +53,7 @@ const TOOLS: [(&[&str], &[&str], &str); 3] = [
     (
         &["tokio", "axum", "hyper", "futures"],
         &["service", "store"],
-        "whoever waits for sockets is asynchronous, and nobody else is",
+        "only crates that wait for sockets are asynchronous",
     ),
     (
         &["candle"],
@@ -61,7 +62,7 @@ const TOOLS: [(&[&str], &[&str], &str); 3] = [
     ),
 ];
 
-/// Folders of the crates of which the command is made.
+/// Folders of the command's crates.
 pub fn production() -> impl Iterator<Item = &'static str> {
     ARROWS.into_iter().map(|(name, _)| name)
 }

@@ -1,9 +1,9 @@
-//! Rules of documents: what they name exists, what exists is named, and rows of tables are whole.
+//! Rules of documents: named files exist, methods are named, and rows of tables are whole.
 
 use super::lines::{named_files, uneven_rows};
 use super::{Tree, Violation};
 
-/// Files that documents name exist. The changelog tells of the past, and is left out.
+/// Files that documents name exist. The changelog describes the past, and is left out.
 pub fn named_files_exist(tree: &Tree, exists: impl Fn(&str) -> bool) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.documents().filter(|(path, _)| *path != "CHANGELOG.md") {

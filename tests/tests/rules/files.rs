@@ -1,4 +1,4 @@
-//! Rules of source files: their length and their functions', what they import, and what may stand in them.
+//! Rules of source files: their length and their functions', their imports, and their contents.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ const FILE_LINES: usize = 600;
 /// The longest function, in lines: a screen.
 const FUNCTION_LINES: usize = 60;
 
-/// Where a feature of the build may be asked for.
+/// Places that may depend on a feature of the build.
 const FEATURES: [&str; 2] = ["comm/src/lib.rs", "kernels/src/"];
 
-/// Where `unsafe` may stand.
+/// Places that may have `unsafe`.
 const UNSAFE: [&str; 8] = [
     "kernels/src/cpu/",
     "kernels/src/cuda/",
@@ -85,7 +85,7 @@ pub fn file_length(tree: &Tree) -> Vec<Violation> {
     long.map(|(path, text)| Violation::new(path, what(text))).collect()
 }
 
-/// A file opens with what it is for.
+/// A file opens with its purpose.
 pub fn opening(tree: &Tree) -> Vec<Violation> {
     let silent = tree.sources().filter(|(_, text)| !text.starts_with("//!"));
     silent.map(|(path, _)| Violation::new(path, "does not open with `//!` and what it is for")).collect()
@@ -98,12 +98,13 @@ pub fn features(tree: &Tree) -> Vec<Violation> {
     elsewhere.flat_map(|(path, text)| violations(path, lines::features(text), &what).collect::<Vec<_>>()).collect()
 }
 
-/// `unsafe` stands where it may, and says why it holds there; nobody overrules the compiler on threads.
+/// `unsafe` is only in its places, and says why it holds there; no code overrules the compiler on
+/// threads.
 pub fn unsafe_code(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.sources() {
         if !within(path, &UNSAFE) {
-            found.extend(violations(path, lines::unsafe_code(text), "no `unsafe` may stand in this file"));
+            found.extend(violations(path, lines::unsafe_code(text), "`unsafe` is not allowed in this file"));
         }
         let unsaid = lines::unsafe_without_reason(text);
         found.extend(violations(path, unsaid, "no `// SAFETY:` right above says why it holds"));
@@ -114,7 +115,7 @@ pub fn unsafe_code(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// One crate reads what the operating system shows.
+/// One crate reads the operating system's files.
 pub fn system_files(tree: &Tree) -> Vec<Violation> {
     let others = tree.production().filter(|(path, _)| !path.starts_with("system/"));
     let found =
@@ -138,7 +139,7 @@ pub fn unwraps(tree: &Tree) -> Vec<Violation> {
         .collect()
 }
 
-/// A test that does not run says so.
+/// A skipped test says so.
 pub fn silent_skips(tree: &Tree) -> Vec<Violation> {
     let what = "give the reason, or call the kit's `skipped`, which the run's last line counts";
     tree.sources()
@@ -146,7 +147,7 @@ pub fn silent_skips(tree: &Tree) -> Vec<Violation> {
         .collect()
 }
 
-/// No example stands in documentation: cargo-nextest leaves them out, so nothing would run it.
+/// Documentation has no examples: cargo-nextest does not run them.
 pub fn examples(tree: &Tree) -> Vec<Violation> {
     let fenced = |line: &str| ["/// ```", "//! ```"].iter().any(|fence| line.trim_start().starts_with(fence));
     let with_examples = tree.sources().filter(|(_, text)| text.lines().any(fenced));

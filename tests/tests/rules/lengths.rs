@@ -1,4 +1,4 @@
-//! How long functions are.
+//! Lengths of functions.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -9,7 +9,7 @@ use syn::{ImplItemFn, ItemFn, Signature, TraitItemFn};
 pub struct Length {
     /// Its name.
     pub name: String,
-    /// The line on which it begins, behind its comments and attributes.
+    /// Line on which it begins, after its comments and attributes.
     pub line: usize,
     /// Its lines, from `fn` to its last brace.
     pub lines: usize,

@@ -7,7 +7,7 @@ use super::source::{Source, ends_statement};
 pub struct BrokenLine {
     /// Number of the line.
     pub line: usize,
-    /// What stands there.
+    /// Text of the line.
     pub text: String,
 }
 
@@ -90,7 +90,7 @@ pub fn unsafe_code(text: &str) -> Vec<BrokenLine> {
     Source::new(text).places(|_, line| is_unsafe(line))
 }
 
-/// Those of [`unsafe_code`] whose statement has no `// SAFETY:` of its own right above it.
+/// Those of [`unsafe_code`] whose statement has no `// SAFETY:` right above it.
 pub fn unsafe_without_reason(text: &str) -> Vec<BrokenLine> {
     let source = Source::new(text);
     let has_reason = |place: &BrokenLine| {
@@ -129,8 +129,8 @@ fn is_unsafe(line: &str) -> bool {
     })
 }
 
-/// Lines of tests that leave nobody a word of what was not run: an `#[ignore]` without a reason, and a skip that is printed to
-/// where the test harness keeps it to itself.
+/// Lines of tests that skip silently: an `#[ignore]` without a reason, and a skip whose message the
+/// test harness captures.
 pub fn silent_skips(text: &str) -> Vec<BrokenLine> {
     let source = Source::new(text);
     source.places(|index, line| {
@@ -139,7 +139,8 @@ pub fn silent_skips(text: &str) -> Vec<BrokenLine> {
     })
 }
 
-/// Lines outside tests that read what the operating system shows of itself as files. The program's own file is none of them.
+/// Lines outside tests that read the operating system's own files. The program's own file is none
+/// of them.
 pub fn system_files(text: &str) -> Vec<BrokenLine> {
     let source = Source::new(text).without_tests();
     source.places(|index, code| {

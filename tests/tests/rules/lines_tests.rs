@@ -1,4 +1,4 @@
-//! Violations planted for every rule, beside what looks like one and is none.
+//! Planted violations of every rule, and texts that look like one and are none.
 
 use super::lines::{
     BrokenLine, UnevenRow, dependencies, features, named_files, named_methods, sends, silent_skips, system_files,

@@ -1,5 +1,5 @@
-//! The rules of `tidy.rs`. Each is a function over a tree of texts and gives what breaks it, so that `planted.rs` can show of each
-//! that it finds what it is for.
+//! The rules of `tidy.rs`. Each is a function from a tree of texts to its violations, so that
+//! `planted.rs` can show that each finds them.
 
 mod circles;
 pub mod crates;
@@ -18,12 +18,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-/// What breaks a rule.
+/// Violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// The file, with the line where there is one, or the crate.
     pub place: String,
-    /// What is wrong there, and what would be right.
+    /// Description of the violation, with its remedy.
     pub what: String,
 }
 
@@ -77,7 +77,7 @@ impl Tree {
         self.all().filter(|(path, _)| path.ends_with(".rs"))
     }
 
-    /// Paths and texts of the Rust files of which the command is made, without their tests.
+    /// Paths and texts of the command's Rust files, without their tests.
     pub fn production(&self) -> impl Iterator<Item = (&str, &str)> {
         let in_command = |path: &str| crates::production().any(|name| path.starts_with(&format!("{name}/")));
         self.sources().filter(move |(path, _)| in_command(path) && !is_test(path))

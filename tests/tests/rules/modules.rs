@@ -1,5 +1,6 @@
-//! A crate's files as a tree of modules, and which file uses names of which: parsed by `syn`, so that what stands in comments and
-//! texts does not count. Code for tests only is left out, and so is what a file merely hands on (`pub use`).
+//! A crate's files as a tree of modules, with the files' uses of each other's names. It is parsed
+//! by `syn`, so that comments and texts do not count. Code for tests only is left out, as are
+//! re-exports (`pub use`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,18 +14,18 @@ type ModulePath = Vec<String>;
 /// For every file the files that it uses, with the names.
 pub type Arrows<'a> = BTreeMap<&'a str, BTreeMap<&'a str, BTreeSet<&'a str>>>;
 
-/// What one module has.
+/// Contents of one module.
 #[derive(Default)]
 struct Module {
-    /// The file in which it stands.
+    /// File of the module.
     file: String,
-    /// Names of what is defined here.
+    /// Names defined here.
     items: BTreeSet<String>,
     /// Names that `use` brings here, and the paths they come from.
     imports: HashMap<String, Vec<String>>,
     /// Paths from which everything is brought here.
     globs: Vec<Vec<String>>,
-    /// Paths of what `use` brings here for the module's own code.
+    /// Paths that `use` imports for the module's own code.
     brought: Vec<Vec<String>>,
     /// Paths that the module's own code names.
     named: Vec<Vec<String>>,
@@ -103,7 +104,8 @@ impl Modules {
         self.modules.insert(path, module);
     }
 
-    /// The module that defines what a path means in a module; none where it leads out of the crate.
+    /// The module that defines the target of a path in a module; none where it leads out of the
+    /// crate.
     fn module_of(&self, module: &[String], path: &[String], depth: usize) -> Option<ModulePath> {
         // A name that is handed on in a circle has no definition.
         if depth > 16 {
@@ -122,7 +124,8 @@ impl Modules {
                 name if found.items.contains(name) => return Some(here),
                 name => {
                     let found = self.imported(&here, name, &path[index + 1..], depth);
-                    // A name that no `use` brings comes from a macro, which stands in the module named before it.
+                    // A name that no `use` brings comes from a macro, which is in the module named
+                    // before it.
                     let by_macro = index > 0 && !self.modules[&here].imports.contains_key(name);
                     return found.or_else(|| by_macro.then_some(here));
                 }
@@ -131,7 +134,7 @@ impl Modules {
         at
     }
 
-    /// The module of what another has imported under a name, and of what is asked of that.
+    /// The module of another one's import under a name, and of the rest of the path.
     fn imported(&self, module: &[String], name: &str, rest: &[String], depth: usize) -> Option<ModulePath> {
         let found = &self.modules[module];
         if let Some(path) = found.imports.get(name) {
@@ -241,7 +244,7 @@ impl Paths<'_> {
     }
 }
 
-/// Where a module's file is.
+/// File of a module.
 fn file_of_module(files: &BTreeMap<String, String>, folder: &str, module: &ItemMod) -> Option<String> {
     let name = &module.ident;
     [format!("{folder}{name}.rs"), format!("{folder}{name}/mod.rs")].into_iter().find(|file| files.contains_key(file))

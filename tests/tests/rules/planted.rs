@@ -1,4 +1,4 @@
-//! Violations planted for every rule, beside what looks like one and is none, and the messages that they get.
+//! Planted violations of every rule, texts that look like one and are none, and the messages.
 
 use super::{Tree, Violation, crates, documents, files};
 
@@ -41,7 +41,7 @@ fn a_library_in_the_wrong_crate_is_found() {
     ]);
     let wanted = [
         "engine: knows clap, which only launch may: options and the errors of programs belong to the command",
-        "coordinator: knows tokio, which only service, store may: whoever waits for sockets is asynchronous, and nobody else is",
+        "coordinator: knows tokio, which only service, store may: only crates that wait for sockets are asynchronous",
         "coordinator: knows candle-nn, which only launch, study, train, engine, worker, comm, kernels may: tensors are for those who \
          compute with them or carry them",
     ];
@@ -59,7 +59,7 @@ fn circles_of_files_are_found() {
         // Directly, by an import and by a path in code.
         ("comm/src/a.rs", "use crate::b::B; pub struct A(B); pub type Text = String;"),
         ("comm/src/b.rs", "pub struct B; fn back() -> Vec<crate::a::Text> { vec![] }"),
-        // What the root hands on leads to where it is defined.
+        // A name that the root re-exports leads to its definition.
         ("comm/src/c.rs", "use crate::Error; pub fn c() -> Error { todo!() }"),
         ("comm/src/error.rs", "pub struct Error; impl Error { fn of() { let _ = format!(\"{}\", crate::c::c()); } }"),
         // For tests only, in a comment, in a text, or handed on without use: none of these is an arrow.
@@ -69,7 +69,7 @@ fn circles_of_files_are_found() {
             "//! [`crate::d::D`]\npub struct E; const TEXT: &str = \"crate::d::D\";\n#[cfg(test)]\nmod tests { use crate::d::D; }",
         ),
         ("comm/src/f.rs", "pub use crate::deep::Deep;"),
-        // What the root hands on of another crate is not of the root.
+        // A re-export of another crate's name does not belong to the root.
         ("comm/src/g.rs", "use crate::Traffic; pub struct G(Traffic);"),
         // A module and those inside it are files as all others, alone and together with others inside it.
         ("comm/src/pair/mod.rs", "mod half; pub struct Pair(half::Half); pub struct Own;"),
@@ -138,7 +138,7 @@ fn features_and_unsafe_are_found_where_they_may_not_stand() {
         ("engine/src/a.rs", "// SAFETY: it is ours.\nunsafe impl Send for A {}\n"),
     ]);
     let wanted = [
-        "engine/src/a.rs:2: `unsafe impl Send for A {}`: no `unsafe` may stand in this file",
+        "engine/src/a.rs:2: `unsafe impl Send for A {}`: `unsafe` is not allowed in this file",
         "engine/src/a.rs:2: `unsafe impl Send for A {}`: take the value on the thread that will use it",
         "kernels/src/cpu/a.rs:3: `unsafe { read(q) }`: no `// SAFETY:` right above says why it holds",
     ];

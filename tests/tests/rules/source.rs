@@ -6,7 +6,7 @@ use super::lines::BrokenLine;
 pub struct Source {
     /// As they are.
     pub whole: Vec<String>,
-    /// Without comments and without what stands in texts and characters.
+    /// Code without comments and without the contents of texts and characters.
     pub code: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ fn blanked(text: &str) -> String {
     out
 }
 
-/// How many characters from here on are a comment or a literal; 0 where code goes on.
+/// Number of characters from here on that are a comment or a literal; 0 where code goes on.
 fn skipped(rest: &[char], before: Option<char>) -> usize {
     let starts = |text: &str| text.chars().enumerate().all(|(i, c)| rest.get(i) == Some(&c));
     let until = |from: usize, end: &str| {

@@ -43,12 +43,12 @@ pub fn settings() -> Settings {
 pub const PACKET: Wish = Wish::Adapter(AdapterKind::KvPacket { head: 2, tail: 1 });
 pub const AHEAD: Wish = Wish::Adapter(AdapterKind::Lookahead { rows: 3, rank: 2, alpha: 8.0 });
 
-/// Learns vectors around chunks on so many ranks.
+/// Learns vectors around chunks on `world` ranks.
 pub fn learned(world: usize, out: &Path, change: impl Fn(&mut Job<'_>) + Sync) -> Result<Vec<f64>> {
     learned_with((&PACKET, &settings()), world, out, change)
 }
 
-/// Learns on so many ranks; the learned numbers.
+/// Learns on `world` ranks; gives the learned numbers.
 pub fn learned_with(
     (wish, settings): (&Wish, &Settings),
     world: usize,
@@ -72,7 +72,8 @@ pub fn numbers(tensor: &Tensor) -> Vec<f64> {
     tensor.flatten_all().and_then(|flat| flat.to_dtype(DType::F64)?.to_vec1()).expect("numbers")
 }
 
-/// The largest error of a gradient of `loss` beside central differences of it, as a share of the largest slope, which is given too.
+/// Largest error of a gradient of `loss` against its central differences, as a share of the largest
+/// slope, which is given too.
 pub fn error_of_gradient(var: &Var, loss: &dyn Fn() -> Tensor) -> (f64, f64) {
     let (gradients, step) = (loss().backward().expect("gradients"), 1e-6);
     let (found, start) = (numbers(gradients.get(var).expect("a gradient")), numbers(var));

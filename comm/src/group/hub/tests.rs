@@ -76,7 +76,7 @@ fn a_part_of_a_call_that_has_ended_is_a_mismatch() {
     hub.put_mine(0, 0, barrier()).expect("the first call");
     hub.bring(1, 0, 0, barrier());
     hub.take(0, 0, patience, &|_, _| Verdict::GoesOn).expect("both have come");
-    // Ahead of this rank is as it should be; behind it is not.
+    // Calls ahead of this rank's are accepted; earlier ones are not.
     hub.bring(1, 0, 1, barrier());
     assert!(hub.alive(0).is_ok());
     hub.bring(1, 0, 0, barrier());
@@ -94,6 +94,6 @@ fn a_rank_that_has_left_is_missed_only_where_it_is_needed() {
     hub.leave(1);
     hub.put_mine(2, 0, Contribution { call, payload: Payload::default() }).expect("all that is needed is here");
     assert_eq!(hub.take(2, 0, patience, &|_, _| Verdict::GoesOn).expect("the root's bytes").bytes.len(), 1);
-    let error = hub.put_mine(2, 1, barrier()).expect_err("nobody is left");
+    let error = hub.put_mine(2, 1, barrier()).expect_err("no other rank is left");
     assert_eq!((&error, error.exit_code()), (&Error::Left { rank: 0 }, 69));
 }

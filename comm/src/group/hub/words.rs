@@ -7,12 +7,12 @@ use crate::link::Cancels;
 use crate::{Collective, Result};
 
 impl Hub {
-    /// In the process of rank 0, words follow what is said here.
+    /// In the process of rank 0, words follow the cancellations given here.
     pub fn listen(&self, cancels: Cancels) {
         self.lock().gate.cancels = Some(cancels);
     }
 
-    /// Where the coordinator says what is to be cancelled, if that is known in this process.
+    /// The coordinator's cancellations, if this process knows them.
     pub fn cancels(&self) -> Option<Cancels> {
         self.lock().gate.cancels.clone()
     }
@@ -22,7 +22,8 @@ impl Hub {
         self.lock().gate.request = request;
     }
 
-    /// A rank has come to a point. Where all have, and the word is given here, gives it.
+    /// Notes that a rank has arrived at a point. Once all have, gives the word if this process
+    /// gives words.
     pub fn arrive(&self, rank: usize, number: u64) -> Option<(u64, Word)> {
         let mut state = self.lock();
         state.gate.arrived[rank] = state.gate.arrived[rank].max(number);

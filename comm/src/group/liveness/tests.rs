@@ -33,7 +33,8 @@ fn a_step_longer_than_the_timeout_is_a_stall_and_a_wait_is_not() {
         told.starts_with("rank 2 waits for ") && told.ends_with(" for ranks [1] in barrier (call 7, probe)"),
         "{told}"
     );
-    // Behind the wait the step's time begins anew; what was before it is the longest of its kind so far.
+    // After the wait the step's time begins anew; the time before it is the longest of its kind so
+    // far.
     liveness.go_on();
     sleep(2 * SHORT);
     assert_eq!(liveness.stall(), None);
@@ -51,7 +52,7 @@ fn a_rank_that_is_slow_from_the_first_step_on_may_be_slow() {
     liveness.turn_to(StepKind::Attention);
     sleep(2 * SHORT);
     assert!(liveness.stall().is_some(), "no step of this kind has been seen");
-    // A new request: what was slow before is forgotten.
+    // A new request: earlier slow steps are forgotten.
     liveness.begin(2);
     liveness.step(StepKind::Linear, Some(0));
     sleep(2 * SHORT);
@@ -77,7 +78,7 @@ fn a_rank_that_does_tiles_is_not_stuck_and_one_that_does_none_is() {
     sleep(2 * SHORT);
     let stall = liveness.stall().expect("no tile for twice the timeout");
     assert_eq!(stall.limit, SHORT, "tiles do not make the limit longer");
-    // The step as a whole is what later ones are compared with, as ever.
+    // Later steps are still compared with the step as a whole.
     liveness.step(StepKind::Linear, Some(1));
     sleep(2 * SHORT);
     assert_eq!(liveness.stall(), None);

@@ -150,7 +150,7 @@ proptest! {
         let rows = Positions::new(vec![0; count], orders, vec![segment; count]);
         let keys = KeyOrder::new(&[&base]);
         let Some(followed) = keys.followed_by(&rows) else {
-            // Only where another segment stands behind.
+            // Only where another segment comes after it.
             prop_assert!(keys.segments.last().is_some_and(|last| last.0 > segment));
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! Bodies of chats: what becomes of each field, and what is refused.
+//! Bodies of chats: the meaning of each field, and refusals.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What tests of the remote share: a stand-in for S3, a proxy that does harm, chunks, limits that are short.
+//! Shared parts of the remote's tests: a stand-in for S3, a harmful proxy, chunks, short limits.
 
 pub mod moto;
 pub mod proxy;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tributary_protocol::{ChunkKey, KeySpace};
 use tributary_store::{Identity, LayerBytes, Numbers, Remote, RemoteLimits, Shape, encode};
 
-/// What no text may show.
+/// Secret that no text may show.
 pub const SECRET: &str = "never-to-be-seen-4711";
 
 /// A wait that ends by itself in every test that passes.
@@ -57,7 +57,7 @@ pub fn key(number: u32) -> ChunkKey {
     KeySpace::new([7; 32], "f32").chunk(&[1, 2], &[number], &[])
 }
 
-/// The chunk of a number: what it is, its shape, and its file.
+/// The chunk of a number: its identity, its shape, and its file.
 pub fn chunk(number: u32) -> (Identity, Shape, Vec<u8>) {
     let shape = Shape { layers: 2, rows: 1, kv_heads: 2, head_dim: 8, numbers: Numbers::F32, with_places: false };
     let identity =
@@ -75,7 +75,7 @@ pub fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Waits for what becomes so in every test that passes.
+/// Waits for a condition that holds in every passing test.
 pub fn becomes(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {

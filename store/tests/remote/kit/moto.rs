@@ -1,6 +1,6 @@
-//! moto, which stands in for S3 and IAM: a mock in memory that is no storage system. It shows that requests are as S3's description has
-//! them, signatures included; it does not show how a real store behaves under load, or when it is ill. `MOTO` names a virtual
-//! environment that has it; `make test` makes one.
+//! moto, a mock of S3 and IAM in memory. It shows that requests conform to S3's description,
+//! signatures included. It does not show the behaviour of a real store under load or failures.
+//! `MOTO` names a virtual environment that has it; `make test` makes one.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -36,7 +36,7 @@ impl Moto {
 
     /// Starts it with more options.
     pub fn start_with(folder: &std::path::Path, options: &[&str]) -> Self {
-        // Somebody else may take the port before moto does.
+        // Another process may take the port before moto does.
         for _ in 0..3 {
             let (_, address) = listener();
             let port = address.port().to_string();
@@ -80,7 +80,7 @@ impl Moto {
         stream.write_all(format!("{head}{headers}\r\n{body}").as_bytes()).expect("sent");
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).expect("an answer");
-        // A chunk's bytes are no text, and nobody looks at them here.
+        // A chunk's bytes are no text, and no test reads them here.
         String::from_utf8_lossy(&answer).into_owned()
     }
 

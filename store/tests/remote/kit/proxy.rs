@@ -1,4 +1,4 @@
-//! A proxy that does harm to the requests that come by, one after the other as it was told, and hands on those that come behind.
+//! A proxy that harms the next requests, one after the other by a list, and forwards later ones.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::listener;
 
-/// What is done to a request.
+/// Harm to a request.
 #[derive(Debug, Clone, Copy)]
 pub enum Harm {
     /// It waits before it is handed on.
@@ -22,11 +22,11 @@ pub enum Harm {
     Fail,
     /// The last byte of its answer is another.
     Damage,
-    /// Its answer would have so many bytes, which are sent as long as anybody takes them.
+    /// Its answer would have this number of bytes, which are sent as long as the client reads.
     Huge(u64),
 }
 
-/// A proxy on a port of its own. It lives as long as the test's process.
+/// A proxy on its own port. It lives as long as the test's process.
 pub struct Proxy {
     pub address: SocketAddr,
     state: Arc<State>,
@@ -59,7 +59,7 @@ impl Proxy {
         Self { address, state }
     }
 
-    /// What is done to the next requests. What was left of the last such list is forgotten.
+    /// Sets the harms to the next requests. The rest of the last such list is dropped.
     pub fn harms(&self, harms: &[Harm]) {
         *self.state.harms.lock().expect("no panic") = harms.iter().copied().collect();
     }
@@ -69,7 +69,7 @@ impl Proxy {
         self.state.requests.swap(0, Ordering::SeqCst)
     }
 
-    /// Bytes of huge answers that somebody, or the system, has taken.
+    /// Bytes of huge answers that the client, or the system, has taken.
     pub fn huge_bytes(&self) -> u64 {
         self.state.huge_bytes.load(Ordering::SeqCst)
     }
@@ -99,7 +99,7 @@ impl State {
         }
         let mut behind = TcpStream::connect(self.behind)?;
         behind.write_all(&request)?;
-        // It closes its connections behind each answer.
+        // It closes its connections after each answer.
         let mut answer = Vec::new();
         behind.read_to_end(&mut answer)?;
         match harm {

@@ -1,5 +1,5 @@
-//! How fast chunks come from a store: files of its own in its folder, written, read and verified as ranks have it done, from the
-//! memory that the system keeps of them and from the disk.
+//! Rates of chunks from a store: temporary files in its folder are written, read and verified as
+//! for ranks, from the system's page cache and from the disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,17 +22,18 @@ const SHAPE: Shape =
 /// Counted runs.
 pub const RUNS: usize = 7;
 
-/// How long writing and reading may take.
+/// Longest time of writing and reading.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The rates of the store in this folder. What is written there is removed.
+/// Measures the rates of the store in this folder. Its files there are removed.
 ///
 /// # Errors
-/// The system's; a disk that has no room or does not come to an end.
+/// Returns an error if an operation of the operating system fails, if the disk has no room, or if
+/// writing takes too long.
 pub fn measure(folder: &Path) -> Result<StoreRates> {
     let own = folder.join(format!("calibration-{}", std::process::id()));
     let measured = measured(&own);
-    // That this fails changes no rate.
+    // A failure here changes no rate.
     let _ = std::fs::remove_dir_all(&own);
     measured
 }
@@ -77,7 +78,7 @@ fn identity(number: u32) -> Identity {
     Identity { key: KeySpace::new(model, "f32").chunk(&[], &ids, &[]), model, prefix: vec![], extra: vec![], ids }
 }
 
-/// Files that are read one by one; each tells when it has been.
+/// Files that are read one by one; each signals its end.
 struct Files {
     store: Arc<Store>,
     begun: AtomicUsize,
@@ -98,7 +99,7 @@ impl Steps for Files {
                 chunk.read_layer(layer, &mut keys, &mut values)
             })
         };
-        // Whether anybody waits does not matter.
+        // The receiver may be gone.
         let _ = self.done.send(read(()).is_ok());
         true
     }

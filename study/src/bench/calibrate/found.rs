@@ -1,4 +1,4 @@
-//! What a calibration's seconds say: rates, and how far they went apart from round to round.
+//! Results of a calibration's seconds: rates, and their spread from round to round.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +12,23 @@ use crate::error::Result;
 /// Seconds of everything that was measured: one entry a round, in it one a rank.
 pub type Seconds = BTreeMap<What, Vec<Vec<f64>>>;
 
-/// No rate is known better than this: what lies between the sizes that were measured is interpolated.
+/// Least error of a rate: values between the measured sizes are interpolated.
 const LEAST_SPREAD: f64 = 0.03;
 
 /// Of a pass's time, products have at least this share.
 const LEAST_PRODUCTS: f64 = 0.5;
 
-/// Rounds that are looked at together: a request takes longer than one run of a round, and what comes and goes within it does not show.
+/// Rounds that are looked at together: a request takes longer than one run of a round, and short
+/// fluctuations within it do not show.
 const BLOCK: usize = 3;
 
 /// The share of rounds that are left out at either end.
 const TRIMMED: f64 = 0.1;
 
-/// Standard deviations on either side of the mean that hold 95 % of what is normally distributed.
+/// Standard deviations on either side of the mean that hold 95 % of a normal distribution.
 const WIDTH: f64 = 1.96;
 
-/// What one rank can do while some of them work.
+/// Rates of one rank while some of them work.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rates {
     pub gemm_by_rows: Curve,
@@ -40,7 +41,7 @@ pub struct Rates {
     pub request_s: f64,
 }
 
-/// What was found.
+/// Results.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
     /// While all ranks work.
@@ -54,10 +55,11 @@ pub struct Found {
 }
 
 impl Found {
-    /// What seconds with all of `world` ranks working say, and, if there are any, those with one at work.
+    /// Results from seconds with all of `world` ranks working and, if there are any, with one at
+    /// work.
     ///
     /// # Errors
-    /// The model's.
+    /// Returns an error if the model fails.
     pub fn new(model: &dyn Model, world: usize, together: &Seconds, alone: Option<&Seconds>) -> Result<Self> {
         let sizes = Sizes::of(model)?;
         let (latency_s, link_by_bytes) = sizes.link(world, together);
@@ -70,12 +72,12 @@ impl Found {
     }
 }
 
-/// What the model's sizes come to.
+/// Numbers derived from the model's sizes.
 struct Sizes {
     /// FLOPs of a row's products in one layer, and of a row and a key in its attention.
     row_flops: f64,
     pair_flops: f64,
-    /// Numbers that a row reads and writes in one layer beside its products and its attention.
+    /// Numbers that a row reads and writes in one layer, apart from its products and its attention.
     row_elementwise: f64,
     /// Numbers of the elementwise run, and of the merging run.
     elementwise: f64,
@@ -139,7 +141,7 @@ impl Sizes {
             memory_bytes_per_s: memory_bytes(self.on_host) / of(What::Memory),
             elementwise_bytes_per_s,
             merge_bytes_per_s: self.number_bytes * self.merged / of(What::Merge),
-            // What a layer's attention takes however little it has to do.
+            // Least time of a layer's attention.
             layer_s: of(What::Attention { queries: 1, keys: 1 }),
             request_s: of(What::Request),
         }
@@ -163,7 +165,8 @@ fn rounds(seconds: &Seconds) -> usize {
     seconds.values().map(Vec::len).min().unwrap_or(0)
 }
 
-/// What a run takes: of each rank the mean of its rounds but for the quickest and the slowest, and of those the slowest rank's.
+/// Typical time of a run: the slowest rank's mean over its rounds without the quickest and the
+/// slowest.
 fn typical(rounds: &[Vec<f64>]) -> f64 {
     let ranks = rounds.iter().map(Vec::len).min().unwrap_or(0);
     let of_rank = |rank: usize| middle_mean(rounds.iter().map(|ranks| ranks[rank]).collect());
@@ -178,9 +181,10 @@ fn middle_mean(mut values: Vec<f64>) -> f64 {
     middle.iter().sum::<f64>() / middle.len() as f64
 }
 
-/// How far rates may be off. The pace of all that ranks compute changes from block to block of rounds, and a request later on meets
-/// any of them: half of an interval that holds 95 % of the blocks. What each kind has beside that comes and goes within a request: half
-/// of an interval that holds its mean with 95 %. A link's is its own pace.
+/// Possible errors of rates. The pace of all computation changes from block to block of rounds, and
+/// a later request meets any of them: its spread is half of an interval that holds 95 % of the
+/// blocks. The further noise of each kind averages out within a request: its spread is half of a 95
+/// % interval of its mean. A link has its own pace.
 fn spread(seconds: &Seconds) -> Spread {
     let rounds = rounds(seconds);
     let series = |kinds: &dyn Fn(&What) -> bool| -> Vec<f64> {
@@ -238,7 +242,7 @@ mod tests {
     const PASS: What = What::Pass(1024);
     const RUNS: What = What::Runs { rows: 2048, run: 512 };
 
-    /// Nine rounds of two ranks, in which the machine has a pace and this has a noise of its own.
+    /// Nine rounds of two ranks, with a pace of the machine and noise of this kind.
     fn of(what: What, base: f64, pace: [f64; 3], noise: [f64; 3]) -> (What, Vec<Vec<f64>>) {
         let round = |index: usize| vec![base * pace[index / 3] * noise[index % 3]; 2];
         (what, (0..9).map(round).collect())

@@ -17,7 +17,7 @@ use crate::error::Result;
 const ROUNDS: usize = 15;
 const FEWEST_ROUNDS: usize = 5;
 
-/// Fewer rounds say nothing of how far they go apart.
+/// Least number of rounds that show their spread.
 pub const FEWEST_ROUNDS_TO_TELL: usize = 3;
 
 const ALL_S: f64 = 80.0;
@@ -62,11 +62,12 @@ fn everything(on_host: bool) -> Vec<What> {
     all
 }
 
-/// Measures on all ranks of `comm`, of which those from `working` on only communicate; where several work, also with rank 0 working
-/// alone; so many rounds, if that is said. Rank 0 gets what was found.
+/// Measures on all ranks of `comm`; those from `working` on only communicate. Where several work,
+/// it also measures with rank 0 working alone. `rounds` fixes the number of rounds. Rank 0 gets the
+/// results.
 ///
 /// # Errors
-/// The communicator's, the model's.
+/// Returns an error if the communicator or the model fails.
 pub fn measure(
     comm: &mut dyn Communicator,
     model: &dyn Model,
@@ -112,7 +113,8 @@ pub fn measure(
     Ok(Some(Found::new(model, comm.size(), &together, alone.as_ref())?))
 }
 
-/// What is measured, made ready: each kind up to the largest size that this machine does in good time. All ranks agree.
+/// Prepared measurements: each kind up to the largest size that this machine does in reasonable
+/// time. All ranks agree.
 fn affordable<'a>(
     comm: &mut dyn Communicator,
     bench: &Bench<'a>,
@@ -138,7 +140,7 @@ fn affordable<'a>(
     Ok(ready)
 }
 
-/// Ranks that work at once, and what was measured of them.
+/// Ranks that work at once, and their measurements.
 struct Group {
     working: usize,
     repeats: BTreeMap<What, usize>,
@@ -151,7 +153,7 @@ impl Group {
     }
 }
 
-/// Seconds of a run of each rank, the mean of so many repeats; nothing but on rank 0.
+/// Seconds of a run of each rank, the mean of the repeats; empty except on rank 0.
 fn timed(
     comm: &mut dyn Communicator,
     model: &dyn Model,
@@ -174,7 +176,7 @@ fn timed(
     Ok(if comm.rank() == 0 { all.iter().map(seconds).collect() } else { Vec::new() })
 }
 
-/// How often a run that took so long is repeated; all ranks agree.
+/// Number of repeats of a run with these seconds; all ranks agree.
 fn enough(comm: &mut dyn Communicator, seconds: &[f64]) -> Result<usize> {
     let longest_s = seconds.iter().copied().fold(1e-9, f64::max);
     agreed(comm, (LONG_ENOUGH_S / longest_s).ceil().clamp(1.0, MOST_REPEATS as f64) as u64)

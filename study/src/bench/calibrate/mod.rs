@@ -1,5 +1,5 @@
-//! Calibration: measures the machine at hand as a profile, by which the planner predicts. All ranks work at the same time, so that
-//! shared cores and memory show.
+//! Calibration: measures this machine as a profile, by which the planner predicts. All ranks work
+//! at the same time, so that the results include shared cores and memory.
 
 mod disk;
 mod found;
@@ -23,23 +23,23 @@ use self::measure::{FEWEST_ROUNDS_TO_TELL, measure};
 use crate::error::{Error, Result};
 use tributary_system::file::{parent, write_whole};
 
-/// What is calibrated.
+/// Input of a calibration.
 pub struct Calibration<'a> {
     /// The model whose shapes are measured.
     pub folder: &'a ModelFolder,
-    /// How it is loaded.
+    /// Configuration of the model.
     pub model: &'a ModelConfig,
-    /// Where it is measured.
+    /// Device of the measurement.
     pub rank_device: &'a RankDevice,
-    /// What carries tensors between ranks.
+    /// Carrier of tensors between ranks.
     pub carrier: Carrier,
     /// Ranks, where they are threads.
     pub world: usize,
     /// Threads a rank.
     pub threads: usize,
-    /// How long a collective may take.
+    /// Longest time of a collective.
     pub timeout: Duration,
-    /// How often everything is measured, if that is given; otherwise as often as good time allows.
+    /// Number of rounds; absent: as many as reasonable time allows.
     pub rounds: Option<usize>,
     /// The folder of the chunk store, if its rates are to be measured.
     pub store: Option<&'a Path>,
@@ -49,10 +49,10 @@ pub struct Calibration<'a> {
     pub force: bool,
 }
 
-/// Measures a profile; on ranks other than 0 only measures. `tell` is told how far it is.
+/// Measures a profile; ranks other than 0 only measure. `tell` gets the progress.
 ///
 /// # Errors
-/// A file that would be overwritten; the model's, the communicator's.
+/// Returns an error if a file would be overwritten, or if the model or the communicator fails.
 pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks, tell: &dyn Fn(String)) -> Result<Option<Profile>> {
     // Rank 0 writes. The others may be on hosts where the file means another one, or nothing.
     if let Some(file) = calibration.file.filter(|_| ranks.leads()) {
@@ -85,7 +85,7 @@ pub fn calibrate(calibration: &Calibration<'_>, ranks: &mut Ranks, tell: &dyn Fn
     }))
 }
 
-/// A failure, and what it means if it has spoilt one of these devices.
+/// A failure, with an explanation if it has poisoned one of these devices.
 fn explained<'a>(error: Error, devices: impl IntoIterator<Item = &'a candle_core::Device>) -> Error {
     match error {
         Error::Engine(error) => tributary_engine::explained(error, devices).into(),
@@ -123,7 +123,7 @@ fn check(file: &Path, force: bool) -> Result<()> {
 /// Writes a profile as a file that the planner reads.
 ///
 /// # Errors
-/// The system's.
+/// Returns an error if an operation of the operating system fails.
 pub fn write(profile: &Profile, file: &Path) -> Result<()> {
     write_whole(file, profile.to_toml().as_bytes()).map_err(Error::file("cannot write", file))
 }
@@ -132,8 +132,9 @@ fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     Ok(rayon::ThreadPoolBuilder::new().num_threads(threads).build()?)
 }
 
-/// One thread a rank, and a second one where there is but one in this process, which does nothing but answer: a link has two
-/// ends. (NCCL's have each a GPU.) Rank 0 gets what was found, and the machine with the memory of the rank that has least.
+/// One thread a rank, and a second one where there is but one in this process, which does nothing
+/// but answer: a link has two ends. (NCCL's have each a GPU.) Rank 0 gets the results, and the
+/// machine with the memory of the rank that has least.
 fn on_ranks(
     calibration: &Calibration<'_>,
     models: &[Arc<dyn Model>],
@@ -184,7 +185,7 @@ fn with_store(mut profile: Profile, store: StoreRates) -> Profile {
         format!("measured: 128 MiB of {files} read and verified by the store's threads, median of {} runs", disk::RUNS)
     };
     profile.sources.insert("store.cached_bytes_per_s".to_owned(), source("files that the system keeps in memory"));
-    profile.sources.insert("store.bytes_per_s".to_owned(), source("files that it was told to forget"));
+    profile.sources.insert("store.bytes_per_s".to_owned(), source("files that were dropped from its memory"));
     Profile { store: Some(store), ..profile }
 }
 
@@ -222,7 +223,7 @@ fn profile(
     let folder = calibration.folder.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let shared = machine.available_bytes.unwrap_or(0) / machine.ranks_here.max(1) as u64;
     let by_bytes = found.link_by_bytes.clone();
-    // One rank alone receives nothing: then its memory stands in, which no link outruns.
+    // A single rank receives nothing: then its memory's rate is taken, which no link exceeds.
     let bytes_per_s = by_bytes.0.last().map_or(found.together.memory_bytes_per_s, |&(_, rate)| rate);
     let inside = Link { latency_s: found.latency_s, bytes_per_s, by_bytes };
     Profile {

@@ -1,5 +1,5 @@
-//! What is measured, one kind after the other: what prefill does, with its kernels, model and communicator, ready to be done again and
-//! again.
+//! Kinds of measured work: the steps of prefill, with its kernels, model and communicator, prepared
+//! for repeated runs.
 
 use std::hint::black_box;
 
@@ -14,7 +14,7 @@ use crate::error::Result;
 /// Rows of norms, activations and merges.
 const ELEMENTWISE_ROWS: usize = 1024;
 
-/// Layers of a pass: so many that their weights come from memory.
+/// Layers of a pass: enough that their weights come from memory, not from a cache.
 const LAYERS: usize = 8;
 
 /// Numbers of an array beyond the caches, 8 bytes each.
@@ -29,7 +29,7 @@ pub const RUN_ROWS: usize = 64;
 /// Something to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
-    /// A pass of so many rows through [`layers`] layers, in runs of [`RUN_ROWS`].
+    /// A pass of this number of rows through [`layers`] layers, in runs of [`RUN_ROWS`].
     Pass(usize),
     /// Attention of rows of one batch, each to those before it in its run.
     Runs {
@@ -38,7 +38,7 @@ pub enum What {
         /// Those of a run.
         run: usize,
     },
-    /// Attention of the last of so many rows.
+    /// Attention of the last `queries` of `keys` rows.
     Attention {
         /// Rows that ask.
         queries: usize,
@@ -51,7 +51,7 @@ pub enum What {
     Merge,
     /// Reading memory, or on a device copying it.
     Memory,
-    /// Gathering parts of so many numbers.
+    /// Gathering parts of this number of numbers.
     Gather(usize),
     /// Handing a plan out.
     Request,
@@ -62,7 +62,7 @@ impl What {
     pub const PROBE: What = What::Attention { queries: Self::PROBE_ROWS, keys: 8192 };
     const PROBE_ROWS: usize = 32;
 
-    /// How large it is, if that is what it takes so long for: rows, or rows times the keys that each of them sees.
+    /// Its size, if its time grows with it: rows, or rows times the keys that each of them sees.
     pub fn size(self) -> Option<(Product, f64)> {
         match self {
             What::Pass(rows) => Some((Product::Weights, rows as f64)),
@@ -74,7 +74,8 @@ impl What {
         }
     }
 
-    /// Whether nothing smaller says what it takes: the weights are read for few rows as for many.
+    /// Whether its time cannot be derived from a smaller size: the weights are read for few rows as
+    /// for many.
     pub fn is_small(self) -> bool {
         match self {
             What::Pass(rows) => rows <= RUN_ROWS,
@@ -90,7 +91,7 @@ impl What {
     }
 }
 
-/// What takes long, and the longer the larger it is.
+/// Kind of work whose time grows with its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Product {
     /// Of rows and weights.
@@ -99,7 +100,7 @@ pub enum Product {
     Keys,
 }
 
-/// What is done again and again.
+/// Work that is repeated.
 pub type Work<'a> = dyn FnMut(&mut dyn Communicator) -> Result<()> + 'a;
 
 pub struct Bench<'a> {
@@ -110,10 +111,10 @@ pub struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Makes ready what is to be measured.
+    /// Prepares the measurements.
     ///
     /// # Errors
-    /// The model's, the device's.
+    /// Returns an error if the model or the device fails.
     pub fn prepare(&self, what: What) -> Result<Box<Work<'a>>> {
         match what {
             What::Pass(rows) => self.pass(rows),
@@ -141,7 +142,7 @@ impl<'a> Bench<'a> {
         }))
     }
 
-    /// Attention of rows that stand in runs of `run` rows in one batch, each to those before it in its run.
+    /// Attention of rows in runs of `run` rows in one batch, each to those before it in its run.
     fn runs(&self, rows: usize, run: usize) -> Result<Box<Work<'a>>> {
         let (config, kernels) = (self.model.config(), self.kernels);
         let q = self.noise(rows, config.heads, 1)?;
@@ -248,7 +249,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// What rows of a pass attend to: those before them in their run.
+/// Attention of a pass's rows to those before them in their run.
 #[derive(Clone)]
 struct Runs {
     at: Positions,
@@ -269,14 +270,15 @@ impl Attention for Runs {
     }
 }
 
-/// Rows in runs of so many, the last one perhaps shorter; each stands alone, as chunks do.
+/// Positions of rows in runs of `run`, the last one perhaps shorter; runs do not see each other, as
+/// chunks.
 fn in_runs(rows: usize, run: usize) -> Positions {
     let at = |index: usize| ((index % run) as u32, (index / run) as u32);
     let (places, segments): (Vec<u32>, Vec<u32>) = (0..rows).map(at).unzip();
     Positions::new(places.clone(), places, segments)
 }
 
-/// Keys that a row sees in the mean in a run of so many.
+/// Mean number of keys that a row sees in a run of `run` rows.
 pub fn in_run(run: usize) -> f64 {
     (run as f64 + 1.0) / 2.0
 }

@@ -12,12 +12,12 @@ use crate::error::{Error, Result};
 /// Failures after which a point is given up.
 const FAILURES: usize = 2;
 
-/// What runs points.
+/// Runner of points.
 pub trait PointRunner {
-    /// One run of a point. After a failure the next run starts what it needs anew.
+    /// One run of a point. After a failure the next run starts its ranks anew.
     ///
     /// # Errors
-    /// The failure of this run, with its cause.
+    /// Returns the failure of this run with its cause.
     fn run(&mut self, point: usize, run: usize) -> std::result::Result<Run, Failure>;
 
     /// Whether there can be a run after a failure.
@@ -26,17 +26,17 @@ pub trait PointRunner {
 
 /// One run.
 pub struct Run {
-    /// What is kept of it.
+    /// Sample of the run.
     pub sample: Sample,
     /// The first token's logits.
     pub logits: Vec<f32>,
 }
 
-/// Runs what is missing in a study. `tell` is told how far it is, in words and from 0 to 1, `save` gets the study before the first run, after each
-/// counted round, and when it ends early.
+/// Runs the missing points of a study. `tell` gets the progress, in words and from 0 to 1. `save`
+/// gets the study before the first run, after each counted round, and at an early end.
 ///
 /// # Errors
-/// What cannot be saved; a failure after which nothing can run.
+/// Returns an error if a result cannot be saved, or if a failure leaves nothing that can run.
 pub fn measure(
     study: &mut Study,
     runner: &mut dyn PointRunner,
@@ -48,7 +48,7 @@ pub fn measure(
     if done >= repeats {
         return Ok(());
     }
-    // From here on the folder holds this study, whatever it held before.
+    // From here on the folder holds this study instead of any earlier one.
     save(study)?;
     let mut rounds = Rounds::new(study, runner, tell, warmups + repeats - done);
     for round in 0..warmups {
@@ -67,7 +67,8 @@ pub fn measure(
     Ok(())
 }
 
-/// Counted rounds that a study has behind it: every point that was not given up has run in them, or failed there.
+/// Number of complete counted rounds of a study: every point that was not given up has run in them,
+/// or failed there.
 pub fn rounds_done(study: &Study) -> usize {
     let Design { warmups, repeats, seed, .. } = study.design;
     let count = study.points.len();
@@ -90,7 +91,7 @@ struct Rounds<'a> {
     runner: &'a mut dyn PointRunner,
     tell: &'a dyn Fn(String, f64),
     logits: Vec<Option<Vec<f32>>>,
-    /// How long each point's last run took.
+    /// Time of each point's last run.
     took: Vec<Option<Duration>>,
     rounds_left: usize,
     runs_done: usize,
@@ -148,7 +149,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// How far it is, and how long the rest may take: each point as long as its last run.
+    /// Progress, and the expected time of the rest: each point as long as its last run.
     fn progress(&self, point: usize, place: usize, counted: bool) -> String {
         let known: Vec<f64> = self.took.iter().flatten().map(Duration::as_secs_f64).collect();
         let what = if counted { "" } else { "warm-up, " };
@@ -163,7 +164,7 @@ impl<'a> Rounds<'a> {
         format!("{head}; about {} left", duration(left_s))
     }
 
-    /// Works out what the samples so far come to.
+    /// Computes the summaries of the samples so far.
     fn conclude(&mut self) {
         for index in 0..self.study.points.len() {
             let tokens = self.study.points[index].context_tokens;

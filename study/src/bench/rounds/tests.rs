@@ -28,7 +28,7 @@ fn study(methods: &[&str], warmups: usize, repeats: usize) -> Study {
     Study { schema: SCHEMA.to_owned(), provenance: Provenance::default(), design, points, busy: Vec::new() }
 }
 
-/// A bed that takes `run` milliseconds, remembers what ran, and fails at some runs.
+/// A bed that takes `run` milliseconds, records its runs, and fails at some.
 #[derive(Default)]
 struct Fake {
     ran: Vec<(usize, usize)>,
