@@ -65,7 +65,7 @@ impl MethodSpec {
             return Err(known(if is_known { "makes no difference to this method" } else { "unknown option" }));
         };
         if self.has(option) {
-            return Err("stands there twice".into());
+            return Err("is given twice".into());
         }
         let value = match (value, &option.kind) {
             (None, Kind::Flag) => "",

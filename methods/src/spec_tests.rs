@@ -83,7 +83,7 @@ fn what_cannot_be_is_refused_in_a_line() {
         ("infoflow:rato=0.1", "unknown option (`ratio`?); infoflow takes ratio,"),
         ("infoflow:colour=red", "unknown option; infoflow takes"),
         ("infoflow:theta=0.5", "makes no difference to this method"),
-        ("infoflow:ratio=0.1:ratio=0.2", "ratio: stands there twice"),
+        ("infoflow:ratio=0.1:ratio=0.2", "ratio: is given twice"),
         ("infoflow:score=max", "none of norm, mass"),
         ("infoflow:reorder=no", "takes no value"),
         ("infoflow:layers=[1,2", "a bracket is not closed"),

@@ -59,7 +59,7 @@ impl FromStr for MethodSpec {
             };
             let count = place.1.parse().map_err(|_| format!("{part}: needs a whole number"))?;
             if place.0.replace(count).is_some() {
-                return Err(format!("{part}: stands there twice"));
+                return Err(format!("{part}: is given twice"));
             }
         }
         let spec: Spec = rest.join(":").parse()?;

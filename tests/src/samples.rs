@@ -207,7 +207,7 @@ impl Case<'_> {
 fn read(spec: &str) -> Result<MethodSpec, String> {
     let read = spec.parse::<MethodSpec>();
     let is_meant = |why: &String| {
-        ["makes no difference to this method", "stands there twice"].iter().any(|known| why.contains(known))
+        ["makes no difference to this method", "is given twice"].iter().any(|known| why.contains(known))
     };
     assert!(read.as_ref().err().is_none_or(is_meant), "{spec}: {read:?}");
     read

@@ -9,6 +9,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::options::{COMMANDS, found, options, table_of};
+use crate::help;
 
 /// Entries of a file for one command.
 pub struct File {
@@ -151,6 +152,9 @@ impl Reader<'_> {
         for (key, value) in entries {
             let word = key.get_ref();
             let Some(arg) = option(found(self.command, names), word) else {
+                if let Some(instead) = help::instead_of(&format!("--{word}")) {
+                    return Err(self.refusal(key.span().start, &format!("`{word}`: {instead}")));
+                }
                 let near = self.nearest(names, word);
                 let near = near.map_or_else(
                     || format!("see `tributary {names} --help`"),
