@@ -361,7 +361,7 @@ mod tests {
     fn every_option_reaches_the_settings_and_comes_back() {
         assert_eq!(SETTERS.map(|(option, _)| option.key), REQUEST.map(|option| option.key));
         for text in [
-            "infoflow:ratio=0.3:score=mass:layers=1..3:importance=selected:order-for=selection:first:exchange=pass-q",
+            "infoflow:ratio=0.3:importance=selected:order-for=selection:score=mass:layers=1..3:first:exchange=pass-q",
             "relay:packets:evict=[snapkv:window=4]:keep=50%",
             "none:keep-per-chunk=[50%:tova]",
             "trace:alpha=0.25:sharpest=0.5:keep-order",
