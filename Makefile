@@ -75,7 +75,7 @@ mpi: mpi-tools
 	$(CARGO) build --release --locked --features mpi
 
 demo: build
-	@sh models/demo/demo.sh $(TRIBUTARY)
+	@sh examples/models/demo/demo.sh $(TRIBUTARY)
 
 # Every test runs once, in a build with all features, on emulated GPUs and with ranks as processes too. Tests that see a build
 # without features run in such a build as well: there the command has to say what it lacks.
@@ -132,7 +132,7 @@ deny:
 
 bench: build
 	$(CARGO) bench --locked -p tributary-kernels
-	@sh models/dummy-25m/compare.sh $(TRIBUTARY)
+	@sh examples/models/dummy-25m/compare.sh $(TRIBUTARY)
 
 bench-decode: tools
 	$(CARGO) bench --locked -p tributary-worker --bench decode
@@ -148,33 +148,33 @@ bench-metrics: build
 
 # The picture in docs/performance.md, from a separate study: a quarter of an hour on two idle cores.
 picture: build
-	$(TRIBUTARY) bench --study studies/picture.toml --out target/picture --force
+	$(TRIBUTARY) bench --config examples/studies/picture.toml --out target/picture --force
 	cp target/picture/charts/ttft-2-ranks.svg docs/ttft.svg
 
 # The demo model's adapters. Vectors around chunks for look-ups without a prefix: the teacher reads the same documents after <bos>.
 # Rows that look ahead: from tasks with short answers and with long ones.
 train-demo: build
-	$(TRIBUTARY) train kv-packet --model models/demo --suite hops --tasks single,multikey,multiquery --samples 192 --epochs 6 --batch 8 --lr 0.02 \
-	  --prefix none none bos --teacher-prefix bos --seed 1 --world 2 --out models/demo/adapters/kv-packet
-	$(TRIBUTARY) train lookahead --model models/demo --suite hops --tasks single,multikey,multiquery,multivalue,multivalue2,multivalue4,hop2,vt3 \
-	  --samples 384 --epochs 20 --batch 8 --lr 0.004 --seed 1 --world 2 --out models/demo/adapters/lookahead
-	$(TRIBUTARY) train auxiliary --objective language --model models/demo --suite hops --samples 408 --epochs 8 --batch 8 --lr 0.004 --seed 1 --world 2 \
+	$(TRIBUTARY) train kv-packet --model examples/models/demo --suite hops --tasks single,multikey,multiquery --samples 192 --epochs 6 --batch 8 --lr 0.02 \
+	  --prefix none none bos --teacher-prefix bos --seed 1 --world 2 --out examples/models/demo/adapters/kv-packet
+	$(TRIBUTARY) train lookahead --model examples/models/demo --suite hops --tasks single,multikey,multiquery,multivalue,multivalue2,multivalue4,hop2,vt3 \
+	  --samples 384 --epochs 20 --batch 8 --lr 0.004 --seed 1 --world 2 --out examples/models/demo/adapters/lookahead
+	$(TRIBUTARY) train auxiliary --objective language --model examples/models/demo --suite hops --samples 408 --epochs 8 --batch 8 --lr 0.004 --seed 1 --world 2 \
 	  --out target/auxiliary
-	$(TRIBUTARY) train auxiliary --model models/demo --aux-model target/auxiliary --suite hops --samples 3060 --epochs 6 --batch 8 --lr 0.006 \
-	  --seed 1 --world 2 --out models/demo/auxiliary
+	$(TRIBUTARY) train auxiliary --model examples/models/demo --aux-model target/auxiliary --suite hops --samples 3060 --epochs 6 --batch 8 --lr 0.006 \
+	  --seed 1 --world 2 --out examples/models/demo/auxiliary
 
 # 50 requests of each task, every method at two ratios, on two ranks: some minutes.
 quality: build
-	$(TRIBUTARY) quality --suite hops --model models/demo --worlds 2 --samples 50 --ratios 0.05,0.15 --out target/quality --force
+	$(TRIBUTARY) quality --suite hops --model examples/models/demo --worlds 2 --samples 50 --ratios 0.05,0.15 --out target/quality --force
 
 # The same at length: more requests and ratios, on one rank and on two. --resume by hand where it was interrupted.
 quality-full: build
-	$(TRIBUTARY) quality --suite hops --model models/demo --worlds 1 --samples 200 --ratios 0.02,0.05,0.1,0.15,0.2,0.3 --out target/quality-full/1-rank --force
-	$(TRIBUTARY) quality --suite hops --model models/demo --worlds 2 --samples 200 --ratios 0.02,0.05,0.1,0.15,0.2,0.3 --out target/quality-full/2-ranks --force
+	$(TRIBUTARY) quality --suite hops --model examples/models/demo --worlds 1 --samples 200 --ratios 0.02,0.05,0.1,0.15,0.2,0.3 --out target/quality-full/1-rank --force
+	$(TRIBUTARY) quality --suite hops --model examples/models/demo --worlds 2 --samples 200 --ratios 0.02,0.05,0.1,0.15,0.2,0.3 --out target/quality-full/2-ranks --force
 
 study: build
-	$(TRIBUTARY) bench --model models/dummy-25m --load-format dummy --worlds 2 --calibrate target/here.toml --force
-	$(TRIBUTARY) bench --study studies/dummy-25m.toml --profile target/here.toml --out target/study --force
+	$(TRIBUTARY) bench --model examples/models/dummy-25m --load-format dummy --worlds 2 --calibrate target/here.toml --force
+	$(TRIBUTARY) bench --config examples/studies/dummy-25m.toml --profile target/here.toml --out target/study --force
 
 # What only a GPU can show: docs/gpu.md. Where something is missing for that, this says so first. On a machine of one's own every step
 # has time: BUDGET_S bounds it.
@@ -217,7 +217,7 @@ fuzz-api: tools api-tools
 
 # What a service of the 25 M shape on two ranks bears: tables, and a picture in target/load.
 load: build
-	python3 studies/load.py $(TRIBUTARY) target/load
+	python3 examples/studies/load.py $(TRIBUTARY) target/load
 
 clients-tools:
 	@$(STEP) "clients" sh .ci/tools clients

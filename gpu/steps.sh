@@ -182,7 +182,7 @@ study() {
         repeats=1
         [ -z "$list" ] || list=64
     fi
-    set -- --model "models/$model" --load-format dummy --device cuda --dtype bf16 --worlds 1
+    set -- --model "examples/models/$model" --load-format dummy --device cuda --dtype bf16 --worlds 1
     if [ "$lengths" = calibrate ]; then
         # shellcheck disable=SC2086
         ours 150 "$bin/tributary" bench "$@" $rounds --force --calibrate "$results/$label.toml"
@@ -234,7 +234,7 @@ counters() {
 timeline() {
     nsys=$(found nsys /usr/local/cuda/bin/nsys /opt/nvidia/nsight-systems/*/bin/nsys) || leave_out "nsys is not on this machine"
     ours 120 "$nsys" profile --trace=cuda,nvtx --sample=none --cpuctxsw=none --force-overwrite=true --stats=true -o "$work/tmp/llama" \
-        "$bin/tributary" bench --model models/llama-3.1-8b --load-format dummy --device cuda --worlds 1 --lengths 8192 --chunk-tokens 2048 \
+        "$bin/tributary" bench --model examples/models/llama-3.1-8b --load-format dummy --device cuda --worlds 1 --lengths 8192 --chunk-tokens 2048 \
         --query-tokens 64 --methods full infoflow --caches cold --warmups 1 --repeats 1 --out "$work/tmp/nsys" --force || return
     # The recording itself only where it is small enough to be taken home.
     find "$work/tmp" -name 'llama.nsys-rep' -size -6000k -exec cp {} "$results" \;
@@ -332,17 +332,17 @@ two_processes() {
     [ -z "$small" ] || sizes=64KiB
     [ "$gpus" != 1 ] || shared=--allow-shared-gpu
     processes 90 doctor --backend nccl ${shared:+"$shared"} --sizes "$sizes" || return
-    set -- --model models/demo --device cuda --request models/demo/requests/hop2-0.json --max-tokens 8 --json
-    for way in "ring replicate full" "all-gather replicate full" "infoflow replicate infoflow" "infoflow pass-q infoflow"; do
-        read -r method exchange alone <<F
+    set -- --model examples/models/demo --device cuda --request examples/models/demo/requests/hop2-0.json --max-tokens 8 --json
+    for way in "ring full" "all-gather full" "infoflow:exchange=replicate infoflow" "infoflow:exchange=pass-q infoflow"; do
+        read -r method alone <<F
 $way
 F
         ours 60 "$bin/tributary" prefill "$@" --method "$alone" >"$work/tmp/alone.json" || return
-        processes 60 prefill "$@" --method "$method" --exchange "$exchange" --backend nccl ${shared:+"$shared"} >"$work/tmp/two.json" || return
+        processes 60 prefill "$@" --method "$method" --backend nccl ${shared:+"$shared"} >"$work/tmp/two.json" || return
         expected=$(answer <"$work/tmp/alone.json") got=$(answer <"$work/tmp/two.json")
-        number "$method, $exchange, two processes: '$got'; $alone on one rank: '$expected'"
+        number "$method, two processes: '$got'; $alone on one rank: '$expected'"
         if [ -z "$got" ] || [ "$got" != "$expected" ]; then
-            echo "$method, $exchange: two processes answer '$got', one rank '$expected'"
+            echo "$method: two processes answer '$got', one rank '$expected'"
             return 1
         fi
     done
@@ -366,7 +366,7 @@ ranks() {
         bandwidths "$most GPUs, $kept multiprocessors" <"$work/tmp/doctor.txt"
         [ "$small" != least ] || break
     done
-    set -- --model "models/$model" --load-format dummy --device cuda --dtype bf16
+    set -- --model "examples/models/$model" --load-format dummy --device cuda --dtype bf16
     for tokens in $list; do
         caches="" # so that a small rehearsal asks for no memory
         [ -n "$small" ] || room "$model" "$tokens"

@@ -24,7 +24,7 @@ pub(crate) const ANY: Machine = Machine {
 /// Qwen3-14B, for as many positions as there are.
 pub(crate) const QWEN: ModelShape = ModelShape { max_positions: usize::MAX, ..QWEN3_14B };
 
-/// A model beside another one: models/dummy-25m, without a token that begins prompts.
+/// A model beside another one: examples/models/dummy-25m, without a token that begins prompts.
 pub(crate) fn small() -> AuxiliaryReader {
     AuxiliaryReader { name: "small".to_owned(), shape: DUMMY_25M, bos: None, tokenizer: None }
 }

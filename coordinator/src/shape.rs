@@ -176,7 +176,7 @@ pub(crate) mod tests {
         dtype_bytes: 4,
     };
 
-    /// models/dummy-25m.
+    /// examples/models/dummy-25m.
     pub(crate) const DUMMY_25M: ModelShape = ModelShape {
         layers: 8,
         hidden: 512,

@@ -174,3 +174,38 @@ fn show(error: &clap::Error) -> ExitCode {
         _ => refuse(&usage_line(error), exit::USAGE),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The commands that a user can run, with the names of those around them.
+    fn walk<'a>(command: &'a clap::Command, name: &str, found: &mut Vec<(String, &'a clap::Command)>) {
+        for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help") {
+            let name = format!("{name} {}", inner.get_name());
+            if !inner.is_subcommand_required_set() {
+                found.push((name.trim().to_owned(), inner));
+            }
+            walk(inner, &name, found);
+        }
+    }
+
+    #[test]
+    fn every_command_with_options_takes_a_file_of_them() {
+        let (description, mut commands) = (description(), Vec::new());
+        walk(&description, "", &mut commands);
+        assert!(commands.len() > 20, "{}", commands.len());
+        let has = |command: &clap::Command, id: &str| command.get_arguments().any(|arg| arg.get_id() == id);
+        let (with, without): (Vec<_>, Vec<_>) =
+            commands.into_iter().partition(|(_, command)| has(command, "config") && has(command, "print-config"));
+        for (name, command) in &without {
+            let of_all = |arg: &&clap::Arg| !["help", "version", "log"].contains(&arg.get_id().as_str());
+            let own = command.get_opts().filter(of_all).filter(|arg| !arg.is_hide_set()).count();
+            assert_eq!(own, 0, "{name} has options and takes no --config");
+        }
+        let without: Vec<&str> = without.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(without, ["quality score", "completions", "man"]);
+        let with: Vec<&str> = with.iter().map(|(name, _)| name.as_str()).collect();
+        assert!(["methods", "store ls", "store warm", "train auxiliary"].iter().all(|name| with.contains(name)));
+    }
+}

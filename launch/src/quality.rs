@@ -10,7 +10,7 @@ use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{Chunking, GroupShape, Join, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration};
 use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, Synthetic, TemplateUse, follow};
 use tributary_methods::Keep;
-use tributary_protocol::{Eviction, REFERENCE, Sampling, TraceHeads};
+use tributary_protocol::{Eviction, REFERENCE, Sampling};
 use tributary_quality::{
     Arm, Asked, Evaluation, LEAST_ALPHA, Output, Suite, calibrate, dry_run, open, origin, page, render, report, rows,
 };
@@ -34,7 +34,7 @@ const SCORE: &str = "score";
 const HELP: &str = "\
 A method is NAME[:OPTION[=VALUE]].., with the options of `compare` except world and threads; ratio=R takes precedence \
 over --ratios. Every method answers every request, cold, in a random order drawn for each request. --resume may add \
-samples, tasks, lengths, methods or ratios. The suite hops is the language of models/demo: it shows whether methods \
+samples, tasks, lengths, methods or ratios. The suite hops is the language of examples/models/demo: it shows whether methods \
 preserve what chunking breaks, and nothing about large models. ruler, niah and longbench need a model that reads \
 English; every result names the sources of their texts (docs/quality.md).";
 
@@ -161,12 +161,10 @@ pub struct EvaluationArgs {
     #[arg(long, help_heading = "Run", conflicts_with_all = ["resume", "force"])]
     dry_run: bool,
     /// Measure how sharply the model reads references between documents, and write trace's α beside the model
-    /// (trace.json). It needs a suite with such references: pairs, or hops for the demo model
-    #[arg(long, help_heading = "Run", conflicts_with_all = ["dry_run", "resume", "out", "methods", "ratios", "evict"])]
-    calibrate_trace: bool,
-    /// With --calibrate-trace: heads whose attention is measured [default: mean]
-    #[arg(long, value_name = "mean|sharpest:SHARE", help_heading = "Run", requires = "calibrate_trace")]
-    trace_heads: Option<TraceHeads>,
+    /// (trace.json). It needs a suite with such references: pairs, or hops for the demo model. The method's options say
+    /// which heads are measured, such as trace:sharpest=0.5 [default: trace]
+    #[arg(long, value_name = "METHOD", num_args = 0..=1, help_heading = "Run", conflicts_with_all = ["dry_run", "resume", "out", "methods", "ratios", "evict"])]
+    calibrate_trace: Option<Option<MethodSpec>>,
     /// Machine profile to predict times of a dry run: a name, or a file of `bench --calibrate` [default: none]
     #[arg(long, value_name = "NAME|FILE.toml", help_heading = "Run", requires = "dry_run")]
     profile: Option<String>,
@@ -270,7 +268,7 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
         drop(engine);
         return Ok(ranks.leave()?);
     }
-    if args.calibrate_trace {
+    if args.calibrate_trace.is_some() {
         return calibrated(&evaluation, suite.as_ref(), engine);
     }
     let output = Output::open(args.out.as_deref(), args.resume, args.force)?;
@@ -325,15 +323,13 @@ fn calibrated(evaluation: &Evaluation, suite: &dyn Suite, engine: Engine<'_>) ->
 /// The methods with each ratio that makes a difference to them; the one that the others are measured against first.
 fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
     let mut specs = vec![MethodSpec::bare(REFERENCE)];
-    match args.calibrate_trace {
-        true => {
-            let heads = match args.trace_heads {
-                Some(TraceHeads::Sharpest(share)) => format!(":sharpest={share}"),
-                _ => String::new(),
-            };
-            specs = vec![format!("trace:alpha={LEAST_ALPHA}{heads}").parse().map_err(usage)?];
+    match &args.calibrate_trace {
+        Some(spec) => {
+            let spec = spec.as_ref().map_or_else(|| "trace".to_owned(), MethodSpec::to_string);
+            let spec = format!("{spec}:alpha={LEAST_ALPHA}").parse();
+            specs = vec![spec.map_err(|why: String| usage(format!("--calibrate-trace {why}")))?];
         }
-        false => specs.extend(args.methods.iter().filter(|spec| **spec != specs[0]).cloned().collect::<Vec<_>>()),
+        None => specs.extend(args.methods.iter().filter(|spec| **spec != specs[0]).cloned().collect::<Vec<_>>()),
     }
     let specs = specs.into_iter().map(|spec| with_evictions(args, spec)).collect::<anyhow::Result<Vec<_>>>()?.concat();
     let ratios: Vec<Option<f64>> = args.ratios.iter().map(|ratio| Some(ratio.0)).collect();
@@ -367,7 +363,7 @@ fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
 /// eviction stays alone.
 fn with_evictions(args: &EvaluationArgs, spec: MethodSpec) -> anyhow::Result<Vec<MethodSpec>> {
     let mut specs = vec![spec.clone()];
-    if !spec.has("evict") && !args.calibrate_trace {
+    if !spec.has("evict") && args.calibrate_trace.is_none() {
         for (evict, keep) in args.evict.iter().flat_map(|evict| args.keep.iter().map(move |keep| (evict, keep))) {
             let evicting = format!("{spec}:evict={}:keep={keep}", evict.descriptor().name);
             specs.push(evicting.parse().map_err(usage)?);

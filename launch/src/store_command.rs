@@ -44,9 +44,12 @@ enum What {
 /// The folder of the store.
 #[derive(Debug, Args)]
 struct FolderArgs {
-    /// Folder of the store, as for --chunk-store
-    #[arg(value_name = "DIR")]
-    folder: PathBuf,
+    /// Folder of the store [default: that of --chunk-store]
+    #[arg(value_name = "DIR", required_unless_present = "chunk_store")]
+    folder: Option<PathBuf>,
+    /// The same, as an option that a file for --config may hold
+    #[arg(long, value_name = "DIR")]
+    chunk_store: Option<PathBuf>,
     /// File with the store's secret, if it has one
     #[arg(long, value_name = "FILE")]
     chunk_store_key_file: Option<PathBuf>,
@@ -98,8 +101,9 @@ pub fn store(command: &StoreCommand, once: impl FnOnce(&dyn Fn() -> anyhow::Resu
 
 impl FolderArgs {
     fn open(&self) -> anyhow::Result<(Folder, Option<Secret>)> {
+        let folder = self.folder.clone().or_else(|| self.chunk_store.clone());
         let config = ChunkStoreConfig {
-            folder: self.folder.clone(),
+            folder: folder.expect("one of them is required"),
             most_bytes: None,
             reserve_bytes: 0,
             is_shared: self.chunk_store_shared,

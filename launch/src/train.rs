@@ -96,7 +96,7 @@ struct SizeArgs {
 struct LearnArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Training samples: hops, the language of models/demo, or a FILE.jsonl of your own rows (docs/quality.md)
+    /// Training samples: hops, the language of examples/models/demo, or a FILE.jsonl of your own rows (docs/quality.md)
     #[arg(long, alias = "data", value_name = "hops|FILE.jsonl", help_heading = "Samples")]
     suite: String,
     /// Tasks of the suite [default: all]

@@ -11,7 +11,7 @@ ranks=${RANKS:-8}
 threads=${THREADS:-1} # of each rank; each is bound to as many cores
 
 if [ "$#" -eq 0 ]; then
-    set -- prefill --model models/demo --request models/demo/requests/hop2-0.json
+    set -- prefill --model examples/models/demo --request examples/models/demo/requests/hop2-0.json
 fi
 command=$1
 shift

@@ -135,7 +135,9 @@ fn an_interrupted_study_goes_on() {
     refused(&[&study[..], &["--resume", "--seed", "7"]].concat(), &["--resume: seed was 0 and is 7"]);
     refused(&[&study[..], &["--resume", "--threads", "2"]].concat(), &["--resume: threads was 1 and is 2"]);
 
-    // The rest of the command may be left out: the study knows its design.
+    // The rest of the command may be left out, as a whole: the study knows its design.
+    let (code, _, errors) = run(&["bench", "--resume", "--out", &out, "--repeats", "3"]);
+    assert!(code == Some(64) && errors.contains("leave the study's options out, or give all"), "{errors}");
     let (code, _, errors) = run(&["bench", "--resume", "--out", &out]);
     assert_eq!(code, Some(0), "{errors}");
     let whole = report(folder.path());
@@ -174,7 +176,7 @@ fn an_interrupted_study_goes_on() {
 fn a_dry_run_loads_and_writes_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     // A config and no weights: whatever loads them fails.
-    std::fs::copy(root().join("models/demo/config.json"), folder.path().join("config.json")).expect("a copy");
+    std::fs::copy(root().join("examples/models/demo/config.json"), folder.path().join("config.json")).expect("a copy");
     let (model, out) = (folder.path().display().to_string(), folder.path().join("out"));
     let shown = out.display().to_string();
     let common = ["bench", "--model", &model, "--lengths", "512,1k", "--worlds", "1,4", "--out", &shown, "--dry-run"];
@@ -230,9 +232,10 @@ fn what_cannot_be_is_refused_in_one_line() {
     let file = folder.path().join("study.toml");
     let study = file.display().to_string();
     for (text, says) in [
-        ("seed = 1\nlengts = [512]\n", "line 2, key `lengts`"),
-        ("repeats = 3\nratios = [0.1,\n 1.5]\n", "line 3, key `ratios`"),
-        ("repeats = \n", "line 1, key `repeats`"),
+        ("seed = 1\nlengts = [512]\n", "line 2: no command has an option `lengts`; the nearest is `lengths`"),
+        ("repeats = 3\nratios = [0.1,\n 1.5]\n", "line 2: invalid value '1.5' for '--ratios"),
+        ("query_tokens = 8\n", "line 1: no command has an option `query_tokens`; the nearest is `query-tokens`"),
+        ("repeats = \n", "line 1: "),
     ] {
         std::fs::write(&file, text).expect("written");
         refused(&["--study", &study], &["study.toml", says]);
@@ -266,7 +269,7 @@ fn what_cannot_be_is_refused_in_one_line() {
 #[test]
 fn a_point_beyond_the_memory_is_refused_with_both_numbers() {
     let folder = tempfile::tempdir().expect("a folder");
-    let config = std::fs::read_to_string(root().join("models/dummy-25m/config.json")).expect("a config");
+    let config = std::fs::read_to_string(root().join("examples/models/dummy-25m/config.json")).expect("a config");
     let huge = config.replace("\"num_hidden_layers\": 8", "\"num_hidden_layers\": 800000");
     assert_ne!(huge, config);
     std::fs::write(folder.path().join("config.json"), huge).expect("written");
@@ -282,7 +285,7 @@ fn a_point_beyond_the_memory_is_refused_with_both_numbers() {
 #[test]
 fn the_study_files_of_the_repository_are_sound() {
     let folder = root();
-    for name in ["studies/dummy-25m.toml", "studies/demo.toml", "studies/picture.toml"] {
+    for name in ["examples/studies/dummy-25m.toml", "examples/studies/demo.toml", "examples/studies/picture.toml"] {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_tributary"))
             .current_dir(&folder)
             .args(["bench", "--study", name, "--dry-run"])

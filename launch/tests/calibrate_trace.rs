@@ -22,10 +22,8 @@ fn trace_is_calibrated_and_the_model_keeps_it() {
     for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
         std::fs::copy(Path::new(&demo()).join(name), folder.path().join(name)).expect("copied");
     }
-    let tasks = |tasks: &'static str| {
-        ["quality", "--suite", "hops", "--tasks", tasks, "--samples", "6", "--calibrate-trace", "--model"]
-    };
-    let (code, out, errors) = run(&[&tasks("hop2,vt3_shuf,multivalue")[..], &[&model]].concat());
+    let tasks = |tasks: &'static str| ["quality", "--suite", "hops", "--tasks", tasks, "--samples", "6", "--model"];
+    let (code, out, errors) = run(&[&tasks("hop2,vt3_shuf,multivalue")[..], &[&model, "--calibrate-trace"]].concat());
     assert_eq!((code, errors.as_str()), (Some(0), ""), "{out}");
     let written = trace_file(folder.path());
     let readings = |name: &str| -> Vec<f64> {
@@ -41,15 +39,20 @@ fn trace_is_calibrated_and_the_model_keeps_it() {
     assert!(out.starts_with(&format!("alpha {alpha:.3}\n")) && out.contains("in 12 requests"), "{out}");
 
     let request = kit::request("vt3_rev-0");
-    let alpha_of = |more: &[&str]| {
-        let base =
-            ["prefill", "--model", &model, "--request", &request, "--method", "trace", "--json", "--max-tokens", "1"];
-        kit::json(&[&base[..], more].concat())["settings"]["alpha"].as_f64().expect("α")
+    let alpha_of = |method: &str| {
+        let base = ["prefill", "--model", &model, "--request", &request, "--json", "--max-tokens", "1", "--method"];
+        kit::json(&[&base[..], &[method]].concat())["settings"]["alpha"].as_f64().expect("α")
     };
-    assert!((alpha_of(&[]) - alpha).abs() < 1e-6, "the model's own");
-    assert!((alpha_of(&["--trace-alpha", "0.5"]) - 0.5).abs() < 1e-6, "an option stands before it");
+    assert!((alpha_of("trace") - alpha).abs() < 1e-6, "the model's own");
+    assert!((alpha_of("trace:alpha=0.5") - 0.5).abs() < 1e-6, "an option stands before it");
 
-    let (code, out, errors) = run(&[&tasks("hop2,vt3")[..], &[&model]].concat());
+    for (method, says) in
+        [("relay", "relay: alpha: makes no difference"), ("trace:alpha=0.5", "trace: alpha: stands there twice")]
+    {
+        let (code, _, errors) = run(&[&tasks("hop2")[..], &[&model, "--calibrate-trace", method]].concat());
+        assert!(code == Some(64) && errors.contains(&format!("--calibrate-trace {says}")), "{errors}");
+    }
+    let (code, out, errors) = run(&[&tasks("hop2,vt3")[..], &[&model, "--calibrate-trace"]].concat());
     assert_eq!((code, out.as_str(), errors.lines().count()), (Some(64), "", 1), "{errors}");
     assert!(errors.contains("--calibrate-trace --suite hops") && errors.contains("pairs has both"), "{errors}");
     std::fs::write(folder.path().join("trace.json"), "{\"alpha\": 2}").expect("written");

@@ -39,7 +39,7 @@ fn refused_request(changes: &[&str], exit_code: i32, says: &[&str]) {
 fn copy_of_demo() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
-        std::fs::copy(root().join("models/demo").join(name), folder.path().join(name)).expect("a copy");
+        std::fs::copy(root().join("examples/models/demo").join(name), folder.path().join(name)).expect("a copy");
     }
     folder
 }
@@ -168,16 +168,16 @@ fn settings_that_cannot_be() {
     refused_request(&["--threads", "0"], 64, &["--threads", "at least 1"]);
     refused_request(&["--max-tokens", "0"], 64, &["--max-tokens", "at least 1"]);
     refused_request(&["--method", "magic"], 64, &["magic", "full", "ring", "infoflow", "relay"]);
-    refused_request(&["--score-layers", "3..9"], 64, &["3..9", "5 layers"]);
-    refused_request(&["--score-layers", "3"], 64, &["FIRST..END"]);
-    refused_request(&["--score", "max"], 64, &["max", "norm", "mass"]);
-    refused_request(&["--layout", "flat"], 64, &["flat", "hl-tp"]);
-    refused_request(&["--exchange", "fast"], 64, &["fast", "pass-q"]);
+    refused_request(&["--method", "infoflow:layers=3..9"], 64, &["3..9", "5 layers"]);
+    refused_request(&["--method", "infoflow:layers=3"], 64, &["FIRST..END"]);
+    refused_request(&["--method", "infoflow:score=max"], 64, &["max", "norm", "mass"]);
+    refused_request(&["--method", "infoflow:layout=flat"], 64, &["flat", "hl-tp"]);
+    refused_request(&["--method", "infoflow:exchange=fast"], 64, &["fast", "pass-q"]);
     refused_request(&["--backend", "pigeon"], 64, &["pigeon", "local"]);
     refused_request(&["--chunk", "5:5"], 64, &["5"]);
     refused_request(&["--chunk", "0"], 64, &["0"]);
     refused_request(&["--method", "epic", "--reorder"], 64, &["--reorder", "infoflow"]);
-    refused_request(&["--method", "all-gather", "--heads-per-gather", "3"], 64, &["2 KV heads"]);
+    refused_request(&["--method", "all-gather:heads=3"], 64, &["2 KV heads"]);
     refused_request(&["--synthetic", "2x2"], 64, &["--synthetic"]);
     refused_request(&["--colour", "red"], 64, &["--colour"]);
 }
@@ -282,37 +282,21 @@ fn compare_refuses_in_the_same_way() {
 
 #[test]
 fn chunks_that_cannot_keep_what_is_asked() {
-    let keep = |method: &'static str, extra: &[&'static str]| {
-        [&["--method", method, "--keep-per-chunk", "50%"], extra].concat()
-    };
-    let able = "it is for none, random, epic, infoflow, prophetkv, relay, a3, cacheclip, kv-packet";
-    for method in ["full", "ring", "star"] {
-        refused_request(&keep(method, &[]), 64, &["--keep-per-chunk 50%", method, "does not work in chunks", able]);
+    for method in ["full", "ring", "star", "cacheblend", "kvshare", "ideal", "trace", "samkv", "ape"] {
+        let spec = format!("{method}:keep-per-chunk=50%");
+        refused_request(&["--method", &spec], 64, &[method, "keep-per-chunk", "makes no difference to this method"]);
     }
-    for method in ["cacheblend", "kvshare", "ideal", "trace", "samkv", "ape"] {
-        refused_request(&keep(method, &[]), 64, &["--keep-per-chunk 50%", method, "needs every row", able]);
-    }
-    let both = keep("none", &["--evict", "snapkv", "--keep", "32"]);
-    refused_request(&both, 64, &["--keep-per-chunk 50%", "does not go with --evict"]);
+    let both = ["--method", "none:keep-per-chunk=50%:evict=snapkv:keep=32"];
+    refused_request(&both, 64, &["keep-per-chunk", "50%", "does not go with"]);
     for (value, says) in [
         ("0", "must be at least 1 token"),
         ("0%", "must be above 0%"),
         ("120%", "at most 100%"),
         ("half", "no percentage"),
-        ("50%:laq", "`laq` compresses no chunk; known are snapkv"),
+        ("[50%:laq]", "`laq` compresses no chunk; known are snapkv"),
     ] {
-        let (demo, request) = (demo(), request("hop2-0"));
-        let output = tributary(&[
-            "prefill",
-            "--model",
-            &demo,
-            "--request",
-            &request,
-            "--method",
-            "none",
-            "--keep-per-chunk",
-            value,
-        ]);
+        let (demo, request, spec) = (demo(), request("hop2-0"), format!("none:keep-per-chunk={value}"));
+        let output = tributary(&["prefill", "--model", &demo, "--request", &request, "--method", &spec]);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), errors.lines().count()), (Some(64), 1), "{value}: {errors}");
         assert!(errors.contains(says), "{value}: {errors}");
@@ -328,10 +312,7 @@ fn budgets_that_cannot_be_kept() {
         (&["--evict", "tova", "--keep", "0%"], &["--keep 0%", "above 0%"]),
         (&["--evict", "h2o", "--keep", "100000"], &["--keep 100000", "the prompt has"]),
         (&["--evict", "h2o", "--keep", "101%"], &["--keep 101%", "at most 100%"]),
-        (
-            &["--evict", "snapkv", "--keep", "16", "--evict-window", "16"],
-            &["--evict-window 16", "less than the 16 rows"],
-        ),
+        (&["--method", "infoflow:evict=[snapkv:window=16]:keep=16"], &["window", "16", "less than the 16 rows"]),
         (&["--evict", "lookahead", "--keep", "16"], &["--evict lookahead", "needs --adapter DIR"]),
         (&["--evict", "speckv", "--keep", "16"], &["--evict speckv", "needs --draft-model DIR"]),
     ];

@@ -32,7 +32,7 @@ fn hosts_change_no_token_and_no_logit() {
     let (model, request) = (demo(), request("hop2-0"));
     let methods: [&[&str]; 5] = [
         &["--method", "infoflow"],
-        &["--method", "infoflow", "--exchange", "pass-q", "--reorder"],
+        &["--method", "infoflow:exchange=pass-q:reorder"],
         &["--method", "relay"],
         &["--method", "ring"],
         &["--method", "all-gather"],

@@ -93,11 +93,14 @@ fn commands_that_cannot_be() {
 #[test]
 fn a_study_runs_on_the_ranks_that_are_started() {
     let folder = fake_mpirun(OPEN_MPI_4);
-    let study = ["bench", "--study", "s.toml", "--out", "o", "--resume"];
+    let file = folder.path().join("s.toml");
+    std::fs::write(&file, "threads = 2\nlengths = [\"4k\"]\n").expect("written");
+    let file = file.display().to_string();
+    let study = ["bench", "--study", &file, "--out", "o", "--resume"];
     let output = launch(folder.path(), &[&["-n", "2", "--restarts", "1", "--dry-run", "--"], &study[..]].concat());
     let line = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(line.contains(" bench --backend mpi --study s.toml --out o --resume"), "{line}");
+    assert!(line.contains(&format!(" bench --backend mpi --study {file} --out o --resume --threads 2")), "{line}");
     assert!(!line.contains("--world-size"), "bench has no such option: {line}");
     let with = |options: &[&str], says: &[&str]| refused(OPEN_MPI_4, &[&["-n", "2"], options].concat(), 64, says);
     with(&["--", "bench", "--worlds", "1,2"], &["-n 2", "--worlds 1,2"]);

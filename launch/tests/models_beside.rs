@@ -125,7 +125,7 @@ fn what_cannot_read_for_it_is_refused_in_one_line() {
         std::fs::write(folder.join("config.json"), config.to_string()).expect("written");
     });
     read_by(small_vocabulary.path(), 64, "is outside its vocabulary of 5");
-    let dummy = root().join("models/dummy-25m").display().to_string();
+    let dummy = root().join("examples/models/dummy-25m").display().to_string();
     let of_ids = ["--model", &dummy, "--load-format", "dummy", "--synthetic", "3x16+4", "--aux-model", &model];
     refused(&of_ids, 64, "so that it needs texts, and the request is made of token ids");
 }

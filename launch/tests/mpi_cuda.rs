@@ -65,11 +65,10 @@ fn processes_with_a_gpu_each_answer_as_one_and_move_what_mpi_moves() {
         return;
     }
     let on_cpu = kit::json(&prefill(&["--json"]).iter().map(String::as_str).collect::<Vec<_>>());
-    // The exchange is named: its default depends on the machine. Every row is selected: a selection
-    // of some could depend on a GPU's rounding, and with it the traffic of each rank.
-    let exchange = |name| ["--method", "infoflow", "--ratio", "1", "--exchange", name];
-    for way in [&exchange("replicate")[..], &exchange("pass-q"), &["--method", "ring"]] {
-        let with = |more: &[&str]| prefill(&[way, more, &["--dtype", "bf16", "--json"]].concat());
+    // The exchange is named: left to itself it follows what a machine is good at. Every row is selected: of some, which
+    // ones may hang on a GPU's rounding, and with them what each rank receives.
+    for way in ["infoflow:ratio=1:exchange=replicate", "infoflow:ratio=1:exchange=pass-q", "ring"] {
+        let with = |more: &[&str]| prefill(&[&["--method", way][..], more, &["--dtype", "bf16", "--json"]].concat());
         let alone = report("one rank", &run(mpirun(1), &with(&["--device", "cuda"])));
         let by_mpi = report("MPI", &run(mpirun(2), &with(&["--backend", "mpi"])));
         assert!(received(&by_mpi).iter().all(|&bytes| bytes > 0), "{way:?}: {:?}", received(&by_mpi));
@@ -91,7 +90,7 @@ fn tensors_of_gpus_go_over_mpi_as_they_are() {
         return;
     }
     let with = |more: &[&str]| prefill(&[&["--device", "cuda", "--json"], more].concat());
-    for way in [["--method", "ring"], ["--exchange", "pass-q"]] {
+    for way in [["--method", "ring"], ["--method", "infoflow:exchange=pass-q"]] {
         let alone = report("one rank", &run(mpirun(1), &with(&way)));
         let two = report("two", &run(mpirun(2), &with(&[&way[..], &["--backend", "mpi"]].concat())));
         assert!(received(&two).iter().all(|&bytes| bytes > 0), "{way:?}: {:?}", received(&two));
@@ -290,7 +289,8 @@ mod emulated {
         let script =
             "[ $OMPI_COMM_WORLD_RANK = 1 ] || exec \"$@\"; exec unshare --map-root-user --uts sh -c \"$0\" sh \"$@\"";
         launcher.args(["sh", "-c", script, &elsewhere]);
-        let output = run(launcher, &prefill(&["--device", "cuda", "--backend", "nccl", "--exchange", "replicate"]));
+        let method = ["--method", "infoflow:exchange=replicate"];
+        let output = run(launcher, &prefill(&[&["--device", "cuda", "--backend", "nccl"][..], &method].concat()));
         assert!(output.status.success(), "{}", text(&output.stderr));
         let log = std::fs::read_to_string(log.path()).expect("the log");
         // The first five groups of a rank connect it with the others, in every way.

@@ -139,12 +139,20 @@ fn options_reach_the_prediction() {
     assert!(ttft(&["--chunk-tokens", "rank"]) > plain, "longer chunks cost more attention");
     assert!(ttft(&["--world", "2"]) > plain);
     assert!(ttft(&["--query-tokens", "512"]) > plain);
-    let exchange = |name: &str| {
-        let answer = json(&[&BASE, &base[..], &["--exchange", name]].concat());
-        point(&answer, 65_536, "infoflow", 0.0).clone()
+    let by = |method: &str| {
+        let answer = json(&with(&["--tokens", "64k", "--methods", method, "--hit-rate", "0", "--json"]));
+        point(&answer, 65_536, method, 0.0).clone()
     };
+    let exchange = |name: &str| by(&format!("infoflow:exchange={name}"));
     assert_eq!(exchange("pass-q")["exchange"], "pass-q");
     assert_ne!(exchange("pass-q")["received_bytes"], exchange("replicate")["received_bytes"]);
+    assert_eq!(number(&by("infoflow:ratio=0.3")["ttft_ms"]), ttft(&["--ratio", "0.3"]));
+    assert_eq!(by("infoflow:ratio=0.3")["ratio"], 0.3);
+    let heads = |heads: &str| number(&by(&format!("all-gather:heads={heads}"))["ttft_ms"]);
+    assert!(heads("1") > heads("8"), "a KV head at a time takes more messages");
+    let both = ["--tokens", "64k", "--methods", "ring", "relay:ratio=0.1", "relay:ratio=0.4", "--hit-rate", "1"];
+    let shown = text(&with(&both));
+    assert!(shown.contains("relay:ratio=0.1 warm") && shown.contains("relay:ratio=0.4 warm: "), "{shown}");
 }
 
 #[test]
@@ -195,6 +203,8 @@ fn what_cannot_be_is_refused() {
     refused(&with(&["--ratio", "2"]), &["--ratio 2", "from 0 to 1"]);
     refused(&with(&["--methods", "fastest"]), &["fastest", "infoflow"]);
     refused(&with(&["--methods", "ring,ring"]), &["ring", "twice"]);
+    refused(&with(&["--methods", "ring:world=2"]), &["ring: world", "unknown option"]);
+    refused(&with(&["--methods", "infoflow:ratio=2"]), &["2", "from 0 to 1"]);
     refused(&with(&["--chunk-tokens", "0"]), &["--chunk-tokens"]);
     refused(&with(&["--query-tokens", "0"]), &["--query-tokens"]);
     refused(&with(&["--profile", "no/such.toml"]), &["--profile"]);

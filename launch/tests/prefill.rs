@@ -49,8 +49,7 @@ fn the_methods_answer_as_the_demo_says() {
         for (name, expected) in expected {
             assert_eq!(first(name, &["trace"]), expected, "{name}, trace, world {world}");
         }
-        for others in [&["full"][..], &["infoflow"], &["infoflow", "--reorder"], &["relay"], &["trace", "--keep-order"]]
-        {
+        for others in [&["full"][..], &["infoflow"], &["infoflow", "--reorder"], &["relay"], &["trace:keep-order"]] {
             assert_ne!(first("vt3_rev-0", others), "yellow", "{others:?}, world {world}");
         }
     }
@@ -58,7 +57,8 @@ fn the_methods_answer_as_the_demo_says() {
 
 #[test]
 fn the_json_carries_settings_times_and_bytes() {
-    let report = prefill("hop2-0", &["--world", "2", "--exchange", "pass-q", "--ratio", "0.2", "--score", "mass"]);
+    let report =
+        prefill("hop2-0", &["--world", "2", "--ratio", "0.2", "--method", "infoflow:exchange=pass-q:score=mass"]);
     let settings = &report["settings"];
     for (key, expected) in [("method", "infoflow"), ("exchange", "pass-q"), ("score", "mass"), ("dtype", "f32")] {
         assert_eq!(settings[key], expected, "{key}");
@@ -171,12 +171,9 @@ fn selected_tokens_are_shown_in_their_text() {
 fn a_spec_says_what_options_say() {
     let settings = |more: &[&str]| prefill("hop2-0", more)["settings"].clone();
     for (spec, flags) in [
-        ("relay:reorder:ratio=0.3:layout=hl-tp", &["relay", "--ratio", "0.3", "--reorder", "--layout", "hl-tp"][..]),
-        ("samkv:theta=0.5:variant=small", &["samkv", "--samkv-theta", "0.5", "--samkv-variant", "small"]),
-        (
-            "infoflow:evict=[snapkv:window=8]:keep=30%",
-            &["infoflow", "--evict", "snapkv", "--evict-window", "8", "--keep", "30%"],
-        ),
+        ("relay:reorder:ratio=0.3:layout=hl-tp", &["relay:layout=hl-tp", "--ratio", "0.3", "--reorder"][..]),
+        ("infoflow:evict=snapkv:keep=30%", &["infoflow", "--evict", "snapkv", "--keep", "30%"]),
+        ("infoflow:evict=[snapkv:window=8]:keep=30%", &["infoflow:evict=[snapkv:window=8]", "--keep", "30%"]),
     ] {
         let by_spec = settings(&["--world", "2", "--method", spec]);
         assert_eq!(by_spec, settings(&[&["--world", "2", "--method"], flags].concat()), "{spec}");
@@ -189,20 +186,8 @@ fn a_spec_says_what_options_say() {
 #[test]
 fn rows_a_chunk_stand_in_for_the_ratio() {
     let (demo, request) = (demo(), request("hop2-0"));
-    let all = [
-        "prefill",
-        "--model",
-        &demo,
-        "--request",
-        &request,
-        "--method",
-        "epic",
-        "--per-chunk",
-        "2",
-        "--max-tokens",
-        "1",
-    ];
-    let output = tributary(&all);
+    let base = ["prefill", "--model", &demo, "--request", &request, "--max-tokens", "1"];
+    let output = tributary(&[&base[..], &["--method", "epic:rows=2"]].concat());
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("epic (approximate), 2 rows a chunk, exchange"), "{text}");
     assert!(text.contains("selected: 14 of"), "two rows of each of seven chunks: {text}");
@@ -223,7 +208,7 @@ fn chunks_are_cut_as_asked() {
 
 #[test]
 fn dummy_weights_need_a_config_only() {
-    let folder = kit::root().join("models/dummy-25m").display().to_string();
+    let folder = kit::root().join("examples/models/dummy-25m").display().to_string();
     let run = |seed: &str, dtype: &str| {
         json(&[
             "prefill",

@@ -120,7 +120,8 @@ fn helps_say_what_comes_out_and_how_it_ends() {
         assert_eq!(help.contains("--print-config"), takes_file, "{name}");
         with_file.extend(takes_file.then_some(name.as_str()));
     }
-    assert_eq!(with_file, ["prefill", "serve", "load", "compare", "bench", "quality", "plan", "doctor", "launch"]);
+    let wanted = ["prefill", "serve", "load", "compare", "bench", "quality", "plan", "methods", "doctor", "launch"];
+    assert_eq!(with_file, wanted, "`store` and `train` have commands of their own");
     let compare = text(&["compare", "--help"]);
     assert!(compare.contains("A method is NAME"), "what the command itself adds is kept: {compare}");
 }

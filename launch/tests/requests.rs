@@ -13,7 +13,7 @@ use serde_json::Value;
 fn lines(folder: &tempfile::TempDir, entries: &[(&str, bool)]) -> String {
     let mut text = String::new();
     for (name, reversed) in entries {
-        let path = root().join(format!("models/demo/requests/{name}.json"));
+        let path = root().join(format!("examples/models/demo/requests/{name}.json"));
         let mut request: Value =
             serde_json::from_str(&std::fs::read_to_string(path).expect("a request")).expect("JSON");
         if *reversed {
@@ -73,11 +73,10 @@ fn side_by_side_requests_are_answered_in_the_order_of_the_file() {
     let names = ["hop2-0", "vt2-0", "hop2-1", "vt3-1", "hop2-0", "hop2_back-0", "vt3-5", "vt2-0"];
     let requests = lines(&folder, &names.map(|name| (name, false)));
     for world in ["1", "2"] {
-        for more in
-            [&["--method", "infoflow"][..], &["--method", "relay", "--exchange", "pass-q"], &["--method", "ring"]]
-        {
+        for method in ["infoflow", "relay:exchange=pass-q", "ring"] {
             for cache in ["off", "1GiB"] {
-                let arguments = [&["--world-size", world, "--chunk-cache", cache, "--max-tokens", "12"], more].concat();
+                let base = ["--world-size", world, "--chunk-cache", cache, "--max-tokens", "12"];
+                let arguments = [&base[..], &["--method", method]].concat();
                 let alone = reports(&arguments, &requests);
                 let together = reports(&[&arguments[..], &["--concurrency", "5"]].concat(), &requests);
                 let tokens = |reports: &[Value]| -> Vec<Value> {
@@ -158,7 +157,7 @@ fn weights_are_read_for_a_hash_only_where_chunks_are_kept_and_only_once() {
     let (folder, cache) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let requests = lines(&folder, &[("hop2-0", false)]);
     let (demo, request) = (demo(), kit::request("hop2-0"));
-    let bytes = root().join("models/demo/model.safetensors").metadata().expect("there").len();
+    let bytes = root().join("examples/models/demo/model.safetensors").metadata().expect("there").len();
     let one = ["prefill", "--model", &demo, "--request", &request];
     let many = ["prefill", "--model", &demo, "--requests", &requests, "--world-size", "2"];
     let out = folder.path().join("study").display().to_string();

@@ -221,7 +221,7 @@ fn a_rank_stopped_in_the_middle_of_a_transfer_is_the_one_that_is_named() {
 fn the_table_of_stops() {
     const RANKS: usize = 3;
     const HEARTBEAT: Duration = Duration::from_secs(10);
-    let model = kit::root().join("models/dummy-25m").display().to_string();
+    let model = kit::root().join("examples/models/dummy-25m").display().to_string();
     let mut arguments = vec!["prefill", "--model", &model, "--load-format", "dummy", "--synthetic", "32x512+32"];
     arguments.extend(["--reorder", "--max-tokens", "8", "--collective-timeout", "60"]);
     let mut rows = vec!["| launcher | rank | phase | seconds | exit code | line |".to_owned()];

@@ -133,7 +133,7 @@ fn a_small_model_is_learned_in_two_stages_and_then_reads() {
 fn the_demo_models_small_one_chooses_better_than_one_that_has_not_learned() {
     let folder = tempfile::tempdir().expect("a folder");
     let [shipped, drawn] = ["shipped", "drawn"].map(|name| folder.path().join(name));
-    let auxiliary = kit::root().join("models/demo/auxiliary").display().to_string();
+    let auxiliary = kit::root().join("examples/models/demo/auxiliary").display().to_string();
     // Requests of another seed than those it has learned from.
     let unseen = ["--epochs", "0", "--samples", "34", "--seed", "0"];
     let (code, _, errors) = read_by(&shipped, &[&unseen[..], &["--aux-model", &auxiliary]].concat());

@@ -1,13 +1,10 @@
-//! Values of a study file and of the command line that are read alike: lengths such as `8k`, states of the chunk cache,
-//! methods.
+//! Values of a study's options: lengths such as `8k`, states of the chunk cache, ratios.
 
-use std::fmt;
-use std::marker::PhantomData;
 use std::str::FromStr;
+
 use tributary_system::token_count;
 
 use crate::schema::Cache;
-use serde::de::{Deserializer, Error, Visitor};
 
 /// A number of tokens, at least 1: `4096`, `8k` (8192) or `1m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,45 +62,6 @@ impl FromStr for Ratio {
         share.map(Self).ok_or_else(|| format!("`{text}` is no ratio: a number from 0 to 1"))
     }
 }
-
-/// Value that is read from a text, or from a number.
-struct Written<T>(PhantomData<T>);
-
-impl<T: FromStr<Err = String>> Visitor<'_> for Written<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text or a number")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
-        text.parse().map_err(E::custom)
-    }
-
-    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
-        self.visit_str(&number.to_string())
-    }
-}
-
-macro_rules! read_as_written {
-    ($($name:ty),*) => {$(
-        impl<'de> serde::Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_any(Written(PhantomData))
-            }
-        }
-    )*};
-}
-
-read_as_written!(Tokens, CacheState, Ratio, crate::method_spec::MethodSpec);
 
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,7 @@ function task() {
 
 /** The demo's request, whose answer begins with `lyon`; CLIENTS_ROOT is the project's root. */
 export function example() {
-  const chat = JSON.parse(readFileSync(join(process.env.CLIENTS_ROOT, "models/demo/chat.json")));
+  const chat = JSON.parse(readFileSync(join(process.env.CLIENTS_ROOT, "examples/models/demo/chat.json")));
   return { query: chat.messages[0].content, documents: chat.documents };
 }
 

@@ -63,7 +63,7 @@ def task(argv=None):
     parser.add_argument("url", help="of the service, without /v1")
     parser.add_argument("part", choices=["answers", "ttft"], help="answers: of the demo model; ttft: times of long prompts")
     parser.add_argument("--model", default="demo", help="the served name")
-    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "models/demo", help="the model's folder, for tokenizers")
+    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "examples/models/demo", help="the model's folder, for tokenizers")
     parser.add_argument("--scratch", type=pathlib.Path, required=True, help="folder for what tools write")
     parser.add_argument("--requests", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=4096, help="of a prompt, where times are measured")
@@ -117,7 +117,7 @@ def times(job, result, ask):
 
 def example():
     """The demo's request, whose answer begins with `lyon`: query and documents."""
-    chat = json.loads((ROOT / "models/demo/chat.json").read_text())
+    chat = json.loads((ROOT / "examples/models/demo/chat.json").read_text())
     return chat["messages"][0]["content"], chat["documents"]
 
 

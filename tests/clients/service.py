@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DEMO = ROOT / "models/demo"
+DEMO = ROOT / "examples/models/demo"
 
 
 class Service:
@@ -115,7 +115,7 @@ def tokenizer(size):
 def dummy_folder(folder):
     """The 25 M shape with a tokenizer, so that clients can ask it in text; its weights are drawn."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = json.loads((ROOT / "models/dummy-25m/config.json").read_text())
+    config = json.loads((ROOT / "examples/models/dummy-25m/config.json").read_text())
     config.update(bos_token_id=1, eos_token_id=2)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer(config["vocab_size"])))

@@ -16,7 +16,7 @@ import time
 from browser import CONTROL, ENTER, TAB, Browser
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-EXAMPLE = json.loads((ROOT / "models/demo/chat.json").read_text())
+EXAMPLE = json.loads((ROOT / "examples/models/demo/chat.json").read_text())
 DONE = "return document.querySelector('#stop').disabled && document.querySelectorAll('.card dl').length === arguments[0]"
 # The least contrast of text that the WCAG ask for (level AA).
 CONTRAST = 4.5

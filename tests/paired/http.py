@@ -1,6 +1,6 @@
 """Compares the time to first token of a request over HTTP with that of the same request on the command line, on this machine.
 
-    python3 tests/paired/http.py PROGRAM [--pairs 200] [--ranks 1] [--model models/demo] [--warm]
+    python3 tests/paired/http.py PROGRAM [--pairs 200] [--ranks 1] [--model examples/models/demo] [--warm]
 
 One `tributary serve` runs all the time. A pair is a block of streamed requests to it and a run of `tributary prefill --requests`
 with as many, one after the other, in an order drawn at random; a block counts with the medians of its samples. Over HTTP the
@@ -25,7 +25,7 @@ import time
 
 from ttft import ROOT, t_95
 
-DEMO = ROOT / "models/demo"
+DEMO = ROOT / "examples/models/demo"
 MAX_TOKENS = 4
 # What HTTP may cost: milliseconds, and a share of the command line's time.
 ALLOWED_MS, ALLOWED_SHARE = 2.0, 0.01

@@ -1,6 +1,6 @@
 """What scrapes cost: the time to first token of streamed requests with and without a scraper, on this machine.
 
-    python3 tests/paired/scraped.py PROGRAM [--pairs 200] [--ranks 2] [--model models/dummy-25m] [--times 1] [--every 1.0]
+    python3 tests/paired/scraped.py PROGRAM [--pairs 200] [--ranks 2] [--model examples/models/dummy-25m] [--times 1] [--every 1.0]
 
 One `tributary serve` runs all the time. A pair is four blocks of streamed requests one after the other, two while a client asks for
 /metrics every second, the first time at the start of the block, and two while none does; the outer two are of one kind, the inner two of

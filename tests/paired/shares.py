@@ -19,7 +19,7 @@ def parser(description):
     options.add_argument("program", type=pathlib.Path)
     options.add_argument("--pairs", type=int, default=200)
     options.add_argument("--ranks", type=int, default=2)
-    options.add_argument("--model", type=pathlib.Path, default=ROOT / "models/dummy-25m")
+    options.add_argument("--model", type=pathlib.Path, default=ROOT / "examples/models/dummy-25m")
     options.add_argument("--times", type=int, default=1, help="documents are this many times as long as the demo's")
     return options
 

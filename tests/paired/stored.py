@@ -1,6 +1,6 @@
 """What storing chunks costs the requests that come meanwhile: the time to first token of cold requests with and without a chunk store.
 
-    python3 tests/paired/stored.py PROGRAM [--pairs 200] [--ranks 2] [--model models/dummy-25m] [--times 1] [--requests 5] [--chunk-cache 256MiB]
+    python3 tests/paired/stored.py PROGRAM [--pairs 200] [--ranks 2] [--model examples/models/dummy-25m] [--times 1] [--requests 5] [--chunk-cache 256MiB]
 
 Two services run all the time, one of which stores the chunks of every request after its first token; one at a time is asked. Both keep chunks
 in memory, as by default, but no more than a few requests' worth. Every request has new documents. The

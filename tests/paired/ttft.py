@@ -27,7 +27,7 @@ T_95 = {1: 12.71, 2: 4.30, 4: 2.78, 9: 2.26, 19: 2.09, 29: 2.05, 59: 2.00, 119: 
 
 def ttft_ms(program, options, folder):
     """Median of one run's samples, in milliseconds."""
-    command = [str(program), "bench", "--model", str(ROOT / "models/dummy-25m"), "--load-format", "dummy"]
+    command = [str(program), "bench", "--model", str(ROOT / "examples/models/dummy-25m"), "--load-format", "dummy"]
     command += ["--worlds", str(options.ranks), "--lengths", str(options.length), "--chunk-tokens", "256"]
     command += ["--methods", "infoflow", "--repeats", str(options.repeats), "--warmups", "2", "--out", str(folder)]
     command += options.further

@@ -1,4 +1,4 @@
-"""Decoding by PyTorch on one core, beside `make bench-decode`: the shapes of models/dummy-25m, random weights, one thread.
+"""Decoding by PyTorch on one core, beside `make bench-decode`: the shapes of examples/models/dummy-25m, random weights, one thread.
 
 Keys and values stand in storage that was made for them, as in a static cache; attention is scaled_dot_product_attention. Prints
 one line a case: milliseconds a step (median, min, max) and tokens a second. It is no part of continuous integration.

@@ -1,4 +1,4 @@
-"""Exact-match table of the demo model by the independent implementation, for models/demo's README.
+"""Exact-match table of the demo model by the independent implementation, for examples/models/demo's README.
 
     python table.py --model MODEL --requests dev.jsonl [--tasks hop2 vt3] [--count 40] [--documents 8] [--seconds 600]
 An answer counts when the greedy continuation begins with it, word for word. Chunks are prefilled after `<bos>`.

@@ -7,7 +7,7 @@ set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 program=$(readlink -f "${1:-$root/target/release/tributary}")
-model=$root/models/demo
+model=$root/examples/models/demo
 prefill="prefill --model $model --request $model/requests/hop2-0.json --max-tokens 8 --json"
 
 say() { printf '\n== %s\n' "$*"; }

@@ -206,9 +206,8 @@ impl Case<'_> {
 /// If the spec cannot be read for another reason.
 fn read(spec: &str) -> Result<MethodSpec, String> {
     let read = spec.parse::<MethodSpec>();
-    let is_meant = |why: &String| {
-        ["makes no difference to this method", "is given twice"].iter().any(|known| why.contains(known))
-    };
+    let is_meant =
+        |why: &String| ["makes no difference to this method", "is given twice"].iter().any(|known| why.contains(known));
     assert!(read.as_ref().err().is_none_or(is_meant), "{spec}: {read:?}");
     read
 }

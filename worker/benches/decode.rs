@@ -224,7 +224,7 @@ fn difference(model: &dyn Model, name: &str) {
 fn main() {
     let asked: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     let contexts = if asked.is_empty() { CONTEXTS.to_vec() } else { asked };
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/dummy-25m");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/dummy-25m");
     println!("decoding, one thread, {ROUNDS} rounds in turn, median of the means of {STEPS} steps");
     println!("ms: a step; GB/s: of the bytes that a step must read; read: of a plain read of as many bytes");
     println!("dtype  tokens  seq       ms      min      max  tokens/s       MB    GB/s    read  share");

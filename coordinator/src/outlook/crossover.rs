@@ -145,7 +145,8 @@ mod tests {
             max_tokens: 1,
             ..RequestSettings::default()
         };
-        Scenario { settings, chunk_tokens: Some(2048), prefix_tokens: 1, query_tokens: 32, hit_rate }
+        let method = method.to_owned();
+        Scenario { method, settings, chunk_tokens: Some(2048), prefix_tokens: 1, query_tokens: 32, hit_rate }
     }
 
     #[test]

@@ -17,6 +17,8 @@ const USUAL_PACKET: Around = Around { adapter: 0, head: 8, tail: 8 };
 /// What is asked of a machine, but for the length of the context.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
+    /// The method with its options, as users spell it.
+    pub method: String,
     /// Method and world. Where it names no exchange, the faster one of those that fit is taken, or, if none
     /// fits, the smaller one.
     pub settings: RequestSettings,
@@ -228,8 +230,14 @@ mod tests {
     fn memory_is_counted_as_the_profile_says_whose_it_is() {
         let settings =
             RequestSettings { method: Method::named("full").unwrap(), world: 1, ..RequestSettings::default() };
-        let scenario =
-            Scenario { settings, chunk_tokens: Some(2048), prefix_tokens: 0, query_tokens: 32, hit_rate: 0.0 };
+        let scenario = Scenario {
+            method: "full".to_owned(),
+            settings,
+            chunk_tokens: Some(2048),
+            prefix_tokens: 0,
+            query_tokens: 32,
+            hit_rate: 0.0,
+        };
         let of = |memory_of| {
             let mut profile = Profile::by_name("h100x4").unwrap();
             profile.rank.memory_of = memory_of;

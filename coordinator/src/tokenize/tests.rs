@@ -9,7 +9,7 @@ use crate::template::Template;
 
 pub(crate) fn demo() -> Tokenizer {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    Tokenizer::from_folder(&root.join("models/demo"), None).unwrap()
+    Tokenizer::from_folder(&root.join("examples/models/demo"), None).unwrap()
 }
 
 /// A tokenizer of single bytes, written as byte-level vocabularies write them.
@@ -131,7 +131,7 @@ fn no_space_stands_where_nobody_wrote_one() {
 
 #[test]
 fn files_beside_the_tokenizer_add_their_tokens() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("models/demo");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples/models/demo");
     let with = |files: &[(&str, &str)]| {
         let folder = tempfile::tempdir().unwrap();
         std::fs::copy(root.join("tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
@@ -159,7 +159,7 @@ fn files_beside_the_tokenizer_add_their_tokens() {
 
 #[test]
 fn a_tokenizer_that_cannot_be_used_is_refused_in_a_line() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("models/demo/tokenizer.json");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples/models/demo/tokenizer.json");
     let whole: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(root).unwrap()).unwrap();
     let with = |key: &str, value: serde_json::Value| {
         let folder = tempfile::tempdir().unwrap();

@@ -1,9 +1,8 @@
-//! Choices of a study, on the command line or in a study file; both have the same names.
+//! The options of a study, and the design that they make.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use serde::Deserialize;
 use tributary_protocol::{Command, Method};
 use tributary_study::method_spec::MethodSpec;
 use tributary_study::scalar::{CacheState, Ratio, Tokens};
@@ -17,12 +16,14 @@ use crate::help;
 pub const CHUNK_TOKENS: usize = 512;
 pub const QUERY_TOKENS: usize = 32;
 
+/// The refusal of a study without a model.
+pub const NO_MODEL: &str = "no model: give --model DIR, or `model` in a --config FILE.toml";
+
 /// The most runs of a point, of each kind: a week of the fastest there are.
 const MAX_RUNS: usize = 1_000_000;
 
-/// The sweep. In a study file the same keys, with `_` in the place of `-`.
-#[derive(Debug, Clone, Default, PartialEq, Args, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+/// The sweep. An option that was not given is absent, so that --resume can take all of them from its report.
+#[derive(Debug, Clone, Default, PartialEq, Args)]
 #[command(next_help_heading = "Study")]
 pub struct Choices {
     /// Hugging Face folder: config.json and safetensors weights; no tokenizer is needed
@@ -33,7 +34,6 @@ pub struct Choices {
     #[arg(long, help = help::draft_model(), value_name = "DIR")]
     pub draft_model: Option<PathBuf>,
     #[arg(long = "adapter", help = help::adapter(), value_name = "DIR")]
-    #[serde(rename = "adapter")]
     pub adapters: Option<Vec<PathBuf>>,
     /// Source of the weights; `dummy` draws them from --seed [default: safetensors]
     #[arg(long, value_enum)]
@@ -87,33 +87,6 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// These, and `others` where these leave something open.
-    #[must_use]
-    pub fn or(self, others: Self) -> Self {
-        Self {
-            model: self.model.or(others.model),
-            aux_model: self.aux_model.or(others.aux_model),
-            draft_model: self.draft_model.or(others.draft_model),
-            adapters: self.adapters.or(others.adapters),
-            load_format: self.load_format.or(others.load_format),
-            device: self.device.or(others.device),
-            dtype: self.dtype.or(others.dtype),
-            kernels: self.kernels.or(others.kernels),
-            threads: self.threads.or(others.threads),
-            lengths: self.lengths.or(others.lengths),
-            chunk_tokens: self.chunk_tokens.or(others.chunk_tokens),
-            query_tokens: self.query_tokens.or(others.query_tokens),
-            worlds: self.worlds.or(others.worlds),
-            methods: self.methods.or(others.methods),
-            ratios: self.ratios.or(others.ratios),
-            caches: self.caches.or(others.caches),
-            warmups: self.warmups.or(others.warmups),
-            repeats: self.repeats.or(others.repeats),
-            seed: self.seed.or(others.seed),
-            profile: self.profile.or(others.profile),
-        }
-    }
-
     /// The choices that a design was made of.
     ///
     /// # Errors
@@ -156,7 +129,7 @@ impl Choices {
     /// Returns the name of the impossible value.
     pub fn design(self, started: Option<usize>) -> anyhow::Result<(Design, Vec<MethodSpec>)> {
         let Some(model) = self.model else {
-            return Err(usage("no model: give --model DIR, or `model` in a --study FILE.toml"));
+            return Err(usage(NO_MODEL));
         };
         let methods = self.methods.unwrap_or_else(default_methods);
         let seed = self.seed.unwrap_or(0);
@@ -210,15 +183,6 @@ fn worlds(asked: Option<Vec<usize>>, started: Option<usize>) -> anyhow::Result<V
 }
 
 fn check(design: &Design) -> anyhow::Result<()> {
-    let empty = [
-        ("lengths", design.lengths.is_empty()),
-        ("worlds", design.worlds.is_empty()),
-        ("methods", design.methods.is_empty()),
-        ("caches", design.caches.is_empty()),
-    ];
-    if let Some((name, _)) = empty.into_iter().find(|(_, is_empty)| *is_empty) {
-        return Err(usage(format!("--{name}: name at least one")));
-    }
     for (option, runs) in [("--warmups", design.warmups), ("--repeats", design.repeats)] {
         if runs > MAX_RUNS {
             return Err(usage(format!("{option} {runs}: at most {MAX_RUNS} runs of a point")));
@@ -240,38 +204,6 @@ fn check(design: &Design) -> anyhow::Result<()> {
     }
 }
 
-/// Reads a study file.
-///
-/// # Errors
-/// Returns line and key if the file cannot be read, is no TOML, has an unknown key or an impossible
-/// value.
-pub fn read(path: &Path) -> anyhow::Result<Choices> {
-    let shown = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| usage(format!("--study {shown}: {error}; name a readable TOML file")))?;
-    toml::from_str(&text).map_err(|error| usage(format!("--study {shown}, {}", place(&text, &error))))
-}
-
-/// Line, key and cause of an error in TOML.
-fn place(text: &str, error: &toml::de::Error) -> String {
-    let cause = error.message().lines().map(str::trim).collect::<Vec<_>>().join("; ");
-    let Some(span) = error.span() else { return cause };
-    let before = text.get(..span.start.min(text.len())).unwrap_or(text);
-    let line = before.matches('\n').count() + 1;
-    let key = text.lines().take(line).filter_map(key_of).last();
-    match key {
-        Some(key) => format!("line {line}, key `{key}`: {cause}"),
-        None => format!("line {line}: {cause}"),
-    }
-}
-
-/// The key that a line of TOML begins with, if it begins with one.
-fn key_of(line: &str) -> Option<&str> {
-    let key = line.split('=').next().filter(|key| key.len() < line.len())?.trim();
-    let is_word = |letter: char| letter.is_alphanumeric() || "_-.\"".contains(letter);
-    (!key.is_empty() && key.chars().all(is_word)).then_some(key)
-}
-
 /// The methods of a study that names none.
 fn default_methods() -> Vec<MethodSpec> {
     Method::defaults_of(Command::Bench).into_iter().map(MethodSpec::bare).collect()
@@ -279,67 +211,51 @@ fn default_methods() -> Vec<MethodSpec> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
-    fn parse(text: &str) -> Result<Choices, String> {
-        toml::from_str(text).map_err(|error| place(text, &error))
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        choices: Choices,
+    }
+
+    fn parse(options: &str) -> Choices {
+        let words = std::iter::once("bench").chain(options.split_whitespace());
+        Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).choices
     }
 
     #[test]
-    fn a_study_file_is_read() {
-        let text = "model = \"m\"\nload_format = \"dummy\"\nlengths = [512, \"1k\"]\nworlds = [1, 2]\nratios = [0.15, 1]\n\
-                    methods = [\"full\", \"infoflow:exchange=pass-q\"]\ncaches = [\"cold\", 0.5, \"warm\"]\nrepeats = 7\n";
-        let (design, methods) = parse(text).unwrap().design(None).unwrap();
-        assert_eq!((design.lengths, design.worlds, design.ratios), (vec![512, 1024], vec![1, 2], vec![0.15, 1.0]));
-        assert_eq!(design.caches, [Cache::Cold, Cache::Partial(0.5), Cache::Warm]);
-        assert_eq!((design.repeats, design.warmups, design.threads, design.chunk_tokens), (7, 2, 1, 512));
+    fn options_become_a_design() {
+        let options = "--model m --load-format dummy --lengths 512,1k --worlds 1,2 --ratios 0.15,1 --methods full \
+                       infoflow:exchange=pass-q --caches cold,0.5,warm --repeats 7";
+        let (design, methods) = parse(options).design(None).unwrap();
+        assert_eq!((design.lengths.as_slice(), design.worlds.as_slice()), (&[512, 1024][..], &[1, 2][..]));
+        assert_eq!((design.repeats, design.warmups, design.chunk_tokens), (7, 2, 512));
         assert_eq!((design.load_format.as_str(), design.dtype.as_str()), ("dummy, seed 0", "f32"));
-        assert_eq!(methods.len(), 2);
-    }
-
-    #[test]
-    fn errors_name_line_and_key() {
-        let table = [
-            ("model = \"m\"\ncolour = 3\n", "line 2, key `colour`: unknown field `colour`, expected one of `model`"),
-            ("model = \"m\"\n\nrepeats = \"x\"\n", "line 3, key `repeats`: invalid type"),
-            ("lengths = [\n 512,\n \"8q\",\n]\n", "line 3, key `lengths`: `8q` is no number of tokens"),
-            ("methods = [\"fully\"]\n", "line 1, key `methods`: unknown method `fully`"),
-            ("ratios = [0.1, 2]\n", "line 1, key `ratios`: `2` is no ratio"),
-            ("model = \"m\nseed = 1\n", "line 1, key `model`: "),
-        ];
-        for (text, wanted) in table {
-            let said = parse(text).unwrap_err();
-            assert!(said.starts_with(wanted), "{text}: {said}");
-            assert_eq!(said.lines().count(), 1, "{said}");
-        }
-    }
-
-    #[test]
-    fn flags_stand_before_the_file() {
-        let flags = Choices { repeats: Some(9), ..Choices::default() };
-        let merged = flags.or(parse("repeats = 7\nseed = 3\n").unwrap());
-        assert_eq!((merged.repeats, merged.seed), (Some(9), Some(3)));
+        assert_eq!(design.caches, [Cache::Cold, Cache::Partial(0.5), Cache::Warm]);
+        assert_eq!(methods[1].to_string(), "infoflow:exchange=pass-q");
     }
 
     #[test]
     fn a_design_gives_its_choices_back() {
-        let text = "model = \"m\"\nload_format = \"dummy\"\nseed = 4\ndevice = \"cpu\"\ndtype = \"bf16\"\n\
-                    kernels = \"plain\"\nthreads = 2\nlengths = [96]\nchunk_tokens = 32\nquery_tokens = 5\nworlds = [3]\nmethods = [\"relay:reorder\"]\n\
-                    ratios = [0.5]\ncaches = [0.25]\nwarmups = 0\nrepeats = 1\n";
-        let choices = parse(text).unwrap();
+        let options = "--model m --load-format dummy --seed 4 --device cpu --dtype bf16 --kernels plain --threads 2 \
+                       --lengths 96 --chunk-tokens 32 --query-tokens 5 --worlds 3 --methods relay:reorder --ratios \
+                       0.5 --caches 0.25 --warmups 0 --repeats 1";
+        let choices = parse(options);
         let (design, _) = choices.clone().design(None).unwrap();
         assert_eq!(Choices::of(&design), Ok(choices));
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
-        let refusal = |text: &str, started| parse(text).unwrap().design(started).unwrap_err().to_string();
-        assert!(refusal("seed = 1\n", None).starts_with("no model"));
-        assert!(refusal("model = \"m\"\nlengths = [1000]\n", None).contains("multiple of --chunk-tokens 512"));
-        assert!(refusal("model = \"m\"\nworlds = [1, 2]\n", Some(2)).contains("2 processes were started"));
-        assert!(refusal("model = \"m\"\nworlds = []\n", None).starts_with("--worlds"));
-        assert!(refusal("model = \"m\"\nrepeats = 0\n", None).starts_with("--repeats 0"));
-        let (design, _) = parse("model = \"m\"\n").unwrap().design(Some(2)).unwrap();
+    fn impossible_designs_are_refused() {
+        let refusal = |options: &str, started| parse(options).design(started).unwrap_err().to_string();
+        assert!(refusal("--seed 1", None).starts_with("no model"));
+        assert!(refusal("--model m --lengths 1000", None).contains("multiple of --chunk-tokens 512"));
+        assert!(refusal("--model m --worlds 1,2", Some(2)).contains("2 processes were started"));
+        assert!(refusal("--model m --repeats 0", None).starts_with("--repeats 0"));
+        let (design, _) = parse("--model m").design(Some(2)).unwrap();
         assert_eq!(design.worlds, [2], "what was started");
     }
 }

@@ -26,18 +26,14 @@ use crate::stdout::print;
 
 const HELP: &str = "\
 A method is NAME[:OPTION[=VALUE]].., with the options of `compare` except world and threads; ratio=R takes precedence \
-over --ratios. Requests are random tokens from the seed. A study file is TOML; its keys are the options' names with \
-`_` for `-`: lengths = [\"4k\", 8192], worlds = [1, 2], methods = [\"full\", \"infoflow:exchange=pass-q\"], \
-caches = [\"cold\", 0.5, \"warm\"].";
+over --ratios. Requests are random tokens from the seed. A study is a file for --config: lengths = [\"4k\", 8192], \
+worlds = [1, 2], methods = [\"full\", \"infoflow:exchange=pass-q\"], caches = [\"cold\", 0.5, \"warm\"].";
 
 /// Run the scaling study of the time to first token over lengths, ranks, methods, ratios, cold and warm caches;
 /// writes a table, JSON, CSV and an HTML report
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub struct BenchArgs {
-    /// TOML file with the sweep; options take precedence over it
-    #[arg(long, value_name = "FILE.toml", help_heading = "Study")]
-    study: Option<PathBuf>,
     #[command(flatten)]
     choices: Choices,
     /// Print the points with their predictions, and run nothing
@@ -79,23 +75,26 @@ pub fn bench(args: &BenchArgs) -> ExitCode {
     })
 }
 
-/// Choices of the user: options precede the study file, which precedes the study to resume.
+/// The options; those of the study in --out where --resume comes without a model.
 fn choices(args: &BenchArgs) -> anyhow::Result<Choices> {
-    let mut choices = args.choices.clone();
-    if let Some(path) = &args.study {
-        choices = choices.or(choices::read(path)?);
+    let choices = args.choices.clone();
+    let (true, None, Some(folder)) = (args.resume, &choices.model, &args.out) else { return Ok(choices) };
+    let design = study::read(folder)?.design;
+    let alone = Choices { profile: choices.profile.clone(), ..Choices::default() };
+    if choices != alone {
+        let shown = folder.display();
+        return Err(usage(format!(
+            "--resume: {shown} says what to measure; leave the study's options out, or give all"
+        )));
     }
-    if let (true, None, Some(folder)) = (args.resume, &choices.model, &args.out) {
-        let design = study::read(folder)?.design;
-        choices = choices.or(Choices::of(&design).map_err(|why| usage(format!("--resume: {why}")))?);
-    }
-    Ok(choices)
+    let own = Choices::of(&design).map_err(|why| usage(format!("--resume: {why}")))?;
+    Ok(Choices { profile: choices.profile, ..own })
 }
 
 /// Configuration of the engine.
 fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
     let Some(model) = choices.model.clone() else {
-        return Err(usage("no model: give --model DIR, or `model` in a --study FILE.toml"));
+        return Err(usage(choices::NO_MODEL));
     };
     let tokens = |tokens: Option<scalar::Tokens>, default| tokens.map_or(default, |tokens| tokens.0);
     // The number of chunks is each point's own; none of this request is ever run.

@@ -9,8 +9,8 @@ pub const CONFIG: &str = "config";
 /// The option that prints the values in force.
 pub const PRINT: &str = "print-config";
 
-/// The commands that take options from a file; a command of a command has both names.
-pub const COMMANDS: [&str; 13] = [
+/// The commands that take options from a file, which are all that have options; a command of a command has both names.
+pub const COMMANDS: [&str; 18] = [
     "prefill",
     "serve",
     "compare",
@@ -20,7 +20,12 @@ pub const COMMANDS: [&str; 13] = [
     "doctor",
     "launch",
     "load",
+    "methods",
     "store warm",
+    "store ls",
+    "store verify",
+    "store prune",
+    "store stat",
     "train kv-packet",
     "train lookahead",
     "train auxiliary",
@@ -39,7 +44,8 @@ pub fn with_options(command: Command) -> Command {
     let add = |command: Command| {
         let config = Arg::new(CONFIG).long(CONFIG).value_name("FILE.toml").value_parser(value_parser!(PathBuf));
         // A study is nothing but options from a file.
-        let config = if command.get_name() == "quality" { config.visible_alias("study") } else { config };
+        let is_study = ["bench", "quality"].contains(&command.get_name());
+        let config = if is_study { config.visible_alias("study") } else { config };
         let print = Arg::new(PRINT).long(PRINT).action(ArgAction::SetTrue);
         let short = "Read options from a file; the command line and the environment override it";
         command

@@ -78,7 +78,7 @@ mod tests {
             ("http://a:b@c@host?x=1", "http://***@host?x=1"),
             ("s3://bucket/a@b", "s3://bucket/a@b"),
             ("me@example.com", "me@example.com"),
-            ("models/demo", "models/demo"),
+            ("examples/models/demo", "examples/models/demo"),
         ] {
             assert_eq!(without_credentials(text), printed);
         }

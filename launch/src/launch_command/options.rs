@@ -138,7 +138,7 @@ impl LaunchArgs {
         &mut self,
         expanded: impl Fn(Vec<OsString>) -> Result<Option<Vec<OsString>>, String>,
     ) -> Result<(), String> {
-        let names_file = |word: &String| word == "--config" || word.starts_with("--config=");
+        let names_file = |word: &String| ["--config", "--study"].contains(&word.split('=').next().unwrap_or_default());
         if self.exec_under.is_some() || !self.command.iter().any(names_file) {
             return Ok(());
         }
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(command("prefill --world-size=4"), Ok("/t prefill --backend mpi --world-size=4".to_owned()));
         assert_eq!(command("prefill --world 4"), Ok("/t prefill --backend mpi --world 4".to_owned()));
         assert_eq!(command("prefill --backend nccl"), Ok("/t prefill --world-size 4 --backend nccl".to_owned()));
-        assert_eq!(command("bench --study s.toml"), Ok("/t bench --backend mpi --study s.toml".to_owned()));
+        assert_eq!(command("bench --config s.toml"), Ok("/t bench --backend mpi --config s.toml".to_owned()));
         assert_eq!(command("bench --worlds 4"), Ok("/t bench --backend mpi --worlds 4".to_owned()));
         assert!(command("bench --worlds 2,4").is_err_and(|error| error.contains("-n 4") && error.contains("2,4")));
         assert!(command("prefill --world-size 3").is_err_and(|error| error.contains("-n 4") && error.contains('3')));

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, Args};
 use tributary_engine::launcher;
-use tributary_methods::exchange_named;
-use tributary_protocol::{Command, Exchange};
+use tributary_methods::MethodSpec;
+use tributary_protocol::Command;
 use tributary_study::forecast::asked::{Asked, machines, shape};
 use tributary_study::forecast::lengths::{Lengths, tokens, tokens_or_none};
 use tributary_study::forecast::{Answer, render};
@@ -23,9 +23,6 @@ use crate::failure::usage;
 use crate::help;
 use crate::ranks;
 use crate::stdout::{print, print_json};
-
-/// An exchange, or the planner's choice.
-type ExchangeChoice = Option<Exchange>;
 
 /// Predict time to first token, bytes and memory of methods on a machine, and the lengths from
 /// which a selective method wins. The machine need not be available; with --slo-ttft the answer is
@@ -67,21 +64,19 @@ pub struct PlanArgs {
     /// Shares of the chunks that come from the chunk cache: 0 is cold, 1 is warm; --slo-ttft uses the first one
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0,1", help_heading = "Request")]
     hit_rate: Vec<f64>,
-    /// Methods to predict
+    /// Methods to predict, NAME[:KEY[=VALUE]]..; without an exchange of its own, a method takes the faster of replicate
+    /// and pass-q among those that fit
     #[arg(
         long,
-        value_name = "NAME",
+        value_name = "METHOD",
         num_args = 1..,
         value_delimiter = ',',
         default_values = help::names_of(Command::Plan),
         help_heading = "Method"
     )]
-    methods: Vec<String>,
+    methods: Vec<MethodSpec>,
     #[arg(long, help = help::ratio(), help_heading = "Method")]
     ratio: Option<f64>,
-    /// Messages between ranks during recompute; auto takes the faster of replicate and pass-q among those that fit
-    #[arg(long, value_name = "auto|replicate|pass-q|selected", value_parser = exchange_named, default_value = "auto", help_heading = "Method")]
-    exchange: ExchangeChoice,
     #[command(flatten)]
     sizing: SizingArgs,
     /// Print everything as one JSON object
@@ -134,7 +129,6 @@ fn asked<'a>(args: &'a PlanArgs, world: usize, hit_rates: &'a [f64]) -> Asked<'a
     Asked {
         methods: &args.methods,
         ratio: args.ratio,
-        exchange: args.exchange,
         world,
         chunk_tokens: args.chunk_tokens,
         prefix_tokens: args.prefix_tokens,

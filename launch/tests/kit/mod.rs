@@ -42,13 +42,13 @@ pub fn root() -> PathBuf {
 /// The demo model's folder, as text.
 #[allow(dead_code)] // not every test file runs it
 pub fn demo() -> String {
-    root().join("models/demo").display().to_string()
+    root().join("examples/models/demo").display().to_string()
 }
 
 /// One of the demo's requests, as text.
 #[allow(dead_code)] // not every test file asks one
 pub fn request(name: &str) -> String {
-    root().join(format!("models/demo/requests/{name}.json")).display().to_string()
+    root().join(format!("examples/models/demo/requests/{name}.json")).display().to_string()
 }
 
 /// Runs the command with these arguments.

@@ -226,14 +226,14 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
 fn a_model_that_does_not_know_the_words_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["config.json", "model.safetensors", "tokenizer.json"] {
-        std::fs::copy(root().join("models/demo").join(name), folder.path().join(name)).expect("a copy");
+        std::fs::copy(root().join("examples/models/demo").join(name), folder.path().join(name)).expect("a copy");
     }
     let path = folder.path().join("tokenizer.json");
     let text = std::fs::read_to_string(&path).expect("a tokenizer").replace("\"lamp\"", "\"lamps\"");
     std::fs::write(&path, text).expect("written");
     let model = folder.path().display().to_string();
     let answer = run(&["quality", "--suite", "hops", "--model", &model, "--dry-run"]);
-    refused(answer, &["does not know 1 of its words, such as `lamp`", "models/demo"]);
+    refused(answer, &["does not know 1 of its words, such as `lamp`", "examples/models/demo"]);
 }
 
 /// A folder of data as users have it, made up: lists of words, paragraphs with questions, rows of passages.

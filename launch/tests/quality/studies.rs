@@ -1,4 +1,4 @@
-//! The study files of `studies/quality`: each is refused with the name of its missing material, and
+//! The study files of `examples/studies/quality`: each is refused with the name of its missing material, and
 //! a dry run needs only a model's config.
 
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::{data, refused, root};
 
 /// The study files, by name.
 fn studies() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(root().join("studies/quality")).expect("a folder");
+    let entries = std::fs::read_dir(root().join("examples/studies/quality")).expect("a folder");
     let mut all: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
     all.sort();
     assert!(all.len() >= 8, "{all:?}");
@@ -96,7 +96,7 @@ fn a_dry_run_of_every_study_needs_no_more_than_a_config() {
 fn options_stand_before_a_study_and_its_keys_are_checked() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("study.toml");
-    let text = "model = \"models/demo\"\nsuite = \"hops\"\ntasks = [\"single\"]\nsamples = 3\ndocument-tokens = [32]\nmethods = [\"full\", \"none\"]\n\
+    let text = "model = \"examples/models/demo\"\nsuite = \"hops\"\ntasks = [\"single\"]\nsamples = 3\ndocument-tokens = [32]\nmethods = [\"full\", \"none\"]\n\
         reproduces = \"nothing\"\n";
     std::fs::write(&file, text).expect("written");
     let out = folder.path().join("out").display().to_string();
@@ -122,7 +122,7 @@ fn a_study_on_real_texts_is_counted() {
         return skipped("a study on real texts: no ../shared/data");
     }
     let data = found.display().to_string();
-    let file = root().join("studies/quality/prophetkv-ruler.toml");
+    let file = root().join("examples/studies/quality/prophetkv-ruler.toml");
     let (code, text, errors) = study(
         &file,
         &["--data", &data, "--samples", "1", "--lengths", "4096", "--tasks", "vt,cwe,qa_1,niah_single_2", "--dry-run"],

@@ -79,7 +79,7 @@ fn only_whoever_shows_a_key_may_ask() {
 
 #[test]
 fn only_allowed_methods_may_be_named() {
-    let server = Server::start(&["--method", "relay:ratio=0.3", "--methods-allowed", "full,infoflow"]);
+    let server = Server::start(&["--method", "relay:ratio=0.3", "--reorder", "--methods-allowed", "full,infoflow"]);
     let named = |method: &str| {
         let mut request = crate::kit::server::body("vt3-1", 1);
         request["tributary"] = json!({"method": method});
@@ -95,6 +95,7 @@ fn only_allowed_methods_may_be_named() {
     let names: Vec<&str> =
         status["methods"].as_array().expect("a list").iter().filter_map(|method| method["name"].as_str()).collect();
     assert_eq!(names, ["full", "infoflow", "relay"]);
+    assert_eq!(status["method"], "relay:ratio=0.3:reorder", "the service's own, with its options");
     server.ends_well();
 }
 

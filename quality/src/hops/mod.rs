@@ -1,4 +1,4 @@
-//! The suite `hops`: look-ups, lists and chains in the demo language, which `models/demo/recipe/tasks.py` defines. A sample follows
+//! The suite `hops`: look-ups, lists and chains in the demo language, which `examples/models/demo/recipe/tasks.py` defines. A sample follows
 //! from seed, task, shape and number alone.
 //!
 //! Needed facts are in different documents, among distractors of the same kind. A definition

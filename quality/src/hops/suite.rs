@@ -66,7 +66,7 @@ impl Suite for Hops {
         let Some(first) = missing.first() else { return Ok(()) };
         let count = missing.len();
         Err(Error::usage(format!(
-            "--suite hops: the tokenizer of {model} does not know {count} of its words, such as `{first}`; models/demo has one that does"
+            "--suite hops: the tokenizer of {model} does not know {count} of its words, such as `{first}`; examples/models/demo has one that does"
         )))
     }
 

@@ -105,7 +105,7 @@ fn samples_follow_from_seed_and_number() {
     }
 }
 
-/// Means over 2000 samples that `models/demo/recipe/tasks.py` has made: codes, houses, stays, assignments of colours, those of variables,
+/// Means over 2000 samples that `examples/models/demo/recipe/tasks.py` has made: codes, houses, stays, assignments of colours, those of variables,
 /// likes, fillers; tokens of the documents.
 const RECIPE: [(&str, [f64; 7], f64); 9] = [
     ("single", [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 74.88], 492.7),

@@ -1,4 +1,4 @@
-//! The words of the demo language: those of `models/demo/recipe/tasks.py`, from which the demo
+//! The words of the demo language: those of `examples/models/demo/recipe/tasks.py`, from which the demo
 //! model's tokenizer is made.
 
 /// Keys of codes.

@@ -6,7 +6,7 @@ use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::outlook::Scenario;
 use tributary_coordinator::{ModelShape, RequestSettings};
 use tributary_engine::{Dtype, shape_of};
-use tributary_protocol::{Exchange, Method};
+use tributary_methods::MethodSpec;
 use tributary_worker::Config;
 
 use crate::error::{Error, Result};
@@ -48,12 +48,10 @@ pub fn machines(names: &[String], rank_rates: Option<&Path>) -> Result<Vec<Profi
 /// Methods and the request that they are asked about, but for its length.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
-    /// Names of the methods.
-    pub methods: &'a [String],
-    /// Share of the context to recompute; a method's own where absent.
+    /// The methods. The exchange of one that names none is the faster one.
+    pub methods: &'a [MethodSpec],
+    /// Share of the context to recompute by methods that name none; a method's own where absent.
     pub ratio: Option<f64>,
-    /// Exchange during recompute; the faster one where absent.
-    pub exchange: Option<Exchange>,
     /// Number of ranks.
     pub world: usize,
     /// Tokens of a chunk; one chunk a rank where absent.
@@ -72,24 +70,20 @@ impl Asked<'_> {
     /// Every method at every hit rate; exact methods do not use the chunk cache, so theirs is 0.
     ///
     /// # Errors
-    /// Returns an error if a method is unknown or repeated, or if a parameter is out of range.
+    /// Returns an error if a method is repeated.
     pub fn scenarios(&self) -> Result<Vec<Scenario>> {
         let mut scenarios = Vec::new();
-        for name in self.methods {
-            if scenarios.iter().any(|scenario: &Scenario| scenario.settings.method.name == name) {
-                return Err(Error::usage(format!("--methods: {name} is given twice")));
+        for spec in self.methods {
+            let method = spec.to_string();
+            if scenarios.iter().any(|scenario: &Scenario| scenario.method == method) {
+                return Err(Error::usage(format!("--methods: {method} is given twice")));
             }
-            let settings = RequestSettings {
-                method: Method::named(name).map_err(Error::usage)?,
-                ratio: self.ratio,
-                exchange: self.exchange,
-                world: self.world,
-                max_tokens: self.max_tokens,
-                ..RequestSettings::default()
-            };
+            let (ratio, world, max_tokens) = (self.ratio, self.world, self.max_tokens);
+            let settings = RequestSettings { ratio, world, max_tokens, ..RequestSettings::default() }.set(spec);
             let in_chunks = settings.method.in_chunks();
             let hit_rates = if in_chunks { self.hit_rates } else { &[0.0] };
             scenarios.extend(hit_rates.iter().map(|&hit_rate| Scenario {
+                method: method.clone(),
                 settings: settings.clone(),
                 chunk_tokens: self.chunk_tokens,
                 prefix_tokens: self.prefix_tokens,

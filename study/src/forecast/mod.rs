@@ -39,7 +39,7 @@ pub struct Answer {
     /// Per length, the prefill of a model whose matrices are cut over all ranks, which does not run here; nothing where its heads
     /// cannot be cut so.
     pub tensor_parallel: Vec<Option<Rival>>,
-    /// Names of the exact methods that it was compared with.
+    /// The exact methods that it was compared with.
     pub against: Vec<String>,
 }
 
@@ -100,7 +100,7 @@ impl Answer {
             shape: *shape,
             profile: profile.clone(),
             lengths: lengths.to_vec(),
-            against: rivals.into_iter().map(|rival| rival.settings.method.name.to_owned()).collect(),
+            against: rivals.into_iter().map(|rival| rival.method).collect(),
             scenarios,
             forecasts,
             crossovers,

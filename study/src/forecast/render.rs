@@ -59,9 +59,9 @@ fn head(answer: &Answer) -> String {
 
 /// A method and how warm its chunks are, as a column's head.
 fn name(scenario: &Scenario, forecast: &Forecast) -> String {
-    let method = scenario.settings.method.name;
+    let method = &scenario.method;
     if !forecast.plan.method.in_chunks() {
-        return method.to_owned();
+        return method.clone();
     }
     match scenario.hit_rate {
         0.0 => format!("{method} cold"),

@@ -41,8 +41,8 @@ pub struct Report {
 pub struct PointRow {
     /// Context tokens.
     pub context_tokens: usize,
-    /// The method's name.
-    pub method: &'static str,
+    /// The method with its options.
+    pub method: String,
     /// Whether the method equals a full prefill but for rounding.
     pub exact: bool,
     /// Share of the chunks that come from the chunk cache.
@@ -110,11 +110,11 @@ pub struct PhaseRow {
 /// From which length on a selective method is faster than the exact ones.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct CrossoverRow {
-    /// The method's name.
-    pub method: &'static str,
+    /// The method with its options.
+    pub method: String,
     /// Share of the chunks that come from the chunk cache.
     pub hit_rate: f64,
-    /// Names of the exact methods that it is compared with.
+    /// The exact methods that it is compared with.
     pub against: Vec<String>,
     /// Context tokens from which on it is faster than all of them; absent where it is at no length that was looked at.
     pub wins_from_tokens: Option<usize>,
@@ -162,7 +162,7 @@ impl Answer {
         };
         let scenario = &self.scenarios[index];
         CrossoverRow {
-            method: scenario.settings.method.name,
+            method: scenario.method.clone(),
             hit_rate: scenario.hit_rate,
             against: self.against.clone(),
             wins_from_tokens: length(found.expected),
@@ -185,7 +185,7 @@ impl Answer {
         });
         PointRow {
             context_tokens: tokens,
-            method: scenario.settings.method.name,
+            method: scenario.method.clone(),
             exact: forecast.plan.method.is_exact(),
             hit_rate: scenario.hit_rate,
             ratio: forecast.ratio,

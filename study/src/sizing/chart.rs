@@ -119,8 +119,8 @@ fn fewest(met: impl Iterator<Item = (String, Choice)>) -> Option<(String, Choice
 
 fn lines(answer: &Answer, mut dots: impl FnMut(usize) -> Vec<Dot>) -> Vec<Line> {
     let label = |scenario: usize| {
-        let method = answer.question.scenarios[scenario].settings.method;
-        format!("{} ({})", method.name, claim(method.is_exact()))
+        let scenario = &answer.question.scenarios[scenario];
+        format!("{} ({})", scenario.method, claim(scenario.settings.method.is_exact()))
     };
     (0..answer.question.scenarios.len()).map(|scenario| Line { label: label(scenario), dots: dots(scenario) }).collect()
 }

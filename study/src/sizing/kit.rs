@@ -20,10 +20,10 @@ pub(crate) static LLAMA: LazyLock<ModelShape> =
 
 /// A method at a hit rate.
 pub(crate) fn scenario(method: &str, hit_rate: f64) -> Scenario {
-    let method = Method::named(method).expect("a method");
+    let (name, method) = (method.to_owned(), Method::named(method).expect("a method"));
     let hit_rate = if method.in_chunks() { hit_rate } else { 0.0 };
     let settings = RequestSettings { method, max_tokens: 1, ..RequestSettings::default() };
-    Scenario { settings, chunk_tokens: None, prefix_tokens: 1, query_tokens: 32, hit_rate }
+    Scenario { method: name, settings, chunk_tokens: None, prefix_tokens: 1, query_tokens: 32, hit_rate }
 }
 
 /// A demand of `rate_per_s` requests a second, the first token within a second, 100 documents of

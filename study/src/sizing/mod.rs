@@ -163,8 +163,8 @@ impl Answer {
         &self.question.scenarios[cell.scenario]
     }
 
-    fn method(&self, cell: &Cell) -> &'static str {
-        self.scenario(cell).settings.method.name
+    fn method(&self, cell: &Cell) -> String {
+        self.scenario(cell).method.clone()
     }
 }
 

@@ -78,7 +78,7 @@ fn deployments(report: &Report) -> String {
     ];
     let mut rows = vec![cells(head)];
     for point in &report.points {
-        let mut row = vec![short(point.context_tokens), point.profile.clone(), point.method.to_owned()];
+        let mut row = vec![short(point.context_tokens), point.profile.clone(), point.method.clone()];
         row.push(claim(point.exact).to_owned());
         match (&point.deployment, &point.refusal) {
             (Some(found), _) => row.extend(deployment(found)),
@@ -136,7 +136,7 @@ fn memory(report: &Report) -> String {
     let row = |point: &SizingRow| {
         let found = point.deployment.as_ref()?;
         let memory = &found.rank_memory;
-        let mut row = vec![short(point.context_tokens), point.profile.clone(), point.method.to_owned()];
+        let mut row = vec![short(point.context_tokens), point.profile.clone(), point.method.clone()];
         let parts = [memory.weight_bytes, memory.request_bytes, memory.overhead_bytes, memory.left_bytes];
         row.extend(parts.map(gigabytes));
         row.push(gigabytes(memory.has_bytes));

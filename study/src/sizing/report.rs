@@ -54,8 +54,8 @@ pub struct SizingRow {
     pub context_tokens: usize,
     /// The profile's name.
     pub profile: String,
-    /// The method's name.
-    pub method: &'static str,
+    /// The method with its options.
+    pub method: String,
     /// Whether the method equals a full prefill but for rounding.
     pub exact: bool,
     /// Share of the chunks that come from the chunk cache.

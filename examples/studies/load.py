@@ -1,7 +1,7 @@
 """What a service bears: the 25 M shape with dummy weights on two ranks under `tributary load`, from idle to beyond saturation, cold,
 and many clients at once, warm. Prints the tables of docs/load.md and writes pictures.
 
-    python3 studies/load.py PROGRAM FOLDER [WINDOW_SECONDS]
+    python3 examples/studies/load.py PROGRAM FOLDER [WINDOW_SECONDS]
 
 FOLDER gets the model, the vocabulary, every result as JSON and CSV, and pictures. About half an hour with windows of 90 seconds. The machine
 should have nothing else to do. Machines change their pace all the same: saturation, which is what a server answers a second that always
@@ -27,13 +27,13 @@ LONG = 4  # factor of the length of a window whose 99th percentile is reported
 
 program, folder = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 window = int(sys.argv[3]) if len(sys.argv) > 3 else 90
-root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def make_model(model):
     """The shape's config beside a tokenizer of one word a token; the words are also the vocabulary of the texts."""
     os.makedirs(model, exist_ok=True)
-    shutil.copy(os.path.join(root, "models/dummy-25m/config.json"), model)
+    shutil.copy(os.path.join(root, "examples/models/dummy-25m/config.json"), model)
     size = json.load(open(os.path.join(model, "config.json")))["vocab_size"]
     draw, words = random.Random(7), {"<unk>": 0}
     while len(words) < size:

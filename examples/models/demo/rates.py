@@ -2,7 +2,7 @@
 """How often each method answers right: draws requests of every task (recipe/tasks.py), lets `tributary compare` answer them
 and prints a table. Python's standard library only.
 
-    python3 models/demo/rates.py [--binary target/release/tributary] [--requests 50] [--documents 8] [--seed 7] [--world 2]
+    python3 examples/models/demo/rates.py [--binary target/release/tributary] [--requests 50] [--documents 8] [--seed 7] [--world 2]
                                   [--tasks TASK ...] [--methods METHOD ...]
 """
 import argparse

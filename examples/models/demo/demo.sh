@@ -19,6 +19,6 @@ that needs it and full prefill, which reads forward, cannot know; `relay` asks a
 named, and so answers the chains of three (vt3) that one look from the query cannot follow. `trace` finds out which document depends on
 which, whatever order they came in, and puts them in that order: it alone answers vt3_rev, a chain of three in documents that all stand the
 wrong way round.
-The model has 0.8 M parameters and the requests were picked to show these cases (models/demo/README.md has the rates), so
+The model has 0.8 M parameters and the requests were picked to show these cases (examples/models/demo/README.md has the rates), so
 the times here are mostly overhead: `make bench` compares times on a larger model, where recomputing less pays.
 END
