@@ -228,7 +228,6 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
         access,
         doors,
         model: name(args),
-        method: method(args).to_string(),
         limits,
         reasoning: args.reasoning_parser.into(),
         self_test,
@@ -309,19 +308,6 @@ fn access(args: &ServeArgs) -> anyhow::Result<Access> {
         None if args.insecure => Access::Everybody,
         None => Access::Local { hosts: args.allowed_hosts.clone().into() },
     })
-}
-
-/// The method of requests that name none, with the options that the command gives it.
-fn method(args: &ServeArgs) -> MethodSpec {
-    let MethodArgs { ratio, reorder, evict, keep, .. } = &args.options;
-    let shorthands = [
-        ("ratio", ratio.map(|ratio| format!("ratio={ratio}"))),
-        ("reorder", reorder.then(|| "reorder".to_owned())),
-        ("evict", evict.map(|evict| format!("evict={}", evict.descriptor().name))),
-        ("keep", keep.map(|keep| format!("keep={keep}"))),
-    ];
-    let given = shorthands.into_iter().filter(|(key, _)| !args.method.has(key)).filter_map(|(_, option)| option);
-    given.fold(args.method.clone(), |spec, option| format!("{spec}:{option}").parse().unwrap_or(spec))
 }
 
 /// The model's name for clients.

@@ -61,8 +61,6 @@ pub struct Options {
     pub doors: Doors,
     /// The name that the model has for clients.
     pub model: String,
-    /// The method of requests that name none, with its options.
-    pub method: String,
     /// Limits of clients' requests.
     pub limits: ClientLimits,
     /// Parser that separates the model's reasoning from its answer, where a request does not
@@ -219,7 +217,7 @@ impl Service {
         (drain, draining): (watch::Sender<bool>, watch::Receiver<bool>),
         attendance: &Attendance,
     ) -> Result<(), Error> {
-        let Options { model, method, access, doors, limits, reasoning, self_test, .. } = self.options;
+        let Options { model, access, doors, limits, reasoning, self_test, .. } = self.options;
         let Options { ignores_unknown, caches_apart, default_tokens, .. } = self.options;
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let (cut, is_cut) = watch::channel(false);
@@ -237,7 +235,6 @@ impl Service {
         let shared = Shared {
             client,
             model,
-            method: method.into(),
             metrics,
             limits,
             reasoning,

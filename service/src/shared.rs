@@ -19,8 +19,6 @@ pub struct Shared {
     pub client: Client,
     /// The model's name.
     pub model: Arc<str>,
-    /// The method of requests that name none, with its options.
-    pub method: Arc<str>,
     /// Metrics of the service.
     pub metrics: Arc<Metrics>,
     /// Limits of clients' requests.

@@ -185,7 +185,7 @@ pub async fn status(State(shared): State<Shared>) -> Json<Status> {
 }
 
 fn of(shared: &Shared) -> Status {
-    let Shared { client, model, method, metrics, limits, .. } = shared;
+    let Shared { client, model, metrics, limits, .. } = shared;
     let settings = client.settings();
     let (totals, pulses, sequences) = (metrics.totals(), client.pulses().read(), client.desk().tally().sequences());
     let described = |method: &&'static Method| MethodStatus {
@@ -208,7 +208,7 @@ fn of(shared: &Shared) -> Status {
         schema: SCHEMA,
         state: metrics.state(),
         model: model.to_string(),
-        method: method.to_string(),
+        method: settings.spec().to_string(),
         world_size: settings.world,
         methods: METHODS
             .iter()

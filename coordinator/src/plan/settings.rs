@@ -87,9 +87,10 @@ static SETTERS: [(&MethodOption, Setter); 10] = [
 ];
 
 /// Tells them, in a form that the option reads.
-static TOLD: [(&MethodOption, Teller); 9] = [
+static TOLD: [(&MethodOption, Teller); 10] = [
     (&RATIO, |s| s.ratio.map(|ratio| ratio.to_string())),
-    (&IMPORTANCE, |s| s.reorder.map(|importance| importance.name().to_owned())),
+    (&REORDER, |s| (s.reorder == Some(Importance::Mass)).then(String::new)),
+    (&IMPORTANCE, |s| s.reorder.filter(|importance| *importance != Importance::Mass).map(|of| of.name().to_owned())),
     (&ORDER_FOR, |s| (s.order_for != OrderFor::All).then(|| s.order_for.name().to_owned())),
     (&PACKETS, |s| (s.packets == Packets::On).then(String::new)),
     (&KEEP_PER_CHUNK, |s| s.keep_per_chunk.map(|kept| kept.to_string())),
@@ -371,7 +372,7 @@ mod tests {
             assert_eq!(settings.spec().to_string(), text);
             assert_eq!(RequestSettings::default().set(&settings.spec()), settings);
         }
-        assert_eq!(reordering().spec().to_string(), "infoflow:importance=mass");
+        assert_eq!(reordering().spec().to_string(), "infoflow:reorder");
     }
 
     #[test]

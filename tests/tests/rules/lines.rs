@@ -80,7 +80,7 @@ pub fn named_methods(text: &str) -> Vec<BrokenLine> {
     let source = Source::new(text).without_tests();
     let asks = |index: usize, code: &str| {
         let is_literal = |asking: &&str| source.whole[index].contains(&format!("{asking}\""));
-        ASKING.iter().filter(|asking| code.contains(asking.trim_end())).any(|asking| is_literal(&asking))
+        ASKING.iter().filter(|asking| code.contains(asking.trim_end())).any(is_literal)
     };
     source.places(asks)
 }
