@@ -141,7 +141,7 @@ pub struct MethodArgs {
     /// Sort chunks by ascending importance, the most important one next to the query
     #[arg(long)]
     pub reorder: bool,
-    #[arg(long, value_name = "METHOD[:window=N]", help = help::evict())]
+    #[arg(long, value_name = "METHOD[:window=N]", help = help::evict(), long_help = help::evict_in_full())]
     pub evict: Option<EvictChoice>,
     /// With --evict: prompt rows that each KV head keeps in a layer, a number or a percentage
     #[arg(long, value_name = "N|N%")]

@@ -16,6 +16,7 @@ use crate::config_file::{self, Parsed, Refusal};
 use crate::doctor::{DoctorCommand, doctor};
 use crate::failure::usage_line;
 use crate::help::{self, EXIT_CODES};
+use crate::help_screen::with_screens;
 use crate::launch_command::{LaunchArgs, launch};
 use crate::load::{LoadArgs, load};
 use crate::methods::{MethodsArgs, methods};
@@ -134,8 +135,8 @@ pub fn main() -> ExitCode {
 }
 
 /// The commands and their options.
-fn declared() -> clap::Command {
-    help::with_ends(config_file::with_options(Cli::command()))
+pub(crate) fn declared() -> clap::Command {
+    with_screens(help::with_ends(config_file::with_options(Cli::command())))
 }
 
 /// The same with clap's additions: options that all commands have are in each.

@@ -7,8 +7,8 @@ use tributary_protocol::{
 
 /// How every command ends.
 pub const EXIT_CODES: &str = "\
-Exit codes: 0 done, 64 usage, 65 damaged model, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline, \
-76 version skew, 78 configuration, 130 and 143 SIGINT and SIGTERM.";
+Exit codes: 0 success, 64 usage error, 65 corrupt model or data, 69 rank lost, 70 internal error, 71 out of memory, \
+74 disk error, 75 deadline exceeded, 76 version mismatch, 78 configuration error, 130 SIGINT, 143 SIGTERM.";
 
 /// What each command puts out.
 const OUTPUTS: [(&str, &str); 14] = [
@@ -173,6 +173,14 @@ pub fn keep_per_chunk() -> String {
 
 /// `--evict`.
 pub fn evict() -> String {
+    format!(
+        "Eviction method after the first token, with --keep [default: all rows are kept]: {}",
+        EvictionDescriptor::names()
+    )
+}
+
+/// `--evict` in full.
+pub fn evict_in_full() -> String {
     let each = EVICTIONS.map(|entry| format!("{} ({})", entry.name, entry.summary)).join("; ");
     format!(
         "Method that chooses the prompt rows to keep after the first token, with --keep [default: all are kept]: {each}"

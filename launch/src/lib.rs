@@ -10,6 +10,7 @@ pub mod doctor;
 mod exporting;
 mod failure;
 mod help;
+mod help_screen;
 mod launch_command;
 mod load;
 mod methods;

@@ -45,7 +45,7 @@ class Context:
 
     def options(self):
         """The long options that `serve` has, so that attacks on what an option guards can name it."""
-        said = subprocess.run([str(self.program), "serve", "--help"], capture_output=True, text=True, timeout=20).stdout
+        said = subprocess.run([str(self.program), "serve", "--help-all"], capture_output=True, text=True, timeout=20).stdout
         return {word.split("=")[0] for word in said.split() if word.startswith("--")}
 
     def scratch(self):

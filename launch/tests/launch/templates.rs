@@ -18,7 +18,7 @@ fn text(name: &str) -> String {
 
 /// Fails unless each of these options is in the help of `prefill`, `serve` or `launch`.
 fn check_options(name: &str, words: &[String]) {
-    let help = |command: &str| String::from_utf8(tributary(&[command, "--help"]).stdout).expect("text");
+    let help = |command: &str| String::from_utf8(tributary(&[command, "--help-all"]).stdout).expect("text");
     let help = help("prefill") + &help("serve") + &help("launch");
     let known: Vec<&str> = help.split([' ', ',', '\n', '[', ']']).filter(|word| word.starts_with('-')).collect();
     let options: Vec<&String> = words.iter().filter(|word| word.starts_with('-') && *word != "--").collect();
