@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use serde::Deserialize;
 use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::{Chunking, EvictionWish, Join, Prefix, RequestSettings};
-use tributary_engine::Synthetic;
+use tributary_engine::{DeviceKind, Dtype, Synthetic, TemplateUse, Transport};
+use tributary_kernels::Kernels;
 use tributary_methods::{EvictChoice, Keep};
 use tributary_protocol::{Importance, Packets, REFERENCE, Returns, Sampling};
 
 use crate::help;
+use crate::named::{DEVICES, DTYPES, KERNELS, TEMPLATES, TRANSPORTS, one_of};
 use crate::template_kwargs::TemplateKwargs;
 use crate::values::chunk_cache;
 pub use crate::values::{seconds, size};
@@ -26,18 +27,18 @@ pub struct ModelArgs {
     #[arg(long, value_enum, default_value_t = Load::Safetensors)]
     pub load_format: Load,
     /// Device that ranks compute on; cuda: one NVIDIA GPU a rank
-    #[arg(long, value_enum, default_value_t = DeviceChoice::Cpu)]
-    pub device: DeviceChoice,
+    #[arg(long, value_parser = one_of(&DEVICES), default_value = "cpu")]
+    pub device: DeviceKind,
     /// Memory limit of each GPU for weights, chunk caches, requests and NCCL's buffers together, such as 64GiB
     /// [default: nine tenths of the free memory]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub device_memory: Option<u64>,
     /// Type of weights and KV cache; matrix products are f32 on a CPU [default: f32, on a GPU bf16]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = one_of(&DTYPES))]
     pub dtype: Option<Dtype>,
     /// Compute kernels: the fastest for the device, or the plain reference
-    #[arg(long, value_enum, default_value_t = KernelChoice::Auto)]
-    pub kernels: KernelChoice,
+    #[arg(long, value_parser = one_of(&KERNELS), default_value = "auto")]
+    pub kernels: Kernels,
     #[arg(long, value_name = "DIR", help = help::aux_model())]
     pub aux_model: Option<PathBuf>,
     #[arg(long, value_name = "DIR", help = help::draft_model())]
@@ -46,56 +47,13 @@ pub struct ModelArgs {
     pub adapters: Vec<PathBuf>,
 }
 
-/// Device that ranks compute on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DeviceChoice {
-    /// The host's CPU cores
-    Cpu,
-    /// NVIDIA GPUs
-    Cuda,
-}
-
-impl DeviceChoice {
-    /// The type of weights and KV cache where none is asked for.
-    pub fn dtype(self) -> Dtype {
-        match self {
-            DeviceChoice::Cpu => Dtype::F32,
-            DeviceChoice::Cuda => Dtype::Bf16,
-        }
-    }
-}
-
 /// Source of the weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Load {
     /// The safetensors files in the model's folder
     Safetensors,
     /// Random weights from the seed
     Dummy,
-}
-
-/// Type of weights and KV cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Dtype {
-    /// 32 bits
-    F32,
-    /// 16 bits, with the range of f32
-    Bf16,
-    /// 16 bits, with more precision and less range than bf16
-    F16,
-}
-
-/// Compute kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum KernelChoice {
-    /// The fastest for the device
-    Auto,
-    /// Candle operations on any device, the reference
-    Plain,
 }
 
 /// Reading of a request: chunks, prefix, template.
@@ -112,8 +70,8 @@ pub struct IntakeArgs {
     #[arg(long, value_name = "TEXT|bos|none", default_value = "bos")]
     pub prefix: Prefix,
     /// Use of the model's chat template, if it has one: its head becomes the prefix, its tail part of the query
-    #[arg(long, value_enum, default_value_t = TemplateChoice::Auto)]
-    pub template: TemplateChoice,
+    #[arg(long, value_parser = one_of(&TEMPLATES), default_value = "auto")]
+    pub template: TemplateUse,
     /// Text appended to each document that does not end with it; '' joins documents unchanged
     #[arg(long, value_name = "TEXT", default_value = r"\n")]
     pub join: Join,
@@ -121,15 +79,6 @@ pub struct IntakeArgs {
     /// take precedence
     #[arg(long, value_name = "JSON")]
     pub chat_template_kwargs: Option<TemplateKwargs>,
-}
-
-/// Use of the model's chat template.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TemplateChoice {
-    /// Use it if the model has one
-    Auto,
-    /// Do not use it
-    None,
 }
 
 /// Options that stand in for those of a method's spec.
@@ -168,8 +117,8 @@ pub struct GroupArgs {
 pub struct ReachArgs {
     /// Transport of messages between ranks. auto: mpi under a launcher such as mpirun, else local; between GPUs also
     /// nccl
-    #[arg(long, value_enum, default_value_t = Backend::Auto)]
-    pub backend: Backend,
+    #[arg(long, value_parser = one_of(&TRANSPORTS), default_value = "auto")]
+    pub backend: Transport,
     /// Let ranks share a GPU, for functional tests only: measured times are invalid. nccl: at most 2 ranks a GPU,
     /// from NCCL 2.30 on
     #[arg(long)]
@@ -250,19 +199,6 @@ pub struct RunArgs {
 /// NCCL's kernels for messages take a few multiprocessors (channels); with as many left to them they need not wait for a kernel of
 /// attention that keeps all others until it ends. 4 of 132 are 3 % of attention's rate while messages are under way.
 const MESSAGE_MULTIPROCESSORS: usize = 4;
-
-/// Transport of messages between ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Backend {
-    /// mpi under a launcher, else local; nccl for tensors between GPUs
-    Auto,
-    /// Ranks as threads of this process
-    Local,
-    /// Ranks as processes, started by a launcher; nccl for tensors between GPUs
-    Mpi,
-    /// NCCL for tensors between GPUs; everything else as with auto
-    Nccl,
-}
 
 /// Settings of a request, from the options of the command. The method is the reference.
 pub fn settings(options: &MethodArgs, run: &RunArgs, world: usize, returns: Returns) -> RequestSettings {

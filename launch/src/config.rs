@@ -3,16 +3,11 @@
 use std::time::Duration;
 
 use tributary_coordinator::TEXT_CHUNK_TOKENS;
-use tributary_engine::{
-    ChunkStoreConfig, Config, DeviceKind, GroupConfig, IntakeConfig, ModelConfig, TemplateUse, Transport,
-};
-use tributary_kernels::Kernels;
+use tributary_engine::{ChunkStoreConfig, Config, GroupConfig, IntakeConfig, ModelConfig};
 use tributary_worker::LoadFormat;
 
-use crate::args::{
-    Backend, DeviceChoice, Dtype, GroupArgs, IntakeArgs, KernelChoice, Load, ModelArgs, ReachArgs, RunArgs, StoreArgs,
-    TemplateChoice,
-};
+use crate::args::{GroupArgs, IntakeArgs, Load, ModelArgs, ReachArgs, RunArgs, StoreArgs};
+use crate::named::usual_dtype;
 
 /// The engine's configuration, from the options.
 pub fn config(model: &ModelArgs, intake: &IntakeArgs, run: &RunArgs) -> Config {
@@ -25,22 +20,13 @@ impl ModelArgs {
         ModelConfig {
             folder: self.model.clone(),
             load_format: self.load_format.with_seed(seed),
-            device: self.device.into(),
+            device: self.device,
             device_memory_bytes: self.device_memory,
-            dtype: self.dtype.unwrap_or(self.device.dtype()).into(),
-            kernels: self.kernels.into(),
+            dtype: self.dtype.unwrap_or(usual_dtype(self.device)),
+            kernels: self.kernels,
             auxiliary: self.aux_model.clone(),
             draft_model: self.draft_model.clone(),
             adapters: self.adapters.clone(),
-        }
-    }
-}
-
-impl From<DeviceChoice> for DeviceKind {
-    fn from(choice: DeviceChoice) -> Self {
-        match choice {
-            DeviceChoice::Cpu => DeviceKind::Cpu,
-            DeviceChoice::Cuda => DeviceKind::Cuda,
         }
     }
 }
@@ -55,32 +41,10 @@ impl Load {
     }
 }
 
-impl From<Dtype> for tributary_engine::Dtype {
-    fn from(dtype: Dtype) -> Self {
-        match dtype {
-            Dtype::F32 => Self::F32,
-            Dtype::Bf16 => Self::Bf16,
-            Dtype::F16 => Self::F16,
-        }
-    }
-}
-
-impl From<KernelChoice> for Kernels {
-    fn from(choice: KernelChoice) -> Self {
-        match choice {
-            KernelChoice::Auto => Kernels::Auto,
-            KernelChoice::Plain => Kernels::Plain,
-        }
-    }
-}
-
 impl From<&IntakeArgs> for IntakeConfig {
     fn from(args: &IntakeArgs) -> Self {
-        let template = match args.template {
-            TemplateChoice::Auto => TemplateUse::Auto,
-            TemplateChoice::None => TemplateUse::None,
-        };
-        let (synthetic, chunking, prefix) = (args.synthetic, args.chunk.clone(), args.prefix.clone());
+        let (synthetic, chunking, prefix, template) =
+            (args.synthetic, args.chunk.clone(), args.prefix.clone(), args.template);
         let (join, template_kwargs) = (args.join.clone(), args.chat_template_kwargs.clone().unwrap_or_default().0);
         Self { synthetic, chunking, text_chunk_tokens: TEXT_CHUNK_TOKENS, prefix, template, join, template_kwargs }
     }
@@ -96,7 +60,7 @@ impl ReachArgs {
     /// Configuration of the ranks: their number, where known, and the threads of each.
     pub fn group(&self, world: Option<usize>, threads: usize) -> GroupConfig {
         GroupConfig {
-            transport: self.backend.into(),
+            transport: self.backend,
             allow_shared_gpu: self.allow_shared_gpu,
             message_multiprocessors: self.message_multiprocessors,
             world,
@@ -123,16 +87,5 @@ impl StoreArgs {
             key_file: self.chunk_store_key_file.clone(),
             remote: self.chunk_store_remote.clone(),
         })
-    }
-}
-
-impl From<Backend> for Transport {
-    fn from(backend: Backend) -> Self {
-        match backend {
-            Backend::Auto => Transport::Auto,
-            Backend::Local => Transport::Local,
-            Backend::Mpi => Transport::Mpi,
-            Backend::Nccl => Transport::Nccl,
-        }
     }
 }

@@ -14,6 +14,7 @@ mod help_screen;
 mod launch_command;
 mod load;
 mod methods;
+mod named;
 mod plan_command;
 mod prefill;
 mod progress;

@@ -18,10 +18,11 @@ use tributary_study::forecast::lengths::tokens;
 use tributary_study::method_spec::MethodSpec;
 use tributary_study::scalar::Ratio;
 
-use crate::args::{ModelArgs, ReachArgs, TemplateChoice};
+use crate::args::{ModelArgs, ReachArgs};
 use crate::exporting::MetricsArgs;
 use crate::failure::usage;
 use crate::help;
+use crate::named::{TEMPLATES, one_of};
 use crate::progress::Progress;
 use crate::ranks;
 use crate::serve::refused;
@@ -128,8 +129,8 @@ pub struct EvaluationArgs {
     #[arg(long, value_name = "TEXT|bos|none", default_value = "bos", help_heading = "Evaluation")]
     prefix: Prefix,
     /// Use of the model's chat template, if it has one and the suite uses it
-    #[arg(long, value_enum, default_value_t = TemplateChoice::Auto, help_heading = "Evaluation")]
-    template: TemplateChoice,
+    #[arg(long, value_parser = one_of(&TEMPLATES), default_value = "auto", help_heading = "Evaluation")]
+    template: TemplateUse,
     /// Text appended to each chunk that does not end with it [default: nothing; suites have their own separators]
     #[arg(long, value_name = "TEXT", help_heading = "Evaluation")]
     join: Option<Join>,
@@ -221,10 +222,7 @@ fn evaluate(args: &EvaluationArgs) -> ExitCode {
         chunking: Chunking::Documents,
         text_chunk_tokens: TEXT_CHUNK_TOKENS,
         prefix: args.prefix.clone(),
-        template: match args.template {
-            TemplateChoice::Auto => TemplateUse::Auto,
-            TemplateChoice::None => TemplateUse::None,
-        },
+        template: args.template,
         // A context that is cut between its sentences must not change.
         join: args.join.clone().unwrap_or_else(Join::nothing),
         template_kwargs: args.chat_template_kwargs.clone().unwrap_or_default().0,

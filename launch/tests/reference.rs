@@ -113,7 +113,8 @@ fn helps_say_what_comes_out_and_how_it_ends() {
     let mut with_file = Vec::new();
     for name in &commands {
         let help = whole_help(name);
-        let ends: Vec<&str> = help.lines().filter(|line| line.starts_with("Exit codes: 0 success, 64 usage error")).collect();
+        let ends: Vec<&str> =
+            help.lines().filter(|line| line.starts_with("Exit codes: 0 success, 64 usage error")).collect();
         assert_eq!(ends.len(), 1, "{name}: {help}");
         assert!(help.contains("\nOutput: "), "{name}: {help}");
         for path in help.split(|c: char| c.is_whitespace() || "(),".contains(c)).filter(|word| word.contains("docs/")) {

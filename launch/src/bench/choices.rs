@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use tributary_engine::{DeviceKind, Dtype};
+use tributary_kernels::Kernels;
 use tributary_protocol::{Command, Method};
 use tributary_study::method_spec::MethodSpec;
 use tributary_study::scalar::{CacheState, Ratio, Tokens};
 use tributary_study::schema::{Cache, Design};
 
-use crate::args::{DeviceChoice, Dtype, KernelChoice, Load};
+use crate::args::Load;
 use crate::failure::usage;
 use crate::help;
+use crate::named::{DEVICES, DTYPES, KERNELS, name_of, one_of, usual_dtype, value_of};
 
 /// Tokens of a chunk, and of the query, where nothing else is asked for.
 pub const CHUNK_TOKENS: usize = 512;
@@ -39,14 +42,14 @@ pub struct Choices {
     #[arg(long, value_enum)]
     pub load_format: Option<Load>,
     /// Device that ranks compute on [default: cpu]
-    #[arg(long, value_enum)]
-    pub device: Option<DeviceChoice>,
+    #[arg(long, value_parser = one_of(&DEVICES))]
+    pub device: Option<DeviceKind>,
     /// Type of weights and KV cache [default: f32, on a GPU bf16]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = one_of(&DTYPES))]
     pub dtype: Option<Dtype>,
     /// Compute kernels [default: auto]
-    #[arg(long, value_enum)]
-    pub kernels: Option<KernelChoice>,
+    #[arg(long, value_parser = one_of(&KERNELS))]
+    pub kernels: Option<Kernels>,
     /// Compute threads of each rank [default: 1]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -92,7 +95,7 @@ impl Choices {
     /// # Errors
     /// Returns an error if this program does not know a method, or a word in it.
     pub fn of(design: &Design) -> Result<Self, String> {
-        let known = |text: &str| clap::ValueEnum::from_str(text, true);
+        let unknown = |text: &str| format!("this program does not know `{text}`");
         let dummy_seed = design.load_format.strip_prefix("dummy, seed ");
         Ok(Self {
             model: Some(design.model.clone().into()),
@@ -101,13 +104,9 @@ impl Choices {
             adapters: (!design.adapters.is_empty()).then(|| design.adapters.iter().map(Into::into).collect()),
             load_format: Some(if dummy_seed.is_some() { Load::Dummy } else { Load::Safetensors }),
             // A report from before there were devices names none.
-            device: if design.device.is_empty() {
-                None
-            } else {
-                Some(clap::ValueEnum::from_str(&design.device, true)?)
-            },
-            dtype: Some(clap::ValueEnum::from_str(&design.dtype, true)?),
-            kernels: Some(if design.kernels.is_empty() { KernelChoice::Auto } else { known(&design.kernels)? }),
+            device: value_of(&DEVICES, &design.device),
+            dtype: Some(value_of(&DTYPES, &design.dtype).ok_or_else(|| unknown(&design.dtype))?),
+            kernels: Some(value_of(&KERNELS, &design.kernels).unwrap_or_default()),
             threads: Some(design.threads),
             lengths: Some(design.lengths.iter().copied().map(Tokens).collect()),
             chunk_tokens: Some(Tokens(design.chunk_tokens)),
@@ -133,8 +132,8 @@ impl Choices {
         };
         let methods = self.methods.unwrap_or_else(default_methods);
         let seed = self.seed.unwrap_or(0);
-        let device = self.device.unwrap_or(DeviceChoice::Cpu);
-        let dtype = self.dtype.unwrap_or(device.dtype());
+        let device = self.device.unwrap_or(DeviceKind::Cpu);
+        let dtype = self.dtype.unwrap_or(usual_dtype(device));
         let caches: Vec<Cache> = self.caches.map_or(vec![Cache::Cold], |all| all.iter().map(|state| state.0).collect());
         let design = Design {
             model: model.display().to_string(),
@@ -145,9 +144,9 @@ impl Choices {
                 Load::Safetensors => "safetensors".to_owned(),
                 Load::Dummy => format!("dummy, seed {seed}"),
             },
-            device: word(&device),
-            dtype: word(&dtype),
-            kernels: word(&self.kernels.unwrap_or(KernelChoice::Auto)),
+            device: name_of(&DEVICES, &device),
+            dtype: name_of(&DTYPES, &dtype),
+            kernels: name_of(&KERNELS, &self.kernels.unwrap_or_default()),
             threads: self.threads.unwrap_or(1),
             chunk_tokens: self.chunk_tokens.map_or(CHUNK_TOKENS, |tokens| tokens.0),
             query_tokens: self.query_tokens.map_or(QUERY_TOKENS, |tokens| tokens.0),
@@ -163,11 +162,6 @@ impl Choices {
         check(&design)?;
         Ok((design, methods))
     }
-}
-
-/// A choice as text.
-fn word(choice: &impl clap::ValueEnum) -> String {
-    choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// The numbers of ranks: only threads can be made as a study likes.

@@ -10,13 +10,13 @@ use std::process::ExitCode;
 use clap::Args;
 use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{Chunking, Join, Prefix, TEXT_CHUNK_TOKENS};
-use tributary_engine::{Config, Engine, IntakeConfig, ModelFolder, Ranks, Synthetic, TemplateUse, follow};
+use tributary_engine::{Config, DeviceKind, Engine, IntakeConfig, ModelFolder, Ranks, Synthetic, TemplateUse, follow};
 use tributary_study::bench::calibrate::{self, Calibration, calibrate};
 use tributary_study::bench::{self as study, Output, Sweep, dry_run};
 use tributary_study::{scalar, terminal};
 
 use self::choices::Choices;
-use crate::args::{DeviceChoice, KernelChoice, Load, ModelArgs, ReachArgs, size};
+use crate::args::{Load, ModelArgs, ReachArgs, size};
 use crate::exporting::MetricsArgs;
 use crate::failure::usage;
 use crate::progress::Progress;
@@ -103,10 +103,10 @@ fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
     let model = ModelArgs {
         model,
         load_format: choices.load_format.unwrap_or(Load::Safetensors),
-        device: choices.device.unwrap_or(DeviceChoice::Cpu),
+        device: choices.device.unwrap_or(DeviceKind::Cpu),
         device_memory: args.device_memory,
         dtype: choices.dtype,
-        kernels: choices.kernels.unwrap_or(KernelChoice::Auto),
+        kernels: choices.kernels.unwrap_or_default(),
         aux_model: choices.aux_model.clone(),
         draft_model: choices.draft_model.clone(),
         adapters: choices.adapters.clone().unwrap_or_default(),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Args};
-use tributary_engine::launcher;
+use tributary_engine::{Dtype, launcher};
 use tributary_methods::MethodSpec;
 use tributary_protocol::Command;
 use tributary_study::forecast::asked::{Asked, machines, shape};
@@ -18,9 +18,9 @@ use tributary_study::sizing::Question;
 
 use self::sizing::SizingArgs;
 
-use crate::args::Dtype;
 use crate::failure::usage;
 use crate::help;
+use crate::named::{DTYPES, one_of};
 use crate::ranks;
 use crate::stdout::{print, print_json};
 
@@ -34,7 +34,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "DIR|SHAPE", help_heading = "Model")]
     model: String,
     /// Type of weights and KV cache
-    #[arg(long, value_enum, default_value_t = Dtype::Bf16, help_heading = "Model")]
+    #[arg(long, value_parser = one_of(&DTYPES), default_value = "bf16", help_heading = "Model")]
     dtype: Dtype,
     /// Machine: h100x4, h100x8, h100x8x2 (each also with -paper), h200x4, h200x8, h200x8x2, or a .toml file. With
     /// --slo-ttft several are compared
@@ -101,7 +101,7 @@ pub fn plan(args: &PlanArgs) -> ExitCode {
 
 fn answer(args: &PlanArgs) -> anyhow::Result<()> {
     let profiles = machines(&args.profile, args.rank_rates.as_deref())?;
-    let shape = shape(&args.model, args.dtype.into())?;
+    let shape = shape(&args.model, args.dtype)?;
     // Under a launcher every process comes here with the same arguments: once is enough to print.
     let leads = launcher().is_none_or(|launcher| launcher.rank == 0);
     if let Some(demand) = args.sizing.demand() {

@@ -22,7 +22,7 @@ fn an_arrow_that_runs_up_is_found() {
     ]);
     let wanted = [
         "comm: depends on tributary-worker; it may depend on protocol, system",
-        "protocol: depends on tributary-comm; it may depend on no other crate",
+        "protocol: depends on tributary-comm; it may depend on methods",
     ];
     assert_eq!(said(crates::arrows(&tree)), wanted);
 }
