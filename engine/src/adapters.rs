@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use candle_core::{DType, Device};
+use tributary_model::{AdapterFolder, AdapterKind, Adapters, Config};
 use tributary_protocol::{Around, LookAhead};
-use tributary_worker::{AdapterFolder, AdapterKind, Adapters, Config};
 
 use crate::error::{Error, Result};
 

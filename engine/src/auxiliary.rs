@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use tributary_coordinator::{AuxiliaryReader, DRAFT_OPTION, ModelShape, Tokenizer};
-use tributary_worker::{Config, Model, Models};
+use tributary_model::{Config, Model};
+use tributary_worker::Models;
 
 use crate::config::Dtype;
 use crate::error::{Error, Result};

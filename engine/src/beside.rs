@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tributary_worker::{Adapters, Model, Models};
+use tributary_model::{Adapters, Model};
+use tributary_worker::Models;
 
 use crate::auxiliary::AuxiliaryModel;
 use crate::error::Result;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use tributary_comm::{Communicator, local, mpi, nccl};
-use tributary_worker::Model;
+use tributary_model::Model;
 
 use crate::config::{GroupConfig, ModelConfig, Transport};
 use crate::device::RankDevice;

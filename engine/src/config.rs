@@ -7,7 +7,7 @@ use candle_core::DType;
 use tributary_comm::nccl;
 use tributary_coordinator::{Chunking, Join, Prefix, TemplateValues};
 use tributary_kernels::Kernels;
-use tributary_worker::LoadFormat;
+use tributary_model::LoadFormat;
 
 use crate::chunk_store::ChunkStoreConfig;
 use crate::synthetic::Synthetic;

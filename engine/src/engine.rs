@@ -9,8 +9,8 @@ use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{
     Environment, GroupShape, GroupSurvey, Machine, Planned, Planner, Prepared, TraceCalibration,
 };
+use tributary_model::Model;
 use tributary_store::Store;
-use tributary_worker::Model;
 
 use crate::answered::Answered;
 use crate::auxiliary::{self, AuxiliaryModel};

@@ -2,7 +2,7 @@
 
 use tributary_coordinator::Environment;
 use tributary_kernels::Kernels;
-use tributary_worker::LoadFormat;
+use tributary_model::LoadFormat;
 
 use crate::config::{Config, TemplateUse};
 use crate::device::RankDevice;

@@ -54,6 +54,9 @@ pub enum Error {
     /// The coordinator failed.
     #[error(transparent)]
     Coordinator(#[from] tributary_coordinator::Error),
+    /// A model failed.
+    #[error(transparent)]
+    Model(#[from] tributary_model::Error),
     /// A rank's.
     #[error(transparent)]
     Worker(#[from] tributary_worker::Error),
@@ -79,6 +82,7 @@ impl Error {
             Error::Exhausted { .. } | Error::DeviceMemory { .. } => exit::OUT_OF_MEMORY,
             Error::Disagreement(error) => error.exit_code(),
             Error::Coordinator(error) => error.exit_code(),
+            Error::Model(error) => error.exit_code(),
             Error::Worker(error) => error.exit_code(),
             Error::Comm(error) => error.exit_code(),
             Error::Io(_) => exit::DISK,
@@ -95,6 +99,7 @@ impl Error {
     fn between_ranks(&self) -> Option<&tributary_comm::Error> {
         match self {
             Error::Comm(error)
+            | Error::Model(tributary_model::Error::Comm(error))
             | Error::Worker(tributary_worker::Error::Comm(error))
             | Error::Coordinator(tributary_coordinator::Error::Link(error)) => Some(error),
             _ => None,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{DType, Device};
 use tributary_coordinator::{Intake, ModelShape, Prefix, Template, Tokenizer};
 use tributary_kernels::{Kernels, cuda};
-use tributary_worker::{Adapters, Config, LoadFormat, Model, fingerprint, load};
+use tributary_model::{Adapters, Config, LoadFormat, Model, fingerprint, load};
 
 use crate::adapters::ModelAdapters;
 use crate::config::{DeviceKind, IntakeConfig, ModelConfig, TemplateUse};
@@ -244,11 +244,11 @@ fn path_of(wanted: &ModelConfig) -> PathBuf {
 fn check_folder(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(tributary_worker::Error::File {
+        Ok(_) => Err(tributary_model::Error::File {
             path: path.to_owned(),
             cause: "it is a file; a model is a folder with config.json, weights and tokenizer.json".to_owned(),
         })?,
-        Err(error) => Err(tributary_worker::Error::File { path: path.to_owned(), cause: error.to_string() })?,
+        Err(error) => Err(tributary_model::Error::File { path: path.to_owned(), cause: error.to_string() })?,
     }
 }
 

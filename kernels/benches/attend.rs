@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::attention::{AttnMask, cpu_flash::flash_attn};
 use criterion::{Criterion, SamplingMode};
-use tributary_kernels::{Kernels, Keys, Partial, Positions, Reduce, gather, linear};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Query, Reduce, gather, linear};
 
 const TOKENS: usize = 4096;
 const HEADS: usize = 8;
@@ -75,7 +75,7 @@ fn operations(pairs: usize) -> f64 {
 }
 
 fn attend(kernels: Kernels, q: &Tensor, at: &Positions, keys: &[Keys]) -> Partial {
-    kernels.attend(q, at, keys, None, SCALE).unwrap()
+    kernels.attend(&Query { q, at, keys, rope: None, scale: SCALE }).unwrap()
 }
 
 fn products() -> Vec<Case> {
@@ -133,7 +133,7 @@ fn few_rows() -> Vec<Case> {
         let (q, at) = (random(&[rows, HEADS, HEAD_DIM]), Positions::run(CONTEXT as u32, rows));
         let expected = attend(Kernels::Plain, &q, &at, &keys);
         let scores = |kernels: Kernels, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor| {
-            kernels.column_scores(q, at, keys, None, SCALE, lse, Reduce::Norm).unwrap()
+            kernels.column_scores(&Query { q, at, keys, rope: None, scale: SCALE }, lse, Reduce::Norm).unwrap()
         };
         let expected_scores = scores(Kernels::Plain, &q, &at, &keys, &expected.lse);
         let (work_q, work_at, work_keys) = (q.clone(), at.clone(), keys.clone());

@@ -1,14 +1,17 @@
-//! Math on tensors: attention over keys at arbitrary positions, its exact merge, rotary embedding, movement of rows.
+//! Math on tensors: attention over keys at arbitrary positions, its exact merge, rotary embedding,
+//! movement of rows.
 //!
 //! This crate has no ranks, no caches and no files. Tensors are row-major by token,
 //! `[tokens, heads, head_dim]`, so that a token is one contiguous row to gather and to send. A
 //! row's position is data ([`Positions`]), never an offset.
 //!
 //! Every operation exists as a plain version in candle operations (any device, differentiable, the
-//! reference) and, where speed matters, as a fast version for the CPU. [`Kernels`] chooses.
+//! reference) and, where speed matters, as a fast version for the CPU or for NVIDIA GPUs.
+//! [`Kernels`] chooses; for attention it asks one backend after the other.
 
 mod attend;
 mod attention;
+mod backend;
 mod cpu;
 #[cfg_attr(not(feature = "cuda"), path = "cuda/absent.rs")]
 pub mod cuda;
@@ -23,6 +26,7 @@ mod norm;
 mod per_head;
 mod plain;
 mod positions;
+mod query;
 mod rope;
 mod rotate;
 mod row_sums;
@@ -40,7 +44,8 @@ pub use merge::{merge, merge_all};
 pub use moment::Moment;
 pub use norm::{add, cast, rms_norm, scale, scale_rows, silu_mul};
 pub use positions::{PAD, Positions, Rule, SHARED};
-pub use rope::{Pairing, Rope, RopeScaling};
+pub use query::Query;
+pub use rope::{Pairing, Rope, RopeConfig, RopeScaling};
 pub use row_sums::RowSums;
 pub use rows::{contiguous, gather, gather_list, join, write_rows};
 pub use threads::Threads;

@@ -40,13 +40,14 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
 /// # Errors
 /// Returns an error if shapes do not fit.
 pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    element_wise("silu_mul", gate, up, cpu::silu_mul, cuda::silu_mul, |gate, up| {
+    let plain = |gate: &Tensor, up: &Tensor| {
         if let Some(gated) = gradient::silu_mul(gate, up)? {
             return Ok(gated);
         }
         let wide = gate.to_dtype(DType::F32)?.silu()?;
         Ok((wide.to_dtype(up.dtype())? * up)?)
-    })
+    };
+    ElementWise { op: "silu_mul", fast: cpu::silu_mul, on_gpu: cuda::silu_mul, plain }.of(gate, up)
 }
 
 /// `a + b`, element by element; both of one shape and dtype.
@@ -54,7 +55,7 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// Returns an error if shapes do not fit.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    element_wise("add", a, b, cpu::add, cuda::add, |a, b| Ok((a + b)?))
+    ElementWise { op: "add", fast: cpu::add, on_gpu: cuda::add, plain: |a, b| Ok((a + b)?) }.of(a, b)
 }
 
 /// `factor · x`, element by element.
@@ -88,31 +89,35 @@ pub fn scale_rows(x: &Tensor, factors: &Tensor) -> Result<Tensor> {
     Ok(x.broadcast_mul(&factors.reshape(shape)?.to_dtype(x.dtype())?)?)
 }
 
-/// Where no gradient is wanted, `fast` on the values of two f32 tensors on the CPU, `on_gpu` where
-/// it supports them; else `plain`.
-fn element_wise(
+/// An operation on two tensors, element by element.
+struct ElementWise {
     op: &'static str,
-    a: &Tensor,
-    b: &Tensor,
+    /// On the values of f32 tensors on the CPU, where no gradient is wanted.
     fast: fn(&[f32], &[f32]) -> Vec<f32>,
+    /// On a GPU, for tensors that it knows.
     on_gpu: fn(&Tensor, &Tensor) -> Result<Option<Tensor>>,
+    /// Everywhere else.
     plain: fn(&Tensor, &Tensor) -> Result<Tensor>,
-) -> Result<Tensor> {
-    same_shape(op, a, b)?;
-    if a.elem_count() == 0 {
-        return Ok(a.clone());
+}
+
+impl ElementWise {
+    fn of(self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        same_shape(self.op, a, b)?;
+        if a.elem_count() == 0 {
+            return Ok(a.clone());
+        }
+        if let Some(out) = (self.on_gpu)(a, b)? {
+            return Ok(out);
+        }
+        let (a, b) = (a.contiguous()?, b.contiguous()?);
+        if !a.track_op()
+            && !b.track_op()
+            && let Some(out) = on_slices(&a, &b, self.fast)
+        {
+            return Ok(Tensor::from_vec(out, a.dims(), a.device())?);
+        }
+        (self.plain)(&a, &b)
     }
-    if let Some(out) = on_gpu(a, b)? {
-        return Ok(out);
-    }
-    let (a, b) = (a.contiguous()?, b.contiguous()?);
-    if !a.track_op()
-        && !b.track_op()
-        && let Some(out) = on_slices(&a, &b, fast)
-    {
-        return Ok(Tensor::from_vec(out, a.dims(), a.device())?);
-    }
-    plain(&a, &b)
 }
 
 fn same_shape(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()> {

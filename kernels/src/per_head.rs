@@ -5,7 +5,7 @@ use candle_core::Tensor;
 
 use crate::error::Result;
 use crate::rows::join;
-use crate::{Keys, Partial};
+use crate::{Keys, Partial, Query};
 
 /// One KV head's part of a call.
 pub(crate) struct HeadCall {
@@ -18,6 +18,11 @@ pub(crate) struct HeadCall {
 }
 
 impl HeadCall {
+    /// Its part of a call.
+    pub(crate) fn query<'a>(&'a self, whole: &Query<'a>) -> Query<'a> {
+        Query { q: &self.q, keys: &self.keys, ..*whole }
+    }
+
     /// Its query heads' part of `x` `[queries, heads]`.
     pub(crate) fn part_of(&self, x: &Tensor) -> Result<Tensor> {
         Ok(x.narrow(1, self.first, self.q.dim(1)?)?)

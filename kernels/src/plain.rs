@@ -4,17 +4,35 @@
 
 use candle_core::{D, DType, Device, Tensor};
 
+use crate::backend::Backend;
 use crate::error::Result;
-use crate::{Keys, Partial, Positions, Readings, Reduce, Rope, cuda, gather, tiles};
+use crate::{Keys, Partial, Positions, Query, Readings, Reduce, cuda, gather, tiles};
 
-/// See [`crate::Kernels::attend`].
-pub fn attend(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Partial> {
+/// The backend that answers every call.
+pub struct Plain;
+
+impl Backend for Plain {
+    fn attend(&self, query: &Query<'_>) -> Result<Option<Partial>> {
+        attend(query).map(Some)
+    }
+
+    fn column_scores(&self, query: &Query<'_>, lse: &Tensor, reduce: Reduce<'_>) -> Result<Option<Tensor>> {
+        column_scores(query, lse, reduce).map(Some)
+    }
+
+    fn readings(&self, query: &Query<'_>, lse: &Tensor, by: Readings) -> Result<Option<Tensor>> {
+        readings(query, lse, by).map(Some)
+    }
+}
+
+fn attend(query: &Query<'_>) -> Result<Partial> {
+    let q = query.q;
     let (queries, heads, head_dim) = q.dims3()?;
-    let Some(seen) = Seen::new(q, at_q, keys, rope)? else {
+    let Some(seen) = Seen::new(query)? else {
         return nothing_seen(q);
     };
     let (kv_heads, group) = (seen.kv_heads, heads / seen.kv_heads);
-    let scores = seen.scores(q, at_q, rope, scale)?; // [kv_heads, group, queries, keys], −∞ where not seen
+    let scores = seen.scores(query)?; // [kv_heads, group, queries, keys], −∞ where not seen
 
     // Subtracting a constant changes neither result nor gradient, so the row's largest score is detached.
     let largest = scores.detach().max_keepdim(D::Minus1)?.maximum(f32::MIN)?;
@@ -62,25 +80,16 @@ fn nothing_seen(q: &Tensor) -> Result<Partial> {
     Ok(Partial { out, lse })
 }
 
-/// See [`crate::Kernels::column_scores`].
-pub fn column_scores(
-    q: &Tensor,
-    at_q: &Positions,
-    keys: &[Keys],
-    rope: Option<&Rope>,
-    scale: f32,
-    lse: &Tensor,
-    reduce: Reduce<'_>,
-) -> Result<Tensor> {
+fn column_scores(query: &Query<'_>, lse: &Tensor, reduce: Reduce<'_>) -> Result<Tensor> {
+    let (q, total) = (query.q, query.key_count());
     let (queries, heads, _) = q.dims3()?;
-    let total: usize = keys.iter().map(|block| block.at.len()).sum();
-    let Some(seen) = Seen::new(q, at_q, keys, rope)? else {
+    let Some(seen) = Seen::new(query)? else {
         return match total {
             0 => cuda::nothing(0, wide(q), q.device()),
             _ => Ok(Tensor::zeros(total, wide(q), q.device())?),
         };
     };
-    let p = seen.probabilities(q, at_q, rope, scale, lse)?.reshape((heads, queries, ()))?;
+    let p = seen.probabilities(query, lse)?.reshape((heads, queries, ()))?;
     let p = (p.sum(0)? / heads as f64)?; // [queries, keys]
     let column = reduced(&p, reduce)?;
     seen.spread(&column, total)
@@ -104,29 +113,20 @@ pub fn reduced(p: &Tensor, reduce: Reduce<'_>) -> Result<Tensor> {
     })
 }
 
-/// See [`crate::Kernels::readings`].
-pub fn readings(
-    q: &Tensor,
-    at_q: &Positions,
-    keys: &[Keys],
-    rope: Option<&Rope>,
-    scale: f32,
-    lse: &Tensor,
-    by: Readings,
-) -> Result<Tensor> {
+fn readings(query: &Query<'_>, lse: &Tensor, by: Readings) -> Result<Tensor> {
+    let (q, total) = (query.q, query.key_count());
     let (queries, heads, _) = q.dims3()?;
-    let total: usize = keys.iter().map(|block| block.at.len()).sum();
     let lists = match by {
-        Readings::PerKvHead => keys.first().map_or(Ok(0), |block| block.k.dim(1))?,
+        Readings::PerKvHead => query.keys.first().map_or(Ok(0), |block| block.k.dim(1))?,
         Readings::PerRow => queries,
     };
-    let Some(seen) = Seen::new(q, at_q, keys, rope)? else {
+    let Some(seen) = Seen::new(query)? else {
         return match total * lists {
             0 => cuda::nothing((lists, total), wide(q), q.device()),
             _ => Ok(Tensor::zeros((lists, total), wide(q), q.device())?),
         };
     };
-    let p = seen.probabilities(q, at_q, rope, scale, lse)?; // [kv_heads, group, queries, keys]
+    let p = seen.probabilities(query, lse)?; // [kv_heads, group, queries, keys]
     let read = match by {
         Readings::PerKvHead => (p.sum((1, 2))? / (heads / seen.kv_heads) as f64)?,
         Readings::PerRow => (p.sum((0, 1))? / heads as f64)?,
@@ -135,27 +135,21 @@ pub fn readings(
 }
 
 /// See [`crate::Kernels::peaks`].
-pub fn peaks(
-    q: &Tensor,
-    at_q: &Positions,
-    keys: &[Keys],
-    rope: Option<&Rope>,
-    scale: f32,
-    lse: &Tensor,
-) -> Result<Tensor> {
+pub fn peaks(query: &Query<'_>, lse: &Tensor) -> Result<Tensor> {
+    let (q, total) = (query.q, query.key_count());
     let (queries, heads, _) = q.dims3()?;
-    let total: usize = keys.iter().map(|block| block.at.len()).sum();
     // A tile's scores are held at once.
     let tile = (PEAK_SCORES / (heads * total).max(1)).clamp(1, queries.max(1));
     let mut found = Vec::new();
     for from in (0..queries).step_by(tile) {
         let count = tile.min(queries - from);
         let places: Vec<u32> = (from as u32..(from + count) as u32).collect();
-        let (q, at_q) = (q.narrow(0, from, count)?, at_q.select(&places));
-        found.push(match Seen::new(&q, &at_q, keys, rope)? {
+        let (q, at) = (q.narrow(0, from, count)?, query.at.select(&places));
+        let tile = Query { q: &q, at: &at, ..*query };
+        found.push(match Seen::new(&tile)? {
             None => Tensor::zeros((count, heads), wide(&q), q.device())?,
             Some(seen) => {
-                let p = seen.probabilities(&q, &at_q, rope, scale, &lse.narrow(0, from, count)?)?;
+                let p = seen.probabilities(&tile, &lse.narrow(0, from, count)?)?;
                 p.max(D::Minus1)?.permute((2, 0, 1))?.reshape((count, heads))?
             }
         });
@@ -181,7 +175,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn new(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>) -> Result<Option<Self>> {
+    fn new(query: &Query<'_>) -> Result<Option<Self>> {
+        let &Query { q, at: at_q, keys, rope, .. } = query;
         let parts: Vec<&Positions> = keys.iter().map(|block| &block.at).collect();
         let at_k = Positions::concat(&parts);
         let queries = at_q.len();
@@ -210,12 +205,13 @@ impl Seen {
     }
 
     /// Scaled dot products `[kv_heads, group, queries, keys]`, −∞ where a query does not see a key.
-    fn scores(&self, q: &Tensor, at_q: &Positions, rope: Option<&Rope>, scale: f32) -> Result<Tensor> {
+    fn scores(&self, query: &Query<'_>) -> Result<Tensor> {
+        let &Query { q, at, rope, scale, .. } = query;
         let (queries, heads, head_dim) = q.dims3()?;
         let (group, count) = (heads / self.kv_heads, self.indices.len());
         let mut q = q.to_dtype(wide(q))?;
         if let Some(rope) = rope {
-            q = rope.apply(&q, at_q)?;
+            q = rope.apply(&q, at)?;
         }
         let q = (q.transpose(0, 1)?.contiguous()? * f64::from(scale))?; // [heads, queries, head_dim]
         let q = q.reshape((self.kv_heads, group * queries, head_dim))?;
@@ -227,16 +223,10 @@ impl Seen {
     }
 
     /// Attention of every query to every key, `[kv_heads, group, queries, keys]`, normalised by `lse` `[queries, heads]`.
-    fn probabilities(
-        &self,
-        q: &Tensor,
-        at_q: &Positions,
-        rope: Option<&Rope>,
-        scale: f32,
-        lse: &Tensor,
-    ) -> Result<Tensor> {
+    fn probabilities(&self, query: &Query<'_>, lse: &Tensor) -> Result<Tensor> {
+        let q = query.q;
         let (queries, heads, _) = q.dims3()?;
-        let scores = self.scores(q, at_q, rope, scale)?;
+        let scores = self.scores(query)?;
         let lse = lse.to_dtype(wide(q))?.reshape((queries, self.kv_heads, heads / self.kv_heads))?;
         let lse = lse.permute((1, 2, 0))?.contiguous()?;
         // lse = −∞ says that the row saw nothing anywhere: +∞ in its place makes every probability 0.

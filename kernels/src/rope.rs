@@ -57,6 +57,21 @@ pub enum RopeScaling {
     },
 }
 
+/// The rotary embedding of a model.
+#[derive(Debug, Clone, Copy)]
+pub struct RopeConfig<'a> {
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Dims of a head that rotate, the first ones.
+    pub rotary_dims: usize,
+    /// Base of the frequencies.
+    pub theta: f64,
+    /// Scaling of the frequencies.
+    pub scaling: &'a RopeScaling,
+    /// Which dims form a rotating pair.
+    pub pairing: Pairing,
+}
+
 /// Rotations of every position up to a bound. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Rope {
@@ -77,19 +92,13 @@ struct Tables {
 }
 
 impl Rope {
-    /// Tables for positions `0..positions`. The first `rotary_dims` dimensions of a head turn, the others pass through.
+    /// Tables for positions `0..positions`. Dimensions that do not turn pass through.
     ///
     /// # Errors
     /// Returns an error if `rotary_dims` is odd, zero or above `head_dim`, or if a scaling's
     /// numbers are impossible.
-    pub fn new(
-        head_dim: usize,
-        rotary_dims: usize,
-        theta: f64,
-        scaling: &RopeScaling,
-        pairing: Pairing,
-        positions: usize,
-    ) -> Result<Self> {
+    pub fn new(config: &RopeConfig<'_>, positions: usize) -> Result<Self> {
+        let &RopeConfig { head_dim, rotary_dims, theta, scaling, pairing } = config;
         if rotary_dims == 0 || !rotary_dims.is_multiple_of(2) || rotary_dims > head_dim {
             let expected = format!("an even number in 2..={head_dim}");
             return Err(Error::Shape { op: "rope", what: "rotary_dims", expected, found: rotary_dims.to_string() });

@@ -3,9 +3,8 @@
 
 use candle_core::Tensor;
 
-use crate::attend::reads_on_host;
 use crate::error::{Result, expect};
-use crate::{Kernels, Keys, Positions, Readings, Rope, add, cpu, cuda};
+use crate::{Kernels, Query, Readings, add, cpu, cuda};
 
 /// Sums of each query row's attention to each key, the mean over the heads. On a CPU calls add to
 /// them in place, so that they are in memory once.
@@ -34,24 +33,15 @@ impl RowSums {
     ///
     /// # Errors
     /// Returns an error if shapes do not fit, or if the numbers of rows or keys differ.
-    #[allow(clippy::too_many_arguments)]
-    pub fn add(
-        &mut self,
-        kernels: Kernels,
-        q: &Tensor,
-        at_q: &Positions,
-        keys: &[Keys],
-        rope: Option<&Rope>,
-        scale: f32,
-        lse: &Tensor,
-    ) -> Result<()> {
-        expect("row_sums", "query rows", self.queries, at_q.len())?;
-        expect("row_sums", "keys", self.keys, keys.iter().map(|block| block.at.len()).sum())?;
-        if reads_on_host(kernels, q, at_q, keys, lse)? {
+    pub fn add(&mut self, kernels: Kernels, query: &Query<'_>, lse: &Tensor) -> Result<()> {
+        expect("row_sums", "query rows", self.queries, query.at.len())?;
+        expect("row_sums", "keys", self.keys, query.key_count())?;
+        query.check_with("readings", lse)?;
+        if kernels == Kernels::Auto && !query.is_apart() && cpu::reads(query, lse) {
             self.host.resize(self.queries * self.keys, 0.0);
-            return cpu::add_row_readings(q, at_q, keys, rope, scale, lse, &mut self.host);
+            return cpu::add_row_readings(query, lse, &mut self.host);
         }
-        let read = kernels.readings(q, at_q, keys, rope, scale, lse, Readings::PerRow)?;
+        let read = kernels.readings(query, lse, Readings::PerRow)?;
         self.tensor = Some(match self.tensor.take() {
             Some(sums) => add(&sums, &read)?,
             None => read,

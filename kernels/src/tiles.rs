@@ -58,7 +58,7 @@ mod tests {
     use candle_core::{Device, Tensor};
 
     use super::*;
-    use crate::{Kernels, Keys, Positions, Reduce, linear};
+    use crate::{Kernels, Keys, Positions, Query, Reduce, linear};
 
     fn counted(work: impl FnOnce()) -> usize {
         let count = Arc::new(AtomicUsize::new(0));
@@ -84,7 +84,8 @@ mod tests {
         let keys = [Keys { k, v, at: at.clone() }];
         let (x, weight) = (Tensor::zeros((1 << 14, 1024), candle_core::DType::F32, &Device::Cpu), rows(1024, 64));
         let (x, weight) = (x.expect("x"), weight.reshape((1024, 1024)).expect("weight"));
-        let whole = Kernels::Auto.attend(&q, &at, &keys, None, 0.25).expect("attention");
+        let query = Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.25 };
+        let whole = Kernels::Auto.attend(&query).expect("attention");
         let count = |wanted: bool| {
             let count = Arc::new(AtomicUsize::new(0));
             let on_tile = Arc::clone(&count);
@@ -98,12 +99,12 @@ mod tests {
                 counts.push(count.swap(0, Ordering::Relaxed));
             };
             counted(&|| {
-                let partial = Kernels::Auto.attend(&q, &at, &keys, None, 0.25).expect("attention");
+                let partial = Kernels::Auto.attend(&query).expect("attention");
                 assert_eq!(partial.out.dims(), [4096, 4, 16]);
             });
             counted(&|| {
                 let by = Reduce::Mass;
-                let scores = Kernels::Auto.column_scores(&q, &at, &keys, None, 0.25, &whole.lse, by).expect("scores");
+                let scores = Kernels::Auto.column_scores(&query, &whole.lse, by).expect("scores");
                 assert_eq!(scores.dims(), [4096]);
             });
             counted(&|| assert_eq!(linear(&x, &weight, None).expect("a product").dims(), [1 << 14, 1024]));
@@ -124,13 +125,13 @@ mod tests {
                 let (q, k, v) = (rows(700, 4), rows(700, 2), rows(700, 2));
                 let at = Positions::run(0, 700);
                 let keys = [Keys { k, v, at: at.clone() }];
+                let query = Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.25 };
                 let mut partial = None;
-                let attend =
-                    counted(|| partial = Some(Kernels::Auto.attend(&q, &at, &keys, None, 0.25).expect("attention")));
+                let attend = counted(|| partial = Some(Kernels::Auto.attend(&query).expect("attention")));
                 let partial = partial.expect("attention");
                 let scores = counted(|| {
                     let by = Reduce::Mass;
-                    Kernels::Auto.column_scores(&q, &at, &keys, None, 0.25, &partial.lse, by).expect("scores");
+                    Kernels::Auto.column_scores(&query, &partial.lse, by).expect("scores");
                 });
                 let (x, weight) = (rows(1 << 14, 4).reshape((1 << 14, 64)), rows(64, 4).reshape((64, 64)));
                 let product = counted(|| {

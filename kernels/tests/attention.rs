@@ -6,7 +6,8 @@
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 use tributary_kernels::{
-    Kernels, Keys, PAD, Pairing, Partial, Positions, Reduce, Rope, RopeScaling, Rule, SHARED, gather, merge,
+    Kernels, Keys, PAD, Pairing, Partial, Positions, Query, Reduce, Rope, RopeConfig, RopeScaling, Rule, SHARED,
+    gather, merge,
 };
 
 mod naive;
@@ -19,7 +20,7 @@ fn flat(x: &Tensor) -> Vec<f32> {
 }
 
 fn attend(kernels: Kernels, case: &Case, keys: &[Keys]) -> Partial {
-    kernels.attend(&case.q, &case.at_q, keys, case.rope.as_ref(), case.scale).unwrap()
+    kernels.attend(&Query { keys, ..case.query() }).unwrap()
 }
 
 fn config(cases: u32) -> ProptestConfig {
@@ -79,8 +80,7 @@ proptest! {
             let expected = naive::reduced(&attention, sizes.keys.iter().sum(), reduce);
             let bound = 1e-5 * expected.iter().fold(1.0, |a: f64, b| a.max(b.abs()));
             for kernels in BOTH {
-                let rope = case.rope.as_ref();
-                let found = kernels.column_scores(&case.q, &case.at_q, &case.keys, rope, case.scale, &lse, reduce);
+                let found = kernels.column_scores(&case.query(), &lse, reduce);
                 let error = naive::distance(&flat(&found.unwrap()), &expected);
                 prop_assert!(error < bound, "{kernels:?}, {reduce:?}: {error:e}");
             }
@@ -184,10 +184,7 @@ fn bits_do_not_depend_on_the_number_of_threads() {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
                 let part = attend(Kernels::Auto, &case, &case.keys);
-                let rope = case.rope.as_ref();
-                let scores = Kernels::Auto
-                    .column_scores(&case.q, &case.at_q, &case.keys, rope, case.scale, &part.lse, Reduce::Norm)
-                    .unwrap();
+                let scores = Kernels::Auto.column_scores(&case.query(), &part.lse, Reduce::Norm).unwrap();
                 (flat(&part.out), flat(&part.lse), flat(&scores))
             })
         });
@@ -239,10 +236,11 @@ fn what_is_visible_and_not_a_number_is_not_hidden() {
     for (k, v) in [(&spoilt, &case.keys[0].v), (&case.keys[0].k, &spoilt)] {
         let keys = [Keys { k: k.clone(), v: v.clone(), at: case.keys[0].at.clone() }];
         let at_q = Positions::run(400, 20);
-        let found = Kernels::Auto.attend(&case.q, &at_q, &keys, None, 1.0).unwrap();
+        let found =
+            Kernels::Auto.attend(&Query { q: &case.q, at: &at_q, keys: &keys, rope: None, scale: 1.0 }).unwrap();
         assert!(flat(&found.out).iter().all(|x| x.is_nan()));
         let (q, at_q) = (case.q.narrow(0, 3, 1).unwrap(), Positions::run(403, 1));
-        let found = Kernels::Auto.attend(&q, &at_q, &keys, None, 1.0).unwrap();
+        let found = Kernels::Auto.attend(&Query { q: &q, at: &at_q, keys: &keys, rope: None, scale: 1.0 }).unwrap();
         assert!(flat(&found.out).iter().all(|x| x.is_nan()));
     }
 }
@@ -256,26 +254,52 @@ fn nothing_to_see() {
     for kernels in BOTH {
         for keys in [vec![], vec![empty.clone()], vec![empty.clone(), hidden.clone()]] {
             let at = Positions::run(0, 3);
-            let part = kernels.attend(&random(3, 4), &at, &keys, None, 1.0).unwrap();
+            let part =
+                kernels.attend(&Query { q: &random(3, 4), at: &at, keys: &keys, rope: None, scale: 1.0 }).unwrap();
             assert_eq!(flat(&part.out), vec![0.0; 3 * 4 * 8]);
             assert_eq!(flat(&part.lse), vec![f32::NEG_INFINITY; 12]);
-            let scores = kernels.column_scores(&random(3, 4), &at, &keys, None, 1.0, &part.lse, Reduce::Mass).unwrap();
+            let scores = kernels
+                .column_scores(
+                    &Query { q: &random(3, 4), at: &at, keys: &keys, rope: None, scale: 1.0 },
+                    &part.lse,
+                    Reduce::Mass,
+                )
+                .unwrap();
             assert_eq!(flat(&scores), vec![0.0; keys.iter().map(|block| block.at.len()).sum()]);
             let merged = merge(&part, &part).unwrap();
             assert_eq!(flat(&merged.out), vec![0.0; 3 * 4 * 8]);
             assert_eq!(flat(&merged.lse), vec![f32::NEG_INFINITY; 12]);
         }
         let seen = Keys { at: Positions::run(0, 2), ..hidden.clone() };
-        let part = kernels.attend(&random(2, 4), &padding, std::slice::from_ref(&seen), None, 1.0).unwrap();
+        let part = kernels
+            .attend(&Query {
+                q: &random(2, 4),
+                at: &padding,
+                keys: std::slice::from_ref(&seen),
+                rope: None,
+                scale: 1.0,
+            })
+            .unwrap();
         assert_eq!(flat(&part.lse), vec![f32::NEG_INFINITY; 8]);
-        let none =
-            kernels.attend(&random(0, 4), &Positions::run(0, 0), std::slice::from_ref(&seen), None, 1.0).unwrap();
+        let none = kernels
+            .attend(&Query {
+                q: &random(0, 4),
+                at: &Positions::run(0, 0),
+                keys: std::slice::from_ref(&seen),
+                rope: None,
+                scale: 1.0,
+            })
+            .unwrap();
         assert_eq!(none.out.dims(), &[0, 4, 8]);
         assert_eq!(none.lse.dims(), &[0, 4]);
         assert_eq!(merge(&none, &none).unwrap().out.dims(), &[0, 4, 8]);
         let no_rows = Tensor::zeros((0, 4), DType::F32, &Device::Cpu).unwrap();
         let q = random(0, 4);
-        let scores = kernels.column_scores(&q, &Positions::run(0, 0), &[seen], None, 1.0, &no_rows, Reduce::Norm);
+        let scores = kernels.column_scores(
+            &Query { q: &q, at: &Positions::run(0, 0), keys: &[seen], rope: None, scale: 1.0 },
+            &no_rows,
+            Reduce::Norm,
+        );
         assert_eq!(flat(&scores.unwrap()), [0.0, 0.0]);
     }
 }
@@ -293,16 +317,28 @@ fn shapes_that_do_not_fit_are_refused() {
         ("KV heads", keys(random(5, 3, 8), random(5, 3, 8), run(5))),
     ];
     for (what, keys) in wrong {
-        let refusal = Kernels::Auto.attend(&random(3, 4, 8), &run(3), &keys, None, 1.0).unwrap_err().to_string();
+        let refusal = Kernels::Auto
+            .attend(&Query { q: &random(3, 4, 8), at: &run(3), keys: &keys, rope: None, scale: 1.0 })
+            .unwrap_err()
+            .to_string();
         assert!(refusal.contains(what), "{what}: {refusal}");
     }
     let two = [keys(random(5, 2, 8), random(5, 2, 8), run(5)), keys(random(5, 4, 8), random(5, 4, 8), run(5))].concat();
-    assert!(Kernels::Auto.attend(&random(3, 4, 8), &run(3), &two, None, 1.0).is_err());
-    let rope = Rope::new(8, 8, 1e4, &RopeScaling::None, Pairing::Half, 4).unwrap();
+    assert!(
+        Kernels::Auto.attend(&Query { q: &random(3, 4, 8), at: &run(3), keys: &two, rope: None, scale: 1.0 }).is_err()
+    );
+    let rope = Rope::new(
+        &RopeConfig { head_dim: 8, rotary_dims: 8, theta: 1e4, scaling: &RopeScaling::None, pairing: Pairing::Half },
+        4,
+    )
+    .unwrap();
     let far = keys(random(5, 2, 8), random(5, 2, 8), run(5));
     for kernels in BOTH {
         let at = Positions::in_sequence([0, 0, 0], [9, 9, 9]);
-        let refusal = kernels.attend(&random(3, 4, 8), &at, &far, Some(&rope), 1.0).unwrap_err().to_string();
+        let refusal = kernels
+            .attend(&Query { q: &random(3, 4, 8), at: &at, keys: &far, rope: Some(&rope), scale: 1.0 })
+            .unwrap_err()
+            .to_string();
         assert!(refusal.contains("below 4") && refusal.contains("found 4"), "{refusal}");
     }
     let shared = Positions::new([0], [0], [SHARED]);

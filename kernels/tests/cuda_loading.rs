@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
 use candle_core::{DType, Device, Tensor};
-use tributary_kernels::{Kernels, Keys, Positions, Reduce, add, cuda, merge, silu_mul};
+use tributary_kernels::{Kernels, Keys, Positions, Query, Reduce, add, cuda, merge, silu_mul};
 
 fn flat(x: &Tensor) -> Vec<f32> {
     let host = cuda::download(x).unwrap().to_dtype(DType::F32).unwrap();
@@ -23,8 +23,12 @@ fn a_device_that_is_open_loads_nothing_more() {
             let rows = |count| Tensor::ones((count, 2, head_dim), dtype, &Device::Cpu).unwrap().to_device(&device);
             let (q, k, v) = (rows(queries).unwrap(), rows(150).unwrap(), rows(150).unwrap());
             let (at, keys) = (Positions::run(200, queries), [Keys { k, v, at: Positions::run(0, 150) }]);
-            let found = Kernels::Auto.attend(&q, &at, &keys, None, 0.1).unwrap();
-            let scores = Kernels::Auto.column_scores(&q, &at, &keys, None, 0.1, &found.lse, Reduce::Mass);
+            let found = Kernels::Auto.attend(&Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.1 }).unwrap();
+            let scores = Kernels::Auto.column_scores(
+                &Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.1 },
+                &found.lse,
+                Reduce::Mass,
+            );
             assert!(flat(&scores.unwrap()).iter().all(|x| x.is_finite()));
             let merged = merge(&found, &found).unwrap();
             silu_mul(&add(&merged.out, &q).unwrap(), &q).unwrap();

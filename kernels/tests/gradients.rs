@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
 use candle_core::{Device, Tensor, Var};
-use tributary_kernels::{Kernels, Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, merge};
+use tributary_kernels::{Kernels, Keys, PAD, Pairing, Positions, Query, Reduce, Rope, RopeConfig, RopeScaling, merge};
 
 struct Model {
     q: Var,
@@ -27,7 +27,17 @@ impl Model {
             // Query 0 sees nothing, query 3 is padding; no query sees key 5.
             at_q: Positions::in_sequence([0, 5, 6, 0], [0, 4, 9, PAD]),
             at_k: Positions::in_sequence([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 9, PAD]),
-            rope: Rope::new(8, 8, 1e4, &RopeScaling::None, Pairing::Half, 8).unwrap(),
+            rope: Rope::new(
+                &RopeConfig {
+                    head_dim: 8,
+                    rotary_dims: 8,
+                    theta: 1e4,
+                    scaling: &RopeScaling::None,
+                    pairing: Pairing::Half,
+                },
+                8,
+            )
+            .unwrap(),
             probe: random((4, 4, 8)),
         }
     }
@@ -39,7 +49,9 @@ impl Model {
             let list = Tensor::from_slice(rows, rows.len(), &Device::Cpu).unwrap();
             let pick = |x: &Var| x.index_select(&list, 0).unwrap();
             let keys = [Keys { k: pick(&self.k), v: pick(&self.v), at: self.at_k.select(rows) }];
-            kernels.attend(&self.q, &self.at_q, &keys, Some(&self.rope), 0.5).unwrap()
+            kernels
+                .attend(&Query { q: &self.q, at: &self.at_q, keys: &keys, rope: Some(&self.rope), scale: 0.5 })
+                .unwrap()
         };
         let partial = parts.iter().map(block).reduce(|a, b| merge(&a, &b).unwrap()).unwrap();
         let lse = partial.lse.narrow(0, 1, 2).unwrap().sum_all().unwrap();
@@ -51,9 +63,11 @@ impl Model {
     fn score_loss(&self, kernels: Kernels, reduce: Reduce<'_>, lse: Option<&Tensor>) -> Tensor {
         let keys = [Keys { k: self.k.as_tensor().clone(), v: self.v.as_tensor().clone(), at: self.at_k.clone() }];
         let rope = Some(&self.rope);
-        let own = || kernels.attend(&self.q, &self.at_q, &keys, rope, 0.5).unwrap().lse;
+        let own = || kernels.attend(&Query { q: &self.q, at: &self.at_q, keys: &keys, rope, scale: 0.5 }).unwrap().lse;
         let lse = lse.cloned().unwrap_or_else(own);
-        let scores = kernels.column_scores(&self.q, &self.at_q, &keys, rope, 0.5, &lse, reduce).unwrap();
+        let scores = kernels
+            .column_scores(&Query { q: &self.q, at: &self.at_q, keys: &keys, rope, scale: 0.5 }, &lse, reduce)
+            .unwrap();
         let weights = Tensor::new(&[3f32, -2.0, 5.0, 1.0, 4.0, 7.0], &Device::Cpu).unwrap();
         (scores * weights).unwrap().sum_all().unwrap()
     }
@@ -131,7 +145,9 @@ fn of_column_scores_to_what_normalises_them() {
         let q = model.q.as_tensor().detach();
         compare(&[("lse", &lse)], || {
             let rope = Some(&model.rope);
-            let scores = kernels.column_scores(&q, &model.at_q, &keys, rope, 0.5, &lse, Reduce::Norm).unwrap();
+            let scores = kernels
+                .column_scores(&Query { q: &q, at: &model.at_q, keys: &keys, rope, scale: 0.5 }, &lse, Reduce::Norm)
+                .unwrap();
             scores.sum_all().unwrap()
         });
     }

@@ -5,7 +5,8 @@
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{
-    Kernels, Keys, PAD, Pairing, Positions, Readings, Reduce, Rope, RopeScaling, Rule, SHARED, gather, merge,
+    Kernels, Keys, PAD, Pairing, Positions, Query, Readings, Reduce, Rope, RopeConfig, RopeScaling, Rule, SHARED,
+    gather, merge,
 };
 
 mod naive;
@@ -76,8 +77,7 @@ fn attention_over_keys_per_head_is_that_of_each_head() {
         let (out, lse): (Vec<_>, Vec<_>) = heads.iter().map(|head| naive::attend(head, ROTARY)).unzip();
         let (out, lse) = (interleaved(&out, HEAD_DIM), interleaved(&lse, 1));
         for kernels in BOTH {
-            let attend =
-                |keys: &[Keys]| kernels.attend(&whole.q, &whole.at_q, keys, whole.rope.as_ref(), whole.scale).unwrap();
+            let attend = |keys: &[Keys]| kernels.attend(&Query { keys, ..whole.query() }).unwrap();
             let at_once = attend(&whole.keys);
             let beside = merge(&attend(&whole.keys[..2]), &attend(&whole.keys[2..])).unwrap();
             for (what, found) in [("at once", at_once), ("merged beside a shared block", beside)] {
@@ -99,15 +99,13 @@ fn what_keys_per_head_receive_is_what_each_head_gives_them() {
     let mean: Vec<Vec<f64>> =
         (0..9).map(|i| (0..count).map(|j| (given[0][i][j] + given[1][i][j]) / 2.0).collect()).collect();
     let weights = Random::new(8).values(9);
-    let rope = whole.rope.as_ref();
     for kernels in BOTH {
         for reduce in [Reduce::Norm, Reduce::Mass, Reduce::Weighted(&weights)] {
-            let found = kernels.column_scores(&whole.q, &whole.at_q, &whole.keys, rope, whole.scale, &lse, reduce);
+            let found = kernels.column_scores(&whole.query(), &lse, reduce);
             let error = naive::distance(&flat(&found.unwrap()), &naive::reduced(&mean, count, reduce));
             assert!(error < 1e-5, "{kernels:?}, {reduce:?}: {error:e}");
         }
-        let read =
-            |by| flat(&kernels.readings(&whole.q, &whole.at_q, &whole.keys, rope, whole.scale, &lse, by).unwrap());
+        let read = |by| flat(&kernels.readings(&whole.query(), &lse, by).unwrap());
         let by_head: Vec<f64> = given.iter().flat_map(|head| naive::reduced(head, count, Reduce::Mass)).collect();
         assert!(naive::distance(&read(Readings::PerKvHead), &by_head) < 1e-5, "{kernels:?}");
         assert!(naive::distance(&read(Readings::PerRow), &mean.concat()) < 1e-5, "{kernels:?}");
@@ -121,8 +119,11 @@ fn keys_turned_to_the_positions_of_each_head_are_the_same_keys() {
     let turn = |block: &Keys| Keys { k: rope.apply(&block.k, &block.at).unwrap(), ..block.clone() };
     let turned: Vec<Keys> = whole.keys.iter().map(turn).collect();
     let q = rope.apply(&whole.q, &whole.at_q).unwrap();
-    let on_the_way = Kernels::Auto.attend(&whole.q, &whole.at_q, &whole.keys, Some(rope), whole.scale).unwrap();
-    let before = Kernels::Auto.attend(&q, &whole.at_q, &turned, None, whole.scale).unwrap();
+    let on_the_way = Kernels::Auto
+        .attend(&Query { q: &whole.q, at: &whole.at_q, keys: &whole.keys, rope: Some(rope), scale: whole.scale })
+        .unwrap();
+    let before =
+        Kernels::Auto.attend(&Query { q: &q, at: &whole.at_q, keys: &turned, rope: None, scale: whole.scale }).unwrap();
     let expected: Vec<f64> = flat(&on_the_way.out).into_iter().map(f64::from).collect();
     assert!(naive::distance(&flat(&before.out), &expected) < 5e-6);
 }
@@ -141,15 +142,31 @@ fn rows_of_every_head_are_taken_hidden_and_joined_alike() {
 #[test]
 fn heads_that_do_not_fit_are_refused() {
     let (whole, _) = case(2, 13);
-    let rope = Rope::new(HEAD_DIM, HEAD_DIM, 1e4, &RopeScaling::None, Pairing::Half, 64).unwrap();
+    let rope = Rope::new(
+        &RopeConfig {
+            head_dim: HEAD_DIM,
+            rotary_dims: HEAD_DIM,
+            theta: 1e4,
+            scaling: &RopeScaling::None,
+            pairing: Pairing::Half,
+        },
+        64,
+    )
+    .unwrap();
     let three = Positions::per_head(vec![Positions::run(0, 5); 3]);
     let block = Keys { at: three.clone(), ..whole.keys[1].clone() };
-    let refusal = Kernels::Auto.attend(&whole.q, &whole.at_q, &[block], None, 1.0).unwrap_err().to_string();
+    let refusal = Kernels::Auto
+        .attend(&Query { q: &whole.q, at: &whole.at_q, keys: &[block], rope: None, scale: 1.0 })
+        .unwrap_err()
+        .to_string();
     assert!(refusal.contains("KV heads with positions of keys: expected 2, found 3"), "{refusal}");
     assert!(rope.apply(&whole.keys[1].k, &three).is_err());
     let queries = Positions::per_head(vec![Positions::run(0, 2); 2]);
     let q = gather(&whole.q, &[0, 1]).unwrap();
-    let refusal = Kernels::Auto.attend(&q, &queries, &whole.keys, None, 1.0).unwrap_err().to_string();
+    let refusal = Kernels::Auto
+        .attend(&Query { q: &q, at: &queries, keys: &whole.keys, rope: None, scale: 1.0 })
+        .unwrap_err()
+        .to_string();
     assert!(refusal.contains("KV heads with positions of queries: expected 0, found 2"), "{refusal}");
 }
 

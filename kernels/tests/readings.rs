@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
 use candle_core::{DType, Device, Tensor, Var};
-use tributary_kernels::{Kernels, Keys, PAD, Pairing, Positions, Readings, Reduce, Rope, RopeScaling, merge};
+use tributary_kernels::{
+    Kernels, Keys, PAD, Pairing, Positions, Query, Readings, Reduce, Rope, RopeConfig, RopeScaling, merge,
+};
 
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
@@ -30,7 +32,17 @@ impl Model {
             // Query 0 sees nothing; no query sees key 5.
             at_q: Positions::in_sequence([0, 5, 6], [0, 4, 9]),
             at_k: Positions::in_sequence([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 9, PAD]),
-            rope: Rope::new(8, 8, 1e4, &RopeScaling::None, Pairing::Half, 8).unwrap(),
+            rope: Rope::new(
+                &RopeConfig {
+                    head_dim: 8,
+                    rotary_dims: 8,
+                    theta: 1e4,
+                    scaling: &RopeScaling::None,
+                    pairing: Pairing::Half,
+                },
+                8,
+            )
+            .unwrap(),
         }
     }
 
@@ -39,12 +51,17 @@ impl Model {
     }
 
     fn lse(&self) -> Tensor {
-        Kernels::Auto.attend(&self.q, &self.at_q, &self.keys(), Some(&self.rope), SCALE).unwrap().lse
+        Kernels::Auto
+            .attend(&Query { q: &self.q, at: &self.at_q, keys: &self.keys(), rope: Some(&self.rope), scale: SCALE })
+            .unwrap()
+            .lse
     }
 
     fn readings(&self, by: Readings) -> Tensor {
         let rope = Some(&self.rope);
-        Kernels::Auto.readings(&self.q, &self.at_q, &self.keys(), rope, SCALE, &self.lse(), by).unwrap()
+        Kernels::Auto
+            .readings(&Query { q: &self.q, at: &self.at_q, keys: &self.keys(), rope, scale: SCALE }, &self.lse(), by)
+            .unwrap()
     }
 }
 
@@ -57,13 +74,15 @@ fn values(tensor: &Tensor) -> Vec<f64> {
 fn a_peak_is_the_most_that_a_row_pays_to_one_key() {
     let model = Model::new(DType::F32);
     let (lse, keys, rope) = (model.lse(), model.keys(), Some(&model.rope));
-    let peaks = Kernels::Auto.peaks(&model.q, &model.at_q, &keys, rope, SCALE, &lse).unwrap();
+    let peaks =
+        Kernels::Auto.peaks(&Query { q: &model.q, at: &model.at_q, keys: &keys, rope, scale: SCALE }, &lse).unwrap();
     assert_eq!(peaks.dims(), &[3, HEADS]);
     let mut expected = [0f64; 3 * HEADS];
     for key in 0..6 {
         let pick = |x: &Var| x.narrow(0, key, 1).unwrap();
         let one = [Keys { k: pick(&model.k), v: pick(&model.v), at: model.at_k.select(&[key as u32]) }];
-        let alone = Kernels::Auto.attend(&model.q, &model.at_q, &one, rope, SCALE).unwrap().lse;
+        let alone =
+            Kernels::Auto.attend(&Query { q: &model.q, at: &model.at_q, keys: &one, rope, scale: SCALE }).unwrap().lse;
         for (most, (alone, all)) in expected.iter_mut().zip(values(&alone).into_iter().zip(values(&lse))) {
             *most = most.max(if alone.is_finite() { (alone - all).exp() } else { 0.0 });
         }
@@ -74,7 +93,8 @@ fn a_peak_is_the_most_that_a_row_pays_to_one_key() {
         "{found:?}, {expected:?}"
     );
     assert!(found[..HEADS].iter().all(|&peak| peak == 0.0) && found[HEADS..].iter().all(|&peak| peak > 0.2));
-    let none = Kernels::Auto.peaks(&model.q, &model.at_q, &[], rope, SCALE, &lse).unwrap();
+    let none =
+        Kernels::Auto.peaks(&Query { q: &model.q, at: &model.at_q, keys: &[], rope, scale: SCALE }, &lse).unwrap();
     assert_eq!(values(&none), [0.0; 3 * HEADS]);
 }
 
@@ -84,7 +104,9 @@ fn readings_add_up_to_the_mass_of_a_column() {
         let model = Model::new(dtype);
         let (lse, keys, rope) = (model.lse(), model.keys(), Some(&model.rope));
         assert_eq!(lse.dtype(), dtype, "nothing is narrowed");
-        let mass = Kernels::Plain.column_scores(&model.q, &model.at_q, &keys, rope, SCALE, &lse, Reduce::Mass).unwrap();
+        let mass = Kernels::Plain
+            .column_scores(&Query { q: &model.q, at: &model.at_q, keys: &keys, rope, scale: SCALE }, &lse, Reduce::Mass)
+            .unwrap();
         let (mass, by_head) = (values(&mass), model.readings(Readings::PerKvHead));
         let by_row = model.readings(Readings::PerRow);
         assert_eq!((by_head.dims(), by_row.dims()), (&[KV_HEADS, 6][..], &[3, 6][..]));
@@ -109,7 +131,9 @@ fn readings_add_up_to_the_mass_of_a_column() {
 fn no_key_at_all_gives_empty_lists() {
     let model = Model::new(DType::F64);
     let lse = Tensor::zeros((3, HEADS), DType::F64, &Device::Cpu).unwrap();
-    let by_row = Kernels::Auto.readings(&model.q, &model.at_q, &[], None, SCALE, &lse, Readings::PerRow).unwrap();
+    let by_row = Kernels::Auto
+        .readings(&Query { q: &model.q, at: &model.at_q, keys: &[], rope: None, scale: SCALE }, &lse, Readings::PerRow)
+        .unwrap();
     assert_eq!(by_row.dims(), [3, 0]);
 }
 
@@ -127,7 +151,9 @@ fn gradients_of_readings_and_attention_are_exact_in_f64() {
             let cut = |x: &Var| x.narrow(0, rows.start, rows.len()).unwrap();
             let list: Vec<u32> = rows.clone().map(|row| row as u32).collect();
             let keys = [Keys { k: cut(&model.k), v: cut(&model.v), at: model.at_k.select(&list) }];
-            Kernels::Auto.attend(&model.q, &model.at_q, &keys, Some(&model.rope), SCALE).unwrap()
+            Kernels::Auto
+                .attend(&Query { q: &model.q, at: &model.at_q, keys: &keys, rope: Some(&model.rope), scale: SCALE })
+                .unwrap()
         };
         let merged = merge(&part(0..2), &part(2..6)).unwrap();
         let readings = [Readings::PerKvHead, Readings::PerRow].map(|by| weigh(model.readings(by)));

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
 use candle_core::{DType, Device, Tensor, Var};
-use tributary_kernels::{Pairing, Positions, Rope, RopeScaling};
+use tributary_kernels::{Pairing, Positions, Rope, RopeConfig, RopeScaling};
 
 /// The angle by which pair `i` turns from position 0 to 1, read off a rotated unit vector.
 fn angle(rope: &Rope, head_dim: usize, i: usize) -> f64 {
@@ -15,7 +15,8 @@ fn angle(rope: &Rope, head_dim: usize, i: usize) -> f64 {
 }
 
 fn check(head_dim: usize, theta: f64, scaling: &RopeScaling, expected: &[(usize, f64)]) {
-    let rope = Rope::new(head_dim, head_dim, theta, scaling, Pairing::Half, 2).unwrap();
+    let rope =
+        Rope::new(&RopeConfig { head_dim, rotary_dims: head_dim, theta, scaling, pairing: Pairing::Half }, 2).unwrap();
     for &(i, expected) in expected {
         let found = angle(&rope, head_dim, i);
         let error = (found - expected).abs() / expected;
@@ -81,7 +82,17 @@ fn yarn_of_qwen() {
         check(128, 1_000_000.0, &scaling, &both);
         check(128, 1_000_000.0, &scaling, &between);
     }
-    let rope = Rope::new(128, 128, 1e6, &yarn(4.0, 32_768, 32.0, 1.0, true), Pairing::Half, 1).unwrap();
+    let rope = Rope::new(
+        &RopeConfig {
+            head_dim: 128,
+            rotary_dims: 128,
+            theta: 1e6,
+            scaling: &yarn(4.0, 32_768, 32.0, 1.0, true),
+            pairing: Pairing::Half,
+        },
+        1,
+    )
+    .unwrap();
     assert!((rope.attention_factor() - 1.138_629_4).abs() < 1e-6, "{}", rope.attention_factor());
 }
 
@@ -102,7 +113,11 @@ fn yarn_with_other_bounds() {
     };
     let attention_factor = Some(0.7);
     let given = RopeScaling::Yarn { factor, original_max_position, beta_fast, beta_slow, attention_factor, truncate };
-    let rope = Rope::new(64, 64, 1e4, &given, Pairing::Half, 1).unwrap();
+    let rope = Rope::new(
+        &RopeConfig { head_dim: 64, rotary_dims: 64, theta: 1e4, scaling: &given, pairing: Pairing::Half },
+        1,
+    )
+    .unwrap();
     assert!((rope.attention_factor() - 0.7).abs() < 1e-6, "{}", rope.attention_factor());
     assert!((angle(&rope.covering(2).unwrap(), 64, 5) - 0.237_137_370_6).abs() < 1e-6, "the factor never turns a key");
 }
@@ -113,7 +128,11 @@ fn pairings_and_the_part_that_does_not_turn() {
     let x = Tensor::from_vec(values.clone(), (1, 2, 8), &Device::Cpu).unwrap();
     let at = Positions::run(5, 1);
     for pairing in [Pairing::Half, Pairing::Interleaved] {
-        let rope = Rope::new(8, 4, 100.0, &RopeScaling::None, pairing, 6).unwrap();
+        let rope = Rope::new(
+            &RopeConfig { head_dim: 8, rotary_dims: 4, theta: 100.0, scaling: &RopeScaling::None, pairing },
+            6,
+        )
+        .unwrap();
         let found = rope.apply(&x, &at).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let mut expected = values.clone();
         for head in expected.chunks_mut(8) {
@@ -131,7 +150,11 @@ fn pairings_and_the_part_that_does_not_turn() {
 
 #[test]
 fn a_score_depends_on_the_distance_alone() {
-    let rope = Rope::new(64, 64, 1e4, &RopeScaling::None, Pairing::Half, 4000).unwrap();
+    let rope = Rope::new(
+        &RopeConfig { head_dim: 64, rotary_dims: 64, theta: 1e4, scaling: &RopeScaling::None, pairing: Pairing::Half },
+        4000,
+    )
+    .unwrap();
     let x = Tensor::randn(0f32, 1.0, (2, 1, 64), &Device::Cpu).unwrap();
     let dot = |a: u32, b: u32| {
         let x = rope.apply(&x, &Positions::in_sequence([a, b], [0, 0])).unwrap();
@@ -145,17 +168,57 @@ fn a_score_depends_on_the_distance_alone() {
 
 #[test]
 fn tables_grow_and_refuse() {
-    let rope = Rope::new(8, 8, 1e4, &RopeScaling::None, Pairing::Half, 4).unwrap();
+    let rope = Rope::new(
+        &RopeConfig { head_dim: 8, rotary_dims: 8, theta: 1e4, scaling: &RopeScaling::None, pairing: Pairing::Half },
+        4,
+    )
+    .unwrap();
     let x = Tensor::ones((1, 1, 8), DType::BF16, &Device::Cpu).unwrap();
     let refusal = rope.apply(&x, &Positions::run(9, 1)).unwrap_err().to_string();
     assert!(refusal.contains('4') && refusal.contains('9'), "{refusal}");
     let longer = rope.covering(10).unwrap();
     assert_eq!(longer.apply(&x, &Positions::run(9, 1)).unwrap().dtype(), DType::BF16);
     assert_eq!(longer.covering(3).unwrap().positions(), 10);
-    assert!(Rope::new(8, 3, 1e4, &RopeScaling::None, Pairing::Half, 4).is_err());
-    assert!(Rope::new(8, 10, 1e4, &RopeScaling::None, Pairing::Half, 4).is_err());
+    assert!(
+        Rope::new(
+            &RopeConfig {
+                head_dim: 8,
+                rotary_dims: 3,
+                theta: 1e4,
+                scaling: &RopeScaling::None,
+                pairing: Pairing::Half
+            },
+            4
+        )
+        .is_err()
+    );
+    assert!(
+        Rope::new(
+            &RopeConfig {
+                head_dim: 8,
+                rotary_dims: 10,
+                theta: 1e4,
+                scaling: &RopeScaling::None,
+                pairing: Pairing::Half
+            },
+            4
+        )
+        .is_err()
+    );
     for factor in [0.0, -1.0, f64::NAN] {
-        assert!(Rope::new(8, 8, 1e4, &RopeScaling::Linear { factor }, Pairing::Half, 4).is_err());
+        assert!(
+            Rope::new(
+                &RopeConfig {
+                    head_dim: 8,
+                    rotary_dims: 8,
+                    theta: 1e4,
+                    scaling: &RopeScaling::Linear { factor },
+                    pairing: Pairing::Half
+                },
+                4
+            )
+            .is_err()
+        );
     }
     let nothing = Tensor::zeros((0, 1, 8), DType::F32, &Device::Cpu).unwrap();
     assert_eq!(rope.apply(&nothing, &Positions::run(0, 0)).unwrap().dims(), &[0, 1, 8]);
@@ -168,7 +231,11 @@ fn one_pass_equals_candles_operations() {
     for (pairing, rotary) in
         [(Pairing::Half, 8), (Pairing::Half, 4), (Pairing::Interleaved, 8), (Pairing::Interleaved, 6)]
     {
-        let rope = Rope::new(8, rotary, 100.0, &RopeScaling::None, pairing, 200).unwrap();
+        let rope = Rope::new(
+            &RopeConfig { head_dim: 8, rotary_dims: rotary, theta: 100.0, scaling: &RopeScaling::None, pairing },
+            200,
+        )
+        .unwrap();
         let wide = Tensor::randn(0f32, 1.0, (160, 5, 8), &Device::Cpu).unwrap();
         for dtype in [DType::F32, DType::BF16] {
             // Some rows and heads of a larger tensor, as blocks of a cache are.

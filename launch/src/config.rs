@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tributary_coordinator::TEXT_CHUNK_TOKENS;
 use tributary_engine::{ChunkStoreConfig, Config, GroupConfig, IntakeConfig, ModelConfig};
-use tributary_worker::LoadFormat;
+use tributary_model::LoadFormat;
 
 use crate::args::{GroupArgs, IntakeArgs, Load, ModelArgs, ReachArgs, RunArgs, StoreArgs};
 use crate::named::usual_dtype;

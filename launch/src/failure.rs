@@ -77,9 +77,6 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<tributary_coordinator::Error>() {
         return error.exit_code();
     }
-    if let Some(error) = error.downcast_ref::<tributary_worker::Error>() {
-        return error.exit_code();
-    }
     if let Some(error) = error.downcast_ref::<Coded>() {
         return error.exit_code;
     }
@@ -112,7 +109,6 @@ pub fn ending(error: &anyhow::Error) -> ProcessFailure {
     let is_told_elsewhere = [
         own.is_some_and(Error::is_told_elsewhere),
         matches!(error.downcast_ref(), Some(Aborted { .. })),
-        matches!(error.downcast_ref(), Some(tributary_worker::Error::Comm(Aborted { .. }))),
         error.downcast_ref().is_some_and(tributary_quality::Error::is_told_elsewhere),
     ];
     ProcessFailure { line, exit_code: exit_code(error), is_told_elsewhere: is_told_elsewhere.contains(&true) }

@@ -54,7 +54,7 @@ const LAUNCHER: Duration = Duration::from_secs(3);
 
 #[test]
 fn a_drain_ends_at_its_time_while_ranks_are_in_a_layer_that_takes_a_minute() {
-    let fails = "worker::layer=sleep(60000)";
+    let fails = "model::layer=sleep(60000)";
     let mut services: Vec<(&str, Server)> = Vec::new();
     for (name, mut launch) in launches(2) {
         launch.env("FAILPOINTS", fails).args(["--mpirun-arg", "-x", "--mpirun-arg", "FAILPOINTS"]);

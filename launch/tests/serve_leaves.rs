@@ -70,7 +70,7 @@ fn whoever_leaves_is_let_go_of_in_every_phase() {
 }
 
 /// Every tile takes this long: one layer of a prompt of 3500 tokens takes over 5 s, on two ranks too.
-const SLOW_TILES: &str = "worker::tile=sleep(40)";
+const SLOW_TILES: &str = "model::tile=sleep(40)";
 
 #[test]
 fn a_layer_leaves_out_its_tiles_when_its_client_leaves() {
@@ -92,7 +92,7 @@ fn a_layer_leaves_out_its_tiles_when_its_client_leaves() {
 }
 
 /// Every layer takes this long: a request of three passes over five layers takes over 6 s.
-const SLOW_LAYERS: &str = "worker::layer=sleep(400)";
+const SLOW_LAYERS: &str = "model::layer=sleep(400)";
 
 /// Longest time of a request that is dropped in the middle of a layer, on a busy machine.
 const ONE_LAYER: Duration = Duration::from_millis(1500);
@@ -122,7 +122,7 @@ fn a_prefill_ends_at_the_next_layer_when_its_client_leaves_or_its_time_is_up() {
         assert_eq!(server.metric("tributary_requests_cancelled_total{stage=\"queue\"}"), 0.0, "{world}");
         server.ends_well();
         // The next request is answered as ever.
-        let slow = Server::start_with_fault("worker::layer=6*sleep(400)->off", &["--world-size", world]);
+        let slow = Server::start_with_fault("model::layer=6*sleep(400)->off", &["--world-size", world]);
         leaves(&slow, "/v1/chat/completions", &body("hop2-0", 1), Duration::from_millis(500));
         slow.becomes(RUNNING, 0.0);
         assert_eq!(slow.answer(&body("vt3-1", 1)), expected, "{world}");
@@ -135,7 +135,7 @@ fn a_drain_ends_at_its_time_whatever_a_layer_takes() {
     let options = |world| ["--world-size", world, "--drain-timeout", "2", "--collective-timeout", "300"];
     // A request that comes to its next layer soon, and one that does not.
     for (failpoint, world) in
-        [(SLOW_LAYERS, "2"), ("worker::layer=sleep(60000)", "1"), ("worker::layer=sleep(60000)", "3")]
+        [(SLOW_LAYERS, "2"), ("model::layer=sleep(60000)", "1"), ("model::layer=sleep(60000)", "3")]
     {
         let server = Server::start_with_fault(failpoint, &options(world));
         let connection = http::open(&server.address, "/v1/chat/completions", &body("hop2-0", 400));

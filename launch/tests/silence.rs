@@ -47,7 +47,7 @@ fn a_rank_that_spins_in_a_layer_ends_the_job() {
     let (model, request) = (demo(), request("hop2-0"));
     let began = Instant::now();
     // Busy, alive and never further: the third layer that rank 1 begins.
-    let fault = Fault { rank: 1, failpoint: &format!("worker::layer=2*off->delay({LONG_MS})") };
+    let fault = Fault { rank: 1, failpoint: &format!("model::layer=2*off->delay({LONG_MS})") };
     let arguments = arguments(&model, &request, &["--collective-timeout", "2"]);
     let ended = Job::start(WORLD, Some(fault), &arguments).end();
     assert_eq!(ended.code, 75, "{:#?}", ended.errors);
@@ -65,7 +65,7 @@ fn a_thread_that_spins_in_a_layer_ends_the_process() {
     for world in ["1", "3"] {
         let arguments = arguments(&model, &request, &["--collective-timeout", "2", "--world-size", world]);
         let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
-        command.args(&arguments).env("FAILPOINTS", format!("worker::layer=5*off->1*delay({LONG_MS})->off"));
+        command.args(&arguments).env("FAILPOINTS", format!("model::layer=5*off->1*delay({LONG_MS})->off"));
         let began = Instant::now();
         let ended = Job::run(command).end();
         let took = ended.at - began;
@@ -85,7 +85,7 @@ fn a_thread_that_spins_in_a_layer_ends_the_process() {
 fn a_rank_whose_layers_are_all_slow_is_waited_for() {
     let (model, request) = (demo(), request("hop2-0"));
     // Twenty times as slow as it would be and more, from the first layer on; the others wait longer than the timeout.
-    let fault = Fault { rank: 1, failpoint: "worker::layer=sleep(400)" };
+    let fault = Fault { rank: 1, failpoint: "model::layer=sleep(400)" };
     let arguments = arguments(&model, &request, &["--collective-timeout", "1", "--max-tokens", "1"]);
     let began = Instant::now();
     let ended = Job::start(2, Some(fault), &[&arguments[..], &["--json"]].concat()).end();
@@ -99,7 +99,7 @@ fn a_rank_whose_layers_are_all_slow_is_waited_for() {
 fn a_rank_that_computes_one_step_for_longer_than_the_timeout_is_not_stuck() {
     let (model, request) = (demo(), request("hop2-0"));
     // The first twelve tiles take 4.8 s: a step of the first layer has several of them, and takes longer than the timeout.
-    let slow = "worker::tile=12*sleep(400)->off";
+    let slow = "model::tile=12*sleep(400)->off";
     let arguments = arguments(&model, &request, &["--collective-timeout", "1", "--max-tokens", "1"]);
     let arguments = [&arguments[..], &["--json", "--method", "full"]].concat();
     let arguments: Vec<&str> = arguments.into_iter().filter(|&argument| argument != "--reorder").collect();
@@ -131,7 +131,7 @@ fn a_rank_that_computes_one_step_for_longer_than_the_timeout_is_not_stuck() {
 fn a_rank_that_does_no_tile_any_more_is_stuck() {
     let (model, request) = (demo(), request("hop2-0"));
     let arguments = arguments(&model, &request, &["--collective-timeout", "2"]);
-    let hangs = format!("worker::tile=40*off->1*delay({LONG_MS})->off");
+    let hangs = format!("model::tile=40*off->1*delay({LONG_MS})->off");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
     command.args(&arguments).args(["--world-size", "2"]).env("FAILPOINTS", &hangs);
     let mut all = vec![("threads", command)];

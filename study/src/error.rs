@@ -81,19 +81,19 @@ macro_rules! of_the_engine {
 
 of_the_engine!(
     tributary_coordinator::Error,
-    tributary_worker::Error,
+    tributary_model::Error,
     tributary_comm::Error,
     rayon::ThreadPoolBuildError
 );
 
 impl From<tributary_kernels::Error> for Error {
     fn from(error: tributary_kernels::Error) -> Self {
-        tributary_worker::Error::from(error).into()
+        tributary_model::Error::from(error).into()
     }
 }
 
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
-        tributary_worker::Error::from(error).into()
+        tributary_model::Error::from(error).into()
     }
 }

@@ -2,9 +2,9 @@
 //! reuse implemented once more, directly from its definition.
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions};
+use tributary_kernels::{Kernels, Keys, Positions, Query};
+use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{Outcome, Plan};
-use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 use crate::{logits, relative_error};
 
@@ -154,7 +154,7 @@ impl<'a> Concatenation<'a> {
         let at = Positions::run(start as u32, plan.query.len());
         let rows = Self::run(model, &plan.query, at, (0..layers).map(keys_of).collect()).0;
         let last = rows.narrow(0, plan.query.len() - 1, 1).expect("the last row");
-        let logits = model.logits(&tributary_worker::Rows::new(last)).expect("logits");
+        let logits = model.logits(&tributary_model::Rows::new(last)).expect("logits");
         logits.squeeze(0).and_then(|row| row.to_vec1()).expect("one row")
     }
 
@@ -225,6 +225,8 @@ fn cut(layers: &[(Tensor, Tensor)], from: usize, count: usize) -> Vec<(Tensor, T
 }
 
 impl Attention for Concatenation<'_> {
+    type Error = tributary_model::Error;
+
     fn progress(&self) -> &Progress {
         &self.progress
     }
@@ -235,6 +237,8 @@ impl Attention for Concatenation<'_> {
         keys.push(Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() });
         self.layers.push((qkv.k, qkv.v));
         let rope = self.model.rope(4096)?;
-        Ok(Kernels::Plain.attend(&qkv.q, &self.at, &keys, Some(&rope), self.model.scale())?.out)
+        Ok(Kernels::Plain
+            .attend(&Query { q: &qkv.q, at: &self.at, keys: &keys, rope: Some(&rope), scale: self.model.scale() })?
+            .out)
     }
 }

@@ -15,6 +15,7 @@ use tributary_coordinator::{Clock, ModelShape};
 use tributary_engine::{AuxiliaryModel, Beside, Carrier, Group, GroupSettings, shape_of};
 use tributary_kernels::Kernels;
 use tributary_methods::{MethodSpec, ModelFacts};
+use tributary_model::{Adapter, Adapters, LoadFormat, Model, load};
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
     Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, DraftModel, Evidence, Exchange, Importance, KeySpace,
@@ -22,7 +23,6 @@ use tributary_protocol::{
     SamKvVariant, Sampling, Selection, Trace, TraceHeads,
 };
 use tributary_store::{Settings, Store};
-use tributary_worker::{Adapter, Adapters, LoadFormat, Model, load};
 
 /// Name of the auxiliary model for methods that need one: it is the main model itself.
 pub const AUXILIARY: &str = "small";

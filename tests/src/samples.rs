@@ -7,9 +7,9 @@ use std::sync::Arc;
 use candle_core::DType;
 use tributary_coordinator::{Cached, Error, Machine, MemoryOf, MethodInputs, PlanInput, RequestSettings};
 use tributary_engine::RunConfig;
+use tributary_model::Model;
 use tributary_protocol::{Claim, Exchange, METHODS, Method, OrderFor, Packets, Plan, Requirement, Returns, Sampling};
 use tributary_study::method_spec::MethodSpec;
-use tributary_worker::Model;
 
 use crate::{AROUND, method, plan, read_by_itself, shape, written_by_itself};
 

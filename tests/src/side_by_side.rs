@@ -8,8 +8,8 @@ use std::time::Duration;
 use tributary_comm::CoordinatorLink;
 use tributary_coordinator::Clock;
 use tributary_coordinator::dispatch::{self, InFlight};
+use tributary_model::Model;
 use tributary_protocol::{EVICTIONS, Event, EvictionDescriptor, Exchange, Order, Outcome, Plan};
-use tributary_worker::Model;
 
 use crate::PATIENCE;
 use crate::samples::{Case, specs};

@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions, Reduce, join};
+use tributary_kernels::{Kernels, Keys, Positions, Query, Reduce, join};
+use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{Exchange, Outcome, Passing, Plan};
 use tributary_tests::equal::{Concatenation, Largest};
 use tributary_tests::{anchored, logits, method, plan, relative_error, run, run_all, tiny_models};
-use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 /// Prefix, chunk lengths, query length.
 const SHAPES: [(usize, &[usize], usize); 5] = [
@@ -178,9 +178,19 @@ impl<'a> Together<'a> {
         let q = qkv.q.narrow(0, query.start, query.len())?;
         let (rope, scale) = (self.model.rope(4096)?, self.model.scale());
         let keys = |places: &[usize]| [self.keys((&qkv.k, &qkv.v), places)];
-        let found = Kernels::Plain.attend(&q, &self.at(&asking), &keys(&seen), Some(&rope), scale)?;
+        let found = Kernels::Plain.attend(&Query {
+            q: &q,
+            at: &self.at(&asking),
+            keys: &keys(&seen),
+            rope: Some(&rope),
+            scale,
+        })?;
         let (at, keys) = (self.at(&asking), keys(&candidates));
-        let scores = Kernels::Plain.column_scores(&q, &at, &keys, Some(&rope), scale, &found.lse, Reduce::Mass)?;
+        let scores = Kernels::Plain.column_scores(
+            &Query { q: &q, at: &at, keys: &keys, rope: Some(&rope), scale },
+            &found.lse,
+            Reduce::Mass,
+        )?;
         let scores = scores.to_vec1::<f32>()?;
         let mut best: Vec<usize> = (0..candidates.len()).collect();
         best.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
@@ -194,6 +204,8 @@ impl<'a> Together<'a> {
 }
 
 impl Attention for Together<'_> {
+    type Error = tributary_model::Error;
+
     fn progress(&self) -> &Progress {
         &self.progress
     }
@@ -214,7 +226,11 @@ impl Attention for Together<'_> {
                 let q = qkv.q.narrow(0, asking[0], asking.len())?;
                 let keys = self.keys((&qkv.k, &qkv.v), &[&own[..], &from_others].concat());
                 let scale = self.model.scale();
-                outs.push(Kernels::Plain.attend(&q, &self.at(&asking), &[keys], Some(&rope), scale)?.out);
+                outs.push(
+                    Kernels::Plain
+                        .attend(&Query { q: &q, at: &self.at(&asking), keys: &[keys], rope: Some(&rope), scale })?
+                        .out,
+                );
             }
         }
         self.layers.push((qkv.k, qkv.v));

@@ -3,10 +3,10 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{Positions, Rope};
+use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{Ape, Exchange, Outcome, Plan, PlannedMethod, Prefill, Selection};
 use tributary_tests::equal::Largest;
 use tributary_tests::{dummy_model, logits, method, plan, relative_error, run, tiny_config};
-use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
 
@@ -52,6 +52,8 @@ fn softmax(q: &[f64], keys: &[(&[f64], &[f64])], scale: f64) -> (Vec<f64>, f64) 
 }
 
 impl Attention for Written {
+    type Error = tributary_model::Error;
+
     fn progress(&self) -> &Progress {
         &self.progress
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use candle_core::DType;
 use tributary_coordinator::cost::{Selected, bytes};
 use tributary_kernels::Kernels;
+use tributary_model::Model;
 use tributary_protocol::{Exchange, Passing, Plan, PlannedMethod, Returns};
 use tributary_tests::samples::{Case, Sample};
 use tributary_tests::{anchored, dummy_model_of, infoflow, plan, run_all, shape, tiny_config, with_ratio};
-use tributary_worker::Model;
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
 

@@ -2,10 +2,10 @@
 //! windows, and recomputed rows, in every world and exchange.
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions};
+use tributary_kernels::{Kernels, Keys, Positions, Query};
+use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{AuxiliaryPrompt, Exchange, Phase, Plan};
 use tributary_tests::{dummy_model, method, plan, run, tiny_config, with_ratio};
-use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
 
@@ -21,6 +21,8 @@ struct Written<'a> {
 }
 
 impl Attention for Written<'_> {
+    type Error = tributary_model::Error;
+
     fn progress(&self) -> &Progress {
         &self.progress
     }
@@ -46,7 +48,9 @@ impl Attention for Written<'_> {
             }
         }
         let keys = [Keys { k: qkv.k, v: qkv.v, at: at.clone() }];
-        Ok(Kernels::Plain.attend(&qkv.q, &at, &keys, Some(&rope), self.model.scale())?.out)
+        Ok(Kernels::Plain
+            .attend(&Query { q: &qkv.q, at: &at, keys: &keys, rope: Some(&rope), scale: self.model.scale() })?
+            .out)
     }
 }
 

@@ -12,10 +12,11 @@ use tributary_comm::{
     Cancels, Communicator, CoordinatorLink, Liveness, Pending, Points, Result, Start, Traffic, WorkerLink, link,
 };
 use tributary_kernels::Kernels;
+use tributary_model::Model;
 use tributary_protocol::{Event, KeySpace, Order, Outcome, Phase, Plan, PointShape, RankReport};
 use tributary_tests::side_by_side::{plans, warm};
 use tributary_tests::{AUXILIARY, adapters, dummy_model, method, plan, tiny_config, with_ratio};
-use tributary_worker::{ChunkCache, Model, Models, serve};
+use tributary_worker::{ChunkCache, Models, serve};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

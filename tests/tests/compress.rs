@@ -6,6 +6,7 @@ mod dense;
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
+use tributary_model::Model;
 use tributary_protocol::{EVICTIONS, Evict, Eviction, EvictionDescriptor, Exchange, Outcome, Plan, PlannedMethod};
 use tributary_tests::equal::{Largest, assert_same_bits};
 use tributary_tests::samples::Case;
@@ -13,7 +14,6 @@ use tributary_tests::{
     between, dummy_model, infoflow, kept, logits, method, open_store, plan, relative_error, run_all, run_one,
     stored_group, tiny_config, warm, with_ratio,
 };
-use tributary_worker::Model;
 
 const LENGTHS: &[usize] = &[17, 9, 23, 12];
 const PREFIX: usize = 2;

@@ -10,6 +10,7 @@ use beside_cpu::{EXCHANGES, Pair, SHAPE, TOLERANCE, compared, pair, planned};
 use candle_core::{DType, Device};
 use tributary_comm::Liveness;
 use tributary_kernels::{Kernels, cuda};
+use tributary_model::{Model, Progress};
 use tributary_protocol::{
     EVICTIONS, Evict, EvictionEvidence, Exchange, OrderFor, Outcome, Plan, PlannedMethod, SamKvVariant,
 };
@@ -18,7 +19,6 @@ use tributary_tests::{
     between, group, infoflow, logits, method, open_store, plan, reordered, run_all, run_one, samkv, stored_group,
     with_ratio, written_by_itself,
 };
-use tributary_worker::{Model, Progress};
 
 /// In bf16, with kernels of our own.
 fn models() -> Pair {

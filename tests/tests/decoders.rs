@@ -15,8 +15,8 @@ use common::last_logits;
 use families::{Family, judge, weights};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tributary_model::{LoadFormat, Model, load};
 use tributary_tests::relative_error;
-use tributary_worker::{LoadFormat, Model, load};
 
 const TOLERANCE: f64 = 1e-4;
 const LENGTHS: [usize; 4] = [1, 2, 17, 100];

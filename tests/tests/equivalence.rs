@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
+use tributary_model::Model;
 use tributary_protocol::{Chunk, Exchange, Outcome, Plan, PlannedMethod};
 use tributary_tests::equal::{Concatenation, Largest, assert_same_selection};
 use tributary_tests::samples::{COMBINATIONS, Case, Sample};
@@ -12,7 +13,6 @@ use tributary_tests::{
     dummy_model, group, infoflow, logits, method, plan, relative_error, reordered, run, run_all, run_one, tiny_config,
     with_ratio,
 };
-use tributary_worker::Model;
 
 const EXACT_EXCHANGES: [Exchange; 2] = [Exchange::Replicate, Exchange::PassQ];
 

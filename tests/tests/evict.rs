@@ -8,11 +8,11 @@ use std::sync::Arc;
 use candle_core::DType;
 use tributary_coordinator::cost::bytes::Cargo;
 use tributary_coordinator::cost::evicting::Evicting;
+use tributary_model::Model;
 use tributary_protocol::{EVICTIONS, Eviction, EvictionDescriptor, Exchange, Plan, Prefill, RankReport};
 use tributary_tests::samples::{Case, Sample};
 use tributary_tests::side_by_side::differing;
 use tributary_tests::{dummy_model, group, run_one, shape, tiny_config};
-use tributary_worker::Model;
 
 const KEEP: usize = 24;
 

@@ -10,8 +10,8 @@ use candle_core::{DType, Device};
 use common::last_logits;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tributary_model::{LoadFormat, load};
 use tributary_tests::{relative_error, root};
-use tributary_worker::{LoadFormat, load};
 
 const TOLERANCE: f64 = 1e-4;
 

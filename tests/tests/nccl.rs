@@ -8,13 +8,13 @@ use candle_core::{DType, Device, Tensor};
 use tributary_comm::local;
 use tributary_comm::nccl::{self, UnequalGathers};
 use tributary_engine::Carrier;
-use tributary_kernels::{Kernels, Keys, Positions, cuda};
+use tributary_kernels::{Kernels, Keys, Positions, Query, cuda};
+use tributary_model::Model;
 use tributary_protocol::{Exchange, Phase, Plan, PlannedMethod};
 use tributary_tests::{
     dummy_model_on, infoflow, logits, method, plan, relative_error, reordered, run_all, run_all_over, tiny_config,
     with_ratio,
 };
-use tributary_worker::Model;
 
 /// Tolerance for the same kernels on the same numbers, since libraries choose among products.
 const TOLERANCE: f64 = 1e-3;
@@ -102,7 +102,7 @@ fn kernels_behind_a_message_keep_no_rank_from_the_other() {
         let at = Positions::run(0, 8);
         let attend = || {
             let keys = [Keys { k: rows.clone(), v: rows.clone(), at: at.clone() }];
-            Kernels::Auto.attend(&rows, &at, &keys, None, 0.1).expect("attended");
+            Kernels::Auto.attend(&Query { q: &rows, at: &at, keys: &keys, rope: None, scale: 0.1 }).expect("attended");
         };
         if rank == 0 {
             let gathering = comm.start_all_gather_v(&rows, &[8, 8]).expect("started");

@@ -13,11 +13,11 @@ mod emulated {
     use tributary_coordinator::cost::{Selected, groups};
     use tributary_engine::Carrier;
     use tributary_kernels::{Kernels, cuda};
+    use tributary_model::Model;
     use tributary_protocol::{Exchange, Plan, PlannedMethod};
     use tributary_tests::{
         dummy_model_on, infoflow, method, plan, reordered, run_all_over, shape, tiny_config, with_ratio,
     };
-    use tributary_worker::Model;
 
     /// Groups by which the ranks are connected: an exchange, three gathers and an all-to-all.
     const CONNECTING: usize = 5;

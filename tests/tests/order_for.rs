@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use tributary_model::Model;
 use tributary_protocol::{Exchange, OrderFor, Plan};
 use tributary_tests::equal::{Concatenation, Largest};
 use tributary_tests::samples::{Case, Sample};
 use tributary_tests::{dummy_model, group, logits, relative_error, run_one, tiny_config};
-use tributary_worker::Model;
 
 /// Prefix, chunk lengths, query length.
 const SHAPES: [(usize, &[usize], usize); 3] =

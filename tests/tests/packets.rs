@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
+use tributary_model::Model;
 use tributary_protocol::{Exchange, Plan, Source};
 use tributary_tests::samples::{Case, Sample};
 use tributary_tests::{between, dummy_model, kept, logits, relative_error, run_all, tiny_config, warm};
-use tributary_worker::Model;
 
 const CASE: Case<'_> =
     Case { prefix: 2, chunks: &[17, 9, 23, 12], query: 6, world: 2, exchange: Exchange::PassQ, ratio: 0.3 };

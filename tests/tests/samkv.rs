@@ -2,11 +2,11 @@
 //! alone, at their places, in every world and exchange, and decoding sees no other row.
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions};
+use tributary_kernels::{Kernels, Keys, Positions, Query};
+use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{Exchange, Outcome, Plan, SamKv, SamKvVariant};
 use tributary_tests::equal::Largest;
 use tributary_tests::{dummy_model, logits, plan, relative_error, run, samkv, tiny_config, with_ratio};
-use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
 
@@ -21,6 +21,8 @@ struct Alone<'a> {
 }
 
 impl Attention for Alone<'_> {
+    type Error = tributary_model::Error;
+
     fn progress(&self) -> &Progress {
         &self.progress
     }
@@ -28,7 +30,9 @@ impl Attention for Alone<'_> {
     fn attend(&mut self, _: usize, qkv: Qkv) -> Result<Tensor> {
         let keys = [Keys { k: qkv.k, v: qkv.v, at: self.at.clone() }];
         let rope = self.model.rope(1024)?;
-        Ok(Kernels::Plain.attend(&qkv.q, &self.at, &keys, Some(&rope), self.model.scale())?.out)
+        Ok(Kernels::Plain
+            .attend(&Query { q: &qkv.q, at: &self.at, keys: &keys, rope: Some(&rope), scale: self.model.scale() })?
+            .out)
     }
 }
 

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
+use tributary_model::Model;
 use tributary_protocol::{Exchange, Outcome, Plan, PlannedMethod, Prefill, ScoredQuery, ScoredToken};
 use tributary_tests::samples::{Case, Sample};
 use tributary_tests::{dummy_model, method, plan, run, run_all, tiny_config};
-use tributary_worker::Model;
 
 const SHAPE: (usize, &[usize], usize) = (3, &[7, 31, 2, 18], 41);
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
+use tributary_model::Model;
 use tributary_protocol::{Exchange, Outcome, Plan};
 use tributary_tests::equal::{Concatenation, Largest};
 use tributary_tests::{anchored, logits, method, plan, relative_error, run, run_all, tiny_models};
-use tributary_worker::Model;
 
 /// Prefix, chunk lengths, query length.
 const SHAPES: [(usize, &[usize], usize); 5] = [

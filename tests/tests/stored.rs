@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tributary_model::Model;
 use tributary_protocol::{Exchange, Outcome, Plan, RankReport, StoreError};
 use tributary_tests::equal::assert_same_bits;
 use tributary_tests::samples::{Sample, apart};
@@ -12,7 +13,6 @@ use tributary_tests::{
     dummy_model, infoflow, kept, logits, open_store, plan, relative_error, run_one, stored_group, tiny_config, warm,
     with_ratio,
 };
-use tributary_worker::Model;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -3,12 +3,12 @@
 //! readings are those that serving selects by.
 
 use candle_core::{DType, Device, Tensor};
+use tributary_model::{Adapters, LoadFormat, Progress, load};
 use tributary_protocol::{Evict, Eviction, Exchange, LookAhead, POOLED_ROWS, PYRAMID_BETA, SINK_ROWS, WINDOW_ROWS};
 use tributary_tests::{
     dummy_model, group_beside, logits, method, plan, relative_error, run, run_one, tiny_config, with_ratio,
 };
 use tributary_train::{Auxiliary, Lookahead, Made, Objective, Packet, Pupil, Reader, Sample, Sizes};
-use tributary_worker::{Adapters, LoadFormat, Progress, load};
 
 #[test]
 fn the_student_reads_what_the_engine_reads() {

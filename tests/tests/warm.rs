@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
+use tributary_model::Model;
 use tributary_protocol::{Exchange, Plan, RankReport};
 use tributary_tests::equal::assert_same_bits;
 use tributary_tests::samples::{Case, Sample, apart};
 use tributary_tests::{
     dummy_model, group, infoflow, kept, logits, plan, relative_error, run_all, run_one, tiny_config, warm, with_ratio,
 };
-use tributary_worker::Model;
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
 

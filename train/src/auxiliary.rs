@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 use candle_core::{D, DType, Tensor, Var};
 use tributary_kernels::Positions;
-use tributary_worker::{Learnable, Model, Progress};
+use tributary_model::{Learnable, Model, Progress};
 
 use crate::error::Result;
 use crate::paid::log_sum_exp;

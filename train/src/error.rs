@@ -40,9 +40,9 @@ pub enum Error {
     /// The system has no thread to give.
     #[error("no threads for a rank: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),
-    /// The worker's failure.
+    /// The failure of the model or of a pass through it.
     #[error(transparent)]
-    Worker(#[from] tributary_worker::Error),
+    Model(#[from] tributary_model::Error),
     /// Ranks could not talk.
     #[error(transparent)]
     Comm(#[from] tributary_comm::Error),
@@ -58,7 +58,7 @@ impl Error {
     /// Whether another rank's failure is the cause.
     pub fn is_consequence(&self) -> bool {
         match self {
-            Error::Worker(error) => error.is_consequence(),
+            Error::Model(error) => error.is_consequence(),
             Error::Comm(error) => {
                 matches!(error, tributary_comm::Error::Aborted { .. } | tributary_comm::Error::Disconnected(_))
             }
@@ -74,7 +74,7 @@ impl Error {
             Error::Write { .. } => exit::DISK,
             Error::Threads(_) => exit::CONFIGURATION,
             Error::NotFinite { .. } | Error::Tensor(_) => exit::BUG,
-            Error::Worker(error) => error.exit_code(),
+            Error::Model(error) => error.exit_code(),
             Error::Comm(error) => error.exit_code(),
             Error::Kernel(error) => error.exit_code(),
         }

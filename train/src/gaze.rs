@@ -3,8 +3,8 @@
 //! gradients flow into the rows.
 
 use candle_core::{D, Tensor};
-use tributary_kernels::{Kernels, Keys, Positions, Rope, cast, join};
-use tributary_worker::{Attention, Model, Progress, Qkv, Rows};
+use tributary_kernels::{Kernels, Keys, Positions, Query, Rope, cast, join};
+use tributary_model::{Attention, Model, Progress, Qkv, Rows};
 
 use crate::error::Result;
 use crate::paid::{log_sum_exp, paid};
@@ -39,7 +39,7 @@ pub fn gaze(model: &dyn Model, rows: Rows, prompt: &Layers, progress: &Progress)
 
 impl Gaze<'_> {
     /// From queries before RoPE `[rows, heads, head_dim]`, the prompt's keys and the log-sum-exp of all that the rows see `[rows, heads]`.
-    fn of_layer(&self, q: &Tensor, prompt: &Keys, lse: &Tensor) -> tributary_worker::Result<Tensor> {
+    fn of_layer(&self, q: &Tensor, prompt: &Keys, lse: &Tensor) -> tributary_model::Result<Tensor> {
         let (places, kv_heads, _) = prompt.k.dims3()?;
         let (q, k) = (self.rope.apply(q, &self.at)?, self.rope.apply(&cast(&prompt.k, q.dtype())?, &prompt.at)?);
         let received = log_sum_exp(&paid(&q, &k, lse, self.scale)?, 1)?;
@@ -48,14 +48,22 @@ impl Gaze<'_> {
 }
 
 impl Attention for Gaze<'_> {
+    type Error = tributary_model::Error;
+
     fn progress(&self) -> &Progress {
         self.progress
     }
 
-    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> tributary_worker::Result<Tensor> {
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> tributary_model::Result<Tensor> {
         let mut keys = self.prompt[layer].clone();
         keys.push(Keys { k, v, at: self.at.clone() });
-        let partial = Kernels::Auto.attend(&q, &self.at, &keys, Some(&self.rope), self.scale)?;
+        let partial = Kernels::Auto.attend(&Query {
+            q: &q,
+            at: &self.at,
+            keys: &keys,
+            rope: Some(&self.rope),
+            scale: self.scale,
+        })?;
         self.spread.push(self.of_layer(&q, &keys[0], &partial.lse)?);
         Ok(partial.out)
     }

@@ -43,5 +43,5 @@ pub use sample::{Sample, digest};
 pub use settings::Settings;
 pub use teacher::{Taught, teach};
 pub use trainer::{Job, Summary, train};
-pub use tributary_worker::AdapterKind;
+pub use tributary_model::AdapterKind;
 pub use wish::Wish;

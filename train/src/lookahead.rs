@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Tensor, Var};
-use tributary_worker::{Adapter, AdapterKind, Linear, LowRank, LowRankPair, Model, Progress, Rows};
+use tributary_model::{Adapter, AdapterKind, Linear, LowRank, LowRankPair, Model, Progress, Rows};
 
 use crate::error::Result;
 use crate::gaze::{apart, gaze};

@@ -1,6 +1,6 @@
 //! The memory that a training needs beside the model: predicted before it starts.
 
-use tributary_worker::{AdapterKind, Config};
+use tributary_model::{AdapterKind, Config};
 
 use crate::error::Result;
 use crate::lookahead::KEPT_BYTES;

@@ -13,7 +13,7 @@ use std::sync::PoisonError;
 
 use candle_core::{DType, Tensor, Var};
 use tributary_kernels::{Positions, SHARED, gather, join};
-use tributary_worker::{Adapter, AdapterKind, Model, Progress, Rows};
+use tributary_model::{Adapter, AdapterKind, Model, Progress, Rows};
 
 use crate::error::Result;
 use crate::normal::Normal;

@@ -8,7 +8,7 @@ use tributary_kernels::cast;
 ///
 /// # Errors
 /// Returns an error if a kernel or a candle operation fails.
-pub fn paid(q: &Tensor, k: &Tensor, lse: &Tensor, scale: f32) -> tributary_worker::Result<Tensor> {
+pub fn paid(q: &Tensor, k: &Tensor, lse: &Tensor, scale: f32) -> tributary_model::Result<Tensor> {
     let ((rows, heads, head_dim), kv_heads, dtype) = (q.dims3()?, k.dim(1)?, q.dtype());
     let group = heads / kv_heads;
     let by_kv_head = |x: &Tensor, width: usize| -> candle_core::Result<Tensor> {

@@ -2,8 +2,8 @@
 //! chunks and a query after them. Gradients flow where the rows or the keys take one.
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions, Rope};
-use tributary_worker::{Attention, Model, Progress, Qkv, Result, Rows};
+use tributary_kernels::{Kernels, Keys, Positions, Query, Rope};
+use tributary_model::{Attention, Model, Progress, Qkv, Result, Rows};
 
 /// Keys and values of every layer, with their positions.
 pub type Layers = Vec<Vec<Keys>>;
@@ -58,6 +58,8 @@ impl<'a> Pass<'a> {
 }
 
 impl Attention for Pass<'_> {
+    type Error = tributary_model::Error;
+
     fn progress(&self) -> &Progress {
         self.progress
     }
@@ -68,7 +70,13 @@ impl Attention for Pass<'_> {
         let (rows, queries) = (self.at.len(), qkv.q.dim(0)?);
         let asking: Vec<u32> = ((rows - queries) as u32..rows as u32).collect();
         let at = if queries == rows { self.at.clone() } else { self.at.select(&asking) };
-        let partial = Kernels::Auto.attend(&qkv.q, &at, &keys, Some(&self.rope), self.scale)?;
+        let partial = Kernels::Auto.attend(&Query {
+            q: &qkv.q,
+            at: &at,
+            keys: &keys,
+            rope: Some(&self.rope),
+            scale: self.scale,
+        })?;
         self.own.push((qkv.k, qkv.v));
         Ok(partial.out)
     }

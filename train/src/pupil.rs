@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use candle_core::{Tensor, Var};
-use tributary_worker::{Adapter, AdapterConfig, AdapterFolder, AdapterKind, Config, Model, Progress};
+use tributary_model::{Adapter, AdapterConfig, AdapterFolder, AdapterKind, Config, Model, Progress};
 
 use crate::error::Result;
 use crate::sample::Sample;

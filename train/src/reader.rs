@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use tributary_model::Config;
 use tributary_system::file::write_whole;
-use tributary_worker::Config;
 
 use crate::error::{Error, Result};
 use crate::sample::Sample;

@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions, Rope, gather, join};
-use tributary_worker::{Attention, Model, Progress, Qkv};
+use tributary_kernels::{Kernels, Keys, Positions, Query, Rope, gather, join};
+use tributary_model::{Attention, Model, Progress, Qkv};
 
 use crate::error::Result;
 use crate::paid::{log_sum_exp, paid};
@@ -73,17 +73,17 @@ pub fn received(
 impl Look<'_> {
     /// From the asking rows' queries `[asking, heads, head_dim]`, all keys `[rows, kv_heads, head_dim]`, and the log-sum-exp of all that the
     /// former see `[asking, heads]`.
-    fn of_layer(&self, q: &Tensor, k: &Tensor, lse: &Tensor) -> tributary_worker::Result<Tensor> {
+    fn of_layer(&self, q: &Tensor, k: &Tensor, lse: &Tensor) -> tributary_model::Result<Tensor> {
         let (q, k) = (self.rope.apply(q, &self.at_asking)?, self.rope.apply(k, &self.at)?);
         let one = |(wanted, asking): &(Range<usize>, Range<usize>)| {
             let part = |x: &Tensor| x.narrow(0, asking.start, asking.len());
             self.of_prompt(&part(&q)?, &k.narrow(0, wanted.start, wanted.len())?, &part(lse)?)
         };
-        let found = self.prompts.runs.iter().map(one).collect::<tributary_worker::Result<Vec<_>>>()?;
+        let found = self.prompts.runs.iter().map(one).collect::<tributary_model::Result<Vec<_>>>()?;
         Ok(join(&found.iter().collect::<Vec<_>>(), 0)?)
     }
 
-    fn of_prompt(&self, q: &Tensor, k: &Tensor, lse: &Tensor) -> tributary_worker::Result<Tensor> {
+    fn of_prompt(&self, q: &Tensor, k: &Tensor, lse: &Tensor) -> tributary_model::Result<Tensor> {
         let (asked, places) = (q.dim(0)? * q.dim(1)?, k.dim(0)?);
         let attention = paid(q, k, lse, self.scale)?.reshape((asked, places))?;
         Ok((log_sum_exp(&attention, 0)?.squeeze(0)? - (asked as f64).ln())?)
@@ -91,18 +91,21 @@ impl Look<'_> {
 }
 
 impl Attention for Look<'_> {
+    type Error = tributary_model::Error;
+
     fn progress(&self) -> &Progress {
         self.progress
     }
 
-    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> tributary_worker::Result<Tensor> {
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> tributary_model::Result<Tensor> {
         let ends = layer + 1 == self.layers.end;
         let keys = [Keys { k, v, at: self.at.clone() }];
         let (q, at) = match ends {
             true => (gather(&q, &self.prompts.asking)?, &self.at_asking),
             false => (q, &self.at),
         };
-        let partial = Kernels::Auto.attend(&q, at, &keys, Some(&self.rope), self.scale)?;
+        let partial =
+            Kernels::Auto.attend(&Query { q: &q, at, keys: &keys, rope: Some(&self.rope), scale: self.scale })?;
         if self.layers.contains(&layer) {
             let asking = |x: &Tensor| if ends { Ok(x.clone()) } else { gather(x, &self.prompts.asking) };
             self.found.push(self.of_layer(&asking(&q)?, &keys[0].k, &asking(&partial.lse)?)?);

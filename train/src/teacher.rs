@@ -2,7 +2,7 @@
 
 use candle_core::{D, Tensor};
 use tributary_kernels::{Keys, Positions};
-use tributary_worker::{Model, Progress, Rows};
+use tributary_model::{Model, Progress, Rows};
 
 use crate::error::Result;
 use crate::pass::{Layers, Pass, one_behind_other};

@@ -6,8 +6,8 @@ use std::time::Instant;
 use candle_core::{DType, Tensor};
 use serde::Serialize;
 use tributary_comm::Communicator;
+use tributary_model::{Model, Progress};
 use tributary_system::file::write_whole;
-use tributary_worker::{Model, Progress};
 
 use crate::adamw::AdamW;
 use crate::checkpoint::{self, FILE, State};

@@ -1,6 +1,6 @@
 //! Requested student: its checks, and its making.
 
-use tributary_worker::{AdapterKind, Config, Model};
+use tributary_model::{AdapterKind, Config, Model};
 
 use crate::auxiliary::Auxiliary;
 use crate::error::{Error, Result};

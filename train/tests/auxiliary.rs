@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device};
 use kit::{error_of_gradient, learned_with, model, numbers, samples, settings};
+use tributary_model::{Config, LoadFormat, Progress, load};
 use tributary_train::{Auxiliary, Job, Objective, Pupil, Reader, Sample, Settings, Sizes, Wish};
-use tributary_worker::{Config, LoadFormat, Progress, load};
 
 /// A reader of random weights.
 fn reader(objective: Objective, beside: &Path) -> Reader {

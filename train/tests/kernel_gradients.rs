@@ -5,7 +5,9 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-use tributary_kernels::{Kernels, Keys, Pairing, Positions, Rope, RopeScaling, SHARED, linear, rms_norm, silu_mul};
+use tributary_kernels::{
+    Kernels, Keys, Pairing, Positions, Query, Rope, RopeConfig, RopeScaling, SHARED, linear, rms_norm, silu_mul,
+};
 
 /// Numbers between −1 and 1, the same ones every time.
 fn numbers(seed: u64, shape: &[usize]) -> Tensor {
@@ -60,7 +62,11 @@ fn gradients_of_small_operations_are_those_of_finite_differences() {
     let gated = || pull(silu_mul(&gate, &up).expect("gated"));
     assert!(differs(&gate, gated) < 1e-8 && differs(&up, gated) < 1e-8);
     for pairing in [Pairing::Half, Pairing::Interleaved] {
-        let rope = Rope::new(6, 4, 100.0, &RopeScaling::None, pairing, 50).expect("tables");
+        let rope = Rope::new(
+            &RopeConfig { head_dim: 6, rotary_dims: 4, theta: 100.0, scaling: &RopeScaling::None, pairing },
+            50,
+        )
+        .expect("tables");
         let (x, at) = (variable(7, &[3, 2, 6]), Positions::run(30, 3));
         assert!(differs(&x, || pull(rope.apply(&x, &at).expect("turned"))) < 1e-8, "{pairing:?}");
     }
@@ -81,8 +87,19 @@ fn attended(kernels: Kernels, dtype: DType) -> Vec<Vec<f64>> {
             Keys { k: shared_k.as_tensor().clone(), v: shared_v.as_tensor().clone(), at: prefix },
             Keys { k: k.as_tensor().clone(), v: v.as_tensor().clone(), at: at.clone() },
         ];
-        let rope = Rope::new(6, 6, 100.0, &RopeScaling::None, Pairing::Half, 10).expect("tables");
-        let partial = kernels.attend(&q, &at, &keys, Some(&rope), 0.6).expect("attention");
+        let rope = Rope::new(
+            &RopeConfig {
+                head_dim: 6,
+                rotary_dims: 6,
+                theta: 100.0,
+                scaling: &RopeScaling::None,
+                pairing: Pairing::Half,
+            },
+            10,
+        )
+        .expect("tables");
+        let partial =
+            kernels.attend(&Query { q: &q, at: &at, keys: &keys, rope: Some(&rope), scale: 0.6 }).expect("attention");
         let weight = |seed, of: &Tensor| numbers(seed, of.dims()).to_dtype(dtype);
         let first = (&partial.out * weight(8, &partial.out)?)?.sum_all()?;
         let loss = (first + (&partial.lse * weight(9, &partial.lse)?)?.sum_all()?)?;
@@ -110,7 +127,9 @@ fn attention_by_tiles_is_the_plain_one_with_its_gradients() {
 fn a_row_that_sees_nothing_gives_nothing() {
     let (q, k) = (variable(1, &[2, 2, 4]), variable(2, &[1, 1, 4]));
     let keys = [Keys { k: k.as_tensor().clone(), v: k.as_tensor().clone(), at: Positions::run(1, 1) }];
-    let partial = Kernels::Auto.attend(&q, &Positions::run(0, 2), &keys, None, 0.5).expect("attention");
+    let partial = Kernels::Auto
+        .attend(&Query { q: &q, at: &Positions::run(0, 2), keys: &keys, rope: None, scale: 0.5 })
+        .expect("attention");
     assert_eq!(values(&partial.out.narrow(0, 0, 1).expect("a row")), [0.0; 8]);
     assert_eq!(values(&partial.lse)[..2], [f64::NEG_INFINITY; 2]);
     let gradients = partial.out.sum_all().and_then(|sum| sum.backward()).expect("gradients");

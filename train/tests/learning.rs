@@ -3,7 +3,7 @@
 mod kit;
 
 use candle_core::{DType, Device, Tensor};
-use tributary_worker::{AdapterFolder, Progress};
+use tributary_model::{AdapterFolder, Progress};
 
 use kit::{AHEAD, PACKET, error_of_gradient, learned, learned_with, model, numbers, samples, settings};
 use tributary_train::{Job, Lookahead, Packet, Pupil, Settings, Wish};

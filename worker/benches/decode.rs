@@ -15,10 +15,11 @@ use candle_core::{DType, Device};
 use tributary_comm::{CoordinatorLink, link, local};
 use tributary_kernels::Kernels;
 use tributary_methods::{MethodSpec, ModelFacts};
+use tributary_model::{Config, LoadFormat, Model, load};
 use tributary_protocol::{
     CHUNKS_ALONE, Chunk, DrawnToken, Event, Exchange, Order, OrderFor, Plan, REFERENCE, Returns, Sampling,
 };
-use tributary_worker::{ChunkCache, Config, LoadFormat, Model, load, serve};
+use tributary_worker::{ChunkCache, serve};
 
 const CONTEXTS: [usize; 2] = [1024, 8192];
 const SEQUENCES: usize = 8;

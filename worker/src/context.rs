@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, KeptFree};
-use tributary_kernels::{Kernels, Keys, Partial, Positions, Readings, Reduce, Rope, RowSums, cuda, join};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Query, Readings, Reduce, Rope, RowSums, cuda, join};
+use tributary_model::{Model, Progress, Rows, embed};
 use tributary_protocol::{Phase, Plan, Source};
 
 use crate::chunk_cache::ChunkCache;
 use crate::error::Result;
-use crate::model::{Model, Models, Rows, embed};
-use crate::progress::Progress;
+use crate::models::Models;
 use crate::timeline::Timeline;
 
 /// Pairs of a query and a key that a device is given at a time: the work of about a second for one with 32 heads.
@@ -55,7 +55,7 @@ impl Math {
     /// # Errors
     /// Shapes that do not fit, a position beyond the tables.
     pub fn attend(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
-        self.attend_by(q, at, keys, Some(&self.rope))
+        self.attend_to(&self.query(q, at, keys))
     }
 
     /// Attention of queries to keys that have their positions already.
@@ -63,39 +63,38 @@ impl Math {
     /// # Errors
     /// Shapes that do not fit.
     pub fn attend_rotated(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
-        self.attend_by(q, at, keys, None)
+        self.attend_to(&Query { rope: None, ..self.query(q, at, keys) })
     }
 
-    fn attend_by(&self, q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>) -> Result<Partial> {
+    /// A call of queries and keys before RoPE.
+    fn query<'a>(&'a self, q: &'a Tensor, at: &'a Positions, keys: &'a [Keys]) -> Query<'a> {
+        Query { q, at, keys, rope: Some(&self.rope), scale: self.scale }
+    }
+
+    fn attend_to(&self, query: &Query<'_>) -> Result<Partial> {
         self.progress.attention();
-        let key_rows = keys.iter().map(|block| block.at.len()).sum::<usize>().max(1);
+        let key_rows = query.keys.iter().map(|block| block.at.len()).sum::<usize>().max(1);
         let rows = if self.progress.on_device() { (DEVICE_PAIRS / key_rows).max(1) } else { usize::MAX };
-        let partial = self.attend_some(q, at, keys, rope, rows)?;
+        let partial = self.attend_in_pieces(query, rows)?;
         self.progress.attended();
         Ok(partial)
     }
 
-    /// Attention of so many queries at a time, each of which is progress.
-    fn attend_some(
-        &self,
-        q: &Tensor,
-        at: &Positions,
-        keys: &[Keys],
-        rope: Option<&Rope>,
-        rows: usize,
-    ) -> Result<Partial> {
-        let attend = |q: &Tensor, at: &Positions| {
+    /// Attention of `rows` queries at a time, each of which is progress.
+    fn attend_in_pieces(&self, query: &Query<'_>, rows: usize) -> Result<Partial> {
+        let attend = |query: &Query<'_>| {
             cuda::leave_multiprocessors(self.kept_free.multiprocessors());
-            self.kernels.attend(q, at, keys, rope, self.scale)
+            self.kernels.attend(query)
         };
-        let count = q.dim(0)?;
+        let count = query.q.dim(0)?;
         if count <= rows {
-            return Ok(attend(q, at)?);
+            return Ok(attend(query)?);
         }
         let mut parts = Vec::new();
         for from in (0..count).step_by(rows) {
             let places: Vec<u32> = (from as u32..count.min(from + rows) as u32).collect();
-            parts.push(attend(&q.narrow(0, from, places.len())?, &at.select(&places))?);
+            let (q, at) = (query.q.narrow(0, from, places.len())?, query.at.select(&places));
+            parts.push(attend(&Query { q: &q, at: &at, ..*query })?);
             self.progress.piece()?;
         }
         let of = |pick: fn(&Partial) -> &Tensor| join(&parts.iter().map(pick).collect::<Vec<_>>(), 0);
@@ -115,7 +114,7 @@ impl Math {
         sums: &mut RowSums,
     ) -> Result<()> {
         self.progress.attention();
-        sums.add(self.kernels, q, at, keys, Some(&self.rope), self.scale, lse)?;
+        sums.add(self.kernels, &self.query(q, at, keys), lse)?;
         self.progress.attended();
         Ok(())
     }
@@ -126,7 +125,7 @@ impl Math {
     /// As [`attend`](Self::attend).
     pub fn peaks(&self, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor) -> Result<Tensor> {
         self.progress.attention();
-        let peaks = self.kernels.peaks(q, at, keys, Some(&self.rope), self.scale, lse)?;
+        let peaks = self.kernels.peaks(&self.query(q, at, keys), lse)?;
         self.progress.attended();
         Ok(peaks)
     }
@@ -137,7 +136,7 @@ impl Math {
     /// As [`attend`](Self::attend).
     pub fn readings(&self, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor, by: Readings) -> Result<Tensor> {
         self.progress.attention();
-        let readings = self.kernels.readings(q, at, keys, Some(&self.rope), self.scale, lse, by)?;
+        let readings = self.kernels.readings(&self.query(q, at, keys), lse, by)?;
         self.progress.attended();
         Ok(readings)
     }
@@ -148,7 +147,7 @@ impl Math {
     /// As [`attend`](Self::attend).
     pub fn scores(&self, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor, by: Reduce<'_>) -> Result<Tensor> {
         self.progress.attention();
-        let scores = self.kernels.column_scores(q, at, keys, Some(&self.rope), self.scale, lse, by)?;
+        let scores = self.kernels.column_scores(&self.query(q, at, keys), lse, by)?;
         self.progress.attended();
         Ok(scores)
     }
@@ -224,7 +223,7 @@ impl<'a> Context<'a> {
     /// # Errors
     /// A source that is not there; the tensor library's.
     pub fn embed(&self, sources: &[Source]) -> Result<Rows> {
-        embed(self.models.main, sources, &self.models.adapters)
+        Ok(embed(self.models.main, sources, &self.models.adapters)?)
     }
 
     /// Opens a phase.
@@ -276,7 +275,7 @@ mod tests {
         let keys = [Keys { k: values(21, 2), v: values(21, 2), at: at.clone() }];
         let whole = math.attend(&q, &at, &keys).expect("attention");
         for rows in [1, 4, 20, 21] {
-            let pieces = math.attend_some(&q, &at, &keys, Some(&math.rope), rows).expect("attention");
+            let pieces = math.attend_in_pieces(&math.query(&q, &at, &keys), rows).expect("attention");
             for (found, wanted) in [(&pieces.out, &whole.out), (&pieces.lse, &whole.lse)] {
                 assert_eq!(found.dims(), wanted.dims());
                 let far = (found - wanted).and_then(|far| far.abs()?.flatten_all()?.max(0)?.to_dtype(DType::F32));

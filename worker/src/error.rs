@@ -1,7 +1,5 @@
 //! The failures of a rank, and the exit codes that stand for them.
 
-use std::path::PathBuf;
-
 use tributary_kernels::cuda;
 use tributary_protocol::{Refusal, exit};
 
@@ -11,70 +9,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A rank's failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file of the model cannot be read.
-    #[error("cannot read {}: {cause}", path.display())]
-    File {
-        /// The file or folder.
-        path: PathBuf,
-        /// The system's own words.
-        cause: String,
-    },
-    /// A file cannot be written.
-    #[error("cannot write {}: {cause}", path.display())]
-    Write {
-        /// The file or folder.
-        path: PathBuf,
-        /// The system's own words.
-        cause: std::io::Error,
-    },
-    /// config.json does not describe a model that this program can run.
-    #[error("{}: {what}", path.display())]
-    Config {
-        /// The file.
-        path: PathBuf,
-        /// The mistake, and what would be right.
-        what: String,
-    },
-    /// A decoder family that is not built in.
-    #[error("{}: architecture `{found}` is not supported; supported are {supported}", path.display())]
-    Architecture {
-        /// The config file.
-        path: PathBuf,
-        /// The name found there.
-        found: String,
-        /// The names that would do.
-        supported: String,
-    },
-    /// A weight file is damaged.
-    #[error("{}: {what}", path.display())]
-    Weights {
-        /// The file.
-        path: PathBuf,
-        /// The damage.
-        what: String,
-    },
-    /// The weights lack a tensor.
-    #[error("{}: no tensor `{name}` of shape {expected:?}", folder.display())]
-    MissingTensor {
-        /// The model folder.
-        folder: PathBuf,
-        /// Its name.
-        name: String,
-        /// The shape it should have.
-        expected: Vec<usize>,
-    },
-    /// A tensor has another shape than the config says.
-    #[error("{}: tensor `{name}`: expected shape {expected:?}, found {found:?}", folder.display())]
-    WrongShape {
-        /// The model folder.
-        folder: PathBuf,
-        /// Its name.
-        name: String,
-        /// The shape the config asks for.
-        expected: Vec<usize>,
-        /// The shape in the file.
-        found: Vec<usize>,
-    },
+    /// The model or an adapter failed. Boxed, since its failures are larger than all others.
+    #[error(transparent)]
+    Model(Box<tributary_model::Error>),
     /// Numbers that are not finite where they must be: the weights are damaged or overflowed.
     #[error("{what} hold NaN or infinite values on rank {rank}: the weights are damaged, or the dtype overflows")]
     NotFinite {
@@ -82,18 +19,6 @@ pub enum Error {
         what: &'static str,
         /// The rank that found them.
         rank: usize,
-    },
-    /// A prompt that is too long for the model.
-    #[error("{prompt_tokens} prompt tokens and {max_tokens} to generate exceed the model's {what} of {limit} tokens")]
-    TooLong {
-        /// Tokens of the prompt.
-        prompt_tokens: usize,
-        /// Tokens to generate at most.
-        max_tokens: usize,
-        /// The most tokens that there may be.
-        limit: usize,
-        /// The part of the model that sets the limit.
-        what: &'static str,
     },
     /// A plan that does not fit this rank's model or world.
     #[error("plan: {0}")]
@@ -122,16 +47,9 @@ impl Error {
     /// The exit code that stands for this failure.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Error::File { .. }
-            | Error::Config { .. }
-            | Error::Architecture { .. }
-            | Error::TooLong { .. }
-            | Error::Plan(_) => exit::USAGE,
-            Error::Write { .. } => exit::DISK,
-            Error::Weights { .. }
-            | Error::MissingTensor { .. }
-            | Error::WrongShape { .. }
-            | Error::NotFinite { .. } => exit::INTEGRITY,
+            Error::Model(error) => error.exit_code(),
+            Error::Plan(_) => exit::USAGE,
+            Error::NotFinite { .. } => exit::INTEGRITY,
             Error::Refused(refusal) => refusal.exit_code,
             Error::Comm(error) => error.exit_code(),
             Error::Kernel(error) => error.exit_code(),
@@ -145,10 +63,11 @@ impl Error {
     /// Whether the failure is one request's own and every rank has learnt it alike, from the plan or from a collective: then the
     /// ranks are still in step, and the group can go on without the request.
     pub fn is_the_requests(&self) -> bool {
-        matches!(
-            self,
-            Error::NotFinite { .. } | Error::TooLong { .. } | Error::Plan(_) | Error::Refused(_) | Error::Cancelled
-        )
+        match self {
+            Error::Model(error) => matches!(**error, tributary_model::Error::TooLong { .. }),
+            Error::NotFinite { .. } | Error::Plan(_) | Error::Refused(_) | Error::Cancelled => true,
+            _ => false,
+        }
     }
 
     /// The failure as a message.
@@ -159,6 +78,21 @@ impl Error {
     /// Whether another rank's failure is the cause: the group should name that one.
     pub fn is_consequence(&self) -> bool {
         matches!(self, Error::Comm(tributary_comm::Error::Aborted { .. } | tributary_comm::Error::Disconnected(_)))
+    }
+}
+
+/// Variants of both errors become the worker's own: a group treats them alike wherever they arose.
+impl From<tributary_model::Error> for Error {
+    fn from(error: tributary_model::Error) -> Self {
+        use tributary_model::Error as Own;
+        match error {
+            Own::Input(what) => Error::Plan(what),
+            Own::Cancelled => Error::Cancelled,
+            Own::Comm(error) => Error::Comm(error),
+            Own::Kernel(error) => Error::Kernel(error),
+            Own::Tensor(error) => Error::Tensor(error),
+            other => Error::Model(Box::new(other)),
+        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! Draws the first token from a filled cache. Its arrival stops the clock.
 
+use tributary_model::{Model, Rows};
 use tributary_protocol::{DrawnToken, Phase, Plan, Refusal, ScoredToken};
 
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::model::{Model, Rows};
 use crate::sample::{Sampler, score};
 use crate::strategy::Prefilled;
 use tributary_kernels::cuda;

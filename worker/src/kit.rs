@@ -1,23 +1,19 @@
 //! The kit of the unit tests: a plan from sizes, a tiny model from a seed, a group of ranks.
 
-use std::io::Write;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use tributary_comm::{Communicator, KeptFree, local};
 use tributary_kernels::{Kernels, Rope};
 use tributary_methods::{MethodSpec, ModelFacts};
+use tributary_model::{Config, LoadFormat, Model, Progress, Qkv, Result, Rows, load};
 use tributary_protocol::{
     Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Drift, Evidence, Exchange, OrderFor, Plan, PlannedMethod,
     Prefill, Returns, Sampling, Selection, Trace,
 };
 
 use crate::context::Math;
-use crate::error::Result;
-use crate::model::{Config, LoadFormat, Model, Qkv, Rows, load};
-use crate::progress::Progress;
 
 /// A config.json of a tiny Llama.
 pub fn config() -> serde_json::Value {
@@ -175,15 +171,4 @@ pub fn on_ranks<T: Send>(world: usize, work: impl Fn(&mut dyn Communicator) -> T
         let threads: Vec<_> = local::seats(world).into_iter().map(start).collect();
         threads.into_iter().map(|thread| thread.join().expect("the rank does not panic")).collect()
     })
-}
-
-/// A folder of real inputs, which are kept beside the repository and not in it. Where it is not there the test is skipped, and says
-/// so past the test harness, which keeps what a passing test prints to itself.
-pub fn real_inputs(name: &str) -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data").join(name);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    let _ = writeln!(std::io::stderr(), "skipped: real inputs are not beside the repository: {}", folder.display());
-    None
 }

@@ -1,4 +1,4 @@
-//! One rank: the decoder, the KV cache, the answers to what a row attends to, selectors and prefill strategies.
+//! One rank: the KV cache, the answers to what a row attends to, selectors and prefill strategies.
 //!
 //! Knows no text, no tokenizer and no clock but its own. Starts at a [plan](tributary_protocol::Plan) and ends at token
 //! ids and a report.
@@ -8,17 +8,15 @@ mod chunk_cache;
 mod context;
 mod error;
 mod evict;
-mod fingerprint;
 mod first_token;
 #[cfg(test)]
 mod kit;
 mod kv;
 mod load_choice;
 mod loading;
-mod model;
+mod models;
 mod numbers;
 mod placement;
-mod progress;
 mod sample;
 mod sequence;
 mod serve;
@@ -27,11 +25,6 @@ mod timeline;
 
 pub use chunk_cache::ChunkCache;
 pub use error::{Error, Result};
-pub use fingerprint::{Fingerprint, fingerprint};
 pub use kv::{Block, BlockRows, LayerRows};
-pub use model::{
-    Adapter, AdapterConfig, AdapterFolder, AdapterKind, Adapters, Attention, Config, Decoder, Learnable, Linear,
-    LoadFormat, LowRank, LowRankPair, Model, Models, Qkv, Rows, load,
-};
-pub use progress::Progress;
+pub use models::Models;
 pub use serve::{root_cause, serve};

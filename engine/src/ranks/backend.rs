@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tributary_comm::CoordinatorLink;
 use tributary_coordinator::{GroupShape, Machine, Started};
+use tributary_model::Model;
 use tributary_store::Store;
-use tributary_worker::Model;
 
 use super::audience::Audience;
 use super::group::GroupSettings;

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use tributary_comm::local::{self, LocalGroup};
 use tributary_comm::{Alarm, CoordinatorLink, link};
 use tributary_kernels::Kernels;
+use tributary_model::Model;
 use tributary_protocol::{Event, KeySpace};
 use tributary_store::Store;
-use tributary_worker::{ChunkCache, Error, Model, root_cause, serve};
+use tributary_worker::{ChunkCache, Error, root_cause, serve};
 
 use crate::beside::Beside;
 use crate::carrier::Carrier;

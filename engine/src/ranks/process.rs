@@ -9,9 +9,10 @@ use tributary_comm::mpi::{self, Ender};
 use tributary_comm::process::{ProcessGroup, ProcessSettings};
 use tributary_comm::{CoordinatorLink, link};
 use tributary_coordinator::{FreeMemory, StoreInventory};
+use tributary_model::Model;
 use tributary_protocol::KeySpace;
 use tributary_store::Store;
-use tributary_worker::{ChunkCache, Model, serve};
+use tributary_worker::{ChunkCache, serve};
 
 use super::agreement::agree;
 use super::audience::Audience;

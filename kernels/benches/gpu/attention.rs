@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::cuda::{download, visible_share};
-use tributary_kernels::{Kernels, Keys, Pairing, Partial, Positions, Reduce, Rope, RopeScaling};
+use tributary_kernels::{Kernels, Keys, Pairing, Partial, Positions, Query, Reduce, Rope, RopeConfig, RopeScaling};
 
 use crate::case::{Bound, Case, Planned};
 use crate::{DIM, HEADS, KV_HEADS, SCALE, distance, flat, host_rows, picked, random};
@@ -23,7 +23,17 @@ struct Attention {
 impl Attention {
     fn new(at: Positions, keys_at: Positions, device: &Device) -> Self {
         let positions = 1 + at.rope().iter().chain(keys_at.rope()).max().copied().unwrap_or(0) as usize;
-        let rope = Rope::new(DIM, DIM, 5e5, &RopeScaling::None, Pairing::Half, positions).unwrap();
+        let rope = Rope::new(
+            &RopeConfig {
+                head_dim: DIM,
+                rotary_dims: DIM,
+                theta: 5e5,
+                scaling: &RopeScaling::None,
+                pairing: Pairing::Half,
+            },
+            positions,
+        )
+        .unwrap();
         let q = random(1, &[at.len(), HEADS, DIM], device);
         let (k, v) =
             (random(2, &[keys_at.len(), KV_HEADS, DIM], device), random(3, &[keys_at.len(), KV_HEADS, DIM], device));
@@ -38,7 +48,9 @@ impl Attention {
     }
 
     fn run(&self) -> Partial {
-        Kernels::Auto.attend(&self.q, &self.at, &self.keys, Some(&self.rope), SCALE).unwrap()
+        Kernels::Auto
+            .attend(&Query { q: &self.q, at: &self.at, keys: &self.keys, rope: Some(&self.rope), scale: SCALE })
+            .unwrap()
     }
 
     fn pairs(&self) -> f64 {
@@ -123,7 +135,7 @@ fn scores(probe: Attention) -> Case {
     let (operations, bytes) = (probe.operations() / 2.0, probe.key_bytes());
     let column_scores = |of: &Attention, lse: &Tensor| {
         let Attention { q, at, keys, rope } = of;
-        Kernels::Auto.column_scores(q, at, keys, Some(rope), SCALE, lse, Reduce::Norm).unwrap()
+        Kernels::Auto.column_scores(&Query { q, at, keys, rope: Some(rope), scale: SCALE }, lse, Reduce::Norm).unwrap()
     };
     let lse = probe.run().lse;
     let on_host = probe.on_host();

@@ -2,7 +2,9 @@
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::cuda::{download, uniform};
-use tributary_kernels::{Pairing, Partial, Positions, Rope, RopeScaling, add, merge, rms_norm, scale, silu_mul};
+use tributary_kernels::{
+    Pairing, Partial, Positions, Rope, RopeConfig, RopeScaling, add, merge, rms_norm, scale, silu_mul,
+};
 
 use crate::case::{Bound, Case, Planned};
 use crate::{DIM, HEADS, KV_HEADS, distance, flat, host_rows, picked, random};
@@ -45,7 +47,17 @@ impl Rows {
     }
 
     fn rope(&self) -> Case {
-        let rope = Rope::new(DIM, DIM, 5e5, &RopeScaling::None, Pairing::Half, self.count).unwrap();
+        let rope = Rope::new(
+            &RopeConfig {
+                head_dim: DIM,
+                rotary_dims: DIM,
+                theta: 5e5,
+                scaling: &RopeScaling::None,
+                pairing: Pairing::Half,
+            },
+            self.count,
+        )
+        .unwrap();
         by_rows(2 * KV_HEADS * DIM, vec![self.of_heads(8, KV_HEADS)], move |of, at| rope.apply(&of[0], at).unwrap())
     }
 

@@ -14,7 +14,7 @@ use super::strip::{Absorb, LOG2_E, LOWEST, STRIP, Strip, Tile, WIDEST};
 use super::tasks;
 use crate::error::Result;
 use crate::tiles;
-use crate::{Keys, Partial, Positions, Rope};
+use crate::{Partial, Query};
 
 /// Stacked rows (query rows × heads of a group) that a task aims at: enough to pay for packing its keys, few enough to
 /// stay in the second cache.
@@ -74,16 +74,10 @@ struct Scratch {
 }
 
 /// See [`crate::Kernels::attend`].
-pub(super) fn attend(
-    level: Level,
-    q: &Tensor,
-    at_q: &Positions,
-    keys: &[Keys],
-    rope: Option<&Rope>,
-    scale: f32,
-) -> Result<Partial> {
+pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Partial> {
+    let &Query { q, at, keys, rope, scale } = query;
     let (queries, heads, head_dim) = q.dims3()?;
-    let rows = Rows::new(at_q);
+    let rows = Rows::new(at);
     let list = KeyList::new(&rows, keys);
     if let Some(rope) = rope {
         rope.check(head_dim, rows.rope.iter().chain(&list.rope).copied())?;
@@ -92,7 +86,8 @@ pub(super) fn attend(
     let mut lse = vec![f32::NEG_INFINITY; queries * heads];
     if !list.row.is_empty() && !out.is_empty() {
         let kv_heads = keys[list.block[0] as usize].k.dim(1)?;
-        let sizes = Sizes::new(queries, kv_heads, heads / kv_heads, head_dim, rows.len(), list.panels.len());
+        let heads = Heads { kv_heads, group: heads / kv_heads, head_dim };
+        let sizes = Sizes::new(queries, heads, rows.len(), list.panels.len());
         let inputs = Inputs::new(q, keys)?;
         let held = inputs.hold();
         let blocks = held.blocks()?;
@@ -113,8 +108,16 @@ pub(super) fn attend(
     Ok(Partial { out, lse })
 }
 
+/// The heads of a call.
+struct Heads {
+    kv_heads: usize,
+    /// Query heads that share a KV head.
+    group: usize,
+    head_dim: usize,
+}
+
 impl Sizes {
-    fn new(queries: usize, kv_heads: usize, group: usize, head_dim: usize, rows: usize, panels: usize) -> Self {
+    fn new(queries: usize, Heads { kv_heads, group, head_dim }: Heads, rows: usize, panels: usize) -> Self {
         let tile_rows = (TASK_ROWS / group).max(1).min(rows);
         let tasks = kv_heads * rows.div_ceil(tile_rows);
         let splits = ENOUGH_TASKS.div_ceil(tasks).min(panels / SPLIT_PANELS).max(1);

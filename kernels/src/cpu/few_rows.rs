@@ -112,24 +112,12 @@ impl<T: Stored> FewRows<'_, T> {
             // SAFETY: the caller promises the instructions; `x` has R rows of inputs, the weight `width` of them.
             unsafe {
                 for column in (0..width / C * C).step_by(C) {
-                    dots::<V, T, R, C>(
-                        x.as_ptr(),
-                        weight.as_ptr().add(column * inputs),
-                        inputs,
-                        run.clone(),
-                        &mut sums,
-                        column,
-                    );
+                    let factors = Factors { x: x.as_ptr(), weight: weight.as_ptr().add(column * inputs), inputs };
+                    dots::<V, T, R, C>(factors, run.clone(), &mut sums, column);
                 }
                 for column in width / C * C..width {
-                    dots::<V, T, R, 1>(
-                        x.as_ptr(),
-                        weight.as_ptr().add(column * inputs),
-                        inputs,
-                        run.clone(),
-                        &mut sums,
-                        column,
-                    );
+                    let factors = Factors { x: x.as_ptr(), weight: weight.as_ptr().add(column * inputs), inputs };
+                    dots::<V, T, R, 1>(factors, run.clone(), &mut sums, column);
                 }
             }
         }
@@ -149,6 +137,13 @@ impl<T: Stored> FewRows<'_, T> {
     }
 }
 
+/// Rows and columns of a product, each of `inputs` numbers.
+struct Factors<T> {
+    x: *const f32,
+    weight: *const T,
+    inputs: usize,
+}
+
 /// Adds the products of R rows with C columns over a run of inputs, whole vectors, to `sums[..][column..]`; the lanes of each are
 /// still to be added up.
 ///
@@ -157,13 +152,12 @@ impl<T: Stored> FewRows<'_, T> {
 /// `inputs`; the run is within it.
 #[inline(always)]
 unsafe fn dots<V: Lanes, T: Stored, const R: usize, const C: usize>(
-    x: *const f32,
-    weight: *const T,
-    inputs: usize,
+    factors: Factors<T>,
     run: Range<usize>,
     sums: &mut [[V; WIDEST]; R],
     column: usize,
 ) {
+    let Factors { x, weight, inputs } = factors;
     let ahead = weight.wrapping_byte_add(AHEAD_BYTES);
     // SAFETY: the caller's promises; d + N ≤ the end of the run, r < R, c < C.
     unsafe {

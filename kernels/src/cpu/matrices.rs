@@ -5,55 +5,52 @@ use gemm::{Parallelism, gemm};
 
 use crate::tiles;
 
-/// Place of a matrix in a slice.
+/// A matrix in a slice, from its first number on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Lie {
-    /// The place of its first number.
-    pub at: usize,
+pub(crate) struct Matrix<Numbers> {
+    numbers: Numbers,
+    rows: usize,
+    columns: usize,
     /// From one row to the next.
-    pub row_step: usize,
+    row_step: usize,
     /// From one column to the next.
-    pub column_step: usize,
+    column_step: usize,
 }
 
-impl Lie {
-    /// Row by row from the slice's beginning, `columns` numbers a row.
-    pub(crate) fn rows_of(columns: usize) -> Self {
-        Self { at: 0, row_step: columns, column_step: 1 }
+impl<Numbers> Matrix<Numbers> {
+    /// Row by row.
+    pub(crate) fn new(numbers: Numbers, rows: usize, columns: usize) -> Self {
+        Self { numbers, rows, columns, row_step: columns, column_step: 1 }
     }
 
     /// The same matrix turned over.
     pub(crate) fn turned(self) -> Self {
-        Self { row_step: self.column_step, column_step: self.row_step, ..self }
+        let Self { numbers, rows, columns, row_step, column_step } = self;
+        Self { numbers, rows: columns, columns: rows, row_step: column_step, column_step: row_step }
     }
 
-    /// Panics if a matrix of this size does not fit into `length` numbers.
-    fn check(self, rows: usize, columns: usize, length: usize) {
-        let last = self.at + (rows - 1) * self.row_step + (columns - 1) * self.column_step;
-        assert!(last < length, "a matrix of {rows} x {columns} ends at {last} of {length}");
+    /// Panics if the matrix, which is not empty, does not fit into `length` numbers.
+    fn check(&self, length: usize) {
+        let last = (self.rows - 1) * self.row_step + (self.columns - 1) * self.column_step;
+        assert!(last < length, "a matrix of {} x {} ends at {last} of {length}", self.rows, self.columns);
     }
 }
 
-/// Writes `factor · a · b` into `out`, added to existing values with `accumulate`. `a` is
-/// `[rows, inner]`, `b` `[inner, columns]`, `out` `[rows, columns]`; `size` is (rows, columns,
-/// inner).
+/// Writes `factor · a · b` into `out`.
 ///
 /// # Panics
-/// Panics if a matrix exceeds its slice: only a bug can do that.
-pub(crate) fn multiply<T: num_like::Number>(
-    (rows, columns, inner): (usize, usize, usize),
-    factor: T,
-    (a, lie_a): (&[T], Lie),
-    (b, lie_b): (&[T], Lie),
-    (out, lie_out): (&mut [T], Lie),
-    accumulate: bool,
-) {
+/// Panics if sizes do not fit or a matrix exceeds its slice: only a bug can do that.
+pub(crate) fn multiply<T: num_like::Number>(factor: T, a: Matrix<&[T]>, b: Matrix<&[T]>, out: Matrix<&mut [T]>) {
+    let (rows, columns, inner) = (out.rows, out.columns, a.columns);
+    assert_eq!(a.rows, rows, "rows of a product");
+    assert_eq!(b.columns, columns, "columns of a product");
+    assert_eq!(b.rows, inner, "numbers that meet in a product");
     if rows * columns * inner == 0 {
         return;
     }
-    lie_a.check(rows, inner, a.len());
-    lie_b.check(inner, columns, b.len());
-    lie_out.check(rows, columns, out.len());
+    a.check(a.numbers.len());
+    b.check(b.numbers.len());
+    out.check(out.numbers.len());
     let threads = rayon::current_num_threads();
     let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
     // SAFETY: each matrix is within its slice, as was checked above, and `out` borrows its slice
@@ -63,16 +60,16 @@ pub(crate) fn multiply<T: num_like::Number>(
             rows,
             columns,
             inner,
-            out.as_mut_ptr().add(lie_out.at),
-            lie_out.column_step as isize,
-            lie_out.row_step as isize,
-            accumulate,
-            a.as_ptr().add(lie_a.at),
-            lie_a.column_step as isize,
-            lie_a.row_step as isize,
-            b.as_ptr().add(lie_b.at),
-            lie_b.column_step as isize,
-            lie_b.row_step as isize,
+            out.numbers.as_mut_ptr(),
+            out.column_step as isize,
+            out.row_step as isize,
+            false,
+            a.numbers.as_ptr(),
+            a.column_step as isize,
+            a.row_step as isize,
+            b.numbers.as_ptr(),
+            b.column_step as isize,
+            b.row_step as isize,
             T::ONE,
             factor,
             false,

@@ -22,48 +22,56 @@ impl<'a> Mask<'a> {
     }
 }
 
-/// Scores of a strip against a panel, −∞ where masked, to `to` `[ROWS, to_step]`; `top` takes in their maximum.
+/// A packed strip of queries and a packed panel of keys.
+#[derive(Clone, Copy)]
+pub(super) struct Operands<'a> {
+    /// `[head_dim, ROWS]`.
+    pub(super) q: *const f32,
+    /// `[head_dim, PANEL]`.
+    pub(super) k: *const f32,
+    pub(super) head_dim: usize,
+    /// Nothing where every row sees every key.
+    pub(super) mask: Option<Mask<'a>>,
+}
+
+/// Room for rows of numbers, `step` apart.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    pub(super) at: *mut f32,
+    pub(super) step: usize,
+}
+
+/// Scores of a strip against a panel, −∞ where masked, to the ROWS rows of `to`; `top` takes in their maximum.
 ///
 /// # Safety
 /// The machine has the instructions of `V`; `q` is valid for `head_dim · ROWS` reads, `k` for `head_dim · PANEL`, `to` for
-/// ROWS rows of PANEL writes, `to_step` apart; a mask has ROWS places.
+/// ROWS rows of PANEL writes; a mask has ROWS places.
 #[inline(always)]
-pub(super) unsafe fn scores<V: Lanes, const ROWS: usize>(
-    q: *const f32,
-    k: *const f32,
-    head_dim: usize,
-    mask: Option<Mask<'_>>,
-    to: *mut f32,
-    to_step: usize,
-    top: &mut [V; ROWS],
-) {
+pub(super) unsafe fn scores<V: Lanes, const ROWS: usize>(operands: Operands<'_>, to: Room, top: &mut [V; ROWS]) {
     // SAFETY: the caller's promises; `column` goes in steps of the block's width, which divides PANEL.
     unsafe {
         for column in (0..PANEL).step_by(V::BLOCK * V::N) {
-            let (k, to) = (k.add(column), to.add(column));
+            let operands = Operands { k: operands.k.add(column), ..operands };
+            let to = Room { at: to.at.add(column), ..to };
             match V::BLOCK {
-                1 => score_block::<V, ROWS, 1>(q, k, head_dim, mask, column, to, to_step, top),
-                2 => score_block::<V, ROWS, 2>(q, k, head_dim, mask, column, to, to_step, top),
-                _ => score_block::<V, ROWS, 4>(q, k, head_dim, mask, column, to, to_step, top),
+                1 => score_block::<V, ROWS, 1>(operands, column, to, top),
+                2 => score_block::<V, ROWS, 2>(operands, column, to, top),
+                _ => score_block::<V, ROWS, 4>(operands, column, to, top),
             }
         }
     }
 }
 
 /// # Safety
-/// As [`scores`], for the columns from `column` on; `q`, `k` and `to` point at their first.
+/// As [`scores`], for the columns from `column` on; `k` and `to` point at their first.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 unsafe fn score_block<V: Lanes, const ROWS: usize, const WIDTH: usize>(
-    q: *const f32,
-    k: *const f32,
-    head_dim: usize,
-    mask: Option<Mask<'_>>,
+    operands: Operands<'_>,
     column: usize,
-    to: *mut f32,
-    to_step: usize,
+    to: Room,
     top: &mut [V; ROWS],
 ) {
+    let Operands { q, k, head_dim, mask } = operands;
     // SAFETY: the caller's promises; a mask has PANEL keys, and `column` leaves room for WIDTH vectors.
     unsafe {
         let mut acc = [[V::splat(0.0); WIDTH]; ROWS];
@@ -77,7 +85,7 @@ unsafe fn score_block<V: Lanes, const ROWS: usize, const WIDTH: usize>(
                     score = score.keep_seen(order.add(from), segment.add(from), mask.places[r]);
                 }
                 top[r] = top[r].max(score);
-                score.store(to.add(r * to_step + i * V::N));
+                score.store(to.at.add(r * to.step + i * V::N));
             }
         }
     }

@@ -31,55 +31,68 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
+use crate::backend::Backend;
 use crate::error::Result;
-use crate::{Keys, Partial, Positions, Reduce, Rope};
+use crate::{Partial, Query, Readings, Reduce};
 pub(crate) use layer::{add, rms_norm, silu_mul};
 use level::Level;
 pub(crate) use matrices::num_like::Number;
-pub(crate) use matrices::{Lie, multiply};
+pub(crate) use matrices::{Matrix, multiply};
 pub(crate) use merge::merge;
 pub(crate) use product::product;
 pub(crate) use rope::rotated;
 use scores::Asked;
 
-/// See [`crate::Kernels::attend`].
-pub fn attend(q: &Tensor, at_q: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Partial> {
-    if rope.is_none()
-        && let Some(partial) = single::attend(Level::best(), q, at_q, keys, scale)?
-    {
-        return Ok(partial);
+/// The CPU's own backend, for tensors on the host of which no gradient is wanted.
+pub struct Host;
+
+/// Whether attention to these keys is computed here.
+fn attends(query: &Query<'_>) -> bool {
+    let q = query.q;
+    q.device().is_cpu() && matches!(q.dtype(), DType::F32 | DType::BF16 | DType::F16) && !query.tracks()
+}
+
+/// Whether attention, normalised by `lse`, is read here.
+pub fn reads(query: &Query<'_>, lse: &Tensor) -> bool {
+    attends(query) && !lse.track_op()
+}
+
+impl Backend for Host {
+    fn attend(&self, query: &Query<'_>) -> Result<Option<Partial>> {
+        if !attends(query) {
+            return Ok(None);
+        }
+        if query.rope.is_none()
+            && let Some(partial) = single::attend(Level::best(), query)?
+        {
+            return Ok(Some(partial));
+        }
+        attend::attend(Level::best(), query).map(Some)
     }
-    attend::attend(Level::best(), q, at_q, keys, rope, scale)
+
+    fn column_scores(&self, query: &Query<'_>, lse: &Tensor, reduce: Reduce<'_>) -> Result<Option<Tensor>> {
+        if !reads(query, lse) {
+            return Ok(None);
+        }
+        let scores = scores::column_scores(Level::best(), Asked { query, lse }, reduce)?;
+        let count = scores.len();
+        Ok(Some(Tensor::from_vec(scores, count, query.q.device())?))
+    }
+
+    fn readings(&self, query: &Query<'_>, lse: &Tensor, by: Readings) -> Result<Option<Tensor>> {
+        if by != Readings::PerRow || !reads(query, lse) {
+            return Ok(None);
+        }
+        let (queries, keys) = (query.at.len(), query.key_count());
+        let mut sums = vec![0.0; queries * keys];
+        add_row_readings(query, lse, &mut sums)?;
+        Ok(Some(Tensor::from_vec(sums, (queries, keys), query.q.device())?))
+    }
 }
 
-/// See [`crate::Kernels::column_scores`].
-pub fn column_scores(
-    q: &Tensor,
-    at_q: &Positions,
-    keys: &[Keys],
-    rope: Option<&Rope>,
-    scale: f32,
-    lse: &Tensor,
-    reduce: Reduce<'_>,
-) -> Result<Tensor> {
-    let asked = Asked { q, at_q, keys, rope, scale, lse };
-    let scores = scores::column_scores(Level::best(), asked, reduce)?;
-    let count = scores.len();
-    Ok(Tensor::from_vec(scores, count, q.device())?)
-}
-
-/// See [`crate::Kernels::add_row_readings`]; `sums` `[queries, keys]`.
-#[allow(clippy::too_many_arguments)]
-pub fn add_row_readings(
-    q: &Tensor,
-    at_q: &Positions,
-    keys: &[Keys],
-    rope: Option<&Rope>,
-    scale: f32,
-    lse: &Tensor,
-    sums: &mut [f32],
-) -> Result<()> {
-    readings::add_row_readings(Level::best(), Asked { q, at_q, keys, rope, scale, lse }, sums)
+/// Adds to `sums` `[queries, keys]` what each query row pays to each key, the mean over the heads.
+pub fn add_row_readings(query: &Query<'_>, lse: &Tensor, sums: &mut [f32]) -> Result<()> {
+    readings::add_row_readings(Level::best(), Asked { query, lse }, sums)
 }

@@ -58,7 +58,9 @@ pub(crate) fn product(
     let out = match &*weight_held.0 {
         Storage::Cpu(CpuStorage::F32(weight)) => {
             let weight = &weight[from..from + count];
-            of_type(shape, x_values, weight, added, |out, add| _ = columns(shape, x_values, weight, 0, out, add))
+            of_type(shape, x_values, weight, added, |out, accumulate| {
+                columns(shape, x_values, weight, Target { out, first: 0, accumulate });
+            })
         }
         Storage::Cpu(CpuStorage::BF16(weight)) => {
             let weight = &weight[from..from + count];
@@ -143,19 +145,29 @@ where
     for (index, tile) in weight.chunks(TILE_COLUMNS * shape.inputs).enumerate() {
         let wide = &mut wide[..tile.len()];
         tile.convert_to_f32_slice(wide);
-        if !columns(shape, x, wide, index * TILE_COLUMNS, out, accumulate) {
+        if !columns(shape, x, wide, Target { out, first: index * TILE_COLUMNS, accumulate }) {
             return;
         }
     }
 }
 
-/// Output columns from `first` on, as many as `weight` has rows; some rows of `x` at a time, so
-/// that a long product reports progress. Returns whether the rest of the product is wanted.
-fn columns(shape: Shape, x: &[f32], weight: &[f32], first: usize, out: &mut [f32], accumulate: bool) -> bool {
+/// The output, and how products are written into it.
+struct Target<'a> {
+    out: &'a mut [f32],
+    /// The first of the columns that are written.
+    first: usize,
+    /// Whether products are added to existing values.
+    accumulate: bool,
+}
+
+/// The target's columns, as many as `weight` has rows; some rows of `x` at a time, so that a long
+/// product reports progress. Returns whether the rest of the product is wanted.
+fn columns(shape: Shape, x: &[f32], weight: &[f32], target: Target<'_>) -> bool {
+    let Target { out, first, accumulate } = target;
     let rows = (TILE_PRODUCTS / weight.len().max(1)).next_multiple_of(TILE_ROWS);
     for (x, out) in x.chunks(rows * shape.inputs).zip(out.chunks_mut(rows * shape.outputs)) {
         let shape = Shape { rows: x.len() / shape.inputs, ..shape };
-        columns_of_rows(shape, x, weight, first, out, accumulate);
+        columns_of_rows(shape, x, weight, Target { out, first, accumulate });
         if !tiles::done() {
             return false;
         }
@@ -163,8 +175,9 @@ fn columns(shape: Shape, x: &[f32], weight: &[f32], first: usize, out: &mut [f32
     true
 }
 
-fn columns_of_rows(shape: Shape, x: &[f32], weight: &[f32], first: usize, out: &mut [f32], accumulate: bool) {
+fn columns_of_rows(shape: Shape, x: &[f32], weight: &[f32], target: Target<'_>) {
     let Shape { rows, inputs, outputs } = shape;
+    let Target { out, first, accumulate } = target;
     let count = weight.len() / inputs;
     assert_eq!(x.len(), rows * inputs, "x");
     assert_eq!(out.len(), rows * outputs, "out");

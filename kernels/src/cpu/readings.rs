@@ -20,8 +20,8 @@ struct Task<'a> {
 
 /// Adds the mean over the heads to `sums` `[queries, keys]`, as [`crate::Kernels::add_row_readings`].
 pub(super) fn add_row_readings(level: Level, asked: Asked<'_>, sums: &mut [f32]) -> Result<()> {
-    let keys = asked.key_count();
-    assert_eq!(sums.len(), asked.at_q.len() * keys, "sums of {} rows and {keys} keys", asked.at_q.len());
+    let (queries, keys) = (asked.query.at.len(), asked.query.key_count());
+    assert_eq!(sums.len(), queries * keys, "sums of {queries} rows and {keys} keys");
     asked.walk(level, |call, numbers| {
         let tiles_a_task = call.tiles.len().div_ceil(TASKS_A_THREAD * rayon::current_num_threads());
         // The rows of the list ascend, so that their sums can be taken one after the other.

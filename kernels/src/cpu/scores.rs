@@ -6,26 +6,22 @@ use candle_core::{DType, Tensor};
 use super::inputs::Inputs;
 use super::lanes::{CausalPosition, Lanes, PANEL};
 use super::level::{Kernel, Level, dispatch};
-use super::micro::{Mask, scores};
+use super::micro::{Mask, Operands, Room, scores};
 use super::pack::{Aligned, KeySource, PackKeys, QuerySource};
 use super::sight::{KeyList, Rows, Sight, Span};
 use super::strip::{LOG2_E, LOWEST, STRIP, WIDEST};
 use super::tasks;
 use crate::error::Result;
 use crate::tiles;
-use crate::{Keys, Positions, Reduce, Rope};
+use crate::{Query, Reduce};
 
 /// Query rows whose probabilities a thread holds at a time.
 const TILE_ROWS: usize = 32;
 
-/// The query rows of a call, the keys, and the log-sum-exp that normalises probabilities.
+/// A call, and the log-sum-exp that normalises its probabilities.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
-    pub(super) q: &'a Tensor,
-    pub(super) at_q: &'a Positions,
-    pub(super) keys: &'a [Keys],
-    pub(super) rope: Option<&'a Rope>,
-    pub(super) scale: f32,
+    pub(super) query: &'a Query<'a>,
     /// `[queries, heads]`.
     pub(super) lse: &'a Tensor,
 }
@@ -66,7 +62,7 @@ pub(super) struct Scratch {
 
 /// See [`crate::Kernels::column_scores`].
 pub(super) fn column_scores(level: Level, asked: Asked<'_>, reduce: Reduce<'_>) -> Result<Vec<f32>> {
-    let mut all = vec![0.0; asked.key_count()];
+    let mut all = vec![0.0; asked.query.key_count()];
     asked.walk(level, |call, numbers| {
         let mut columns = vec![0.0; call.keys.list.panels.len() * PANEL];
         let panels = columns.chunks_exact_mut(PANEL).enumerate().collect();
@@ -77,19 +73,14 @@ pub(super) fn column_scores(level: Level, asked: Asked<'_>, reduce: Reduce<'_>) 
 }
 
 impl Asked<'_> {
-    /// Keys of all blocks.
-    pub(super) fn key_count(&self) -> usize {
-        self.keys.iter().map(|block| block.at.len()).sum()
-    }
-
     /// Prepares the call and hands it to `work`, with the number among all keys of each key of its list; not where no query sees a key.
     ///
     /// # Errors
     /// Returns an error if a position is beyond the tables, or if a candle operation fails.
     pub(super) fn walk(&self, level: Level, work: impl FnOnce(&Call<'_>, &[usize])) -> Result<()> {
-        let &Self { q, at_q, keys, rope, scale, lse } = self;
+        let &Self { query: &Query { q, at, keys, rope, scale }, lse } = self;
         let (_, heads, head_dim) = q.dims3()?;
-        let rows = Rows::new(at_q);
+        let rows = Rows::new(at);
         let list = KeyList::new(&rows, keys);
         if let Some(rope) = rope {
             rope.check(head_dim, rows.rope.iter().chain(&list.rope).copied())?;
@@ -291,7 +282,9 @@ unsafe fn add<V: Lanes, const ROWS: usize>(work: &mut AddProbabilities<'_>) {
     unsafe {
         let mut top = [V::splat(LOWEST); ROWS];
         let p = work.p.as_mut_ptr();
-        scores::<V, ROWS>(work.q.as_ptr(), work.k.as_ptr(), work.head_dim, work.mask, p, PANEL, &mut top);
+        let (q, k) = (work.q.as_ptr(), work.k.as_ptr());
+        let operands = Operands { q, k, head_dim: work.head_dim, mask: work.mask };
+        scores::<V, ROWS>(operands, Room { at: p, step: PANEL }, &mut top);
         for r in 0..ROWS {
             let lse = V::splat(work.lse[r]);
             let row = (work.first + r) / work.group;

@@ -14,7 +14,7 @@ use super::single_walk::{Heads, MOST_ROWS, Scratch, Walk};
 use super::strip::{LOG2_E, WIDEST};
 use super::tasks;
 use crate::error::Result;
-use crate::{Keys, PAD, Partial, Positions, Rule};
+use crate::{Keys, PAD, Partial, Query, Rule};
 
 /// Keys in a task, about, and the most tasks. They follow from sizes alone, so that the bits of a result do not depend on the
 /// number of threads.
@@ -47,17 +47,18 @@ struct Task<'a> {
 
 /// See [`crate::Kernels::attend`]. `None` where the call is not of this kind: not one row, heads that are not whole vectors, keys
 /// and values of two types.
-pub(super) fn attend(level: Level, q: &Tensor, at_q: &Positions, keys: &[Keys], scale: f32) -> Result<Option<Partial>> {
+pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Option<Partial>> {
+    let &Query { q, at, keys, scale, .. } = query;
     let (queries, heads, head_dim) = q.dims3()?;
-    let total: usize = keys.iter().map(|block| block.at.len()).sum();
+    let total = query.key_count();
     let whole = head_dim > 0 && head_dim.is_multiple_of(WIDEST);
     let one_type = keys.iter().all(|block| block.k.dtype() == block.v.dtype());
-    let causal = at_q.rule() == Rule::Causal;
-    if queries != 1 || heads == 0 || total == 0 || !whole || !one_type || !causal || at_q.order()[0] == PAD {
+    let causal = at.rule() == Rule::Causal;
+    if queries != 1 || heads == 0 || total == 0 || !whole || !one_type || !causal || at.order()[0] == PAD {
         return Ok(None);
     }
     let kv_heads = keys[0].k.dim(1)?;
-    let place = CausalPosition::new(at_q.order()[0], at_q.segment()[0], Rule::Causal);
+    let place = CausalPosition::new(at.order()[0], at.segment()[0], Rule::Causal);
     let group = heads / kv_heads;
     let device = q.device();
     let inputs = Inputs::new(q, keys)?;

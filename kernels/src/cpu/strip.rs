@@ -8,7 +8,7 @@
 
 use super::lanes::{CausalPosition, Lanes, PANEL, TILE, TILE_PANELS};
 use super::level::Kernel;
-use super::micro::{Mask, careful_product, product, scores};
+use super::micro::{Mask, Operands, Room, careful_product, product, scores};
 use super::sight::Sight;
 
 /// Rows of a strip: six rows of four vectors, four vectors of keys and one query value fill the registers of AVX-512.
@@ -110,7 +110,8 @@ unsafe fn absorb<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>) {
             };
             let k = work.tile.k.as_ptr().add(i * padded_dim * PANEL);
             let p = work.p.as_mut_ptr().add(i * PANEL);
-            scores::<V, ROWS>(work.strip.q.as_ptr(), k, head_dim, mask, p, TILE, &mut top);
+            let operands = Operands { q: work.strip.q.as_ptr(), k, head_dim, mask };
+            scores::<V, ROWS>(operands, Room { at: p, step: TILE }, &mut top);
         }
         let fade = exponentials::<V, ROWS>(work, panels, top);
         values::<V, ROWS>(work, panels, &fade);

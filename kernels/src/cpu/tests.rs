@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::few_rows;
 use super::lanes::Lanes;
 use super::level::{Kernel, Level, dispatch};
-use crate::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, Rule, SHARED};
+use crate::{Keys, PAD, Pairing, Positions, Query, Reduce, Rope, RopeConfig, RopeScaling, Rule, SHARED};
 
 #[path = "../../tests/naive/mod.rs"]
 mod naive;
@@ -27,7 +27,7 @@ proptest! {
         let case = Case::new(&sizes);
         let (out, lse) = naive::attend(&case, sizes.rotary);
         for level in Level::available() {
-            let found = super::attend::attend(level, &case.q, &case.at_q, &case.keys, case.rope.as_ref(), case.scale);
+            let found = super::attend::attend(level, &case.query());
             let found = found.unwrap();
             let (out_error, lse_error) = (naive::distance(&flat(&found.out), &out), naive::distance(&flat(&found.lse), &lse));
             prop_assert!(out_error < 3e-6, "{level:?}: out {out_error:e}");
@@ -44,7 +44,7 @@ proptest! {
         let case = Case::new(&sizes);
         let (out, lse) = naive::attend(&case, None);
         for level in Level::available() {
-            let found = super::single::attend(level, &case.q, &case.at_q, &case.keys, case.scale).unwrap();
+            let found = super::single::attend(level, &case.query()).unwrap();
             let keys: usize = sizes.keys.iter().sum();
             let is_causal = case.at_q.rule() == Rule::Causal;
             let is_one = keys > 0 && sizes.head_dim % 16 == 0 && is_causal && case.at_q.order()[0] != PAD;
@@ -97,9 +97,7 @@ proptest! {
         let lse: Vec<f32> = lse.iter().map(|&lse| lse as f32).collect();
         let lse = Tensor::from_vec(lse, (queries, heads), case.q.device()).unwrap();
         let weights = naive::Random::new(sizes.seed).values(queries);
-        let asked = super::scores::Asked {
-            q: &case.q, at_q: &case.at_q, keys: &case.keys, rope: case.rope.as_ref(), scale: case.scale, lse: &lse,
-        };
+        let asked = super::scores::Asked { query: &case.query(), lse: &lse };
         for reduce in [Reduce::Norm, Reduce::Mass, Reduce::Weighted(&weights)] {
             let expected = naive::reduced(&attention, sizes.keys.iter().sum(), reduce);
             for level in Level::available() {

@@ -6,8 +6,9 @@ mod device_info;
 
 use candle_core::{CudaDevice, DType, Device, Shape, Tensor};
 
+use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::{DeviceList, Keys, Partial, Positions, Reduce, Rope};
+use crate::{DeviceList, Partial, Positions, Query, Rope};
 
 pub use device_info::{Identity, Memory, Pool};
 
@@ -205,30 +206,11 @@ pub fn attends(_head_dim: usize, _dtype: DType) -> bool {
     false
 }
 
-pub(crate) fn attend(_: &Tensor, _: &Positions, _: &[Keys], _: Option<&Rope>, _: f32) -> Result<Option<Partial>> {
-    Ok(None)
-}
+/// The backend of GPUs: no call is its own.
+pub(crate) struct Gpu;
 
-#[allow(clippy::too_many_arguments)]
-pub(crate) fn column_scores(
-    _: &Tensor,
-    _: &Positions,
-    _: &[Keys],
-    _: Option<&Rope>,
-    _: f32,
-    _: &Tensor,
-    _: Reduce<'_>,
-) -> Result<Option<Tensor>> {
-    Ok(None)
-}
-
-pub(crate) fn row_readings(
-    _: &Tensor,
-    _: &Positions,
-    _: &[Keys],
-    _: Option<&Rope>,
-    _: f32,
-    _: &Tensor,
-) -> Result<Option<Tensor>> {
-    Ok(None)
+impl Backend for Gpu {
+    fn attend(&self, _query: &Query<'_>) -> Result<Option<Partial>> {
+        Ok(None)
+    }
 }

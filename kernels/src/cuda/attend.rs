@@ -17,7 +17,7 @@ use super::shape::{Shape, shape};
 use super::sight::{KeyOrder, QueryOrder, Tiling};
 use super::{capability, memory};
 use crate::error::{Error, Result};
-use crate::{Keys, Partial, Positions, Rope};
+use crate::{Keys, Partial, Positions, Query, Rope};
 
 /// Rows of queries and heads from which packing the keys pays (a model, not measured: docs/gpu.md). Below, they are read hardly
 /// more than once.
@@ -81,7 +81,8 @@ pub fn visible_share(q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Option
 ///
 /// # Errors
 /// Returns an error if a position is beyond the tables, or if the driver fails.
-pub fn attend(q: &Tensor, at: &Positions, keys: &[Keys], rope: Option<&Rope>, scale: f32) -> Result<Option<Partial>> {
+pub(super) fn attend(query: &Query<'_>) -> Result<Option<Partial>> {
+    let &Query { q, at, keys, rope, scale } = query;
     let Some(shape) = shape(q, keys, rope)? else { return Ok(None) };
     let Device::Cuda(device) = q.device() else { return Ok(None) };
     if let Some(rope) = rope {

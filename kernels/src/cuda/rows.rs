@@ -57,7 +57,7 @@ pub fn contiguous(x: &Tensor) -> Result<Tensor> {
     let (stream, mut out) = (device.cuda_stream(), Output::new(&device, x.dtype(), x.shape())?);
     let size = x.dtype().size_in_bytes();
     let to = Destination { byte: 0, stride_bytes: run * size };
-    copy(&device, &stream, (&mut out, to), &from, stride * size, rows, run * size)?;
+    copy(&stream, (&mut out, to), &from, Source { stride_bytes: stride * size, rows, bytes: run * size })?;
     Ok(out.tensor())
 }
 
@@ -90,21 +90,26 @@ struct Destination {
 
 type Stream = std::sync::Arc<cudarc::driver::CudaStream>;
 
-fn copy(
-    device: &candle_core::CudaDevice,
-    stream: &Stream,
-    (out, destination): (&mut Output, Destination),
-    from: &Input<'_>,
+/// Rows of an input, of `bytes` bytes each.
+struct Source {
     stride_bytes: usize,
     rows: usize,
     bytes: usize,
+}
+
+fn copy(
+    stream: &Stream,
+    (out, destination): (&mut Output, Destination),
+    from: &Input<'_>,
+    source: Source,
 ) -> Result<()> {
+    let Source { stride_bytes, rows, bytes } = source;
     let (to, to_guard) = out.address(stream);
     let (at, at_guard) = from.address(stream);
     let to = to + destination.byte as u64;
     let all = to | at | (destination.stride_bytes | stride_bytes | bytes) as u64;
     let word = 1usize << all.trailing_zeros().min(4);
-    let mut call = Call::new(device, stream, &format!("copy_rows_{word}"))?;
+    let mut call = Call::new(from.device(), stream, &format!("copy_rows_{word}"))?;
     call.word(to)
         .word(at)
         .count(destination.stride_bytes / word)
@@ -168,7 +173,8 @@ pub fn join(parts: &[&Tensor], dim: usize) -> Result<Option<Tensor>> {
     for (part, from) in parts.iter().zip(&inputs) {
         let rows: usize = part.dims()[..dim].iter().product();
         let bytes = part.elem_count() / rows * dtype.size_in_bytes();
-        copy(&device, &stream, (&mut out, Destination { byte, stride_bytes }), from, bytes, rows, bytes)?;
+        let to = Destination { byte, stride_bytes };
+        copy(&stream, (&mut out, to), from, Source { stride_bytes: bytes, rows, bytes })?;
         byte += bytes;
     }
     Ok(Some(out.tensor()))

@@ -11,7 +11,7 @@ use super::rows::contiguous;
 use super::shape::{Shape, shape};
 use super::sight::Tiling;
 use crate::error::Result;
-use crate::{Keys, Positions, Reduce, Rope};
+use crate::{Query, Reduce};
 
 /// Rows and keys of a tile.
 const TILE: usize = 64;
@@ -39,46 +39,22 @@ impl Read<'_> {
 ///
 /// # Errors
 /// Returns an error if a position is beyond the tables, or if the driver fails.
-#[allow(clippy::too_many_arguments)]
-pub fn column_scores(
-    q: &Tensor,
-    at: &Positions,
-    keys: &[Keys],
-    rope: Option<&Rope>,
-    scale: f32,
-    lse: &Tensor,
-    reduce: Reduce<'_>,
-) -> Result<Option<Tensor>> {
-    read(q, at, keys, rope, scale, lse, Read::Reduced(reduce))
+pub(super) fn column_scores(query: &Query<'_>, lse: &Tensor, reduce: Reduce<'_>) -> Result<Option<Tensor>> {
+    read(query, lse, Read::Reduced(reduce))
 }
 
 /// See [`crate::Kernels::readings`], by query row; `None` for calls that the kernel is not made for.
 ///
 /// # Errors
 /// Fails as [`column_scores`] does.
-pub fn row_readings(
-    q: &Tensor,
-    at: &Positions,
-    keys: &[Keys],
-    rope: Option<&Rope>,
-    scale: f32,
-    lse: &Tensor,
-) -> Result<Option<Tensor>> {
-    read(q, at, keys, rope, scale, lse, Read::Rows)
+pub(super) fn row_readings(query: &Query<'_>, lse: &Tensor) -> Result<Option<Tensor>> {
+    read(query, lse, Read::Rows)
 }
 
-#[allow(clippy::too_many_arguments)]
-fn read(
-    q: &Tensor,
-    at: &Positions,
-    keys: &[Keys],
-    rope: Option<&Rope>,
-    scale: f32,
-    lse: &Tensor,
-    by: Read<'_>,
-) -> Result<Option<Tensor>> {
+fn read(query: &Query<'_>, lse: &Tensor, by: Read<'_>) -> Result<Option<Tensor>> {
+    let &Query { q, at, keys, rope, .. } = query;
     let Some(shape) = shape(q, keys, rope)? else { return Ok(None) };
-    let count: usize = keys.iter().map(|block| block.at.len()).sum();
+    let count = query.key_count();
     if let (Read::Rows, 0) = (by, count * shape.queries) {
         return memory::nothing((shape.queries, count), DType::F32, q.device()).map(Some);
     }
@@ -95,25 +71,19 @@ fn read(
         }
         None => contiguous(q)?,
     };
-    launch(&q, &contiguous(lse)?, shape, (at, keys), rope, scale, by).map(Some)
+    launch(&Query { q: &q, ..*query }, &contiguous(lse)?, shape, by).map(Some)
 }
 
-fn launch(
-    q: &Tensor,
-    lse: &Tensor,
-    shape: Shape,
-    (at, keys): (&Positions, &[Keys]),
-    rope: Option<&Rope>,
-    scale: f32,
-    read: Read<'_>,
-) -> Result<Tensor> {
+/// Reads with queries that have their positions and lie in one piece.
+fn launch(query: &Query<'_>, lse: &Tensor, shape: Shape, read: Read<'_>) -> Result<Tensor> {
+    let &Query { q, at, keys, rope, scale } = query;
     let device = q.device().as_cuda_device()?;
     let stream = device.cuda_stream();
     let Shape { queries, kv_heads, head_dim, .. } = shape;
     // Rows are counted without their heads here, and there is no list of work: one block of threads for each key tile.
     let tiling = Tiling { rows: TILE, keys: TILE, group: 1, kv_heads, resident: 1 };
     let ready = prepared(device, at, keys, tiling, false)?;
-    let count: usize = keys.iter().map(|block| block.at.len()).sum();
+    let count = query.key_count();
     let mut out = Output::zeros_f32(device, count * read.lists(queries))?;
     let shaped = |out: Tensor| match read {
         Read::Rows => Ok(out.reshape((queries, count))?),
@@ -129,12 +99,12 @@ fn launch(
         Read::Rows => (3, Tensor::new(&[0f32], q.device())?),
     };
     let (blocks_of, tables) = (joined(keys)?, tables(rope, device)?);
-    let (query, lse, weights) = (input(q)?, input(lse)?, input(&weights)?);
+    let (q_input, lse, weights) = (input(q)?, input(lse)?, input(&weights)?);
     let ([lists, places], held) = (ready.inputs()?, inputs(&blocks_of)?);
     let suffix = suffix(q.dtype()).expect("checked by shape: bf16 or f16");
     let mut call = Call::new(device, &stream, &format!("scores_{suffix}_{head_dim}"))?;
     let lists = ready.addresses(call.address_of(&lists), call.address_of(&places));
-    let mut words = vec![call.address_of(&query), call.address_of(&lse), call.address_of(&weights), lists.rows];
+    let mut words = vec![call.address_of(&q_input), call.address_of(&lse), call.address_of(&weights), lists.rows];
     words.extend([lists.sight, lists.tile_sight, lists.key_source, lists.key_rope, lists.key_number]);
     words.push(call.address_of_output(&mut out));
     words.extend(match (rope, &tables) {

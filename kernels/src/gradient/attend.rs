@@ -10,29 +10,33 @@ use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, W
 
 use super::sight::{Tile, tiles};
 use super::{computes, slice, unknown, with};
-use crate::cpu::{Lie, Number, multiply};
-use crate::{Keys, Partial, Positions, Rope, join};
+use crate::backend::Backend;
+use crate::cpu::{Matrix, Number, multiply};
+use crate::{Keys, Partial, Positions, Query, join};
 
-/// See [`crate::Kernels::attend`]. None where types, device or positions are not those of this module.
-pub(crate) fn attend(
-    q: &Tensor,
-    at_q: &Positions,
-    keys: &[Keys],
-    rope: Option<&Rope>,
-    scale: f32,
-) -> crate::Result<Option<Partial>> {
+/// The backend with a backward pass of its own, on the host. Other types, devices and positions are not its calls.
+pub(crate) struct Tiled;
+
+impl Backend for Tiled {
+    fn attend(&self, query: &Query<'_>) -> crate::Result<Option<Partial>> {
+        attend(query)
+    }
+}
+
+fn attend(query: &Query<'_>) -> crate::Result<Option<Partial>> {
+    let &Query { q, at, keys, rope, scale } = query;
     let filled: Vec<&Keys> = keys.iter().filter(|block| !block.at.is_empty()).collect();
     let tensors: Vec<&Tensor> = filled.iter().flat_map(|block| [&block.k, &block.v]).chain([q]).collect();
     if filled.is_empty() || q.elem_count() == 0 || !computes(&tensors) {
         return Ok(None);
     }
     let at_k = Positions::concat(&filled.iter().map(|block| &block.at).collect::<Vec<_>>());
-    let Some(tiles) = tiles(at_q, &at_k) else { return Ok(None) };
+    let Some(tiles) = tiles(at, &at_k) else { return Ok(None) };
     let mut k = join(&filled.iter().map(|block| &block.k).collect::<Vec<_>>(), 0)?;
     let v = join(&filled.iter().map(|block| &block.v).collect::<Vec<_>>(), 0)?;
     let mut q = q.clone();
     if let Some(rope) = rope {
-        (q, k) = (rope.apply(&q, at_q)?, rope.apply(&k, &at_k)?);
+        (q, k) = (rope.apply(&q, at)?, rope.apply(&k, &at_k)?);
     }
     let (_, heads, head_dim) = q.dims3()?;
     let op = Attend { tiles: tiles.into(), heads, kv_heads: k.dim(1)?, head_dim, scale: f64::from(scale) };
@@ -84,10 +88,8 @@ impl Attend {
     fn scores<T: Number>(&self, tile: &Tile, read: &Read<T>) -> Vec<T> {
         let (rows, keys, dim) = (self.group() * tile.count, tile.keys.len(), self.head_dim);
         let mut scores = vec![T::zero(); rows * keys];
-        let lie = Lie::rows_of(dim);
-        let into = (&mut scores[..], Lie::rows_of(keys));
-        let factor = T::from_f64(self.scale);
-        multiply((rows, keys, dim), factor, (&read.q, lie), (&read.k, lie.turned()), into, false);
+        let (q, k) = (Matrix::new(&read.q[..], rows, dim), Matrix::new(&read.k[..], keys, dim));
+        multiply(T::from_f64(self.scale), q, k.turned(), Matrix::new(&mut scores[..], rows, keys));
         scores
     }
 
@@ -106,8 +108,8 @@ impl Attend {
             }
             sums.resize(rows, None);
             let mut out = vec![T::zero(); rows * dim];
-            let (lie, into) = (Lie::rows_of(dim), (&mut out[..], Lie::rows_of(dim)));
-            multiply((rows, dim, keys), T::ONE, (&weights, Lie::rows_of(keys)), (&read.v, lie), into, false);
+            let (weights, v) = (Matrix::new(&weights[..], rows, keys), Matrix::new(&read.v[..], keys, dim));
+            multiply(T::ONE, weights, v, Matrix::new(&mut out[..], rows, dim));
             for ((start, out), sum) in self.starts(tile, kv_head, dim + 1).iter().zip(out.chunks(dim)).zip(sums) {
                 both[*start..start + dim].copy_from_slice(out);
                 both[start + dim] = sum.unwrap_or(T::from_f64(f64::NEG_INFINITY));
@@ -135,8 +137,8 @@ impl Attend {
 
             let mut p = self.scores(tile, &read);
             let mut ds = vec![T::zero(); rows * keys]; // dP at first
-            let (lie, wide) = (Lie::rows_of(dim), Lie::rows_of(keys));
-            multiply((rows, keys, dim), T::ONE, (&dout, lie), (&read.v, lie.turned()), (&mut ds, wide), false);
+            let v = Matrix::new(&read.v[..], keys, dim);
+            multiply(T::ONE, Matrix::new(&dout, rows, dim), v.turned(), Matrix::new(&mut ds, rows, keys));
             for (row, &start) in starts.iter().enumerate() {
                 let visible = &tile.visible[row % tile.count * keys..][..keys];
                 let (out, lse) = (&both[start..start + dim], both[start + dim]);
@@ -150,12 +152,14 @@ impl Attend {
             }
             let factor = T::from_f64(self.scale);
             let mut part = vec![T::zero(); rows.max(keys) * dim];
-            multiply((rows, dim, keys), factor, (&ds, wide), (&read.k, lie), (&mut part, lie), false);
+            let k = Matrix::new(&read.k[..], keys, dim);
+            multiply(factor, Matrix::new(&ds, rows, keys), k, Matrix::new(&mut part, rows, dim));
             for (start, part) in self.starts(tile, kv_head, dim).iter().zip(part.chunks(dim)) {
                 dq[*start..start + dim].copy_from_slice(part);
             }
             for (sum, a, b, factor) in [(&mut dk, &ds, &read.q, factor), (&mut dv, &p, &dout, T::ONE)] {
-                multiply((keys, dim, rows), factor, (a, wide.turned()), (b, lie), (&mut part, lie), false);
+                let (a, b) = (Matrix::new(&a[..], rows, keys), Matrix::new(&b[..], rows, dim));
+                multiply(factor, a.turned(), b, Matrix::new(&mut part, keys, dim));
                 for (&key, part) in tile.keys.iter().zip(part.chunks(dim)) {
                     let start = (key as usize * self.kv_heads + kv_head) * dim;
                     sum[start..start + dim].iter_mut().zip(part).for_each(|(sum, &part)| *sum += part);

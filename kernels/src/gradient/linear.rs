@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, WithDType};
 
 use super::{computes, slice, unknown, with};
-use crate::cpu::{Lie, Number, multiply};
+use crate::cpu::{Matrix, Number, multiply};
 
 struct Frozen {
     weight: Tensor, // [outputs, inputs]
@@ -25,11 +25,10 @@ impl Frozen {
         let (inner, columns) = if turned { (inputs, outputs) } else { (outputs, inputs) };
         let rows = x.len() / inner;
         with(&self.weight, |weight: &[T]| {
-            let lie = Lie::rows_of(inputs);
-            let lie = if turned { lie.turned() } else { lie };
+            let weight = Matrix::new(weight, outputs, inputs);
+            let weight = if turned { weight.turned() } else { weight };
             let mut out = vec![T::zero(); rows * columns];
-            let into = (&mut out[..], Lie::rows_of(columns));
-            multiply((rows, columns, inner), T::ONE, (x, Lie::rows_of(inner)), (weight, lie), into, false);
+            multiply(T::ONE, Matrix::new(x, rows, inner), weight, Matrix::new(&mut out[..], rows, columns));
             Ok(out)
         })
     }

@@ -13,7 +13,7 @@ mod sight;
 
 use candle_core::{CpuStorage, DType, Layout, Storage, Tensor, WithDType};
 
-pub(crate) use attend::attend;
+pub(crate) use attend::Tiled;
 pub(crate) use linear::product;
 pub(crate) use norm::{rms_norm, silu_mul};
 pub(crate) use rotate::rotated;

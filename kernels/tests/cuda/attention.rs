@@ -4,7 +4,7 @@
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 use tributary_kernels::cuda::{download, nothing};
-use tributary_kernels::{Kernels, Keys, Pairing, Partial, Positions, Readings, Reduce, merge};
+use tributary_kernels::{Kernels, Keys, Pairing, Partial, Positions, Query, Readings, Reduce, merge};
 
 use crate::kit;
 use crate::naive::{self, Case, Random, Sizes};
@@ -37,7 +37,7 @@ pub fn cases(sizes: &Sizes, device: &Device) -> (Case, Case) {
 }
 
 pub fn attend(case: &Case) -> Partial {
-    Kernels::Auto.attend(&case.q, &case.at_q, &case.keys, case.rope.as_ref(), case.scale).unwrap()
+    Kernels::Auto.attend(&case.query()).unwrap()
 }
 
 pub fn flat(x: &Tensor) -> Vec<f32> {
@@ -110,13 +110,11 @@ proptest! {
         let weights = Random::new(sizes.seed).values(queries);
         for reduce in [Reduce::Norm, Reduce::Mass, Reduce::Weighted(&weights)] {
             let expected = naive::reduced(&attention, sizes.keys.iter().sum(), reduce);
-            let rope = case.rope.as_ref();
-            let found = Kernels::Auto.column_scores(&case.q, &case.at_q, &case.keys, rope, case.scale, &lse, reduce);
+            let found = Kernels::Auto.column_scores(&case.query(), &lse, reduce);
             let error = relative(&flat(&found.unwrap()), &expected);
             prop_assert!(error < 2.0 * tolerance(sizes.dtype), "{reduce:?}: {error:e}");
         }
-        let (rope, by) = (case.rope.as_ref(), Readings::PerRow);
-        let found = Kernels::Auto.readings(&case.q, &case.at_q, &case.keys, rope, case.scale, &lse, by);
+        let found = Kernels::Auto.readings(&case.query(), &lse, Readings::PerRow);
         let error = relative(&flat(&found.unwrap()), &attention.concat());
         prop_assert!(error < 2.0 * tolerance(sizes.dtype), "each row: {error:e}");
     }
@@ -209,7 +207,8 @@ fn parts_of_the_keys_merge_to_the_whole_and_unseen_rows_are_empty() {
         v: v.narrow(0, from as usize, count).unwrap(),
         at: Positions::run(from, count),
     };
-    let attend = |keys: &[Keys]| Kernels::Auto.attend(&q, &at, keys, None, 0.125).unwrap();
+    let attend =
+        |keys: &[Keys]| Kernels::Auto.attend(&Query { q: &q, at: &at, keys, rope: None, scale: 0.125 }).unwrap();
     let whole = attend(&[keys(0, 300)]);
     let merged = merge(&attend(&[keys(0, 77)]), &attend(&[keys(77, 223)])).unwrap();
     let wide: Vec<f64> = flat(&whole.out).into_iter().map(f64::from).collect();
@@ -219,7 +218,13 @@ fn parts_of_the_keys_merge_to_the_whole_and_unseen_rows_are_empty() {
     assert!(flat(&later.lse).iter().all(|&x| x == f32::NEG_INFINITY));
     let merged = merge(&whole, &later).unwrap();
     assert_eq!(flat(&merged.out), flat(&whole.out));
-    let none = Kernels::Auto.attend(&q.narrow(0, 0, 0).unwrap(), &Positions::run(0, 0), &[keys(0, 300)], None, 0.125);
+    let none = Kernels::Auto.attend(&Query {
+        q: &q.narrow(0, 0, 0).unwrap(),
+        at: &Positions::run(0, 0),
+        keys: &[keys(0, 300)],
+        rope: None,
+        scale: 0.125,
+    });
     assert_eq!(none.unwrap().out.dims(), [0, 2, 64]);
 }
 
@@ -240,9 +245,13 @@ fn numbers_in_hidden_keys_change_nothing() {
         let attend = |poison: bool| {
             let [k, v] = [2, 3].map(|seed| values(seed, 200, poison).to_device(&device).unwrap());
             let keys = Keys { k, v, at: Positions::run(0, 200).without(&hidden) };
-            let partial = Kernels::Auto.attend(&q, &at, std::slice::from_ref(&keys), None, 0.1).unwrap();
+            let partial = Kernels::Auto
+                .attend(&Query { q: &q, at: &at, keys: std::slice::from_ref(&keys), rope: None, scale: 0.1 })
+                .unwrap();
             let (lse, by) = (&partial.lse, Reduce::Mass);
-            let scores = Kernels::Auto.column_scores(&q, &at, &[keys], None, 0.1, lse, by).unwrap();
+            let scores = Kernels::Auto
+                .column_scores(&Query { q: &q, at: &at, keys: &[keys], rope: None, scale: 0.1 }, lse, by)
+                .unwrap();
             (flat(&partial.out), flat(&scores))
         };
         assert_eq!(attend(true), attend(false));
@@ -262,13 +271,21 @@ fn attention_over_no_key_at_all_is_of_the_queries_type() {
                 _ => Tensor::zeros((queries, 2, 64), dtype, &device).unwrap(),
             };
             for kernels in [Kernels::Auto, Kernels::Plain] {
-                let found = kernels.attend(&q, &Positions::run(0, queries), &[], None, 0.1).unwrap();
+                let found = kernels
+                    .attend(&Query { q: &q, at: &Positions::run(0, queries), keys: &[], rope: None, scale: 0.1 })
+                    .unwrap();
                 assert_eq!((found.out.dtype(), found.out.dims()), (dtype, &[queries, 2, 64][..]), "{kernels:?}");
                 assert_eq!((found.lse.dtype(), found.lse.dims()), (DType::F32, &[queries, 2][..]), "{kernels:?}");
                 assert!(flat(&found.out).iter().all(|&x| x == 0.0), "{kernels:?} {dtype:?}");
                 assert!(flat(&found.lse).iter().all(|&x| x == f32::NEG_INFINITY), "{kernels:?} {dtype:?}");
                 let at = Positions::run(0, queries);
-                let scores = kernels.column_scores(&q, &at, &[], None, 0.1, &found.lse, Reduce::Mass).unwrap();
+                let scores = kernels
+                    .column_scores(
+                        &Query { q: &q, at: &at, keys: &[], rope: None, scale: 0.1 },
+                        &found.lse,
+                        Reduce::Mass,
+                    )
+                    .unwrap();
                 assert_eq!((scores.dtype(), scores.dims()), (DType::F32, &[0][..]), "{kernels:?}");
             }
         }

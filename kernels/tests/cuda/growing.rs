@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::cuda::uploaded_bytes;
-use tributary_kernels::{Kernels, Keys, PAD, Positions, SHARED};
+use tributary_kernels::{Kernels, Keys, PAD, Positions, Query, SHARED};
 
 use crate::attention::{flat, relative, tolerance};
 use crate::kit::{Random, gpu, on, values};
@@ -67,11 +67,17 @@ fn bytes_a_token(tokens: u32, answer: u32) -> Vec<u64> {
             let [host, there] = sides.shortened(rows as usize, &placed);
             let row = placed.select(&[rows - 1]);
             let began = uploaded_bytes();
-            let found = Kernels::Auto.attend(&on(&q, &device), &row, &there, None, 0.125).unwrap();
-            let again = Kernels::Auto.attend(&on(&q, &device), &row, &there, None, 0.125).unwrap();
+            let found = Kernels::Auto
+                .attend(&Query { q: &on(&q, &device), at: &row, keys: &there, rope: None, scale: 0.125 })
+                .unwrap();
+            let again = Kernels::Auto
+                .attend(&Query { q: &on(&q, &device), at: &row, keys: &there, rope: None, scale: 0.125 })
+                .unwrap();
             sent.push(uploaded_bytes() - began);
             assert_eq!(values(&found.out), values(&again.out), "the next layer");
-            let expected = Kernels::Auto.attend(&q.to_dtype(DType::F32).unwrap(), &row, &host, None, 0.125).unwrap();
+            let expected = Kernels::Auto
+                .attend(&Query { q: &q.to_dtype(DType::F32).unwrap(), at: &row, keys: &host, rope: None, scale: 0.125 })
+                .unwrap();
             let error = relative(&flat(&found.out), &values(&expected.out));
             assert!(error < tolerance(DType::BF16), "token {rows} of {piece} after {tokens}: {error:e}");
         }

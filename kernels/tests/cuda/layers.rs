@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Tensor};
 use tributary_kernels::{
-    Distance, Pairing, Positions, Rope, RopeScaling, add, add_linear, cast, distance, linear, linear_f32, linear_onto,
-    rms_norm, scale, scale_rows, silu_mul,
+    Distance, Pairing, Positions, Rope, RopeConfig, RopeScaling, add, add_linear, cast, distance, linear, linear_f32,
+    linear_onto, rms_norm, scale, scale_rows, silu_mul,
 };
 
 use crate::kit::{Random, TYPES, assert_near, gpu, on, values};
@@ -185,7 +185,11 @@ fn rotations_of_every_kind() {
     for (dtype, bound) in TYPES {
         for (head_dim, rotary_dims) in shapes {
             for pairing in [Pairing::Half, Pairing::Interleaved] {
-                let rope = Rope::new(head_dim, rotary_dims, 1e4, &RopeScaling::None, pairing, 500).unwrap();
+                let rope = Rope::new(
+                    &RopeConfig { head_dim, rotary_dims, theta: 1e4, scaling: &RopeScaling::None, pairing },
+                    500,
+                )
+                .unwrap();
                 let at: Vec<u32> = (0..9).map(|_| random.below(500)).collect();
                 let at = Positions::in_sequence(at.clone(), at);
                 let x = random.tensor(&[9, 3, head_dim], dtype);
@@ -214,7 +218,17 @@ fn no_rows_at_all() {
         assert_eq!(silu_mul(&nothing(&[0, 16]), &nothing(&[0, 16])).unwrap().dims(), &[0, 16]);
         assert_eq!(linear(&nothing(&[0, 16]), &weight, None).unwrap().dims(), &[0, 6]);
         assert_eq!(linear_onto(&nothing(&[0, 6]), &nothing(&[0, 16]), &weight, None).unwrap().dims(), &[0, 6]);
-        let rope = Rope::new(16, 16, 1e4, &RopeScaling::None, Pairing::Half, 4).unwrap();
+        let rope = Rope::new(
+            &RopeConfig {
+                head_dim: 16,
+                rotary_dims: 16,
+                theta: 1e4,
+                scaling: &RopeScaling::None,
+                pairing: Pairing::Half,
+            },
+            4,
+        )
+        .unwrap();
         assert_eq!(rope.apply(&nothing(&[0, 2, 16]), &Positions::run(0, 0)).unwrap().dims(), &[0, 2, 16]);
         let cast_to: Tensor = cast(&nothing(&[0, 16]), DType::F32).unwrap();
         assert_eq!((cast_to.dims(), cast_to.dtype()), (&[0, 16][..], DType::F32));

@@ -19,4 +19,4 @@ mod naive;
 mod persistent;
 mod precision;
 
-use tributary_kernels::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, Rule, SHARED};
+use tributary_kernels::{Keys, PAD, Pairing, Positions, Query, Reduce, Rope, RopeConfig, RopeScaling, Rule, SHARED};

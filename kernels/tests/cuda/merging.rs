@@ -7,7 +7,8 @@ use crate::kit::{Random, TYPES, assert_near, gpu, on, values};
 
 /// A part of random numbers; every third row of part `which` saw no key, and holds NaN to prove
 /// that it is not read.
-fn part(random: &mut Random, which: usize, rows: usize, heads: usize, head_dim: usize, dtype: DType) -> Partial {
+fn part(random: &mut Random, which: usize, shape: [usize; 3], dtype: DType) -> Partial {
+    let [rows, heads, head_dim] = shape;
     let (mut out, mut lse) =
         (values(&random.tensor(&[rows, heads, head_dim], dtype)), values(&random.tensor(&[rows, heads], DType::F32)));
     for row in (0..rows * heads).filter(|row| row % 3 == which % 3) {
@@ -45,7 +46,7 @@ fn parts_of_every_number_and_type() {
         {
             let what = format!("{count} parts {dtype:?} {rows} x {heads} x {head_dim}");
             let parts: Vec<Partial> =
-                (0..count).map(|which| part(&mut random, which, rows, heads, head_dim, dtype)).collect();
+                (0..count).map(|which| part(&mut random, which, [rows, heads, head_dim], dtype)).collect();
             let (out, lse) = expected(&parts, head_dim);
             let on_gpu: Vec<Partial> =
                 parts.iter().map(|part| Partial { out: on(&part.out, &device), lse: on(&part.lse, &device) }).collect();
@@ -63,7 +64,7 @@ fn parts_of_every_number_and_type() {
 #[test]
 fn two_and_none() {
     let (device, mut random) = (gpu(), Random::new(21));
-    let parts = [part(&mut random, 0, 4, 2, 32, DType::F32), part(&mut random, 0, 4, 2, 32, DType::F32)];
+    let parts = [part(&mut random, 0, [4, 2, 32], DType::F32), part(&mut random, 0, [4, 2, 32], DType::F32)];
     let (out, lse) = expected(&parts, 32);
     assert!(lse.contains(&f64::NEG_INFINITY), "a row that no part saw");
     let [a, b] = parts.map(|part| Partial { out: on(&part.out, &device), lse: on(&part.lse, &device) });

@@ -1,7 +1,7 @@
 //! Errors of rounding over very many keys, and propagation of a NaN.
 
 use candle_core::{DType, Device, Tensor};
-use tributary_kernels::{Kernels, Keys, PAD, Positions};
+use tributary_kernels::{Kernels, Keys, PAD, Positions, Query};
 
 use crate::attention::flat;
 use crate::kit::{Leaving, gpu, on};
@@ -43,7 +43,15 @@ fn one_large_key_and_many_alike(queries: usize, kv_heads: usize) {
     // The first row alone sees anything: a tile of rows that see nothing costs nothing.
     let order: Vec<u32> = (0..queries).map(|row| if row == 0 { KEYS as u32 } else { PAD }).collect();
     let at = Positions::new(vec![0; queries], order, vec![0; queries]);
-    let found = Kernels::Auto.attend(&q, &at, &[Keys { k, v, at: Positions::run(0, KEYS) }], None, SCALE).unwrap();
+    let found = Kernels::Auto
+        .attend(&Query {
+            q: &q,
+            at: &at,
+            keys: &[Keys { k, v, at: Positions::run(0, KEYS) }],
+            rope: None,
+            scale: SCALE,
+        })
+        .unwrap();
     let weights: Vec<f64> = (0..KEYS).map(|key| (f64::from(SCALE) * f64::from(product(key))).exp()).collect();
     let total: f64 = weights.iter().sum();
     let difference = weights.iter().enumerate().map(|(key, weight)| weight * f64::from(sign(key))).sum::<f64>() / total;
@@ -82,7 +90,7 @@ fn with_nan(queries: usize, keys: usize, in_keys: Option<usize>, in_values: Opti
     let (q, k, v) = (tensor(3, queries, None), tensor(5, keys, in_keys), tensor(7, keys, in_values));
     let at = Positions::run((keys - queries) as u32, queries);
     let keys = Keys { k, v, at: Positions::run(0, keys) };
-    let found = Kernels::Auto.attend(&q, &at, &[keys], None, 0.125).unwrap();
+    let found = Kernels::Auto.attend(&Query { q: &q, at: &at, keys: &[keys], rope: None, scale: 0.125 }).unwrap();
     (flat(&found.out), flat(&found.lse))
 }
 

@@ -6,7 +6,7 @@
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 
-use super::{Keys, PAD, Pairing, Positions, Reduce, Rope, RopeScaling, Rule, SHARED};
+use super::{Keys, PAD, Pairing, Positions, Query, Reduce, Rope, RopeConfig, RopeScaling, Rule, SHARED};
 
 /// A small generator, so that a failing case is its seed and its sizes.
 pub struct Random(u64);
@@ -102,6 +102,10 @@ const POSITIONS: usize = 1000;
 const THETA: f64 = 10_000.0;
 
 impl Case {
+    pub fn query(&self) -> Query<'_> {
+        Query { q: &self.q, at: &self.at_q, keys: &self.keys, rope: self.rope.as_ref(), scale: self.scale }
+    }
+
     pub fn new(sizes: &Sizes) -> Self {
         let mut random = Random::new(sizes.seed);
         let heads = sizes.kv_heads * sizes.group;
@@ -120,7 +124,17 @@ impl Case {
             keys.push(Keys { k, v, at: positions(sizes, &mut random, count, true) });
         }
         let rope = sizes.rotary.map(|(pairing, dims)| {
-            Rope::new(sizes.head_dim, dims, THETA, &RopeScaling::None, pairing, POSITIONS).unwrap()
+            Rope::new(
+                &RopeConfig {
+                    head_dim: sizes.head_dim,
+                    rotary_dims: dims,
+                    theta: THETA,
+                    scaling: &RopeScaling::None,
+                    pairing,
+                },
+                POSITIONS,
+            )
+            .unwrap()
         });
         Self { q, at_q, keys, rope, scale: 1.7 / (sizes.head_dim as f32).sqrt() }
     }

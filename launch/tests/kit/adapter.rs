@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use tempfile::TempDir;
-use tributary_worker::{
+use tributary_model::{
     Adapter, AdapterConfig, AdapterFolder, AdapterKind, Config, Linear, LoadFormat, LowRank, LowRankPair, fingerprint,
 };
 

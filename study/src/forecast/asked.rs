@@ -7,7 +7,7 @@ use tributary_coordinator::outlook::Scenario;
 use tributary_coordinator::{ModelShape, RequestSettings};
 use tributary_engine::{Dtype, shape_of};
 use tributary_methods::MethodSpec;
-use tributary_worker::Config;
+use tributary_model::Config;
 
 use crate::error::{Error, Result};
 

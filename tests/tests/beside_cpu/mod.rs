@@ -4,9 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{DType, Device};
 use tributary_kernels::{Kernels, cuda};
+use tributary_model::Model;
 use tributary_protocol::{Exchange, Outcome, Plan, PlannedMethod, RankReport};
 use tributary_tests::{dummy_model_on, logits, plan, relative_error, run_all, run_all_beside, tiny_config, with_ratio};
-use tributary_worker::Model;
 
 /// Error of a logit in 16 bits after these few layers, relative to the largest logit.
 pub const TOLERANCE: f64 = 2e-2;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
+use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{Chunk, Exchange, Plan};
 use tributary_tests::{logits, method, plan, run};
-use tributary_worker::{Attention, Model, Progress, Qkv, Result};
 
 /// A single row sees itself only: the softmax over one key is 1, so that a head attends to its value and to nothing else.
 struct Alone {
@@ -14,6 +14,8 @@ struct Alone {
 }
 
 impl Attention for Alone {
+    type Error = tributary_model::Error;
+
     fn progress(&self) -> &Progress {
         &self.progress
     }

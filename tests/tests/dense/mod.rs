@@ -3,9 +3,9 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{Positions, Rope};
+use tributary_model::{Attention, Model, Progress, Qkv, Result, Rows};
 use tributary_protocol::{Evict, EvictionEvidence, KeptRows, Plan, Source};
 use tributary_tests::adapters;
-use tributary_worker::{Attention, Model, Progress, Qkv, Result, Rows};
 
 /// Keys that have their positions and values of every row of prefix, context and query: `[layer][row][kv_head][dim]`.
 type Numbers = Vec<Vec<Vec<Vec<f64>>>>;
@@ -119,6 +119,8 @@ fn numbers(x: &Tensor) -> Vec<Vec<Vec<f64>>> {
 }
 
 impl Attention for Pass<'_, '_> {
+    type Error = tributary_model::Error;
+
     fn progress(&self) -> &Progress {
         &self.progress
     }

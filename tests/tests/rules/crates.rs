@@ -5,7 +5,7 @@ use super::{Tree, Violation};
 
 /// The command's crates, and those of the workspace that each may depend on. Arrows run down this
 /// list.
-const ARROWS: [(&str, &[&str]); 17] = [
+const ARROWS: [(&str, &[&str]); 18] = [
     (
         "launch",
         &[
@@ -16,7 +16,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "mpirun",
             "engine",
             "coordinator",
-            "worker",
+            "model",
             "comm",
             "store",
             "methods",
@@ -29,15 +29,16 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("service", &["engine", "coordinator", "methods", "protocol", "system"]),
     (
         "study",
-        &["engine", "coordinator", "worker", "comm", "store", "methods", "protocol", "kernels", "charts", "system"],
+        &["engine", "coordinator", "model", "comm", "store", "methods", "protocol", "kernels", "charts", "system"],
     ),
     ("quality", &["engine", "coordinator", "train", "comm", "methods", "protocol", "charts", "system"]),
     ("load", &["charts", "protocol", "system"]),
     ("mpirun", &["engine", "comm", "protocol", "system"]),
-    ("train", &["worker", "comm", "protocol", "kernels", "charts", "system"]),
-    ("engine", &["coordinator", "worker", "comm", "store", "methods", "protocol", "kernels", "system"]),
+    ("train", &["model", "comm", "protocol", "kernels", "charts", "system"]),
+    ("engine", &["coordinator", "worker", "model", "comm", "store", "methods", "protocol", "kernels", "system"]),
     ("coordinator", &["charts", "comm", "methods", "protocol", "system"]),
-    ("worker", &["comm", "store", "methods", "protocol", "kernels", "system"]),
+    ("worker", &["model", "comm", "store", "methods", "protocol", "kernels", "system"]),
+    ("model", &["comm", "protocol", "kernels", "system"]),
     ("comm", &["protocol", "system"]),
     ("store", &["protocol", "system"]),
     ("charts", &[]),
@@ -57,7 +58,7 @@ const TOOLS: [(&[&str], &[&str], &str); 3] = [
     ),
     (
         &["candle"],
-        &["launch", "study", "train", "engine", "worker", "comm", "kernels"],
+        &["launch", "study", "train", "engine", "worker", "model", "comm", "kernels"],
         "tensors are for those who compute with them or carry them",
     ),
 ];

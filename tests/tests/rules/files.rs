@@ -24,7 +24,7 @@ const UNSAFE: [&str; 8] = [
     "comm/src/nccl/ffi.rs",
     "comm/src/nccl/device_counter.rs",
     "comm/src/nccl/memory.rs",
-    "worker/src/model/weights.rs",
+    "model/src/weights.rs",
     // An option of the allocator.
     "launch/src/main.rs",
     // An allocator that counts.

@@ -42,7 +42,7 @@ fn a_library_in_the_wrong_crate_is_found() {
     let wanted = [
         "engine: knows clap, which only launch may: options and the errors of programs belong to the command",
         "coordinator: knows tokio, which only service, store may: only crates that wait for sockets are asynchronous",
-        "coordinator: knows candle-nn, which only launch, study, train, engine, worker, comm, kernels may: tensors are for those who \
+        "coordinator: knows candle-nn, which only launch, study, train, engine, worker, model, comm, kernels may: tensors are for those who \
          compute with them or carry them",
     ];
     assert_eq!(said(crates::tools(&tree)), wanted);

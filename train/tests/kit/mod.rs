@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, Var};
 use tributary_comm::{Communicator, local};
-use tributary_worker::{LoadFormat, Model, load};
+use tributary_model::{LoadFormat, Model, load};
 
 use tributary_train::{AdapterKind, Error, Job, Result, Sample, Settings, Wish, on_threads, train};
 

@@ -4,12 +4,11 @@
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Positions, contiguous, join};
+use tributary_model::{Attention, Progress, Qkv};
 
 use super::rounds::{last_of, start_all};
 use crate::context::Math;
-use crate::error::Result;
-use crate::model::{Attention, Qkv};
-use crate::progress::Progress;
+use crate::error::{Error, Result};
 
 /// Rows: this rank's run of the sequence.
 pub struct AllGather<'a> {
@@ -42,6 +41,8 @@ impl AllGather<'_> {
 }
 
 impl Attention for AllGather<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

@@ -3,12 +3,11 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{DeviceList, Keys, Positions, gather_list};
+use tributary_model::{Attention, Progress, Qkv};
 
 use super::rounds::last_of;
 use crate::context::Math;
-use crate::error::Result;
-use crate::model::{Attention, Qkv};
-use crate::progress::Progress;
+use crate::error::{Error, Result};
 
 /// Rows: the anchor's, then this rank's blocks'; a segment each, the anchor's seen by all.
 pub struct Anchored {
@@ -30,6 +29,8 @@ impl Anchored {
 }
 
 impl Attention for Anchored {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

@@ -5,14 +5,13 @@
 use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Positions};
+use tributary_model::{Attention, Progress, Qkv};
 
 use super::rounds::{join, last_of};
 use super::{Compression, Replication};
 use crate::context::Math;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kv::{Block, View};
-use crate::model::{Attention, Qkv};
-use crate::progress::Progress;
 
 /// Rows: the prefix, unless it is there already, then this rank's chunks that are not; or a whole prompt.
 pub struct ChunkPrefill<'a> {
@@ -107,6 +106,8 @@ impl ChunkPrefill<'_> {
 }
 
 impl Attention for ChunkPrefill<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use tributary_kernels::{Keys, Partial, Positions, contiguous, cuda};
+use tributary_model::Qkv;
 use tributary_protocol::{Chunk, Evict};
 
 use super::look_ahead::received_by_kv_head;
@@ -14,7 +15,6 @@ use crate::context::Math;
 use crate::error::Result;
 use crate::evict::kept_of_layer;
 use crate::kv::{Block, LayerRows};
-use crate::model::Qkv;
 
 /// The chunks of a batch, some of which keep some of their rows.
 pub struct Compression {

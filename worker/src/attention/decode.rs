@@ -5,13 +5,12 @@
 use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Partial, Positions, merge};
+use tributary_model::{Attention, Progress, Qkv};
 
 use super::parallel::{tempered, weighed};
 use super::rounds::{all_queries, bring_home, join, start_queries};
 use crate::context::Math;
-use crate::error::Result;
-use crate::model::{Attention, Qkv};
-use crate::progress::Progress;
+use crate::error::{Error, Result};
 use crate::sequence::Turned;
 
 /// Rows: the newest one of each sequence that this rank owns.
@@ -87,6 +86,8 @@ impl Decode<'_> {
 }
 
 impl Attention for Decode<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

@@ -5,6 +5,7 @@
 use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Pending, Start};
 use tributary_kernels::{Keys, Partial, Reduce, gather, join, merge};
+use tributary_model::Qkv;
 use tributary_protocol::{Drift, DriftOf, DriftScore};
 
 use super::replication::kept_layer;
@@ -12,7 +13,6 @@ use super::rounds::start_all;
 use crate::context::Math;
 use crate::error::Result;
 use crate::kv::{KvCache, View};
-use crate::model::Qkv;
 use crate::placement::Placement;
 
 /// Keys and values of every rank's chunks in the first layers, on their way to all ranks or there.

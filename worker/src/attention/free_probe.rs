@@ -11,17 +11,16 @@ use std::collections::HashMap;
 use candle_core::{Device, Tensor};
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Partial, Positions, RowSums, add, merge};
+use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::Plan;
 use tributary_protocol::deal::Homes;
 
 use super::delivery::Delivery;
 use super::rounds::{bring_home, join};
 use crate::context::Math;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kv::{KvCache, View};
-use crate::model::{Attention, Qkv};
 use crate::placement::Placement;
-use crate::progress::Progress;
 
 /// Rows: any deal of context rows.
 pub struct FreeProbe<'a> {
@@ -190,6 +189,8 @@ impl<'a> FreeProbe<'a> {
 }
 
 impl Attention for FreeProbe<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

@@ -6,13 +6,12 @@
 use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Positions, Reduce, contiguous, merge};
+use tributary_model::{Attention, Progress, Qkv};
 
 use super::rounds::{all_queries, bring_home, join, start_queries};
 use crate::context::Math;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kv::View;
-use crate::model::{Attention, Qkv};
-use crate::progress::Progress;
 
 /// Rows: this rank's of those that look.
 pub struct LookAhead<'a> {
@@ -56,6 +55,8 @@ impl LookAhead<'_> {
 }
 
 impl Attention for LookAhead<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

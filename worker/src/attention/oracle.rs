@@ -7,17 +7,16 @@ use tributary_comm::Communicator;
 use tributary_kernels::{
     DeviceList, Distance, Keys, Positions, Reduce, cast, contiguous, cuda, distance, gather_list, merge, scale_rows,
 };
+use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::Plan;
 use tributary_protocol::deal::Homes;
 
 use super::delivery::Delivery;
+use super::placed::Placed;
 use super::rounds::{bring_home, join};
 use crate::context::Math;
-use crate::error::Result;
-use crate::kv::{Block, KvCache, View};
-use crate::model::{Attention, Qkv};
-use crate::placement::Placement;
-use crate::progress::Progress;
+use crate::error::{Error, Result};
+use crate::kv::{Block, View};
 
 /// Rows: all context rows, in any deal, and the query's on the owner.
 pub struct OraclePass<'a> {
@@ -52,10 +51,10 @@ impl<'a> OraclePass<'a> {
         math: Math,
         comm: &'a mut dyn Communicator,
         (plan, homes): (&Plan, &Homes),
-        cache: &'a KvCache,
-        placement: &Placement,
+        placed: Placed<'a>,
         paid: Vec<Tensor>,
     ) -> Self {
+        let Placed { cache, placement, .. } = placed;
         let (rank, keepers) = (comm.rank(), plan.keepers());
         let delivery = Delivery::new(rank, homes, &|row| keepers[row as usize]);
         let kept: Vec<u32> = cache.own.iter().flat_map(|block| block.rows().iter().copied()).collect();
@@ -109,6 +108,8 @@ impl<'a> OraclePass<'a> {
 }
 
 impl Attention for OraclePass<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

@@ -5,15 +5,14 @@
 use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Partial, Positions, merge, scale};
+use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::{Ape, Plan};
 
+use super::placed::Placed;
 use super::rounds::{all_queries, bring_home, last_of, start_queries};
 use crate::context::Math;
-use crate::error::Result;
-use crate::kv::{Block, KvCache, View};
-use crate::model::{Attention, Qkv};
-use crate::placement::Placement;
-use crate::progress::Progress;
+use crate::error::{Error, Result};
+use crate::kv::{Block, View};
 
 /// Rows: the query's on the owner, none elsewhere.
 pub struct Parallel<'a> {
@@ -34,15 +33,9 @@ pub struct Parallel<'a> {
 }
 
 impl<'a> Parallel<'a> {
-    /// The query's rows of `plan` over `cache`, whose rows stand at `placement`.
-    pub fn new(
-        math: Math,
-        comm: &'a mut dyn Communicator,
-        plan: &Plan,
-        ape: Ape,
-        cache: &KvCache,
-        placement: &Placement,
-    ) -> Self {
+    /// The query's rows of `plan` over a cache.
+    pub fn new(math: Math, comm: &'a mut dyn Communicator, plan: &Plan, ape: Ape, placed: Placed<'_>) -> Self {
+        let Placed { cache, placement, hidden } = placed;
         let (world, query): (usize, Vec<u32>) = (comm.size(), plan.query_rows().collect());
         let tail = Block::new(if comm.rank() == plan.owner { query.clone() } else { Vec::new() });
         let mut counts = vec![0; world];
@@ -55,7 +48,7 @@ impl<'a> Parallel<'a> {
             at_query: placement.at(&query),
             at: placement.at(tail.rows()),
             at_tail: placement.at(tail.rows()),
-            context: cache.view_of_context(placement, &[]),
+            context: cache.view_of_context(placement, hidden),
             prefix: cache.view_of_prefix(placement),
             comm: (!plan.decodes_alone(world)).then_some(comm),
             tail,
@@ -80,6 +73,8 @@ impl<'a> Parallel<'a> {
 }
 
 impl Attention for Parallel<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

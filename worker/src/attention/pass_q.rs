@@ -9,18 +9,17 @@ use std::ops::Range;
 use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Positions, Reduce, cuda, merge};
+use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::deal::Homes;
 
 use super::delivery::Delivery;
 use super::mix::Mix;
-use super::received::received;
+use super::placed::Placed;
+use super::received::{Reader, received};
 use super::rounds::{added, attend_apart, bring_home, join, last_of};
 use crate::context::Math;
-use crate::error::Result;
-use crate::kv::{Block, KvCache, View};
-use crate::model::{Attention, Qkv};
-use crate::placement::Placement;
-use crate::progress::Progress;
+use crate::error::{Error, Result};
+use crate::kv::{Block, View};
 
 /// Rows: any deal of context rows, and the query's on the owner if the pass has them.
 pub struct PassQ<'a> {
@@ -57,17 +56,15 @@ struct Measure {
 }
 
 impl<'a> PassQ<'a> {
-    /// The pass over `homes`, which recomputes the context rows `recomputed`. `rank_of` tells which rank keeps a
-    /// context row.
+    /// The pass over `homes`, whose rows find `placed`. `rank_of` tells which rank keeps a context row.
     pub fn new(
         math: Math,
         comm: &'a mut dyn Communicator,
         homes: &Homes,
-        cache: &KvCache,
-        placement: &Placement,
-        recomputed: &[u32],
+        placed: Placed<'_>,
         rank_of: &dyn Fn(u32) -> usize,
     ) -> Self {
+        let Placed { cache, placement, hidden } = placed;
         let rank = comm.rank();
         let delivery = Delivery::new(rank, homes, rank_of);
         let fresh = Block::new(delivery.arriving());
@@ -82,7 +79,7 @@ impl<'a> PassQ<'a> {
             at_fresh: placement.at(fresh.rows()),
             at_tail: placement.at(tail.rows()),
             prefix: cache.view_of_prefix(placement),
-            stale: cache.view_of_own(placement, recomputed),
+            stale: cache.view_of_own(placement, hidden),
             comm,
             reading: None,
             fresh,
@@ -99,22 +96,16 @@ impl<'a> PassQ<'a> {
         self
     }
 
-    /// Makes the query's rows find context rows at `placement`, if there is one.
+    /// Makes the query's rows find context rows where `placed` has them, if it is there.
     #[must_use]
-    pub fn reading(
-        mut self,
-        homes: &Homes,
-        cache: &KvCache,
-        placement: Option<&Placement>,
-        recomputed: &[u32],
-    ) -> Self {
-        let of = |placement: &Placement| {
+    pub fn reading(mut self, homes: &Homes, placed: Option<Placed<'_>>) -> Self {
+        let of = |Placed { cache, placement, hidden }: Placed<'_>| {
             let before: usize = self.counts[..homes.owner].iter().sum();
             let start = before + homes.context[homes.owner].len();
             let rows = start..start + homes.query.len();
-            (rows, cache.view_of_own(placement, recomputed), placement.at(self.fresh.rows()))
+            (rows, cache.view_of_own(placement, hidden), placement.at(self.fresh.rows()))
         };
-        self.reading = placement.map(of);
+        self.reading = placed.map(of);
         self
     }
 
@@ -154,7 +145,8 @@ impl<'a> PassQ<'a> {
         let by = Reduce::Weighted(&measure.weights);
         let scores = if self.stale.is_compressed() {
             let kv_heads = fresh.k.dim(1)?;
-            let stale = received(&self.math, (all_q, &self.at_all, &lse), &self.stale, layer, kv_heads, by)?;
+            let reader = Reader { math: &self.math, q: all_q, at: &self.at_all, lse: &lse };
+            let stale = received(reader, &self.stale, layer, kv_heads, by)?;
             match fresh.at.is_empty() {
                 true => stale,
                 false => join(&[stale, self.math.scores(all_q, &self.at_all, &[fresh], &lse, by)?])?,
@@ -170,6 +162,8 @@ impl<'a> PassQ<'a> {
 }
 
 impl Attention for PassQ<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

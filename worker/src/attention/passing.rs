@@ -8,13 +8,12 @@ use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};
 use tributary_kernels::{DeviceList, Keys, Partial, Positions, Reduce, SHARED, cuda, gather_list, merge};
 use tributary_methods::top_rows;
+use tributary_model::{Attention, Progress, Qkv};
 
 use super::anchored::KeptRows;
 use super::rounds::{join, start_all};
 use crate::context::Math;
-use crate::error::Result;
-use crate::model::{Attention, Qkv};
-use crate::progress::Progress;
+use crate::error::{Error, Result};
 
 /// A block, by the places of its rows in the pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,16 +49,20 @@ struct Passed {
     rows: Vec<u32>,
 }
 
+/// The rows of a rank's pass.
+pub struct PassingRows {
+    /// Where they stand.
+    pub at: Positions,
+    /// Its blocks.
+    pub blocks: Vec<PassingBlock>,
+    /// The places of those that are kept.
+    pub kept: Vec<u32>,
+}
+
 impl<'a> Passing<'a> {
-    /// A pass whose rows stand at `at`, of which those at the places `kept` are kept. Rank r passes `counts[r]` rows on in a layer.
-    pub fn new(
-        math: Math,
-        comm: &'a mut dyn Communicator,
-        at: Positions,
-        blocks: Vec<PassingBlock>,
-        counts: Vec<usize>,
-        kept: Vec<u32>,
-    ) -> Self {
+    /// A pass over `rows`, in each layer of which rank r passes `counts[r]` rows on.
+    pub fn new(math: Math, comm: &'a mut dyn Communicator, rows: PassingRows, counts: Vec<usize>) -> Self {
+        let PassingRows { at, blocks, kept } = rows;
         assert_eq!(counts.len(), comm.size(), "ranks that pass rows on");
         let own: usize = blocks.iter().map(|block| block.passed).sum();
         assert_eq!(own, counts[comm.rank()], "rows that this rank passes on");
@@ -131,6 +134,8 @@ impl<'a> Passing<'a> {
 }
 
 impl Attention for Passing<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

@@ -7,16 +7,15 @@ use std::ops::Range;
 use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Partial, Positions, Reduce, cast, merge};
+use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::{Evidence, Score};
 
 use super::Replication;
-use super::received::received;
+use super::received::{Reader, received};
 use super::rounds::{added, merge_all, start_all};
 use crate::context::Math;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kv::View;
-use crate::model::{Attention, Qkv};
-use crate::progress::Progress;
 
 /// Rows: the query's. A probe runs up to the attention of the last scored layer.
 pub struct QueryProbe<'a> {
@@ -85,6 +84,8 @@ pub(super) struct Found {
 }
 
 impl Attention for QueryProbe<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }
@@ -98,7 +99,8 @@ impl Attention for QueryProbe<'_> {
                 Score::Norm => Reduce::Norm,
                 Score::Mass => Reduce::Mass,
             };
-            let scores = received(&self.math, (&q, &self.at, lse), &self.own, layer, kv_heads, by)?;
+            let reader = Reader { math: &self.math, q: &q, at: &self.at, lse };
+            let scores = received(reader, &self.own, layer, kv_heads, by)?;
             if let Some(of_layers) = &mut self.of_layers {
                 of_layers.push(scores.clone());
             }

@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use candle_core::Tensor;
 use tributary_kernels::{Keys, Positions, Reduce};
+use tributary_model::{Attention, Model, Progress, Qkv, Rows};
 
 use super::rounds::last_of;
 use crate::context::Math;
 use crate::error::{Error, Result};
-use crate::model::{Attention, Model, Qkv, Rows};
-use crate::progress::Progress;
 
 /// What the thread that reads and the one that waits for it tell each other.
 #[derive(Debug, Default)]
@@ -49,6 +48,8 @@ impl<'a> Reading<'a> {
 }
 
 impl Attention for Reading<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

@@ -8,25 +8,36 @@ use crate::context::Math;
 use crate::error::Result;
 use crate::kv::View;
 
-/// The attention that each of a view's rows receives in a layer from queries with this log-sum-exp: `[rows]` f32, in the order of
+/// Rows that look at context rows.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'a> {
+    pub math: &'a Math,
+    /// Their queries, and where they stand.
+    pub q: &'a Tensor,
+    pub at: &'a Positions,
+    /// Their log-sum-exp over all that they see.
+    pub lse: &'a Tensor,
+}
+
+/// The attention that each of a view's rows receives in a layer from a reader: `[rows]` f32, in the order of
 /// [`View::rows`].
 ///
 /// # Errors
 /// Shapes that do not fit.
 pub(super) fn received(
-    math: &Math,
-    (q, at, lse): (&Tensor, &Positions, &Tensor),
+    reader: Reader<'_>,
     view: &View,
     layer: usize,
     kv_heads: usize,
     by: Reduce<'_>,
 ) -> Result<Tensor> {
+    let Reader { math, q, at, lse } = reader;
     if !view.is_compressed() {
         return math.scores(q, at, &view.keys(layer), lse, by);
     }
     let rows = view.rows().count();
     let sums = match by {
-        Reduce::Norm => norms(&by_query(math, (q, at, lse), view, layer, kv_heads)?, rows),
+        Reduce::Norm => norms(&by_query(reader, view, layer, kv_heads)?, rows),
         by => {
             let mut sums = vec![0.0; rows];
             for head in 0..kv_heads {
@@ -43,13 +54,8 @@ pub(super) fn received(
 }
 
 /// What each row receives from each query, the mean over all heads: query by query.
-fn by_query(
-    math: &Math,
-    (q, at, lse): (&Tensor, &Positions, &Tensor),
-    view: &View,
-    layer: usize,
-    kv_heads: usize,
-) -> Result<Vec<f32>> {
+fn by_query(reader: Reader<'_>, view: &View, layer: usize, kv_heads: usize) -> Result<Vec<f32>> {
+    let Reader { math, q, at, lse } = reader;
     let (rows, queries) = (view.rows().count(), q.dim(0)?);
     let mut readings = vec![0.0; queries * rows];
     for head in 0..kv_heads {

@@ -4,16 +4,15 @@
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Positions, merge};
+use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::deal::Homes;
 
 use super::mix::Mix;
+use super::placed::Placed;
 use super::rounds::{attend_apart, join, last_of, start_all};
 use crate::context::Math;
-use crate::error::Result;
-use crate::kv::{Block, KvCache, View};
-use crate::model::{Attention, Qkv};
-use crate::placement::Placement;
-use crate::progress::Progress;
+use crate::error::{Error, Result};
+use crate::kv::{Block, View};
 
 /// Rows: this rank's share of the selected ones, and the query's on the owner.
 pub struct Replicated<'a> {
@@ -32,15 +31,9 @@ pub struct Replicated<'a> {
 }
 
 impl<'a> Replicated<'a> {
-    /// The pass over `homes`, which recomputes the context rows `recomputed`.
-    pub fn new(
-        math: Math,
-        comm: &'a mut dyn Communicator,
-        homes: &Homes,
-        cache: &KvCache,
-        placement: &Placement,
-        recomputed: &[u32],
-    ) -> Self {
+    /// The pass over `homes`, whose rows find `placed`.
+    pub fn new(math: Math, comm: &'a mut dyn Communicator, homes: &Homes, placed: Placed<'_>) -> Self {
+        let Placed { cache, placement, hidden } = placed;
         let rank = comm.rank();
         let fresh = Block::new(homes.all_context());
         let tail = Block::new(homes.query_of(rank));
@@ -50,7 +43,7 @@ impl<'a> Replicated<'a> {
             at: placement.at(&homes.of(rank)),
             at_fresh: placement.at(fresh.rows()),
             at_tail: placement.at(tail.rows()),
-            there: cache.view_of_stale(placement, recomputed),
+            there: cache.view_of_stale(placement, hidden),
             comm,
             reading: None,
             fresh,
@@ -59,11 +52,13 @@ impl<'a> Replicated<'a> {
         }
     }
 
-    /// Makes the query's rows find context rows at `placement`, if there is one.
+    /// Makes the query's rows find context rows where `placed` has them, if it is there.
     #[must_use]
-    pub fn reading(mut self, cache: &KvCache, placement: Option<&Placement>, recomputed: &[u32]) -> Self {
-        let of = |placement: &Placement| (cache.view_of_stale(placement, recomputed), placement.at(self.fresh.rows()));
-        self.reading = placement.map(of);
+    pub fn reading(mut self, placed: Option<Placed<'_>>) -> Self {
+        let of = |Placed { cache, placement, hidden }: Placed<'_>| {
+            (cache.view_of_stale(placement, hidden), placement.at(self.fresh.rows()))
+        };
+        self.reading = placed.map(of);
         self
     }
 
@@ -81,6 +76,8 @@ impl<'a> Replicated<'a> {
 }
 
 impl Attention for Replicated<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

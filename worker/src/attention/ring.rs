@@ -5,12 +5,11 @@
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending, Start};
 use tributary_kernels::{Keys, Partial, Positions, merge};
+use tributary_model::{Attention, Progress, Qkv};
 
 use super::rounds::{last_of, start_all};
 use crate::context::Math;
-use crate::error::Result;
-use crate::model::{Attention, Qkv};
-use crate::progress::Progress;
+use crate::error::{Error, Result};
 
 /// Rows: this rank's shard of the sequence.
 pub struct Ring<'a> {
@@ -40,6 +39,8 @@ impl Ring<'_> {
 }
 
 impl Attention for Ring<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

@@ -5,12 +5,11 @@
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending, Start};
 use tributary_kernels::{Keys, Positions, cast};
+use tributary_model::{Attention, Progress, Qkv};
 
 use super::rounds::{last_of, merge_all, start_all};
 use crate::context::Math;
-use crate::error::Result;
-use crate::model::{Attention, Qkv};
-use crate::progress::Progress;
+use crate::error::{Error, Result};
 
 /// Rows: this rank's shard of the sequence.
 pub struct RingQueries<'a> {
@@ -53,6 +52,8 @@ impl<'a> RingQueries<'a> {
 }
 
 impl Attention for RingQueries<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

@@ -5,16 +5,15 @@
 use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Partial, Positions, cast, merge};
+use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::deal::Homes;
 
 use super::mix::Mix;
+use super::placed::Placed;
 use super::rounds::{all_queries, bring_home, join, last_of, split, start_all};
 use crate::context::Math;
-use crate::error::Result;
-use crate::kv::{Block, KvCache, View};
-use crate::model::{Attention, Qkv};
-use crate::placement::Placement;
-use crate::progress::Progress;
+use crate::error::{Error, Result};
+use crate::kv::{Block, View};
 
 /// Rows: the selected ones of this rank's chunks, and the query's on the owner.
 pub struct SelectedOnly<'a> {
@@ -42,15 +41,9 @@ pub struct SelectedOnly<'a> {
 }
 
 impl<'a> SelectedOnly<'a> {
-    /// The pass over `homes`, which recomputes the context rows `recomputed`.
-    pub fn new(
-        math: Math,
-        comm: &'a mut dyn Communicator,
-        homes: &Homes,
-        cache: &KvCache,
-        placement: &Placement,
-        recomputed: &[u32],
-    ) -> Self {
+    /// The pass over `homes`, whose rows find `placed`.
+    pub fn new(math: Math, comm: &'a mut dyn Communicator, homes: &Homes, placed: Placed<'_>) -> Self {
+        let Placed { cache, placement, hidden } = placed;
         let rank = comm.rank();
         let own = homes.context[rank].clone();
         let tail = Block::new(homes.query_of(rank));
@@ -64,7 +57,7 @@ impl<'a> SelectedOnly<'a> {
             at_query: placement.at(&homes.query),
             at_tail: placement.at(tail.rows()),
             prefix: cache.view_of_prefix(placement),
-            stale: cache.view_of_own(placement, recomputed),
+            stale: cache.view_of_own(placement, hidden),
             comm,
             reading: None,
             fresh: Block::new(own),
@@ -80,11 +73,13 @@ impl<'a> SelectedOnly<'a> {
         self
     }
 
-    /// Makes the query's rows find context rows at `placement`, if there is one.
+    /// Makes the query's rows find context rows where `placed` has them, if it is there.
     #[must_use]
-    pub fn reading(mut self, cache: &KvCache, placement: Option<&Placement>, recomputed: &[u32]) -> Self {
-        let of = |placement: &Placement| (cache.view_of_own(placement, recomputed), placement.at(self.fresh.rows()));
-        self.reading = placement.map(of);
+    pub fn reading(mut self, placed: Option<Placed<'_>>) -> Self {
+        let of = |Placed { cache, placement, hidden }: Placed<'_>| {
+            (cache.view_of_own(placement, hidden), placement.at(self.fresh.rows()))
+        };
+        self.reading = placed.map(of);
         self
     }
 
@@ -114,6 +109,8 @@ impl<'a> SelectedOnly<'a> {
 }
 
 impl Attention for SelectedOnly<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

@@ -3,14 +3,13 @@
 
 use candle_core::{DType, Tensor};
 use tributary_kernels::{DeviceList, Positions, Reduce, cast, contiguous, cuda, gather_list};
+use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::SamKv;
 
 use super::QueryProbe;
 use super::rounds::{added, join};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kv::{Block, View};
-use crate::model::{Attention, Qkv};
-use crate::progress::Progress;
 
 /// Rows: the query's.
 pub struct SparseProbe<'a> {
@@ -54,6 +53,8 @@ impl<'a> SparseProbe<'a> {
 }
 
 impl Attention for SparseProbe<'_> {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         self.probe.progress()
     }

@@ -3,13 +3,12 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{Keys, Positions};
+use tributary_model::{Attention, Progress, Qkv};
 
 use super::rounds::last_of;
 use crate::context::Math;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kv::GrowingBlock;
-use crate::model::{Attention, Qkv};
-use crate::progress::Progress;
 
 /// Rows: the prompt's, all at once, and then each token that was written, alone.
 pub struct Writing {
@@ -39,6 +38,8 @@ impl Writing {
 }
 
 impl Attention for Writing {
+    type Error = Error;
+
     fn progress(&self) -> &Progress {
         &self.math.progress
     }

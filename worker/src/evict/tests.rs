@@ -2,7 +2,8 @@
 //! f64; and the same from every method, world and exchange that is exact.
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions};
+use tributary_kernels::{Kernels, Keys, Positions, Query};
+use tributary_model::{Adapters, Attention, Model, Progress, Qkv, embed};
 use tributary_protocol::{
     AuxiliaryCost, DraftModel, EVICTIONS, Evict, Eviction, EvictionEvidence, Exchange, LookAhead, Plan, PlannedMethod,
     Source, WINDOW_ROWS,
@@ -12,8 +13,7 @@ use super::*;
 use crate::attention::{Decode, DecodeRow};
 use crate::chunk_cache::ChunkCache;
 use crate::kit;
-use crate::model::{Adapters, Attention, Model, Models, Qkv, embed};
-use crate::progress::Progress;
+use crate::models::Models;
 use crate::sample::Sampler;
 use crate::sequence::{Sequence, Start};
 use crate::strategy;
@@ -84,6 +84,8 @@ fn numbers(tensor: &Tensor) -> Vec<Vec<Vec<f64>>> {
 }
 
 impl Attention for Dense {
+    type Error = Error;
+
     fn attend(&mut self, _: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
         let at = Positions::run(0, q.dim(0)?);
         let turned = |x: &Tensor| numbers(&self.math.rope.apply(x, &at).expect("positions"));
@@ -267,6 +269,8 @@ struct Masked<'a> {
 }
 
 impl Attention for Masked<'_> {
+    type Error = Error;
+
     fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
         self.generated[layer].push((k, v));
         let first = if self.contiguous { KEEP } else { self.dense.rows } as u32;
@@ -285,7 +289,9 @@ impl Attention for Masked<'_> {
             let keys = [Keys { k: joined(&kv.0, |pair| &pair.0)?, v: joined(&kv.1, |pair| &pair.1)?, at }];
             let at = Positions::run(first + self.row, 1);
             let (q, math) = (q.narrow(1, head * 2, 2)?, &self.dense.math);
-            Ok(Kernels::Plain.attend(&q, &at, &keys, Some(&math.rope), math.scale)?.out)
+            Ok(Kernels::Plain
+                .attend(&Query { q: &q, at: &at, keys: &keys, rope: Some(&math.rope), scale: math.scale })?
+                .out)
         };
         Ok(Tensor::cat(&[of_head(0)?, of_head(1)?], 1)?)
     }
@@ -295,7 +301,7 @@ impl Attention for Masked<'_> {
     }
 }
 
-fn logits(model: &dyn Model, token: u32, attention: &mut dyn Attention) -> Vec<f32> {
+fn logits(model: &dyn Model, token: u32, attention: &mut dyn Attention<Error = Error>) -> Vec<f32> {
     let rows = model.embed(&[token]).expect("an id");
     let rows = model.layers(0..model.config().layers, rows, attention).expect("layers");
     model.logits(&rows).and_then(|logits| Ok(logits.flatten_all()?.to_vec1()?)).expect("logits")

@@ -2,17 +2,17 @@
 //! of every layer sees the kept rows alone: worked out by the plain kernels, head by head.
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, PAD};
+use tributary_kernels::{Kernels, Keys, PAD, Query};
+use tributary_model::{Attention, Model, Progress, Qkv};
 use tributary_protocol::Exchange;
 
 use super::*;
 use crate::attention::{Decode, DecodeRow};
 use crate::chunk_cache::ChunkCache;
 use crate::context::{Context, Math};
+use crate::error::Error;
 use crate::kit;
 use crate::kv::{Block, KvCache, LayerRows};
-use crate::model::{Attention, Model, Qkv};
-use crate::progress::Progress;
 use crate::strategy;
 
 const KV_HEADS: usize = 2;
@@ -53,7 +53,7 @@ fn decoded(model: &dyn Model, plan: &Plan, prefilled: Prefilled) -> Vec<f32> {
     TOKENS.iter().flat_map(step).collect()
 }
 
-fn logits(model: &dyn Model, token: u32, attention: &mut dyn Attention) -> Vec<f32> {
+fn logits(model: &dyn Model, token: u32, attention: &mut dyn Attention<Error = Error>) -> Vec<f32> {
     let rows = model.embed(&[token]).expect("an id");
     let rows = model.layers(0..model.config().layers, rows, attention).expect("layers");
     model.logits(&rows).and_then(|logits| Ok(logits.flatten_all()?.to_vec1()?)).expect("logits")
@@ -95,13 +95,17 @@ impl Masked<'_> {
 }
 
 impl Attention for Masked<'_> {
+    type Error = Error;
+
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let Qkv { q, k, v } = qkv;
         self.generated[layer].push((k, v));
         let (at, group) = (self.placement.at(&[self.row]), q.dim(1)? / KV_HEADS);
         let of_head = |head: usize| -> Result<Tensor> {
             let (q, keys) = (q.narrow(1, head * group, group)?, self.keys(layer, head)?);
-            Ok(Kernels::Plain.attend(&q, &at, &keys, Some(&self.math.rope), self.math.scale)?.out)
+            Ok(Kernels::Plain
+                .attend(&Query { q: &q, at: &at, keys: &keys, rope: Some(&self.math.rope), scale: self.math.scale })?
+                .out)
         };
         let heads = (0..KV_HEADS).map(of_head).collect::<Result<Vec<_>>>()?;
         Ok(Tensor::cat(&heads, 1)?)

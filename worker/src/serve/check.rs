@@ -1,10 +1,11 @@
 //! The checks that a plan must pass before a rank begins with it.
 
 use tributary_methods::KEEP_PER_CHUNK;
+use tributary_model::Config;
 use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, Chunk, LookAhead, Plan, Prefill, Source};
 
 use crate::error::{Error, Result};
-use crate::model::{Config, Models};
+use crate::models::Models;
 use crate::strategy;
 
 /// Checks a plan against this model and world. The coordinator has checked it too; a wrong plan must not hang the group.
@@ -72,7 +73,7 @@ fn check_draft_model(plan: &Plan, models: &Models<'_>) -> Result<()> {
     if let Some(id) = plan.sources().iter().filter_map(Source::token).find(|&id| id as usize >= config.vocab) {
         return bad(format!("token id {id} is outside the vocabulary of {} of model `{}`", config.vocab, draft.model));
     }
-    config.check_length(plan.total_rows(), evict.pseudo_tokens())
+    Ok(config.check_length(plan.total_rows(), evict.pseudo_tokens())?)
 }
 
 /// Checks that a chunk can keep what the plan wants it to.
@@ -120,7 +121,7 @@ fn check_prompt(plan: &Plan, model: &str, prompt: &AuxiliaryPrompt, config: &Con
     if let Some(rows) = stands_for.iter().find(outside) {
         return bad(format!("a row of model `{model}` stands for the rows {rows:?}, and the context has {context:?}"));
     }
-    config.check_length(ids.len(), 0)
+    Ok(config.check_length(ids.len(), 0)?)
 }
 
 #[cfg(test)]
@@ -129,7 +130,7 @@ mod tests {
 
     use super::*;
     use crate::kit;
-    use crate::model::Adapters;
+    use tributary_model::Adapters;
 
     type Change = fn(&mut Plan);
 

@@ -16,13 +16,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tributary_comm::{Communicator, WorkerLink};
 use tributary_kernels::Kernels;
+use tributary_model::Progress;
 use tributary_protocol::{Event, Order, Phase};
 
 use crate::chunk_cache::ChunkCache;
 use crate::context::checkpoint;
 use crate::error::{Error, Result};
-use crate::model::Models;
-use crate::progress::Progress;
+use crate::models::Models;
 use crate::sequence::Sequence;
 
 /// How often rank 0 ticks when it has nothing to do.
@@ -44,7 +44,8 @@ pub fn serve<'a>(
     chunk_cache: &mut ChunkCache,
 ) -> Result<()> {
     let models = models.into();
-    let progress = Progress::on(models.main.device(), comm.liveness()).map_err(|error| fail(comm, link, 0, error))?;
+    let progress = Progress::on(models.main.device(), comm.liveness());
+    let progress = progress.map_err(|error| fail(comm, link, 0, error.into()))?;
     let progress = progress.passing(comm.points());
     let _telling = progress.telling();
     if let Some(link) = link {

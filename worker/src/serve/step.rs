@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tributary_comm::{Communicator, Traffic};
 use tributary_kernels::{Positions, Rope};
+use tributary_model::{Model, Rows};
 use tributary_protocol::{DrawnToken, Event, Phase, Refusal, StepReport};
 
 use super::Rank;
@@ -11,7 +12,6 @@ use crate::attention::{Decode, DecodeRow, SharedCaches};
 use crate::context::{Math, checkpoint};
 use crate::error::{Error, Result};
 use crate::first_token::{draw, logits};
-use crate::model::{Model, Rows};
 use crate::sequence::{Sequence, Turned};
 use crate::timeline::Timeline;
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tributary_comm::{CoordinatorLink, link, local};
 use tributary_kernels::Kernels;
+use tributary_model::{Adapters, Model};
 use tributary_protocol::{Drift, Exchange, LookAhead, Order, Outcome, Plan, RankReport, Traffic};
 
 use super::*;
 use crate::kit;
-use crate::model::{Adapters, Model};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -4,6 +4,7 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{Positions, add, cuda};
+use tributary_model::Rows;
 use tributary_protocol::{LOOK_TILE_ROWS, Plan, Source};
 
 use super::interface::Prefilled;
@@ -11,7 +12,6 @@ use crate::attention::LookAhead;
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::View;
-use crate::model::Rows;
 
 /// The attention that this rank's rows of the cache received.
 pub struct LookAheadScores {

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use tributary_kernels::{Kernels, Keys, Positions, Readings};
+use tributary_kernels::{Kernels, Keys, Positions, Query, Readings};
+use tributary_model::{Adapter, Adapters, Attention, Linear, LowRank, LowRankPair, Model, Progress, Qkv, embed};
 use tributary_protocol::{Exchange, LookAhead, Plan, PlannedMethod};
 
 use super::ahead::{LookAheadScores, look_ahead};
 use crate::chunk_cache::ChunkCache;
 use crate::context::{Context, Math};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kit;
-use crate::model::{Adapter, Adapters, Attention, Linear, LowRank, LowRankPair, Model, Models, Qkv, embed};
-use crate::progress::Progress;
+use crate::models::Models;
 use crate::strategy;
 
 const ROWS: usize = 5;
@@ -46,13 +46,16 @@ struct Prompt {
 }
 
 impl Attention for Prompt {
+    type Error = Error;
+
     fn attend(&mut self, _: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
         let (at, rope, scale) = (Positions::run(0, self.rows + ROWS), Some(&self.math.rope), self.math.scale);
         let keys = [Keys { k, v, at: at.clone() }];
-        let partial = Kernels::Plain.attend(&q, &at, &keys, rope, scale)?;
+        let partial = Kernels::Plain.attend(&Query { q: &q, at: &at, keys: &keys, rope, scale })?;
         let last = |x: &Tensor| x.narrow(0, self.rows, ROWS);
         let (q, at, lse) = (last(&q)?, Positions::run(self.rows as u32, ROWS), last(&partial.lse)?);
-        let read = Kernels::Plain.readings(&q, &at, &keys, rope, scale, &lse, Readings::PerKvHead)?;
+        let read =
+            Kernels::Plain.readings(&Query { q: &q, at: &at, keys: &keys, rope, scale }, &lse, Readings::PerKvHead)?;
         self.received.push(read.narrow(1, 0, self.rows)?.to_vec2()?);
         Ok(partial.out)
     }

@@ -2,6 +2,7 @@
 //! and never selected: shown with an adapter whose rows are tokens' own embeddings.
 
 use tributary_kernels::Kernels;
+use tributary_model::{Adapters, Model, Progress};
 use tributary_protocol::{Around, Chunk, Exchange, KeySpace, Plan, Source};
 
 use super::chunks;
@@ -9,8 +10,7 @@ use super::selective::{Selective, clear_around};
 use crate::chunk_cache::ChunkCache;
 use crate::context::Context;
 use crate::kit;
-use crate::model::{Adapters, Model, Models};
-use crate::progress::Progress;
+use crate::models::Models;
 use crate::strategy::Strategy;
 
 /// What the query's last row sees at the end, and what was selected.

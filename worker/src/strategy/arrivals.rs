@@ -5,15 +5,15 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::Tensor;
 use tributary_kernels::{Positions, SHARED};
+use tributary_model::{Attention, Progress, Qkv, Rows, embed};
 use tributary_protocol::{Chunk, FromStore, Plan, Source};
 
 use crate::attention::{ChunkPrefill, Compression};
 use crate::context::{Context, Math};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kv::{Block, Coming, ComingLayer, KvCache, View};
 use crate::loading::Loading;
-use crate::model::{Attention, Models, Qkv, Rows, embed};
-use crate::progress::Progress;
+use crate::models::Models;
 
 /// The chunks of a request that are being read on this rank.
 #[derive(Default)]
@@ -99,7 +99,7 @@ impl Arrivals {
         &'a mut self,
         models: &'a Models<'a>,
         needs: &'a dyn Fn(usize) -> usize,
-        attention: &'a mut dyn Attention,
+        attention: &'a mut dyn Attention<Error = Error>,
     ) -> Awaited<'a> {
         Awaited { arrivals: self, models, needs, attention }
     }
@@ -107,23 +107,33 @@ impl Arrivals {
     /// Runs a prompt's rows, which look at these chunks, through all layers.
     ///
     /// # Errors
-    /// As [`Model::prompt`](crate::model::Model::prompt).
-    pub fn prompt(&mut self, models: &Models<'_>, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
+    /// As a prompt of the model.
+    pub fn prompt(
+        &mut self,
+        models: &Models<'_>,
+        rows: Rows,
+        attention: &mut dyn Attention<Error = Error>,
+    ) -> Result<Rows> {
         models.main.prompt(rows, &mut self.awaited(models, &|_| 0, attention))
     }
 
     /// The same, where the last layer gives back all rows.
     ///
     /// # Errors
-    /// As [`Model::layer`](crate::model::Model::layer).
-    pub fn whole(&mut self, models: &Models<'_>, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
+    /// As a layer of the model.
+    pub fn whole(
+        &mut self,
+        models: &Models<'_>,
+        rows: Rows,
+        attention: &mut dyn Attention<Error = Error>,
+    ) -> Result<Rows> {
         models.main.layers(0..models.main.config().layers, rows, &mut self.awaited(models, &|_| 0, attention))
     }
 
     /// Runs chunks up to what they leave of the last layer, while these chunks arrive as in [`prompt`](Self::prompt).
     ///
     /// # Errors
-    /// As [`Model::prompt`](crate::model::Model::prompt).
+    /// As a prompt of the model.
     pub fn chunks(&mut self, models: &Models<'_>, rows: Rows, attention: &mut ChunkPrefill<'_>) -> Result<()> {
         let compresses = attention.compression.is_some();
         let mut awaited = self.awaited(models, &|_| 0, attention);
@@ -213,10 +223,12 @@ pub(super) struct Awaited<'a> {
     models: &'a Models<'a>,
     /// Layers that must be there before the given one is attended to, if that is more than itself.
     needs: &'a dyn Fn(usize) -> usize,
-    attention: &'a mut dyn Attention,
+    attention: &'a mut dyn Attention<Error = Error>,
 }
 
 impl Attention for Awaited<'_> {
+    type Error = Error;
+
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         self.arrivals.wait((self.needs)(layer).max(layer + 1), self.models)?;
         self.attention.attend(layer, qkv)

@@ -7,13 +7,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use tributary_kernels::{Threads, cuda, tiles};
+use tributary_model::{Model, Progress};
 use tributary_protocol::{Auxiliary, AuxiliaryPrompt, Phase, Plan, Refusal};
 
 use crate::attention::{Reading, Watched};
 use crate::context::{Context, Math};
 use crate::error::{Error, Result};
-use crate::model::{Model, Models};
-use crate::progress::Progress;
+use crate::models::Models;
 
 /// How often a rank that waits for its auxiliary models looks whether they get on.
 const LOOK: Duration = Duration::from_millis(20);

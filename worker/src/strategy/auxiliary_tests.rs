@@ -1,8 +1,9 @@
 //! Models beside the main one: rank 0 runs them, and what they read is read as numbers of the main model's context rows.
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions, Readings};
+use tributary_kernels::{Kernels, Keys, Positions, Query, Readings};
 use tributary_methods::{Candidates, Need, Selector};
+use tributary_model::{Attention, Config, Model, Progress, Qkv};
 use tributary_protocol::{AuxiliaryPrompt, Chunk, Exchange, Plan};
 
 use super::auxiliary::beside;
@@ -11,8 +12,7 @@ use crate::chunk_cache::ChunkCache;
 use crate::context::{Context, Math};
 use crate::error::{Error, Result};
 use crate::kit;
-use crate::model::{Attention, Config, Model, Models, Qkv};
-use crate::progress::Progress;
+use crate::models::Models;
 use crate::strategy::Strategy;
 use crate::strategy::selective::Selective;
 
@@ -63,13 +63,19 @@ struct Direct {
 }
 
 impl Attention for Direct {
+    type Error = Error;
+
     fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
         let at = Positions::run(0, q.dim(0)?);
         let keys = [Keys { k, v, at: at.clone() }];
         let (rope, scale) = (Some(&self.math.rope), self.math.scale);
-        let partial = Kernels::Plain.attend(&q, &at, &keys, rope, scale)?;
+        let partial = Kernels::Plain.attend(&Query { q: &q, at: &at, keys: &keys, rope, scale })?;
         if layer == self.last {
-            let read = Kernels::Plain.readings(&q, &at, &keys, rope, scale, &partial.lse, Readings::PerRow)?;
+            let read = Kernels::Plain.readings(
+                &Query { q: &q, at: &at, keys: &keys, rope, scale },
+                &partial.lse,
+                Readings::PerRow,
+            )?;
             self.read = read.narrow(0, q.dim(0)? - self.query, self.query)?.to_vec2()?;
         }
         Ok(partial.out)

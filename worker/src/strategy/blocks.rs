@@ -10,7 +10,7 @@ use tributary_protocol::{Layout, Phase, Plan, Source};
 
 use super::interface::{Prefilled, Strategy, nothing_selected};
 use super::{output, recompute};
-use crate::attention::{Anchored, PassQ, Passing, PassingBlock};
+use crate::attention::{Anchored, PassQ, Passing, PassingBlock, PassingRows, Placed};
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::{Block, KvCache};
@@ -30,7 +30,8 @@ impl Strategy for Blocks {
         let rows = recompute::embed(cx, plan, &homes)?;
         cx.recomputed_rows = rows.len();
         let math = cx.math.clone();
-        let mut pass = PassQ::new(math, &mut *cx.comm, &homes, &cache, &placement, &[], &|_| rank);
+        let placed = Placed { cache: &cache, placement: &placement, hidden: &[] };
+        let mut pass = PassQ::new(math, &mut *cx.comm, &homes, placed, &|_| rank);
         let output = output::run((cx.models.main, plan, rank), (rows, &homes.of(rank)), &mut pass)?;
         cache.tail = pass.into_blocks().1.complete(layers);
         Ok(Prefilled {
@@ -57,7 +58,8 @@ fn own_blocks(cx: &mut Context<'_>, plan: &Plan) -> Result<Block> {
     let kept: Vec<u32> = pass.kept.iter().map(|&index| pass.rows[index as usize]).collect();
     let math = cx.math.clone();
     let layers = if all.pass_on() {
-        let mut attention = Passing::new(math, &mut *cx.comm, at, pass.blocks, all.passed_counts(), pass.kept);
+        let own = PassingRows { at, blocks: pass.blocks, kept: pass.kept };
+        let mut attention = Passing::new(math, &mut *cx.comm, own, all.passed_counts());
         cx.models.main.prompt(rows, &mut attention)?;
         attention.into_layers()
     } else {

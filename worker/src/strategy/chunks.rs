@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Tensor};
 use tributary_kernels::cuda;
+use tributary_model::{Progress, embed};
 use tributary_protocol::{Exchange, KeptRows, Phase, Plan};
 
 use super::arrivals::{Arrivals, seen_by_all};
@@ -10,8 +11,7 @@ use crate::attention::{ChunkPrefill, OutgoingRows, Replication};
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::{Block, KvCache, LayerRows};
-use crate::model::{Models, embed};
-use crate::progress::Progress;
+use crate::models::Models;
 
 /// This rank's chunks, and the other ranks' on their way here.
 pub struct Chunks {
@@ -178,7 +178,7 @@ fn send_cached(
     (prefix, arrivals): (&Block, &mut Arrivals),
     (progress, points): (&Progress, usize),
 ) -> Result<()> {
-    let Some(mut outgoing) = outgoing else { return progress.idle_layers(points) };
+    let Some(mut outgoing) = outgoing else { return Ok(progress.idle_layers(points)?) };
     for (layer, (k, v)) in prefix.layers.iter().enumerate() {
         arrivals.wait(layer + 1, models)?;
         outgoing.layer(layer, k, v)?;

@@ -7,6 +7,7 @@ use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Distance, cuda, distance};
 use tributary_methods::{Candidates, top_rows};
+use tributary_model::Qkv;
 use tributary_protocol::{Drift, DriftOf, DriftScore, Exchange, Layout, Plan};
 
 use super::agree::agree;
@@ -16,7 +17,6 @@ use crate::attention::{CachedLayers, DriftPass, cached_rows};
 use crate::context::{Context, Math};
 use crate::error::{Error, Result};
 use crate::kv::View;
-use crate::model::Qkv;
 use crate::placement::Placement;
 
 /// The drift of every candidate as `drift` says, one number a context row, the same on every rank; and, where several layers are
@@ -43,7 +43,7 @@ pub(super) fn measure(
     let (model, math) = (cx.models.main, cx.math.clone());
     let mut stayed = Vec::new();
     for (layer, left) in std::iter::once(None).chain(drift.left(plan.budget).into_iter().map(Some)).enumerate() {
-        let found = math.progress.layer(layer, || {
+        let found = math.progress.layer(layer, || -> Result<_> {
             // In the last layer nobody asks, unless attention counts.
             let asking = if layer < drift.layers || drift.score == DriftScore::Attended { hidden.len() } else { 0 };
             let mut qkv = model.qkv_of_last(layer, &hidden, asking)?;

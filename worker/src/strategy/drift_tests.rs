@@ -4,6 +4,7 @@
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Reduce};
 use tributary_methods::top_rows;
+use tributary_model::Progress;
 use tributary_protocol::{Drift, DriftOf, DriftScore, Exchange, Layout, Plan};
 
 use super::candidates::candidates;
@@ -14,7 +15,6 @@ use crate::context::Context;
 use crate::kit;
 use crate::kv::Block;
 use crate::placement::Placement;
-use crate::progress::Progress;
 
 const LAYERS: usize = 3;
 

@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::cuda;
+use tributary_model::Attention;
 use tributary_protocol::{Evidence, Exchange, Heads, Layout, Plan, SamKv};
 
 use super::chunks::Chunks;
 use super::recompute;
-use crate::attention::{PassQ, QueryProbe, Replication, SparseProbe};
+use crate::attention::{PassQ, Placed, QueryProbe, Replication, SparseProbe};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::model::Attention;
 use crate::placement::Placement;
 
 /// The attention of the query, with chunks in `order`, measured as `evidence` says: one number a context row. Stale
@@ -87,7 +87,7 @@ pub(super) fn look(
             Some(needs) if layer < last => needs(layer + 1),
             _ => 0,
         };
-        let run = |attention: &mut dyn Attention| {
+        let run = |attention: &mut dyn Attention<Error = Error>| {
             let mut awaited = arrivals.awaited(&cx.models, &needs, attention);
             cx.models.main.up_to_attention(last, rows, &mut awaited)
         };
@@ -140,7 +140,8 @@ pub(super) fn pass(
     let embedded = recompute::embed(cx, plan, &homes)?;
     let keepers = plan.keepers();
     let keeper = |row: u32| keepers[row as usize];
-    let pass = PassQ::new(cx.math.clone(), &mut *cx.comm, &homes, &chunks.cache, &placement, rows, &keeper);
+    let placed = Placed { cache: &chunks.cache, placement: &placement, hidden: rows };
+    let pass = PassQ::new(cx.math.clone(), &mut *cx.comm, &homes, placed, &keeper);
     let mut attention = pass.measuring(weights);
     let mut awaited = chunks.arrivals.awaited(&cx.models, &|_| 0, &mut attention);
     cx.models.main.up_to_attention(cx.models.main.config().layers - 1, embedded, &mut awaited)?;

@@ -40,11 +40,11 @@ mod tests;
 mod trace;
 
 use tributary_methods::ModelFacts;
+use tributary_model::Config;
 use tributary_protocol::{PlannedMethod, Prefill};
 
 pub use self::interface::{Prefilled, Selection, Strategy};
 use crate::error::{Error, Result};
-use crate::model::Config;
 
 /// The strategy of a method.
 ///

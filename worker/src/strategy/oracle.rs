@@ -1,15 +1,15 @@
 //! The oracle's word on every context row: the query's rows look at the cache as it is, then at a full prefill of the same rows, which is
 //! computed beside it and forgotten.
 
+use tributary_model::Attention;
 use tributary_protocol::{Evidence, Exchange, Layout, Plan};
 
 use super::chunks::Chunks;
 use super::evidence::{from_host, gather, look};
 use super::recompute;
-use crate::attention::OraclePass;
+use crate::attention::{OraclePass, Placed};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::model::Attention;
 use crate::placement::Placement;
 
 /// How much what the query's rows take from each context row differs between the cache and a full prefill, with chunks in `order`: one
@@ -35,7 +35,8 @@ pub(super) fn differences(
     let layers = model.config().layers;
     assert_eq!(paid.len(), layers, "layers in which the query looked at the cache");
     // The probe has waited for every layer of chunks that are read.
-    let mut pass = OraclePass::new(math, &mut *cx.comm, (plan, &homes), &chunks.cache, &placement, paid);
+    let placed = Placed { cache: &chunks.cache, placement: &placement, hidden: &context };
+    let mut pass = OraclePass::new(math, &mut *cx.comm, (plan, &homes), placed, paid);
     let rows = model.layers(0..layers - 1, rows, &mut pass)?;
     let progress = pass.progress().clone();
     progress.layer(layers - 1, || {

@@ -2,6 +2,7 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Reduce};
+use tributary_model::Progress;
 use tributary_protocol::{Exchange, Layout, Plan};
 
 use super::{chunks, oracle};
@@ -9,7 +10,6 @@ use crate::chunk_cache::ChunkCache;
 use crate::context::Context;
 use crate::kit;
 use crate::placement::Placement;
-use crate::progress::Progress;
 
 fn plan(world: usize, exchange: Exchange) -> Plan {
     Plan { method: kit::method("ideal"), budget: 6, exchange, ..kit::plan(2, &[9, 1, 12, 8], 3, world) }

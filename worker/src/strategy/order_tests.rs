@@ -5,6 +5,7 @@ use std::time::Duration;
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Liveness, Pending, Points, Result, Start, Traffic};
 use tributary_kernels::Kernels;
+use tributary_model::{Model, Progress};
 use tributary_protocol::{Exchange, Importance, KeySpace, Phase, Plan, PlannedMethod};
 
 use super::selective::Selective;
@@ -12,8 +13,6 @@ use super::{Strategy, chunks};
 use crate::chunk_cache::ChunkCache;
 use crate::context::Context;
 use crate::kit;
-use crate::model::Model;
-use crate::progress::Progress;
 
 const WORLD: usize = 2;
 

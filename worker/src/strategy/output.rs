@@ -1,11 +1,12 @@
 //! The rows that the last pass over a prompt gives back: the prompt's last row, from which the first token is drawn, and where the plan
 //! wants log-probabilities of the query, the rows from which they follow.
 
+use tributary_model::{Attention, Model, Rows};
 use tributary_protocol::Plan;
 
 use super::arrivals::Arrivals;
-use crate::error::Result;
-use crate::model::{Attention, Model, Models, Rows};
+use crate::error::{Error, Result};
+use crate::models::Models;
 
 /// Rows after the last layer.
 #[derive(Default)]
@@ -20,11 +21,11 @@ pub struct Output {
 /// row alone.
 ///
 /// # Errors
-/// As [`Model::layer`].
+/// As a layer of the model.
 pub(super) fn run(
     (model, plan, rank): (&dyn Model, &Plan, usize),
     (rows, numbers): (Rows, &[u32]),
-    attention: &mut dyn Attention,
+    attention: &mut dyn Attention<Error = Error>,
 ) -> Result<Output> {
     if plan.returns.prompt_logprobs.is_none() {
         return Ok(Output { last: last(model.prompt(rows, attention)?, plan, rank), scored: None });
@@ -40,7 +41,7 @@ pub(super) fn run_arriving(
     (models, plan, rank): (&Models<'_>, &Plan, usize),
     arrivals: &mut Arrivals,
     (rows, numbers): (Rows, &[u32]),
-    attention: &mut dyn Attention,
+    attention: &mut dyn Attention<Error = Error>,
 ) -> Result<Output> {
     if plan.returns.prompt_logprobs.is_none() {
         return Ok(Output { last: last(arrivals.prompt(models, rows, attention)?, plan, rank), scored: None });

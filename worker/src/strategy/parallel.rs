@@ -4,7 +4,7 @@ use tributary_protocol::{Ape, Plan};
 
 use super::arrivals::Arrivals;
 use super::output::{self, Output};
-use crate::attention::Parallel;
+use crate::attention::{Parallel, Placed};
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::KvCache;
@@ -25,7 +25,8 @@ pub(super) fn query(
     let rows = cx.embed(&if is_owner { plan.query_sources() } else { Vec::new() })?;
     cx.recomputed_rows = rows.len();
     let models = cx.models.clone();
-    let mut pass = Parallel::new(cx.math.clone(), &mut *cx.comm, plan, ape, cache, placement);
+    let placed = Placed { cache, placement, hidden: &[] };
+    let mut pass = Parallel::new(cx.math.clone(), &mut *cx.comm, plan, ape, placed);
     let numbers: Vec<u32> = if is_owner { plan.query_rows().collect() } else { Vec::new() };
     let output = output::run_arriving((&models, plan, rank), arrivals, (rows, &numbers), &mut pass)?;
     cache.tail = pass.into_tail().complete(models.main.config().layers);

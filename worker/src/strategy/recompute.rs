@@ -1,16 +1,16 @@
 //! The recompute pass: selected rows from their token ids, through all layers, at their global positions, and the query's
 //! rows behind them.
 
+use tributary_model::{Config, Rows};
 use tributary_protocol::deal::{Homes, RowCost};
 use tributary_protocol::{Exchange, Plan, Source};
 
 use super::arrivals::Arrivals;
 use super::output::{self, Output};
-use crate::attention::{Mix, PassQ, Replicated, SelectedOnly};
+use crate::attention::{Mix, PassQ, Placed, Replicated, SelectedOnly};
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::KvCache;
-use crate::model::{Config, Rows};
 use crate::placement::Placement;
 
 /// Recomputes `selected`; fresh rows and the query's join the cache. Where the other rows are dropped nothing that is cached is seen, and
@@ -32,6 +32,8 @@ pub(super) fn recompute(
     let (math, models) = (cx.math.clone(), cx.models.clone());
     let hidden = plan.out_of_sight(selected);
     let cached: &KvCache = cache;
+    let placed = Placed { cache: cached, placement, hidden: &hidden };
+    let reading = reading.map(|placement| placed.at(placement));
     let mix = |rows: &[u32]| {
         let blocks = cached.own.iter().chain(&cached.others);
         plan.drops().map(|sparse| Mix::new(sparse.theta, blocks, rows))
@@ -40,20 +42,20 @@ pub(super) fn recompute(
     let (of, rows) = ((&models, plan, rank), (rows, &*homes.of(rank)));
     let (output, (fresh, tail)) = match plan.exchange {
         Exchange::Replicate => {
-            let pass = Replicated::new(math, &mut *cx.comm, &homes, cached, placement, &hidden);
-            let mut pass = pass.reading(cached, reading, &hidden).mixing(mix(own));
+            let pass = Replicated::new(math, &mut *cx.comm, &homes, placed);
+            let mut pass = pass.reading(reading).mixing(mix(own));
             (output::run_arriving(of, arrivals, rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::PassQ => {
             let keepers = plan.keepers();
             let keeper = |row: u32| keepers[row as usize];
-            let pass = PassQ::new(math, &mut *cx.comm, &homes, cached, placement, &hidden, &keeper);
-            let mut pass = pass.reading(&homes, cached, reading, &hidden).mixing(mix);
+            let pass = PassQ::new(math, &mut *cx.comm, &homes, placed, &keeper);
+            let mut pass = pass.reading(&homes, reading).mixing(mix);
             (output::run_arriving(of, arrivals, rows, &mut pass)?, pass.into_blocks())
         }
         Exchange::Selected => {
-            let pass = SelectedOnly::new(math, &mut *cx.comm, &homes, cached, placement, &hidden);
-            let mut pass = pass.reading(cached, reading, &hidden).mixing(mix(own));
+            let pass = SelectedOnly::new(math, &mut *cx.comm, &homes, placed);
+            let mut pass = pass.reading(reading).mixing(mix(own));
             (output::run_arriving(of, arrivals, rows, &mut pass)?, pass.into_blocks())
         }
     };

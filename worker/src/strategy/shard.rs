@@ -2,6 +2,7 @@
 
 use candle_core::Tensor;
 use tributary_kernels::Positions;
+use tributary_model::Rows;
 use tributary_protocol::deal::shards;
 use tributary_protocol::{Layout, Plan, Source};
 
@@ -10,7 +11,6 @@ use super::output::Output;
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::{Block, KvCache};
-use crate::model::Rows;
 use crate::placement::Placement;
 
 /// The sequence dealt to ranks.

@@ -3,6 +3,7 @@
 use candle_core::Tensor;
 use tributary_kernels::Kernels;
 use tributary_methods::REORDER;
+use tributary_model::{Model, Progress};
 use tributary_protocol::{Exchange, Importance, Layout, Plan, PlannedMethod, Trace};
 
 use super::chunks::Chunks;
@@ -12,9 +13,7 @@ use crate::chunk_cache::ChunkCache;
 use crate::context::Context;
 use crate::kit;
 use crate::kv::{Block, KvCache};
-use crate::model::Model;
 use crate::placement::Placement;
-use crate::progress::Progress;
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
 

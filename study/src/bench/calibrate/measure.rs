@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tributary_comm::Communicator;
 use tributary_kernels::Kernels;
-use tributary_worker::Model;
+use tributary_model::Model;
 
 use super::found::{Found, Seconds};
 use super::work::{Bench, Product, What, Work};

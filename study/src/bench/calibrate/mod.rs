@@ -15,8 +15,8 @@ use tributary_comm::Communicator;
 use tributary_coordinator::forecast::{Curve, Link, Profile, RankRates, StoreRates};
 use tributary_coordinator::{FreeMemory, GroupShape, Machine, MemoryOf, check_weights};
 use tributary_engine::{Carrier, ModelConfig, ModelFolder, RankDevice, Ranks, Seat, narrowest, spoilt};
+use tributary_model::Model;
 use tributary_protocol::Phase;
-use tributary_worker::Model;
 
 use self::found::{Found, Rates};
 use self::measure::{FEWEST_ROUNDS_TO_TELL, measure};

@@ -6,8 +6,8 @@ use std::hint::black_box;
 use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
 use tributary_comm::Communicator;
-use tributary_kernels::{Kernels, Keys, Partial, Positions, Rope, cuda, merge, rms_norm, silu_mul};
-use tributary_worker::{Attention, Model, Progress, Qkv, Rows};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Query, Rope, cuda, merge, rms_norm, silu_mul};
+use tributary_model::{Attention, Model, Progress, Qkv, Rows};
 
 use crate::error::Result;
 
@@ -151,7 +151,7 @@ impl<'a> Bench<'a> {
         let at = in_runs(rows, run);
         let blocks = [Keys { k, v, at: at.clone() }];
         Ok(Box::new(move |_| {
-            black_box(kernels.attend(&q, &at, &blocks, Some(&rope), scale)?);
+            black_box(kernels.attend(&Query { q: &q, at: &at, keys: &blocks, rope: Some(&rope), scale })?);
             Ok(())
         }))
     }
@@ -183,7 +183,7 @@ impl<'a> Bench<'a> {
         let at_q = Positions::run((keys - queries) as u32, queries);
         let blocks = [Keys { k, v, at: Positions::run(0, keys) }];
         Ok(Box::new(move |_| {
-            black_box(kernels.attend(&q, &at_q, &blocks, Some(&rope), scale)?);
+            black_box(kernels.attend(&Query { q: &q, at: &at_q, keys: &blocks, rope: Some(&rope), scale })?);
             Ok(())
         }))
     }
@@ -260,9 +260,14 @@ struct Runs {
 }
 
 impl Attention for Runs {
-    fn attend(&mut self, _layer: usize, qkv: Qkv) -> tributary_worker::Result<Tensor> {
+    type Error = tributary_model::Error;
+
+    fn attend(&mut self, _layer: usize, qkv: Qkv) -> tributary_model::Result<Tensor> {
         let keys = [Keys { k: qkv.k, v: qkv.v, at: self.at.clone() }];
-        Ok(self.kernels.attend(&qkv.q, &self.at, &keys, Some(&self.rope), self.scale)?.out)
+        Ok(self
+            .kernels
+            .attend(&Query { q: &qkv.q, at: &self.at, keys: &keys, rope: Some(&self.rope), scale: self.scale })?
+            .out)
     }
 
     fn progress(&self) -> &Progress {

@@ -6,15 +6,13 @@ use std::collections::HashMap;
 use candle_core::{DType, Device, Var};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use tributary_kernels::Positions;
+use tributary_kernels::{Kernels, Keys, Positions, Query};
 
 use super::super::tests::prompt;
 use super::super::weights::Weights;
 use super::super::{Config, LoadFormat, Model, Rows, load};
 use super::*;
-use crate::attention::ChunkPrefill;
-use crate::kit;
-use crate::kv::View;
+use crate::{Attention, Error, Progress, Qkv, kit};
 
 const IDS: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
 const SCALE: f64 = 1.5;
@@ -102,6 +100,23 @@ fn merged(text: &serde_json::Value, config: &Config, pairs: &LowRank) -> Arc<dyn
     load(folder.path(), LoadFormat::Safetensors, DType::F32, &Device::Cpu).expect("the merged model")
 }
 
+/// Every row sees itself and those before it.
+struct Dense<'a>(&'a dyn Model, Progress);
+
+impl Attention for Dense<'_> {
+    type Error = Error;
+
+    fn attend(&mut self, _layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+        let at = Positions::run(0, IDS.len());
+        let (rope, keys) = (self.0.rope(IDS.len())?, [Keys { k, v, at: at.clone() }]);
+        Ok(Kernels::Auto.attend(&Query { q: &q, at: &at, keys: &keys, rope: Some(&rope), scale: self.0.scale() })?.out)
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.1
+    }
+}
+
 fn values(rows: &Rows) -> Vec<Vec<f32>> {
     rows.hidden.to_vec2().expect("f32")
 }
@@ -178,11 +193,8 @@ fn gradients_flow_into_the_matrices() {
         };
         let low_rank = Arc::new(LowRank::new(vars.iter().map(pair)).expect("ranks fit"));
         let rows = model.embed(&IDS).expect("ids").adapted(2..6, &low_rank);
-        let (math, at) = (kit::math(&*model, 16), Positions::run(0, IDS.len()));
-        let (before, layers) = (View::default(), Vec::new());
-        let mut attention =
-            ChunkPrefill { math, at, before, asked: IDS.len(), layers, outgoing: None, compression: None };
-        let rows = model.layers(0..model.config().layers, rows, &mut attention).expect("layers");
+        let rows = model.layers(0..model.config().layers, rows, &mut Dense(&*model, Progress::default()));
+        let rows = rows.expect("layers");
         rows.hidden.sqr().and_then(|squares| squares.sum_all()).expect("a sum")
     };
     let gradients = loss().backward().expect("gradients");
@@ -217,5 +229,5 @@ fn matrices_of_different_ranks_are_refused() {
     let zeros = |shape: (usize, usize)| Tensor::zeros(shape, DType::F32, &Device::Cpu).expect("zeros");
     let pair = LowRankPair { a: zeros((2, 8)), b: zeros((8, 3)), scale: 1.0 };
     let refusal = LowRank::new([((1, Linear::Up), pair)]).expect_err("ranks that differ").to_string();
-    assert_eq!(refusal, "plan: an adapter's matrices at Up of layer 1 have ranks 2 and 3");
+    assert_eq!(refusal, "an adapter's matrices at Up of layer 1 have ranks 2 and 3");
 }

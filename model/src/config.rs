@@ -5,18 +5,9 @@ use std::path::Path;
 use serde::{Deserialize, Deserializer};
 use tributary_kernels::{Pairing, RopeScaling};
 
-use super::rope_config;
 use crate::error::{Error, Result};
-
-/// The decoder families, by the name in `architectures`.
-const SUPPORTED: [&str; 6] = [
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-    "GlmForCausalLM",
-    "Glm4ForCausalLM",
-];
+use crate::families::{self, FAMILIES, Family, Window};
+use crate::rope_config;
 
 /// The largest size that is taken at its word, so that products of sizes do not overflow.
 const SIZE_LIMIT: usize = 1 << 20;
@@ -144,7 +135,7 @@ impl Config {
     pub fn parse(text: &str, path: &Path) -> Result<Self> {
         let bad = |what: String| Error::Config { path: path.to_owned(), what };
         let value: serde_json::Value = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
-        let architecture = architecture(&value, path)?;
+        let family = family(&value, path)?;
         rope_config::agrees(&value).map_err(&bad)?;
         agree(&value, "dtype", "torch_dtype").map_err(&bad)?;
         let raw: Raw = serde_json::from_value(value).map_err(|error| bad(error.to_string()))?;
@@ -155,7 +146,7 @@ impl Config {
         if !raw.quantization_config.is_null() {
             return Err(bad("quantized weights are not supported; weights in F32, F16 or BF16 are".to_owned()));
         }
-        let config = raw.into_config(architecture).map_err(&bad)?;
+        let config = raw.into_config(family).map_err(&bad)?;
         config.check().map_err(bad)?;
         Ok(config)
     }
@@ -221,17 +212,16 @@ impl Config {
 }
 
 impl Raw {
-    /// The window that some layer has. Mistral has the one that its config states, and Hugging Face's default where it is
-    /// silent; Qwen only if switched on and if there is a layer that it is for; the others have none.
-    fn window(&self, architecture: &str) -> std::result::Result<Option<usize>, String> {
+    /// The window that some layer has.
+    fn window(&self, rule: Window) -> std::result::Result<Option<usize>, String> {
         let slides = match &self.layer_types {
             Some(types) => types.iter().any(|kind| kind == "sliding_attention"),
             None => self.max_window_layers.is_none_or(|first| first < self.num_hidden_layers),
         };
-        let active = match architecture {
-            "MistralForCausalLM" => true,
-            "Qwen2ForCausalLM" | "Qwen3ForCausalLM" => self.use_sliding_window == Some(true) && slides,
-            _ => false,
+        let active = match rule {
+            Window::Always => true,
+            Window::Switched => self.use_sliding_window == Some(true) && slides,
+            Window::Never => false,
         };
         if !active {
             return Ok(None);
@@ -246,22 +236,15 @@ impl Raw {
         }
     }
 
-    fn into_config(self, architecture: String) -> std::result::Result<Config, String> {
-        let glm = architecture.starts_with("Glm");
-        // Where the config is silent, Hugging Face's Qwen3 and GLM take 128, the others hidden / heads.
-        let silent = match architecture.as_str() {
-            "Qwen3ForCausalLM" | "GlmForCausalLM" | "Glm4ForCausalLM" => 128,
-            _ => self.hidden_size / self.num_attention_heads.max(1),
-        };
-        let head_dim = self.head_dim.unwrap_or(silent);
+    fn into_config(self, family: &Family) -> std::result::Result<Config, String> {
+        let head_dim = self.head_dim.or(family.head_dim);
+        let head_dim = head_dim.unwrap_or_else(|| self.hidden_size / self.num_attention_heads.max(1));
         let rope = &rope_config::merged(&self.rope_scaling, &self.rope_parameters);
         let theta = rope["rope_theta"].as_f64().or(self.rope_theta).unwrap_or(10_000.0);
         let partial = rope["partial_rotary_factor"].as_f64().or(self.partial_rotary_factor);
-        let partial = partial.unwrap_or(if glm { 0.5 } else { 1.0 });
-        let attention_bias = self.attention_bias.unwrap_or(false);
+        let partial = partial.unwrap_or(family.rotating);
         let rope_scaling = rope_config::scaling(rope, self.max_position_embeddings)?;
-        let is = |names: &[&str]| names.contains(&architecture.as_str());
-        let window = self.window(&architecture)?;
+        let window = self.window(family.window)?;
         Ok(Config {
             vocab: self.vocab_size,
             hidden: self.hidden_size,
@@ -271,42 +254,38 @@ impl Raw {
             kv_heads: self.num_key_value_heads.unwrap_or(self.num_attention_heads),
             head_dim,
             rotary_dims: (head_dim as f64 * partial) as usize,
-            pairing: if glm { Pairing::Interleaved } else { Pairing::Half },
+            pairing: family.pairing,
             rope_theta: theta,
             max_positions: rope_config::positions(&rope_scaling, self.max_position_embeddings),
             rope_scaling,
             norm_eps: self.rms_norm_eps,
             tied_embeddings: self.tie_word_embeddings,
-            // Qwen2 always has biases, Mistral never, whatever their configs say.
-            qkv_bias: is(&["Qwen2ForCausalLM"]) || (attention_bias && !is(&["MistralForCausalLM"])),
-            output_bias: attention_bias && is(&["LlamaForCausalLM", "Qwen3ForCausalLM"]),
-            mlp_bias: self.mlp_bias.unwrap_or(false) && is(&["LlamaForCausalLM"]),
-            qk_norm: architecture == "Qwen3ForCausalLM",
-            fused_gate_up: glm,
-            output_norms: architecture == "Glm4ForCausalLM",
+            qkv_bias: family.qkv_bias.is_there(self.attention_bias),
+            output_bias: family.output_bias.is_there(self.attention_bias),
+            mlp_bias: family.mlp_bias.is_there(self.mlp_bias),
+            qk_norm: family.qk_norm,
+            fused_gate_up: family.fused_gate_up,
+            output_norms: family.output_norms,
             sliding_window: window,
             bos: token_ids(&self.bos_token_id).first().copied(),
             eos: token_ids(&self.eos_token_id),
-            architecture,
+            architecture: family.name.to_owned(),
         })
     }
 }
 
-fn architecture(value: &serde_json::Value, path: &Path) -> Result<String> {
+fn family(value: &serde_json::Value, path: &Path) -> Result<&'static Family> {
     let named = value["architectures"][0].as_str();
     let by_type = || {
         let kind = value["model_type"].as_str()?;
-        let known = SUPPORTED
-            .iter()
-            .position(|name| name.strip_suffix("ForCausalLM").is_some_and(|name| name.eq_ignore_ascii_case(kind)));
-        Some(known.map_or(kind, |index| SUPPORTED[index]))
+        Some(families::of_type(kind).map_or(kind, |family| family.name))
     };
     let found = named.or_else(by_type).unwrap_or("none: neither `architectures` nor `model_type` is there");
-    if SUPPORTED.contains(&found) {
-        return Ok(found.to_owned());
+    if let Some(family) = families::named(found) {
+        return Ok(family);
     }
     let found: String = found.chars().filter(|letter| !letter.is_control()).take(80).collect();
-    let supported = SUPPORTED.join(", ");
+    let supported = FAMILIES.map(|family| family.name).join(", ");
     Err(Error::Architecture { path: path.to_owned(), found: found.to_owned(), supported })
 }
 

@@ -115,7 +115,7 @@ impl Progress {
         let this = Self { device: None, ..self.clone() };
         tiles::telling(Arc::new(move || {
             this.liveness.tile();
-            fail::fail_point!("worker::tile");
+            fail::fail_point!("model::tile");
             !this.is_vain()
         }))
     }
@@ -132,7 +132,7 @@ impl Progress {
     ///
     /// # Errors
     /// The layer's; the device's; [`Error::Cancelled`] on every rank alike; a rank that does not come to the point.
-    pub fn layer<T>(&self, layer: usize, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn layer<T, E: From<Error>>(&self, layer: usize, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         self.step(layer)?;
         let before = self.before_point.swap(self.points.is_some(), Ordering::Relaxed);
         let done = run();
@@ -204,7 +204,7 @@ impl Progress {
                 on.shared.changed.notify_all();
             }
         }
-        fail::fail_point!("worker::layer");
+        fail::fail_point!("model::layer");
         Ok(())
     }
 

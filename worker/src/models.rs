@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Adapters, Config, Model};
+use tributary_model::{Adapters, Config, Model};
 
 /// The main model, and the auxiliary models as far as a rank knows them. Every rank knows the same names; the weights are on rank 0 at least.
 #[derive(Clone)]

@@ -1,13 +1,21 @@
-//! The decoder: owns weights and nothing else. What a row attends to is not its business but an [`Attention`]'s.
+//! A decoder: its config, weights and adapters, and a pass of rows through its layers.
+//!
+//! A model owns weights and nothing else: keys, positions and ranks are an [`Attention`]'s business. Knows no plan, no cache
+//! and no method.
 
 mod adapter_folder;
 mod adapters;
 mod config;
 mod decoder;
 mod dummy;
+mod error;
+mod families;
+mod fingerprint;
+#[cfg(test)]
+mod kit;
 mod learnable;
 mod low_rank;
-mod models;
+mod progress;
 mod rope_config;
 #[cfg(test)]
 mod tests;
@@ -23,14 +31,13 @@ pub use adapter_folder::{AdapterConfig, AdapterFolder, AdapterKind};
 pub use adapters::{Adapter, Adapters, embed};
 pub use config::Config;
 pub use decoder::{Decoder, LoadFormat, load};
+pub use error::{Error, Result};
+pub use fingerprint::{Fingerprint, fingerprint};
 pub use learnable::Learnable;
 pub use low_rank::{Linear, LowRank, LowRankPair};
-pub use models::Models;
-pub use weights::weight_files;
+pub use progress::Progress;
 
 use self::low_rank::Adapted;
-use crate::error::Result;
-use crate::progress::Progress;
 
 /// The residual stream of some rows.
 #[derive(Debug, Clone)]
@@ -164,12 +171,15 @@ pub trait Model: Send + Sync {
     /// # Errors
     /// The tensor library's.
     fn logits(&self, rows: &Rows) -> Result<Tensor>;
+}
 
+/// Passes of rows through the layers. An attention fails with an error of its own, and a pass with the same.
+impl dyn Model + '_ {
     /// First half of a layer for all rows.
     ///
     /// # Errors
     /// The tensor library's.
-    fn qkv(&self, layer: usize, rows: &Rows) -> Result<Qkv> {
+    pub fn qkv(&self, layer: usize, rows: &Rows) -> Result<Qkv> {
         self.qkv_of_last(layer, rows, rows.len())
     }
 
@@ -177,28 +187,43 @@ pub trait Model: Send + Sync {
     ///
     /// # Errors
     /// The attention's or the tensor library's.
-    fn layer(&self, layer: usize, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
+    pub fn layer<E: From<Error>>(
+        &self,
+        layer: usize,
+        rows: Rows,
+        attention: &mut dyn Attention<Error = E>,
+    ) -> Result<Rows, E> {
         let progress = attention.progress().clone();
         progress.layer(layer, || {
             let qkv = self.qkv(layer, &rows)?;
             let attended = attention.attend(layer, qkv)?;
-            self.finish(layer, rows, attended)
+            Ok(self.finish(layer, rows, attended)?)
         })
     }
 
     /// Layers `from..to`, one after the other.
     ///
     /// # Errors
-    /// As [`layer`](Self::layer).
-    fn layers(&self, range: Range<usize>, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
+    /// As `layer`.
+    pub fn layers<E: From<Error>>(
+        &self,
+        range: Range<usize>,
+        rows: Rows,
+        attention: &mut dyn Attention<Error = E>,
+    ) -> Result<Rows, E> {
         range.into_iter().try_fold(rows, |rows, layer| self.layer(layer, rows, attention))
     }
 
     /// Layers up to the attention of `last`, for what it measures: nobody asks for its output.
     ///
     /// # Errors
-    /// As [`layer`](Self::layer).
-    fn up_to_attention(&self, last: usize, rows: Rows, attention: &mut dyn Attention) -> Result<()> {
+    /// As `layer`.
+    pub fn up_to_attention<E: From<Error>>(
+        &self,
+        last: usize,
+        rows: Rows,
+        attention: &mut dyn Attention<Error = E>,
+    ) -> Result<(), E> {
         let rows = self.layers(0..last, rows, attention)?;
         let progress = attention.progress().clone();
         progress.layer(last, || attention.attend(last, self.qkv(last, &rows)?).map(drop))
@@ -208,8 +233,8 @@ pub trait Model: Send + Sync {
     /// [`Attention::last_layer`] names are computed and given back.
     ///
     /// # Errors
-    /// As [`layer`](Self::layer).
-    fn prompt(&self, rows: Rows, attention: &mut dyn Attention) -> Result<Rows> {
+    /// As `layer`.
+    pub fn prompt<E: From<Error>>(&self, rows: Rows, attention: &mut dyn Attention<Error = E>) -> Result<Rows, E> {
         let last = self.config().layers - 1;
         let rows = self.layers(0..last, rows, attention)?;
         let progress = attention.progress().clone();
@@ -217,19 +242,22 @@ pub trait Model: Send + Sync {
             let asked = attention.last_layer(rows.len());
             let qkv = self.qkv_of_last(last, &rows, asked)?;
             let attended = attention.attend(last, qkv)?;
-            self.finish(last, rows.last(asked)?, attended)
+            Ok(self.finish(last, rows.last(asked)?, attended)?)
         })
     }
 }
 
 /// The one place where tokens look at other tokens. The answer knows the positions, and it alone.
 pub trait Attention {
+    /// The error of a call. A model's error converts into it, so that a pass fails with one type.
+    type Error: From<Error>;
+
     /// The attention output of the queries of `qkv` in `layer`: `[queries, heads, head_dim]`. The queries are those of the last
     /// rows, all rows' before [`last_layer`](Self::last_layer) was called.
     ///
     /// # Errors
     /// Kernels' and communicators'.
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor>;
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor, Self::Error>;
 
     /// The record to which the pass tells its steps.
     fn progress(&self) -> &Progress;

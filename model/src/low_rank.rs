@@ -83,7 +83,7 @@ impl LowRank {
     /// Matrices from their places. Linear layers that are not named stay as they are.
     ///
     /// # Errors
-    /// [`Error::Plan`] if the ranks of A and B differ.
+    /// [`Error::Input`] if the ranks of A and B differ.
     pub fn new(pairs: impl IntoIterator<Item = ((usize, Linear), LowRankPair)>) -> Result<Self> {
         let pairs: BTreeMap<_, _> = pairs.into_iter().collect();
         for ((layer, linear), LowRankPair { a, b, .. }) in &pairs {
@@ -91,7 +91,7 @@ impl LowRank {
             if rank_a != rank_b {
                 let what =
                     format!("an adapter's matrices at {linear:?} of layer {layer} have ranks {rank_a} and {rank_b}");
-                return Err(Error::Plan(what));
+                return Err(Error::Input(what));
             }
         }
         Ok(Self(pairs))

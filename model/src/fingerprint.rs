@@ -9,8 +9,9 @@ use std::path::Path;
 use blake3::Hasher;
 
 use self::known_hashes::{FileStamp, KnownHashes};
+use crate::LoadFormat;
 use crate::error::{Error, Result};
-use crate::model::{LoadFormat, weight_files};
+use crate::weights::weight_files;
 
 /// A model's hash, and the bytes that were read for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

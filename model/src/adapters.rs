@@ -62,9 +62,9 @@ impl Adapters {
     /// The adapter of this number.
     ///
     /// # Errors
-    /// [`Error::Plan`] where there is none.
+    /// [`Error::Input`] where there is none.
     pub fn get(&self, adapter: u64) -> Result<&Adapter> {
-        self.0.get(&adapter).ok_or_else(|| Error::Plan(format!("there is no adapter {adapter}")))
+        self.0.get(&adapter).ok_or_else(|| Error::Input(format!("there is no adapter {adapter}")))
     }
 }
 
@@ -102,7 +102,7 @@ pub fn embed(model: &dyn Model, sources: &[Source], adapters: &Adapters) -> Resu
                 };
                 let count = adapters.get(adapter)?.embeddings.dims()[0];
                 if row as usize >= count {
-                    return Err(Error::Plan(format!("row {row} of adapter {adapter}, which has {count}")));
+                    return Err(Error::Input(format!("row {row} of adapter {adapter}, which has {count}")));
                 }
                 rows.push(first + row);
             }
@@ -132,8 +132,8 @@ mod tests {
         assert_eq!(values(&rows), of(&[11, 4, 12, 5, 10]));
         let only_adapters = embed(&*model, &[around(9, 0)], &adapters).expect("rows");
         assert_eq!(values(&only_adapters), of(&[12]));
-        assert!(matches!(embed(&*model, &[around(4, 0)], &adapters), Err(Error::Plan(_))));
-        assert!(matches!(embed(&*model, &[around(3, 2), around(9, 0)], &adapters), Err(Error::Plan(_))));
+        assert!(matches!(embed(&*model, &[around(4, 0)], &adapters), Err(Error::Input(_))));
+        assert!(matches!(embed(&*model, &[around(3, 2), around(9, 0)], &adapters), Err(Error::Input(_))));
         assert!(adapters.has(3, 2) && !adapters.has(3, 3) && !adapters.has(4, 0));
         assert!(Device::Cpu.same_device(rows.hidden.device()));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 
 use super::{Attention, Model, Qkv, Rows};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kit;
 use crate::progress::Progress;
 
@@ -18,6 +18,8 @@ pub(super) struct Own {
 }
 
 impl Attention for Own {
+    type Error = Error;
+
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let ((queries, heads, dim), (rows, kv_heads, _)) = (qkv.q.dims3()?, qkv.k.dims3()?);
         self.seen.push((layer, queries, rows));

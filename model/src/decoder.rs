@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, IndexOp, Tensor};
 use tributary_kernels::{
-    Rope, add, add_linear, cast, gather, join, linear, linear_f32, linear_onto, rms_norm, silu_mul,
+    Rope, RopeConfig, add, add_linear, cast, gather, join, linear, linear_f32, linear_onto, rms_norm, silu_mul,
 };
 
 use super::low_rank::{Adapted, Added, Linear};
@@ -139,11 +139,13 @@ impl Decoder {
         let layers = (0..config.layers).map(|index| Layer::new(&config, weights, index)).collect::<Result<_>>()?;
         let norm = weights.get_f32("model.norm.weight", &[hidden])?;
         let rope = Rope::new(
-            config.head_dim,
-            config.rotary_dims,
-            config.rope_theta,
-            &config.rope_scaling,
-            config.pairing,
+            &RopeConfig {
+                head_dim: config.head_dim,
+                rotary_dims: config.rotary_dims,
+                theta: config.rope_theta,
+                scaling: &config.rope_scaling,
+                pairing: config.pairing,
+            },
             config.max_positions.min(ROPE_STEP),
         )?;
         let query_factors = query_factors(&config, rope.attention_factor(), &weights.device)?;
@@ -259,7 +261,7 @@ impl Model for Decoder {
 
     fn embed(&self, ids: &[u32]) -> Result<Rows> {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.config.vocab) {
-            return Err(Error::Plan(format!("token id {id} is outside the vocabulary of {}", self.config.vocab)));
+            return Err(Error::Input(format!("token id {id} is outside the vocabulary of {}", self.config.vocab)));
         }
         Ok(Rows::new(cast(&gather(&self.embedding, ids)?, self.activations)?))
     }

@@ -1,8 +1,8 @@
 //! A folder gives back what was written, and is refused where it is another model's or damaged.
 
 use super::*;
+use crate::Model;
 use crate::kit;
-use crate::model::Model;
 
 fn model() -> Arc<dyn Model> {
     kit::model(&kit::config())
