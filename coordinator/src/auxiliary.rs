@@ -6,14 +6,16 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
-use tributary_protocol::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, DraftModel};
+use tributary_planner::cost::beside;
+use tributary_planner::{ModelShape, RequestSettings, Tokens};
+use tributary_protocol::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, DraftModel, PSEUDO_TOKENS, Requirement};
 
-use crate::cost::memory;
 use crate::error::setting;
 use crate::intake::Prepared;
 use crate::tokenize::{Piece, Tokenizer};
-use crate::{Error, ModelShape, Result};
+use crate::{Error, Result};
 
 /// The option that names the folder of one that reads.
 const OPTION: &str = "--aux-model";
@@ -39,6 +41,34 @@ impl fmt::Debug for AuxiliaryReader {
     }
 }
 
+/// The models beside the main one: one that reads contexts for methods which want one, and one that writes what evictions listen to.
+/// Its tokens must be the main model's. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Readers {
+    /// The one that reads.
+    pub auxiliary: Option<Arc<AuxiliaryReader>>,
+    /// The one that writes.
+    pub draft_model: Option<Arc<AuxiliaryReader>>,
+}
+
+impl Readers {
+    /// A request's tokens, with what these models read and write for it.
+    ///
+    /// # Errors
+    /// As [`AuxiliaryReader::read`] and [`AuxiliaryReader::writes`].
+    pub fn tokens(&self, request: &Prepared, settings: &RequestSettings) -> Result<Tokens> {
+        let mut tokens = request.tokens();
+        if let Some(reader) = self.auxiliary.as_ref().filter(|_| settings.method.needs(Requirement::AuxiliaryModel)) {
+            let skipped = usize::from(!settings.include_first_chunk);
+            tokens.auxiliary = vec![reader.read(request, skipped)?];
+        }
+        if let Some(writer) = self.draft_model.as_ref().filter(|_| settings.eviction.asks_draft_model()) {
+            tokens.draft_model = Some(writer.writes(request, PSEUDO_TOKENS)?);
+        }
+        Ok(tokens)
+    }
+}
+
 impl AuxiliaryReader {
     /// The plan's entry for a request: a prompt for each of its chunks but the first `skipped`.
     ///
@@ -58,7 +88,7 @@ impl AuxiliaryReader {
             first_row += chunk.ids.len();
         }
         let auxiliary = Auxiliary { model: self.name.clone(), prompts, cost: AuxiliaryCost::default() };
-        Ok(Auxiliary { cost: self.cost(&auxiliary), ..auxiliary })
+        Ok(Auxiliary { cost: beside::reading(&self.shape, auxiliary.longest_prompt()), ..auxiliary })
     }
 
     /// The plan's entry for a request at whose prompt this model writes so many tokens.
@@ -78,18 +108,7 @@ impl AuxiliaryReader {
                 format!("with what it writes it reads {rows} tokens, and has {} positions", self.shape.max_positions);
             return Err(setting(DRAFT_OPTION, &self.name, wanted));
         }
-        let (shape, layers) = (&self.shape, self.shape.layers as u64);
-        let of_layer = shape.layer_kv_flops() + shape.layer_query_flops() + shape.layer_finish_flops();
-        let head = (shape.vocab * shape.hidden) as u64;
-        let cost = AuxiliaryCost {
-            memory_bytes: memory::beside_bytes(shape, rows) + rows as u64 * shape.kv_bytes(),
-            row_flops: (layers as f64 * of_layer) as u64,
-            pair_flops: 4 * shape.query_width() as u64,
-            row_elementwise: (layers as f64 * shape.layer_elementwise()) as u64,
-            matrix_bytes: (layers * shape.layer_matrix_parameters() + head) * shape.dtype_bytes as u64,
-            layers: shape.layers as u32,
-        };
-        Ok(DraftModel { model: self.name.clone(), cost })
+        Ok(DraftModel { model: self.name.clone(), cost: beside::writing(&self.shape, rows) })
     }
 
     /// Bytes of its weights.
@@ -140,20 +159,6 @@ impl AuxiliaryReader {
         let of_bos = self.bos.map(|_| 0..0);
         let rows = mapped.into_iter().map(|rows| rows.start + first_row..rows.end + first_row);
         Ok(AuxiliaryPrompt { ids, query: query.len(), stands_for: of_bos.into_iter().chain(rows).collect() })
-    }
-
-    fn cost(&self, auxiliary: &Auxiliary) -> AuxiliaryCost {
-        let shape = &self.shape;
-        let layers = shape.layers as f64;
-        let (before, behind) = (shape.layer_kv_flops() + shape.layer_query_flops(), shape.layer_finish_flops());
-        AuxiliaryCost {
-            memory_bytes: memory::beside_bytes(shape, auxiliary.longest_prompt()),
-            row_flops: (layers * before + (layers - 1.0) * behind) as u64,
-            pair_flops: 4 * shape.query_width() as u64,
-            row_elementwise: (layers * shape.layer_elementwise()) as u64,
-            matrix_bytes: shape.layers as u64 * shape.layer_matrix_parameters() * shape.dtype_bytes as u64,
-            layers: shape.layers as u32,
-        }
     }
 }
 

@@ -1,19 +1,8 @@
 //! What can go wrong between a request and its answer, and the exit code that stands for it.
 
 use std::path::PathBuf;
-use tributary_system::size::rounded;
 
-use tributary_methods::InvalidOption;
 use tributary_protocol::{Refusal, exit};
-
-use crate::MemoryOf;
-
-/// A method's parameter that cannot be.
-impl From<InvalidOption> for Error {
-    fn from(wrong: InvalidOption) -> Self {
-        Error::Setting { name: "method option", found: wrong.found, wanted: wrong.wanted }
-    }
-}
 
 /// Result of the coordinator's steps.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -67,26 +56,6 @@ pub enum Error {
         /// Which file.
         path: PathBuf,
     },
-    /// A file is not the TOML that it should be.
-    #[error("{path}, line {line}, column {column}: {cause}")]
-    Toml {
-        /// Which file.
-        path: PathBuf,
-        /// From 1.
-        line: usize,
-        /// From 1.
-        column: usize,
-        /// What is wrong there.
-        cause: String,
-    },
-    /// There is no such machine profile.
-    #[error("unknown profile `{name}`: one of {known}, or the path of a .toml file")]
-    UnknownProfile {
-        /// What was asked for.
-        name: String,
-        /// Those there are.
-        known: String,
-    },
     /// The query has no text.
     #[error("the query is empty; ask a question")]
     EmptyQuery,
@@ -131,56 +100,15 @@ pub enum Error {
         /// What would be right.
         wanted: String,
     },
-    /// The model has fewer positions than the request needs.
-    #[error(
-        "{prompt_tokens} prompt tokens and {max_tokens} to generate are {} positions, the model has {limit}; \
-         shorten the request",
-        prompt_tokens.saturating_add(*max_tokens)
-    )]
-    TooManyTokens {
-        /// Prefix, context and query.
-        prompt_tokens: usize,
-        /// Tokens to generate at most.
-        max_tokens: usize,
-        /// The model's maximum.
-        limit: usize,
-    },
     /// A text has more tokens than a request to the model may have; it was not read to its end.
     #[error("the request has more than {most} tokens, which this model does not take at once; shorten the request")]
     MoreTokens {
         /// How many it may have.
         most: usize,
     },
-    /// The request would need more memory than there is.
-    #[error(
-        "{}; use fewer tokens, bf16, or --exchange pass-q",
-        shortage("the request needs", *of, *rank, *needed_bytes, *available_bytes)
-    )]
-    Memory {
-        /// Whose memory.
-        of: MemoryOf,
-        /// The rank that has so little, if it is not the planner's own.
-        rank: Option<usize>,
-        /// Predicted from the plan.
-        needed_bytes: u64,
-        /// What the machine has to give.
-        available_bytes: u64,
-    },
-    /// The weights alone would need more memory than there is.
-    #[error(
-        "{}; use bf16 or a smaller model",
-        shortage("the weights need", *of, *rank, *needed_bytes, *available_bytes)
-    )]
-    MemoryOfWeights {
-        /// Whose memory.
-        of: MemoryOf,
-        /// The rank that has so little, if it is not the planner's own.
-        rank: Option<usize>,
-        /// The weights', as often as they are loaded, and the program's own.
-        needed_bytes: u64,
-        /// What the machine has to give.
-        available_bytes: u64,
-    },
+    /// The request cannot be planned.
+    #[error(transparent)]
+    Plan(#[from] tributary_planner::Error),
     /// A rank failed and with it the group.
     #[error("rank {rank} failed: {cause}")]
     Failed {
@@ -202,17 +130,6 @@ pub enum Error {
     Link(#[from] tributary_comm::Error),
 }
 
-/// Too little memory, with both numbers.
-fn shortage(who: &str, of: MemoryOf, rank: Option<usize>, needed_bytes: u64, available_bytes: u64) -> String {
-    let (memory, option) = match of {
-        MemoryOf::Host => ("memory", ""),
-        MemoryOf::Device => ("device memory", " (--device-memory)"),
-    };
-    let to = rank.map_or_else(String::new, |rank| format!(" to rank {rank}"));
-    let (needed, available) = (rounded(needed_bytes), rounded(available_bytes));
-    format!("{who} about {needed} of {memory}, {available} are available{to}{option}")
-}
-
 impl Error {
     /// The exit code of a process that ends with this error: 64 usage, 69 rank lost, 70 a bug, 71 out of memory,
     /// 75 deadline, or what the failed rank reported.
@@ -223,8 +140,6 @@ impl Error {
             | Error::Json { .. }
             | Error::Line { .. }
             | Error::NoRequests { .. }
-            | Error::Toml { .. }
-            | Error::UnknownProfile { .. }
             | Error::EmptyQuery
             | Error::NoDocuments
             | Error::EmptyDocument { .. }
@@ -233,12 +148,11 @@ impl Error {
             | Error::Conversation(_)
             | Error::Date { .. }
             | Error::Setting { .. }
-            | Error::MoreTokens { .. }
-            | Error::TooManyTokens { .. } => exit::USAGE,
+            | Error::MoreTokens { .. } => exit::USAGE,
             Error::Untokenizable(_) => exit::INTEGRITY,
             Error::Link(error) => error.exit_code(),
             Error::Protocol(_) => exit::BUG,
-            Error::Memory { .. } | Error::MemoryOfWeights { .. } => exit::OUT_OF_MEMORY,
+            Error::Plan(error) => error.exit_code(),
             Error::Failed { exit_code, .. } => *exit_code,
             Error::Refused(refusal) => refusal.exit_code,
         }

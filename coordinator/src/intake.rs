@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use serde_json::{Map, Value};
+use tributary_planner::Tokens;
 
 use crate::chunking::{Chunking, Cut, Join};
 use crate::conversation::{ChatOptions, Ending, Message};
@@ -74,6 +75,16 @@ impl Prepared {
         let context = chunks.into_iter().flat_map(|chunk| chunk.ids);
         let query = prefix.into_iter().chain(context).chain(query).collect();
         Self { prefix: Vec::new(), chunks: Vec::new(), query, query_text, notes }
+    }
+
+    /// A copy of its tokens, for a plan.
+    pub fn tokens(&self) -> Tokens {
+        Tokens {
+            prefix: self.prefix.clone(),
+            chunks: self.chunks.iter().map(|chunk| chunk.ids.clone()).collect(),
+            query: self.query.clone(),
+            ..Tokens::default()
+        }
     }
 
     /// Number of its tokens.

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use tributary_coordinator::conductor::{Observed, Prefilled};
-use tributary_coordinator::{Clock, Environment, GroupShape, Planner, dispatch, report};
+use tributary_coordinator::{Clock, Environment, dispatch, report};
+use tributary_planner::{GroupShape, Planner};
 use tributary_protocol::{Event, Plan};
 
 use crate::answered::Answered;
@@ -24,7 +25,8 @@ impl Engine<'_> {
         let clock = Clock::start();
         fail::fail_point!("engine::request");
         let mut prepared = question.prepare(&self.folder, &self.config.intake)?;
-        let planned = self.planner.plan(&prepared, &run_config.settings, run_config.threads)?;
+        let tokens = self.readers.tokens(&prepared, &run_config.settings)?;
+        let planned = self.planner.plan(tokens, &run_config.settings, run_config.threads)?;
         if let Some(note) = self.planner.foretold(&planned) {
             tracing::warn!("{note}");
             prepared.notes.push(note);

@@ -1,6 +1,7 @@
 //! Result of one request.
 
-use tributary_coordinator::{Answer, Planned, Prepared, Report};
+use tributary_coordinator::{Answer, Prepared, Report};
+use tributary_planner::Planned;
 
 /// An answered request.
 pub struct Answered {

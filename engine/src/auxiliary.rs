@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use candle_core::Device;
-use tributary_coordinator::{AuxiliaryReader, DRAFT_OPTION, ModelShape, Tokenizer};
+use tributary_coordinator::{AuxiliaryReader, DRAFT_OPTION, Readers, Tokenizer};
 use tributary_model::{Config, Model};
+use tributary_planner::ModelShape;
 use tributary_worker::Models;
 
 use crate::config::Dtype;
@@ -25,11 +26,19 @@ pub struct AuxiliaryModel {
     weights: Option<Arc<dyn Model>>,
 }
 
+/// The models that read and write beside that of `main`, where there are any.
+///
+/// # Errors
+/// Fails as [`reader`] and [`writer`] do.
+pub(crate) fn readers(main: &ModelFolder) -> Result<Readers> {
+    Ok(Readers { auxiliary: reader(main)?.map(Arc::new), draft_model: writer(main)?.map(Arc::new) })
+}
+
 /// The planner's facts of the model that reads for that of `main`, if there is one.
 ///
 /// # Errors
 /// Returns an error if a tokenizer cannot be read.
-pub(crate) fn reader(main: &ModelFolder) -> Result<Option<AuxiliaryReader>> {
+fn reader(main: &ModelFolder) -> Result<Option<AuxiliaryReader>> {
     let Some(folder) = &main.auxiliary else { return Ok(None) };
     let tokenizer =
         if has_tokenizer_of(folder, main) { None } else { Some(tokenizer_trial::tokenizer(&folder.path, None)?) };
@@ -40,7 +49,7 @@ pub(crate) fn reader(main: &ModelFolder) -> Result<Option<AuxiliaryReader>> {
 ///
 /// # Errors
 /// Returns an error if its tokenizer differs from the main model's.
-pub(crate) fn writer(main: &ModelFolder) -> Result<Option<AuxiliaryReader>> {
+fn writer(main: &ModelFolder) -> Result<Option<AuxiliaryReader>> {
     let Some(folder) = &main.draft_model else { return Ok(None) };
     if !has_tokenizer_of(folder, main) {
         let (own, its) = (name(folder), name(main));

@@ -4,12 +4,11 @@
 use std::sync::Arc;
 
 use tributary_coordinator::conductor::{Conductor, Desk, Done, Inbox, desk};
-use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::scheduler::Limits;
-use tributary_coordinator::{
-    ChatOptions, Document, Environment, Intake, Machine, Message, ModelShape, Prefix, Prepared, RequestSettings,
-};
+use tributary_coordinator::{ChatOptions, Document, Environment, Intake, Message, Prefix, Prepared};
 use tributary_coordinator::{prepare_documents, prepare_ids, prepare_text, prepare_turns, report};
+use tributary_planner::forecast::Profile;
+use tributary_planner::{Machine, ModelShape, RequestSettings};
 use tributary_protocol::{Method, Packets, Requirement, Sampling};
 
 use crate::answered::Answered;
@@ -95,9 +94,9 @@ impl Engine<'_> {
     pub fn conduct(&mut self, run_config: &RunConfig, limits: Limits, inbox: Inbox) -> Result<()> {
         let group = run_config.group();
         self.survey(group);
-        let Self { ranks, planner, .. } = self;
+        let Self { ranks, planner, readers, .. } = self;
         let link = ranks.backend().link(group).ok_or(Error::Bug("the ranks were not started"))?;
-        match Conductor::new(link, planner, group, limits, inbox).run() {
+        match Conductor::new(link, planner, group, limits, inbox).with_readers(readers).run() {
             Ok(()) => Ok(()),
             Err(error) => Err(self.lost(group, error)),
         }

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use tributary_coordinator::conductor::{Observed, Observer};
-use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{
-    Environment, GroupShape, GroupSurvey, Machine, Planned, Planner, Prepared, TraceCalibration,
-};
+use tributary_coordinator::{Environment, Prepared, Readers, TraceCalibration};
 use tributary_model::Model;
+use tributary_planner::forecast::Profile;
+use tributary_planner::{GroupShape, GroupSurvey, Machine, Planned, Planner};
 use tributary_store::Store;
 
 use crate::answered::Answered;
@@ -38,6 +37,8 @@ pub struct Engine<'a> {
     /// The auxiliary models, once they are loaded.
     auxiliary: Option<Vec<AuxiliaryModel>>,
     pub(crate) planner: Planner,
+    /// The auxiliary models, as they read requests.
+    pub(crate) readers: Readers,
     pub(crate) ranks: &'a mut Ranks,
     /// Store of this process's chunk caches.
     store: Option<Arc<Store>>,
@@ -67,11 +68,12 @@ impl<'a> Engine<'a> {
         if let Some(calibrated) = TraceCalibration::from_folder(&folder.path)? {
             planner.trace_by(calibrated.alpha, calibrated.heads);
         }
-        if let Some(reader) = auxiliary::reader(&folder)? {
-            planner.read_by(reader);
+        let readers = auxiliary::readers(&folder)?;
+        if let Some(reader) = &readers.auxiliary {
+            planner.read_by(reader.weight_bytes());
         }
-        if let Some(writer) = auxiliary::writer(&folder)? {
-            planner.draft_by(writer);
+        if let Some(writer) = &readers.draft_model {
+            planner.draft_by(writer.weight_bytes());
         }
         if let Some(around) = folder.adapters.around() {
             planner.packet_by(around);
@@ -87,6 +89,7 @@ impl<'a> Engine<'a> {
             models: Vec::new(),
             auxiliary: None,
             planner,
+            readers,
             ranks,
             store: config.group.chunk_store.as_ref().map(ChunkStoreConfig::open).transpose()?,
             observed: Observed::default(),
@@ -163,7 +166,8 @@ impl<'a> Engine<'a> {
         self.carrier(group.world)?;
         let prepared = self.read(question)?;
         self.survey(group);
-        let planned = self.planner.check(&prepared, &run_config.settings, run_config.threads, before)?;
+        let tokens = self.readers.tokens(&prepared, &run_config.settings)?;
+        let planned = self.planner.check(tokens, &run_config.settings, run_config.threads, before)?;
         self.folder.config.check_length(planned.plan.total_rows(), planned.plan.max_tokens)?;
         Ok(planned)
     }

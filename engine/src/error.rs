@@ -128,6 +128,12 @@ impl Error {
     }
 }
 
+impl From<tributary_planner::Error> for Error {
+    fn from(error: tributary_planner::Error) -> Self {
+        Error::Coordinator(error.into())
+    }
+}
+
 /// A failure in one line, causes included.
 pub fn one_line(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());

@@ -1,6 +1,6 @@
 //! The part of a process that is not rank 0.
 
-use tributary_coordinator::{GroupShape, Machine, check_weights, chunk_cache_bytes};
+use tributary_planner::{GroupShape, Machine, check_weights, chunk_cache_bytes};
 
 use crate::auxiliary::AuxiliaryModel;
 use crate::chunk_store::ChunkStoreConfig;

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device};
-use tributary_coordinator::{Intake, ModelShape, Prefix, Template, Tokenizer};
+use tributary_coordinator::{Intake, Prefix, Template, Tokenizer};
 use tributary_kernels::{Kernels, cuda};
 use tributary_model::{Adapters, Config, LoadFormat, Model, fingerprint, load};
+use tributary_planner::ModelShape;
 
 use crate::adapters::ModelAdapters;
 use crate::config::{DeviceKind, IntakeConfig, ModelConfig, TemplateUse};

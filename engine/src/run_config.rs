@@ -1,6 +1,6 @@
 //! Configuration of a request's run: its method and its ranks.
 
-use tributary_coordinator::{GroupShape, RequestSettings};
+use tributary_planner::{GroupShape, RequestSettings};
 
 /// Configuration of one request's run: its settings, and the number of threads of each rank.
 #[derive(Debug, Clone, PartialEq)]

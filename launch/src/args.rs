@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use tributary_comm::process::PIECE_BYTES;
-use tributary_coordinator::{Chunking, EvictionWish, Join, Prefix, RequestSettings};
+use tributary_coordinator::{Chunking, Join, Prefix};
 use tributary_engine::{DeviceKind, Dtype, Synthetic, TemplateUse, Transport};
 use tributary_kernels::Kernels;
 use tributary_methods::{EvictChoice, Keep};
+use tributary_planner::{EvictionWish, RequestSettings};
 use tributary_protocol::{Importance, Packets, REFERENCE, Returns, Sampling};
 
 use crate::help;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use tributary_coordinator::forecast::Profile;
+use tributary_planner::forecast::Profile;
 use tributary_service::{Export, Exporter};
 
 use crate::serve::refused;

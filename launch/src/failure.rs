@@ -77,6 +77,9 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<tributary_coordinator::Error>() {
         return error.exit_code();
     }
+    if let Some(error) = error.downcast_ref::<tributary_planner::Error>() {
+        return error.exit_code();
+    }
     if let Some(error) = error.downcast_ref::<Coded>() {
         return error.exit_code;
     }

@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{Chunking, GroupShape, Join, Prefix, RequestSettings, TEXT_CHUNK_TOKENS, TraceCalibration};
+use tributary_coordinator::{Chunking, Join, Prefix, TEXT_CHUNK_TOKENS, TraceCalibration};
 use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, Synthetic, TemplateUse, follow};
 use tributary_methods::Keep;
+use tributary_planner::forecast::Profile;
+use tributary_planner::{GroupShape, RequestSettings};
 use tributary_protocol::{Eviction, REFERENCE, Sampling};
 use tributary_quality::{
     Arm, Asked, Evaluation, LEAST_ALPHA, Output, Suite, calibrate, dry_run, open, origin, page, render, report, rows,

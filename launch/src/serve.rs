@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tributary_coordinator::TEXT_CHUNK_TOKENS;
-use tributary_coordinator::forecast::Profile;
 use tributary_engine::{Config, Engine, Limits, Ranks, RunConfig, SamplingDefaults, marker};
 use tributary_methods::MethodSpec;
+use tributary_planner::forecast::Profile;
 use tributary_protocol::{Method, Returns};
 use tributary_service::{Access, AllowedMethods, ApiKeys, ClientLimits, Doors, Options, ReasoningParser, Service};
 

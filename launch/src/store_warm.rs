@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tributary_coordinator::{Document, RequestSettings};
+use tributary_coordinator::Document;
 use tributary_engine::{Config, Engine, Ranks, RunConfig, Warmed, WarmedAll};
 use tributary_methods::KeepPerChunk;
+use tributary_planner::RequestSettings;
 use tributary_protocol::{Packets, exit};
 
 use crate::args::{IntakeArgs, ModelArgs, RunArgs};

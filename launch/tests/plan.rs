@@ -157,7 +157,7 @@ fn options_reach_the_prediction() {
 
 #[test]
 fn a_profile_may_be_a_file() {
-    let shipped = root().join("coordinator/profiles/h100x4.toml");
+    let shipped = root().join("planner/profiles/h100x4.toml");
     let folder = tempfile::tempdir().expect("a folder");
     let own = folder.path().join("mine.toml");
     let text = std::fs::read_to_string(&shipped).expect("a profile");

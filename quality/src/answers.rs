@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn the_last_answer_of_several_counts() {
-        let settings = tributary_coordinator::RequestSettings { ratio: Some(0.15), ..Default::default() };
+        let settings = tributary_planner::RequestSettings { ratio: Some(0.15), ..Default::default() };
         let run_config = tributary_engine::RunConfig { settings, threads: 1 };
         let arm = Arm::new("infoflow".to_owned(), run_config);
         let mut answers = Answers::default();

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_coordinator::RequestSettings;
 use tributary_engine::RunConfig;
+use tributary_planner::RequestSettings;
 use tributary_protocol::{Eviction, Family};
 
 use crate::error::{Error, Result};

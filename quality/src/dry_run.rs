@@ -1,8 +1,8 @@
 //! Dry run of an evaluation: its requests, and its predicted time.
 
 use tributary_charts::table::{Layout, cells, table};
-use tributary_coordinator::forecast::{Counted, Profile};
-use tributary_coordinator::{ModelShape, Planned};
+use tributary_planner::forecast::{Counted, Profile};
+use tributary_planner::{ModelShape, Planned};
 use tributary_system::size::MIB;
 
 use crate::design::Arm;

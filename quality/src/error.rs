@@ -85,6 +85,12 @@ impl Error {
     }
 }
 
+impl From<tributary_planner::Error> for Error {
+    fn from(error: tributary_planner::Error) -> Self {
+        Error::Engine(error.into())
+    }
+}
+
 impl From<tributary_coordinator::Error> for Error {
     fn from(error: tributary_coordinator::Error) -> Self {
         Error::Engine(error.into())

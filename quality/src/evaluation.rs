@@ -1,7 +1,7 @@
 //! An evaluation that can be run: every request, checked with every method before anything is loaded.
 
-use tributary_coordinator::Planned;
 use tributary_engine::{Engine, Question, RunConfig, Synthetic};
+use tributary_planner::Planned;
 
 use crate::design::{Arm, Design};
 use crate::error::{Error, Result};

@@ -70,9 +70,9 @@ fn row(point: &Point) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use tributary_coordinator::{EvictionWish, RequestSettings};
     use tributary_engine::RunConfig;
     use tributary_methods::Keep;
+    use tributary_planner::{EvictionWish, RequestSettings};
     use tributary_protocol::Eviction;
 
     use super::*;

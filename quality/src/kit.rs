@@ -103,7 +103,7 @@ pub fn decoding(kept_rows: f64, rows: Option<f64>) -> crate::decoding::Decoding 
 
 /// A method with a ratio.
 pub fn arm(method: &str, ratio: Option<f64>) -> crate::design::Arm {
-    let settings = tributary_coordinator::RequestSettings::default();
+    let settings = tributary_planner::RequestSettings::default();
     let run_config = tributary_engine::RunConfig { settings, threads: 1 };
     crate::design::Arm { ratio, ..crate::design::Arm::new(method.to_owned(), run_config) }
 }
@@ -158,7 +158,7 @@ pub fn point(method: &str, ratio: Option<f64>, score: f64, median_ttft_ms: f64) 
     let mean = crate::statistics::Mean { mean: score, low: score - 0.05, high: score + 0.05 };
     let known = tributary_protocol::Method::find(method);
     let family = known.map_or(points[0].family, |method| {
-        let settings = tributary_coordinator::RequestSettings { method, ..Default::default() };
+        let settings = tributary_planner::RequestSettings { method, ..Default::default() };
         settings.method(32, 8).expect("usual settings").0.family().name()
     });
     crate::points::Point { score: mean, median_ttft_ms, family, ..points[0].clone() }

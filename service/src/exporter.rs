@@ -11,8 +11,8 @@ use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use tokio::sync::watch;
-use tributary_coordinator::forecast::Profile;
 use tributary_engine::{Answered, Engine};
+use tributary_planner::forecast::Profile;
 use tributary_system::file::write_whole;
 
 use crate::connections;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::sync::mpsc;
-use tributary_coordinator::{Prepared, RequestSettings};
+use tributary_coordinator::Prepared;
 use tributary_engine::{Answered, NotTaken, RequestFailure, Sink, Update, Work};
+use tributary_planner::RequestSettings;
 
 use crate::arrival::Arrival;
 use crate::body::Fields;

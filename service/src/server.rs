@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::watch;
-use tributary_coordinator::forecast::Profile;
 use tributary_engine::{Attendance, Client};
+use tributary_planner::forecast::Profile;
 use tributary_protocol::exit;
 
 use crate::connections;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
-use tributary_coordinator::outlook::{Kind, Pace};
+use tributary_planner::outlook::{Kind, Pace};
 use tributary_protocol::{Claim, METHODS, Method, Tier};
 
 use crate::metrics::{Finished, Predictions, TierTotals, Totals};

@@ -81,6 +81,7 @@ macro_rules! of_the_engine {
 
 of_the_engine!(
     tributary_coordinator::Error,
+    tributary_planner::Error,
     tributary_model::Error,
     tributary_comm::Error,
     rayon::ThreadPoolBuildError

@@ -77,7 +77,7 @@ impl fmt::Display for MethodSpec {
 
 #[cfg(test)]
 mod tests {
-    use tributary_coordinator::RequestSettings;
+    use tributary_planner::RequestSettings;
     use tributary_protocol::{Claim, METHODS};
 
     use super::*;

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
+use tributary_coordinator::Clock;
 use tributary_coordinator::dispatch;
-use tributary_coordinator::{Clock, ModelShape};
 use tributary_engine::{AuxiliaryModel, Beside, Carrier, Group, GroupSettings, shape_of};
 use tributary_kernels::Kernels;
 use tributary_methods::{MethodSpec, ModelFacts};
 use tributary_model::{Adapter, Adapters, LoadFormat, Model, load};
+use tributary_planner::ModelShape;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
     Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, DraftModel, Evidence, Exchange, Importance, KeySpace,

@@ -5,9 +5,10 @@
 use std::sync::Arc;
 
 use candle_core::DType;
-use tributary_coordinator::{Cached, Error, Machine, MemoryOf, MethodInputs, PlanInput, RequestSettings};
 use tributary_engine::RunConfig;
 use tributary_model::Model;
+use tributary_planner::Error;
+use tributary_planner::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, RequestSettings};
 use tributary_protocol::{Claim, Exchange, METHODS, Method, OrderFor, Packets, Plan, Requirement, Returns, Sampling};
 use tributary_study::method_spec::MethodSpec;
 
@@ -122,7 +123,7 @@ impl Case<'_> {
             eos: &[],
             method_inputs,
         };
-        match tributary_coordinator::plan(&input, &settings, &shape(model, DType::F32), &MACHINE, None) {
+        match tributary_planner::plan(&input, &settings, &shape(model, DType::F32), &MACHINE, None) {
             Ok(planned) => {
                 let mut plan = Arc::unwrap_or_clone(planned.plan);
                 plan.chunks.iter_mut().zip(bare.chunks).for_each(|(chunk, bare)| chunk.rank = bare.rank);

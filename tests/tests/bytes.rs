@@ -1,11 +1,11 @@
-//! The formula of bytes (`coordinator::cost::bytes`) against the counters of every rank, to the byte.
+//! The formula of bytes (`planner::cost::bytes`) against the counters of every rank, to the byte.
 
 use std::sync::Arc;
 
 use candle_core::DType;
-use tributary_coordinator::cost::{Selected, bytes};
 use tributary_kernels::Kernels;
 use tributary_model::Model;
+use tributary_planner::cost::{Selected, bytes};
 use tributary_protocol::{Exchange, Passing, Plan, PlannedMethod, Returns};
 use tributary_tests::samples::{Case, Sample};
 use tributary_tests::{anchored, dummy_model_of, infoflow, plan, run_all, shape, tiny_config, with_ratio};

@@ -2,9 +2,9 @@
 //! process share the device's pool.
 
 use candle_core::DType;
-use tributary_coordinator::cost::memory::{DEVICE_BYTES, host_bytes};
-use tributary_coordinator::{Machine, MemoryOf};
 use tributary_kernels::{Kernels, cuda};
+use tributary_planner::cost::memory::{DEVICE_BYTES, host_bytes};
+use tributary_planner::{Machine, MemoryOf};
 use tributary_protocol::{Exchange, RankReport};
 use tributary_tests::{dummy_model_on, infoflow, plan, run_all, shape, tiny_config, with_ratio};
 

@@ -6,9 +6,9 @@ use std::slice::from_ref;
 use std::sync::Arc;
 
 use candle_core::DType;
-use tributary_coordinator::cost::bytes::Cargo;
-use tributary_coordinator::cost::evicting::Evicting;
 use tributary_model::Model;
+use tributary_planner::cost::bytes::Cargo;
+use tributary_planner::cost::evicting::Evicting;
 use tributary_protocol::{EVICTIONS, Eviction, EvictionDescriptor, Exchange, Plan, Prefill, RankReport};
 use tributary_tests::samples::{Case, Sample};
 use tributary_tests::side_by_side::differing;

@@ -1,5 +1,5 @@
 //! Number of groups of messages of a request over NCCL, by the log of the emulated one
-//! (EMULATED_NCCL_LOG), against the formula (`coordinator::cost::groups`); and their order. The
+//! (EMULATED_NCCL_LOG), against the formula (`planner::cost::groups`); and their order. The
 //! log's name must be in the environment when a process starts, so the requests run in a child.
 
 /// Facts that only an emulated NCCL logs.
@@ -10,10 +10,10 @@ mod emulated {
 
     use candle_core::DType;
     use tributary_comm::nccl::{NcclSettings, UnequalGathers};
-    use tributary_coordinator::cost::{Selected, groups};
     use tributary_engine::Carrier;
     use tributary_kernels::{Kernels, cuda};
     use tributary_model::Model;
+    use tributary_planner::cost::{Selected, groups};
     use tributary_protocol::{Exchange, Plan, PlannedMethod};
     use tributary_tests::{
         dummy_model_on, infoflow, method, plan, reordered, run_all_over, shape, tiny_config, with_ratio,

@@ -6,8 +6,8 @@ use std::alloc::{GlobalAlloc, Layout as Memory, System};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use candle_core::DType;
-use tributary_coordinator::cost::running_bytes;
 use tributary_coordinator::dispatch::InFlight;
+use tributary_planner::cost::running_bytes;
 use tributary_protocol::{Evict, Exchange, Plan, Selection};
 use tributary_tests::side_by_side::{plans, prefilled, release, step, warm};
 use tributary_tests::{dummy_model, group, shape, tiny_config};

@@ -1,7 +1,7 @@
 //! Prompts of an auxiliary model: ids of the same tokenizer, letters of another one, and requests that it cannot read.
 
 use super::*;
-use crate::shape::tests::DEMO;
+use crate::demo::DEMO;
 use crate::tokenize::tests::{bytes, demo};
 
 fn reader(tokenizer: Option<Tokenizer>) -> AuxiliaryReader {

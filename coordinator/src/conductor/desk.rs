@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tributary_comm::Cancels;
+use tributary_planner::{Planned, RequestSettings};
 use tributary_protocol::{DrawnToken, RankReport, Refusal, exit};
 
 use super::observer::{Observed, Observer};
 use super::tally::{Tally, Waits};
 use crate::dispatch::{Answer, Clock};
 use crate::intake::Prepared;
-use crate::plan::{Planned, RequestSettings};
 
 /// Requests that may be on their way to the conductor, which takes them between two orders.
 const ON_THE_WAY: usize = 4096;

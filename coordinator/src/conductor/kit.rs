@@ -6,16 +6,14 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use tributary_comm::{CoordinatorLink, WorkerLink, link};
+use tributary_planner::{GroupSurvey, Machine, MemoryOf, Planner, RequestSettings, Started};
 use tributary_protocol::{Collective, DrawnToken, Exchange, KeySpace, Outcome, RankReport, StepReport, Traffic};
 
 use super::*;
+use crate::demo::DEMO;
 use crate::dispatch::Clock;
 use crate::intake::Prepared;
-use crate::machine::{Machine, MemoryOf};
-use crate::plan::RequestSettings;
-use crate::planner::{GroupSurvey, Planner, Started};
 use crate::scheduler::Limits;
-use crate::shape::tests::DEMO;
 use crate::tokenize::Piece;
 
 pub const WORLD: usize = 2;

@@ -18,15 +18,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
+use tributary_planner::{Draft, GroupShape, RequestSettings, Reservation};
 use tributary_protocol::{DrawnToken, Event, Order, Refusal, StepReport};
 
 use self::desk::{Submission, Wish};
 use self::endings::stage;
 use self::state::{Request, Waiting};
 use crate::dispatch::{self, InFlight};
+use crate::intake::Prepared;
 use crate::scheduler::Next;
-use crate::scheduler::reservation::Reservation;
-use crate::{Error, GroupShape, Result};
+use crate::{Error, Result};
 
 pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, RequestFailure, Sink, Update, Work, desk};
 pub use self::observer::{Breakage, Ended, Observed, Observer, Prefilled, Stage};
@@ -97,10 +98,10 @@ impl Conductor<'_> {
             let takes = match &placed {
                 Ok(()) => Some(planner.reservation(draft.plan(), group.world)),
                 // Memory comes free when what runs has ended.
-                Err(Error::Memory { .. }) if busy => return None,
+                Err(tributary_planner::Error::Memory { .. }) if busy => return None,
                 Err(_) => nothing(),
             };
-            made = Some((queued, placed));
+            made = Some((queued, placed.map_err(Error::from)));
             takes
         });
         (next, made)
@@ -146,10 +147,7 @@ impl Conductor<'_> {
         self.inbox.counts.tally.taken();
         // What cannot be answered even alone is told at once.
         let Submission { prepared, settings, .. } = &submission;
-        let draft = match submission.work {
-            Work::Answer | Work::Test => self.planner.draft(prepared, settings, self.group.threads),
-            Work::Chunks => self.planner.draft_chunks(prepared, settings, self.group.threads),
-        };
+        let draft = self.draft(submission.work, prepared, settings);
         let asker = submission.waits.as_ref().map_or(0, Waits::asker);
         let cost = submission.prepared.token_count() as u64;
         let failure = match draft {
@@ -166,6 +164,16 @@ impl Conductor<'_> {
         submission.waits = None;
         // Whoever is gone need not be told.
         let _ = submission.sink.take(Update::Failed(failure));
+    }
+
+    fn draft(&self, work: Work, prepared: &Prepared, settings: &RequestSettings) -> Result<Draft> {
+        let threads = self.group.threads;
+        Ok(match work {
+            Work::Answer | Work::Test => {
+                self.planner.draft(self.readers.tokens(prepared, settings)?, settings, threads)?
+            }
+            Work::Chunks => self.planner.draft_chunks(prepared.tokens(), settings, threads)?,
+        })
     }
 
     /// Sends the first order of a request whose turn has come, and sees it through.

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use tributary_comm::CoordinatorLink;
+use tributary_planner::{Draft, GroupShape, Planned, Planner};
 use tributary_protocol::RankReport;
 
 use super::desk::{Inbox, Submission};
 use super::observer::Prefilled;
-use crate::GroupShape;
+use crate::auxiliary::Readers;
 use crate::dispatch::InFlight;
-use crate::plan::{Draft, Planned};
-use crate::planner::Planner;
 use crate::scheduler::{Limits, Scheduler};
 
 /// A request that waits for its turn.
@@ -33,6 +32,8 @@ pub(super) struct Request {
 pub struct Conductor<'a> {
     pub(super) link: &'a CoordinatorLink,
     pub(super) planner: &'a mut Planner,
+    /// The models that read or write for requests.
+    pub(super) readers: Readers,
     pub(super) group: GroupShape,
     pub(super) scheduler: Scheduler,
     pub(super) inbox: Inbox,
@@ -56,7 +57,14 @@ impl<'a> Conductor<'a> {
         inbox.counts.cancel_by(link.cancels());
         let scheduler = Scheduler::new(group.world, limits);
         let (waiting, running) = (BTreeMap::new(), BTreeMap::new());
-        Self { link, planner, group, scheduler, inbox, open: true, waiting, running }
+        let readers = Readers::default();
+        Self { link, planner, readers, group, scheduler, inbox, open: true, waiting, running }
+    }
+
+    /// The same with models that read or write for requests.
+    #[must_use]
+    pub fn with_readers(self, readers: &Readers) -> Self {
+        Self { readers: readers.clone(), ..self }
     }
 
     /// Tells clients how many wait and run. It comes before a client hears of its request's end, so that a client that has heard

@@ -69,7 +69,7 @@ fn a_cancelled_request_ends_and_the_others_go_on() {
 #[test]
 fn whoever_leaves_during_prefill_is_let_go_of_by_the_next_order_and_frees_its_memory() {
     let (ranks, hold) = ScriptedRanks { holds_first: true, ..ScriptedRanks::default() }.held();
-    let alone = planner(None).check(&prepared(8), &settings(50), 1, None).expect("a plan").memory_bytes;
+    let alone = planner(None).check(prepared(8).tokens(), &settings(50), 1, None).expect("a plan").memory_bytes;
     let ended = with_conductor(&ranks, &mut planner(Some(alone)), Limits::default(), |desk| {
         let (leaves, updates) = submit(&desk, 8, 50, 64);
         hold.begun();
@@ -188,7 +188,7 @@ fn what_cannot_be_answered_is_told_and_nothing_else_suffers() {
     let ranks = ScriptedRanks { refuses: Some(2), ..ScriptedRanks::default() };
     let needed = {
         let planner = planner(None);
-        planner.check(&prepared(8), &settings(4), 1, None).expect("a plan").memory_bytes
+        planner.check(prepared(8).tokens(), &settings(4), 1, None).expect("a plan").memory_bytes
     };
     let limits = Limits { max_waiting: 1, ..Limits::default() };
     let ended = with_conductor(&ranks, &mut planner(Some(needed + 1000)), limits, |desk| {
@@ -212,7 +212,7 @@ fn what_cannot_be_answered_is_told_and_nothing_else_suffers() {
 #[test]
 fn what_does_not_fit_now_waits_until_it_does() {
     let ranks = ScriptedRanks::default();
-    let alone = planner(None).check(&prepared(8), &settings(50), 1, None).expect("a plan").memory_bytes;
+    let alone = planner(None).check(prepared(8).tokens(), &settings(50), 1, None).expect("a plan").memory_bytes;
     let ended = with_conductor(&ranks, &mut planner(Some(alone)), Limits::default(), |desk| {
         let all: Vec<_> = (0..3).map(|_| submit(&desk, 8, 50, 64).1).collect();
         all.iter().for_each(|updates| assert_eq!(tokens(updates).map(|(streamed, _)| streamed.len()), Ok(50)));

@@ -3,10 +3,11 @@
 use std::sync::mpsc::{Receiver, channel};
 
 use tributary_comm::{WorkerLink, link};
+use tributary_planner::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, RequestSettings, plan};
 use tributary_protocol::{DrawnToken, Outcome, Refusal, StepReport};
 
 use super::*;
-use crate::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, RequestSettings, plan, shape::tests::DEMO};
+use crate::demo::DEMO;
 
 fn a_plan() -> Arc<Plan> {
     let settings = RequestSettings::default();

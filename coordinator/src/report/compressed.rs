@@ -3,10 +3,8 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_methods::KEEP_PER_CHUNK;
+use tributary_planner::{ModelShape, window_of};
 use tributary_protocol::{Chunk, Plan};
-
-use crate::ModelShape;
-use crate::plan::window_of;
 
 /// The compression of a request's chunks: facts of its plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]

@@ -2,11 +2,11 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tributary_planner::cost::{Evicting, RankWork};
+use tributary_planner::{ModelShape, Planned};
 use tributary_protocol::{Phase, RankReport};
 
 use super::rows::ms;
-use crate::cost::{Evicting, RankWork};
-use crate::{ModelShape, Planned};
 
 /// The eviction of a request, all ranks together.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]

@@ -6,10 +6,9 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_methods::{Kind, MethodOption};
+use tributary_planner::Planned;
 use tributary_protocol::deal::blocks;
 use tributary_protocol::{Around, Evict, EvictionEvidence, OrderFor, Outcome, Plan, RankReport};
-
-use crate::Planned;
 
 /// What the planner does not know: how the process was started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]

@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use tributary_planner::{ModelShape, Planned};
 use tributary_protocol::Prefill;
 
 use crate::dispatch::Answer;
-use crate::{ModelShape, Planned};
 
 pub use self::compressed::CompressedRow;
 pub use self::evicted::{EvictedRow, EvictionFormula};

@@ -3,10 +3,10 @@
 //! Here the query's rows ride in the same pass as the selected rows (in an exact method: as the whole prompt). Their share
 //! of that pass is estimated from FLOPs and taken off; what they cost beyond FLOPs stays.
 
+use tributary_planner::ModelShape;
 use tributary_protocol::{Phase, Plan};
 
 use super::path::PhaseRow;
-use crate::ModelShape;
 use crate::dispatch::Answer;
 
 /// Milliseconds on that clock.

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tributary_comm::Collective;
+use tributary_planner::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, Planned, RequestSettings, plan};
 use tributary_protocol::{Method, Outcome, Phase, RankReport, Sharpest, Span};
 
 use super::{Environment, Report, TraceRow, report};
+use crate::demo::DEMO;
 use crate::dispatch::Answer;
-use crate::shape::tests::DEMO;
-use crate::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, Planned, RequestSettings, plan};
 
 fn planned(settings: &RequestSettings) -> Planned {
     let chunks = vec![vec![7; 100], vec![8; 60]];

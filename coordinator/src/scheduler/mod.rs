@@ -5,15 +5,14 @@
 //! not keep another's short one waiting. Requests of one client are taken in the order in which they came. The one in front that does
 //! not fit now waits until memory is free; smaller ones may pass it, but only so often: a large request is not starved by small ones.
 //!
-//! Memory of answers is reserved in steps ([`reservation`]): a sequence whose next step has no room pauses.
+//! Memory of answers is reserved in steps ([`Reservation`]): a sequence whose next step has no room pauses.
 
-pub mod reservation;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use self::reservation::{Reservation, Room};
+use tributary_planner::{Reservation, Room};
 
 /// Limits of what runs and what waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! What comes next, order by order.
 
-use super::reservation::STEP_TOKENS;
+use tributary_planner::STEP_TOKENS;
+
 use super::*;
 
 fn scheduler(limits: Limits) -> Scheduler {

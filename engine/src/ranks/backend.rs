@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tributary_comm::CoordinatorLink;
-use tributary_coordinator::{GroupShape, Machine, Started};
 use tributary_model::Model;
+use tributary_planner::{GroupShape, Machine, Started};
 use tributary_store::Store;
 
 use super::audience::Audience;

@@ -1,7 +1,7 @@
 //! Free memory of the ranks: rank 0 collects it, so that a plan fits where there is least.
 
 use tributary_comm::Communicator;
-use tributary_coordinator::FreeMemory;
+use tributary_planner::FreeMemory;
 
 fn to_bytes(memory: FreeMemory) -> Vec<u8> {
     [memory.available_bytes.unwrap_or(u64::MAX), memory.ranks as u64].iter().flat_map(|n| n.to_le_bytes()).collect()

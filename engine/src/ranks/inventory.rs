@@ -3,7 +3,7 @@
 //! in pages that fit into messages.
 
 use tributary_comm::{Communicator, Result};
-use tributary_coordinator::StoreInventory;
+use tributary_planner::StoreInventory;
 use tributary_protocol::{ChunkKey, decode, encode};
 use tributary_store::Store;
 

@@ -22,7 +22,7 @@ mod words;
 use std::ops::Range;
 
 use tributary_comm::{mpi, nccl};
-use tributary_coordinator::{GroupShape, Machine};
+use tributary_planner::{GroupShape, Machine};
 
 pub use self::audience::Attendance;
 pub use self::backend::ProcessFailure;

@@ -2,7 +2,7 @@
 //! ends with its processes.
 
 use tributary_comm::CoordinatorLink;
-use tributary_coordinator::{FreeMemory, GroupShape, Started};
+use tributary_planner::{FreeMemory, GroupShape, Started};
 use tributary_system::processor;
 
 use super::audience::Audience;

@@ -1,6 +1,6 @@
 //! The planner's facts of this machine.
 
-use tributary_coordinator::{GroupShape, Machine, MemoryOf};
+use tributary_planner::{GroupShape, Machine, MemoryOf};
 
 use super::backend::Backend;
 use crate::carrier::Carrier;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tributary_comm::{CoordinatorLink, local};
-use tributary_coordinator::{GroupShape, Started, StoreInventory};
+use tributary_planner::{GroupShape, Started, StoreInventory};
 use tributary_protocol::KeySpace;
 use tributary_store::Store;
 

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tributary_coordinator::forecast::Profile;
 use tributary_coordinator::{Chunking, Join, Prefix, TEXT_CHUNK_TOKENS};
 use tributary_engine::{Config, DeviceKind, Engine, IntakeConfig, ModelFolder, Ranks, Synthetic, TemplateUse, follow};
+use tributary_planner::forecast::Profile;
 use tributary_study::bench::calibrate::{self, Calibration, calibrate};
 use tributary_study::bench::{self as study, Output, Sweep, dry_run};
 use tributary_study::{scalar, terminal};

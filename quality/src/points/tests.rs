@@ -1,7 +1,7 @@
 //! Points of made-up answers.
 
-use tributary_coordinator::RequestSettings;
 use tributary_engine::RunConfig;
+use tributary_planner::RequestSettings;
 use tributary_protocol::{Method, REFERENCE};
 
 use super::*;

@@ -5,8 +5,9 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tributary_coordinator::{ChatOptions, Ending, Message, OWN_NAMES, Prepared, RequestSettings, TemplateValues};
+use tributary_coordinator::{ChatOptions, Ending, Message, OWN_NAMES, Prepared, TemplateValues};
 use tributary_engine::{Client, Conversation};
+use tributary_planner::RequestSettings;
 
 use super::content::Content;
 use super::documents::{self, Documents};

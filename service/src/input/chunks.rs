@@ -1,7 +1,8 @@
 //! A request for documents to be prefilled ahead of use.
 
-use tributary_coordinator::{Prepared, RequestSettings};
+use tributary_coordinator::Prepared;
 use tributary_engine::Client;
+use tributary_planner::RequestSettings;
 
 use super::documents::{self, Documents};
 use super::{Asked, Terms, check_model, others};

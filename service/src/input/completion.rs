@@ -3,8 +3,9 @@
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
-use tributary_coordinator::{Prepared, RequestSettings};
+use tributary_coordinator::Prepared;
 use tributary_engine::{Client, Prompt, PromptText};
+use tributary_planner::RequestSettings;
 
 use super::documents::{self, Documents};
 use super::{Asked, Choices, Completed, Generation, Terms, check_model, others};

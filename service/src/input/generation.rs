@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tributary_coordinator::{Prepared, RequestSettings};
+use tributary_coordinator::Prepared;
+use tributary_planner::RequestSettings;
 use tributary_protocol::Sampling;
 
 use super::terms::Terms;

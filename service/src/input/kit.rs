@@ -1,6 +1,6 @@
 //! Shared parts of the tests of bodies.
 
-use tributary_coordinator::RequestSettings;
+use tributary_planner::RequestSettings;
 
 use super::Terms;
 use crate::limits::ClientLimits;

@@ -14,9 +14,10 @@ pub mod others;
 mod terms;
 
 use serde::Deserialize;
-use tributary_coordinator::{EvictionWish, Prepared, RequestSettings};
+use tributary_coordinator::Prepared;
 use tributary_engine::Client;
 use tributary_methods::{EvictChoice, KEEP, Keep, MethodSpec};
+use tributary_planner::{EvictionWish, RequestSettings};
 use tributary_protocol::Importance;
 
 use crate::body::Fields;

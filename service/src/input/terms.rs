@@ -1,6 +1,6 @@
 //! The terms under which a service reads bodies.
 
-use tributary_coordinator::RequestSettings;
+use tributary_planner::RequestSettings;
 
 use crate::limits::ClientLimits;
 

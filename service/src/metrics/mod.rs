@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use metrics_exporter_prometheus::BuildError;
-use tributary_coordinator::ModelShape;
 use tributary_engine::{Answered, Client, Observer, Pulse, Pulses, Tally};
+use tributary_planner::ModelShape;
 use tributary_protocol::Tier;
 
 use self::recent::Recent;

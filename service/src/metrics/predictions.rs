@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tributary_coordinator::ModelShape;
-use tributary_coordinator::forecast::{Profile, ttft};
-use tributary_coordinator::outlook::{Kind, Learned, Pace};
 use tributary_engine::Answered;
+use tributary_planner::ModelShape;
+use tributary_planner::forecast::{Profile, ttft};
+use tributary_planner::outlook::{Kind, Learned, Pace};
 use tributary_protocol::Phase;
 
 /// The machine that requests are predicted for.

@@ -3,7 +3,7 @@
 use crate::notes::profile_notes;
 use crate::schema::{Design, Point, Prediction};
 use tributary_charts::table::{Layout, table};
-use tributary_coordinator::forecast::Profile;
+use tributary_planner::forecast::Profile;
 use tributary_system::size::MIB;
 
 use super::rounds::duration;

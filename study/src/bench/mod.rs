@@ -12,8 +12,8 @@ mod rounds;
 mod run;
 mod targets;
 
-use tributary_coordinator::forecast::Profile;
 use tributary_engine::Engine;
+use tributary_planner::forecast::Profile;
 
 pub use self::output::{Output, read};
 pub use self::targets::{Sweep, Target, targets};

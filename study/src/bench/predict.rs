@@ -2,9 +2,9 @@
 //! predictions stay 0 and are not shown.
 
 use crate::schema::{Cache, PhaseTime, Prediction};
-use tributary_coordinator::cost::{Selected, bytes, work_of};
-use tributary_coordinator::forecast::{Counted, Profile, StoreRates};
-use tributary_coordinator::{ModelShape, Planned};
+use tributary_planner::cost::{Selected, bytes, work_of};
+use tributary_planner::forecast::{Counted, Profile, StoreRates};
+use tributary_planner::{ModelShape, Planned};
 use tributary_protocol::Outcome;
 
 /// The prediction for a plan: FLOPs, bytes and memory; times on the machine of a profile, if there
@@ -35,7 +35,7 @@ pub fn predict(
         };
     };
     let predicted = Counted::given(plan, world, shape, selected).on(plan, profile);
-    let phase = |phase: &tributary_coordinator::forecast::PhaseSeconds| PhaseTime {
+    let phase = |phase: &tributary_planner::forecast::PhaseSeconds| PhaseTime {
         phase: phase.phase.name().to_owned(),
         ms: 1000.0 * phase.seconds,
         waited_ms: 1000.0 * phase.exposed_s,

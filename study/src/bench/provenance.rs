@@ -4,8 +4,8 @@ use std::time::SystemTime;
 
 use crate::schema::Provenance;
 use tributary_coordinator::date;
-use tributary_coordinator::forecast::Profile;
 use tributary_engine::{Engine, program_hash};
+use tributary_planner::forecast::Profile;
 
 use tributary_system::{host, memory, processor, program};
 

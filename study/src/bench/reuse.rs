@@ -1,8 +1,8 @@
 //! The part of a request that comes from the chunk caches, and the way in which it gets there.
 
 use crate::schema::Cache;
-use tributary_coordinator::RequestSettings;
 use tributary_engine::RunConfig;
+use tributary_planner::RequestSettings;
 use tributary_protocol::{CHUNKS_ALONE, OrderFor};
 
 /// The run with so much of its context from the chunk cache.

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::busy::Watch;
 use crate::schema::{Cache, Failure, PhaseTime, RankSample, Sample, SpanTime};
-use tributary_coordinator::{ModelShape, Report};
+use tributary_coordinator::Report;
 use tributary_engine::{Answered, Engine, Question, RunConfig, one_line};
+use tributary_planner::ModelShape;
 use tributary_protocol::ChunkCacheReport;
 
 use super::predict;

@@ -1,10 +1,10 @@
 //! The points of a sweep: every combination that the design names, checked before anything is loaded.
 
 use crate::schema::{Cache, Design, Point, Prediction};
-use tributary_coordinator::cost::Selected;
-use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::{Planned, RequestSettings};
 use tributary_engine::{Engine, Question, RunConfig, Synthetic, one_line};
+use tributary_planner::cost::Selected;
+use tributary_planner::forecast::Profile;
+use tributary_planner::{Planned, RequestSettings};
 use tributary_protocol::{Method, Returns, Sampling};
 
 use super::predict;

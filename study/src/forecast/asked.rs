@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::outlook::Scenario;
-use tributary_coordinator::{ModelShape, RequestSettings};
 use tributary_engine::{Dtype, shape_of};
 use tributary_methods::MethodSpec;
 use tributary_model::Config;
+use tributary_planner::forecast::Profile;
+use tributary_planner::outlook::Scenario;
+use tributary_planner::{ModelShape, RequestSettings};
 
 use crate::error::{Error, Result};
 

@@ -6,9 +6,9 @@ pub mod lengths;
 mod render;
 mod report;
 
-use tributary_coordinator::ModelShape;
-use tributary_coordinator::forecast::{Interval, Profile};
-use tributary_coordinator::outlook::{Crossing, Cut, Forecast, Scenario, crossover};
+use tributary_planner::ModelShape;
+use tributary_planner::forecast::{Interval, Profile};
+use tributary_planner::outlook::{Crossing, Cut, Forecast, Scenario, crossover};
 
 pub use self::render::render;
 pub use self::report::Report;

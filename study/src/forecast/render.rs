@@ -1,8 +1,8 @@
 //! The predictions for a reader: a table of times, a table of their parts, the crossovers.
 
 use tributary_charts::table::{Layout, table};
-use tributary_coordinator::forecast::Interval;
-use tributary_coordinator::outlook::{Crossing, Crossover, Forecast, LEVEL, Scenario};
+use tributary_planner::forecast::Interval;
+use tributary_planner::outlook::{Crossing, Crossover, Forecast, LEVEL, Scenario};
 use tributary_protocol::Phase;
 use tributary_system::token_count::short;
 

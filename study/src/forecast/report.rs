@@ -2,9 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::forecast::overhead::Overhead;
-use tributary_coordinator::outlook::{Crossing, Crossover, Forecast, Scenario};
+use tributary_planner::forecast::Profile;
+use tributary_planner::forecast::overhead::Overhead;
+use tributary_planner::outlook::{Crossing, Crossover, Forecast, Scenario};
 
 use super::{Answer, Rival, TENSOR_PARALLEL, exchange};
 

@@ -1,8 +1,8 @@
 //! Demand on a deployment, and the case under consideration: a method on a machine.
 
-use tributary_coordinator::ModelShape;
-use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::outlook::Scenario;
+use tributary_planner::ModelShape;
+use tributary_planner::forecast::Profile;
+use tributary_planner::outlook::Scenario;
 
 /// Demand on a deployment.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -3,8 +3,8 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_coordinator::RequestSettings;
-use tributary_coordinator::outlook::{Forecast, Scenario};
+use tributary_planner::RequestSettings;
+use tributary_planner::outlook::{Forecast, Scenario};
 
 use super::demand::{Case, Demand};
 use super::queue;
@@ -127,7 +127,7 @@ impl Case<'_> {
 
 #[cfg(test)]
 mod tests {
-    use tributary_coordinator::forecast::{Profile, StoreRates};
+    use tributary_planner::forecast::{Profile, StoreRates};
 
     use super::*;
     use crate::sizing::kit::{H100X8, LLAMA, demand, scenario};

@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
-use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::outlook::Scenario;
-use tributary_coordinator::{ModelShape, RequestSettings};
+use tributary_planner::forecast::Profile;
+use tributary_planner::outlook::Scenario;
+use tributary_planner::{ModelShape, RequestSettings};
 use tributary_protocol::Method;
 
 use super::demand::{Case, Demand};

@@ -16,9 +16,9 @@ mod report;
 mod search;
 
 use rayon::prelude::*;
-use tributary_coordinator::ModelShape;
-use tributary_coordinator::forecast::Profile;
-use tributary_coordinator::outlook::Scenario;
+use tributary_planner::ModelShape;
+use tributary_planner::forecast::Profile;
+use tributary_planner::outlook::Scenario;
 
 use self::breaks::{Edge, edges};
 use self::demand::Case;

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_coordinator::forecast::Profile;
+use tributary_planner::forecast::Profile;
 
 use super::breaks::{Broken, Changing, Edge};
 use super::group::RankMemory;

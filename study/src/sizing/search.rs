@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use crate::sizing::kit::{H100X8, LLAMA, demand, scenario};
 
-    fn case(scenario: &tributary_coordinator::outlook::Scenario, rate_per_s: f64) -> Case<'_> {
+    fn case(scenario: &tributary_planner::outlook::Scenario, rate_per_s: f64) -> Case<'_> {
         Case { scenario, shape: &LLAMA, profile: &H100X8, demand: demand(rate_per_s) }
     }
 

@@ -5,7 +5,7 @@ use super::{Tree, Violation};
 
 /// The command's crates, and those of the workspace that each may depend on. Arrows run down this
 /// list.
-const ARROWS: [(&str, &[&str]); 18] = [
+const ARROWS: [(&str, &[&str]); 19] = [
     (
         "launch",
         &[
@@ -16,6 +16,7 @@ const ARROWS: [(&str, &[&str]); 18] = [
             "mpirun",
             "engine",
             "coordinator",
+            "planner",
             "model",
             "comm",
             "store",
@@ -26,17 +27,33 @@ const ARROWS: [(&str, &[&str]); 18] = [
             "system",
         ],
     ),
-    ("service", &["engine", "coordinator", "methods", "protocol", "system"]),
+    ("service", &["engine", "coordinator", "planner", "methods", "protocol", "system"]),
     (
         "study",
-        &["engine", "coordinator", "model", "comm", "store", "methods", "protocol", "kernels", "charts", "system"],
+        &[
+            "engine",
+            "coordinator",
+            "planner",
+            "model",
+            "comm",
+            "store",
+            "methods",
+            "protocol",
+            "kernels",
+            "charts",
+            "system",
+        ],
     ),
-    ("quality", &["engine", "coordinator", "train", "comm", "methods", "protocol", "charts", "system"]),
+    ("quality", &["engine", "coordinator", "planner", "train", "comm", "methods", "protocol", "charts", "system"]),
     ("load", &["charts", "protocol", "system"]),
     ("mpirun", &["engine", "comm", "protocol", "system"]),
     ("train", &["model", "comm", "protocol", "kernels", "charts", "system"]),
-    ("engine", &["coordinator", "worker", "model", "comm", "store", "methods", "protocol", "kernels", "system"]),
-    ("coordinator", &["charts", "comm", "methods", "protocol", "system"]),
+    (
+        "engine",
+        &["coordinator", "planner", "worker", "model", "comm", "store", "methods", "protocol", "kernels", "system"],
+    ),
+    ("coordinator", &["planner", "charts", "comm", "methods", "protocol", "system"]),
+    ("planner", &["methods", "protocol", "system"]),
     ("worker", &["model", "comm", "store", "methods", "protocol", "kernels", "system"]),
     ("model", &["comm", "protocol", "kernels", "system"]),
     ("comm", &["protocol", "system"]),

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use tributary_charts::statistics::median;
-use tributary_coordinator::forecast::StoreRates;
+use tributary_planner::forecast::StoreRates;
 use tributary_protocol::KeySpace;
 use tributary_store::{Identity, Numbers, Settings, Shape, Steps, Store, Writing};
 

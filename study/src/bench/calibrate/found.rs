@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use tributary_charts::statistics::median;
-use tributary_coordinator::forecast::{Curve, LEFT_OUT, Spread};
 use tributary_model::Model;
+use tributary_planner::forecast::{Curve, LEFT_OUT, Spread};
 
 use super::work::{RUN_ROWS, What, before, elementwise_numbers, in_run, layers, memory_bytes};
 use crate::error::Result;

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tributary_comm::Communicator;
-use tributary_coordinator::forecast::{Curve, Link, Profile, RankRates, StoreRates};
-use tributary_coordinator::{FreeMemory, GroupShape, Machine, MemoryOf, check_weights};
 use tributary_engine::{Carrier, ModelConfig, ModelFolder, RankDevice, Ranks, Seat, narrowest, spoilt};
 use tributary_model::Model;
+use tributary_planner::forecast::{Curve, Link, Profile, RankRates, StoreRates};
+use tributary_planner::{FreeMemory, GroupShape, Machine, MemoryOf, check_weights};
 use tributary_protocol::Phase;
 
 use self::found::{Found, Rates};

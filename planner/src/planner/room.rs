@@ -5,7 +5,7 @@ use tributary_protocol::Plan;
 use super::Planner;
 use crate::cost::{memory, running_bytes};
 use crate::machine::{GroupShape, MemoryOf};
-use crate::scheduler::reservation::{Reservation, Room};
+use crate::reservation::{Reservation, Room};
 
 impl Planner {
     /// What a request takes on each of `world` ranks while it is decoded.
@@ -23,8 +23,8 @@ impl Planner {
     /// not take what answers may come to need.
     pub fn room(&self, group: GroupShape) -> Room {
         let machine = self.machine(group);
-        let beside = [&self.auxiliary, &self.draft_model].into_iter().flatten().map(|model| model.weight_bytes());
-        let beside: u64 = if machine.memory == MemoryOf::Host { beside.sum() } else { 0 };
+        let beside = self.auxiliary_bytes + self.draft_model_bytes;
+        let beside = if machine.memory == MemoryOf::Host { beside } else { 0 };
         let weights = memory::weights_bytes(&self.model, &machine).saturating_add(beside);
         let mut cached_bytes = self.cached_bytes(group);
         cached_bytes.iter_mut().zip(self.full_caches(group)).for_each(|(bytes, full)| *bytes = full.max(*bytes));

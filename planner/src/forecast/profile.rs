@@ -1,15 +1,17 @@
 //! Machine profiles: how fast a rank computes and how fast ranks reach each other. From a file, or one of those shipped.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tributary_system::file::{utf8, without_mark};
 
 use super::curve::Curve;
 use super::spread::Spread;
 use crate::machine::MemoryOf;
-use crate::request::read;
 use crate::{Error, Result};
 
 /// The shipped profiles: name and text.
@@ -299,6 +301,20 @@ impl Profile {
         }
         Ok(self)
     }
+}
+
+/// Bytes of a profile at most.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// The text of a user's own file, or pipe, without a byte order mark.
+fn read(path: &Path) -> Result<String> {
+    let unreadable = |cause| Error::Unreadable { path: path.into(), cause };
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(Error::TooLong { path: path.into(), most_bytes: MOST_BYTES });
+    }
+    utf8(bytes).map(without_mark).map_err(unreadable)
 }
 
 /// A parser's complaint with its line.

@@ -29,7 +29,7 @@
 //! In the last layer only the prompt's last row asks: q on every rank but the owner, (W − 1) · (q + e) on
 //! the owner.
 
-use tributary_comm::Collective;
+use tributary_protocol::Collective;
 use tributary_protocol::deal::{Blocks, blocks, shards};
 use tributary_protocol::{Drift, DriftScore, Exchange, Phase, Plan, Prefill};
 

@@ -19,7 +19,7 @@
 
 use std::ops::Range;
 
-use tributary_comm::Collective;
+use tributary_protocol::Collective;
 use tributary_protocol::{Exchange, Phase, Plan};
 
 use super::interval::Interval;

@@ -1,6 +1,7 @@
 //! What a plan comes to, counted: FLOPs, bytes, groups of messages, memory. Pure functions of plan, world and model, which know no
 //! machine's rates: [`forecast`](crate::forecast) says how long all that takes.
 
+pub mod beside;
 pub mod bytes;
 mod decoding;
 pub mod evicting;

@@ -34,7 +34,7 @@ pub(super) fn check(kept: &KeepPerChunk, method: &Method, evicts: bool) -> Resul
 }
 
 /// The window whose attention says what is kept of a chunk, where it does and no rows of an adapter stand behind its tokens.
-pub(crate) fn window_of(evict: &Evict) -> Option<usize> {
+pub fn window_of(evict: &Evict) -> Option<usize> {
     (evict.descriptor().evidence == EvictionEvidence::Window).then_some(evict.window)
 }
 

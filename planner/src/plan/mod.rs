@@ -23,7 +23,7 @@ use crate::machine::Machine;
 use crate::{Error, ModelShape, Result};
 
 pub use self::cached::{Cached, Held};
-pub(crate) use self::compression::window_of;
+pub use self::compression::window_of;
 pub use self::draft::{Draft, Planned, Tokens};
 pub use self::eviction::EvictionWish;
 pub use self::settings::RequestSettings;

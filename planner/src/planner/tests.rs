@@ -6,7 +6,6 @@ use super::*;
 use crate::Error;
 use crate::machine::MemoryOf;
 use crate::shape::tests::DEMO;
-use crate::tokenize::Piece;
 
 const MACHINE: Machine = Machine {
     flops_per_s: 1e10,
@@ -26,9 +25,9 @@ fn planner(side_by_side: bool) -> Planner {
     planner
 }
 
-fn request() -> Prepared {
-    let chunk = |first: u32| Piece { ids: (first..first + 32).collect(), ..Piece::default() };
-    Prepared { prefix: vec![1], chunks: vec![chunk(3), chunk(40), chunk(80)], query: vec![5, 6], ..Prepared::default() }
+fn request() -> Tokens {
+    let chunk = |first: u32| (first..first + 32).collect();
+    Tokens { prefix: vec![1], chunks: vec![chunk(3), chunk(40), chunk(80)], query: vec![5, 6], ..Tokens::default() }
 }
 
 fn settings() -> RequestSettings {
@@ -44,8 +43,8 @@ fn started(narrowest: Option<(usize, FreeMemory)>) -> Started {
 }
 
 /// Rank 1 has kept the request's first chunk.
-fn reports(request: &Prepared) -> Vec<RankReport> {
-    let key = space().chunk(&request.prefix, &request.chunks[0].ids, &[]);
+fn reports(request: &Tokens) -> Vec<RankReport> {
+    let key = space().chunk(&request.prefix, &request.chunks[0], &[]);
     let report = |rank, stored: Vec<ChunkKey>, used_bytes| RankReport {
         rank,
         chunk_cache: ChunkCacheReport { stored, used_bytes, ..ChunkCacheReport::default() },
@@ -61,22 +60,22 @@ fn warm(planned: &Planned) -> Vec<(usize, bool)> {
 #[test]
 fn requests_are_numbered_and_find_kept_chunks_until_the_group_ends() {
     let (mut planner, request) = (planner(true), request());
-    assert_eq!(planner.check(&request, &settings(), 1, None).unwrap().plan.request, 0, "a check is no request");
+    assert_eq!(planner.check(request.clone(), &settings(), 1, None).unwrap().plan.request, 0, "a check is no request");
     planner.started(TWO, started(None));
-    let cold = planner.plan(&request, &settings(), 1).unwrap();
+    let cold = planner.plan(request.clone(), &settings(), 1).unwrap();
     assert_eq!((cold.plan.request, warm(&cold)), (1, vec![]));
     planner.note(TWO, &reports(&request));
-    let found = planner.plan(&request, &settings(), 1).unwrap();
+    let found = planner.plan(request.clone(), &settings(), 1).unwrap();
     assert_eq!((found.plan.request, warm(&found)), (2, vec![(1, true)]));
     planner.ended(TWO);
-    assert_eq!(warm(&planner.plan(&request, &settings(), 1).unwrap()), [], "what was kept is gone");
+    assert_eq!(warm(&planner.plan(request.clone(), &settings(), 1).unwrap()), [], "what was kept is gone");
 }
 
 #[test]
 fn a_check_may_count_the_chunks_of_another_as_kept() {
     let (planner, request) = (planner(true), request());
-    let before = planner.check(&request, &settings(), 1, None).unwrap();
-    let after = planner.check(&request, &settings(), 1, Some(&before)).unwrap();
+    let before = planner.check(request.clone(), &settings(), 1, None).unwrap();
+    let after = planner.check(request.clone(), &settings(), 1, Some(&before)).unwrap();
     let ranks: Vec<usize> = before.plan.chunks.iter().map(|chunk| chunk.rank).collect();
     assert_eq!(after.plan.chunks.iter().map(|chunk| chunk.rank).collect::<Vec<_>>(), ranks);
     assert!(after.plan.chunks.iter().all(|chunk| chunk.warm));
@@ -85,7 +84,7 @@ fn a_check_may_count_the_chunks_of_another_as_kept() {
 #[test]
 fn full_chunk_caches_count_where_requests_leave_chunks_behind() {
     let (mut planner, request) = (planner(true), request());
-    let alone = planner.check(&request, &settings(), 1, None).unwrap().memory_bytes;
+    let alone = planner.check(request.clone(), &settings(), 1, None).unwrap().memory_bytes;
     planner.keep_chunks(&[4, 2, 4]);
     let four = GroupShape { world: 4, threads: 1 };
     assert_eq!(planner.unsurveyed(TWO), [four]);
@@ -94,7 +93,7 @@ fn full_chunk_caches_count_where_requests_leave_chunks_behind() {
     // Half of a quarter of what is free for each of two groups, divided among its ranks.
     let (own, others) = (planner.chunk_cache_bytes(TWO), planner.chunk_cache_bytes(four));
     assert_eq!((own, others), ((1 << 30) / 4 / 4, (1 << 30) / 4 / 8));
-    let beside_full = planner.check(&request, &settings(), 1, None).unwrap().memory_bytes;
+    let beside_full = planner.check(request.clone(), &settings(), 1, None).unwrap().memory_bytes;
     assert_eq!(beside_full, alone + 2 * own + 4 * others);
 }
 
@@ -115,7 +114,7 @@ fn a_plan_must_fit_where_there_is_least() {
     let narrow = FreeMemory { available_bytes: Some(1000), ranks: 3 };
     planner.started(TWO, started(Some((1, narrow))));
     assert_eq!(planner.machine(TWO), narrow.of_rank(1, &MACHINE));
-    let error = planner.plan(&request, &settings(), 1).unwrap_err();
+    let error = planner.plan(request.clone(), &settings(), 1).unwrap_err();
     assert!(matches!(error, Error::Memory { rank: Some(1), available_bytes: 1000, .. }), "{error}");
     planner.ended(TWO);
     assert_eq!(planner.machine(TWO).of_rank, Some(1), "processes do not start anew");

@@ -9,22 +9,17 @@ mod taken;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use tributary_methods::{ALPHA, SHARPEST};
-use tributary_protocol::{
-    Around, Chunk, KeySpace, LookAhead, PSEUDO_TOKENS, Packets, Plan, RankReport, Requirement, TraceHeads,
-};
+use tributary_protocol::{Around, Chunk, KeySpace, LookAhead, Packets, Plan, RankReport, TraceHeads};
 
 use self::caches::bytes_seen_by_ranks;
 use self::taken::Taken;
-use crate::auxiliary::AuxiliaryReader;
 use crate::directory::{Directory, StoreInventory};
 use crate::forecast::{LongStep, Profile};
-use crate::intake::Prepared;
 use crate::machine::{FreeMemory, GroupShape, Machine, MemoryOf};
 use crate::plan::{Cached, Draft, Held, Planned, RequestSettings, Tokens};
-use crate::scheduler::reservation::STEP_TOKENS;
+use crate::reservation::STEP_TOKENS;
 use crate::{ModelShape, Result};
 
 pub use self::caches::chunk_cache_bytes;
@@ -76,10 +71,10 @@ pub struct Planner {
     around: Option<Around>,
     /// The rows of an adapter that say which rows decoding keeps, where requests want to know it from them.
     look_ahead: Option<LookAhead>,
-    /// The model beside the main one that reads contexts for methods which want one.
-    auxiliary: Option<Arc<AuxiliaryReader>>,
-    /// The model beside the main one that writes what an eviction listens to.
-    draft_model: Option<Arc<AuxiliaryReader>>,
+    /// Bytes of the weights of the model beside the main one that reads contexts for methods which want one.
+    auxiliary_bytes: u64,
+    /// Bytes of the weights of the model beside the main one that writes what an eviction listens to.
+    draft_model_bytes: u64,
     /// How many requests were planned to be answered.
     requests: u64,
 }
@@ -102,8 +97,8 @@ impl Planner {
             trace: None,
             around: None,
             look_ahead: None,
-            auxiliary: None,
-            draft_model: None,
+            auxiliary_bytes: 0,
+            draft_model_bytes: 0,
             requests: 0,
         }
     }
@@ -118,14 +113,14 @@ impl Planner {
         self.trace = Some((alpha, heads));
     }
 
-    /// From now on this model reads contexts for methods which want one. Its weights are in the host's memory, whatever is asked.
-    pub fn read_by(&mut self, auxiliary: AuxiliaryReader) {
-        self.auxiliary = Some(Arc::new(auxiliary));
+    /// From now on a model reads contexts for methods which want one. Its weights are in the host's memory, whatever is asked.
+    pub fn read_by(&mut self, weight_bytes: u64) {
+        self.auxiliary_bytes = weight_bytes;
     }
 
-    /// From now on this model writes what requests' evictions listen to. Its tokens must be the main model's, its weights are in the host's memory.
-    pub fn draft_by(&mut self, draft_model: AuxiliaryReader) {
-        self.draft_model = Some(Arc::new(draft_model));
+    /// From now on a model writes what requests' evictions listen to. Its weights are in the host's memory.
+    pub fn draft_by(&mut self, weight_bytes: u64) {
+        self.draft_model_bytes = weight_bytes;
     }
 
     /// From now on these rows of an adapter stand around chunks where requests want some.
@@ -220,7 +215,7 @@ impl Planner {
     /// As [`plan()`](crate::plan()).
     pub fn check(
         &self,
-        request: &Prepared,
+        tokens: Tokens,
         settings: &RequestSettings,
         threads: usize,
         before: Option<&Planned>,
@@ -228,7 +223,7 @@ impl Planner {
         let group = GroupShape { world: settings.world, threads };
         let chunks = before.into_iter().flat_map(|before| &before.plan.chunks);
         let held: Vec<Held> = chunks.map(|chunk| Held::Memory(chunk.rank)).collect();
-        let mut draft = self.read(request, settings)?;
+        let mut draft = self.read(tokens, settings)?;
         self.place_beside_full_caches(&mut draft, settings.owner, group, &held)?;
         Ok(draft.planned())
     }
@@ -238,8 +233,8 @@ impl Planner {
     ///
     /// # Errors
     /// As [`plan()`](crate::plan()).
-    pub fn draft(&self, request: &Prepared, settings: &RequestSettings, threads: usize) -> Result<Draft> {
-        let mut draft = self.read(request, settings)?;
+    pub fn draft(&self, tokens: Tokens, settings: &RequestSettings, threads: usize) -> Result<Draft> {
+        let mut draft = self.read(tokens, settings)?;
         let group = GroupShape { world: settings.world, threads };
         self.place_beside_full_caches(&mut draft, settings.owner, group, &[])?;
         draft.reserve_first(STEP_TOKENS);
@@ -250,8 +245,8 @@ impl Planner {
     ///
     /// # Errors
     /// As [`plan()`](crate::plan()).
-    pub fn draft_chunks(&self, request: &Prepared, settings: &RequestSettings, threads: usize) -> Result<Draft> {
-        let mut draft = Draft::of_chunks(self.tokens(request, settings), settings, &self.model)?;
+    pub fn draft_chunks(&self, tokens: Tokens, settings: &RequestSettings, threads: usize) -> Result<Draft> {
+        let mut draft = Draft::of_chunks(self.completed(tokens, settings), settings, &self.model)?;
         let group = GroupShape { world: settings.world, threads };
         self.place_beside_full_caches(&mut draft, settings.owner, group, &[])?;
         Ok(draft)
@@ -261,9 +256,9 @@ impl Planner {
     ///
     /// # Errors
     /// As [`plan()`](crate::plan()).
-    pub fn plan(&mut self, request: &Prepared, settings: &RequestSettings, threads: usize) -> Result<Planned> {
+    pub fn plan(&mut self, tokens: Tokens, settings: &RequestSettings, threads: usize) -> Result<Planned> {
         self.requests += 1;
-        let mut draft = self.read(request, settings)?;
+        let mut draft = self.read(tokens, settings)?;
         let group = GroupShape { world: settings.world, threads };
         self.place_beside(self.requests, &mut draft, settings.owner, group, &[])?;
         Ok(draft.planned())
@@ -273,9 +268,9 @@ impl Planner {
     ///
     /// # Errors
     /// As [`plan()`](crate::plan()).
-    pub fn plan_chunks(&mut self, request: &Prepared, settings: &RequestSettings, threads: usize) -> Result<Planned> {
+    pub fn plan_chunks(&mut self, tokens: Tokens, settings: &RequestSettings, threads: usize) -> Result<Planned> {
         self.requests += 1;
-        let mut draft = Draft::of_chunks(self.tokens(request, settings), settings, &self.model)?;
+        let mut draft = Draft::of_chunks(self.completed(tokens, settings), settings, &self.model)?;
         let group = GroupShape { world: settings.world, threads };
         self.place_beside(self.requests, &mut draft, settings.owner, group, &[])?;
         Ok(draft.planned())
@@ -316,9 +311,9 @@ impl Planner {
     fn machine_of(&self, group: GroupShape, draft: &Draft) -> Machine {
         let machine = self.machine(group);
         let Plan { auxiliary, draft_model, .. } = draft.plan();
-        let idle = [(&self.auxiliary, !auxiliary.is_empty()), (&self.draft_model, draft_model.is_some())];
+        let idle = [(self.auxiliary_bytes, !auxiliary.is_empty()), (self.draft_model_bytes, draft_model.is_some())];
         let idle = idle.into_iter().filter(|(_, is_used)| machine.memory == MemoryOf::Host && !is_used);
-        let taken: u64 = idle.filter_map(|(model, _)| Some(model.as_ref()?.weight_bytes())).sum();
+        let taken: u64 = idle.map(|(bytes, _)| bytes).sum();
         Machine { available_bytes: machine.available_bytes.map(|bytes| bytes.saturating_sub(taken)), ..machine }
     }
 
@@ -329,17 +324,8 @@ impl Planner {
         LongStep::beyond_timeout(plan, *world, &self.model, self.profile.as_ref()?).map(|step| step.note())
     }
 
-    /// Copies a request's tokens, once: the draft keeps this copy until it is sent.
-    fn read(&self, request: &Prepared, settings: &RequestSettings) -> Result<Draft> {
-        let mut tokens = self.tokens(request, settings);
-        if let Some(reader) = self.auxiliary.as_ref().filter(|_| settings.method.needs(Requirement::AuxiliaryModel)) {
-            let skipped = usize::from(!settings.include_first_chunk);
-            tokens.auxiliary = vec![reader.read(request, skipped)?];
-        }
-        if let Some(writer) = self.draft_model.as_ref().filter(|_| settings.eviction.asks_draft_model()) {
-            tokens.draft_model = Some(writer.writes(request, PSEUDO_TOKENS)?);
-        }
-        Draft::new(tokens, &self.calibrated(settings), &self.model)
+    fn read(&self, tokens: Tokens, settings: &RequestSettings) -> Result<Draft> {
+        Draft::new(self.completed(tokens, settings), &self.calibrated(settings), &self.model)
     }
 
     /// Settings with α as it was calibrated, for a method that takes it, where a request asks for no
@@ -363,15 +349,13 @@ impl Planner {
         self.around.filter(|_| settings.chunk_packets() != Packets::Off)
     }
 
-    fn tokens(&self, request: &Prepared, settings: &RequestSettings) -> Tokens {
+    /// Tokens with what the planner knows beside a request's own: the ends of answers, and an adapter's rows.
+    fn completed(&self, tokens: Tokens, settings: &RequestSettings) -> Tokens {
         Tokens {
-            prefix: request.prefix.clone(),
-            chunks: request.chunks.iter().map(|chunk| chunk.ids.clone()).collect(),
-            query: request.query.clone(),
             eos: self.eos.clone(),
             around: self.around(settings),
             look_ahead: self.look_ahead.filter(|_| settings.eviction.looks_ahead()),
-            ..Tokens::default()
+            ..tokens
         }
     }
 

@@ -1,14 +1,12 @@
 //! Plans for tests of what they cost and how long they take.
 
-use tributary_protocol::{Around, Auxiliary, Exchange, Packets, Plan, Requirement};
+use tributary_protocol::{Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Exchange, Packets, Plan, Requirement};
 
 use crate::ModelShape;
-use crate::auxiliary::AuxiliaryReader;
-use crate::intake::Prepared;
+use crate::cost::beside;
 use crate::machine::{Machine, MemoryOf};
 use crate::plan::{Cached, MethodInputs, PlanInput, RequestSettings, plan};
 use crate::shape::tests::{DUMMY_25M, QWEN3_14B};
-use crate::tokenize::Piece;
 
 /// A machine that never says no.
 pub(crate) const ANY: Machine = Machine {
@@ -24,9 +22,21 @@ pub(crate) const ANY: Machine = Machine {
 /// Qwen3-14B, for as many positions as there are.
 pub(crate) const QWEN: ModelShape = ModelShape { max_positions: usize::MAX, ..QWEN3_14B };
 
-/// A model beside another one: examples/models/dummy-25m, without a token that begins prompts.
-pub(crate) fn small() -> AuxiliaryReader {
-    AuxiliaryReader { name: "small".to_owned(), shape: DUMMY_25M, bos: None, tokenizer: None }
+/// What a model beside another one, examples/models/dummy-25m without a token that begins prompts, reads of chunks behind a prefix of one
+/// token: all but the first, each with the query.
+fn small(chunks: &[Vec<u32>], query: &[u32]) -> Auxiliary {
+    let mut first_row = 1;
+    let mut prompts = Vec::new();
+    for (number, chunk) in chunks.iter().enumerate() {
+        let rows = first_row..first_row + chunk.len() as u32;
+        first_row = rows.end;
+        if number > 0 {
+            let stands_for = rows.map(|row| row..row + 1).collect();
+            prompts.push(AuxiliaryPrompt { ids: [chunk, query].concat(), query: query.len(), stands_for });
+        }
+    }
+    let auxiliary = Auxiliary { model: "small".to_owned(), prompts, cost: AuxiliaryCost::default() };
+    Auxiliary { cost: beside::reading(&DUMMY_25M, auxiliary.longest_prompt()), ..auxiliary }
 }
 
 /// The plan of a method under `replicate`, with its own defaults.
@@ -49,14 +59,8 @@ pub(crate) fn with_settings(
     shape: &ModelShape,
 ) -> Plan {
     let chunks = vec![vec![7; chunk_tokens]; tokens / chunk_tokens];
-    let auxiliary: Vec<Auxiliary> = if settings.method.needs(Requirement::AuxiliaryModel) {
-        let piece = |ids: &Vec<u32>| Piece { ids: ids.clone(), ..Piece::default() };
-        let chunks = chunks.iter().map(piece).collect();
-        let request = Prepared { prefix: vec![1], chunks, query: vec![3; 32], ..Prepared::default() };
-        vec![small().read(&request, 1).unwrap()]
-    } else {
-        Vec::new()
-    };
+    let auxiliary: Vec<Auxiliary> =
+        if settings.method.needs(Requirement::AuxiliaryModel) { vec![small(&chunks, &[3; 32])] } else { Vec::new() };
     let wants_packets = settings.chunk_packets() == Packets::On;
     let around = wants_packets.then_some(Around { adapter: 1, head: 8, tail: 8 });
     let input = PlanInput {

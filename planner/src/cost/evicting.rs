@@ -16,7 +16,7 @@
 //!
 //! They are gathered where that moves no more than all tokens that may follow would move between the ranks: see [`gathers`].
 
-use tributary_comm::Collective;
+use tributary_protocol::Collective;
 use tributary_protocol::{AuxiliaryCost, Evict, EvictionEvidence, Phase, Plan};
 
 use super::bytes::{Cargo, Flow, of_token};

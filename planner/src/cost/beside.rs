@@ -1,0 +1,35 @@
+//! What models beside the main one cost: one that reads a context, one that writes behind a prompt.
+
+use tributary_protocol::AuxiliaryCost;
+
+use super::memory;
+use crate::ModelShape;
+
+/// What a model costs that reads prompts of at most so many tokens, one by one, and whose last layer computes queries and keys alone.
+pub fn reading(shape: &ModelShape, longest_prompt: usize) -> AuxiliaryCost {
+    let layers = shape.layers as f64;
+    let (before, behind) = (shape.layer_kv_flops() + shape.layer_query_flops(), shape.layer_finish_flops());
+    AuxiliaryCost {
+        memory_bytes: memory::beside_bytes(shape, longest_prompt),
+        row_flops: (layers * before + (layers - 1.0) * behind) as u64,
+        pair_flops: 4 * shape.query_width() as u64,
+        row_elementwise: (layers * shape.layer_elementwise()) as u64,
+        matrix_bytes: shape.layers as u64 * shape.layer_matrix_parameters() * shape.dtype_bytes as u64,
+        layers: shape.layers as u32,
+    }
+}
+
+/// What a model costs that reads a prompt and writes behind it, `rows` tokens together.
+pub fn writing(shape: &ModelShape, rows: usize) -> AuxiliaryCost {
+    let layers = shape.layers as u64;
+    let of_layer = shape.layer_kv_flops() + shape.layer_query_flops() + shape.layer_finish_flops();
+    let head = (shape.vocab * shape.hidden) as u64;
+    AuxiliaryCost {
+        memory_bytes: memory::beside_bytes(shape, rows) + rows as u64 * shape.kv_bytes(),
+        row_flops: (layers as f64 * of_layer) as u64,
+        pair_flops: 4 * shape.query_width() as u64,
+        row_elementwise: (layers as f64 * shape.layer_elementwise()) as u64,
+        matrix_bytes: (layers * shape.layer_matrix_parameters() + head) * shape.dtype_bytes as u64,
+        layers: shape.layers as u32,
+    }
+}

@@ -1,0 +1,28 @@
+//! Plans of requests, what they cost and how long they take. Pure: it knows token ids, shapes and times, but no text, no
+//! tokenizer, no tensor, and no way to the ranks.
+
+#![forbid(unsafe_code)]
+
+pub mod cost;
+mod directory;
+mod error;
+pub mod forecast;
+#[cfg(test)]
+mod kit;
+mod machine;
+pub mod outlook;
+mod plan;
+mod planner;
+mod reservation;
+mod shape;
+
+pub use directory::{Directory, StoreInventory};
+pub use error::{Error, Result};
+pub use machine::{FreeMemory, GroupShape, Machine, MemoryOf};
+pub use plan::{
+    Cached, Draft, EvictionWish, Held, MethodInputs, PlanInput, Planned, RequestSettings, Tokens, check_weights, plan,
+    window_of,
+};
+pub use planner::{GroupSurvey, Planner, Started, chunk_cache_bytes};
+pub use reservation::{Reservation, Room, STEP_TOKENS};
+pub use shape::ModelShape;
