@@ -1,8 +1,10 @@
-//! A model beside the main one as the planner knows it: how it reads a request, or writes behind it, and what that costs.
+//! A model beside the main one, for the planner: its reading of a request or its writing after it,
+//! and its cost.
 //!
-//! Each chunk that may be selected is a prompt of its own: the model's beginning-of-sequence token if it has one, the chunk, the query.
-//! Where its tokenizer is the main model's the ids are taken as they are. Otherwise texts are encoded anew, and each of its tokens stands
-//! for those of the main tokenizer with which it has a letter in common.
+//! Each chunk that may be selected is a prompt of its own: the model's beginning-of-sequence token
+//! if it has one, the chunk, the query. If its tokenizer is the main model's, ids are taken as they
+//! are. Otherwise texts are encoded anew, and each new token stands for the main tokenizer's tokens
+//! that share a character with it.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,20 +19,20 @@ use crate::intake::Prepared;
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
 
-/// The option that names the folder of one that reads.
+/// Option that names the folder of a model that reads.
 const OPTION: &str = "--aux-model";
-/// The option that names the folder of one that writes.
+/// Option that names the folder of a model that writes.
 pub const DRAFT_OPTION: &str = "--draft-model";
 
-/// A model that reads contexts for the main one, or writes behind its prompts.
+/// A model that reads contexts for the main one, or writes after its prompts.
 pub struct AuxiliaryReader {
-    /// The name that ranks know it by.
+    /// Its name on the ranks.
     pub name: String,
     /// Its shape.
     pub shape: ModelShape,
     /// Its beginning-of-sequence token, if it has one.
     pub bos: Option<u32>,
-    /// Its tokenizer; none where it is the main model's.
+    /// Its tokenizer; absent if it is the main model's.
     pub tokenizer: Option<Tokenizer>,
 }
 
@@ -73,10 +75,10 @@ impl AuxiliaryReader {
     /// The plan's entry for a request: a prompt for each of its chunks but the first `skipped`.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a request of token ids where the tokenizers differ, a text that this model's tokenizer has no tokens for, ids
-    /// that the model does not know, a prompt that is longer than its positions.
+    /// Returns [`Error::Setting`] if the model cannot read the request: token ids with a different
+    /// tokenizer, a text without tokens, unknown ids, or a prompt longer than its positions.
     pub fn read(&self, request: &Prepared, skipped: usize) -> Result<Auxiliary> {
-        // Where there is one chunk alone nothing is selected, and nothing has to be read.
+        // With a single chunk nothing is selected, and nothing has to be read.
         let query = if request.chunks.len() > skipped { self.query(request)? } else { Vec::new() };
         let mut first_row = request.prefix.len();
         let mut prompts = Vec::new();
@@ -91,10 +93,11 @@ impl AuxiliaryReader {
         Ok(Auxiliary { cost: beside::reading(&self.shape, auxiliary.longest_prompt()), ..auxiliary })
     }
 
-    /// The plan's entry for a request at whose prompt this model writes so many tokens.
+    /// The plan's entry for a request after whose prompt this model writes `tokens` tokens.
     ///
     /// # Errors
-    /// [`Error::Setting`] where the model does not know the request's tokens, or has not as many positions.
+    /// Returns [`Error::Setting`] if the model does not know the request's tokens, or has too few
+    /// positions.
     pub fn writes(&self, request: &Prepared, tokens: usize) -> Result<DraftModel> {
         let chunks = request.chunks.iter().map(|chunk| &chunk.ids);
         let mut ids = request.prefix.iter().chain(chunks.flatten()).chain(&request.query);
@@ -104,8 +107,7 @@ impl AuxiliaryReader {
             return Err(setting(DRAFT_OPTION, &self.name, wanted));
         }
         if rows > self.shape.max_positions {
-            let wanted =
-                format!("with what it writes it reads {rows} tokens, and has {} positions", self.shape.max_positions);
+            let wanted = format!("reads and writes {rows} tokens, and has {} positions", self.shape.max_positions);
             return Err(setting(DRAFT_OPTION, &self.name, wanted));
         }
         Ok(DraftModel { model: self.name.clone(), cost: beside::writing(&self.shape, rows) })
@@ -130,7 +132,7 @@ impl AuxiliaryReader {
         Ok(ids)
     }
 
-    /// The prompt of a chunk whose first row has this number, or what would have to be otherwise.
+    /// The prompt of a chunk whose first row has this number, or the unmet requirement.
     fn prompt(&self, chunk: &Piece, first_row: u32, query: &[u32]) -> std::result::Result<AuxiliaryPrompt, String> {
         let (read, mapped) = match &self.tokenizer {
             None => (chunk.ids.clone(), (0..chunk.ids.len() as u32).map(|row| row..row + 1).collect()),
@@ -162,11 +164,11 @@ impl AuxiliaryReader {
     }
 }
 
-/// What a request needs where texts are encoded anew.
+/// The requirement if texts are encoded anew.
 const NO_TEXT: &str = "its tokenizer is not the model's, so that it needs texts, and the request is made of token ids";
 
-/// For each span of letters the tokens of `main`, by their places, that have a letter in common with it. Both lists lie in the order of
-/// the text.
+/// For each span of characters, the tokens of `main`, by their places, that share a character with
+/// it. Both lists are in the order of the text.
 fn mapped(spans: &[Range<usize>], main: &[Range<usize>]) -> Vec<Range<u32>> {
     let places = |span: &Range<usize>| {
         let first = main.partition_point(|other| other.end <= span.start);

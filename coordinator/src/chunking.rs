@@ -1,4 +1,4 @@
-//! How documents become chunks.
+//! Splitting of documents into chunks.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,12 +7,12 @@ use crate::request::Document;
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
 
-/// Where the context is cut. No chunk spans two documents.
+/// Places at which the context is cut. No chunk spans two documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chunking {
     /// One chunk a document.
     Documents,
-    /// Each document is split at a text, which goes away; empty pieces are dropped.
+    /// Each document is split at a text, which is removed; empty pieces are dropped.
     Separator(String),
     /// Slices of each document's tokens.
     Fixed {
@@ -23,7 +23,8 @@ pub enum Chunking {
     },
 }
 
-/// A text that is put behind a document which does not end with it, so that documents do not run into each other.
+/// A text appended to a document that does not end with it, so that documents do not run into each
+/// other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Join(String);
 
@@ -34,12 +35,12 @@ impl Default for Join {
 }
 
 impl Join {
-    /// Documents stand behind each other as they are.
+    /// Documents follow each other unchanged.
     pub fn nothing() -> Self {
         Self(String::new())
     }
 
-    /// A document's text with what comes behind it.
+    /// A document's text with the joining text.
     fn ended(&self, text: &str) -> String {
         if text.ends_with(&self.0) { text.to_owned() } else { format!("{text}{}", self.0) }
     }
@@ -62,18 +63,20 @@ impl fmt::Display for Join {
 /// Chunks of documents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Cut {
-    /// In the documents' order.
+    /// Chunks in the documents' order.
     pub chunks: Vec<Piece>,
     /// Numbers, from 1, of documents without a token, which have no chunk.
     pub dropped: Vec<usize>,
 }
 
 impl Chunking {
-    /// Cuts documents into chunks; each document, or each piece of it, is encoded on its own, with `join` behind it. A document without
-    /// a token has no chunk. All documents together have `most` tokens at most.
+    /// Cuts documents into chunks; each document, or each piece of it, is encoded on its own, with
+    /// `join` after it. A document without a token has no chunk. All documents together have at
+    /// most `most` tokens.
     ///
     /// # Errors
-    /// [`Error::EmptyDocument`] if no document gives a token, [`Error::MoreTokens`], [`Error::Tokenizer`].
+    /// Returns [`Error::EmptyDocument`] if no document gives a token, [`Error::MoreTokens`], or
+    /// [`Error::Tokenizer`].
     pub fn cut(&self, documents: &[Document], join: &Join, tokenizer: &Tokenizer, most: usize) -> Result<Cut> {
         let (mut cut, mut left) = (Cut::default(), most);
         let mut encoded = |text: &str| -> Result<Piece> {
@@ -119,7 +122,8 @@ fn is_empty(text: &str, tokenizer: &Tokenizer) -> Result<bool> {
     Ok(text.trim().is_empty() && tokenizer.encode(text)?.ids.is_empty())
 }
 
-/// Slices of `tokens`, each beginning `tokens − overlap` after the one before; the first that reaches the end is the last.
+/// Slices of `tokens`, each beginning `tokens − overlap` after the one before; the first that
+/// reaches the end is the last.
 fn slices(document: &Piece, tokens: usize, overlap: usize) -> Vec<Piece> {
     let length = document.ids.len();
     let mut slices = Vec::new();
@@ -178,7 +182,7 @@ fn refused(found: &str, wanted: &str) -> Error {
     Error::Setting { name: "--chunk", found: found.into(), wanted: wanted.into() }
 }
 
-/// `\n`, `\t`, `\r` and `\\` as the characters that they stand for; every other backslash stays.
+/// `\n`, `\t`, `\r` and `\\` replaced by the characters they denote; every other backslash stays.
 fn unescape(text: &str) -> String {
     let mut plain = String::new();
     let mut letters = text.chars();

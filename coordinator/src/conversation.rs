@@ -1,4 +1,4 @@
-//! What was said: messages as a chat template sees them, and how the prompt ends.
+//! Conversations: messages as a chat template sees them, and the ending of the prompt.
 
 use serde_json::{Map, Value};
 
@@ -8,36 +8,37 @@ pub type TemplateValues = Map<String, Value>;
 /// A message of a conversation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Message {
-    /// Who spoke, as chat templates know it: `system`, `user`, `assistant`, `tool`, or another.
+    /// Role of the speaker, as chat templates know it: `system`, `user`, `assistant`, `tool`, or
+    /// another.
     pub role: String,
-    /// What was said.
+    /// Text of the message.
     pub content: String,
-    /// What else a template may read of it, such as `reasoning_content` or `tool_calls`.
+    /// Other fields that a template may read, such as `reasoning_content` or `tool_calls`.
     pub rest: Map<String, Value>,
 }
 
-/// How a template renders a conversation.
+/// Options of a conversation's rendering.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ChatOptions {
     /// Values that the template reads besides messages, such as `enable_thinking`.
     pub kwargs: Map<String, Value>,
-    /// How the prompt ends.
+    /// Ending of the prompt.
     pub ending: Ending,
 }
 
-/// How a prompt ends.
+/// Ending of a prompt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Ending {
-    /// Where an answer of the model begins.
+    /// At the beginning of an answer of the model.
     #[default]
     Answer,
-    /// Behind the last message.
+    /// After the last message.
     Nothing,
-    /// Inside the last message, which the model goes on with.
+    /// Inside the last message, which the model continues.
     Continued,
 }
 
-/// Names that a template has from the request itself.
+/// Names that a template gets from the request itself.
 pub const OWN_NAMES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
 
 /// Names under which a message has its reasoning; templates read the first.
@@ -54,7 +55,8 @@ impl Message {
         matches!(self.role.as_str(), "system" | "developer")
     }
 
-    /// The object that a template sees. Keys without a value are left out, and reasoning has all names that templates look for.
+    /// The object that a template sees. Keys without a value are left out, and reasoning has all
+    /// names that templates look for.
     pub(crate) fn seen(&self) -> Value {
         let mut seen = Map::new();
         seen.insert("role".into(), self.role.clone().into());

@@ -1,4 +1,5 @@
-//! Moments as text: local time for chat templates that ask for today's date, as Hugging Face's do; UTC for reports.
+//! Moments as text: local time for chat templates that ask for today's date, as Hugging Face's do;
+//! UTC for reports.
 
 use chrono::format::{Item, StrftimeItems};
 use chrono::{DateTime, Local, Utc};
@@ -8,7 +9,7 @@ use crate::error::{Error, Result};
 /// Writes a moment, given in seconds after the beginning of 1970, by a `strftime` format.
 ///
 /// # Errors
-/// [`Error::Date`] for a mark that is not known, or a moment that no calendar has.
+/// Returns [`Error::Date`] for an unknown mark, or a moment beyond every calendar.
 pub fn format(format: &str, unix_s: u64) -> Result<String> {
     written(format, unix_s, |moment, marks| moment.format_with_items(marks.iter()).to_string())
 }

@@ -1,4 +1,4 @@
-//! What can go wrong between a request and its answer, and the exit code that stands for it.
+//! Failures between a request and its answer, and their exit codes.
 
 use std::path::PathBuf;
 
@@ -7,53 +7,54 @@ use tributary_protocol::{Refusal, exit};
 /// Result of the coordinator's steps.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A request that cannot be served, or was not. Each message says in one line what is wrong and what would be right.
+/// A request that cannot be served, or was not. Each message names the fault and the remedy in one
+/// line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read.
     #[error("cannot read {path}: {cause}; name a readable file")]
     Unreadable {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         cause: std::io::Error,
     },
-    /// A file is not the JSON that it should be.
+    /// A file is not the expected JSON.
     #[error("{path}, line {line}, column {column}: {cause}")]
     Json {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// From 1.
+        /// Line, from 1.
         line: usize,
-        /// From 1.
+        /// Column, from 1.
         column: usize,
-        /// What is wrong there.
+        /// Description of the fault.
         cause: String,
     },
-    /// A document, a request or a line of a file has more bytes than any may have.
+    /// A document, a request or a line of a file has too many bytes.
     #[error("{}{}: more than {} MiB; split it", path.display(), line.map(|line| format!(", line {line}")).unwrap_or_default(), most_bytes >> 20)]
     TooLong {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// From 1, if the file's lines are read one by one.
+        /// Line, from 1, if the file is read line by line.
         line: Option<usize>,
-        /// How many it may have.
+        /// Maximum number of bytes.
         most_bytes: u64,
     },
-    /// A line of a file of requests is no request.
+    /// A line of a file of requests is not a request.
     #[error("{path}, line {line}: {cause}")]
     Line {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// From 1.
+        /// Line, from 1.
         line: usize,
-        /// What is wrong there.
+        /// Description of the fault.
         cause: Box<Error>,
     },
     /// A file of requests has none.
     #[error("{path} has no requests; it needs one JSON object a line")]
     NoRequests {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The query has no text.
@@ -65,9 +66,9 @@ pub enum Error {
     /// A document has no text.
     #[error("document {number} of {count} is empty; every document needs text")]
     EmptyDocument {
-        /// Which one, from 1.
+        /// Number of the document, from 1.
         number: usize,
-        /// How many there are.
+        /// Number of documents.
         count: usize,
     },
     /// The tokenizer cannot be loaded or fails.
@@ -82,28 +83,28 @@ pub enum Error {
     /// The chat template refuses a conversation, in its own words.
     #[error("the model's chat template refuses these messages: {0}")]
     Conversation(String),
-    /// A date cannot be written as it was asked for.
+    /// A date cannot be written in the given format.
     #[error("the date `{format}`: {cause}")]
     Date {
         /// The `strftime` format.
         format: String,
-        /// What is wrong with it.
+        /// Description of the fault.
         cause: &'static str,
     },
-    /// A setting has a value that it cannot have.
+    /// A setting has an invalid value.
     #[error("{name} {found}: {wanted}")]
     Setting {
         /// The setting, as on the command line.
         name: &'static str,
         /// Its value.
         found: String,
-        /// What would be right.
+        /// The valid values.
         wanted: String,
     },
-    /// A text has more tokens than a request to the model may have; it was not read to its end.
+    /// A text has more tokens than a request to the model may have; the rest was not read.
     #[error("the request has more than {most} tokens, which this model does not take at once; shorten the request")]
     MoreTokens {
-        /// How many it may have.
+        /// Maximum number of tokens.
         most: usize,
     },
     /// The request cannot be planned.
@@ -114,15 +115,15 @@ pub enum Error {
     Failed {
         /// The rank that failed first.
         rank: usize,
-        /// The exit code that stands for the cause.
+        /// Exit code of the cause.
         exit_code: u8,
-        /// Why.
+        /// Description of the cause.
         cause: String,
     },
     /// One request failed; the ranks live on.
     #[error("{}", .0.cause)]
     Refused(Refusal),
-    /// The workers' messages make no sense.
+    /// The workers' messages are inconsistent.
     #[error("the workers broke the protocol: {0}")]
     Protocol(String),
     /// The channel to the workers failed.
@@ -131,8 +132,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code of a process that ends with this error: 64 usage, 69 rank lost, 70 a bug, 71 out of memory,
-    /// 75 deadline, or what the failed rank reported.
+    /// Exit code of a process that ends with this error: 64 usage, 69 rank lost, 70 a bug, 71 out
+    /// of memory, 75 deadline, or the failed rank's code.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Unreadable { .. }
@@ -159,7 +160,7 @@ impl Error {
     }
 }
 
-/// A setting that cannot be as it was `found`, and what is `wanted` in its stead.
+/// A setting with an invalid value `found`; `wanted` describes the valid ones.
 pub(crate) fn setting(name: &'static str, found: impl ToString, wanted: impl Into<String>) -> Error {
     Error::Setting { name, found: found.to_string(), wanted: wanted.into() }
 }

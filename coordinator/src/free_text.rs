@@ -1,13 +1,15 @@
-//! Texts without documents: where they are cut into chunks, and what of them follows all chunks.
+//! Texts without documents: their cuts into chunks, and the part of them after all chunks.
 
 use crate::chunking::Chunking;
 use crate::tokenize::Piece;
 use crate::{Error, Result};
 
-/// Tokens of a text without documents that are computed behind its one chunk, the template's tail among them.
+/// Tokens of a text without documents that are computed after its one chunk, the template's tail
+/// included.
 pub const TEXT_QUERY_TOKENS: usize = 32;
 
-/// The bytes behind each separator of a text that begins at `from`, where such cut it.
+/// Byte positions after each separator of a text that begins at `from`, if the chunking has a
+/// separator.
 pub fn separators(text: &str, chunking: &Chunking, from: usize) -> Vec<usize> {
     match chunking {
         Chunking::Separator(separator) if !separator.is_empty() => {
@@ -17,18 +19,18 @@ pub fn separators(text: &str, chunking: &Chunking, from: usize) -> Vec<usize> {
     }
 }
 
-/// Tokens as chunks of `chunk_tokens` at most, and the last ones as what follows them. A chunk begins at each of `cuts`, and what stands
-/// behind the last of them follows all chunks.
+/// Tokens as chunks of at most `chunk_tokens`, and the last ones as the text after them. A chunk
+/// begins at each of `cuts`, and tokens after the last cut follow all chunks.
 pub fn text_chunks(mut ids: Vec<u32>, chunk_tokens: usize, cuts: &[usize]) -> Result<(Vec<Piece>, Vec<u32>)> {
     if ids.len() < 2 {
-        // Nothing stands before a single token that could be reused.
+        // A single token has nothing before it that could be reused.
         return if ids.is_empty() { Err(Error::EmptyQuery) } else { Ok((Vec::new(), ids)) };
     }
     let mut cuts: Vec<usize> = cuts.iter().copied().filter(|&cut| cut > 0 && cut < ids.len()).collect();
     cuts.dedup();
     let last = ids.len().saturating_sub(TEXT_QUERY_TOKENS).max(1);
-    let behind = cuts.last().copied().filter(|&cut| ids.len() - cut <= chunk_tokens);
-    let query = ids.split_off(behind.unwrap_or(last));
+    let after = cuts.last().copied().filter(|&cut| ids.len() - cut <= chunk_tokens);
+    let query = ids.split_off(after.unwrap_or(last));
     cuts.retain(|&cut| cut < ids.len());
     let (mut chunks, mut from) = (Vec::new(), 0);
     for to in cuts.into_iter().chain([ids.len()]) {

@@ -1,4 +1,4 @@
-//! From a request to the token ids of prefix, chunks and query.
+//! Converts a request to the token ids of prefix, chunks and query.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,10 +15,11 @@ use crate::template::{Placed, PromptPart, Talk, Template, Written};
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
 
-/// What stands before the first chunk.
+/// Text before the first chunk.
 ///
-/// With a chat template the prefix is the template's head: a text goes into its system message (or, if it takes none, in
-/// front of the documents), `bos` and `none` add nothing to it. Where there is no head they mean what they say.
+/// With a chat template the prefix is the template's head: a text goes into its system message (or,
+/// if it takes none, in front of the documents), `bos` and `none` add nothing to it. Without a head
+/// they apply literally.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prefix {
     /// A text, such as a system prompt.
@@ -29,46 +30,49 @@ pub enum Prefix {
     None,
 }
 
-/// Tokens of a chunk where a request without documents is cut and nobody says otherwise.
+/// Default tokens of a chunk where a request without documents is cut.
 pub const TEXT_CHUNK_TOKENS: usize = 2048;
 
-/// How requests are read.
+/// Parameters of reading requests.
 pub struct Intake<'a> {
     /// The model's tokenizer.
     pub tokenizer: &'a Tokenizer,
-    /// The model's chat template, if it has one and it is wanted.
+    /// The model's chat template, if it has one and it is used.
     pub template: Option<&'a Template>,
-    /// Where the context is cut.
+    /// Places at which the context is cut.
     pub chunking: &'a Chunking,
-    /// What stands behind each document.
+    /// Text after each document.
     pub join: &'a Join,
-    /// Values that the template reads where a request does not say otherwise.
+    /// Default values for the template; a request may override them.
     pub kwargs: &'a Map<String, Value>,
-    /// What stands before the first chunk.
+    /// Text before the first chunk.
     pub prefix: &'a Prefix,
     /// The model's beginning-of-sequence token, if it has one.
     pub bos: Option<u32>,
-    /// Tokens of a request's documents, of its prefix and of the rest, at most: a longer text is not read to its end.
+    /// Maximum tokens of a request's documents, of its prefix and of the rest: a longer text is not
+    /// read to its end.
     pub most_tokens: usize,
 }
 
 /// A request as token ids.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Prepared {
-    /// Before the first chunk.
+    /// Ids before the first chunk.
     pub prefix: Vec<u32>,
     /// The context, in the request's own order, with the text of each chunk.
     pub chunks: Vec<Piece>,
-    /// After the context: the query and the template's tail.
+    /// Ids after the context: the query and the template's tail.
     pub query: Vec<u32>,
-    /// The text of the query without the template's; none where it came as token ids, or is the end of a longer text.
+    /// The text of the query without the template's; absent if it came as token ids, or is the end
+    /// of a longer text.
     pub query_text: Option<String>,
-    /// What a reader of the result should know about the choices made here.
+    /// Notes for readers of the result on the choices made here.
     pub notes: Vec<String>,
 }
 
 impl Prepared {
-    /// The same as one query behind nothing: a prompt of which every token is to be told apart, and nothing is reused.
+    /// The same as one query without context: a prompt whose tokens are all distinguished, and
+    /// without reuse.
     #[must_use]
     pub fn without_context(self) -> Self {
         let Self { prefix, chunks, query, query_text, notes } = self;
@@ -93,29 +97,30 @@ impl Prepared {
     }
 }
 
-/// A conversation that is read.
+/// A conversation to be read.
 #[derive(Debug, Clone, Copy, Default)]
 struct Said<'a> {
     messages: &'a [Message],
     options: Option<&'a ChatOptions>,
     /// Between the head and the first document.
     lead: &'a str,
-    /// What the answer begins with.
+    /// Beginning of the answer.
     begun: &'a str,
 }
 
-/// Reads a request: head, chunks and query with tail are encoded each on its own. Documents, query and a prefix text are the
-/// user's: no mark of the chat template arises from them.
+/// Reads a request: head, chunks and query with tail are each encoded on their own. Documents,
+/// query and a prefix text are the user's: they produce no mark of the chat template.
 ///
 /// # Errors
-/// [`Error::EmptyDocument`] and [`Error::EmptyQuery`] for text that gives no token, [`Error::Template`], [`Error::Conversation`],
-/// [`Error::Tokenizer`].
+/// Returns [`Error::EmptyDocument`] and [`Error::EmptyQuery`] for text without a token,
+/// [`Error::Template`], [`Error::Conversation`], or [`Error::Tokenizer`].
 pub fn prepare(request: &Request, intake: &Intake<'_>) -> Result<Prepared> {
     prepare_led(request, "", "", intake)
 }
 
-/// The same with what a task says around documents and query: a lead, which stands between the template's head and the first document
-/// and belongs to the prefix, so that all chunks see it; and the beginning of the answer, behind the template's tail.
+/// The same with a task's texts around documents and query. The lead stands between the template's
+/// head and the first document and belongs to the prefix, so that all chunks see it. The beginning
+/// of the answer follows the template's tail.
 ///
 /// # Errors
 /// As [`prepare`].
@@ -124,9 +129,9 @@ pub fn prepare_led(request: &Request, lead: &str, begun: &str, intake: &Intake<'
     read(&request.documents, &Said { messages: &messages, lead, begun, ..Said::default() }, intake)
 }
 
-/// The same with earlier turns of the conversation. They ride with the query: behind the documents and before the last message, as
-/// the chat template writes them. Without a template each is a line, `user: ..` or `assistant: ..`, and so is the last message;
-/// behind it stands `assistant:`.
+/// The same with earlier turns of the conversation. They belong to the query: after the documents
+/// and before the last message, as the chat template writes them. Without a template each is a
+/// line, `user: ..` or `assistant: ..`, and so is the last message, followed by `assistant:`.
 ///
 /// # Errors
 /// As [`prepare`].
@@ -139,8 +144,8 @@ pub fn prepare_turns(
     read(documents, &Said { messages, options: Some(options), ..Said::default() }, intake)
 }
 
-/// Reads documents alone, to be prefilled ahead of use: prefix and chunks are those of a request with the same documents, and there
-/// is no query.
+/// Reads documents alone, to be prefilled ahead of use: prefix and chunks are those of a request
+/// with the same documents, and there is no query.
 ///
 /// # Errors
 /// As [`prepare`].
@@ -150,7 +155,7 @@ pub fn prepare_documents(documents: &[Document], intake: &Intake<'_>) -> Result<
     Ok(Prepared { query: Vec::new(), query_text: None, ..read(documents, &said, intake)? })
 }
 
-/// Reads messages behind documents.
+/// Reads messages after documents.
 fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<Prepared> {
     let Cut { mut chunks, dropped } =
         intake.chunking.cut(documents, intake.join, intake.tokenizer, intake.most_tokens)?;
@@ -182,7 +187,8 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
     Ok(Prepared { prefix, chunks, query, query_text, notes })
 }
 
-/// Takes from the first and the last chunk the space that the template took from the documents' ends.
+/// Removes from the first and the last chunk the space that the template removed from the
+/// documents' ends.
 fn trim_chunks(chunks: &mut Vec<Piece>, kept: &Range<usize>, length: usize, tokenizer: &Tokenizer) -> Result<()> {
     if *kept == (0..length) {
         return Ok(());
@@ -225,7 +231,7 @@ fn write(said: &Said<'_>, documents: &str, intake: &Intake<'_>, notes: &mut Vec<
     Ok(written.with_marks_of_the_user(intake.tokenizer.marks()))
 }
 
-/// The token ids of what stands before the documents.
+/// Token ids of the text before the documents.
 fn prefix(written: &Written, end: usize, lead: &str, intake: &Intake<'_>, notes: &mut Vec<String>) -> Result<Vec<u32>> {
     let head = written.text[..end].strip_suffix(lead).unwrap_or(&written.text[..end]);
     if *intake.prefix == Prefix::None && intake.template.is_some() && !head.is_empty() {
@@ -236,12 +242,15 @@ fn prefix(written: &Written, end: usize, lead: &str, intake: &Intake<'_>, notes:
     Ok(ids)
 }
 
-/// Reads messages without documents, of which the last is `text`. All of it but the last tokens is the context, whoever wrote it: one
-/// chunk, which makes every method exact (behind the prefix and before the rest of the text, a single chunk is computed as the whole
-/// prompt would be), or, where it is longer than `chunk_tokens`, chunks of so many tokens.
+/// Reads messages without documents, of which the last is `text`. All of it but the last tokens is
+/// the context, regardless of its author.
+/// It is one chunk, which makes every method exact: after the prefix and before the rest of the
+/// text, a single chunk is computed as the whole prompt would be. If it is longer than
+/// `chunk_tokens`, it is cut into chunks of that many tokens.
 ///
 /// # Errors
-/// [`Error::EmptyQuery`] for a text of no token; [`Error::Template`], [`Error::Conversation`], [`Error::Tokenizer`].
+/// Returns [`Error::EmptyQuery`] for a text without a token, [`Error::Template`],
+/// [`Error::Conversation`], or [`Error::Tokenizer`].
 pub fn prepare_text(
     messages: &[Message],
     options: &ChatOptions,
@@ -261,7 +270,8 @@ pub fn prepare_text(
         Chunking::Fixed { tokens, .. } => *tokens,
         Chunking::Documents | Chunking::Separator(_) => chunk_tokens,
     };
-    // The text is one: where the head's tokens begin it, they are the prefix, and the rest is what follows them.
+    // The text is one: if the head's tokens begin it, they are the prefix, and the rest follows
+    // them.
     let rest = if head == 0 { Some(ids.as_slice()) } else { ids.strip_prefix(prefix.as_slice()) };
     let Some(rest) = rest else {
         let (chunks, query) = text_chunks(ids, chunk_tokens, &cuts)?;
@@ -276,12 +286,13 @@ pub fn prepare_text(
     Ok(Prepared { prefix, chunks, query, query_text: None, notes })
 }
 
-/// Reads a prompt of tokens, to which nothing is added. With documents the tokens are the query, and the prefix is as it is for
-/// texts without a template; without, the model's beginning-of-sequence token, if it stands in front, is the prefix, and the rest is
-/// cut as [`prepare_text`] does.
+/// Reads a prompt of tokens, to which nothing is added. With documents the tokens are the query,
+/// and the prefix is that of texts without a template. Without documents, the model's
+/// beginning-of-sequence token, if it comes first, is the prefix, and the rest is cut as in
+/// [`prepare_text`].
 ///
 /// # Errors
-/// As [`prepare_text`], and [`Error::EmptyDocument`].
+/// Returns the errors of [`prepare_text`], and [`Error::EmptyDocument`].
 pub fn prepare_ids(
     documents: &[Document],
     mut ids: Vec<u32>,
@@ -299,7 +310,8 @@ pub fn prepare_ids(
     Ok(Prepared { prefix, chunks, query, ..Prepared::default() })
 }
 
-/// A conversation without a template: a single message as it is, else a line each. The system text is the prefix's, and first.
+/// A conversation without a template: a single message unchanged, otherwise a line each. The system
+/// text belongs to the prefix, and comes first.
 fn lines(said: &Said<'_>, documents: &str, system: Option<&str>) -> Written {
     let (instructions, turns): (Vec<&Message>, Vec<&Message>) =
         said.messages.iter().partition(|message| message.is_system());
@@ -332,7 +344,7 @@ fn lines(said: &Said<'_>, documents: &str, system: Option<&str>) -> Written {
     written
 }
 
-/// The token before everything where no template gives a head; a system text stands in its place.
+/// The token before everything if no template gives a head; a system text replaces it.
 fn bare_prefix(intake: &Intake<'_>, notes: &mut Vec<String>) -> Result<Vec<u32>> {
     match (intake.prefix, intake.bos) {
         (Prefix::Bos, Some(bos)) => Ok(vec![bos]),

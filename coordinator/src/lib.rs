@@ -1,5 +1,5 @@
-//! A request from its intake to its answer: chunks, plan, dispatch, report. Knows token ids and times; touches no tensor,
-//! and the workers only through [`tributary_protocol`].
+//! A request from its intake to its answer: chunks, plan, dispatch, report. Works with token ids
+//! and times; handles no tensor, and reaches the workers only through [`tributary_protocol`].
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A request as a user gives it: documents and a question. Knows no tokens.
+//! A user's request: documents and a question. Independent of tokens.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -16,7 +16,7 @@ pub struct Request {
     pub documents: Vec<Document>,
     /// The question.
     pub query: String,
-    /// The right answer, where it is known.
+    /// The right answer, if known.
     #[serde(default, deserialize_with = "text_or_number")]
     pub answer: Option<String>,
 }
@@ -25,9 +25,9 @@ pub struct Request {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "DocumentForm")]
 pub struct Document {
-    /// Stands before the text, on a line of its own.
+    /// Title, placed before the text on a line of its own.
     pub title: Option<String>,
-    /// The document itself.
+    /// Text of the document.
     pub text: String,
 }
 
@@ -51,16 +51,17 @@ impl Document {
     /// A document without a title, read from a text file.
     ///
     /// # Errors
-    /// [`Error::Unreadable`], [`Error::TooLong`].
+    /// Returns [`Error::Unreadable`] or [`Error::TooLong`].
     pub fn from_file(path: &Path) -> Result<Self> {
         Ok(Self { title: None, text: read(path)? })
     }
 
-    /// The documents of a folder, a text file each, in the order of their names; or of a file of JSON, one a line: a string, or an object
-    /// with `text` and perhaps a `title`.
+    /// The documents of a folder, a text file each, in the order of their names; or of a file of
+    /// JSON, one a line: a string, or an object with `text` and perhaps a `title`.
     ///
     /// # Errors
-    /// [`Error::Unreadable`]; [`Error::TooLong`]; [`Error::Line`] with the number of the line that is none; [`Error::NoDocuments`].
+    /// Returns [`Error::Unreadable`], [`Error::TooLong`], [`Error::NoDocuments`], or
+    /// [`Error::Line`] with the number of an invalid line.
     pub fn corpus(path: &Path) -> Result<Vec<Self>> {
         let documents = if path.is_dir() { Self::of_folder(path)? } else { Self::of_lines(path)? };
         if documents.is_empty() { Err(Error::NoDocuments) } else { Ok(documents) }
@@ -96,15 +97,16 @@ impl Request {
     /// A request from its parts.
     ///
     /// # Errors
-    /// [`Error::EmptyQuery`], [`Error::NoDocuments`].
+    /// Returns [`Error::EmptyQuery`] or [`Error::NoDocuments`].
     pub fn new(documents: Vec<Document>, query: String) -> Result<Self> {
         Self { documents, query, answer: None }.checked()
     }
 
-    /// A request from a JSON file. Keys that a request does not have are passed over.
+    /// A request from a JSON file. Unknown keys are ignored.
     ///
     /// # Errors
-    /// [`Error::Unreadable`], [`Error::TooLong`], [`Error::Json`], and those of [`new`](Self::new).
+    /// Returns [`Error::Unreadable`], [`Error::TooLong`], [`Error::Json`], and the errors of
+    /// [`new`](Self::new).
     pub fn from_file(path: &Path) -> Result<Self> {
         Self::from_json(&read(path)?, path)
     }
@@ -112,16 +114,17 @@ impl Request {
     /// A request from JSON text; `path` is for messages.
     ///
     /// # Errors
-    /// [`Error::Json`], and those of [`new`](Self::new).
+    /// Returns [`Error::Json`], and the errors of [`new`](Self::new).
     pub fn from_json(json: &str, path: &Path) -> Result<Self> {
         let request: Self = serde_json::from_str(json).map_err(|error| json_error(&error, path))?;
         request.checked()
     }
 
-    /// Requests from a file of JSON objects, one a line; empty lines are passed over.
+    /// Requests from a file of JSON objects, one a line; empty lines are skipped.
     ///
     /// # Errors
-    /// [`Error::Unreadable`]; [`Error::TooLong`]; [`Error::Line`] with the number of the line that is none; [`Error::NoRequests`].
+    /// Returns [`Error::Unreadable`], [`Error::TooLong`], [`Error::NoRequests`], or [`Error::Line`]
+    /// with the number of an invalid line.
     pub fn from_lines(path: &Path) -> Result<Vec<Self>> {
         let requests = each_line(path, |line, text| {
             Self::from_json(text, path).map_err(|error| match error {
@@ -143,13 +146,13 @@ impl Request {
     }
 }
 
-/// Bytes of a document, a request or a line at most: some ten times a text of a million tokens.
+/// Maximum bytes of a document, a request or a line: some ten times a text of a million tokens.
 const TEXT_BYTES: u64 = 64 << 20;
 
 /// The text of a user's own file, or pipe, without a byte order mark.
 ///
 /// # Errors
-/// [`Error::Unreadable`], [`Error::TooLong`].
+/// Returns [`Error::Unreadable`] or [`Error::TooLong`].
 pub(crate) fn read(path: &Path) -> Result<String> {
     let unreadable = |cause| Error::Unreadable { path: path.into(), cause };
     let mut bytes = Vec::new();
@@ -157,11 +160,11 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     Ok(without_mark(bounded_text(bytes, path, None)?))
 }
 
-/// What a function makes of each line of a user's own file, or pipe, with the line's number from 1. Empty lines are passed over.
-/// One line is in memory at a time.
+/// Results of a function for each line of a user's own file, or pipe, given the line's number from
+/// 1. Empty lines are skipped. One line is in memory at a time.
 ///
 /// # Errors
-/// [`Error::Unreadable`], [`Error::TooLong`], and the function's.
+/// Returns [`Error::Unreadable`], [`Error::TooLong`], and the function's errors.
 fn each_line<T>(path: &Path, mut of: impl FnMut(usize, &str) -> Result<T>) -> Result<Vec<T>> {
     let unreadable = |cause| Error::Unreadable { path: path.into(), cause };
     let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
@@ -192,13 +195,14 @@ fn bounded_text(bytes: Vec<u8>, path: &Path, line: Option<usize>) -> Result<Stri
     utf8(bytes).map_err(|cause| Error::Unreadable { path: path.into(), cause: unreadable(cause) })
 }
 
-/// Bytes of a text file in a model folder at most: the largest tokenizers have some 30 MB.
+/// Maximum bytes of a text file in a model folder: the largest tokenizers have some 30 MB.
 const MODEL_FILE_BYTES: u64 = 256 << 20;
 
-/// The text of a file in a model folder, which somebody else wrote.
+/// The text of a file in a model folder, which is not trusted.
 ///
 /// # Errors
-/// [`Error::Unreadable`] for what cannot be read, is no regular file, is too long or is not there but for a pointer.
+/// Returns [`Error::Unreadable`] for a file that cannot be read, is not regular, is too long, or is
+/// only a pointer to the real one.
 pub(crate) fn read_of_model(path: &Path) -> Result<String> {
     let text = tributary_system::file::regular_text(path, MODEL_FILE_BYTES);
     text.map_err(|cause| Error::Unreadable { path: path.into(), cause })
@@ -213,7 +217,7 @@ pub(crate) fn json_error(error: &serde_json::Error, path: &Path) -> Error {
     Error::Json { path: path.into(), line, column, cause }
 }
 
-/// A string, or a number as one; anything else says nothing that is used.
+/// A string, or a number as one; other values are ignored.
 fn text_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<String>, D::Error> {
     Ok(match serde_json::Value::deserialize(deserializer)? {
         serde_json::Value::String(text) => Some(text),

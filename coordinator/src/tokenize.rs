@@ -1,7 +1,9 @@
-//! Text to token ids and back. Each piece of a prompt is encoded on its own, and no special token is added to it.
+//! Text to token ids and back. Each piece of a prompt is encoded on its own, and no special token
+//! is added to it.
 //!
-//! A mark is a token that tells the model who speaks: one that the tokenizer calls special, or an added token that the chat
-//! template writes. Marks arise from the template's text only. The same letters in a user's text are letters.
+//! A mark is a token that tells the model the speaker: one that the tokenizer calls special, or an
+//! added token that the chat template writes. Only the template's text produces marks. The same
+//! characters in a user's text stay characters.
 
 mod bytes;
 mod load;
@@ -21,41 +23,41 @@ use self::bytes::Writing;
 use self::long::Cuts;
 pub use self::stream::TextStream;
 
-/// What is put before a text to see what its tokens are inside of a longer one: one of these does not merge with it.
+/// Prefixes of a text to find its tokens inside a longer one: one of these does not merge with it.
 const BEFORE: [&str; 3] = ["\n", "a", "."];
 
 /// A model's tokenizer.
 pub struct Tokenizer {
     /// The tokenizer of the template's text: marks become their ids.
     marking: tokenizers::Tokenizer,
-    /// The tokenizer of a user's text: marks are not looked for.
+    /// The tokenizer of a user's text: it does not recognize marks.
     plain: tokenizers::Tokenizer,
     /// The ids of marks.
     marks: HashSet<u32>,
     /// The texts of marks.
     mark_texts: Vec<String>,
-    /// Those of them that the chat template writes.
+    /// Those that the chat template writes.
     written: Vec<String>,
     /// Whether it puts a space before the first word of a text.
     adds_space: bool,
-    /// Where long texts are cut.
+    /// Places at which long texts are cut.
     cuts: Cuts,
-    /// The token that it begins a text with, if it does.
+    /// The token that begins a text, if there is one.
     bos: Option<u32>,
     /// The token that ends an answer, if the files beside it name one.
     eos: Option<u32>,
-    /// How its vocabulary writes bytes.
+    /// Representation of bytes in its vocabulary.
     writing: Writing,
-    /// A mark that comes out of the chat template and that is no token.
+    /// A mark that the chat template renders and that is not a token.
     missing: Option<String>,
-    /// What a reader should know of the files that it was read from.
+    /// Notes on the files that it was read from.
     notes: Vec<String>,
 }
 
 /// A run of tokens and the text that it stands for.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Piece {
-    /// The title of the document that it is of, if that has one.
+    /// Title of its document, if that has one.
     pub title: Option<String>,
     /// Token ids.
     pub ids: Vec<u32>,
@@ -66,7 +68,7 @@ pub struct Piece {
 }
 
 impl Tokenizer {
-    /// The token that a text begins with, if the model wants one.
+    /// The token that begins a text, if the model has one.
     pub fn bos(&self) -> Option<u32> {
         self.bos
     }
@@ -76,14 +78,15 @@ impl Tokenizer {
         self.eos
     }
 
-    /// A mark that the chat template writes and whose id a model of so many ids does not have, with the id.
+    /// A mark that the chat template writes and whose id is beyond a model's `vocab` ids, with the
+    /// id.
     pub fn written_beyond(&self, vocab: usize) -> Option<String> {
         let marks = self.written.iter().filter_map(|text| Some((text, self.marking.token_to_id(text)?)));
         let mut beyond = marks.filter(|(_, id)| *id as usize >= vocab);
         beyond.next().map(|(text, id)| format!("`{}`, id {id}", text.escape_debug()))
     }
 
-    /// A mark that comes out of the chat template and that the tokenizer would read as letters.
+    /// A mark that the chat template renders and that the tokenizer would read as characters.
     pub fn missing_mark(&self) -> Option<&str> {
         self.missing.as_deref()
     }
@@ -93,29 +96,29 @@ impl Tokenizer {
         &self.mark_texts
     }
 
-    /// What a reader should know of the files that it was read from.
+    /// Notes on the files that it was read from.
     pub(crate) fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The tokens of a user's text, as they are inside of a longer text: no space is put before it. No mark is among them, whatever the
-    /// text says.
+    /// The tokens of a user's text, as inside a longer text: no space is put before it. It contains
+    /// no mark, for any text.
     ///
     /// # Errors
-    /// [`Error::Untokenizable`] if the tokenizer fails.
+    /// Returns [`Error::Untokenizable`] if the tokenizer fails.
     pub fn encode(&self, text: &str) -> Result<Piece> {
         self.encode_within(text, usize::MAX)
     }
 
-    /// The same of a text of `most` tokens at most. A longer one is not read to its end.
+    /// The same for a text of at most `most` tokens. A longer one is not read to its end.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode); [`Error::MoreTokens`].
+    /// Returns the errors of [`encode`](Self::encode), and [`Error::MoreTokens`].
     pub fn encode_within(&self, text: &str, most: usize) -> Result<Piece> {
         self.encode_at(text, false, most)
     }
 
-    /// The same, at the beginning of a prompt or inside of it.
+    /// The same, at the beginning of a prompt or inside it.
     fn encode_at(&self, text: &str, starts: bool, most: usize) -> Result<Piece> {
         let mut cuts = vec![0, text.len()];
         loop {
@@ -125,14 +128,15 @@ impl Tokenizer {
                 piece.append(self.pieces_of(&self.plain, &text[cut[0]..cut[1]], starts, most)?, cut[0]);
             }
             at_most(piece.ids.len(), most)?;
-            // A vocabulary of whole words can have a mark among its words. Cut in two it is not found there.
+            // A vocabulary of whole words can have a mark among its words. Cut in two it is not
+            // found there.
             let inside = |span: &Range<usize>| {
                 let cut = text.ceil_char_boundary((span.start + 1).min(text.len()));
                 (cut < span.end).then_some(cut)
             };
             let found: Vec<usize> = self.marks_in(&piece).filter_map(|token| inside(&piece.spans[token])).collect();
             if found.is_empty() {
-                // What is left is a mark of one letter, for which there is no other word.
+                // The rest is a mark of one character, for which there is no other word.
                 let left = self.marks_in(&piece).collect();
                 return Ok(piece.without(&left));
             }
@@ -142,16 +146,18 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens of a text that the template and the user wrote together: as of one text, unless the user's part would give
-    /// a mark; then each part is encoded on its own. The text begins the prompt, or stands inside of it, and has `most` tokens at most.
+    /// The tokens of a text that the template and the user wrote together: as of one text, unless
+    /// the user's part would give a mark; then each part is encoded on its own. The text begins the
+    /// prompt, or is inside it, and has at most `most` tokens.
     ///
     /// # Errors
-    /// [`Error::Untokenizable`] if the tokenizer fails; [`Error::MoreTokens`].
+    /// Returns [`Error::Untokenizable`] if the tokenizer fails, and [`Error::MoreTokens`].
     pub fn encode_parts(&self, parts: &[PromptPart<'_>], starts: bool, most: usize) -> Result<Vec<u32>> {
         Ok(self.encode_parts_cut(parts, starts, &[], most)?.0)
     }
 
-    /// The same, and the tokens that begin at or after these bytes of the whole text; none where each part is encoded on its own.
+    /// The same, and the tokens that begin at or after these bytes of the whole text; `None` if
+    /// each part is encoded on its own.
     ///
     /// # Errors
     /// As [`encode_parts`](Self::encode_parts).
@@ -191,15 +197,15 @@ impl Tokenizer {
         Ok((ids, Vec::new()))
     }
 
-    /// The text of tokens, special ones left out.
+    /// The text of tokens, without special ones.
     ///
     /// # Errors
-    /// [`Error::Untokenizable`] if the tokenizer fails.
+    /// Returns [`Error::Untokenizable`] if the tokenizer fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         caught(|| self.marking.decode(ids, true)).map_err(|error| Error::Untokenizable(error.to_string()))
     }
 
-    /// The bytes that a token stands for by itself; none where its neighbours decide.
+    /// The bytes that a token stands for by itself; `None` if its neighbours decide.
     pub fn bytes_of(&self, id: u32) -> Option<Vec<u8>> {
         let token = self.marking.id_to_token(id)?;
         match self.marking.get_added_vocabulary().is_special_token(&token) {
@@ -209,8 +215,9 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens of a text at the beginning of a prompt, or inside of it, where no space is put before it. A long text is cut where no
-    /// token reaches across, and is read no further than to its first token beyond `most`.
+    /// The tokens of a text at the beginning of a prompt, or inside it, where no space is put
+    /// before it. A long text is cut at places that no token crosses, and is read no further than
+    /// its first token beyond `most`.
     fn pieces_of(&self, tokenizer: &tokenizers::Tokenizer, text: &str, starts: bool, most: usize) -> Result<Piece> {
         let pieces = self.cuts.pieces(text).map_err(|bytes| {
             Error::Untokenizable(format!("a run of {bytes} bytes has no place where the tokenizer may be interrupted"))
@@ -219,7 +226,7 @@ impl Tokenizer {
         for (start, piece) in pieces {
             let own = self.piece_of(tokenizer, piece, starts && start == 0)?;
             if start == 0 && piece.len() < text.len() {
-                // About as many as there will be: vectors that grow by doubling would hold twice that.
+                // Near the final number: vectors that grow by doubling would hold twice that.
                 let tokens = (own.ids.len() * (text.len() / piece.len() + 1)).min(most);
                 whole.ids.reserve_exact(tokens);
                 whole.spans.reserve_exact(tokens);
@@ -230,7 +237,7 @@ impl Tokenizer {
         Ok(whole)
     }
 
-    /// The same of a text that is not long.
+    /// The same for a text that is not long.
     fn piece_of(&self, tokenizer: &tokenizers::Tokenizer, text: &str, starts: bool) -> Result<Piece> {
         if starts || !self.adds_space || text.is_empty() {
             return pieces_of(tokenizer, text);
@@ -268,11 +275,12 @@ fn pieces_of(tokenizer: &tokenizers::Tokenizer, text: &str) -> Result<Piece> {
 }
 
 thread_local! {
-    /// Whether a panic of this thread is the tokenizer's on a text, which is told as an error.
+    /// Whether a panic of this thread comes from the tokenizer on a text, and becomes an error.
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a tokenizer does, with its panics as errors: its patterns give up on some texts by a panic, of which nothing is printed.
+/// Runs a tokenizer with its panics as errors: its patterns give up on some texts by a panic, which
+/// is not printed.
 fn caught<T>(
     work: impl FnOnce() -> std::result::Result<T, tokenizers::Error>,
 ) -> std::result::Result<T, tokenizers::Error> {

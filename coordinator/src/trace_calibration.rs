@@ -1,4 +1,4 @@
-//! What was measured of a model so that trace can tell a dependence from chance: a file beside its config.
+//! Measurements of a model by which trace tells a dependence from chance: a file beside its config.
 
 use std::path::{Path, PathBuf};
 
@@ -7,28 +7,30 @@ use tributary_protocol::TraceHeads;
 
 use crate::error::{Error, Result};
 
-/// Bytes of a calibration at most.
+/// Maximum bytes of a calibration.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Name and version of the file's form.
+/// Name and version of the file's format.
 const SCHEMA: &str = "tributary.trace/1";
 
 /// The file's name in a model folder.
 const FILE: &str = "trace.json";
 
-/// α of trace for one model, and what it was made from: net readings between documents, each the largest of its request, and where none
-/// refers to another the largest of a document that stands behind the one that reads it: only such a one could move documents.
+/// α of trace for one model, and its data: net readings between documents, each the largest of its
+/// request.
+/// For requests without a reference, the readings are of documents after the one that reads them:
+/// only those could move documents.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceCalibration {
-    /// Name and version of this form.
+    /// Name and version of this format.
     pub schema: String,
-    /// The net reading from which on one row depends on another.
+    /// Minimum net reading at which one row depends on another.
     pub alpha: f32,
     /// The heads whose attention was read.
     #[serde(default, with = "named")]
     pub heads: TraceHeads,
-    /// The suite whose requests were asked.
+    /// The suite of the requests.
     pub suite: String,
     /// Seed of the requests.
     pub seed: u64,
@@ -39,9 +41,9 @@ pub struct TraceCalibration {
 }
 
 impl TraceCalibration {
-    /// α between the readings of requests that refer and those of requests that do not: the middle between what a twentieth of the former
-    /// stays below and what a twentieth of the latter exceeds. Nothing where those do not lie apart, since no α would tell them from
-    /// each other.
+    /// α between the readings of requests that refer and those of requests that do not: the middle
+    /// between the former's 5 % quantile and the latter's 95 % quantile. `None` if those overlap,
+    /// since no α would separate them.
     pub fn new(
         suite: &str,
         seed: u64,
@@ -63,10 +65,11 @@ impl TraceCalibration {
         folder.join(FILE)
     }
 
-    /// What a model folder has; nothing where there is no such file.
+    /// The calibration in a model folder; `None` without a file.
     ///
     /// # Errors
-    /// A file that cannot be read, or that is not what [`write`](Self::write) writes.
+    /// Returns an error for a file that cannot be read, or that [`write`](Self::write) has not
+    /// written.
     pub fn from_folder(folder: &Path) -> Result<Option<Self>> {
         let path = Self::path(folder);
         let text = match tributary_system::file::regular_text(&path, MOST_BYTES) {
@@ -89,7 +92,7 @@ impl TraceCalibration {
     /// Writes the file, whole or not at all.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns an error if the system fails to write it.
     pub fn write(&self, folder: &Path) -> std::io::Result<()> {
         let text = serde_json::to_string_pretty(self).map_err(std::io::Error::other)?;
         tributary_system::file::write_whole(&Self::path(folder), format!("{text}\n").as_bytes())

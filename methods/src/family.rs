@@ -1,25 +1,26 @@
-//! Families of methods: what a report colours and groups them by. They follow from what a method does, never from its name.
+//! Families of methods, by which reports colour and group them. They follow from a method's data,
+//! never from its name.
 
 use crate::prefill::{Prefill, Selection};
 
-/// What methods have in common that spend their work in the same way.
+/// A group of methods that spend their work in the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// The answer is full prefill's but for rounding.
+    /// The answer equals full prefill's up to rounding.
     Exact,
-    /// Blocks see an anchor and what others pass on, not each other.
+    /// Blocks see an anchor and rows that others pass on, not each other.
     Blocks,
     /// Chunks are taken as they were prefilled; no row is recomputed.
     Reuse,
-    /// Rows are recomputed by where they stand in their chunks.
+    /// Rows are recomputed by their place in their chunks.
     Position,
-    /// Rows are recomputed by what the query attends to.
+    /// Rows are recomputed by the query's attention.
     Query,
-    /// Rows are recomputed by how far they drift from what is cached.
+    /// Rows are recomputed by their drift from the cache.
     Drift,
-    /// Rows are recomputed by what another model reads.
+    /// Rows are recomputed by another model's readings.
     Auxiliary,
-    /// Rows are recomputed by chance, or by what only a full prefill knows: what others are measured against.
+    /// Rows are recomputed at random, or by knowledge of a full prefill: baselines for the others.
     Control,
 }
 
@@ -55,11 +56,11 @@ impl Family {
         Self::ALL.into_iter().find(|family| family.name() == name)
     }
 
-    /// What a legend says.
+    /// Text of a legend.
     pub fn title(self) -> &'static str {
         match self {
             Family::Exact => "exact",
-            Family::Blocks => "blocks behind anchors",
+            Family::Blocks => "blocks after anchors",
             Family::Reuse => "chunks as they are",
             Family::Position => "rows by position",
             Family::Query => "rows by the query",
@@ -69,7 +70,7 @@ impl Family {
         }
     }
 
-    /// The family of what prefills like this.
+    /// The family of methods that prefill this way.
     pub(crate) fn of(is_exact: bool, prefill: Prefill) -> Family {
         match prefill {
             _ if is_exact => Family::Exact,

@@ -1,9 +1,9 @@
-//! Prefill methods and evictions: what each is, the options it takes, the data that a plan carries
-//! of it, and how it selects rows.
+//! Prefill methods and evictions: the nature of each, its options, the data that a plan carries of
+//! it, and its selection of rows.
 //!
-//! Everything here is pure: no tensor, no clock, no file. A method is one file in `methods/`. A
-//! new one needs that file and a row in `methods/mod.rs`; command line, files, HTTP, reports,
-//! planner and tests read its declaration ([`Method`]).
+//! Everything here is pure: no tensor, no clock, no file. A method is one file in `methods/`. A new
+//! one needs that file and a row in `methods/mod.rs`; command line, files, HTTP, reports, planner
+//! and tests read its declaration ([`Method`]).
 
 #![forbid(unsafe_code)]
 

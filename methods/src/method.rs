@@ -1,5 +1,5 @@
-//! The declaration of a method. Planner, forecasts, command line, reports and ranks read it; none of
-//! them matches on a method or compares its name.
+//! The declaration of a method. Planner, forecasts, command line, reports and ranks read it; none
+//! of them matches on a method or compares its name.
 
 use crate::option::{MethodOption, Options};
 use crate::options::COMMON;
@@ -17,35 +17,35 @@ pub struct Method {
     pub source: &'static str,
     /// The claim about its answer.
     pub claim: Claim,
-    /// The work until the first token, and what moves besides the exchange of a recompute: in rows
-    /// that run through the model and pairs of a row and a key that it sees, in the letters of
+    /// Work until the first token, and messages besides the exchange of a recompute. Counted in
+    /// rows that run through the model and pairs of a row and a key that it sees, in the letters of
     /// [`COST_LETTERS`].
     pub cost: &'static str,
     /// Share of the context that it recomputes by default; absent where it recomputes nothing.
     pub ratio: Option<f64>,
     /// Options that it takes besides those of every method, in the order in which specs print them.
     pub options: &'static [&'static MethodOption],
-    /// A folder that it cannot be without.
+    /// A folder that it requires.
     pub requires: Option<Requirement>,
     /// Commands that run it where the user names no method. Comparisons run all methods.
     pub default_of: &'static [Command],
-    /// Specs of it that every test of what holds for all methods runs: the bare name first, then
-    /// one for each option that changes the shape of what is computed.
+    /// Specs for tests of facts that hold for all methods: the bare name first, then one for each
+    /// option that changes the shape of the computation.
     pub samples: &'static [&'static str],
-    /// Resolves options and model to how it prefills. Adds defaults that follow from the model to
-    /// the options, or says which option is invalid.
+    /// Resolves options and model to the data of its prefill. Adds defaults that follow from the
+    /// model to the options, or tells which option is invalid.
     pub prefill: fn(&mut Options, ModelFacts) -> Result<Prefill, InvalidOption>,
-    /// Makes its selector, if it prefills chunk by chunk, each chunk wherever it lies, so that
-    /// chunks can be kept for later requests.
+    /// Makes its selector, if it prefills chunk by chunk. Chunks do not see each other then, so
+    /// they can be kept for later requests.
     pub selector: Option<fn(Selection) -> Box<dyn Selector>>,
 }
 
-/// Letters of [`Method::cost`]. "Chunks" are T/W rows and T·c/(2W) pairs a rank where they are cold,
-/// and nothing where they are warm.
+/// Letters of [`Method::cost`]. "Chunks" are T/W rows and T·c/(2W) pairs a rank where they are
+/// cold, and nothing where they are warm.
 pub const COST_LETTERS: &str = "N rows of the prompt, T of the context, M of the query, c of a chunk; n = ratio · T rows are recomputed; W ranks; \
      D layers in which drift is measured";
 
-/// What a method reads of the model.
+/// Facts of the model that methods read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelFacts {
     /// Number of layers.
@@ -57,19 +57,19 @@ pub struct ModelFacts {
 /// The claim about a method's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// It equals a full prefill but for rounding.
+    /// It equals a full prefill up to rounding.
     Exact,
-    /// It differs from a full prefill, but in one setting.
+    /// It differs from a full prefill, except in one setting.
     Approximate {
         /// That setting.
         exact_where: &'static str,
-        /// Options that make any of its specs exact for every prompt; absent where it is a matter
-        /// of the prompt.
+        /// Options that make any of its specs exact for every prompt; absent if that depends on the
+        /// prompt.
         exact_with: Option<&'static str>,
     },
 }
 
-/// A folder that a method cannot be without.
+/// A folder that a method requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requirement {
     /// A small model that reads the context for it.
@@ -91,7 +91,7 @@ impl Requirement {
 /// A command that runs methods by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// One request.
+    /// Run of one request.
     Prefill,
     /// A study of times.
     Bench,
@@ -126,12 +126,12 @@ impl Method {
         self.all_options().any(|other| other == option)
     }
 
-    /// Whether it cannot be without this folder.
+    /// Whether it requires this folder.
     pub fn needs(&self, requirement: Requirement) -> bool {
         self.requires == Some(requirement)
     }
 
-    /// Whether the result equals a full prefill but for rounding.
+    /// Whether the result equals a full prefill up to rounding.
     pub fn is_exact(&self) -> bool {
         self.claim == Claim::Exact
     }

@@ -32,16 +32,16 @@ pub enum Kind {
     Word(&'static [&'static str]),
     /// A range of layers, `FIRST..END`, END exclusive.
     Layers,
-    /// A text of a form of its own: the function gives it back in its canonical form.
+    /// A text in its own format; the function returns its canonical form.
     Text(fn(&str) -> Result<String, String>),
 }
 
 /// Value of an option where a spec does not name it.
 #[derive(Debug)]
 pub enum Usual {
-    /// This one.
+    /// This value.
     Value(&'static str),
-    /// One that follows from the method, the model or the request: in words, for help texts.
+    /// A value that follows from the method, the model or the request: in words, for help texts.
     Computed(&'static str),
     /// The option is off.
     Off,
@@ -69,7 +69,7 @@ impl MethodOption {
     /// The canonical form of a value.
     ///
     /// # Errors
-    /// Returns an error that says which values the option takes.
+    /// Returns an error with the values that the option takes.
     pub fn read(&self, text: &str) -> Result<String, String> {
         match &self.kind {
             Kind::Flag => Ok(String::new()),
@@ -112,7 +112,7 @@ fn layers(text: &str) -> Option<(usize, usize)> {
     Some((first.parse().ok()?, end.parse().ok()?))
 }
 
-/// Options with their values in canonical form, in the order in which they came.
+/// Options with their values in canonical form, in the order of their insertion.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Options(Vec<(&'static MethodOption, String)>);
 
@@ -120,7 +120,7 @@ impl Options {
     /// Adds an option or gives it another value.
     ///
     /// # Errors
-    /// Returns an error that says which values the option takes.
+    /// Returns an error with the values that the option takes.
     pub fn set(&mut self, option: &'static MethodOption, value: &str) -> Result<(), String> {
         let value = option.read(value)?;
         match self.0.iter_mut().find(|(other, _)| *other == option) {
@@ -130,25 +130,25 @@ impl Options {
         Ok(())
     }
 
-    /// Adds an option unless it is there.
+    /// Adds an option unless it is present.
     ///
     /// # Panics
-    /// If the option does not take the value: a default that cannot be is a bug.
+    /// If the option does not take the value: an invalid default is a bug.
     pub fn set_default(&mut self, option: &'static MethodOption, value: &str) {
         if !self.has(option) {
             self.set(option, value).unwrap_or_else(|why| panic!("the default {value} of {}: {why}", option.key));
         }
     }
 
-    /// Whether the option is there.
+    /// Whether the option is present.
     pub fn has(&self, option: &MethodOption) -> bool {
         self.0.iter().any(|(other, _)| *other == option)
     }
 
-    /// The value of an option, or its default; none where it has neither.
+    /// The value of an option, or its default; `None` without either.
     ///
     /// # Panics
-    /// If values of the option are no `T`: only a bug can do that.
+    /// If values of the option are not of type `T`: only a bug can cause that.
     pub fn get<T: FromStr>(&self, option: &'static MethodOption) -> Option<T> {
         let chosen = self.0.iter().find(|(other, _)| *other == option).map(|(_, value)| value.as_str());
         let text = match (&option.usual, chosen) {
@@ -165,7 +165,8 @@ impl Options {
     /// The value of an option that has a default.
     ///
     /// # Panics
-    /// If it has no default and is not there, or if its values are no `T`: only a bug can do that.
+    /// If it is absent without a default, or if its values are not of type `T`: only a bug can
+    /// cause that.
     pub fn usual<T: FromStr>(&self, option: &'static MethodOption) -> T {
         self.get(option).unwrap_or_else(|| panic!("the option {} has no default", option.key))
     }

@@ -1,4 +1,4 @@
-//! Options that several methods take. An option of one method alone stands in that method's file.
+//! Options that several methods take. An option of one method alone is in that method's file.
 
 use std::ops::Bound::{Excluded, Included};
 
@@ -6,7 +6,7 @@ use crate::evict::{EvictChoice, Keep, KeepPerChunk};
 use crate::option::{Kind, MethodOption, Usual};
 use crate::terms::{Exchange, Importance, Layout, OrderFor, Score};
 
-/// Options that the planner reads for every method: they stand in a request's settings.
+/// Options that the planner reads for every method: they are part of a request's settings.
 pub static REQUEST: [&MethodOption; 10] =
     [&RATIO, &REORDER, &IMPORTANCE, &ORDER_FOR, &PACKETS, &KEEP_PER_CHUNK, &FIRST, &EXCHANGE, &EVICT, &KEEP];
 
@@ -22,7 +22,7 @@ pub static RATIO: MethodOption = MethodOption {
     help: "Share of the context's rows to recompute, 0 to 1",
 };
 
-/// How attention becomes a score.
+/// Conversion of attention into a score.
 pub static SCORE: MethodOption = MethodOption {
     key: "score",
     value: "norm|mass",
@@ -49,7 +49,7 @@ pub static LAYOUT: MethodOption = MethodOption {
     help: "RoPE positions while scoring",
 };
 
-/// Another order of chunks.
+/// Reordering of chunks.
 pub static REORDER: MethodOption = MethodOption {
     key: "reorder",
     value: "",
@@ -58,7 +58,7 @@ pub static REORDER: MethodOption = MethodOption {
     help: "Sort chunks by ascending importance, the most important one next to the query",
 };
 
-/// What that order goes by.
+/// Importance that orders chunks.
 pub static IMPORTANCE: MethodOption = MethodOption {
     key: "importance",
     value: "mass|selected",
@@ -67,7 +67,7 @@ pub static IMPORTANCE: MethodOption = MethodOption {
     help: "Importance of a chunk: sum of its rows' scores, or its share of the best rows; implies reorder",
 };
 
-/// What that order is for.
+/// Purpose of the new order.
 pub static ORDER_FOR: MethodOption = MethodOption {
     key: "order-for",
     value: "all|selection",
@@ -139,7 +139,7 @@ pub static BLOCK: MethodOption = MethodOption {
     help: "Rows of a block",
 };
 
-/// Net reading between rows, of free probes.
+/// Threshold of the net reading between rows in free probes.
 pub static ALPHA: MethodOption = MethodOption {
     key: "alpha",
     value: "X",
@@ -166,7 +166,7 @@ pub static KEEP_ORDER: MethodOption = MethodOption {
     help: "Keep chunks in the request's order, as the parts of one long document require",
 };
 
-/// The exchange of that name; none for `auto`.
+/// The exchange of that name; `None` for `auto`.
 ///
 /// # Errors
 /// Returns an error with the known names if the name is unknown.

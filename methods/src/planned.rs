@@ -1,4 +1,4 @@
-//! A method in a plan: the method and the data that its options and the model resolve to.
+//! A method in a plan: the method, and the data that its options and the model resolve to.
 
 use std::mem::discriminant;
 
@@ -13,13 +13,13 @@ use crate::prefill::{Evidence, Prefill, Selection};
 use crate::selector::Selector;
 use crate::terms::{Ape, Drift, SamKv};
 
-/// A method with the data that planner and ranks need of it.
+/// A method with its data for planner and ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PlannedMethod {
-    /// The method; its name travels.
+    /// The method; messages carry its name.
     #[serde(serialize_with = "name_of", deserialize_with = "method_of")]
     pub method: &'static Method,
-    /// How it prefills.
+    /// Data of its prefill.
     pub prefill: Prefill,
 }
 
@@ -35,8 +35,8 @@ fn method_of<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static Meth
 impl PlannedMethod {
     /// A method with its options, for a model.
     ///
-    /// The options come back with every default of the method's own ones, those too that follow from
-    /// the model.
+    /// The returned options include every default of the method's own options, those that follow
+    /// from the model too.
     ///
     /// # Errors
     /// Returns an error if the model does not allow an option.
@@ -64,16 +64,17 @@ impl PlannedMethod {
             Prefill::Chunks(selection) => (discriminant(&prefill), Some(discriminant(&selection))),
             _ => (discriminant(&prefill), None),
         };
-        // A model with too few layers for the defaults has been told so before.
+        // Defaults do not resolve if the model has too few layers; the plan has been refused
+        // before.
         usual.is_none_or(|usual| kind(usual) == kind(self.prefill))
     }
 
-    /// How it prefills a prompt.
+    /// Data of its prefill.
     pub fn prefill(&self) -> Prefill {
         self.prefill
     }
 
-    /// Which rows it recomputes, if it prefills chunk by chunk.
+    /// Selection of the rows that it recomputes, if it prefills chunk by chunk.
     pub fn selection(&self) -> Option<Selection> {
         match self.prefill {
             Prefill::Chunks(selection) => Some(selection),
@@ -88,7 +89,7 @@ impl PlannedMethod {
         Some((self.method.selector?)(self.selection()?))
     }
 
-    /// The measurements before it selects, if it asks the query.
+    /// The measurements before its selection, if it probes the query.
     pub fn evidence(&self) -> Option<Evidence> {
         match self.selection() {
             Some(Selection::Evidence(evidence)) => Some(evidence),
@@ -96,7 +97,7 @@ impl PlannedMethod {
         }
     }
 
-    /// The measurement of rows' drift before it selects, if it has one.
+    /// The measurement of rows' drift before its selection, if it has one.
     pub fn drift(&self) -> Option<Drift> {
         match self.selection() {
             Some(Selection::Drift(drift)) => Some(drift),
@@ -104,7 +105,7 @@ impl PlannedMethod {
         }
     }
 
-    /// What is kept of every document, if the rest is dropped.
+    /// Sizes of the kept parts of every document, if the rest is dropped.
     pub fn sparse(&self) -> Option<SamKv> {
         self.evidence().and_then(|evidence| evidence.sparse)
     }
@@ -114,7 +115,7 @@ impl PlannedMethod {
         self.selection() == Some(Selection::Auxiliary)
     }
 
-    /// How the query attends to contexts that stand beside each other, if they do.
+    /// The query's attention to parallel contexts, if contexts are parallel.
     pub fn parallel(&self) -> Option<Ape> {
         match self.selection() {
             Some(Selection::Parallel(ape)) => Some(ape),
@@ -127,7 +128,7 @@ impl PlannedMethod {
         self.method.name
     }
 
-    /// Whether the result equals a full prefill but for rounding.
+    /// Whether the result equals a full prefill up to rounding.
     pub fn is_exact(&self) -> bool {
         self.method.is_exact()
     }
@@ -142,7 +143,7 @@ impl PlannedMethod {
         self.method.takes(option)
     }
 
-    /// Whether selection asks the query.
+    /// Whether selection probes the query.
     pub fn probes_query(&self) -> bool {
         self.evidence().is_some()
     }

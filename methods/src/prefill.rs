@@ -1,5 +1,4 @@
-//! How a method prefills a prompt, with its options and the model known: plain data that planner and
-//! ranks read.
+//! Data of a method's prefill, with its options and the model known: planner and ranks read it.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -8,79 +7,85 @@ use serde::{Deserialize, Serialize};
 
 use crate::terms::{Ape, Drift, Layout, Passing, SamKv, Score, Trace};
 
-/// The way in which a prompt is prefilled.
+/// A way to prefill a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Prefill {
-    /// The whole prompt on the plan's owner; the others are idle.
+    /// The whole prompt on the plan's owner; the other ranks are idle.
     Whole,
-    /// The sequence dealt zigzag, keys and values from rank to rank.
+    /// The sequence dealt zigzag, keys and values passed from rank to rank.
     Ring,
     /// The sequence dealt in runs, keys and values of every layer gathered on every rank.
     Gathered {
         /// KV heads gathered at a time; all at once where absent.
         heads_per_gather: Option<usize>,
     },
-    /// The sequence dealt zigzag, queries from rank to rank and partial results back.
+    /// The sequence dealt zigzag, queries passed from rank to rank and partial results back.
     Queries,
-    /// Prefix and context dealt in blocks, each computed behind an anchor, the first block or a part of it, which every rank computes for
-    /// itself; then the query's rows attend to all blocks.
+    /// Prefix and context dealt in blocks, each computed after an anchor; then the query's rows
+    /// attend to all blocks.
+    /// The anchor is the first block or a part of it; every rank computes it for itself.
     Anchored {
         /// Rows of a block; an equal part for every rank where absent.
         block_rows: Option<usize>,
-        /// What blocks see beside their own, where that is not the whole first block and nothing else.
+        /// Rows that blocks see beside their own, unless that is exactly the whole first block.
         passing: Option<Passing>,
     },
-    /// Every chunk alone behind the prefix, wherever it lies; then some rows are recomputed.
+    /// Every chunk alone after the prefix, wherever it lies; then some rows are recomputed.
     Chunks(Selection),
 }
 
-/// Which context rows are recomputed.
+/// Selection of the context rows to recompute.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Selection {
     /// No rows.
     Nothing,
     /// The first rows of every chunk.
     Leading {
-        /// Rows a chunk; the budget divided evenly where absent.
+        /// Rows of each chunk; the budget divided evenly where absent.
         per_chunk: Option<usize>,
     },
-    /// The best by scores that are drawn.
+    /// The rows with the highest random scores.
     Random,
-    /// The best by scores that the query decides.
+    /// The rows with the highest scores from the query's attention.
     Evidence(Evidence),
-    /// The best by what an auxiliary model reads, where they lie close together.
+    /// The rows with the highest readings of an auxiliary model, where they lie close together.
     Auxiliary,
-    /// The best by how far they drift from what is cached of them.
+    /// The rows that drift most from their cached state.
     Drift(Drift),
-    /// No rows; chunks stand beside each other, all right behind the prefix, and the query attends to them like this.
+    /// No rows; chunks stand in parallel, all right after the prefix, and the query attends to them
+    /// with these parameters.
     Parallel(Ape),
 }
 
 /// The measurements before rows are selected: the query's probe, and perhaps a pass after it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// The layers whose attention counts; a row's evidence is the mean over them. The probe ends with the last.
+    /// Layers whose attention counts; a row's evidence is the mean over them. The probe ends with
+    /// the last.
     pub layers: Layers,
-    /// Whether a query row's attention is normalised over the context alone instead of everything it sees.
+    /// Whether a query row's attention is normalised over the context alone instead of everything
+    /// it sees.
     pub over_context: bool,
-    /// The way in which the attention of the query's rows becomes one number a context row.
+    /// Conversion of the attention of the query's rows into one number a context row.
     pub score: Score,
-    /// The way in which the attention of the heads becomes one number.
+    /// Conversion of the attention of the heads into one number.
     pub heads: Heads,
-    /// RoPE positions meanwhile.
+    /// RoPE positions during the measurement.
     pub layout: Layout,
-    /// A pass over the best rows of the probe, which measures what those attend to: the budget's part with this divisor.
+    /// Divisor of the budget for a pass over the best rows of the probe, which measures their
+    /// attention.
     pub pass_divisor: Option<usize>,
-    /// Free probes after it, by which chunks are put in another order, and their parameters.
+    /// Parameters of free probes after the query's probe, by which chunks are reordered.
     pub trace: Option<Trace>,
-    /// Whether a full prefill is computed beside the probe: a row's evidence is then how much what the query takes from it changes.
+    /// Whether a full prefill is computed beside the probe. A row's evidence is then the change of
+    /// its contribution to the query.
     pub oracle: bool,
-    /// What is kept of every document, where the rest is dropped: the probe sees the first and last rows of each, and in the layers that
-    /// count it reads every document by itself.
+    /// Parts kept of every document, if the rest is dropped. The probe sees the first and last rows
+    /// of each, and in the counted layers it reads every document by itself.
     pub sparse: Option<SamKv>,
 }
 
-/// The way in which the attention of a layer's heads becomes one number.
+/// Conversion of the attention of a layer's heads into one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Heads {
     /// Their mean.
@@ -94,7 +99,7 @@ pub enum Heads {
 pub enum Layers {
     /// All.
     All,
-    /// From the first to the one before the second.
+    /// From the first number to before the second.
     Some(usize, usize),
 }
 
@@ -109,7 +114,7 @@ impl Layers {
 }
 
 impl Evidence {
-    /// What the query attends to in these layers, the mean over heads.
+    /// The query's attention in these layers, the mean over heads.
     pub(crate) fn of_query(layers: Layers, score: Score, layout: Layout) -> Self {
         Self {
             layers,

@@ -1,5 +1,5 @@
-//! Taking rows: the best by score, or the first of each chunk. Ties go to the lower number, so that
-//! every rank and world agrees.
+//! Selection of rows: the best by score, or the first of each chunk. Ties go to the lower number,
+//! so that every rank and world agrees.
 
 /// The `count` rows with the highest score, ascending; ties go to the lower row.
 pub fn top_rows(rows: &[u32], score: impl Fn(u32) -> f32, count: usize) -> Vec<u32> {
@@ -17,8 +17,8 @@ pub fn normalised(scores: &[f32]) -> Vec<f32> {
     scores.iter().map(|&score| (f64::from(score) * factor) as f32).collect()
 }
 
-/// The number of rows at the head of each chunk that are selected: `per_chunk` of each, or the budget divided evenly. Budget that short
-/// chunks leave stays unspent.
+/// Number of rows selected at the head of each chunk: `per_chunk` of each, or the budget divided
+/// evenly. Budget that short chunks leave is not spent.
 pub fn leading_counts(lengths: &[usize], budget: usize, per_chunk: Option<usize>) -> Vec<usize> {
     if budget == 0 {
         return vec![0; lengths.len()];
@@ -27,7 +27,8 @@ pub fn leading_counts(lengths: &[usize], budget: usize, per_chunk: Option<usize>
     lengths.iter().map(|&length| per_chunk.min(length)).collect()
 }
 
-/// The rows at the heads of the chunks in `candidates`, ascending; as many as [`leading_counts`] says.
+/// Rows at the heads of the chunks in `candidates`, ascending; their number is that of
+/// [`leading_counts`].
 pub fn leading(candidates: &[(u32, usize)], budget: usize, per_chunk: Option<usize>) -> Vec<u32> {
     let lengths: Vec<usize> = candidates.iter().map(|&(_, length)| length).collect();
     let counts = leading_counts(&lengths, budget, per_chunk);

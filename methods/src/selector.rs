@@ -1,34 +1,39 @@
-//! The interface of selectors: the trait that each implements, and the data it takes and gives.
+//! The interface of selectors: the trait that each implements, and its inputs and outputs.
 
 use crate::rows::top_rows;
 
-/// The evidence that a selector asks for, or its answer in the end.
+/// Evidence that a selector asks for, or its final answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Need {
-    /// The attention of the query, as the method's [`Evidence`](crate::Evidence) says: one number a context row.
+    /// The attention of the query, measured by the method's [`Evidence`](crate::Evidence): one
+    /// number a context row.
     Probe,
-    /// The attention of some context rows, once they are recomputed at their global positions: Σ of their weights times
-    /// their attention, mean over layers and heads.
+    /// The attention of some context rows after their recompute at their global positions: Σ of
+    /// their weights times their attention, mean over layers and heads.
     Pass {
         /// The rows, as numbered in the plan, ascending.
         rows: Vec<u32>,
         /// One weight a row.
         weights: Vec<f32>,
     },
-    /// What rows attend to as if every other chunk stood before their own, and the order of chunks that follows (trace), given one
-    /// score a context row: one number a context row, 0 where a free probe is left out. The candidates are then those of the new order.
+    /// The attention of rows as if every other chunk stood before their own, and the resulting
+    /// order of chunks (trace), given one score a context row.
+    /// One number a context row, 0 if no free probe runs. The candidates are then those of the new
+    /// order.
     Trace(Vec<f32>),
-    /// How far rows drift from what is cached of them, as the method's [`Drift`](crate::Drift) says: one number a context row, 0 for those that
-    /// may not be selected and those that did not go on to the last layer that is measured.
+    /// The drift of rows from the cache, measured by the method's [`Drift`](crate::Drift): one
+    /// number a context row.
+    /// It is 0 for rows that may not be selected and for those that did not go on to the last
+    /// measured layer.
     Drift,
-    /// How much what the query takes from each row differs between the cache and a full prefill, which is computed too: one number a
-    /// context row.
+    /// The difference of each row's contribution to the query between the cache and a full prefill,
+    /// which is computed too: one number a context row.
     Oracle,
-    /// The answer: one score a context row; the budget's best are taken.
+    /// The answer: one score a context row; the highest up to the budget are selected.
     Scores(Vec<f32>),
     /// The answer: these rows.
     Rows(Vec<u32>),
-    /// The answer: these rows, by one score a context row.
+    /// The answer: these rows, with one score a context row.
     Chosen {
         /// The rows, as numbered in the plan, ascending.
         rows: Vec<u32>,
@@ -37,7 +42,7 @@ pub enum Need {
     },
 }
 
-/// The rows that may be selected, and how many.
+/// The rows that may be selected, and their maximum number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidates {
     /// Number of the first context row.
@@ -46,25 +51,26 @@ pub struct Candidates {
     pub context: usize,
     /// The rows that may be selected, ascending.
     pub rows: Vec<u32>,
-    /// Each chunk's first row and length, chunks in the order of the layout; those that may not be selected left out.
+    /// First row and length of each chunk, chunks in the order of the layout; chunks that may not
+    /// be selected are left out.
     pub chunks: Vec<(u32, usize)>,
-    /// How many to select at most.
+    /// Maximum number of rows to select.
     pub budget: usize,
-    /// How many to measure in a pass at most, if the method makes one.
+    /// Maximum number of rows to measure in a pass, if the method makes one.
     pub measured: usize,
     /// Rows of the query.
     pub query: usize,
-    /// Seed of what is drawn at random.
+    /// Seed of random draws.
     pub seed: u64,
     /// The readings of the plan's auxiliary models, one number a context row each.
     pub auxiliary: Vec<Vec<f32>>,
 }
 
 impl Candidates {
-    /// Checks that there are at most `most` rows, all of them candidates, in ascending order, so that none is there twice.
+    /// Checks that there are at most `most` rows, all candidates, in strictly ascending order.
     ///
     /// # Panics
-    /// If that is not so: only a bug can do that.
+    /// If a check fails: only a bug can cause that.
     pub fn check(&self, rows: &[u32], most: usize) {
         assert!(rows.len() <= most, "{} selected rows, at most {most}", rows.len());
         for pair in rows.windows(2) {
@@ -82,22 +88,22 @@ impl Candidates {
     }
 }
 
-/// One way to choose rows.
+/// A way to choose rows.
 pub trait Selector {
-    /// The next thing needed, given the evidence that the last [`Need`] brought (one number a
-    /// context row; empty at first). Called until it answers with scores or rows. A pure function of
-    /// what it is given: every rank calls it.
+    /// The next thing needed, given the evidence of the last [`Need`] (one number a context row;
+    /// empty at first). Called until it answers with scores or rows. A pure function of its inputs:
+    /// every rank calls it.
     fn next(&mut self, candidates: &Candidates, evidence: &[f32]) -> Need;
 }
 
-/// A function that keeps nothing between its calls is a selector too.
+/// A function without state between its calls is a selector too.
 impl<F: FnMut(&Candidates, &[f32]) -> Need> Selector for F {
     fn next(&mut self, candidates: &Candidates, evidence: &[f32]) -> Need {
         self(candidates, evidence)
     }
 }
 
-/// Asks the query once; the evidence is the scores.
+/// Probes the query once; the evidence is the scores.
 pub fn probe_once(_: &Candidates, evidence: &[f32]) -> Need {
     match evidence {
         [] => Need::Probe,

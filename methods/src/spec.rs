@@ -1,9 +1,9 @@
-//! A method and its options as users write them, `NAME[:KEY[=VALUE]]..`: one spelling for the command
-//! line, files, HTTP, reports and studies.
+//! A method and its options as users write them, `NAME[:KEY[=VALUE]]..`: one spelling for the
+//! command line, files, HTTP, reports and studies.
 //!
-//! Only the first `=` of an option splits. A value is bare, without `:`, `,`, brackets and blanks, or
-//! stands in brackets, which balance: `relay:ratio=0.3:evict=[snapkv:window=16]:keep=128`. A printed
-//! spec has its options in the method's order, without those that are defaults.
+//! Only the first `=` of an option splits. A value is bare, without `:`, `,`, brackets and blanks,
+//! or stands in balanced brackets: `relay:ratio=0.3:evict=[snapkv:window=16]:keep=128`. A printed
+//! spec has its options in the method's order, without defaults.
 
 use std::fmt;
 use std::str::FromStr;
@@ -28,7 +28,7 @@ pub struct MethodSpec {
 }
 
 impl MethodSpec {
-    /// A method with no options of its own.
+    /// A method without options.
     pub fn bare(method: &'static Method) -> Self {
         Self { method, options: Options::default() }
     }
@@ -46,7 +46,7 @@ impl MethodSpec {
         self
     }
 
-    /// What a plan carries of it, for a model.
+    /// The data that a plan carries of it, for a model.
     ///
     /// # Errors
     /// Returns an error if the model does not allow an option.
@@ -74,7 +74,7 @@ impl MethodSpec {
             (Some(value), _) => unbracketed(value)?,
         };
         let is_default = |value: &str| matches!(option.usual, Usual::Value(usual) if usual == value);
-        // A request's own value stands before that of its service, so a default must be told there.
+        // A request's value overrides its service's, so a default of such an option must be kept.
         if REQUEST.contains(&option) || !is_default(&option.read(value)?) {
             self.options.set(option, value)?;
         }
@@ -107,7 +107,7 @@ impl fmt::Display for MethodSpec {
     }
 }
 
-/// The parts of a spec: those between colons that stand in no brackets.
+/// Parts of a spec: the texts between colons outside brackets.
 ///
 /// # Errors
 /// Returns an error if brackets do not balance.

@@ -1,4 +1,4 @@
-//! Specs that are read and printed, and those that are refused.
+//! Specs that are read and printed, and specs that are refused.
 
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ fn written(option: &'static MethodOption) -> impl Strategy<Value = String> {
     value.prop_map(move |value| format!("{}={value}", option.key)).boxed()
 }
 
-/// Any spec of any method: a part of its options, in any order.
+/// Any spec of any method: a subset of its options, in any order.
 fn specs() -> impl Strategy<Value = String> {
     proptest::sample::select(METHODS.to_vec()).prop_flat_map(|method| {
         let options: Vec<_> = method.all_options().map(written).collect();
@@ -47,7 +47,7 @@ fn specs() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// The printed form reads as the same spec, has the method's order and leaves nothing to say.
+    /// The printed form reads as the same spec, has the method's order and contains no defaults.
     #[test]
     fn what_is_printed_reads_as_the_same(text in specs()) {
         let read = spec(&text);

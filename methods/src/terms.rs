@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// The way in which the attention a context row receives from the query's rows becomes its score.
+/// Conversion of the attention that a context row receives from the query's rows into its score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Score {
     /// Euclidean norm over the query's rows.
@@ -12,7 +12,8 @@ pub enum Score {
     Mass,
 }
 
-/// RoPE positions while scoring; prefix P rows, context T rows, longest chunk C. Causal order is always the sequence's.
+/// RoPE positions while scoring, with P prefix rows, T context rows and a longest chunk of C.
+/// Causal order is always the sequence's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Layout {
     /// As in the full sequence.
@@ -25,7 +26,8 @@ pub enum Layout {
     TlTp,
 }
 
-/// The way in which the scores of a chunk's rows become the chunk's importance, by which chunks are reordered.
+/// Conversion of the scores of a chunk's rows into the chunk's importance, by which chunks are
+/// reordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Importance {
     /// Sum of its rows' scores.
@@ -34,13 +36,14 @@ pub enum Importance {
     Selected,
 }
 
-/// What another order of chunks is for.
+/// Purpose of a new order of chunks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum OrderFor {
-    /// Rows are recomputed in it, and the query and what is generated read chunks in it.
+    /// Rows are recomputed in it, and the query and generated rows read chunks in it.
     #[default]
     All,
-    /// Rows are selected and recomputed in it; the query and what is generated read chunks in the request's own order.
+    /// Rows are selected and recomputed in it; the query and generated rows read chunks in the
+    /// request's own order.
     Selection,
 }
 
@@ -55,7 +58,7 @@ pub enum Exchange {
     Selected,
 }
 
-/// The cached tensor whose rows are compared with the rows they would be if they had seen the whole context.
+/// The cached tensor that is compared with its value after seeing the whole context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum DriftOf {
     /// Values (the paper's).
@@ -64,24 +67,26 @@ pub enum DriftOf {
     Keys,
 }
 
-/// The measurement of the drift of rows from their cached keys or values: rows run through the first layers at their global
-/// positions, and their new keys or values are compared. With several layers ever fewer rows go on (CacheBlend's gradual filtering).
+/// The measurement of the drift of rows from their cached keys or values.
+/// Rows run through the first layers at their global positions, and their new keys or values are
+/// compared. With several layers, fewer rows go on after each (CacheBlend's gradual filtering).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Drift {
     /// The tensor that is compared.
     pub of: DriftOf,
-    /// The number of layers after the first in which it is compared: 1 or more.
+    /// Number of layers after the first in which it is compared: 1 or more.
     pub layers: usize,
-    /// The way in which the difference becomes a score.
+    /// Conversion of the difference into a score.
     pub score: DriftScore,
 }
 
-/// The way in which a row's difference from what is cached of it becomes its score.
+/// Conversion of a row's difference from its cached state into its score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum DriftScore {
     /// Its squared Euclidean norm.
     Squared,
-    /// The sum of its absolute numbers, times the attention that all context rows pay to the row in the last layer that is compared.
+    /// The sum of its absolute numbers, times the attention that the row receives from all context
+    /// rows in the last compared layer.
     Attended,
 }
 
@@ -92,14 +97,14 @@ impl Default for Drift {
 }
 
 impl Drift {
-    /// The number of rows that go on after each of the layers. The last layer leaves `budget` rows; each layer before it leaves one more
-    /// equal part of the budget than the next.
+    /// Number of rows that go on after each of the layers. The last layer leaves `budget` rows;
+    /// each layer before it leaves one more equal part of the budget than the next.
     pub fn left(&self, budget: usize) -> Vec<usize> {
         (1..=self.layers).map(|layer| budget + budget * (self.layers - layer) / self.layers).collect()
     }
 
-    /// The rows that went on from each layer but the last, each list within the one before, as one list: those first that went on for
-    /// longest.
+    /// The rows that went on from each layer but the last, as one list: those first that went on
+    /// for longest. Each input list is a subset of the one before.
     pub fn longest_first(lists: &[Vec<u32>]) -> Vec<u32> {
         let (mut rows, mut seen) = (Vec::new(), HashSet::new());
         for &row in lists.iter().rev().flatten() {
@@ -110,7 +115,7 @@ impl Drift {
         rows
     }
 
-    /// The lists from which [`longest_first`](Self::longest_first) has made its one list.
+    /// The lists that [`longest_first`](Self::longest_first) combined.
     pub fn went_on<'a>(&self, budget: usize, longest_first: &'a [u32]) -> Vec<&'a [u32]> {
         assert!(self.layers > 0, "drift is measured in no layer");
         let counts = self.left(budget).into_iter().take(self.layers - 1);
@@ -118,13 +123,13 @@ impl Drift {
     }
 }
 
-/// The attention of the query to contexts that stand beside each other (APE, section 4): softmax at a temperature, merged with the rest by
-/// a weighted log-sum-exp.
+/// The query's attention to parallel contexts (APE, section 4): softmax at a temperature, merged
+/// with the rest by a weighted log-sum-exp.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Ape {
-    /// τ: what the scores of context rows are divided by. Above 0.
+    /// τ: divisor of the scores of context rows. Above 0.
     pub temperature: f32,
-    /// S: the factor, beside τ, of the context's log-sum-exp. Above 0.
+    /// S: factor of the context's log-sum-exp, in addition to τ. Above 0.
     pub scale: f32,
 }
 
@@ -135,24 +140,25 @@ impl Default for Ape {
 }
 
 impl Ape {
-    /// The factor of the context's log-sum-exp: S · τ.
+    /// Factor of the context's log-sum-exp: S · τ.
     pub fn weight(self) -> f32 {
         self.scale * self.temperature
     }
 }
 
-/// What is kept of every document where the rest is dropped (SAM-KV), and how it is mixed with what is cached of it.
+/// Parts kept of every document if the rest is dropped (SAM-KV), and their mixing with their cached
+/// state.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct SamKv {
-    /// The sizes of what is kept.
+    /// Sizes of the parts.
     pub variant: SamKvVariant,
-    /// Blocks between a document's first and last rows that are kept: 1 or more.
+    /// Number of blocks kept between a document's first and last rows: 1 or more.
     pub blocks: usize,
-    /// θ: the share of what is fresh in keys and values; the rest is what is cached. From 0 to 1.
+    /// θ: the share of fresh keys and values; the rest is the cached ones. From 0 to 1.
     pub theta: f32,
 }
 
-/// The sizes of what is kept of every document.
+/// Sizes of the parts kept of every document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum SamKvVariant {
     /// 64 first rows, 128 last rows, blocks of 64.
@@ -168,7 +174,7 @@ impl Default for SamKv {
 }
 
 impl SamKv {
-    /// First rows, last rows, rows of a block.
+    /// Numbers of first rows, last rows, and rows of a block.
     fn sizes(&self) -> (usize, usize, usize) {
         match self.variant {
             SamKvVariant::Large => (64, 128, 64),
@@ -176,7 +182,7 @@ impl SamKv {
         }
     }
 
-    /// The first and the last rows of a document of so many rows, which are always kept.
+    /// The first and the last rows of a document of `length` rows, which are always kept.
     pub fn always_of(&self, length: usize) -> [Range<usize>; 2] {
         let (sinks, local, _) = self.sizes();
         let head = sinks.min(length);
@@ -189,61 +195,66 @@ impl SamKv {
         (head.end..tail.start).step_by(block).map(|from| from..(from + block).min(tail.start)).collect()
     }
 
-    /// Rows that are kept of a document of so many, at most.
+    /// Maximum number of rows kept of a document of `length` rows.
     pub fn kept_of(&self, length: usize) -> usize {
         let ([head, tail], (_, _, block)) = (self.always_of(length), self.sizes());
         head.len() + tail.len() + (tail.start - head.end).min(self.blocks.saturating_mul(block))
     }
 }
 
-/// The keys that blocks of a sequence see beside their own (APB): those of an anchor, and some that the blocks before pass on.
+/// Keys that blocks of a sequence see beside their own (APB): those of an anchor, and some that
+/// earlier blocks pass on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Passing {
-    /// Rows at the beginning of the sequence that every block sees; a quarter of a block's where absent.
+    /// Rows at the beginning of the sequence that every block sees; a quarter of a block's rows
+    /// where absent.
     pub anchor_tokens: Option<usize>,
-    /// Rows that each block passes on in each layer; an eighth of a block's where absent.
+    /// Rows that each block passes on in each layer; an eighth of a block's rows where absent.
     pub passing_tokens: Option<usize>,
 }
 
-/// The parameters by which dependences are followed.
+/// Parameters of following dependences between rows.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Trace {
-    /// α: a row depends on a row of another chunk where its reading of that row, less the reading the other way, is this much or more.
+    /// α: minimum net reading at which a row depends on a row of another chunk. The net reading is
+    /// its reading of that row less the reading in the other direction.
     pub alpha: f32,
-    /// g: the share of the largest relevance that a row must have to count.
+    /// g: minimum relevance of a row that counts, as a share of the largest relevance.
     pub share: f32,
-    /// γ: the share of its relevance that a row hands on to those it depends on. At most 1.
+    /// γ: share of its relevance that a row passes on to those it depends on. At most 1.
     pub decay: f32,
-    /// Free probes at most, the first included.
+    /// Maximum number of free probes, the first included.
     pub rounds: usize,
-    /// Whether chunks stay in the request's order whatever is found, as the parts of one long document must.
+    /// Whether chunks always stay in the request's order, as the parts of one long document must.
     pub keep_order: bool,
     /// The heads whose attention counts.
     pub heads: TraceHeads,
 }
 
-/// The heads whose attention is a row's reading of another row, in free probes: its mean over them.
+/// Heads whose attention counts in free probes: a row's reading of another row is its mean over
+/// them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum TraceHeads {
     /// All heads of all layers.
     #[default]
     Mean,
-    /// For each row this share of all heads of all layers: those that pay one row of another chunk most. Above 0 and at most 1.
+    /// For each row this share of all heads of all layers: those with the largest attention to one
+    /// row of another chunk. Above 0 and at most 1.
     Sharpest(f32),
 }
 
 impl From<Option<f32>> for TraceHeads {
-    /// From the share of the sharpest heads, or none for all heads.
+    /// From the share of the sharpest heads, or `None` for all heads.
     fn from(sharpest: Option<f32>) -> Self {
         sharpest.map_or(TraceHeads::Mean, TraceHeads::Sharpest)
     }
 }
 
 impl TraceHeads {
-    /// The share of `sharpest` where none is said.
+    /// Default share of `sharpest`.
     pub const USUAL_SHARE: f32 = 0.25;
 
-    /// Of so many heads in all layers, the number that counts for a row; none where all count and nothing is chosen.
+    /// Number of heads that count for a row, of `heads` in all layers; `None` if all count.
     pub fn count(self, heads: usize) -> Option<usize> {
         match self {
             TraceHeads::Mean => None,
@@ -284,12 +295,12 @@ impl Default for Trace {
 }
 
 impl Trace {
-    /// Rows that the first free probe measures, and each later one at most.
+    /// Maximum number of rows that a free probe measures; the first one measures that many.
     pub fn rows_of_round(budget: usize) -> usize {
         budget / 3
     }
 
-    /// Rows that all free probes together measure at most.
+    /// Maximum number of rows that all free probes together measure.
     pub fn rows_of_all(budget: usize) -> usize {
         budget / 2
     }
@@ -298,7 +309,7 @@ impl Trace {
 macro_rules! names {
     ($type:ty, $($variant:path => $name:literal),+) => {
         impl $type {
-            /// The name on the command line and in reports.
+            /// Name on the command line and in reports.
             pub fn name(self) -> &'static str {
                 match self { $($variant => $name),+ }
             }
@@ -331,11 +342,11 @@ names!(Exchange, Exchange::Replicate => "replicate", Exchange::PassQ => "pass-q"
 /// Whether the trained rows of an adapter stand around every chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Packets {
-    /// They do not.
+    /// Never.
     #[default]
     Off,
-    /// They do where there is such an adapter and the method takes them.
+    /// If there is such an adapter and the method takes it.
     IfAny,
-    /// They must.
+    /// Required.
     On,
 }

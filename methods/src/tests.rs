@@ -1,4 +1,4 @@
-//! What declarations of methods say must fit together.
+//! Declarations of methods must be consistent.
 
 use crate::*;
 
@@ -45,7 +45,8 @@ fn a_key_has_one_row() {
     }
 }
 
-/// Every option of a method changes what the method resolves to, or is kept in a request's settings.
+/// Every option of a method changes the data that the method resolves to, or is kept in a request's
+/// settings.
 #[test]
 fn a_method_takes_what_it_says() {
     for method in METHODS {
@@ -63,7 +64,7 @@ fn a_method_takes_what_it_says() {
             };
             assert_ne!(made(&format!("{name}:{}{value}", option.key)), bare, "{name}: {}", option.key);
         }
-        // Free probes find an order by themselves; what is dropped has no importance.
+        // Free probes find an order by themselves; dropped rows have no importance.
         let in_order = bare.evidence().is_some_and(|evidence| evidence.trace.is_some() || evidence.sparse.is_some());
         assert_eq!(bare.probes_query() && !in_order, method.takes(&REORDER), "{name}");
         assert_eq!(method.takes(&IMPORTANCE), method.takes(&REORDER), "{name}");
@@ -101,7 +102,7 @@ fn a_method_travels_by_its_name() {
     assert!(bincode::serde::decode_from_slice::<PlannedMethod, _>(&bytes, config).is_err(), "no method Full");
 }
 
-/// Every family has a method, and what controls are for is not mixed with what they are beside.
+/// Every family has a method, and controls are not mixed with other methods.
 #[test]
 fn families_follow_from_what_methods_do() {
     let of = |name: &str| made(name).family();
@@ -198,7 +199,7 @@ fn what_the_model_does_not_allow_is_refused_with_what_would_be_right() {
 fn a_document_keeps_its_ends_and_some_blocks() {
     let small = SamKv { variant: SamKvVariant::Small, blocks: 2, theta: 0.9 };
     assert_eq!((small.always_of(45), small.blocks_of(45)), ([0..8, 29..45], vec![8..16, 16..24, 24..29]));
-    assert_eq!((small.always_of(20), small.blocks_of(20)), ([0..8, 8..20], vec![]), "the tail begins behind the head");
+    assert_eq!((small.always_of(20), small.blocks_of(20)), ([0..8, 8..20], vec![]), "the tail begins after the head");
     assert_eq!(small.always_of(5), [0..5, 5..5]);
     assert_eq!([5, 24, 27, 45, 400].map(|length| small.kept_of(length)), [5, 24, 27, 40, 40]);
     let large = SamKv { variant: SamKvVariant::Large, ..small };

@@ -1,5 +1,6 @@
-//! Which rank's chunk cache holds which chunk, and which store, as the ranks' reports say. A chunk that is gone meanwhile is computed
-//! where the plan sends it: the directory may be wrong, never harmful.
+//! Places of chunks in the ranks' chunk caches and in stores, by the ranks' reports. A missing
+//! chunk is computed on the rank that the plan sends it to: the directory may be wrong, never
+//! harmful.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use tributary_protocol::{Chunk, ChunkKey, KeySpace, RankReport, StoreReport};
 
 use crate::plan::Held;
 
-/// A store, which some ranks read, and the chunks that it held when the group started.
+/// A store that some ranks read, and the chunks that it held when the group started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreInventory {
     /// The ranks, ascending.
@@ -26,7 +27,7 @@ pub struct Directory {
     stores: Vec<KnownStore>,
 }
 
-/// A store as it is known.
+/// Known state of a store.
 #[derive(Debug, Clone)]
 struct KnownStore {
     ranks: Arc<[usize]>,
@@ -35,7 +36,7 @@ struct KnownStore {
 }
 
 impl KnownStore {
-    /// Takes what the store has gained and lost.
+    /// Takes the gains and losses of the store.
     fn hear(&mut self, told: &StoreReport) {
         for key in &told.gone {
             self.chunks.remove(key);
@@ -51,7 +52,7 @@ impl Directory {
         Self { space, ranks: BTreeMap::new(), used_bytes: Vec::new(), stores: Vec::new() }
     }
 
-    /// The same with what lies in stores.
+    /// The same with the contents of stores.
     #[must_use]
     pub fn with(self, inventory: Vec<StoreInventory>) -> Self {
         let known = |StoreInventory { ranks, chunks }| {
@@ -61,7 +62,8 @@ impl Directory {
         Self { stores: inventory.into_iter().map(known).collect(), ..self }
     }
 
-    /// Where a chunk behind this prefix lies: in a rank's memory, unless those are passed over (`from_store`), or in a store.
+    /// Place of a chunk after this prefix: a rank's memory, unless those are ignored
+    /// (`from_store`), or a store.
     pub fn held(&self, prefix: &[u32], chunk: &Chunk, from_store: bool) -> Held {
         let key = self.space.chunk(prefix, &chunk.ids, &chunk.extra());
         if let Some(&rank) = self.ranks.get(&key).filter(|_| !from_store) {
@@ -71,7 +73,7 @@ impl Directory {
         store.map_or(Held::Nowhere, |store| Held::Stored(Arc::clone(&store.ranks)))
     }
 
-    /// Takes what ranks have kept and dropped during a request.
+    /// Takes the ranks' reports on chunks kept and dropped during a request.
     pub fn note(&mut self, reports: &[RankReport]) {
         for (place, report) in reports.iter().enumerate() {
             assert_eq!(report.rank, place, "the rank whose report comes at this place");
@@ -91,14 +93,14 @@ impl Directory {
         }
     }
 
-    /// Notes what a store has told another group of the same process, which has no other store.
+    /// Takes the store reports of another group of the same process, which shares the store.
     pub fn overhear(&mut self, reports: &[RankReport]) {
         for told in reports.iter().filter_map(|report| report.chunk_cache.store.as_ref()) {
             self.stores.iter_mut().for_each(|store| store.hear(told));
         }
     }
 
-    /// The stores: the first of the ranks that read each, and the bytes of its files as they were told last.
+    /// The stores: the first of the ranks that read each, and the last reported bytes of its files.
     pub fn stores(&self) -> Vec<(usize, u64)> {
         self.stores.iter().map(|store| (store.ranks[0], store.used_bytes)).collect()
     }
@@ -164,7 +166,7 @@ mod tests {
         let at = |directory: &Directory, id: u32| directory.held(&[1], &chunk(&[id]), false);
         assert_eq!((at(&directory, 2), at(&directory, 3)), (Held::Stored([0, 1].into()), Held::Stored([2, 3].into())));
         let mut reports: Vec<RankReport> = (0..4).map(|rank| RankReport { rank, ..RankReport::default() }).collect();
-        // A store is told of by one of its ranks; the other has nothing left to tell.
+        // One rank of a store reports it; the other has nothing left to report.
         let told = |stored, gone| Some(StoreReport { stored, gone, ..StoreReport::default() });
         reports[1].chunk_cache.store = told(vec![c], vec![a]);
         reports[0].chunk_cache.store = told(vec![], vec![]);

@@ -1,4 +1,4 @@
-//! Plans for tests of what they cost and how long they take.
+//! Plans for tests of costs and times.
 
 use tributary_protocol::{Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Exchange, Packets, Plan, Requirement};
 
@@ -8,7 +8,7 @@ use crate::machine::{Machine, MemoryOf};
 use crate::plan::{Cached, MethodInputs, PlanInput, RequestSettings, plan};
 use crate::shape::tests::{DUMMY_25M, QWEN3_14B};
 
-/// A machine that never says no.
+/// A machine that refuses nothing.
 pub(crate) const ANY: Machine = Machine {
     flops_per_s: 1e14,
     link_bytes_per_s: 1e11,
@@ -19,7 +19,7 @@ pub(crate) const ANY: Machine = Machine {
     of_rank: None,
 };
 
-/// Qwen3-14B, for as many positions as there are.
+/// Qwen3-14B, without a limit of positions.
 pub(crate) const QWEN: ModelShape = ModelShape { max_positions: usize::MAX, ..QWEN3_14B };
 
 /// What a model beside another one, examples/models/dummy-25m without a token that begins prompts, reads of chunks behind a prefix of one
@@ -51,7 +51,7 @@ pub(crate) fn planned(method: &str, tokens: usize, chunk_tokens: usize, world: u
     with_settings(&settings, tokens, chunk_tokens, shape)
 }
 
-/// The plan of so many tokens in chunks of equal length.
+/// The plan of `tokens` tokens in chunks of equal length.
 pub(crate) fn with_settings(
     settings: &RequestSettings,
     tokens: usize,

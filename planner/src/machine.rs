@@ -1,9 +1,9 @@
-//! What a planner is told of a machine: how fast it is, how much memory there is, and who shares it.
+//! Facts of a machine for the planner: its speed, its memory, and the ranks that share it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Whose memory weights and requests take.
+/// Owner of the memory of weights and requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MemoryOf {
@@ -14,27 +14,28 @@ pub enum MemoryOf {
     Device,
 }
 
-/// What the planner knows about the machine.
+/// Facts of the machine for the planner.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Machine {
     /// FLOPs that one rank does in a second, roughly.
     pub flops_per_s: f64,
     /// Bytes that one rank receives in a second.
     pub link_bytes_per_s: f64,
-    /// Whose memory weights and request take.
+    /// Owner of the memory of weights and requests.
     pub memory: MemoryOf,
-    /// Memory that is free for weights and request together; unknown where absent. The ranks of a host, or of a device, share
-    /// it.
+    /// Bytes free for weights and requests together; unknown where absent. The ranks of a host, or
+    /// of a device, share them.
     pub available_bytes: Option<u64>,
     /// Ranks that share that memory.
     pub ranks_here: usize,
-    /// How often the weights are in it: once where ranks are threads, once a rank where they are processes.
+    /// Number of copies of the weights in it: one if ranks are threads, one a rank if they are
+    /// processes.
     pub weight_copies: usize,
-    /// The rank whose memory that is, if it is not the planner's own.
+    /// The rank with that memory, if it is not the planner's own.
     pub of_rank: Option<usize>,
 }
 
-/// A group of ranks by its size: groups of other sizes stand beside it.
+/// A group of ranks by its size: groups of other sizes may coexist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupShape {
     /// Number of ranks.
@@ -46,7 +47,7 @@ pub struct GroupShape {
 /// Memory and the ranks that share it: a host's, or a GPU's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FreeMemory {
-    /// Bytes that are free for weights and requests; unknown where absent.
+    /// Bytes free for weights and requests; unknown where absent.
     pub available_bytes: Option<u64>,
     /// Ranks that share it, each with weights of its own.
     pub ranks: usize,
@@ -58,7 +59,7 @@ impl FreeMemory {
         Self { available_bytes: machine.available_bytes, ranks: machine.ranks_here }
     }
 
-    /// The memory that is left when each of its ranks has taken so many bytes.
+    /// The memory left after each of its ranks has taken `bytes` bytes.
     pub fn without(self, bytes: u64) -> Self {
         let taken = bytes.saturating_mul(self.ranks as u64);
         Self { available_bytes: self.available_bytes.map(|available| available.saturating_sub(taken)), ..self }
@@ -70,7 +71,7 @@ impl FreeMemory {
         Machine { available_bytes, ranks_here: ranks, weight_copies: ranks, of_rank: Some(rank), ..*machine }
     }
 
-    /// Bytes of each of its ranks; all there can be where that is not known.
+    /// Bytes of each of its ranks; the maximum number if unknown.
     pub fn each_bytes(self) -> u64 {
         self.available_bytes.map_or(u64::MAX, |bytes| bytes / self.ranks.max(1) as u64)
     }

@@ -1,14 +1,17 @@
-//! Memory of answers, reserved in steps. A request names the most tokens that it wants and usually ends before them: memory for all of
-//! them at once would keep others waiting for what nobody takes.
+//! Memory of answers, reserved in steps. A request names its maximum number of tokens and usually
+//! ends before: memory for all of them at once would be largely unused, and would keep others
+//! waiting.
 //!
-//! A step is granted only while every sequence could still be brought to its longest end, one after the other, each with the memory of
-//! those that ended before it (the banker's algorithm: Dijkstra, EWD623; Habermann, "Prevention of System Deadlocks", CACM 1969). So
-//! one of them can always go on, and none is thrown away to make room. A sequence that gets no step pauses until another one has ended.
+//! A step is granted only while every sequence could still be brought to its longest end, one after
+//! the other, each with the memory of those that ended before it (the banker's algorithm: Dijkstra,
+//! EWD623; Habermann, "Prevention of System Deadlocks", CACM 1969). So one of them can always go
+//! on, and none is discarded to make room. A sequence without a step pauses until another one has
+//! ended.
 
 /// Tokens of an answer whose memory is reserved at once.
 pub const STEP_TOKENS: usize = 256;
 
-/// What a sequence takes of each rank's memory while it is decoded.
+/// Memory that a sequence takes on each rank during decoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
     /// Bytes on each rank without the tokens of the answer.
@@ -17,20 +20,22 @@ pub struct Reservation {
     owner: usize,
     /// Bytes of one of these tokens.
     token_bytes: u64,
-    /// Tokens of the answer whose keys and values are there, that have memory, and that there can be.
+    /// Tokens of the answer whose keys and values are written, that have memory, and that are the
+    /// maximum.
     written: usize,
     reserved: usize,
     most: usize,
 }
 
 impl Reservation {
-    /// A sequence at its first step: `bytes` on each rank beside up to `most` tokens of `token_bytes` on the owner.
+    /// A sequence at its first step: `bytes` on each rank in addition to at most `most` tokens of
+    /// `token_bytes` on the owner.
     pub fn new(bytes: Vec<u64>, owner: usize, token_bytes: u64, most: usize) -> Self {
         assert!(owner < bytes.len(), "owner {owner} of {} ranks", bytes.len());
         Self { bytes, owner, token_bytes, written: 0, reserved: most.min(STEP_TOKENS), most }
     }
 
-    /// What leaves no sequence, and takes nothing.
+    /// The reservation of a request without a sequence, which is empty.
     pub fn nothing(world: usize) -> Self {
         Self::new(vec![0; world], 0, 0, 0)
     }
@@ -40,7 +45,7 @@ impl Reservation {
         self.bytes[rank] + if rank == self.owner { self.token_bytes * self.reserved as u64 } else { 0 }
     }
 
-    /// Adds what it takes to each rank's bytes.
+    /// Adds its memory to each rank's bytes.
     pub fn add_to(&self, taken: &mut [u64]) {
         taken.iter_mut().enumerate().for_each(|(rank, taken)| *taken += self.bytes(rank));
     }
@@ -60,7 +65,7 @@ impl Reservation {
         Self { reserved: self.most.min(self.reserved + STEP_TOKENS), ..self.clone() }
     }
 
-    /// Bytes that it may come to need on its owner.
+    /// Bytes that it may still need on its owner.
     fn missing_bytes(&self) -> u64 {
         self.token_bytes * (self.most - self.reserved) as u64
     }
@@ -69,7 +74,8 @@ impl Reservation {
 /// Memory that sequences and cached chunks share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {
-    /// Bytes of one memory, a host's or a device's, without weights and program; unknown where absent.
+    /// Bytes of one memory, a host's or a device's, without weights and program; unknown where
+    /// absent.
     pub bytes: Option<u64>,
     /// Ranks that share it: those that take most are counted.
     pub ranks_here: usize,
@@ -78,12 +84,12 @@ pub struct Room {
 }
 
 impl Room {
-    /// A memory without end.
+    /// Unlimited memory.
     pub fn unknown(world: usize) -> Self {
         Self { bytes: None, ranks_here: world, cached_bytes: vec![0; world] }
     }
 
-    /// Whether sequences that take so many bytes on each rank have room beside what is cached.
+    /// Whether sequences that take these bytes on each rank have room beside cached chunks.
     fn holds(&self, taken: &[u64]) -> bool {
         let Some(room) = self.bytes else { return true };
         let mut of_ranks: Vec<u64> =
@@ -100,7 +106,7 @@ impl Room {
         if !self.holds(&taken) {
             return false;
         }
-        // Whoever needs least is tried first: it is the likeliest to have room.
+        // The one that needs least is tried first: it is the likeliest to have room.
         left.sort_by_key(|sequence| sequence.missing_bytes());
         while !left.is_empty() {
             let can_end = |sequence: &&Reservation| {
@@ -147,12 +153,13 @@ mod tests {
 
     #[test]
     fn sequences_end_one_after_the_other_with_the_memory_of_those_before() {
-        // Two that may each come to four steps: both have one, and there must be room for the rest of one of them.
+        // Two that may each reach four steps: both have one, and there must be room for the rest of
+        // one of them.
         let two = [of(4), of(4)];
         let needed = 2 * 150 + 2 * STEP + 3 * STEP;
         assert!(room(needed).all_can_end(&two));
         assert!(!room(needed - 1).all_can_end(&two));
-        // A short one that ends first gives what the long one lacks.
+        // A short one that ends first releases the memory that the long one lacks.
         let with_short = [of(4), Reservation::new(vec![3 * STEP, 0], 0, 1, STEP_TOKENS)];
         assert!(room(150 + STEP + 4 * STEP).all_can_end(&with_short));
         assert!(!room(150 + STEP + 4 * STEP - 1).all_can_end(&with_short));

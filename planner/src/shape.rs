@@ -1,4 +1,4 @@
-//! What the planner knows about a model: its shape, and what follows from it.
+//! The planner's view of a model: its shape, and facts that follow from it.
 
 /// The shape of a decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub struct ModelShape {
     pub dtype_bytes: usize,
 }
 
-/// Shapes that are known by name, bf16: name, layers, hidden, heads, KV heads, head dim, intermediate, vocabulary, positions.
-/// From the models' published configs.
+/// Shapes that are known by name, bf16: name, layers, hidden, heads, KV heads, head dim,
+/// intermediate, vocabulary, positions. From the models' published configs.
 const NAMED: [(&str, [usize; 8]); 3] = [
     ("llama-3.1-405b", [126, 16_384, 128, 8, 128, 53_248, 128_256, 131_072]),
     ("llama-3.1-8b", [32, 4096, 32, 8, 128, 14_336, 128_256, 131_072]),
@@ -88,13 +88,14 @@ impl ModelShape {
         2.0 * (self.hidden * self.query_width()) as f64
     }
 
-    /// FLOPs in the matrices that a row passes behind its attention in one layer.
+    /// FLOPs in the matrices that a row passes after its attention in one layer.
     pub fn layer_finish_flops(&self) -> f64 {
         2.0 * (self.hidden * (self.query_width() + 3 * self.intermediate)) as f64
     }
 
-    /// Numbers that a row reads and writes in one layer beside its products and its attention: two norms (in and out), two sums (two
-    /// in, one out), the rotation of query and key (in and out), the gate's activation (two in, one out).
+    /// Numbers that a row reads and writes in one layer in addition to its products and its
+    /// attention: two norms (in and out), two sums (two in, one out), the rotation of query and key
+    /// (in and out), the gate's activation (two in, one out).
     pub fn layer_elementwise(&self) -> f64 {
         (10 * self.hidden + 2 * (self.query_width() + self.kv_width()) + 3 * self.intermediate) as f64
     }
@@ -104,19 +105,21 @@ impl ModelShape {
         2.0 * (self.vocab * self.hidden) as f64
     }
 
-    /// Numbers in the model: matrices, norms and embeddings; biases and the norms of heads left out.
+    /// Numbers in the model: matrices, norms and embeddings; biases and the norms of heads left
+    /// out.
     pub fn parameters(&self) -> u64 {
         let norms = (2 * self.layers + 1) * self.hidden;
         let embeddings = if self.tied_embeddings { 1 } else { 2 } * self.vocab * self.hidden;
         self.layers as u64 * self.layer_matrix_parameters() + (norms + embeddings) as u64
     }
 
-    /// FLOPs that a row costs in the matrices of all layers.
+    /// FLOPs of a row in the matrices of all layers.
     pub fn row_flops(&self) -> f64 {
         2.0 * self.layers as f64 * self.layer_matrix_parameters() as f64
     }
 
-    /// FLOPs that one query row costs for each key it sees: scores and weighted values, all layers and heads.
+    /// FLOPs of one query row for each key it sees: scores and weighted values, all layers and
+    /// heads.
     pub fn pair_flops(&self) -> f64 {
         4.0 * (self.layers * self.heads * self.head_dim) as f64
     }
@@ -131,13 +134,15 @@ impl ModelShape {
         self.layers as u64 * self.layer_kv_bytes()
     }
 
-    /// Bytes of a chunk as it is cached: its keys and values, and the numbers of their rows where it was compressed.
+    /// Bytes of a cached chunk: its keys and values, and the numbers of their rows if it was
+    /// compressed.
     pub fn chunk_bytes(&self, chunk: &tributary_protocol::Chunk) -> u64 {
         let numbers = if chunk.compress.is_some() { 4 * self.layers * self.kv_heads } else { 0 };
         chunk.held_rows() as u64 * (self.kv_bytes() + numbers as u64)
     }
 
-    /// FLOPs of a prefill of `rows` rows behind `before` rows: every row sees those, the rows before it, and itself.
+    /// FLOPs of a prefill of `rows` rows after `before` rows: every row sees those, the rows before
+    /// it, and itself.
     pub fn prefill_flops(&self, rows: usize, before: usize) -> f64 {
         let (rows, before) = (rows as f64, before as f64);
         rows * self.row_flops() + self.pair_flops() * rows * (before + (rows + 1.0) / 2.0)

@@ -1,46 +1,51 @@
-//! Models beside the main one: a plan's entry for one that reads the context for it, and for one that writes tokens ahead of it.
+//! Models beside the main one: an auxiliary model reads the context; a draft model writes tokens.
 
 use std::ops::Range;
 
-/// A model beside the main one, which rank 0 alone runs, on its host's threads: the attention of the last rows of its prompts says which
-/// rows of the context matter (CacheClip).
+/// A small model that reads the context for the main one (CacheClip). Rank 0 alone runs it, on its
+/// host's threads.
+/// The attention of its prompts' last rows tells which rows of the context matter.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Auxiliary {
-    /// The name that the ranks know it by.
+    /// Its name on the ranks.
     pub model: String,
-    /// Its prompts, each read on its own: a chunk each for CacheClip.
+    /// Its prompts, each read on its own: one a chunk for CacheClip.
     pub prompts: Vec<AuxiliaryPrompt>,
-    /// What it costs, for predictions and admission.
+    /// Its cost, for predictions and admission.
     pub cost: AuxiliaryCost,
 }
 
-/// A small model of the same vocabulary, which rank 0 alone runs, on its host's threads: it reads the prompt and writes tokens behind it, each the
-/// likeliest, to which the main model then listens (SpecKV).
+/// A small model of the same vocabulary that drafts tokens (SpecKV). Rank 0 alone runs it, on its
+/// host's threads.
+/// It reads the prompt and writes the likeliest tokens after it; an eviction then measures their
+/// attention in the main model.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DraftModel {
-    /// The name that the ranks know it by.
+    /// Its name on the ranks.
     pub model: String,
-    /// What it costs, for predictions and admission.
+    /// Its cost, for predictions and admission.
     pub cost: AuxiliaryCost,
 }
 
 /// A prompt of an auxiliary model.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AuxiliaryPrompt {
-    /// The prompt as the model's own tokenizer encodes it: what is read, then the query.
+    /// Ids from the model's own tokenizer: the text to read, then the query.
     pub ids: Vec<u32>,
     /// Number of ids at the end that are the query's.
     pub query: usize,
-    /// For each row before the query's, the main model's context rows that it stands for; none where it stands for none.
+    /// For each row before the query's, the context rows of the main model that it stands for; may
+    /// be empty.
     pub stands_for: Vec<Range<u32>>,
 }
 
-/// What a model beside the main one costs.
+/// Cost of a model beside the main one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AuxiliaryCost {
-    /// Bytes that it takes of the memory of rank 0's host: weights, keys and values, and activations.
+    /// Memory of rank 0's host in bytes: weights, keys and values, and activations.
     pub memory_bytes: u64,
-    /// FLOPs of a row in products with weights, as far as the model runs: one that reads, up to the attention of its last layer.
+    /// FLOPs of a row in products with weights. A model that only reads runs up to the attention of
+    /// its last layer.
     pub row_flops: u64,
     /// FLOPs of a row and a key that it sees, in one layer.
     pub pair_flops: u64,
@@ -53,11 +58,14 @@ pub struct AuxiliaryCost {
 }
 
 impl Auxiliary {
-    /// The readings of the main model's rows `first_row..first_row + count`, given those of each prompt, one a row before its query's: a
-    /// row's reading is shared by the rows that it stands for, and a row that several stand for has the sum of its shares.
+    /// Readings of the main model's rows `first_row..first_row + count`, given those of each
+    /// prompt, one a row before its query's.
+    /// A row's reading is divided evenly among the rows that it stands for. Shares of several rows
+    /// in one row add up.
     ///
     /// # Panics
-    /// If there are other readings than rows, or a row stands for one that is not there: only a bug can do that.
+    /// If the numbers of readings and rows differ, or if a row stands for a missing one: only a bug
+    /// can cause that.
     pub fn mapped(&self, readings: &[Vec<f32>], first_row: u32, count: usize) -> Vec<f32> {
         assert_eq!(readings.len(), self.prompts.len(), "prompts of an auxiliary model");
         let mut mapped = vec![0.0; count];

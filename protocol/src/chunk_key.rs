@@ -1,46 +1,49 @@
-//! The name of a chunk's keys and values: a hash of everything that shapes them. Coordinator and workers make it from the plan
-//! on their own, so that no plan can claim wrong content for a chunk.
+//! Names of chunks' keys and values: a hash of everything that determines them.
+//! Coordinator and workers compute it from the plan independently, so no plan can claim wrong
+//! content for a chunk.
 
 use std::fmt;
 use std::str::FromStr;
 
 use blake3::Hasher;
 
-/// Changes when the layout of what is cached does.
+/// Changes with the layout of cached data.
 const DOMAIN: &str = "tributary chunk cache 1: keys before RoPE, values, [tokens, kv_heads, head_dim]";
 
 /// 256 bits that name a chunk's keys and values; never shortened.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ChunkKey([u8; 32]);
 
-/// The properties that all chunks of a group share: the model and the type of its numbers.
+/// Properties that all chunks of a group share: the model and the type of its numbers.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeySpace {
     model: [u8; 32],
     dtype: String,
-    /// What only those know who may make keys; nothing for keys that anybody can make.
+    /// Secret of keyed hashes; without it anyone can compute keys.
     secret: Option<[u8; 32]>,
 }
 
 impl KeySpace {
-    /// The key space of a model, named by the hash of its config and weights, that computes in `dtype`.
+    /// The key space of a model that computes in `dtype`; `model` is the hash of its config and
+    /// weights.
     pub fn new(model: [u8; 32], dtype: impl Into<String>) -> Self {
         Self { model, dtype: dtype.into(), secret: None }
     }
 
-    /// The same with keyed hashes: nobody without the secret knows which chunk a key stands for, or can make one.
+    /// The same with keyed hashes. Without the secret, keys cannot be computed or traced to their
+    /// chunks.
     #[must_use]
     pub fn keyed(self, secret: [u8; 32]) -> Self {
         Self { secret: Some(secret), ..self }
     }
 
-    /// The hash of the model's config and weights.
+    /// Hash of the model's config and weights.
     pub fn model(&self) -> [u8; 32] {
         self.model
     }
 
-    /// The key of a chunk behind a prefix. `extra` tells apart chunks that a method caches in another form (empty for methods that
-    /// cache chunks as they are).
+    /// The key of a chunk after a prefix. `extra` distinguishes chunks that a method caches in
+    /// another form; it is empty for plain chunks.
     pub fn chunk(&self, prefix: &[u32], ids: &[u32], extra: &[u8]) -> ChunkKey {
         let mut hasher = match &self.secret {
             None => Hasher::new_derive_key(DOMAIN),
@@ -85,7 +88,7 @@ impl fmt::Display for ChunkKey {
     }
 }
 
-/// A text that is no chunk's key.
+/// A text that is not a chunk's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a chunk's key has 64 hexadecimal digits, in lower case")]
 pub struct NoKey;

@@ -1,15 +1,15 @@
-//! Exit codes of the command, and of ranks that end: the kind of failure as a number that scripts can act on. They are those of
-//! sysexits.h where it has one that means the same.
+//! Exit codes of the command and of ranks: the kind of failure as a number for scripts.
+//! Codes are those of sysexits.h where it has one of the same meaning.
 
-/// Options or a request that the program cannot carry out.
+/// Invalid options, or a request that cannot be carried out.
 pub const USAGE: u8 = 64;
 /// Damaged data: weights, or a file whose content is not of its kind.
 pub const INTEGRITY: u8 = 65;
-/// A rank is gone.
+/// A rank is lost.
 pub const RANK_LOST: u8 = 69;
-/// A bug of this program.
+/// A bug in this program.
 pub const BUG: u8 = 70;
-/// Memory of a host or a device does not suffice.
+/// Insufficient memory on a host or a device.
 pub const OUT_OF_MEMORY: u8 = 71;
 /// A file cannot be written.
 pub const DISK: u8 = 74;
@@ -17,5 +17,5 @@ pub const DISK: u8 = 74;
 pub const DEADLINE: u8 = 75;
 /// Ranks run different versions.
 pub const VERSION_SKEW: u8 = 76;
-/// The machine or its settings do not fit.
+/// Unsuitable machine or settings.
 pub const CONFIGURATION: u8 = 78;

@@ -12,7 +12,7 @@ use crate::message::{self, Error, Result, within_limit};
 /// Bytes before the message.
 pub const HEADER_BYTES: usize = 16;
 
-/// Readers refuse every other version.
+/// Version of the protocol. Readers refuse every other version.
 pub const PROTOCOL_VERSION: u32 = 15;
 
 const MAGIC: [u8; 4] = *b"TRIB";
@@ -20,7 +20,7 @@ const MAGIC: [u8; 4] = *b"TRIB";
 /// Writes a message as one frame.
 ///
 /// # Errors
-/// As [`encode`](crate::encode).
+/// Returns an error in the cases of [`encode`](crate::encode).
 pub fn encode_frame<T: serde::Serialize>(message: &T) -> Result<Vec<u8>> {
     let mut frame = vec![0; HEADER_BYTES];
     message::append(message, &mut frame)?;
@@ -36,7 +36,8 @@ pub fn encode_frame<T: serde::Serialize>(message: &T) -> Result<Vec<u8>> {
 /// Reads one whole frame.
 ///
 /// # Errors
-/// [`Error::Message`] if anything but exactly one undamaged frame of this version and type is there.
+/// Returns [`Error::Message`] unless the input is exactly one undamaged frame of this version and
+/// type.
 pub fn decode_frame<T: serde::de::DeserializeOwned>(frame: &[u8]) -> Result<T> {
     let Some((header, message)) = frame.split_first_chunk::<HEADER_BYTES>() else {
         return Err(Error::Message(format!("{} bytes, a header has {HEADER_BYTES}", frame.len())));
@@ -51,7 +52,7 @@ pub fn decode_frame<T: serde::de::DeserializeOwned>(frame: &[u8]) -> Result<T> {
     let announced = word(header, 8) as usize;
     within_limit(announced)?;
     if message.len() != announced {
-        return Err(Error::Message(format!("{} bytes behind the header, it announces {announced}", message.len())));
+        return Err(Error::Message(format!("{} bytes after the header, it announces {announced}", message.len())));
     }
     if checksum(&[&header[..12], message]) != word(header, 12) {
         return Err(Error::Message("wrong checksum".into()));
@@ -59,7 +60,7 @@ pub fn decode_frame<T: serde::de::DeserializeOwned>(frame: &[u8]) -> Result<T> {
     message::decode(message)
 }
 
-/// CRC-32 of some bytes, one part behind the other.
+/// CRC-32 of the parts' bytes, one part after the other.
 pub fn checksum(parts: &[&[u8]]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     parts.iter().for_each(|part| hasher.update(part));

@@ -1,12 +1,13 @@
-//! Facts of a plan behind its prefill: which rows of the prompt are there, on which rank each counts, and whether some are evicted. Planner
-//! and ranks share them.
+//! Facts of a plan after its prefill: the rows left of the prompt, the rank that holds each, and
+//! whether rows are evicted.
+//! Planner and ranks share them.
 
 use crate::deal::shards;
 use crate::{Evict, Plan, Prefill};
 
 impl Plan {
-    /// The rows that are there once the cache is filled, given those that were selected: all of the prompt, but where a method drops
-    /// rows of its context those that it kept.
+    /// Rows in the filled cache, given the selected ones: all of the prompt, or, where a method
+    /// drops context rows, those that it kept.
     pub fn rows_there(&self, selected: &[u32]) -> Vec<u32> {
         if self.drops().is_none() {
             return (0..self.total_rows() as u32).collect();
@@ -17,29 +18,32 @@ impl Plan {
         rows
     }
 
-    /// How many rows are there, at most.
+    /// Maximum number of rows in the filled cache.
     pub fn rows_there_at_most(&self) -> usize {
         let context = self.kept_at_most(self.chunks.iter().map(|chunk| chunk.rank + 1).max().unwrap_or(1));
         self.prefix_tokens() + context.into_iter().sum::<usize>() + self.query_tokens()
     }
 
-    /// The eviction that takes place: none where one token is all, or where everything is kept.
+    /// The eviction that takes place; `None` if only one token is generated, or if everything is
+    /// kept.
     pub fn evicts(&self) -> Option<&Evict> {
         self.evict.as_ref().filter(|evict| self.max_tokens > 1 && evict.keep < self.rows_there_at_most())
     }
 
-    /// Rows behind the query that look at its cache before generation begins, and are then forgotten.
+    /// Rows after the query that attend to its cache before generation begins and are then
+    /// discarded.
     pub fn passing_rows(&self) -> usize {
         self.look_ahead_count().max(self.evicts().map_or(0, Evict::pseudo_tokens))
     }
 
-    /// Whether, among so many ranks, the owner holds everything that generated rows attend to.
+    /// Whether the owner, among `world` ranks, holds everything that generated rows attend to.
     pub fn generates_alone(&self, world: usize) -> bool {
         self.decodes_alone(world) || self.evicts().is_some_and(|evict| evict.gather)
     }
 
-    /// The rank on which each row of the prompt counts once the cache is filled: where one rank holds everything, the owner; else the
-    /// rank whose shard it is in, or whose chunk, and the owner for prefix and query.
+    /// The rank that holds each row of the prompt in the filled cache.
+    /// That is the owner if one rank holds everything; else the rank of the row's shard or chunk,
+    /// and the owner for prefix and query.
     pub fn holders(&self, world: usize) -> Vec<usize> {
         let mut holders = vec![self.owner; self.total_rows()];
         if self.decodes_alone(world) {

@@ -1,9 +1,10 @@
-//! Everything that crosses a boundary: the messages that coordinator and ranks exchange, the names of chunks, and the framing of bytes that
-//! leave a process.
+//! Messages between coordinator and ranks, names of chunks, and framing of bytes that leave a
+//! process.
 //!
-//! The coordinator sends [`Order`]s to rank 0, which broadcasts them; rank 0 answers with [`Event`]s. The types carry facts and
-//! pure arithmetic on them, no behaviour, and no tensor. Planner and ranks share what follows from a plan: where rows stand and which
-//! may be selected (methods of [`Plan`]), and which rank computes which ([`deal`]).
+//! The coordinator sends [`Order`]s to rank 0, which broadcasts them; rank 0 answers with
+//! [`Event`]s. The types carry facts and pure arithmetic on them, no behaviour, and no tensor.
+//! Planner and ranks share facts that follow from a plan: places of rows and rows that may be
+//! selected (methods of [`Plan`]), and the rank that computes each row ([`deal`]).
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +38,7 @@ pub use report::{
 };
 pub use tier::{StoreError, StoreOperation, StoreReport, Tier};
 pub use traffic::{Collective, Traffic, TrafficEntry};
-/// What a plan says of its method and its eviction.
+/// A plan's data on its method and its eviction.
 pub use tributary_methods::{
     Ape, CHUNKS_ALONE, COST_LETTERS, Claim, Command, Drift, DriftOf, DriftScore, EVICTIONS, Evict, Eviction,
     EvictionDescriptor, EvictionEvidence, Evidence, Exchange, Family, Heads, Importance, LayerBudgets, Layers, Layout,

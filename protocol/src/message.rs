@@ -1,15 +1,15 @@
-//! Messages as bytes: bincode through serde, with nothing around it.
+//! Messages as bytes: bincode through serde, without framing.
 //!
-//! Ranks of one process hand each other these bytes as they are. Where bytes leave a process, something guards them: a frame
-//! ([`encode_frame`](crate::encode_frame)) or a checksum that travels in one.
+//! Ranks of one process exchange these bytes as they are. Bytes that leave a process are guarded by
+//! a frame ([`encode_frame`](crate::encode_frame)) or by a checksum inside one.
 //!
-//! The length is checked before anything is allocated, and bincode gets the same limit, so that no input makes a reader
-//! allocate more than a few times [`MESSAGE_LIMIT_BYTES`]. Integers have a fixed width: they
-//! take as many bytes on the wire as in memory.
+//! The length is checked before any allocation, and bincode has the same limit. No input makes a
+//! reader allocate more than a few times [`MESSAGE_LIMIT_BYTES`].
+//! Integers have a fixed width: they take as many bytes on the wire as in memory.
 
 use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
 
-/// Bytes that are no message.
+/// Failure to write or read a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Bytes are not a message, or a message is too long.
@@ -29,14 +29,14 @@ const CONFIG: Configuration<LittleEndian, Fixint, Limit<MESSAGE_LIMIT_BYTES>> =
 /// Writes a message.
 ///
 /// # Errors
-/// [`Error::Message`] if it is longer than [`MESSAGE_LIMIT_BYTES`].
+/// Returns [`Error::Message`] if it is longer than [`MESSAGE_LIMIT_BYTES`].
 pub fn encode<T: serde::Serialize>(message: &T) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     append(message, &mut bytes)?;
     Ok(bytes)
 }
 
-/// Writes a message behind what is there.
+/// Appends a message to `bytes`.
 pub(crate) fn append<T: serde::Serialize>(message: &T, bytes: &mut Vec<u8>) -> Result<()> {
     let length = bincode::serde::encode_into_std_write(message, bytes, CONFIG)
         .map_err(|error| Error::Message(error.to_string()))?;
@@ -46,21 +46,21 @@ pub(crate) fn append<T: serde::Serialize>(message: &T, bytes: &mut Vec<u8>) -> R
 /// Reads a message.
 ///
 /// # Errors
-/// [`Error::Message`] if anything but exactly one message of this type is there.
+/// Returns [`Error::Message`] unless the input is exactly one message of this type.
 pub fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     within_limit(bytes.len())?;
     let (message, read_bytes) =
         bincode::serde::decode_from_slice(bytes, CONFIG).map_err(|error| Error::Message(error.to_string()))?;
     if read_bytes != bytes.len() {
-        return Err(Error::Message(format!("{} bytes left behind the message", bytes.len() - read_bytes)));
+        return Err(Error::Message(format!("{} bytes left after the message", bytes.len() - read_bytes)));
     }
     Ok(message)
 }
 
-/// Whether a message may have so many bytes.
+/// Checks that a message may have `bytes` bytes.
 ///
 /// # Errors
-/// [`Error::Message`] with both numbers if it may not.
+/// Returns [`Error::Message`] with both numbers if it is too long.
 pub fn within_limit(bytes: usize) -> Result<()> {
     if bytes > MESSAGE_LIMIT_BYTES {
         return Err(Error::Message(format!("{bytes} bytes, the limit is {MESSAGE_LIMIT_BYTES}")));

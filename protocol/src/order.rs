@@ -1,29 +1,34 @@
-//! The orders of the coordinator to the ranks: one at a time, which rank 0 broadcasts and every rank carries out. Every order
-//! but [`Order::Tick`] and [`Order::Stop`] ends with one gather to rank 0, which becomes an [`Event`](crate::Event).
+//! Orders of the coordinator to the ranks: one at a time, broadcast by rank 0 and carried out by
+//! every rank.
+//! Every order but [`Order::Tick`] and [`Order::Stop`] ends with one gather to rank 0, which
+//! becomes an [`Event`](crate::Event).
 
 use std::sync::Arc;
 
 use crate::Plan;
 
-/// One thing that all ranks do together.
+/// A step that all ranks take together.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Order {
-    /// Nothing to do. Rank 0 sends it every second by itself, so that a dead or stuck rank is noticed when nothing is asked.
+    /// No work. Rank 0 sends it every second on its own, so that a dead or stuck rank is noticed
+    /// while the group is idle.
     Tick,
-    /// Fill the cache of a request, draw its first token, and keep it as a sequence if more tokens are to follow.
+    /// Fill the cache of a request and draw its first token. Keep it as a sequence if more tokens
+    /// follow.
     Prefill(#[serde(with = "by_value")] Arc<Plan>),
-    /// Prefill a plan's chunks ahead of use and leave them in the chunk cache. The plan's query is not read.
+    /// Prefill a plan's chunks ahead of use and leave them in the chunk cache. The plan's query is
+    /// not read.
     Chunks(#[serde(with = "by_value")] Arc<Plan>),
-    /// Draw the next token of each of these sequences, named by their requests. Ranks that own none of them take part too: what
-    /// they say to each other follows from the list.
+    /// Draw the next token of each of these sequences, named by their requests. Ranks that own none
+    /// of them take part too: the messages follow from the list.
     Decode(Vec<u64>),
-    /// Let go of these sequences. One that is unknown or gone is passed over.
+    /// Release these sequences. Unknown or ended ones are skipped.
     Release(Vec<u64>),
-    /// End.
+    /// Stop the ranks.
     Stop,
 }
 
-/// A shared plan is written as the plan that it is.
+/// Serializes a shared plan as the plan itself.
 mod by_value {
     use std::sync::Arc;
 

@@ -5,31 +5,32 @@ use std::fmt;
 /// A part of a request's time. Phases do not overlap on one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Phase {
-    /// Before the first request: finding each other, loading the weights, agreeing.
+    /// Before the first request: rendezvous, loading of weights, agreement.
     Start,
-    /// Nothing to do: between requests.
+    /// Idle between requests.
     Idle,
     /// Coordinator: text to token ids, chunks, plan.
     Tokenize,
-    /// Coordinator: waiting for the ranks to be free, and for memory.
+    /// Coordinator: waiting for free ranks and for memory.
     Queue,
     /// Broadcasting the plan to the ranks.
     Dispatch,
     /// Prefill: of chunks one by one, or of the whole prompt in an exact method.
     ChunkPrefill,
-    /// Waiting for what an auxiliary model reads of the chunks, which it does beside their prefill (CacheClip).
+    /// Waiting for the auxiliary model's readings of the chunks, which it makes during their
+    /// prefill (CacheClip).
     Auxiliary,
-    /// The query's probe in the HL-TP layout and the new order of the chunks.
+    /// The query's probe in the HL-TP layout, and the new order of the chunks.
     Reorder,
-    /// The query's probe of the cache, and what later evidence a selector asks for.
+    /// The query's probe of the cache, and later evidence that a selector asks for.
     Probe,
-    /// Gathering scores, taking the top ones.
+    /// Gathering scores and taking the highest.
     Select,
     /// The pass over the selected rows and the query's rows.
     Recompute,
-    /// Logits, sampling, and the way of the first token to the coordinator.
+    /// Logits, sampling, and sending the first token to the coordinator.
     FirstToken,
-    /// Choosing the rows that decoding keeps, and letting go of the others: behind the first token.
+    /// Choosing the rows that decoding keeps and releasing the others, after the first token.
     Evict,
     /// Every token after the first.
     Decode,
@@ -50,7 +51,7 @@ impl Phase {
         Phase::FirstToken,
     ];
 
-    /// The name in reports and metrics.
+    /// Name in reports and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Start => "start",

@@ -1,8 +1,9 @@
-//! The plan of one request: everything a rank must know before it starts. Every size that shapes a collective follows from
-//! it (and from the selection, which rank 0 broadcasts).
+//! The plan of one request: everything a rank must know before it starts.
+//! Every size that shapes a collective follows from it and from the selection, which rank 0
+//! broadcasts.
 //!
-//! Rows are numbered from the first prefix row: prefix, then the chunks in the request's own order, then the query, then as many as
-//! may be generated, and behind all of those the rows of a look-ahead.
+//! Rows are numbered from the first prefix row: prefix, chunks in the request's own order, query,
+//! rows for generated tokens, and last the rows of a look-ahead.
 
 use std::ops::Range;
 
@@ -19,52 +20,54 @@ pub struct Plan {
     pub chunks: Vec<Chunk>,
     /// Token ids after the context.
     pub query: Vec<u32>,
-    /// How the cache is filled.
+    /// Method by which the cache is filled.
     pub method: PlannedMethod,
-    /// The rank that computes the query's rows, has the prompt's last row (the whole prompt where one rank computes it), and draws
-    /// the tokens.
+    /// The rank that computes the query's rows, has the prompt's last row, and draws the tokens. It
+    /// has the whole prompt if one rank computes it.
     pub owner: usize,
-    /// The tensors that ranks exchange while selected rows are recomputed.
+    /// Tensors that ranks exchange while selected rows are recomputed.
     pub exchange: Exchange,
-    /// Rows to recompute at most (fewer where there are fewer candidates).
+    /// Maximum number of rows to recompute; fewer if there are fewer candidates.
     pub budget: usize,
-    /// Whether freshly computed chunks join the chunk cache once the answer is out.
+    /// Whether freshly computed chunks join the chunk cache after the answer.
     pub keep_chunks: bool,
-    /// Whether chunks in a rank's memory are passed over, so that warm ones come from its store: for measurements.
+    /// Whether chunks in a rank's memory are ignored, so that warm ones come from its store: for
+    /// measurements.
     pub from_store: bool,
-    /// Whether the layout's first chunk may be selected, although it is exact as it is.
+    /// Whether the layout's first chunk may be selected, although it is exact already.
     pub include_first_chunk: bool,
-    /// Whether and how chunks are reordered before selection.
+    /// Importance by which chunks are reordered before selection, if they are.
     pub reorder: Option<Importance>,
-    /// What another order of chunks is for.
+    /// Purpose of the new order of chunks.
     pub order_for: OrderFor,
-    /// Tokens to generate at most, the first included.
+    /// Maximum number of tokens to generate, the first included.
     pub max_tokens: usize,
     /// Tokens that end the answer.
     pub eos: Vec<u32>,
-    /// How a token is drawn from the logits.
+    /// Parameters of sampling.
     pub sampling: Sampling,
-    /// How long a rank may compute without progress, and all ranks wait for each other, before the group is declared dead.
+    /// Time in milliseconds that a rank may compute without progress, and that ranks may wait for
+    /// each other, before the group is declared dead.
     pub timeout_ms: u64,
-    /// The numbers that the outcome carries besides the tokens.
+    /// Numbers that the outcome carries besides the tokens.
     pub returns: Returns,
     /// Models beside the main one that read the context for it.
     pub auxiliary: Vec<Auxiliary>,
-    /// The model beside the main one that writes what an eviction listens to, where it listens to such.
+    /// The model that drafts tokens for an eviction, if the eviction measures such tokens.
     pub draft_model: Option<DraftModel>,
-    /// Rows that look at the cache before generation begins, and are then forgotten.
+    /// Rows that attend to the cache before generation begins and are then discarded.
     pub look_ahead: Option<LookAhead>,
-    /// What is kept of the prompt once the first token has been drawn; everything where absent.
+    /// The eviction after the first token; everything is kept where absent.
     pub evict: Option<Evict>,
 }
 
-/// Rows of an adapter that stand right behind the query, between prefill and generation: what they attend to says which rows of the
-/// cache an answer will need (LookaheadKV). No later row sees them.
+/// Rows of an adapter right after the query, between prefill and generation (LookaheadKV).
+/// Their attention tells which rows of the cache an answer will need. No later row sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LookAhead {
-    /// The adapter, by the number that the ranks know it by. Its low-rank matrices, if it has any, are active on these rows.
+    /// Number of the adapter on the ranks. Its low-rank matrices, if any, are active on these rows.
     pub adapter: u64,
-    /// Number of its rows that are used: the first ones.
+    /// Number of rows in use: the first ones.
     pub rows: u32,
 }
 
@@ -75,30 +78,34 @@ pub struct Chunk {
     pub ids: Vec<u32>,
     /// The rank that prefills and keeps it.
     pub rank: usize,
-    /// Whether that rank may take its keys and values from the chunk cache. What is not there is computed.
+    /// Whether that rank may take its keys and values from the chunk cache. A missing chunk is
+    /// computed.
     pub warm: bool,
-    /// Rows of an adapter before and behind its tokens, cached with them. They count for positions, order and memory, never as
-    /// tokens of the context, and are never selected.
+    /// Rows of an adapter before and after its tokens, cached with them. They count for positions,
+    /// order and memory, never as tokens of the context, and are never selected.
     pub around: Option<Around>,
-    /// What each KV head of each layer keeps of its tokens before it is cached, sent or attended to; everything where absent. Places count
-    /// from the chunk's own first row, and kept keys stand at their own positions. Rows around the tokens are always kept.
+    /// Compression of its tokens in each KV head of each layer before it is cached, sent or
+    /// attended to; everything is kept where absent.
+    /// Places count from the chunk's own first row, and kept keys stay at their own positions. Rows
+    /// around the tokens are always kept.
     pub compress: Option<Evict>,
-    /// Whose it is: nobody else's request finds it in a cache. Everybody's where absent.
+    /// Scope of its cache entry: requests of other scopes do not find it. Shared by all where
+    /// absent.
     pub scope: Option<u64>,
 }
 
 /// Rows of an adapter around a chunk's tokens (KV Packet's header and trailer).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Around {
-    /// The adapter, by the number that the ranks know it by.
+    /// Number of the adapter on the ranks.
     pub adapter: u64,
-    /// Number of its rows that stand before the tokens: the first ones.
+    /// Number of its rows before the tokens: the first ones.
     pub head: u32,
-    /// Number of its rows that stand behind the tokens: the next ones.
+    /// Number of its rows after the tokens: the next ones.
     pub tail: u32,
 }
 
-/// The source that a row is computed from.
+/// Source that a row is computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// A token, by its id.
@@ -113,7 +120,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The token's id, if it is one.
+    /// The token's id, if it is a token.
     pub fn token(&self) -> Option<u32> {
         match self {
             Source::Token(id) => Some(*id),
@@ -138,13 +145,13 @@ impl Chunk {
         self.around.map_or(0, |around| (around.head + around.tail) as usize)
     }
 
-    /// Rows whose keys and values are there in each layer and KV head, once it is prefilled.
+    /// Rows whose keys and values each layer and KV head holds after its prefill.
     pub fn held_rows(&self) -> usize {
         self.compress.as_ref().map_or(self.ids.len(), |compress| compress.keep) + self.around_rows()
     }
 
-    /// The rows of its own whose attention says what is kept of its tokens, where it is compressed: those of an adapter behind them, or its
-    /// window.
+    /// Its own rows whose attention decides which of its tokens a compression keeps: an adapter's
+    /// rows after them, or its window.
     pub fn asking(&self) -> Range<usize> {
         let (rows, tokens) = (self.rows(), self.head_rows() + self.ids.len());
         let Some(compress) = &self.compress else { return 0..0 };
@@ -165,7 +172,8 @@ impl Chunk {
         (0..head).map(around).chain(tokens).chain((head..head + tail).map(around))
     }
 
-    /// The bytes that tell its keys and values from those of its tokens alone, for the name of the cached chunk.
+    /// Bytes that distinguish its keys and values from those of its tokens alone, for the name of
+    /// the cached chunk.
     pub fn extra(&self) -> Vec<u8> {
         let of = |Around { adapter, head, tail }: Around| {
             [&adapter.to_le_bytes()[..], &head.to_le_bytes(), &tail.to_le_bytes()].concat()
@@ -179,30 +187,33 @@ impl Chunk {
     }
 }
 
-/// How a token is drawn from the logits.
+/// Parameters of sampling.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Sampling {
-    /// 0 takes the largest logit (ties: the lower id).
+    /// Temperature; 0 takes the largest logit (ties: the lower id).
     pub temperature: f32,
-    /// Draws from the smallest set of tokens with at least this probability together; 1 for all, 0 for the likeliest alone.
+    /// Draws from the smallest set of tokens with at least this total probability; 1 for all, 0 for
+    /// the likeliest alone.
     pub top_p: f32,
-    /// Draws from so many of the likeliest tokens, before `top_p` cuts further; 0 for all.
+    /// Draws from this number of likeliest tokens, before `top_p` cuts further; 0 for all.
     pub top_k: u32,
-    /// Draws from tokens with at least this share of the likeliest token's probability (min-p, Nguyen et al. 2024); 0 for all.
+    /// Draws from tokens with at least this share of the likeliest token's probability (min-p,
+    /// Nguyen et al. 2024); 0 for all.
     pub min_p: f32,
-    /// Divides positive logits of tokens of prompt and answer, and multiplies negative ones (CTRL, Keskar et al. 2019); 1 for none.
+    /// Divisor of positive logits, and factor of negative ones, of tokens in prompt and answer
+    /// (CTRL, Keskar et al. 2019); 1 for none.
     pub repetition_penalty: f32,
     /// Subtracted from the logit of every token that the answer has already.
     pub presence_penalty: f32,
     /// Subtracted from a token's logit once for each time that the answer has it.
     pub frequency_penalty: f32,
-    /// Numbers that are added to the logits of these tokens.
+    /// Numbers added to the logits of these tokens.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Tokens of the answer before which no token is drawn that would end it.
+    /// Minimum number of tokens in the answer before an end token may be drawn.
     pub min_tokens: u32,
     /// Whether the model's own end tokens do not end the answer.
     pub ignore_eos: bool,
-    /// Tokens that end the answer, beside the model's own.
+    /// Tokens that end the answer, in addition to the model's own.
     pub stop_token_ids: Vec<u32>,
     /// Seed of the draws.
     pub seed: u64,
@@ -229,29 +240,31 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// The tokens that end an answer of a model whose own are these.
+    /// Tokens that end an answer, given the model's own end tokens.
     pub fn ends(&self, eos: Vec<u32>) -> Vec<u32> {
         let own = if self.ignore_eos { Vec::new() } else { eos };
         own.into_iter().chain(self.stop_token_ids.iter().copied()).collect()
     }
 }
 
-/// The numbers that the outcome carries besides the tokens.
+/// Numbers that the outcome carries besides the tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Returns {
     /// The first token's logits.
     pub logits: bool,
     /// The score of every context row.
     pub scores: bool,
-    /// Log-probabilities with every token, and of so many of the likeliest tokens beside it.
+    /// Number of likeliest tokens that are reported with each token, in addition to its
+    /// log-probability; absent for no log-probabilities.
     pub logprobs: Option<u32>,
-    /// Log-probabilities of the query's tokens, each behind everything before it, and of so many of the likeliest in its place.
+    /// Number of likeliest tokens that are reported with each token of the query, in addition to
+    /// its log-probability given everything before it; absent for none.
     pub prompt_logprobs: Option<u32>,
 }
 
 impl Plan {
-    /// Whether, among so many ranks, the owner holds everything that its rows attend to once the cache is filled, so that it
-    /// decodes alone.
+    /// Whether the owner, among `world` ranks, holds everything that its rows attend to in the
+    /// filled cache, so that it decodes alone.
     pub fn decodes_alone(&self, world: usize) -> bool {
         world == 1
             || match self.method.prefill() {
@@ -261,8 +274,8 @@ impl Plan {
             }
     }
 
-    /// Whether another token follows these, which are all that were generated so far: neither the limit nor an end token is
-    /// reached.
+    /// Whether another token follows `tokens`, all those generated so far: neither the limit nor an
+    /// end token is reached.
     pub fn goes_on(&self, tokens: &[u32]) -> bool {
         let ended = tokens.last().is_some_and(|token| self.eos.contains(token));
         tokens.len() < self.max_tokens && !ended
@@ -273,7 +286,7 @@ impl Plan {
         self.prefix.len()
     }
 
-    /// Tokens of all chunks, of which a ratio is a share.
+    /// Tokens of all chunks, the base of a ratio.
     pub fn context_tokens(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.ids.len()).sum()
     }
@@ -293,12 +306,12 @@ impl Plan {
         self.prefix_tokens() + self.context_rows() + self.query_tokens()
     }
 
-    /// Rows of the look-ahead, which are neither the prompt's nor tokens.
+    /// Rows of the look-ahead, which are neither rows of the prompt nor tokens.
     pub fn look_ahead_count(&self) -> usize {
         self.look_ahead.map_or(0, |ahead| ahead.rows as usize)
     }
 
-    /// The sources of the look-ahead's rows.
+    /// Sources of the look-ahead's rows.
     pub fn look_ahead_sources(&self) -> Vec<Source> {
         let of = |LookAhead { adapter, rows }| (0..rows).map(|row| Source::Adapter { adapter, row }).collect();
         self.look_ahead.map_or_else(Vec::new, of)
@@ -322,19 +335,21 @@ impl Plan {
             .collect()
     }
 
-    /// The source of every row of prefix, chunks in the request's own order, and query, in the order of their numbers.
+    /// Sources of all rows of prefix, chunks in the request's own order, and query, in the order of
+    /// their numbers.
     pub fn sources(&self) -> Vec<Source> {
         let token = |&id: &u32| Source::Token(id);
         let context = self.chunks.iter().flat_map(Chunk::sources);
         self.prefix.iter().map(token).chain(context).chain(self.query.iter().map(token)).collect()
     }
 
-    /// The sources of the query's rows.
+    /// Sources of the query's rows.
     pub fn query_sources(&self) -> Vec<Source> {
         self.query.iter().map(|&id| Source::Token(id)).collect()
     }
 
-    /// Ids of the tokens of prefix, chunks in the request's own order, and query, one after the other.
+    /// Ids of the tokens of prefix, chunks in the request's own order, and query, one after the
+    /// other.
     pub fn all_ids(&self) -> Vec<u32> {
         let context = self.chunks.iter().flat_map(|chunk| &chunk.ids);
         self.prefix.iter().chain(context).chain(&self.query).copied().collect()

@@ -1,24 +1,26 @@
-//! Control points: the places in a prefill where all ranks look up together, and the word that they are told there.
+//! Control points: places in a prefill where every rank receives a common word to continue or
+//! cancel.
 //!
-//! A point stands after each layer of every pass. Every rank passes the same points in the same order, also a rank that has no row in a
-//! pass. How many there are follows from the plan and, where free probes decide by themselves how long they go on, from the number of
-//! those.
+//! A point follows each layer of every pass. Every rank passes the same points in the same order,
+//! even without a row in a pass.
+//! Their number follows from the plan and, where free probes decide their own number of rounds,
+//! from that number.
 
 use crate::{Drift, Evict, EvictionEvidence, Plan, Prefill};
 
-/// The word that every rank is told at a control point, the same one everywhere.
+/// The word that every rank receives at a control point, the same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Word {
-    /// Go on.
+    /// Continue the request.
     Continue,
-    /// Let go of the request.
+    /// Cancel the request.
     Cancel,
 }
 
-/// Rows of the prompt that a rank runs at a time where rows of the prompt look at the filled cache once more.
+/// Rows of the prompt in one tile when they run once more through the filled cache.
 pub const LOOK_TILE_ROWS: usize = 512;
 
-/// The sizes of a model on which numbers of control points depend.
+/// Sizes of a model on which numbers of control points depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PointShape {
     /// Layers of the model.
@@ -28,12 +30,14 @@ pub struct PointShape {
 }
 
 impl Plan {
-    /// The control points of the pass that prefills chunks ahead of selection; none where all of them are warm.
+    /// Number of control points of the pass that prefills chunks before selection; 0 if all of them
+    /// are warm.
     pub fn chunk_points(&self, layers: usize) -> usize {
         if self.chunks.iter().all(|chunk| chunk.warm) { 0 } else { layers }
     }
 
-    /// The control points of a prefill until its first token is drawn, of which `rounds` are the free probes that were taken.
+    /// Number of control points of a prefill up to its first token; `rounds` is the number of free
+    /// probes taken.
     pub fn points(&self, shape: PointShape, rounds: usize) -> usize {
         let layers = shape.layers;
         match self.method.prefill() {
@@ -48,7 +52,7 @@ impl Plan {
         }
     }
 
-    /// The control points of what is measured before rows are selected.
+    /// Number of control points of the measurements before rows are selected.
     fn evidence_points(&self, shape: PointShape, rounds: usize) -> usize {
         let layers = shape.layers;
         let candidates: usize = self.candidates(&self.request_order()).iter().map(|(_, tokens)| tokens).sum();
@@ -63,8 +67,10 @@ impl Plan {
         self.probed_layers(layers).end + oracle + pass + traced
     }
 
-    /// The control points between the first token and the end of the prefill, where more tokens follow: those of rows that look at the
-    /// cache, and of tokens that the model writes to see what they attend to. `recomputed` are the rows that were.
+    /// Number of control points between the first token and the end of the prefill, if more tokens
+    /// follow.
+    /// They belong to rows that attend to the cache, and to tokens written to measure their
+    /// attention. `recomputed` are the recomputed rows.
     pub fn points_after_first_token(&self, layers: usize, world: usize, recomputed: &[u32]) -> usize {
         let there = self.rows_there(recomputed);
         match self.evicts().filter(|evict| evict.keep < there.len()) {
@@ -73,7 +79,7 @@ impl Plan {
         }
     }
 
-    /// How often rows run through all layers to know what is kept.
+    /// Number of times that rows run through all layers to decide which rows are kept.
     fn eviction_passes(&self, evict: &Evict, world: usize, there: &[u32]) -> usize {
         let tiles = |rows: usize| rows.div_ceil(LOOK_TILE_ROWS);
         let window = tiles(evict.window_rows().min(there.len()));

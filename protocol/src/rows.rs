@@ -1,5 +1,6 @@
-//! Facts that follow from a plan and from the order of its chunks: the places of rows, the ranks that keep them, the rows that may be
-//! selected, and the time at which stale rows set out. Planner and ranks share them.
+//! Facts that follow from a plan and from the order of its chunks. Planner and ranks share them.
+//! They are the places of rows, the ranks that keep them, the rows that may be selected, and the
+//! time at which stale rows are sent.
 
 use std::ops::Range;
 
@@ -18,7 +19,7 @@ impl Plan {
         (self.prefix_tokens() + self.context_rows()) as u32..self.total_rows() as u32
     }
 
-    /// The look-ahead's rows, behind every row that generation may take.
+    /// Rows of the look-ahead, after every row that generation may take.
     pub fn look_ahead_rows(&self) -> Range<u32> {
         let first = (self.total_rows() + self.max_tokens) as u32;
         first..first + self.look_ahead_count() as u32
@@ -36,7 +37,7 @@ impl Plan {
         self.chunk_starts().into_iter().zip(&self.chunks).map(rows).collect()
     }
 
-    /// Context rows that a rank keeps, those of its chunks, in the order in which its blocks hold them.
+    /// Context rows that a rank keeps, those of its chunks, in the order of its blocks.
     pub fn kept_by(&self, rank: usize) -> Vec<u32> {
         let kept = self.chunk_rows().into_iter().zip(&self.chunks).filter(|(_, chunk)| chunk.rank == rank);
         kept.flat_map(|(rows, _)| rows).collect()
@@ -47,23 +48,23 @@ impl Plan {
         self.counts(world, |_| true, Chunk::rows)
     }
 
-    /// Number of context rows whose keys and values each rank holds in each layer and KV head: fewer than it keeps where chunks are
-    /// compressed.
+    /// Number of context rows whose keys and values each rank holds in each layer and KV head:
+    /// fewer than it keeps if chunks are compressed.
     pub fn held_counts(&self, world: usize) -> Vec<usize> {
         self.counts(world, |_| true, Chunk::held_rows)
     }
 
-    /// As [`held_counts`](Self::held_counts), of chunks that come from the chunk cache.
+    /// As [`held_counts`](Self::held_counts), of chunks from the chunk cache.
     pub fn held_warm_counts(&self, world: usize) -> Vec<usize> {
         self.counts(world, |chunk| chunk.warm, Chunk::held_rows)
     }
 
-    /// Whether some chunk is compressed before it is cached.
+    /// Whether any chunk is compressed before it is cached.
     pub fn compresses(&self) -> bool {
         self.chunks.iter().any(|chunk| chunk.compress.is_some())
     }
 
-    /// Number of context rows that each rank keeps, of chunks that come from the chunk cache.
+    /// Number of context rows that each rank keeps, of chunks from the chunk cache.
     pub fn warm_counts(&self, world: usize) -> Vec<usize> {
         self.counts(world, |chunk| chunk.warm, Chunk::rows)
     }
@@ -77,17 +78,18 @@ impl Plan {
         rows
     }
 
-    /// The rank that keeps each row of prefix and context. Every rank has the prefix; here rank 0 stands for them.
+    /// The rank that keeps each row of prefix and context. Every rank has the prefix; here rank 0
+    /// stands for them.
     pub fn keepers(&self) -> Vec<usize> {
         let prefix = std::iter::repeat_n(0, self.prefix_tokens());
         let context = self.chunks.iter().flat_map(|chunk| std::iter::repeat_n(chunk.rank, chunk.rows()));
         prefix.chain(context).collect()
     }
 
-    /// The place of every row of prefix, context and query in the causal order, with chunks in `order`.
+    /// Place of every row of prefix, context and query in the causal order, with chunks in `order`.
     ///
     /// # Panics
-    /// If `order` does not hold every chunk once: only a bug can do that.
+    /// If `order` does not hold every chunk once: only a bug can cause that.
     pub fn places(&self, order: &[u32]) -> Vec<u32> {
         let mut places: Vec<u32> = (0..self.total_rows() as u32).collect();
         let (rows, mut placed) = (self.chunk_rows(), vec![false; self.chunks.len()]);
@@ -105,13 +107,15 @@ impl Plan {
         places
     }
 
-    /// First row and number of the tokens of each chunk whose tokens may be selected, chunks in `order`: all but the first, whose
-    /// rows are exact already, unless the plan includes it or rows of every chunk are dropped.
+    /// First row and number of tokens of each chunk whose tokens may be selected, chunks in
+    /// `order`.
+    /// Those are all but the first, whose rows are exact already, unless the plan includes it or
+    /// rows of every chunk are dropped.
     pub fn candidates(&self, order: &[u32]) -> Vec<(u32, usize)> {
         self.token_runs(order, usize::from(!self.include_first_chunk && self.method.sparse().is_none()))
     }
 
-    /// First row and number of the tokens of each chunk, chunks in `order` but for the first `skipped`.
+    /// First row and number of tokens of each chunk, chunks in `order` without the first `skipped`.
     fn token_runs(&self, order: &[u32], skipped: usize) -> Vec<(u32, usize)> {
         let rows = self.chunk_rows();
         let run = |&chunk: &u32| {
@@ -127,30 +131,33 @@ impl Plan {
         runs.into_iter().flat_map(|(first, count)| first..first + count as u32).collect()
     }
 
-    /// The free probes before the selection; none where there is no row for the first, or one chunk, which is exact as it is.
+    /// Parameters of the free probes before the selection; `None` if no row can be measured, or if
+    /// the only chunk is exact already.
     pub fn traces(&self) -> Option<Trace> {
         let trace = self.method.evidence().and_then(|evidence| evidence.trace);
         trace.filter(|_| Trace::rows_of_round(self.budget) > 0 && self.chunks.len() > 1)
     }
 
-    /// Positions that a free probe takes: behind the prefix the longest chunk stands twice, as if another one stood before each.
+    /// Number of positions that a free probe takes. After the prefix the longest chunk counts
+    /// twice, since each chunk is placed as if another one preceded it.
     pub fn traced_positions(&self) -> usize {
         self.prefix_tokens() + 2 * self.longest_chunk_rows()
     }
 
-    /// Rows to measure in a pass before the selection, at most.
+    /// Maximum number of rows to measure in a pass before the selection.
     pub fn measured_rows(&self) -> usize {
         let divisor = self.method.evidence().and_then(|evidence| evidence.pass_divisor);
         divisor.map_or(0, |divisor| self.budget / divisor)
     }
 
-    /// Whether chunks are put into another order first.
+    /// Whether chunks are reordered before the selection.
     pub fn reorders(&self) -> bool {
         self.reorder.is_some() && self.chunks.len() > 1 && self.method.takes(&REORDER)
     }
 
-    /// Whether its answer equals a full prefill's but for rounding: the method's always does, or there is one chunk at most and nothing
-    /// stands around it or is dropped, or every row is recomputed where it stands and sees all others.
+    /// Whether the answer equals a full prefill's up to rounding.
+    /// Exact methods always do. Others do if their chunks are whole and bare, and there is at most
+    /// one chunk or every row is recomputed in place and sees all others.
     pub fn is_exact(&self) -> bool {
         let is_as_it_is = |chunk: &Chunk| chunk.around.is_none() && chunk.compress.is_none();
         let keeps_all = self.drops().is_none() && self.chunks.iter().all(is_as_it_is);
@@ -162,12 +169,13 @@ impl Plan {
         self.method.is_exact() || (in_chunks && (self.chunks.len() <= 1 || recomputes_all))
     }
 
-    /// What is kept of every document, where the rest is dropped.
+    /// Parts kept of every document, if the rest is dropped.
     pub fn drops(&self) -> Option<SamKv> {
         self.method.sparse().filter(|_| self.budget > 0)
     }
 
-    /// Context rows that each rank keeps of its chunks where the others are dropped, at most; those that they hold where none is.
+    /// Maximum number of context rows that each rank keeps of its chunks where others are dropped;
+    /// the number that it holds where none is.
     pub fn kept_at_most(&self, world: usize) -> Vec<usize> {
         let Some(sparse) = self.drops() else { return self.held_counts(world) };
         let mut rows = vec![0; world];
@@ -175,8 +183,8 @@ impl Plan {
         rows
     }
 
-    /// The rows that no pass behind the selection sees as they were prefilled: those that are `recomputed`, or all where the others are
-    /// dropped.
+    /// Rows whose prefilled state no pass after the selection sees: the `recomputed` ones, or all
+    /// if the others are dropped.
     pub fn out_of_sight(&self, recomputed: &[u32]) -> Vec<u32> {
         if self.drops().is_some() { self.context_row_numbers() } else { recomputed.to_vec() }
     }
@@ -186,12 +194,13 @@ impl Plan {
         self.budget > 0 && self.method.evidence().is_some_and(|evidence| evidence.oracle)
     }
 
-    /// Whether the query is asked which rows to select.
+    /// Whether the query's attention decides which rows to select.
     pub fn probes(&self) -> bool {
         self.budget > 0 && self.method.probes_query()
     }
 
-    /// The layers that a probe measures, on a model of so many; none where the method does not ask the query.
+    /// Layers that a probe measures, of a model with `layers` layers; empty if the method does not
+    /// probe the query.
     pub fn probed_layers(&self, layers: usize) -> Range<usize> {
         self.method.evidence().map_or(0..0, |evidence| evidence.layers.of(layers))
     }
@@ -204,15 +213,17 @@ impl Plan {
         rows
     }
 
-    /// The measurement of rows' drift before the selection, with chunks in `order`; none where no drift is measured.
+    /// Measurement of rows' drift before the selection, with chunks in `order`; `None` if no drift
+    /// is measured.
     pub fn drifts(&self, order: &[u32]) -> Option<Drift> {
         let asks = || self.budget > 0 && self.candidates(order).iter().any(|&(_, count)| count > 0);
         self.method.drift().filter(|_| asks())
     }
 
-    /// The number of slices in which stale rows set out behind the messages of probes: one behind each layer of each probe but the last,
-    /// behind which the scores come; and one behind the cached rows that drift is measured by. None where rows set out as they are
-    /// computed, or at once because no probe follows.
+    /// Number of slices in which stale rows are sent after the messages of probes.
+    /// One follows each layer of each probe but the last, after which the scores come; one follows
+    /// the cached rows that drift is measured by.
+    /// `None` if rows are sent as they are computed, or at once because no probe follows.
     pub fn slices_behind_probes(&self, layers: usize) -> Option<usize> {
         if self.drifts(&self.request_order()).is_some() {
             return self.chunks.iter().all(|chunk| chunk.warm).then_some(1);

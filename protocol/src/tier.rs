@@ -1,8 +1,8 @@
-//! Where chunks lie that were prefilled before, and what the places beyond a rank's memory have to tell.
+//! Places of chunks that were prefilled before, and reports of the places beyond a rank's memory.
 
 use crate::ChunkKey;
 
-/// A place where chunks are kept, the nearest first.
+/// A place of cached chunks, the nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Tier {
     /// A rank's memory: its device's, or the host's.
@@ -14,10 +14,10 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// All of them.
+    /// All tiers.
     pub const ALL: [Tier; 3] = [Tier::Memory, Tier::Disk, Tier::Remote];
 
-    /// As it is written in reports and metrics.
+    /// Name in reports and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Tier::Memory => "memory",
@@ -27,20 +27,20 @@ impl Tier {
     }
 }
 
-/// What is done with a chunk in a place beyond a rank's memory.
+/// An operation on a chunk in a place beyond a rank's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum StoreOperation {
-    /// Its keys and values are read.
+    /// Reading its keys and values.
     Read,
-    /// It is written whole.
+    /// Writing it whole.
     Write,
 }
 
 impl StoreOperation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [StoreOperation; 2] = [StoreOperation::Read, StoreOperation::Write];
 
-    /// As it is written in metrics.
+    /// Name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             StoreOperation::Read => "read",
@@ -49,31 +49,31 @@ impl StoreOperation {
     }
 }
 
-/// Why a chunk in a store was of no use, or was not written.
+/// Reason for which a chunk in a store was unusable or was not written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum StoreError {
-    /// It was said to be there, and is not.
+    /// Expected there, and missing.
     Missing,
-    /// It is not as it was written.
+    /// Different from what was written.
     Corrupt,
-    /// It is of another model, type of numbers, prefix, method or version.
+    /// Of another model, type of numbers, prefix, method or version.
     Incompatible,
-    /// The system does not give it out, or does not take it.
+    /// The system fails to read or write it.
     Unreadable,
-    /// Nobody may read it, or write it.
+    /// Read or write access is denied.
     Denied,
-    /// There is no room for it.
+    /// The store is full.
     Full,
-    /// It took too long.
+    /// The operation took too long.
     Slow,
-    /// Too many wait to be written.
+    /// Too many chunks wait to be written.
     Busy,
-    /// The store does not answer, and is not asked for a while.
+    /// The store does not answer, and gets no requests for a while.
     Down,
 }
 
 impl StoreError {
-    /// All of them.
+    /// All errors.
     pub const ALL: [StoreError; 9] = [
         StoreError::Missing,
         StoreError::Corrupt,
@@ -86,7 +86,7 @@ impl StoreError {
         StoreError::Down,
     ];
 
-    /// As it is written in reports and metrics.
+    /// Name in reports and metrics.
     pub fn name(self) -> &'static str {
         match self {
             StoreError::Missing => "missing",
@@ -102,16 +102,17 @@ impl StoreError {
     }
 }
 
-/// What happened in a store since it was asked last. Ranks that are threads of one process share a store: one of them tells it.
+/// Events in a store since its last report. Ranks that are threads of one process share a store,
+/// and one of them reports it.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct StoreReport {
-    /// Chunks that are there now and were not.
+    /// Chunks added to it.
     pub stored: Vec<ChunkKey>,
-    /// Chunks that were there and are not now.
+    /// Chunks gone from it.
     pub gone: Vec<ChunkKey>,
-    /// Chunks that were removed to make room.
+    /// Number of chunks removed to make room.
     pub evicted: u64,
-    /// Operations that succeeded, with the bytes they moved and the seconds they took.
+    /// Operations that succeeded, with their bytes and seconds.
     pub operations: Vec<(Tier, StoreOperation, u64, f64)>,
     /// Operations that failed.
     pub errors: Vec<(Tier, StoreError, u64)>,

@@ -1,27 +1,27 @@
-//! Counters of what moves between ranks: calls, payload bytes, and the seconds a rank stood waiting.
+//! Counters of traffic between ranks: calls, payload bytes, and seconds that a rank waited.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The kinds of collectives.
+/// Kinds of collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Collective {
-    /// A tensor to one rank, another from one rank.
+    /// Send a tensor to one rank and receive another from one rank.
     Exchange,
     /// Every rank's tensor to every rank.
     AllGather,
-    /// A tensor of its own to every rank.
+    /// A separate tensor to every rank.
     AllToAll,
     /// One rank's bytes to every rank.
     BroadcastBytes,
     /// Every rank's bytes to one rank.
     GatherBytes,
-    /// Nothing; ends when every rank has come.
+    /// No payload; ends after every rank has arrived.
     Barrier,
 }
 
 impl Collective {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 6] = [
         Collective::Exchange,
         Collective::AllGather,
@@ -31,7 +31,7 @@ impl Collective {
         Collective::Barrier,
     ];
 
-    /// The name in reports and metrics.
+    /// Name in reports and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Collective::Exchange => "exchange",
@@ -43,14 +43,15 @@ impl Collective {
         }
     }
 
-    /// Whether it carries control messages rather than tensors. Byte counts that are compared with predictions leave
-    /// control messages out.
+    /// Whether it carries control messages rather than tensors. Byte counts that are compared with
+    /// predictions exclude control messages.
     pub fn is_control(self) -> bool {
         matches!(self, Collective::BroadcastBytes | Collective::GatherBytes | Collective::Barrier)
     }
 }
 
-/// The traffic of one kind of collective through one rank. A rank's own contribution to itself is not counted.
+/// Traffic of one kind of collective through one rank. A rank's own contribution to itself is not
+/// counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct TrafficEntry {
     /// Number of calls.
@@ -59,7 +60,8 @@ pub struct TrafficEntry {
     pub sent_bytes: u64,
     /// Payload bytes from other ranks.
     pub received_bytes: u64,
-    /// Seconds this rank stood in the call or in its wait: the exposed part of the communication.
+    /// Seconds that this rank waited in the call or in its wait: the exposed part of the
+    /// communication.
     pub waited_s: f64,
 }
 
@@ -84,7 +86,7 @@ impl Traffic {
         self.entries.entry(kind).or_default().waited_s += time.as_secs_f64();
     }
 
-    /// Several counters together.
+    /// Sum of several counters.
     pub fn sum(parts: &[Traffic]) -> Traffic {
         let mut sum = Traffic::default();
         parts.iter().for_each(|part| sum.add(part));
@@ -102,8 +104,10 @@ impl Traffic {
         }
     }
 
-    /// One of `parts` shares of the traffic that several sequences caused together: its bytes are divided so that all shares give the whole. Calls
-    /// and waiting are each one's own, because each took part in all of them.
+    /// One of `parts` shares of the traffic that several sequences caused together. Bytes are
+    /// divided so that all shares give the whole.
+    /// Calls and waiting count in full in each share, because each sequence took part in all of
+    /// them.
     pub fn share(&self, index: usize, parts: usize) -> Traffic {
         assert!(index < parts, "share {index} of {parts}");
         let (index, parts) = (index as u64, parts as u64);
@@ -120,7 +124,7 @@ impl Traffic {
         self.entries.iter().filter(|(kind, _)| !kind.is_control()).map(|(_, entry)| entry.received_bytes).sum()
     }
 
-    /// Seconds this rank stood waiting, in every kind of call.
+    /// Seconds that this rank waited, in every kind of call.
     pub fn waited_s(&self) -> f64 {
         // `sum` of nothing would be −0.
         self.entries.values().fold(0.0, |sum, entry| sum + entry.waited_s)

@@ -1,4 +1,4 @@
-//! Frames: what is written comes back, everything else is an error.
+//! Frames: written data reads back the same, and everything else is an error.
 
 use std::sync::Arc;
 
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_behind_the_frame_are_refused(plan in plans(), more in 1usize..20) {
+    fn bytes_after_the_frame_are_refused(plan in plans(), more in 1usize..20) {
         let mut frame = encode_frame(&plan).unwrap();
         frame.resize(frame.len() + more, 0);
         prop_assert!(is_refused(decode_frame(&frame)));
@@ -128,7 +128,7 @@ proptest! {
 
     #[test]
     fn random_payloads_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        // With a right header and checksum: whatever comes out must be what these bytes stand for.
+        // With a right header and checksum: any decoded value must encode to the same bytes.
         if let Ok(plan) = decode_frame::<Plan>(&framed(&bytes)) {
             prop_assert_eq!(&encode_frame(&plan).unwrap()[HEADER_BYTES..], &bytes[..]);
         }
@@ -157,13 +157,13 @@ fn every_single_bit_is_guarded() {
 }
 
 #[test]
-fn nothing_may_stand_behind_the_message() {
+fn nothing_may_follow_the_message() {
     let event = Event::FirstToken { request: 7, drawn: DrawnToken { token: 12, margin: 0.5, logprobs: None } };
     let mut payload = encode_frame(&event).unwrap().split_off(HEADER_BYTES);
     assert_eq!(decode_frame::<Event>(&framed(&payload)), Ok(event));
     payload.push(0);
     let error = decode_frame::<Event>(&framed(&payload)).unwrap_err().to_string();
-    assert!(error.contains("1 bytes left behind the message"), "{error}");
+    assert!(error.contains("1 bytes left after the message"), "{error}");
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn samples() -> (Order, Event) {
     (Order::Prefill(Arc::new(plan)), Event::Prefilled { request: 1, outcome: Box::new(outcome), reports: vec![report] })
 }
 
-/// What changes here needs another version: ranks of two builds would read each other wrongly.
+/// A change here needs another version: ranks of two builds would misread each other.
 #[test]
 fn messages_of_this_version_are_the_same_to_the_byte() {
     let (order, event) = samples();

@@ -1,4 +1,5 @@
-//! Prompts of an auxiliary model: ids of the same tokenizer, letters of another one, and requests that it cannot read.
+//! Prompts of an auxiliary model: ids of the same tokenizer, characters of another one, and
+//! requests that it cannot read.
 
 use super::*;
 use crate::demo::DEMO;
@@ -40,7 +41,7 @@ fn what_writes_behind_a_prompt_must_know_its_tokens_and_have_room() {
     let draft = reader(None).writes(&request, 32).expect("an entry");
     let parameters = DEMO.layers as u64 * DEMO.layer_matrix_parameters() + (DEMO.vocab * DEMO.hidden) as u64;
     assert_eq!((draft.model.as_str(), draft.cost.matrix_bytes), ("small", 4 * parameters));
-    // Twice the parameters that a row meets, but for the vocabulary's, which the last row alone meets.
+    // Twice the parameters that a row meets; only the last row meets the vocabulary's.
     assert_eq!(draft.cost.row_flops, 2 * DEMO.layers as u64 * DEMO.layer_matrix_parameters());
     assert!(draft.cost.memory_bytes >= DEMO.weight_bytes + (rows + 32) * DEMO.kv_bytes(), "{:?}", draft.cost);
     let refused = |shape: ModelShape| {
@@ -53,10 +54,7 @@ fn what_writes_behind_a_prompt_must_know_its_tokens_and_have_room() {
     let max_positions = rows as usize + 31;
     assert_eq!(
         refused(ModelShape { max_positions, ..DEMO }),
-        format!(
-            "--draft-model small: with what it writes it reads {} tokens, and has {max_positions} positions",
-            rows + 32
-        )
+        format!("--draft-model small: reads and writes {} tokens, and has {max_positions} positions", rows + 32)
     );
 }
 

@@ -9,7 +9,7 @@ use super::state::{Conductor, Request};
 use crate::{Result, dispatch};
 
 impl Conductor<'_> {
-    /// Waits for chunks ahead of use, and tells their client.
+    /// Waits for chunks ahead of use, and notifies their client.
     pub(super) fn keep(&mut self, request: u64, queued: Duration) -> Result<()> {
         match dispatch::next(self.link)? {
             Event::Kept { request: number, reports } if number == request => {
@@ -18,7 +18,7 @@ impl Conductor<'_> {
                     return Ok(());
                 };
                 self.count();
-                // Whoever is gone need not be told.
+                // A departed client need not be notified.
                 let kept = Kept { planned, reports, queued, total: submission.clock.elapsed() };
                 let _ = submission.sink.take(Update::Kept(Box::new(kept)));
                 Ok(())

@@ -1,4 +1,4 @@
-//! Where requests are handed in: the side of the conductor that clients hold.
+//! The request queue: the clients' side of the conductor.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -14,39 +14,39 @@ use super::tally::{Tally, Waits};
 use crate::dispatch::{Answer, Clock};
 use crate::intake::Prepared;
 
-/// Requests that may be on their way to the conductor, which takes them between two orders.
+/// Maximum number of requests on their way to the conductor, which takes them between two orders.
 const ON_THE_WAY: usize = 4096;
 
-/// What a client hears of its request.
+/// An update that a client receives on its request.
 #[derive(Debug)]
 pub enum Update {
     /// The first token, and the time from the request's acceptance to it.
     FirstToken(DrawnToken, Duration),
-    /// Another token.
+    /// A later token.
     Token(DrawnToken),
-    /// The answer. Nothing comes behind it.
+    /// The answer: the last update.
     Done(Box<Done>),
-    /// Chunks that were wanted ahead of use are there. Nothing comes behind it.
+    /// Chunks wanted ahead of use are in the cache: the last update.
     Kept(Box<Kept>),
-    /// The request has failed. Nothing comes behind it.
+    /// The request has failed: the last update.
     Failed(RequestFailure),
 }
 
-/// What a request came to.
+/// Result of a request.
 #[derive(Debug)]
 pub struct Done {
     /// The request as token ids.
     pub prepared: Prepared,
     /// Its plan.
     pub planned: Planned,
-    /// What came back.
+    /// Answer of the ranks.
     pub answer: Answer,
 }
 
-/// What a request for chunks ahead of use came to.
+/// Result of a request for chunks ahead of use.
 #[derive(Debug)]
 pub struct Kept {
-    /// The plan: which rank keeps which.
+    /// The plan, with the rank of each chunk.
     pub planned: Planned,
     /// One report a rank, in rank order.
     pub reports: Vec<RankReport>,
@@ -56,57 +56,57 @@ pub struct Kept {
     pub total: Duration,
 }
 
-/// What a request wants of the ranks.
+/// Work that a request asks of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// An answer.
     Answer,
-    /// An answer for the service itself, which looks whether all is well: no metric of decoding counts it.
+    /// A test answer for the service's own health check; no metric of decoding counts it.
     Test,
     /// Its chunks in the chunk cache, ahead of use.
     Chunks,
 }
 
-/// What a client wants to happen to a request of its own.
+/// A client's instruction for a request of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// It is let go of, and nothing more is heard of it.
+    /// Cancel it; the client receives nothing more of it.
     Cancel(u64),
-    /// Its answer is long enough.
+    /// End it: its answer is long enough.
     End(u64),
 }
 
-/// Why a request has failed.
+/// Reason for which a request has failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestFailure {
     /// It cannot be answered as it is, or the ranks refused it.
     Refused(Refusal),
-    /// Too many requests wait.
+    /// Too many requests are waiting.
     Busy {
-        /// How many.
+        /// Number of waiting requests.
         waiting: usize,
     },
-    /// The ranks have failed, and with them everything that they were at.
+    /// The ranks have failed, and with them all their requests.
     Group(Refusal),
     /// No more requests are taken.
     Closed,
 }
 
-/// Where the updates of one request go. A request whose sink does not take one is cancelled.
+/// Receiver of one request's updates. A request whose sink does not take an update is cancelled.
 pub trait Sink: Send {
     /// Takes an update without waiting.
     ///
     /// # Errors
-    /// The reason why it did not.
+    /// Returns the reason if it does not take the update.
     fn take(&mut self, update: Update) -> Result<(), NotTaken>;
 }
 
-/// Why a sink did not take an update.
+/// Reason for which a sink did not take an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotTaken {
-    /// Nobody reads any more.
+    /// The reader is gone.
     Gone,
-    /// The reader is too slow: the updates that it has not read fill its buffer.
+    /// The reader is too slow: unread updates fill its buffer.
     Full,
 }
 
@@ -124,24 +124,25 @@ pub(super) struct Submission {
     pub(super) request: u64,
     pub(super) work: Work,
     pub(super) clock: Clock,
-    /// Its client's place among those that wait; none where nobody counts, and once its turn has come.
+    /// Its client's place among the waiting ones; absent if not counted, and once its turn has
+    /// come.
     pub(super) waits: Option<Waits>,
-    /// Time from its acceptance to being handed in.
+    /// Time from its acceptance to its submission.
     pub(super) prepared_after: Duration,
     pub(super) prepared: Prepared,
     pub(super) settings: RequestSettings,
     pub(super) sink: Box<dyn Sink>,
 }
 
-/// What clients and conductor share.
+/// State shared by clients and conductor.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) tally: Tally,
-    /// What clients want to happen to their requests, in the order in which they said so.
+    /// Clients' instructions, in the order of their arrival.
     wishes: Mutex<Vec<Wish>>,
-    /// The way to cancel what the ranks are at, once there is a conductor.
+    /// Cancellation of the ranks' current request, once there is a conductor.
     cancels: OnceLock<Cancels>,
-    /// Who watches.
+    /// Observer of the work.
     pub(super) observed: Observed,
 }
 
@@ -150,33 +151,35 @@ impl Counts {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request is let go of, wherever it is: in the middle of its prefill too.
+    /// Cancels a request in any state, even in the middle of its prefill.
     fn cancel(&self, request: u64) {
-        // The wish first: a conductor that has just sent the request's order finds one or the other.
+        // The instruction first: a conductor that has just sent the request's order finds one or
+        // the other.
         self.wishes().push(Wish::Cancel(request));
         if let Some(cancels) = self.cancels.get() {
             cancels.cancel(request);
         }
     }
 
-    /// Wishes are carried out in the middle of an order too, by way of `cancels`.
+    /// From now on cancellations take effect in the middle of an order too, through `cancels`.
     pub(super) fn cancel_by(&self, cancels: &Cancels) {
         // There is one conductor, and one link.
         let _ = self.cancels.set(cancels.clone());
     }
 
-    /// Whether a request is to be let go of.
+    /// Whether a request is to be cancelled.
     pub(super) fn is_cancelled(&self, request: u64) -> bool {
         self.wishes().contains(&Wish::Cancel(request))
     }
 
-    /// Takes what clients have wished since the last call.
+    /// Takes the clients' instructions since the last call.
     pub(super) fn take_wishes(&self) -> Vec<Wish> {
         std::mem::take(&mut *self.wishes())
     }
 }
 
-/// Hands requests in. Clones hand in to the same conductor, which ends when the last of them is gone.
+/// Submits requests. Clones submit to the same conductor, which ends after the last of them is
+/// dropped.
 #[derive(Clone)]
 pub struct Desk {
     submissions: SyncSender<Box<Submission>>,
@@ -191,8 +194,8 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Takes no more requests; gives those that were on their way. One that is handed in meanwhile is among them or learns that it
-    /// came too late, perhaps both.
+    /// Takes no more requests; returns those that were on their way. A request submitted meanwhile
+    /// is among them or is refused as too late, perhaps both.
     pub(super) fn close(&self) -> Vec<Submission> {
         self.counts.tally.close();
         let late = self.submissions.try_iter().inspect(|_| self.counts.tally.taken());
@@ -206,7 +209,7 @@ impl Drop for Inbox {
     }
 }
 
-/// A desk and where its requests arrive; whoever watches is told of what becomes of them.
+/// A request queue and the inbox of its requests; `observed` is the place of their observer.
 pub fn desk(observed: Observed) -> (Desk, Inbox) {
     let (sender, receiver) = sync_channel(ON_THE_WAY);
     let counts = Arc::new(Counts { observed, ..Counts::default() });
@@ -216,12 +219,13 @@ pub fn desk(observed: Observed) -> (Desk, Inbox) {
 }
 
 impl Desk {
-    /// Hands a request in, whose clock runs since it was accepted, and which waits as the client that was [announced](Self::announce), if
-    /// one was; its number. Its updates go to `sink`. Of chunks ahead of use, the query, the method and what else the settings say of
-    /// answers are not read.
+    /// Submits a request and returns its number. Its clock runs since its acceptance. It waits as
+    /// the client that was [announced](Self::announce), if one was. Its updates go to `sink`.
+    /// Of chunks ahead of use, the query, the method and other settings of answers are not read.
     ///
     /// # Errors
-    /// [`RequestFailure::Busy`] if as many are on their way as may be, [`RequestFailure::Closed`] if the conductor has ended.
+    /// Returns [`RequestFailure::Busy`] if the maximum number of requests is on its way, and
+    /// [`RequestFailure::Closed`] if the conductor has ended.
     pub fn submit(
         &self,
         work: Work,
@@ -234,7 +238,7 @@ impl Desk {
         if tally.is_left() {
             return Err(RequestFailure::Closed);
         }
-        // An order may take long: whoever comes meanwhile and cannot wait hears so now.
+        // An order may take long: requests that arrive meanwhile and cannot wait are refused now.
         if tally.is_full() {
             return Err(RequestFailure::Busy { waiting: tally.waiting() });
         }
@@ -243,7 +247,7 @@ impl Desk {
         let submission = Submission { request, work, clock, waits, prepared_after, prepared, settings, sink };
         tally.arrives();
         let failure = match self.submissions.try_send(Box::new(submission)) {
-            // Nobody may have looked since it was put there.
+            // The conductor may have closed before taking it.
             Ok(()) if self.is_closed() => return Err(RequestFailure::Closed),
             Ok(()) => return Ok(request),
             Err(TrySendError::Full(_)) => RequestFailure::Busy { waiting: tally.waiting() },
@@ -253,42 +257,46 @@ impl Desk {
         Err(failure)
     }
 
-    /// Cancels a request, wherever it is; one that is over is passed over. It is let go of between two orders, or, while it is
-    /// prefilled, at the ranks' next control point. This waits for nobody.
+    /// Cancels a request in any state; one that is over is skipped. It ends between two orders or,
+    /// during its prefill, at the ranks' next control point. Does not block.
     pub fn cancel(&self, request: u64) {
         self.counts.cancel(request);
     }
 
-    /// Ends an answer that is long enough for its client: what there is of it then comes as [`Update::Done`], perhaps with tokens
-    /// that were drawn meanwhile. A request that is over is passed over. This waits for nobody.
+    /// Ends an answer that is long enough for its client. The present part then comes as
+    /// [`Update::Done`], perhaps with tokens that were drawn meanwhile. A request that is over is
+    /// skipped. Does not block.
     pub fn end(&self, request: u64) {
         self.counts.wishes().push(Wish::End(request));
     }
 
-    /// From now on nobody hands in any more, whoever may still hold a desk; the conductor ends when what it has is answered.
+    /// Closes the queue for all clones. The conductor ends after it has answered its requests.
     pub fn leave(&self) {
         self.counts.tally.leave();
     }
 
-    /// Whether the conductor has ended and no more requests are taken. While anybody can hand in requests that is a failure.
+    /// Whether the conductor has ended and no more requests are taken. While requests can be
+    /// submitted, that is a failure.
     pub fn is_closed(&self) -> bool {
         self.counts.tally.is_closed()
     }
 
-    /// From now on `observer` is told of what the ranks do; only the first one counts.
+    /// From now on `observer` is notified of the ranks' work; only the first one counts.
     pub fn observed_by(&self, observer: Arc<dyn Observer>) {
         self.counts.observed.by(observer);
     }
 
-    /// What can be counted here, for somebody who hands nothing in and keeps no conductor at work.
+    /// Counts of this queue, for readers that submit nothing and keep no conductor running.
     pub fn tally(&self) -> Tally {
         self.counts.tally.clone()
     }
 
-    /// Announces a request of a client whose text is to be read: it counts as one that waits until the result is dropped.
+    /// Announces a request of a client whose text is still to be read: it counts as waiting until
+    /// the result is dropped.
     ///
     /// # Errors
-    /// [`RequestFailure::Busy`] if as many wait as may, of all clients or of this one.
+    /// Returns [`RequestFailure::Busy`] if the maximum number of requests is waiting, of all
+    /// clients or of this one.
     pub fn announce(&self, asker: u64) -> Result<Waits, RequestFailure> {
         let busy = || RequestFailure::Busy { waiting: self.waiting() };
         if self.is_full() {
@@ -297,29 +305,29 @@ impl Desk {
         self.counts.tally.announce(asker).ok_or_else(busy)
     }
 
-    /// Seconds until a request that comes now would have its turn.
+    /// Expected seconds until the turn of a request submitted now.
     pub fn expected_wait_s(&self) -> f64 {
         self.counts.tally.expected_wait_s()
     }
 
-    /// Whether as many requests wait as may: one more would be turned away.
+    /// Whether the maximum number of requests is waiting: another one would be refused.
     pub fn is_full(&self) -> bool {
         self.counts.tally.is_full()
     }
 
-    /// Requests that wait for their turn.
+    /// Number of requests that wait for their turn.
     pub fn waiting(&self) -> usize {
         self.counts.tally.waiting()
     }
 
-    /// Requests that the ranks are at: being prefilled or decoded.
+    /// Number of requests in prefill or decoding.
     pub fn running(&self) -> usize {
         self.counts.tally.running()
     }
 }
 
 impl RequestFailure {
-    /// The exit code that stands for it.
+    /// Exit code of the failure.
     pub fn exit_code(&self) -> u8 {
         match self {
             RequestFailure::Refused(refusal) | RequestFailure::Group(refusal) => refusal.exit_code,

@@ -1,4 +1,4 @@
-//! Requests that get no whole answer: refused, let go of by their clients, cancelled on the ranks.
+//! Requests without a whole answer: refused, abandoned by their clients, or cancelled on the ranks.
 
 use tributary_protocol::{RankReport, Refusal};
 
@@ -9,7 +9,7 @@ use crate::Error;
 use crate::dispatch::InFlight;
 
 impl Conductor<'_> {
-    /// Tells the observer of a request that gets no whole answer; `stage` if nobody waits for it any more.
+    /// Notifies the observer of a request without a whole answer; `stage` if its client is gone.
     pub(super) fn tell_end(&self, submission: &Submission, in_flight: Option<&InFlight>, stage: Option<Stage>) {
         let Submission { request, prepared, settings, clock, .. } = submission;
         self.inbox.counts.observed.tell(|observer| {
@@ -25,7 +25,7 @@ impl Conductor<'_> {
         });
     }
 
-    /// A request that cannot be answered.
+    /// Ends a request that cannot be answered.
     pub(super) fn refuse(&mut self, request: u64, error: &Error) {
         let refusal = Refusal { exit_code: error.exit_code(), cause: error.to_string() };
         let running = self.running.remove(&request).map(|running| (running.submission, Some(running.in_flight)));
@@ -39,7 +39,7 @@ impl Conductor<'_> {
         }
     }
 
-    /// Lets go of a request that nobody waits for; `why` if its sink did not take an update.
+    /// Drops a request whose client is gone; `why` if its sink did not take an update.
     pub(super) fn forget(&mut self, request: u64, why: Option<NotTaken>) {
         if let Some(waiting) = self.waiting.remove(&request) {
             self.tell_end(&waiting.submission, None, Some(Stage::Queue));
@@ -50,9 +50,9 @@ impl Conductor<'_> {
         self.scheduler.over(request);
     }
 
-    /// The ranks have let go of a request in the middle of its prefill.
+    /// Ends a request that the ranks have cancelled in the middle of its prefill.
     pub(super) fn cancelled(&mut self, request: u64, why: Option<NotTaken>, reports: &[RankReport]) {
-        // Its first token may have come: then its chunks are there.
+        // Its first token may have come: then its chunks are cached.
         self.planner.note(self.group, reports);
         self.inbox.counts.observed.tell(|observer| {
             reports.iter().for_each(|report| {
@@ -64,7 +64,7 @@ impl Conductor<'_> {
     }
 }
 
-/// Where a request that has begun is when it is let go of.
+/// Stage of a request that has begun, when it is dropped.
 pub(super) fn stage(generated_tokens: usize, why: Option<NotTaken>) -> Stage {
     match why {
         Some(NotTaken::Full) => Stage::Slow,

@@ -1,5 +1,6 @@
-//! Clients, a conductor, and ranks that answer orders by rule, for tests: a request's tokens are its number times 10, and so on
-//! upwards. Ranks answer in no time: what must come before an order ends is done while they are held.
+//! Clients, a conductor, and ranks that answer orders by rule, for tests: a request's tokens are
+//! its number times 10, counting up.
+//! Ranks answer at once: tests act before the end of an order while the ranks are held.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -42,46 +43,48 @@ pub fn planner(available_bytes: Option<u64>) -> Planner {
     planner
 }
 
-/// What ranks were told, and how they answer.
+/// Orders that ranks have received, and rules of their answers.
 #[derive(Default)]
 pub struct ScriptedRanks {
     pub orders: Mutex<Vec<Order>>,
     /// Requests that are refused, and the step of decoding in which the group fails.
     pub refuses: Option<u64>,
     pub fails_at_step: Option<usize>,
-    /// The first step of decoding says that it has begun, and ends when the other side of this is gone; the first order of all
-    /// where `holds_first`.
+    /// Holds the first step of decoding, or the first order if `holds_first`. The held order
+    /// signals its beginning, and ends after the other side is dropped.
     pub held: Mutex<Option<(SyncSender<()>, Receiver<()>)>>,
     pub holds_first: bool,
-    /// Whether a prefill ends in the middle where it is cancelled.
+    /// Whether a prefill ends in the middle if it is cancelled.
     pub lets_go: bool,
 }
 
-/// Holds ranks in their first step of decoding, or in their first order, until it is dropped: what a test does before comes before that step has ended.
+/// Holds ranks in their first step of decoding, or in their first order, until it is dropped.
+/// Actions of a test before that precede the end of the step.
 pub struct Hold {
     begun: Receiver<()>,
     _held: SyncSender<()>,
 }
 
 impl Hold {
-    /// Waits until the step has begun: what a test does from here on comes behind everything before that step.
+    /// Waits until the step has begun: later actions of the test follow everything before that
+    /// step.
     pub fn begun(&self) {
         self.begun.recv_timeout(PATIENCE).expect("the order in time");
     }
 }
 
 impl ScriptedRanks {
-    /// Ranks that are held, and what holds them.
+    /// Ranks that are held, and the hold on them.
     pub fn held(self) -> (Self, Hold) {
         let (begins, begun) = sync_channel(1);
         let (holds, held) = sync_channel(0);
         (Self { held: Mutex::new(Some((begins, held))), ..self }, Hold { begun, _held: holds })
     }
 
-    /// Waits until a test lets go, the first time.
+    /// Waits until a test drops its hold, the first time.
     fn wait(&self) {
-        if let Some((begins, held)) = self.held.lock().expect("nobody has panicked").take() {
-            // A test that does not wait for it may be at its end.
+        if let Some((begins, held)) = self.held.lock().expect("no thread has panicked").take() {
+            // A test that does not wait for it may have ended.
             let _ = begins.send(());
             assert_eq!(held.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected), "let go in time");
         }
@@ -92,7 +95,7 @@ impl ScriptedRanks {
         let mut steps = 0;
         while let Ok(order) = worker.next(Duration::from_millis(5)) {
             let Some(order) = order else { continue };
-            self.orders.lock().expect("nobody has panicked").push(order.clone());
+            self.orders.lock().expect("no thread has panicked").push(order.clone());
             if self.holds_first || matches!(order, Order::Decode(_)) {
                 self.wait();
             }
@@ -156,11 +159,11 @@ impl ScriptedRanks {
             Order::Release(requests) => format!("R{requests:?}"),
             other => panic!("{other:?}"),
         };
-        self.orders.lock().expect("nobody has panicked").iter().map(name).collect()
+        self.orders.lock().expect("no thread has panicked").iter().map(name).collect()
     }
 }
 
-/// A report of every rank, which has sent so much.
+/// A report of every rank, with this number of bytes sent.
 fn moved(bytes: u64) -> Vec<RankReport> {
     (0..WORLD).map(|rank| RankReport { rank, traffic: sent(bytes), ..RankReport::default() }).collect()
 }
@@ -171,7 +174,8 @@ pub fn sent(bytes: u64) -> Traffic {
     traffic
 }
 
-/// Keeps what an observer is told: bytes sent by each rank, requests that got no answer, and numbers of the rest.
+/// Notes of an observer: bytes sent by each rank, requests without an answer, and counts of the
+/// rest.
 #[derive(Default)]
 pub struct Notes {
     pub sent: Mutex<[u64; WORLD]>,
@@ -212,7 +216,7 @@ pub fn drawn(token: u32) -> DrawnToken {
     DrawnToken { token, margin: 0.5, logprobs: None }
 }
 
-/// Runs clients against a conductor; how it ended.
+/// Runs clients against a conductor; returns its result.
 pub fn with_conductor(
     ranks: &ScriptedRanks,
     planner: &mut Planner,
@@ -240,7 +244,7 @@ pub fn settings(max_tokens: usize) -> RequestSettings {
     RequestSettings { world: WORLD, max_tokens, exchange: Some(Exchange::PassQ), ..RequestSettings::default() }
 }
 
-/// Hands a request in; its number and its updates.
+/// Submits a request; returns its number and its updates.
 pub fn submit(desk: &Desk, context: usize, max_tokens: usize, buffered: usize) -> (u64, Receiver<Update>) {
     let (sink, updates) = sync_channel(buffered);
     let request =
@@ -248,14 +252,14 @@ pub fn submit(desk: &Desk, context: usize, max_tokens: usize, buffered: usize) -
     (request.expect("it is taken"), updates)
 }
 
-/// Hands chunks in that are wanted ahead of use; their number and their updates.
+/// Submits chunks ahead of use; returns their number and their updates.
 pub fn submit_chunks(desk: &Desk, context: usize) -> (u64, Receiver<Update>) {
     let (sink, updates) = sync_channel(4);
     let request = desk.submit(Work::Chunks, (prepared(context), settings(1)), (Clock::start(), None), Box::new(sink));
     (request.expect("it is taken"), updates)
 }
 
-/// All tokens of a request, as they came and as the answer has them; or why it failed.
+/// All tokens of a request, as they came and as the answer has them, or its failure.
 pub fn tokens(updates: &Receiver<Update>) -> std::result::Result<(Vec<u32>, Vec<u32>), RequestFailure> {
     let mut streamed = Vec::new();
     loop {
@@ -266,7 +270,7 @@ pub fn tokens(updates: &Receiver<Update>) -> std::result::Result<(Vec<u32>, Vec<
             }
             Update::Token(drawn) => streamed.push(drawn.token),
             Update::Done(done) => return Ok((streamed, done.answer.outcome.tokens)),
-            Update::Kept(_) => panic!("nobody wanted chunks ahead of use"),
+            Update::Kept(_) => panic!("no chunks were wanted ahead of use"),
             Update::Failed(failure) => return Err(failure),
         }
     }

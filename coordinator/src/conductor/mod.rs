@@ -1,7 +1,8 @@
-//! Many requests on one group of ranks: takes them in, asks the scheduler what comes next, gives the ranks one order at a time,
-//! and hands out what comes back.
+//! Many requests on one group of ranks: takes them in, asks the scheduler for the next step, sends
+//! the ranks one order at a time, and distributes the results.
 //!
-//! It waits for ranks and for nobody else: a client that does not read is cut. It runs on the thread that calls it.
+//! It waits for ranks only: a client that does not read is cut. It runs on the thread that calls
+//! it.
 
 mod ahead;
 mod desk;
@@ -34,14 +35,14 @@ pub use self::observer::{Breakage, Ended, Observed, Observer, Prefilled, Stage};
 pub use self::state::Conductor;
 pub use self::tally::{Tally, Waits};
 
-/// How often an idle conductor looks whether the ranks are still there.
+/// Interval at which an idle conductor checks that the ranks are alive.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Conductor<'_> {
-    /// Answers requests until nobody can hand in another one and the last has been answered.
+    /// Answers requests until the queue is closed and the last one has been answered.
     ///
     /// # Errors
-    /// The ranks' failure; every client has been told before.
+    /// Returns an error if the ranks fail; every client has been notified before.
     pub fn run(mut self) -> Result<()> {
         let ended = self.conduct();
         if let Err(error) = &ended {
@@ -57,7 +58,7 @@ impl Conductor<'_> {
             let waiting = std::mem::take(&mut self.waiting).into_values().map(|waiting| waiting.submission);
             self.count();
             for mut submission in running.chain(waiting).chain(late) {
-                // Whether anybody listens does not matter any more.
+                // Departed clients do not matter any more.
                 let _ = submission.sink.take(Update::Failed(RequestFailure::Group(refusal.clone())));
             }
         }
@@ -83,8 +84,9 @@ impl Conductor<'_> {
         }
     }
 
-    /// The next order. For a prefill also how long its request has waited for its turn, and whether it has been placed, which is
-    /// done now: where its chunks lie and how much memory is left changes with every order.
+    /// The next order. For a prefill also its request's waiting time and the result of its
+    /// placement. Placement is done now: the places of its chunks and the free memory change with
+    /// every order.
     fn next(&mut self) -> (Next, Option<(Duration, Result<()>)>) {
         let Self { scheduler, planner, waiting, group, .. } = self;
         let (taken, owner, busy) = (scheduler.taken(), scheduler.owner(), scheduler.running() > 0);
@@ -97,7 +99,7 @@ impl Conductor<'_> {
             let placed = planner.place_beside(request, draft, Some(owner), group, &taken);
             let takes = match &placed {
                 Ok(()) => Some(planner.reservation(draft.plan(), group.world)),
-                // Memory comes free when what runs has ended.
+                // Memory comes free after a running request ends.
                 Err(tributary_planner::Error::Memory { .. }) if busy => return None,
                 Err(_) => nothing(),
             };
@@ -107,9 +109,9 @@ impl Conductor<'_> {
         (next, made)
     }
 
-    /// Takes what clients have handed in meanwhile, lets go of what they have left, and ends what is long enough.
+    /// Takes new requests, and carries out clients' cancellations and ends.
     fn take_in(&mut self) -> Result<()> {
-        // Wishes first: what they are about has been handed in before, and is taken in below.
+        // Instructions first: their requests have been submitted before, and are taken in below.
         let wishes = self.inbox.counts.take_wishes();
         while self.open {
             match self.inbox.submissions.try_recv() {
@@ -118,7 +120,7 @@ impl Conductor<'_> {
                 Err(TryRecvError::Disconnected) => self.open = false,
             }
         }
-        // Whoever holds a desk and hands nothing in any more keeps nobody.
+        // A queue handle whose owner has left keeps the conductor no longer.
         self.open &= !self.inbox.counts.tally.is_left();
         for wish in wishes {
             match wish {
@@ -129,7 +131,7 @@ impl Conductor<'_> {
         Ok(())
     }
 
-    /// Waits for a client, and looks whether the ranks are still there.
+    /// Waits for a client, and checks that the ranks are alive.
     fn wait(&mut self) -> Result<()> {
         match self.inbox.submissions.recv_timeout(LOOK) {
             Ok(submission) => self.submit(*submission),
@@ -145,7 +147,7 @@ impl Conductor<'_> {
 
     fn submit(&mut self, mut submission: Submission) {
         self.inbox.counts.tally.taken();
-        // What cannot be answered even alone is told at once.
+        // A request that cannot run even alone is refused at once.
         let Submission { prepared, settings, .. } = &submission;
         let draft = self.draft(submission.work, prepared, settings);
         let asker = submission.waits.as_ref().map_or(0, Waits::asker);
@@ -162,7 +164,7 @@ impl Conductor<'_> {
         };
         self.tell_end(&submission, None, None);
         submission.waits = None;
-        // Whoever is gone need not be told.
+        // A departed client need not be notified.
         let _ = submission.sink.take(Update::Failed(failure));
     }
 
@@ -176,7 +178,8 @@ impl Conductor<'_> {
         })
     }
 
-    /// Sends the first order of a request whose turn has come, and sees it through.
+    /// Sends the first order of a request whose turn has come, and processes its events to the end
+    /// of the prefill.
     fn begin(&mut self, request: u64, queued: Duration) -> Result<()> {
         let Some(Waiting { mut submission, draft }) = self.waiting.remove(&request) else {
             return Err(Error::Protocol(format!("request {request} was prefilled before")));
@@ -190,13 +193,13 @@ impl Conductor<'_> {
         let (plan, work) = (Arc::clone(&planned.plan), submission.work);
         let in_flight = InFlight::new(&plan, submission.clock, queued);
         self.running.insert(request, Request { submission, planned, in_flight, token_at: Instant::now() });
-        // Before the order: once ranks are at it, the request waits no more.
+        // Before the order: a request counts as waiting until the ranks begin it.
         self.count();
         self.link.send(match work {
             Work::Answer | Work::Test => Order::Prefill(plan),
             Work::Chunks => Order::Chunks(plan),
         })?;
-        // Whoever left just before the order was sent could not reach it there.
+        // A cancellation just before the order was sent could not reach the request there.
         if self.inbox.counts.is_cancelled(request) {
             self.link.cancels().cancel(request);
         }
@@ -219,7 +222,7 @@ impl Conductor<'_> {
                     let ttft = running.in_flight.ttft().expect("the first token has just come");
                     running.token_at = Instant::now();
                     if let Err(why) = running.submission.sink.take(Update::FirstToken(drawn, ttft)) {
-                        // What follows the first token need not be done to its end.
+                        // Steps after the first token need not be completed.
                         not_taken = Some(why);
                         self.link.cancels().cancel(request);
                     }
@@ -278,7 +281,7 @@ impl Conductor<'_> {
         Ok(())
     }
 
-    /// Tells the observer of a step, before a client hears of its token.
+    /// Notifies the observer of a step, before a client receives its token.
     fn tell_step(&mut self, tokens: &[(u64, std::result::Result<DrawnToken, Refusal>)], reports: &[StepReport]) {
         let (now, mut gaps) = (Instant::now(), Vec::with_capacity(tokens.len()));
         let mut is_anybodys = false;
@@ -298,7 +301,7 @@ impl Conductor<'_> {
         });
     }
 
-    /// Hands the answer out if the last token is here.
+    /// Delivers the answer if the last token has arrived.
     fn close_if_over(&mut self, request: u64) -> Result<()> {
         if self.running.get(&request).is_none_or(|running| running.in_flight.goes_on()) {
             return Ok(());
@@ -306,7 +309,7 @@ impl Conductor<'_> {
         self.close(request)
     }
 
-    /// Hands out what there is of an answer; a request that is not being decoded is passed over.
+    /// Delivers the present part of an answer; a request that is not in decoding is skipped.
     fn close(&mut self, request: u64) -> Result<()> {
         let Some(Request { mut submission, planned, in_flight, .. }) = self.running.remove(&request) else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Who watches the ranks' work as it happens, beside the clients: for metrics.
+//! Observers of the ranks' work as it happens, in addition to the clients: for metrics.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -8,27 +8,30 @@ use tributary_protocol::{Collective, Plan, Prefill, RankReport, StepReport, Traf
 
 use super::tally::Tally;
 
-/// Is told of what the ranks do, on the coordinator's thread: it must neither wait nor compute for long.
+/// Receives events of the ranks' work on the coordinator's thread: it must neither wait nor compute
+/// for long.
 pub trait Observer: Send + Sync {
-    /// A prefill has ended, of a request or of chunks ahead of use. The first token, if there is one, is with its client.
+    /// A prefill has ended, of a request or of chunks ahead of use. The first token, if any, has
+    /// been delivered.
     fn prefilled(&self, prefilled: &Prefilled<'_>);
 
-    /// A step of decoding has ended; one report a rank, and for each sequence the time since its token before.
+    /// A step of decoding has ended; one report a rank, and for each sequence the time since its
+    /// token before.
     fn stepped(&self, reports: &[StepReport], gaps: &[Duration]);
 
-    /// Something has moved through a rank, for a request that may yet fail.
+    /// Traffic of a rank, for a request that may yet fail.
     fn moved(&self, rank: usize, traffic: &Traffic);
 
-    /// A request that was handed in will get no answer.
+    /// A submitted request ends without an answer.
     fn ended(&self, ended: &Ended);
 
-    /// The group of ranks has failed, with the exit code that stands for the cause.
+    /// The group of ranks has failed, with the exit code of the cause.
     fn failed(&self, exit_code: u8);
 
-    /// What has broken is known, of a group that has failed.
+    /// The failed component of a failed group is known.
     fn broken(&self, breakage: Breakage);
 
-    /// A desk has opened: what waits and runs there can be asked from now on.
+    /// A queue has opened: its counts can be read from now on.
     fn opened(&self, _: Tally) {}
 }
 
@@ -37,9 +40,10 @@ pub trait Observer: Send + Sync {
 pub struct Prefilled<'a> {
     /// One report a rank, in rank order.
     pub reports: &'a [RankReport],
-    /// Chunks that may have come from the chunk caches and what is behind them.
+    /// Chunks that may have come from the chunk caches and the stores behind them.
     pub chunks: usize,
-    /// The stores behind the chunk caches: the first of the ranks that read each, and the bytes in it as they were told last.
+    /// The stores behind the chunk caches: the first of the ranks that read each, and its last
+    /// reported bytes.
     pub stores: &'a [(usize, u64)],
 }
 
@@ -50,7 +54,7 @@ impl<'a> Prefilled<'a> {
         Self { reports, chunks: plan.filter(looks).map_or(0, |plan| plan.chunks.len()), stores }
     }
 
-    /// Tells an observer of it, and of what has moved for it.
+    /// Notifies an observer of it and of its traffic.
     pub fn tell(&self, observer: &dyn Observer) {
         for RankReport { rank, traffic, decode_traffic, .. } in self.reports {
             observer.moved(*rank, traffic);
@@ -60,32 +64,32 @@ impl<'a> Prefilled<'a> {
     }
 }
 
-/// What has broken between ranks.
+/// A failure between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Breakage {
     /// A call did not end.
     Call {
         /// Its kind.
         collective: Collective,
-        /// The exit code that stands for the cause.
+        /// Exit code of the cause.
         exit_code: u8,
     },
-    /// A message was damaged on its way.
+    /// A message was damaged in transit.
     Message,
 }
 
-/// A request that got no whole answer.
+/// A request without a whole answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// Its number at the desk.
+    /// Its number in the queue.
     pub request: u64,
     /// Its method's name.
     pub method: &'static str,
-    /// Where it was when its client left or was cut; none if it has failed.
+    /// Its stage when its client left or was cut; absent if it has failed.
     pub stage: Option<Stage>,
-    /// From its acceptance to its first token, if there was one.
+    /// Time from its acceptance to its first token, if there was one.
     pub ttft: Option<Duration>,
-    /// From its acceptance to its end.
+    /// Time from its acceptance to its end.
     pub total: Duration,
     /// Tokens of its prompt.
     pub prompt_tokens: usize,
@@ -93,7 +97,7 @@ pub struct Ended {
     pub generated_tokens: usize,
 }
 
-/// Where a request was when it was let go of.
+/// Stage of a request at its early end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// It waited for its turn.
@@ -107,7 +111,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// The name in metrics.
+    /// Name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Stage::Queue => "queue",
@@ -118,31 +122,31 @@ impl Stage {
     }
 }
 
-/// A place for one observer, which may come later than the work begins. Clones are the same place.
+/// A place for one observer, which may be set after the work begins. Clones are the same place.
 #[derive(Clone, Default)]
 pub struct Observed(Arc<OnceLock<Arc<dyn Observer>>>, Arc<OnceLock<fn(&str)>>);
 
 impl Observed {
-    /// From now on `observer` is told; only the first one counts.
+    /// From now on `observer` is notified; only the first one counts.
     pub fn by(&self, observer: Arc<dyn Observer>) {
-        // A second one comes too late, and misses nothing that it was promised.
+        // A second one comes too late, and has been promised nothing.
         let _ = self.0.set(observer);
     }
 
-    /// From now on warnings about requests go here too: to a log.
+    /// From now on warnings about requests go to this function too: to a log.
     pub fn warned_by(&self, warn: fn(&str)) {
         // The same one may be set again.
         let _ = self.1.set(warn);
     }
 
-    /// Says what a reader of the log should know.
+    /// Writes a warning to the log.
     pub fn warn(&self, line: &str) {
         if let Some(warn) = self.1.get() {
             warn(line);
         }
     }
 
-    /// Tells the observer, if there is one.
+    /// Notifies the observer, if there is one.
     pub fn tell(&self, what: impl FnOnce(&dyn Observer)) {
         if let Some(observer) = self.0.get() {
             what(&**observer);
@@ -152,6 +156,6 @@ impl Observed {
 
 impl fmt::Debug for Observed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.get().is_some() { "Observed" } else { "Observed(nobody)" })
+        f.write_str(if self.0.get().is_some() { "Observed" } else { "Observed(none)" })
     }
 }

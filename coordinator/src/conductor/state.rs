@@ -1,4 +1,4 @@
-//! The state of a conductor: the requests that wait, and those that the ranks are at.
+//! The state of a conductor: waiting requests, and those in progress on the ranks.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -19,12 +19,12 @@ pub(super) struct Waiting {
     pub(super) draft: Draft,
 }
 
-/// A request that the ranks are at.
+/// A request in progress on the ranks.
 pub(super) struct Request {
     pub(super) submission: Submission,
     pub(super) planned: Planned,
     pub(super) in_flight: InFlight,
-    /// When its newest token came; before the first, when its prefill began.
+    /// Arrival of its newest token; before the first, the start of its prefill.
     pub(super) token_at: Instant,
 }
 
@@ -37,10 +37,10 @@ pub struct Conductor<'a> {
     pub(super) group: GroupShape,
     pub(super) scheduler: Scheduler,
     pub(super) inbox: Inbox,
-    /// Whether anybody can still hand in a request.
+    /// Whether requests can still be submitted.
     pub(super) open: bool,
     pub(super) waiting: BTreeMap<u64, Waiting>,
-    /// Requests that have been prefilled and are being decoded.
+    /// Requests that have been prefilled and are in decoding.
     pub(super) running: BTreeMap<u64, Request>,
 }
 
@@ -67,14 +67,15 @@ impl<'a> Conductor<'a> {
         Self { readers: readers.clone(), ..self }
     }
 
-    /// Tells clients how many wait and run. It comes before a client hears of its request's end, so that a client that has heard
-    /// of it finds itself gone.
+    /// Publishes the numbers of waiting and running requests. This precedes the notification of a
+    /// request's end, so that its client finds it gone from the counts.
     pub(super) fn count(&self) {
         let numbers = [self.waiting.len(), self.running.len(), self.scheduler.paused()];
         self.inbox.counts.tally.set(numbers, self.scheduler.sequences());
     }
 
-    /// Takes what the ranks say at the end of a prefill: which chunks they keep, and what has moved.
+    /// Takes the ranks' reports at the end of a prefill: the chunks that they keep, and their
+    /// traffic.
     pub(super) fn note(&mut self, request: u64, reports: &[RankReport]) {
         let stores = self.planner.note(self.group, reports);
         let plan = self.running.get(&request).map(|running| &*running.planned.plan);

@@ -1,10 +1,10 @@
-//! How many requests wait and run: told by the conductor, read by whoever asks.
+//! Numbers of waiting and running requests: written by the conductor, read by others.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What waits and runs at a desk. Whoever holds it hands nothing in, and keeps no conductor at work.
+/// Counts of a queue. A holder submits nothing, and keeps no conductor running.
 #[derive(Debug, Clone, Default)]
 pub struct Tally(Arc<Numbers>);
 
@@ -13,16 +13,16 @@ struct Numbers {
     waiting: AtomicUsize,
     running: AtomicUsize,
     paused: AtomicUsize,
-    /// Requests that were handed in and that the conductor has not taken yet.
+    /// Requests that were submitted and that the conductor has not taken yet.
     on_the_way: AtomicUsize,
     /// Requests whose text is being read, or waits for it.
     reading: AtomicUsize,
-    /// Requests of each client that wait, and the most that one may have.
+    /// Waiting requests of each client, and the maximum of one client.
     askers: Mutex<HashMap<u64, usize>>,
     most_each: AtomicUsize,
-    /// Seconds that a request's turn took lately; 0 before the first.
+    /// Recent seconds of a request's turn; 0 before the first.
     pace_s: Mutex<f64>,
-    /// The most that may wait, and whether that is known.
+    /// Maximum number of waiting requests, and whether it is known.
     most: AtomicUsize,
     is_bound: AtomicBool,
     sequences: Mutex<Vec<usize>>,
@@ -30,7 +30,8 @@ struct Numbers {
     is_left: AtomicBool,
 }
 
-/// A client's place among those that wait, from the moment when its request is announced until its prefill begins or it is over.
+/// A client's place among the waiting ones, from the announcement of its request until its prefill
+/// begins or it is over.
 #[derive(Debug)]
 pub struct Waits {
     tally: Tally,
@@ -39,7 +40,7 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// Who asks.
+    /// The client.
     pub fn asker(&self) -> u64 {
         self.asker
     }
@@ -66,7 +67,8 @@ impl Drop for Waits {
 }
 
 impl Tally {
-    /// Says how many requests wait, run, and pause, and how many sequences each rank holds.
+    /// Sets the numbers of waiting, running and paused requests, and of the sequences that each
+    /// rank holds.
     pub(super) fn set(&self, [waiting, running, paused]: [usize; 3], sequences: Vec<usize>) {
         self.0.waiting.store(waiting, Ordering::Relaxed);
         self.0.running.store(running, Ordering::Relaxed);
@@ -74,51 +76,51 @@ impl Tally {
         *self.0.sequences.lock().unwrap_or_else(PoisonError::into_inner) = sequences;
     }
 
-    /// Says how many requests may wait, and how many of one client.
+    /// Sets the maximum number of waiting requests, in total and of one client.
     pub(super) fn bound(&self, most: usize, most_each: usize) {
         self.0.most.store(most, Ordering::Relaxed);
         self.0.most_each.store(most_each, Ordering::Relaxed);
         self.0.is_bound.store(true, Ordering::Release);
     }
 
-    /// Whether as many wait as may.
+    /// Whether the maximum number of requests is waiting.
     pub(super) fn is_full(&self) -> bool {
         self.0.is_bound.load(Ordering::Acquire) && self.waiting() >= self.0.most.load(Ordering::Relaxed)
     }
 
-    /// A request is handed in.
+    /// Counts a submitted request.
     pub(super) fn arrives(&self) {
         self.0.on_the_way.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The conductor has taken it, or nobody will.
+    /// The conductor has taken it, or it is rejected.
     pub(super) fn taken(&self) {
         self.0.on_the_way.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Says that nobody will hand in any more.
+    /// Marks that no more requests will be submitted.
     pub(super) fn leave(&self) {
         self.0.is_left.store(true, Ordering::SeqCst);
     }
 
-    /// Whether nobody will.
+    /// Whether no more requests will be submitted.
     pub(super) fn is_left(&self) -> bool {
         self.0.is_left.load(Ordering::SeqCst)
     }
 
-    /// Says that no more requests are taken.
+    /// Marks that no more requests are taken.
     pub(super) fn close(&self) {
         self.0.is_closed.store(true, Ordering::SeqCst);
     }
 
-    /// Requests that wait for their turn; those whose text is still being read are among them, and those that were handed in during an
-    /// order, and that the conductor has not looked at.
+    /// Number of requests that wait for their turn. Those whose text is still being read count, and
+    /// those submitted during an order that the conductor has not seen yet.
     pub fn waiting(&self) -> usize {
         let Numbers { waiting, on_the_way, reading, .. } = &*self.0;
         [waiting, on_the_way, reading].into_iter().map(|number| number.load(Ordering::Relaxed)).sum()
     }
 
-    /// A place for one more request of this client; none if it has as many as a client may have.
+    /// A place for one more request of this client; `None` if the client has its maximum.
     pub(super) fn announce(&self, asker: u64) -> Option<Waits> {
         let most = self.0.most_each.load(Ordering::Relaxed);
         let mut askers = self.askers();
@@ -131,13 +133,14 @@ impl Tally {
         Some(Waits { tally: self.clone(), asker, is_reading: true })
     }
 
-    /// Says how long a request's turn took.
+    /// Records the seconds of a request's turn.
     pub(super) fn took(&self, seconds: f64) {
         let mut pace = self.0.pace_s.lock().unwrap_or_else(PoisonError::into_inner);
         *pace = if *pace == 0.0 { seconds } else { 0.8 * *pace + 0.2 * seconds };
     }
 
-    /// Seconds until a request that comes now would have its turn, by the number of those that wait and by how long the last ones took.
+    /// Expected seconds until the turn of a request submitted now, from the number of waiting ones
+    /// and the time of recent turns.
     pub fn expected_wait_s(&self) -> f64 {
         self.waiting() as f64 * *self.0.pace_s.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,17 +149,18 @@ impl Tally {
         self.0.askers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Requests that the ranks are at: being prefilled or decoded.
+    /// Number of requests in prefill or decoding.
     pub fn running(&self) -> usize {
         self.0.running.load(Ordering::Relaxed)
     }
 
-    /// Those of them whose next token waits for memory, until another one has ended.
+    /// Number of those whose next token waits for memory, until another one has ended.
     pub fn paused(&self) -> usize {
         self.0.paused.load(Ordering::Relaxed)
     }
 
-    /// Sequences of which each rank holds keys and values, in rank order; a rank without a number holds none.
+    /// Numbers of sequences whose keys and values each rank holds, in rank order; a rank without a
+    /// number holds none.
     pub fn sequences(&self) -> Vec<usize> {
         self.0.sequences.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

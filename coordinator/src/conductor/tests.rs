@@ -1,4 +1,4 @@
-//! What clients of a conductor hear, and what its ranks are told.
+//! Updates of a conductor's clients, and orders of its ranks.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -95,7 +95,7 @@ fn whoever_leaves_in_the_middle_of_a_prefill_ends_it_there() {
             let (leaves, updates) = if chunks { submit_chunks(&desk, 8) } else { submit(&desk, 8, 50, 64) };
             hold.begun();
             let (_, waits) = submit(&desk, 8, 3, 64);
-            // A request that waits is not cancelled by another one's number.
+            // A waiting request is not cancelled by another one's number.
             desk.cancel(leaves);
             desk.cancel(leaves + 100);
             drop(hold);
@@ -161,7 +161,7 @@ fn chunks_ahead_of_use_wait_for_their_turn_and_leave_nothing_behind() {
     assert_eq!((of('P'), of('C'), of('D'), of('R')), (1, 1, 2, 1), "{orders:?}");
 }
 
-/// Looks how many wait and run when an update comes.
+/// Records the numbers of waiting and running requests at each update.
 struct Looks(Desk, SyncSender<(usize, usize)>);
 
 impl Sink for Looks {
@@ -232,7 +232,7 @@ fn too_many_are_turned_away() {
         hold.begun();
         let others: Vec<_> = (0..2).map(|_| submit(&desk, 8, 2, 64).1).collect();
         assert_eq!(desk.waiting(), 2, "they are counted while the conductor waits for the ranks");
-        // Whoever comes then hears at once that it cannot wait.
+        // Requests that arrive then are refused at once.
         for _ in 0..4 {
             let late = desk.submit(
                 Work::Answer,
@@ -277,7 +277,7 @@ fn the_groups_failure_is_everybodys() {
         drop(hold);
         let failures: Vec<_> = all.iter().map(|updates| tokens(updates).expect_err("the group is gone")).collect();
         *tell.lock().unwrap() = failures;
-        // Nobody takes requests any more.
+        // Requests are not taken any more.
         let late =
             desk.submit(Work::Answer, (prepared(8), settings(2)), (Clock::start(), None), Box::new(sync_channel(4).0));
         assert_eq!(late, Err(RequestFailure::Closed));
@@ -298,7 +298,7 @@ fn the_groups_failure_is_that_of_requests_on_their_way_too() {
         assert!(matches!(runs.recv_timeout(PATIENCE), Ok(Update::FirstToken(..))));
         hold.begun();
         assert!(!desk.is_closed());
-        // The conductor waits for the ranks: it takes this in no more.
+        // The conductor waits for the ranks and does not take this one.
         let (_, late) = submit(&desk, 8, 50, 64);
         drop(hold);
         for updates in [runs, late] {
@@ -333,10 +333,11 @@ fn the_observer_is_told_whatever_becomes_of_a_request() {
         drop(hold);
         assert_eq!(tokens(&answered).map(|(streamed, _)| streamed.len()), Ok(3));
         assert!(tokens(&refused).is_err());
-        // Two prefills, the refused one, a step of the cancelled request and two of the answered one.
+        // Two prefills, the refused one, a step of the cancelled request and two of the answered
+        // one.
         assert_eq!(*notes.sent.lock().unwrap(), [2 * 15 + 1000, 2 * 15 + 2000 + 3]);
         let slow = submit(&desk, 8, 50, 2).1;
-        // What it has not read fills its buffer: it is cut, and hears no more.
+        // Unread updates fill its buffer: it is cut, and receives no more.
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(slow.iter().count(), 2);
     });

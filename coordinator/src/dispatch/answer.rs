@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use tributary_protocol::{Outcome, RankReport};
 
-/// Starts when a request is accepted, before anything is done for it.
+/// Clock of a request: starts when the request is accepted, before any work for it.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     accepted: Instant,
 }
 
 impl Clock {
-    /// Starts: call it when the request is accepted.
+    /// Starts the clock: call it when the request is accepted.
     pub fn start() -> Self {
         Self { accepted: Instant::now() }
     }
@@ -22,18 +22,19 @@ impl Clock {
     }
 }
 
-/// What came back, and when.
+/// Results of a request, and their times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// From the request's acceptance to the plan ready to be sent, without waiting for its turn: tokenisation, chunks, plan.
+    /// Time from the request's acceptance to the complete plan, without waiting for its turn:
+    /// tokenisation, chunks, plan.
     pub tokenize: Duration,
-    /// Waiting for its turn.
+    /// Time waiting for its turn.
     pub queued: Duration,
-    /// From the request's acceptance to the first token in the coordinator's hands.
+    /// Time from the request's acceptance to the arrival of the first token at the coordinator.
     pub ttft: Duration,
-    /// From the request's acceptance to the last report.
+    /// Time from the request's acceptance to the last report.
     pub total: Duration,
-    /// What came out.
+    /// Outcome of the request.
     pub outcome: Outcome,
     /// One report a rank, in rank order.
     pub reports: Vec<RankReport>,

@@ -1,4 +1,4 @@
-//! A request between its first order and its answer: what has come back so far.
+//! A request between its first order and its answer: the results so far.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use tributary_protocol::{DrawnToken, Outcome, Phase, Plan, RankReport, Span, Ste
 use super::answer::{Answer, Clock};
 use crate::{Error, Result};
 
-/// A request that the ranks are at.
+/// A request in progress on the ranks.
 #[derive(Debug)]
 pub struct InFlight {
     plan: Arc<Plan>,
     clock: Clock,
-    /// Time that it took to prepare and to plan it, and time that it waited for its turn.
+    /// Time of its preparation and planning, and time that it waited for its turn.
     tokenize: Duration,
     queued: Duration,
     ttft: Option<Duration>,
     first: Option<u32>,
     outcome: Outcome,
     reports: Vec<RankReport>,
-    /// Seconds that decoding took on each rank, and those of them that were spent waiting.
+    /// Seconds of decoding on each rank, and those of them that were spent waiting.
     decoding: Vec<(f64, f64)>,
 }
 
 impl InFlight {
-    /// A request whose first order is about to be sent. The clock began when it was accepted; since then it has waited for its
-    /// turn for `queued`.
+    /// A request whose first order is about to be sent. The clock began at its acceptance; since
+    /// then it has waited for its turn for `queued`.
     pub fn new(plan: &Arc<Plan>, clock: Clock, queued: Duration) -> Self {
-        // This is measured before the plan is sent: a rank may begin with it before this thread runs again, and no time may count
-        // twice.
+        // Measured before the plan is sent: a rank may begin before this thread runs again, and no
+        // time may count twice.
         let tokenize = clock.elapsed().saturating_sub(queued);
         let (ttft, first, reports, decoding) = (None, None, Vec::new(), Vec::new());
         Self {
@@ -45,10 +45,10 @@ impl InFlight {
         }
     }
 
-    /// The first token is here: the clock of the time to first token stops.
+    /// The first token has arrived: stops the clock of the time to first token.
     ///
     /// # Errors
-    /// [`Error::Protocol`] if it came before.
+    /// Returns [`Error::Protocol`] if it came before.
     pub fn first_token(&mut self, drawn: &DrawnToken) -> Result<()> {
         let ttft = self.clock.elapsed();
         match self.first.replace(drawn.token) {
@@ -61,7 +61,7 @@ impl InFlight {
     /// The prefill has ended.
     ///
     /// # Errors
-    /// [`Error::Protocol`] if it does not fit what came before.
+    /// Returns [`Error::Protocol`] if it contradicts earlier events.
     pub fn prefilled(&mut self, outcome: Box<Outcome>, reports: Vec<RankReport>) -> Result<()> {
         let Some(first) = self.first else {
             return Err(Error::Protocol("the end of a prefill came where the first token was due".into()));
@@ -78,8 +78,8 @@ impl InFlight {
         Ok(())
     }
 
-    /// Takes another token, and what the step that drew it took: its time, and this sequence's share of the bytes that it moved. The
-    /// sequence is number `index` of `sequences`.
+    /// Takes another token, and the cost of the step that drew it: its time, and this sequence's
+    /// share of its bytes. The sequence is number `index` of `sequences`.
     pub fn next_token(&mut self, drawn: &DrawnToken, step: &[StepReport], (index, sequences): (usize, usize)) {
         assert_eq!(step.len(), self.reports.len(), "ranks of a step, and of the prefill");
         self.outcome.tokens.push(drawn.token);
@@ -98,7 +98,7 @@ impl InFlight {
         self.plan.goes_on(&self.outcome.tokens)
     }
 
-    /// Time from the request's acceptance to its first token, once that is here.
+    /// Time from the request's acceptance to its first token, once that has arrived.
     pub fn ttft(&self) -> Option<Duration> {
         self.ttft
     }
@@ -113,10 +113,11 @@ impl InFlight {
         &self.plan
     }
 
-    /// The answer, now that the last token is here. Decoding counts on every rank as one phase behind all others.
+    /// The answer, after the last token. Decoding counts on every rank as one phase after all
+    /// others.
     ///
     /// # Errors
-    /// [`Error::Protocol`] if there was no first token.
+    /// Returns [`Error::Protocol`] if there was no first token.
     pub fn answer(mut self) -> Result<Answer> {
         let total = self.clock.elapsed();
         let ttft = self.ttft.ok_or_else(|| Error::Protocol("the answer came where the first token was due".into()))?;

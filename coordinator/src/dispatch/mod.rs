@@ -1,4 +1,5 @@
-//! Sends orders to the ranks and makes answers of what comes back. The clock of the time to first token runs here.
+//! Sends orders to the ranks and makes answers from their events. The clock of the time to first
+//! token runs here.
 
 mod answer;
 mod in_flight;
@@ -15,17 +16,19 @@ pub use self::answer::{Answer, Clock};
 pub use self::in_flight::InFlight;
 use crate::{Error, Result};
 
-/// How often the coordinator looks up while it waits. It sets no deadline of its own: the ranks' group ends when a rank is
-/// silent or stuck, and says so at the other end of the link, or takes this process with it.
+/// Interval at which the waiting coordinator checks the link. It sets no deadline of its own: the
+/// ranks' group ends if a rank is silent or stuck, and reports it over the link, or ends this
+/// process too.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Runs a plan alone on the ranks at the other end of the link, to its last token. Calls `on_event` with each event as soon as it
-/// is here, and before anything is made of it.
+/// Runs a plan alone on the ranks at the other end of the link, to its last token. Calls `on_event`
+/// with each event on arrival, before it is processed.
 ///
 /// # Errors
-/// [`Error::Refused`] if the request failed and the ranks live on; [`Error::Failed`] with the first cause if a rank failed,
-/// [`Error::Link`] if the ranks are gone, [`Error::Protocol`] if their events make no sense: after these the link must not
-/// be used again.
+/// Returns [`Error::Refused`] if the request failed and the ranks live on. Returns
+/// [`Error::Failed`] with the first cause if a rank failed, [`Error::Link`] if the ranks are gone,
+/// and [`Error::Protocol`] if their events are inconsistent: after these the link must not be used
+/// again.
 pub fn run(
     link: &CoordinatorLink,
     plan: &Arc<Plan>,
@@ -73,7 +76,7 @@ pub fn run(
     Ok(answer)
 }
 
-/// Has a plan's chunks prefilled ahead of use, alone on the ranks; their reports.
+/// Prefills a plan's chunks ahead of use, alone on the ranks; returns their reports.
 ///
 /// # Errors
 /// As [`run`].
@@ -85,7 +88,7 @@ pub fn keep(link: &CoordinatorLink, plan: &Arc<Plan>) -> Result<Vec<RankReport>>
     }
 }
 
-/// Lets the ranks go of sequences.
+/// Releases sequences on the ranks.
 pub(crate) fn release(link: &CoordinatorLink, requests: Vec<u64>) -> Result<()> {
     link.send(Order::Release(requests))?;
     match next(link)? {

@@ -1,4 +1,4 @@
-//! One request at a time against ranks that send what they are told to.
+//! One request at a time against ranks that send scripted events.
 
 use std::sync::mpsc::{Receiver, channel};
 
@@ -32,8 +32,8 @@ fn a_plan() -> Arc<Plan> {
     plan(&input, &settings, &DEMO, &machine, None).unwrap().plan
 }
 
-/// Runs a plan with a worker that sends these events, each after a pause, which begins behind a first token when that has been
-/// heard.
+/// Runs a plan with a worker that sends these events, each after a pause, which begins after a
+/// first token was received.
 fn with_events(events: &[(u64, Event)]) -> (Result<Answer>, Vec<u32>) {
     let (coordinator, worker) = link(4);
     std::thread::scope(|scope| {
@@ -44,7 +44,7 @@ fn with_events(events: &[(u64, Event)]) -> (Result<Answer>, Vec<u32>) {
         let mut on_event = |event: &Event| {
             if let Event::FirstToken { request: 5, drawn } = event {
                 first_tokens.push(drawn.token);
-                // The worker may be at its end.
+                // The worker may have ended.
                 let _ = hears.send(());
             }
         };
@@ -84,7 +84,8 @@ fn first(request: u64, token: u32) -> Event {
     Event::FirstToken { request, drawn: drawn(token) }
 }
 
-/// The end of a prefill whose outcome has these tokens, on two ranks of which so many drew the first token.
+/// The end of a prefill whose outcome has these tokens, on two ranks, of which `drew` claim to have
+/// drawn the first token.
 fn prefilled(tokens: &[u32], drew: usize) -> Event {
     let outcome = Outcome { tokens: tokens.to_vec(), margins: vec![0.5; tokens.len()], ..Outcome::default() };
     let reports =

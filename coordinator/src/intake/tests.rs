@@ -1,4 +1,4 @@
-//! What a request becomes: prefix, chunks and query, with and without a template, documents and earlier turns.
+//! Prefix, chunks and query of requests, with and without a template, documents and earlier turns.
 
 use super::*;
 use crate::free_text::TEXT_QUERY_TOKENS;
@@ -98,7 +98,7 @@ fn a_lead_belongs_to_the_prefix_and_the_answer_begins_behind_the_tail() {
     assert_eq!(bare.chunks, prepared(None, "bos", Some(1)).chunks, "chunks stay as they are");
     let without = intake(Some(WITHOUT_HEAD), |intake| prepare(&request, intake).unwrap());
     let framed = led(Some(WITHOUT_HEAD));
-    assert_eq!(framed.query, [without.query, ids("hugo")].concat(), "behind the template's tail");
+    assert_eq!(framed.query, [without.query, ids("hugo")].concat(), "after the template's tail");
     assert_eq!(framed.prefix, [without.prefix, ids("the house")].concat());
 }
 
@@ -245,7 +245,7 @@ fn free_text_is_cut_at_separators_and_in_slices_where_that_is_asked_for() {
     };
     assert_eq!(lengths(&[], 2048), (vec![68], 32));
     assert_eq!(lengths(&[], 30), (vec![30, 30, 8], 32));
-    assert_eq!(lengths(&[0, 20, 50, 50, 90, 100], 2048), (vec![20, 30, 40], 10), "what is behind the last one follows");
+    assert_eq!(lengths(&[0, 20, 50, 50, 90, 100], 2048), (vec![20, 30, 40], 10), "tokens after the last one follow");
     assert_eq!(lengths(&[20, 50, 90], 25), (vec![20, 25, 5, 25, 15], 10));
     assert_eq!(lengths(&[30], 40), (vec![30, 38], 32), "a long rest is cut as any text");
     let chunking = Chunking::Separator("##".into());

@@ -1,4 +1,4 @@
-//! Operators as Python has them.
+//! Operators with Python's semantics.
 
 use minijinja::value::{Rest, Value, ValueKind};
 use minijinja::{Error, State};
@@ -70,7 +70,7 @@ fn unlike(left: &Value, sign: &str, right: &Value) -> Error {
     wrong(format!("`{sign}` does not go with {} and {}", left.kind(), right.kind()))
 }
 
-/// Elements as a tuple or a list, as a value is.
+/// Elements as a tuple or a list, the same kind as a value.
 pub(super) fn like(value: &Value, elements: Vec<Value>) -> Value {
     if as_tuple(value).is_some() { Value::from_object(Tuple(elements)) } else { elements.into() }
 }

@@ -1,32 +1,32 @@
-//! What a template may use while it is rendered.
+//! Limits on a template's memory while it is rendered.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use minijinja::value::Object;
 use minijinja::{Error, ErrorKind, State};
 
-/// Bytes that a rendering makes, of texts and lists, whether they come out or not.
+/// Bytes that a rendering makes, of texts and lists, whether they are printed or not.
 #[derive(Debug, Default)]
 struct Made(AtomicUsize);
 
 impl Object for Made {}
 
-/// Bytes of an element of a list, about.
+/// Approximate bytes of an element of a list.
 pub(super) const ELEMENT_BYTES: usize = 32;
 
-/// Bytes that may be made in all, beside those that the values have.
+/// Maximum bytes that may be made in total, in addition to those of the values.
 const MADE_BYTES: usize = 64 << 20;
 
-/// How many times the bytes of its values a rendering may make.
+/// Maximum bytes that a rendering may make, as a multiple of the bytes of its values.
 const MADE_FACTOR: usize = 64;
 
-/// Name of the global that has the bytes of the values.
+/// Name of the global with the number of bytes of the values.
 pub(super) const GIVEN: &str = "__given_bytes";
 
 /// Counts bytes that are about to be made.
 ///
 /// # Errors
-/// They are more than a rendering may make.
+/// Returns an error if a rendering may not make that many.
 pub(super) fn charge(state: &State<'_, '_>, bytes: usize) -> Result<(), Error> {
     let made = state.get_or_set_temp_object("tributary-made", Made::default);
     let given = state.lookup(GIVEN).and_then(|given| given.as_usize()).unwrap_or(0);
@@ -37,7 +37,7 @@ pub(super) fn charge(state: &State<'_, '_>, bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// A text that is counted.
+/// Counts a text, and returns it.
 ///
 /// # Errors
 /// As [`charge`].

@@ -1,27 +1,30 @@
-//! Finds operators in a tag and puts calls of functions in their place, which do what Python does: `a + b * c` becomes
-//! `__math(a,'+',__math(b,'*',c))`, `a ~ b` `__cat(a,b)`, `(a, b)` `__tuple([a, b])`, and `a.items()` `__items(a)`.
+//! Finds operators in a tag and replaces them with calls of functions with Python's semantics:
+//! `a + b * c` becomes `__math(a,'+',__math(b,'*',c))`, `a ~ b` `__cat(a,b)`, `(a, b)`
+//! `__tuple([a, b])`, and `a.items()` `__items(a)`.
 //!
-//! Everything else stays. So the parser behind it sees the same tags, and says of a broken one what it would have said.
+//! Everything else stays. So the later parser sees the same tags, and reports the same errors for
+//! broken ones.
 
 use super::token::{Kind, Token};
 
 /// Methods of dicts that a key of the same name would hide.
 const OF_DICTS: [&str; 4] = ["items", "keys", "values", "get"];
 
-/// Words that are no value.
+/// Words that are not values.
 const KEYWORDS: [&str; 9] = ["and", "or", "not", "in", "is", "if", "else", "elif", "recursive"];
 
-/// The body of a tag with its operators in their new form. `statement` is its first word, if it is a statement.
+/// The body of a tag with its operators in their new form. `statement` is its first word, if it is
+/// a statement.
 pub(super) fn rewrite(body: &str, tokens: &[Token<'_>], statement: &str) -> String {
     let mut finder = Finder { tokens, at: 0, changes: Vec::new() };
-    let behind = |text: &str| tokens.iter().position(|token| token.text == text && token.kind != Kind::Text);
+    let after = |text: &str| tokens.iter().position(|token| token.text == text && token.kind != Kind::Text);
     finder.at = match statement {
         "" => 0,
-        // Names of parameters, filters and targets are no values.
+        // Names of parameters, filters and targets are not values.
         "macro" | "block" | "filter" => 3,
-        "call" if tokens.get(1).is_some_and(|token| token.text == "(") => behind(")").unwrap_or(1),
-        "for" => behind("in").unwrap_or(1),
-        "set" => behind("=").map_or(1, |equals| equals + 1),
+        "call" if tokens.get(1).is_some_and(|token| token.text == "(") => after(")").unwrap_or(1),
+        "for" => after("in").unwrap_or(1),
+        "set" => after("=").map_or(1, |equals| equals + 1),
         _ => 1,
     }
     .min(tokens.len());
@@ -32,11 +35,11 @@ pub(super) fn rewrite(body: &str, tokens: &[Token<'_>], statement: &str) -> Stri
     finder.applied(body)
 }
 
-/// A change of the text: at a place, so many bytes are replaced.
+/// A change of the text: at a place, a number of bytes is replaced.
 #[derive(Debug)]
 struct Change {
     at: usize,
-    /// Bytes that go away.
+    /// Number of replaced bytes.
     gone: usize,
     text: String,
     /// Whether it opens something: of two at one place, the later one is the outer one.
@@ -49,7 +52,7 @@ struct Finder<'a> {
     changes: Vec<Change>,
 }
 
-/// How tightly operators bind, loosest first. Those not here are looser and stay.
+/// Binding strength of operators, loosest first. Operators not listed are looser and stay.
 const LEVELS: [&[&str]; 3] = [&["+", "-"], &["~"], &["*", "/", "//", "%"]];
 
 impl<'a> Finder<'a> {
@@ -73,7 +76,7 @@ impl<'a> Finder<'a> {
         self.peek().map_or(usize::MAX, |token| token.start)
     }
 
-    /// Where the token before this one ends.
+    /// End of the token before this one.
     fn end(&self) -> usize {
         self.tokens[self.at - 1].end()
     }
@@ -90,7 +93,7 @@ impl<'a> Finder<'a> {
         self.changes.push(Change { at: token.start, gone: token.text.len(), text: text.into(), opens: false });
     }
 
-    /// Reads values and what stands between them, up to a token at which it ends.
+    /// Reads values and everything between them, up to a token at which it ends.
     fn all(&mut self, ends: impl Fn(&Token<'_>) -> bool) {
         while let Some(token) = self.peek() {
             if token.kind == Kind::Sign && ends(token) {
@@ -124,7 +127,7 @@ impl<'a> Finder<'a> {
         self.close(self.end(), ")");
     }
 
-    /// Reads signs, a value, and what is bound to it: attributes, calls, filters, tests, powers.
+    /// Reads signs, a value, and everything bound to it: attributes, calls, filters, tests, powers.
     fn operand(&mut self) {
         while self.is("-") || self.is("+") {
             self.at += 1;
@@ -217,14 +220,14 @@ impl<'a> Finder<'a> {
         self.replace(&close, if is_empty { "none)" } else { ")" });
     }
 
-    /// Reads what stands in brackets.
+    /// Reads the contents of brackets.
     fn bracket(&mut self) {
         self.at += 1;
         self.all(|token| matches!(token.text, ")" | "]" | "}"));
         self.at = (self.at + 1).min(self.tokens.len());
     }
 
-    /// Reads a value in parentheses: a tuple, if it has a comma or nothing.
+    /// Reads a value in parentheses: a tuple, if it has a comma or is empty.
     fn parenthesis(&mut self) {
         let open = self.tokens[self.at];
         self.at += 1;
@@ -279,8 +282,8 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Makes a tuple of what is assigned, if it is several values without brackets. Where a namespace is assigned to, its name stands among
-    /// what is read too, so that macros know it from outside.
+    /// Makes a tuple of an assigned value that is several values without brackets. If a namespace
+    /// is assigned to, its name counts as read too, so that macros can see it from outside.
     fn assignment(&mut self) {
         let Some(equals) = self.tokens.iter().position(|token| token.text == "=" && token.kind == Kind::Sign) else {
             return;
@@ -295,7 +298,7 @@ impl<'a> Finder<'a> {
             }
         }
         let Some(last) = self.tokens.last().copied() else { return };
-        // Behind all other changes at their places, so that they are the outermost.
+        // After all other changes at their places, so that they are the outermost.
         let first = self.tokens[equals].end();
         let namespace = self.tokens.get(1).filter(|_| self.tokens.get(2).is_some_and(|token| token.text == "."));
         if let Some(namespace) = namespace {
@@ -312,7 +315,8 @@ impl<'a> Finder<'a> {
 
     /// The text with all changes.
     fn applied(mut self, body: &str) -> String {
-        // What opens last is outermost and stands first; what closes first is innermost and stands first.
+        // The last opening is outermost and comes first; the first closing is innermost and comes
+        // first.
         let mut order: Vec<(usize, u8, usize)> = Vec::new();
         let count = self.changes.len();
         for (index, change) in self.changes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Filters and tests that minijinja does not have, or has otherwise than Jinja.
+//! Filters and tests that minijinja lacks, or that differ from Jinja's.
 
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
@@ -44,7 +44,7 @@ fn is_iterable(value: &Value) -> bool {
     matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
 }
 
-/// What has a length and elements: a generator does not, a dict and a string do.
+/// Whether a value has a length and elements: a generator does not, a dict and a string do.
 fn is_sequence(value: &Value) -> bool {
     is_iterable(value) && (value.is_undefined() || value.len().is_some())
 }

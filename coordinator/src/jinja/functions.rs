@@ -1,4 +1,4 @@
-//! Functions that templates may call, and those that `expression` puts in the place of operators.
+//! Functions that templates may call, and those that `expression` substitutes for operators.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use super::python::{Tuple, text};
 use super::{arithmetic, methods};
 use crate::date;
 
-/// What a template says when it refuses.
+/// A template's own message when it refuses.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Refusal(pub(super) String);
@@ -43,7 +43,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     }
 }
 
-/// Values in turn.
+/// A cycle of values.
 #[derive(Debug)]
 struct Cycler {
     values: Vec<Value>,
@@ -78,7 +78,7 @@ impl Object for Cycler {
     }
 }
 
-/// Nothing the first time, then its separator.
+/// An empty text the first time, then its separator.
 #[derive(Debug)]
 struct Joiner {
     separator: String,

@@ -1,4 +1,4 @@
-//! `tojson` as Hugging Face's templates have it: Python's `json.dumps` with `ensure_ascii` off.
+//! `tojson` as in Hugging Face's templates: Python's `json.dumps` with `ensure_ascii` off.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use minijinja::{Error, State};
 use super::budget::{charge, wrong};
 use super::python;
 
-/// How a value is written.
+/// Style of a value's text.
 struct Style {
     ascii: bool,
     indent: Option<String>,
@@ -17,10 +17,11 @@ struct Style {
     sorted: bool,
 }
 
-/// Writes a value as JSON; `named` and the values before it are as in Python: `ensure_ascii`, `indent`, `separators`, `sort_keys`.
+/// Writes a value as JSON; `named` and the values before it are as in Python: `ensure_ascii`,
+/// `indent`, `separators`, `sort_keys`.
 ///
 /// # Errors
-/// A value that JSON does not have.
+/// Returns an error if JSON cannot represent a value.
 pub(super) fn tojson(
     state: &State<'_, '_>,
     value: &Value,

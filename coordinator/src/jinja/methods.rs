@@ -1,4 +1,5 @@
-//! Methods of Python's strings, lists and dicts that minijinja and its contributions do not have, or have otherwise.
+//! Methods of Python's strings, lists and dicts that minijinja and its contributions lack, or that
+//! differ there.
 
 use minijinja::value::{Kwargs, Value, ValueKind, from_args};
 use minijinja::{Error, State};
@@ -8,10 +9,10 @@ use super::arithmetic::like;
 use super::budget::{ELEMENT_BYTES, charge, made, wrong};
 use super::python::{Tuple, View, pair};
 
-/// A method of a value.
+/// Calls a method of a value.
 ///
 /// # Errors
-/// It has none of that name; its arguments are not what it takes.
+/// Returns an error if the value has no method of that name, or if its arguments are invalid.
 pub(super) fn method(state: &State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let found = match value.kind() {
         ValueKind::String => of_text(state, value.as_str().unwrap_or_default(), name, args)?,
@@ -25,7 +26,7 @@ pub(super) fn method(state: &State<'_, '_>, value: &Value, name: &str, args: &[V
     }
 }
 
-/// `value.items()` and its like, where a key of that name does not hide the method.
+/// `value.items()` and similar methods, which a key of that name does not hide.
 ///
 /// # Errors
 /// As [`method`].
@@ -117,7 +118,7 @@ fn of_text(state: &State<'_, '_>, text: &str, name: &str, args: &[Value]) -> Res
     }
 }
 
-/// The methods that look for something, and the others.
+/// Methods that search a text, and all others.
 fn more_of_text(state: &State<'_, '_>, text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     match name {
         "split" | "rsplit" => {
@@ -152,7 +153,7 @@ fn more_of_text(state: &State<'_, '_>, text: &str, name: &str, args: &[Value]) -
         "format" => {
             let digits = |part: &str| part.chars().take_while(char::is_ascii_digit).count();
             if text.split([':', '.', '<', '>', '^']).any(|part| digits(part) > 4) {
-                return Err(wrong("a width beyond what a template may have"));
+                return Err(wrong("a width beyond the limit of templates"));
             }
             Ok(None)
         }
@@ -160,12 +161,12 @@ fn more_of_text(state: &State<'_, '_>, text: &str, name: &str, args: &[Value]) -
     }
 }
 
-/// A width at most.
+/// Maximum width.
 const MOST: usize = 100_000;
 
 fn room(text: &str, width: usize) -> Result<usize, Error> {
     if width > MOST {
-        return Err(wrong("a width beyond what a template may have"));
+        return Err(wrong("a width beyond the limit of templates"));
     }
     Ok(width.saturating_sub(text.chars().count()))
 }
@@ -181,7 +182,7 @@ fn aligned(text: &str, name: &str, args: &[Value]) -> Result<String, Error> {
 }
 
 fn filled(text: &str, name: &str, width: usize, fill: &str, room: usize) -> String {
-    // Where the room is odd, Python puts the odd one before the text if the width is odd too.
+    // If the room is odd, Python puts the odd one before the text if the width is odd too.
     let before = match name {
         "ljust" => 0,
         "rjust" => room,
@@ -190,7 +191,7 @@ fn filled(text: &str, name: &str, width: usize, fill: &str, room: usize) -> Stri
     format!("{}{text}{}", fill.repeat(before), fill.repeat(room - before))
 }
 
-/// A text in the middle of a width, as `str.center` puts it.
+/// A text centered in a width, as `str.center` does.
 pub(super) fn centered(text: &str, width: usize) -> Result<String, Error> {
     Ok(filled(text, "center", width, " ", room(text, width)?))
 }
@@ -214,7 +215,7 @@ fn titled(text: &str) -> String {
 
 fn tabs_expanded(text: &str, size: usize) -> Result<String, Error> {
     if text.matches('\t').count().saturating_mul(size) > MOST * 100 {
-        return Err(wrong("tabs beyond what a template may have"));
+        return Err(wrong("tabs beyond the limit of templates"));
     }
     let (mut expanded, mut column) = (String::new(), 0);
     for letter in text.chars() {
@@ -241,7 +242,7 @@ fn partitioned(text: &str, from_right: bool, args: &[Value]) -> Result<Value, Er
     }
     let parts = if from_right { text.rsplit_once(separator) } else { text.split_once(separator) };
     let parts = match parts {
-        Some((before, behind)) => [before, separator, behind],
+        Some((before, after)) => [before, separator, after],
         None if from_right => ["", "", text],
         None => [text, "", ""],
     };
@@ -271,15 +272,15 @@ fn split(text: &str, from_right: bool, args: &[Value]) -> Result<Vec<String>, Er
     Ok(parts)
 }
 
-/// The words of a text, `most` parts of it at most.
+/// The words of a text, in at most `most` parts.
 fn words(text: &str, from_right: bool, most: usize) -> Vec<String> {
     let (mut parts, mut rest) = (Vec::new(), text.trim());
     while !rest.is_empty() {
         let cut = if from_right { rest.rfind(char::is_whitespace) } else { rest.find(char::is_whitespace) };
         let Some(cut) = cut.filter(|_| parts.len() + 1 < most) else { break };
         let (word, left) = if from_right {
-            let behind = cut + rest[cut..].chars().next().map_or(1, char::len_utf8);
-            (&rest[behind..], rest[..cut].trim_end())
+            let after = cut + rest[cut..].chars().next().map_or(1, char::len_utf8);
+            (&rest[after..], rest[..cut].trim_end())
         } else {
             (&rest[..cut], rest[cut..].trim_start())
         };
@@ -295,7 +296,7 @@ fn words(text: &str, from_right: bool, most: usize) -> Vec<String> {
     parts
 }
 
-/// A part of a text between two places, counted in letters, and the bytes before it.
+/// A part of a text between two places, counted in characters, and the bytes before it.
 fn part(text: &str, start: Option<i64>, end: Option<i64>) -> Option<(&str, usize)> {
     let letters = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
     let place = |place: i64| if place < 0 { (place + letters).max(0) } else { place.min(letters) };
@@ -350,7 +351,7 @@ fn translated(letter: char, table: &Value) -> String {
     }
 }
 
-/// `str.isalpha()` and its like; none for another name.
+/// `str.isalpha()` and similar methods; `None` for another name.
 fn is_of_kind(text: &str, name: &str) -> Option<bool> {
     let all = |is: fn(char) -> bool| !text.is_empty() && text.chars().all(is);
     let cased = |is: fn(char) -> bool, not: fn(char) -> bool| text.chars().any(is) && !text.chars().any(not);

@@ -1,9 +1,11 @@
-//! Jinja as Hugging Face's tokenizers run it: blocks trimmed, `break` and `continue`, the `generation` tag, and Python's values.
+//! Jinja as Hugging Face's tokenizers run it: blocks trimmed, `break` and `continue`, the
+//! `generation` tag, and Python's values.
 //!
-//! The parser and the machine are minijinja's. What it does otherwise than Jinja is put right in three places: the source before it is
-//! parsed (`source`, `expression`), what values do (`arithmetic`, `methods`, `filters`, `texts`, `json`, `printf`), and how they are
-//! printed (`python`). A template is not trusted: `budget` bounds what it makes, fuel how long it runs, and a stack of its own how
-//! deep it goes. Not there: `varargs` and `kwargs` of macros, `include`, `import`, `lipsum`.
+//! The parser and the machine are minijinja's. Its differences from Jinja are corrected in three
+//! places: the source before it is parsed (`source`, `expression`), the behaviour of values
+//! (`arithmetic`, `methods`, `filters`, `texts`, `json`, `printf`), and their printing (`python`).
+//! A template is not trusted: `budget` bounds its memory, fuel its running time, and a stack of its
+//! own its depth. Not supported: `varargs` and `kwargs` of macros, `include`, `import`, `lipsum`.
 
 mod arithmetic;
 mod budget;
@@ -23,20 +25,20 @@ use serde_json::{Map, Value as Json};
 
 use self::functions::Refusal;
 
-/// Stack of the thread that renders: parsers and macros call themselves.
+/// Stack of the thread that renders: parsers and macros recurse.
 const STACK_BYTES: usize = 256 << 20;
 
-/// Calls of templates' macros in each other.
+/// Maximum depth of templates' macro calls.
 const CALLS: usize = 200;
 
-/// Steps of any rendering, and those that each byte of its values may take besides.
+/// Steps of any rendering, and additional steps for each byte of its values.
 const STEPS: u64 = 20_000_000;
 const STEPS_PER_BYTE: u64 = 8;
 
-/// Why there is no text.
+/// Reason for a missing text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The template itself refuses these values by `raise_exception`, with its own words.
+    /// The template itself refuses these values by `raise_exception`, with its own message.
     Refused(String),
     /// The template cannot be parsed, or fails with these values.
     Broken(String),
@@ -45,7 +47,7 @@ pub(crate) enum Failure {
 /// The text of a template with these values.
 ///
 /// # Errors
-/// [`Failure`].
+/// Returns a [`Failure`] if the template refuses the values or is broken.
 pub(crate) fn render(source: &str, values: &Map<String, Json>) -> Result<String, Failure> {
     let broken = |cause: String| Failure::Broken(cause);
     let source = source::adapted(source).map_err(broken)?;
@@ -83,7 +85,7 @@ fn environment<'source>() -> Environment<'source> {
     environment
 }
 
-/// Bytes of the texts in a value, about.
+/// Approximate bytes of the texts in a value.
 fn bytes(value: &Json) -> usize {
     match value {
         Json::String(text) => text.len(),

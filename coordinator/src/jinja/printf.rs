@@ -6,10 +6,10 @@ use minijinja::value::{Value, ValueKind};
 use super::budget::wrong;
 use super::python::{as_tuple, repr, text};
 
-/// Width or precision at most.
+/// Maximum width or precision.
 const WIDTH: usize = 10_000;
 
-/// One `%` with what it asks for.
+/// One `%` with its conversion.
 #[derive(Default)]
 struct Mark {
     name: Option<String>,
@@ -31,7 +31,7 @@ struct Values<'a> {
 /// A format with its values; `made` counts bytes.
 ///
 /// # Errors
-/// A mark that is not known; too few or too many values.
+/// Returns an error for an unknown mark, or for too few or too many values.
 pub(super) fn formatted(
     format: &str,
     values: &Value,
@@ -39,13 +39,13 @@ pub(super) fn formatted(
 ) -> Result<String, Error> {
     let mut values = Values { all: values, next: 0 };
     let (mut out, mut rest) = (String::new(), format);
-    while let Some((before, behind)) = rest.split_once('%') {
+    while let Some((before, after)) = rest.split_once('%') {
         out.push_str(before);
-        let (mark, kind, behind) = read_mark(behind, &mut values)?;
+        let (mark, kind, after) = read_mark(after, &mut values)?;
         let text = if kind == '%' { "%".to_owned() } else { written(&mark, kind, &values.take(&mark)?)? };
         made(text.len())?;
         out.push_str(&text);
-        rest = behind;
+        rest = after;
     }
     made(format.len())?;
     let is_mapping = values.all.kind() == ValueKind::Map;
@@ -80,8 +80,8 @@ fn read_mark<'t>(text: &'t str, values: &mut Values<'_>) -> Result<(Mark, char, 
     let mut mark = Mark::default();
     let mut rest = text;
     if let Some(named) = rest.strip_prefix('(') {
-        let (name, behind) = named.split_once(')').ok_or_else(incomplete)?;
-        (mark.name, rest) = (Some(name.to_owned()), behind);
+        let (name, after) = named.split_once(')').ok_or_else(incomplete)?;
+        (mark.name, rest) = (Some(name.to_owned()), after);
     }
     while let Some(flag) = rest.chars().next().filter(|letter| "-0+ #".contains(*letter)) {
         match flag {
@@ -94,8 +94,8 @@ fn read_mark<'t>(text: &'t str, values: &mut Values<'_>) -> Result<(Mark, char, 
         rest = &rest[1..];
     }
     mark.width = size(&mut rest, values)?.unwrap_or(0);
-    if let Some(behind) = rest.strip_prefix('.') {
-        rest = behind;
+    if let Some(after) = rest.strip_prefix('.') {
+        rest = after;
         mark.precision = Some(size(&mut rest, values)?.unwrap_or(0));
     }
     rest = rest.trim_start_matches(['h', 'l', 'L']);
@@ -104,15 +104,15 @@ fn read_mark<'t>(text: &'t str, values: &mut Values<'_>) -> Result<(Mark, char, 
 }
 
 fn size(rest: &mut &str, values: &mut Values<'_>) -> Result<Option<usize>, Error> {
-    let too_wide = || wrong("a width beyond what a template may have");
-    if let Some(behind) = rest.strip_prefix('*') {
-        *rest = behind;
+    let too_wide = || wrong("a width beyond the limit of templates");
+    if let Some(after) = rest.strip_prefix('*') {
+        *rest = after;
         let size = values.take(&Mark::default())?.as_usize().filter(|size| *size <= WIDTH);
         return size.map(Some).ok_or_else(too_wide);
     }
     let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
-    let (digits, behind) = rest.split_at(end);
-    *rest = behind;
+    let (digits, after) = rest.split_at(end);
+    *rest = after;
     if digits.is_empty() {
         return Ok(None);
     }
@@ -122,7 +122,7 @@ fn size(rest: &mut &str, values: &mut Values<'_>) -> Result<Option<usize>, Error
 fn numeric(value: &Value) -> Result<f64, Error> {
     match value.kind() {
         ValueKind::Bool => Ok(f64::from(u8::from(value.is_true()))),
-        ValueKind::Number => f64::try_from(value.clone()).map_err(|_| wrong("a number beyond what is known")),
+        ValueKind::Number => f64::try_from(value.clone()).map_err(|_| wrong("a number out of range")),
         kind => Err(wrong(format!("%d format: a real number is required, not {kind}"))),
     }
 }

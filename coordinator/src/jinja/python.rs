@@ -5,11 +5,11 @@ use std::fmt::Write;
 use minijinja::value::{Enumerator, Object, ObjectRepr, Value, ValueKind};
 use std::sync::Arc;
 
-/// A Python tuple. Only its looks differ from a list.
+/// A Python tuple. Only its printed form differs from a list's.
 #[derive(Debug)]
 pub(super) struct Tuple(pub(super) Vec<Value>);
 
-/// What `dict.items()` and its like give: it can be walked, and prints with its name.
+/// Result of `dict.items()` and similar methods: it can be iterated, and prints with its name.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) name: &'static str,
@@ -58,7 +58,7 @@ pub(super) fn text(value: &Value) -> String {
     }
 }
 
-/// `repr(value)`, with nothing for what is undefined.
+/// `repr(value)`; empty for an undefined value.
 pub(super) fn repr(value: &Value) -> String {
     let mut written = String::new();
     write_repr(value, &mut written, 0);
@@ -112,7 +112,8 @@ fn number(value: &Value) -> String {
     if value.is_integer() { value.to_string() } else { float(f64::try_from(value.clone()).unwrap_or(f64::NAN)) }
 }
 
-/// `repr` of a float: the shortest digits that read back as it, with an exponent below 1e-4 and from 1e16 on.
+/// `repr` of a float: the shortest digits that read back as it, with an exponent below 1e-4 and
+/// from 1e16 on.
 pub(super) fn float(value: f64) -> String {
     if value.is_nan() {
         return "nan".into();
@@ -150,7 +151,7 @@ fn write_quoted(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// Whether Python prints a letter as it is.
+/// Whether Python prints a character unescaped.
 fn is_printable(letter: char) -> bool {
     let is_space = letter.is_whitespace() && letter != ' ';
     let is_format = matches!(u32::from(letter),

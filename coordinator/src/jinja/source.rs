@@ -1,24 +1,26 @@
-//! What Jinja reads and minijinja does not, rewritten before the template is parsed: line ends, the `generation` tag, and operators
-//! that are Python's. Strings, comments and raw blocks stay as they are.
+//! Rewrites syntax that Jinja reads and minijinja does not, before the template is parsed: line
+//! ends, the `generation` tag, and Python's operators. Strings, comments and raw blocks stay
+//! unchanged.
 
 use super::expression::rewrite;
 use super::token::{Token, tokens};
 
-/// Bytes of a template at most.
+/// Maximum bytes of a template.
 const TEMPLATE_BYTES: usize = 2 << 20;
-/// Tokens of one tag at most, and tags that may stand in each other: what a parser that calls itself can take.
+/// Maximum tokens of one tag, and maximum depth of nested tags: the limits of a recursive parser.
 const TAG_TOKENS: usize = 4096;
 const BLOCK_DEPTH: usize = 100;
-/// Brackets, and words and signs before a value such as `not` and `-`, that may stand in each other within a tag.
+/// Maximum depth of brackets, and of words and signs before a value such as `not` and `-`, within a
+/// tag.
 const BRACKET_DEPTH: usize = 40;
 
 /// Statements that an end tag closes; `set` is one of them if it assigns nothing.
 const BLOCKS: [&str; 9] = ["if", "for", "macro", "call", "filter", "with", "block", "autoescape", "generation"];
 
-/// The template as minijinja reads it.
+/// The template in minijinja's syntax.
 ///
 /// # Errors
-/// A template that is longer or nested deeper than templates are, in words.
+/// Returns a message if a template is longer or nested deeper than allowed.
 pub(super) fn adapted(source: &str) -> Result<String, String> {
     if source.len() > TEMPLATE_BYTES {
         return Err(format!("it has {} bytes; a template has at most {TEMPLATE_BYTES}", source.len()));
@@ -34,11 +36,11 @@ pub(super) fn adapted(source: &str) -> Result<String, String> {
             "{{" => tag_end(body, "}}"),
             _ => tag_end(body, "%}"),
         };
-        // The parser says better what is wrong with a tag that does not end.
+        // The parser has the better message for an unclosed tag.
         let Some(end) = end else { return Ok(adapted + opened) };
-        let (tag, behind) = body.split_at(end);
+        let (tag, after) = body.split_at(end);
         adapted.push_str(kind);
-        rest = behind;
+        rest = after;
         if kind == "{#" {
             adapted.push_str(tag);
             continue;
@@ -77,7 +79,7 @@ fn count_block(open: &mut Vec<usize>, word: &str, inner: &str) {
     }
 }
 
-/// The text before the next tag, and what begins with it.
+/// The text before the next tag, and its opening mark.
 fn next_tag(text: &str) -> Option<(&str, &str)> {
     let mut from = 0;
     while let Some(at) = text[from..].find('{') {
@@ -90,7 +92,7 @@ fn next_tag(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// Where a tag ends, behind its closing mark, which counts outside of strings and brackets only.
+/// End of a tag, after its closing mark, which counts outside of strings and brackets only.
 fn tag_end(body: &str, close: &str) -> Option<usize> {
     let bytes = body.as_bytes();
     let (mut at, mut depth) = (0, 0_usize);
@@ -117,7 +119,7 @@ fn tag_end(body: &str, close: &str) -> Option<usize> {
     None
 }
 
-/// How long a raw block's text is.
+/// Length of a raw block's text.
 fn raw_end(text: &str) -> usize {
     let mut from = 0;
     while let Some(at) = text[from..].find("{%") {
@@ -138,7 +140,7 @@ fn tag_body(inner: &str, word: &str) -> Result<String, String> {
         let scope = if word == "generation" { "with" } else { "endwith" };
         return Ok(inner.replacen(word, scope, 1));
     }
-    // A tag that no lexer can read is the parser's to refuse.
+    // A tag that no lexer can read is left to the parser.
     let Some(tokens) = tokens(inner) else { return Ok(inner.to_owned()) };
     if tokens.len() > TAG_TOKENS {
         return Err(format!("a tag has {} words and signs; {TAG_TOKENS} are the most", tokens.len()));
@@ -147,7 +149,7 @@ fn tag_body(inner: &str, word: &str) -> Result<String, String> {
     Ok(rewrite(inner, &tokens, word))
 }
 
-/// Refuses what stands deeper than a parser goes that calls itself.
+/// Refuses nesting deeper than a recursive parser's limit.
 fn check_depth(tokens: &[Token<'_>]) -> Result<(), String> {
     let (mut brackets, mut signs, mut conditions) = (0_usize, 0_usize, 0_usize);
     for token in tokens {

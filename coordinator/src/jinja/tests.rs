@@ -1,4 +1,5 @@
-//! What templates render, beside what jinja2 renders with Hugging Face's settings (`tests/golden/templates`), and what they may use.
+//! Renderings of templates, compared with jinja2's under Hugging Face's settings
+//! (`tests/golden/templates`), and their limits.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +7,11 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{Failure, render};
 
-/// Cases in which jinja2 refuses and this does not: it compares and walks what Python does not.
+/// Cases that jinja2 refuses and this does not: it compares and iterates values that Python does
+/// not.
 const LENIENT: [&str; 4] = ["undefined less", "unlike order", "in of unlike", "for none"];
 
-/// Cases that are otherwise here: what a macro's unnamed arguments are, and how two rare values print.
+/// Cases that differ here: a macro's unnamed arguments, and the printing of two rare values.
 const OTHERWISE: [&str; 3] = ["macro varargs", "macro arguments", "range printed"];
 
 fn recorded() -> Json {

@@ -56,7 +56,7 @@ fn capitalized(text: &str) -> String {
     first.chain(letters.as_str().to_lowercase().chars()).collect()
 }
 
-/// Jinja's own `title`: a word begins behind space, a hyphen or an opening bracket.
+/// Jinja's own `title`: a word begins after space, a hyphen or an opening bracket.
 fn titled(text: &str) -> String {
     let (mut titled, mut begins) = (String::with_capacity(text.len()), true);
     for letter in text.chars() {
@@ -80,7 +80,7 @@ fn trim(value: &Value, letters: Option<Value>, named: Kwargs) -> Result<String, 
     })
 }
 
-/// What `str.strip` takes away.
+/// Whether `str.strip` removes a character.
 fn is_space(letter: char) -> bool {
     letter.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&letter)
 }
@@ -102,7 +102,7 @@ fn indent(state: &State<'_, '_>, value: &Value, given: Rest<Value>) -> Result<Va
     let made = text.len().saturating_add(text.matches('\n').count().saturating_mul(indention.len()));
     super::budget::charge(state, made)?;
     let mut lines: Vec<&str> = text.split('\n').collect();
-    // The line that was added ends the text.
+    // The added line ends the text.
     lines.pop();
     let mut out = if first { indention.clone() } else { String::new() };
     for (index, line) in lines.iter().enumerate() {
@@ -165,13 +165,13 @@ fn truncate(value: &Value, given: Rest<Value>) -> Result<String, Error> {
 
 fn stripped(text: &str) -> String {
     let (mut out, mut rest) = (String::new(), text);
-    while let Some((before, behind)) = rest.split_once('<') {
+    while let Some((before, after)) = rest.split_once('<') {
         out.push_str(before);
-        match behind.split_once('>') {
-            Some((_, behind)) => rest = behind,
+        match after.split_once('>') {
+            Some((_, after)) => rest = after,
             None => {
                 out.push('<');
-                rest = behind;
+                rest = after;
             }
         }
     }
@@ -206,7 +206,7 @@ fn filesize(value: &Value, binary: Option<bool>) -> Result<String, Error> {
         }
         unit *= base;
     }
-    Err(wrong("a size beyond what is known"))
+    Err(wrong("a size out of range"))
 }
 
 fn xmlattr(value: &Value, autospace: Option<bool>) -> Result<String, Error> {

@@ -1,13 +1,13 @@
-//! The words and signs of a tag, with where they stand.
+//! The words and signs of a tag, with their places.
 
 /// A word or sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token<'a> {
-    /// Its letters.
+    /// Its characters.
     pub(super) text: &'a str,
-    /// Where it begins in the tag.
+    /// Its first byte in the tag.
     pub(super) start: usize,
-    /// What it is.
+    /// Its kind.
     pub(super) kind: Kind,
 }
 
@@ -24,17 +24,18 @@ pub(super) enum Kind {
     Sign,
 }
 
-/// Signs of two letters.
+/// Signs of two characters.
 const PAIRS: [&str; 7] = ["//", "**", "==", "!=", "<=", ">=", "->"];
 
 impl Token<'_> {
-    /// Where it ends in the tag.
+    /// Its end in the tag.
     pub(super) fn end(&self) -> usize {
         self.start + self.text.len()
     }
 }
 
-/// The tokens of a tag's body; none if it has a string that does not end. A sign of whitespace control at either end is none.
+/// The tokens of a tag's body; `None` if it has an unclosed string. A sign of whitespace control at
+/// either end is not a token.
 pub(super) fn tokens(body: &str) -> Option<Vec<Token<'_>>> {
     let last = body.len() - usize::from(body.ends_with(['-', '+']));
     let mut at = usize::from(body.starts_with(['-', '+']));

@@ -1,4 +1,4 @@
-//! What chunks kept before they were cached.
+//! Compression of chunks before they were cached.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,10 +9,10 @@ use tributary_protocol::{Chunk, Plan};
 /// The compression of a request's chunks: facts of its plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CompressedRow {
-    /// How the tokens were chosen.
+    /// Method that chose the tokens.
     pub method: &'static str,
-    /// The last tokens of a chunk whose attention says which, at most, where it does: half of what is kept, if that is less. Rows of an
-    /// adapter behind the tokens look in their stead.
+    /// Last tokens of a chunk whose attention chooses the kept ones, if the method has a window: at
+    /// most half of the kept number. Rows of an adapter after the tokens replace them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<usize>,
     /// Tokens that each KV head of each layer keeps of every chunk, in the request's own order.
@@ -23,11 +23,11 @@ pub struct CompressedRow {
     pub kept_rows: usize,
     /// Bytes of keys and values of the context, if chunks kept everything.
     pub bytes_before: u64,
-    /// Bytes of what they keep, with the numbers of its rows: what is cached.
+    /// Bytes of the kept rows, with the rows' numbers: the cached bytes.
     pub bytes_kept: u64,
 }
 
-/// What a plan's chunks keep; none where they keep everything.
+/// The compression of a plan's chunks; `None` if they keep everything.
 pub(super) fn compressed(plan: &Plan, shape: &ModelShape) -> Option<CompressedRow> {
     let compress = plan.chunks.iter().find_map(|chunk| chunk.compress.as_ref())?;
     let kept_tokens = |chunk: &Chunk| chunk.compress.as_ref().map_or(chunk.ids.len(), |compress| compress.keep);
@@ -43,7 +43,7 @@ pub(super) fn compressed(plan: &Plan, shape: &ModelShape) -> Option<CompressedRo
 }
 
 impl CompressedRow {
-    /// The same for a reader.
+    /// The same as a note for readers.
     pub(super) fn note(&self) -> String {
         let Self { method, kept_tokens, rows, kept_rows, bytes_before, bytes_kept, .. } = self;
         let (least, most) = (kept_tokens.iter().min().unwrap_or(&0), kept_tokens.iter().max().unwrap_or(&0));

@@ -1,4 +1,4 @@
-//! What was evicted between a request's first token and its second.
+//! The eviction between a request's first token and its second.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,32 +13,33 @@ use super::rows::ms;
 pub struct EvictedRow {
     /// The method's name.
     pub method: &'static str,
-    /// Rows of the prompt that there were.
+    /// Rows of the prompt before.
     pub rows: f64,
     /// Rows that are kept, the mean over layers and KV heads.
     pub kept_rows: f64,
     /// Bytes of keys and values of the prompt before.
     pub bytes_before: u64,
-    /// Bytes of them that are left.
+    /// Bytes of them that remain.
     pub bytes_kept: u64,
-    /// Whether kept rows went to the owner, which decodes alone since.
+    /// Whether kept rows went to the owner, which has decoded alone since.
     pub gathered: bool,
-    /// Rows that were computed to see what they attend to.
+    /// Rows that were computed to measure their attention.
     pub asking_rows: usize,
-    /// Bytes that moved between ranks for it.
+    /// Bytes sent between ranks for it.
     pub received_bytes: u64,
     /// Its time between the first token and the second, on the rank where it took longest.
     pub ms: f64,
-    /// What the planner's formulas give for it.
+    /// Values from the planner's formulas.
     pub formula: EvictionFormula,
 }
 
-/// What an eviction costs by formula, all ranks together.
+/// Predicted cost of an eviction, all ranks together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EvictionFormula {
-    /// Floating-point operations: of rows that look, of their scores, and of tokens that are written to look.
+    /// Floating-point operations: of attending rows, of their scores, and of tokens that are
+    /// written to measure their attention.
     pub flops: f64,
-    /// Bytes of weights, keys and values that are read, and of those that are copied.
+    /// Bytes of weights, keys and values that are read, and of copied ones.
     pub memory_traffic_bytes: u64,
     /// Bytes that ranks receive.
     pub received_bytes: u64,
@@ -57,7 +58,7 @@ impl From<&Evicting> for EvictionFormula {
     }
 }
 
-/// What a plan has evicted; none where nothing was.
+/// The eviction of a plan; `None` if nothing was evicted.
 pub(super) fn evicted(planned: &Planned, reports: &[RankReport], shape: &ModelShape) -> Option<EvictedRow> {
     let plan = &planned.plan;
     let evict = plan.evict.as_ref()?;
@@ -84,13 +85,13 @@ pub(super) fn evicted(planned: &Planned, reports: &[RankReport], shape: &ModelSh
 }
 
 impl EvictedRow {
-    /// The same for a reader.
+    /// The same as a note for readers.
     pub(super) fn note(&self) -> String {
         let Self { method, rows, kept_rows, bytes_before, bytes_kept, gathered, ms, .. } = self;
         let gathered = if *gathered { ", gathered on one rank" } else { "" };
         format!(
             "{method} keeps {kept_rows} of {rows} rows a layer and KV head for decoding{gathered}, {bytes_kept} of {bytes_before} bytes, \
-             chosen in {ms:.2} ms behind the first token; what follows is approximate"
+             chosen in {ms:.2} ms after the first token; what follows is approximate"
         )
     }
 }

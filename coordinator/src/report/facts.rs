@@ -1,4 +1,4 @@
-//! The settings that shaped a result, as they turned out.
+//! The resolved settings of a result.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use tributary_planner::Planned;
 use tributary_protocol::deal::blocks;
 use tributary_protocol::{Around, Evict, EvictionEvidence, OrderFor, Outcome, Plan, RankReport};
 
-/// What the planner does not know: how the process was started.
+/// Facts of the process that the planner does not know.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Environment {
     /// The model folder, as the user named it.
@@ -21,7 +21,7 @@ pub struct Environment {
     /// The hash of that model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auxiliary_hash: Option<String>,
-    /// The folder of the model that writes what an eviction listens to, if there is one.
+    /// The folder of the draft model of an eviction, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draft_model: Option<String>,
     /// The hash of that model.
@@ -30,24 +30,24 @@ pub struct Environment {
     /// The folders of the model's adapters, and the number of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adapters: Vec<String>,
-    /// Where the weights come from: the folder, or a seed.
+    /// Source of the weights: the folder, or a seed.
     pub load_format: String,
     /// Type of the numbers.
     pub dtype: String,
     /// Kernels that compute.
     pub kernels: String,
-    /// Where ranks compute.
+    /// Device on which ranks compute.
     pub device: String,
     /// Bytes that weights, chunk caches and requests may take on each device; absent on a CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_budget_bytes: Option<u64>,
-    /// What carries messages between ranks.
+    /// Backend of messages between ranks.
     pub backend: String,
     /// Threads of each rank.
     pub threads: usize,
-    /// Where the context is cut.
+    /// Places at which the context is cut.
     pub chunking: String,
-    /// What stands before the first chunk.
+    /// Text before the first chunk.
     pub prefix: String,
     /// Whether a chat template is used.
     pub template: String,
@@ -60,7 +60,7 @@ pub struct PacketRows {
     pub adapter: String,
     /// Rows before a chunk's tokens.
     pub head: u32,
-    /// Rows behind them.
+    /// Rows after them.
     pub tail: u32,
 }
 
@@ -80,7 +80,7 @@ pub enum OptionValue {
     Count(usize),
     /// A number.
     Number(f64),
-    /// A word, or a text of a form of its own.
+    /// A word, or a text in its own format.
     Text(String),
 }
 
@@ -114,14 +114,14 @@ pub struct BlockRows {
     pub block: usize,
     /// Rows of the anchor that all blocks see.
     pub anchor: usize,
-    /// Rows that each block passes on in a layer, at most.
+    /// Maximum rows that each block passes on in a layer.
     pub passed: usize,
 }
 
-/// Every setting that shaped the result. What a method does not have is absent.
+/// Every setting that shaped the result. Settings that a method does not have are absent.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ResolvedSettings {
-    /// How the process was started.
+    /// Facts of the process.
     #[serde(flatten)]
     pub environment: Environment,
     /// The method's name.
@@ -130,17 +130,17 @@ pub struct ResolvedSettings {
     pub world: usize,
     /// Share of the context to recompute.
     pub ratio: f64,
-    /// Rows to recompute at most.
+    /// Maximum number of rows to recompute.
     pub budget: usize,
-    /// What moves during recompute; absent for exact methods.
+    /// Exchange during recompute; absent for exact methods.
     pub exchange: Option<&'static str>,
-    /// Options of the method alone, with the values that it had.
+    /// Options of the method alone, with their values.
     pub options: BTreeMap<&'static str, OptionValue>,
     /// Whether chunks are reordered.
     pub reorder: bool,
-    /// By what they are reordered.
+    /// Importance by which they are reordered.
     pub importance: Option<&'static str>,
-    /// What another order of chunks is for, where that is not everything.
+    /// Purpose of a new order of chunks, if it is not for everything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order_for: Option<&'static str>,
     /// Whether the first chunk may be selected.
@@ -148,29 +148,30 @@ pub struct ResolvedSettings {
     /// The trained rows around every chunk, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<PacketRows>,
-    /// Rows of blocks, where the sequence is computed in blocks.
+    /// Rows of blocks, if the sequence is computed in blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_rows: Option<BlockRows>,
-    /// How the rows are chosen that decoding keeps of the prompt, where it does not keep all.
+    /// Method that chooses the rows that decoding keeps of the prompt, unless it keeps all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evict: Option<&'static str>,
     /// Rows of the prompt that each KV head keeps, the mean over layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep: Option<usize>,
-    /// The last rows of the prompt whose attention says which, where it does.
+    /// Last rows of the prompt whose attention chooses them, if the method has a window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evict_window: Option<usize>,
-    /// Tokens to generate at most.
+    /// Maximum number of tokens to generate.
     pub max_tokens: usize,
     /// 0 takes the largest logit.
     pub temperature: f32,
     /// Draws from the smallest set of tokens with at least this probability.
     pub top_p: f32,
-    /// Draws from so many of the largest logits; 0 for all.
+    /// Draws from this number of the largest logits; 0 for all.
     pub top_k: u32,
     /// Seed of every draw.
     pub seed: u64,
-    /// How long a rank may compute without progress, and all ranks wait for each other.
+    /// Milliseconds that a rank may compute without progress, and that ranks may wait for each
+    /// other.
     pub timeout_ms: u64,
 }
 
@@ -213,43 +214,44 @@ impl ResolvedSettings {
     }
 }
 
-/// Whether the rows of a window say what is kept.
+/// Whether the rows of a window choose the kept rows.
 fn asks_window(evict: &Evict) -> bool {
     evict.descriptor().evidence == EvictionEvidence::Window
 }
 
-/// What free probes found.
+/// Results of free probes.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct TraceRow {
     /// Rows that they measured.
     pub measured_rows: usize,
-    /// How many probes there were.
+    /// Number of probes.
     pub rounds: usize,
     /// Whether chunks stand in another order than the request's.
     pub moved: bool,
-    /// Whether they were left out because their positions would reach beyond the model's.
+    /// Whether they were left out because their positions would exceed the model's.
     pub left_out: bool,
-    /// The largest attention that a row, which matters to the query itself, pays another document's row, less that the other way; none where
-    /// none comes to α.
+    /// The largest net reading of another document's row by a row that matters to the query: its
+    /// attention less the attention in the other direction; absent if none reaches α.
     pub sharpest: Option<f32>,
-    /// The same among rows of documents that stand behind its own in the request, which is what moves documents.
+    /// The same among rows of documents after its own in the request, which is what moves
+    /// documents.
     pub sharpest_behind: Option<f32>,
 }
 
-/// What a model beside the main one read for a method.
+/// Readings of an auxiliary model for a method.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct AuxiliaryRow {
     /// Its prompts: the chunks that may be selected.
     pub prompts: usize,
     /// Tokens of all of them, each with the query.
     pub tokens: usize,
-    /// How long it ran, beside other work or not.
+    /// Milliseconds that it ran, concurrently with other work or not.
     pub read_ms: f64,
-    /// Rows of the budget that stand so far from others that they were not recomputed.
+    /// Rows of the budget that were not recomputed because they are too isolated.
     pub unspent_rows: usize,
 }
 
-/// What a model beside the main one read for a plan; none where it reads nothing.
+/// Readings of an auxiliary model for a plan; `None` if there is none.
 pub(super) fn auxiliary(plan: &Plan, outcome: &Outcome, reports: &[RankReport]) -> Option<AuxiliaryRow> {
     let auxiliary = plan.auxiliary.first().filter(|_| plan.budget > 0)?;
     Some(AuxiliaryRow {
@@ -261,7 +263,7 @@ pub(super) fn auxiliary(plan: &Plan, outcome: &Outcome, reports: &[RankReport]) 
 }
 
 impl AuxiliaryRow {
-    /// The same for a reader.
+    /// The same as a note for readers.
     pub(super) fn note(&self) -> String {
         let Self { prompts, tokens, read_ms, unspent_rows } = *self;
         format!(
@@ -271,7 +273,7 @@ impl AuxiliaryRow {
     }
 }
 
-/// What free probes found for a plan; none where the method has no such probes.
+/// Results of free probes for a plan; `None` if the method has no such probes.
 pub(super) fn trace(plan: &Plan, outcome: &Outcome) -> Option<TraceRow> {
     plan.method.evidence()?.trace?;
     Some(TraceRow {
@@ -285,7 +287,7 @@ pub(super) fn trace(plan: &Plan, outcome: &Outcome) -> Option<TraceRow> {
 }
 
 impl TraceRow {
-    /// The same for a reader; nothing where there was no probe to be made.
+    /// The same as a note for readers; `None` if no probe was due.
     pub(super) fn note(&self) -> Option<String> {
         let Self { measured_rows, rounds, moved, left_out, sharpest, sharpest_behind: _ } = *self;
         if left_out {

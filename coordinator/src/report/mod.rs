@@ -1,4 +1,5 @@
-//! What a request cost and what came of it, as one object: for reading ([`Report::render`]) and for programs (serde).
+//! Cost and outcome of a request, as one object: for reading ([`Report::render`]) and for programs
+//! (serde).
 
 mod compressed;
 mod evicted;
@@ -26,81 +27,82 @@ pub use self::path::PhaseRow;
 pub use self::rows::{BytesRow, ChunkCacheRow, ChunkStoreRow, DeviceMemoryRow, RankRow, SpanRow, chunk_cache};
 use self::rows::{bytes, ms, rank_row};
 
-/// Name and version of the report as JSON (`docs/schemas/prefill.v2.json`). A field that goes, or means something else, makes another
-/// version.
+/// Name and version of the report as JSON (`docs/schemas/prefill.v2.json`). A field that is
+/// removed, or changes its meaning, requires another version.
 pub const SCHEMA: &str = "tributary.prefill/2";
 
-/// Everything that is known about one answered request. Times in milliseconds, on the coordinator's clock or on the ranks'
-/// own; bytes are payload.
+/// All facts of one answered request. Times in milliseconds, on the coordinator's clock or on the
+/// ranks' own; bytes are payload.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Report {
     /// Name and version of this schema.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
-    /// From the request's acceptance to the first token in the coordinator's hands.
+    /// Time from the request's acceptance to the arrival of the first token at the coordinator.
     pub ttft_ms: f64,
-    /// The same without first token and query rows, whose share of the pass they ride in is estimated from FLOPs. Only for
-    /// comparison with numbers published on that clock.
+    /// The same without first token and query rows; the query's share of its pass is estimated from
+    /// FLOPs. Only for comparison with numbers published on that clock.
     pub paper_clock_ms: f64,
-    /// From the request's acceptance to the last report.
+    /// Time from the request's acceptance to the last report.
     pub total_ms: f64,
     /// The method's name.
     pub method: &'static str,
-    /// Whether the method equals a full prefill but for rounding.
+    /// Whether the method equals a full prefill up to rounding.
     pub exact: bool,
-    /// Everything that shaped the result.
+    /// Settings that shaped the result.
     pub settings: ResolvedSettings,
     /// The phases until the first token, in their order.
     pub phases: Vec<PhaseRow>,
-    /// What is left of the time to first token: gaps between phases, and messages on their way.
+    /// Rest of the time to first token: gaps between phases, and messages in transit.
     pub unaccounted_ms: f64,
     /// One entry a rank.
     pub ranks: Vec<RankRow>,
-    /// What moved until the first token, per collective.
+    /// Traffic until the first token, per collective.
     pub bytes: BTreeMap<&'static str, BytesRow>,
-    /// What moved after the first token, per collective.
+    /// Traffic after the first token, per collective.
     pub decode_bytes: BTreeMap<&'static str, BytesRow>,
-    /// Predicted memory at the worst moment, all ranks and the weights together.
+    /// Predicted peak memory, all ranks and the weights together.
     pub predicted_memory_bytes: u64,
     /// Numbers of tokens.
     pub tokens: TokenCounts,
     /// The chunks, in the request's own order.
     pub chunks: ChunkRows,
-    /// What the chunk cache did, all ranks together.
+    /// Work of the chunk cache, all ranks together.
     pub chunk_cache: ChunkCacheRow,
     /// Chunk numbers in the order of the layout.
     pub order: Vec<u32>,
-    /// How chunks came into that order, where free probes followed what rows depend on.
+    /// Result of free probes, which decided the order of chunks, if there were any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceRow>,
-    /// What the model beside the main one read, where the method has one read.
+    /// Readings of the auxiliary model, if the method uses one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auxiliary: Option<AuxiliaryRow>,
-    /// What chunks kept before they were cached, where that is not everything.
+    /// Compression of chunks before they were cached, if they did not keep everything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compressed: Option<CompressedRow>,
-    /// What decoding does not keep of the prompt, where it does not keep all: the first token precedes that.
+    /// Eviction of the prompt after the first token, if decoding does not keep all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evicted: Option<EvictedRow>,
-    /// Numbers of the context rows that were recomputed, with chunks in the request's own order; where they were asked for.
+    /// Numbers of the recomputed context rows, with chunks in the request's own order, if
+    /// requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selected_rows: Option<Vec<u32>>,
     /// The generated text.
     pub answer: String,
     /// The generated tokens.
     pub token_ids: Vec<u32>,
-    /// What a reader of the numbers should know.
+    /// Notes for readers of the numbers.
     pub notes: Vec<String>,
 }
 
 /// Numbers of tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TokenCounts {
-    /// Before the first chunk.
+    /// Tokens before the first chunk.
     pub prefix: usize,
-    /// All chunks.
+    /// Tokens of all chunks.
     pub context: usize,
-    /// After the context.
+    /// Tokens after the context.
     pub query: usize,
     /// Context tokens that were selected.
     pub selected: usize,
@@ -108,14 +110,14 @@ pub struct TokenCounts {
     pub candidates: usize,
     /// Rows computed in the recompute pass, all ranks together, the query's included.
     pub recomputed: usize,
-    /// Generated, the first included.
+    /// Generated tokens, the first included.
     pub generated: usize,
 }
 
 /// The chunks, in the request's own order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ChunkRows {
-    /// How many.
+    /// Number of chunks.
     pub count: usize,
     /// Their lengths.
     pub tokens: Vec<usize>,
@@ -124,15 +126,16 @@ pub struct ChunkRows {
 }
 
 impl Report {
-    /// Time of a token behind the first, without an eviction: the mean; nothing where one token is all.
+    /// Mean time of a token after the first, without an eviction; `None` if only one was generated.
     pub fn token_ms(&self) -> Option<f64> {
-        let behind = self.tokens.generated.checked_sub(1).filter(|count| *count > 0)?;
+        let after = self.tokens.generated.checked_sub(1).filter(|count| *count > 0)?;
         let evict_ms = self.evicted.as_ref().map_or(0.0, |evicted| evicted.ms);
-        Some((self.total_ms - self.ttft_ms - evict_ms).max(0.0) / behind as f64)
+        Some((self.total_ms - self.ttft_ms - evict_ms).max(0.0) / after as f64)
     }
 }
 
-/// The report of an answered request. `text` is the generated text, `notes` what came up on the way.
+/// The report of an answered request. `text` is the generated text, `notes` are notes made on the
+/// way.
 pub fn report(
     planned: &Planned,
     answer: &Answer,

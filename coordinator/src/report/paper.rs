@@ -1,7 +1,8 @@
 //! The clock of the published numbers: time to first token without query pass and first token.
 //!
-//! Here the query's rows ride in the same pass as the selected rows (in an exact method: as the whole prompt). Their share
-//! of that pass is estimated from FLOPs and taken off; what they cost beyond FLOPs stays.
+//! Here the query's rows are in the same pass as the selected rows (in an exact method: as the
+//! whole prompt). Their share of that pass is estimated from FLOPs and subtracted; their cost
+//! beyond FLOPs stays.
 
 use tributary_planner::ModelShape;
 use tributary_protocol::{Phase, Plan};
@@ -28,8 +29,8 @@ fn exact_share(plan: &Plan, shape: &ModelShape) -> f64 {
     query_flops(plan, shape) / shape.prefill_flops(plan.total_rows(), 0)
 }
 
-/// FLOPs of the query's rows over those of the recompute pass on the rank that drew the first token. Selected rows count
-/// with the keys that an average one sees in the request's own order.
+/// FLOPs of the query's rows over those of the recompute pass on the rank that drew the first
+/// token. Selected rows count with the keys that an average one sees in the request's own order.
 fn recompute_share(plan: &Plan, answer: &Answer, shape: &ModelShape) -> f64 {
     let drew = answer.reports.iter().find(|report| report.drew_first_token);
     let rows = drew.map_or(0, |report| report.recomputed_rows);

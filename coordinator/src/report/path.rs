@@ -1,9 +1,10 @@
-//! The critical path: where the time to first token went.
+//! The critical path: the parts of the time to first token.
 //!
-//! It is the coordinator's tokenisation and the wait for the request's turn, then the timeline of the rank that drew the first token. If rank 0's last phase
-//! ends later than that, the token was on its way to it: that counts as first token too. What is left is unaccounted:
-//! gaps between phases, the plan's way to rank 0 and the token's way from it. Ranks' timelines begin when the plan reaches
-//! them; the small differences between those moments are part of what is unaccounted.
+//! It is the coordinator's tokenisation and the wait for the request's turn, then the timeline of
+//! the rank that drew the first token. If rank 0's last phase ends later than that, the token was
+//! in transit to it: that counts as first token too. The rest is unaccounted: gaps between phases,
+//! the plan's way to rank 0 and the token's way from it. Ranks' timelines begin when the plan
+//! reaches them; the small differences between those moments are part of the unaccounted time.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -12,10 +13,10 @@ use tributary_protocol::{Phase, RankReport, Span};
 use super::rows::ms;
 use crate::dispatch::Answer;
 
-/// One phase of a request. Compute time is time that is not spent waiting.
+/// One phase of a request. Compute time excludes waiting.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct PhaseRow {
-    /// Which phase.
+    /// The phase.
     pub phase: &'static str,
     /// Its part of the time to first token.
     pub critical_path_ms: f64,
@@ -38,7 +39,7 @@ pub(super) struct CriticalPath {
     pub(super) unaccounted_ms: f64,
 }
 
-/// The phases that happened, in their order.
+/// The phases of the request, in their order.
 pub(super) fn critical_path(answer: &Answer) -> CriticalPath {
     let ttft_ms = ms(answer.ttft.as_secs_f64());
     let tokenize_ms = ms(answer.tokenize.as_secs_f64());
@@ -66,12 +67,12 @@ pub(super) fn critical_path(answer: &Answer) -> CriticalPath {
     CriticalPath { phases, unaccounted_ms: ttft_ms - accounted_ms }
 }
 
-/// The least share of the time to first token, and the least time, that make a straggler worth a note.
+/// Minimum share of the time to first token, and minimum time, of a straggler that gets a note.
 const STRAGGLER_SHARE: f64 = 0.2;
 const STRAGGLER_MS: f64 = 50.0;
 
-/// Phases in which one rank computed more than three times as long as the others on average, and long enough to matter.
-/// The first token has one rank's work only.
+/// Phases in which one rank computed more than three times as long as the others on average, and
+/// long enough to matter. The first token has one rank's work only.
 pub(super) fn stragglers(answer: &Answer) -> Vec<String> {
     let least_ms = (STRAGGLER_SHARE * ms(answer.ttft.as_secs_f64())).max(STRAGGLER_MS);
     let shared = Phase::TO_FIRST_TOKEN.into_iter().filter(|&phase| phase != Phase::FirstToken);
@@ -87,7 +88,7 @@ pub(super) fn stragglers(answer: &Answer) -> Vec<String> {
     shared.filter_map(note).collect()
 }
 
-/// The first token's way from the rank that drew it to rank 0, at most what the clock allows.
+/// Time of the first token from the rank that drew it to rank 0, limited by the clock.
 fn way_ms(drew: &RankReport, reports: &[RankReport], on_ranks_ms: f64) -> f64 {
     let end_ms = |report: &RankReport| {
         let to_first_token = report.spans.iter().filter(|span| is_counted(span));

@@ -1,4 +1,4 @@
-//! A report for a reader.
+//! A report as text for readers.
 
 use tributary_charts::table::{Layout, cells, table};
 use tributary_system::size::rounded;
@@ -7,7 +7,8 @@ use super::Report;
 use super::rows::{BytesRow, ChunkStoreRow};
 
 impl Report {
-    /// The report for a reader: answer, times, bytes, tokens, in aligned columns. Ends with a line break.
+    /// The report as text: answer, times, bytes, tokens, in aligned columns. Ends with a line
+    /// break.
     pub fn render(&self) -> String {
         render(self)
     }
@@ -39,9 +40,9 @@ fn headline(report: &Report) -> String {
     method.extend((settings.budget > 0 && !tells_rows).then(|| format!("ratio {}", settings.ratio)));
     method.extend(settings.options.iter().map(|(key, value)| format!("{key}{value}")));
     method.extend(
-        settings
-            .block_rows
-            .map(|rows| format!("blocks of {} behind {}, {} passed on", rows.block, rows.anchor, rows.passed)),
+        settings.block_rows.map(|rows| {
+            format!("blocks of {} after an anchor of {}, {} passed on", rows.block, rows.anchor, rows.passed)
+        }),
     );
     method.extend(settings.importance.map(|importance| format!("reordered by {importance}")));
     method.extend(
@@ -116,7 +117,7 @@ fn bytes_row(name: &str, row: &BytesRow) -> Vec<String> {
     ]
 }
 
-/// What the fullest device held, beside what it was to hold.
+/// Memory held on the fullest device, beside its budget.
 fn device_memory(report: &Report) -> String {
     let rows = report.ranks.iter().filter_map(|rank| rank.device_memory);
     let Some(fullest) = rows.max_by_key(|row| row.high_bytes) else { return String::new() };
@@ -165,7 +166,7 @@ fn tokens(report: &Report) -> String {
     text
 }
 
-/// What came from the store behind the chunk caches; nothing where nothing lay there.
+/// Chunks from the store; empty if it had none.
 fn chunk_store(store: &ChunkStoreRow) -> String {
     let ChunkStoreRow { loaded, loaded_bytes, recomputed, spoilt, .. } = *store;
     let count = loaded + recomputed + spoilt;

@@ -10,7 +10,7 @@ use tributary_protocol::{DeviceMemory, RankReport};
 /// One rank's part.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct RankRow {
-    /// Which rank.
+    /// The rank.
     pub rank: usize,
     /// Whether the first token was drawn here.
     pub drew_first_token: bool,
@@ -22,87 +22,88 @@ pub struct RankRow {
     pub waited_ms: f64,
     /// Payload bytes of tensors from other ranks, until the first token.
     pub tensor_bytes_received: u64,
-    /// Its phases, one after the other, on its own clock.
+    /// Its phases in sequence, on its own clock.
     pub spans: Vec<SpanRow>,
     /// The memory of its device; absent on a CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_memory: Option<DeviceMemoryRow>,
 }
 
-/// The pool that a device's tensors come from.
+/// The memory pool of a device's tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DeviceMemoryRow {
-    /// Bytes in tensors when the answer is out: weights, chunk caches, keys and values of the request.
+    /// Bytes in tensors after the answer: weights, chunk caches, keys and values of the request.
     pub used_bytes: u64,
-    /// The most that were in tensors at once since the process began.
+    /// Maximum bytes in tensors at once since the process began.
     pub high_bytes: u64,
     /// Bytes that the pool has taken from the device.
     pub reserved_bytes: u64,
-    /// Bytes that the buffers of messages between ranks take beside the pool.
+    /// Bytes in message buffers between ranks, in addition to the pool.
     pub message_bytes: u64,
 }
 
 /// One phase on one rank.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct SpanRow {
-    /// Which phase.
+    /// The phase.
     pub phase: &'static str,
-    /// From the arrival of the plan to its start.
+    /// Time from the arrival of the plan to its start.
     pub start_ms: f64,
     /// Its length, waiting included.
     pub ms: f64,
-    /// The part spent waiting for other ranks.
+    /// Part of it spent waiting for other ranks.
     pub waited_ms: f64,
 }
 
-/// What one kind of collective moved.
+/// Traffic of one kind of collective.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, JsonSchema)]
 pub struct BytesRow {
-    /// Calls, as the busiest rank counts them.
+    /// Number of calls on the busiest rank.
     pub calls: u64,
     /// Bytes to other ranks, all ranks together.
     pub sent_bytes: u64,
     /// Bytes from other ranks, all ranks together.
     pub received_bytes: u64,
-    /// Bytes from other ranks, the rank that received most.
+    /// Bytes from other ranks, on the rank that received most.
     pub max_rank_received_bytes: u64,
-    /// Time in calls and waits, the rank that waited longest.
+    /// Time in calls and waits, on the rank that waited longest.
     pub max_rank_waited_ms: f64,
 }
 
-/// What the chunk cache did, all ranks together.
+/// Work of the chunk cache, all ranks together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ChunkCacheRow {
-    /// `cold` (nothing came from it), `partial` or `warm` (everything did).
+    /// `cold` (no chunk came from it), `partial` or `warm` (all chunks did).
     pub state: &'static str,
     /// Chunks taken from it.
     pub hits: usize,
-    /// Tokens of those.
+    /// Tokens of those chunks.
     pub hit_tokens: usize,
-    /// Chunks that were expected in it and were gone.
+    /// Number of chunks that were expected in it and were gone.
     pub misses: usize,
-    /// Entries added, the prefix of each rank among them.
+    /// Entries added, the prefix of each rank included.
     pub stored: usize,
     /// Entries dropped to make room.
     pub evicted: usize,
     /// Bytes of keys and values in it afterwards.
     pub used_bytes: u64,
-    /// What came from the store behind it, where there is one.
+    /// Chunks from the store behind it, if there is one.
     pub store: ChunkStoreRow,
 }
 
-/// The chunks of a request that lay in the store behind the chunk caches and not in a rank's memory, all ranks together.
+/// The chunks of a request that lay in the store and not in a rank's memory, all ranks together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ChunkStoreRow {
-    /// Chunks that were read there: some of the chunk cache's hits.
+    /// Number of chunks loaded from it: some of the chunk cache's hits.
     pub loaded: usize,
-    /// Tokens of those.
+    /// Tokens of those chunks.
     pub loaded_tokens: usize,
-    /// Bytes of keys and values of those.
+    /// Bytes of keys and values of those chunks.
     pub loaded_bytes: u64,
-    /// Chunks that were computed because that is faster.
+    /// Number of chunks computed because computing is faster.
     pub recomputed: usize,
-    /// Chunks that were being read and turned out to be of no use; they were computed alone.
+    /// Number of chunks whose read had begun and whose data turned out to be unusable; they were
+    /// computed alone.
     pub spoilt: usize,
 }
 
@@ -133,7 +134,7 @@ pub(super) fn rank_row(report: &RankReport) -> RankRow {
     }
 }
 
-/// What the chunk caches of all ranks did for a request of so many chunks.
+/// Work of all ranks' chunk caches for a request of `chunks` chunks.
 pub fn chunk_cache(chunks: usize, reports: &[RankReport]) -> ChunkCacheRow {
     let add = |sum: ChunkCacheRow, report: &RankReport| {
         let cache = &report.chunk_cache;
@@ -164,7 +165,7 @@ pub fn chunk_cache(chunks: usize, reports: &[RankReport]) -> ChunkCacheRow {
     ChunkCacheRow { state, ..sum }
 }
 
-/// What each kind of collective moved, all ranks together.
+/// Traffic of each kind of collective, all ranks together.
 pub(super) fn bytes<'a>(ranks: impl Iterator<Item = &'a Traffic>) -> BTreeMap<&'static str, BytesRow> {
     let mut rows: BTreeMap<&'static str, BytesRow> = BTreeMap::new();
     for (kind, entry) in ranks.flat_map(|traffic| &traffic.entries) {

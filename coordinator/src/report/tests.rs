@@ -96,7 +96,7 @@ fn reported(settings: &RequestSettings, answer: &Answer) -> Report {
     report(&planned(settings), answer, &environment, &DEMO, "nine".into(), vec!["a note".into()])
 }
 
-/// What free probes did is told, and that they were left out.
+/// The report includes free probes, also omitted ones.
 #[test]
 fn free_probes_are_reported() {
     let settings = RequestSettings { method: Method::named("trace").unwrap(), ..two_ranks() };
@@ -201,7 +201,8 @@ fn tokens_are_counted() {
 #[test]
 fn the_paper_clock_leaves_out_first_token_and_query() {
     let found = reported(&two_ranks(), &answer()).paper_clock_ms;
-    // 90 − 9 for the first token, and of 21 ms of recompute the query's share: 10 of 22 rows, each a little dearer.
+    // 90 − 9 for the first token, and of 21 ms of recompute the query's share: 10 of 22 rows, each
+    // a little dearer.
     let by_rows = 81.0 - 21.0 * 10.0 / 22.0;
     assert!(found < by_rows && found > by_rows - 1.0, "{found}, {by_rows}");
     let none = RequestSettings { method: Method::named("none").unwrap(), ..two_ranks() };
@@ -310,7 +311,7 @@ fn a_straggler_is_noted_and_even_work_is_not() {
     let recompute = late.reports[1].spans.iter_mut().find(|span| span.phase == Phase::Recompute).unwrap();
     recompute.seconds += 1.5;
     assert_eq!(stragglers(&late), ["straggler: rank 1 in recompute, 1503 ms more than the others on average"]);
-    // One rank waits for another: who waits is none.
+    // One rank waits for another: the waiting one is no straggler.
     let recompute = late.reports[0].spans.iter_mut().find(|span| span.phase == Phase::Recompute).unwrap();
     (recompute.seconds, recompute.waited_s) = (1.52, 1.502);
     assert_eq!(stragglers(&late).len(), 1);

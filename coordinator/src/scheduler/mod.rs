@@ -1,11 +1,15 @@
-//! What the ranks do next: a pure function of which requests wait and which run. Prefill comes first, since the first token is what
-//! this program is for, but never more prefills in a row than the burst allows while somebody's tokens are being decoded.
+//! The ranks' next step: a pure function of waiting and running requests. Prefill comes first,
+//! since the first token matters most, but no more prefills in a row than the burst allows during
+//! decoding.
 //!
-//! Clients take turns by what they have asked for (start-time fair queueing, Goyal et al. 1996): one that hands in fifty long prompts does
-//! not keep another's short one waiting. Requests of one client are taken in the order in which they came. The one in front that does
-//! not fit now waits until memory is free; smaller ones may pass it, but only so often: a large request is not starved by small ones.
+//! Clients take turns by the cost of their requests (start-time fair queueing, Goyal et al. 1996):
+//! one that submits fifty long prompts does not keep another's short one waiting. Requests of one
+//! client are taken in the order of their arrival. The first one in line that does not fit now
+//! waits until memory is free. Smaller ones may pass it, but only a limited number: a large request
+//! is not starved by small ones.
 //!
-//! Memory of answers is reserved in steps ([`Reservation`]): a sequence whose next step has no room pauses.
+//! Memory of answers is reserved in steps ([`Reservation`]): a sequence whose next step has no room
+//! pauses.
 
 #[cfg(test)]
 mod tests;
@@ -14,16 +18,16 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tributary_planner::{Reservation, Room};
 
-/// Limits of what runs and what waits.
+/// Limits of running and waiting requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Prefills between two steps of decoding, while any sequence is being decoded.
+    /// Maximum prefills between two steps of decoding, while any sequence is in decoding.
     pub max_prefill_burst: usize,
-    /// Sequences that are decoded side by side.
+    /// Maximum number of sequences in decoding at once.
     pub max_running: usize,
-    /// Requests that wait.
+    /// Maximum number of waiting requests.
     pub max_waiting: usize,
-    /// Requests of one client that wait.
+    /// Maximum number of waiting requests of one client.
     pub max_waiting_each: usize,
 }
 
@@ -36,51 +40,51 @@ impl Default for Limits {
 /// The next order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// Let go of these sequences.
+    /// Release these sequences.
     Release(Vec<u64>),
     /// Prefill this request.
     Prefill(u64),
     /// Draw the next token of each of these.
     Decode(Vec<u64>),
-    /// There is nothing to do.
+    /// Nothing to do.
     Nothing,
 }
 
-/// A sequence that is being decoded.
+/// A sequence in decoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Running {
     request: u64,
-    /// What it takes of each rank's memory until it is released.
+    /// Memory that it takes on each rank until it is released.
     reservation: Reservation,
     /// Whether it had no room for its next token in the last step of decoding.
     is_paused: bool,
 }
 
-/// Requests that may pass one that does not fit, until it has its turn.
+/// Maximum number of requests that may pass one that does not fit, until it has its turn.
 const MAX_PASSED: usize = 16;
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Waiting {
     request: u64,
     /// Its place in the fair order: the smallest is next, ties in the order of arrival.
     start: u64,
-    /// Whether it has been asked about and does not fit beside what runs.
+    /// Whether it was found not to fit beside running ones.
     is_too_large: bool,
 }
 
-/// Which requests wait, run, and are to be released.
+/// Requests that wait, run, or are to be released.
 #[derive(Debug)]
 pub struct Scheduler {
     limits: Limits,
     world: usize,
-    /// In the order in which they are taken.
+    /// Waiting requests, in the order in which they are taken.
     waiting: VecDeque<Waiting>,
-    /// The fair order's place of the request that was taken last.
+    /// Place in the fair order of the request that was taken last.
     now: u64,
-    /// Where the next request of each client stands, if it has handed in more than has been taken.
+    /// Place of the next request of each client, if it has waiting ones.
     ends: BTreeMap<u64, u64>,
-    /// Requests that have passed the one in front.
+    /// Requests that have passed the first one in line.
     passed: usize,
     running: Vec<Running>,
     to_release: Vec<Running>,
@@ -89,7 +93,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler of a group of `world` ranks that does nothing yet.
+    /// An idle scheduler of a group of `world` ranks.
     pub fn new(world: usize, limits: Limits) -> Self {
         assert!(world > 0, "a group has at least one rank");
         let (waiting, running, to_release) = (VecDeque::new(), Vec::new(), Vec::new());
@@ -97,7 +101,8 @@ impl Scheduler {
         Self { limits, world, waiting, now, ends, passed: 0, running, to_release, burst: 0 }
     }
 
-    /// A request of a client has come, which `cost` so much (its tokens); whether there is room for it among those that wait.
+    /// Adds a client's request with its `cost` (its tokens); returns whether there is room for it
+    /// among the waiting ones.
     pub fn submit(&mut self, request: u64, asker: u64, cost: u64) -> bool {
         if self.waiting.len() >= self.limits.max_waiting {
             return false;
@@ -111,8 +116,9 @@ impl Scheduler {
         true
     }
 
-    /// What to do next, in this room. `takes` says what a request takes while it is decoded, if its prefill has room now, beside what
-    /// runs; while anything runs it is asked once of each between two releases.
+    /// The next step, in this room. `takes` returns the memory that a request takes during
+    /// decoding, if its prefill has room now beside running ones. While anything runs it is called
+    /// once for each request between two releases.
     pub fn next(&mut self, room: &Room, mut takes: impl FnMut(u64) -> Option<Reservation>) -> Next {
         if !self.to_release.is_empty() {
             return Next::Release(self.to_release.iter().map(|sequence| sequence.request).collect());
@@ -142,8 +148,9 @@ impl Scheduler {
         Next::Decode(self.steps(room))
     }
 
-    /// Whether a request can run beside what runs, however long the answers become. One that runs alone has been checked before. What
-    /// comes free is the oldest's that pauses before it is a newcomer's.
+    /// Whether a request can run beside running ones, with answers of any length. A request alone
+    /// has been checked before. Released memory goes to the oldest paused sequence before a
+    /// newcomer.
     fn has_room(&self, room: &Room, its: &Reservation) -> bool {
         let oldest_paused = self.running.iter().position(|sequence| sequence.is_paused);
         let goes_on = oldest_paused.map(|index| self.running[index].reservation.with_another_step());
@@ -152,7 +159,8 @@ impl Scheduler {
         self.running.is_empty() || room.all_can_end(others.chain(&goes_on).chain([its]))
     }
 
-    /// The sequences that draw a token now: at least one. Those that need another step and have no room for it pause.
+    /// The sequences that draw a token now: at least one. Those that need another step and have no
+    /// room for it pause.
     fn steps(&mut self, room: &Room) -> Vec<u64> {
         let mut drawn = Vec::with_capacity(self.running.len());
         for index in 0..self.running.len() {
@@ -169,7 +177,8 @@ impl Scheduler {
             self.running[index].reservation.writes();
             drawn.push(self.running[index].request);
         }
-        // Chunks that were cached meanwhile may have taken the room of all: then the oldest goes on beyond it.
+        // Chunks that were cached meanwhile may have taken the room of all: then the oldest goes on
+        // beyond it.
         if let (true, Some(oldest)) = (drawn.is_empty(), self.running.first_mut()) {
             oldest.reservation = oldest.reservation.with_another_step();
             oldest.reservation.writes();
@@ -185,7 +194,8 @@ impl Scheduler {
         self.running.push(Running { request, reservation, is_paused: false });
     }
 
-    /// A request is over: its sequence, if it has one, is released by the next order, and counts until that has ended.
+    /// A request is over: its sequence, if it has one, is released by the next order, and counts
+    /// until that has ended.
     pub fn over(&mut self, request: u64) {
         if self.waiting.front().is_some_and(|front| front.request == request) {
             self.passed = 0;
@@ -213,7 +223,7 @@ impl Scheduler {
         taken
     }
 
-    /// Sequences that each rank holds something of.
+    /// Numbers of sequences that each rank holds a part of.
     pub fn sequences(&self) -> Vec<usize> {
         let holds = |rank: usize| {
             self.running.iter().chain(&self.to_release).filter(|sequence| sequence.reservation.bytes(rank) > 0).count()
@@ -221,23 +231,24 @@ impl Scheduler {
         (0..self.world).map(holds).collect()
     }
 
-    /// The rank that the next request's query belongs to: the one whose memory sequences take least of, ties to the lowest.
+    /// Owner of the next request: the rank whose memory sequences take least of, ties to the
+    /// lowest.
     pub fn owner(&self) -> usize {
         let taken = self.taken();
         (0..self.world).min_by_key(|&rank| taken[rank]).expect("a group has at least one rank")
     }
 
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Sequences that are being decoded.
+    /// Number of sequences in decoding.
     pub fn running(&self) -> usize {
         self.running.len()
     }
 
-    /// Those of them that wait for memory.
+    /// Number of those that wait for memory.
     pub fn paused(&self) -> usize {
         self.running.iter().filter(|sequence| sequence.is_paused).count()
     }

@@ -1,4 +1,4 @@
-//! What comes next, order by order.
+//! The next step, order by order.
 
 use tributary_planner::STEP_TOKENS;
 
@@ -13,12 +13,12 @@ fn takes(bytes: [u64; 2]) -> Reservation {
     Reservation::new(bytes.to_vec(), 0, 0, 0)
 }
 
-/// The next order where memory is without end and prefills fit as told.
+/// The next order with unlimited memory; `fits` decides which prefills fit.
 fn next(scheduler: &mut Scheduler, mut fits: impl FnMut(u64) -> bool) -> Next {
     scheduler.next(&Room::unknown(2), |request| fits(request).then(|| takes([10, 1])))
 }
 
-/// The next order where everything fits, and what follows from it: a prefill's sequence runs.
+/// The next order if everything fits, with its consequence: a prefill's sequence runs.
 fn carry_out(scheduler: &mut Scheduler) -> Next {
     let next = next(scheduler, |_| true);
     match &next {
@@ -85,7 +85,7 @@ fn whether_the_front_fits_is_asked_once_between_two_releases() {
         })
     };
     (0..5).for_each(|_| assert_eq!(refused(&mut scheduler), Next::Decode(vec![1])));
-    // Another one comes to the front.
+    // Another one becomes the first in line.
     scheduler.over(2);
     (0..5).for_each(|_| assert_eq!(refused(&mut scheduler), Next::Decode(vec![1])));
     scheduler.over(1);
@@ -112,14 +112,15 @@ fn limits_hold() {
 #[test]
 fn clients_take_turns_by_what_they_ask_for() {
     let mut scheduler = scheduler(Limits::default());
-    // One client hands in long prompts, then another a short one, then a third two of the same length.
+    // One client hands in long prompts, then another a short one, then a third two of the same
+    // length.
     (1..=6).for_each(|request| assert!(scheduler.submit(request, 1, 1000)));
     assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(1));
     assert!(scheduler.submit(7, 2, 10));
     (8..=9).for_each(|request| assert!(scheduler.submit(request, 3, 1000)));
     let order: Vec<Next> = (0..8).map(|_| next(&mut scheduler, |_| true)).collect();
     assert_eq!(order, [7, 8, 2, 9, 3, 4, 5, 6].map(Next::Prefill));
-    // Who has waited for nothing owes nothing.
+    // A client without waiting requests has no debt.
     assert!(scheduler.submit(10, 1, 10) && scheduler.submit(11, 4, 10));
     assert_eq!(
         [next(&mut scheduler, |_| true), next(&mut scheduler, |_| true)],
@@ -162,7 +163,7 @@ fn the_owner_is_the_rank_with_least_taken() {
     assert_eq!(scheduler.owner(), 0, "level");
 }
 
-/// Carries out `steps` orders in a room; what each decodes.
+/// Carries out `steps` orders in a room; returns the sequences that each decodes.
 fn decode(scheduler: &mut Scheduler, room: &Room, steps: usize) -> Vec<Vec<u64>> {
     let of = |scheduler: &mut Scheduler| match scheduler.next(room, |_| None) {
         Next::Decode(requests) => requests,
@@ -171,7 +172,8 @@ fn decode(scheduler: &mut Scheduler, room: &Room, steps: usize) -> Vec<Vec<u64>>
     (0..steps).map(|_| of(scheduler)).collect()
 }
 
-/// A sequence without a prompt whose answer may take so many steps of memory on rank 0, a byte a token.
+/// A sequence without a prompt whose answer may take `steps` steps of memory on rank 0, a byte a
+/// token.
 fn answer(steps: usize) -> Reservation {
     Reservation::new(vec![0, 0], 0, 1, steps * STEP_TOKENS)
 }
@@ -184,7 +186,7 @@ fn room(steps: usize) -> Room {
 fn many_long_answers_that_end_early_leave_room_for_others() {
     let mut scheduler = scheduler(Limits { max_prefill_burst: 100, ..Limits::default() });
     (1..=30).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
-    // Each may come to ten steps: twenty have one beside nine more of one of them.
+    // Each may reach ten steps: twenty have one beside nine more of one of them.
     let room = room(29);
     let mut taken = Vec::new();
     while let Next::Prefill(request) = scheduler.next(&room, |_| Some(answer(10))) {
@@ -228,7 +230,7 @@ fn newcomers_do_not_take_what_comes_free_for_one_that_pauses() {
     assert_eq!(scheduler.next(&room, |_| Some(answer(1))), Next::Release(vec![2]));
     scheduler.released();
     assert_eq!(scheduler.next(&room, |_| Some(answer(1))), Next::Decode(vec![1, 3, 4]), "the oldest goes on first");
-    // One that pauses and is let go of pauses no more.
+    // A paused one that is released does not pause any more.
     let mut left = decode(&mut scheduler, &room, STEP_TOKENS).pop().expect("steps");
     assert_eq!((left.len(), scheduler.paused()), (2, 1));
     left.push(1);

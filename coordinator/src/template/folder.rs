@@ -1,7 +1,7 @@
-//! What a model folder says of its template and its special tokens.
+//! Template and special tokens of a model folder.
 //!
-//! Special tokens may stand in several files. As transformers does: those of `special_tokens_map.json` count only where
-//! `tokenizer_config.json` says nothing of the token.
+//! Special tokens may be in several files. As in transformers, those of `special_tokens_map.json`
+//! count only if `tokenizer_config.json` does not mention the token.
 
 use std::path::Path;
 
@@ -16,12 +16,12 @@ pub(crate) const SPECIAL_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 impl Template {
-    /// Reads a model folder's template: `chat_template.jinja`, or `chat_template` in `tokenizer_config.json` (of several,
-    /// the one named `default`). None if the model has none.
+    /// Reads a model folder's template: `chat_template.jinja`, or `chat_template` in
+    /// `tokenizer_config.json` (of several, the one named `default`). `None` if the model has none.
     ///
     /// # Errors
-    /// [`Error::Unreadable`], [`Error::Json`] for files that are there and broken, [`Error::Template`] if there are several
-    /// templates and none is the default.
+    /// Returns [`Error::Unreadable`] or [`Error::Json`] for broken files, and [`Error::Template`]
+    /// if there are several templates and none is the default.
     pub fn from_folder(path: &Path) -> Result<Option<Self>> {
         template(path)
     }
@@ -54,7 +54,7 @@ pub(crate) fn special_tokens(folder: &Path) -> Result<Vec<(String, String)>> {
     Ok(SPECIAL_TOKENS.iter().filter_map(|name| Some(((*name).to_owned(), token(name)?))).collect())
 }
 
-/// The object in a JSON file; none where there is no file.
+/// The object in a JSON file; `None` without a file.
 pub(crate) fn object(path: &Path) -> Result<Option<Map<String, Value>>> {
     if !path.exists() {
         return Ok(None);

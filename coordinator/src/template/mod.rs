@@ -1,4 +1,5 @@
-//! The text that a model's chat template makes of a conversation, and where the documents stand in it. Knows no tokens.
+//! Renders a conversation by a model's chat template, and locates the documents in the text.
+//! Independent of tokens.
 
 mod folder;
 mod origin;
@@ -22,20 +23,20 @@ pub struct Template {
     tokens: Vec<(String, String)>,
 }
 
-/// A conversation that is to be rendered.
+/// A conversation to be rendered.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Talk<'a> {
     /// An instruction before all messages, if they have none of their own.
     pub system: Option<&'a str>,
     /// A text before the documents, in the message that has them.
     pub lead: &'a str,
-    /// The documents as one text. They stand first in the first message of the user.
+    /// The documents as one text. They come first in the first message of the user.
     pub documents: &'a str,
-    /// What was said.
+    /// Messages of the conversation.
     pub messages: &'a [Message],
 }
 
-/// Stands behind the text that the model goes on with; the space shows whether the template trims it.
+/// Follows the text that the model continues; the space shows whether the template trims it.
 const CONTINUED: &str = "\u{F8FF}CONTINUED\u{F8FE}";
 
 impl Template {
@@ -45,11 +46,12 @@ impl Template {
         Self { source: source.to_owned(), tokens: vec![token("bos_token", bos_token), token("eos_token", eos_token)] }
     }
 
-    /// Renders a conversation as transformers does. Where the template takes no system message, or drops it, its text stands before the
-    /// documents instead; several that it refuses are joined.
+    /// Renders a conversation as transformers does. If the template takes no system message, or
+    /// drops it, its text goes before the documents instead; several that it refuses are joined.
     ///
     /// # Errors
-    /// [`Error::Template`] if the template fails, [`Error::Conversation`] if it refuses the messages.
+    /// Returns [`Error::Template`] if the template fails, and [`Error::Conversation`] if it refuses
+    /// the messages.
     pub fn write(&self, talk: &Talk<'_>, options: &ChatOptions) -> Result<Written> {
         let mut messages = talk.messages.to_vec();
         if let Some(system) = talk.system.filter(|_| !messages.iter().any(Message::is_system)) {
@@ -78,13 +80,13 @@ impl Template {
         }
     }
 
-    /// Whether nothing of the system messages is in a rendering, which is as if they had not been there.
+    /// Whether a rendering contains nothing of the system messages, as if they were absent.
     fn drops_system(&self, talk: &Talk<'_>, messages: &[Message], written: &Written, options: &ChatOptions) -> bool {
         let without: Vec<Message> = messages.iter().filter(|message| !message.is_system()).cloned().collect();
         let says = |message: &Message| message.is_system() && !message.content.trim().is_empty();
         let is_there = |message: &Message| written.text.contains(message.content.trim());
         let gone = |without| self.placed(talk, without, "", options).is_ok_and(|other| other.text == written.text);
-        // A short text may be one of the template's own words: then rendering it without tells.
+        // A short text may be one of the template's own words: a rendering without it decides.
         let (short, long): (Vec<_>, Vec<_>) =
             messages.iter().filter(|message| says(message)).partition(|message| message.content.len() < 64);
         let says_something = !short.is_empty() || !long.is_empty();
@@ -119,7 +121,7 @@ impl Template {
         Ok(Written::new(text, &origins, &texts, (earlier, documents)))
     }
 
-    /// Renders messages, up to where the answer goes on.
+    /// Renders messages, up to the place where the answer goes on.
     fn ended(&self, messages: &[Value], options: &ChatOptions) -> Result<String> {
         if options.ending != Ending::Continued {
             return self.rendered(messages, options);
@@ -150,10 +152,12 @@ impl Template {
         })
     }
 
-    /// Tries the template on conversations that every model is asked: one message, and three, with a system text and without.
+    /// Tries the template on conversations that every model should accept: one message, and three,
+    /// with a system text and without.
     ///
     /// # Errors
-    /// [`Error::Template`] if it fails on all of them, or refuses a message of the user alone.
+    /// Returns [`Error::Template`] if it fails on all of them, or refuses a message of the user
+    /// alone.
     pub fn check(&self) -> Result<()> {
         let user = [Message::new("user", "Hello")];
         let longer = [user[0].clone(), Message::new("assistant", "Hi"), user[0].clone()];
@@ -175,13 +179,13 @@ impl Template {
         self.source.contains("strftime_now")
     }
 
-    /// All text in which a mark of the template can be found: as it stands in the source, and as it comes out.
+    /// All text that may contain a mark of the template: its source, and its renderings.
     pub(crate) fn written(&self) -> String {
         let tokens = self.tokens.iter().map(|(_, text)| format!("{text}\n")).collect::<String>();
         format!("{}\n{tokens}{}", self.source, self.rendered_marks())
     }
 
-    /// What comes out of it around a message that says nothing.
+    /// Its rendering around an empty message.
     pub(crate) fn rendered_marks(&self) -> String {
         let messages = [Message::new("user", "")];
         let rendered = [None, Some("system")].into_iter().filter_map(|system| {

@@ -1,21 +1,24 @@
-//! Where the words of a rendered conversation come from.
+//! Origins of the parts of a rendered conversation.
 //!
-//! The template renders the real texts, since it may read, trim or cut them. To find them again it renders them a second time with
-//! marks inside: letters that no text has. Where both renderings are the same but for the marks, every mark says which letter of which
-//! text stands there, and what agrees with the text on both sides of it is that text. Where they differ, because the template looked at
-//! the marked letters, texts are searched for, and those not found for certain are named.
+//! The template renders the real texts, since it may read, trim or cut them. To find them again it
+//! renders them a second time with marks inside: characters that no text has. If both renderings
+//! are the same but for the marks, every mark gives the text and the character at its place. The
+//! part that agrees with that text on both sides of the mark is that text.
+//! If they differ, because the template inspected the marked characters, texts are searched for,
+//! and those without a certain place are named.
 
 use std::ops::Range;
 
 use serde_json::Value;
 
-/// Letters for private use that serve as marks: two blocks of them.
+/// Private-use characters that serve as marks: two blocks of them.
 const BLOCKS: [Range<u32>; 2] = [0x10_0000..0x10_FFFE, 0xF_0000..0xF_FFFE];
 
-/// Marks of a text at most: near its beginning, in its middle, near its end.
+/// Maximum marks of a text: near its beginning, in its middle, near its end.
 const MARKS: usize = 3;
 
-/// Letters between a text's ends and the marks near them: a template that looks at how a text begins finds what is there.
+/// Characters between a text's ends and the marks near them: a template that inspects a text's
+/// beginning finds it intact.
 const MARGIN: usize = 24;
 
 /// A part of a rendering that stands for a part of a text.
@@ -23,18 +26,18 @@ const MARGIN: usize = 24;
 pub(super) struct Segment {
     /// Bytes of the rendering.
     pub(super) at: Range<usize>,
-    /// Which text.
+    /// Number of the text.
     pub(super) text: usize,
-    /// The byte of the text that it begins with.
+    /// First byte in the text.
     pub(super) from: usize,
 }
 
-/// Where texts stand in a rendering.
+/// Places of texts in a rendering.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Origins {
-    /// In the order of the rendering.
+    /// Segments in the order of the rendering.
     pub(super) segments: Vec<Segment>,
-    /// Texts that may stand elsewhere too.
+    /// Texts that may also be at other places.
     pub(super) unsure: Vec<usize>,
 }
 
@@ -57,7 +60,8 @@ pub(super) fn each_text(messages: &mut [Value], change: &mut impl FnMut(&mut Str
     }
 }
 
-/// Where the texts of messages stand in their rendering. `render` renders messages; none where it fails.
+/// Places of the texts of messages in their rendering. `render` renders messages; `None` if it
+/// fails.
 pub(super) fn origins(rendered: &str, messages: &[Value], render: impl Fn(&[Value]) -> Option<String>) -> Origins {
     let mut messages = messages.to_vec();
     let mut texts = Vec::new();
@@ -77,7 +81,7 @@ pub(super) fn origins(rendered: &str, messages: &[Value], render: impl Fn(&[Valu
     }
 }
 
-/// The marks of a rendering: a block of letters that stands in no text.
+/// The marks of a rendering: a block of characters that no text contains.
 struct Marks(Range<u32>);
 
 impl Marks {
@@ -106,7 +110,8 @@ impl Marks {
         marked + &text[from..]
     }
 
-    /// A rendering without its marks, and for each mark where it stood, its text, and its place there.
+    /// A rendering without its marks, and for each mark its place, its text, and its place in the
+    /// text.
     fn taken_from(&self, marked: &str, texts: &[String]) -> (String, Vec<(usize, usize, usize)>) {
         let (mut plain, mut found) = (String::with_capacity(marked.len()), Vec::new());
         for letter in marked.chars() {
@@ -124,7 +129,7 @@ impl Marks {
     }
 }
 
-/// The bytes of a text before which its marks stand.
+/// Bytes of a text before which its marks are inserted.
 fn places(text: &str) -> Vec<usize> {
     let core = text.trim();
     if core.is_empty() {
@@ -149,7 +154,7 @@ fn outside_of_tags(text: &str, place: usize) -> usize {
     }
 }
 
-/// What agrees with a text around its marks.
+/// Parts that agree with a text around its marks.
 fn segments(rendered: &str, texts: &[String], found: &[(usize, usize, usize)]) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     for &(at, text, place) in found {
@@ -163,16 +168,16 @@ fn segments(rendered: &str, texts: &[String], found: &[(usize, usize, usize)]) -
         let floor = segments.last().map_or(0, |last| last.at.end);
         let before = rendered.as_bytes()[floor..at].iter().rev().zip(content.as_bytes()[..place].iter().rev());
         let before = before.map(|(a, b)| (*a, *b)).take_while(same).count();
-        let behind = rendered.as_bytes()[at..].iter().zip(&content.as_bytes()[place..]);
-        let behind = behind.map(|(a, b)| (*a, *b)).take_while(same).count();
-        // Letters of several bytes can agree in a part of them.
-        let (mut start, mut end) =
-            (rendered.ceil_char_boundary(at - before), rendered.floor_char_boundary(at + behind));
-        // Where the template has cut the text, its own mark may end, or begin, with the same letters: it stays whole.
+        let after = rendered.as_bytes()[at..].iter().zip(&content.as_bytes()[place..]);
+        let after = after.map(|(a, b)| (*a, *b)).take_while(same).count();
+        // Multi-byte characters can agree in a part of them.
+        let (mut start, mut end) = (rendered.ceil_char_boundary(at - before), rendered.floor_char_boundary(at + after));
+        // At a cut of the template, its own mark may end, or begin, with the same characters: it
+        // stays whole.
         if before < place - (content.len() - content.trim_start().len()) {
             start = start_outside_of_tags(rendered, start..at);
         }
-        if place + behind < content.trim_end().len() {
+        if place + after < content.trim_end().len() {
             end = end_outside_of_tags(rendered, at..end);
         }
         segments.push(Segment { at: start..end, text, from: place - (at - start) });
@@ -191,17 +196,17 @@ fn start_outside_of_tags(text: &str, range: Range<usize>) -> usize {
     }
 }
 
-/// The last place of a range that is not within a tag which ends behind it.
+/// The last place of a range that is not within a tag which ends after it.
 fn end_outside_of_tags(text: &str, range: Range<usize>) -> usize {
-    let behind = &text[range.end..];
-    let closes = behind.find('>').is_some_and(|close| close < 2 * MARGIN && !behind[..close].contains('<'));
+    let after = &text[range.end..];
+    let closes = after.find('>').is_some_and(|close| close < 2 * MARGIN && !after[..close].contains('<'));
     match text[range.clone()].rfind('<') {
         Some(open) if closes && !text[range.start + open..range.end].contains('>') => range.start + open,
         _ => range.end,
     }
 }
 
-/// Texts as far as they stand in a rendering one after the other. None of them is certain.
+/// Texts found in a rendering one after the other. None of them is certain.
 fn searched(rendered: &str, texts: &[String]) -> Origins {
     let (mut segments, mut from) = (Vec::new(), 0);
     for (text, content) in texts.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What templates make of conversations, where documents stand in it, and whose words are whose.
+//! Renderings of conversations, places of documents in them, and the author of each part.
 
 use serde_json::json;
 
@@ -35,7 +35,7 @@ fn write(source: &str, system: Option<&str>, documents: &str, texts: &[(&str, &s
     Template::new(source, "<s>", "</s>").write(&talk, &ChatOptions::default())
 }
 
-/// Text before the documents, and behind them.
+/// Text before the documents, and after them.
 fn around(written: &Written) -> (&str, &str) {
     let placed = written.documents.as_ref().expect("the documents");
     (&written.text[..placed.at.start], &written.text[placed.at.end..])
@@ -184,7 +184,7 @@ fn words_of_the_user_are_theirs() {
     };
     assert_eq!(by(true), ["one<|end|>\n<|end|>two", "<|end|>", "z"]);
     assert_eq!(by(false), ["<|user|>", "<|end|><|assistant|>", "<|end|><|user|>", "<|end|><|assistant|>"]);
-    // Where it is not certain which words are whose, marks that a user writes are nobody's.
+    // If the author of words is uncertain, marks that a user writes do not count.
     let counts = "{% if messages[0].content | length == 9 %}[{{ messages[0].content }}<|end|>]{% endif %}";
     let written =
         write(counts, None, "", &[("user", "ab<|end|>")]).unwrap().with_marks_of_the_user(&["<|end|>".into()]);

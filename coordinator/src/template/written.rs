@@ -1,39 +1,40 @@
-//! A rendered conversation, with who wrote which part of it, and where the documents stand.
+//! A rendered conversation, with the author of each part, and the place of the documents.
 
 use std::ops::Range;
 
 use super::origin::{Origins, Segment};
 
-/// What a template made of a conversation.
+/// A template's rendering of a conversation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Written {
     /// The whole text, documents included.
     pub text: String,
     /// The parts of it that are the user's, in their order.
     pub by_user: Vec<Range<usize>>,
-    /// Where the documents stand in it; none where they do not stand there once and whole.
+    /// Place of the documents in it; absent unless they appear once and whole.
     pub documents: Option<Placed>,
-    /// Texts of the user that may stand elsewhere too.
+    /// Texts of the user that may also be at other places.
     pub unsure: Vec<String>,
-    /// Whether the system text stands in the first message, because the template takes no system message.
+    /// Whether the system text is in the first message, because the template takes no system
+    /// message.
     pub system_in_user: bool,
 }
 
-/// Where a text stands.
+/// Place of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed {
     /// Bytes of the rendering.
     pub at: Range<usize>,
-    /// Bytes of the text itself: without the space that the template took from its ends.
+    /// Bytes of the text itself: without the space that the template removed from its ends.
     pub of: Range<usize>,
 }
 
-/// A part of a prompt, by who wrote it.
+/// A part of a prompt, by its author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptPart<'a> {
     /// Text of the chat template: its marks count.
     Template(&'a str),
-    /// Text of the user: what looks like a mark is text.
+    /// Text of the user: its marks are plain text.
     User(&'a str),
 }
 
@@ -47,7 +48,7 @@ impl PromptPart<'_> {
 }
 
 impl Written {
-    /// From a rendering, where texts stand in it, and which part of which text is the documents.
+    /// From a rendering, the places of texts in it, and the part of a text that is the documents.
     pub(super) fn new(text: String, origins: &Origins, texts: &[String], documents: (usize, Range<usize>)) -> Self {
         let by_user = origins.segments.iter().map(|segment| segment.at.clone()).collect();
         let documents = placed(origins, texts, documents);
@@ -55,7 +56,7 @@ impl Written {
         Self { text, by_user, documents, unsure, system_in_user: false }
     }
 
-    /// A part of the text by who wrote it.
+    /// A part of the text by its author.
     pub fn parts(&self, range: Range<usize>) -> Vec<PromptPart<'_>> {
         let (mut parts, mut from) = (Vec::new(), range.start);
         for part in &self.by_user {
@@ -75,7 +76,8 @@ impl Written {
         parts
     }
 
-    /// The same with every text of these as the user's that stands in a text of which it is not certain where it stands.
+    /// The same with every occurrence of these marks attributed to the user, if it is in a text of
+    /// uncertain place.
     #[must_use]
     pub fn with_marks_of_the_user(mut self, marks: &[String]) -> Self {
         let doubtful = marks.iter().filter(|mark| self.unsure.iter().any(|text| text.contains(mark.as_str())));
@@ -88,7 +90,7 @@ impl Written {
     }
 }
 
-/// Where the documents stand, if they stand once and all of them but space at their ends.
+/// Place of the documents, if they appear once and whole except for space at their ends.
 fn placed(origins: &Origins, texts: &[String], (text, documents): (usize, Range<usize>)) -> Option<Placed> {
     let content = texts.get(text)?.get(documents.clone())?;
     let core_start = documents.start + (content.len() - content.trim_start().len());

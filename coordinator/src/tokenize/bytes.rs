@@ -2,18 +2,18 @@
 
 use tokenizers::Tokenizer;
 
-/// How a vocabulary writes bytes.
+/// Representation of bytes in a vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Writing {
-    /// Every letter of a token stands for a byte (GPT-2).
+    /// Every character of a token stands for a byte (GPT-2).
     Letters,
     /// Tokens are text with `\u{2581}` for a space, and `<0x0A>` for a byte (SentencePiece).
     Hexadecimal,
-    /// Tokens are words: what they stand for depends on their neighbours.
+    /// Tokens are words: their bytes depend on their neighbours.
     Words,
 }
 
-/// How a tokenizer's vocabulary writes bytes, by its decoder.
+/// Representation of bytes in a tokenizer's vocabulary, by its decoder.
 pub(super) fn writing(tokenizer: &Tokenizer) -> Writing {
     let decoder = tokenizer.get_decoder().and_then(|decoder| serde_json::to_string(decoder).ok()).unwrap_or_default();
     if decoder.contains("\"ByteLevel\"") {
@@ -25,7 +25,7 @@ pub(super) fn writing(tokenizer: &Tokenizer) -> Writing {
     }
 }
 
-/// The bytes of a token that is written so.
+/// The bytes of a token in this representation.
 pub(super) fn of_token(token: &str, writing: Writing) -> Option<Vec<u8>> {
     match writing {
         Writing::Letters => token.chars().map(of_letter).collect(),
@@ -38,7 +38,8 @@ pub(super) fn of_token(token: &str, writing: Writing) -> Option<Vec<u8>> {
     }
 }
 
-/// The byte that a letter stands for: itself where it is printable, else one of the letters from U+0100 on, in the order of the bytes.
+/// The byte that a character stands for: itself if it is printable, else one of the characters from
+/// U+0100 on, in the order of the bytes.
 fn of_letter(letter: char) -> Option<u8> {
     let is_itself = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let code = u32::from(letter);

@@ -1,8 +1,10 @@
-//! A tokenizer from a model folder: `tokenizer.json`, and what the files beside it add. The files are somebody else's: a tokenizer is
-//! parsed and tried on a thread of its own, which may take no longer than a bound.
+//! Loads a tokenizer from a model folder: `tokenizer.json`, and additions from the files beside it.
+//! The files are not trusted: a tokenizer is parsed and tried on a thread of its own, within a time
+//! limit.
 //!
-//! As transformers does, tokens are added from `added_tokens_decoder` of `tokenizer_config.json`, or, where that says nothing, from
-//! `added_tokens.json`; then every special token that the files name and no vocabulary has.
+//! As in transformers, tokens are added from `added_tokens_decoder` of `tokenizer_config.json`, or,
+//! if that is absent, from `added_tokens.json`; then every special token that the files name and no
+//! vocabulary has.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,10 +21,10 @@ use crate::request::read_of_model;
 use crate::template::{Template, object, special_tokens};
 use crate::{Error, Result};
 
-/// Longest time that a tokenizer may take to be parsed and tried.
+/// Maximum time to parse and try a tokenizer.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// Stack of the thread that does it: nested parts of a tokenizer are parsed by functions that call themselves.
+/// Stack of that thread: nested parts of a tokenizer are parsed recursively.
 const STACK_BYTES: usize = 64 << 20;
 
 /// Texts that every tokenizer is tried on.
@@ -35,13 +37,13 @@ const PROBES: [&str; 6] = [
     "!\"#$%&'()*+,-./:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~",
 ];
 
-/// How many times longer a text may become by what a tokenizer puts in the place of parts of it.
+/// Maximum factor by which a tokenizer's replacements may lengthen a text.
 const MOST_GROWTH: f64 = 1024.0;
 
-/// A letter that no vocabulary of words has: its ids are the model's way to say that it does not know a text.
+/// A character that no vocabulary of words has: its ids are the model's sign for an unknown text.
 const UNKNOWN: &str = "\u{10000}";
 
-/// What files beside `tokenizer.json` say of its tokens.
+/// Additions of the files beside `tokenizer.json`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Beside {
     /// Tokens to add, in the order of their ids.
@@ -50,18 +52,19 @@ pub(super) struct Beside {
     ids: BTreeMap<String, u32>,
     /// Names and texts of special tokens.
     special: Vec<(String, String)>,
-    /// Whether a text begins with the token that begins texts, where the files say it.
+    /// Whether a text begins with the token that begins texts, if the files tell.
     adds_bos: Option<bool>,
-    /// Whether the files say that there is no token that begins texts.
+    /// Whether the files deny a token that begins texts.
     has_no_bos: bool,
 }
 
 impl Tokenizer {
-    /// Reads a folder's `tokenizer.json` and what the files beside it add; the chat template, if one is used, says which tokens besides
-    /// the special ones are marks.
+    /// Reads a folder's `tokenizer.json` and the additions of the files beside it. The chat
+    /// template, if one is used, decides which tokens besides the special ones are marks.
     ///
     /// # Errors
-    /// [`Error::Unreadable`], [`Error::Json`], [`Error::Tokenizer`] if it is none, or does not encode a few plain texts in time.
+    /// Returns [`Error::Unreadable`], [`Error::Json`], or [`Error::Tokenizer`] if the file is not a
+    /// tokenizer, or does not encode a few plain texts in time.
     pub fn from_folder(folder: &Path, template: Option<&Template>) -> Result<Self> {
         let path = folder.join("tokenizer.json");
         let json = read_of_model(&path)?;
@@ -116,7 +119,7 @@ impl Tokenizer {
     }
 }
 
-/// What a function gives on a thread of its own, in words where it panics or takes too long.
+/// Result of a function on a thread of its own, or a message if it panics or takes too long.
 fn within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> std::result::Result<T, tokenizers::Error> + Send + 'static,
@@ -134,7 +137,7 @@ fn within<T: Send + 'static>(
     }
 }
 
-/// A cause that a model's file may have words in, as one printable line.
+/// A cause that may contain text of a model's file, as one printable line.
 fn one_line(text: &str) -> String {
     text.chars().take(300).map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
@@ -151,7 +154,8 @@ fn tried(tokenizer: &Tokenizer) -> std::result::Result<(), tokenizers::Error> {
     Ok(())
 }
 
-/// Refuses a tokenizer whose replacements make long texts of short ones. The memory of a request would be theirs to choose.
+/// Refuses a tokenizer whose replacements make long texts from short ones: it would control the
+/// memory of a request.
 fn check_growth(json: &str) -> std::result::Result<(), tokenizers::Error> {
     #[derive(Deserialize)]
     struct Steps {
@@ -166,7 +170,7 @@ fn check_growth(json: &str) -> std::result::Result<(), tokenizers::Error> {
     }
 }
 
-/// How many times longer a step of a tokenizer can make a text, by what it puts in the place of parts of it.
+/// Factor by which a step of a tokenizer can lengthen a text through its replacements.
 fn growth(step: &Value) -> f64 {
     let length = |text: &Value| text.as_str().map_or(0, str::len) as f64;
     let inner = ["normalizers", "decoders"].iter().filter_map(|key| step[key].as_array()).flatten();
@@ -209,7 +213,7 @@ impl Beside {
         Ok(beside)
     }
 
-    /// Adds the tokens that a tokenizer does not have; notes where the files disagree about an id.
+    /// Adds the tokens that a tokenizer lacks; notes ids on which the files disagree.
     pub(super) fn add_to(
         &self,
         tokenizer: &mut tokenizers::Tokenizer,
@@ -231,7 +235,7 @@ impl Beside {
         Ok(self.ids.iter().filter_map(differs).take(3).collect())
     }
 
-    /// The token that a text begins with, as transformers' tokenizer has it.
+    /// The token that begins a text, as in transformers' tokenizer.
     pub(super) fn bos(&self, tokenizer: &tokenizers::Tokenizer) -> std::result::Result<Option<u32>, tokenizers::Error> {
         let named = self.special.iter().find(|(name, _)| name == "bos_token");
         let named = named.and_then(|(_, text)| tokenizer.token_to_id(text));
@@ -254,7 +258,7 @@ impl Beside {
     }
 }
 
-/// The first text of a mark's form, `<|name|>`, that is no token.
+/// The first text of a mark's form, `<|name|>`, that is not a token.
 fn missing_mark(written: &str, tokenizer: &tokenizers::Tokenizer) -> Option<String> {
     let is_name =
         |name: &&str| !name.is_empty() && name.len() < 40 && name.chars().all(|c| c.is_alphanumeric() || c == '_');
@@ -274,7 +278,7 @@ fn additional(config: &Map<String, Value>) -> Vec<String> {
     values.filter_map(|token| token.as_str().or_else(|| token["content"].as_str()).map(str::to_owned)).collect()
 }
 
-/// An added token as a tokenizer's configuration writes it.
+/// An added token in the format of a tokenizer's configuration.
 fn added(token: &Value) -> Option<AddedToken> {
     let flag = |name: &str| token[name].as_bool().unwrap_or(false);
     let special = flag("special");

@@ -1,21 +1,21 @@
-//! Long texts, cut where no token can reach across: while a tokenizer works it takes hundreds of bytes of memory for each byte of a text, and
-//! what it gives back takes twenty a token.
+//! Long texts, cut at places that no token can cross. A tokenizer at work takes hundreds of bytes
+//! of memory for each byte of a text, and its result takes twenty a token.
 
 use tokenizers::Tokenizer;
 
-/// Bytes of a piece, at least.
+/// Minimum bytes of a piece.
 const PIECE: usize = 16 << 10;
 
 /// The longest run of a text without a place to cut, in bytes.
 const LONGEST_RUN: usize = 1 << 20;
 
-/// Characters before which a text may be cut, where a letter or a digit stands on both sides of them.
+/// Characters before which a text may be cut, if a letter or a digit is on both sides of them.
 const PLACES: [char; 9] = [' ', '\n', '，', '。', '、', '；', '：', '？', '！'];
 
-/// How vocabularies write a space and a line's end.
+/// Representations of a space and of a line's end in vocabularies.
 const WRITTEN: [(char, &str); 3] = [(' ', "\u{2581}\u{120} "), ('\n', "\u{10a}\n"), ('\r', "\u{10d}\r")];
 
-/// Texts whose tokens must be the same however they are cut.
+/// Texts whose tokens must be the same for all cuts.
 const PROBES: [&str; 5] = [
     "The quick brown fox jumps over 13 lazy dogs, isn't it?\nYes: 42 of 1024 times a day",
     "fn main() {\n    let x = vec![1, 2, 3];\n    println!(\"{}\", x.len());\n}",
@@ -24,16 +24,16 @@ const PROBES: [&str; 5] = [
     "a a a a b b 1 2 3 4 aa bb  cc   dd\tee",
 ];
 
-/// Where a tokenizer's texts may be cut.
+/// Places at which a tokenizer's texts may be cut.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cuts {
-    /// Those of [`PLACES`] that no token of its vocabulary has behind a letter or a digit.
+    /// Those of [`PLACES`] that no token of its vocabulary has after a letter or a digit.
     places: Vec<char>,
 }
 
 impl Cuts {
-    /// The places of a tokenizer: none, if the probes show that its tokens depend on what stands before a cut. `encode` gives the tokens of
-    /// a text inside of a longer one, or at its beginning.
+    /// The places of a tokenizer: none, if the probes show that its tokens depend on text before a
+    /// cut. `encode` gives the tokens of a text inside a longer one, or at its beginning.
     pub fn of(tokenizer: &Tokenizer, encode: impl Fn(&str, bool) -> Option<Vec<u32>>) -> Self {
         let mut places = PLACES.to_vec();
         let vocabulary = tokenizer.get_vocab(true);
@@ -50,10 +50,10 @@ impl Cuts {
         if PROBES.iter().all(is_same) { this } else { Self::default() }
     }
 
-    /// A text in pieces that are encoded one by one, each with the place where it begins.
+    /// A text in pieces that are encoded one by one, each with its beginning.
     ///
     /// # Errors
-    /// The bytes of a run that is too long and has no place to be cut.
+    /// Returns the bytes of a run that is too long and cannot be cut.
     pub fn pieces<'a>(&self, text: &'a str) -> Result<Vec<(usize, &'a str)>, usize> {
         if text.len() <= PIECE {
             return Ok(vec![(0, text)]);
@@ -65,7 +65,7 @@ impl Cuts {
         }
     }
 
-    /// Pieces of `least` bytes at least, but for the last.
+    /// Pieces of at least `least` bytes, except for the last.
     fn cut<'a>(&self, text: &'a str, least: usize) -> Vec<(usize, &'a str)> {
         let (mut pieces, mut start, mut before) = (Vec::new(), 0, None::<char>);
         let mut letters = text.char_indices().peekable();
@@ -83,7 +83,7 @@ impl Cuts {
     }
 }
 
-/// Whether a token has this place behind a letter or a digit.
+/// Whether a token has this place after a letter or a digit.
 fn crosses(token: &str, place: char) -> bool {
     let written = WRITTEN.iter().find(|(letter, _)| *letter == place).map(|(_, written)| *written);
     let is_place = |letter: char| letter == place || written.is_some_and(|written| written.contains(letter));
@@ -95,7 +95,7 @@ fn crosses(token: &str, place: char) -> bool {
     })
 }
 
-/// Whether a letter is how vocabularies write space: some of these are letters by themselves.
+/// Whether a character represents space in vocabularies: some of these are letters by themselves.
 fn is_space(letter: char) -> bool {
     letter == '\u{109}' || WRITTEN.iter().any(|(_, written)| written.contains(letter))
 }

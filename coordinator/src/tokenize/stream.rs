@@ -1,32 +1,34 @@
-//! Text of tokens that come one by one: never a part of a character, and in the end the same as of all tokens together.
+//! Text of tokens that arrive one by one: never a part of a character, and in the end the same as
+//! of all tokens together.
 
 use super::Tokenizer;
 use crate::Result;
 
-/// What stands where bytes are no character: the tokens of a character may come one after the other.
+/// Replaces bytes that are no character: the tokens of a character may arrive one after the other.
 const REPLACEMENT: char = '\u{fffd}';
 
-/// The state of one text. What has been given out is never taken back.
+/// The state of one text. Returned text is never taken back.
 #[derive(Debug, Clone, Default)]
 pub struct TextStream {
     ids: Vec<u32>,
-    /// The first token that the next text is read with: some tokens look different behind others.
+    /// The first token that the next text is read with: some tokens look different after others.
     from: usize,
-    /// The first token whose text has not been given out.
+    /// The first token whose text has not been returned.
     read: usize,
 }
 
-/// Tokens of the prompt at most that an answer's text is read behind.
+/// Maximum tokens of the prompt that precede an answer's text in decoding.
 const BEFORE: usize = 8;
 
 impl TextStream {
-    /// The text of an answer behind the tokens of its prompt: a space before its first word stays.
+    /// The text of an answer after the tokens of its prompt: a space before its first word stays.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn behind(prompt: &[u32], tokenizer: &Tokenizer) -> Result<Self> {
         let before = &prompt[prompt.len().saturating_sub(BEFORE)..];
-        // Where the prompt's end is no whole character, a later part of it is read: as a last resort nothing.
+        // If the prompt's end is not a whole character, a later part of it is read: as a last
+        // resort an empty one.
         for from in 0..before.len() {
             let text = tokenizer.decode(&before[from..])?;
             if !text.is_empty() && !text.ends_with(REPLACEMENT) && !text.starts_with(REPLACEMENT) {
@@ -36,10 +38,10 @@ impl TextStream {
         Ok(Self::default())
     }
 
-    /// The text of all tokens that are left.
+    /// The text of all remaining tokens.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn all(&mut self, ids: &[u32], tokenizer: &Tokenizer) -> Result<String> {
         self.ids.extend_from_slice(ids);
         self.rest(tokenizer)
@@ -48,7 +50,7 @@ impl TextStream {
     /// The text that a token completes; empty while a character is incomplete.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn push(&mut self, token: u32, tokenizer: &Tokenizer) -> Result<String> {
         self.ids.push(token);
         let text = self.unread(tokenizer)?;
@@ -59,10 +61,11 @@ impl TextStream {
         Ok(text)
     }
 
-    /// The text that a token would bring if it came next. A part of a character is the sign for what is no character, or empty.
+    /// The text that a token would add if it came next. A part of a character is the replacement
+    /// sign, or empty.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn would_bring(&self, token: u32, tokenizer: &Tokenizer) -> Result<String> {
         let before = tokenizer.decode(&self.ids[self.from..])?;
         let all = tokenizer.decode(&[&self.ids[self.from..], &[token]].concat())?;
@@ -70,17 +73,17 @@ impl TextStream {
         Ok(new.to_owned())
     }
 
-    /// What is left when the last token has come: an incomplete character, as it is.
+    /// The rest after the last token: an incomplete character, unchanged.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Returns an error if the tokenizer fails.
     pub fn rest(&mut self, tokenizer: &Tokenizer) -> Result<String> {
         let text = self.unread(tokenizer)?;
         (self.from, self.read) = (self.ids.len(), self.ids.len());
         Ok(text)
     }
 
-    /// The text behind what has been given out.
+    /// The text after the returned part.
     fn unread(&self, tokenizer: &Tokenizer) -> Result<String> {
         let before = tokenizer.decode(&self.ids[self.from..self.read])?;
         let all = tokenizer.decode(&self.ids[self.from..])?;
@@ -89,7 +92,7 @@ impl TextStream {
 }
 
 impl Tokenizer {
-    /// The text of tokens behind others: a space before the first word stays.
+    /// The text of tokens after others: a space before the first word stays.
     ///
     /// # Errors
     /// As [`decode`](Self::decode).

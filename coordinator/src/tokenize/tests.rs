@@ -1,4 +1,5 @@
-//! What a text becomes: tokens of the template and of a user, with small tokenizers and a real one kept outside the repository.
+//! Tokens of the template's and the user's texts, with small tokenizers and a real one kept outside
+//! the repository.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,7 +13,7 @@ pub(crate) fn demo() -> Tokenizer {
     Tokenizer::from_folder(&root.join("examples/models/demo"), None).unwrap()
 }
 
-/// A tokenizer of single bytes, written as byte-level vocabularies write them.
+/// A tokenizer of single bytes, as byte-level vocabularies represent them.
 pub(crate) fn bytes() -> Tokenizer {
     let is_itself = |byte: &u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let mut others = 256..;
@@ -73,7 +74,8 @@ fn the_bytes_of_tokens_join_to_the_text() {
     assert_eq!(joined, "hi 🦀".as_bytes());
 }
 
-/// A tokenizer as SentencePiece makes them: a space before every text, letters, bytes for what it has no letter for.
+/// A SentencePiece tokenizer: a space before every text, letters, and bytes for all other
+/// characters.
 fn sentence_pieces(legacy: bool) -> Tokenizer {
     let bytes = (0..256).map(|byte| format!("<0x{byte:02X}>"));
     let words = ["<unk>", "<s>", "</s>"].map(str::to_owned).into_iter().chain(bytes);
@@ -187,7 +189,7 @@ fn a_tokenizer_that_cannot_be_used_is_refused_in_a_line() {
         let error = with(key, value).expect_err(key);
         assert!(!error.to_string().contains(char::is_control) && error.exit_code() == 64, "{error:?}");
     }
-    // serde_json itself refuses what is nested so deep.
+    // serde_json itself refuses such deep nesting.
     let text = format!("{{\"normalizer\": {}}}", "[".repeat(100_000));
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("tokenizer.json"), text).unwrap();
@@ -233,7 +235,8 @@ fn what_is_no_tokenizer_is_refused() {
 const TEMPLATE: &str = "{{ bos_token }}{% for message in messages %}{{ '<|' + message.role + '|> ' + message.content + ' <end>' }}\
     {% endfor %}";
 
-/// A tokenizer of whole words. All marks but `<eot>` stand among its words too, as in some vocabularies.
+/// A tokenizer of whole words. All marks but `<eot>` stand among its words too, as in some
+/// vocabularies.
 fn words() -> Tokenizer {
     let words = ["<unk>", "<s>", "<|user|>", "<end>", "§", "<note>", "a", "b", "<", "end>"];
     let vocabulary: serde_json::Map<_, _> =
@@ -265,7 +268,7 @@ fn no_mark_arises_from_a_users_text() {
         ("a <eot> b", &[a, unk, b]),
         ("a<end>b", &[unk]),
         ("a § b", &[a, b]),
-        ("nobody <unk>", &[unk, unk]),
+        ("anyone <unk>", &[unk, unk]),
         ("a <note> b", &[a, note, b]),
     ];
     for (text, wanted) in cases {
@@ -289,11 +292,11 @@ fn the_template_keeps_its_marks_whatever_the_user_says_between_them() {
     assert_eq!(encode("<s>"), [1, 2, 8, 0, 3]);
 }
 
-/// The tokenizer of Qwen2.5, if it is there, and what of its template the tests need.
+/// The tokenizer of Qwen2.5, if present, and the part of its template that the tests need.
 fn qwen() -> Option<Tokenizer> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/tokenizers/qwen2.5/tokenizer.json");
     if !path.exists() {
-        // Past the test harness, which keeps what a passing test prints to itself.
+        // Past the test harness, which hides the output of a passing test.
         let _ = writeln!(std::io::stderr(), "skipped: the tokenizer of Qwen2.5 is not beside the repository");
         return None;
     }

@@ -1,4 +1,5 @@
-//! What users say of eviction: how much is kept, by which method, of a prompt or of every chunk.
+//! Eviction as users specify it: size of the remainder, method, and scope (a prompt or every
+//! chunk).
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +11,8 @@ use super::methods::{Eviction, EvictionDescriptor};
 pub enum Keep {
     /// This number of rows.
     Rows(usize),
-    /// This percentage of the prompt's rows (prefix, context and query), rounded down, one at least.
+    /// This percentage of the prompt's rows (prefix, context and query), rounded down, one at
+    /// least.
     Percent(f64),
 }
 
@@ -27,7 +29,7 @@ impl FromStr for Keep {
 }
 
 impl Keep {
-    /// The number of rows that it keeps of `rows`; more where it asks for more.
+    /// Number of rows that it keeps of `rows`; may exceed `rows`.
     pub fn of(self, rows: usize) -> usize {
         match self {
             Keep::Rows(kept) => kept,
@@ -59,7 +61,7 @@ impl FromStr for Eviction {
 pub struct EvictChoice {
     /// The method.
     pub method: Eviction,
-    /// Number of last prompt rows whose attention counts; the method's own where absent.
+    /// Number of last prompt rows whose attention counts; the method's own default where absent.
     pub window: Option<usize>,
 }
 
@@ -90,12 +92,12 @@ impl fmt::Display for EvictChoice {
 }
 
 /// Tokens of every chunk that each KV head of each layer keeps before the chunk is cached: `N` or
-/// `N%`, and perhaps the method after a colon.
+/// `N%`, optionally followed by a colon and the method.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KeepPerChunk {
-    /// How much.
+    /// Number or percentage of tokens to keep.
     pub keep: Keep,
-    /// How its tokens are chosen.
+    /// Method that chooses the tokens.
     pub method: Eviction,
 }
 

@@ -1,4 +1,4 @@
-//! The eviction methods, and what each says of itself: nothing outside this file matches on a method.
+//! The eviction methods and their descriptors: nothing outside this file matches on a method.
 
 /// A way to choose the rows that decoding keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -15,75 +15,76 @@ pub enum Eviction {
     Tova,
     /// The rows that all rows attend to, and the most recent ones.
     H2o,
-    /// The rows that tokens attend to which SnapKV's cache generates, and which are then forgotten.
+    /// The rows attended to by tokens that SnapKV's cache generates and that are then discarded.
     Laq,
-    /// The rows that tokens attend to which a small draft model writes, and which are then forgotten.
+    /// The rows attended to by tokens that a small draft model writes and that are then discarded.
     SpecKv,
-    /// The rows that trained rows behind the prompt attend to.
+    /// The rows attended to by trained rows after the prompt.
     LookaheadKv,
-    /// The rows that the answer attends to which the whole cache generates.
+    /// The rows attended to by the answer that the whole cache generates.
     Ideal,
 }
 
 impl Eviction {
-    /// What the method says of itself.
+    /// The method's descriptor.
     pub fn descriptor(self) -> &'static EvictionDescriptor {
         entry(self)
     }
 }
 
-/// What the choice of rows follows from.
+/// Evidence that the choice of rows follows from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvictionEvidence {
-    /// The rows' places alone.
+    /// Places of the rows alone.
     Places,
     /// Numbers drawn from a seed.
     Draw,
-    /// The attention that the window's rows pay.
+    /// Attention of the window's rows.
     Window,
-    /// The attention that the prompt's last row pays.
+    /// Attention of the prompt's last row.
     LastRow,
-    /// The attention that all rows of the prompt pay.
+    /// Attention of all rows of the prompt.
     AllRows,
-    /// The attention that tokens pay which follow from what the window's attention keeps.
+    /// Attention of tokens generated from the rows that the window's attention keeps.
     PseudoTokens,
-    /// The attention that the answer's own tokens pay, which the whole cache generates.
+    /// Attention of the answer's own tokens, generated from the whole cache.
     OwnTokens,
-    /// The attention that tokens pay which the plan's draft model writes behind the prompt.
+    /// Attention of tokens that the plan's draft model writes after the prompt.
     DraftTokens,
-    /// The attention that the plan's look-ahead pays.
+    /// Attention of the plan's look-ahead.
     LookAhead,
 }
 
-/// How the budget is spread over layers.
+/// Distribution of the budget over layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerBudgets {
-    /// Every layer keeps as many rows.
+    /// The same number of rows in every layer.
     Even,
-    /// Later layers keep fewer.
+    /// Fewer rows in later layers.
     Falling,
 }
 
-/// An eviction method, as it says of itself.
+/// Descriptor of an eviction method.
 #[derive(Debug)]
 pub struct EvictionDescriptor {
     /// Its name.
     pub name: &'static str,
-    /// What is kept, in a few words.
+    /// Rows that it keeps, in a few words.
     pub summary: &'static str,
     /// The paper.
     pub source: &'static str,
     /// The variant.
     pub method: Eviction,
-    /// What the choice follows from.
+    /// Evidence of the choice.
     pub evidence: EvictionEvidence,
-    /// How the budget is spread.
+    /// Distribution of the budget over layers.
     pub budgets: LayerBudgets,
     /// Whether scores are pooled along the rows.
     pub pools: bool,
     /// Whether all KV heads of a layer keep the same rows.
     pub heads_together: bool,
-    /// Whether kept keys stand at contiguous positions from 0 on, and generated rows right behind them. Else each stays at its own.
+    /// Whether kept keys get contiguous positions from 0 on, followed by generated rows. Otherwise
+    /// each keeps its own.
     pub contiguous: bool,
 }
 
@@ -224,8 +225,8 @@ impl EvictionDescriptor {
         EVICTIONS.map(|method| method.name).join(", ")
     }
 
-    /// Whether it can compress a chunk that is prefilled alone: every layer keeps as many rows, and what the choice follows from is in
-    /// the chunk itself.
+    /// Whether it can compress a chunk that is prefilled alone: every layer keeps the same number
+    /// of rows, and the chunk itself holds the evidence.
     pub fn compresses_chunks(&self) -> bool {
         use EvictionEvidence::{AllRows, Draw, LastRow, Places, Window};
 
@@ -239,7 +240,7 @@ impl EvictionDescriptor {
         able.map(|method| method.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether the choice needs rows to look at the filled cache.
+    /// Whether the choice needs rows that attend to the filled cache.
     pub fn looks(&self) -> bool {
         !matches!(self.evidence, EvictionEvidence::Places | EvictionEvidence::Draw)
     }

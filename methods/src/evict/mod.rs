@@ -1,8 +1,9 @@
-//! Eviction: what decoding may forget of a prompt's keys and values. The registry of its methods, the parameters that a plan carries,
-//! and the arithmetic that planner and ranks share: how many rows each layer keeps. Where rows lie, a plan says.
+//! Eviction: the part of a prompt's keys and values that decoding may discard.
+//! The registry of its methods, the parameters in a plan, and the number of rows that each layer
+//! keeps. A plan tells where rows lie.
 //!
-//! A budget C counts rows of the whole prompt (prefix, context and query) in each layer and KV head. Which rows those are differs by
-//! layer and KV head; generated rows are kept all.
+//! A budget C counts rows of the whole prompt (prefix, context and query) in each layer and KV
+//! head. The kept rows differ by layer and KV head; generated rows are all kept.
 
 mod choice;
 mod methods;
@@ -12,59 +13,66 @@ mod tests;
 pub use self::choice::{EvictChoice, Keep, KeepPerChunk};
 pub use self::methods::{EVICTIONS, Eviction, EvictionDescriptor, EvictionEvidence, LayerBudgets};
 
-/// Rows of the window: the last rows of the prompt, whose attention says what is kept (SnapKV, Li et al. 2024).
+/// Rows of the window: the last rows of the prompt, whose attention chooses the kept rows (SnapKV,
+/// Li et al. 2024).
 pub const WINDOW_ROWS: usize = 32;
-/// Scores that are pooled along the rows: each row's is the largest among so many around it (SnapKV).
+/// Width of the pooling of scores along the rows: a row's score becomes the maximum over this
+/// number of rows around it (SnapKV).
 pub const POOLED_ROWS: usize = 7;
 /// First rows that are always kept (StreamingLLM, Xiao et al. 2024).
 pub const SINK_ROWS: usize = 4;
-/// β of PyramidKV (Cai et al. 2024): the last layer keeps one β-th of the mean budget beside the window.
+/// β of PyramidKV (Cai et al. 2024): the last layer keeps one β-th of the mean budget beside the
+/// window.
 pub const PYRAMID_BETA: usize = 20;
 
-/// Tokens that are written to see what they attend to, by the model itself (LAQ, Wang et al. 2025) or by a small one (SpecKV, Galim et al. 2025).
+/// Tokens written to measure their attention, by the model itself (LAQ, Wang et al. 2025) or by a
+/// small one (SpecKV, Galim et al. 2025).
 pub const PSEUDO_TOKENS: usize = 32;
 
-/// What is kept of a prompt once its first token has been drawn.
+/// Eviction of a prompt's rows after its first token.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Evict {
-    /// How rows are chosen.
+    /// Method that chooses the rows.
     pub method: Eviction,
     /// C: rows of the prompt that each KV head of a layer keeps, the mean over the layers.
     pub keep: usize,
-    /// Rows of the window, at most.
+    /// Maximum number of rows of the window.
     pub window: usize,
     /// Rows over which scores are pooled, an odd number; 1 for none.
     pub pooled: usize,
-    /// First rows that are always kept, where the method keeps any.
+    /// First rows that are always kept, if the method keeps any.
     pub sinks: usize,
-    /// β: how steeply budgets fall, where they do.
+    /// β: steepness of falling budgets.
     pub beta: usize,
-    /// Tokens that are written to see what they attend to, and are then forgotten, where the method has any.
+    /// Tokens that are written to measure their attention and then discarded, if the method writes
+    /// any.
     pub pseudo: usize,
-    /// Seed of what is drawn at random.
+    /// Seed of random draws.
     pub seed: u64,
     /// Whether kept rows of all ranks are gathered on the owner, which then decodes alone.
     pub gather: bool,
 }
 
 impl Evict {
-    /// So many rows by a method as its authors have it, each kept where it lies; what is drawn comes from the seed 0.
+    /// `keep` rows by a method with its authors' parameters, each kept where it lies; the seed is
+    /// 0.
     pub fn usual(method: Eviction, keep: usize) -> Self {
         let (window, pooled, sinks, beta) = (WINDOW_ROWS, POOLED_ROWS, SINK_ROWS, PYRAMID_BETA);
         Self { method, keep, window, pooled, sinks, beta, pseudo: PSEUDO_TOKENS, seed: 0, gather: false }
     }
 
-    /// What its method says of itself.
+    /// Descriptor of its method.
     pub fn descriptor(&self) -> &'static EvictionDescriptor {
         self.method.descriptor()
     }
 
-    /// Rows of the window: at most half of the budget, so that scores choose the other half; one where the last row alone asks.
+    /// Rows of the window: at most half of the budget, so that scores choose the other half. At
+    /// least one.
     pub fn window_rows(&self) -> usize {
         self.window.min((self.keep / 2).max(1))
     }
 
-    /// Tokens that stand behind the prompt for a moment, to see what they attend to; none for most methods.
+    /// Number of temporary tokens after the prompt whose attention is measured; 0 for most methods.
     pub fn pseudo_tokens(&self) -> usize {
         match self.descriptor().evidence {
             EvictionEvidence::PseudoTokens | EvictionEvidence::OwnTokens | EvictionEvidence::DraftTokens => self.pseudo,
@@ -72,13 +80,14 @@ impl Evict {
         }
     }
 
-    /// Those of them that the model itself generates, from a draft of what is kept.
+    /// Number of those tokens that the model itself generates from a draft of the kept rows.
     pub fn generated_tokens(&self) -> usize {
         if self.asks_draft_model() { 0 } else { self.pseudo_tokens() }
     }
 
-    /// Rows of the draft of what is kept that tokens are generated from, in each KV head of a prompt of `rows` rows: as many as are kept in the end, or
-    /// all; none where the model generates nothing.
+    /// Rows in the draft that tokens are generated from, in each KV head of a prompt of `rows`
+    /// rows.
+    /// That is the final number or all of them; 0 if the model generates nothing.
     pub fn draft_rows(&self, rows: usize) -> usize {
         match self.descriptor().evidence {
             EvictionEvidence::PseudoTokens => self.keep,
@@ -87,12 +96,13 @@ impl Evict {
         }
     }
 
-    /// Whether a small model writes them.
+    /// Whether a small model writes the tokens.
     pub fn asks_draft_model(&self) -> bool {
         self.descriptor().evidence == EvictionEvidence::DraftTokens
     }
 
-    /// The bytes that tell a chunk compressed so from others, for its name: what its choice of rows follows from, and nothing else.
+    /// Bytes that distinguish a chunk compressed this way from others, for its name: the inputs of
+    /// its choice of rows, and nothing else.
     pub fn chunk_bytes(&self) -> Vec<u8> {
         let descriptor = self.descriptor();
         let mut numbers = vec![self.keep as u64];
@@ -106,7 +116,8 @@ impl Evict {
         b"keeps".iter().chain(name).copied().chain([0]).chain(numbers).collect()
     }
 
-    /// How many of the first rows and of the last rows are kept whatever their score, where a layer keeps `budget` rows.
+    /// Numbers of first rows and last rows that are kept regardless of their score, where a layer
+    /// keeps `budget` rows.
     pub fn unscored(&self, budget: usize) -> (usize, usize) {
         match self.descriptor().evidence {
             EvictionEvidence::Places => {
@@ -124,12 +135,14 @@ impl Evict {
         }
     }
 
-    /// The number of rows that each KV head keeps in each of `layers` layers, of `rows` that there are: the budget, or numbers that
-    /// fall linearly and have the same sum (PyramidKV, section 4: with w rows of window the last layer keeps (C − w) / β + w, the first
-    /// 2 · (C − w) − (C − w) / β + w; where that is more than there are, it keeps all, and the last one what is left of the sum).
+    /// Number of rows that each KV head keeps in each of `layers` layers, of `rows` available: the
+    /// budget, or linearly falling numbers with the same sum.
+    /// PyramidKV, section 4: with w rows of window the last layer keeps (C − w) / β + w, the first
+    /// 2 · (C − w) − (C − w) / β + w. If that exceeds `rows`, the first layer keeps all and the
+    /// last one the remainder of the sum.
     ///
     /// # Panics
-    /// If more is to be kept than there is: only a bug can do that.
+    /// If the budget exceeds `rows`: only a bug can cause that.
     pub fn budgets(&self, layers: usize, rows: usize) -> Vec<usize> {
         assert!(self.keep <= rows, "{} rows to keep of {rows}", self.keep);
         if self.descriptor().budgets == LayerBudgets::Even {
@@ -143,7 +156,8 @@ impl Evict {
         let first = if layers > 1 { first } else { mean };
         let exact: Vec<f64> = (0..layers).map(|layer| first - step * layer as f64 + 1e-9).collect();
         let mut budgets: Vec<usize> = exact.iter().map(|rows| rows.max(0.0).floor() as usize).collect();
-        // What rounding down leaves goes to the layers that lost most, ties to the earlier one.
+        // The remainder of rounding down goes to the layers that lost most, ties to the earlier
+        // one.
         let left = layers * (self.keep - window) - budgets.iter().sum::<usize>();
         let mut by_loss: Vec<usize> = (0..layers).collect();
         by_loss.sort_by(|&a, &b| exact[b].fract().total_cmp(&exact[a].fract()).then(a.cmp(&b)));

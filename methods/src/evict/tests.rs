@@ -1,4 +1,4 @@
-//! Budgets by layer, and what each method keeps without asking.
+//! Budgets by layer, and the rows that each method keeps unconditionally.
 
 use super::*;
 
@@ -23,7 +23,8 @@ fn falling_budgets_follow_pyramidkv_and_have_the_same_sum() {
     // C - w = 200, the last layer 10, the first 390, in between linear; 32 rows of window on top.
     let budgets = evict("pyramidkv", 232).budgets(5, 10_000);
     assert_eq!(budgets, [390 + 32, 295 + 32, 200 + 32, 105 + 32, 10 + 32]);
-    // More than there is: the first layer keeps all 60 rows, and the last what is left of the sum.
+    // More than available: the first layer keeps all 60 rows, and the last the remainder of the
+    // sum.
     let budgets = evict("pyramidkv", 52).budgets(3, 60);
     assert_eq!(budgets, [26 + 34, 26 + 26, 26 + 18]);
     for keep in 1..200 {

@@ -1,5 +1,5 @@
-//! A³: a row's score is Σ over heads and query rows of softmax(Q_query K_docᵀ/√D) in the first layer,
-//! softmax over the context. Exact where every row is selected.
+//! A³: a row's score is Σ over heads and query rows of softmax(Q_query K_docᵀ/√D) in the first
+//! layer, softmax over the context. Exact where every row is selected.
 
 use crate::method::{Claim, InvalidOption, Method, ModelFacts};
 use crate::option::Options;

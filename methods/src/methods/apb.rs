@@ -1,5 +1,5 @@
-//! APB without training: blocks behind an anchor that pass on the keys which get most of the query's
-//! attention; then the query, which sees everything.
+//! APB without training: blocks after an anchor pass on the keys that receive most of the query's
+//! attention; then the query sees everything.
 
 use crate::method::{Claim, InvalidOption, Method, ModelFacts};
 use crate::option::{Kind, MethodOption, Options, Usual};
@@ -45,13 +45,14 @@ fn prefill(options: &mut Options, _: ModelFacts) -> Result<Prefill, InvalidOptio
 }
 
 impl Passing {
-    /// Rows of the anchor in front of blocks of `block_rows` rows: a quarter of them by default (the
+    /// Rows of the anchor before blocks of `block_rows` rows: a quarter of them by default (the
     /// authors' 4096 of 16384).
     pub fn anchor_rows(&self, block_rows: usize) -> usize {
         self.anchor_tokens.unwrap_or(block_rows / 4)
     }
 
-    /// Rows that a block of `block_rows` rows passes on at most: an eighth of them by default.
+    /// Maximum number of rows that a block of `block_rows` rows passes on: an eighth of them by
+    /// default.
     pub fn passed_rows(&self, block_rows: usize) -> usize {
         self.passing_tokens.unwrap_or(block_rows / 8)
     }

@@ -1,5 +1,5 @@
-//! APE: contexts stand beside each other behind the prefix, and the query's attention to them is made
-//! as sharp as attention to one sequence. Nothing is recomputed.
+//! APE: contexts stand in parallel after the prefix, and the query's attention to them is sharpened
+//! to that of one sequence. Nothing is recomputed.
 
 use std::ops::Bound::{Excluded, Unbounded};
 

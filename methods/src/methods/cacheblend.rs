@@ -1,5 +1,5 @@
-//! CacheBlend: the rows whose keys or values drift most from what is cached of them, once they know
-//! the whole context. Exact at ratio 1.
+//! CacheBlend: recomputes the rows whose keys or values drift most from their cached ones once they
+//! see the whole context. Exact at ratio 1.
 
 use crate::method::{Claim, InvalidOption, Method, ModelFacts};
 use crate::option::{Kind, MethodOption, Options, Usual};
@@ -43,7 +43,7 @@ pub static CACHEBLEND: Method = Method {
 
 fn prefill(options: &mut Options, model: ModelFacts) -> Result<Prefill, InvalidOption> {
     let layers: usize = options.usual(&DRIFT_LAYERS);
-    // The first layer's keys and values know nothing of other tokens, so they are as they were.
+    // The first layer's keys and values do not depend on other tokens, so they are unchanged.
     if layers >= model.layers {
         let most = model.layers.saturating_sub(1);
         let wanted =

@@ -1,6 +1,7 @@
-//! CacheClip: the tokens that the query attends to most in the last layer of a small model, which reads
-//! each chunk with the query on its own. Rows that stand alone are dropped again, so that what is
-//! recomputed hangs together. Exact where every row may be selected and the budget is as large.
+//! CacheClip: the tokens that the query attends to most in the last layer of a small model, which
+//! reads each chunk with the query on its own.
+//! Isolated rows are dropped again, so that recomputed rows are contiguous. Exact where every row
+//! may be selected and the budget is as large.
 
 use crate::method::{Claim, Method, Requirement};
 use crate::options::{KEEP_PER_CHUNK, RATIO};
@@ -10,7 +11,8 @@ use crate::selector::{Candidates, Need};
 /// Consecutive tokens of a chunk that are kept or dropped together.
 const WINDOW: usize = 8;
 
-/// A window is kept if it has more than so many of [`WINDOW`] tokens in the top; a shorter one at a chunk's end, the same share.
+/// A window is kept if more than this number of its [`WINDOW`] tokens are in the top; a shorter one
+/// at a chunk's end, with the same share.
 const MORE_THAN: usize = 5;
 
 /// The declaration.
@@ -29,7 +31,7 @@ pub static CACHECLIP: Method = Method {
     selector: Some(|_| Box::new(by_windows)),
 };
 
-/// By the reading of the plan's only auxiliary model.
+/// Selects by the reading of the plan's only auxiliary model.
 ///
 /// # Panics
 /// If there is another number of them: plans are checked for it.
@@ -41,8 +43,8 @@ fn by_windows(candidates: &Candidates, _: &[f32]) -> Need {
     Need::Chosen { rows: together(&candidates.chunks, &top), scores: scores.clone() }
 }
 
-/// Those rows of `top`, ascending, that stand in windows with enough others of them. Windows lie side by side from each chunk's first
-/// token on.
+/// Rows of `top`, ascending, in windows with enough others of them. Windows lie side by side from
+/// each chunk's first token on.
 fn together(chunks: &[(u32, usize)], top: &[u32]) -> Vec<u32> {
     let mut rows = Vec::with_capacity(top.len());
     for &(first, length) in chunks {

@@ -1,6 +1,6 @@
 //! EPIC's LegoLink: the first rows of every chunk but the first, where a chunk's own attention sink
-//! grew. Exact where a chunk's length does not exceed the rows it gets. What short chunks leave
-//! unspent stays unspent.
+//! grew. Exact where a chunk's length does not exceed its selected rows.
+//! Budget that short chunks leave is not spent.
 
 use crate::method::{Claim, InvalidOption, Method, ModelFacts};
 use crate::option::{Kind, MethodOption, Options, Usual};

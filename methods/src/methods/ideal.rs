@@ -1,9 +1,11 @@
-//! Ideal: the rows whose reuse changes most what the query takes from them, with a full prefill as the
-//! oracle. For studies only: it costs more than the full prefill that it is measured against, and
-//! shows what a selector of rows can reach.
+//! Ideal: the rows whose reuse changes most of the query's output, with a full prefill as the
+//! oracle.
+//! For studies only: it costs more than the full prefill that it is compared with, and shows the
+//! limit for selectors of rows.
 //!
-//! A row's score is ‖Φ[t]·V[t] − Φ'[t]·V'[t]‖₂, mean over layers, where Φ is the mean attention of the
-//! query's rows over heads and rows: of a full prefill, and (') of the cache as it is. Exact at ratio 1.
+//! A row's score is ‖Φ[t]·V[t] − Φ'[t]·V'[t]‖₂, mean over layers, where Φ is the mean attention of
+//! the query's rows over heads and rows: of a full prefill, and (') of the cache as it is. Exact at
+//! ratio 1.
 
 use super::prophetkv;
 use crate::method::{Claim, InvalidOption, Method, ModelFacts};

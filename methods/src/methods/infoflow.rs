@@ -1,6 +1,7 @@
-//! InfoFlow: a row's score is the attention that the query's rows pay it in a few late layers, softmax
-//! over everything they see, mean over heads, Euclidean norm (or sum) over the query's rows, mean over
-//! the layers. Exact where every row is selected.
+//! InfoFlow: a row's score is the attention that it receives from the query's rows in a few late
+//! layers.
+//! Softmax over everything they see, mean over heads, Euclidean norm (or sum) over the query's
+//! rows, mean over the layers. Exact where every row is selected.
 
 use crate::method::{Claim, Command, InvalidOption, Method, ModelFacts};
 use crate::option::Options;
@@ -24,8 +25,8 @@ pub static INFOFLOW: Method = Method {
     selector: Some(|_| Box::new(probe_once)),
 };
 
-/// By default the scoring layers are those from depth 0.55 to depth 0.65, rounded outwards: 22..26 of
-/// 40 layers, 2..4 of 5, 0..1 of 1.
+/// By default the scoring layers are those from depth 0.55 to depth 0.65, rounded outwards: 22..26
+/// of 40 layers, 2..4 of 5, 0..1 of 1.
 fn prefill(options: &mut Options, ModelFacts { layers: count, .. }: ModelFacts) -> Result<Prefill, InvalidOption> {
     options.set_default(&LAYERS, &format!("{}..{}", 55 * count / 100, (65 * count).div_ceil(100)));
     let layers: Layers = options.usual(&LAYERS);

@@ -27,7 +27,7 @@ pub static KVSHARE: Method = Method {
 };
 
 fn prefill(_: &mut Options, model: ModelFacts) -> Result<Prefill, InvalidOption> {
-    // The first layer's values know nothing of other tokens, so there must be a second one.
+    // The first layer's values do not depend on other tokens, so a second layer is needed.
     if model.layers < 2 {
         let wanted =
             format!("must be another method: the model has {} layer, and in the first nothing drifts", model.layers);

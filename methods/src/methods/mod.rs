@@ -51,10 +51,10 @@ pub static METHODS: [&Method; 21] = [
     &kv_packet::KV_PACKET,
 ];
 
-/// The method that all others are measured against.
+/// The baseline of all other methods.
 pub static REFERENCE: &Method = &full::FULL;
 
-/// The method that fills chunk caches and does nothing else.
+/// The method that only fills chunk caches.
 pub static CHUNKS_ALONE: &Method = &none::NONE;
 
 impl Method {
@@ -78,7 +78,7 @@ impl Method {
         METHODS.map(|method| method.name).to_vec()
     }
 
-    /// The methods that a command takes where none is named.
+    /// Methods that a command runs by default.
     pub fn defaults_of(command: Command) -> Vec<&'static Method> {
         METHODS.into_iter().filter(|method| method.default_of.contains(&command)).collect()
     }

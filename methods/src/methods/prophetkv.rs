@@ -1,5 +1,5 @@
-//! ProphetKV: a row's score is the attention that the query's rows pay it in all layers, softmax over
-//! the context, mean over heads, rows and layers. Exact where every row is selected.
+//! ProphetKV: a row's score is the attention that it receives from the query's rows in all layers.
+//! Softmax over the context, mean over heads, rows and layers. Exact where every row is selected.
 
 use crate::method::{Claim, Method};
 use crate::options::{IMPORTANCE, KEEP_PER_CHUNK, LAYOUT, ORDER_FOR, PACKETS, RATIO, REORDER};
@@ -23,7 +23,7 @@ pub static PROPHETKV: Method = Method {
     selector: Some(|_| Box::new(mean_over_query)),
 };
 
-/// The probe gives the sum over the query's rows; the selector makes the mean of it.
+/// The probe returns the sum over the query's rows; the selector divides it to the mean.
 pub(super) fn evidence(layout: Layout) -> Evidence {
     Evidence { over_context: true, ..Evidence::of_query(Layers::All, Score::Mass, layout) }
 }

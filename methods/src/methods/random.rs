@@ -1,4 +1,5 @@
-//! Rows at random: the control that every other selector must beat. Exact where every row is selected.
+//! Rows at random: the control that every other selector must beat. Exact where every row is
+//! selected.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};

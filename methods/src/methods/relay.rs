@@ -1,9 +1,10 @@
-//! Relay (ours): two hops. The query names a third of the budget (ProphetKV's score); those rows are recomputed once, and their
-//! own attention is the second half of the score: it finds the rows that the named ones depend on. Exact where every row is
-//! selected.
+//! Relay (ours): two hops. The query selects a third of the budget (ProphetKV's score); those rows
+//! are recomputed once.
+//! Their own attention is the second half of the score: it finds the rows that they depend on.
+//! Exact where every row is selected.
 //!
-//! s¹ = ProphetKV's score, normalised over the context; S¹ = its top ⌊n/3⌋; a_t = Σ_{i∈S¹} (s¹_i / Σ s¹) · mean_{l,h} A[i,t],
-//! normalised; score = s¹ + a.
+//! s¹ = ProphetKV's score, normalised over the context; S¹ = its top ⌊n/3⌋; a_t = Σ_{i∈S¹} (s¹_i /
+//! Σ s¹) · mean_{l,h} A[i,t], normalised; score = s¹ + a.
 
 use super::prophetkv;
 use crate::method::{Claim, Command, InvalidOption, Method, ModelFacts};
@@ -13,7 +14,7 @@ use crate::prefill::{Evidence, Prefill, Selection};
 use crate::rows::normalised;
 use crate::selector::{Candidates, Need, Selector};
 
-/// The first hop recomputes the budget's part with this divisor.
+/// Divisor of the budget for the first hop.
 const HOP_DIVISOR: usize = 3;
 
 /// The declaration.
@@ -37,7 +38,7 @@ fn prefill(options: &mut Options, _: ModelFacts) -> Result<Prefill, InvalidOptio
     Ok(Prefill::Chunks(Selection::Evidence(evidence)))
 }
 
-/// A probe, then a pass over the rows it named.
+/// A probe, then a pass over the rows that it selects.
 #[derive(Default)]
 struct Relay {
     first: Option<Vec<f32>>,

@@ -1,6 +1,7 @@
-//! SAM-KV: of every document the first rows, the last rows and the blocks between them that the query
-//! attends to most; a block's score is the sum of its rows'. All other rows are dropped. What is kept is
-//! recomputed and mixed with what was cached of it. Exact where nothing is dropped and θ is 1.
+//! SAM-KV: of every document the first rows, the last rows and the blocks between them that the
+//! query attends to most. A block's score is the sum of its rows'. All other rows are dropped.
+//! Kept rows are recomputed and mixed with their cached keys and values. Exact where nothing is
+//! dropped and θ is 1.
 
 use std::ops::Bound::Included;
 
@@ -44,7 +45,7 @@ pub static SAMKV: Method = Method {
         exact_where: "where nothing is dropped, at theta 1",
         exact_with: Some(":blocks=1000000:theta=1"),
     },
-    cost: "chunks, M rows up to the last scored layer, then the kept rows of every document and M rows; the rest is seen by nobody",
+    cost: "chunks, M rows up to the last scored layer, then the kept rows of every document and M rows; the rest is not seen",
     ratio: None,
     options: &[&VARIANT, &BLOCKS, &THETA],
     requires: None,
@@ -73,7 +74,7 @@ fn selector(selection: Selection) -> Box<dyn Selector> {
 
 /// One probe over sinks and tails, which reads every document.
 struct Blocks {
-    /// What is kept.
+    /// Sizes of the kept parts.
     parameters: SamKv,
 }
 

@@ -1,4 +1,4 @@
-//! Star attention: blocks behind an anchor, and a query that sees them all.
+//! Star attention: blocks after an anchor, and a query that sees them all.
 
 use crate::method::{Claim, Method};
 use crate::options::BLOCK;

@@ -1,12 +1,12 @@
-//! Trace (ours): relay that follows chains of rows whatever the order of their chunks, and puts chunks
-//! in the order in which they depend on each other. Exact where every row is selected and no chunk
-//! moves.
+//! Trace (ours): relay that follows chains of rows regardless of the order of their chunks, and
+//! puts chunks in the order of their dependences.
+//! Exact where every row is selected and no chunk moves.
 //!
-//! s = ProphetKV's score, normalised over the context. Free probes measure what the best rows attend to
-//! as if every other chunk stood before their own, and what those depend on, round by round
-//! (`worker/src/strategy/trace` has the formulas). score = s + a, where a is what the measured rows
-//! attend to by their relevance, among rows of chunks that do not stand after their own in the new
-//! order, normalised.
+//! s = ProphetKV's score, normalised over the context. Free probes measure the attention of the
+//! best rows as if every other chunk stood before their own. They go on with the rows that those
+//! depend on, round by round (`worker/src/strategy/trace` has the formulas).
+//! score = s + a, where a is the attention of the measured rows weighted by their relevance, among
+//! rows of chunks that do not stand after their own in the new order, normalised.
 
 use super::prophetkv;
 use crate::method::{Claim, InvalidOption, Method, ModelFacts};

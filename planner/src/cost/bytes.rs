@@ -1,33 +1,36 @@
-//! Bytes that a rank receives until the first token: payload of tensor collectives, control messages excluded. Exact for a
-//! known selection ([`received`]); before it is known, for one that is spread evenly ([`expected`]).
+//! Bytes that a rank receives until the first token: payload of tensor collectives, control
+//! messages excluded. Exact for a known selection ([`received`]); before it is known, for one
+//! spread evenly ([`expected`]).
 //!
-//! W ranks, T rows of context of which rank r keeps T_r (its chunks), N rows of prompt, M of query, L layers, s selected rows
-//! of which rank r computes s_r. A row of keys and values is κ = 2 · KV heads · head dim · bytes of the model's dtype, a row
-//! of queries or of partial outputs q = heads · head dim · bytes of the dtype, a row of log-sum-exp e = 4 · heads (f32), a
-//! score 4 bytes (f32). Where chunks are compressed, T and T_r in chunk prefill are the rows that are kept. A rank's own contribution does not travel. With W = 1 nothing moves.
+//! W ranks, T rows of context of which rank r keeps T_r (its chunks), N rows of prompt, M of query,
+//! L layers, s selected rows of which rank r computes s_r. A row of keys and values is κ = 2 · KV
+//! heads · head dim · bytes of the model's dtype, a row of queries or of partial outputs q = heads
+//! · head dim · bytes of the dtype, a row of log-sum-exp e = 4 · heads (f32), a score 4 bytes
+//! (f32). Where chunks are compressed, T and T_r in chunk prefill are the rows that are kept. A
+//! rank's own contribution is not sent. With W = 1 nothing moves.
 //!
 //! | when | rank r receives |
 //! | --- | --- |
 //! | `full` | nothing |
 //! | `ring` (N_r rows a zigzag shard), `all-gather` (contiguous), all heads or some at a time | L · (N − N_r) · κ |
 //! | `pass-q` (N_r rows a zigzag shard) | (L − 1) · ((N − N_r) · q + (W − 1) · N_r · (q + e)) + the last layer |
-//! | `star`, whose M rows of query alone ask | (L − 1) · M · q, on the owner (L − 1) · (W − 1) · M · (q + e), + the last layer |
+//! | `star`; only the M rows of query attend | (L − 1) · M · q, on the owner (L − 1) · (W − 1) · M · (q + e), + the last layer |
 //! | `apb`, whose blocks pass p rows on in all, p_r of them rank r's | (L − 1) · (p − p_r) · (κ / L + 4) + as `star` |
 //! | chunk prefill, `replicate`; warm chunks too | L · (T − T_r) · κ |
 //! | a probe up to layer E: the one that reorders, the one that selects | E · (W − 1) · M · (q + e) + 4 · (T − T_r) |
 //! | relay's first hop over s rows, of which a_r belong to chunks of rank r and are computed elsewhere | L · ((s − s_r) · (q + e) + a_r · κ + (W − 1) · s_r · (q + e)) + 4 · (T − T_r) |
-//! | a free probe of trace over s rows | as relay's first hop, without scores; behind the last one 4 · (T − T_r) |
-//! | the same where some heads count alone | twice that, and e · L · (W − 1) · s |
+//! | a free probe of trace over s rows | as relay's first hop, without scores; after the last one 4 · (T − T_r) |
+//! | the same if only some heads count | twice that, and e · L · (W − 1) · s |
 //! | ideal's full prefill; the T context rows are dealt to ranks, n_r of them and M more on the owner to rank r, a_r as above, N their sum | L · a_r · κ + (L − 1) · ((N − n_r) · q + (W − 1) · n_r · (q + e)) + M · q, of the owner (W − 1) · M · (q + e); on all but the owner L · M · e |
 //! | drift in D layers; c_l rows may go on from layer l, of which rank r computes c_lr (c_0: all that may be selected) | (D + ½) · (T − T_r) · κ / L + Σ_{l<D} 4 · (c_l − c_lr) + Σ_{0<l<D} (c_l − c_lr) · κ / L |
 //! | kvshare: drift in one layer, and there the attention that its c_0 rows pay each other | as drift + ½ · (T − T_r) · κ / L + ½ · (c_0 − c_0r) · κ / L + 4 · (W − 1) · c_0 |
-//! | where chunks are compressed, before recompute with `replicate`, and once more where scores are asked for | 4 · L · KV heads · (T − T_r) |
+//! | where chunks are compressed, before recompute with `replicate`, and once more if scores are requested | 4 · L · KV heads · (T − T_r) |
 //! | recompute, `replicate` | L · (s − s_r) · κ |
 //! | recompute, `pass-q`; n_r = s_r, and M more on the owner, n their sum | L · a_r · κ + (L − 1) · ((n − n_r) · q + (W − 1) · n_r · (q + e)) + the last layer |
 //! | recompute, `selected` (s_r rows of rank r's chunks) | L · (s − s_r) · κ + as `pass-q` with n_r = M on the owner, 0 elsewhere, and a_r = 0 |
 //!
-//! In the last layer only the prompt's last row asks: q on every rank but the owner, (W − 1) · (q + e) on
-//! the owner.
+//! In the last layer only the prompt's last row attends: q on every rank but the owner, (W − 1) ·
+//! (q + e) on the owner.
 
 use tributary_protocol::Collective;
 use tributary_protocol::deal::{Blocks, blocks, shards};
@@ -37,52 +40,54 @@ use super::Selected;
 use super::homes::{Row, drifting, homes};
 use crate::ModelShape;
 
-/// What is on its way.
+/// Kind of data in transit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cargo {
     /// Keys and values of an exact method's shards.
     Shards,
-    /// Keys and values that blocks pass on to those behind them.
+    /// Keys and values that blocks pass on to later ones.
     Passed,
-    /// Stale keys and values where some chunk is computed for this request: a layer sets out once it is computed everywhere.
+    /// Stale keys and values if some chunk is computed for this request: a layer is sent once it is
+    /// computed everywhere.
     Stale,
-    /// Stale keys and values where all chunks come from the chunk cache: they are there from the beginning.
+    /// Stale keys and values if all chunks come from the chunk cache: they are present from the
+    /// beginning.
     WarmStale,
     /// The probing query's partial outputs and their log-sum-exp.
     Partials,
-    /// Scores of context rows, or their distances from what is cached of them.
+    /// Scores of context rows, or their distances from their cached state.
     Scores,
-    /// Cached keys and values of the first layers, to be compared.
+    /// Cached keys and values of the first layers, for comparison.
     Cached,
     /// Fresh keys and values of selected rows.
     Fresh,
     /// Queries to the keys.
     Queries,
-    /// Partial outputs and log-sum-exp back to their rows' home.
+    /// Partial outputs and log-sum-exp, back to their rows' home.
     Homeward,
-    /// Keys and values that an eviction keeps, to the owner.
+    /// Kept keys and values of an eviction, to the owner.
     Kept,
-    /// The numbers of the rows that compressed chunks keep.
+    /// Numbers of the rows that compressed chunks keep.
     Places,
 }
 
 /// One kind of cargo in one phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
-    /// The phase in which it moves.
+    /// The phase of the transfer.
     pub phase: Phase,
     /// The cargo.
     pub cargo: Cargo,
     /// The collective that carries it.
     pub collective: Collective,
-    /// Groups of messages that carry it, one after the other; 0 where another cargo's groups carry it too
-    /// ([`groups`](super::groups())).
+    /// Groups of messages that carry it, one after the other; 0 if another cargo's groups carry it
+    /// too ([`groups`](super::groups())).
     pub groups: usize,
     /// Bytes that each rank receives.
     pub received: Vec<u64>,
 }
 
-/// Bytes that each rank receives until the first token, given what was selected.
+/// Bytes that each rank receives until the first token, for a known selection.
 pub fn received(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> Vec<u64> {
     let mut sums = vec![0; world];
     for flow in flows(plan, world, shape, selected) {
@@ -97,7 +102,7 @@ pub fn expected(plan: &Plan, world: usize, shape: &ModelShape) -> Vec<u64> {
     received(plan, world, shape, &Selected::expected(plan, shape))
 }
 
-/// Everything that moves until the first token, in its order.
+/// All transfers until the first token, in their order.
 pub fn flows(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> Vec<Flow> {
     if world <= 1 {
         return Vec::new();
@@ -119,7 +124,8 @@ pub fn flows(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected)
     }
 }
 
-/// What moves for one token behind the first one, where its keys lie on several ranks: its query there, its partial results back.
+/// Transfers for one token after the first, if its keys lie on several ranks: its query there, its
+/// partial results back.
 pub fn of_token(plan: &Plan, world: usize, shape: &ModelShape) -> [Flow; 2] {
     let of = Flows { plan, world, shape, selected: &Selected::default() };
     let mut asking = vec![0; world];
@@ -180,7 +186,7 @@ impl Flows<'_> {
         flows
     }
 
-    /// Shards that come `times` times a layer.
+    /// Shards that arrive `times` times a layer.
     fn shards(&self, collective: Collective, times: usize) -> Flow {
         let shards = shards(self.plan, self.world).expect("the method splits the sequence");
         let rows: Vec<usize> = shards.iter().map(Vec::len).collect();
@@ -188,7 +194,8 @@ impl Flows<'_> {
         self.flow(what, self.shape.layers * times, &others(&rows), self.shape.kv_bytes())
     }
 
-    /// Shards' queries from rank to rank and their partial results straight back, in groups of their own for every step.
+    /// Shards' queries from rank to rank and their partial results straight back, in groups of
+    /// their own for every step.
     fn queries(&self) -> Vec<Flow> {
         let shards = shards(self.plan, self.world).expect("the method splits the sequence");
         let rows: Vec<usize> = shards.iter().map(Vec::len).collect();
@@ -200,7 +207,8 @@ impl Flows<'_> {
         rounds.into_iter().flatten().map(stepwise).collect()
     }
 
-    /// Keys and values that blocks pass on in every layer but the last, and the numbers of their rows in f32, if they do.
+    /// Keys and values that blocks pass on in every layer but the last, and the numbers of their
+    /// rows in f32, if blocks pass any on.
     fn passed(&self) -> Option<Flow> {
         let blocks = blocks(self.plan, self.world).filter(Blocks::pass_on)?;
         let layers = self.shape.layers - 1;
@@ -209,7 +217,7 @@ impl Flows<'_> {
         Some(self.flow(what, layers, &rows, self.shape.layer_kv_bytes() + NUMBER_BYTES))
     }
 
-    /// The query's rows ask, the last one alone in the last layer.
+    /// The query's rows attend; in the last layer only the last one.
     fn asking(&self, phase: Phase, query: usize) -> Vec<Flow> {
         let mut asking = vec![0; self.world];
         asking[self.plan.owner] = query;
@@ -225,7 +233,8 @@ impl Flows<'_> {
         self.flow(what, self.shape.layers, &others(&self.plan.held_counts(self.world)), self.shape.kv_bytes())
     }
 
-    /// The numbers of the rows that compressed chunks keep: for those who get their keys and values, and for who asks for such numbers.
+    /// Numbers of the rows that compressed chunks keep: for ranks that receive their keys and
+    /// values, and for requests of such numbers.
     fn places(&self) -> Flow {
         let replicates = self.plan.exchange == Exchange::Replicate;
         let times = usize::from(replicates) + usize::from(self.plan.returns.scores);
@@ -246,7 +255,8 @@ impl Flows<'_> {
         [self.flow(what, layers, &rows, self.partial_bytes()), self.scores(phase)]
     }
 
-    /// Relay's first hop, or a free probe: a pass-q over the measured rows in which every layer is complete. Its scores are not in it.
+    /// Relay's first hop, or a free probe: a pass-q over the measured rows in which every layer is
+    /// complete. Excludes its scores.
     fn pass(&self, measured: &Selected) -> Vec<Flow> {
         let rows = (&measured.measured[..], false);
         let homes = homes(self.plan, self.world, self.shape, measured, rows, Exchange::PassQ);
@@ -259,7 +269,8 @@ impl Flows<'_> {
         flows
     }
 
-    /// A free probe, and before it, where some heads count alone, another one that finds them, and what every rank found.
+    /// A free probe. If only some heads count, another one before it finds them, and every rank's
+    /// result is exchanged.
     fn free_probe(&self, probe: &Selected) -> Vec<Flow> {
         let (shape, rows) = (self.shape, probe.measured.len());
         let mut flows = self.pass(probe);
@@ -272,8 +283,8 @@ impl Flows<'_> {
         flows
     }
 
-    /// Ideal's full prefill: a pass-q over all context rows and the query's, of which only the latter ask in the last layer; their
-    /// log-sum-exp goes to every rank.
+    /// Ideal's full prefill: a pass-q over all context rows and the query's, of which only the
+    /// latter attend in the last layer; their log-sum-exp goes to every rank.
     fn oracle(&self) -> Vec<Flow> {
         let (phase, layers, query) = (Phase::Probe, self.shape.layers, self.plan.query_tokens());
         let homes = self.homes((&self.plan.context_row_numbers(), true), Exchange::PassQ);
@@ -289,7 +300,8 @@ impl Flows<'_> {
         flows
     }
 
-    /// Cached rows of the first layers on every rank, distances of the rows in play, and the keys and values of those that go on.
+    /// Cached rows of the first layers on every rank, distances of the rows in play, and the keys
+    /// and values of those that go on.
     fn drift(&self, drift: Drift) -> Vec<Flow> {
         let phase = Phase::Probe;
         let kept = others(&self.plan.kept_counts(self.world));
@@ -321,7 +333,7 @@ impl Flows<'_> {
         let (phase, layers, query) = (Phase::Recompute, self.shape.layers, self.plan.query_tokens());
         let homes = self.homes((&self.selected.rows, true), self.plan.exchange);
         let mut asking: Vec<usize> = homes.iter().map(Vec::len).collect();
-        // Where queries travel, fresh rows go in their groups.
+        // If queries travel, fresh rows go in their groups.
         let gathered = |groups| {
             let what = (phase, Cargo::Fresh, Collective::AllGather);
             self.flow(what, groups, &others(&asking), self.shape.kv_bytes())
@@ -349,7 +361,8 @@ impl Flows<'_> {
         homes(self.plan, self.world, self.shape, self.selected, rows, exchange)
     }
 
-    /// Fresh keys and values that come to the rank of their chunk, all layers, in the groups of the queries.
+    /// Fresh keys and values sent to the rank of their chunk, all layers, in the groups of the
+    /// queries.
     fn arriving(&self, phase: Phase, homes: &[Vec<Row>]) -> Flow {
         let mut rows = vec![0; self.world];
         for (home, row) in homes.iter().enumerate().flat_map(|(home, rows)| rows.iter().map(move |row| (home, row))) {
@@ -359,7 +372,8 @@ impl Flows<'_> {
         self.flow(what, 0, &rows, self.shape.kv_bytes())
     }
 
-    /// Queries to the keys and partial results back, `layers` times, where rank r asks for `asking[r]` rows.
+    /// Queries to the keys and partial results back, `layers` times, where rank r attends with
+    /// `asking[r]` rows.
     fn round(&self, phase: Phase, layers: usize, asking: &[usize]) -> [Flow; 2] {
         let there: Vec<usize> = others(asking).iter().map(|rows| rows * layers).collect();
         let back: Vec<usize> = asking.iter().map(|rows| rows * (self.world - 1) * layers).collect();
@@ -382,10 +396,10 @@ impl Flows<'_> {
     }
 }
 
-/// Scores travel in f32.
+/// Scores are sent in f32.
 const SCORE_BYTES: u64 = 4;
 
-/// Numbers of rows travel in f32.
+/// Numbers of rows are sent in f32.
 const NUMBER_BYTES: u64 = 4;
 
 /// For each rank, the rows of the others.

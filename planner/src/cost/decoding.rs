@@ -1,4 +1,5 @@
-//! What a token behind the first one comes to: its row on the owner, its attention on every rank that keeps a part of what it sees.
+//! Cost of a token after the first: its row on the owner, its attention on every rank that keeps a
+//! part of its keys.
 
 use tributary_protocol::deal::shards;
 use tributary_protocol::{Plan, Prefill};
@@ -8,17 +9,17 @@ use super::evicting::held_rows;
 use super::work::{Products, RankWork};
 use crate::ModelShape;
 
-/// A token behind the first one, in the middle of those that the plan allows.
+/// A token after the first, in the middle of those that the plan allows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoding {
     /// One entry a rank.
     pub ranks: Vec<RankWork>,
-    /// What moves; nothing where the owner holds all that it attends to.
+    /// Transfers; empty if the owner holds all that it attends to.
     pub flows: Vec<Flow>,
 }
 
 impl Decoding {
-    /// Counts a token of a plan of `world` ranks.
+    /// Counts a token of a plan for `world` ranks.
     pub fn new(plan: &Plan, world: usize, shape: &ModelShape) -> Self {
         let kept = kept(plan, world);
         let rank = |(rank, keys): (usize, &usize)| {
@@ -34,7 +35,7 @@ impl Decoding {
     }
 }
 
-/// Everything of a row but its attention, on the rank that computes it.
+/// All work of a row but its attention, on the rank that computes it.
 fn row(plan: &Plan, world: usize, shape: &ModelShape) -> RankWork {
     let layers = shape.layers as f64;
     let layer_flops = shape.layer_kv_flops() + shape.layer_query_flops() + shape.layer_finish_flops();
@@ -54,7 +55,7 @@ fn row(plan: &Plan, world: usize, shape: &ModelShape) -> RankWork {
     }
 }
 
-/// Keys that each rank keeps of the sequence, half of the tokens that may follow among them.
+/// Keys that each rank keeps of the sequence, half of the tokens that may follow included.
 fn kept(plan: &Plan, world: usize) -> Vec<usize> {
     let generated = plan.max_tokens / 2;
     let of_owner = |rank: usize, keys: usize| if rank == plan.owner { keys } else { 0 };

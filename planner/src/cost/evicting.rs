@@ -1,20 +1,25 @@
-//! What an eviction behind the first token comes to: the rows that look at the filled cache, what they and the scores move, and the kept
-//! rows' way to the owner.
+//! Cost of an eviction after the first token: the rows that attend to the filled cache, their
+//! traffic and the scores', and the kept rows' transfer to the owner.
 //!
-//! W ranks, N rows of prompt of which rank r holds N_r, a rows that ask of which rank r runs a_r, C rows that each KV head keeps in the
-//! mean; q, e and κ as in [`bytes`](super::bytes), H KV heads, L layers. Where the owner holds everything nothing moves. Else
+//! W ranks; N rows of prompt, N_r of them on rank r; a attending rows, of which rank r runs a_r; C
+//! rows that each KV head keeps in the mean. q, e and κ as in [`bytes`](super::bytes), H KV heads,
+//! L layers. If the owner holds everything there is no traffic. Otherwise
 //!
-//! | what | rank r receives |
+//! | data | rank r receives |
 //! | --- | --- |
 //! | queries, and their denominators | L · (a − a_r) · (q + e) |
 //! | partial results | L · (W − 1) · a_r · (q + e) |
 //! | scores, on the owner | 4 · L · H · (N − N_r) |
-//! | kept rows, on the owner, where they are gathered | C · (1 − N_r / N) · κ, their share if they are spread evenly |
+//! | kept rows, on the owner, if they are gathered | C · (1 − N_r / N) · κ, their share if they are spread evenly |
 //!
-//! Where tokens are generated to see what they attend to (LAQ), they and the window's rows ask, scores and gathered rows move twice, and those tokens as any that
-//! are generated. Where the whole cache generates them (the ideal eviction), they alone ask, and all rows move before. Where a draft model writes them (SpecKV), they alone ask, behind that model's own work on rank 0's host.
+//! If the model generates tokens to measure their attention (LAQ), they and the window's rows
+//! attend. Scores and gathered rows are then sent twice, and those tokens cost the same as any
+//! generated one. If the whole cache generates them (the ideal eviction), only they attend, and all
+//! rows are sent before. If a draft model writes them (SpecKV), only they attend, after that
+//! model's own work on rank 0's host.
 //!
-//! They are gathered where that moves no more than all tokens that may follow would move between the ranks: see [`gathers`].
+//! Kept rows are gathered if that sends no more than all tokens that may follow would send between
+//! the ranks: see [`gathers`].
 
 use tributary_protocol::Collective;
 use tributary_protocol::{AuxiliaryCost, Evict, EvictionEvidence, Phase, Plan};
@@ -23,18 +28,18 @@ use super::bytes::{Cargo, Flow, of_token};
 use super::work::{Products, RankWork};
 use crate::ModelShape;
 
-/// An eviction, counted.
+/// Counted work of an eviction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evicting {
     /// One entry a rank.
     pub ranks: Vec<RankWork>,
-    /// What moves; nothing where the owner holds everything.
+    /// Transfers; empty if the owner holds everything.
     pub flows: Vec<Flow>,
-    /// What a draft model does on rank 0's host before all that, where one writes.
+    /// Earlier work of a draft model on rank 0's host, if one writes.
     pub drafting: Option<RankWork>,
 }
 
-/// Rows of the prompt that each rank holds once the cache is filled.
+/// Rows of the prompt that each rank holds in the filled cache.
 pub fn held_rows(plan: &Plan, world: usize) -> Vec<usize> {
     let mut rows = vec![0; world];
     plan.holders(world).into_iter().for_each(|rank| rows[rank] += 1);
@@ -48,7 +53,7 @@ pub fn held_rows(plan: &Plan, world: usize) -> Vec<usize> {
     rows
 }
 
-/// Rows that each rank runs to see what they attend to.
+/// Rows that each rank runs to measure their attention.
 pub fn asking_rows(plan: &Plan, world: usize) -> Vec<usize> {
     let mut rows = vec![0; world];
     let Some(evict) = plan.evicts() else { return rows };
@@ -66,8 +71,8 @@ pub fn asking_rows(plan: &Plan, world: usize) -> Vec<usize> {
     rows
 }
 
-/// Whether kept rows should go to the owner, which then decodes alone: where they are no more bytes, spread evenly, than the rounds of all tokens
-/// that may follow the first.
+/// Whether kept rows should go to the owner, which then decodes alone. They should if they are no
+/// more bytes, spread evenly, than the rounds of all tokens that may follow the first.
 pub fn gathers(plan: &Plan, world: usize, shape: &ModelShape) -> bool {
     if plan.decodes_alone(world) || plan.evicts().is_none() {
         return false;
@@ -81,7 +86,7 @@ fn kept_elsewhere_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> u64 {
     plan.evicts().map_or(0, |evict| elsewhere_bytes(evict.keep, plan, world, shape))
 }
 
-/// The same of the rows of a draft of what is kept.
+/// The same for the rows of a draft of the kept rows.
 fn draft_elsewhere_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> u64 {
     plan.evicts().map_or(0, |evict| elsewhere_bytes(evict.draft_rows(plan.total_rows()), plan, world, shape))
 }
@@ -92,11 +97,11 @@ fn elsewhere_bytes(rows: usize, plan: &Plan, world: usize, shape: &ModelShape) -
 }
 
 impl Evicting {
-    /// Counts the eviction of a plan of `world` ranks; nothing where none takes place.
+    /// Counts the eviction of a plan for `world` ranks; `None` if none takes place.
     pub fn new(plan: &Plan, world: usize, shape: &ModelShape) -> Option<Self> {
         let evict = plan.evicts()?;
         let (held, asking) = (held_rows(plan, world), asking_rows(plan, world));
-        // Of all rows each sees half of the keys in the mean.
+        // If all rows attend, each sees half of the keys in the mean.
         let all = evict.descriptor().evidence == EvictionEvidence::AllRows;
         let pairs = asking.iter().sum::<usize>() as f64 * if all { 0.5 } else { 1.0 };
         let rank = |rank: usize| {
@@ -109,7 +114,7 @@ impl Evicting {
             let reads = if asking.iter().any(|&rows| rows > 0) { 2.0 } else { 0.0 } * held[rank] as f64;
             let copies = 2.0 * evict.keep as f64 * held[rank] as f64 / plan.total_rows().max(1) as f64;
             work.kv_bytes = (reads + copies) * shape.kv_bytes() as f64;
-            // Tokens that are generated read a draft of what is kept, which was copied too.
+            // Generated tokens read a draft of the kept rows, which was copied too.
             let draft =
                 evict.draft_rows(plan.total_rows()) as f64 * held[rank] as f64 / plan.total_rows().max(1) as f64;
             let steps = evict.generated_tokens().saturating_sub(1) as f64;
@@ -134,7 +139,7 @@ impl Evicting {
     }
 }
 
-/// So many rows up to the last layer's attention, without it.
+/// `count` rows up to the last layer's attention, without it.
 fn rows(count: usize, shape: &ModelShape) -> RankWork {
     if count == 0 {
         return RankWork::default();
@@ -151,7 +156,8 @@ fn rows(count: usize, shape: &ModelShape) -> RankWork {
     }
 }
 
-/// What a draft model does that reads the prompt and writes so many tokens, the first of which is known.
+/// Work of a draft model that reads the prompt and writes `tokens` tokens, the first of which is
+/// known.
 fn drafted(plan: &Plan, cost: &AuxiliaryCost, tokens: usize) -> RankWork {
     let (rows, steps) =
         (plan.prefix_tokens() + plan.context_tokens() + plan.query_tokens() + 1, tokens.saturating_sub(2) as f64);
@@ -193,7 +199,8 @@ fn flows(plan: &Plan, world: usize, shape: &ModelShape, (held, asking): (&[usize
     };
     let mut flows = Vec::new();
     let pseudo = plan.evicts().map_or(0, Evict::generated_tokens);
-    // A draft of what is kept is chosen, and moves, as the rows that are kept in the end; all rows are no choice.
+    // A draft of the kept rows is chosen and sent like the finally kept rows; a draft of all rows
+    // needs no choice.
     let drafts = plan.evicts().is_some_and(|evict| evict.descriptor().evidence == EvictionEvidence::PseudoTokens);
     let times = if drafts { 2 } else { 1 };
     let on_owner = |bytes: u64| (0..world).map(|rank| if rank == plan.owner { bytes } else { 0 }).collect();
@@ -249,7 +256,8 @@ mod tests {
         assert!(gather("ring", 128, 256));
         assert!(!gather("ring", 4096, 2));
         assert!(!gather("full", 128, 256), "they are there");
-        // Three quarters of 128 rows go once, against three queries there and three results back a token.
+        // Three quarters of 128 rows go once, against three queries there and three results back a
+        // token.
         let kept = 128 * 3 / 4 * QWEN3_14B.kv_bytes();
         let plan = evicted("ring", "snapkv", 128, 2);
         let token: u64 = of_token(&plan, 4, &QWEN3_14B).iter().flat_map(|flow| &flow.received).sum();
@@ -300,7 +308,7 @@ mod tests {
         assert_eq!(drafting.attention, 20.0 * rows * (rows + 1.0) / 2.0);
         let read: f64 = drafting.products.iter().map(|products| products.weight_bytes).sum();
         assert_eq!(read, 500.0 * (1.0 + written));
-        // The model itself writes nothing and looks once.
+        // The model itself writes nothing and attends once.
         let linear = |work: &Evicting| work.ranks.iter().map(RankWork::linear).sum::<f64>();
         assert!(
             linear(&spec) < linear(&laq) / 2.0 && spec.received().iter().sum::<u64>() < laq.received().iter().sum()

@@ -1,22 +1,24 @@
-//! Groups of messages that a rank starts until the first token. Over NCCL every group costs a thread of the host and its
-//! polling, and over any backend ranks wait for each other once a group, so this is what latency is charged for. What belongs
-//! together travels in one group: keys and values, outputs and their log-sum-exp, and queries with fresh keys and values.
+//! Groups of messages that a rank starts until the first token. Over NCCL every group costs a
+//! thread of the host and its polling, and over any backend ranks wait for each other once a group,
+//! so latency is charged for each. Related data travels in one group: keys and values, outputs and
+//! their log-sum-exp, and queries with fresh keys and values.
 //!
-//! W ranks, L layers, E the layer after the last one that a probe measures. With W = 1 there are none.
+//! W ranks, L layers, E the layer after the last one that a probe measures. With W = 1 there are
+//! none.
 //!
 //! | when | groups |
 //! | --- | --- |
 //! | `full` | 0 |
 //! | `ring` | L · (W − 1) |
 //! | `all-gather`, h heads at a time | L · ⌈KV heads / h⌉ |
-//! | `pass-q` | 2 · L · (W − 1) (there, back); fewer in the last layer, where one row asks |
+//! | `pass-q` | 2 · L · (W − 1) (there, back); fewer in the last layer, where one row attends |
 //! | `star` | 2 · L (there, back) |
 //! | `apb` | L − 1 (passed on) + 2 · L (there, back) |
-//! | chunk prefill, `replicate`; warm chunks too, whenever they set out | L |
+//! | chunk prefill, `replicate`; warm chunks too, whenever they are sent | L |
 //! | a probe: the one that reorders, the one that selects | E partial results + 1 of scores |
 //! | relay's first hop | 3 · L (there, back, log-sum-exp) + 1 of scores |
 //! | R free probes of trace | R · 3 · L + 1 of scores |
-//! | the same where some heads count alone | R · (6 · L + 1) + 1 of scores |
+//! | the same if only some heads count | R · (6 · L + 1) + 1 of scores |
 //! | ideal's full prefill | 3 · L (there, back, log-sum-exp) |
 //! | drift in D layers | 3 · D (cached rows, scores, fresh rows) |
 //! | kvshare | 5 (cached rows twice, distances, fresh keys, attention) |
@@ -24,8 +26,9 @@
 //! | recompute, `pass-q` and `selected` | 2 · L (there, back) |
 //! | a token of decoding, distributed | 2 · L, counted by [`Decoding`](super::Decoding) |
 //!
-//! A rank that neither sends nor receives in a group starts none. That happens where ranks have no rows: with fewer tokens
-//! than halves of a ring's shards, or under `selected` where nothing is selected.
+//! A rank that neither sends nor receives in a group starts none. That happens where ranks have no
+//! rows: with fewer tokens than halves of a ring's shards, or under `selected` where nothing is
+//! selected.
 
 use tributary_protocol::Plan;
 
@@ -33,7 +36,7 @@ use super::Selected;
 use super::bytes::flows;
 use crate::ModelShape;
 
-/// Groups of messages that a rank starts until the first token, given what was selected.
+/// Groups of messages that a rank starts until the first token, for a known selection.
 pub fn groups(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> usize {
     flows(plan, world, shape, selected).iter().map(|flow| flow.groups).sum()
 }

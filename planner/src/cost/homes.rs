@@ -1,4 +1,4 @@
-//! Which rank computes and keeps which rows, for a plan and a selection.
+//! Ranks that compute and keep each row, for a plan and a selection.
 
 use std::collections::HashSet;
 
@@ -17,8 +17,8 @@ pub(super) struct Row {
     pub(super) keeper: usize,
 }
 
-/// The context rows of a pass on each rank, in causal order, dealt as the ranks deal them. With `query` the query's rows ride
-/// on the owner.
+/// The context rows of a pass on each rank, in causal order, dealt as the ranks deal them. With
+/// `query`, the owner also has the query's rows.
 pub(super) fn homes(
     plan: &Plan,
     world: usize,
@@ -35,8 +35,8 @@ pub(super) fn homes(
     homes.context.into_iter().map(|rows| rows.into_iter().map(row).collect()).collect()
 }
 
-/// The rows whose drift is measured in each layer behind the first, on each rank: at first all rows that may be selected, then ever
-/// fewer of them.
+/// The rows whose drift is measured in each layer after the first, on each rank: at first all rows
+/// that may be selected, then ever fewer of them.
 pub(super) fn drifting(
     plan: &Plan,
     world: usize,

@@ -1,17 +1,24 @@
-//! Memory at the worst moment of a request, of every rank and of a host. Never below what is measured, and near it.
+//! Peak memory of a request, of every rank and of a host. Never below the measured peak, and near
+//! it.
 //!
-//! A rank holds the keys and values of its rows in every moment; what comes on top differs, and the largest sum counts:
-//! * prefill: activations of its rows, and what is in flight of a layer;
-//! * a measurement of drift: the cached rows of the first layers on every rank, and activations of a share of the context;
-//! * ideal's full prefill: activations of its share and of its queries, a layer's fresh rows, and what the query paid to the cache;
-//! * a free probe: activations of its share, the queries that come to a rank's keys, and what each of its rows reads in each key;
-//! * recompute: the fresh rows, activations of its share, and the queries that come to its keys;
-//! * an eviction: what is kept beside what was, one layer put together, and what passes through of the rows that look;
-//! * decoding, if there is any: no activations, and half as much again as keys and values take. Keys are turned to their positions
-//!   layer by layer and the old ones are let go of, so a sequence takes less than that;
+//! A rank holds the keys and values of its rows at every moment; the rest differs, and the largest
+//! sum counts:
+//! * prefill: activations of its rows, and one layer in transit;
+//! * a measurement of drift: the cached rows of the first layers on every rank, and activations of
+//!   a share of the context;
+//! * ideal's full prefill: activations of its share and of its queries, a layer's fresh rows, and
+//!   the query's attention to the cache;
+//! * a free probe: activations of its share, the queries sent to a rank's keys, and each row's
+//!   reading of each key;
+//! * recompute: the fresh rows, activations of its share, and the queries sent to its keys;
+//! * an eviction: kept rows beside the previous ones, one joined layer, and activations of the
+//!   attending rows;
+//! * decoding, if there is any: no activations, and half as much again as keys and values take.
+//!   Keys are turned to their positions layer by layer and the old ones are released, so a sequence
+//!   takes less than that;
 //! * after the answer, if chunks are kept: a copy of the fresh chunks.
 //!
-//! Chunks that come from the chunk cache lie there once and are shared, so they do not count beside it.
+//! Chunks from the chunk cache lie there once and are shared, so they are not counted again.
 
 mod measuring;
 #[cfg(test)]
@@ -25,35 +32,41 @@ use super::running_bytes;
 use crate::ModelShape;
 use crate::machine::{Machine, MemoryOf};
 
-/// A process without weights and requests: program, threads, rotary tables, the allocator's own. About 25 MB were measured.
+/// Memory of a process without weights and requests: program, threads, rotary tables, the
+/// allocator's own. About 25 MB were measured.
 pub const PROGRAM_BYTES: u64 = 32 << 20;
 
-/// Activations are counted with this factor: freed pieces of other sizes stay with the process. 1.0 to 1.15 was measured.
+/// Factor of activations: freed pieces of other sizes stay with the process. 1.0 to 1.15 was
+/// measured.
 const SLACK: f64 = 1.2;
 
-/// The workspace that cuBLAS takes on Hopper, 32 MiB; elsewhere 4 MiB (cuBLAS documentation, `cublasSetWorkspace`).
+/// Workspace of cuBLAS on Hopper, 32 MiB; elsewhere 4 MiB (cuBLAS documentation,
+/// `cublasSetWorkspace`).
 const CUBLAS_BYTES: u64 = 32 << 20;
 
-/// What a device holds besides: cuBLAS' workspace; parts of attention over few rows, which are as many as a GPU runs blocks (two
-/// on each of 132 multiprocessors, and as many again that wait to be merged: 528 of 64 rows of 128 numbers in f32, 17 MB); ids,
-/// positions, scores and what the pool rounds up.
+/// Other memory of a device: cuBLAS' workspace; parts of attention over few rows; ids, positions,
+/// scores and the pool's rounding.
+/// There are as many parts of attention as a GPU runs blocks: two on each of 132 multiprocessors,
+/// and as many again that wait to be merged. That is 528 of 64 rows of 128 numbers in f32, 17 MB.
 pub const DEVICE_BYTES: u64 = CUBLAS_BYTES + (32 << 20) + (64 << 20);
 
-/// Rows and keys of a tile in the lists that say which rows see which keys; the smaller of the kernels' tiles.
+/// Rows and keys of a tile in the lists that tell which rows see which keys; the smaller of the
+/// kernels' tiles.
 const LIST_TILE: usize = 64;
 
-/// Rows of the prompt that look at the cache at a time.
+/// Rows of the prompt that attend to the cache at a time.
 const EVICTING_ROWS: usize = 512;
 
 /// Rows that pass through the feed-forward part at a time, on a CPU and on a device.
 const MLP_TILE_ROWS: usize = 2048;
 const DEVICE_MLP_TILE_ROWS: usize = 8192;
 
-/// Bytes that a request takes at its worst moment on a host whose ranks are those that need most: weights and chunk cache
-/// included. `cached_bytes` is what each rank's chunk cache holds already; empty stands for nothing.
+/// Peak bytes of a request on the host whose ranks need most: weights and chunk cache included.
+/// `cached_bytes` is the present size of each rank's chunk cache; empty stands for nothing.
 ///
-/// Where ranks are threads, what they gather from each other is handed over and lies in memory once. On a device there is no
-/// program, and numbers between layers are of the weights' type; beside them lie a layer's keys, put together and rotated.
+/// If ranks are threads, gathered data is handed over and lies in memory once. On a device there is
+/// no program, and numbers between layers have the weights' type; in addition it holds a layer's
+/// keys, joined and rotated.
 pub fn host_bytes(plan: &Plan, world: usize, shape: &ModelShape, machine: &Machine, cached_bytes: &[u64]) -> u64 {
     let threads = machine.ranks_here > 1 && machine.weight_copies == 1;
     let mut largest_first = ranks(plan, world, shape, cached_bytes, threads, machine.memory);
@@ -62,26 +75,28 @@ pub fn host_bytes(plan: &Plan, world: usize, shape: &ModelShape, machine: &Machi
     weights_bytes(shape, machine).saturating_add(of_ranks)
 }
 
-/// Bytes of the weights, as often as the machine has them, and of what is there before any request.
+/// Bytes of the weights, as often as the machine has them, and of everything present before any
+/// request.
 pub fn weights_bytes(shape: &ModelShape, machine: &Machine) -> u64 {
     (machine.weight_copies as u64).saturating_mul(shape.weight_bytes + besides(machine.memory))
 }
 
-/// Bytes that a request takes at its worst moment on each rank, which shares nothing with the others: weights and chunk
+/// Peak bytes of a request on each rank, which shares nothing with the others: weights and chunk
 /// cache included.
 pub fn rank_bytes(plan: &Plan, world: usize, shape: &ModelShape, memory: MemoryOf, cached_bytes: &[u64]) -> Vec<u64> {
     let with_weights = |bytes| bytes + shape.weight_bytes + besides(memory);
     ranks(plan, world, shape, cached_bytes, false, memory).into_iter().map(with_weights).collect()
 }
 
-/// Bytes that a model beside the main one takes on a host: its weights, and what prompts of `rows` rows, read one by one, hold at once:
-/// activations, a layer's keys and values, and what the last layer's queries pay them.
+/// Bytes that a model beside the main one takes on a host: its weights, and the data of prompts of
+/// `rows` rows, read one by one. That data is activations, a layer's keys and values, and the last
+/// layer's attention of the queries.
 pub fn beside_bytes(shape: &ModelShape, rows: usize) -> u64 {
     let passing = activations(shape, MemoryOf::Host, rows, false);
     shape.weight_bytes + passing + rows as u64 * (shape.layer_kv_bytes() + 4 * shape.heads as u64)
 }
 
-/// Bytes that are neither weights nor a request's.
+/// Bytes that belong neither to weights nor to a request.
 fn besides(memory: MemoryOf) -> u64 {
     match memory {
         MemoryOf::Host => PROGRAM_BYTES,
@@ -111,11 +126,12 @@ fn ranks(
 struct Held {
     /// Computed in prefill and kept until the end.
     own: usize,
-    /// Computed in prefill and let go of, layer by layer.
+    /// Computed in prefill and released, layer by layer.
     borrowed: usize,
     /// Other ranks' context, gathered.
     others: usize,
-    /// Rows of its own context once more, put together to be sent, where parts of it come from the chunk cache.
+    /// Rows of its own context once more, joined for sending, if parts of it come from the chunk
+    /// cache.
     joined: usize,
     /// Recomputed rows, and the query's.
     fresh: usize,
@@ -133,7 +149,7 @@ struct Count<'a> {
     shape: &'a ModelShape,
     threads: bool,
     memory: MemoryOf,
-    /// Rows of each rank's shard, where the method splits the sequence.
+    /// Rows of each rank's shard, if the method splits the sequence.
     shard_rows: Vec<usize>,
 }
 
@@ -156,7 +172,8 @@ impl Count<'_> {
         let prefill = stale + flying + self.activations(passing, merges) + self.rotated(passing);
         let queries = self.number_bytes() * held.asking as u64 * (4 * shape.query_width() + shape.heads) as u64;
         let turned = self.rotated(held.own + held.others + held.fresh + plan.held_warm_counts(self.world)[rank]);
-        // What is cached of the rows that it is mixed with: picked, put in order, weighed, and the sum.
+        // Cached state that recomputed rows are mixed with: picked, put in order, weighted, and the
+        // sum.
         let mixed = if plan.drops().is_some() { 4 * held.fresh as u64 * 8 * shape.kv_width() as u64 } else { 0 };
         let recompute = all + mixed + self.activations(held.recomputed, true) + slack(queries) + logits + turned;
         let generated = kv(if plan.max_tokens > 1 { plan.max_tokens } else { 0 });
@@ -190,9 +207,10 @@ impl Count<'_> {
             + self.places(rank, &held)
     }
 
-    /// Bytes while the rows of a look-ahead run, beside `all` keys and values: a layer's keys and values of their own and what passes
-    /// through on the owner; where keys lie that they see, these in f32 and turned, the attention to each in every head, and what
-    /// each key received in every layer.
+    /// Bytes while the rows of a look-ahead run, in addition to `all` keys and values.
+    /// On the owner these are a layer's keys and values of the rows, and activations. On ranks with
+    /// keys that they see: those keys and values in f32 and turned, the attention to each in every
+    /// head, and the attention that each key received in every layer.
     fn look_ahead(&self, rank: usize, held: &Held, all: u64) -> u64 {
         let (plan, shape, rows) = (self.plan, self.shape, self.plan.look_ahead_count());
         let is_owner = rank == plan.owner;
@@ -207,8 +225,10 @@ impl Count<'_> {
         all + passing + slack(4 * (attention + wide_keys + received) as u64)
     }
 
-    /// Bytes while rows are evicted, beside `all` keys and values: what passes through of the rows that look, their queries and results from
-    /// all ranks, what each key received in every layer (on the owner all keys'), a layer put together, and what is kept.
+    /// Bytes while rows are evicted, in addition to `all` keys and values.
+    /// These are activations of the attending rows, their queries and results from all ranks, a
+    /// joined layer, and the kept rows. The attention that each key received in every layer is
+    /// added; on the owner, all keys'.
     fn evicting(&self, rank: usize, held: &Held, all: u64) -> u64 {
         let (plan, shape) = (self.plan, self.shape);
         let is_owner = rank == plan.owner;
@@ -233,7 +253,8 @@ impl Count<'_> {
         all + kept + draft + layer + self.activations(asking[rank], true) + slack(queries + received)
     }
 
-    /// Bytes that say which rows each KV head holds of chunks that were compressed and where they stand, in a block and in two views of it.
+    /// Bytes of the numbers and positions of the rows that each KV head holds of compressed chunks,
+    /// in a block and in two views of it.
     fn places(&self, rank: usize, held: &Held) -> u64 {
         const BYTES: usize = 4 * (1 + 2 * 3);
         if !self.plan.compresses() {
@@ -243,8 +264,9 @@ impl Count<'_> {
         (rows * BYTES * self.shape.layers * self.shape.kv_heads) as u64
     }
 
-    /// Bytes of the lists that tell a device which rows see which keys: one for each pass, kept for the next request. A row of
-    /// queries has five numbers, a row of keys four, and every tile of queries names the tiles of keys that it sees.
+    /// Bytes of the lists that tell a device which rows see which keys: one for each pass, kept for
+    /// the next request. A row of queries has five numbers, a row of keys four, and every tile of
+    /// queries names the tiles of keys that it sees.
     fn lists(&self, held: &Held) -> u64 {
         if self.memory == MemoryOf::Host {
             return 0;
@@ -266,17 +288,17 @@ impl Count<'_> {
         };
         match plan.method.prefill() {
             Prefill::Whole => Held { own: if rank == plan.owner { plan.total_rows() } else { 0 }, ..Held::default() },
-            // The shard in hand and the one that comes.
+            // The present shard and the next one.
             Prefill::Ring => shard(2 * self.shard_rows.iter().copied().max().unwrap_or(0)),
             Prefill::Gathered { .. } => shard(self.shard_rows.iter().sum()),
-            // The queries in hand, those that come, and the partial results on their way home.
+            // The present queries, the next ones, and the partial results on their way home.
             Prefill::Queries => shard(self.kv_rows_of_queries(4 * self.shard_rows.iter().copied().max().unwrap_or(0))),
             Prefill::Anchored { .. } => self.held_of_blocks(rank),
             Prefill::Chunks(_) => self.held_of_chunks(rank),
         }
     }
 
-    /// So many rows of queries as rows of keys and values.
+    /// `rows` rows of queries, in rows of keys and values.
     fn kv_rows_of_queries(&self, rows: usize) -> usize {
         (rows * self.shape.query_width()).div_ceil(2 * self.shape.kv_width())
     }
@@ -306,7 +328,7 @@ impl Count<'_> {
         let is_warm = cold < kept;
         let gathers_fresh = replicate || plan.exchange == Exchange::Selected;
         Held {
-            // What chunks that are compressed do not keep.
+            // Rows that compressed chunks do not keep.
             borrowed: plan.kept_counts(self.world)[rank] - plan.warm_counts(self.world)[rank] - cold,
             own: plan.prefix_tokens() + cold,
             others: if replicate && !self.threads { all.iter().sum::<usize>() - kept } else { 0 },
@@ -328,24 +350,26 @@ impl Count<'_> {
         number_bytes(self.shape, self.memory)
     }
 
-    /// Bytes of one layer's keys and values of so many rows, put together, its keys once more rotated, and of the rotary
-    /// tables, where that happens: on a CPU a tile at a time.
+    /// Bytes of one layer's keys and values of `rows` rows, joined, its keys once more rotated, and
+    /// of the rotary tables, where that happens: on a CPU a tile at a time.
     fn rotated(&self, rows: usize) -> u64 {
         match self.memory {
             MemoryOf::Host => 0,
             MemoryOf::Device => {
                 let layer = rows as u64 * self.shape.layer_kv_bytes();
-                let behind = self.plan.max_tokens.max(self.plan.passing_rows());
-                let tables = 4 * (self.plan.total_rows() + behind) * self.shape.head_dim;
+                let after = self.plan.max_tokens.max(self.plan.passing_rows());
+                let tables = 4 * (self.plan.total_rows() + after) * self.shape.head_dim;
                 slack(layer + layer / 2 + tables as u64)
             }
         }
     }
 }
 
-/// Bytes of a pass of `rows` rows beside keys and values: the larger of attention (residual, query, and one result, or, where
-/// it `merges` partial ones, two of them and the merged one) and what follows it (residual before and after, attention's
-/// output, and the result in tiles and in one piece; in place of the piece, the wide rows of a tile).
+/// Bytes of a pass of `rows` rows in addition to keys and values: the larger of attention and the
+/// part after it.
+/// Attention has residual, query, and one result, or, if it `merges` partial ones, two of them and
+/// the merged one. The part after it has the residual before and after, attention's output, and the
+/// result in tiles and in one piece; in place of the piece, the wide rows of a tile.
 fn activations(shape: &ModelShape, memory: MemoryOf, rows: usize, merges: bool) -> u64 {
     let (hidden, query, kv) = (shape.hidden, shape.query_width(), shape.kv_width());
     let results = if merges { 3 } else { 1 };
@@ -357,8 +381,8 @@ fn activations(shape: &ModelShape, memory: MemoryOf, rows: usize, merges: bool) 
         MemoryOf::Device => DEVICE_MLP_TILE_ROWS,
     };
     let tile = rows.min(tile_rows) * (2 * hidden + 3 * shape.intermediate);
-    let behind = rows * finish + tile.max(rows * hidden);
-    slack(number_bytes(shape, memory) * (rows * before.max(attention)).max(behind) as u64)
+    let after = rows * finish + tile.max(rows * hidden);
+    slack(number_bytes(shape, memory) * (rows * before.max(attention)).max(after) as u64)
 }
 
 /// Bytes of a number between layers.
@@ -369,7 +393,7 @@ fn number_bytes(shape: &ModelShape, memory: MemoryOf) -> u64 {
     }
 }
 
-/// Bytes with what the allocator does not give back.
+/// Bytes with the memory that the allocator does not return.
 fn slack(bytes: u64) -> u64 {
     (SLACK * bytes as f64) as u64
 }

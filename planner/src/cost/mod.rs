@@ -1,5 +1,5 @@
-//! What a plan comes to, counted: FLOPs, bytes, groups of messages, memory. Pure functions of plan, world and model, which know no
-//! machine's rates: [`forecast`](crate::forecast) says how long all that takes.
+//! Counted costs of a plan: FLOPs, bytes, groups of messages, memory. Pure functions of plan, world
+//! and model without a machine's rates: [`forecast`](crate::forecast) predicts the time.
 
 pub mod beside;
 pub mod bytes;

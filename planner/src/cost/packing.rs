@@ -1,11 +1,12 @@
-//! What it takes to put cached rows together before they go to the other ranks: rows of chunks lie in a block each, and leave as one.
+//! Cost of joining cached rows before they are sent to the other ranks: chunks lie in a block each,
+//! and leave as one.
 
 use tributary_protocol::{Exchange, Phase, Plan, Prefill};
 
 use crate::ModelShape;
 
-/// Numbers that each rank reads and writes to put its rows together, and the phase in which it does; nothing where no rows leave, or
-/// where they leave as they were computed.
+/// Numbers that each rank reads and writes to join its rows, and the phase in which it does. `None`
+/// if no rows leave, or if they leave as they were computed.
 pub fn packing(plan: &Plan, world: usize, shape: &ModelShape) -> Option<(Phase, Vec<f64>)> {
     let leaves =
         world > 1 && matches!(plan.method.prefill(), Prefill::Chunks(_)) && plan.exchange == Exchange::Replicate;
@@ -13,7 +14,7 @@ pub fn packing(plan: &Plan, world: usize, shape: &ModelShape) -> Option<(Phase, 
         return None;
     }
     let phase = match () {
-        // What is cold leaves while it is computed, and what is warm with it.
+        // Cold rows leave while they are computed, and warm ones with them.
         () if plan.chunks.iter().any(|chunk| !chunk.warm) => Phase::ChunkPrefill,
         () if plan.reorders() => Phase::Reorder,
         () if plan.probes() => Phase::Probe,

@@ -1,16 +1,18 @@
-//! Memory of a sequence while it is decoded: what every rank keeps of a request behind its first token.
+//! Memory of a sequence during decoding: the data that every rank keeps of a request after its
+//! first token.
 //!
-//! Per row of keys and values κ bytes (all layers): its key turned to its position, and its value. A value that lies in the chunk
-//! cache is shared with it and is not counted. W ranks, N rows of prompt, s recomputed rows (beside the stale ones that they
-//! stand in for), m tokens to generate at most.
+//! Per row of keys and values κ bytes (all layers): its key turned to its position, and its value.
+//! A value that lies in the chunk cache is shared with it and is not counted. W ranks, N rows of
+//! prompt, s recomputed rows (beside the stale ones that they stand in for), m tokens to generate
+//! at most.
 //!
 //! | where | rank r keeps |
 //! | --- | --- |
 //! | the owner holds everything | N + s + m rows on the owner, nothing elsewhere |
 //! | an exact method's shards | its shard; m more on the owner |
 //! | all but some rows of the chunks are dropped | as above, without the context's rows beside the recomputed ones |
-//! | rows are evicted, and what is kept is on the owner | C + m rows there (C a layer in the mean), and three numbers a row and KV head that say where it stands |
-//! | rows are evicted, and what is kept stays | as many as a KV head keeps, at most, of those that it holds; m more on the owner |
+//! | rows are evicted, and kept rows are on the owner | C + m rows there (C a layer in the mean), and three numbers a row and KV head for its position |
+//! | rows are evicted, and kept rows stay | at most the number that a KV head keeps, of those that it holds; m more on the owner |
 //! | chunks were compressed | as above with the rows that they keep, and four numbers a row and KV head |
 //! | chunks stay where they are | its chunks, as many recomputed rows as fall on them (at most s); prefix, query and m on the owner |
 
@@ -20,7 +22,7 @@ use tributary_protocol::{Chunk, Evict, Plan, Prefill};
 use super::evicting::held_rows;
 use crate::ModelShape;
 
-/// Bytes that each rank keeps until the sequence is released; nothing where one token is all.
+/// Bytes that each rank keeps until the sequence is released; 0 if only one token is generated.
 pub fn running_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> Vec<u64> {
     if plan.max_tokens <= 1 {
         return vec![0; world];
@@ -35,7 +37,7 @@ pub fn running_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> Vec<u64> 
     (0..world).map(of_rank).collect()
 }
 
-/// Bytes that say which rows each KV head has of chunks that were compressed, and where they stand.
+/// Bytes of the numbers and positions of the rows that each KV head has of compressed chunks.
 fn places(plan: &Plan, world: usize, rank: usize, shape: &ModelShape) -> u64 {
     let is_here = |chunk: &&Chunk| match plan.decodes_alone(world) {
         true => rank == plan.owner,
@@ -49,10 +51,10 @@ fn places(plan: &Plan, world: usize, rank: usize, shape: &ModelShape) -> u64 {
 /// Position, order and segment of a row in one KV head.
 const PLACE_BYTES: u64 = 12;
 
-/// Bytes that each rank keeps where rows are evicted: nothing of them is shared.
+/// Bytes that each rank keeps after an eviction: none of them is shared.
 fn kept_bytes(plan: &Plan, evict: &Evict, world: usize, shape: &ModelShape) -> Vec<u64> {
     let held = held_rows(plan, world);
-    // Where heads keep the same rows their places are told once, which is little.
+    // If heads keep the same rows, their positions are stored once, which is little.
     let places = if evict.descriptor().heads_together { 0 } else { PLACE_BYTES * shape.kv_heads as u64 };
     let budgets = evict.budgets(shape.layers, plan.rows_there_at_most());
     let of_rank = |rank: usize| {
@@ -63,7 +65,8 @@ fn kept_bytes(plan: &Plan, evict: &Evict, world: usize, shape: &ModelShape) -> V
             (false, _) => held[rank],
         };
         let rows = |budget: &usize| (*budget).min(most);
-        // Prefix and query lie beside contexts that stand beside each other, each padded to its longest head.
+        // With parallel contexts, prefix and query are stored apart, each padded to its longest
+        // head.
         let apart = if plan.method.parallel().is_some() { plan.prefix_tokens() + plan.query_tokens() } else { 0 };
         let rows = |budget: &usize| if most == 0 { 0 } else { rows(budget) + apart.min(*budget) };
         let rows: usize = budgets.iter().map(rows).sum();

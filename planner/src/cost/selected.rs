@@ -1,19 +1,20 @@
-//! Which rows a request recomputes: as it turned out, or as it may be expected before the query has been asked.
+//! The rows that a request recomputes: actual, or expected before the query's probe.
 
 use tributary_protocol::{Drift, Evidence, Outcome, Plan, SamKv, Selection, Trace, leading};
 
 use crate::ModelShape;
 
-/// The rows that a request recomputes, and the order in which its chunks stand. Rows are numbered as in the plan.
+/// The rows that a request recomputes, and the order of its chunks. Rows are numbered as in the
+/// plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selected {
     /// Chunk numbers in the order of the layout.
     pub order: Vec<u32>,
     /// The recomputed rows, ascending.
     pub rows: Vec<u32>,
-    /// The rows that are computed before to measure something ([`Outcome::measured`]).
+    /// The rows that are computed before for measurements ([`Outcome::measured`]).
     pub measured: Vec<u32>,
-    /// How many of them each free probe measures ([`Outcome::rounds`]).
+    /// Number of rows that each free probe measures ([`Outcome::rounds`]).
     pub rounds: Vec<usize>,
 }
 
@@ -29,9 +30,11 @@ impl From<&Outcome> for Selected {
 }
 
 impl Selected {
-    /// What may be expected of a plan: chunks in the request's own order; the budget spread evenly over the candidates
-    /// (all chunks but the first, unless the plan includes it), where the method does not fix the rows itself. One free probe, its rows
-    /// spread over all chunks: what follows it is a row or two where a request has a chain, and nothing where it has none.
+    /// Expected selection of a plan: chunks in the request's own order; the budget spread evenly
+    /// over the candidates (all chunks but the first, unless the plan includes it), unless the
+    /// method fixes the rows itself.
+    /// One free probe, its rows spread over all chunks: later ones have a row or two if a request
+    /// has a chain, and none otherwise.
     pub fn expected(plan: &Plan, shape: &ModelShape) -> Self {
         let order = plan.request_order();
         let runs = plan.candidates(&order);
@@ -40,7 +43,8 @@ impl Selected {
             Some(Selection::Nothing | Selection::Parallel(_)) => Vec::new(),
             Some(Selection::Leading { per_chunk }) => leading(&runs, plan.budget, per_chunk),
             Some(Selection::Evidence(Evidence { sparse: Some(sparse), .. })) => kept(&runs, sparse, plan.budget),
-            // Rows that stand alone are dropped by what an auxiliary model reads: as many as the budget are the most.
+            // Isolated rows among an auxiliary model's best are dropped; the whole budget is the
+            // maximum.
             Some(Selection::Random | Selection::Evidence(_) | Selection::Drift(_) | Selection::Auxiliary) => {
                 spread(&runs, plan.budget)
             }
@@ -63,15 +67,15 @@ impl Selected {
     pub fn free_probes(&self, plan: &Plan) -> Vec<Self> {
         let mut rest = &self.measured[..];
         let mut next = |count: &usize| {
-            let (rows, behind) = rest.split_at(*count);
-            rest = behind;
+            let (rows, after) = rest.split_at(*count);
+            rest = after;
             Self { order: plan.request_order(), measured: rows.to_vec(), ..Self::default() }
         };
         self.rounds.iter().map(&mut next).collect()
     }
 
-    /// What may be expected of a model whose weights were drawn at random: its attention is as good as even, so that what measured rows
-    /// attend to is, most of all, what stands early in the context, which every row sees.
+    /// Expected selection of a model with random weights. Its attention is nearly even, so measured
+    /// rows attend most to rows early in the context, which every row sees.
     pub fn of_random_weights(plan: &Plan, shape: &ModelShape) -> Self {
         let expected = Self::expected(plan, shape);
         if expected.measured.is_empty() || plan.method.drift().is_some() {
@@ -83,7 +87,8 @@ impl Selected {
     }
 }
 
-/// What is kept of documents, given by their first row and length, with the blocks evenly spread; nothing without a budget.
+/// Rows kept of documents, given by their first row and length, with the blocks evenly spread;
+/// empty without a budget.
 fn kept(runs: &[(u32, usize)], sparse: SamKv, budget: usize) -> Vec<u32> {
     let of = |&(first, length): &(u32, usize)| {
         let ([head, tail], blocks) = (sparse.always_of(length), sparse.blocks_of(length));
@@ -96,7 +101,8 @@ fn kept(runs: &[(u32, usize)], sparse: SamKv, budget: usize) -> Vec<u32> {
     rows
 }
 
-/// Rows that go on from the layers in which drift is measured, evenly spread, each layer's among those of the one before.
+/// Rows that go on from the layers in which drift is measured, evenly spread, each layer's among
+/// those of the one before.
 fn went_on(runs: &[(u32, usize)], drift: Drift, budget: usize) -> Vec<u32> {
     let counts = drift.left(budget);
     let Some((&first, rest)) = counts[..drift.layers - 1].split_first() else { return Vec::new() };
@@ -109,7 +115,8 @@ fn went_on(runs: &[(u32, usize)], drift: Drift, budget: usize) -> Vec<u32> {
     Drift::longest_first(&lists)
 }
 
-/// `count` rows, or all there are, at even distances in the runs of rows given by their first row and length.
+/// `count` rows, or all available, at even distances in the runs of rows given by their first row
+/// and length.
 fn spread(runs: &[(u32, usize)], count: usize) -> Vec<u32> {
     let candidates: usize = runs.iter().map(|&(_, length)| length).sum();
     let count = count.min(candidates);

@@ -1,4 +1,4 @@
-//! How many context rows the rows of a pass see on each rank.
+//! Number of context rows that the rows of a pass see on each rank.
 
 use tributary_protocol::Plan;
 
@@ -18,9 +18,10 @@ pub(super) struct Sight {
 struct Stands {
     /// Its first place.
     first: usize,
-    /// How many rows each rank has before it.
+    /// Number of rows of each rank before it.
     before: Vec<usize>,
-    /// Rows that it has, and those that are there of them in a KV head: what was kept, and what is recomputed of the rest.
+    /// Its rows, and the number present in a KV head: the kept ones, and the recomputed ones of the
+    /// rest.
     rows: usize,
     seen: usize,
 }
@@ -53,7 +54,8 @@ impl Sight {
         &self.of_ranks
     }
 
-    /// Rows that a row of the context sees where it has all of it, the prefix and itself included.
+    /// Rows that a row of the context sees if its rank has the whole context, the prefix and itself
+    /// included.
     pub(super) fn of_all(&self, row: &Row) -> f64 {
         let chunk = self.chunk(row.place);
         let before: usize = self.chunks[chunk].before.iter().sum();
@@ -62,9 +64,9 @@ impl Sight {
 
     /// The chunk at a place, by its number in the order of the layout.
     fn chunk(&self, place: u32) -> usize {
-        let behind = self.chunks.partition_point(|chunk| chunk.first <= place as usize);
-        assert!(behind > 0, "place {place} lies before the context");
-        behind - 1
+        let after = self.chunks.partition_point(|chunk| chunk.first <= place as usize);
+        assert!(after > 0, "place {place} lies before the context");
+        after - 1
     }
 
     /// Rows of the row's own chunk that it sees, itself included.
@@ -79,8 +81,9 @@ impl Sight {
         self.chunks[chunk].before[row.keeper] + self.within(row, chunk)
     }
 
-    /// Pairs of all ranks' rows with the context that each rank keeps. The rows of a chunk see the same of the chunks before it, so
-    /// they are counted first: with many ranks that is most of it.
+    /// Pairs of all ranks' rows with the context that each rank keeps. The rows of a chunk see the
+    /// same rows of earlier chunks, so those are counted first: with many ranks that is most of the
+    /// work.
     pub(super) fn kept(&self, homes: &[Vec<Row>]) -> Vec<f64> {
         let mut rows = vec![0.0; self.chunks.len()];
         let mut pairs = vec![0.0; self.of_ranks.len()];
@@ -95,7 +98,8 @@ impl Sight {
         pairs
     }
 
-    /// Pairs of each rank's rows, which are rows of its own chunks, with its own context and the other ranks' rows.
+    /// Pairs of each rank's rows, which are rows of its own chunks, with its own context and the
+    /// other ranks' rows.
     pub(super) fn own_and_fresh(&self, homes: &[Vec<Row>]) -> Vec<f64> {
         let mut ordered: Vec<&Row> = homes.iter().flatten().collect();
         ordered.sort_by_key(|row| row.place);

@@ -1,4 +1,4 @@
-//! Work that is counted against numbers that were counted by other means.
+//! Counted work compared with numbers that were counted by other means.
 
 use tributary_protocol::{Exchange, Method, Phase, Plan};
 
@@ -12,10 +12,11 @@ fn critical(plan: &Plan) -> f64 {
     work(plan, 4, &QWEN).critical_flops()
 }
 
-/// The ratios of the design: exact ring over selective recompute of 15 %, Qwen3-14B, 4 ranks. They count FLOPs on the critical
-/// path (per phase the most loaded rank's): chunk prefill, the probe, the selected rows, the query's rows, one row of
-/// logits, with the last layer cut short in both. The selected rows are spread over all chunks but the first, which is no
-/// candidate, so that with 4 chunks a selected row sees 62.5 % of the context on average and not 50: without that the ratio
+/// The ratios of the design: exact ring over selective recompute of 15 %, Qwen3-14B, 4 ranks.
+/// They count FLOPs on the critical path (per phase the most loaded rank's): chunk prefill, the
+/// probe, the selected rows, the query's rows, one row of logits, with the last layer cut short in
+/// both. The selected rows are spread over all chunks but the first, which is no candidate. So with
+/// 4 chunks a selected row sees 62.5 % of the context on average and not 50: without that the ratio
 /// at 1M would be 2.26.
 #[test]
 fn flop_ratios_are_those_of_the_design() {
@@ -35,12 +36,13 @@ fn flop_ratios_are_those_of_the_design() {
         let (cold, from_cache) = (ring / critical(&selective), ring / critical(&warm(selective)));
         println!("{tokens} tokens, chunks of {chunk_tokens}: cold {cold:.4}, warm {from_cache:.2}");
         assert!((cold - wanted).abs() < 0.006, "{tokens} tokens, chunks of {chunk_tokens}: {cold:.3}, not {wanted}");
-        // The design says about 6; the exact ring is 1 / 0.15 of the recompute, less what the probe takes.
+        // The design says about 6; the exact ring is 1 / 0.15 of the recompute, less what the probe
+        // takes.
         assert!((5.0..7.0).contains(&from_cache), "{tokens} tokens, chunks of {chunk_tokens}, warm: {from_cache:.2}");
     }
 }
 
-/// One rank that recomputes nothing twice does what a prefill does: the closed formula of the shape.
+/// One rank without repeated work does the work of a prefill: the closed formula of the shape.
 #[test]
 fn full_prefill_is_the_closed_formula_less_the_last_layers_rest() {
     for shape in [DEMO, QWEN] {
@@ -56,7 +58,7 @@ fn full_prefill_is_the_closed_formula_less_the_last_layers_rest() {
     }
 }
 
-/// More ranks do the same work together, but for what every rank does: prefix and probe.
+/// More ranks do the same work together, except for work that every rank does: prefix and probe.
 #[test]
 fn work_is_shared_and_not_lost() {
     for method in ["ring", "all-gather", "epic", "random"] {
@@ -98,12 +100,13 @@ fn methods_cost_what_they_do() {
         work(&planned(method, 32_768, 2048, 4, &QWEN), 4, &QWEN).phase(phase).map_or(0.0, |work| work.critical_flops())
     };
     for method in ["none", "random", "epic"] {
-        assert_eq!(flops(method, Phase::Probe), 0.0, "{method} asks nobody");
+        assert_eq!(flops(method, Phase::Probe), 0.0, "{method} has no probe");
     }
     let (infoflow, prophetkv, relay) =
         (flops("infoflow", Phase::Probe), flops("prophetkv", Phase::Probe), flops("relay", Phase::Probe));
     assert!(infoflow > 0.0 && prophetkv > 1.3 * infoflow, "all layers and 26 of 40: {prophetkv:e}, {infoflow:e}");
-    // A third of the budget goes through all layers once more, and its attention is scored, which is half as much again.
+    // A third of the budget goes through all layers once more, and its attention is scored, which
+    // is half as much again.
     let third = flops("infoflow", Phase::Recompute) / 3.0;
     let hop = (relay - prophetkv) / third;
     assert!((1.0..1.5).contains(&hop), "{hop} of a third of the recompute");
@@ -123,7 +126,8 @@ fn an_auxiliary_model_costs_its_prompts_on_rank_0() {
     let counted = work(&plan, 4, &QWEN);
     let ranks = &counted.phase(Phase::Auxiliary).expect("a phase of its own").ranks;
     assert!(ranks[1..].iter().all(|rank| rank.flops() == 0.0), "{ranks:?}");
-    // A prompt for each chunk but the first, as long as that and the query. The last layer ends at the attention of the query's rows.
+    // A prompt for each chunk but the first, as long as that and the query. The last layer ends at
+    // the attention of the query's rows.
     let (prompts, rows) = (15.0, 2048 + 32);
     let whole = prompts * DUMMY_25M.prefill_flops(rows, 0);
     let found = ranks[0].flops() / whole;

@@ -1,9 +1,10 @@
-//! FLOPs of every rank in every phase, counted as the ranks compute: a multiplication and an addition are two, and only
-//! keys that a row sees count. Beside them the bytes that norms, rotations, activations and sums read and write: they are few FLOPs and
-//! much memory.
+//! FLOPs of every rank in every phase, counted as the ranks compute: a multiplication and an
+//! addition are two, and only keys that a row sees count.
+//! Also the bytes that norms, rotations, activations and sums read and write: they are few FLOPs
+//! and much memory.
 //!
-//! In the last layer of a prompt only the asked row goes on behind its keys; chunk prefill stops at the last layer's keys,
-//! a probe at the attention of its last scored layer.
+//! In the last layer of a prompt only the attending row goes on after its keys; chunk prefill stops
+//! at the last layer's keys, a probe at the attention of its last scored layer.
 
 mod measuring;
 mod sharded;
@@ -19,7 +20,7 @@ use super::packing::packing;
 use super::sight::Sight;
 use crate::ModelShape;
 
-/// Products of as many rows with weights. How fast they are depends on the rows.
+/// Products of the same number of rows with weights. Their speed depends on the rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Products {
     /// Rows of each product.
@@ -30,7 +31,7 @@ pub struct Products {
     pub weight_bytes: f64,
 }
 
-/// What one rank computes in one phase.
+/// Work of one rank in one phase.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RankWork {
     /// Matrix products with weights, those of each pass together.
@@ -62,7 +63,7 @@ impl RankWork {
         self.products.iter().map(|products| products.flops).sum()
     }
 
-    /// Keys that a row sees in the mean, where FLOPs of a row and a key in one layer are these.
+    /// Mean number of keys that a row sees, given the FLOPs of a row and a key in one layer.
     pub fn mean_keys(&self, pair_flops: f64) -> f64 {
         self.attention / (pair_flops * self.attending_rows).max(1.0)
     }
@@ -79,10 +80,10 @@ impl RankWork {
     }
 }
 
-/// What every rank computes in one phase.
+/// Work of every rank in one phase.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PhaseWork {
-    /// Which phase.
+    /// The phase.
     pub phase: Phase,
     /// One entry a rank.
     pub ranks: Vec<RankWork>,
@@ -95,7 +96,7 @@ impl PhaseWork {
     }
 }
 
-/// What every rank computes until the first token.
+/// Work of every rank until the first token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Work {
     /// The phases in their order; those without work are left out.
@@ -124,7 +125,7 @@ pub fn work(plan: &Plan, world: usize, shape: &ModelShape) -> Work {
     work_of(plan, world, shape, &Selected::expected(plan, shape))
 }
 
-/// The work of a plan, given what was selected.
+/// The work of a plan, for a known selection.
 pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> Work {
     let of = Count { plan, world, shape, selected };
     let mut phases = vec![(Phase::ChunkPrefill, of.prefill())];
@@ -176,8 +177,8 @@ struct Count<'a> {
 }
 
 impl Count<'_> {
-    /// A pass of `rows` rows through all layers, of which `asked` need an output: `pairs` rows and keys in each layer but
-    /// the last, `last_pairs` in that.
+    /// A pass of `rows` rows through all layers, of which `asked` need an output: `pairs` rows and
+    /// keys in each layer but the last, `last_pairs` in that.
     fn prompt(&self, rows: usize, asked: usize, pairs: f64, last_pairs: f64) -> RankWork {
         let shape = self.shape;
         let before_last = (shape.layers - 1) as f64;
@@ -204,7 +205,7 @@ impl Count<'_> {
         4.0 * self.shape.query_width() as f64
     }
 
-    /// Numbers that a row's partial result reads and writes where it is merged into another: both outputs, and the sum.
+    /// Numbers that a row's partial result reads and writes in a merge: both outputs, and the sum.
     fn partial(&self) -> f64 {
         3.0 * self.shape.query_width() as f64
     }
@@ -227,7 +228,7 @@ impl Count<'_> {
         }
     }
 
-    /// A rank's cold chunks behind the prefix, which comes from the chunk cache with the chunks that do.
+    /// A rank's cold chunks after the prefix, which comes from the chunk cache if any chunk does.
     fn chunks(&self, rank: usize) -> RankWork {
         let prefix = self.plan.prefix_tokens();
         let own = || self.plan.chunks.iter().filter(|chunk| chunk.rank == rank);
@@ -240,8 +241,8 @@ impl Count<'_> {
         work
     }
 
-    /// Adds what it takes to compress these chunks: the last layer's queries, what the rows that ask find there, and scores in every
-    /// layer.
+    /// Adds the work of compressing these chunks: the last layer's queries, the attention of the
+    /// attending rows there, and scores in every layer.
     fn compress<'a>(&self, chunks: impl Iterator<Item = &'a tributary_protocol::Chunk>, work: &mut RankWork) {
         if !self.plan.compresses() {
             return;
@@ -307,7 +308,8 @@ impl Count<'_> {
             };
             let layers = (self.shape.layers - 1) as f64;
             work.merged = layers * (travelling * (self.world - 1)) as f64 * self.partial();
-            // Few rows look at many keys: that each key is turned, and brought with its value to where rows meet it, shows.
+            // Few rows see many keys, so the cost of turning each key and of moving it with its
+            // value to the rows is visible.
             let keys =
                 if self.plan.exchange == Exchange::Replicate { self.plan.total_rows() - dropped } else { kept[rank] };
             work.elementwise += layers * keys as f64 * 4.0 * self.shape.kv_width() as f64;
@@ -316,7 +318,8 @@ impl Count<'_> {
         homes.iter().zip(pairs).enumerate().map(rank).collect()
     }
 
-    /// Rows and keys of a layer and of the last one, each rank: a row sees all before it, where it is computed.
+    /// Pairs of rows and keys of a layer and of the last one, for each rank: a row sees all before
+    /// it, where it is computed.
     fn replicated_pairs(&self, homes: &[Vec<Row>]) -> Vec<(f64, f64)> {
         let sight = Sight::new(self.plan, self.world, self.selected);
         let of = |rows: &Vec<Row>| (rows.iter().map(|row| sight.of_all(row)).sum(), 0.0);
@@ -327,7 +330,8 @@ impl Count<'_> {
         pairs
     }
 
-    /// As [`replicated_pairs`](Self::replicated_pairs): a row sees context where that is kept, prefix and query at home.
+    /// As [`replicated_pairs`](Self::replicated_pairs): a row sees context where that is kept,
+    /// prefix and query at home.
     fn pass_q_pairs(&self, homes: &[Vec<Row>]) -> Vec<(f64, f64)> {
         let (query, prefix) = (self.plan.query_tokens(), self.plan.prefix_tokens());
         let sight = Sight::new(self.plan, self.world, self.selected);
@@ -342,12 +346,12 @@ impl Count<'_> {
         pairs
     }
 
-    /// As [`replicated_pairs`](Self::replicated_pairs): a row sees the prefix, its own rank's context and the other ranks'
-    /// fresh rows; the query's rows as under pass-q.
+    /// As [`replicated_pairs`](Self::replicated_pairs): a row sees the prefix, its own rank's
+    /// context and the other ranks' fresh rows; the query's rows as under pass-q.
     fn selected_pairs(&self, homes: &[Vec<Row>]) -> Vec<(f64, f64)> {
         let seen = Sight::new(self.plan, self.world, self.selected).own_and_fresh(homes);
-        let nobody = vec![Vec::new(); self.world];
-        let of_query = self.pass_q_pairs(&nobody);
+        let none = vec![Vec::new(); self.world];
+        let of_query = self.pass_q_pairs(&none);
         let prefix = self.plan.prefix_tokens();
         let rank = |((seen, rows), (pairs, last_pairs)): ((f64, &Vec<Row>), (f64, f64))| {
             (seen + (rows.len() * prefix) as f64 + pairs, last_pairs)

@@ -1,19 +1,20 @@
-//! The profile of a machine of which nobody has measured more than what a planner is told: enough to say which of two plans is
-//! faster, where they are far apart.
+//! The assumed profile of an unmeasured machine, from the facts known to the planner. It is enough
+//! to tell which of two plans is faster if they are far apart.
 
 use super::curve::Curve;
 use super::profile::{Link, Profile, RankRates};
 use crate::machine::{Machine, MemoryOf};
 
-/// Bytes a second that a rank reads from its memory: what one core of a host and any GPU with tensor cores do at the least.
+/// Bytes a second that a rank reads from its memory: a lower bound for one core of a host, and for
+/// any GPU with tensor cores.
 const HOST_MEMORY_BYTES_PER_S: f64 = 5e9;
 const DEVICE_MEMORY_BYTES_PER_S: f64 = 1e12;
 
-/// Seconds that a group of messages takes without payload.
+/// Seconds of a group of messages without payload.
 const LATENCY_S: f64 = 20e-6;
 
 impl Profile {
-    /// What may be assumed of a machine.
+    /// Assumed rates of a machine.
     pub fn assumed(machine: &Machine) -> Self {
         let (memory_bytes_per_s, layer_s) = match machine.memory {
             MemoryOf::Host => (HOST_MEMORY_BYTES_PER_S, 0.0),
@@ -22,7 +23,7 @@ impl Profile {
         let link = Link { latency_s: LATENCY_S, bytes_per_s: machine.link_bytes_per_s, by_bytes: Curve::default() };
         Self {
             name: "assumed".to_owned(),
-            description: "what any such machine does".to_owned(),
+            description: "minimum rates of any such machine".to_owned(),
             measured_here: false,
             projected: false,
             ranks: usize::MAX,

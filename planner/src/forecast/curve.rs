@@ -1,38 +1,39 @@
-//! Rates that depend on a size: how fast products are by their rows, attention by its keys, a link by its messages.
+//! Rates that depend on a size: of products by their rows, of attention by its keys, of a link by
+//! its messages.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Rates at sizes, ascending: `[[rows, flops_per_s], ..]`. In between they are interpolated, both on logarithmic scales; outside they
-/// stay as they are at the end.
+/// Rates at sizes, ascending: `[[rows, flops_per_s], ..]`. Between them they are interpolated, both
+/// on logarithmic scales; beyond the ends they are constant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Curve(pub Vec<(f64, f64)>);
 
 impl Curve {
-    /// Whether nothing is known.
+    /// Whether the curve is empty: no rate is known.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The rate at a size; nothing where nothing is known.
+    /// The rate at a size; `None` if no rate is known.
     pub fn at(&self, size: f64) -> Option<f64> {
-        let behind = self.0.partition_point(|&(known, _)| known < size);
-        let Some(&(above, above_rate)) = self.0.get(behind) else { return self.0.last().map(|&(_, rate)| rate) };
-        let Some(&(below, below_rate)) = behind.checked_sub(1).and_then(|index| self.0.get(index)) else {
+        let after = self.0.partition_point(|&(known, _)| known < size);
+        let Some(&(above, above_rate)) = self.0.get(after) else { return self.0.last().map(|&(_, rate)| rate) };
+        let Some(&(below, below_rate)) = after.checked_sub(1).and_then(|index| self.0.get(index)) else {
             return Some(above_rate);
         };
         let share = (size / below).ln() / (above / below).ln();
         Some((below_rate.ln() + share * (above_rate / below_rate).ln()).exp())
     }
 
-    /// The same on a machine that is so many times as fast.
+    /// The same rates times a factor.
     #[must_use]
     pub fn times(&self, factor: f64) -> Self {
         Self(self.0.iter().map(|&(size, rate)| (size, rate * factor)).collect())
     }
 
-    /// Whether sizes ascend and every number can be one.
+    /// Whether sizes ascend and all numbers are valid.
     pub fn is_sound(&self) -> bool {
         let is_number =
             |&(size, rate): &(f64, f64)| [size, rate].iter().all(|number| number.is_finite() && *number > 0.0);

@@ -1,20 +1,22 @@
-//! How far off a prediction may be: what it would be if each of the profile's rates were at the ends of its own interval.
+//! Uncertainty of a prediction: its values with each of the profile's rates at the ends of its own
+//! interval.
 
 use super::profile::{Profile, RankRates};
 use super::spread::Spread;
 
-/// From least to most, in seconds.
+/// Bounds of a time, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Interval {
-    /// The least.
+    /// Lower bound.
     pub low_s: f64,
-    /// The most.
+    /// Upper bound.
     pub high_s: f64,
 }
 
 impl Interval {
-    /// Around a prediction, where `at` gives what it would be on another profile. What the rates may be off by one by one adds up as
-    /// independent errors do; a profile that was not measured has a fifth, whatever comes of it.
+    /// Interval around a prediction; `at` gives its value on another profile. Deviations of single
+    /// rates add up as independent errors do; a profile that was not measured has a fifth in any
+    /// case.
     pub fn around(seconds: f64, profile: &Profile, at: impl Fn(&Profile) -> f64) -> Self {
         let half = match &profile.spread {
             None => profile.spread().whole(),
@@ -27,23 +29,23 @@ impl Interval {
         Self { low_s: seconds * (1.0 - half).max(0.0), high_s: seconds * (1.0 + half) }
     }
 
-    /// Whether something that was measured lies in it.
+    /// Whether a measured time lies in it.
     pub fn has(&self, seconds: f64) -> bool {
         (self.low_s..=self.high_s).contains(&seconds)
     }
 }
 
-/// Makes a rate of a profile so many times as fast.
+/// Multiplies a rate of a profile by a factor.
 type Change = fn(&mut Profile, f64);
 
 impl Profile {
-    /// What its rates may be off by.
+    /// Relative uncertainty of its rates.
     pub fn spread(&self) -> Spread {
         self.spread.unwrap_or_else(Spread::unmeasured)
     }
 
-    /// Pairs of profiles of which one rate is at the lower and at the upper end of its interval, the others as they are. The pace is
-    /// none of them: it makes everything slower or faster.
+    /// Pairs of profiles of which one rate is at the lower and at the upper end of its interval,
+    /// the others unchanged. The pace is left out: it makes everything slower or faster.
     pub fn ends(&self) -> Vec<(Self, Self)> {
         let Spread { gemm, attention, memory, link, store, .. } = self.spread();
         let each: [(f64, Change); 5] = [

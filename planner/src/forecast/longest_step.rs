@@ -1,26 +1,28 @@
-//! How long the longest layer of a plan takes: a rank looks up, and tells that it gets on, after each.
+//! Duration of the longest layer of a plan: a rank checks for cancellation, and reports progress,
+//! after each layer.
 
 use tributary_protocol::{Phase, Plan};
 
 use super::{Profile, ttft};
 use crate::ModelShape;
 
-/// Shorter prompts are not looked at: no layer of theirs takes a minute anywhere.
+/// Shorter prompts are not checked: no layer of theirs takes a minute anywhere.
 const LOOKED_AT: usize = 4096;
 
 /// A layer that is predicted to take long.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LongStep {
-    /// The phase that it is in.
+    /// Its phase.
     pub phase: Phase,
     /// Its length.
     pub seconds: f64,
-    /// How long a rank may compute without progress.
+    /// Seconds that a rank may compute without progress.
     pub timeout_s: f64,
 }
 
 impl LongStep {
-    /// The longest layer of a plan on `world` ranks of a machine, if it is predicted to take longer than the plan's timeout.
+    /// The longest layer of a plan on `world` ranks of a machine, if it is predicted to take longer
+    /// than the plan's timeout.
     pub fn beyond_timeout(plan: &Plan, world: usize, shape: &ModelShape, profile: &Profile) -> Option<Self> {
         if plan.total_rows() < LOOKED_AT {
             return None;
@@ -33,7 +35,7 @@ impl LongStep {
         (seconds > timeout_s).then_some(Self { phase: longest.phase, seconds, timeout_s })
     }
 
-    /// What a reader is told.
+    /// Note for readers.
     pub fn note(&self) -> String {
         let Self { phase, seconds, timeout_s } = self;
         format!(

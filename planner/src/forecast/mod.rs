@@ -1,5 +1,5 @@
-//! How long a plan takes before it runs: what it comes to ([`cost`](crate::cost)) over the rates of a machine that a profile
-//! describes. It knows plans and nothing of how they are made: the planner asks it which of two is faster.
+//! Predicted time of a plan: its counted [`cost`](crate::cost) over the rates of a machine that a
+//! profile describes. It takes finished plans: the planner asks it which of two is faster.
 
 mod assumed;
 mod curve;
@@ -20,5 +20,5 @@ pub use profile::{Link, Profile, RankRates, StoreRates};
 pub use spread::{LEFT_OUT, Spread, UNMEASURED};
 pub use time::{Counted, PhaseSeconds, Predicted, ttft};
 
-/// Exchanges whose times differ by no more than this share are level; `replicate` is taken.
+/// Exchanges whose times differ by no more than this share are tied; `replicate` is taken.
 pub const TIE: f64 = 0.02;

@@ -1,4 +1,5 @@
-//! Machine profiles: how fast a rank computes and how fast ranks reach each other. From a file, or one of those shipped.
+//! Machine profiles: speed of a rank's computation and of the links between ranks. From a file, or
+//! one of the shipped ones.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -27,7 +28,7 @@ const SHIPPED: [(&str, &str); 9] = [
     ("h200x8x2", include_str!("../../profiles/h200x8x2.toml")),
 ];
 
-/// What a machine can do. All ranks are alike.
+/// Rates of a machine. All ranks are alike.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -35,7 +36,8 @@ pub struct Profile {
     pub name: String,
     /// The machine in words.
     pub description: String,
-    /// Whether the numbers were measured on the machine at hand. Those of shipped profiles were not.
+    /// Whether the numbers were measured on the machine at hand. Those of shipped profiles were
+    /// not.
     pub measured_here: bool,
     /// Whether one rank was measured and the links were not: times on several ranks are projected.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -44,99 +46,104 @@ pub struct Profile {
     pub ranks: usize,
     /// Ranks that share a host; the last host may have fewer.
     pub ranks_per_host: usize,
-    /// Whether what is on its way between ranks moves while they compute.
+    /// Whether transfers between ranks overlap with computation.
     pub transfers_overlap: bool,
-    /// What one rank can do while all of its host work.
+    /// Rates of one rank while all ranks of its host work.
     pub rank: RankRates,
-    /// What one can do that works alone, where that was measured: a group of one rank.
+    /// Rates of one rank that works alone, if they were measured: a group of one rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alone: Option<RankRates>,
-    /// Between ranks of one host.
+    /// Link between ranks of one host.
     pub inside: Link,
-    /// Between ranks of different hosts; needed where there is more than one.
+    /// Link between ranks of different hosts; required with more than one host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between: Option<Link>,
-    /// How fast chunks come from a host's store, if it has one.
+    /// Rates of chunks from a host's store, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreRates>,
-    /// What its rates may be off by. Where that is not said it is a fifth.
+    /// Relative uncertainty of its rates; a fifth where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<Spread>,
-    /// Where each number comes from, by its name.
+    /// Source of each number, by its name.
     #[serde(default)]
     pub sources: BTreeMap<String, String>,
 }
 
-/// What one rank can do.
+/// Rates of one rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RankRates {
     /// FLOPs a second in matrix products of many rows.
     pub gemm_flops_per_s: f64,
-    /// FLOPs a second in products by their rows, `[[rows, flops_per_s], ..]`, with the weights read. Where nothing is said, weights are
-    /// read first, and products then have the rate of many rows.
+    /// FLOPs a second in products by their rows, `[[rows, flops_per_s], ..]`, with the weights
+    /// read. Where absent, weights are read first, and products then have the rate of many rows.
     #[serde(default, skip_serializing_if = "Curve::is_empty")]
     pub gemm_by_rows: Curve,
     /// FLOPs a second in attention of many rows.
     pub attention_flops_per_s: f64,
-    /// FLOPs a second in attention by the keys that a row sees in the mean, `[[keys, flops_per_s], ..]`. Where nothing is said, the rate
-    /// of many rows.
+    /// FLOPs a second in attention by the mean number of keys that a row sees,
+    /// `[[keys, flops_per_s], ..]`. Where absent, the rate of many rows.
     #[serde(default, skip_serializing_if = "Curve::is_empty")]
     pub attention_by_keys: Curve,
     /// FLOPs a second in attention of a few rows (the query's) to many keys.
     pub probe_flops_per_s: f64,
-    /// Bytes a second that it reads from its memory: few rows cannot be faster than the weights come.
+    /// Bytes a second that it reads from its memory: few rows cannot be faster than the weights
+    /// arrive.
     pub memory_bytes_per_s: f64,
-    /// Bytes a second that norms, rotations, activations and sums read and write; where nothing is said, the memory's.
+    /// Bytes a second that norms, rotations, activations and sums read and write; where absent, the
+    /// memory's rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elementwise_bytes_per_s: Option<f64>,
-    /// Bytes a second that merging partial results reads and writes; where nothing is said, the memory's.
+    /// Bytes a second that merging partial results reads and writes; where absent, the memory's
+    /// rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub merge_bytes_per_s: Option<f64>,
-    /// Its memory, its share of it where ranks have one together.
+    /// Bytes of its memory, or of its share of a common one.
     pub memory_bytes: u64,
-    /// Whose memory that is: what a request takes there differs.
+    /// Owner of that memory: requests take different amounts on host and device.
     #[serde(default)]
     pub memory_of: MemoryOf,
-    /// Seconds that a host takes for a layer of any pass: on a device meanwhile, on a host beside the layer's arithmetic.
+    /// Seconds of a host for a layer of any pass: concurrent with a device, additional to the
+    /// layer's arithmetic on a host.
     pub layer_s: f64,
-    /// Seconds that a request takes beside its passes: tokens, plan, sampling, the way back.
+    /// Seconds of a request in addition to its passes: tokens, plan, sampling, the way back.
     pub request_s: f64,
 }
 
-/// How fast chunks come from the store of a host: read and verified, all its ranks together.
+/// Rates of chunks from the store of a host: read and verified, all its ranks together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StoreRates {
-    /// Bytes a second of files that the system keeps in memory.
+    /// Bytes a second of files in the system's page cache.
     pub cached_bytes_per_s: f64,
-    /// Bytes a second of files that come from the disk.
+    /// Bytes a second of files from the disk.
     pub bytes_per_s: f64,
 }
 
 impl StoreRates {
-    /// The same where no file is in the system's memory.
+    /// The same without files in the system's page cache.
     #[must_use]
     pub fn from_disk(self) -> Self {
         Self { cached_bytes_per_s: self.bytes_per_s, ..self }
     }
 }
 
-/// How fast ranks reach each other.
+/// Rates of a link between ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// Seconds that a collective takes without payload.
+    /// Seconds of a collective without payload.
     pub latency_s: f64,
     /// Bytes a second that a rank receives, while all receive.
     pub bytes_per_s: f64,
-    /// The same by the bytes that a rank receives in a group of messages, `[[bytes, bytes_per_s], ..]`, without the latency.
+    /// Bytes a second by the bytes that a rank receives in a group of messages,
+    /// `[[bytes, bytes_per_s], ..]`, without the latency.
     #[serde(default, skip_serializing_if = "Curve::is_empty")]
     pub by_bytes: Curve,
 }
 
 impl Link {
-    /// Bytes a second of groups of messages in which a rank receives so many.
+    /// Bytes a second of groups of messages in which a rank receives `bytes` bytes.
     pub fn rate(&self, bytes: f64) -> f64 {
         self.by_bytes.at(bytes).unwrap_or(self.bytes_per_s)
     }
@@ -151,7 +158,7 @@ impl Profile {
     /// A shipped profile.
     ///
     /// # Errors
-    /// [`Error::UnknownProfile`], which lists those there are.
+    /// Returns [`Error::UnknownProfile`], with the known names, if there is none of that name.
     pub fn by_name(name: &str) -> Result<Self> {
         let Some((_, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) else {
             return Err(Error::UnknownProfile { name: name.into(), known: Self::names().join(", ") });
@@ -162,15 +169,16 @@ impl Profile {
     /// A profile from a TOML file.
     ///
     /// # Errors
-    /// [`Error::Unreadable`], [`Error::Toml`], [`Error::Setting`] for a number that cannot be.
+    /// Returns [`Error::Unreadable`], [`Error::Toml`], or [`Error::Setting`] for an invalid number.
     pub fn from_file(path: &Path) -> Result<Self> {
         Self::parse(&read(path)?, path)
     }
 
-    /// A profile by its name, or by its path if the text looks like one (it ends in `.toml` or has a slash).
+    /// A profile by its name, or by its path if the text looks like one (it ends in `.toml` or has
+    /// a slash).
     ///
     /// # Errors
-    /// As [`by_name`](Self::by_name) and [`from_file`](Self::from_file).
+    /// Returns the errors of [`by_name`](Self::by_name) and [`from_file`](Self::from_file).
     pub fn find(name_or_path: &str) -> Result<Self> {
         match name_or_path.ends_with(".toml") || name_or_path.contains('/') {
             true => Self::from_file(Path::new(name_or_path)),
@@ -183,7 +191,7 @@ impl Profile {
         toml::to_string_pretty(self).expect("numbers, texts and tables have a form in TOML")
     }
 
-    /// Where its numbers come from, in a few words that stand beside every prediction.
+    /// Sources of its numbers, in a few words for display beside every prediction.
     pub fn label(&self) -> String {
         let origin = match (self.projected, self.measured_here) {
             (true, _) => "projected: one rank measured, its links not",
@@ -193,10 +201,11 @@ impl Profile {
         format!("{} ({origin})", self.name)
     }
 
-    /// This machine with ranks as fast as those of a measured profile: what one rank's numbers come to over these links.
+    /// This machine with ranks as fast as those of a measured profile: one rank's numbers,
+    /// projected over these links.
     ///
     /// # Errors
-    /// [`Error::Setting`] if the other profile was not measured.
+    /// Returns [`Error::Setting`] if the other profile was not measured.
     pub fn with_rank_of(self, measured: &Profile) -> Result<Self> {
         if !measured.measured_here {
             let wanted = "must be a profile that `tributary bench --calibrate` has measured".to_owned();
@@ -214,20 +223,20 @@ impl Profile {
             projected: true,
             rank: measured.rank.clone(),
             alone: measured.alone.clone(),
-            // Nobody has measured these links with these ranks.
+            // These links were not measured with these ranks.
             spread: None,
             sources,
             ..self
         })
     }
 
-    /// The names of its numbers that are assumptions, by their sources.
+    /// Names of its numbers that are assumptions, by their sources.
     pub fn assumed_numbers(&self) -> Vec<&str> {
         let is_assumed = |(_, source): &(&String, &String)| source.starts_with("assum");
         self.sources.iter().filter(is_assumed).map(|(name, _)| name.as_str()).collect()
     }
 
-    /// What a rank can do while so many ranks of its host work.
+    /// Rates of a rank while `working` ranks of its host work.
     pub fn rank_of(&self, working: usize) -> &RankRates {
         self.alone.as_ref().filter(|_| working <= 1).unwrap_or(&self.rank)
     }

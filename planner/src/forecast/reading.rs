@@ -1,16 +1,17 @@
-//! How long passes wait for chunks that are read from a store meanwhile: layer by layer, the first layers of all chunks first.
+//! Time that passes wait for chunks that are read from a store meanwhile: layer by layer, the first
+//! layers of all chunks first.
 
-/// Layers that passes go through one after the other, each looking at the chunks' rows of its layer.
+/// Layers that a pass goes through one after the other, each reading the chunks' rows of its layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pass {
-    /// Layers, from the first on.
+    /// Number of layers, from the first on.
     pub layers: usize,
-    /// Seconds that the pass takes by itself.
+    /// Seconds of the pass by itself.
     pub seconds: f64,
 }
 
-/// Seconds that each of these passes waits, where reading all of `layers` layers takes `read_s` from the beginning of the first pass on
-/// and arrives evenly.
+/// Seconds that each of these passes waits. Reading all of `layers` layers takes `read_s` from the
+/// beginning of the first pass on, and layers arrive evenly.
 pub fn waits(passes: &[Pass], layers: usize, read_s: f64) -> Vec<f64> {
     let arrives = |layer: usize| read_s * (layer + 1) as f64 / layers.max(1) as f64;
     let mut now = 0.0;
@@ -42,9 +43,9 @@ mod tests {
 
     #[test]
     fn what_is_read_slowly_is_waited_for_where_it_is_needed() {
-        // A short probe waits for its layers, the long pass behind it for those that are left.
+        // A short probe waits for its layers, the long pass after it for the remaining ones.
         assert_eq!(rounded(&[(4, 0.4), (8, 0.8)], 8.0), [3.7, 3.2]);
-        // What a long pass does meanwhile is not waited for.
+        // Reading under the work of a long pass is not waited for.
         assert_eq!(rounded(&[(8, 8.0)], 8.0), [1.0]);
     }
 }

@@ -1,20 +1,22 @@
-//! How sure a profile is of its rates: what each may be off by.
+//! Relative uncertainty of each rate of a profile.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What predictions of a profile may be off by that was not measured where it is used.
+/// Relative uncertainty of predictions from a profile that was not measured on the machine in use.
 pub const UNMEASURED: f64 = 0.2;
 
-/// What a prediction may be off by although the rates are right: what counting leaves out, such as caches, waiting for each other, and
-/// sizes between those that were measured. Half of an interval that holds nine tenths of what was measured in studies (`docs/studies.md`).
+/// Relative uncertainty of a prediction with correct rates, from effects that counting leaves out:
+/// caches, waiting for each other, and sizes between the measured ones.
+/// Half of an interval that holds nine tenths of the measured times in studies (`docs/studies.md`).
 pub const LEFT_OUT: f64 = 0.15;
 
-/// What each rate may be off by, as a share of it: half the width of its interval.
+/// Relative uncertainty of each rate: half the width of its interval, as a share of the rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Spread {
-    /// All rates of ranks at once: the pace of a machine that others use too, or that heats up.
+    /// All rates of ranks at once: the pace of a machine that is shared with others, or that heats
+    /// up.
     pub pace: f64,
     /// Products with weights.
     pub gemm: f64,
@@ -26,19 +28,19 @@ pub struct Spread {
     pub link: f64,
     /// Stores.
     pub store: f64,
-    /// Everything, although the rates are right.
+    /// Everything, with correct rates.
     #[serde(default)]
     pub left_out: f64,
 }
 
 impl Spread {
-    /// The same for all: of profiles that were not measured where they are used.
+    /// The same for all: of profiles that were not measured on the machine in use.
     pub fn unmeasured() -> Self {
         let each = UNMEASURED;
         Self { pace: each, gemm: each, attention: each, memory: each, link: each, store: each, left_out: 0.0 }
     }
 
-    /// What a prediction may be off by at the least, whatever it is made of.
+    /// Minimum relative uncertainty of any prediction.
     pub fn whole(&self) -> f64 {
         self.pace.hypot(self.left_out)
     }

@@ -1,4 +1,4 @@
-//! Predictions against rates that are known.
+//! Predictions compared with known rates.
 
 use tributary_protocol::{Exchange, Method, Phase, Plan};
 
@@ -52,7 +52,8 @@ fn transfers_hide_where_they_can() {
         assert!(exposed(method, false, &fast) < exposed(method, false, &rigid), "{method}");
         assert!(exposed(method, false, &fast) < exposed(method, false, &slow), "{method}");
     }
-    // 40 layers of 101 MB at 360 GB/s are 11 ms. Cold they hide, all but the last layer's; warm the probe hides a part.
+    // 40 layers of 101 MB at 360 GB/s are 11 ms. Cold they hide, all but the last layer's; warm the
+    // probe hides a part.
     let (cold, from_cache) = (exposed("infoflow", false, &fast), exposed("infoflow", true, &fast));
     let stale_s = 40.0 * 100.7e6 / 360e9;
     assert!(cold < from_cache, "{cold}, {from_cache}");
@@ -62,8 +63,8 @@ fn transfers_hide_where_they_can() {
     assert!(from_cache < exposed("infoflow", true, &rigid));
 }
 
-/// Stale rows of warm chunks hide under the layers of a probe. Where a chunk is cold they set out with that layer by layer, and
-/// where no probe follows nothing hides them.
+/// Stale rows of warm chunks hide under the layers of a probe. If a chunk is cold they are sent
+/// with that layer by layer, and without a later probe they hide under nothing.
 #[test]
 fn stale_rows_hide_under_a_probe_where_all_chunks_are_warm() {
     // 40 layers, a gather of 100.7 MB each.
@@ -79,9 +80,9 @@ fn stale_rows_hide_under_a_probe_where_all_chunks_are_warm() {
         let hidden = in_recompute("epic", profile) - in_recompute("infoflow", profile);
         let probe = ttft(&warm(planned("infoflow", 32_768, 2048, 4, &QWEN)), 4, &QWEN, profile);
         let probe = probe.phases.iter().find(|found| found.phase == Phase::Probe).unwrap();
-        // A slice behind each of 26 layers but the last.
+        // A slice after each of 26 layers but the last.
         let cover = (probe.seconds - probe.exposed_s) * 25.0 / 26.0;
-        // What else differs between the two methods' recompute is small beside that.
+        // Other differences between the two methods' recompute are small beside that.
         let (least, most) = (0.85 * cover.min(stale_s(profile)), 1.15 * cover.min(stale_s(profile)));
         assert!((least..most).contains(&hidden), "{hidden} hidden, the probe covers {cover}");
     }
@@ -158,7 +159,8 @@ fn a_latency_is_charged_for_every_group() {
     }
 }
 
-/// InfoFlow's own times for Qwen3-14B on one H100 and on four with a chunk each, ratio 0.15, cold, without query pass and first token [s].
+/// InfoFlow's own times for Qwen3-14B on one H100 and on four with a chunk each, ratio 0.15, cold,
+/// without query pass and first token [s].
 const PAPER: [(usize, f64, f64); 3] = [(8192, 0.567, 0.232), (16_384, 1.286, 0.4276), (32_768, 3.190, 0.914)];
 
 #[test]
@@ -195,7 +197,7 @@ fn rates_by_rows_and_of_a_rank_alone_count_where_they_are_known() {
     let full_s = |profile: &Profile| ttft(&plan, 1, &QWEN, profile).ttft_s;
     let mut slow = plain.clone();
     slow.rank.gemm_by_rows = Curve(vec![(1.0, 1e12), (8192.0, 320e12)]);
-    assert!(full_s(&slow) > 1.6 * full_s(&plain), "half the rate at so many rows");
+    assert!(full_s(&slow) > 1.6 * full_s(&plain), "half the rate at that many rows");
     let alone = Profile { alone: Some(slow.rank.clone()), ..plain.clone() };
     assert!((full_s(&alone) / full_s(&slow) - 1.0).abs() < 1e-12);
     let ring = planned("ring", 8192, 2048, 4, &QWEN);
@@ -203,7 +205,8 @@ fn rates_by_rows_and_of_a_rank_alone_count_where_they_are_known() {
     let share = |phase: Phase| seconds(&with, phase) / seconds(&without, phase);
     assert!((share(Phase::ChunkPrefill) - 1.0).abs() < 0.01, "four work, the owner a little longer: {with:?}");
     assert!(share(Phase::FirstToken) > 2.0, "one works: {with:?}");
-    // One rank has two chunks, the other one: for half of its time the first has the host to itself.
+    // One rank has two chunks, the other one: for half of its time the first has the host to
+    // itself.
     let uneven = planned("none", 3 * 2048, 2048, 2, &QWEN);
     let mut twice = plain.rank.clone();
     twice.gemm_flops_per_s *= 2.0;

@@ -1,21 +1,26 @@
-//! Time to first token from work, bytes and a profile: per phase the slowest rank's arithmetic and the transfers that it
-//! waits for, phases one after the other. Chunks from a store are read under the passes that look at them.
+//! Time to first token from work, bytes and a profile: per phase the slowest rank's arithmetic and
+//! the transfers that it waits for, phases one after the other. Chunks from a store are read under
+//! the passes that need them.
 //!
-//! Arithmetic: products with weights at the rate of as many rows (where only that of many rows is known, behind the reading of the
-//! weights); attention at the rate of as many keys; the probing query's at a rate of its own, but no faster than the keys are read;
-//! norms, rotations, activations and merges at the rate of their memory; something for every layer, which a device hides under its own
-//! work.
+//! Arithmetic: products with weights run at the rate for their number of rows; if only the rate of
+//! many rows is known, after the reading of the weights. Attention runs at the rate for its number
+//! of keys. The probing query's attention has its own rate, but is no faster than the keys are
+//! read. Norms, rotations, activations and merges run at the rate of their memory. A constant is
+//! added for every layer, which a device hides under its own work.
 //!
-//! Transfers: a latency for every group of messages ([`groups`](crate::cost::groups())) and bytes over the link's rate. Between hosts
-//! that is what a gather takes whose rows cross once to each host, and so the NCCL backend sends them.
+//! Transfers: a latency for every group of messages ([`groups`](crate::cost::groups())) and bytes
+//! over the link's rate. Between hosts that is the time of a gather whose rows cross once to each
+//! host, which is how the NCCL backend sends them.
 //!
-//! An auxiliary model runs on rank 0's host beside the prefill of chunks. Where ranks calculate on that host both share its cores, so that
-//! neither hides under the other; beside a device, what is left behind the prefill counts, at an assumed rate of the host.
+//! An auxiliary model runs on rank 0's host during the prefill of chunks. If ranks compute on that
+//! host both share its cores, so neither hides under the other. Beside a device, only the rest
+//! after the prefill counts, at an assumed rate of the host.
 //!
-//! What hides, where transfers overlap: a ring's step under the attention to what is in hand; the stale rows of one layer
-//! under the prefill of the next; where all chunks are warm, stale rows in slices under the layers of the probes, and if
-//! there is none, not at all; fresh rows under `replicate` under the attention to the stale ones. Everything else keeps ranks
-//! waiting: their calls are waited for at once.
+//! Hidden transfers, where transfers overlap: a ring's step under the attention to the present
+//! shard; the stale rows of one layer under the prefill of the next; if all chunks are warm, stale
+//! rows in slices under the layers of the probes, and without a probe not at all; fresh rows under
+//! `replicate` under the attention to the stale ones. All other transfers keep ranks waiting: their
+//! calls are waited for at once.
 
 use std::ops::Range;
 
@@ -30,15 +35,16 @@ use crate::cost::bytes::{Cargo, Flow, flows};
 use crate::cost::{Decoding, Evicting, PhaseWork, Products, RankWork, Selected, Work, work_of};
 use crate::machine::MemoryOf;
 
-/// FLOPs of the host of a device in a second, which no profile of a device says: what 16 cores do in f32.
+/// FLOPs a second of a device's host, which no profile of a device gives: the rate of 16 cores in
+/// f32.
 const HOST_FLOPS_PER_S: f64 = 4e11;
 
-/// What a request is predicted to take.
+/// Prediction for a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predicted {
     /// Time to first token.
     pub ttft_s: f64,
-    /// What it may be instead, by what the profile's rates may be off by.
+    /// Interval of the time to first token, from the uncertainty of the profile's rates.
     pub interval: Interval,
     /// Its phases, in their order.
     pub phases: Vec<PhaseSeconds>,
@@ -50,36 +56,38 @@ pub struct Predicted {
     pub critical_flops: f64,
     /// Bytes that each rank receives until the first token.
     pub received_bytes: Vec<u64>,
-    /// Seconds of the eviction behind the first token; 0 where none takes place.
+    /// Seconds of the eviction after the first token; 0 if none takes place.
     pub evict_s: f64,
-    /// Seconds of each token behind the first one, if the plan allows more than that.
+    /// Seconds of each token after the first, if the plan allows more than one.
     pub token_s: f64,
 }
 
 /// A phase of the critical path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PhaseSeconds {
-    /// Which phase.
+    /// The phase.
     pub phase: Phase,
     /// Its length.
     pub seconds: f64,
-    /// How long of it the slowest rank waits for transfers.
+    /// Seconds of it that the slowest rank waits for transfers.
     pub exposed_s: f64,
 }
 
 impl Predicted {
-    /// Seconds until the last of so many tokens.
+    /// Seconds until the last of `tokens` tokens.
     pub fn all_tokens_s(&self, tokens: usize) -> f64 {
         self.ttft_s + if tokens > 1 { self.evict_s } else { 0.0 } + tokens.saturating_sub(1) as f64 * self.token_s
     }
 }
 
-/// Predicts a plan's time to first token on `world` ranks of a machine, with the selection spread evenly.
+/// Predicts a plan's time to first token on `world` ranks of a machine, with the selection spread
+/// evenly.
 pub fn ttft(plan: &Plan, world: usize, shape: &ModelShape, profile: &Profile) -> Predicted {
     Counted::new(plan, world, shape).on(plan, profile)
 }
 
-/// What a plan comes to on any machine: it is counted once, and then laid over the rates of as many profiles as need be.
+/// Counted cost of a plan on any machine: it is counted once, and then combined with the rates of
+/// any number of profiles.
 #[derive(Debug, Clone)]
 pub struct Counted {
     world: usize,
@@ -91,12 +99,12 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Counts a plan of `world` ranks, with the selection spread evenly.
+    /// Counts a plan for `world` ranks, with the selection spread evenly.
     pub fn new(plan: &Plan, world: usize, shape: &ModelShape) -> Self {
         Self::given(plan, world, shape, &Selected::expected(plan, shape))
     }
 
-    /// Counts a plan of `world` ranks, given what is selected.
+    /// Counts a plan for `world` ranks, for a known selection.
     pub fn given(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> Self {
         let (work, flows) = (work_of(plan, world, shape, selected), flows(plan, world, shape, selected));
         let token = (plan.max_tokens > 1).then(|| Decoding::new(plan, world, shape));
@@ -173,8 +181,9 @@ impl Clock<'_> {
         phases
     }
 
-    /// Seconds of a rank in a phase that takes `busy` by itself, given what an auxiliary model does beside the prefill of chunks: on a host of
-    /// ranks each of the two takes half of the cores until the shorter one ends.
+    /// Seconds of a rank in a phase that takes `busy` by itself, with an auxiliary model's work
+    /// during the prefill of chunks. On a host of ranks each of the two takes half of the cores
+    /// until the shorter one ends.
     fn beside_s(&self, phase: Phase, rank: usize, busy: f64) -> f64 {
         let Some(auxiliary) = self.work.phase(Phase::Auxiliary).filter(|_| rank == 0) else { return busy };
         let on_device = self.profile.rank.memory_of == MemoryOf::Device;
@@ -187,7 +196,7 @@ impl Clock<'_> {
         }
     }
 
-    /// Seconds that each rank waits for chunks from the store, in each phase that looks at them.
+    /// Seconds that each rank waits for chunks from the store, in each phase that reads them.
     fn reading_s(&self) -> Vec<(Phase, Vec<f64>)> {
         let Some(rates) = self.profile.store.as_ref().filter(|_| self.plan.from_store) else { return Vec::new() };
         let phases = [Phase::Reorder, Phase::Probe, Phase::Recompute];
@@ -216,8 +225,8 @@ impl Clock<'_> {
         first..(first + here).min(self.world)
     }
 
-    /// Seconds of a rank's own arithmetic in a phase. A rank can do more while others of its host have nothing to do: those that have
-    /// less work come to its end before.
+    /// Seconds of a rank's own arithmetic in a phase. A rank is faster while others of its host are
+    /// idle: ranks with less work end earlier.
     fn busy_s(&self, phase: &PhaseWork, rank: usize) -> f64 {
         let together = |rank: usize| self.work_s(&phase.ranks[rank], &self.profile.rank);
         let Some(alone) = &self.profile.alone else { return together(rank) };
@@ -232,7 +241,7 @@ impl Clock<'_> {
     fn work_s(&self, work: &RankWork, rank: &RankRates) -> f64 {
         let products: f64 = work.products.iter().map(|products| products_s(products, rank)).sum();
         let probe = (work.probe / rank.probe_flops_per_s).max(work.kv_bytes / rank.memory_bytes_per_s);
-        // Ranks on a host calculate in f32, those on a device in the type of the weights.
+        // Ranks on a host compute in f32, those on a device in the type of the weights.
         let (number_bytes, on_device) = match rank.memory_of {
             MemoryOf::Host => (4.0, false),
             MemoryOf::Device => (self.shape.dtype_bytes as f64, true),
@@ -244,7 +253,7 @@ impl Clock<'_> {
             products + self.attention_s(work, rank) + probe + elementwise_s + merged_s,
             work.layers as f64 * rank.layer_s,
         );
-        // A device works while its host starts what comes next.
+        // A device works while its host starts the next step.
         if on_device { seconds.max(host_s) } else { seconds + host_s }
     }
 
@@ -254,8 +263,8 @@ impl Clock<'_> {
         work.attention / rate.unwrap_or(rank.attention_flops_per_s)
     }
 
-    /// Seconds of a token behind the first one: the owner's row, the attention of the rank that keeps most, what moves, and the order
-    /// that it takes.
+    /// Seconds of a token after the first one: the owner's row, the attention of the rank that
+    /// keeps most, transfers, and the order of the step.
     fn token_s(&self, token: &Decoding) -> f64 {
         let rates = self.profile.rank_of(if token.flows.is_empty() { 1 } else { self.world });
         let seconds = |work: &RankWork| self.work_s(work, rates);
@@ -268,7 +277,8 @@ impl Clock<'_> {
         seconds(owner) - seconds(&only(owner)) + slowest_s + moved_s + order_s
     }
 
-    /// Seconds of an eviction: the rank that computes longest, and what moves, which hides under nothing.
+    /// Seconds of an eviction: the rank that computes longest, and transfers, which hide under
+    /// nothing.
     fn evict_s(&self, evicting: &Evicting) -> f64 {
         let rates = self.profile.rank_of(if evicting.flows.is_empty() { 1 } else { self.world });
         let slowest_s = evicting.ranks.iter().map(|work| self.work_s(work, rates)).fold(0.0, f64::max);
@@ -277,7 +287,7 @@ impl Clock<'_> {
         drafting_s + slowest_s + (0..self.world).map(moved_s).fold(0.0, f64::max)
     }
 
-    /// Seconds that rank 0's host takes for what a model beside the main one does.
+    /// Seconds of rank 0's host for the work of a model beside the main one.
     fn host_s(&self, work: &RankWork) -> f64 {
         match self.profile.rank.memory_of {
             MemoryOf::Device => work.flops() / HOST_FLOPS_PER_S,
@@ -291,8 +301,8 @@ impl Clock<'_> {
         self.flows.iter().filter(charged).map(|flow| self.waited_s(flow, rank, work)).sum()
     }
 
-    /// Where all chunks are warm, stale rows are on their way from the first probe on; what of them is not there in time is
-    /// waited for by the pass that needs them.
+    /// If all chunks are warm, stale rows are in transit from the first probe on; the pass that
+    /// needs them waits for late ones.
     fn charged_to(&self, flow: &Flow) -> Phase {
         if flow.cargo == Cargo::WarmStale { Phase::Recompute } else { flow.phase }
     }
@@ -307,7 +317,7 @@ impl Clock<'_> {
         let own_attention_s = || own.map_or(0.0, |work| self.attention_s(&work.ranks[rank], &self.profile.rank));
         let beyond = |cover_s: f64| (all - cover_s).max(0.0);
         match flow.cargo {
-            // One of `world` steps has nothing to wait for.
+            // One of `world` steps needs no transfer.
             Cargo::Shards if flow.collective == Collective::Exchange => {
                 beyond(own_attention_s() * (self.world - 1) as f64 / self.world as f64)
             }
@@ -322,7 +332,8 @@ impl Clock<'_> {
                 let (busy_s, layers) = probes
                     .map(|work| (self.busy_s(work, rank), work.ranks[rank].layers))
                     .fold((0.0, 0), |(sum_s, sum), (busy_s, layers)| (sum_s + busy_s, sum + layers));
-                // A slice goes under the layer behind it, as long as an average one (relay's hop included).
+                // A slice hides under the layer after it, as long as an average one (relay's hop
+                // included).
                 let slices = self.plan.slices_behind_probes(self.shape.layers).unwrap_or(0);
                 beyond(busy_s * slices as f64 / layers.max(1) as f64)
             }
@@ -333,13 +344,14 @@ impl Clock<'_> {
         }
     }
 
-    /// Seconds that a flow takes by itself. Over several hosts a gather brings every host's rows once into the others,
-    /// shared among their ranks, and spreads them inside: NCCL's own gather of equal rows does, and so do its broadcasts, one
-    /// a rank, which carry unequal rows there; a ring is as fast as the slowest link between neighbours.
+    /// Seconds of a flow by itself. Over several hosts a gather sends every host's rows once to the
+    /// others, shared among their ranks, and spreads them inside. NCCL's own gather of equal rows
+    /// does so, and so do its broadcasts, one a rank, which carry unequal rows there. A ring is as
+    /// fast as the slowest link between neighbours.
     fn transfer_s(&self, flow: &Flow, rank: usize) -> f64 {
         let bytes = flow.received[rank] as f64;
         let inside = &self.profile.inside;
-        // What travels in another cargo's groups does so in every layer.
+        // Data in another cargo's groups is sent in every layer.
         let messages = if flow.groups == 0 { self.shape.layers } else { flow.groups } as f64;
         let each = |link: &Link, bytes: f64| bytes / link.rate(bytes / messages);
         let (Some(between), true) = (&self.profile.between, self.profile.hosts(self.world) > 1) else {

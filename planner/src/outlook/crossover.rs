@@ -1,4 +1,4 @@
-//! From which context length on a selective method is faster than the best exact one.
+//! Context length from which a selective method is faster than the best exact one.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use super::scenario::{Counts, Scenario};
 use crate::forecast::Profile;
 use crate::{ModelShape, Result};
 
-/// Lengths are multiples of the world times this where a rank has one chunk.
+/// Lengths are multiples of the world times this, with one chunk a rank.
 const SMALLEST_CHUNK: usize = 256;
 
 /// Times that differ by no more than this share are level.
 pub const LEVEL: f64 = 0.1;
 
-/// Where the selective method begins to be the faster one for good.
+/// Length from which the selective method stays faster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crossover {
-    /// It is faster at every length looked at, of which this is the shortest.
+    /// It is faster at every tested length, of which this is the shortest.
     FromTheStart(usize),
     /// It is faster from this length on, and not one step below it.
     At(usize),
@@ -24,7 +24,7 @@ pub enum Crossover {
 }
 
 impl Crossover {
-    /// The length, beyond all others where there is none.
+    /// The length, or the maximum number without one.
     fn length(self) -> usize {
         match self {
             Crossover::FromTheStart(tokens) | Crossover::At(tokens) => tokens,
@@ -33,27 +33,28 @@ impl Crossover {
     }
 }
 
-/// A crossover, and how sure it is.
+/// A crossover with its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Crossing {
-    /// With the profile's rates as they are.
+    /// With the profile's rates unchanged.
     pub expected: Crossover,
-    /// The earliest that any of the profile's rates at an end of its interval gives.
+    /// The earliest with any one of the profile's rates at an end of its interval.
     pub earliest: Crossover,
-    /// The latest.
+    /// The latest with any one of them there.
     pub latest: Crossover,
-    /// From where on the method is no more than a tenth slower than the best exact one.
+    /// Length from which the method is at most a tenth slower than the best exact one.
     pub level_from: Crossover,
-    /// From where on it is more than a tenth faster.
+    /// Length from which it is more than a tenth faster.
     pub level_to: Crossover,
 }
 
-/// The crossover of `selective` with the fastest of `exact`, up to `longest` tokens. Whether a length fits into memory is not
-/// asked.
+/// The crossover of `selective` with the fastest of `exact`, up to `longest` tokens. Whether a
+/// length fits into memory is not checked.
 ///
-/// Lengths go in steps of one chunk a rank, so that every rank has the same load. They are doubled first; above the last
-/// doubling at which the selective method does not win, the step at which it begins to is found by halving. All methods have the same
-/// rates: the range comes of one rate at a time being faster or slower than the profile says, for all of them.
+/// Lengths go in steps of one chunk a rank, so that every rank has the same load. They are doubled
+/// first. Above the last doubling at which the selective method does not win, bisection finds the
+/// step at which it begins to. All methods have the same rates: the range comes from one rate at a
+/// time at an end of its interval, for all of them.
 ///
 /// # Errors
 /// As [`Scenario::forecast`].
@@ -85,7 +86,8 @@ pub fn crossover(
     Ok(Crossing { expected, earliest, latest, level_from, level_to })
 }
 
-/// Lengths that have been counted already, and the methods at them: counting takes long, and no rate changes it.
+/// Lengths that have been counted already, and the methods at them: counting takes long, and does
+/// not depend on rates.
 struct Lengths<'a> {
     selective: &'a Scenario,
     exact: &'a [Scenario],
@@ -107,7 +109,7 @@ impl Lengths<'_> {
     }
 }
 
-/// From which number of tokens on something wins for good.
+/// Number of tokens from which `wins` stays true.
 fn find(step: usize, longest: usize, mut wins: impl FnMut(usize) -> Result<bool>) -> Result<Crossover> {
     let mut lost = None;
     let mut steps = 1;
@@ -168,7 +170,7 @@ mod tests {
         assert!(lengths.is_sorted() && lengths[0] < lengths[2], "{cold:?}");
         let lengths = [cold.level_from, cold.expected, cold.level_to].map(Crossover::length);
         assert!(lengths[0] < lengths[1] && lengths[1] < lengths[2], "{cold:?}");
-        // Rates that are known move nothing.
+        // Rates without uncertainty change nothing.
         let nothing =
             Spread { pace: 0.2, gemm: 0.0, attention: 0.0, memory: 0.0, link: 0.0, store: 0.0, left_out: 0.0 };
         let sure = Profile { spread: Some(nothing), ..profile.clone() };

@@ -1,5 +1,7 @@
-//! What answered requests teach about the machine: for each kind of phase how long it takes as a multiple of what a profile says. So
-//! the service's predictions follow the machine that it runs on, whoever measured the profile, and however its pace changes.
+//! Corrections of a profile learned from answered requests: for each kind of phase, its time as a
+//! multiple of the profile's prediction.
+//! So the service's predictions follow its own machine, for any source of the profile and for any
+//! change of pace.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +9,19 @@ use tributary_protocol::Phase;
 
 use crate::forecast::Predicted;
 
-/// So many requests of a kind count; older ones fade.
+/// Number of requests of a kind that count; older ones fade.
 const MEMORY: u64 = 32;
 
-/// A request counts as at most so many times as slow, or as fast, as those before it.
+/// Maximum factor by which a request counts as slower, or faster, than those before it.
 const MOST_AT_ONCE: f64 = 4.0;
 
-/// What no prediction names may always take so long, however short it was before.
+/// Unpredicted work may always take this long, even if it was shorter before.
 const LEAST_REST_S: f64 = 10e-3;
 
-/// No multiple is beyond this one, or below its inverse.
+/// Maximum multiple; its inverse is the minimum.
 const MOST: f64 = 100.0;
 
-/// A phase of requests whose method is exact, or is not: they compute in different ways.
+/// A phase of requests with exact methods, or with others: they compute in different ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
     /// The phase.
@@ -28,31 +30,31 @@ pub struct Kind {
     pub is_exact: bool,
 }
 
-/// What was learned of a kind of phase.
+/// Learned pace of a kind of phase.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
-    /// Seconds that it takes, as a multiple of what the profile says.
+    /// Its seconds as a multiple of the profile's prediction.
     pub multiple: f64,
-    /// Requests that taught it.
+    /// Number of requests that it was learned from.
     pub requests: u64,
 }
 
-/// What requests have taught.
+/// Facts learned from requests.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Learned {
     paces: BTreeMap<Kind, Pace>,
-    /// Seconds of a request that no prediction names, such as its text's reading.
+    /// Seconds of a request outside all predictions, such as the reading of its text.
     rest_s: Option<(f64, u64)>,
 }
 
 impl Learned {
-    /// What was learned, by its kind.
+    /// Learned paces, by their kind.
     pub fn paces(&self) -> impl Iterator<Item = (Kind, Pace)> + '_ {
         self.paces.iter().map(|(&kind, &pace)| (kind, pace))
     }
 
-    /// The time to first token that a prediction comes to by what was learned so far, in seconds. With `only_learned` there is none as
-    /// long as nothing was learned of one of its phases.
+    /// The time to first token of a prediction corrected by the learned paces, in seconds. With
+    /// `only_learned`, `None` until all of its phases have been learned.
     pub fn ttft_s(&self, predicted: &Predicted, is_exact: bool, only_learned: bool) -> Option<f64> {
         let rest_s = self.rest_s.map_or(0.0, |(seconds, _)| seconds);
         let knows_rest = only_learned || self.rest_s.is_some();
@@ -66,7 +68,8 @@ impl Learned {
         sum.map(|seconds| seconds + rest_s)
     }
 
-    /// Learns from a request that was predicted so: its phases' seconds, and what it took in all but its wait.
+    /// Learns from a request with this prediction: the seconds of its phases, and its total without
+    /// waiting.
     pub fn learn(&mut self, predicted: &Predicted, is_exact: bool, phases: &[(Phase, f64)], ttft_s: f64) {
         let mut named_s = 0.0;
         for &(phase, seconds) in phases {
@@ -87,7 +90,8 @@ impl Learned {
     }
 }
 
-/// Whether a phase is learned with all that no prediction names: it is short, and has nothing to do with the ranks' rates.
+/// Whether a phase is learned with the unpredicted work: it is short, and independent of the ranks'
+/// rates.
 fn is_beside(phase: Phase) -> bool {
     matches!(phase, Phase::Tokenize | Phase::Queue | Phase::Dispatch | Phase::Select)
 }
@@ -121,7 +125,7 @@ mod tests {
             |tokens: f64| predicted(&[(Phase::Dispatch, 0.001), (PREFILL, tokens), (Phase::Recompute, tokens / 4.0)]);
         assert_eq!(learned.ttft_s(&of(1.0), false, true), None, "nothing was learned");
         assert_eq!(learned.ttft_s(&of(1.0), false, false), Some(1.251));
-        // Prefill takes twice as long, recompute half as long, 10 ms are beside both.
+        // Prefill takes twice as long, recompute half as long, and 10 ms are outside both.
         for tokens in [1.0, 0.5, 3.0, 2.0] {
             let phases = [(PREFILL, 2.0 * tokens), (Phase::Recompute, tokens / 8.0), (Phase::Queue, 7.0)];
             learned.learn(&of(tokens), false, &phases, 2.125 * tokens + 0.01);

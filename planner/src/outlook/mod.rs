@@ -1,6 +1,6 @@
-//! What would be: requests that nobody has made, how long they would take, and from which length on one method is faster than
-//! another. It makes plans of its own to compare methods, so it stands above [`plan`](crate::plan()); the time of a plan is a
-//! [`forecast`](crate::forecast), which stands below.
+//! Hypothetical requests: their times, and the length from which one method is faster than another.
+//! It makes plans of its own to compare methods, so it stands above [`plan`](crate::plan()); the
+//! time of a plan is a [`forecast`](crate::forecast), which stands below.
 
 mod crossover;
 mod learned;

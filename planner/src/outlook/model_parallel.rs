@@ -1,10 +1,12 @@
-//! A rival that does not run here: the exact prefill of a model whose matrices are cut over the ranks of a host (tensor parallelism), with
-//! the sequence cut over groups of them (context parallelism). Predicted by a formula, so that methods that do run can be held against it.
+//! A rival that is not implemented here: the exact prefill of a model whose matrices are cut over
+//! the ranks of a host (tensor parallelism), with the sequence cut over groups of them (context
+//! parallelism). A formula predicts it, for comparison with implemented methods.
 //!
-//! T ranks cut each layer's matrices, as Shoeybi et al. 2019 (Megatron-LM, section 3) do: a layer sums its rows over them twice, behind
-//! attention and behind the feed-forward part. C groups of T ranks cut the sequence, keys and values go round among them under the
-//! attention to what is in hand (Yang et al. 2024, arXiv:2411.01783, pass-KV). N rows of prompt, n = N / C of a group, h the width of a
-//! row, b bytes a number, q and k the widths of a row's queries and keys.
+//! T ranks cut each layer's matrices, as in Shoeybi et al. 2019 (Megatron-LM, section 3): a layer
+//! sums its rows over them twice, after attention and after the feed-forward part. C groups of T
+//! ranks cut the sequence; keys and values go round among them under the attention to the present
+//! ones (Yang et al. 2024, arXiv:2411.01783, pass-KV). N rows of prompt, n = N / C of a group, h
+//! the width of a row, b bytes a number, q and k the widths of a row's queries and keys.
 //!
 //! | a layer | seconds |
 //! | --- | --- |
@@ -13,12 +15,12 @@
 //! | norms and sums of rows, each rank all of them; rotation and activation, each its share | n · b · (10 h + (2 (q + k) + 3 · intermediate) / T) / elementwise rate |
 //! | attention | 4 · q · N · (N + 1) / 2 / (C · T · attention's rate), or the keys' way round where that is longer: (C − 1) · (n · 2 k · b / T / link + latency) |
 //!
-//! Behind the last layer come the logits of one row, cut over T.
+//! After the last layer come the logits of one row, cut over T.
 
 use crate::ModelShape;
 use crate::forecast::{Interval, Profile};
 
-/// How ranks are used.
+/// Division of a model over ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     /// Ranks that share a layer's matrices.
@@ -28,13 +30,14 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Whether a model's heads can be cut so: each rank has as many, and where there are fewer KV heads than ranks these are copied.
+    /// Whether a model's heads can be cut this way: each rank has the same number, and KV heads are
+    /// copied if there are fewer than ranks.
     pub fn fits(self, shape: &ModelShape) -> bool {
         shape.heads.is_multiple_of(self.tensor)
             && (shape.kv_heads.is_multiple_of(self.tensor) || self.tensor.is_multiple_of(shape.kv_heads))
     }
 
-    /// Seconds of a prefill of so many tokens, up to the first one.
+    /// Seconds of a prefill of `tokens` tokens, up to the first one.
     pub fn seconds(self, tokens: usize, shape: &ModelShape, profile: &Profile) -> f64 {
         let rank = profile.rank_of(self.tensor * self.context);
         let number_bytes = shape.dtype_bytes as f64;
@@ -44,7 +47,7 @@ impl Cut {
         let products_s = self.products_s(rows, parameters, shape, profile);
         let sums_s = match self.tensor {
             0 | 1 => 0.0,
-            // All ranks may be of several hosts: then the sum is as slow as their link.
+            // The ranks may be of several hosts: then the sum is as slow as their link.
             _ => {
                 let link =
                     profile.between.as_ref().filter(|_| profile.hosts(self.tensor) > 1).unwrap_or(&profile.inside);
@@ -70,7 +73,8 @@ impl Cut {
         rank.request_s + shape.layers as f64 * layer_s + logits_s
     }
 
-    /// Seconds of the products of so many rows with so many parameters, cut over the ranks of a group.
+    /// Seconds of the products of `rows` rows with `parameters` parameters, cut over the ranks of a
+    /// group.
     fn products_s(self, rows: f64, parameters: f64, shape: &ModelShape, profile: &Profile) -> f64 {
         let rank = profile.rank_of(self.tensor * self.context);
         let flops = 2.0 * rows * parameters / self.tensor as f64;
@@ -83,7 +87,7 @@ impl Cut {
         }
     }
 
-    /// What that may be instead, by what the profile's rates may be off by.
+    /// Interval of those seconds, from the uncertainty of the profile's rates.
     pub fn interval(self, tokens: usize, shape: &ModelShape, profile: &Profile) -> Interval {
         let seconds = |profile: &Profile| self.seconds(tokens, shape, profile);
         Interval::around(seconds(profile), profile, seconds)
@@ -98,8 +102,8 @@ mod tests {
     /// Llama 3 405B on 16 hosts of 8 H100: matrices cut inside a host, the sequence between hosts.
     const PUBLISHED: [(usize, f64); 2] = [(131_072, 3.8), (1_000_000, 77.0)];
 
-    /// The hosts of that paper: attention at 540 TFLOP/s, which it gives for FlashAttention-3 alone; products as in the InfoFlow
-    /// paper, since it gives none.
+    /// The hosts of that paper: attention at 540 TFLOP/s, its number for FlashAttention-3 alone;
+    /// products as in the InfoFlow paper, since it gives none.
     fn hosts() -> Profile {
         let mut profile = Profile::by_name("h100x8x2-paper").unwrap();
         (profile.ranks, profile.rank.attention_flops_per_s) = (128, 540e12);

@@ -1,4 +1,5 @@
-//! Requests that nobody has made: a context of so many tokens in chunks of a size, a share of them in the chunk cache.
+//! Hypothetical requests: a context of `tokens` tokens in chunks of a size, a share of them in the
+//! chunk cache.
 
 use std::sync::Arc;
 
@@ -11,10 +12,10 @@ use crate::machine::Machine;
 use crate::plan::{Cached, MethodInputs, PlanInput, RequestSettings, plan};
 use crate::{Error, ModelShape, Result};
 
-/// The rows around a chunk where nobody says which: as many as in KV Packet's own experiments.
+/// Default rows around a chunk: the numbers of KV Packet's own experiments.
 const USUAL_PACKET: Around = Around { adapter: 0, head: 8, tail: 8 };
 
-/// What is asked of a machine, but for the length of the context.
+/// A hypothetical request, except for the length of its context.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
     /// The method with its options, as users spell it.
@@ -35,22 +36,22 @@ pub struct Scenario {
 /// A scenario at one length.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forecast {
-    /// The plan behind it.
+    /// Its plan.
     pub plan: Plan,
     /// Share of the context that is recomputed.
     pub ratio: f64,
-    /// Bytes, FLOPs, seconds.
+    /// Predicted bytes, FLOPs and seconds.
     pub predicted: Predicted,
     /// Memory at the worst moment of each rank, weights included.
     pub rank_memory_bytes: Vec<u64>,
-    /// What of it neither weights nor the request have.
+    /// The part of it that belongs neither to weights nor to the request.
     pub overhead: Overhead,
-    /// Whether every rank of the profile has that much.
+    /// Whether every rank of the profile has that much memory.
     pub fits: bool,
 }
 
 impl Forecast {
-    /// What the fullest rank needs.
+    /// Bytes that the fullest rank needs.
     pub fn most_memory_bytes(&self) -> u64 {
         self.rank_memory_bytes.iter().copied().max().unwrap_or(0)
     }
@@ -63,7 +64,7 @@ pub struct Counts {
     second: Option<Placed>,
 }
 
-/// A plan, counted, and the memory that it needs.
+/// A counted plan, and the memory that it needs.
 #[derive(Debug, Clone)]
 struct Placed {
     plan: Plan,
@@ -85,7 +86,8 @@ impl Placed {
 }
 
 impl Counts {
-    /// What fits goes first; then what is faster, where it is by more than the exchanges' tie; where nothing fits, what is smaller.
+    /// Plans that fit come first; then the faster one, if by more than the exchanges' tie; if none
+    /// fits, the smaller one.
     fn choose(&self, profile: &Profile) -> &Placed {
         let Self { first, second: Some(second) } = self else { return &self.first };
         let takes_second = match (first.fits, second.fits) {
@@ -101,7 +103,7 @@ impl Counts {
         self.choose(profile).seconds(profile)
     }
 
-    /// Everything about it on the machine of a profile.
+    /// The whole forecast on the machine of a profile.
     pub fn forecast(&self, profile: &Profile) -> Forecast {
         let Placed { plan, ratio, counted, rank_memory_bytes, overhead, fits } = self.choose(profile).clone();
         let predicted = counted.on(&plan, profile);
@@ -110,16 +112,17 @@ impl Counts {
 }
 
 impl Scenario {
-    /// The prediction for a context of `tokens` tokens. The model's number of positions is no limit here.
+    /// The prediction for a context of `tokens` tokens. The model's number of positions is no limit
+    /// here.
     ///
     /// # Errors
-    /// Settings that cannot be, as [`crate::plan()`]; [`Error::Setting`] for a world that the profile has not, a hit rate that
-    /// is none, no tokens.
+    /// Returns an error for invalid settings, as [`crate::plan()`], and [`Error::Setting`] for a
+    /// world that the profile lacks, an invalid hit rate, or no tokens.
     pub fn forecast(&self, tokens: usize, shape: &ModelShape, profile: &Profile) -> Result<Forecast> {
         Ok(self.counts(tokens, shape, profile)?.forecast(profile))
     }
 
-    /// The same, counted and not yet laid over the rates of a machine.
+    /// The same, counted and not yet combined with the rates of a machine.
     ///
     /// # Errors
     /// As [`forecast`](Self::forecast).
@@ -169,7 +172,7 @@ impl Scenario {
         let lengths = (0..tokens).step_by(chunk_tokens).map(|from| chunk_tokens.min(tokens - from));
         let chunks: Vec<Vec<u32>> = lengths.map(|length| vec![0; length]).collect();
         let (prefix, query) = (vec![0; self.prefix_tokens], vec![0; self.query_tokens]);
-        // The sizes of the paper, where a method cannot be without an adapter: none need be at hand.
+        // The paper's sizes, if a method requires an adapter: none has to be present.
         let around = (settings.chunk_packets() == Packets::On).then_some(USUAL_PACKET);
         let input = PlanInput {
             request: 0,
@@ -192,7 +195,7 @@ impl Scenario {
         Ok(Placed { ratio: planned.ratio, plan, counted, rank_memory_bytes, overhead, fits })
     }
 
-    /// Marks the hit rate's share of the chunks, evenly over the ranks.
+    /// Marks the hit rate's share of the chunks as warm, evenly over the ranks.
     fn warm(&self, plan: &mut Plan) {
         if !plan.method.in_chunks() {
             return;
@@ -206,7 +209,7 @@ impl Scenario {
     }
 }
 
-/// A machine that refuses nothing: whether a point fits is told, not enforced.
+/// A machine that refuses nothing: the forecast reports whether a point fits, without enforcing it.
 fn machine(profile: &Profile) -> Machine {
     Machine {
         flops_per_s: profile.rank.gemm_flops_per_s,
@@ -244,7 +247,8 @@ mod tests {
             scenario.forecast(131_072, &QWEN3_14B, &profile).unwrap().most_memory_bytes()
         };
         let (device, host) = (of(MemoryOf::Device), of(MemoryOf::Host));
-        // 29.5 GB of weights, 21.5 GB of keys and values; activations are bf16 on a device and f32 on a host.
+        // 29.5 GB of weights, 21.5 GB of keys and values; activations are bf16 on a device and f32
+        // on a host.
         assert!((55_000_000_000..75_000_000_000).contains(&device), "{device}");
         assert!(device < host, "{device} {host}");
         for name in Profile::names() {

@@ -1,11 +1,11 @@
-//! The places of chunks that were prefilled before, as a plan is told of them.
+//! Places of cached chunks, as an input of a plan.
 
 use std::sync::Arc;
 
-/// Where a chunk lies that was prefilled before.
+/// Place of a cached chunk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Held {
-    /// Nobody has it.
+    /// Not cached.
     #[default]
     Nowhere,
     /// In the memory of this rank.
@@ -28,10 +28,10 @@ impl Held {
     }
 }
 
-/// What the ranks' chunk caches hold. Empty lists stand for nothing.
+/// Contents of the ranks' chunk caches. Empty lists stand for nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cached<'a> {
-    /// Where each chunk of the request lies.
+    /// Place of each chunk of the request.
     pub chunks: &'a [Held],
     /// Bytes of keys and values that each rank keeps, of this request's chunks and others.
     pub bytes: &'a [u64],

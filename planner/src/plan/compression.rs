@@ -1,4 +1,4 @@
-//! What a request says of compressing its chunks before they are cached, and what that means for one of them.
+//! A request's compression of its chunks before they are cached, and its result for one of them.
 
 use tributary_methods::{KEEP_PER_CHUNK, KeepPerChunk};
 use tributary_protocol::{Evict, EvictionEvidence, Method};
@@ -6,14 +6,14 @@ use tributary_protocol::{Evict, EvictionEvidence, Method};
 use crate::Result;
 use crate::error::setting;
 
-/// What is kept of a chunk of `tokens` tokens; none where that is all of them. A draw's seed is 0, so
-/// that what is cached serves every request.
+/// The rows kept of a chunk of `tokens` tokens; `None` if that is all of them. The seed of random
+/// draws is 0, so that cached chunks serve every request.
 pub(super) fn of_chunk(kept: KeepPerChunk, tokens: usize) -> Option<Evict> {
     let keep = kept.keep.of(tokens);
     (keep < tokens).then(|| Evict { pseudo: 0, ..Evict::usual(kept.method, keep) })
 }
 
-/// Checks a compression beside a method and what else is evicted.
+/// Checks that a compression fits a method and another eviction.
 ///
 /// # Errors
 /// Returns [`Error::Setting`](crate::Error::Setting) if they do not go together.
@@ -27,13 +27,14 @@ pub(super) fn check(kept: &KeepPerChunk, method: &Method, evicts: bool) -> Resul
         return Err(setting(KEEP_PER_CHUNK.key, kept, format!("{} {why}; it is for {able}", method.name)));
     }
     if evicts {
-        let wanted = "does not go with evict: choose what chunks keep, or what decoding keeps";
+        let wanted = "does not go with evict: compress the chunks, or evict rows before decoding";
         return Err(setting(KEEP_PER_CHUNK.key, kept, wanted));
     }
     Ok(())
 }
 
-/// The window whose attention says what is kept of a chunk, where it does and no rows of an adapter stand behind its tokens.
+/// Size of the window whose attention chooses the kept rows of a chunk, unless the method has none
+/// or rows of an adapter after the tokens replace it.
 pub fn window_of(evict: &Evict) -> Option<usize> {
     (evict.descriptor().evidence == EvictionEvidence::Window).then_some(evict.window)
 }

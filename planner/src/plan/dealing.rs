@@ -1,12 +1,12 @@
-//! What chunks weigh, and how they are dealt to ranks. The weights are estimates from counts.
+//! Weights of chunks, and their assignment to ranks. The weights are estimates from counts.
 
 use tributary_protocol::Exchange;
 
 use super::cached::Held;
 use crate::ModelShape;
 
-/// The chunks' weights when they are dealt to ranks: FLOPs of their prefill behind the prefix, or, when queries travel to
-/// the keys, their length times the tokens after them.
+/// Weights of chunks for the assignment to ranks: FLOPs of their prefill after the prefix, or, if
+/// queries travel to the keys, their length times the tokens after them.
 pub(crate) fn chunk_weights(
     lengths: &[usize],
     prefix_tokens: usize,
@@ -25,8 +25,9 @@ pub(crate) fn chunk_weights(
     lengths.iter().map(weigh).collect()
 }
 
-/// Deals chunks to ranks. Chunks in a rank's memory stay there; the others follow, the heaviest first, each to the rank with the least
-/// so far, of those that can read it where it is stored; ties to the earlier chunk and the lower rank.
+/// Deals chunks to ranks. Chunks in a rank's memory stay there. The others follow, the heaviest
+/// first, each to the rank with the least so far, of those that can read it from its store; ties to
+/// the earlier chunk and the lower rank.
 pub(crate) fn deal(weights: &[f64], held: &[Held], world: usize) -> Vec<usize> {
     assert_eq!(weights.len(), held.len(), "chunks with a weight, and with a place");
     assert!(world > 0, "{} chunks are dealt to no rank", weights.len());

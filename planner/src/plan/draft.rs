@@ -1,5 +1,5 @@
-//! A plan in the making. What request and settings say is worked out once; where chunks go and what moves is worked out again
-//! each time the draft is placed.
+//! A plan in the making. The consequences of request and settings are computed once; places of
+//! chunks and transfers are computed each time the draft is placed.
 
 use std::sync::Arc;
 
@@ -19,17 +19,18 @@ use crate::forecast::Profile;
 use crate::machine::Machine;
 use crate::{Error, ModelShape, Result};
 
-/// What reading a chunk counts for beside computing it, when chunks are dealt: enough to spread what is read over the ranks.
+/// Weight of reading a chunk relative to computing it, when chunks are dealt: enough to spread
+/// reads over the ranks.
 const READ_SHARE: f64 = 0.01;
 
 /// The tokens of a request, which become the plan's.
 #[derive(Debug, Clone, Default)]
 pub struct Tokens {
-    /// Before the first chunk.
+    /// Ids before the first chunk.
     pub prefix: Vec<u32>,
     /// The context, in the request's own order.
     pub chunks: Vec<Vec<u32>>,
-    /// After the context.
+    /// Ids after the context.
     pub query: Vec<u32>,
     /// Tokens that end the answer.
     pub eos: Vec<u32>,
@@ -37,46 +38,48 @@ pub struct Tokens {
     pub around: Option<Around>,
     /// Models beside the main one that read the context for the method.
     pub auxiliary: Vec<Auxiliary>,
-    /// The model beside the main one that writes what an eviction listens to.
+    /// The model that drafts tokens for an eviction.
     pub draft_model: Option<DraftModel>,
     /// The method's rows of a look-ahead.
     pub look_ahead: Option<LookAhead>,
 }
 
-/// A plan, and what the planner decided or predicts beside it.
+/// A plan, with further decisions and predictions of the planner.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
     /// The plan. The ranks get this very one: a long prompt is not copied.
     pub plan: Arc<Plan>,
     /// Number of ranks it is made for.
     pub world: usize,
-    /// The share of the context to recompute; where EPIC is told its rows a chunk, what they come to.
+    /// The share of the context to recompute; the resulting share if EPIC is given its rows a
+    /// chunk.
     pub ratio: f64,
     /// The method's own options, with their defaults.
     pub options: Options,
-    /// Bytes of memory at the worst moment, all ranks and the weights together.
+    /// Peak bytes of memory, all ranks and the weights together.
     pub memory_bytes: u64,
 }
 
-/// A plan that has been checked, and can be placed as often as need be.
+/// A plan that has been checked, and can be placed any number of times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draft {
-    /// Everything but number, owner, exchange, and the ranks of chunks, which are as they were placed last.
+    /// All but number, owner, exchange, and the ranks of chunks, which are from the last placement.
     plan: Plan,
     /// Tokens of each chunk.
     lengths: Vec<usize>,
     world: usize,
     ratio: f64,
     options: Options,
-    /// The exchange that was asked for.
+    /// The requested exchange.
     exchange: Option<Exchange>,
     /// The share of cached chunks that are not computed.
     reuse: f64,
-    /// The exchange that was chosen last, and for which owner and cached chunks: that takes counting, and is often asked again.
+    /// The last chosen exchange, with its owner and cached chunks: the choice takes counting, and
+    /// is often repeated.
     chosen: Option<(usize, Vec<Held>, Exchange)>,
     /// Tokens of the answer that must have memory when it is placed.
     reserved_tokens: usize,
-    /// Bytes of memory that it needs as it was placed last, with all tokens of the answer.
+    /// Bytes of memory that its last placement needs, with all tokens of the answer.
     memory_bytes: u64,
 }
 
@@ -84,7 +87,7 @@ impl Draft {
     /// A draft of a request, not placed yet.
     ///
     /// # Errors
-    /// Those of [`plan`](super::plan()) but [`Error::Memory`].
+    /// Returns the errors of [`plan`](super::plan()) except [`Error::Memory`].
     pub fn new(tokens: Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<Self> {
         let (method, options) = settings.method(shape.layers, shape.kv_heads)?;
         settings.check()?;
@@ -130,9 +133,9 @@ impl Draft {
             evict: None,
         };
         plan.evict = eviction::resolved(&plan, &settings.eviction, settings.sampling.seed)?;
-        let (prompt_tokens, behind) = (plan.total_rows(), plan.passing_rows());
-        if prompt_tokens + behind > shape.max_positions {
-            return Err(Error::TooManyTokens { prompt_tokens, max_tokens: behind, limit: shape.max_positions });
+        let (prompt_tokens, passing) = (plan.total_rows(), plan.passing_rows());
+        if prompt_tokens + passing > shape.max_positions {
+            return Err(Error::TooManyTokens { prompt_tokens, max_tokens: passing, limit: shape.max_positions });
         }
         let RequestSettings { world, exchange, reuse, .. } = *settings;
         let reserved_tokens = usize::MAX;
@@ -150,12 +153,14 @@ impl Draft {
         })
     }
 
-    /// A draft of chunks ahead of use: no row is recomputed or moved, no token is drawn, and there is no query.
+    /// A draft of chunks ahead of use: no row is recomputed or moved, no token is drawn, and there
+    /// is no query.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn of_chunks(tokens: Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<Self> {
-        // A query of one token passes for one that is long enough; none of the sizes that matter here has it.
+        // A query of one token serves as a placeholder; none of the sizes that matter here include
+        // it.
         let stand_in = tokens.chunks.first().and_then(|ids| ids.first()).copied();
         let tokens = Tokens { query: stand_in.into_iter().collect(), ..tokens };
         let mut draft = Self::new(tokens, &settings.for_chunks(), shape)?;
@@ -163,11 +168,12 @@ impl Draft {
         Ok(draft)
     }
 
-    /// Places it for this moment, as the request of this number: chunks on ranks, its owner (the usual one where none is named), the
-    /// exchange, by the profile of the machine or what may be assumed of it. It can be placed anew whatever comes of it.
+    /// Places it for this moment, as the request of this number: the ranks of chunks, its owner
+    /// (the default one where absent), and the exchange, by the machine's profile or an assumed
+    /// one. It can be placed again after any result.
     ///
     /// # Errors
-    /// [`Error::Memory`] if it needs more than the machine has now.
+    /// Returns [`Error::Memory`] if it needs more than the machine has now.
     pub fn place(
         &mut self,
         request: u64,
@@ -202,17 +208,18 @@ impl Draft {
         })
     }
 
-    /// From now on it is placed where so many tokens of its answer have memory: the others' is reserved later.
+    /// From now on it is placed with memory for the first `tokens` tokens of its answer: memory of
+    /// the others is reserved later.
     pub fn reserve_first(&mut self, tokens: usize) {
         self.reserved_tokens = tokens;
     }
 
-    /// The plan as it was placed last.
+    /// The plan of the last placement.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The same, to be sent.
+    /// The same, ready to send.
     pub fn planned(self) -> Planned {
         let Self { plan, world, ratio, options, memory_bytes, .. } = self;
         Planned { plan: Arc::new(plan), world, ratio, options, memory_bytes }
@@ -251,8 +258,8 @@ impl Draft {
         }
     }
 
-    /// Where each chunk is warm. Only so large a share of the cached chunks counts as the settings ask for; methods that do not
-    /// work in chunks have no use for them.
+    /// The places at which chunks are warm. Only the share of the cached chunks given in the
+    /// settings counts; methods that do not work in chunks cannot use them.
     fn warm(&self, held: &[Held]) -> Vec<Held> {
         assert!(held.len() <= self.lengths.len(), "places of {} chunks, of {}", held.len(), self.lengths.len());
         let in_chunks = self.plan.method.in_chunks();
@@ -265,13 +272,13 @@ impl Draft {
         (0..self.lengths.len()).map(of).collect()
     }
 
-    /// What chunks weigh when they are dealt.
+    /// Weights of chunks for the assignment to ranks.
     fn weights(&self, exchange: Exchange, warm: &[Held], shape: &ModelShape) -> Vec<f64> {
         let (before, after) = (self.plan.prefix.len(), self.plan.query.len());
         let rows: Vec<usize> = self.plan.chunks.iter().map(Chunk::rows).collect();
         let mut weights = dealing::chunk_weights(&rows, before, after, exchange, shape);
         if exchange != Exchange::PassQ {
-            // Nothing is left to compute for a chunk that is there, and little for one that is read.
+            // A cached chunk needs no computation, and a read one little.
             weights.iter_mut().zip(warm).for_each(|(weight, warm)| match warm {
                 Held::Nowhere => {}
                 Held::Memory(_) => *weight = 0.0,
@@ -302,7 +309,7 @@ impl Draft {
 fn check(tokens: &Tokens, settings: &RequestSettings, method: &PlannedMethod, shape: &ModelShape) -> Result<()> {
     let Tokens { prefix, chunks, query, .. } = tokens;
     let count = chunks.len();
-    // What is computed whole needs no context to be kept apart from the query.
+    // A method that computes the whole prompt needs no context apart from the query.
     if count == 0 && method.prefill() != Prefill::Whole {
         return Err(Error::NoDocuments);
     }
@@ -332,7 +339,7 @@ fn check(tokens: &Tokens, settings: &RequestSettings, method: &PlannedMethod, sh
     let context_tokens: usize = chunks.iter().map(Vec::len).sum();
     let around_rows = tokens.around.map_or(0, |around| (around.head + around.tail) as usize);
     let prompt_tokens = prefix.len() + context_tokens + chunks.len() * around_rows + query.len();
-    // The rows of a look-ahead stand where the first generated ones will.
+    // The rows of a look-ahead take the positions of the first generated ones.
     let max_tokens = settings.max_tokens.max(tokens.look_ahead.map_or(0, |ahead| ahead.rows as usize));
     if prompt_tokens.saturating_add(max_tokens) > shape.max_positions {
         return Err(Error::TooManyTokens { prompt_tokens, max_tokens, limit: shape.max_positions });
@@ -347,7 +354,7 @@ fn check(tokens: &Tokens, settings: &RequestSettings, method: &PlannedMethod, sh
     }
 }
 
-/// Rows that are recomputed where the method is told how many at the head of each chunk.
+/// Number of recomputed rows if the method is given the number at the head of each chunk.
 fn leading_rows(lengths: &[usize], rows: usize, include_first_chunk: bool) -> usize {
     let first = usize::from(!include_first_chunk).min(lengths.len());
     leading_counts(&lengths[first..], usize::MAX, Some(rows)).iter().sum()
@@ -360,7 +367,7 @@ mod tests {
     use crate::machine::MemoryOf;
     use crate::shape::tests::DEMO;
 
-    /// The owner that is asked for, who keeps which chunk, bytes in chunk caches, free bytes.
+    /// The requested owner, the place of each chunk, bytes in chunk caches, free bytes.
     type Moment<'a> = (Option<usize>, &'a [Held], u64, Option<u64>);
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a request says of eviction, and what its plan makes of it.
+//! A request's eviction, and its resolution in a plan.
 
 use tributary_methods::Keep;
 use tributary_protocol::{Evict, Eviction, EvictionDescriptor, EvictionEvidence, Plan};
@@ -6,40 +6,40 @@ use tributary_protocol::{Evict, Eviction, EvictionDescriptor, EvictionEvidence, 
 use crate::Result;
 use crate::error::setting;
 
-/// Eviction, as a request asks for it. A method and what is kept belong together.
+/// Requested eviction. Method and budget belong together.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct EvictionWish {
     /// The method; everything is kept where absent.
     pub method: Option<Eviction>,
-    /// What is kept.
+    /// The budget.
     pub keep: Option<Keep>,
-    /// Rows of the window; the method's own where absent.
+    /// Rows of the window; the method's own default where absent.
     pub window: Option<usize>,
-    /// Whether a prompt of fewer rows than are to be kept keeps all of them: a service's own choice, made before it knows any prompt. Else the request
-    /// is refused.
+    /// Whether a prompt with fewer rows than the budget keeps all of them: for a service's own
+    /// choice, made before it knows any prompt. Otherwise the request is refused.
     pub at_most: bool,
 }
 
 impl EvictionWish {
-    /// Whether rows of a look-ahead say what is kept.
+    /// Whether rows of a look-ahead choose the kept rows.
     pub fn looks_ahead(&self) -> bool {
         self.method.is_some_and(|method| method.descriptor().evidence == EvictionEvidence::LookAhead)
     }
 
-    /// Whether tokens of a draft model say what is kept.
+    /// Whether tokens of a draft model choose the kept rows.
     pub fn asks_draft_model(&self) -> bool {
         self.method.is_some_and(|method| method.descriptor().evidence == EvictionEvidence::DraftTokens)
     }
 
-    /// Checks what needs neither model nor request.
+    /// Checks everything that needs neither model nor request.
     ///
     /// # Errors
-    /// [`Error::Setting`](crate::Error::Setting).
+    /// Returns [`Error::Setting`](crate::Error::Setting) for invalid values.
     pub(super) fn check(&self) -> Result<()> {
         let Some(keep) = self.keep else {
             return match (self.method, self.window) {
                 (Some(method), _) => {
-                    let wanted = "needs --keep N or N%, what each KV head keeps of the prompt in a layer";
+                    let wanted = "needs --keep N or N%, the rows of the prompt that each KV head keeps";
                     Err(setting("--evict", method.descriptor().name, wanted))
                 }
                 (None, Some(window)) => Err(setting("evict window", window, "needs --evict and --keep")),
@@ -61,11 +61,12 @@ impl EvictionWish {
     }
 }
 
-/// The eviction that a plan carries: its budget in rows. Where kept rows go is decided once the plan is placed.
+/// The eviction in a plan: its budget in rows. The place of kept rows is decided with the placement
+/// of the plan.
 ///
 /// # Errors
-/// [`Error::Setting`](crate::Error::Setting): a budget above the prompt, a window that leaves nothing to choose, a method that this
-/// request has no evidence for.
+/// Returns [`Error::Setting`](crate::Error::Setting) for a budget above the prompt, a window that
+/// leaves nothing to choose, or a method that this request has no evidence for.
 pub(super) fn resolved(plan: &Plan, asked: &EvictionWish, seed: u64) -> Result<Option<Evict>> {
     let EvictionWish { method: Some(method), keep: Some(wish), window, at_most } = *asked else { return Ok(None) };
     let (rows, entry) = (plan.total_rows(), method.descriptor());
@@ -94,7 +95,7 @@ pub(super) fn resolved(plan: &Plan, asked: &EvictionWish, seed: u64) -> Result<O
         return Err(setting("--evict", entry.name, wanted));
     }
     let usual = Evict::usual(method, keep);
-    // An answer's last token asks nothing.
+    // An answer's last token does not attend.
     let pseudo = match entry.evidence {
         EvictionEvidence::OwnTokens => plan.max_tokens.saturating_sub(1).max(1),
         _ => usual.pseudo,

@@ -1,4 +1,4 @@
-//! What a request may ask of eviction, and what is refused.
+//! Valid evictions of requests, and refused ones.
 
 use tributary_methods::Keep;
 use tributary_protocol::{EVICTIONS, Eviction, EvictionDescriptor, EvictionEvidence, Method};
@@ -59,6 +59,6 @@ fn what_cannot_be_evicted_is_refused_in_one_line() {
         assert_eq!(refusal(of(entry.name, "70", Some(8)), "infoflow"), "");
     }
     assert_eq!(refusal(of("random", "16", None), "ape"), "");
-    // A service's own choice bounds what is kept; a shorter prompt keeps all.
+    // A service's own choice is an upper bound; a shorter prompt keeps all.
     assert_eq!(refusal(EvictionWish { at_most: true, ..of("snapkv", "71", Some(70)) }, "full"), "");
 }

@@ -1,4 +1,4 @@
-//! Which exchange a request gets when the user leaves it open: the one by which its first token is predicted to come sooner.
+//! Default exchange of a request: the one with the earlier predicted first token.
 
 use tributary_protocol::{Exchange, Plan};
 
@@ -10,7 +10,7 @@ pub(crate) fn seconds(plan: &Plan, world: usize, shape: &ModelShape, profile: &P
     Counted::new(plan, world, shape).seconds(plan, profile)
 }
 
-/// The exchange to take, by what both would take; where they are level, replicate.
+/// The exchange to take, given the seconds of both; replicate if they are level.
 pub(crate) fn sooner(replicate_s: f64, pass_q_s: f64) -> Exchange {
     if pass_q_s < (1.0 - TIE) * replicate_s { Exchange::PassQ } else { Exchange::Replicate }
 }

@@ -1,4 +1,4 @@
-//! What a method has beside the prompt stands in the plan, and its memory counts where it is.
+//! A method's inputs besides the prompt are in the plan, and their memory counts on the right host.
 
 use tributary_protocol::{Auxiliary, AuxiliaryCost, Exchange, LookAhead, Plan};
 
@@ -44,7 +44,7 @@ fn rows_of_a_look_ahead_count_for_positions_and_memory_and_as_no_row_of_the_prom
     let with = |rows| MethodInputs { look_ahead: Some(LookAhead { adapter: 1, rows }), ..MethodInputs::default() };
     let (bare, listed) = (planned(MethodInputs::default(), None).unwrap(), planned(with(3900), None).unwrap());
     assert_eq!((listed.plan.total_rows(), listed.plan.context_tokens()), (99, 96));
-    assert_eq!(listed.plan.look_ahead_rows(), 99 + 32..99 + 32 + 3900, "behind what may be generated");
+    assert_eq!(listed.plan.look_ahead_rows(), 99 + 32..99 + 32 + 3900, "after rows that may be generated");
     assert!(listed.memory_bytes > bare.memory_bytes, "{} and {}", listed.memory_bytes, bare.memory_bytes);
     let refused = planned(with(3998), None).unwrap_err();
     assert!(matches!(refused, Error::TooManyTokens { max_tokens: 3998, .. }), "{refused}");

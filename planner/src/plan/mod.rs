@@ -1,5 +1,5 @@
-//! The plan of a request: which rank gets which chunk, how many rows are recomputed, what moves. A pure function of
-//! request, settings, model and machine.
+//! The plan of a request: the rank of each chunk, the number of recomputed rows, the transfers. A
+//! pure function of request, settings, model and machine.
 
 mod cached;
 mod compression;
@@ -33,42 +33,43 @@ pub use self::settings::RequestSettings;
 pub struct PlanInput<'a> {
     /// Number of the request, for logs.
     pub request: u64,
-    /// Before the first chunk.
+    /// Ids before the first chunk.
     pub prefix: &'a [u32],
     /// The context, in the request's own order.
     pub chunks: &'a [Vec<u32>],
-    /// What the ranks' chunk caches hold.
+    /// Contents of the ranks' chunk caches.
     pub cached: Cached<'a>,
-    /// After the context.
+    /// Ids after the context.
     pub query: &'a [u32],
     /// Tokens that end the answer.
     pub eos: &'a [u32],
-    /// What the method has beside the prompt.
+    /// Inputs of the method besides the prompt.
     pub method_inputs: MethodInputs<'a>,
 }
 
-/// What a method has beside the prompt. Nothing for most.
+/// Inputs of a method besides the prompt. Empty for most.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MethodInputs<'a> {
     /// Rows of an adapter around every chunk.
     pub around: Option<Around>,
     /// Models beside the main one that read the context for it.
     pub auxiliary: &'a [Auxiliary],
-    /// The model beside the main one that writes what an eviction listens to.
+    /// The model that drafts tokens for an eviction.
     pub draft_model: Option<&'a DraftModel>,
-    /// Rows that look at the cache before generation begins.
+    /// Rows that attend to the cache before generation begins.
     pub look_ahead: Option<LookAhead>,
 }
 
-/// Makes the plan of a request, for a machine of which a profile says how fast it is; where there is none, what may be assumed of it
-/// does.
+/// Makes the plan of a request, for a machine with the rates of a profile; without a profile, with
+/// assumed rates.
 ///
-/// Methods that recompute nothing and groups of one rank have no use for an exchange; where none is chosen theirs is
-/// replicate.
+/// Methods that recompute nothing and groups of one rank have no use for an exchange; their default
+/// is replicate.
 ///
 /// # Errors
-/// [`Error::Setting`], [`Error::NoDocuments`], [`Error::EmptyDocument`], [`Error::EmptyQuery`],
-/// [`Error::TooManyTokens`], [`Error::Memory`] if it needs more than the machine has.
+/// Returns [`Error::Setting`], [`Error::NoDocuments`], [`Error::EmptyDocument`],
+/// [`Error::EmptyQuery`], [`Error::TooManyTokens`], or [`Error::Memory`] if it needs more than the
+/// machine has.
 pub fn plan(
     input: &PlanInput<'_>,
     settings: &RequestSettings,
@@ -89,7 +90,7 @@ pub fn plan(
 /// Checks that a machine has room for the weights, before they are read.
 ///
 /// # Errors
-/// [`Error::MemoryOfWeights`].
+/// Returns [`Error::MemoryOfWeights`] if it does not.
 pub fn check_weights(shape: &ModelShape, machine: &Machine) -> Result<()> {
     let needed_bytes = memory::weights_bytes(shape, machine);
     let (of, rank) = (machine.memory, machine.of_rank);

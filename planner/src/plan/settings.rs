@@ -1,4 +1,4 @@
-//! What a user may choose about a request, and what that means for a given model.
+//! A user's settings for a request, and their meaning for a given model.
 
 use tributary_methods::{
     EVICT, EXCHANGE, EvictChoice, FIRST, IMPORTANCE, KEEP, KEEP_ORDER, KEEP_PER_CHUNK, KeepPerChunk, MethodOption,
@@ -14,61 +14,64 @@ use super::eviction::EvictionWish;
 use crate::Result;
 use crate::error::setting;
 
-/// The most ranks a group may have: far more than any machine runs, few enough that no size of a plan overflows.
+/// Maximum number of ranks in a group: far more than any machine runs, few enough that no size of a
+/// plan overflows.
 const MAX_WORLD: usize = 4096;
 
-/// Choices for one request. Those that a method does not have are passed over.
+/// Settings of one request. Those that a method does not have are ignored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestSettings {
     /// The method.
     pub method: &'static Method,
-    /// Share of the context to recompute; the method's own where absent.
+    /// Share of the context to recompute; the method's own default where absent.
     pub ratio: Option<f64>,
     /// The method's own options; those that the planner reads for every method are fields here.
     pub options: Options,
-    /// Whether and how chunks are reordered before selection.
+    /// Importance by which chunks are reordered before selection, if they are.
     pub reorder: Option<Importance>,
-    /// What another order of chunks is for.
+    /// Purpose of a new order of chunks.
     pub order_for: OrderFor,
     /// Whether the trained rows of an adapter stand around every chunk.
     pub packets: Packets,
     /// Whether the first chunk may be selected.
     pub include_first_chunk: bool,
-    /// What moves during recompute; chosen from bytes and memory where absent.
+    /// Exchange during recompute; chosen from bytes and memory where absent.
     pub exchange: Option<Exchange>,
     /// Number of ranks.
     pub world: usize,
-    /// The rank that shall compute the query's rows and draw the tokens; the usual one where absent.
+    /// The rank that computes the query's rows and draws the tokens; the default one where absent.
     pub owner: Option<usize>,
-    /// What every chunk keeps before it is cached; everything where absent.
+    /// Compression of every chunk before it is cached; everything is kept where absent.
     pub keep_per_chunk: Option<KeepPerChunk>,
-    /// What decoding keeps of the prompt.
+    /// Eviction of the prompt before decoding.
     pub eviction: EvictionWish,
-    /// Tokens to generate at most, the first included.
+    /// Maximum number of tokens to generate, the first included.
     pub max_tokens: usize,
-    /// How tokens are drawn; its seed is also that of random selection.
+    /// Parameters of sampling; the seed is also that of random selection.
     pub sampling: Sampling,
-    /// How long a rank may compute without progress, and all ranks wait for each other, before the group is declared dead.
+    /// Time in milliseconds that a rank may compute without progress, and that ranks may wait for
+    /// each other, before the group is declared dead.
     pub timeout_ms: u64,
-    /// What the outcome carries besides the tokens.
+    /// Numbers that the outcome carries besides the tokens.
     pub returns: Returns,
-    /// Share of the chunks that may come from the chunk cache: those that are there, spread evenly over the request.
+    /// Share of the chunks that may come from the chunk cache: of the cached ones, spread evenly
+    /// over the request.
     pub reuse: f64,
     /// Whether freshly computed chunks join the chunk cache.
     pub keep_chunks: bool,
-    /// Whose chunks are looked for and kept; everybody's where absent.
+    /// Scope of the chunks that are looked up and kept; shared by all where absent.
     pub cache_scope: Option<u64>,
-    /// Whether chunks in ranks' memories are passed over, so that those that come from the chunk cache come from the store behind it.
+    /// Whether chunks in ranks' memories are ignored, so that cached chunks come from the store.
     pub from_store: bool,
 }
 
-/// How an option's value, in its canonical form, is put into settings.
+/// Writes an option's value, in its canonical form, to settings.
 type Setter = fn(&mut RequestSettings, &str);
 
-/// What settings say of an option; none where that is its default.
+/// Reads an option's value from settings; `None` if that is its default.
 type Teller = fn(&RequestSettings) -> Option<String>;
 
-/// Puts the options that settings keep in fields of their own.
+/// Writers of the options that settings keep in fields of their own.
 static SETTERS: [(&MethodOption, Setter); 10] = [
     (&RATIO, |s, v| s.ratio = v.parse().ok()),
     (&REORDER, |s, _| _ = s.reorder.get_or_insert(Importance::Mass)),
@@ -86,7 +89,7 @@ static SETTERS: [(&MethodOption, Setter); 10] = [
     (&KEEP, |s, v| s.eviction.keep = v.parse().ok()),
 ];
 
-/// Tells them, in a form that the option reads.
+/// Readers of those options, in a form that the option accepts.
 static TOLD: [(&MethodOption, Teller); 10] = [
     (&RATIO, |s| s.ratio.map(|ratio| ratio.to_string())),
     (&REORDER, |s| (s.reorder == Some(Importance::Mass)).then(String::new)),
@@ -147,10 +150,12 @@ impl RequestSettings {
         self
     }
 
-    /// These with a method and its options in the place of theirs. Their other choices stay where the
-    /// method takes them: a reorder is dropped for a method that does not ask the query, an order for
-    /// the selection alone for one that moves nothing, and a compression of chunks for one that cannot
-    /// have it, unless the spec names them.
+    /// These with a method and its options instead of theirs. Other choices stay if the method
+    /// takes them.
+    ///
+    /// Unless the spec names them, some are dropped: a reorder for a method that does not probe the
+    /// query, an order for the selection alone for one that moves nothing, and a compression of
+    /// chunks for one that cannot have it.
     #[must_use]
     pub fn apply(mut self, spec: &MethodSpec) -> Self {
         self.method = spec.method;
@@ -175,8 +180,8 @@ impl RequestSettings {
         spec.in_order()
     }
 
-    /// The method with the data that a plan carries, for a model with `layers` layers and `kv_heads` KV
-    /// heads in each; and its own options with their defaults.
+    /// The method with the data that a plan carries, for a model with `layers` layers and
+    /// `kv_heads` KV heads in each; and its own options with their defaults.
     ///
     /// # Errors
     /// Returns [`Error::Setting`](crate::Error::Setting) if the model does not allow an option.
@@ -184,23 +189,24 @@ impl RequestSettings {
         Ok(PlannedMethod::new(self.method, self.options.clone(), ModelFacts { layers, kv_heads })?)
     }
 
-    /// These, where an order for the selection alone is none that anybody asked for if chunks stay in the request's order whatever is found:
-    /// for settings whose method was put in the place of another one.
+    /// These without an order for the selection alone if chunks always stay in the request's order:
+    /// for settings whose method has replaced another one.
     #[must_use]
     pub fn without_idle_order(self) -> Self {
         let order_for = if self.moves_nothing() { OrderFor::All } else { self.order_for };
         Self { order_for, ..self }
     }
 
-    /// These, where chunks keep everything if the method cannot have it otherwise: for settings whose method was put in the place of another
-    /// one.
+    /// These without a compression of chunks if the method cannot have one: for settings whose
+    /// method has replaced another one.
     #[must_use]
     pub fn without_idle_compression(self) -> Self {
         let keep_per_chunk = self.keep_per_chunk.filter(|_| self.method.takes(&KEEP_PER_CHUNK));
         Self { keep_per_chunk, ..self }
     }
 
-    /// These for a prompt without a context to reuse or select from: it is computed whole, which is exact.
+    /// These for a prompt without a context to reuse or select from: it is computed whole, which is
+    /// exact.
     #[must_use]
     pub fn without_context(self) -> Self {
         let this =
@@ -214,8 +220,9 @@ impl RequestSettings {
         Chunk { ids, rank: 0, warm: false, around, compress, scope: self.cache_scope }
     }
 
-    /// Whether the trained rows of an adapter stand around every chunk, where another method that takes them is put in the method's place too:
-    /// a method that cannot be without them wants them always, and one that does not take them has none unless somebody asks.
+    /// Whether the trained rows of an adapter stand around every chunk, even if another method that
+    /// takes them replaces this one. A method that requires them always has them, and one that does
+    /// not take them has none unless they are requested.
     #[must_use]
     pub fn chunk_packets(&self) -> Packets {
         match self.packets {
@@ -225,7 +232,7 @@ impl RequestSettings {
         }
     }
 
-    /// Whether chunks stay in the request's order whatever is found.
+    /// Whether chunks always stay in the request's order.
     fn moves_nothing(&self) -> bool {
         match self.reorder {
             Some(_) => false,
@@ -233,7 +240,8 @@ impl RequestSettings {
         }
     }
 
-    /// The same for chunks ahead of use: chunks are computed and kept where they are, and nothing else is done.
+    /// The same for chunks ahead of use: chunks are computed and kept on their ranks, and nothing
+    /// else is done.
     pub(crate) fn for_chunks(&self) -> Self {
         Self {
             method: CHUNKS_ALONE,
@@ -256,7 +264,7 @@ impl RequestSettings {
     /// The share of the context to recompute: 0 for methods that recompute nothing.
     ///
     /// # Errors
-    /// [`Error::Setting`](crate::Error::Setting) if it is not from 0 to 1.
+    /// Returns [`Error::Setting`](crate::Error::Setting) if it is not from 0 to 1.
     pub fn ratio(&self) -> Result<f64> {
         let usual = self.method.ratio;
         let ratio = self.ratio.or(usual).unwrap_or(0.0);
@@ -266,10 +274,10 @@ impl RequestSettings {
         Ok(if usual.is_some() { ratio } else { 0.0 })
     }
 
-    /// Checks what needs neither model nor request.
+    /// Checks everything that needs neither model nor request.
     ///
     /// # Errors
-    /// [`Error::Setting`](crate::Error::Setting).
+    /// Returns [`Error::Setting`](crate::Error::Setting) for invalid values.
     pub(crate) fn check(&self) -> Result<()> {
         if self.world == 0 || self.world > MAX_WORLD {
             return Err(setting("--world-size", self.world, format!("must be at least 1 and at most {MAX_WORLD}")));
@@ -313,12 +321,12 @@ impl RequestSettings {
     }
 }
 
-/// The method of one request where none is named.
+/// The default method of one request.
 fn default_method() -> &'static Method {
     Method::defaults_of(Command::Prefill).into_iter().next().expect("one request has a method by default")
 }
 
-/// How many rows to recompute at most.
+/// Maximum number of rows to recompute.
 pub(crate) fn budget(ratio: f64, context_tokens: usize) -> usize {
     if ratio <= 0.0 {
         return 0;
@@ -333,7 +341,7 @@ mod tests {
     use super::*;
     use tributary_methods::REQUEST;
 
-    /// Chunks are computed ahead of use whatever the requests to come will do with them.
+    /// Chunks are computed ahead of use independently of later requests' settings.
     #[test]
     fn settings_of_any_method_serve_chunks_alone() {
         let method = Method::find("trace").expect("a method");
@@ -357,7 +365,8 @@ mod tests {
         RequestSettings { reorder: Some(Importance::Mass), ..RequestSettings::default() }
     }
 
-    /// Every option that a request keeps in fields is set and told; all others stay with the method.
+    /// Every option that a request keeps in fields is written and read back; all others stay with
+    /// the method.
     #[test]
     fn every_option_reaches_the_settings_and_comes_back() {
         assert_eq!(SETTERS.map(|(option, _)| option.key), REQUEST.map(|option| option.key));

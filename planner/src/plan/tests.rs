@@ -1,4 +1,4 @@
-//! The planner's table: what goes in, what comes out.
+//! The planner's table of inputs and outputs.
 
 use tributary_protocol::{Exchange, Importance, Method, OrderFor, Packets, Sampling, Score};
 
@@ -50,7 +50,7 @@ fn chunks_go_to_ranks_by_cost() {
         ("one long chunk", &[300, 100, 100, 80], world(2), &[0, 1, 1, 1]),
         ("longest first", &[10, 20, 30, 40], world(2), &[0, 1, 1, 0]),
         ("squares count", &[1000, 500, 500], world(2), &[0, 1, 1]),
-        // Early chunks are asked by more rows: the first weighs as much as the others together.
+        // More rows attend to early chunks: the first weighs as much as the others together.
         ("pass-q", &[64; 4], pass_q(2), &[0, 1, 1, 0]),
         ("pass-q, one rank", &[64; 3], pass_q(1), &[0, 0, 0]),
     ];
@@ -152,7 +152,7 @@ fn the_exchange_follows_from_bytes_and_memory() {
     let exact = RequestSettings { world: 4, ..method("ring") };
     assert_eq!(of(&exact, &slow).unwrap(), Exchange::Replicate, "exact methods do not use it");
 
-    // Threads hand over what they gather; processes hold a copy each.
+    // Threads share gathered data; processes hold a copy each.
     let processes = Machine { ranks_here: 4, weight_copies: 4, ..MACHINE };
     let bytes = |exchange| {
         let settings = RequestSettings { exchange: Some(exchange), ..auto(4) };
@@ -177,7 +177,8 @@ fn the_exchange_follows_from_bytes_and_memory() {
 
 #[test]
 fn memory_is_predicted_in_the_right_size() {
-    // Qwen3-14B, bf16, 32K tokens on one rank: 29.5 GB of weights, 5.4 GB of keys and values, 4 GB of activations.
+    // Qwen3-14B, bf16, 32K tokens on one rank: 29.5 GB of weights, 5.4 GB of keys and values, 4 GB
+    // of activations.
     let chunks = vec![vec![7; 2048]; 16];
     let input = input(&chunks);
     let settings = RequestSettings { world: 1, ..RequestSettings::default() };
@@ -285,12 +286,13 @@ fn foreign_ids_and_empty_queries_are_refused() {
     assert!(matches!(error, Err(Error::EmptyQuery)));
 }
 
-/// Chunks in the memories of these ranks, where there is one.
+/// Chunks in the memories of these ranks; `None` for an uncached one.
 fn in_memory(ranks: &[Option<usize>]) -> Vec<Held> {
     ranks.iter().map(|rank| rank.map_or(Held::Nowhere, Held::Memory)).collect()
 }
 
-/// The ranks of the chunks and which are warm, with chunks lying where `cached` says.
+/// The ranks of the chunks and the warm ones among them, with cached chunks on the ranks in
+/// `cached`.
 fn placed(cached: &[Option<usize>], settings: &RequestSettings) -> (Vec<usize>, Vec<bool>) {
     let chunks = vec![vec![7; 64]; cached.len()];
     let held = in_memory(cached);
@@ -350,7 +352,8 @@ fn what_the_chunk_caches_hold_counts_as_memory() {
 
 #[test]
 fn work_to_hide_a_gather_under_is_that_of_cold_chunks() {
-    // Everything is warm: the probe alone hides too little of the gather, and queries are fewer bytes.
+    // Everything is warm: the probe alone hides too little of the gather, and queries are fewer
+    // bytes.
     let slow = Machine { link_bytes_per_s: 1e5, flops_per_s: 1e7, ..MACHINE };
     let chunks = vec![vec![7; 512]; 4];
     let exchange = |ranks: &[Option<usize>]| {
@@ -383,6 +386,6 @@ fn too_little_memory_is_said_with_both_numbers_and_whose_it_is() {
     let here = Machine { available_bytes: Some(40 << 20), ..MACHINE };
     let error = plan(&input, &world(1), &QWEN3_14B, &here, None).unwrap_err().to_string();
     assert!(error.contains(" GiB of memory, 40.0 MiB are available; use"), "{error}");
-    assert!(check_weights(&QWEN3_14B, &MACHINE).is_ok(), "nobody knows how much there is");
+    assert!(check_weights(&QWEN3_14B, &MACHINE).is_ok(), "free memory is unknown");
     assert!(check_weights(&QWEN3_14B, &Machine { available_bytes: Some(28 << 30), ..there }).is_ok());
 }

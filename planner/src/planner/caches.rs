@@ -1,12 +1,13 @@
-//! What chunk caches take: how large each may become, and what they take where several groups of threads have theirs side by
-//! side.
+//! Sizes of chunk caches: the maximum of each, and the sum if several groups of threads have theirs
+//! side by side.
 
 use std::collections::BTreeMap;
 
 use crate::machine::{GroupShape, Machine, MemoryOf};
 
-/// Bytes of chunks that each rank may keep: what was asked for, or its share of a quarter of what is free, on a device of what
-/// the weights leave. As many groups of threads may keep some side by side.
+/// Bytes of chunks that each rank may keep: the requested number, or its share of a quarter of the
+/// free memory; on a device, of the memory that the weights leave. `groups` groups of threads may
+/// keep some side by side.
 pub fn chunk_cache_bytes(asked_bytes: Option<u64>, machine: &Machine, weight_bytes: u64, groups: usize) -> u64 {
     let free_bytes = machine.available_bytes.map_or(0, |bytes| match machine.memory {
         MemoryOf::Host => bytes,
@@ -15,9 +16,9 @@ pub fn chunk_cache_bytes(asked_bytes: Option<u64>, machine: &Machine, weight_byt
     asked_bytes.unwrap_or(free_bytes / 4 / (machine.ranks_here * groups).max(1) as u64)
 }
 
-/// Bytes that chunk caches take, seen by each rank of a group: its own, and those that ranks of other groups keep in the same
-/// memory, which count for the first rank there. `caches` has a number for each rank of a group; `memory_of` numbers the
-/// memory of a rank of a group.
+/// Bytes of chunk caches, as each rank of a group sees them: its own, and those of other groups'
+/// ranks in the same memory, which count for the first rank there. `caches` has a number for each
+/// rank of a group; `memory_of` numbers the memory of a rank of a group.
 pub fn bytes_seen_by_ranks(
     own: GroupShape,
     caches: &BTreeMap<GroupShape, Vec<u64>>,
@@ -58,7 +59,7 @@ mod tests {
         };
         let of = |machine: &Machine, groups| chunk_cache_bytes(None, machine, 400, groups);
         assert_eq!((of(&host, 1), of(&host, 3)), (600, 200));
-        assert_eq!(of(&Machine { memory: MemoryOf::Device, ..host }, 1), 500, "behind two copies of the weights");
+        assert_eq!(of(&Machine { memory: MemoryOf::Device, ..host }, 1), 500, "beside two copies of the weights");
         assert_eq!(of(&Machine { available_bytes: None, ..host }, 1), 0);
         assert_eq!(chunk_cache_bytes(Some(7), &host, 400, 3), 7, "what was asked for");
     }

@@ -1,6 +1,6 @@
-//! What a coordinator knows of its groups of ranks when it plans a request: the memory of their machine, what chunk caches take
-//! of it, and which rank keeps which chunk. Pure state: it measures nothing and asks nobody, but is told what was measured,
-//! started and ended.
+//! The coordinator's knowledge of its groups of ranks for planning: the memory of their machine,
+//! the sizes of chunk caches, and the rank of each chunk. Pure state: it measures nothing, but is
+//! informed of measurements, starts and ends.
 
 mod caches;
 mod room;
@@ -24,27 +24,29 @@ use crate::{ModelShape, Result};
 
 pub use self::caches::chunk_cache_bytes;
 
-/// What is measured of a group before anything is loaded or started.
+/// Measurements of a group before anything is loaded or started.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupSurvey {
     /// The machine as its ranks see it.
     pub machine: Machine,
-    /// How many memories its ranks have in this process, one after the other: a GPU each, or one for all.
+    /// Number of consecutive memories that its ranks have in this process: a GPU each, or one for
+    /// all.
     pub memories: usize,
 }
 
-/// What is known of a group once it has started.
+/// Facts of a group known after its start.
 #[derive(Debug, Clone)]
 pub struct Started {
-    /// What names the chunks that its ranks keep.
+    /// Key space of the chunks that its ranks keep.
     pub space: KeySpace,
     /// Bytes of chunks that each of its ranks may keep.
     pub chunk_cache_bytes: u64,
-    /// Bytes that messages' buffers take of a GPU.
+    /// Bytes of a GPU in message buffers.
     pub message_bytes: u64,
-    /// What stores held when it started.
+    /// Contents of stores at its start.
     pub inventory: Vec<StoreInventory>,
-    /// Where ranks have told each other: the least memory that one of them has, and that rank. What messages take is out of it.
+    /// If ranks have exchanged it: the least memory of one of them, and that rank. Message buffers
+    /// are already subtracted.
     pub narrowest: Option<(usize, FreeMemory)>,
 }
 
@@ -53,23 +55,23 @@ pub struct Started {
 pub struct Planner {
     model: ModelShape,
     eos: Vec<u32>,
-    /// Bytes of chunks that each rank was told to keep at most.
+    /// Configured maximum bytes of chunks on each rank.
     chunk_cache_bytes: Option<u64>,
-    /// Whether groups of several sizes may stand side by side.
+    /// Whether groups of several sizes may coexist.
     side_by_side: bool,
-    /// Numbers of ranks of the groups in which requests leave chunks behind for later ones.
+    /// Numbers of ranks of the groups in which requests leave chunks for later ones.
     keeping: Vec<usize>,
     surveys: BTreeMap<GroupShape, GroupSurvey>,
     taken: Taken,
     directories: BTreeMap<GroupShape, Directory>,
     narrowest: Option<(usize, FreeMemory)>,
-    /// How fast the machine is, if that is known.
+    /// Rates of the machine, if known.
     profile: Option<Profile>,
-    /// α of trace as it was calibrated for the model, if it was.
+    /// Calibrated α of trace for the model, if any.
     trace: Option<(f32, TraceHeads)>,
-    /// The rows of an adapter that stand around chunks where requests want some.
+    /// The rows of an adapter around chunks, for requests that use them.
     around: Option<Around>,
-    /// The rows of an adapter that say which rows decoding keeps, where requests want to know it from them.
+    /// The rows of an adapter for a look-ahead, for requests that evict by it.
     look_ahead: Option<LookAhead>,
     /// Bytes of the weights of the model beside the main one that reads contexts for methods which want one.
     auxiliary_bytes: u64,
@@ -80,8 +82,9 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// A planner for a model whose answers end at one of the tokens `eos`. `chunk_cache_bytes` is what each rank was told to
-    /// keep at most; `side_by_side` says whether groups of several sizes may stand beside each other.
+    /// A planner for a model whose answers end at one of the tokens `eos`. `chunk_cache_bytes` is
+    /// the configured maximum of each rank; `side_by_side` tells whether groups of several sizes
+    /// may coexist.
     pub fn new(model: ModelShape, eos: Vec<u32>, chunk_cache_bytes: Option<u64>, side_by_side: bool) -> Self {
         Self {
             model,
@@ -103,12 +106,13 @@ impl Planner {
         }
     }
 
-    /// From now on exchanges are chosen by the rates of this machine, and not by what may be assumed of it.
+    /// From now on exchanges are chosen by the rates of this machine, instead of assumed ones.
     pub fn plan_by(&mut self, profile: Profile) {
         self.profile = Some(profile);
     }
 
-    /// From now on trace has this α, which belongs to the attention of these heads, where a request asks for no other ones.
+    /// From now on trace has this α, which belongs to the attention of these heads, unless a
+    /// request asks for others.
     pub fn trace_by(&mut self, alpha: f32, heads: TraceHeads) {
         self.trace = Some((alpha, heads));
     }
@@ -123,12 +127,12 @@ impl Planner {
         self.draft_model_bytes = weight_bytes;
     }
 
-    /// From now on these rows of an adapter stand around chunks where requests want some.
+    /// From now on these rows of an adapter stand around chunks, for requests that use them.
     pub fn packet_by(&mut self, around: Around) {
         self.around = Some(around);
     }
 
-    /// From now on these rows of an adapter look at the cache of requests that evict by what such rows attend to.
+    /// From now on these rows of an adapter are the look-ahead of requests that evict by one.
     pub fn look_ahead_by(&mut self, look_ahead: LookAhead) {
         self.look_ahead = Some(look_ahead);
     }
@@ -138,20 +142,21 @@ impl Planner {
         self.profile.as_ref()
     }
 
-    /// From now on requests may leave chunks behind in groups of so many ranks: checks count their chunk caches as full.
+    /// From now on requests may leave chunks in groups of these numbers of ranks: checks count
+    /// their chunk caches as full.
     pub fn keep_chunks(&mut self, worlds: &[usize]) {
         self.keeping = worlds.to_vec();
         self.keeping.sort_unstable();
         self.keeping.dedup();
     }
 
-    /// Whether requests may leave chunks behind.
+    /// Whether requests may leave chunks for later ones.
     pub fn keeps_chunks(&self) -> bool {
         !self.keeping.is_empty()
     }
 
-    /// The groups that must be surveyed before a request is planned for this one: itself, and those whose chunk caches count
-    /// beside it.
+    /// The groups that must be surveyed before a request is planned for this one: itself, and those
+    /// whose chunk caches share its memory.
     pub fn unsurveyed(&self, group: GroupShape) -> Vec<GroupShape> {
         let beside = self.keeping.iter().map(|&world| GroupShape { world, ..group });
         std::iter::once(group).chain(beside).filter(|group| !self.surveys.contains_key(group)).collect()
@@ -170,16 +175,18 @@ impl Planner {
         self.narrowest = narrowest.or(self.narrowest);
     }
 
-    /// A group has ended, and what it kept is gone.
+    /// A group has ended, and its cached chunks are gone.
     pub fn ended(&mut self, group: GroupShape) {
         self.directories.remove(&group);
         self.taken.remove(group);
     }
 
-    /// Takes what the ranks of a group have kept and dropped during a request. Gives the stores behind their chunk caches: the first of
-    /// the ranks that read each, and the bytes in it as they were told last.
+    /// Takes the ranks' reports on chunks kept and dropped during a request. Returns the stores
+    /// behind their chunk caches: the first of the ranks that read each, and its last reported
+    /// bytes.
     pub fn note(&mut self, group: GroupShape, reports: &[RankReport]) -> Vec<(usize, u64)> {
-        // Groups that stand side by side are threads of one process, which has one store: it tells each thing once.
+        // Coexisting groups are threads of one process, which has one store: it reports each event
+        // once.
         self.directories
             .iter_mut()
             .filter(|(other, _)| **other != group)
@@ -189,8 +196,9 @@ impl Planner {
         directory.stores()
     }
 
-    /// The machine of a group as it was before anything was loaded; but without what messages between GPUs take of their
-    /// memory, once they are connected, and with another rank's memory, once that is known to be less.
+    /// The machine of a group before anything was loaded. Message buffers between GPUs are
+    /// subtracted once they are connected, and another rank's memory is used once it is known to be
+    /// less.
     pub fn machine(&self, group: GroupShape) -> Machine {
         let own = self.surveys.get(&group).expect("a group is surveyed before it is planned for").machine;
         match self.narrowest {
@@ -208,8 +216,8 @@ impl Planner {
         })
     }
 
-    /// Checks that a request can be planned, beside full chunk caches; gives the plan. With `before` its chunks are in the chunk
-    /// caches of the ranks that this plan sent them to.
+    /// Checks that a request can be planned, with full chunk caches; returns the plan. With
+    /// `before` its chunks are in the chunk caches of the ranks that this plan sent them to.
     ///
     /// # Errors
     /// As [`plan()`](crate::plan()).
@@ -228,8 +236,8 @@ impl Planner {
         Ok(draft.planned())
     }
 
-    /// Checks that a request can be planned, beside full chunk caches; gives its plan to be placed when its turn comes, with memory for
-    /// the first step of its answer.
+    /// Checks that a request can be planned, with full chunk caches; returns its draft for later
+    /// placement, with memory for the first step of its answer.
     ///
     /// # Errors
     /// As [`plan()`](crate::plan()).
@@ -241,7 +249,8 @@ impl Planner {
         Ok(draft)
     }
 
-    /// The same for chunks ahead of use: the request's query is not read, and the settings say where ranks and memory are.
+    /// The same for chunks ahead of use: the request's query is not read; of the settings only
+    /// those of ranks and memory count.
     ///
     /// # Errors
     /// As [`plan()`](crate::plan()).
@@ -252,7 +261,7 @@ impl Planner {
         Ok(draft)
     }
 
-    /// Plans a request to be answered now: chunks stay where they are kept.
+    /// Plans a request to be answered now: cached chunks stay on their ranks.
     ///
     /// # Errors
     /// As [`plan()`](crate::plan()).
@@ -276,18 +285,20 @@ impl Planner {
         Ok(draft.planned())
     }
 
-    /// Whether a store of a group has a chunk behind this prefix, as requests with these settings want it, as far as is known.
+    /// Whether a store of a group is known to have a chunk after this prefix, in the form that
+    /// these settings need.
     pub fn stores(&self, group: GroupShape, prefix: &[u32], ids: &[u32], settings: &RequestSettings) -> bool {
         let chunk = settings.chunk(ids.to_vec(), self.around(settings));
         let held = self.directories.get(&group).map(|directory| directory.held(prefix, &chunk, true));
         matches!(held, Some(Held::Stored(_)))
     }
 
-    /// Places a draft now, as the request of this number with this owner, beside sequences that take so many bytes on each rank:
-    /// chunks stay where they are kept.
+    /// Places a draft now, as the request of this number with this owner, beside sequences that
+    /// take these bytes on each rank: cached chunks stay on their ranks.
     ///
     /// # Errors
-    /// [`Error::Memory`](crate::Error::Memory), of which nothing may be left when those sequences have ended.
+    /// Returns [`Error::Memory`](crate::Error::Memory) if it does not fit now; it may fit after
+    /// those sequences have ended.
     pub fn place_beside(
         &self,
         number: u64,
@@ -307,7 +318,8 @@ impl Planner {
         draft.place(number, owner, cached, &self.model, (&self.machine_of(group, draft), self.profile.as_ref()))
     }
 
-    /// The machine of a group for a request: models that read or write for other requests take of it too.
+    /// The machine of a group for a request: models that read or write for other requests take
+    /// memory of it too.
     fn machine_of(&self, group: GroupShape, draft: &Draft) -> Machine {
         let machine = self.machine(group);
         let Plan { auxiliary, draft_model, .. } = draft.plan();
@@ -317,8 +329,9 @@ impl Planner {
         Machine { available_bytes: machine.available_bytes.map(|bytes| bytes.saturating_sub(taken)), ..machine }
     }
 
-    /// What a reader is told of a planned request before it is computed, where the machine's profile is known: a layer that is predicted
-    /// to take longer than a rank may compute without progress. It is no reason to refuse: its tiles are progress.
+    /// Warning before a planned request is computed, if the machine's profile is known: a layer is
+    /// predicted to take longer than a rank may compute without progress. It is no reason to
+    /// refuse, since a layer's tiles count as progress.
     pub fn foretold(&self, planned: &Planned) -> Option<String> {
         let Planned { plan, world, .. } = planned;
         LongStep::beyond_timeout(plan, *world, &self.model, self.profile.as_ref()?).map(|step| step.note())
@@ -328,8 +341,8 @@ impl Planner {
         Draft::new(self.completed(tokens, settings), &self.calibrated(settings), &self.model)
     }
 
-    /// Settings with α as it was calibrated, for a method that takes it, where a request asks for no
-    /// other one and for no other heads.
+    /// Settings with the calibrated α, for a method that takes it, unless a request asks for
+    /// another one or for other heads.
     fn calibrated(&self, settings: &RequestSettings) -> RequestSettings {
         let mut settings = settings.clone();
         if let Some((alpha, heads)) = self.trace.filter(|_| settings.method.takes(&ALPHA)) {
@@ -370,8 +383,8 @@ impl Planner {
         draft.place(0, owner, cached, &self.model, (&self.machine_of(group, draft), self.profile.as_ref()))
     }
 
-    /// Bytes that each rank's chunk cache, and those of other groups beside it, have when they are full; nothing where requests
-    /// leave nothing behind.
+    /// Bytes of each rank's chunk cache, and of other groups' beside it, when they are full; empty
+    /// if requests leave no chunks.
     fn full_caches(&self, group: GroupShape) -> Vec<u64> {
         let groups = self.keeping.iter().map(|&world| GroupShape { world, ..group });
         let full: BTreeMap<_, _> =
@@ -383,14 +396,14 @@ impl Planner {
         }
     }
 
-    /// Bytes that each rank's chunk cache, and those of other groups beside it, hold now.
+    /// Bytes of each rank's chunk cache, and of other groups' beside it, now.
     fn cached_bytes(&self, group: GroupShape) -> Vec<u64> {
         let used =
             self.directories.iter().map(|(group, directory)| (*group, directory.used_bytes().to_vec())).collect();
         bytes_seen_by_ranks(group, &used, |group, rank| self.memory_of(group, rank))
     }
 
-    /// The number of the memory that holds what a rank of a group keeps.
+    /// Number of the memory with the chunks of a group's rank.
     fn memory_of(&self, group: GroupShape, rank: usize) -> usize {
         self.surveys.get(&group).map_or(0, |survey| rank % survey.memories.max(1))
     }

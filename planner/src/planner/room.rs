@@ -1,4 +1,4 @@
-//! What running sequences take of a group's memory, and what there is of it.
+//! Memory of a group: the part of running sequences, and the total.
 
 use tributary_protocol::Plan;
 
@@ -8,7 +8,7 @@ use crate::machine::{GroupShape, MemoryOf};
 use crate::reservation::{Reservation, Room};
 
 impl Planner {
-    /// What a request takes on each of `world` ranks while it is decoded.
+    /// Memory that a request takes on each of `world` ranks during decoding.
     pub fn reservation(&self, plan: &Plan, world: usize) -> Reservation {
         let mut bytes = running_bytes(plan, world, &self.model);
         let (token_bytes, most) = match plan.max_tokens {
@@ -19,8 +19,8 @@ impl Planner {
         Reservation::new(bytes, plan.owner, token_bytes, most)
     }
 
-    /// The memory that sequences of a group share with cached chunks. Chunk caches count as full: what prefills leave in them later must
-    /// not take what answers may come to need.
+    /// The memory that sequences of a group share with cached chunks. Chunk caches count as full:
+    /// chunks that later prefills leave in them must not take memory that answers may need.
     pub fn room(&self, group: GroupShape) -> Room {
         let machine = self.machine(group);
         let beside = self.auxiliary_bytes + self.draft_model_bytes;

@@ -1,11 +1,11 @@
-//! What the running groups of an engine have taken of their ranks' memory beside weights and requests: the sizes of their chunk
-//! caches, and the buffers of messages between GPUs.
+//! Memory that the running groups of an engine have taken on their ranks, in addition to weights
+//! and requests: their chunk caches, and message buffers between GPUs.
 
 use std::collections::BTreeMap;
 
 use crate::machine::{GroupShape, Machine};
 
-/// What every running group has taken.
+/// Memory taken by all running groups.
 #[derive(Debug, Default)]
 pub struct Taken(BTreeMap<GroupShape, Group>);
 
@@ -13,7 +13,7 @@ pub struct Taken(BTreeMap<GroupShape, Group>);
 struct Group {
     /// Bytes of chunks that each of its ranks may keep.
     chunk_cache_bytes: u64,
-    /// Bytes of a GPU that messages' buffers take.
+    /// Bytes of a GPU in message buffers.
     message_bytes: u64,
 }
 
@@ -28,13 +28,14 @@ impl Taken {
         self.0.remove(&group);
     }
 
-    /// Bytes of chunks that each rank of a running group may keep: the number that it was given when it started.
+    /// Bytes of chunks that each rank of a running group may keep: its number from the start.
     pub fn chunk_cache_bytes(&self, group: GroupShape) -> Option<u64> {
         self.0.get(&group).map(|group| group.chunk_cache_bytes)
     }
 
-    /// The machine without what messages' buffers take. Every group has its first rank on the first GPU, so the buffers of all
-    /// lie side by side there; so many times as a machine's memory has ranks of a group.
+    /// The machine without message buffers. Every group has its first rank on the first GPU, so the
+    /// buffers of all lie side by side there. They count as often as a machine's memory has ranks
+    /// of a group.
     pub fn left_of(&self, machine: Machine) -> Machine {
         let all: u64 = self.0.values().map(|group| group.message_bytes).sum();
         let taken = all.saturating_mul(machine.ranks_here.max(1) as u64);
@@ -72,7 +73,7 @@ mod tests {
         taken.add(of(4), 60, 200);
         assert_eq!(left(&taken), Some(700));
         assert_eq!((taken.chunk_cache_bytes(of(4)), taken.chunk_cache_bytes(of(3))), (Some(60), None));
-        // A group that has failed and is started anew takes no more than before.
+        // A group that has failed and is restarted takes no more than before.
         taken.remove(of(2));
         assert_eq!(left(&taken), Some(800));
         taken.add(of(2), 50, 100);

@@ -1,4 +1,4 @@
-//! The planner's table: what it is told of groups, and what a plan then looks like.
+//! The planner's table: facts of groups, and the resulting plans.
 
 use tributary_protocol::{ChunkCacheReport, ChunkKey};
 
@@ -90,7 +90,7 @@ fn full_chunk_caches_count_where_requests_leave_chunks_behind() {
     assert_eq!(planner.unsurveyed(TWO), [four]);
     planner.survey(four, GroupSurvey { machine: Machine { ranks_here: 4, ..MACHINE }, memories: 1 });
     assert_eq!(planner.unsurveyed(TWO), []);
-    // Half of a quarter of what is free for each of two groups, divided among its ranks.
+    // Half of a quarter of the free memory for each of two groups, divided among its ranks.
     let (own, others) = (planner.chunk_cache_bytes(TWO), planner.chunk_cache_bytes(four));
     assert_eq!((own, others), ((1 << 30) / 4 / 4, (1 << 30) / 4 / 8));
     let beside_full = planner.check(request.clone(), &settings(), 1, None).unwrap().memory_bytes;

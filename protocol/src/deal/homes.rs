@@ -1,26 +1,29 @@
-//! Which rows a pass computes on which rank. The same on every rank and for the planner: it follows from the plan, the order of
-//! the chunks and the rows.
+//! Assignment of a pass's rows to ranks.
+//! It follows from the plan, the order of the chunks and the rows, so ranks and planner compute the
+//! same one.
 
 use super::{RowCost, deal_rows};
 use crate::{Exchange, Plan};
 
-/// The rows of a pass, dealt to ranks.
+/// Rows of a pass, dealt to ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Homes {
     /// Context rows of each rank, ascending in causal order.
     pub context: Vec<Vec<u32>>,
-    /// The query's rows, if the pass has them; they ride on the owner, after its context rows.
+    /// Rows of the query, if the pass has them; the owner computes them after its context rows.
     pub query: Vec<u32>,
     /// The plan's owner.
     pub owner: usize,
 }
 
 impl Homes {
-    /// Deals the context rows `rows`, whose places in the causal order are `places` (of every row of the plan), and the rows of
-    /// `query` to `world` ranks.
+    /// Deals the context rows `rows` and the rows of `query` to `world` ranks. `places` are the
+    /// places of all the plan's rows in the causal order.
     ///
-    /// Under `selected` a row stays with its chunk's rank. Else rows are dealt evenly by cost, whichever rank keeps their chunk; under
-    /// `pass-q` attention is done where the keys are, so that only a row's own arithmetic counts.
+    /// Under `selected` a row stays with its chunk's rank. Otherwise rows are dealt evenly by cost,
+    /// regardless of the rank that keeps their chunk.
+    /// Under `pass-q` attention is computed where the keys are, so only a row's own arithmetic
+    /// counts.
     pub fn new(
         plan: &Plan,
         world: usize,
@@ -77,7 +80,8 @@ impl Homes {
         (0..self.context.len()).map(|rank| self.query_of(rank).len()).collect()
     }
 
-    /// In the last layer of a prompt its last row alone asks: one row on the owner, none elsewhere.
+    /// Rows of each rank in the prompt's last layer, where only the last row is needed: one on the
+    /// owner, none elsewhere.
     pub fn last_counts(&self) -> Vec<usize> {
         (0..self.context.len()).map(|rank| usize::from(rank == self.owner)).collect()
     }

@@ -1,5 +1,6 @@
-//! Dealing rows to ranks by what they cost. Pure functions: every rank calls them with the same arguments, and the planner
-//! with them, to know what ranks will send each other.
+//! Deals rows to ranks by their cost.
+//! Pure functions: ranks and planner call them with the same arguments, so the planner can predict
+//! every message.
 
 mod homes;
 mod shards;
@@ -7,7 +8,7 @@ mod shards;
 pub use homes::Homes;
 pub use shards::{Blocks, blocks, shards, usual_owner};
 
-/// The cost of one row: a constant for its own arithmetic, and a part for every key it sees.
+/// Cost of one row: a constant for its own arithmetic, and a part for each key that it sees.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RowCost {
     /// FLOPs a row in projections and MLP.
@@ -17,7 +18,8 @@ pub struct RowCost {
 }
 
 impl RowCost {
-    /// FLOPs in one layer of a decoder: residual stream, all query heads, all KV heads and MLP of these widths.
+    /// FLOPs in one layer of a decoder with these widths: residual stream, all query heads, all KV
+    /// heads and MLP.
     pub fn of_decoder(hidden: usize, query_width: usize, kv_width: usize, intermediate: usize) -> Self {
         let weights = hidden * (2 * query_width + 2 * kv_width) + 3 * hidden * intermediate;
         Self { row: 2.0 * weights as f64, key: 4.0 * query_width as f64 }
@@ -29,9 +31,11 @@ impl RowCost {
     }
 }
 
-/// Deals rows, given with their causal order and sorted by it, to `world` ranks so that each has the same cost; the owner
-/// also has `query` rows beside the dealt ones, each seeing `total` keys. Each rank gets two runs, one from the early
-/// and one from the late half, zigzag: an error of the cost model then cancels. The owner's stand in the middle.
+/// Deals rows to `world` ranks at equal cost. `rows` are pairs of row and place in the causal
+/// order, sorted by place.
+/// The owner also has `query` rows, each seeing `total` keys.
+/// Each rank gets two runs, one from the early and one from the late half, zigzag, so that errors
+/// of the cost model cancel. The owner's runs lie in the middle.
 pub fn deal_rows(
     rows: &[(u32, u32)],
     world: usize,
@@ -46,7 +50,7 @@ pub fn deal_rows(
     let dealt_cost: f64 = rows.iter().map(own).sum();
     let query_cost = query as f64 * cost.of(total);
     let even = (dealt_cost + query_cost) / world as f64;
-    // The owner's target is what the query leaves of its share; the others split the rest evenly.
+    // The owner's target is its share less the query's cost; the other ranks split the rest evenly.
     let owners = (even - query_cost).max(0.0);
     let others = if world > 1 { (dealt_cost - owners) / (world - 1) as f64 } else { 0.0 };
     let target = |rank: usize| if rank == owner { owners } else { others };
@@ -66,8 +70,9 @@ pub fn deal_rows(
     dealt
 }
 
-/// Rows `0..total` in 2·world runs of nearly equal length, rank r holding runs r and 2·world − 1 − r: under causal
-/// attention every rank then sees nearly the same number of keys (zigzag, as in ring attention's balanced form).
+/// Rows `0..total` in 2·world runs of nearly equal length; rank r has runs r and 2·world − 1 − r.
+/// Under causal attention every rank then sees nearly the same number of keys (zigzag, as in
+/// balanced ring attention).
 pub fn zigzag(total: usize, world: usize) -> Vec<Vec<u32>> {
     assert!(world > 0, "{total} rows are dealt to no rank");
     let bound = |run: usize| (total * run / (2 * world)) as u32;

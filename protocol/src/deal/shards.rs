@@ -1,12 +1,12 @@
-//! The sequence dealt to ranks by methods that split it, whatever is in it.
+//! Deals the sequence to ranks for methods that split it, regardless of its content.
 
 use std::ops::Range;
 
 use super::{contiguous, zigzag};
 use crate::{Plan, Prefill};
 
-/// The sequence split over ranks, each rank's rows ascending, the last row on the plan's owner; none where the method does not
-/// split it.
+/// The sequence split over ranks, each rank's rows ascending, the last row on the plan's owner.
+/// `None` if the method does not split it.
 pub fn shards(plan: &Plan, world: usize) -> Option<Vec<Vec<u32>>> {
     let prefill = plan.method.prefill();
     let mut shards = match prefill {
@@ -22,7 +22,7 @@ pub fn shards(plan: &Plan, world: usize) -> Option<Vec<Vec<u32>>> {
         Prefill::Whole | Prefill::Chunks(_) => return None,
     };
     assert!(plan.owner < world, "rank {} of {world} is the owner", plan.owner);
-    // Dealt to ranks 0 to world − 1 the last row is on the usual owner; every rank hands its shard on.
+    // With ranks 0 to world − 1 the last row is on the usual owner; every rank passes its shard on.
     shards.rotate_right((plan.owner + world - usual_owner(prefill, world)) % world);
     assert_eq!(shards.iter().map(Vec::len).sum::<usize>(), plan.total_rows(), "rows of all shards");
     let last_row = plan.total_rows().checked_sub(1).map(|row| row as u32);
@@ -30,50 +30,52 @@ pub fn shards(plan: &Plan, world: usize) -> Option<Vec<Vec<u32>>> {
     Some(shards)
 }
 
-/// The blocks in which prefix and context are computed, and what they see of each other.
+/// Blocks in which prefix and context are computed, and the rows that they share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
-    /// The blocks of each rank, ascending. The first block is the first rank's that has one.
+    /// Blocks of each rank, ascending. The first block belongs to the first rank that has one.
     pub of_ranks: Vec<Vec<Range<u32>>>,
-    /// The rows that every block sees: the first block, or its first rows.
+    /// Rows that every block sees: the first block, or its first rows.
     pub anchor: Range<u32>,
     /// Rows of a block; the last one may have fewer.
     pub block_rows: usize,
-    /// Rows that a block passes on to those behind it, at most.
+    /// Maximum number of rows that a block passes on to later blocks.
     pub passed: usize,
 }
 
 impl Blocks {
-    /// The rows of a block that it may pass on: all but those of the anchor, which everybody sees already.
+    /// Rows of a block that it may pass on: all but the anchor's, which every block sees already.
     pub fn candidates(&self, block: &Range<u32>) -> Range<u32> {
         self.anchor.end.clamp(block.start, block.end)..block.end
     }
 
-    /// The number of rows that a block passes on; none where no other block is there to see them.
+    /// Number of rows that a block passes on; 0 if no other block could see them.
     pub fn passed_of(&self, block: &Range<u32>) -> usize {
         let alone = self.of_ranks.iter().map(Vec::len).sum::<usize>() < 2;
         if alone { 0 } else { self.passed.min(self.candidates(block).len()) }
     }
 
-    /// The same of all blocks of each rank.
+    /// [`passed_of`](Self::passed_of) for all blocks of each rank.
     pub fn passed_counts(&self) -> Vec<usize> {
         let of = |blocks: &Vec<Range<u32>>| blocks.iter().map(|block| self.passed_of(block)).sum();
         self.of_ranks.iter().map(of).collect()
     }
 
-    /// Whether any block passes rows on. Then each has rows of the query of its own, whose attention says which.
+    /// Whether any block passes rows on. Each block then has its own rows of the query, whose
+    /// attention chooses them.
     pub fn pass_on(&self) -> bool {
         self.passed_counts().into_iter().any(|passed| passed > 0)
     }
 
-    /// The anchor's rows that a rank computes beside its blocks: all, unless it has the first block, or none at all.
+    /// Anchor rows that a rank computes in addition to its blocks: all, or none if it has the first
+    /// block or no block.
     pub fn borrowed(&self, rank: usize) -> Range<u32> {
         let own = &self.of_ranks[rank];
         if own.is_empty() || own.iter().any(|block| block.start == 0) { 0..0 } else { self.anchor.clone() }
     }
 }
 
-/// The blocks that each rank computes behind an anchor, where the method works in blocks; none where it does not.
+/// Blocks that each rank computes after an anchor; `None` if the method does not work in blocks.
 pub fn blocks(plan: &Plan, world: usize) -> Option<Blocks> {
     let prefill = plan.method.prefill();
     let Prefill::Anchored { block_rows, passing } = prefill else { return None };
@@ -107,7 +109,7 @@ fn dealt_blocks(plan: &Plan, block_rows: usize, world: usize) -> Vec<Vec<Range<u
     runs.into_iter().map(|run| run.into_iter().map(block).collect()).collect()
 }
 
-/// The owner of a plan if the planner has no reason for another: the rank to which zigzag deals the last row, else the last rank.
+/// Default owner of a plan: the rank to which zigzag deals the last row, else the last rank.
 pub fn usual_owner(prefill: Prefill, world: usize) -> usize {
     match prefill {
         Prefill::Ring | Prefill::Queries => 0,

@@ -1,4 +1,4 @@
-//! The rows of a filled cache among which an eviction chooses, as every step of it reads them.
+//! The rows of a filled cache that an eviction chooses from.
 
 use tributary_protocol::{Evict, Plan};
 
@@ -8,7 +8,7 @@ use crate::strategy::Prefilled;
 #[derive(Clone, Copy)]
 pub(super) struct Candidates<'a> {
     pub plan: &'a Plan,
-    /// The filled cache, of which each rank holds a part.
+    /// The filled cache; each rank holds a part of it.
     pub prefilled: &'a Prefilled,
     /// The method and its budget.
     pub evict: &'a Evict,
@@ -16,12 +16,12 @@ pub(super) struct Candidates<'a> {
     pub rows: &'a [u32],
     /// The rank that holds each row of the plan.
     pub holders: &'a [usize],
-    /// The first token and, where a draft model writes, those that it wrote.
+    /// The first token and, if a draft model writes, its tokens.
     pub tokens: &'a [u32],
 }
 
 impl<'a> Candidates<'a> {
-    /// The same for another method.
+    /// The same candidates for another method.
     pub fn by(self, evict: &'a Evict) -> Self {
         Self { evict, ..self }
     }

@@ -1,7 +1,9 @@
-//! Cutting a filled cache down to the rows that are kept: their keys and values are copied out, layer by layer, into memory of their own,
-//! keys turned to their positions; where the plan says so they go to the owner. Chunks that are cached stay as they are.
+//! Cuts a filled cache down to the kept rows.
+//! Their keys and values are copied layer by layer into memory of their own, with keys turned to
+//! their positions. If the plan gathers them, they go to the owner. Cached chunks stay unchanged.
 //!
-//! Heads of one layer may keep different numbers of rows on a rank. Shorter ones are padded with places in everybody's future.
+//! Heads of one layer may keep different numbers of rows on a rank. Shorter ones are padded with
+//! places in the future of every query.
 
 use candle_core::Tensor;
 use tributary_comm::Start;
@@ -24,13 +26,13 @@ struct KeptRow {
     holder: usize,
 }
 
-/// The rows that are kept of the candidates.
+/// The rows kept of the candidates.
 struct Cut<'a> {
     of: &'a Candidates<'a>,
     kept: &'a KeptRows,
 }
 
-/// Cuts what this rank holds of the candidates to the rows of `kept`.
+/// Cuts this rank's part of the candidates to the rows of `kept`.
 ///
 /// # Errors
 /// Returns an error if a kernel or the communicator fails.
@@ -42,7 +44,8 @@ pub(super) fn cut(cx: &mut Context<'_>, candidates: &Candidates<'_>, kept: KeptR
     let whole = sight(plan, prefilled, rank);
     let (rows, row_bytes) = (whole.seen().filter(|(_, seen)| *seen).count() as u64, row_bytes(cx));
     let (own, rest) = match plan.method.parallel() {
-        // Prefix and query meet with what generated rows find in the contexts in a way of their own.
+        // Generated rows attend to contexts with parameters of their own, so prefix and query stay
+        // apart.
         Some(_) => {
             let context = cache.view_of_context(placement, &plan.out_of_sight(&selection.rows));
             let rest = if rank == plan.owner { cache.view_at_owner(placement) } else { View::default() };
@@ -80,7 +83,7 @@ fn bytes(view: &View) -> u64 {
 }
 
 impl Cut<'_> {
-    /// What is kept of a view, here or, where rows go to the owner, there.
+    /// The kept part of a view, here or, if rows are gathered, on the owner.
     fn view(&self, cx: &mut Context<'_>, view: View, takes: &dyn Fn(u32) -> bool, gathers: bool) -> Result<View> {
         let mut layers = Vec::new();
         for layer in 0..cx.models.main.config().layers {
@@ -90,15 +93,15 @@ impl Cut<'_> {
         self.stood(cx, layers)
     }
 
-    /// Layers as a view of keys that are turned to their positions; nothing where they have gone to the owner.
+    /// Layers as a view of keys turned to their positions; empty if they have gone to the owner.
     fn stood(&self, cx: &Context<'_>, layers: Vec<Option<(Tensor, Tensor, Positions)>>) -> Result<View> {
         let Some(layers) = layers.into_iter().collect::<Option<Vec<_>>>() else { return Ok(View::default()) };
         let (pairs, at) = layers.into_iter().map(|(k, v, at)| ((k, v), at)).unzip();
         View::of_layers(pairs, at).turned(&cx.math.rope)
     }
 
-    /// The kept rows of one layer: keys before RoPE and values `[rows, kv_heads, head_dim]`, and where they stand. Nothing where they
-    /// have gone to the owner.
+    /// The kept rows of one layer: keys before RoPE and values `[rows, kv_heads, head_dim]`, and
+    /// their positions. `None` if they have gone to the owner.
     fn layer(
         &self,
         cx: &mut Context<'_>,
@@ -116,7 +119,7 @@ impl Cut<'_> {
         if gathers && rank != owner {
             return Ok(None);
         }
-        // Where the next row of each rank and head lies in what was put together, head by head.
+        // Place of the next row of each rank and head in the joined rows, head by head.
         let mut next = Vec::new();
         let mut count = 0;
         for of in ranks.clone() {
@@ -148,7 +151,7 @@ impl Cut<'_> {
         Ok(Some((k?, v?, at)))
     }
 
-    /// The rows of one head, in causal order, and where they shall stand.
+    /// The rows of one head, in causal order, and their new positions.
     fn rows(&self, rows: &[u32], takes: &dyn Fn(u32) -> bool) -> Vec<KeptRow> {
         let at = self.of.prefilled.placement.at(rows);
         let contiguous = self.of.evict.descriptor().contiguous;
@@ -214,7 +217,8 @@ impl Cut<'_> {
     }
 }
 
-/// The rows at `places` of `parts` one below the other, as `[rows, kv_heads, head_dim]`; zeros where there is none.
+/// The rows at `places` of the concatenated `parts`, as `[rows, kv_heads, head_dim]`; zeros at
+/// missing places.
 fn picked(cx: &Context<'_>, parts: &[&Tensor], places: &[u32], (rows, heads): (usize, usize)) -> Result<Tensor> {
     let (head_dim, model) = (cx.models.main.config().head_dim, cx.models.main);
     if parts.is_empty() {

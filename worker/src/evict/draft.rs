@@ -1,5 +1,7 @@
-//! Tokens that a small model of the same vocabulary writes behind the prompt, to see what they attend to in the main model (SpecKV). Rank 0 runs
-//! it, on its host's threads, while the others wait; it reads the prompt in full, whatever filled the main model's cache.
+//! Tokens that a small model of the same vocabulary writes after the prompt, to measure their
+//! attention in the main model (SpecKV).
+//! Rank 0 runs it on its host's threads while the other ranks wait. It reads the whole prompt,
+//! regardless of the method that filled the main model's cache.
 
 use tributary_protocol::Plan;
 
@@ -9,14 +11,15 @@ use crate::error::{Error, Result};
 use crate::first_token::logits;
 use crate::sample::Sampler;
 
-/// So many tokens, on every rank: the first one, which the main model has drawn, and those that the plan's draft model writes behind it, each the
-/// likeliest of those that the main model knows.
+/// `count` tokens, on every rank: the first one, drawn by the main model, and those that the plan's
+/// draft model writes after it. Each is the likeliest of those in the main model's vocabulary.
 ///
 /// # Errors
-/// Kernels' and communicator's; [`Error::Bug`] where rank 0 lacks the model; [`Error::Cancelled`] on every rank alike.
+/// Returns an error if a kernel or the communicator fails. Returns [`Error::Bug`] if rank 0 lacks
+/// the model, and [`Error::Cancelled`] on every rank alike.
 pub(super) fn tokens(cx: &mut Context<'_>, plan: &Plan, first: u32, count: usize) -> Result<Vec<u32>> {
     let written = match (cx.rank() == 0).then(|| written(cx, plan, first, count)) {
-        // The others wait for this word: they hear of it here.
+        // The other ranks wait for this message, so it tells them too.
         Some(Err(Error::Cancelled)) => Some(None),
         written => written.transpose()?.map(Some),
     };
@@ -39,7 +42,8 @@ fn written(cx: &Context<'_>, plan: &Plan, first: u32, count: usize) -> Result<Ve
             writing.begin_row();
         }
         let rows = model.layers(0..model.config().layers, model.embed(&passing)?, &mut writing)?;
-        // Logits that are not finite draw some token: a guess like any other of such a model, of which the answer's own logits know nothing.
+        // Logits that are not finite draw an arbitrary token: a guess like any other, and
+        // independent of the answer's own logits.
         let likely = logits(model, &rows)?.pop().expect("the newest row's logits");
         let token = greedy.draw(&likely[..known.min(likely.len())]).token;
         tokens.push(token);

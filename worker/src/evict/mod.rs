@@ -1,8 +1,10 @@
-//! Eviction between prefill and generation: each KV head of each layer keeps the rows that an answer will need, and the memory of the
-//! others is let go of. *Approximate*; exact where everything is kept, where nothing is cut at all.
+//! Eviction between prefill and generation: each KV head of each layer keeps the rows that an
+//! answer will need, and releases the memory of the others.
+//! *Approximate*; exact where everything is kept, since nothing is cut then.
 //!
-//! Rows look at the filled cache (`strategy::ahead`), the owner selects from what every key received, and every rank cuts what it
-//! holds. Where the plan says so, kept rows go to the owner, which then decodes alone.
+//! Rows attend to the filled cache (`strategy::ahead`), the owner selects by the attention that
+//! every key received, and every rank cuts its part. If the plan gathers kept rows, they go to the
+//! owner, which then decodes alone.
 
 mod candidates;
 mod cut;
@@ -26,11 +28,13 @@ use crate::error::{Error, Result};
 use crate::strategy::Prefilled;
 use crate::strategy::ahead::{LookAheadScores, look_again, look_ahead, tokens_behind};
 
-/// Evicts what the plan does not keep, behind the `first` token; nothing where everything is kept. Every rank calls it if another token is to
-/// follow; the filled cache stays as it is, and may be let go of then.
+/// Evicts the rows that the plan does not keep, after the `first` token; `None` if everything is
+/// kept.
+/// Every rank calls it if another token follows. The filled cache stays unchanged and may be
+/// dropped afterwards.
 ///
 /// # Errors
-/// Kernels' and communicator's.
+/// Returns an error if a kernel or the communicator fails.
 pub fn evict(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled, first: u32) -> Result<Option<Remains>> {
     let rows = in_order(plan, prefilled);
     let Some(evict) = plan.evicts().filter(|evict| evict.keep < rows.len()) else { return Ok(None) };
@@ -47,7 +51,7 @@ pub fn evict(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled, first: u3
         remains.report.asking_rows = asking_rows;
         remains
     } else {
-        // The owner's passes have points, which all pass.
+        // The owner's passes have control points, which all ranks pass.
         let (layers, world) = (cx.models.main.config().layers, cx.comm.size());
         let points = plan.points_after_first_token(layers, world, &prefilled.selection.rows);
         cx.math.progress.idle_layers(points)?;
@@ -59,7 +63,8 @@ pub fn evict(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled, first: u3
     Ok(Some(remains))
 }
 
-/// The rows to keep, the same on every rank that takes part; and how many rows this rank ran to know.
+/// The rows to keep, the same on every rank that takes part, and the number of rows that this rank
+/// ran to choose them.
 fn chosen(cx: &mut Context<'_>, of: &Candidates<'_>) -> Result<(KeptRows, usize)> {
     let config = cx.models.main.config();
     let sizes = (config.layers, config.kv_heads);
@@ -67,7 +72,8 @@ fn chosen(cx: &mut Context<'_>, of: &Candidates<'_>) -> Result<(KeptRows, usize)
         return Ok((select(of.evict, of.rows, sizes, None), 0));
     };
     let scores = at_owner(cx, of, &found)?;
-    // Scores that are no numbers select nothing: the owner says so by no layer at all, and every rank refuses alike.
+    // Scores that are not finite select nothing: the owner reports no layers, and every rank
+    // refuses alike.
     let kept = scores.map(|scores| match scores.iter().flatten().flatten().all(|score| score.is_finite()) {
         true => select(of.evict, of.rows, sizes, Some(&scores)),
         false => KeptRows(Vec::new()),
@@ -79,7 +85,8 @@ fn chosen(cx: &mut Context<'_>, of: &Candidates<'_>) -> Result<(KeptRows, usize)
     Ok((kept, found.asking_rows))
 }
 
-/// The attention that the candidates receive from the rows that the method lets look at them; nothing where it needs none.
+/// The attention that the candidates receive from the rows that the method chooses; `None` if it
+/// needs none.
 fn looked(cx: &mut Context<'_>, of: &Candidates<'_>) -> Result<Option<LookAheadScores>> {
     let Candidates { plan, prefilled, evict, rows, holders, tokens } = *of;
     let mut asking = vec![Vec::new(); cx.comm.size()];
@@ -90,7 +97,7 @@ fn looked(cx: &mut Context<'_>, of: &Candidates<'_>) -> Result<Option<LookAheadS
             return Ok(Some(found.ok_or(Error::Bug("an eviction asks a look-ahead that the plan lacks"))?));
         }
         EvictionEvidence::PseudoTokens => {
-            // The tokens that follow from the cache as its window keeps it.
+            // Tokens generated from the cache that SnapKV's window keeps.
             let draft = Evict { method: Eviction::SnapKv, ..evict.clone() };
             let draft = of.by(&draft);
             let (kept, asking_rows) = chosen(cx, &draft)?;
@@ -115,7 +122,7 @@ fn looked(cx: &mut Context<'_>, of: &Candidates<'_>) -> Result<Option<LookAheadS
     Ok(Some(look_again(cx, plan, prefilled, &asking)?))
 }
 
-/// The attention that the candidates receive from the tokens that follow from a draft of the kept rows.
+/// The attention that the candidates receive from tokens generated from a draft of the kept rows.
 fn generated(cx: &mut Context<'_>, of: &Candidates<'_>, kept: KeptRows) -> Result<LookAheadScores> {
     let remains = cut::cut(cx, of, kept)?;
     let count = of.evict.pseudo.max(1);

@@ -1,5 +1,5 @@
-//! Tokens that are generated from a draft of what is kept, to see what they attend to, and are then forgotten (LAQ, and the ideal eviction, whose
-//! draft is everything).
+//! Temporary tokens generated from a draft of the kept rows, to measure their attention (LAQ, and
+//! the ideal eviction, whose draft is everything).
 
 use super::candidates::Candidates;
 use super::remains::Remains;
@@ -10,16 +10,17 @@ use crate::first_token::logits;
 use crate::sample::Sampler;
 use crate::sequence::{Sequence, Start};
 
-/// `count` tokens on the owner, none elsewhere: the first one, which was drawn, and those that follow it from the remaining rows, each the
-/// likeliest. Every rank that holds a part of the rows takes every step.
+/// `count` tokens on the owner, none elsewhere: the first one, already drawn, and those that follow
+/// it from the remaining rows, each the likeliest.
+/// Every rank that holds a part of the rows takes every step.
 ///
 /// # Errors
-/// Kernels' and communicator's.
+/// Returns an error if a kernel or the communicator fails.
 pub(super) fn tokens(cx: &mut Context<'_>, of: &Candidates<'_>, remains: Remains, count: usize) -> Result<Vec<u32>> {
     let (plan, first) = (of.plan, of.tokens[0]);
     let (rank, is_owner, alone) = (cx.rank(), cx.rank() == plan.owner, remains.alone);
     if alone && !is_owner {
-        // The owner's steps have points, which all pass.
+        // The owner's steps have control points, which all ranks pass.
         cx.math.progress.idle_layers((count - 1) * cx.models.main.config().layers)?;
         return Ok(Vec::new());
     }
@@ -40,7 +41,8 @@ pub(super) fn tokens(cx: &mut Context<'_>, of: &Candidates<'_>, remains: Remains
         let rows = model.layers(0..model.config().layers, model.embed(&ids)?, &mut attention)?;
         if let Some(drawing) = sequence.drawing() {
             let logits = logits(model, &rows)?;
-            // Logits that are not finite are found where a token of the answer is drawn from them, on all ranks alike.
+            // Logits that are not finite are detected where a token of the answer is drawn from
+            // them, on all ranks alike.
             tokens.push(drawing.sampler.draw(&logits[0]).token);
         }
     }

@@ -1,28 +1,28 @@
-//! What an eviction leaves of a prompt's cache on a rank.
+//! The remainder of a prompt's cache on a rank after an eviction.
 
 use tributary_protocol::{Evict, Evicted, KeptRows};
 
 use crate::kv::View;
 
-/// What a rank keeps of a prompt.
+/// The part of a prompt that a rank keeps.
 pub struct Remains {
-    /// The context's rows that are kept here; where contexts do not stand beside each other, prefix and query too. Keys are turned to
-    /// their positions.
+    /// Context rows kept here, with keys turned to their positions. Includes prefix and query
+    /// unless contexts are parallel.
     pub own: View,
-    /// Where contexts stand beside each other, on the owner: prefix and query.
+    /// Prefix and query on the owner, if contexts are parallel.
     pub rest: View,
-    /// Whether the owner has everything now.
+    /// Whether the owner now holds everything.
     pub alone: bool,
-    /// The first generated row's position, where it is not the one after the query.
+    /// Position of the first generated row, if it is not the one after the query.
     pub next_position: Option<u32>,
-    /// Which rows each KV head of each layer keeps, of all ranks together.
+    /// Rows that each KV head of each layer keeps, of all ranks together.
     pub kept: KeptRows,
     /// The eviction's counts and bytes.
     pub report: Evicted,
 }
 
 impl Remains {
-    /// Of a rank that holds nothing the owner needs.
+    /// The remainder on a rank that holds nothing the owner needs.
     pub(super) fn nothing(evict: &Evict) -> Self {
         let next_position = evict.descriptor().contiguous.then_some(evict.keep as u32);
         let (own, rest, kept) = (View::default(), View::default(), KeptRows::default());

@@ -1,4 +1,4 @@
-//! Scores of the candidates: those of every rank at the owner, and the owner's choice on every rank.
+//! Scores of the candidates: sends every rank's to the owner, and the owner's choice to every rank.
 
 use candle_core::{DType, Tensor};
 use tributary_comm::Start;
@@ -11,10 +11,11 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::strategy::ahead::LookAheadScores;
 
-/// Bytes of kept rows' numbers that go to the ranks in one message, at most.
+/// Maximum bytes of kept rows' numbers in one message.
 const MESSAGE_BYTES: usize = 8 << 20;
 
-/// Every row's score by layer and KV head, on the owner: `[layer][kv_head][place]`, places in causal order.
+/// Every row's score by layer and KV head, on the owner: `[layer][kv_head][place]`, places in
+/// causal order.
 pub(super) fn at_owner(
     cx: &mut Context<'_>,
     of: &Candidates<'_>,
@@ -66,7 +67,7 @@ fn rows_of(found: &LookAheadScores, total_rows: usize, rows: &[u32]) -> Result<V
     Ok(numbers)
 }
 
-/// Sends every rank's scores to the owner: there one list a rank.
+/// Sends every rank's scores to the owner, which gets one list a rank.
 fn sent(cx: &mut Context<'_>, owner: usize, own: &[f32], held: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
     let (config, device) = (cx.models.main.config(), cx.models.main.device());
     let (rank, width) = (cx.rank(), config.layers * config.kv_heads);

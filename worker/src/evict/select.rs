@@ -1,8 +1,9 @@
-//! Which rows each KV head of each layer keeps, from their scores: pure functions of numbers in causal order.
+//! Selects the rows that each KV head of each layer keeps from their scores: pure functions of
+//! numbers in causal order.
 
 use tributary_protocol::{Evict, EvictionEvidence, KeptRows as Kept};
 
-/// So many layers of kept rows, from `from` on, as come to at most `bytes`; one at least.
+/// Layers of kept rows from `from` on, up to `bytes` bytes; at least one.
 pub(super) fn some_layers(kept: &Kept, from: usize, bytes: usize) -> Vec<Vec<Vec<u32>>> {
     let mut left = bytes;
     let fits = |layer: &&Vec<Vec<u32>>| {
@@ -15,8 +16,8 @@ pub(super) fn some_layers(kept: &Kept, from: usize, bytes: usize) -> Vec<Vec<Vec
     kept.0[from..from + count].to_vec()
 }
 
-/// The rows to keep of those that are there (in causal order), in so many layers and KV heads. Scores are by layer, KV head and place; there are none where
-/// the method draws or goes by places.
+/// The rows to keep of `there` (in causal order), in each layer and KV head. Scores are by layer,
+/// KV head and place; absent if the method draws or goes by places.
 pub(super) fn select(
     evict: &Evict,
     there: &[u32],
@@ -30,7 +31,7 @@ pub(super) fn select(
     Kept(evict.budgets(layers, there.len()).into_iter().enumerate().map(of_layer).collect())
 }
 
-/// As [`select`] in one layer, of so many KV heads, each of which keeps so many rows.
+/// As [`select`], in one layer with a given number of KV heads and of rows to keep in each.
 pub(crate) fn kept_of_layer(
     evict: &Evict,
     there: &[u32],
@@ -51,8 +52,8 @@ pub(crate) fn kept_of_layer(
     if together { vec![of_head(0); kv_heads] } else { (0..kv_heads).map(of_head).collect() }
 }
 
-/// The places of one head's kept rows, ascending: the first and last ones that the method keeps in any case, and of the others those of the
-/// largest scores, ties to the earlier one.
+/// Places of one head's kept rows, ascending: the first and last ones that the method always keeps,
+/// and of the others those with the highest scores, ties to the earlier one.
 fn best(evict: &Evict, scores: &[f32], budget: usize) -> Vec<usize> {
     let (first, last) = evict.unscored(budget);
     assert!(first + last <= budget, "{first} and {last} rows of a budget of {budget}");
@@ -68,7 +69,8 @@ fn best(evict: &Evict, scores: &[f32], budget: usize) -> Vec<usize> {
     places
 }
 
-/// Each number's largest neighbour among `width` around it, itself included (an odd number; fewer at the ends).
+/// Each number's largest neighbour among `width` around it, itself included (an odd number; fewer
+/// at the ends).
 fn pooled(numbers: &[f32], width: usize) -> Vec<f32> {
     let reach = width / 2;
     let largest = |place: usize| {
@@ -84,8 +86,9 @@ fn mean(heads: &[Vec<f32>]) -> Vec<f32> {
     (0..heads[0].len()).map(|place| heads.iter().map(|head| head[place]).sum::<f32>() / count).collect()
 }
 
-/// A number from 0 to 1 for every row, drawn for a layer and a KV head: 24 bits of what splitmix64 (Steele et al. 2014) makes of seed,
-/// layer, head and row, one mixed into the other. The same on every rank and in every world.
+/// A number from 0 to 1 for every row, drawn for a layer and a KV head. It is 24 bits of splitmix64
+/// (Steele et al. 2014) over seed, layer, head and row, mixed one into the other. The same on every
+/// rank and in every world.
 fn drawn(seed: u64, layer: usize, head: usize, rows: &[u32]) -> Vec<f32> {
     let of = mixed(mixed(mixed(seed).wrapping_add(layer as u64)).wrapping_add(head as u64));
     rows.iter().map(|&row| (mixed(of.wrapping_add(u64::from(row))) >> 40) as f32 / (1 << 24) as f32).collect()
@@ -111,7 +114,7 @@ mod tests {
         Evict { method, keep, window, pooled, sinks, beta, pseudo: 6, seed: 3, gather: false }
     }
 
-    /// Row 100 + i at place i, but for two that stand in each other's place.
+    /// Row 100 + i at place i, except for two swapped rows.
     fn there(count: u32) -> Vec<u32> {
         let mut rows: Vec<u32> = (100..100 + count).collect();
         rows.swap(1, 2);
@@ -134,7 +137,8 @@ mod tests {
 
     #[test]
     fn the_window_and_the_neighbours_of_what_it_reads_are_kept() {
-        // Two rows of window; of the six others that are kept, those around place 5, and the earliest of the rest.
+        // Two rows of window; of the six others that are kept, those around place 5, and the
+        // earliest of the rest.
         let mut scores = vec![0.0; 20];
         scores[5] = 1.0;
         scores[18] = 9.0; // the window's own scores do not spread

@@ -1,5 +1,6 @@
-//! What is kept, and what is generated from it, beside a second implementation: dense attention of the whole prompt, head by head in
-//! f64; and the same from every method, world and exchange that is exact.
+//! Kept rows and tokens generated from them, compared with a second implementation: dense attention
+//! of the whole prompt, head by head in f64.
+//! Every exact method, world and exchange must give the same.
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions, Query};
@@ -53,7 +54,7 @@ fn plan(method: PlannedMethod, exchange: Exchange, world: usize, evict: &Evict) 
     Plan { budget, include_first_chunk: true, ..plan } // where rows are recomputed, all are: then it is exact
 }
 
-/// What every rank keeps, with the cache that it was cut from.
+/// The rows that every rank keeps, with the cache that they were cut from.
 fn ranks(model: &dyn Model, plan: &Plan, world: usize) -> Vec<(Prefilled, Option<Remains>)> {
     let (adapters, draft) = (adapters(model), draft_model());
     kit::on_ranks(world, |comm| {
@@ -70,7 +71,8 @@ fn ranks(model: &dyn Model, plan: &Plan, world: usize) -> Vec<(Prefilled, Option
     })
 }
 
-/// Dense attention of a sequence, the scores that its rows' keys receive from `asking`, and keys and values.
+/// Dense attention of a sequence, the scores that its rows' keys receive from `asking`, and keys
+/// and values.
 struct Dense {
     math: crate::context::Math,
     asking: std::ops::Range<usize>,
@@ -119,7 +121,8 @@ impl Attention for Dense {
     }
 }
 
-/// Keys and values of the whole prompt, and the scores that a method's asking rows give, from dense attention.
+/// Keys and values of the whole prompt, and the scores from a method's asking rows, by dense
+/// attention.
 fn dense(model: &dyn Model, plan: &Plan, evict: &Evict) -> Dense {
     let rows = plan.total_rows();
     let (from, to) = match evict.descriptor().evidence {
@@ -146,7 +149,7 @@ fn dense(model: &dyn Model, plan: &Plan, evict: &Evict) -> Dense {
     attention
 }
 
-/// The tokens that follow from what SnapKV keeps, the first one among them.
+/// The tokens that follow from SnapKV's kept rows, the first one included.
 fn pseudo(model: &dyn Model, plan: &Plan) -> Vec<u32> {
     let evict = evict_by(Eviction::SnapKv);
     let dense = dense(model, plan, &evict);
@@ -162,7 +165,8 @@ fn pseudo(model: &dyn Model, plan: &Plan) -> Vec<u32> {
     tokens
 }
 
-/// What a model writes behind the prompt and the first token, which is among it: the whole text is read again for each token.
+/// Tokens that a model writes after the prompt and the first token, which is included. The whole
+/// text is read again for each token.
 fn written(plan: &Plan, model: &dyn Model) -> Vec<u32> {
     let layers = model.config().layers;
     let mut tokens = vec![FIRST];
@@ -178,7 +182,8 @@ fn written(plan: &Plan, model: &dyn Model) -> Vec<u32> {
     tokens
 }
 
-/// The rows to keep by the formulas, written once more: sorted pairs instead of marked places.
+/// The rows to keep by the formulas, implemented a second way: sorted pairs instead of marked
+/// places.
 fn expected(evict: &Evict, scores: &Scores) -> Vec<Vec<Vec<u32>>> {
     let (name, layers, rows) = (evict.descriptor().name, scores.len(), scores[0][0].len());
     let best = |scores: &[f32], count: usize, (from, to): (usize, usize), pooled: usize| -> Vec<u32> {
@@ -198,7 +203,8 @@ fn expected(evict: &Evict, scores: &Scores) -> Vec<Vec<Vec<u32>>> {
         let mean: Vec<f32> = (0..rows).map(|row| heads.iter().map(|head| head[row]).sum::<f32>() / 2.0).collect();
         let of_head = |head: &Vec<f32>| match name {
             "snapkv" => best(head, KEEP - 4, (0, rows - 4), 3),
-            // w 4, C − w 6: from 12 − 0.3 to 0.3, and 6 between; what rounding leaves goes to the first.
+            // w 4, C − w 6: from 12 − 0.3 to 0.3, and 6 between; the remainder of rounding goes to
+            // the first.
             "pyramidkv" => best(head, [12, 6, 0][layer], (0, rows - 4), 3),
             "tova" => best(&mean, KEEP - 1, (0, rows - 1), 1),
             "h2o" => best(head, KEEP / 2, (0, rows - KEEP / 2), 1),
@@ -239,7 +245,7 @@ fn every_method_keeps_what_its_formula_says_in_every_world() {
             for gather in [false, true] {
                 let evict = Evict { gather, ..evict.clone() };
                 let plan = plan(method, exchange, world, &evict);
-                let what = format!("{} behind {} in a world of {world}, {exchange:?}", entry.name, plan.method.name());
+                let what = format!("{} after {} in a world of {world}, {exchange:?}", entry.name, plan.method.name());
                 for (rank, (prefilled, remains)) in ranks(&*model, &plan, world).into_iter().enumerate() {
                     let remains = remains.expect("evicted");
                     assert_eq!(remains.alone, prefilled.alone || gather, "{what}");

@@ -1,5 +1,6 @@
-//! Blocks: keys before RoPE and values of some rows. A block that was cut holds in each layer, and perhaps in each KV head, rows of
-//! its own; so does that of a chunk which was compressed, and it knows the chunk's rows besides.
+//! Blocks: keys before RoPE and values of some rows.
+//! A cut block has its own rows in each layer, and perhaps in each KV head. So does the block of a
+//! compressed chunk, which also knows all the chunk's rows.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -10,24 +11,24 @@ use tributary_kernels::{contiguous, gather, join};
 use super::LayerRows;
 use crate::error::Result;
 
-/// Which rows a block holds, as numbered in the plan.
+/// Rows of a block, as numbered in the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlockRows {
     /// The same in every layer and KV head, as every pass leaves them.
     Everywhere(Arc<[u32]>),
-    /// In each layer others, as an eviction leaves them.
+    /// Different in each layer, as an eviction leaves them.
     PerLayer(Arc<[LayerRows]>),
 }
 
-/// Per layer what comes of a block whose layers come one by one. Clones see what comes.
+/// Layers of a block that arrive one by one, each set on arrival. Clones see the same arrivals.
 pub type Coming = Arc<[OnceLock<ComingLayer>]>;
 
-/// A layer that has come.
+/// A layer that has arrived.
 #[derive(Debug, Clone)]
 pub struct ComingLayer {
     /// `[rows, kv_heads, head_dim]`: keys before RoPE, values.
     pub pair: (Tensor, Tensor),
-    /// Which of the chunk's rows they are, counted from its first, where it was compressed.
+    /// Its rows in the chunk, counted from the chunk's first, if it was compressed.
     pub places: Option<LayerRows>,
 }
 
@@ -35,17 +36,18 @@ pub struct ComingLayer {
 #[derive(Debug, Clone)]
 pub struct Block {
     rows: BlockRows,
-    /// All rows of the chunk that it was compressed from, one after the other; absent where nothing was.
+    /// All rows of the chunk that it was compressed from, consecutive; absent if it was not.
     chunk: Option<Arc<[u32]>>,
-    /// Per layer `[rows, kv_heads, head_dim]`: keys before RoPE, values. Shorter while a pass is under way.
+    /// Per layer `[rows, kv_heads, head_dim]`: keys before RoPE, values. Shorter while a pass is in
+    /// progress.
     pub layers: Vec<(Tensor, Tensor)>,
-    /// The layers of a block that is being read, in the stead of the others.
+    /// Layers of a block that is being read, instead of `layers`.
     coming: Option<Coming>,
-    /// Whether its tensors share memory with no other rows'.
+    /// Whether its tensors share no memory with other rows'.
     is_alone: bool,
 }
 
-/// What holds for every layer that is looked at.
+/// Invariant of every access to a layer.
 const WAITED_FOR: &str = "a layer is waited for before it is looked at";
 
 impl Default for Block {
@@ -65,25 +67,25 @@ impl Block {
         Self { rows: BlockRows::Everywhere(rows.into()), chunk: None, layers, coming: None, is_alone: false }
     }
 
-    /// A block of other rows in each layer, in memory of its own.
+    /// A block of different rows in each layer, in memory of its own.
     pub fn of_layers(rows: impl Into<Arc<[LayerRows]>>, layers: Vec<(Tensor, Tensor)>) -> Self {
         let count = layers.len();
         Self { rows: BlockRows::PerLayer(rows.into()), chunk: None, layers, coming: None, is_alone: true }
             .complete(count)
     }
 
-    /// The block of a chunk that has these `rows`, one after the other: each layer holds those at `places`, counted from the first, in memory
-    /// of its own.
+    /// The block of a chunk that has these consecutive `rows`. Each layer holds those at `places`,
+    /// counted from the first, in memory of its own.
     ///
     /// # Panics
-    /// If a place is beyond the chunk: only a bug can do that.
+    /// If a place is beyond the chunk: only a bug can cause that.
     pub fn compressed(rows: impl Into<Arc<[u32]>>, places: &[LayerRows], layers: Vec<(Tensor, Tensor)>) -> Self {
         let rows = rows.into();
         let held = places.iter().map(|places| places.renumbered(|place| rows[place as usize]));
         Self { chunk: Some(Arc::clone(&rows)), ..Self::of_layers(held.collect::<Vec<_>>(), layers) }
     }
 
-    /// The places of its rows in the chunk, layer by layer, if that was compressed.
+    /// Places of its rows in the chunk, layer by layer, if the chunk was compressed.
     pub fn places(&self) -> Option<Vec<LayerRows>> {
         let first = *self.chunk.as_ref()?.first()?;
         match &self.rows {
@@ -92,7 +94,7 @@ impl Block {
         }
     }
 
-    /// The rows of what it was made of: of the chunk where that was compressed, else its own.
+    /// Rows of its source: of the chunk if that was compressed, else its own.
     ///
     /// # Panics
     /// As [`rows`](Self::rows).
@@ -100,20 +102,21 @@ impl Block {
         self.chunk.as_deref().unwrap_or_else(|| self.rows())
     }
 
-    /// Whether it is that of a chunk which was compressed.
+    /// Whether its chunk was compressed.
     pub fn is_compressed(&self) -> bool {
         self.chunk.is_some()
     }
 
-    /// A block whose layers come one by one, in memory of its own. Whoever looks at a layer has waited for it.
+    /// A block whose layers arrive one by one, in memory of its own. Every reader of a layer has
+    /// waited for it.
     pub fn coming(rows: impl Into<Arc<[u32]>>, layers: Coming) -> Self {
         Self { coming: Some(layers), is_alone: true, ..Self::new(rows) }
     }
 
-    /// The same block once all its layers have come.
+    /// The same block after all its layers have arrived.
     ///
     /// # Panics
-    /// If one has not: only a bug can do that.
+    /// If one has not: only a bug can cause that.
     #[must_use]
     pub fn arrived(mut self) -> Self {
         if let Some(coming) = self.coming.take() {
@@ -131,7 +134,7 @@ impl Block {
     /// Keys before RoPE and values of a layer, `[rows, kv_heads, head_dim]`.
     ///
     /// # Panics
-    /// If it is not there: only a bug can do that.
+    /// If the layer is missing: only a bug can cause that.
     pub fn layer(&self, layer: usize) -> &(Tensor, Tensor) {
         match &self.coming {
             Some(coming) => &coming[layer].get().expect(WAITED_FOR).pair,
@@ -139,12 +142,13 @@ impl Block {
         }
     }
 
-    /// Whether its tensors share memory with no other rows', so that keeping them keeps nothing else.
+    /// Whether its tensors share no memory with other rows', so that keeping them keeps nothing
+    /// else.
     pub fn is_alone(&self) -> bool {
         self.is_alone
     }
 
-    /// Which rows it holds.
+    /// The rows that it holds.
     pub fn held(&self) -> &BlockRows {
         &self.rows
     }
@@ -152,7 +156,7 @@ impl Block {
     /// The rows of a block that was never cut.
     ///
     /// # Panics
-    /// If the block was cut: only a bug can do that, for whoever asks works on rows of all layers.
+    /// If the block was cut: only a bug can cause that, since callers work on rows of all layers.
     pub fn rows(&self) -> &[u32] {
         match &self.rows {
             BlockRows::Everywhere(rows) => rows,
@@ -171,10 +175,10 @@ impl Block {
     /// The block with values that share no memory with anything else.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn with_values_of_its_own(mut self) -> Result<Self> {
         for (_, v) in &mut self.layers {
-            // A device has no memory of no bytes to give.
+            // A device cannot allocate zero bytes.
             if v.elem_count() > 0 {
                 *v = v.force_contiguous()?;
             }
@@ -185,7 +189,7 @@ impl Block {
     /// The block in memory that it shares with nothing else.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn in_memory_of_its_own(self) -> Result<Self> {
         let mut this = self.with_values_of_its_own()?;
         for (k, _) in this.layers.iter_mut().filter(|(k, _)| k.elem_count() > 0) {
@@ -194,10 +198,10 @@ impl Block {
         Ok(this)
     }
 
-    /// A block whose passes are over: every one of `layers` layers has keys and values of every row.
+    /// A block whose passes are over: each of `layers` layers has keys and values of every row.
     ///
     /// # Panics
-    /// If that is not so: only a bug can do that.
+    /// If one lacks them: only a bug can cause that.
     #[must_use]
     pub fn complete(self, layers: usize) -> Self {
         if let Some(coming) = &self.coming {
@@ -215,21 +219,22 @@ impl Block {
     /// `count` rows of every layer from `from` on, sharing storage. For a block that was never cut.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn narrow(&self, from: usize, count: usize) -> Result<Self> {
         let cut = |(k, v): &(Tensor, Tensor)| Ok((k.narrow(0, from, count)?, v.narrow(0, from, count)?));
         let layers = self.layers.iter().map(cut).collect::<Result<_>>()?;
         Ok(Self::of(&self.rows()[from..from + count], layers))
     }
 
-    /// The block with only the rows of `kept` in each layer, copied, so that the memory of the others can go.
+    /// The block with only the rows of `kept` in each layer, copied, so that the memory of the
+    /// others can be released.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     ///
     /// # Panics
-    /// If `kept` names other layers than the block has, heads of different lengths, or a row that is not there: only a bug can do
-    /// that.
+    /// If `kept` names other layers than the block has, heads of different lengths, or a missing
+    /// row: only a bug can cause that.
     pub fn cut(&self, kept: impl Into<Arc<[LayerRows]>>) -> Result<Self> {
         let kept = kept.into();
         assert_eq!(kept.len(), self.layers.len(), "layers of a block that is cut");

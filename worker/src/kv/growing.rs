@@ -1,20 +1,20 @@
-//! The rows of a sequence that are generated one by one.
+//! The generated rows of a sequence, which arrive one by one.
 
 use candle_core::Tensor;
 use tributary_kernels::{Keys, Positions, contiguous, write_rows};
 
 use crate::error::Result;
 
-/// Rows of a piece of a growing block. A piece is as long as what is to come, if that is less.
+/// Rows of a piece of a growing block. A piece has fewer rows if fewer are still to come.
 const PIECE_ROWS: usize = 256;
 
-/// Keys and values of rows that come one by one, written in place: earlier rows are never copied. The keys have been turned to
-/// their positions.
+/// Keys and values of rows that arrive one by one, written in place: earlier rows are never copied.
+/// Keys are turned to their positions already.
 #[derive(Debug)]
 pub struct GrowingBlock {
-    /// Rows that may come.
+    /// Maximum number of rows.
     most: usize,
-    /// Rows that are there, the one begun last included.
+    /// Number of rows, the one begun last included.
     len: usize,
     pieces: Vec<Piece>,
 }
@@ -24,23 +24,23 @@ pub struct GrowingBlock {
 struct Piece {
     first: usize,
     rows: usize,
-    /// Per layer `[rows, kv_heads, head_dim]`; made when the layer's first row comes.
+    /// Per layer `[rows, kv_heads, head_dim]`; allocated with the layer's first row.
     layers: Vec<(Tensor, Tensor)>,
-    /// Where the rows stand that are there.
+    /// Positions of the existing rows.
     at: Positions,
 }
 
 impl GrowingBlock {
-    /// A block without rows, to which at most so many may come.
+    /// A block without rows, for at most `most` rows.
     pub fn new(most: usize) -> Self {
         Self { most, len: 0, pieces: Vec::new() }
     }
 
-    /// A new row begins; every layer gets its key and value ([`push`](Self::push)). `at` tells where rows of these numbers,
-    /// counted from the block's first, stand.
+    /// Begins a new row; every layer then gets its key and value ([`push`](Self::push)). `at` gives
+    /// the positions of rows by their numbers from the block's first row.
     ///
     /// # Panics
-    /// If no more rows may come: only a bug can do that.
+    /// If the block is full: only a bug can cause that.
     pub fn begin_row(&mut self, at: impl Fn(std::ops::Range<u32>) -> Positions) {
         assert!(self.len < self.most, "row {} of a block of {}", self.len, self.most);
         if self.pieces.last().is_none_or(|piece| piece.first + piece.rows == self.len) {
@@ -52,10 +52,11 @@ impl GrowingBlock {
         piece.at = at(piece.first as u32..self.len as u32);
     }
 
-    /// The key and the value `[1, kv_heads, head_dim]` of the newest row in a layer. Layers come in order.
+    /// Adds the key and the value `[1, kv_heads, head_dim]` of the newest row in a layer. Layers
+    /// come in order.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn push(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<()> {
         let piece = self.pieces.last_mut().expect("a row has begun");
         if piece.layers.len() == layer {
@@ -73,7 +74,7 @@ impl GrowingBlock {
     /// The keys of one layer, the newest row's included.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn keys(&self, layer: usize) -> Result<Vec<Keys>> {
         let key = |piece: &Piece| {
             let (k, v) = &piece.layers[layer];

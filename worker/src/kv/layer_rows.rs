@@ -1,21 +1,21 @@
-//! Which rows a block holds in one layer, and the numbers by which they travel and are stored.
+//! Rows of a block in one layer, and the numbers by which they are sent and stored.
 
 use std::sync::Arc;
 
-/// Which rows a block holds in one layer.
+/// Rows of a block in one layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LayerRows {
     /// The same in every KV head.
     AllHeads(Arc<[u32]>),
-    /// In each KV head others, of one length.
+    /// Different in each KV head, of one length.
     PerHead(Arc<[Arc<[u32]>]>),
 }
 
 impl LayerRows {
-    /// The rows of every KV head, as what all of them have where they are the same.
+    /// The rows of every KV head; stored once if they are the same in all.
     ///
     /// # Panics
-    /// If there is no head, or if their lengths differ: only a bug can do that.
+    /// If there is no head, or if their lengths differ: only a bug can cause that.
     pub fn of_heads(heads: Vec<Vec<u32>>) -> Self {
         let first = heads.first().expect("a layer has a KV head");
         assert!(heads.iter().all(|rows| rows.len() == first.len()), "rows of {} KV heads", heads.len());
@@ -46,7 +46,7 @@ impl LayerRows {
         }
     }
 
-    /// The same with every number made another one.
+    /// The same with every number mapped to another one.
     #[must_use]
     pub fn renumbered(&self, number: impl Fn(u32) -> u32) -> Self {
         let of = |rows: &Arc<[u32]>| -> Arc<[u32]> { rows.iter().map(|&row| number(row)).collect() };
@@ -64,12 +64,12 @@ impl LayerRows {
         }
     }
 
-    /// The numbers of so many KV heads, head by head.
+    /// The numbers of `kv_heads` KV heads, head by head.
     pub fn numbers(&self, kv_heads: usize) -> Vec<u32> {
         (0..kv_heads).flat_map(|head| self.of_head(head).iter().copied()).collect()
     }
 
-    /// The rows of so many KV heads from their [numbers](Self::numbers).
+    /// The rows of `kv_heads` KV heads from their [numbers](Self::numbers).
     pub fn of_numbers(numbers: &[u32], kv_heads: usize) -> Self {
         let count = numbers.len() / kv_heads;
         Self::of_heads((0..kv_heads).map(|head| numbers[head * count..(head + 1) * count].to_vec()).collect())

@@ -1,8 +1,8 @@
-//! The KV cache of one request on one rank: blocks of keys before RoPE and values, which rows each holds, and what a pass sees of
-//! them.
+//! The KV cache of one request on one rank: blocks of keys before RoPE and values, the rows of
+//! each, and views of them for passes.
 //!
-//! A block is immutable once its pass is over. Recompute never writes into one: fresh rows are a block of their own, and
-//! the stale rows they replace are taken out of sight by their positions.
+//! A block is immutable after its pass. Recompute never writes into one: fresh rows are a block of
+//! their own, and the stale rows that they replace are hidden by their positions.
 
 mod block;
 mod growing;
@@ -18,7 +18,7 @@ pub use self::layer_rows::LayerRows;
 use crate::error::Result;
 use crate::placement::Placement;
 
-/// The number of a row in a block of which only the places are known.
+/// Number of a row in a block whose rows are known by their places only.
 const NO_ROW: u32 = u32::MAX;
 
 /// The keys and values that one rank keeps of a request.
@@ -28,11 +28,11 @@ pub struct KvCache {
     pub prefix: Block,
     /// The context rows that are this rank's alone: no row is in two ranks' lists.
     pub own: Vec<Block>,
-    /// The other ranks' context rows, where they were gathered.
+    /// The other ranks' context rows, if they were gathered.
     pub others: Vec<Block>,
-    /// Recomputed rows, which stand in for stale ones.
+    /// Recomputed rows, which replace stale ones.
     pub fresh: Vec<Block>,
-    /// The query's rows, where this rank owns them.
+    /// The query's rows, if this rank owns them.
     pub tail: Block,
 }
 
@@ -42,19 +42,20 @@ impl KvCache {
         View::new(&[&self.prefix], placement, &Hidden::default())
     }
 
-    /// The context rows that are this rank's alone, as they were prefilled; those of `recomputed` are out of sight.
+    /// The context rows that are this rank's alone, as prefilled; those of `recomputed` are hidden.
     pub fn view_of_own(&self, placement: &Placement, recomputed: &[u32]) -> View {
         View::new(&self.own.iter().collect::<Vec<_>>(), placement, &Hidden::of(recomputed))
     }
 
-    /// Prefix and context rows as they were prefilled, this rank's and those that were gathered; those of `recomputed` are out of
-    /// sight.
+    /// Prefix and context rows as prefilled, this rank's and the gathered ones; those of
+    /// `recomputed` are hidden.
     pub fn view_of_stale(&self, placement: &Placement, recomputed: &[u32]) -> View {
         let blocks = std::iter::once(&self.prefix).chain(&self.own).chain(&self.others);
         View::new(&blocks.collect::<Vec<_>>(), placement, &Hidden::of(recomputed))
     }
 
-    /// The context behind the recompute: the stale rows of `recomputed` are out of sight, their fresh ones over them.
+    /// The context after the recompute: the stale rows of `recomputed` are hidden, and their fresh
+    /// ones added.
     pub fn view_of_context(&self, placement: &Placement, recomputed: &[u32]) -> View {
         let stale: Vec<&Block> = self.own.iter().chain(&self.others).collect();
         let fresh: Vec<&Block> = self.fresh.iter().collect();
@@ -67,13 +68,13 @@ impl KvCache {
         View::new(&[&self.prefix, &self.tail], placement, &Hidden::default())
     }
 
-    /// What is left where rows are seen no more as they were prefilled: prefix, recomputed rows and the query's, in memory that nothing of the
-    /// others is in.
+    /// The remainder once no row is seen in its prefilled state: prefix, recomputed rows and the
+    /// query's. Its memory is shared with no other rows.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn without_stale(self) -> Result<Self> {
-        // No rows of a tensor keep its memory all the same.
+        // A view of zero rows would still keep its tensor's memory.
         let apart = |block: Block| match block.rows() {
             [] => Ok(Block::default()),
             _ => block.in_memory_of_its_own(),
@@ -83,12 +84,14 @@ impl KvCache {
         Ok(Self { prefix, own: Vec::new(), others: Vec::new(), fresh, tail })
     }
 
-    /// The keys that decoding sees, turned to their positions; the cache is given up for them layer by layer. They are the context
-    /// after the recompute (the stale rows of `recomputed` are out of sight, their fresh ones over them), and prefix and query, which
-    /// count on the owner alone in a merge: none of those where `is_owner` is false.
+    /// The keys that decoding sees, turned to their positions; the cache is consumed layer by
+    /// layer.
+    /// They are the context after the recompute (the stale rows of `recomputed` are hidden, and
+    /// their fresh ones added), and prefix and query. Those count on the owner alone in a merge:
+    /// they are left out where `is_owner` is false.
     ///
     /// # Errors
-    /// A position beyond the tables; the tensor library's.
+    /// Returns an error if a position is beyond the tables or a candle operation fails.
     pub fn into_turned(
         self,
         placement: &Placement,
@@ -96,7 +99,8 @@ impl KvCache {
         is_owner: bool,
         rope: &Rope,
     ) -> Result<(View, View)> {
-        // Fresh rows and the query's share the tensors of one pass: any of them alone would keep the memory of all.
+        // Fresh rows and the query's share the tensors of one pass: any of them alone would keep
+        // the memory of all.
         let apart = |blocks: Vec<Block>| blocks.into_iter().map(Block::with_values_of_its_own).collect::<Result<_>>();
         let Self { prefix, own, others, fresh, tail } = self;
         let (fresh, tail) = (apart(fresh)?, tail.with_values_of_its_own()?);
@@ -109,7 +113,7 @@ impl KvCache {
     }
 }
 
-/// Rows that are out of sight in their stale form: a table by row.
+/// Rows that are hidden in their stale form: a table by row.
 #[derive(Debug, Clone, Default)]
 struct Hidden(Vec<bool>);
 
@@ -126,16 +130,16 @@ impl Hidden {
     }
 }
 
-/// Blocks and where their rows stand in one pass.
+/// Blocks and the positions of their rows in one pass.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     blocks: Vec<(Block, BlockPositions)>,
 }
 
-/// Where the rows of a block stand.
+/// Positions of a block's rows.
 #[derive(Debug, Clone)]
 enum BlockPositions {
-    /// In every layer alike.
+    /// The same in every layer.
     Everywhere(Positions),
     /// One entry a layer.
     PerLayer(Vec<Positions>),
@@ -162,7 +166,7 @@ impl BlockPositions {
 }
 
 impl View {
-    /// All of `blocks` at `placement`, with the rows in `hidden` out of sight.
+    /// All of `blocks` at `placement`, with the rows in `hidden` hidden.
     fn new(blocks: &[&Block], placement: &Placement, hidden: &Hidden) -> Self {
         let at = |rows: &[u32]| {
             let at = placement.at(rows);
@@ -180,8 +184,8 @@ impl View {
         Self { blocks: vec![(block, BlockPositions::Everywhere(at))] }
     }
 
-    /// Blocks of other rows in each layer and KV head, in the places that are given with each layer; a place in everybody's future
-    /// holds nothing.
+    /// Blocks of different rows in each layer and KV head, at the positions given with each layer.
+    /// A place in the future of every query is empty.
     pub fn of_layers(layers: Vec<(Tensor, Tensor)>, at: Vec<Positions>) -> Self {
         let rows = at.iter().map(|at| LayerRows::AllHeads(vec![NO_ROW; at.len()].into()));
         let block = Block::of_layers(rows.collect::<Vec<_>>(), layers);
@@ -204,7 +208,7 @@ impl View {
         self.blocks.iter().filter(|(block, _)| block.count(layer) > 0).map(key).collect()
     }
 
-    /// The rows, as [`rows`](Self::rows), and whether each is in sight.
+    /// The rows, as in [`rows`](Self::rows), and whether each is visible.
     pub fn seen(&self) -> impl Iterator<Item = (u32, bool)> + '_ {
         let of_block = |(block, at): &(Block, BlockPositions)| -> Vec<(u32, bool)> {
             if block.rows().is_empty() {
@@ -224,27 +228,29 @@ impl View {
     /// Turns the keys to their positions, once.
     ///
     /// # Errors
-    /// A position beyond the tables; the tensor library's.
+    /// Returns an error if a position is beyond the tables or a candle operation fails.
     pub fn turned(mut self, rope: &Rope) -> Result<Self> {
         turn(&mut [&mut self], rope)?;
         Ok(self)
     }
 
-    /// The rows, block by block: in the order of [`keys`](Self::keys) where nothing was compressed; else all rows of the chunks, those too of
-    /// which a layer or KV head holds nothing. Not of blocks that were cut.
+    /// The rows, block by block: in the order of [`keys`](Self::keys) if nothing was compressed.
+    /// Otherwise all rows of the chunks, even those absent from a layer or KV head. Not for blocks
+    /// that were cut.
     pub fn rows(&self) -> impl Iterator<Item = u32> + '_ {
         self.blocks.iter().flat_map(|(block, _)| block.chunk_rows().iter().copied())
     }
 
-    /// Whether some of it are chunks that were compressed.
+    /// Whether some of its chunks were compressed.
     pub fn is_compressed(&self) -> bool {
         self.blocks.iter().any(|(block, _)| block.is_compressed())
     }
 
-    /// The keys of one KV head of a layer, `[rows, 1, head_dim]`, and where each of their rows stands among [`rows`](Self::rows).
+    /// The keys of one KV head of a layer, `[rows, 1, head_dim]`, and the places of their rows
+    /// among [`rows`](Self::rows).
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn keys_of_head(&self, layer: usize, head: usize) -> Result<(Vec<Keys>, Vec<usize>)> {
         let (mut keys, mut places, mut before) = (Vec::new(), Vec::new(), 0);
         for (block, at) in &self.blocks {
@@ -253,7 +259,7 @@ impl View {
                 let (k, v) = block.layer(layer);
                 let (k, v) = (k.narrow(1, head, 1)?, v.narrow(1, head, 1)?);
                 keys.push(Keys { k, v, at: at.of(layer).of_head(head).clone() });
-                // A chunk's rows are numbered one after the other; other blocks hold all of theirs.
+                // A chunk's rows have consecutive numbers; other blocks hold all of theirs.
                 let place = |(index, &row): (usize, &u32)| match block.is_compressed() {
                     true => before + (row - chunk[0]) as usize,
                     false => before + index,
@@ -266,9 +272,9 @@ impl View {
     }
 }
 
-/// Rotates every key of `views` to its position, once, for passes of one row each. A layer's keys as they were go before the next
-/// layer's are turned, but for those that the chunk cache holds too: blocks of one pass lie in the same tensors, which is why all
-/// views are turned together.
+/// Rotates every key of `views` to its position, once, for passes of one row each.
+/// A layer's original keys are dropped before the next layer's are turned, except for those that
+/// the chunk cache holds too. Blocks of one pass share tensors, so all views are turned together.
 fn turn(views: &mut [&mut View], rope: &Rope) -> Result<()> {
     let layers = views.iter().flat_map(|view| &view.blocks).map(|(block, _)| block.layers.len()).max().unwrap_or(0);
     for layer in 0..layers {

@@ -1,5 +1,6 @@
-//! Decoding from a cache that was cut to other rows in each layer and KV head equals decoding from the whole one in which every head
-//! of every layer sees the kept rows alone: worked out by the plain kernels, head by head.
+//! Decoding from a cache cut to different rows in each layer and KV head equals masked decoding.
+//! There the whole cache is kept, and every head of every layer sees the kept rows alone. The
+//! reference uses the plain kernels, head by head.
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, PAD, Query};
@@ -18,7 +19,8 @@ use crate::strategy;
 const KV_HEADS: usize = 2;
 const TOKENS: [u32; 4] = [7, 0, 33, 12];
 
-/// What a head of a layer keeps of some rows: fewer in later layers, as many in every head, and not in their order.
+/// The rows that a head of a layer keeps of `rows`: fewer in later layers, the same number in every
+/// head, and out of order.
 fn kept(rows: &[u32], layer: usize, head: usize) -> Vec<u32> {
     let mut ranked = rows.to_vec();
     let salt = if layer == 0 { 0 } else { head as u32 }; // the first layer keeps the same in all heads
@@ -38,7 +40,7 @@ fn cut(block: &Block) -> Block {
     block.cut((0..block.layers.len()).map(of_layer).collect::<Vec<_>>()).expect("cut")
 }
 
-/// Logits behind each of [`TOKENS`], decoded as a request is.
+/// Logits after each of [`TOKENS`], decoded as a request is.
 fn decoded(model: &dyn Model, plan: &Plan, prefilled: Prefilled) -> Vec<f32> {
     let mut sequence = Sequence::new(plan, prefilled, TOKENS[0], Sampler::greedy(), 0).expect("a sequence");
     let math = kit::math(model, 64);

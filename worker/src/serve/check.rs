@@ -1,4 +1,4 @@
-//! The checks that a plan must pass before a rank begins with it.
+//! Checks of a plan before a rank begins with it.
 
 use tributary_methods::KEEP_PER_CHUNK;
 use tributary_model::Config;
@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::models::Models;
 use crate::strategy;
 
-/// Checks a plan against this model and world. The coordinator has checked it too; a wrong plan must not hang the group.
+/// Checks a plan against this model and world. The coordinator has checked it too; a wrong plan
+/// must not hang the group.
 pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()> {
     let bad = |what: String| Err(Error::Plan(what));
     let config = models.main.config();
@@ -25,7 +26,8 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
     if plan.max_tokens == 0 {
         return bad("at least one token must be generated".to_owned());
     }
-    // Ids here, and not only where they are embedded: the rank that speaks to the coordinator should know the cause.
+    // Ids are checked here, and not only where they are embedded, so that the rank that reports to
+    // the coordinator knows the cause.
     if let Some(id) = plan.all_ids().into_iter().find(|&id| id as usize >= config.vocab) {
         return bad(format!("token id {id} is outside the vocabulary of {}", config.vocab));
     }
@@ -35,7 +37,7 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
     }
     if let Some(LookAhead { adapter, rows }) = plan.look_ahead {
         if plan.method.parallel().is_some() {
-            return bad(format!("a look-ahead does not see what method {} sees", plan.method.name()));
+            return bad(format!("a look-ahead does not see the rows that method {} sees", plan.method.name()));
         }
         if rows == 0 || !models.adapters.has(adapter, rows as usize) {
             return bad(format!("a look-ahead wants {rows} rows of adapter {adapter}, which is not here or has fewer"));
@@ -60,7 +62,8 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
     strategy::check(&plan.method, config)
 }
 
-/// Checks that the model exists that writes what an eviction listens to, and that the prompt and what it writes fit it.
+/// Checks that the draft model of an eviction exists, and that the prompt and its tokens fit the
+/// model.
 fn check_draft_model(plan: &Plan, models: &Models<'_>) -> Result<()> {
     let Some(evict) = plan.evicts().filter(|evict| evict.asks_draft_model()) else { return Ok(()) };
     let bad = |what: String| Err(Error::Plan(what));
@@ -76,7 +79,7 @@ fn check_draft_model(plan: &Plan, models: &Models<'_>) -> Result<()> {
     Ok(config.check_length(plan.total_rows(), evict.pseudo_tokens())?)
 }
 
-/// Checks that a chunk can keep what the plan wants it to.
+/// Checks that a chunk can be compressed as the plan demands.
 fn check_compression(plan: &Plan, chunk: &Chunk) -> Result<()> {
     let Some(compress) = &chunk.compress else { return Ok(()) };
     let (name, tokens, bad) = (compress.descriptor().name, chunk.ids.len(), |what: String| Err(Error::Plan(what)));
@@ -166,7 +169,7 @@ mod tests {
         assert_eq!(read_by(1).0, 0);
     }
 
-    /// The first chunk keeps so many of its tokens.
+    /// Compresses the first chunk to `keep` tokens.
     fn compress(plan: &mut Plan, method: Eviction, keep: usize) {
         plan.method = kit::method("none");
         let (window, pooled, sinks, beta) = (4, 3, 2, 20);

@@ -1,7 +1,8 @@
-//! The loop of one rank: rank 0 takes orders from the coordinator and broadcasts them, all carry them out, rank 0 answers.
+//! The loop of one rank: rank 0 takes orders from the coordinator and broadcasts them, all ranks
+//! carry them out, rank 0 answers.
 //!
-//! One order at a time, and every rank takes part in every one. What a rank keeps between orders is its chunk cache and the
-//! sequences that are being decoded.
+//! One order at a time, and every rank takes part in every one. Between orders a rank keeps its
+//! chunk cache and the sequences in decoding.
 
 mod check;
 mod prefill;
@@ -25,16 +26,18 @@ use crate::error::{Error, Result};
 use crate::models::Models;
 use crate::sequence::Sequence;
 
-/// How often rank 0 ticks when it has nothing to do.
+/// Interval of rank 0's ticks while idle.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Serves orders until the coordinator is gone, with one model or several. `link` is rank 0's way to the coordinator; the other ranks have none.
-/// `timeout` is the timeout of collectives between requests and in decoding, `chunk_cache` keeps chunks from one request to the
-/// next.
+/// Serves orders until the coordinator is gone, with one model or several. `link` is rank 0's
+/// connection to the coordinator; the other ranks have none.
+/// `timeout` is the timeout of collectives between requests and in decoding. `chunk_cache` keeps
+/// chunks between requests.
 ///
 /// # Errors
-/// The first failure of the group; it is aborted before that is returned, and the coordinator told. A failure of one request
-/// that all ranks have learnt alike is none: the coordinator gets [`Event::Refused`], and the loop goes on.
+/// Returns the first failure of the group, after aborting the group and notifying the coordinator.
+/// A failure of one request that all ranks know alike is no error: the coordinator gets
+/// [`Event::Refused`], and the loop goes on.
 pub fn serve<'a>(
     models: impl Into<Models<'a>>,
     kernels: Kernels,
@@ -83,11 +86,11 @@ struct Rank<'a> {
     timeout: Duration,
     chunk_cache: &'a mut ChunkCache,
     progress: Progress,
-    /// The request that is under way, the first of several; 0 for none.
+    /// The request in progress, the first of several; 0 for none.
     request: u64,
-    /// Every sequence of the group, also those of which this rank holds nothing.
+    /// Every sequence of the group, including those without data on this rank.
     sequences: BTreeMap<u64, Sequence>,
-    /// Whether the order before was a step of decoding: only the first of several is told to the log.
+    /// Whether the previous order was a step of decoding: only the first of several is logged.
     decodes: bool,
 }
 
@@ -105,7 +108,7 @@ impl Rank<'_> {
         Ok(tributary_protocol::decode(&self.comm.broadcast_bytes(0, bytes)?)?)
     }
 
-    /// Carries an order out; whether another may follow.
+    /// Carries out an order; returns whether another may follow.
     fn carry_out(&mut self, order: Order) -> Result<bool> {
         let decodes = matches!(order, Order::Decode(_));
         self.request = match &order {
@@ -125,7 +128,7 @@ impl Rank<'_> {
         Ok(true)
     }
 
-    /// Lets go of sequences.
+    /// Releases sequences.
     fn release(&mut self, requests: &[u64]) -> Result<()> {
         for request in requests {
             self.sequences.remove(request);
@@ -134,13 +137,13 @@ impl Rank<'_> {
         self.tell(|| Event::Released { running })
     }
 
-    /// Every rank's message on rank 0, in rank order; nothing elsewhere.
+    /// Every rank's message on rank 0, in rank order; empty elsewhere.
     fn gather<T: Serialize + DeserializeOwned>(&mut self, own: &T) -> Result<Vec<T>> {
         let gathered = self.comm.gather_bytes(0, tributary_protocol::encode(own)?)?;
         gathered.iter().map(|bytes| Ok(tributary_protocol::decode(bytes)?)).collect()
     }
 
-    /// Tells the coordinator, on rank 0.
+    /// Sends an event to the coordinator, on rank 0.
     fn tell(&self, event: impl FnOnce() -> Event) -> Result<()> {
         match self.link {
             Some(link) => Ok(link.send(event())?),
@@ -149,7 +152,7 @@ impl Rank<'_> {
     }
 }
 
-/// Ends the group and tells the coordinator.
+/// Ends the group and notifies the coordinator.
 fn fail(comm: &mut dyn Communicator, link: Option<&WorkerLink>, request: u64, error: Error) -> Error {
     comm.abort(&error.to_string(), error.exit_code());
     if let Some(link) = link {
@@ -158,13 +161,13 @@ fn fail(comm: &mut dyn Communicator, link: Option<&WorkerLink>, request: u64, er
             _ => comm.rank(),
         };
         let event = Event::Failed { request, rank, exit_code: error.exit_code(), cause: error.to_string() };
-        // The coordinator may be the one that is gone: then there is nobody to tell.
+        // The coordinator may be the lost peer, which then cannot be notified.
         let _ = link.send(event);
     }
     error
 }
 
-/// The failure that a group's end should be blamed on: the first that is not a consequence of another rank's.
+/// The failure that caused a group's end: the first that is not a consequence of another rank's.
 pub fn root_cause(results: Vec<Result<()>>) -> Result<()> {
     let mut errors: Vec<Error> = results.into_iter().filter_map(Result::err).collect();
     let Some(first) = errors.iter().position(|error| !error.is_consequence()) else {

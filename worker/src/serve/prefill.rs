@@ -1,4 +1,4 @@
-//! The orders that fill caches: a request up to its first token, or chunks ahead of use.
+//! Orders that fill caches: a request up to its first token, or chunks ahead of use.
 
 use tributary_comm::Traffic;
 use tributary_kernels::cuda::{self, Pool};
@@ -18,27 +18,27 @@ use crate::placement::Placement;
 use crate::sequence::{Sequence, Start};
 use crate::strategy::{self, Prefilled, Selection};
 
-/// What a rank has to tell at the end of a prefill.
+/// Report of a rank at the end of a prefill.
 #[derive(serde::Serialize, serde::Deserialize)]
 enum Told {
     /// Its report, and the outcome if it is the owner.
     Filled(Box<(RankReport, Option<Outcome>)>),
-    /// The request was let go of on the way.
+    /// The request was cancelled during its prefill.
     Cancelled(Box<RankReport>),
-    /// The refusal that ended the request, and the traffic until then.
+    /// The refusal that ended the request, and the traffic up to it.
     Refused(Refusal, Traffic),
 }
 
-/// A cache that is filled, and the first token drawn from it.
+/// A filled cache, and the first token drawn from it.
 struct Filled {
     prefilled: Prefilled,
     first: FirstToken,
-    /// How likely the query's tokens are, where that was asked for.
+    /// Log-probabilities of the query's tokens, if requested.
     prompt: Option<Vec<ScoredToken>>,
-    /// What remains of it, where rows are evicted.
+    /// Its remainder, if rows are evicted.
     remains: Option<Remains>,
-    /// The first lap that is behind the first token.
-    first_lap_behind: usize,
+    /// The first lap after the first token.
+    first_lap_after: usize,
 }
 
 impl Rank<'_> {
@@ -47,7 +47,8 @@ impl Rank<'_> {
         let told = match self.run(plan) {
             Ok(told) => told,
             Err(error) if error.is_the_requests() => {
-                // The group lives on: messages on their way have to arrive, so that no later call meets them.
+                // The group lives on: messages in flight have to arrive, so that no later call
+                // receives them.
                 self.comm.finish_started()?;
                 Told::Refused(error.refusal(), Traffic::sum(self.comm.laps()))
             }
@@ -80,7 +81,7 @@ impl Rank<'_> {
     fn run(&mut self, plan: &Plan) -> Result<Told> {
         check(plan, &self.models, self.comm.size())?;
         let link = self.link;
-        // What the last request left to be stored waits until this one's first token is out.
+        // Chunks of the last request wait to be stored until this one's first token is out.
         let computing = self.chunk_cache.store().map(|store| store.computing());
         let mut cx = self.context(plan)?;
         let tell = |drawn| {
@@ -91,11 +92,11 @@ impl Rank<'_> {
             Err(Error::Cancelled) => return Ok(Told::Cancelled(Box::new(cancelled(cx, plan)?))),
             filled => filled?,
         };
-        let Filled { prefilled, first: FirstToken { drawn, logits, sampler }, prompt, remains, first_lap_behind } =
+        let Filled { prefilled, first: FirstToken { drawn, logits, sampler }, prompt, remains, first_lap_after } =
             filled;
         let is_owner = cx.rank() == prefilled.owner;
         let (token, margin) = (drawn.token, drawn.margin);
-        let report = report(cx, plan, is_owner, first_lap_behind)?;
+        let report = report(cx, plan, is_owner, first_lap_after)?;
         let report = RankReport { evicted: remains.as_ref().map(|remains| remains.report), ..report };
         let outcome = is_owner.then(|| outcome(plan, prefilled.selection.clone(), (token, margin), logits));
         let asked = remains.as_ref().filter(|_| plan.returns.scores);
@@ -118,7 +119,7 @@ impl Rank<'_> {
         Ok(Told::Filled(Box::new((report, outcome))))
     }
 
-    /// The tools that a request's passes are handed.
+    /// The tools for a request's passes.
     fn context(&mut self, plan: &Plan) -> Result<Context<'_>> {
         let request_order: Vec<u32> = (0..plan.chunks.len() as u32).collect();
         let positions =
@@ -131,7 +132,7 @@ impl Rank<'_> {
         Context::new(models, self.comm, self.kernels, (plan, positions), &self.progress, self.chunk_cache)
     }
 
-    /// Gathers what every rank has to tell on rank 0, which tells the coordinator.
+    /// Gathers every rank's report on rank 0, which answers the coordinator.
     fn answer(&mut self, plan: &Plan, told: Told) -> Result<()> {
         let gathered: Vec<Told> = self.gather(&told)?;
         let Some(link) = self.link else { return Ok(()) };
@@ -173,19 +174,19 @@ fn in_step(reports: &[RankReport]) -> Result<()> {
     }
 }
 
-/// Fills a request's cache, draws its first token, keeps its chunks, and evicts what decoding shall not keep. The token is handed to `tell` as
-/// soon as it is there.
+/// Fills a request's cache, draws its first token, keeps its chunks, and evicts rows that decoding
+/// does not keep. The token goes to `tell` as soon as it is drawn.
 fn fill(cx: &mut Context<'_>, plan: &Plan, tell: impl FnOnce(DrawnToken) -> Result<()>) -> Result<Filled> {
     let prefilled = strategy::build(&plan.method)?.prefill(cx, plan)?;
     let first = first_token(cx, plan, &prefilled)?;
     tell(first.drawn.clone())?;
     let prompt = score_query(cx, plan, &prefilled)?;
-    let first_lap_behind = cx.timeline.close(cx.comm)?;
-    // The first token is long out: copying does not count towards it.
+    let first_lap_after = cx.timeline.close(cx.comm)?;
+    // The first token is out already: copying does not count towards it.
     strategy::chunks::keep(cx, plan, &prefilled.cache)?;
     let token = first.drawn.token;
     let remains = if plan.goes_on(&[token]) { remains(cx, plan, &prefilled, token)? } else { None };
-    Ok(Filled { prefilled, first, prompt, remains, first_lap_behind })
+    Ok(Filled { prefilled, first, prompt, remains, first_lap_after })
 }
 
 /// Fills the chunk cache with a plan's chunks.
@@ -196,8 +197,8 @@ fn fill_chunks(cx: &mut Context<'_>, plan: &Plan) -> Result<()> {
     strategy::chunks::keep(cx, plan, &cache)
 }
 
-/// The report of this rank on a request that was let go of. Messages on their way arrive first, so that no later call meets them: at a
-/// control point all ranks have begun the same.
+/// The report of this rank on a cancelled request. Messages in flight arrive first, so that no
+/// later call receives them: at a control point all ranks have begun the same calls.
 fn cancelled(cx: Context<'_>, plan: &Plan) -> Result<RankReport> {
     let mut cx = cx;
     cx.comm.finish_started()?;
@@ -206,7 +207,8 @@ fn cancelled(cx: Context<'_>, plan: &Plan) -> Result<RankReport> {
     report(cx, plan, false, usize::MAX)
 }
 
-/// What remains of a filled cache that another token is to be drawn from, where rows are evicted; else a look-ahead looks at it.
+/// The remainder of a filled cache if rows are evicted and another token follows; otherwise a
+/// look-ahead attends to it.
 fn remains(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled, first: u32) -> Result<Option<Remains>> {
     let remains = evict::evict(cx, plan, prefilled, first)?;
     if remains.is_none() {
@@ -215,8 +217,8 @@ fn remains(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled, first: u32)
     Ok(remains)
 }
 
-/// The report of this rank. The laps from `first_lap_behind` on are behind the first token.
-fn report(cx: Context<'_>, plan: &Plan, drew_first_token: bool, first_lap_behind: usize) -> Result<RankReport> {
+/// The report of this rank. Laps from `first_lap_after` on come after the first token.
+fn report(cx: Context<'_>, plan: &Plan, drew_first_token: bool, first_lap_after: usize) -> Result<RankReport> {
     let (device_memory, points) = (device_memory(&cx)?, cx.math.progress.point_count());
     let Context { comm, timeline, prefilled_rows, recomputed_rows, auxiliary_s, chunk_cache, .. } = cx;
     let spans = timeline.into_spans(comm)?;
@@ -225,8 +227,8 @@ fn report(cx: Context<'_>, plan: &Plan, drew_first_token: bool, first_lap_behind
         chunk_cache.computed(prefilled_rows, of_chunks.map(|span| span.seconds - span.waited_s).sum());
     }
     let laps = comm.laps();
-    let (prefill_laps, laps_behind) = laps.split_at(first_lap_behind.min(laps.len()));
-    let (traffic, decode_traffic) = (Traffic::sum(prefill_laps), Traffic::sum(laps_behind));
+    let (prefill_laps, laps_after) = laps.split_at(first_lap_after.min(laps.len()));
+    let (traffic, decode_traffic) = (Traffic::sum(prefill_laps), Traffic::sum(laps_after));
     Ok(RankReport {
         rank: comm.rank(),
         drew_first_token,

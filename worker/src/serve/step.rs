@@ -15,7 +15,8 @@ use crate::first_token::{draw, logits};
 use crate::sequence::{Sequence, Turned};
 use crate::timeline::Timeline;
 
-/// The result of a step for one sequence: the number of its request, and its next token or a refusal.
+/// The result of a step for one sequence: the number of its request, and its next token or a
+/// refusal.
 type NextToken = (u64, std::result::Result<DrawnToken, Refusal>);
 
 impl Rank<'_> {
@@ -48,7 +49,8 @@ impl Rank<'_> {
         Ok(link.send(Event::Stepped { tokens, reports })?)
     }
 
-    /// Computes the newest rows of this rank's sequences, and its part of those that are shared; the tokens drawn here.
+    /// Computes the newest rows of this rank's sequences, and its part of the shared ones; returns
+    /// the tokens drawn here.
     fn drawn(&mut self, requests: &[u64]) -> Result<Vec<NextToken>> {
         let listed: BTreeSet<u64> = requests.iter().copied().collect();
         if listed.len() != requests.len() || !listed.iter().all(|request| self.sequences.contains_key(request)) {
@@ -116,8 +118,8 @@ impl<'a> Step<'a> {
         Ok(this)
     }
 
-    /// Runs the rows through the model; absent where this rank owns none. Ranks that own none take part in the rounds of those
-    /// that are shared.
+    /// Runs the rows through the model; `None` if this rank owns none. Such ranks take part in the
+    /// rounds of shared sequences.
     fn run(self, model: &dyn Model, math: Math, comm: &mut dyn Communicator) -> Result<Option<Rows>> {
         let counts: Vec<usize> = self.shared.iter().map(Vec::len).collect();
         let any_shared = counts.iter().any(|&count| count > 0);

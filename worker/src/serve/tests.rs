@@ -13,7 +13,7 @@ use crate::kit;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs `work` against a group of `world` ranks; how the ranks ended.
+/// Runs `work` against a group of `world` ranks; returns the result of each rank.
 fn with_group<'a>(models: impl Into<Models<'a>>, world: usize, work: impl FnOnce(&CoordinatorLink)) -> Vec<Result<()>> {
     let models: Models = models.into();
     let (coordinator, worker) = link(4);
@@ -37,7 +37,7 @@ fn event(link: &CoordinatorLink) -> Event {
     link.next(PATIENCE).expect("rank 0 is there").expect("an event in time")
 }
 
-/// What a prefill comes to, its first token apart.
+/// The end event of a prefill, without its first token.
 fn prefill(link: &CoordinatorLink, plan: &Plan) -> Event {
     link.send(Order::Prefill(Arc::new(plan.clone()))).expect("sent");
     match event(link) {
@@ -98,7 +98,7 @@ fn a_request_that_cannot_be_computed_is_refused_and_the_group_lives_on() {
                     other => panic!("{cause}: {other:?}"),
                 }
                 let after = outcome(prefill(link, &Plan { request: 10 + plan.request, ..good.clone() })).0;
-                assert_eq!(after, before, "the same answer behind {cause}");
+                assert_eq!(after, before, "the same answer after {cause}");
             }
         });
         assert!(ended.iter().all(Result::is_ok), "{ended:?}");
@@ -118,7 +118,7 @@ fn a_step_of_a_sequence_that_does_not_run_is_a_bug() {
     }
 }
 
-/// What a plan's answer is, token by token.
+/// The answer to a plan, token by token.
 fn answer(models: Models<'_>, world: usize, plan: &Plan) -> (Outcome, Vec<tributary_protocol::DrawnToken>) {
     let mut found = None;
     let ended = with_group(models, world, |link| {

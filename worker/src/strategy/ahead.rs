@@ -1,6 +1,7 @@
-//! The stage between prefill and generation: rows look at what the prefill has left, and the attention that the cache's rows receive from
-//! them says which an answer will need. They leave nothing behind: generation goes on as if they had never been. They are rows of an
-//! adapter or tokens right behind the query, or rows of the prompt once more.
+//! The stage between prefill and generation: rows attend to the filled cache, and the attention
+//! that its rows receive tells which of them an answer will need.
+//! The attending rows are rows of an adapter or tokens right after the query, or rows of the prompt
+//! once more. They are discarded without a trace in the cache.
 
 use candle_core::Tensor;
 use tributary_kernels::{Positions, add, cuda};
@@ -15,27 +16,30 @@ use crate::kv::View;
 
 /// The attention that this rank's rows of the cache received.
 pub struct LookAheadScores {
-    /// The rows, as numbered in the plan, and whether they are seen. A row that was recomputed is there twice: stale, which is not seen and
-    /// receives nothing, and fresh.
+    /// The rows, as numbered in the plan, and whether they are visible. A recomputed row is listed
+    /// twice: stale, hidden and without attention; and fresh.
     pub rows: Vec<(u32, bool)>,
-    /// Per layer `[kv_heads, rows]` f32: the sum over the rows that looked of their attention, the mean over a KV head's heads.
+    /// Per layer `[kv_heads, rows]` f32: the sum of the attending rows' attention, the mean over a
+    /// KV head's heads.
     pub received: Vec<Tensor>,
-    /// Rows that this rank ran.
+    /// Number of rows that this rank ran.
     pub asking_rows: usize,
 }
 
-/// What a rank's rows see of the cache: on the owner with prefix and query, which count once.
+/// The part of the cache that a rank's rows see: on the owner with prefix and query, which count
+/// once.
 pub fn sight(plan: &Plan, prefilled: &Prefilled, rank: usize) -> View {
     let Prefilled { owner, cache, placement, selection, .. } = prefilled;
     let context = cache.view_of_context(placement, &plan.out_of_sight(&selection.rows));
     if rank == *owner { context.and(cache.view_at_owner(placement)) } else { context }
 }
 
-/// Runs the plan's look-ahead over the filled cache, which stays as it is; nothing where the plan has none, and on ranks that hold
-/// nothing the owner needs. Every rank calls it behind the first token, if another is to follow.
+/// Runs the plan's look-ahead over the filled cache, which stays unchanged. `None` if the plan has
+/// none, and on ranks that hold nothing the owner needs.
+/// Every rank calls it after the first token, if another follows.
 ///
 /// # Errors
-/// Kernels' and communicator's.
+/// Returns an error if a kernel or the communicator fails.
 pub fn look_ahead(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> Result<Option<LookAheadScores>> {
     let (rank, is_owner) = (cx.rank(), cx.rank() == prefilled.owner);
     if plan.look_ahead.is_none() {
@@ -47,7 +51,7 @@ pub fn look_ahead(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> R
     }
     let embedded = embed(cx, plan, is_owner)?;
     let rows: Vec<u32> = plan.look_ahead_rows().collect();
-    let ahead = behind(cx, plan, prefilled, (prefilled.placement.at(&rows), embedded))?;
+    let ahead = after_query(cx, plan, prefilled, (prefilled.placement.at(&rows), embedded))?;
     if tracing::enabled!(tracing::Level::DEBUG) {
         let (rows, kept, share) = (plan.look_ahead_count(), ahead.rows.len(), ahead.share(plan.look_ahead_count())?);
         tracing::debug!(rank, rows, kept, share, "looked ahead");
@@ -55,11 +59,11 @@ pub fn look_ahead(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> R
     Ok(Some(ahead))
 }
 
-/// Runs `count` tokens, known on the owner alone, right behind the query over the filled cache. Every rank that takes part calls it: the
-/// owner alone where it holds everything.
+/// Runs `count` tokens, known on the owner alone, right after the query over the filled cache.
+/// Every rank that takes part calls it: the owner alone if it holds everything.
 ///
 /// # Errors
-/// Kernels' and communicator's.
+/// Returns an error if a kernel or the communicator fails.
 pub fn tokens_behind(
     cx: &mut Context<'_>,
     plan: &Plan,
@@ -71,11 +75,11 @@ pub fn tokens_behind(
     let first = plan.total_rows() as u32;
     let rows: Vec<u32> = (first..first + count as u32).collect();
     let at = prefilled.placement.reaching(count).at(&rows);
-    behind(cx, plan, prefilled, (at, embedded))
+    after_query(cx, plan, prefilled, (at, embedded))
 }
 
-/// Runs rows that stand behind the query, embedded on the owner alone, over the filled cache.
-fn behind(
+/// Runs rows after the query, embedded on the owner alone, over the filled cache.
+fn after_query(
     cx: &mut Context<'_>,
     plan: &Plan,
     prefilled: &Prefilled,
@@ -87,11 +91,12 @@ fn behind(
     looked(cx, plan, prefilled, (embedded, counts, at, Some(own)))
 }
 
-/// Runs rows of the prompt over the filled cache, in which they find themselves: `of_ranks[r]` are those that rank r runs, of which this rank's
-/// own part is run a tile at a time. Every rank that takes part calls it: the owner alone where it holds everything.
+/// Runs rows of the prompt over the filled cache, which contains them already. `of_ranks[r]` are
+/// the rows of rank r; this rank runs its own a tile at a time.
+/// Every rank that takes part calls it: the owner alone if it holds everything.
 ///
 /// # Errors
-/// Kernels' and communicator's.
+/// Returns an error if a kernel or the communicator fails.
 pub fn look_again(
     cx: &mut Context<'_>,
     plan: &Plan,
@@ -119,8 +124,8 @@ pub fn look_again(
     Ok(sum.expect("some row of the prompt looks"))
 }
 
-/// Runs rows through all layers over the filled cache: this rank's, how many each rank has, where all stand, and where this rank's stand if the
-/// cache lacks them.
+/// Runs this rank's rows through all layers over the filled cache. Takes the number of rows of each
+/// rank, the positions of all, and those of this rank's rows if the cache lacks them.
 fn looked(
     cx: &mut Context<'_>,
     plan: &Plan,
@@ -144,7 +149,8 @@ fn looked(
     Ok(LookAheadScores { rows, received: attention.received, asking_rows })
 }
 
-/// The look-ahead's rows on the owner, with the adapter's low-rank matrices where it has them; no rows elsewhere.
+/// The look-ahead's rows on the owner, with the adapter's low-rank matrices if it has them; no rows
+/// elsewhere.
 fn embed(cx: &Context<'_>, plan: &Plan, is_owner: bool) -> Result<Rows> {
     let Some(ahead) = plan.look_ahead.filter(|_| is_owner) else { return cx.embed(&[]) };
     let rows = cx.embed(&plan.look_ahead_sources())?;
@@ -157,14 +163,14 @@ fn embed(cx: &Context<'_>, plan: &Plan, is_owner: bool) -> Result<Rows> {
 }
 
 impl LookAheadScores {
-    /// These, with what the same rows received from others.
+    /// Adds the attention that the same rows received from others.
     fn and(self, more: &LookAheadScores) -> Result<Self> {
         assert_eq!(self.rows, more.rows, "rows that were looked at");
         let sums = self.received.iter().zip(&more.received).map(|(a, b)| Ok(add(a, b)?)).collect::<Result<_>>()?;
         Ok(Self { received: sums, asking_rows: self.asking_rows + more.asking_rows, ..self })
     }
 
-    /// The share of the attention of so many rows that this rank's keys received, the mean over layers and heads.
+    /// This rank's share of the attention of `rows` rows, the mean over layers and heads.
     fn share(&self, rows: usize) -> Result<f64> {
         let mut given = 0.0;
         for layer in &self.received {

@@ -1,4 +1,5 @@
-//! What the cache's rows receive from a look-ahead is what they receive in a prompt with its rows behind it.
+//! The cache's rows receive from a look-ahead the same attention as in a prompt followed by its
+//! rows.
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ fn adapters(model: &dyn Model) -> Adapters {
     Adapters::new([(ADAPTER, Adapter { embeddings, low_rank: Some(Arc::new(low_rank)) })])
 }
 
-/// A causal prompt by the plain kernels, which reads what its last rows attend to.
+/// A causal prompt by the plain kernels, which records the attention of its last rows.
 struct Prompt {
     math: Math,
     rows: usize,
@@ -65,7 +66,7 @@ impl Attention for Prompt {
     }
 }
 
-/// What a prompt's rows receive from the look-ahead's, which stand behind it.
+/// The attention that a prompt's rows receive from the look-ahead's rows after it.
 fn naive(model: &dyn Model, adapters: &Adapters, plan: &Plan) -> Received {
     let rows = plan.total_rows();
     let sources = [plan.sources(), plan.look_ahead_sources()].concat();
@@ -77,7 +78,8 @@ fn naive(model: &dyn Model, adapters: &Adapters, plan: &Plan) -> Received {
     prompt.received
 }
 
-/// The same from the cache that a plan's method leaves, all ranks' rows together; and how many ranks took part.
+/// The same from the cache that a plan's method leaves, all ranks' rows together, and the number of
+/// ranks that took part.
 fn found(model: &dyn Model, adapters: &Adapters, plan: &Plan, world: usize) -> (Received, usize) {
     let of_ranks: Vec<Option<LookAheadScores>> = kit::on_ranks(world, |comm| {
         let (mut cache, progress) = (ChunkCache::none(), Progress::default());

@@ -1,5 +1,6 @@
-//! Sequence parallelism by gathering keys and values: contiguous split, every layer's keys and values on every rank.
-//! *Exact*. Causal work is uneven by construction; that is the baseline that the literature reports against.
+//! Sequence parallelism by gathering keys and values: contiguous split, every layer's keys and
+//! values on every rank.
+//! *Exact*. Causal work is uneven by construction; that is the usual baseline of the literature.
 
 use tributary_protocol::{Phase, Plan};
 

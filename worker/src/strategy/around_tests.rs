@@ -1,5 +1,6 @@
-//! Rows of an adapter around chunks count for positions, order and memory, are cached with the chunk, are never tokens of the context
-//! and never selected: shown with an adapter whose rows are tokens' own embeddings.
+//! Rows of an adapter around chunks count for positions, order and memory and are cached with the
+//! chunk. They are never tokens of the context and never selected.
+//! The test adapter's rows are tokens' own embeddings.
 
 use tributary_kernels::Kernels;
 use tributary_model::{Adapters, Model, Progress};
@@ -13,7 +14,7 @@ use crate::kit;
 use crate::models::Models;
 use crate::strategy::Strategy;
 
-/// What the query's last row sees at the end, and what was selected.
+/// The state of the query's last row at the end, and the selection.
 fn prefilled(model: &dyn Model, plan: &Plan, adapters: &Adapters, world: usize) -> (Vec<f32>, Vec<u32>, usize) {
     let found = kit::on_ranks(world, |comm| {
         let mut cache = ChunkCache::new(KeySpace::new([1; 32], "f32"), 1 << 20);
@@ -30,7 +31,8 @@ fn prefilled(model: &dyn Model, plan: &Plan, adapters: &Adapters, world: usize) 
     (found.into_iter().find_map(|(last, ..)| last).expect("an owner"), rows, candidates)
 }
 
-/// The same rows twice: chunks of tokens alone, and chunks of which the outer tokens are an adapter's rows.
+/// The same rows twice: chunks of tokens alone, and chunks whose outer tokens are an adapter's
+/// rows.
 fn twins(world: usize, exchange: Exchange) -> (Plan, Plan) {
     let tokens = Plan { exchange, ..kit::plan(2, &[9, 8, 7], 4, world) };
     let mut around = tokens.clone();
@@ -60,23 +62,25 @@ fn rows_of_an_adapter_are_rows_like_others_and_no_tokens() {
         let (found, ..) = prefilled(&*model, &around, &adapters, world);
         assert_eq!(found, expected, "world {world}, {exchange:?}: bit for bit");
 
-        // Whatever is selected, it is no row of the adapter; with the whole budget it is every token of the later chunks.
+        // No selection contains a row of the adapter; with the whole budget it has every token of
+        // the later chunks.
         let all = Plan { method: kit::method("prophetkv"), budget: 15, ..around.clone() };
         let (_, selected, candidates) = prefilled(&*model, &all, &adapters, world);
         let sources = all.sources();
         assert!(selected.iter().all(|&row| matches!(sources[row as usize], Source::Token(_))), "{selected:?}");
-        assert_eq!((selected.len(), candidates), (9, 9), "5 + 4 tokens behind the first chunk");
+        assert_eq!((selected.len(), candidates), (9, 9), "5 + 4 tokens after the first chunk");
     }
 }
 
-/// What the query pays to an adapter's rows says nothing about a token: it is in nobody's score, nor in the order of chunks.
+/// The query's attention to an adapter's rows says nothing about a token: it counts in no score,
+/// nor in the order of chunks.
 #[test]
 fn numbers_of_an_adapters_rows_count_for_nothing() {
     let (tokens, around) = twins(1, Exchange::Replicate);
     let mut numbers: Vec<f32> = (1..=24).map(|number| number as f32).collect();
     clear_around(&around, &mut numbers);
     assert_eq!(numbers[..4], [0.0, 0.0, 3.0, 4.0], "two rows before the first chunk's tokens");
-    assert_eq!(numbers[8..11], [0.0, 0.0, 0.0], "one behind them, and two before the next");
+    assert_eq!(numbers[8..11], [0.0, 0.0, 0.0], "one after them, and two before the next");
     assert_eq!(numbers.iter().filter(|number| **number > 0.0).count(), around.context_tokens());
     let mut bare = vec![1.0; 24];
     clear_around(&tokens, &mut bare);

@@ -1,5 +1,6 @@
-//! Stored chunks that join a request layer by layer while it goes on. Before a pass looks at a layer, that layer of every such chunk is
-//! there: it has been read, or the chunk was of no use and has been computed alone from its ids, behind the prefix as ever.
+//! Stored chunks that join a request layer by layer while it runs.
+//! Before a pass reads a layer, that layer of every such chunk is present. It has been read, or the
+//! chunk was unusable and has been computed alone from its ids, after the prefix as usual.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,22 +22,22 @@ pub struct Arrivals {
     loading: Option<(Loading, Math)>,
     chunks: Vec<Arriving>,
     prefix: Block,
-    /// Layers that are there of all of them.
+    /// Number of layers present of all of them.
     there: usize,
     layers: usize,
     from_store: FromStore,
 }
 
-/// A chunk whose layers come one by one.
+/// A chunk whose layers arrive one by one.
 struct Arriving {
     layers: Coming,
     chunk: Chunk,
-    /// Whether it was of no use and has been computed.
+    /// Whether it was unusable and has been computed.
     is_computed: bool,
 }
 
 impl Arrivals {
-    /// Chunks that `loading` reads, in its order, behind a prefix that is there.
+    /// Chunks that `loading` reads, in its order, after a prefix that is present.
     pub fn new(loading: (Loading, Math), chunks: Vec<Chunk>, prefix: Block, layers: usize) -> Self {
         let arriving = |chunk| {
             let slots: Coming = (0..layers).map(|_| OnceLock::new()).collect::<Vec<_>>().into();
@@ -46,13 +47,13 @@ impl Arrivals {
         Self { loading: Some(loading), chunks, prefix, there: 0, layers, from_store: FromStore::default() }
     }
 
-    /// The same with what is told of them.
+    /// The same with their report.
     #[must_use]
     pub fn of(self, from_store: FromStore) -> Self {
         Self { from_store, ..self }
     }
 
-    /// The layers of the chunk of this number among those that are read.
+    /// The layers of the chunk of this number among those being read.
     pub fn coming(&self, index: usize) -> Coming {
         Arc::clone(&self.chunks[index].layers)
     }
@@ -60,7 +61,7 @@ impl Arrivals {
     /// Waits for the first `layers` layers of all chunks.
     ///
     /// # Errors
-    /// Those of a prefill, for a chunk that must be computed.
+    /// Returns an error if the prefill of an unusable chunk fails.
     pub fn wait(&mut self, layers: usize, models: &Models<'_>) -> Result<()> {
         let Some((loading, math)) = &self.loading else { return Ok(()) };
         for layer in self.there..layers.min(self.layers) {
@@ -69,7 +70,7 @@ impl Arrivals {
                     continue;
                 }
                 if !loading.is_settled(index, layer) {
-                    // Reading is progress; it is given up when it makes none.
+                    // Reading counts as progress; a read without progress is given up.
                     math.progress.step(layer)?;
                 }
                 match loading.layer(index, layer) {
@@ -86,7 +87,7 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Waits for everything.
+    /// Waits for all layers.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -94,7 +95,8 @@ impl Arrivals {
         self.wait(self.layers, &cx.models)
     }
 
-    /// An attention that waits for each layer of these chunks before it looks at it; `needs` says where it looks further ahead.
+    /// An attention that waits for each layer of these chunks before reading it; `needs` gives the
+    /// number of layers that it reads ahead.
     pub(super) fn awaited<'a>(
         &'a mut self,
         models: &'a Models<'a>,
@@ -104,7 +106,7 @@ impl Arrivals {
         Awaited { arrivals: self, models, needs, attention }
     }
 
-    /// Runs a prompt's rows, which look at these chunks, through all layers.
+    /// Runs a prompt's rows, which attend to these chunks, through all layers.
     ///
     /// # Errors
     /// As a prompt of the model.
@@ -117,7 +119,7 @@ impl Arrivals {
         models.main.prompt(rows, &mut self.awaited(models, &|_| 0, attention))
     }
 
-    /// The same, where the last layer gives back all rows.
+    /// The same, with all rows returned by the last layer.
     ///
     /// # Errors
     /// As a layer of the model.
@@ -130,7 +132,8 @@ impl Arrivals {
         models.main.layers(0..models.main.config().layers, rows, &mut self.awaited(models, &|_| 0, attention))
     }
 
-    /// Runs chunks up to what they leave of the last layer, while these chunks arrive as in [`prompt`](Self::prompt).
+    /// Runs chunks up to their keys and values of the last layer, while these chunks arrive as in
+    /// [`prompt`](Self::prompt).
     ///
     /// # Errors
     /// As a prompt of the model.
@@ -138,13 +141,14 @@ impl Arrivals {
         let compresses = attention.compression.is_some();
         let mut awaited = self.awaited(models, &|_| 0, attention);
         if compresses {
-            // The last layer's queries say what is kept of it.
+            // The last layer's queries choose the rows kept in it.
             return models.main.up_to_attention(models.main.config().layers - 1, rows, &mut awaited);
         }
         models.main.prompt(rows, &mut awaited).map(drop)
     }
 
-    /// Waits for everything, which is then in `cache` as if it had always been there, and tells the chunk cache of it.
+    /// Waits for all chunks, moves them into `cache` as if they had always been there, and adds
+    /// them to the chunk cache.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -167,7 +171,7 @@ impl Arrivals {
 }
 
 impl Arriving {
-    /// Bytes of its keys and values, all of which are there.
+    /// Bytes of its keys and values, all of which are present.
     fn bytes(&self) -> u64 {
         let bytes = |tensor: &Tensor| (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
         let layer = |ComingLayer { pair: (k, v), places }: &ComingLayer| {
@@ -182,7 +186,7 @@ fn fill(layers: &Coming, layer: usize, coming: ComingLayer) {
     layers[layer].set(coming).expect("a layer comes once");
 }
 
-/// Computes a chunk alone. Layers that were read before are as they were written, and stay.
+/// Computes a chunk alone. Layers that were read before are intact and stay.
 fn compute(chunk: &mut Arriving, prefix: &Block, models: &Models<'_>, math: &Math) -> Result<()> {
     let (from, count) = (prefix.rows().len() as u32, chunk.chunk.rows() as u32);
     let places: Vec<u32> = (from..from + count).collect();
@@ -210,18 +214,19 @@ fn compute(chunk: &mut Arriving, prefix: &Block, models: &Models<'_>, math: &Mat
     Ok(())
 }
 
-/// A prefix that is there already: at its places, seen by every segment.
+/// A prefix that is present already: at its places, seen by every segment.
 pub(super) fn seen_by_all(prefix: Option<&Block>) -> View {
     let Some(block) = prefix else { return View::default() };
     let places: Vec<u32> = block.rows().to_vec();
     View::of(block.clone(), Positions::new(places.clone(), places, vec![SHARED; block.rows().len()]))
 }
 
-/// An attention that looks at chunks which are being read: it waits for each layer first.
+/// An attention over chunks that are being read: it waits for each layer first.
 pub(super) struct Awaited<'a> {
     arrivals: &'a mut Arrivals,
     models: &'a Models<'a>,
-    /// Layers that must be there before the given one is attended to, if that is more than itself.
+    /// Number of layers that must be present before the given one is attended to, if more than
+    /// itself.
     needs: &'a dyn Fn(usize) -> usize,
     attention: &'a mut dyn Attention<Error = Error>,
 }

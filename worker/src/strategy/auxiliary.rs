@@ -1,5 +1,7 @@
-//! Evidence of auxiliary models: the attention of the last rows of their own prompts, read as numbers of the main model's
-//! context rows. Rank 0 runs them on threads of its host, beside what it computes meanwhile, and tells the others.
+//! Evidence of auxiliary models: the attention of the last rows of their own prompts, mapped to
+//! numbers of the main model's context rows.
+//! Rank 0 runs them on threads of its host, concurrently with its own work, and sends the result to
+//! the other ranks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,30 +17,35 @@ use crate::context::{Context, Math};
 use crate::error::{Error, Result};
 use crate::models::Models;
 
-/// How often a rank that waits for its auxiliary models looks whether they get on.
+/// Interval at which a rank that waits for its auxiliary models checks their progress.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// For each auxiliary model, one number a context row; or the request's own failure, which all ranks know.
+/// For each auxiliary model, one number a context row; or the request's own failure, which all
+/// ranks know.
 pub(super) type Readings = Result<Vec<Vec<f32>>>;
 
-/// An auxiliary model of a plan with all that it needs to run, wherever it does.
+/// An auxiliary model of a plan with all that it needs to run on another thread.
 struct Reader<'a> {
     model: &'a dyn Model,
     math: Math,
     auxiliary: &'a Auxiliary,
 }
 
-/// What the readers' thread has found, and how long it took, in seconds.
+/// Result of the readers' thread, and its time in seconds.
 type Found = (Result<Vec<Vec<Vec<f32>>>>, f64);
 
-/// Does `work` on this rank, and beside it, on rank 0, runs the auxiliary models that the plan lists, which get as many threads as the
-/// rank has. What is left of that behind `work` is a phase of its own, in which the other ranks wait. The readings are, for each model,
-/// one number a context row: the attention of the query's rows in its last layer, mean over them and over heads. The softmax is over all
-/// that a row sees of its own prompt, so that what a chunk's rows receive also says how much of the prompt's attention the chunk gets;
-/// the columns of prefix and query are then dropped.
+/// Does `work` on this rank and, concurrently on rank 0, runs the auxiliary models that the plan
+/// lists, with as many threads as the rank has.
+/// Time that they take beyond `work` is a phase of its own, in which the other ranks wait.
+///
+/// The readings are, for each model, one number a context row: the attention of the query's rows in
+/// its last layer, mean over them and over heads. The softmax is over all that a row sees of its
+/// own prompt, so a chunk's readings also tell the chunk's share of the prompt's attention. The
+/// columns of prefix and query are then dropped.
 ///
 /// # Errors
-/// Those of `work`; kernels' and communicator's. Readings that are not finite are the request's failure, on every rank.
+/// Returns an error if `work`, a kernel or the communicator fails. Readings that are not finite are
+/// the request's failure, on every rank.
 pub(super) fn beside<T>(
     cx: &mut Context<'_>,
     plan: &Plan,
@@ -68,7 +75,7 @@ pub(super) fn beside<T>(
                 }));
                 readers.iter().map(|reader| reader.read(watched)).collect()
             });
-            // Where the rank has failed meanwhile nobody listens.
+            // If the rank has failed meanwhile, the channel has no receiver.
             let _ = tell.send((read, since.elapsed().as_secs_f64()));
         };
         let spawned = std::thread::Builder::new().name("auxiliary".to_owned()).spawn_scoped(scope, run);
@@ -81,7 +88,7 @@ pub(super) fn beside<T>(
         Ok::<_, Error>((done, found))
     })?;
     let (read, seconds) = match found {
-        // The others wait for what is read: they hear of it instead.
+        // The other ranks wait for the readings: they learn of the cancellation instead.
         Err(Error::Cancelled) => (Err(Error::Cancelled), 0.0),
         found => found?,
     };
@@ -90,7 +97,7 @@ pub(super) fn beside<T>(
     Ok((done, told(cx, Some(read))?))
 }
 
-/// Tells the readers' thread to end, whatever has become of the rank.
+/// Ends the readers' thread, in every state of the rank.
 struct EndOf<'a>(&'a Watched);
 
 impl Drop for EndOf<'_> {
@@ -99,7 +106,8 @@ impl Drop for EndOf<'_> {
     }
 }
 
-/// Waits for the readers; as long as they get on, the rank does. Looks meanwhile whether the request is to be cancelled.
+/// Waits for the readers; their progress counts as the rank's. Meanwhile checks for a cancellation
+/// of the request.
 fn wait(found: &Receiver<Found>, watched: &Watched, progress: &Progress) -> Result<Found> {
     let mut seen = 0;
     loop {
@@ -122,14 +130,15 @@ fn readers<'r>(cx: &Context<'_>, models: &'r Models<'_>, plan: &'r Plan) -> Resu
     let reader = |auxiliary: &'r Auxiliary| {
         let model = models.auxiliary(&auxiliary.model).ok_or(Error::Bug("rank 0 lacks a model that all ranks know"))?;
         let math = cx.math_of(model, auxiliary.longest_prompt())?;
-        // Its steps are told by the rank's thread: a rank that waits for others is not to be taken for one that computes.
+        // The rank's thread reports its steps: a rank that waits for others must not look as if it
+        // computes.
         Ok(Reader { model, math: Math { progress: Progress::default(), ..math }, auxiliary })
     };
     plan.auxiliary.iter().map(reader).collect()
 }
 
 impl Reader<'_> {
-    /// Of each prompt, one number a row before its query's.
+    /// One number a row before its query's, for each prompt.
     fn read(&self, watched: &Watched) -> Result<Vec<Vec<f32>>> {
         self.auxiliary.prompts.iter().map(|prompt| self.read_prompt(prompt, watched)).collect()
     }
@@ -154,7 +163,8 @@ fn finite(plan: &Plan, read: Vec<Vec<Vec<f32>>>) -> Readings {
     Ok(plan.auxiliary.iter().zip(read).map(mapped).collect())
 }
 
-/// What rank 0 has read, on every rank. A failure that is the request's own is told to all; another one ends the group.
+/// Rank 0's readings on every rank. A failure of the request itself is sent to all; any other one
+/// ends the group.
 fn told(cx: &mut Context<'_>, read: Option<Readings>) -> Result<Readings> {
     // Without a refusal it was cancelled.
     let told: Option<std::result::Result<Vec<Vec<f32>>, Option<Refusal>>> = match read {

@@ -1,4 +1,5 @@
-//! Models beside the main one: rank 0 runs them, and what they read is read as numbers of the main model's context rows.
+//! Models beside the main one: rank 0 runs them, and their readings map to the main model's context
+//! rows.
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions, Query, Readings};
@@ -27,8 +28,8 @@ fn small() -> serde_json::Value {
     config
 }
 
-/// Two rows before the context, then one for every two rows of the main model's, the last of which stands for one; three of the
-/// query.
+/// Two rows before the context, then one for every two rows of the main model's, the last of which
+/// stands for one; three of the query.
 fn plan(world: usize, exchange: Exchange) -> Plan {
     let method = kit::method("infoflow:layers=1..2");
     let mut plan = Plan { method, budget: 4, exchange, ..kit::plan(2, &[6, 5, 4], 3, world) };
@@ -54,7 +55,7 @@ fn on_ranks<T: Send>(world: usize, plan: &Plan, work: impl Fn(&mut Context<'_>) 
     })
 }
 
-/// A causal pass by the plain kernels, which keeps what query rows read in the last layer.
+/// A causal pass by the plain kernels, which keeps the attention of query rows in the last layer.
 struct Direct {
     math: Math,
     query: usize,
@@ -86,7 +87,7 @@ impl Attention for Direct {
     }
 }
 
-/// What the model reads, worked out directly: one number a row before the query.
+/// The model's readings, computed directly: one number a row before the query.
 fn direct(model: &dyn Model, prompt: &AuxiliaryPrompt) -> Vec<f32> {
     let (query, last) = (prompt.query, model.config().layers - 1);
     let mut attention = Direct { math: kit::math(model, 64), query, last, read: Vec::new() };
@@ -95,7 +96,7 @@ fn direct(model: &dyn Model, prompt: &AuxiliaryPrompt) -> Vec<f32> {
     (0..prompt.stands_for.len()).map(mean).collect()
 }
 
-/// What the models beside the main one read, beside no other work.
+/// The readings of the models beside the main one, without concurrent work.
 fn read(cx: &mut Context<'_>, plan: &Plan) -> Result<Vec<Vec<f32>>> {
     beside(cx, plan, |_| Ok(()))?.1
 }
@@ -110,7 +111,7 @@ fn rank_0_runs_the_model_and_every_rank_has_its_readings_of_context_rows() {
             let found = found.expect("readings").swap_remove(0);
             assert_eq!(found.len(), 15, "one number a context row");
             for (row, found) in found.iter().enumerate() {
-                // Two rows before the context; a reading is shared by the rows that it is of.
+                // Two rows before the context; a reading is divided among its rows.
                 let shared = if row == 14 { 1.0 } else { 2.0 };
                 let expected = expected[2 + row / 2] / shared;
                 assert!((found - expected).abs() < 1e-6, "row {row}, world {world}: {found}, not {expected}");
@@ -119,7 +120,7 @@ fn rank_0_runs_the_model_and_every_rank_has_its_readings_of_context_rows() {
     }
 }
 
-/// Takes the rows that the auxiliary model reads most of.
+/// Selects the rows with the highest readings of the auxiliary model.
 struct ByAuxiliary;
 
 impl Selector for ByAuxiliary {

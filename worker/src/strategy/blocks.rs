@@ -1,6 +1,8 @@
-//! Blocks of prefix and context, computed on the ranks that keep them; then the query's rows attend to all blocks, wherever they lie, and
-//! partial results are merged. *Approximate*. What a block sees beside itself is the method's: the first block (Star Attention, Acharya et al.
-//! 2024), or an anchor and what the blocks before pass on (APB, Huang et al. 2025). Exact where every row sees all that stand before it.
+//! Blocks of prefix and context, computed on the ranks that keep them; then the query's rows attend
+//! to all blocks, wherever they lie, and partial results are merged.
+//! *Approximate*. The method decides the rows that a block sees beside its own: the first block
+//! (Star Attention, Acharya et al. 2024), or an anchor and rows that earlier blocks pass on (APB,
+//! Huang et al. 2025). Exact where every row sees all earlier ones.
 
 use std::ops::Range;
 
@@ -16,7 +18,7 @@ use crate::error::Result;
 use crate::kv::{Block, KvCache};
 use crate::placement::Placement;
 
-/// Blocks behind an anchor.
+/// Blocks after an anchor.
 pub struct Blocks;
 
 impl Strategy for Blocks {
@@ -53,7 +55,7 @@ fn own_blocks(cx: &mut Context<'_>, plan: &Plan) -> Result<Block> {
     let taken: Vec<Source> = pass.rows.iter().map(|&row| sources[row as usize]).collect();
     cx.prefilled_rows = pass.rows.len();
     let rows = cx.embed(&taken)?;
-    // Rows are numbered as they stand in the sequence.
+    // Rows are numbered by their place in the sequence.
     let at = Positions::new(pass.rows.clone(), pass.rows.clone(), pass.segments);
     let kept: Vec<u32> = pass.kept.iter().map(|&index| pass.rows[index as usize]).collect();
     let math = cx.math.clone();
@@ -70,8 +72,8 @@ fn own_blocks(cx: &mut Context<'_>, plan: &Plan) -> Result<Block> {
     Ok(Block::of(kept, layers))
 }
 
-/// The rows of a rank's pass: the anchor's, where it computes them for its blocks alone, and every block's, behind each of which stand rows
-/// of the query where it passes keys on.
+/// The rows of a rank's pass: the anchor's, if it computes them for its blocks alone, and every
+/// block's. Rows of the query follow each block if it passes keys on.
 #[derive(Default)]
 struct BlockRows {
     rows: Vec<u32>,
@@ -102,7 +104,7 @@ impl BlockRows {
         pass
     }
 
-    /// Adds rows, and gives their places in the pass.
+    /// Adds rows, and returns their places in the pass.
     fn add(&mut self, rows: Range<u32>, segment: impl Fn(u32) -> u32) -> Range<u32> {
         let from = self.rows.len() as u32;
         self.segments.extend(rows.clone().map(segment));

@@ -3,9 +3,9 @@
 use tributary_methods::{Candidates, top_rows};
 use tributary_protocol::{Importance, Plan};
 
-/// Candidates of a plan whose chunks stand in `order`: all but the first chunk's rows, which are exact
-/// already, unless the plan includes them. `auxiliary` has the readings of the plan's auxiliary models,
-/// one number a context row each.
+/// Candidates of a plan with chunks in `order`: all but the first chunk's rows, which are exact
+/// already, unless the plan includes them. `auxiliary` has the readings of the plan's auxiliary
+/// models, one number a context row each.
 pub fn candidates(plan: &Plan, order: &[u32], auxiliary: Vec<Vec<f32>>) -> Candidates {
     assert_eq!(order.len(), plan.chunks.len(), "chunks in the order {order:?}");
     Candidates {
@@ -21,7 +21,8 @@ pub fn candidates(plan: &Plan, order: &[u32], auxiliary: Vec<Vec<f32>>) -> Candi
     }
 }
 
-/// Chunk numbers in ascending importance (the best next to the query), ties in request order, from one score a context row.
+/// Chunk numbers in ascending importance (the best next to the query), ties in request order, from
+/// one score a context row.
 pub fn chunk_order(plan: &Plan, scores: &[f32], importance: Importance) -> Vec<u32> {
     assert_eq!(scores.len(), plan.context_rows(), "scores of the context's rows");
     let starts = plan.chunk_starts();

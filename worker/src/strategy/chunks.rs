@@ -1,4 +1,4 @@
-//! The chunks of a request on the ranks that the plan gave them to: from the chunk cache, or prefilled behind the prefix.
+//! The chunks of a request on their ranks: from the chunk cache, or prefilled after the prefix.
 
 use candle_core::{DType, Tensor};
 use tributary_kernels::cuda;
@@ -13,24 +13,28 @@ use crate::error::Result;
 use crate::kv::{Block, KvCache, LayerRows};
 use crate::models::Models;
 
-/// This rank's chunks, and the other ranks' on their way here.
+/// This rank's chunks, and the other ranks' in flight.
 pub struct Chunks {
     /// The cache, without the other ranks' chunks until they have been [received](Self::receive).
     pub cache: KvCache,
-    /// The other ranks' chunks on their way, under `replicate`.
+    /// The other ranks' chunks in flight, under `replicate`.
     pub replication: Option<Replication>,
     /// This rank's chunks that are being read from the store.
     pub arrivals: Arrivals,
 }
 
-/// Takes this rank's warm chunks from the chunk cache and runs the others packed in one batch, while those that the store behind it has
-/// are read, layer by layer, ahead of the passes that look at them; under `replicate`, every
-/// rank's keys and values set out for every rank: each layer while the next is computed, or, if the plan calls all chunks
-/// warm and a probe follows, behind that probe's messages. The plan alone decides which: a rank whose cache misses a chunk
-/// that the plan calls warm computes it first, and makes the same calls.
+/// Takes this rank's warm chunks from the chunk cache and runs the others packed in one batch.
+/// Chunks in the store behind the cache are read meanwhile, layer by layer, ahead of the passes
+/// that need them.
+///
+/// Under `replicate`, every rank's keys and values are sent to every rank. Each layer is sent while
+/// the next is computed. If the plan calls all chunks warm and a probe follows, they are sent after
+/// that probe's messages.
+/// The plan alone decides which. A rank whose cache misses a chunk that the plan calls warm
+/// computes it first, and makes the same calls.
 ///
 /// # Errors
-/// Kernels' and communicator's.
+/// Returns an error if a kernel or the communicator fails.
 pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     cx.enter(Phase::ChunkPrefill, plan)?;
     let size = cx.comm.size();
@@ -53,13 +57,13 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
             let rows = stock.missing_rows(plan);
             let (layers, sends) = (Vec::new(), outgoing.is_some());
             let count = cx.models.main.config().layers;
-            // A rank that lacks a chunk which all take for warm computes it without the others' knowledge.
+            // A rank that lacks a chunk called warm computes it without the others' knowledge.
             let math = if plan.chunk_points(count) > 0 { cx.math.clone() } else { cx.math.alone() };
             let compression = plan.compresses().then(|| stock.compression(plan, &at, count));
             let mut attention = ChunkPrefill { math, at, before, asked: 0, layers, outgoing, compression };
             let embedded = embed(cx.models.main, &sources, &cx.models.adapters)?;
             let mut nothing = Arrivals::default();
-            // What is read goes out with what is computed.
+            // Chunks that are read are sent together with those that are computed.
             let arrivals = if sends { &mut stock.arrivals } else { &mut nothing };
             arrivals.chunks(&cx.models, embedded, &mut attention)?;
             if let Some(compression) = attention.compression {
@@ -73,7 +77,7 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     cx.prefilled_rows = sources.len();
     let (mut cache, mut arrivals) = stock.filled(plan, &batch, compressed)?;
     if plan.compresses() {
-        // Which rows they hold is known once all of it is there.
+        // Their rows are known after all of it has arrived.
         arrivals.wait_for_all(cx)?;
         cache.own = std::mem::take(&mut cache.own).into_iter().map(Block::arrived).collect();
     }
@@ -86,7 +90,7 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
 /// Copies the chunks and the prefix that this rank has computed into its chunk cache.
 ///
 /// # Errors
-/// The copies'.
+/// Returns an error if a copy fails.
 pub fn keep(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<()> {
     if !plan.keep_chunks || plan.method.selection().is_none() {
         return Ok(());
@@ -103,10 +107,11 @@ pub fn keep(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<()> {
 }
 
 impl Chunks {
-    /// Waits for the other ranks' chunks. This rank's may still be on their way from the store where none of them moves.
+    /// Waits for the other ranks' chunks. This rank's may still be arriving from the store if none
+    /// of them is sent.
     ///
     /// # Errors
-    /// The communicator's.
+    /// Returns an error if the communicator fails.
     pub fn receive(self, cx: &mut Context<'_>, plan: &Plan) -> Result<(KvCache, Arrivals)> {
         let (mut cache, mut arrivals, rank) = (self.cache, self.arrivals, cx.rank());
         let Some(replication) = self.replication else { return Ok((cache, arrivals)) };
@@ -151,11 +156,11 @@ fn held_by_all(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<Vec
     parts.into_iter().map(of_rank).collect()
 }
 
-/// The context rows that each KV head of each layer holds, ascending, where chunks were compressed and somebody asks for such numbers. Every
-/// rank calls it.
+/// The context rows that each KV head of each layer holds, ascending, if chunks were compressed and
+/// the numbers are requested. Every rank calls it.
 ///
 /// # Errors
-/// The communicator's.
+/// Returns an error if the communicator fails.
 pub fn kept_rows(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<Option<KeptRows>> {
     if !plan.compresses() || !plan.returns.scores {
         return Ok(None);
@@ -171,7 +176,8 @@ pub fn kept_rows(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<O
     Ok(Some(KeptRows((0..layers).map(of_layer).collect())))
 }
 
-/// The layers of a rank that computes nothing. Its `prefix` says how wide a row is where it has no chunk either.
+/// Sends the layers of a rank that computes nothing. Its `prefix` gives the width of a row if it
+/// has no chunk either.
 fn send_cached(
     models: &Models<'_>,
     outgoing: Option<OutgoingRows<'_>>,

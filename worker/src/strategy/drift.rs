@@ -1,7 +1,9 @@
-//! How far context rows drift from what is cached of them: they run through the first layers at their global positions with the whole
-//! context in sight, on whatever rank, and what they leave in each layer behind the first is compared with the cache (CacheBlend,
-//! section 4: the difference of values in the first layer in which there is one, and gradual filtering over several). KVShare weighs it
-//! with the attention that the rows pay each other there.
+//! Drift of context rows from their cached state.
+//! They run through the first layers at their global positions with the whole context visible, on
+//! any rank. In each layer after the first their keys or values are compared with the cache.
+//! CacheBlend, section 4, compares values in the first layer with a difference, with gradual
+//! filtering over several. KVShare weights the difference with the attention that the rows pay each
+//! other there.
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
@@ -19,11 +21,12 @@ use crate::error::{Error, Result};
 use crate::kv::View;
 use crate::placement::Placement;
 
-/// The drift of every candidate as `drift` says, one number a context row, the same on every rank; and, where several layers are
-/// measured, the rows that went on from the first of them. Stale rows that are held back set out behind the cached ones.
+/// The drift of every candidate as `drift` defines it, one number a context row, the same on every
+/// rank. If several layers are measured, also the rows that went on from the first of them.
+/// Stale rows that are held back are sent after the cached ones.
 ///
 /// # Errors
-/// Kernels' and communicator's; distances that are not finite.
+/// Returns an error if a kernel or the communicator fails, or if distances are not finite.
 pub(super) fn measure(
     cx: &mut Context<'_>,
     plan: &Plan,
@@ -90,7 +93,8 @@ fn pass_of<'a>(
     DriftPass { math, comm, placement, prefix, kept }
 }
 
-/// What is cached of the layers that are measured sets out for every rank, and behind it, as a whole, the stale rows that are held back.
+/// Sends the cached state of the measured layers to every rank, and after it, as a whole, the stale
+/// rows that are held back.
 fn set_out(cx: &mut Context<'_>, chunks: &mut Chunks, counts: &[usize], drift: Drift) -> Result<CachedLayers> {
     let needed = if chunks.replication.is_some() { cx.models.main.config().layers } else { drift.layers + 1 };
     chunks.arrivals.wait(needed, &cx.models)?;
@@ -101,8 +105,8 @@ fn set_out(cx: &mut Context<'_>, chunks: &mut Chunks, counts: &[usize], drift: D
     Ok(cached)
 }
 
-/// The distances of this rank's `rows` from what is cached of them, `[rows]` f32. The values that are cached stand behind the keys, if
-/// both are there.
+/// The distances of this rank's `rows` from their cached state, `[rows]` f32. Cached values follow
+/// the keys if both are present.
 fn distances(qkv: &Qkv, cached: &[Vec<Tensor>], kept: &[Vec<u32>], rows: &[u32], drift: Drift) -> Result<Tensor> {
     let (new, cached) = match drift.of {
         DriftOf::Keys => (&qkv.k, &cached[0]),
@@ -119,7 +123,8 @@ fn distances(qkv: &Qkv, cached: &[Vec<Tensor>], kept: &[Vec<u32>], rows: &[u32],
     Ok(distance(new, &old, by)?)
 }
 
-/// The distances, each times the attention that all `rows` of all ranks pay to its row in this layer.
+/// The distances, each times the attention that its row receives from all `rows` of all ranks in
+/// this layer.
 fn weighed(
     mut distances: Vec<f32>,
     pass: &mut DriftPass<'_>,
@@ -145,7 +150,8 @@ fn weighed(
     Ok(distances)
 }
 
-/// Every rank's distances on every rank, one a context row in the request's own order; 0 for rows that are on none.
+/// Every rank's distances on every rank, one a context row in the request's own order; 0 for rows
+/// that no rank has.
 fn gather(cx: &mut Context<'_>, candidates: &Candidates, rows: &[Vec<u32>], own: &Tensor) -> Result<Vec<f32>> {
     let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
     let parts = cx.comm.all_gather_v(own, &counts)?;
@@ -162,7 +168,7 @@ fn gather(cx: &mut Context<'_>, candidates: &Candidates, rows: &[Vec<u32>], own:
     }
 }
 
-/// Where those of `rows` stand that are among `stay`, which is ascending.
+/// Places in `rows` of those rows that are in `stay`, which is ascending.
 fn places_in(rows: &[u32], stay: &[u32]) -> Vec<u32> {
     let stays = |&place: &u32| stay.binary_search(&rows[place as usize]).is_ok();
     (0..rows.len() as u32).filter(stays).collect()

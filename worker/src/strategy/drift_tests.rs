@@ -1,5 +1,5 @@
-//! Drift against other ways to the same numbers: in the first layer behind the first one rows are what a full prefill makes of them; in
-//! later ones what a recompute makes of those that went on.
+//! Drift against other ways to the same numbers. In the first measured layer rows equal those of a
+//! full prefill; in later ones those of a recompute of the rows that went on.
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Reduce};
@@ -51,7 +51,8 @@ fn distances(new: &[Vec<f32>], old: &[Vec<f32>]) -> Vec<f32> {
     new.iter().zip(old).map(of).collect()
 }
 
-/// The drift of the candidates by other means, on one rank, layer by layer; and which of them went on.
+/// The drift of the candidates by other means, on one rank, layer by layer, and the rows that went
+/// on.
 fn expected(drift: Drift) -> (Vec<f32>, Vec<Vec<u32>>) {
     let plan = plan(1, drift, Exchange::PassQ);
     let order = plan.request_order();
@@ -92,7 +93,7 @@ fn expected(drift: Drift) -> (Vec<f32>, Vec<Vec<u32>>) {
     (scores, went_on)
 }
 
-/// What every rank measures.
+/// The measurements of every rank.
 fn measured(plan: &Plan, world: usize, drift: Drift) -> Vec<(Vec<f32>, Vec<u32>)> {
     let order = plan.request_order();
     on_ranks(plan, world, |cx| {
@@ -132,8 +133,8 @@ fn drift_is_what_a_full_prefill_and_a_recompute_leave() {
     println!("largest error {largest:e}");
 }
 
-/// In the second layer of a full prefill: what all context rows pay to each context row, mean over heads, times the absolute
-/// difference of its values from those of its chunk alone.
+/// In the second layer of a full prefill: the attention of all context rows to each context row,
+/// mean over heads, times the absolute difference of its values from those of its chunk alone.
 fn attended(plan: &Plan) -> Vec<f32> {
     let mut found = on_ranks(plan, 1, |cx| {
         let (cache, _) = chunks::prefill(cx, plan).expect("chunks").receive(cx, plan).expect("received");

@@ -1,5 +1,6 @@
-//! Evidence for selectors: the attention of the query and of chosen rows. It is measured on every rank for its own context
-//! rows, then gathered, so that every rank has the same numbers for the whole context.
+//! Evidence for selectors: the attention of the query and of chosen rows. Every rank measures it
+//! for its own context rows; it is then gathered, so that every rank has the same numbers for the
+//! whole context.
 
 use std::ops::Range;
 
@@ -15,11 +16,11 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::placement::Placement;
 
-/// The attention of the query, with chunks in `order`, measured as `evidence` says: one number a context row. Stale
-/// rows that are held back set out behind its messages.
+/// The attention of the query, with chunks in `order`, measured as `evidence` defines it: one
+/// number a context row. Stale rows that are held back are sent after its messages.
 ///
 /// # Errors
-/// Kernels' and communicator's; scores that are not finite.
+/// Returns an error if a kernel or the communicator fails, or if scores are not finite.
 pub(super) fn probe(
     cx: &mut Context<'_>,
     plan: &Plan,
@@ -37,18 +38,19 @@ pub(super) fn probe(
     Ok(scores)
 }
 
-/// What the query's rows pay to this rank's context rows, `[rows]` f32.
+/// The attention that this rank's context rows receive from the query's rows, `[rows]` f32.
 pub(super) struct Paid {
     /// The sum over the scored layers.
     pub sums: Tensor,
-    /// That of each scored layer, if it was asked for.
+    /// That of each scored layer, if requested.
     pub of_layers: Option<Vec<Tensor>>,
 }
 
-/// The rows of the query look at the cache of all ranks, as `evidence` says; `of_layers` takes what they pay in each layer.
+/// Runs the query's rows over the cache of all ranks, as `evidence` defines it; `of_layers`
+/// receives their attention in each layer.
 ///
 /// # Errors
-/// Kernels' and communicator's.
+/// Returns an error if a kernel or the communicator fails.
 pub(super) fn look(
     cx: &mut Context<'_>,
     plan: &Plan,
@@ -61,7 +63,7 @@ pub(super) fn look(
     let layers = evidence.layers.of(cx.models.main.config().layers);
     let measured_until = layers.end;
     let Chunks { cache, replication, arrivals } = chunks;
-    // Where documents are read one by one, the query sees their first and last rows on the way.
+    // If documents are read one by one, the query sees their first and last rows on the way.
     let between = evidence.sparse.map_or_else(Vec::new, |sparse| between_ends(plan, sparse));
     let own = cache.view_of_own(&placement, &between);
     let own_rows = own.rows().count();
@@ -82,7 +84,7 @@ pub(super) fn look(
         of_layers,
     };
     if let Some(last) = measured_until.checked_sub(1) {
-        // The slice behind a layer's partials takes layers that the probe has not come to.
+        // The slice after a layer's partials contains layers that the probe has not reached.
         let needs = |layer: usize| match &held {
             Some(needs) if layer < last => needs(layer + 1),
             _ => 0,
@@ -119,7 +121,8 @@ fn between_ends(plan: &Plan, sparse: SamKv) -> Vec<u32> {
     plan.chunk_rows().into_iter().flat_map(between).collect()
 }
 
-/// The weighted attention of `rows` once they are recomputed at their global positions: one number a context row.
+/// The weighted attention of `rows` after their recompute at their global positions: one number a
+/// context row.
 ///
 /// # Errors
 /// As [`probe`].
@@ -154,7 +157,7 @@ pub(super) fn pass(
     gather(cx, plan, &own, 1)
 }
 
-/// Numbers of this rank on a device, `[len]` f32. A device gives no memory for nothing.
+/// Numbers of this rank on a device, `[len]` f32. A device cannot allocate zero bytes.
 pub(super) fn from_host(numbers: Vec<f32>, device: &Device) -> Result<Tensor> {
     match numbers.len() {
         0 => Ok(cuda::nothing(0, DType::F32, device)?),
@@ -162,8 +165,8 @@ pub(super) fn from_host(numbers: Vec<f32>, device: &Device) -> Result<Tensor> {
     }
 }
 
-/// Every rank's sums over so many layers (`[own rows]` f32) as means on every rank, one a context row in the request's own
-/// order.
+/// Every rank's sums over `layers` layers (`[own rows]` f32) as means on every rank, one a context
+/// row in the request's own order.
 pub(super) fn gather(cx: &mut Context<'_>, plan: &Plan, own: &Tensor, layers: usize) -> Result<Vec<f32>> {
     let size = cx.comm.size();
     let rows: Vec<Vec<u32>> = (0..size).map(|rank| plan.kept_by(rank)).collect();

@@ -1,4 +1,5 @@
-//! Full prefill of the whole prompt on one rank, the plan's owner. *Exact*: it is what the others are compared with.
+//! Full prefill of the whole prompt on one rank, the plan's owner. *Exact*: it is the baseline of
+//! the others.
 
 use tributary_protocol::{Layout, Phase, Plan};
 

@@ -1,4 +1,4 @@
-//! The interface of strategies: the trait that each implements, and the data that a prefill leaves.
+//! The interface of strategies: the trait that each implements, and the result of a prefill.
 
 use tributary_protocol::{KeptRows, Plan, Sharpest};
 
@@ -8,49 +8,53 @@ use crate::error::Result;
 use crate::kv::KvCache;
 use crate::placement::Placement;
 
-/// A prompt whose cache is filled.
+/// A prompt with a filled cache.
 pub struct Prefilled {
     /// The rank that holds the prompt's last row: the plan's owner.
     pub owner: usize,
-    /// The rows that the last pass gave back.
+    /// The rows that the last pass returned.
     pub output: Output,
     /// The keys and values that this rank keeps.
     pub cache: KvCache,
     /// Whether the owner holds everything that decoding needs.
     pub alone: bool,
-    /// Where the rows stand.
+    /// Positions of the rows.
     pub placement: Placement,
     /// The rows that were recomputed.
     pub selection: Selection,
 }
 
-/// The rows that were recomputed, and the scores behind the choice. Empty for exact methods.
+/// The recomputed rows, and the scores of the choice. Empty for exact methods.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Selection {
     /// Chunk numbers in the order of the layout.
     pub order: Vec<u32>,
     /// The recomputed rows, ascending.
     pub rows: Vec<u32>,
-    /// The rows that were computed before to measure something, as [`Outcome::measured`](tributary_protocol::Outcome::measured).
+    /// Rows that were computed before the selection for measurements, as
+    /// [`Outcome::measured`](tributary_protocol::Outcome::measured).
     pub measured: Vec<u32>,
-    /// How many of them each free probe measured.
+    /// Number of rows that each free probe measured.
     pub rounds: Vec<usize>,
-    /// The largest sharp readings of free probes.
+    /// The largest net readings of free probes.
     pub sharpest: Sharpest,
-    /// How many rows could have been.
+    /// Number of rows that could have been selected.
     pub candidates: usize,
-    /// One score a context row, where the method has them.
+    /// One score a context row, if the method has them.
     pub scores: Option<Vec<f32>>,
-    /// The context rows that each KV head of each layer holds as they were prefilled, where chunks were compressed and it was asked for.
+    /// The context rows that each KV head of each layer holds after prefill, if chunks were
+    /// compressed and the numbers are requested.
     pub held: Option<KeptRows>,
 }
 
-/// A way to fill the cache. All ranks call it with the same plan and make the same collective calls.
+/// A way to fill the cache. All ranks call it with the same plan and make the same collective
+/// calls.
 pub trait Strategy {
     /// Runs the prefill up to the prompt's last row.
     ///
     /// # Errors
-    /// Kernels', communicator's, numbers that are not finite. The group cannot go on after one.
+    /// Returns an error if a kernel or the communicator fails, or if numbers are not finite. The
+    /// group cannot go on after one.
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled>;
 }
 

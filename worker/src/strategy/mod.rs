@@ -1,4 +1,5 @@
-//! Strategies: ways to fill the cache of a long prompt. Every rank runs the same one on its own shard.
+//! Strategies: ways to fill the cache of a long prompt. Every rank runs the same one on its own
+//! shard.
 
 mod agree;
 pub mod ahead;
@@ -49,7 +50,7 @@ use crate::error::{Error, Result};
 /// The strategy of a method.
 ///
 /// # Errors
-/// [`Error::Bug`] for a method without a selector that prefills chunk by chunk.
+/// Returns [`Error::Bug`] for a method without a selector that prefills chunk by chunk.
 pub fn build(method: &PlannedMethod) -> Result<Box<dyn Strategy>> {
     Ok(match method.prefill() {
         Prefill::Whole => Box::new(full::Full),
@@ -79,7 +80,7 @@ pub fn check(method: &PlannedMethod, config: &Config) -> Result<()> {
         return Err(Error::Plan(what));
     }
     if let Some(drift) = method.drift().filter(|drift| drift.layers == 0 || drift.layers >= config.layers) {
-        let what = format!("drift in {} layers behind the first of {}", drift.layers, config.layers);
+        let what = format!("drift in {} layers after the first of {}", drift.layers, config.layers);
         return Err(Error::Plan(what));
     }
     if let Some(sparse) = method.sparse().filter(|sparse| sparse.blocks == 0 || !(0.0..=1.0).contains(&sparse.theta)) {

@@ -1,5 +1,5 @@
-//! The oracle's word on every context row: the query's rows look at the cache as it is, then at a full prefill of the same rows, which is
-//! computed beside it and forgotten.
+//! The oracle's number for every context row: the query's rows attend to the cache as it is, then
+//! to a full prefill of the same rows, which is computed in addition and discarded.
 
 use tributary_model::Attention;
 use tributary_protocol::{Evidence, Exchange, Layout, Plan};
@@ -12,12 +12,13 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::placement::Placement;
 
-/// How much what the query's rows take from each context row differs between the cache and a full prefill, with chunks in `order`: one
-/// number a context row, the same on every rank. In each layer it is the norm of the difference between the values, each times the mean
-/// attention of the query's rows over rows and heads; the number is the mean over the layers.
+/// The difference of each context row's contribution to the query's rows between the cache and a
+/// full prefill, with chunks in `order`: one number a context row, the same on every rank.
+/// In each layer it is the norm of the difference between the values, each times the mean attention
+/// of the query's rows over rows and heads. The number is the mean over the layers.
 ///
 /// # Errors
-/// Kernels' and communicator's; numbers that are not finite.
+/// Returns an error if a kernel or the communicator fails, or if numbers are not finite.
 pub(super) fn differences(
     cx: &mut Context<'_>,
     plan: &Plan,

@@ -1,4 +1,5 @@
-//! The oracle's numbers against the formula, written out on one rank: all rows of a full prefill, then the query's rows over the cache.
+//! The oracle's numbers against the formula, written out on one rank: all rows of a full prefill,
+//! then the query's rows over the cache.
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Reduce};
@@ -24,8 +25,9 @@ fn on_ranks<T: Send>(plan: &Plan, world: usize, work: impl Fn(&mut Context<'_>) 
     })
 }
 
-/// For each layer and context row: the mean attention of the query's rows to it, and its values. `seen` are keys and values that are
-/// there in each layer, and their rows; `rows`, of which the query's are the last, are computed and see each other too.
+/// For each layer and context row: the mean attention of the query's rows to it, and its values.
+/// `seen` are keys and values present in each layer, and their rows. `rows`, of which the query's
+/// are the last, are computed and see each other too.
 fn taken(
     cx: &Context<'_>,
     plan: &Plan,

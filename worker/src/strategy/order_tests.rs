@@ -1,4 +1,5 @@
-//! In which order ranks start their calls where all chunks are warm: stale rows never stand before what a probe waits for.
+//! Order in which ranks start their calls if all chunks are warm: stale rows never precede messages
+//! that a probe waits for.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use crate::kit;
 
 const WORLD: usize = 2;
 
-/// Notes what is started together, a letter each: `p` a probe's partials, `s` stale rows, `c` scores, `f` fresh rows.
+/// Notes calls that are started together, a letter each: `p` a probe's partials, `s` stale rows,
+/// `c` scores, `f` fresh rows.
 struct Noted<'a> {
     inner: &'a mut dyn Communicator,
     /// Query rows of every rank's probe; context rows of each rank.
@@ -94,10 +96,11 @@ impl Communicator for Noted<'_> {
     }
 }
 
-/// What a rank has in the end, as bits: other ranks' keys and values, and the prompt's last row where it is.
+/// The final state of a rank, as bits: other ranks' keys and values, and the prompt's last row if
+/// present.
 type Bits = Vec<Vec<u32>>;
 
-/// Runs a plan; what it leaves and the order of its calls.
+/// Runs a plan; returns its result and the order of its calls.
 fn run(model: &dyn Model, comm: &mut dyn Communicator, plan: &Plan, cache: &mut ChunkCache) -> (Bits, String) {
     let context = plan.kept_counts(WORLD);
     let query = vec![plan.query_tokens(); WORLD];
@@ -128,7 +131,7 @@ fn infoflow(until: usize) -> PlannedMethod {
     kit::method(&format!("infoflow:layers=0..{until}"))
 }
 
-/// Three layers: two slices behind a probe of three, none behind the last layer, before the scores.
+/// Three layers: two slices after a probe of three, none after the last layer, before the scores.
 #[test]
 fn warm_rows_set_out_behind_the_probes_messages() {
     let model = kit::model(&kit::config());
@@ -139,7 +142,7 @@ fn warm_rows_set_out_behind_the_probes_messages() {
         (infoflow(1), None, "ssspcfff", "pcsssfff"),
         (infoflow(3), mass, "ssspppcpppcfff", "ppspcpspspcfff"),
         (kit::method("epic"), None, "sssfff", "sssfff"),
-        // What is cached of two layers comes first, the scores last: `s`, `c`, `f`.
+        // The cached state of two layers comes first, the scores last: `s`, `c`, `f`.
         (kit::method("cacheblend"), None, "sssscffff", "scsssffff"),
         // One free probe: there, back and log-sum-exp in each layer, then one number a row.
         (kit::method("trace"), None, "ssspppcfffffffffcfff", "pspsspcfffffffffcfff"),
@@ -148,7 +151,7 @@ fn warm_rows_set_out_behind_the_probes_messages() {
         let cold = plan(method, reorder);
         let mut warm = cold.clone();
         warm.chunks.iter_mut().for_each(|chunk| chunk.warm = true);
-        // One rank in turn has lost what the plan calls warm.
+        // One rank in turn has lost the chunks that the plan calls warm.
         for forgetful in [None, Some(0), Some(1)] {
             let what = format!("{:?}, reorder {reorder:?}, rank {forgetful:?} has lost its chunks", cold.method);
             let notes = kit::on_ranks(WORLD, |comm| {

@@ -1,5 +1,6 @@
-//! The rows that the last pass over a prompt gives back: the prompt's last row, from which the first token is drawn, and where the plan
-//! wants log-probabilities of the query, the rows from which they follow.
+//! The rows that the last pass over a prompt returns: the prompt's last row, from which the first
+//! token is drawn, and the rows that log-probabilities of the query follow from, if the plan
+//! requests them.
 
 use tributary_model::{Attention, Model, Rows};
 use tributary_protocol::Plan;
@@ -13,12 +14,13 @@ use crate::models::Models;
 pub struct Output {
     /// On the owner: the prompt's last row, `[1, hidden]`.
     pub last: Option<Rows>,
-    /// This rank's rows of the query that another row of the query follows, and their numbers; none where nobody asks.
+    /// This rank's rows of the query that another row of the query follows, and their numbers;
+    /// `None` if not requested.
     pub scored: Option<(Rows, Vec<u32>)>,
 }
 
-/// Runs a prompt's rows of these numbers through all layers. Where the query is not scored, the last layer computes the prompt's last
-/// row alone.
+/// Runs a prompt's rows of these numbers through all layers. If the query is not scored, the last
+/// layer computes the prompt's last row alone.
 ///
 /// # Errors
 /// As a layer of the model.
@@ -54,7 +56,7 @@ fn last(rows: Rows, plan: &Plan, rank: usize) -> Option<Rows> {
     (rank == plan.owner).then_some(rows)
 }
 
-/// The output of a pass that gave back all of its rows.
+/// The output of a pass that returned all of its rows.
 fn all(rows: Rows, plan: &Plan, rank: usize, numbers: &[u32]) -> Result<Output> {
     assert_eq!(rows.len(), numbers.len(), "rows of the last pass on rank {rank}");
     let query = plan.query_rows();

@@ -1,4 +1,5 @@
-//! The last step of a method that recomputes nothing and lets contexts stand beside each other: the query's rows, on the owner.
+//! The last step of a method with parallel contexts and no recompute: the query's rows, on the
+//! owner.
 
 use tributary_protocol::{Ape, Plan};
 
@@ -13,7 +14,7 @@ use crate::placement::Placement;
 /// Runs the query's rows, which join the cache.
 ///
 /// # Errors
-/// Kernels' and communicator's.
+/// Returns an error if a kernel or the communicator fails.
 pub(super) fn query(
     cx: &mut Context<'_>,
     plan: &Plan,

@@ -1,5 +1,5 @@
-//! Ring attention with queries that travel, zigzag-balanced and overlapped (pass-Q of Context Parallelism for Scalable Million-Token
-//! Inference, Yang et al. 2024). *Exact*.
+//! Ring attention with queries that travel, zigzag-balanced and overlapped (pass-Q of Context
+//! Parallelism for Scalable Million-Token Inference, Yang et al. 2024). *Exact*.
 
 use tributary_protocol::{Phase, Plan};
 

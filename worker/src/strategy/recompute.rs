@@ -1,5 +1,5 @@
-//! The recompute pass: selected rows from their token ids, through all layers, at their global positions, and the query's
-//! rows behind them.
+//! The recompute pass: selected rows from their token ids, through all layers, at their global
+//! positions, followed by the query's rows.
 
 use tributary_model::{Config, Rows};
 use tributary_protocol::deal::{Homes, RowCost};
@@ -13,11 +13,12 @@ use crate::error::Result;
 use crate::kv::KvCache;
 use crate::placement::Placement;
 
-/// Recomputes `selected`; fresh rows and the query's join the cache. Where the other rows are dropped nothing that is cached is seen, and
-/// what is recomputed is mixed with it. With a second placement the query's rows find context rows there.
+/// Recomputes `selected`; fresh rows and the query's join the cache. If the other rows are dropped,
+/// cached rows are hidden and recomputed ones are mixed with their cached state. With a second
+/// placement the query's rows see context rows there.
 ///
 /// # Errors
-/// Kernels' and communicator's.
+/// Returns an error if a kernel or the communicator fails.
 pub(super) fn recompute(
     cx: &mut Context<'_>,
     plan: &Plan,

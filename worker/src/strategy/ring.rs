@@ -1,5 +1,5 @@
-//! Ring attention, zigzag-balanced and overlapped (Ring Attention, Liu et al. 2023; the zigzag split is common practice
-//! since). *Exact*.
+//! Ring attention, zigzag-balanced and overlapped (Ring Attention, Liu et al. 2023; the zigzag
+//! split is common practice since). *Exact*.
 
 use tributary_protocol::{Phase, Plan};
 

@@ -1,5 +1,7 @@
-//! Chunks are prefilled on their own, the query (or a rule) selects rows, those are recomputed at their global positions.
-//! *Approximate*; exact where every row is selected, or where there is one chunk. One pipeline for every selector.
+//! Selective recompute: chunks are prefilled on their own, the query (or a rule) selects rows, and
+//! those are recomputed at their global positions.
+//! *Approximate*; exact where every row is selected, or with one chunk. One pipeline for every
+//! selector.
 
 use tributary_methods::{Candidates, Need, REORDER, Selector};
 use tributary_protocol::{Evidence, Layout, OrderFor, Phase, Plan, Sharpest};
@@ -15,7 +17,7 @@ use crate::placement::Placement;
 
 /// The pipeline around a selector.
 pub struct Selective {
-    /// Which rows deserve exact treatment.
+    /// Selector of the rows to recompute.
     pub selector: Box<dyn Selector>,
 }
 
@@ -53,8 +55,8 @@ impl Strategy for Selective {
 }
 
 impl Selective {
-    /// Asks the selector stage by stage, given the order of the chunks and what auxiliary models read. Rank 0 takes the best rows and
-    /// broadcasts them.
+    /// Runs the selector stage by stage, given the order of the chunks and the readings of
+    /// auxiliary models. Rank 0 takes the best rows and broadcasts them.
     pub(super) fn select(
         &mut self,
         cx: &mut Context<'_>,
@@ -112,7 +114,8 @@ impl Selective {
     }
 }
 
-/// Takes the numbers of rows around chunks' tokens out of one a context row: what is paid to them says nothing about any token.
+/// Clears the numbers of rows around chunks' tokens, in a list of one a context row: attention to
+/// them says nothing about any token.
 pub(super) fn clear_around(plan: &Plan, numbers: &mut [f32]) {
     if numbers.is_empty() || plan.chunks.iter().all(|chunk| chunk.around.is_none()) {
         return;
@@ -125,8 +128,8 @@ pub(super) fn clear_around(plan: &Plan, numbers: &mut [f32]) {
     }
 }
 
-/// The rows of a selector's answer, the same on every rank, and the scores behind it. Of scores rank 0 takes the best rows and broadcasts
-/// them.
+/// The rows of a selector's answer, the same on every rank, and their scores. For scores, rank 0
+/// takes the best rows and broadcasts them.
 fn decide(
     cx: &mut Context<'_>,
     plan: &Plan,
@@ -148,7 +151,8 @@ fn decide(
     Ok((rows, scores))
 }
 
-/// The order of the chunks: the request's own, or by importance, which the query decides in the HL-TP layout.
+/// The order of the chunks: the request's own, or by importance, which the query's probe in the
+/// HL-TP layout decides.
 pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks) -> Result<Vec<u32>> {
     let given = plan.request_order();
     let Some(importance) = plan.reorder else {

@@ -66,7 +66,8 @@ fn chunks_stand_in_ascending_share_of_the_selection() {
     (scores[1], scores[8], scores[9], scores[12]) = (5.0, 4.0, 3.0, 2.0);
     assert_eq!(order(scores, 4), [1, 0, 3, 2], "shares 1/3, 0, 1/2, 1/3: 0 before 3");
     assert_eq!(order(scores, 1), [1, 2, 3, 0], "chunk 0 alone has a share");
-    // All scores alike: the lowest rows are the selection, so chunk 0 is whole in it and chunk 1 for a quarter.
+    // All scores alike: the lowest rows are the selection, so chunk 0 is whole in it and chunk 1
+    // for a quarter.
     assert_eq!(order([1.0; 15], 4), [2, 3, 1, 0]);
 }
 
@@ -101,7 +102,8 @@ fn prophetkv_takes_the_mean_over_the_querys_rows() {
 fn a3_takes_the_best_of_the_first_layer_as_they_are() {
     let (candidates, mut a3) = (given(&plan(3), &[0, 1, 2, 3]), selector("a3"));
     assert_eq!(a3.next(&candidates, &[]), Need::Probe);
-    // The first chunk has the highest scores; of the others row 16 is the best, then 7, then 5 before 9.
+    // The first chunk has the highest scores; of the others row 16 is the best, then 7, then 5
+    // before 9.
     let mut evidence = vec![0.0; 15];
     (evidence[0], evidence[3], evidence[5], evidence[7], evidence[14]) = (9.0, 1.0, 2.0, 1.0, 3.0);
     let Need::Scores(scores) = a3.next(&candidates, &evidence) else { panic!("no scores") };
@@ -115,7 +117,8 @@ fn relay_asks_twice_and_adds_what_it_hears() {
     assert_eq!(candidates.measured, 2, "a third of the budget");
     let mut relay = selector("relay");
     assert_eq!(relay.next(&candidates, &[]), Need::Probe);
-    // Sum 20. Row 2 has the highest score but stands in the first chunk; rows 6 and 15 are the best two, 7/3 = 2.
+    // Sum 20. Row 2 has the highest score but stands in the first chunk; rows 6 and 15 are the best
+    // two, 7/3 = 2.
     let mut first = vec![0.0; 15];
     (first[0], first[4], first[9], first[13], first[14]) = (10.0, 6.0, 1.0, 2.0, 1.0);
     let Need::Pass { rows, weights } = relay.next(&candidates, &first) else { panic!("no pass") };

@@ -1,4 +1,5 @@
-//! The parts that the exact distributed methods share: a shard of the sequence on every rank, and the cache it leaves.
+//! Parts that the exact distributed methods share: a shard of the sequence on every rank, and the
+//! cache that it leaves.
 
 use candle_core::Tensor;
 use tributary_kernels::Positions;
@@ -17,7 +18,7 @@ use crate::placement::Placement;
 pub(super) struct Shards {
     /// Rows of each rank, ascending.
     pub rows: Vec<Vec<u32>>,
-    /// Where each rank's rows stand.
+    /// Positions of each rank's rows.
     pub at: Vec<Positions>,
     placement: Placement,
 }
@@ -42,7 +43,7 @@ impl Shards {
         cx.embed(&own)
     }
 
-    /// The result when the layers are done: the cache stays where it is.
+    /// The result after the layers: the cache stays where it is.
     pub fn finish(self, cx: &Context<'_>, plan: &Plan, output: Output, layers: Vec<(Tensor, Tensor)>) -> Prefilled {
         let rank = cx.rank();
         let block = Block::of(self.rows[rank].clone(), layers).complete(cx.models.main.config().layers);

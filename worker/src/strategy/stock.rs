@@ -1,4 +1,5 @@
-//! What a rank has of a request before it computes: chunks in its memory, and those that are read from the store behind it.
+//! Cached chunks of a request on a rank before it computes: those in its memory, and those that are
+//! read from the store behind it.
 
 use tributary_kernels::{Positions, SHARED, cuda};
 use tributary_protocol::{FromStore, KeySpace, Plan, Source};
@@ -13,22 +14,23 @@ use crate::load_choice::{self, Expected};
 use crate::loading::Loading;
 use crate::numbers;
 
-/// The blocks that this rank has of a request, chunk by chunk. They share storage with the chunk cache.
+/// The blocks that this rank has of a request, chunk by chunk. They share storage with the chunk
+/// cache.
 pub struct Stock {
-    /// The prefix, where it is there.
+    /// The prefix, if present.
     pub prefix: Option<Block>,
-    /// This rank's chunks, ascending, and their blocks where the chunk cache has them.
+    /// This rank's chunks, ascending, and their blocks if the chunk cache has them.
     chunks: Vec<(usize, Option<Block>)>,
-    /// Those that are being read.
+    /// Chunks that are being read.
     pub arrivals: Arrivals,
 }
 
 impl Stock {
-    /// Asks the chunk cache for what the plan calls warm, and for the prefix if anything is. What lies in the store is read if that is
-    /// sooner done than computing it.
+    /// Looks up the chunks that the plan calls warm, and the prefix if there are any. Stored chunks
+    /// are read if reading is faster than computing.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn look_up(cx: &mut Context<'_>, plan: &Plan) -> Result<Self> {
         let layers = cx.models.main.config().layers;
         let chunk_rows = plan.chunk_rows();
@@ -54,7 +56,8 @@ impl Stock {
         Ok(stock)
     }
 
-    /// Begins to read those stored chunks that are to be read; `stored` has their places among this rank's chunks.
+    /// Begins to read those stored chunks that reading is faster for; `stored` has their places
+    /// among this rank's chunks.
     fn begin_to_read(&mut self, cx: &mut Context<'_>, plan: &Plan, stored: Vec<(usize, Identity)>) -> Result<()> {
         let (Some(prefix), Some(store)) = (self.prefix.clone(), cx.chunk_cache.store().cloned()) else { return Ok(()) };
         let of = |place: usize| &plan.chunks[self.chunks[place].0];
@@ -78,7 +81,7 @@ impl Stock {
                 let beside_s = (computed - stored_rows) as f64 * row_s;
                 load_choice::read(&stored.iter().zip(&read_s).map(expected).collect::<Vec<_>>(), beside_s)
             }
-            // Nobody knows better yet.
+            // Without measurements, every stored chunk is read.
             _ => vec![true; shapes.len()],
         };
         let mut from_store =
@@ -108,37 +111,38 @@ impl Stock {
         self.chunks.iter().filter(|(_, block)| block.is_none()).map(|&(chunk, _)| chunk)
     }
 
-    /// The compression of the batch, whose rows stand at `at`, of a model of so many layers.
+    /// The compression of the batch, whose rows stand at `at`, of a model with `layers` layers.
     pub fn compression(&self, plan: &Plan, at: &Positions, layers: usize) -> Compression {
         let rows = plan.chunk_rows();
         let chunks = self.missing().map(|chunk| (&plan.chunks[chunk], rows[chunk].clone()));
         Compression::new(self.prefix_rows_missing(plan), chunks, at, layers)
     }
 
-    /// How many rows of the prefix the batch begins with.
+    /// Number of prefix rows at the beginning of the batch.
     pub fn prefix_rows_missing(&self, plan: &Plan) -> usize {
         self.missing_prefix(plan).len()
     }
 
-    /// Rows of the prefix that the batch begins with.
+    /// Prefix rows at the beginning of the batch.
     fn missing_prefix<'a>(&self, plan: &'a Plan) -> &'a [u32] {
         if self.prefix.is_some() { &[] } else { &plan.prefix }
     }
 
-    /// The sources of the rows that the batch computes.
+    /// Sources of the rows that the batch computes.
     pub fn missing_sources(&self, plan: &Plan) -> Vec<Source> {
         let chunks = self.missing().flat_map(|chunk| plan.chunks[chunk].sources());
         self.missing_prefix(plan).iter().map(|&id| Source::Token(id)).chain(chunks).collect()
     }
 
-    /// Those rows' numbers.
+    /// Numbers of those rows.
     pub fn missing_rows(&self, plan: &Plan) -> Vec<u32> {
         let prefix = 0..self.missing_prefix(plan).len() as u32;
         let chunks = plan.chunk_rows();
         prefix.chain(self.missing().flat_map(|chunk| chunks[chunk].clone())).collect()
     }
 
-    /// LOCAL layout of the batch: the prefix, seen by all, then each chunk right after the prefix, in a segment of its own.
+    /// LOCAL layout of the batch: the prefix, seen by all, then each chunk right after the prefix,
+    /// in a segment of its own.
     pub fn missing_positions(&self, plan: &Plan) -> Positions {
         let prefix = plan.prefix_tokens() as u32;
         let mut places: Vec<u32> = (0..self.missing_prefix(plan).len() as u32).collect();
@@ -151,9 +155,9 @@ impl Stock {
         Positions::new(places.clone(), places, segments)
     }
 
-    /// Where each of this rank's chunks is: in the chunk cache, or a run of the batch.
+    /// Place of each of this rank's chunks: the chunk cache, or a run of the batch.
     pub fn parts(&self, plan: &Plan) -> Vec<ChunkRows> {
-        // Of chunks that are compressed, what is kept is put together.
+        // Of compressed chunks, the kept rows are joined.
         let mut from = if plan.compresses() { 0 } else { self.missing_prefix(plan).len() };
         let part = |(chunk, block): &(usize, Option<Block>)| match block {
             Some(block) => ChunkRows::Cached(block.clone()),
@@ -166,10 +170,11 @@ impl Stock {
         self.chunks.iter().map(part).collect()
     }
 
-    /// The cache, now that the batch has the rest: its chunks too, unless they were `compressed`.
+    /// The cache, with the rest from the batch: the batch has its chunks too, unless they were
+    /// `compressed`.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn filled(self, plan: &Plan, batch: &Block, compressed: Option<Vec<Block>>) -> Result<(KvCache, Arrivals)> {
         let parts = self.parts(plan);
         let mut compressed = compressed.map(Vec::into_iter);
@@ -187,7 +192,8 @@ impl Stock {
     }
 }
 
-/// The prefix from the chunk cache, or from the store, which is waited for: chunks from there are of no use without it.
+/// The prefix from the chunk cache, or from the store, which is waited for: chunks from there are
+/// useless without it.
 fn prefix(cx: &mut Context<'_>, plan: &Plan) -> Result<Option<Block>> {
     let rows: Vec<u32> = (0..plan.prefix_tokens() as u32).collect();
     let (space, layers) = (cx.chunk_cache.space().clone(), cx.models.main.config().layers);
@@ -213,7 +219,7 @@ fn prefix(cx: &mut Context<'_>, plan: &Plan) -> Result<Option<Block>> {
     Ok(Some(Block::of(rows, found.collect::<Result<Vec<_>>>()?).complete(layers)))
 }
 
-/// The shape of a chunk of so many rows; none for a model whose numbers are not stored.
+/// The shape of a chunk of `rows` rows; `None` for a model whose numbers are not stored.
 fn shape(cx: &Context<'_>, rows: usize) -> Option<Shape> {
     let config = cx.models.main.config();
     let numbers = numbers::numbers(cx.models.main.dtype())?;
@@ -221,15 +227,16 @@ fn shape(cx: &Context<'_>, rows: usize) -> Option<Shape> {
     Some(Shape { layers, rows, kv_heads, head_dim, numbers, with_places: false })
 }
 
-/// What a chunk of the plan is.
+/// Identity of a chunk of the plan.
 pub fn chunk_identity(space: &KeySpace, plan: &Plan, chunk: usize) -> Identity {
     let (ids, extra) = (&plan.chunks[chunk].ids, plan.chunks[chunk].extra());
     let key = space.chunk(&plan.prefix, ids, &extra);
     Identity { key, model: space.model(), prefix: plan.prefix.clone(), extra, ids: ids.clone() }
 }
 
-/// What the plan's prefix is in a store: a chunk without tokens, of a rank. Every rank computes it in a batch of its own, whose rounding
-/// its chunks share: a later run goes on with the very same bits.
+/// Identity of the plan's prefix in a store: a chunk without tokens, of a rank. Every rank computes
+/// the prefix in its own batch, and its chunks share that rounding, so that a later run continues
+/// with the very same bits.
 pub fn prefix_identity(space: &KeySpace, plan: &Plan, rank: usize) -> Identity {
     let extra = (rank as u32).to_le_bytes().to_vec();
     let key = space.chunk(&plan.prefix, &[], &extra);

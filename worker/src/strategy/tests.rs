@@ -1,4 +1,5 @@
-//! The second half of invariant 5: whatever is selected, reordered and recomputed, no stored byte changes.
+//! The second half of invariant 5: for every selection, reordering and recompute, no stored byte
+//! changes.
 
 use candle_core::Tensor;
 use tributary_kernels::Kernels;
@@ -18,7 +19,7 @@ use crate::placement::Placement;
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
 
 fn methods() -> [PlannedMethod; 4] {
-    // So small an α that readings of random weights are sharp.
+    // An α so small that readings of random weights count as sharp.
     let trace = Trace { alpha: 0.002, share: 0.2, ..Trace::default() };
     [
         kit::method("infoflow:layers=1..3"),
@@ -43,7 +44,8 @@ fn stored(cache: &KvCache) -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
     blocks.map(of).collect()
 }
 
-/// Runs the pipeline by hand; the order that was found and whether some fresh row differs from the stale one.
+/// Runs the pipeline by hand; returns the order that was found and whether some fresh row differs
+/// from the stale one.
 fn check(model: &dyn Model, cx: &mut Context<'_>, plan: &Plan) -> (Vec<u32>, bool) {
     let chunks = chunks::prefill(cx, plan).expect("chunks are prefilled");
     let (cache, arrivals) = chunks.receive(cx, plan).expect("chunks are received");

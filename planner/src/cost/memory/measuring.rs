@@ -5,16 +5,18 @@ use tributary_protocol::{DriftScore, Trace};
 use super::{Count, slack};
 use crate::machine::MemoryOf;
 
-/// Numbers that a free probe holds at once for each of its rows and each key on the rank: what it reads of its own chunk and of the others,
-/// on the way there too, the sum of both, and that of the layers before and with it.
+/// Numbers that a free probe holds at once for each of its rows and each key on the rank: its
+/// readings of its own chunk and of the others, also in transit, the sum of both, and that of the
+/// layers before and with it.
 const NUMBERS_A_READING: usize = 6;
 
-/// Scores that a tile of rows has at most where the heads that read sharpest are found.
+/// Maximum number of scores in a tile of rows while the sharpest heads are found.
 const PEAK_SCORES: u64 = 1 << 24;
 
 impl Count<'_> {
-    /// Bytes while drift is measured, beside `stale` keys and values: what is cached of the first layers, from all ranks, what is
-    /// compared of one once more in one piece, and what passes through.
+    /// Bytes while drift is measured, in addition to `stale` keys and values: the cached state of
+    /// the first layers, from all ranks, the compared part of one layer once more in one piece, and
+    /// activations.
     pub(super) fn drift(&self, rank: usize, stale: u64) -> u64 {
         let (plan, order) = (self.plan, self.plan.request_order());
         let Some(drift) = plan.drifts(&order) else { return 0 };
@@ -28,8 +30,10 @@ impl Count<'_> {
         stale + cached + compared + self.activations(rows, true) + self.rotated(plan.context_rows())
     }
 
-    /// Bytes in ideal's full prefill, beside `stale` keys and values: its share of the rows, the queries of all of them, a layer's fresh keys
-    /// and values as they come and in one piece, what is compared, and what the query paid to the cache in every layer.
+    /// Bytes in ideal's full prefill, in addition to `stale` keys and values.
+    /// These are its share of the rows, the queries of all of them, and a layer's fresh keys and
+    /// values, as they arrive and in one piece. The compared data and the query's attention to the
+    /// cache in every layer are added.
     pub(super) fn oracle(&self, rank: usize, stale: u64) -> u64 {
         let (plan, shape) = (self.plan, self.shape);
         if !plan.asks_oracle() {
@@ -45,8 +49,8 @@ impl Count<'_> {
         stale + fresh + passing + slack(queries + (compared + paid) as u64)
     }
 
-    /// Bytes of a probe for peaks: keys and values in f32, the turned keys, a tile's scores, masked, and their exponentials; and the peaks of
-    /// all ranks.
+    /// Bytes of a probe for peaks: keys and values in f32, the turned keys, a tile's scores,
+    /// masked, and their exponentials; and the peaks of all ranks.
     fn peaks(&self, rows: usize, kept: usize) -> u64 {
         let (shape, keys) = (self.shape, (kept + rows) as u64);
         let wide = 4 * 6 * keys * shape.kv_width() as u64;
@@ -56,8 +60,8 @@ impl Count<'_> {
         wide + 4 * 5 * tile + rows as u64 * keys + 4 * found
     }
 
-    /// Bytes in a free probe, beside `stale` keys and values. The worst case: the first one, which has most rows, and what all of them
-    /// together leave on the host.
+    /// Bytes in a free probe, in addition to `stale` keys and values. The worst case: the first
+    /// one, which has most rows, and the results of all of them on the host.
     pub(super) fn free_probe(&self, rank: usize, stale: u64) -> u64 {
         let (plan, shape) = (self.plan, self.shape);
         if plan.traces().is_none() || plan.traced_positions() > shape.max_positions {

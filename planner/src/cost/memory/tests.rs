@@ -1,4 +1,4 @@
-//! Memory predicted beside what was measured, and what adds to it.
+//! Predicted memory compared with measured memory, and its parts.
 
 use tributary_protocol::{Auxiliary, AuxiliaryCost};
 
@@ -46,7 +46,7 @@ fn a_device_holds_numbers_of_the_weights_type_and_a_layers_keys_put_together() {
     let (host, device) = (activations(MemoryOf::Host), activations(MemoryOf::Device));
     assert!(device < host, "bf16 beside f32, but a larger tile and a layer's keys: {device}, {host}");
     assert!(device > host / 2, "{device}, {host}");
-    // 29.5 GB of weights, 21.5 GB of keys and values, and what passes through.
+    // 29.5 GB of weights, 21.5 GB of keys and values, and activations.
     let long = planned("full", 131_072, 2048, 1, &shape);
     let bytes = on(MemoryOf::Device, &long);
     assert!((55_000_000_000..75_000_000_000).contains(&bytes), "{bytes}");

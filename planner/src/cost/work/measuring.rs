@@ -8,13 +8,15 @@ use super::{Count, Products, RankWork, sees, triangle};
 use crate::cost::homes::{Row, drifting, homes};
 use crate::cost::sight::Sight;
 
-/// Numbers that are read and written for each score where the heads that read sharpest are found: the score, whether it is seen, what it
-/// is without, less the denominator, its exponential, and the largest.
+/// Numbers that are read and written for each score while the sharpest heads are found: the score,
+/// its visibility, its masked value, the value less the denominator, its exponential, and the
+/// maximum.
 const NUMBERS_A_PEAK: f64 = 20.0;
 
 impl Count<'_> {
-    /// The prompts of auxiliary models, one after the other, on rank 0's host. Pairs of a row and a key count with the width of that model's
-    /// heads, and so many of the main model's attend as come to the same number.
+    /// The prompts of auxiliary models, one after the other, on rank 0's host. Pairs of a row and a
+    /// key count with the width of that model's heads, converted to an equivalent number of the
+    /// main model's.
     pub(super) fn auxiliary(&self) -> Vec<RankWork> {
         let mut ranks = vec![RankWork::default(); self.world];
         for auxiliary in &self.plan.auxiliary {
@@ -22,7 +24,7 @@ impl Count<'_> {
             for prompt in &auxiliary.prompts {
                 let (rows, looking, layers) = (prompt.ids.len(), prompt.query as f64, f64::from(cost.layers));
                 let asked = triangle(rows) - triangle(rows - prompt.query);
-                // In the last layer only the query's rows ask, and then score.
+                // In the last layer only the query's rows attend, and then score.
                 let attention = cost.pair_flops as f64 * ((layers - 1.0) * triangle(rows) + 1.5 * asked);
                 let flops = rows as f64 * cost.row_flops as f64;
                 let products = vec![Products { rows, flops, weight_bytes: cost.matrix_bytes as f64 }];
@@ -43,8 +45,8 @@ impl Count<'_> {
         ranks
     }
 
-    /// Relay's first hop: the measured rows under pass-q, all layers but for what is behind the last one's attention, and
-    /// a score of every row and key.
+    /// Relay's first hop: the measured rows under pass-q, all layers up to the last one's
+    /// attention, and a score of every row and key.
     pub(super) fn hop(&self) -> Vec<RankWork> {
         if self.selected.measured.is_empty() {
             return vec![RankWork::default(); self.world];
@@ -54,7 +56,8 @@ impl Count<'_> {
         self.measured(&homes, &seen)
     }
 
-    /// Trace's free probes, one after the other: each of their rows sees all chunks but what stands behind it in its own.
+    /// Trace's free probes, one after the other: each of their rows sees all chunks but the rows
+    /// after it in its own.
     pub(super) fn free_probes(&self) -> Vec<RankWork> {
         let (kept, keepers) = (self.plan.kept_counts(self.world), self.plan.keepers());
         let chunks = self.plan.chunk_rows();
@@ -64,12 +67,13 @@ impl Count<'_> {
             let homes = homes(self.plan, self.world, self.shape, &probe, rows, Exchange::PassQ);
             let mut seen: Vec<f64> = kept.iter().map(|&kept| (kept * probe.measured.len()) as f64).collect();
             for &row in &probe.measured {
-                let behind = chunks.iter().find(|chunk| chunk.contains(&row)).map_or(0, |chunk| chunk.end - 1 - row);
-                seen[keepers[row as usize]] -= f64::from(behind);
+                let after = chunks.iter().find(|chunk| chunk.contains(&row)).map_or(0, |chunk| chunk.end - 1 - row);
+                seen[keepers[row as usize]] -= f64::from(after);
             }
             let measured = self.measured(&homes, &seen);
             all.iter_mut().zip(&measured).for_each(|(sum, work)| sum.add(work));
-            // Where some heads count alone another probe finds them, by plain operations on every score.
+            // If only some heads count, another probe finds them, by plain operations on every
+            // score.
             if self.plan.traces().is_some_and(|trace| trace.heads.count(1).is_some()) {
                 for ((sum, work), &kept) in all.iter_mut().zip(&measured).zip(&kept) {
                     sum.add(work);
@@ -81,8 +85,9 @@ impl Count<'_> {
         all
     }
 
-    /// Ideal's full prefill: all context rows and the query's under pass-q, of which only the latter ask in the last layer; then scores of
-    /// the query's rows and differences of values in every layer.
+    /// Ideal's full prefill: all context rows and the query's under pass-q, of which only the
+    /// latter attend in the last layer; then scores of the query's rows and differences of values
+    /// in every layer.
     pub(super) fn oracle(&self) -> Vec<RankWork> {
         let (plan, shape, query) = (self.plan, self.shape, self.plan.query_tokens());
         let homes = self.homes((&plan.context_row_numbers(), true), Exchange::PassQ);
@@ -96,15 +101,15 @@ impl Count<'_> {
             work.attending_rows += asking as f64;
             work.probe = self.pair_flops() * layers * (query * kept[rank]) as f64 / 2.0;
             work.merged = (layers - 1.0) * rows * (self.world - 1) as f64 * self.partial();
-            // Both values are widened, weighed and compared.
+            // Both values are widened, weighted and compared.
             work.elementwise += layers * (kept[rank] * shape.kv_width()) as f64 * 10.0;
             work
         };
         homes.iter().zip(self.pass_q_pairs(&homes)).enumerate().map(rank).collect()
     }
 
-    /// The probe where documents are read one by one: the query sees the first and last rows of each on the way; in the scored layers it
-    /// attends to every row once more, and scores it.
+    /// The probe if documents are read one by one: the query sees the first and last rows of each
+    /// on the way; in the scored layers it attends to every row once more, and scores it.
     pub(super) fn sparse_probe(&self, probed: &Range<usize>, sparse: SamKv) -> Vec<RankWork> {
         let (plan, query) = (self.plan, self.plan.query_tokens() as f64);
         let mut ends = vec![0; self.world];
@@ -120,7 +125,8 @@ impl Count<'_> {
         work
     }
 
-    /// Rows and keys of a layer of the recompute and of its last one, each rank, where only what is recomputed is seen.
+    /// Pairs of rows and keys of a layer of the recompute and of its last one, for each rank, if
+    /// only recomputed rows are seen.
     pub(super) fn sparse_pairs(&self, homes: &[Vec<Row>]) -> Vec<(f64, f64)> {
         let (plan, query, prefix) = (self.plan, self.plan.query_tokens(), self.plan.prefix_tokens());
         let mut rows: Vec<(Row, usize)> =
@@ -146,7 +152,8 @@ impl Count<'_> {
         pairs
     }
 
-    /// A pass of rows at their homes through all layers, which see so many pairs in all on each rank, and whose attention is read.
+    /// A pass of rows at their homes through all layers, with `seen` pairs in total on each rank,
+    /// and with scored attention.
     fn measured(&self, homes: &[Vec<Row>], seen: &[f64]) -> Vec<RankWork> {
         let layers = self.shape.layers as f64;
         let rank = |(own, &seen): (&Vec<Row>, &f64)| {
@@ -164,8 +171,9 @@ impl Count<'_> {
         homes.iter().zip(seen).map(rank).collect()
     }
 
-    /// The rows whose drift is measured: the first layer with the whole context in sight, and those behind it for ever fewer, of
-    /// which the last one has keys and values only, unless attention is measured there.
+    /// The rows whose drift is measured: the first layer with the whole context in sight, and later
+    /// ones for ever fewer rows. The last one has keys and values only, unless attention is
+    /// measured there.
     pub(super) fn drift(&self, drift: Drift) -> Vec<RankWork> {
         let shape = self.shape;
         let in_play = drifting(self.plan, self.world, shape, self.selected, drift);
@@ -174,7 +182,8 @@ impl Count<'_> {
             let mut work = RankWork { layers: drift.layers + 1, ..RankWork::default() };
             let weight_bytes = self.layer_bytes() as f64;
             for (layer, homes) in in_play.iter().enumerate() {
-                // The rows that come to this layer are compared, unless it is the first; then some of them go on.
+                // The rows that reach this layer are compared, unless it is the first; then some of
+                // them go on.
                 let (came, went_on) = (&in_play[layer.saturating_sub(1)][rank], &homes[rank]);
                 let flops = came.len() as f64 * before_attention + went_on.len() as f64 * shape.layer_finish_flops();
                 work.products.push(Products { rows: came.len(), flops, weight_bytes });
@@ -186,8 +195,8 @@ impl Count<'_> {
             let (rows, mut row_flops) = (last.len(), shape.layer_kv_flops());
             if drift.score == DriftScore::Attended {
                 row_flops = before_attention;
-                // The softmax's denominators take as long as attention; scores are a second product of queries and keys. Both are of so many
-                // rows that they go at attention's rate.
+                // The softmax's denominators take as long as attention; scores are a second product
+                // of queries and keys. Both have enough rows that they run at attention's rate.
                 work.attention += 1.5 * self.pair_flops() * last.iter().map(sees).sum::<f64>();
                 work.attending_rows += 1.5 * rows as f64;
             }

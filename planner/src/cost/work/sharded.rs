@@ -1,4 +1,4 @@
-//! The work of methods that split the sequence, whatever is in it.
+//! The work of methods that split the sequence, regardless of its content.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use tributary_protocol::deal::{blocks, shards};
 use super::{Count, RankWork, triangle};
 
 impl Count<'_> {
-    /// Shards of the whole prompt, if the method has them: rows where they are dealt, pairs where their rows, or under pass-Q their keys,
-    /// are.
+    /// Shards of the whole prompt, if the method has them. Rows count on the rank that they are
+    /// dealt to; pairs on the rank of their rows, or, under pass-Q, of their keys.
     pub(super) fn shards(&self) -> Option<Vec<RankWork>> {
         let total = self.plan.total_rows();
         let prefill = self.plan.method.prefill();
@@ -21,7 +21,8 @@ impl Count<'_> {
             };
             let mut work = self.prompt(rows.len(), asked, pairs, last_pairs as f64);
             if matches!(prefill, Prefill::Ring | Prefill::Queries) {
-                // Every shard that comes, or every rank that is asked, leaves a partial result, which is merged with what was there.
+                // Every arriving shard, or every asked rank, gives a partial result, which is
+                // merged with the previous one.
                 work.merged = (self.world - 1) as f64 * work.attending_rows * self.partial();
             }
             work
@@ -30,20 +31,21 @@ impl Count<'_> {
         Some(shards.into_iter().enumerate().map(shard).collect())
     }
 
-    /// Blocks behind an anchor, which every rank with a block computes, if the method has them.
+    /// Blocks after an anchor, which every rank with a block computes, if the method has them.
     pub(super) fn blocks(&self) -> Option<Vec<RankWork>> {
         let blocks = blocks(self.plan, self.world)?;
         let rank = |rank: usize| {
             let own = &blocks.of_ranks[rank];
             let anchor = blocks.borrowed(rank).len();
             let seen_of = |block: &Range<u32>| if block.start > 0 { blocks.anchor.len() } else { 0 };
-            let behind = |block: &Range<u32>| (block.len() * seen_of(block)) as f64 + triangle(block.len());
-            let pairs = triangle(anchor) + own.iter().map(behind).sum::<f64>();
+            let after = |block: &Range<u32>| (block.len() * seen_of(block)) as f64 + triangle(block.len());
+            let pairs = triangle(anchor) + own.iter().map(after).sum::<f64>();
             let rows = anchor + own.iter().map(|block| block.len()).sum::<usize>();
             if !blocks.pass_on() {
                 return self.prompt(rows, 0, pairs, 0.0);
             }
-            // Rows of the query behind each block, and what is passed on to the blocks behind, or to rows of the query anywhere.
+            // Rows of the query after each block, and rows that are passed on to later blocks or to
+            // the query's rows on any rank.
             let query = self.plan.query_tokens();
             let passed: usize = blocks.passed_counts().iter().sum();
             let passed_to = |block: &Range<u32>| {
@@ -65,7 +67,7 @@ impl Count<'_> {
         Some((0..self.world).map(rank).collect())
     }
 
-    /// The query's rows behind the blocks: on the owner, and wherever keys are that they see.
+    /// The query's rows after the blocks: on the owner, and on every rank with keys that they see.
     pub(super) fn query_over_blocks(&self) -> Vec<RankWork> {
         let (query, owner) = (self.plan.query_tokens(), self.plan.owner);
         let shards = shards(self.plan, self.world).unwrap_or_default();

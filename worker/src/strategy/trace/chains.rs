@@ -1,7 +1,9 @@
-//! From readings to the order of chunks and to a score: pure functions. Rank 0 follows the chains; every rank sums up what it has read.
+//! Derives the order of chunks and a score from readings: pure functions. Rank 0 follows the
+//! chains; every rank sums up its own readings.
 //!
-//! A[i,t] is the attention that row i pays row t in a free probe, the mean over layers and heads, and 0 where i was not probed. In f32;
-//! sums in f64, in the order of rows, so that every world comes to the same.
+//! A[i,t] is the attention that row i pays row t in a free probe, the mean over layers and heads,
+//! and 0 if i was not probed. It is in f32; sums are in f64, in the order of rows, so that every
+//! world gets the same result.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +19,7 @@ pub struct Read {
     pub row: u32,
     /// The row that it attends to.
     pub of: u32,
-    /// How much of its attention that is.
+    /// The share of its attention.
     pub amount: f32,
 }
 
@@ -57,20 +59,22 @@ impl Chains {
         self.chunk_of[(row - self.first_row) as usize]
     }
 
-    /// The rows of the first free probe: the best by score, those of the first chunk included; ascending.
+    /// The rows of the first free probe: the best by score, those of the first chunk included;
+    /// ascending.
     pub fn first(&self) -> Vec<u32> {
         top_rows(&self.rows, |row| self.scores[self.place(row)], Trace::rows_of_round(self.budget))
     }
 
-    /// Whether a reading may turn out sharp: of a token of another chunk, and not below α before the reverse is taken away.
+    /// Whether a reading may turn out sharp: of a token of another chunk, and not below α before
+    /// the reverse is subtracted.
     pub fn may_be_sharp(&self, read: &Read) -> bool {
         read.amount >= self.trace.alpha
             && self.chunk(read.row) != self.chunk(read.of)
             && self.rows.binary_search(&read.of).is_ok()
     }
 
-    /// X[i,t] = A[i,t] − A[t,i] of rows of different chunks, where that is α or more; in the order of rows. `reverse` has A[t,i] by
-    /// (t, i) for every t that was probed.
+    /// X[i,t] = A[i,t] − A[t,i] of rows of different chunks, where that is α or more; in the order
+    /// of rows. `reverse` has A[t,i] by (t, i) for every t that was probed.
     pub fn sharp(&self, reads: &[Read], reverse: &HashMap<(u32, u32), f32>) -> Vec<Read> {
         let net = |read: &Read| Read {
             amount: read.amount - reverse.get(&(read.of, read.row)).copied().unwrap_or(0.0),
@@ -85,13 +89,13 @@ impl Chains {
     pub fn sharpest(&self, sharp: &[Read]) -> Sharpest {
         let least = self.least(&self.scores);
         let of_relevant = || sharp.iter().filter(|read| self.scores[self.place(read.row)] >= least);
-        let behind = of_relevant().filter(|read| self.chunk(read.of) > self.chunk(read.row));
+        let after = of_relevant().filter(|read| self.chunk(read.of) > self.chunk(read.row));
         let largest = |readings: &mut dyn Iterator<Item = &Read>| readings.map(|read| read.amount).reduce(f32::max);
-        Sharpest { any: largest(&mut of_relevant()), behind: largest(&mut behind.into_iter()) }
+        Sharpest { any: largest(&mut of_relevant()), behind: largest(&mut after.into_iter()) }
     }
 
-    /// ω, one number a context row: at first s; then, as many times as there are chunks, each from the one before,
-    /// ω_t = max(s_t, γ · max{ω_i : X[i,t] > 0, ω_i ≥ g · max ω}).
+    /// ω, one number a context row: at first s; then, once for each chunk, from the one before, ω_t
+    /// = max(s_t, γ · max{ω_i : X[i,t] > 0, ω_i ≥ g · max ω}).
     pub fn relevance(&self, sharp: &[Read]) -> Vec<f32> {
         let mut relevance = self.scores.clone();
         for _ in 0..self.chunks {
@@ -111,8 +115,9 @@ impl Chains {
         relevance
     }
 
-    /// The rows to probe next, ascending: of those that were not, and whose relevance comes from another row and is g · max ω or more,
-    /// the most relevant, ties the lower row; at most as many as in the first round, and half of the budget in all rounds together.
+    /// The rows to probe next, ascending: the most relevant unprobed rows whose relevance comes
+    /// from another row and is g · max ω or more, ties the lower row.
+    /// At most as many as in the first round, and half of the budget in all rounds together.
     pub fn frontier(&self, relevance: &[f32], probed: &[u32]) -> Vec<u32> {
         let least = self.least(relevance);
         let is_next = |&row: &u32| {
@@ -125,8 +130,9 @@ impl Chains {
         top_rows(&rows, |row| relevance[self.place(row)], most)
     }
 
-    /// The order of chunks in which those that others need stand before them: N = E − Eᵀ, E[c,c'] = Σ ω_i · X[i,t] over rows i of c
-    /// with ω_i ≥ g · max ω and t of c'; then ranked pairs. The request's own order where nothing is sharp, or where it is to be kept.
+    /// The order of chunks in which needed ones precede those that need them: N = E − Eᵀ, E[c,c'] =
+    /// Σ ω_i · X[i,t] over rows i of c with ω_i ≥ g · max ω and t of c'; then ranked pairs.
+    /// The request's own order if nothing is sharp, or if it is to be kept.
     pub fn order(&self, sharp: &[Read], relevance: &[f32]) -> Vec<u32> {
         if self.trace.keep_order {
             return (0..self.chunks as u32).collect();
@@ -147,8 +153,9 @@ impl Chains {
         ranked_pairs(self.chunks, &pairs)
     }
 
-    /// Σ_i ω_i · A[i,t] over probed rows i whose chunk does not stand before t's, for the rows `of`: `probed` has each row with its
-    /// relevance and what it attends to among them. `places` has each chunk's place in the new order.
+    /// Σ_i ω_i · A[i,t] for the rows `of`, over probed rows i whose chunk does not precede t's.
+    /// `probed` has each row with its relevance and its attention to them. `places` has each
+    /// chunk's place in the new order.
     pub fn received(&self, probed: &[(u32, f32, &[f32])], of: &[u32], places: &[u32]) -> Vec<f32> {
         let place_of = |row: u32| places[self.chunk(row) as usize];
         let columns: Vec<u32> = of.iter().map(|&row| place_of(row)).collect();

@@ -1,6 +1,7 @@
-//! Free probes round by round, and the order of chunks that comes of them. Readings stay on the rank of their column: rank 0 is told of
-//! those that may be sharp and of their reverses, follows the chains, and tells every rank the next rows, and in the end the relevance of
-//! all probed rows and the order; then each rank sums up what it has read.
+//! Free probes round by round, and the resulting order of chunks.
+//! Readings stay on the rank of their column. Rank 0 receives those that may be sharp and their
+//! reverses, follows the chains, and sends every rank the next rows. In the end it sends the
+//! relevance of all probed rows and the order; then each rank sums up its own readings.
 
 mod chains;
 mod ordering;
@@ -22,24 +23,24 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::placement::Placement;
 
-/// What free probes have found.
+/// Result of the free probes.
 pub(super) struct Found {
-    /// What the probed rows attend to by their relevance, one number a context row.
+    /// The attention of the probed rows weighted by their relevance, one number a context row.
     pub received: Vec<f32>,
     /// The new order of chunks.
     pub order: Vec<u32>,
     /// The probed rows, one probe after the other, each ascending.
     pub rows: Vec<u32>,
-    /// How many each probe had.
+    /// Number of rows of each probe.
     pub rounds: Vec<usize>,
     /// The largest sharp readings of rows that the query finds relevant.
     pub sharpest: Sharpest,
 }
 
-/// What rank 0 makes of the readings so far.
+/// Rank 0's decision from the readings so far.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Decision {
-    /// The rows to probe next; with none of them the probes are over.
+    /// The rows to probe next; empty at the end of the probes.
     next: Vec<u32>,
     /// The relevance of the probed rows, in their order.
     relevance: Vec<f32>,
@@ -49,11 +50,11 @@ struct Decision {
     sharpest: Sharpest,
 }
 
-/// Follows chains from the best rows by `scores`. Nothing is found, and chunks stay in the request's order, where the plan has no free
-/// probe or where its positions reach beyond the model's.
+/// Follows chains from the best rows by `scores`. If the plan has no free probe or its positions
+/// exceed the model's, the result is empty and chunks stay in the request's order.
 ///
 /// # Errors
-/// Kernels' and communicator's; readings that are not finite.
+/// Returns an error if a kernel or the communicator fails, or if readings are not finite.
 pub(super) fn follow(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, scores: &[f32]) -> Result<Found> {
     let most = cx.models.main.config().max_positions;
     let Some(trace) = plan.traces().filter(|_| plan.traced_positions() <= most) else {
@@ -87,7 +88,7 @@ pub(super) fn follow(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, sco
     Ok(Found { received, order: decision.order, rows, rounds, sharpest: decision.sharpest })
 }
 
-/// What `rows` attend to among `kept` as if every other chunk stood before their own.
+/// The attention of `rows` to `kept` as if every other chunk stood before their own.
 fn probe(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, rows: &[u32], kept: &[u32]) -> Result<FreeReadings> {
     let placement = Placement::new(plan, &plan.request_order(), Layout::Global);
     let homes = recompute::homes(cx, plan, &placement, (rows, Vec::new()), Exchange::PassQ);
@@ -100,7 +101,8 @@ fn probe(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, rows: &[u32], k
     attention.into_readings(&homes, kept)
 }
 
-/// The heads that count for each row, where not all do: a probe of its own finds them. The same on every rank.
+/// The heads that count for each row, if not all do: a separate probe finds them. The same on every
+/// rank.
 fn chosen_heads(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, homes: &Homes) -> Result<Option<ChosenHeads>> {
     let (layers, heads) = (cx.models.main.config().layers, cx.models.main.config().heads);
     let Some(count) = plan.traces().and_then(|trace| trace.heads.count(layers * heads)) else {
@@ -112,7 +114,7 @@ fn chosen_heads(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, homes: &
     cx.models.main.up_to_attention(layers - 1, embedded, &mut awaited)?;
     let own = attention.into_peaks();
     assert_eq!(own.len(), layers, "layers in which peaks were read");
-    // Every rank has what rows pay to its own columns: the largest of all ranks counts.
+    // Every rank has the attention of rows to its own columns: the largest of all ranks counts.
     let own = join(&own.iter().collect::<Vec<_>>(), 1)?;
     let rows = own.dim(0)?;
     let mut largest = vec![vec![0f32; rows * heads]; layers];
@@ -127,23 +129,23 @@ fn chosen_heads(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, homes: &
     Ok(Some(ChosenHeads::sharpest(&largest, heads, count, cx.models.main.device())?))
 }
 
-/// Each probed row and what it attends to among `kept`.
+/// Each probed row and its attention to `kept`.
 fn by_row<'a>(probe: &'a FreeReadings, kept: &[u32]) -> impl Iterator<Item = (u32, &'a [f32])> {
     let width = kept.len();
     probe.rows.iter().enumerate().map(move |(index, &row)| (row, &probe.amounts[index * width..][..width]))
 }
 
-/// What rank 0 has been told; empty on the other ranks.
+/// Readings that rank 0 has received; empty on the other ranks.
 #[derive(Default)]
 struct Told {
     /// Readings that may be sharp.
     reads: Vec<Read>,
-    /// The readings the other way, by row and the row that it attends to.
+    /// The readings in the other direction, by row and the row that it attends to.
     reverse: HashMap<(u32, u32), f32>,
 }
 
 impl Told {
-    /// Takes in what the last of `probes` has read, and what stands against it.
+    /// Adds the readings of the last of `probes`, and their reverses.
     fn listen(&mut self, cx: &mut Context<'_>, chains: &Chains, probes: &[FreeReadings], kept: &[u32]) -> Result<()> {
         let last = probes.last().map(|probe| by_row(probe, kept)).into_iter().flatten();
         let read = |(row, amounts): (u32, &[f32])| {
@@ -170,7 +172,7 @@ impl Told {
         Ok(())
     }
 
-    /// The next rows, and what follows if there are none: relevance and order.
+    /// The next rows, and relevance and order if there are none.
     fn decide(&self, chains: &Chains, trace: Trace, probed: &[u32], rounds: usize) -> Decision {
         let sharp = chains.sharp(&self.reads, &self.reverse);
         let relevance = chains.relevance(&sharp);

@@ -1,4 +1,4 @@
-//! The chains against what their formulas say, worked out by hand.
+//! The chains against their formulas, worked out by hand.
 
 use std::collections::HashMap;
 
@@ -61,7 +61,7 @@ fn relevance_is_handed_on_along_sharp_readings() {
     assert_eq!(of(13), 0.01, "row 11 has less than g of the largest");
     assert_eq!(of(3), 0.01);
     assert_eq!(chains.relevance(&[]), chains.relevance(&[read(11, 13, 0.3)]));
-    // A row that is better by itself stays so, and a circle comes to its end.
+    // A row with a higher score of its own keeps it, and a circle terminates.
     let circle = [read(2, 5, 0.3), read(5, 2, 0.3)];
     assert_eq!(chains.relevance(&circle)[0], 0.5);
 }
@@ -86,7 +86,7 @@ fn chunks_that_are_needed_stand_first() {
     assert_eq!(order(&[read(2, 11, 0.3), read(11, 8, 0.3)]), [1, 2, 3, 0]);
     assert_eq!(order(&[read(2, 5, 0.3), read(5, 11, 0.2)]), [2, 3, 1, 0]);
     assert_eq!(order(&[read(5, 11, 0.9)]), [0, 1, 2, 3], "row 5 is not relevant");
-    // What one chunk needs of another counts less what that needs of it: 0.5 · 0.3 and 0.45 · 0.4.
+    // A need of one chunk counts less the need in the other direction: 0.5 · 0.3 and 0.45 · 0.4.
     assert_eq!(order(&[read(2, 11, 0.3), read(11, 3, 0.4)]), [0, 1, 2, 3]);
 }
 
@@ -137,7 +137,7 @@ fn the_selector_asks_the_query_then_free_probes_and_adds_what_it_hears() {
     (heard[7], heard[8]) = (1.0, 3.0);
     let Need::Scores(found) = traced.next(&candidates, &heard) else { panic!("no scores") };
     assert_eq!((found[0], found[7], found[8]), (scores[0], scores[7] + 0.25, scores[8] + 0.75));
-    // Where the probe was left out nothing is heard.
+    // Without a probe there are no readings.
     let mut left_out = selector();
     left_out.next(&candidates, &[]);
     left_out.next(&candidates, &evidence);
