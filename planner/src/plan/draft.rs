@@ -83,6 +83,25 @@ pub struct Draft {
     memory_bytes: u64,
 }
 
+/// Share of the context to recompute, and the number of rows at most: what the ratio says, or what a
+/// number of rows a chunk or of kept rows a document comes to.
+fn share_and_budget(method: &PlannedMethod, settings: &RequestSettings, lengths: &[usize]) -> Result<(f64, usize)> {
+    let ratio = settings.ratio()?;
+    let context_tokens: usize = lengths.iter().sum();
+    let of_rows = |budget: usize| (budget as f64 / context_tokens as f64, budget);
+    let (ratio, budget) = match method.selection() {
+        Some(Selection::Leading { per_chunk: Some(rows) }) => {
+            of_rows(leading_rows(lengths, rows, settings.include_first_chunk))
+        }
+        Some(Selection::Evidence(Evidence { sparse: Some(sparse), .. })) => {
+            of_rows(lengths.iter().map(|&length| sparse.kept_of(length)).sum())
+        }
+        _ => (ratio, budget(ratio, context_tokens)),
+    };
+    assert!(budget <= context_tokens, "{budget} rows of {context_tokens} to recompute");
+    Ok((ratio, budget))
+}
+
 impl Draft {
     /// A draft of a request, not placed yet.
     ///
@@ -91,23 +110,10 @@ impl Draft {
     pub fn new(tokens: Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<Self> {
         let (method, options) = settings.method(shape.layers, shape.kv_heads)?;
         settings.check()?;
-        let ratio = settings.ratio()?;
         check(&tokens, settings, &method, shape)?;
         let Tokens { prefix, chunks, query, eos, around, auxiliary, draft_model, look_ahead } = tokens;
         let lengths: Vec<usize> = chunks.iter().map(Vec::len).collect();
-        let context_tokens: usize = lengths.iter().sum();
-        let (ratio, budget) = match method.selection() {
-            Some(Selection::Leading { per_chunk: Some(rows) }) => {
-                let budget = leading_rows(&lengths, rows, settings.include_first_chunk);
-                (budget as f64 / context_tokens as f64, budget)
-            }
-            Some(Selection::Evidence(Evidence { sparse: Some(sparse), .. })) => {
-                let budget: usize = lengths.iter().map(|&length| sparse.kept_of(length)).sum();
-                (budget as f64 / context_tokens as f64, budget)
-            }
-            _ => (ratio, budget(ratio, context_tokens)),
-        };
-        assert!(budget <= context_tokens, "{budget} rows of {context_tokens} to recompute");
+        let (ratio, budget) = share_and_budget(&method, settings, &lengths)?;
         let mut plan = Plan {
             request: 0,
             prefix,

@@ -47,7 +47,7 @@ pub(super) fn measure(
     let mut stayed = Vec::new();
     for (layer, left) in std::iter::once(None).chain(drift.left(plan.budget).into_iter().map(Some)).enumerate() {
         let found = math.progress.layer(layer, || -> Result<_> {
-            // In the last layer nobody asks, unless attention counts.
+            // In the last layer no row attends, unless attention counts.
             let asking = if layer < drift.layers || drift.score == DriftScore::Attended { hidden.len() } else { 0 };
             let mut qkv = model.qkv_of_last(layer, &hidden, asking)?;
             let there = cached.next(cx.comm)?;
