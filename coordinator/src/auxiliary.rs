@@ -43,8 +43,9 @@ impl fmt::Debug for AuxiliaryReader {
     }
 }
 
-/// The models beside the main one: one that reads contexts for methods which want one, and one that writes what evictions listen to.
-/// Its tokens must be the main model's. Clones share them.
+/// The models beside the main one: one that reads contexts for methods that need it, and one that
+/// writes what evictions listen to. The latter's tokens must be the main model's. Clones share
+/// them.
 #[derive(Debug, Clone, Default)]
 pub struct Readers {
     /// The one that reads.

@@ -18,7 +18,8 @@ impl From<InvalidOption> for Error {
 /// Result of planning.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A request that cannot be planned. Each message says in one line what is wrong and what would be right.
+/// A request that cannot be planned. Each message says in one line what is wrong and what would be
+/// right.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read.

@@ -22,8 +22,8 @@ pub(crate) const ANY: Machine = Machine {
 /// Qwen3-14B, without a limit of positions.
 pub(crate) const QWEN: ModelShape = ModelShape { max_positions: usize::MAX, ..QWEN3_14B };
 
-/// What a model beside another one, examples/models/dummy-25m without a token that begins prompts, reads of chunks behind a prefix of one
-/// token: all but the first, each with the query.
+/// The prompts of an auxiliary model, examples/models/dummy-25m without a token that begins
+/// prompts: all chunks but the first, each with the query. The prefix has one token.
 fn small(chunks: &[Vec<u32>], query: &[u32]) -> Auxiliary {
     let mut first_row = 1;
     let mut prompts = Vec::new();

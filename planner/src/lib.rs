@@ -1,5 +1,5 @@
-//! Plans of requests, what they cost and how long they take. Pure: it knows token ids, shapes and times, but no text, no
-//! tokenizer, no tensor, and no way to the ranks.
+//! Plans of requests, their costs and their predicted times. Pure: it knows token ids, shapes and
+//! times, but no text, no tokenizer, no tensor, and no channel to the ranks.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,12 @@
-//! What models beside the main one cost: one that reads a context, one that writes behind a prompt.
+//! Costs of the models beside the main one: one reads contexts, one continues prompts.
 
 use tributary_protocol::AuxiliaryCost;
 
 use super::memory;
 use crate::ModelShape;
 
-/// What a model costs that reads prompts of at most so many tokens, one by one, and whose last layer computes queries and keys alone.
+/// Cost of a model that reads prompts of at most `longest_prompt` tokens, one by one. Its last layer
+/// computes queries and keys alone.
 pub fn reading(shape: &ModelShape, longest_prompt: usize) -> AuxiliaryCost {
     let layers = shape.layers as f64;
     let (before, behind) = (shape.layer_kv_flops() + shape.layer_query_flops(), shape.layer_finish_flops());
@@ -19,7 +20,7 @@ pub fn reading(shape: &ModelShape, longest_prompt: usize) -> AuxiliaryCost {
     }
 }
 
-/// What a model costs that reads a prompt and writes behind it, `rows` tokens together.
+/// Cost of a model that reads a prompt and continues it, `rows` tokens together.
 pub fn writing(shape: &ModelShape, rows: usize) -> AuxiliaryCost {
     let layers = shape.layers as u64;
     let of_layer = shape.layer_kv_flops() + shape.layer_query_flops() + shape.layer_finish_flops();

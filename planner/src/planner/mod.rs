@@ -73,9 +73,9 @@ pub struct Planner {
     around: Option<Around>,
     /// The rows of an adapter for a look-ahead, for requests that evict by it.
     look_ahead: Option<LookAhead>,
-    /// Bytes of the weights of the model beside the main one that reads contexts for methods which want one.
+    /// Bytes of the weights of the auxiliary model, which reads contexts for methods that need it.
     auxiliary_bytes: u64,
-    /// Bytes of the weights of the model beside the main one that writes what an eviction listens to.
+    /// Bytes of the weights of the draft model, which writes what an eviction listens to.
     draft_model_bytes: u64,
     /// How many requests were planned to be answered.
     requests: u64,
@@ -117,12 +117,14 @@ impl Planner {
         self.trace = Some((alpha, heads));
     }
 
-    /// From now on a model reads contexts for methods which want one. Its weights are in the host's memory, whatever is asked.
+    /// Counts the weights of an auxiliary model from now on: they are in the host's memory, whatever
+    /// is asked.
     pub fn read_by(&mut self, weight_bytes: u64) {
         self.auxiliary_bytes = weight_bytes;
     }
 
-    /// From now on a model writes what requests' evictions listen to. Its weights are in the host's memory.
+    /// Counts the weights of a draft model from now on: they are in the host's memory, whatever is
+    /// asked.
     pub fn draft_by(&mut self, weight_bytes: u64) {
         self.draft_model_bytes = weight_bytes;
     }
@@ -362,7 +364,7 @@ impl Planner {
         self.around.filter(|_| settings.chunk_packets() != Packets::Off)
     }
 
-    /// Tokens with what the planner knows beside a request's own: the ends of answers, and an adapter's rows.
+    /// Tokens with the tokens that end answers, and an adapter's rows.
     fn completed(&self, tokens: Tokens, settings: &RequestSettings) -> Tokens {
         Tokens {
             eos: self.eos.clone(),
