@@ -10,7 +10,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::{env, fs, thread};
 
-/// The two machines: the number by which the library knows the code, and the compiler's names for it.
+/// The two machines: the number by which the library knows the code, and the compiler's names for
+/// it.
 const TARGETS: [(u32, &str); 2] =
     [(80, "-gencode=arch=compute_80,code=sm_80"), (90, "-gencode=arch=compute_90a,code=sm_90a")];
 

@@ -92,7 +92,8 @@ impl Page {
         self.body += "</div>\n";
     }
 
-    /// A table: its first row is the heads. Columns in `texts` begin at the left, and long texts are wrapped; the others are numbers.
+    /// A table: its first row is the heads. Columns in `texts` begin at the left, and long texts
+    /// are wrapped; the others are numbers.
     pub fn table(&mut self, rows: &[Vec<String>], texts: &[usize]) {
         let Some((heads, rows)) = rows.split_first() else { return };
         let row = |cells: &[String], tag: &str| {
@@ -114,8 +115,9 @@ impl Page {
         );
     }
 
-    /// A table of values from 0 to 1 as a heat map, a name before each row. Its first column stays where it is; where there are many columns it
-    /// says how many, because some may be out of sight.
+    /// A table of values from 0 to 1 as a heat map, a name before each row. Its first column stays
+    /// where it is; where there are many columns it says how many, because some may be out of
+    /// sight.
     ///
     /// # Panics
     /// If a row has not a cell for each column: only a bug can do that.

@@ -102,7 +102,8 @@ fn interval_rank(count: usize) -> usize {
     rank.max(1)
 }
 
-/// The least of some values, in ascending order, that so large a share of them does not exceed (nearest rank). There is at least one.
+/// The least of some values, in ascending order, that so large a share of them does not exceed
+/// (nearest rank). There is at least one.
 pub fn percentile(sorted: &[f64], share: f64) -> f64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted[rank.clamp(1, sorted.len()) - 1]
@@ -143,7 +144,8 @@ mod tests {
 
     #[test]
     fn interval_ranks_are_those_of_the_binomial_tables() {
-        // Known: n = 6 .. 8 → 1, 9 .. 11 → 2, 12 .. 14 → 3, 15 .. 16 → 4, 17 → 5, 20 → 6, 25 → 8, 30 → 10, 50 → 18, 100 → 40.
+        // Known: n = 6 .. 8 → 1, 9 .. 11 → 2, 12 .. 14 → 3, 15 .. 16 → 4, 17 → 5, 20 → 6, 25 → 8,
+        // 30 → 10, 50 → 18, 100 → 40.
         let table = [(1, 1), (5, 1), (6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (15, 4), (17, 5), (20, 6), (25, 8)];
         for (count, rank) in table.into_iter().chain([(30, 10), (50, 18), (100, 40)]) {
             assert_eq!(interval_rank(count), rank, "{count} samples");

@@ -15,8 +15,8 @@ impl Layout<'_> {
     pub const PLAIN: Layout<'static> = Layout { left: &[0], commented_rows: None };
 }
 
-/// Lays rows out in columns, two spaces between them. Every line ends with a line break and has no space before it. Rows may be
-/// of different lengths.
+/// Lays rows out in columns, two spaces between them. Every line ends with a line break and has no
+/// space before it. Rows may be of different lengths.
 pub fn table(rows: &[Vec<String>], layout: Layout<'_>) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -2,8 +2,8 @@
 
 use candle_core::{Device, Tensor};
 
-/// Brings tensors to the host; they are there when this returns. A copy from a device is a piece of its work like any other,
-/// which candle does not wait for; this waits once for all of them.
+/// Brings tensors to the host; they are there when this returns. A copy from a device is a piece of
+/// its work like any other, which candle does not wait for; this waits once for all of them.
 ///
 /// # Errors
 /// Returns an error if the device refuses a copy, or if earlier work on it failed.

@@ -12,7 +12,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A failure between ranks. After one of them the communicator is dead.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// A collective cannot end any more: all ranks have waited for as long as the timeout, or the start took too long.
+    /// A collective cannot end any more: all ranks have waited for as long as the timeout, or the
+    /// start took too long.
     #[error(
         "rank {rank}: {} (call {sequence}, {phase}) not finished after {after:?}; waiting for ranks {missing:?}: {}",
         operation.name(), states.join("; ")

@@ -35,8 +35,8 @@ pub use link::{Alarm, Cancels, CoordinatorLink, WorkerLink, link};
 pub use pulse::Pulse;
 pub use tributary_protocol::{Collective, Traffic, TrafficEntry};
 
-/// A collective that has been started and not yet waited for. It must be given back to [`Communicator::wait`] of the
-/// communicator that made it.
+/// A collective that has been started and not yet waited for. It must be given back to
+/// [`Communicator::wait`] of the communicator that made it.
 #[derive(Debug)]
 #[must_use = "a started collective must be waited for"]
 pub struct Pending {
@@ -92,8 +92,9 @@ impl KeptFree {
     }
 }
 
-/// The calls by which a rank talks to the others. All ranks make the same calls in the same order; an empty shard (a tensor with zero
-/// rows) takes every step too. A communicator lives on the thread that took its seat.
+/// The calls by which a rank talks to the others. All ranks make the same calls in the same order;
+/// an empty shard (a tensor with zero rows) takes every step too. A communicator lives on the
+/// thread that took its seat.
 ///
 /// Every wait ends, and a slow rank is not a dead one. After the timeout
 /// ([`set_deadline`](Self::set_deadline)) a wait goes on only while another rank computes and makes
@@ -122,14 +123,15 @@ pub trait Communicator {
         KeptFree::default()
     }
 
-    /// Bytes of the rank's GPU that its messages' buffers take, measured when the ranks were connected. They are not part of the
-    /// pool that tensors come from.
+    /// Bytes of the rank's GPU that its messages' buffers take, measured when the ranks were
+    /// connected. They are not part of the pool that tensors come from.
     fn message_bytes(&self) -> u64 {
         0
     }
 
-    /// Names the phase that the next calls belong to and the timeout: how long a rank may compute without progress, and how
-    /// long all ranks may wait for each other. In [`Phase::Start`] it is a deadline: no wait lasts longer.
+    /// Names the phase that the next calls belong to and the timeout: how long a rank may compute
+    /// without progress, and how long all ranks may wait for each other. In [`Phase::Start`] it is
+    /// a deadline: no wait lasts longer.
     fn set_deadline(&mut self, phase: Phase, deadline: Duration);
 
     /// Starts several calls at once: each is a call of its own, with its own wait and its own
@@ -142,8 +144,9 @@ pub trait Communicator {
     /// Fails as the calls do. After an error, no call of this start can be waited for.
     fn start_together(&mut self, starts: &[Start<'_>]) -> Result<Vec<Pending>>;
 
-    /// Sends `send` to rank `to` and receives from rank `from` a tensor of `rows` rows (other dimensions and dtype as
-    /// `send`'s). [`wait`](Self::wait) gives one tensor. `to` and `from` may be this rank.
+    /// Sends `send` to rank `to` and receives from rank `from` a tensor of `rows` rows (other
+    /// dimensions and dtype as `send`'s). [`wait`](Self::wait) gives one tensor. `to` and `from`
+    /// may be this rank.
     ///
     /// # Errors
     /// Returns an error if the ranks' calls differ, or if the communicator is dead.
@@ -151,8 +154,8 @@ pub trait Communicator {
         Ok(only(self.start_together(&[Start::Exchange { send, to, from, rows }])?))
     }
 
-    /// Gives every rank every rank's tensor: rank r contributes `rows[r]` rows. [`wait`](Self::wait) gives one tensor a
-    /// rank, in rank order, this rank's own included.
+    /// Gives every rank every rank's tensor: rank r contributes `rows[r]` rows.
+    /// [`wait`](Self::wait) gives one tensor a rank, in rank order, this rank's own included.
     ///
     /// # Errors
     /// Fails as [`start_exchange`](Self::start_exchange) does, and if `send` does not have
@@ -161,8 +164,8 @@ pub trait Communicator {
         Ok(only(self.start_together(&[Start::AllGather { send, rows }])?))
     }
 
-    /// Sends `send[r]` to rank r and receives a tensor of `rows[r]` rows from rank r. [`wait`](Self::wait) gives one tensor
-    /// a rank, in rank order.
+    /// Sends `send[r]` to rank r and receives a tensor of `rows[r]` rows from rank r.
+    /// [`wait`](Self::wait) gives one tensor a rank, in rank order.
     ///
     /// # Errors
     /// Fails as [`start_exchange`](Self::start_exchange) does.
@@ -210,8 +213,9 @@ pub trait Communicator {
     /// cause and its exit code. The first cause counts.
     fn abort(&mut self, cause: &str, exit_code: u8);
 
-    /// Begins a new lap: a call counts, and so does the wait for it, in the lap in which it is waited for. Gives the lap's
-    /// number; lap 0 begins with [`reset_traffic`](Self::reset_traffic).
+    /// Begins a new lap: a call counts, and so does the wait for it, in the lap in which it is
+    /// waited for. Gives the lap's number; lap 0 begins with
+    /// [`reset_traffic`](Self::reset_traffic).
     fn start_lap(&mut self) -> usize;
 
     /// The traffic of this rank in each lap since the last [`reset_traffic`](Self::reset_traffic),
@@ -219,7 +223,8 @@ pub trait Communicator {
     /// device has passed it. A caller that needs all waits must first see to that.
     fn laps(&mut self) -> &[Traffic];
 
-    /// Sets the counters to zero. A wait from before that a device has not passed yet is never counted.
+    /// Sets the counters to zero. A wait from before that a device has not passed yet is never
+    /// counted.
     fn reset_traffic(&mut self);
 
     /// All [`laps`](Self::laps) together.

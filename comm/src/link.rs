@@ -1,5 +1,5 @@
-//! The control channel between the coordinator and rank 0 of the same process: orders one way, events the other. Nothing leaves
-//! the process, so nothing is framed.
+//! The control channel between the coordinator and rank 0 of the same process: orders one way,
+//! events the other. Nothing leaves the process, so nothing is framed.
 //!
 //! Both queues have a bound. A send waits for room, but not for ever.
 
@@ -34,8 +34,8 @@ pub struct WorkerLink {
     cancels: Cancels,
 }
 
-/// The prefill that rank 0 was sent last, and whether it is to be cancelled. Clones are of the same link. The ranks look here at their
-/// next control point.
+/// The prefill that rank 0 was sent last, and whether it is to be cancelled. Clones are of the same
+/// link. The ranks look here at their next control point.
 #[derive(Debug, Clone, Default)]
 pub struct Cancels(Arc<AtomicU64>);
 
@@ -45,7 +45,8 @@ impl Cancels {
         self.0.store(request << 1, Ordering::SeqCst);
     }
 
-    /// Cancels the prefill of a request, if it is the one that was sent last; a request that is elsewhere is passed over.
+    /// Cancels the prefill of a request, if it is the one that was sent last; a request that is
+    /// elsewhere is passed over.
     pub fn cancel(&self, request: u64) {
         // A request that is not being prefilled is not cancelled here.
         let _ = self.0.compare_exchange(request << 1, request << 1 | 1, Ordering::SeqCst, Ordering::SeqCst);
@@ -67,8 +68,9 @@ pub fn link(capacity: usize) -> (CoordinatorLink, WorkerLink) {
     (coordinator, worker)
 }
 
-/// A way to tell the coordinator that the ranks have failed, for a thread that watches them: rank 0 may be the one that is
-/// stuck. While it is there, the coordinator does not see that rank 0 is gone.
+/// A way to tell the coordinator that the ranks have failed, for a thread that watches them: rank 0
+/// may be the one that is stuck. While it is there, the coordinator does not see that rank 0 is
+/// gone.
 #[derive(Debug)]
 pub struct Alarm {
     events: SyncSender<Event>,

@@ -16,7 +16,8 @@ pub struct ProcessSettings {
     pub start_timeout: Duration,
     /// Longest silence of a rank; signs of life come much more often.
     pub heartbeat_timeout: Duration,
-    /// Threads that compute on this rank: with the ranks of the host, they tell whether cores are shared.
+    /// Threads that compute on this rank: with the ranks of the host, they tell whether cores are
+    /// shared.
     pub threads: usize,
     /// Longest message in bytes; a longer body goes in pieces.
     pub piece_bytes: usize,
@@ -40,7 +41,8 @@ impl Default for ProcessSettings {
     }
 }
 
-/// Longest message by default: long enough for any network's bandwidth, far below MPI's limit of 2 GiB.
+/// Longest message by default: long enough for any network's bandwidth, far below MPI's limit of 2
+/// GiB.
 pub const PIECE_BYTES: usize = 8 << 20;
 
 /// The group of processes as a rank knows it after the start.
@@ -73,7 +75,8 @@ pub struct Peer {
     pub system: String,
     /// Its process number on that system.
     pub pid: u32,
-    /// The time it started, in the kernel's ticks since boot; with the number it names a process for good.
+    /// The time it started, in the kernel's ticks since boot; with the number it names a process
+    /// for good.
     pub started_ticks: u64,
     /// Whether this process can look at it: same host, same process numbers.
     pub visible: bool,
@@ -97,7 +100,8 @@ impl Peer {
         process::stat(pid).is_some_and(|stat| stat.started_ticks == started_ticks && !stat.has_ended())
     }
 
-    /// When the process of this number started, in the kernel's ticks since boot; none if there is no such process here.
+    /// When the process of this number started, in the kernel's ticks since boot; none if there is
+    /// no such process here.
     pub fn started_ticks_of(pid: u32) -> Option<u64> {
         process::stat(pid).map(|stat| stat.started_ticks)
     }
@@ -108,7 +112,8 @@ impl Peer {
     }
 }
 
-/// The name of the system in which a process number is unique: one boot of one host, and one namespace, since containers count alike.
+/// The name of the system in which a process number is unique: one boot of one host, and one
+/// namespace, since containers count alike.
 fn system() -> String {
     let namespace = Namespace::Process.of_this_process().unwrap_or_default();
     format!("{} {}", host::boot_id().unwrap_or_default(), namespace.display())

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Pulse {
     /// Whether the rank is in a group that lives, and its process is not silent.
     pub is_up: bool,
-    /// Time since its process was heard, or since its thread last got on; 0 for a thread that waits for others, and for the
-    /// process that asks.
+    /// Time since its process was heard, or since its thread last got on; 0 for a thread that waits
+    /// for others, and for the process that asks.
     pub age: Duration,
 }

@@ -37,7 +37,8 @@ fn most_ranks() -> usize {
     gpus()
 }
 
-/// Runs one closure a rank, each on its own thread with its own device; gives the results in rank order.
+/// Runs one closure a rank, each on its own thread with its own device; gives the results in rank
+/// order.
 fn run_on<T: Send>(
     world: usize,
     gpu_of: impl Fn(usize) -> usize,
@@ -329,7 +330,8 @@ fn a_wait_counts_in_the_lap_in_which_it_was_waited_for() {
             thread::sleep(SHORT);
         }
         let gathered = comm.all_gather_v(&mine, &[1, 1]).expect("started");
-        // The host comes here long before the device has passed the gather, as long as nothing is freed that it uses.
+        // The host comes here long before the device has passed the gather, as long as nothing is
+        // freed that it uses.
         let next = comm.start_lap();
         comm.set_deadline(Phase::Select, LONG);
         comm.barrier().expect("all are there");

@@ -124,8 +124,8 @@ mod emulated {
         assert_eq!(groups_of("calls_started_together", ""), [group]);
     }
 
-    /// A group costs a thread; the emulated GPU's most urgent streams have the priority -5. NCCL takes no more multiprocessors of this Hopper
-    /// than attention leaves alone.
+    /// A group costs a thread; the emulated GPU's most urgent streams have the priority -5. NCCL
+    /// takes no more multiprocessors of this Hopper than attention leaves alone.
     #[test]
     #[ignore = "needs emulated GPUs: make cuda-test"]
     fn messages_go_on_a_stream_of_the_most_urgent_priority() {

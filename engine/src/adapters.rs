@@ -16,7 +16,8 @@ pub struct ModelAdapters {
 }
 
 impl ModelAdapters {
-    /// Reads folders, and compares them with the model that they are to serve; `base_model` gives the hash of its config and weights.
+    /// Reads folders, and compares them with the model that they are to serve; `base_model` gives
+    /// the hash of its config and weights.
     ///
     /// # Errors
     /// Returns an error if a folder is no adapter, is another model's or is damaged, or if two

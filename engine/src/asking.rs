@@ -1,4 +1,5 @@
-//! Many requests against one engine, some at a time: each is handed in by a thread that waits for its answer.
+//! Many requests against one engine, some at a time: each is handed in by a thread that waits for
+//! its answer.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,14 +16,15 @@ use crate::error::{Error, Result};
 use crate::question::Question;
 use crate::run_config::RunConfig;
 
-/// Updates of a request that wait to be read: nothing is done with tokens here, so they never pile up.
+/// Updates of a request that wait to be read: nothing is done with tokens here, so they never pile
+/// up.
 const BUFFERED: usize = 4096;
 
 /// Is shown an answer, with the number of its question.
 pub type Show<'a, E> = dyn FnMut(usize, &Answered) -> Result<(), E> + Send + 'a;
 
-/// Answers questions, at most `concurrency` of them at a time, and hands each answer to `show` in the order of the questions.
-/// The first failure ends it.
+/// Answers questions, at most `concurrency` of them at a time, and hands each answer to `show` in
+/// the order of the questions. The first failure ends it.
 ///
 /// # Errors
 /// Returns an error if the request is refused, if a rank fails, or if `show` fails.
@@ -52,7 +54,8 @@ pub fn ask_all<E: From<Error> + Send>(
     shown.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Shows answers in the order of their questions. After the first failure nothing is shown any more, and `stop` is called.
+/// Shows answers in the order of their questions. After the first failure nothing is shown any
+/// more, and `stop` is called.
 fn show_in_order<E: From<Error>>(
     told: Receiver<(usize, Result<Answered>)>,
     show: &mut Show<'_, E>,

@@ -13,7 +13,8 @@ use crate::model::ModelFolder;
 #[derive(Clone, Default)]
 pub struct Beside {
     auxiliary: Vec<AuxiliaryModel>,
-    /// The same adapters for every copy of the weights, on its device; none where there is no adapter.
+    /// The same adapters for every copy of the weights, on its device; none where there is no
+    /// adapter.
     adapters: Arc<[Adapters]>,
 }
 

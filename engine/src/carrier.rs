@@ -85,7 +85,8 @@ impl Carrier {
         }
     }
 
-    /// The communicator of a rank that is a process and computes on `device`. The others have been found by `control`.
+    /// The communicator of a rank that is a process and computes on `device`. The others have been
+    /// found by `control`.
     ///
     /// # Errors
     /// Returns an error if NCCL cannot connect the ranks.

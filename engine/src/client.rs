@@ -50,8 +50,8 @@ pub enum PromptText {
     Ids(Vec<u32>),
 }
 
-/// A way to an engine that is [conducted](Engine::conduct). Clones lead to the same one, which ends its work when the last of
-/// them is gone.
+/// A way to an engine that is [conducted](Engine::conduct). Clones lead to the same one, which ends
+/// its work when the last of them is gone.
 #[derive(Clone)]
 pub struct Client {
     desk: Desk,
@@ -70,8 +70,8 @@ struct Shared {
 }
 
 impl Engine<'_> {
-    /// A client of this engine, and where its requests arrive. They are answered as `run_config` says where they do not say
-    /// otherwise.
+    /// A client of this engine, and where its requests arrive. They are answered as `run_config`
+    /// says where they do not say otherwise.
     pub fn client(&self, run_config: &RunConfig) -> (Client, Inbox) {
         self.observed.warned_by(|line| tracing::warn!("{line}"));
         let (desk, inbox) = desk(self.observed.clone());
@@ -109,7 +109,8 @@ impl Client {
         &self.shared.settings
     }
 
-    /// Whether requests may ask for a method: a model or an adapter that it cannot be without must be there.
+    /// Whether requests may ask for a method: a model or an adapter that it cannot be without must
+    /// be there.
     pub fn offers(&self, method: &Method) -> bool {
         let folder = &self.shared.folder;
         let lacks_model = folder.auxiliary.is_none() && method.needs(Requirement::AuxiliaryModel);
@@ -188,7 +189,8 @@ impl Client {
         folder.reading(intake, prefix)
     }
 
-    /// The texts of tokens one by one, as far as they are whole characters: where tokens share one, the last has it.
+    /// The texts of tokens one by one, as far as they are whole characters: where tokens share one,
+    /// the last has it.
     ///
     /// # Errors
     /// Returns an error if the tokenizer fails.
@@ -237,7 +239,8 @@ impl Client {
         sampling.ends(self.shared.folder.config.eos.clone())
     }
 
-    /// Rows of a prompt before the first token of its answer: its tokens, and the rows of an adapter around its chunks.
+    /// Rows of a prompt before the first token of its answer: its tokens, and the rows of an
+    /// adapter around its chunks.
     pub fn prompt_rows(&self, prepared: &Prepared, settings: &RequestSettings) -> usize {
         let wants = settings.chunk_packets() == Packets::On;
         let around = self.shared.folder.adapters.around().filter(|_| wants);

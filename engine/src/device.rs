@@ -24,7 +24,8 @@ pub struct Gpu {
     pub name: String,
     /// Number of GPUs that this process sees.
     pub count: usize,
-    /// Memory that weights, chunk caches, requests and NCCL's buffers of this process may take together.
+    /// Memory that weights, chunk caches, requests and NCCL's buffers of this process may take
+    /// together.
     pub budget_bytes: u64,
 }
 

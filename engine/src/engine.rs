@@ -142,7 +142,8 @@ impl<'a> Engine<'a> {
         question.prepare(&self.folder, &self.config.intake)
     }
 
-    /// Checks that a request can be planned, memory included, before anything is loaded or started. Gives the plan.
+    /// Checks that a request can be planned, memory included, before anything is loaded or started.
+    /// Gives the plan.
     ///
     /// # Errors
     /// Returns everything that is wrong with the request and the settings.
@@ -150,7 +151,8 @@ impl<'a> Engine<'a> {
         self.check_with(question, run_config, None)
     }
 
-    /// As [`check`](Self::check), for a request whose chunks a request under another configuration has left in the chunk caches.
+    /// As [`check`](Self::check), for a request whose chunks a request under another configuration
+    /// has left in the chunk caches.
     ///
     /// # Errors
     /// Fails as [`check`](Self::check) does.
@@ -172,7 +174,8 @@ impl<'a> Engine<'a> {
         Ok(planned)
     }
 
-    /// Loads the weights, if they are not loaded, and starts the ranks that `run_config` needs, if they do not run.
+    /// Loads the weights, if they are not loaded, and starts the ranks that `run_config` needs, if
+    /// they do not run.
     ///
     /// # Errors
     /// Returns an error if the weights cannot be read, or if an operation of the operating system
@@ -223,8 +226,8 @@ impl<'a> Engine<'a> {
         self.models.iter().map(|model| model.device()).chain([&self.rank_device.device])
     }
 
-    /// Whether a run computes with more threads on this host than it has cores, or a rank with more than it may use; on GPUs,
-    /// with more ranks than GPUs.
+    /// Whether a run computes with more threads on this host than it has cores, or a rank with more
+    /// than it may use; on GPUs, with more ranks than GPUs.
     pub fn shares_cores(&self, run_config: &RunConfig) -> bool {
         let group = run_config.group();
         if let Some(gpu) = &self.rank_device.gpu {
@@ -260,8 +263,9 @@ impl<'a> Engine<'a> {
         self.ranks.carrier(&self.config.group, &self.rank_device, world)
     }
 
-    /// Leaves the next SIGTERM, SIGINT or SIGUSR1 to the caller, who then ends what it has begun and takes up nothing new. Without
-    /// this, and from the second on, a rank's process ends at once by SIGTERM and SIGINT, and passes over SIGUSR1.
+    /// Leaves the next SIGTERM, SIGINT or SIGUSR1 to the caller, who then ends what it has begun
+    /// and takes up nothing new. Without this, and from the second on, a rank's process ends at
+    /// once by SIGTERM and SIGINT, and passes over SIGUSR1.
     pub fn drains(&self) {
         self.ranks.backend().drains();
     }

@@ -72,8 +72,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code of a process that ends with this error: 64 usage, 65 integrity, 69 rank lost, 70 a bug, 71 out of memory,
-    /// 74 disk, 75 deadline, 76 version skew, 78 configuration.
+    /// The exit code of a process that ends with this error: 64 usage, 65 integrity, 69 rank lost,
+    /// 70 a bug, 71 out of memory, 74 disk, 75 deadline, 76 version skew, 78 configuration.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Usage(_) => exit::USAGE,

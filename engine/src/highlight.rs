@@ -6,7 +6,8 @@ use tributary_coordinator::Piece;
 
 use crate::answered::Answered;
 
-/// The context in the order of the layout, chunk by chunk, with its recomputed tokens between the marks.
+/// The context in the order of the layout, chunk by chunk, with its recomputed tokens between the
+/// marks.
 pub fn highlighted(answered: &Answered, marks: (&str, &str)) -> String {
     let plan = &answered.planned.plan;
     let selected: HashSet<u32> = answered.answer.outcome.selected.iter().copied().collect();

@@ -1,5 +1,6 @@
-//! Coordinator and ranks as one thing that answers requests: a model is opened, ranks are started, requests go in and answers
-//! come out. Ranks are threads of this process, or the processes of this job.
+//! Coordinator and ranks as one thing that answers requests: a model is opened, ranks are started,
+//! requests go in and answers come out. Ranks are threads of this process, or the processes of this
+//! job.
 //!
 //! Its configuration is plain data, without a command line. Failures are an [`Error`] with an exit
 //! code; only the functions that end a process because of one ([`Ranks::fail`], [`refuse`]) print a

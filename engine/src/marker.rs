@@ -19,7 +19,8 @@ const DRAINING: &str = "tributary-draining";
 /// Message of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marker {
-    /// The command's work is done and its output is in the launcher's hands; whether that could write it, it does not tell.
+    /// The command's work is done and its output is in the launcher's hands; whether that could
+    /// write it, it does not tell.
     Completed,
     /// A rank gave up.
     Failed(Failed),
@@ -59,8 +60,8 @@ pub fn draining() {
     write(|id| format!("{DRAINING} {id}\n"));
 }
 
-/// One write of a whole line, so that no other rank's output comes between. If it cannot be written, the exit code alone
-/// must do.
+/// One write of a whole line, so that no other rank's output comes between. If it cannot be
+/// written, the exit code alone must do.
 fn write(line: impl Fn(&str) -> String) {
     if let Ok(id) = std::env::var(LAUNCH_ID) {
         let _ = std::io::stderr().write_all(line(&id).as_bytes());

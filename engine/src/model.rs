@@ -25,7 +25,8 @@ pub struct ModelFolder {
     pub tokenizer: Option<Tokenizer>,
     /// Its chat template, if it has one and it is wanted.
     pub template: Option<Template>,
-    /// The token that a text begins with, as its tokenizer says; without a tokenizer as its config does.
+    /// The token that a text begins with, as its tokenizer says; without a tokenizer as its config
+    /// does.
     pub bos: Option<u32>,
     /// The small auxiliary model that reads for it, if there is one.
     pub auxiliary: Option<Box<ModelFolder>>,
@@ -38,8 +39,8 @@ pub struct ModelFolder {
     hash: ModelHash,
 }
 
-/// The hash that names a model. It is made when it is first asked for, because that takes reading all weights the first time,
-/// and then all who have a clone know it.
+/// The hash that names a model. It is made when it is first asked for, because that takes reading
+/// all weights the first time, and then all who have a clone know it.
 #[derive(Clone)]
 pub struct ModelHash {
     folder: PathBuf,
@@ -195,7 +196,8 @@ impl ModelFolder {
     }
 }
 
-/// Adds the tokenizer's end of an answer to the config's, and refuses tokens that the model has no row for.
+/// Adds the tokenizer's end of an answer to the config's, and refuses tokens that the model has no
+/// row for.
 fn check_tokens(tokenizer: Option<&Tokenizer>, config: &mut Config) -> Result<()> {
     let Some(tokenizer) = tokenizer else { return Ok(()) };
     let known = |id: &u32| (*id as usize) < config.vocab;

@@ -33,7 +33,8 @@ pub struct Led {
 }
 
 impl Question {
-    /// A request from files: a JSON file with everything, whose question `query` takes the place of, or a text file for each document.
+    /// A request from files: a JSON file with everything, whose question `query` takes the place
+    /// of, or a text file for each document.
     ///
     /// # Errors
     /// Returns an error if both are missing, if there is no question, if a file is unreadable, or

@@ -1,7 +1,8 @@
 //! A model's tokenizer, tried before this process reads it.
 //!
-//! The file comes from other people, and a library reads it: a hostile file can exhaust memory or abort the process. The command
-//! therefore starts itself once more, with bounds on memory and time, and reads the file there first.
+//! The file comes from other people, and a library reads it: a hostile file can exhaust memory or
+//! abort the process. The command therefore starts itself once more, with bounds on memory and
+//! time, and reads the file there first.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +15,8 @@ use tributary_system::memory;
 
 use crate::error::Result;
 
-/// The name of the command that tries a folder's tokenizer. A program that calls [`answered_here`] answers it with [`run`].
+/// The name of the command that tries a folder's tokenizer. A program that calls [`answered_here`]
+/// answers it with [`run`].
 pub const COMMAND: &str = "try-tokenizer";
 
 /// Address space of a trial, besides what the program itself has and what the file's length allows.
@@ -32,7 +34,8 @@ const SECONDS: u64 = 45;
 /// Whether this process's program answers [`COMMAND`].
 static HERE: AtomicBool = AtomicBool::new(false);
 
-/// Says that this process's program answers [`COMMAND`]: from now on every tokenizer is tried first.
+/// Says that this process's program answers [`COMMAND`]: from now on every tokenizer is tried
+/// first.
 pub fn answered_here() {
     HERE.store(true, Ordering::Relaxed);
 }
@@ -76,7 +79,8 @@ fn tried(program: &Path, folder: &Path) -> Result<()> {
     }
 }
 
-/// Runs the trial: reads a folder's tokenizer within the bounds and encodes a few texts. Returns the exit code.
+/// Runs the trial: reads a folder's tokenizer within the bounds and encodes a few texts. Returns
+/// the exit code.
 pub fn run(folder: &Path) -> u8 {
     let length = std::fs::metadata(folder.join("tokenizer.json")).map_or(0, |file| file.len());
     let more = BYTES.saturating_add(length.saturating_mul(BYTES_PER_BYTE));

@@ -180,7 +180,8 @@ fn table(cases: &[Case]) {
     println!("the staircase costs {:.2} times its share of the dense case", rate(dense) / rate(stairs));
 }
 
-/// Runs this program again with one thread everywhere: candle reads its number of threads from the environment.
+/// Runs this program again with one thread everywhere: candle reads its number of threads from the
+/// environment.
 fn run_again_with_one_thread() -> ! {
     let program = std::env::current_exe().expect("a running program has a path");
     let mut command = std::process::Command::new(program);

@@ -8,7 +8,8 @@ use candle_core::{Device, Tensor};
 use crate::cuda;
 use crate::error::Result;
 
-/// A list of rows or positions, and its copies on the devices that have asked for it. Cheap to clone; clones share the copies.
+/// A list of rows or positions, and its copies on the devices that have asked for it. Cheap to
+/// clone; clones share the copies.
 #[derive(Clone)]
 pub struct DeviceList {
     numbers: Arc<[u32]>,
@@ -22,9 +23,10 @@ impl DeviceList {
         &self.numbers
     }
 
-    /// The list on a device, `[len]`: copied there when it is first asked for. The device's queue takes it; for a long list (some
-    /// 64 KB) the driver may let the host wait until the queue has come so far. No lock is held meanwhile: the queue may wait for other
-    /// ranks, and those for the same list. Of two copies the first that is stored stays.
+    /// The list on a device, `[len]`: copied there when it is first asked for. The device's queue
+    /// takes it; for a long list (some 64 KB) the driver may let the host wait until the queue has
+    /// come so far. No lock is held meanwhile: the queue may wait for other ranks, and those for
+    /// the same list. Of two copies the first that is stored stays.
     ///
     /// # Errors
     /// Returns an error if the driver refuses.

@@ -14,8 +14,8 @@ pub enum Distance {
     Absolute,
 }
 
-/// The distance of each row of `a` from that of `b`, over all its dimensions: `[rows]` in f32 (f64 where they are).
-/// Both are `[rows, ..]` of one shape and type. Differentiable.
+/// The distance of each row of `a` from that of `b`, over all its dimensions: `[rows]` in f32 (f64
+/// where they are). Both are `[rows, ..]` of one shape and type. Differentiable.
 ///
 /// # Errors
 /// Returns an error if the shapes differ.

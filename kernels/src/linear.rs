@@ -5,10 +5,11 @@ use candle_core::{DType, Tensor};
 use crate::error::{Result, expect};
 use crate::{add, cast, cpu, cuda, gradient};
 
-/// `x · weightᵀ + bias`: `x` `[rows, in]`, `weight` `[out, in]` of any float dtype, `bias` `[out]`; the answer is
-/// `[rows, out]` in `x`'s dtype.
+/// `x · weightᵀ + bias`: `x` `[rows, in]`, `weight` `[out, in]` of any float dtype, `bias` `[out]`;
+/// the answer is `[rows, out]` in `x`'s dtype.
 ///
-/// On the CPU a bf16 or f16 weight is multiplied in f32, a tile of its rows widened at a time, on the current rayon pool.
+/// On the CPU a bf16 or f16 weight is multiplied in f32, a tile of its rows widened at a time, on
+/// the current rayon pool.
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.
@@ -16,7 +17,8 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     onto(None, x, weight, bias, x.dtype())
 }
 
-/// As [`linear`] without a bias, with the answer in f32 (f64 for f64): sums are not rounded to `x`'s dtype.
+/// As [`linear`] without a bias, with the answer in f32 (f64 for f64): sums are not rounded to
+/// `x`'s dtype.
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.
@@ -36,8 +38,8 @@ pub fn linear_onto(residual: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<
     onto(Some(residual), x, weight, bias, residual.dtype())
 }
 
-/// As [`linear_onto`] without a bias, written over `residual`: every tensor that shares its storage sees it. Whether it was done: on a GPU,
-/// for contiguous rows; elsewhere nothing is changed.
+/// As [`linear_onto`] without a bias, written over `residual`: every tensor that shares its storage
+/// sees it. Whether it was done: on a GPU, for contiguous rows; elsewhere nothing is changed.
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.
@@ -99,7 +101,8 @@ fn tracked(tensors: &[Option<&Tensor>]) -> bool {
     tensors.iter().flatten().any(|tensor| tensor.track_op())
 }
 
-/// In candle's operations, the answer in the type that it is summed in: f32 on the CPU, which has no narrow product, and f64 for f64.
+/// In candle's operations, the answer in the type that it is summed in: f32 on the CPU, which has
+/// no narrow product, and f64 for f64.
 fn plain(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let wide = if x.device().is_cpu() && x.dtype() != DType::F64 { DType::F32 } else { x.dtype() };
     Ok(cast(x, wide)?.matmul(&cast(weight, wide)?.t()?)?)

@@ -5,11 +5,13 @@ use candle_core::{CpuStorage, D, DType, Storage, Tensor};
 use crate::error::{Error, Result};
 use crate::{Partial, cpu, cuda};
 
-/// Attention over the union of the two key sets, which must be disjoint: a key that both sides saw would count twice.
+/// Attention over the union of the two key sets, which must be disjoint: a key that both sides saw
+/// would count twice.
 ///
-/// In f32, the output in the parts' dtype: m = max(a.lse, b.lse), w = exp(lse − m), out = Σ w·out / Σ w, lse = m + ln Σ w. A side with lse = −∞ (it saw
-/// no key) leaves the other unchanged; where both are −∞ the result is (0, −∞), never NaN. Differentiable; a merge that needs no
-/// gradient is merged in one pass on the CPU, in one launch on a GPU.
+/// In f32, the output in the parts' dtype: m = max(a.lse, b.lse), w = exp(lse − m), out = Σ w·out /
+/// Σ w, lse = m + ln Σ w. A side with lse = −∞ (it saw no key) leaves the other unchanged; where
+/// both are −∞ the result is (0, −∞), never NaN. Differentiable; a merge that needs no gradient is
+/// merged in one pass on the CPU, in one launch on a GPU.
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.
@@ -26,7 +28,8 @@ pub fn merge(a: &Partial, b: &Partial) -> Result<Partial> {
     if tensors.into_iter().all(at_once) { merge_at_once(a, b) } else { merge_plain(a, b) }
 }
 
-/// Attention over the union of the key sets of all parts, which must be disjoint. `None` where there is no part.
+/// Attention over the union of the key sets of all parts, which must be disjoint. `None` where
+/// there is no part.
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.

@@ -1,4 +1,5 @@
-//! Points in time of a device's work, so that a span of work is measured where it runs and not where it is given out.
+//! Points in time of a device's work, so that a span of work is measured where it runs and not
+//! where it is given out.
 
 use std::time::Instant;
 
@@ -49,7 +50,8 @@ impl Moment {
         }
     }
 
-    /// Seconds from `earlier` to this, which must be of the same device. Waits until the device has come to both.
+    /// Seconds from `earlier` to this, which must be of the same device. Waits until the device has
+    /// come to both.
     ///
     /// # Errors
     /// Returns an error if work before them failed.

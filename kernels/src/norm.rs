@@ -1,14 +1,15 @@
-//! The small operations between a layer's matrix products: RMS norm, the gated activation, sums, factors, changes of dtype. On the CPU each is one
-//! pass over f32 on the current pool (candle's own take a pool that all ranks of a process share), on a GPU one launch;
-//! elsewhere, or where a gradient is needed, candle's operations.
+//! The small operations between a layer's matrix products: RMS norm, the gated activation, sums,
+//! factors, changes of dtype. On the CPU each is one pass over f32 on the current pool (candle's
+//! own take a pool that all ranks of a process share), on a GPU one launch; elsewhere, or where a
+//! gradient is needed, candle's operations.
 
 use candle_core::{CpuStorage, D, DType, Storage, Tensor};
 
 use crate::error::{Error, Result, expect};
 use crate::{cpu, cuda, gradient};
 
-/// `x / √(mean(x²) + eps) · weight` over the last dimension; `x` `[rows, dim]` or `[rows, heads, head_dim]`, `weight`
-/// `[dim]` or `[head_dim]`. f32 inside, `x`'s dtype outside.
+/// `x / √(mean(x²) + eps) · weight` over the last dimension; `x` `[rows, dim]` or
+/// `[rows, heads, head_dim]`, `weight` `[dim]` or `[head_dim]`. f32 inside, `x`'s dtype outside.
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.

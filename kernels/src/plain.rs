@@ -1,6 +1,6 @@
-//! Attention in candle operations: any device, differentiable, the reference for the others. It holds the whole
-//! `[heads, queries, keys]` score matrix, so it is for tests, training and devices without a kernel of their own. It computes in
-//! f32, or in f64 where the queries are.
+//! Attention in candle operations: any device, differentiable, the reference for the others. It
+//! holds the whole `[heads, queries, keys]` score matrix, so it is for tests, training and devices
+//! without a kernel of their own. It computes in f32, or in f64 where the queries are.
 
 use candle_core::{D, DType, Device, Tensor};
 
@@ -34,10 +34,12 @@ fn attend(query: &Query<'_>) -> Result<Partial> {
     let (kv_heads, group) = (seen.kv_heads, heads / seen.kv_heads);
     let scores = seen.scores(query)?; // [kv_heads, group, queries, keys], −∞ where not seen
 
-    // Subtracting a constant changes neither result nor gradient, so the row's largest score is detached.
+    // Subtracting a constant changes neither result nor gradient, so the row's largest score is
+    // detached.
     let largest = scores.detach().max_keepdim(D::Minus1)?.maximum(f32::MIN)?;
     let weights = scores.broadcast_sub(&largest)?.exp()?;
-    // A row that sees nothing has the sum 0; adding 1 there keeps the quotient and its gradient finite.
+    // A row that sees nothing has the sum 0; adding 1 there keeps the quotient and its gradient
+    // finite.
     let blind = seen.blind_rows(q.device())?; // [1, 1, queries, 1]
     let sum = weights.sum_keepdim(D::Minus1)?.broadcast_add(&blind.to_dtype(wide(q))?)?;
     let flat = (kv_heads, group * queries, ());
@@ -66,8 +68,8 @@ fn filled(number: f64, like: &Tensor) -> Result<Tensor> {
     Ok(Tensor::full(number, like.dims(), like.device())?.to_dtype(like.dtype())?)
 }
 
-/// The result of attention over no key at all. Made without one of candle's kernels: on a device every implementation comes here
-/// when it is given no key.
+/// The result of attention over no key at all. Made without one of candle's kernels: on a device
+/// every implementation comes here when it is given no key.
 fn nothing_seen(q: &Tensor) -> Result<Partial> {
     let (queries, heads, head_dim) = q.dims3()?;
     if q.elem_count() == 0 {
@@ -222,19 +224,22 @@ impl Seen {
         Ok(visible.broadcast_as(scores.dims())?.where_cond(&scores, &hidden)?)
     }
 
-    /// Attention of every query to every key, `[kv_heads, group, queries, keys]`, normalised by `lse` `[queries, heads]`.
+    /// Attention of every query to every key, `[kv_heads, group, queries,
+    /// keys]`, normalised by `lse` `[queries, heads]`.
     fn probabilities(&self, query: &Query<'_>, lse: &Tensor) -> Result<Tensor> {
         let q = query.q;
         let (queries, heads, _) = q.dims3()?;
         let scores = self.scores(query)?;
         let lse = lse.to_dtype(wide(q))?.reshape((queries, self.kv_heads, heads / self.kv_heads))?;
         let lse = lse.permute((1, 2, 0))?.contiguous()?;
-        // lse = −∞ says that the row saw nothing anywhere: +∞ in its place makes every probability 0.
+        // lse = −∞ says that the row saw nothing anywhere: +∞ in its place makes every
+        // probability 0.
         let lse = lse.eq(f32::NEG_INFINITY)?.where_cond(&filled(f64::INFINITY, &lse)?, &lse)?.unsqueeze(D::Minus1)?;
         Ok(scores.broadcast_sub(&lse)?.exp()?)
     }
 
-    /// The attention that the seen keys received, `[keys, ..]`, as a list of all keys: a key that no query sees gets 0.
+    /// The attention that the seen keys received, `[keys, ..]`, as a list of all keys: a key that
+    /// no query sees gets 0.
     fn spread(&self, received: &Tensor, total: usize) -> Result<Tensor> {
         let mut source = vec![self.indices.len() as u32; total];
         for (place, &index) in self.indices.iter().enumerate() {

@@ -15,10 +15,12 @@ pub const SHARED: u32 = u32::MAX;
 /// The keys that query rows see. A row whose order is [`PAD`] is never seen and sees nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rule {
-    /// Query `i` sees key `j` iff `order_k[j] <= order_q[i]`, and the segments are equal or the key's is [`SHARED`].
+    /// Query `i` sees key `j` iff `order_k[j] <= order_q[i]`, and the segments are equal or the
+    /// key's is [`SHARED`].
     #[default]
     Causal,
-    /// Query `i` sees key `j` iff the segments differ or the key's is [`SHARED`]; order does not count.
+    /// Query `i` sees key `j` iff the segments differ or the key's is [`SHARED`]; order does not
+    /// count.
     Others,
 }
 
@@ -106,7 +108,8 @@ impl Positions {
         Self(Arc::new(HeadPositions::PerHead(heads)))
     }
 
-    /// `count` rows one after the other from `start`, rotary position and order alike, all in segment 0.
+    /// `count` rows one after the other from `start`, rotary position and order alike, all in
+    /// segment 0.
     pub fn run(start: u32, count: usize) -> Self {
         let run: Arc<[u32]> = (start..start + count as u32).collect();
         Self::new(run.clone(), run, vec![0; count])
@@ -189,8 +192,8 @@ impl Positions {
         order_q != PAD && order_k != PAD && by_rule
     }
 
-    /// These very lists, to be known again. Their memory stays as long as this is there, their owners' numbers do not count. They are the
-    /// same for all KV heads.
+    /// These very lists, to be known again. Their memory stays as long as this is there, their
+    /// owners' numbers do not count. They are the same for all KV heads.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn identity(&self) -> Identity {
         let Lists { rope, order, segment, rule } = self.lists();

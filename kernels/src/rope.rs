@@ -1,7 +1,9 @@
-//! Rotary position embedding: frequencies as the model's config asks for them, scaled variants included.
+//! Rotary position embedding: frequencies as the model's config asks for them, scaled variants
+//! included.
 //!
-//! A rotation is applied when a key is used, never when it is cached, so the tables are indexed by [`Positions`](crate::Positions). YaRN's
-//! attention factor is not baked into the tables: it scales the softmax and is the caller's to apply.
+//! A rotation is applied when a key is used, never when it is cached, so the tables are indexed by
+//! [`Positions`](crate::Positions). YaRN's attention factor is not baked into the tables: it scales
+//! the softmax and is the caller's to apply.
 
 use std::f64::consts::PI;
 use std::sync::Arc;
@@ -40,7 +42,8 @@ pub enum RopeScaling {
         /// Context length of the first training, in tokens.
         original_max_position: usize,
     },
-    /// YaRN: scaled by how often a dimension turns within the original context, with a temperature on the softmax.
+    /// YaRN: scaled by how often a dimension turns within the original context, with a temperature
+    /// on the softmax.
     Yarn {
         /// Factor of the context's length.
         factor: f64,
@@ -48,11 +51,13 @@ pub enum RopeScaling {
         original_max_position: usize,
         /// Dimensions that turn more often than this are kept (32 where the config is silent).
         beta_fast: f64,
-        /// Dimensions that turn less often than this are scaled in full (1 where the config is silent).
+        /// Dimensions that turn less often than this are scaled in full (1 where the config is
+        /// silent).
         beta_slow: f64,
         /// The attention factor f; 0.1·ln(factor) + 1 where the config is silent.
         attention_factor: Option<f64>,
-        /// Whether the bounds of the passage are rounded to whole dimensions (true where the config is silent).
+        /// Whether the bounds of the passage are rounded to whole dimensions (true where the config
+        /// is silent).
         truncate: bool,
     },
 }
@@ -141,8 +146,8 @@ impl Rope {
         self.pairing
     }
 
-    /// YaRN's attention factor f, 1 for every other scaling. The caller multiplies the softmax scale by f²; keys and
-    /// queries are rotated without it, so that a cached key never carries it.
+    /// YaRN's attention factor f, 1 for every other scaling. The caller multiplies the softmax
+    /// scale by f²; keys and queries are rotated without it, so that a cached key never carries it.
     pub fn attention_factor(&self) -> f32 {
         self.attention_factor
     }

@@ -1,5 +1,5 @@
-//! Movement of rows: a token is one contiguous row, gathered by index, joined from parts. Works on any device and
-//! dtype, and is differentiable; on a GPU each is one launch.
+//! Movement of rows: a token is one contiguous row, gathered by index, joined from parts. Works on
+//! any device and dtype, and is differentiable; on a GPU each is one launch.
 
 use candle_core::Tensor;
 
@@ -31,8 +31,8 @@ pub fn gather_list(x: &Tensor, indices: &DeviceList) -> Result<Tensor> {
     Ok(x.contiguous()?.index_select(&list, 0)?)
 }
 
-/// Writes `rows` `[count, ..]` over the rows of `into` from `first` on, in place: every tensor that shares its storage sees them.
-/// Both are contiguous and of one dtype.
+/// Writes `rows` `[count, ..]` over the rows of `into` from `first` on, in place: every tensor that
+/// shares its storage sees them. Both are contiguous and of one dtype.
 ///
 /// # Errors
 /// Returns an error if rows are beyond the end, or if shapes or types do not fit.

@@ -1,4 +1,5 @@
-//! Tiles of a kernel's work, reported as they are done: a listener knows that a long call makes progress, and can end it early.
+//! Tiles of a kernel's work, reported as they are done: a listener knows that a long call makes
+//! progress, and can end it early.
 //!
 //! A thread sets the listener of its kernels ([`telling`]); their work on other threads of their
 //! pool has the same one. Kernels do not depend on the listener's purpose. When the listener wants
@@ -9,7 +10,8 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Called once for every tile that is done, from any thread of the pool. Says whether the call's result is still wanted. It must be quick.
+/// Called once for every tile that is done, from any thread of the pool. Says whether the call's
+/// result is still wanted. It must be quick.
 pub type OnTile = Arc<dyn Fn() -> bool + Send + Sync>;
 
 thread_local! {

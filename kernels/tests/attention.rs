@@ -197,7 +197,8 @@ fn bits_do_not_depend_on_the_number_of_threads() {
 fn views_and_narrow_queries_are_read_in_place() {
     let case = long(40, 300, 64);
     let block = &case.keys[1];
-    // A view of one KV head, of later rows, and a transposed tensor hold the same values as their copies.
+    // A view of one KV head, of later rows, and a transposed tensor hold the same values as their
+    // copies.
     let wide = Tensor::cat(&[&block.k, &block.v], 1).unwrap();
     let turned = block.v.permute((2, 0, 1)).unwrap().contiguous().unwrap().permute((1, 2, 0)).unwrap();
     let views = [
@@ -223,7 +224,8 @@ fn large_scores_do_not_overflow() {
     let (out, lse) = naive::attend(&case, Some((Pairing::Half, 32)));
     for kernels in BOTH {
         let found = attend(kernels, &case, &case.keys);
-        // Scores of some hundreds have an error of some 1e-5 in f32, which the exponential makes relative.
+        // Scores of some hundreds have an error of some 1e-5 in f32, which the exponential makes
+        // relative.
         assert!(naive::distance(&flat(&found.out), &out) < 2e-3, "{kernels:?}");
         assert!(naive::distance(&flat(&found.lse), &lse) < 1e-3, "{kernels:?}");
     }

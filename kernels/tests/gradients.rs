@@ -42,7 +42,8 @@ impl Model {
         }
     }
 
-    /// A loss over output and lse of the keys `parts`, merged. Blind rows' lse is left out: it is −∞.
+    /// A loss over output and lse of the keys `parts`, merged. Blind rows' lse is left out: it is
+    /// −∞.
     fn loss(&self, kernels: Kernels, parts: &[&[u32]]) -> Tensor {
         let block = |rows: &&[u32]| {
             let rows = *rows;
@@ -58,8 +59,8 @@ impl Model {
         ((partial.out * &self.probe).unwrap().sum_all().unwrap() + lse).unwrap()
     }
 
-    /// A loss over the scores of all keys. They are normalised by an lse that the attention gives, so that the gradient
-    /// flows through both, or by a given one.
+    /// A loss over the scores of all keys. They are normalised by an lse that the attention gives,
+    /// so that the gradient flows through both, or by a given one.
     fn score_loss(&self, kernels: Kernels, reduce: Reduce<'_>, lse: Option<&Tensor>) -> Tensor {
         let keys = [Keys { k: self.k.as_tensor().clone(), v: self.v.as_tensor().clone(), at: self.at_k.clone() }];
         let rope = Some(&self.rope);

@@ -185,7 +185,8 @@ fn products_without_inputs_or_outputs() {
 
 #[test]
 fn products_of_views() {
-    // Offsets into a larger tensor, as fused weights and tiles of rows have; a strided view goes another way.
+    // Offsets into a larger tensor, as fused weights and tiles of rows have; a strided view goes
+    // another way.
     let (all_x, all_weights, residuals) = (random(&[9, 24]), random(&[600, 24]), random(&[9, 300]));
     for dtype in [DType::F32, DType::BF16, DType::F16] {
         let weight = all_weights.to_dtype(dtype).unwrap().narrow(0, 300, 300).unwrap();

@@ -59,7 +59,8 @@ fn case(queries: usize, seed: u64) -> (Case, Vec<Case>) {
     (whole, heads)
 }
 
-/// Numbers of each head, `[queries, GROUP, width]`, as those of all, `[queries, KV_HEADS · GROUP, width]`.
+/// Numbers of each head, `[queries, GROUP, width]`, as those of all, `[queries, KV_HEADS · GROUP,
+/// width]`.
 fn interleaved(heads: &[Vec<f64>], width: usize) -> Vec<f64> {
     let row = GROUP * width;
     let queries = heads[0].len() / row;

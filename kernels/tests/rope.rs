@@ -1,4 +1,5 @@
-//! Rotary embedding: frequencies of every scaling against numbers computed apart, pairings, partial rotation, bounds.
+//! Rotary embedding: frequencies of every scaling against numbers computed apart, pairings, partial
+//! rotation, bounds.
 
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
@@ -24,8 +25,8 @@ fn check(head_dim: usize, theta: f64, scaling: &RopeScaling, expected: &[(usize,
     }
 }
 
-// The expected frequencies below were computed by a script that transcribes the formulas of Hugging Face's
-// modeling_rope_utils pair by pair, in f64, with the numbers of the models named.
+// The expected frequencies below were computed by a script that transcribes the formulas of Hugging
+// Face's modeling_rope_utils pair by pair, in f64, with the numbers of the models named.
 
 #[test]
 fn unscaled_and_linear() {

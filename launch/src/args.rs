@@ -30,8 +30,8 @@ pub struct ModelArgs {
     /// Device that ranks compute on; cuda: one NVIDIA GPU a rank
     #[arg(long, value_parser = one_of(&DEVICES), default_value = "cpu")]
     pub device: DeviceKind,
-    /// Memory limit of each GPU for weights, chunk caches, requests and NCCL's buffers together, such as 64GiB
-    /// [default: nine tenths of the free memory]
+    /// Memory limit of each GPU for weights, chunk caches, requests and NCCL's buffers together,
+    /// such as 64GiB [default: nine tenths of the free memory]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub device_memory: Option<u64>,
     /// Type of weights and KV cache; matrix products are f32 on a CPU [default: f32, on a GPU bf16]
@@ -70,14 +70,15 @@ pub struct IntakeArgs {
     /// Prefix before the first chunk, visible to all after it: a TEXT, the BOS token, or nothing
     #[arg(long, value_name = "TEXT|bos|none", default_value = "bos")]
     pub prefix: Prefix,
-    /// Use of the model's chat template, if it has one: its head becomes the prefix, its tail part of the query
+    /// Use of the model's chat template, if it has one: its head becomes the prefix, its tail part
+    /// of the query
     #[arg(long, value_parser = one_of(&TEMPLATES), default_value = "auto")]
     pub template: TemplateUse,
     /// Text appended to each document that does not end with it; '' joins documents unchanged
     #[arg(long, value_name = "TEXT", default_value = r"\n")]
     pub join: Join,
-    /// Variables of the chat template, as a JSON object such as '{"enable_thinking": false}'; a request's own values
-    /// take precedence
+    /// Variables of the chat template, as a JSON object such as '{"enable_thinking": false}'; a
+    /// request's own values take precedence
     #[arg(long, value_name = "JSON")]
     pub chat_template_kwargs: Option<TemplateKwargs>,
 }
@@ -102,7 +103,8 @@ pub struct MethodArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Ranks")]
 pub struct GroupArgs {
-    /// Number of ranks; under a launcher it must equal the launcher's number [default: 1, or the launcher's]
+    /// Number of ranks; under a launcher it must equal the launcher's number [default: 1, or the
+    /// launcher's]
     #[arg(long, visible_alias = "world", value_name = "N")]
     pub world_size: Option<usize>,
     /// Compute threads of each rank
@@ -116,20 +118,21 @@ pub struct GroupArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Ranks")]
 pub struct ReachArgs {
-    /// Transport of messages between ranks. auto: mpi under a launcher such as mpirun, else local; between GPUs also
-    /// nccl
+    /// Transport of messages between ranks. auto: mpi under a launcher such as mpirun, else local;
+    /// between GPUs also nccl
     #[arg(long, value_parser = one_of(&TRANSPORTS), default_value = "auto")]
     pub backend: Transport,
-    /// Let ranks share a GPU, for functional tests only: measured times are invalid. nccl: at most 2 ranks a GPU,
-    /// from NCCL 2.30 on
+    /// Let ranks share a GPU, for functional tests only: measured times are invalid. nccl: at most
+    /// 2 ranks a GPU, from NCCL 2.30 on
     #[arg(long)]
     pub allow_shared_gpu: bool,
-    /// Multiprocessors of each Hopper GPU that attention over many rows leaves to messages in flight. NCCL uses no
-    /// more than these; with 0 it chooses itself
+    /// Multiprocessors of each Hopper GPU that attention over many rows leaves to messages in
+    /// flight. NCCL uses no more than these; with 0 it chooses itself
     #[arg(long, value_name = "N", default_value_t = MESSAGE_MULTIPROCESSORS)]
     pub message_multiprocessors: usize,
-    /// Seconds that a rank may compute without progress, or all ranks may wait for each other, before the job ends.
-    /// The limit for progress is at least ten times the rank's longest step of that kind
+    /// Seconds that a rank may compute without progress, or all ranks may wait for each other,
+    /// before the job ends. The limit for progress is at least ten times the rank's longest step of
+    /// that kind
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 60)]
     pub collective_timeout: u64,
     /// mpi: seconds that a process may be silent before the job ends
@@ -138,8 +141,8 @@ pub struct ReachArgs {
     /// Seconds for the ranks to meet, and again for loading the model and agreeing
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 120)]
     pub start_timeout: u64,
-    /// Memory of each rank for keys and values of chunks that later requests may reuse, such as 4GiB; off: none
-    /// [default: a quarter of the free memory, divided among the ranks of a host]
+    /// Memory of each rank for keys and values of chunks that later requests may reuse, such as
+    /// 4GiB; off: none [default: a quarter of the free memory, divided among the ranks of a host]
     #[arg(long, value_name = "SIZE|off", value_parser = chunk_cache)]
     pub chunk_cache: Option<u64>,
     #[command(flatten)]
@@ -153,12 +156,12 @@ pub struct ReachArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Chunk store")]
 pub struct StoreArgs {
-    /// Folder for chunks that outlive the process, for later requests and later runs; ranks, hosts and jobs may share
-    /// it
+    /// Folder for chunks that outlive the process, for later requests and later runs; ranks, hosts
+    /// and jobs may share it
     #[arg(long, value_name = "DIR")]
     pub chunk_store: Option<PathBuf>,
-    /// Maximum size of the chunk store, such as 200GiB; the least recently used chunks are removed [default: limited
-    /// only by --chunk-store-reserve]
+    /// Maximum size of the chunk store, such as 200GiB; the least recently used chunks are removed
+    /// [default: limited only by --chunk-store-reserve]
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "chunk_store")]
     pub chunk_store_size: Option<u64>,
     /// Disk space that the chunk store leaves free
@@ -170,8 +173,8 @@ pub struct StoreArgs {
     /// File with a secret that names and seals chunks; chunks written without it are not used
     #[arg(long, value_name = "FILE", requires = "chunk_store")]
     pub chunk_store_key_file: Option<PathBuf>,
-    /// Object store behind the folder: s3://BUCKET/PREFIX, with credentials and endpoint from the environment
-    /// (AWS_..), or file:///DIR
+    /// Object store behind the folder: s3://BUCKET/PREFIX, with credentials and endpoint from the
+    /// environment (AWS_..), or file:///DIR
     #[arg(long, value_name = "URL", requires = "chunk_store")]
     pub chunk_store_remote: Option<String>,
 }
@@ -182,8 +185,8 @@ pub struct StoreArgs {
 pub struct RunArgs {
     #[command(flatten)]
     pub group: GroupArgs,
-    /// Maximum number of generated tokens, the first included [default: 32; `serve`, if a request sets none: 2048 for
-    /// a chat, 16 for a text]
+    /// Maximum number of generated tokens, the first included [default: 32; `serve`, if a request
+    /// sets none: 2048 for a chat, 16 for a text]
     #[arg(long, value_name = "N", help_heading = "Run")]
     pub max_tokens: Option<usize>,
     /// Sampling temperature; 0 takes the most likely token [default: 0]
@@ -197,8 +200,9 @@ pub struct RunArgs {
     pub seed: u64,
 }
 
-/// NCCL's kernels for messages take a few multiprocessors (channels); with as many left to them they need not wait for a kernel of
-/// attention that keeps all others until it ends. 4 of 132 are 3 % of attention's rate while messages are under way.
+/// NCCL's kernels for messages take a few multiprocessors (channels); with as many left to them
+/// they need not wait for a kernel of attention that keeps all others until it ends. 4 of 132 are 3
+/// % of attention's rate while messages are under way.
 const MESSAGE_MULTIPROCESSORS: usize = 4;
 
 /// Settings of a request, from the options of the command. The method is the reference.

@@ -30,12 +30,14 @@ use crate::stdout::{all_of, print};
 use crate::store_command::{StoreCommand, store};
 use crate::train::{TrainArgs, train};
 
-/// Prefill long-context requests on a group of ranks. Chunks are prefilled independently, the query selects the few
-/// tokens that depend on other chunks, and only those are recomputed: the first token comes early
+/// Prefill long-context requests on a group of ranks. Chunks are prefilled independently, the query
+/// selects the few tokens that depend on other chunks, and only those are recomputed: the first
+/// token comes early
 #[derive(Debug, Parser)]
 #[command(name = "tributary", version, after_help = EXIT_CODES)]
 struct Cli {
-    /// Log level on standard error: off, error, warn, info, debug; failures are always printed [default: warn]
+    /// Log level on standard error: off, error, warn, info, debug; failures are always printed
+    /// [default: warn]
     #[arg(long, global = true, value_name = "LEVEL", env = "TRIBUTARY_LOG", hide_env_values = true)]
     log: Option<LevelFilter>,
     #[command(subcommand)]
@@ -86,7 +88,8 @@ struct TrialArgs {
 struct ReapArgs {
     /// Process ID
     pid: u32,
-    /// Start time of the process, in kernel ticks since boot; another process with the same ID is left alone
+    /// Start time of the process, in kernel ticks since boot; another process with the same ID is
+    /// left alone
     started_ticks: u64,
 }
 
@@ -156,7 +159,8 @@ fn once(what: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
 fn start_log(level: Option<LevelFilter>) {
     let level = level.unwrap_or(LevelFilter::WARN);
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_max_level(level);
-    // A line that cannot be written is lost, and nothing else: words about it would go to the same place, and panic there.
+    // A line that cannot be written is lost, and nothing else: words about it would go to the same
+    // place, and panic there.
     log.log_internal_errors(false).init();
 }
 

@@ -15,7 +15,8 @@ pub struct MetricsArgs {
     /// Address of a Prometheus endpoint, /metrics, while the job runs
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Output")]
     pub metrics_listen: Option<SocketAddr>,
-    /// File for the metrics, replaced as a whole at the start, after requests (at most once a second) and at the end
+    /// File for the metrics, replaced as a whole at the start, after requests (at most once a
+    /// second) and at the end
     #[arg(long, value_name = "FILE.prom", help_heading = "Output")]
     pub metrics_file: Option<PathBuf>,
 }

@@ -62,8 +62,8 @@ pub fn explained<'a>(
     spoilt(error.as_ref(), devices).map_or(error, Into::into)
 }
 
-/// The exit code of a failure: 64 usage, 65 integrity, 69 rank lost, 70 a bug, 71 out of memory, 74 disk, 75 deadline,
-/// 76 version skew, 78 configuration.
+/// The exit code of a failure: 64 usage, 65 integrity, 69 rank lost, 70 a bug, 71 out of memory, 74
+/// disk, 75 deadline, 76 version skew, 78 configuration.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<Error>() {
         return error.exit_code();

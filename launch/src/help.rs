@@ -1,4 +1,5 @@
-//! Help texts that are not an option's own: what a command's output is and how it ends, and what methods say about themselves.
+//! Help texts that are not an option's own: what a command's output is and how it ends, and what
+//! methods say about themselves.
 
 use tributary_methods::{KEEP_PER_CHUNK, MethodOption, PACKETS};
 use tributary_protocol::{

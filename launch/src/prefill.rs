@@ -29,8 +29,8 @@ pub struct PrefillArgs {
     model: ModelArgs,
     #[command(flatten)]
     request: RequestArgs,
-    /// File of requests, one JSON object a line, answered by the same ranks; repeated chunks come from the chunk
-    /// cache
+    /// File of requests, one JSON object a line, answered by the same ranks; repeated chunks come
+    /// from the chunk cache
     #[arg(
         long,
         value_name = "FILE.jsonl",

@@ -77,14 +77,15 @@ impl FromArgMatches for QualityArgs {
 /// Score answers made elsewhere; prints one number a line, from 0 to 1
 #[derive(Debug, Args)]
 pub struct ScoreArgs {
-    /// File with a JSON object a line: {"metric": qa_f1 | rouge_l | classification | retrieval | count |
-    /// code_similarity | match_all | match_part | begins_with, "prediction": TEXT, "references": [TEXT, ..],
-    /// "classes": [TEXT, ..] for a classification}
+    /// File with a JSON object a line: {"metric": qa_f1 | rouge_l | classification | retrieval |
+    /// count | code_similarity | match_all | match_part | begins_with, "prediction": TEXT,
+    /// "references": [TEXT, ..], "classes": [TEXT, ..] for a classification}
     #[arg(value_name = "FILE.jsonl")]
     file: PathBuf,
 }
 
-/// Evaluate methods on tasks with known answers, with time and bytes; or score answers made elsewhere
+/// Evaluate methods on tasks with known answers, with time and bytes; or score answers made
+/// elsewhere
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub struct EvaluationArgs {
@@ -102,84 +103,94 @@ pub struct EvaluationArgs {
     /// hops: number of documents of a request [default: 8]
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     documents: Option<usize>,
-    /// hops: maximum tokens of each document; of several, such as 32,64, each is run on its own [default: 64]
+    /// hops: maximum tokens of each document; of several, such as 32,64, each is run on its own
+    /// [default: 64]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
     document_tokens: Vec<usize>,
-    /// ruler, niah, longbench: maximum tokens of prompt and answer together, such as 4096,8k [default: 4096; niah:
-    /// 2048,4096; longbench: no limit]
+    /// ruler, niah, longbench: maximum tokens of prompt and answer together, such as 4096,8k
+    /// [default: 4096; niah: 2048,4096; longbench: no limit]
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = tokens, help_heading = "Evaluation")]
     lengths: Vec<usize>,
     /// niah: depths of the needle, in percent of the context [default: 0,25,50,75,100]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
     depths: Vec<usize>,
-    /// All but hops: maximum tokens of a chunk; of several, such as 128,256,512, each is run on its own [default: one
-    /// chunk per document, 2048 without documents]
+    /// All but hops: maximum tokens of a chunk; of several, such as 128,256,512, each is run on its
+    /// own [default: one chunk per document, 2048 without documents]
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = tokens, help_heading = "Evaluation")]
     chunk_tokens: Vec<usize>,
-    /// Folder of data that is not part of the program: word lists, paragraphs, LongBench's rows (docs/quality.md)
+    /// Folder of data that is not part of the program: word lists, paragraphs, LongBench's rows
+    /// (docs/quality.md)
     #[arg(long, value_name = "DIR", env = "TRIBUTARY_DATA", hide_env_values = true, help_heading = "Evaluation")]
     data: Option<PathBuf>,
-    /// ruler, niah: file with the haystacks' text, plain or {"text": ..} [default: paragraphs in --data]
+    /// ruler, niah: file with the haystacks' text, plain or {"text": ..} [default: paragraphs in
+    /// --data]
     #[arg(long, value_name = "FILE", help_heading = "Evaluation")]
     essays: Option<PathBuf>,
     /// ruler: file with the questions of qa_1 in SQuAD's format [default: those in --data]
     #[arg(long, value_name = "FILE", help_heading = "Evaluation")]
     squad: Option<PathBuf>,
-    /// Prefix before the first document, visible to all after it: a TEXT, the BOS token, or nothing; a template's head
-    /// replaces it
+    /// Prefix before the first document, visible to all after it: a TEXT, the BOS token, or
+    /// nothing; a template's head replaces it
     #[arg(long, value_name = "TEXT|bos|none", default_value = "bos", help_heading = "Evaluation")]
     prefix: Prefix,
     /// Use of the model's chat template, if it has one and the suite uses it
     #[arg(long, value_parser = one_of(&TEMPLATES), default_value = "auto", help_heading = "Evaluation")]
     template: TemplateUse,
-    /// Text appended to each chunk that does not end with it [default: nothing; suites have their own separators]
+    /// Text appended to each chunk that does not end with it [default: nothing; suites have their
+    /// own separators]
     #[arg(long, value_name = "TEXT", help_heading = "Evaluation")]
     join: Option<Join>,
     /// Variables of the chat template, as a JSON object
     #[arg(long, value_name = "JSON", help_heading = "Evaluation")]
     chat_template_kwargs: Option<TemplateKwargs>,
-    /// Methods to compare; full is added if it is missing, as the reference of the others [default: all but cacheclip
-    /// and kv-packet, and infoflow:reorder]
+    /// Methods to compare; full is added if it is missing, as the reference of the others [default:
+    /// all but cacheclip and kv-packet, and infoflow:reorder]
     #[arg(long, value_name = "METHOD", num_args = 1.., value_delimiter = ',', default_values = methods(), hide_default_value = true, help_heading = "Evaluation")]
     methods: Vec<MethodSpec>,
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
     #[arg(long, value_name = "R,..", value_delimiter = ',', visible_alias = "ratio", help_heading = "Evaluation")]
     ratios: Vec<Ratio>,
-    /// Eviction methods before the second token, each combined with every method: snapkv,lookahead,..; every method
-    /// also runs without eviction
+    /// Eviction methods before the second token, each combined with every method:
+    /// snapkv,lookahead,..; every method also runs without eviction
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',', requires = "keep", help_heading = "Evaluation")]
     evict: Vec<Eviction>,
-    /// With --evict: prompt rows that each KV head keeps in a layer, numbers or percentages, such as 16,64,30%
+    /// With --evict: prompt rows that each KV head keeps in a layer, numbers or percentages, such
+    /// as 16,64,30%
     #[arg(long, value_name = "N|N%,..", value_delimiter = ',', requires = "evict", help_heading = "Evaluation")]
     keep: Vec<Keep>,
     /// Seed of requests, order of methods, confidence intervals and random selection
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Evaluation")]
     seed: u64,
-    /// Description of the published numbers that the run re-examines, shown above the tables and in the report
+    /// Description of the published numbers that the run re-examines, shown above the tables and in
+    /// the report
     #[arg(long, value_name = "TEXT", help_heading = "Evaluation")]
     reproduces: Option<String>,
-    /// Print the number of requests, answers and tokens, with predicted memory and times, and run nothing; of the
-    /// model only config.json is needed
+    /// Print the number of requests, answers and tokens, with predicted memory and times, and run
+    /// nothing; of the model only config.json is needed
     #[arg(long, help_heading = "Run", conflicts_with_all = ["resume", "force"])]
     dry_run: bool,
-    /// Measure how sharply the model reads references between documents, and write trace's α beside the model
-    /// (trace.json). It needs a suite with such references: pairs, or hops for the demo model. The method's options say
-    /// which heads are measured, such as trace:sharpest=0.5 [default: trace]
+    /// Measure how sharply the model reads references between documents, and write trace's α beside
+    /// the model (trace.json). It needs a suite with such references: pairs, or hops for the demo
+    /// model. The method's options say which heads are measured, such as trace:sharpest=0.5
+    /// [default: trace]
     #[arg(long, value_name = "METHOD", num_args = 0..=1, help_heading = "Run", conflicts_with_all = ["dry_run", "resume", "out", "methods", "ratios", "evict"])]
     calibrate_trace: Option<Option<MethodSpec>>,
-    /// Machine profile to predict times of a dry run: a name, or a file of `bench --calibrate` [default: none]
+    /// Machine profile to predict times of a dry run: a name, or a file of `bench --calibrate`
+    /// [default: none]
     #[arg(long, value_name = "NAME|FILE.toml", help_heading = "Run", requires = "dry_run")]
     profile: Option<String>,
     /// Continue the evaluation in --out, with the same suite, seed, shape, model and program
     #[arg(long, help_heading = "Run", requires = "out", conflicts_with = "force")]
     resume: bool,
-    /// Folder for answers.jsonl, report.json, points.csv, answers.csv and quality.html [default: tributary-quality-DATE]
+    /// Folder for answers.jsonl, report.json, points.csv, answers.csv and quality.html [default:
+    /// tributary-quality-DATE]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
     /// Overwrite the evaluation in --out
     #[arg(long, help_heading = "Output")]
     force: bool,
-    /// Number of ranks; under a launcher it must equal the launcher's number [default: 1, or the launcher's]
+    /// Number of ranks; under a launcher it must equal the launcher's number [default: 1, or the
+    /// launcher's]
     #[arg(long, visible_aliases = ["world", "worlds"], value_name = "N", help_heading = "Ranks")]
     world_size: Option<usize>,
     /// Compute threads of each rank
@@ -319,7 +330,8 @@ fn calibrated(evaluation: &Evaluation, suite: &dyn Suite, engine: Engine<'_>) ->
     ))
 }
 
-/// The methods with each ratio that makes a difference to them; the one that the others are measured against first.
+/// The methods with each ratio that makes a difference to them; the one that the others are
+/// measured against first.
 fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
     let mut specs = vec![MethodSpec::bare(REFERENCE)];
     match &args.calibrate_trace {

@@ -24,7 +24,8 @@ pub fn run(group: &GroupConfig, body: impl FnOnce(&mut Ranks) -> anyhow::Result<
     }
 }
 
-/// Runs a command whose coordinator `body` is: it is called in the process of rank 0; the others load the model and serve.
+/// Runs a command whose coordinator `body` is: it is called in the process of rank 0; the others
+/// load the model and serve.
 pub fn lead(config: &Config, body: impl FnOnce(&mut Ranks) -> anyhow::Result<()>) -> ExitCode {
     run(&config.group, |ranks| if ranks.leads() { body(ranks) } else { Ok(follow(config, ranks)?) })
 }

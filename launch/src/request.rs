@@ -21,7 +21,8 @@ pub struct RequestArgs {
 }
 
 impl RequestArgs {
-    /// The request that the options describe; random tokens from the seed where a shape of them is given.
+    /// The request that the options describe; random tokens from the seed where a shape of them is
+    /// given.
     ///
     /// # Errors
     /// Returns an error if none is given, if a file is unreadable, or if a query or document is

@@ -23,7 +23,8 @@ use crate::progress::Progress;
 use crate::stdout::print;
 use crate::{help, ranks};
 
-/// Serve requests over HTTP: an OpenAI-compatible API for chat completions, with `documents` beside the messages
+/// Serve requests over HTTP: an OpenAI-compatible API for chat completions, with `documents` beside
+/// the messages
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     #[command(flatten)]
@@ -39,40 +40,41 @@ pub struct ServeArgs {
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080", help_heading = "Service")]
     listen: SocketAddr,
-    /// File with the API keys of clients, one a line; every path except /, /health and /ready needs a key
+    /// File with the API keys of clients, one a line; every path except /, /health and /ready needs
+    /// a key
     #[arg(long, value_name = "FILE", help_heading = "Service")]
     api_key_file: Option<PathBuf>,
     /// Answer /metrics without a key
     #[arg(long, requires = "api_key_file", help_heading = "Service")]
     metrics_public: bool,
-    /// Without keys: listen on an address that other hosts can reach, and accept any Host name. Every client that
-    /// reaches the address may send requests
+    /// Without keys: listen on an address that other hosts can reach, and accept any Host name.
+    /// Every client that reaches the address may send requests
     #[arg(long, conflicts_with = "api_key_file", help_heading = "Service")]
     insecure: bool,
-    /// Host names of this machine to accept beside its own, such as a container's; without keys any other Host is
-    /// refused
+    /// Host names of this machine to accept beside its own, such as a container's; without keys any
+    /// other Host is refused
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', help_heading = "Service")]
     allowed_hosts: Vec<String>,
-    /// Separate the cached chunks of clients by key, so that `cached_tokens` reveals nothing about other clients'
-    /// requests
+    /// Separate the cached chunks of clients by key, so that `cached_tokens` reveals nothing about
+    /// other clients' requests
     #[arg(long, requires = "api_key_file", help_heading = "Service")]
     cache_per_key: bool,
-    /// Origin of web pages that may send requests, such as https://example.com, or * for all; may be repeated
-    /// [default: none]
+    /// Origin of web pages that may send requests, such as https://example.com, or * for all; may
+    /// be repeated [default: none]
     #[arg(long, value_name = "ORIGIN", help_heading = "Service")]
     allow_origin: Vec<String>,
     /// Tokens of a chunk in requests without documents; a shorter text is one chunk, and exact
     #[arg(long, value_name = "N", default_value_t = TEXT_CHUNK_TOKENS, help_heading = "Service")]
     chunk_tokens: usize,
-    /// Parser that separates the model's reasoning from its answer; reasoning is returned as `reasoning_content`,
-    /// apart from `content`
+    /// Parser that separates the model's reasoning from its answer; reasoning is returned as
+    /// `reasoning_content`, apart from `content`
     #[arg(long, value_enum, default_value_t = ReasoningChoice::None, help_heading = "Service")]
     reasoning_parser: ReasoningChoice,
     /// Model name for clients [default: the name of the model's folder]
     #[arg(long, value_name = "NAME", help_heading = "Service")]
     served_model_name: Option<String>,
-    /// Profile of this machine from `bench --calibrate`; its rates choose exchanges and predict requests from the
-    /// first one on
+    /// Profile of this machine from `bench --calibrate`; its rates choose exchanges and predict
+    /// requests from the first one on
     #[arg(long, value_name = "FILE.toml", help_heading = "Service")]
     profile: Option<String>,
     /// Maximum number of prefills between two decoding steps, while any sequence is decoding
@@ -84,16 +86,16 @@ pub struct ServeArgs {
     /// Maximum number of waiting requests; more are rejected
     #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Service")]
     max_waiting: usize,
-    /// Maximum number of waiting requests of one client, by its key or its address; clients take turns [default:
-    /// three quarters of --max-waiting]
+    /// Maximum number of waiting requests of one client, by its key or its address; clients take
+    /// turns [default: three quarters of --max-waiting]
     #[arg(long, value_name = "N", help_heading = "Service")]
     max_waiting_per_client: Option<usize>,
-    /// Handling of unknown fields of a request: refuse them by name, or ignore them. A misspelt `documents` is always
-    /// refused
+    /// Handling of unknown fields of a request: refuse them by name, or ignore them. A misspelt
+    /// `documents` is always refused
     #[arg(long, value_enum, value_name = "WHAT", default_value = "refuse", help_heading = "Service")]
     unknown_fields: UnknownFields,
-    /// Source of the defaults of temperature, top_p, top_k, min_p and repetition_penalty: the model's
-    /// generation_config.json, or none
+    /// Source of the defaults of temperature, top_p, top_k, min_p and repetition_penalty: the
+    /// model's generation_config.json, or none
     #[arg(long, value_enum, value_name = "WHOSE", default_value = "model", help_heading = "Service")]
     generation_config: GenerationConfig,
     #[command(flatten)]
@@ -152,7 +154,8 @@ struct ClientArgs {
     /// Maximum number of tokens in an answer; a request for more is refused
     #[arg(long, value_name = "N", default_value_t = 1 << 14)]
     max_tokens_limit: usize,
-    /// Maximum number of open connections; a further one replaces the connection that has been idle for longest
+    /// Maximum number of open connections; a further one replaces the connection that has been idle
+    /// for longest
     #[arg(long, value_name = "N", default_value_t = 4096)]
     max_connections: usize,
     /// Seconds for the head of a request to arrive
@@ -170,7 +173,8 @@ struct ClientArgs {
     /// Methods that a request may name, beside the service's own [default: all]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = Method::named)]
     methods_allowed: Vec<&'static Method>,
-    /// Seconds without requests before a small test request checks the ranks, as at the start; 0: never
+    /// Seconds without requests before a small test request checks the ranks, as at the start; 0:
+    /// never
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     self_test_interval: u64,
 }

@@ -27,8 +27,8 @@ pub struct StoreCommand {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Prefill documents and store their chunks ahead of the first request that needs them; an interrupted run
-    /// continues
+    /// Prefill documents and store their chunks ahead of the first request that needs them; an
+    /// interrupted run continues
     #[command(allow_negative_numbers = true)]
     Warm(Box<WarmArgs>),
     /// List the chunks of a folder, the most recently used first

@@ -30,10 +30,12 @@ const LAST_WRITES: Duration = Duration::from_secs(600);
 pub struct WarmArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Documents: a folder of text files, or a file with one JSON document a line, TEXT or {"title", "text"}
+    /// Documents: a folder of text files, or a file with one JSON document a line, TEXT or
+    /// {"title", "text"}
     #[arg(long, value_name = "DIR|FILE.jsonl", help_heading = "Request")]
     documents: PathBuf,
-    /// System text of the chats that will use the documents; it precedes them and changes their chunks
+    /// System text of the chats that will use the documents; it precedes them and changes their
+    /// chunks
     #[arg(long, value_name = "TEXT", help_heading = "Request")]
     system: Option<String>,
     #[arg(long, value_name = "N|N%[:METHOD]", help = help::keep_per_chunk(), help_heading = "Request")]
@@ -73,7 +75,8 @@ fn lead(args: &WarmArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<(
         for warmed in engine.warm_each(some, args.system.as_deref(), &run_config) {
             match warmed {
                 Ok(warmed) => sum = sum.and(warmed),
-                // A document that is too long for the model, or has no token, is left out; ranks that are lost are the end.
+                // A document that is too long for the model, or has no token, is left out; ranks
+                // that are lost are the end.
                 Err(error) if error.exit_code() == exit::USAGE => refused.push(error.to_string()),
                 Err(error) => return Err(error.into()),
             }

@@ -15,7 +15,8 @@ use crate::ranks;
 use crate::serve::refused;
 use crate::stdout::print;
 
-/// Train an adapter, a few weights beside an unchanged model, or a small model that selects rows for it
+/// Train an adapter, a few weights beside an unchanged model, or a small model that selects rows
+/// for it
 #[derive(Debug, Args)]
 pub struct TrainArgs {
     #[command(subcommand)]
@@ -24,11 +25,13 @@ pub struct TrainArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Train vectors around every chunk that let independently prefilled chunks be read as one context (KV Packet)
+    /// Train vectors around every chunk that let independently prefilled chunks be read as one
+    /// context (KV Packet)
     KvPacket {
         #[command(flatten)]
         learn: Box<LearnArgs>,
-        /// Prefix before the first chunk of the teacher's prompt [default: the sample's own prefix, as in the paper]
+        /// Prefix before the first chunk of the teacher's prompt [default: the sample's own prefix,
+        /// as in the paper]
         #[arg(long, value_name = "bos|none|TEXT", help_heading = "Samples")]
         teacher_prefix: Option<Prefix>,
         /// Number of vectors before each chunk
@@ -38,8 +41,8 @@ enum What {
         #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Training")]
         tail: u32,
     },
-    /// Train rows after the prompt, and low-rank matrices for them, that predict which rows an answer will need
-    /// (LookaheadKV)
+    /// Train rows after the prompt, and low-rank matrices for them, that predict which rows an
+    /// answer will need (LookaheadKV)
     #[command(mut_arg("prefix", |arg| arg.default_values(["bos"])), mut_arg("lr", |arg| arg.default_value("0.001")))]
     Lookahead {
         #[command(flatten)]
@@ -54,14 +57,15 @@ enum What {
         #[arg(long, value_name = "A", default_value_t = 32.0, help_heading = "Training")]
         alpha: f64,
     },
-    /// Train a small model that predicts the rows that the model's query will attend to (CacheClip), for
-    /// `--aux-model`
+    /// Train a small model that predicts the rows that the model's query will attend to
+    /// (CacheClip), for `--aux-model`
     #[command(mut_arg("prefix", |arg| arg.default_values(["bos"])), mut_arg("lr", |arg| arg.default_value("0.002")))]
     #[command(mut_arg("aux_model", |arg| arg.help(GOES_ON).long_help(GOES_ON)))]
     Auxiliary {
         #[command(flatten)]
         learn: Box<LearnArgs>,
-        /// Training objective: the next token (language), or the rows that the model's query attends to (select)
+        /// Training objective: the next token (language), or the rows that the model's query
+        /// attends to (select)
         #[arg(long, value_name = "language|select", default_value = "select", help_heading = "Training")]
         objective: Objective,
         #[command(flatten)]
@@ -96,7 +100,8 @@ struct SizeArgs {
 struct LearnArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Training samples: hops, the language of examples/models/demo, or a FILE.jsonl of your own rows (docs/quality.md)
+    /// Training samples: hops, the language of examples/models/demo, or a FILE.jsonl of your own
+    /// rows (docs/quality.md)
     #[arg(long, alias = "data", value_name = "hops|FILE.jsonl", help_heading = "Samples")]
     suite: String,
     /// Tasks of the suite [default: all]
@@ -105,7 +110,8 @@ struct LearnArgs {
     /// Total number of samples, over the tasks in turn; a file may have fewer
     #[arg(long, value_name = "N", default_value_t = 512, help_heading = "Samples")]
     samples: usize,
-    /// Prefix before the first chunk, as in `prefill`; of several, each round of the tasks takes the next
+    /// Prefix before the first chunk, as in `prefill`; of several, each round of the tasks takes
+    /// the next
     #[arg(long, value_name = "bos|none|TEXT", num_args = 1.., default_values = ["bos", "none"], help_heading = "Samples")]
     prefix: Vec<Prefix>,
     /// Seed of samples, initial weights and sample order; evaluations use seed 0 by default
@@ -141,8 +147,8 @@ struct LearnArgs {
     /// Folder for the trained weights and the training report
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: PathBuf,
-    /// Number of ranks, which share each step's samples; under a launcher it must equal the launcher's number
-    /// [default: 1, or the launcher's]
+    /// Number of ranks, which share each step's samples; under a launcher it must equal the
+    /// launcher's number [default: 1, or the launcher's]
     #[arg(long, visible_alias = "world", value_name = "N", help_heading = "Ranks")]
     world_size: Option<usize>,
     /// Compute threads of each rank

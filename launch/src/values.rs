@@ -3,7 +3,8 @@
 use clap::builder::RangedU64ValueParser;
 use tributary_system::size::{GIB, Size};
 
-/// The most seconds of a deadline: 30 days. More would be none, and clocks overflow somewhere beyond.
+/// The most seconds of a deadline: 30 days. More would be none, and clocks overflow somewhere
+/// beyond.
 const MAX_SECONDS: u64 = 30 * 24 * 60 * 60;
 
 /// The seconds of a deadline.
@@ -11,7 +12,8 @@ pub fn seconds() -> RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=MAX_SECONDS)
 }
 
-/// The largest memory that can be asked for: 1 EiB, so that a sum over a few ranks is still a number of bytes.
+/// The largest memory that can be asked for: 1 EiB, so that a sum over a few ranks is still a
+/// number of bytes.
 const MAX_BYTES: u64 = 1 << 60;
 
 /// A size of memory in bytes.

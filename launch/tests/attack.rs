@@ -1,5 +1,5 @@
-//! The attacks of `make attack` in their short form: memory, silence and lock-outs of a service, and crafted folders, each against its
-//! bound.
+//! The attacks of `make attack` in their short form: memory, silence and lock-outs of a service,
+//! and crafted folders, each against its bound.
 
 use std::process::Command;
 

@@ -60,8 +60,8 @@ fn a_study_is_measured_and_written() {
     let report = report(&out);
     assert_eq!(report["schema"], "tributary.study/1");
     assert_eq!(report["provenance"]["build"].as_str().map(str::len), Some(16));
-    // Two lengths, two worlds; full and ring once, both forms of infoflow at two ratios. One rank makes no difference
-    // between exchanges, but the methods were asked for by two names.
+    // Two lengths, two worlds; full and ring once, both forms of infoflow at two ratios. One rank
+    // makes no difference between exchanges, but the methods were asked for by two names.
     assert_eq!(points(&report).len(), 2 * 2 * (2 + 2 * 2));
     let mut runs = Vec::new();
     for point in points(&report) {
@@ -184,7 +184,8 @@ fn a_dry_run_loads_and_writes_nothing() {
     assert_eq!(code, Some(0), "{errors}");
     assert!(table.contains("16 points, 2 warm-ups and 5 counted runs each: 112 runs"), "{table}");
     let ring = table.lines().find(|line| line.contains("1024  ring") && line.contains("  4  ")).expect("a row");
-    // 5 layers, keys and values, 2 heads of 32 numbers of 4 bytes: each of 1057 rows comes to 3 other ranks.
+    // 5 layers, keys and values, 2 heads of 32 numbers of 4 bytes: each of 1057 rows comes to 3
+    // other ranks.
     assert!(ring.contains(&(5 * 2 * 2 * 32 * 4 * 3 * 1057).to_string()), "{ring}");
     let (code, table, errors) = run(&[&common[..], &["--profile", "h100x4"]].concat());
     assert!(code == Some(0) && table.contains("112 runs, about "), "{table}{errors}");

@@ -1,4 +1,5 @@
-//! `tributary quality --calibrate-trace`: α of trace is measured, kept beside the model, and taken from there.
+//! `tributary quality --calibrate-trace`: α of trace is measured, kept beside the model, and taken
+//! from there.
 
 mod kit;
 

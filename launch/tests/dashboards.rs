@@ -80,7 +80,8 @@ fn dashboards_and_rules_pass_their_checks() {
     }
 }
 
-/// A panel that says nothing until an option asks for its feature is folded into a row that names the option.
+/// A panel that says nothing until an option asks for its feature is folded into a row that names
+/// the option.
 #[test]
 fn what_may_not_be_in_use_is_folded() {
     let is_optional = |panel: &Value| {
@@ -170,7 +171,8 @@ fn monitors_find_what_the_templates_start() {
 fn monitors_match(template: &Value) {
     let worker = "/spec/mpiReplicaSpecs/Worker/template/spec/containers/0";
     let port = at(template, &format!("{worker}/ports/0"));
-    // The MPI Operator's own labels; rank 0 runs on the first worker of the hostfile that it writes.
+    // The MPI Operator's own labels; rank 0 runs on the first worker of the hostfile that it
+    // writes.
     let labels = json!({
         "training.kubeflow.org/job-name": word(template, "/metadata/name"),
         "training.kubeflow.org/job-role": "worker",

@@ -1,4 +1,5 @@
-//! `doctor` on groups of threads: the report of a healthy group, and of groups whose collectives are bent on purpose.
+//! `doctor` on groups of threads: the report of a healthy group, and of groups whose collectives
+//! are bent on purpose.
 
 #[path = "doctor/options.rs"]
 mod options;

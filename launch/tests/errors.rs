@@ -341,7 +341,8 @@ fn a_text_far_beyond_the_positions_is_not_read_to_its_end() {
 
 #[test]
 fn a_tokenizer_that_ends_the_process_that_reads_it() {
-    // A table of characters that says to have 4 GiB: the library's own reading of it cannot be caught.
+    // A table of characters that says to have 4 GiB: the library's own reading of it cannot be
+    // caught.
     let folder = copy_of_demo();
     let path = folder.path().join("tokenizer.json");
     let text = std::fs::read_to_string(&path).expect("the demo's tokenizer");

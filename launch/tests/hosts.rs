@@ -1,5 +1,6 @@
-//! Ranks on several hosts, which are namespaces of this machine with real TCP between them: the same answers as in one
-//! process, and hosts and ranks that are lost. Built with the features `mpi` and `failpoints`.
+//! Ranks on several hosts, which are namespaces of this machine with real TCP between them: the
+//! same answers as in one process, and hosts and ranks that are lost. Built with the features `mpi`
+//! and `failpoints`.
 
 mod kit;
 
@@ -64,7 +65,8 @@ fn hosts_change_no_token_and_no_logit() {
             let backend = report["settings"]["backend"].as_str().expect("a text");
             assert!(backend.starts_with("mpi (Open MPI v"), "{backend}");
             assert!(backend.ends_with(&format!("), {} hosts", slots.len())), "{backend}");
-            // Keys and values of a rank's share of 500 tokens, at least: they came over the network.
+            // Keys and values of a rank's share of 500 tokens, at least: they came over the
+            // network.
             assert!(received_bytes > 300_000, "{slots:?} {method:?}: {received_bytes} bytes");
         }
     }
@@ -144,7 +146,8 @@ fn a_host_that_is_cut_off_ends_the_job_in_time() {
         for (host, gone) in gone.iter().enumerate() {
             assert!(*gone < HEARTBEAT + SLACK, "{}: {gone:?}", NAMES[host]);
         }
-        // Of the host that was lost nothing is left but Open MPI's daemon in its shell, which waits for the network.
+        // Of the host that was lost nothing is left but Open MPI's daemon in its shell, which waits
+        // for the network.
         let left = hosts.processes(1);
         println!("left on {}: {left:?}", NAMES[1]);
         assert!(left.iter().all(|name| ["sh", "orted"].contains(&name.as_str())), "{left:?}");
@@ -251,7 +254,8 @@ fn the_host_with_least_memory_counts() {
     let (model, request) = (demo(), request("hop2-0"));
     let prefill = ["prefill", "--model", &model, "--request", &request, "--chunk-cache", "off"];
     let mib = |count: u64| count << 20;
-    // Less than a program takes; room for program and weights, and not for the request; room for all.
+    // Less than a program takes; room for program and weights, and not for the request; room for
+    // all.
     for (bytes, code, who) in [(mib(30), 71, "the weights need"), (mib(36), 71, "the request needs"), (mib(400), 0, "")]
     {
         let failpoint = format!("engine::memory=return({bytes})");

@@ -1,8 +1,8 @@
 //! `tributary launch`: its refusals before anything starts, the lines it builds, ends of jobs, and
 //! its templates.
 //!
-//! mpirun is played by shell scripts here, so that every end can be had on any machine; ranks over a real one are tested
-//! where the backend is.
+//! mpirun is played by shell scripts here, so that every end can be had on any machine; ranks over
+//! a real one are tested where the backend is.
 
 #[path = "launch/ends.rs"]
 mod ends;
@@ -24,8 +24,9 @@ const OPEN_MPI_4: &str = "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.o
 const OPEN_MPI_5: &str = "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/";
 const HYDRA: &str = "HYDRA build details:\n    Version:                                 4.0.2";
 
-/// A folder with an `mpirun` that says it is of this version, and otherwise prints variable A and its arguments, one a
-/// line. A shell writes it: this process has threads that start others, which must not inherit a file open for writing.
+/// A folder with an `mpirun` that says it is of this version, and otherwise prints variable A and
+/// its arguments, one a line. A shell writes it: this process has threads that start others, which
+/// must not inherit a file open for writing.
 fn fake_mpirun(version: &str) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let body =

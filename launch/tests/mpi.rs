@@ -1,5 +1,5 @@
-//! Ranks as processes under a real mpirun: the communicator's promises, the same answers as threads give, and starts that
-//! cannot work. Built with the features `mpi` and `failpoints`.
+//! Ranks as processes under a real mpirun: the communicator's promises, the same answers as threads
+//! give, and starts that cannot work. Built with the features `mpi` and `failpoints`.
 //!
 //! `OPENMPI5` names a folder with another MPI, Open MPI 5, for the tests that run with both.
 
@@ -208,7 +208,8 @@ fn starts_that_cannot_work_are_refused_in_one_line() {
 
 #[test]
 fn a_message_that_cannot_leave_does_not_abort_the_process() {
-    // Rank 1's owner of MPI is held in the middle of a long message: rank 0's requests stay open, and rank 1 gives no sign of life.
+    // Rank 1's owner of MPI is held in the middle of a long message: rank 0's requests stay open,
+    // and rank 1 gives no sign of life.
     let fault = Fault { rank: 1, failpoint: &format!("comm::mpi::piece=3*off->sleep({LONG_MS})") };
     let arguments = ["doctor", "--skip-checks", "--sizes", "256MiB", "--heartbeat-timeout", "2"];
     let ended = Job::start(2, Some(fault), &arguments).end();

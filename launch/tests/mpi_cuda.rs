@@ -65,8 +65,9 @@ fn processes_with_a_gpu_each_answer_as_one_and_move_what_mpi_moves() {
         return;
     }
     let on_cpu = kit::json(&prefill(&["--json"]).iter().map(String::as_str).collect::<Vec<_>>());
-    // The exchange is named: left to itself it follows what a machine is good at. Every row is selected: of some, which
-    // ones may hang on a GPU's rounding, and with them what each rank receives.
+    // The exchange is named: left to itself it follows what a machine is good at. Every row is
+    // selected: of some, which ones may hang on a GPU's rounding, and with them what each rank
+    // receives.
     for way in ["infoflow:ratio=1:exchange=replicate", "infoflow:ratio=1:exchange=pass-q", "ring"] {
         let with = |more: &[&str]| prefill(&[&["--method", way][..], more, &["--dtype", "bf16", "--json"]].concat());
         let alone = report("one rank", &run(mpirun(1), &with(&["--device", "cuda"])));
@@ -98,7 +99,8 @@ fn tensors_of_gpus_go_over_mpi_as_they_are() {
     }
 }
 
-/// A prefill whose rank 1 is held when it enters chunk prefill, and sent a signal there; how it ends and how long that took.
+/// A prefill whose rank 1 is held when it enters chunk prefill, and sent a signal there; how it
+/// ends and how long that took.
 fn strike(with: Signal) -> (Ended, Duration) {
     let arguments = prefill(&["--device", "cuda", "--backend", "nccl", "--heartbeat-timeout", "2"]);
     let fault = Fault { rank: 1, failpoint: &format!("worker::chunk_prefill=sleep({LONG_MS})") };

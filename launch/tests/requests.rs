@@ -9,7 +9,8 @@ use std::process::Command;
 use kit::{demo, root, tributary};
 use serde_json::Value;
 
-/// A file of requests; each entry a request of the demo's, perhaps with its documents the other way round.
+/// A file of requests; each entry a request of the demo's, perhaps with its documents the other way
+/// round.
 fn lines(folder: &tempfile::TempDir, entries: &[(&str, bool)]) -> String {
     let mut text = String::new();
     for (name, reversed) in entries {
@@ -134,7 +135,8 @@ fn files_that_are_none_are_refused_in_one_line() {
     assert_eq!(output.status.code(), Some(64));
 }
 
-/// Bytes of weights that a run reads for the model's hash, one number for each time that it makes one.
+/// Bytes of weights that a run reads for the model's hash, one number for each time that it makes
+/// one.
 fn read_for_hashes(cache: Option<&Path>, arguments: &[&str]) -> Vec<u64> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
     command.args(["--log", "debug"]).args(arguments).env_remove("HOME").env_remove("XDG_CACHE_HOME");

@@ -69,7 +69,8 @@ fn whoever_leaves_is_let_go_of_in_every_phase() {
     }
 }
 
-/// Every tile takes this long: one layer of a prompt of 3500 tokens takes over 5 s, on two ranks too.
+/// Every tile takes this long: one layer of a prompt of 3500 tokens takes over 5 s, on two ranks
+/// too.
 const SLOW_TILES: &str = "model::tile=sleep(40)";
 
 #[test]

@@ -84,7 +84,8 @@ fn a_thread_that_spins_in_a_layer_ends_the_process() {
 #[test]
 fn a_rank_whose_layers_are_all_slow_is_waited_for() {
     let (model, request) = (demo(), request("hop2-0"));
-    // Twenty times as slow as it would be and more, from the first layer on; the others wait longer than the timeout.
+    // Twenty times as slow as it would be and more, from the first layer on; the others wait longer
+    // than the timeout.
     let fault = Fault { rank: 1, failpoint: "model::layer=sleep(400)" };
     let arguments = arguments(&model, &request, &["--collective-timeout", "1", "--max-tokens", "1"]);
     let began = Instant::now();
@@ -98,7 +99,8 @@ fn a_rank_whose_layers_are_all_slow_is_waited_for() {
 #[test]
 fn a_rank_that_computes_one_step_for_longer_than_the_timeout_is_not_stuck() {
     let (model, request) = (demo(), request("hop2-0"));
-    // The first twelve tiles take 4.8 s: a step of the first layer has several of them, and takes longer than the timeout.
+    // The first twelve tiles take 4.8 s: a step of the first layer has several of them, and takes
+    // longer than the timeout.
     let slow = "model::tile=12*sleep(400)->off";
     let arguments = arguments(&model, &request, &["--collective-timeout", "1", "--max-tokens", "1"]);
     let arguments = [&arguments[..], &["--json", "--method", "full"]].concat();
@@ -214,8 +216,8 @@ fn a_rank_stopped_in_the_middle_of_a_transfer_is_the_one_that_is_named() {
     only_rank_is_silent(2, "idle", &ended);
 }
 
-/// Every rank that is special, in every phase, under every launcher, with requests whose compute is long: a table on standard
-/// error. `make faults` runs it.
+/// Every rank that is special, in every phase, under every launcher, with requests whose compute is
+/// long: a table on standard error. `make faults` runs it.
 #[test]
 #[ignore = "it takes half an hour: make faults"]
 fn the_table_of_stops() {

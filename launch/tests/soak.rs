@@ -1,6 +1,7 @@
-//! A service that is asked without pause while its ranks are killed again and again, and starts again each time. No answer is
-//! wrong, no client waits for ever, and nothing piles up: neither in `tributary launch`, which lives through all of it, nor on the
-//! host. Two minutes, or as long as `SOAK_SECONDS` says (`make soak`). Built with the features `mpi` and `failpoints`.
+//! A service that is asked without pause while its ranks are killed again and again, and starts
+//! again each time. No answer is wrong, no client waits for ever, and nothing piles up: neither in
+//! `tributary launch`, which lives through all of it, nor on the host. Two minutes, or as long as
+//! `SOAK_SECONDS` says (`make soak`). Built with the features `mpi` and `failpoints`.
 
 #[allow(dead_code)] // its clients ask one after the other
 #[path = "serve_faults/crowd.rs"]
@@ -68,7 +69,8 @@ fn ask_always(right: &Right, address: &str, counts: &Counts, first: usize) {
     }
 }
 
-/// Waits until the service is ready, and is another one than that whose rank was struck: it may say for a moment that it is.
+/// Waits until the service is ready, and is another one than that whose rank was struck: it may say
+/// for a moment that it is.
 fn is_back(server: &Server, address: &str, struck: Option<(usize, u32)>) {
     let began = Instant::now();
     let is_another = || struck.is_none_or(|(rank, pid)| server.noted_pid(rank).is_some_and(|now| now != pid));
@@ -125,7 +127,8 @@ fn a_service_that_is_killed_again_and_again() {
         std::thread::sleep(period.saturating_sub(Duration::from_secs(2)).max(Duration::from_millis(500)));
         launcher.push(Held::by(server.leader()).expect("tributary launch lives"));
         leader.insert(lives, Held::by(server.pid(0)));
-        // One rank after the other, and a stopped one now and then, which is missed after its silence.
+        // One rank after the other, and a stopped one now and then, which is missed after its
+        // silence.
         let strike = if lives % 5 == 4 { Signal::STOP } else { Signal::KILL };
         let struck = server.pid(lives % 2);
         last = Some((lives % 2, struck));

@@ -173,7 +173,8 @@ fn what_cannot_be_learned_is_refused_in_one_line() {
     assert!(code == Some(0) && told.starts_with("0 of 0 steps") && out.join("adapter.json").exists(), "{told}");
 }
 
-/// A disk that is full when a checkpoint is due: the one before it stays whole, and a disk with room lets the training go on from it.
+/// A disk that is full when a checkpoint is due: the one before it stays whole, and a disk with
+/// room lets the training go on from it.
 #[test]
 fn a_full_disk_keeps_the_last_checkpoint() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-//! One request as its client sees it: sent, read as it streams, every part of the answer with its time.
+//! One request as its client sees it: sent, read as it streams, every part of the answer with its
+//! time.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Random numbers of a seed, the arrivals of a Poisson process, and Zipf's law over the documents of a corpus.
+//! Random numbers of a seed, the arrivals of a Poisson process, and Zipf's law over the documents
+//! of a corpus.
 
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ impl Draws {
 
     /// One of `count` numbers from 0 on; there is at least one.
     pub fn below(&mut self, count: usize) -> usize {
-        // The product rounds up to `count` for no number below 1 and no count that memory could hold.
+        // The product rounds up to `count` for no number below 1 and no count that memory could
+        // hold.
         (self.uniform() * count as f64) as usize
     }
 
@@ -35,8 +37,9 @@ impl Draws {
     }
 }
 
-/// The times at which requests arrive, from the beginning of a window: a Poisson process. With one seed the arrivals of two rates are
-/// the same but for the scale of time, so that rates are compared and not luck.
+/// The times at which requests arrive, from the beginning of a window: a Poisson process. With one
+/// seed the arrivals of two rates are the same but for the scale of time, so that rates are
+/// compared and not luck.
 pub struct Arrivals {
     draws: Draws,
     rate: f64,
@@ -63,7 +66,8 @@ impl Iterator for Arrivals {
 /// The kind of draws that arrivals are.
 const ARRIVALS: u32 = 1;
 
-/// Zipf's law: document k (from 0) is drawn with a probability in proportion to 1 / (k + 1)^S. With S = 0 all are alike.
+/// Zipf's law: document k (from 0) is drawn with a probability in proportion to 1 / (k + 1)^S. With
+/// S = 0 all are alike.
 pub struct Zipf {
     /// Sum of the weights up to each document, it included.
     sums: Vec<f64>,
@@ -80,8 +84,8 @@ impl Zipf {
         Self { sums: sums.collect() }
     }
 
-    /// Draws `count` different documents one after another, each among those that are left, with probabilities in proportion to their
-    /// weights. There are at least as many documents.
+    /// Draws `count` different documents one after another, each among those that are left, with
+    /// probabilities in proportion to their weights. There are at least as many documents.
     pub fn distinct(&self, count: usize, draws: &mut Draws) -> Vec<usize> {
         assert!(count <= self.sums.len(), "{count} different documents of {}", self.sums.len());
         let mut drawn = Vec::with_capacity(count);
@@ -95,7 +99,8 @@ impl Zipf {
             };
             let at = draws.uniform() * left(self.sums.len() - 1);
             let found = partition_point(self.sums.len(), |document| left(document) <= at);
-            // By rounding alone can a document be hit that is taken, or none at all: then the nearest free one is meant.
+            // By rounding alone can a document be hit that is taken, or none at all: then the
+            // nearest free one is meant.
             let near = (found..self.sums.len()).chain((0..found.min(self.sums.len())).rev());
             let free = near.into_iter().find(|document| !taken.contains(document));
             let document = free.expect("fewer are taken than there are");
@@ -133,7 +138,8 @@ mod tests {
         let gaps: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-        // The mean of n exponential gaps has a standard deviation of 1/√n of itself, their variance one of √8/√n.
+        // The mean of n exponential gaps has a standard deviation of 1/√n of itself, their variance
+        // one of √8/√n.
         assert!((mean * rate - 1.0).abs() < 4.0 / (COUNT as f64).sqrt(), "mean gap {mean}");
         assert!((variance * rate * rate - 1.0).abs() < 12.0 / (COUNT as f64).sqrt(), "variance {variance}");
         // Counts of a second have a variance that equals their mean.
@@ -180,7 +186,8 @@ mod tests {
         for share in shares(10, 0.0, 3) {
             assert!((share - 0.3).abs() < 0.012, "alike: {share}");
         }
-        // Two of three with weights 1, 1/2, 1/3: a document is left out as the two others come first, in either order.
+        // Two of three with weights 1, 1/2, 1/3: a document is left out as the two others come
+        // first, in either order.
         let weights = [6.0 / 11.0, 3.0 / 11.0, 2.0 / 11.0];
         let pair = |a: f64, b: f64| a * b / (1.0 - a) + b * a / (1.0 - b);
         for (document, share) in shares(3, 1.0, 2).into_iter().enumerate() {

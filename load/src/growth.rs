@@ -1,4 +1,5 @@
-//! Whether a queue grows over a window: requests in flight over time, and the slope of their number.
+//! Whether a queue grows over a window: requests in flight over time, and the slope of their
+//! number.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -17,8 +18,8 @@ const STANDARD_ERRORS: f64 = 3.0;
 /// Least growth of the number of requests in flight from the first quarter to the last.
 const MORE_IN_FLIGHT: f64 = 1.0;
 
-/// The share of requests that were turned away, not sent or out of time from which on a server has more than it can take: a queue that is
-/// full does not grow.
+/// The share of requests that were turned away, not sent or out of time from which on a server has
+/// more than it can take: a queue that is full does not grow.
 const TURNED_AWAY: f64 = 0.01;
 
 /// Whether requests came faster than they were answered.
@@ -26,7 +27,8 @@ const TURNED_AWAY: f64 = 0.01;
 pub struct Growth {
     /// Slope of the number of requests in flight, in requests a second, by least squares.
     pub slope_per_second: f64,
-    /// Its standard error, with regard to the part of a deviation that lasts into the next part of the window.
+    /// Its standard error, with regard to the part of a deviation that lasts into the next part of
+    /// the window.
     pub standard_error: f64,
     /// Mean number of requests in flight in the first quarter of the examined time.
     pub first_in_flight: f64,
@@ -43,7 +45,8 @@ pub const RULE: &str = "the slope of requests in flight over the last nine tenth
     its standard errors (with lag-one autocorrelation), and one request more is in flight in the last quarter than in the first; or one \
     request in a hundred gets no whole answer: it is turned away, fails, or is not sent";
 
-/// Mean number of requests in flight, and of those of them that wait for their first text, between two times in seconds.
+/// Mean number of requests in flight, and of those of them that wait for their first text, between
+/// two times in seconds.
 pub fn in_flight(samples: &[Sample], from: f64, to: f64) -> (f64, f64) {
     let overlap = |begin: f64, end: f64| (end.min(to) - begin.max(from)).max(0.0);
     let sent = samples.iter().filter(|sample| sample.sent.is_some());

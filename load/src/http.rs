@@ -126,7 +126,8 @@ impl Address {
         );
         let sent = (&stream).write_all(message.as_bytes());
         let mut reader = BufReader::new(Timed { stream, deadline });
-        // A server that has refused the request may have closed before it has read all: then it has said why.
+        // A server that has refused the request may have closed before it has read all: then it has
+        // said why.
         match (head(&mut reader), sent) {
             (Ok((status, framing)), _) => Ok(Response { status, reader, framing }),
             (Err(Failure::Cut(_)), Err(error)) | (Err(_), Err(error)) => Err(failure(error)),

@@ -163,8 +163,8 @@ pub struct Options {
 struct Given<'a>(&'a dyn Fn(&str) -> Option<String>);
 
 impl Options {
-    /// Reads the options from their words: `given` has the value of an option by its name, its default where it has one, and anything
-    /// at all for a switch that is set.
+    /// Reads the options from their words: `given` has the value of an option by its name, its
+    /// default where it has one, and anything at all for a switch that is set.
     ///
     /// # Errors
     /// Returns an error if a word is no value of the option, or if options contradict each other.

@@ -1,5 +1,5 @@
-//! The picture of a load: of one window the time to first token over time and its distribution, of several their percentiles against
-//! the rate.
+//! The picture of a load: of one window the time to first token over time and its distribution, of
+//! several their percentiles against the rate.
 
 use tributary_charts::statistics;
 use tributary_charts::svg::{Anchor, Axis, Chart, Legend, Plot, Scale};

@@ -13,8 +13,8 @@ use crate::sample::{Sample, outcomes};
 use crate::search::Found;
 use crate::window::Window;
 
-/// Name and version of the report as JSON (`docs/schemas/load.v1.json`). A field that goes, or means something else, makes another
-/// version.
+/// Name and version of the report as JSON (`docs/schemas/load.v1.json`). A field that goes, or
+/// means something else, makes another version.
 pub const SCHEMA: &str = "tributary.load/1";
 
 /// Samples that a 90th percentile needs.
@@ -60,7 +60,8 @@ pub struct Shape {
     pub corpus: Option<usize>,
     /// Exponent of Zipf's law; absent likewise.
     pub zipf: Option<f64>,
-    /// Tokens of a word, as the server counts them; absent where it counts none, and a word was taken for a token.
+    /// Tokens of a word, as the server counts them; absent where it counts none, and a word was
+    /// taken for a token.
     pub tokens_per_word: Option<f64>,
     /// Seconds that one request might take.
     pub timeout_seconds: f64,
@@ -75,7 +76,8 @@ pub struct WindowReport {
     pub rate: Option<f64>,
     /// Clients; absent in an open loop.
     pub clients: Option<usize>,
-    /// Its length in seconds: the time in which requests were sent, or until the last was over where their number ended it.
+    /// Its length in seconds: the time in which requests were sent, or until the last was over
+    /// where their number ended it.
     pub seconds: f64,
     /// Requests that were planned.
     pub planned: usize,
@@ -114,12 +116,13 @@ pub struct WindowReport {
     pub late_ms: Percentiles,
     /// Intervals of five seconds, the last perhaps shorter, until the last request was over.
     pub over_time: Vec<Interval>,
-    /// Whether requests came faster than they were answered; absent in a closed loop, where they cannot.
+    /// Whether requests came faster than they were answered; absent in a closed loop, where they
+    /// cannot.
     pub growth: Option<Growth>,
 }
 
-/// Percentiles in milliseconds (nearest rank; the median of an even number is the mean of two). Of requests that were answered, but for
-/// lateness, which is that of all.
+/// Percentiles in milliseconds (nearest rank; the median of an even number is the mean of two). Of
+/// requests that were answered, but for lateness, which is that of all.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Percentiles {
     /// Number of samples.
@@ -152,7 +155,8 @@ pub struct Interval {
 /// Rate at which the queue begins to grow.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Saturation {
-    /// The least rate at which the queue grew, in requests a second: the saturation; absent where it grew at none.
+    /// The least rate at which the queue grew, in requests a second: the saturation; absent where
+    /// it grew at none.
     pub growing_rate: Option<f64>,
     /// The largest rate below at which it did not; absent where it grew at all.
     pub steady_rate: Option<f64>,

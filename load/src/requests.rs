@@ -39,7 +39,8 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Asks the server for its model and for the tokens that words have, by two requests of one token each.
+    /// Asks the server for its model and for the tokens that words have, by two requests of one
+    /// token each.
     ///
     /// # Errors
     /// Returns an error if the vocabulary is invalid, or if the server does not answer.

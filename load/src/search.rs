@@ -16,7 +16,8 @@ pub struct Found {
     pub steady: Option<f64>,
 }
 
-/// Doubles the rate until the queue grows, or halves it until it does not, then tries the geometric mean of the two until they are near.
+/// Doubles the rate until the queue grows, or halves it until it does not, then tries the geometric
+/// mean of the two until they are near.
 ///
 /// # Errors
 /// Fails as the trial of a rate does.

@@ -44,7 +44,8 @@ pub struct Plan {
 pub struct Window {
     /// Every request that was planned, by its number.
     pub samples: Vec<Sample>,
-    /// Its length in seconds: the time in which requests were sent, or until the last was over where their number ended it.
+    /// Its length in seconds: the time in which requests were sent, or until the last was over
+    /// where their number ended it.
     pub seconds: f64,
     /// Seconds until the last request was planned, where their number ended it; else as `seconds`.
     pub sent_seconds: f64,

@@ -1,4 +1,5 @@
-//! A load on a server of the test's own, whose delays are known: times, gaps, failures by their kind, and a server that stalls.
+//! A load on a server of the test's own, whose delays are known: times, gaps, failures by their
+//! kind, and a server that stalls.
 
 mod fake;
 
@@ -65,7 +66,8 @@ fn a_server_that_stalls_does_not_slow_arrivals() {
     assert_eq!(window.answered, window.planned);
     let late = window.late_ms.max.expect("requests were sent");
     println!("{} requests, at most {late:.1} ms late", window.planned);
-    // A generator that waited for the server would be late by that second; a busy machine makes it late by some milliseconds.
+    // A generator that waited for the server would be late by that second; a busy machine makes it
+    // late by some milliseconds.
     assert!(late < 400.0, "sent {late} ms late");
     // Arrivals during the stall waited for the rest of that second: half of all arrivals, and a
     // quarter of all for half of it.

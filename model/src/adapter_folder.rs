@@ -1,7 +1,9 @@
-//! An adapter as a folder: `adapter.json` says what it is and which model it was learned for, `adapter.safetensors` has its numbers.
+//! An adapter as a folder: `adapter.json` says what it is and which model it was learned for,
+//! `adapter.safetensors` has its numbers.
 //!
-//! Tensors, all f32: `embeddings` `[rows, hidden]`; and, where there are low-rank matrices, `layers.L.P.a` `[rank, in]` and
-//! `layers.L.P.b` `[out, rank]`, where P is `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj` or `down_proj`.
+//! Tensors, all f32: `embeddings` `[rows, hidden]`; and, where there are low-rank matrices,
+//! `layers.L.P.a` `[rank, in]` and `layers.L.P.b` `[out, rank]`, where P is `q_proj`, `k_proj`,
+//! `v_proj`, `o_proj`, `gate_proj`, `up_proj` or `down_proj`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -77,7 +79,8 @@ pub struct AdapterFolder {
     pub path: PathBuf,
     /// What it is.
     pub config: AdapterConfig,
-    /// Its number in plans and in the names of cached chunks: the first 64 bits of a BLAKE3 hash of its kind and of `adapter.safetensors`.
+    /// Its number in plans and in the names of cached chunks: the first 64 bits of a BLAKE3 hash of
+    /// its kind and of `adapter.safetensors`.
     pub number: u64,
     /// Its numbers, f32 on the host.
     pub adapter: Adapter,
@@ -139,11 +142,13 @@ impl AdapterConfig {
 }
 
 impl AdapterFolder {
-    /// Reads a folder and compares it with the model that it is to serve: its sizes, and the hash of the model's config and weights.
+    /// Reads a folder and compares it with the model that it is to serve: its sizes, and the hash
+    /// of the model's config and weights.
     ///
     /// # Errors
-    /// [`Error::File`] where a file cannot be read, [`Error::Config`] where `adapter.json` is none, is of another version or of another model,
-    /// and [`Error::Weights`], [`Error::MissingTensor`] or [`Error::WrongShape`] where the tensors are not those that it promises.
+    /// [`Error::File`] where a file cannot be read, [`Error::Config`] where `adapter.json` is none,
+    /// is of another version or of another model, and [`Error::Weights`], [`Error::MissingTensor`]
+    /// or [`Error::WrongShape`] where the tensors are not those that it promises.
     pub fn read(folder: &Path, model: &Config, base_model: [u8; 32]) -> Result<Self> {
         let path = folder.join("adapter.json");
         let bad = |what: String| Error::Config { path: path.clone(), what };
@@ -164,11 +169,12 @@ impl AdapterFolder {
         Ok(Self { path: folder.to_owned(), config, number, adapter })
     }
 
-    /// Writes a folder, which is made if it is not there: the tensors first and each file whole, so that a folder with an `adapter.json` has
-    /// the tensors that belong to it.
+    /// Writes a folder, which is made if it is not there: the tensors first and each file whole, so
+    /// that a folder with an `adapter.json` has the tensors that belong to it.
     ///
     /// # Errors
-    /// [`Error::File`] where the disk takes no more or the folder cannot be written; [`Error::Tensor`].
+    /// [`Error::File`] where the disk takes no more or the folder cannot be written;
+    /// [`Error::Tensor`].
     pub fn write(folder: &Path, config: &AdapterConfig, adapter: &Adapter) -> Result<()> {
         let failed = |path: &Path| {
             let path = path.to_owned();

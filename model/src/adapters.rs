@@ -1,5 +1,5 @@
-//! Adapters: rows that are no tokens, which stand around chunks or behind a prompt, and low-rank matrices that are active on such
-//! rows. Learned elsewhere; here they are numbers.
+//! Adapters: rows that are no tokens, which stand around chunks or behind a prompt, and low-rank
+//! matrices that are active on such rows. Learned elsewhere; here they are numbers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// The same on a device, for weights of this dtype: on a GPU that is the matrices' dtype too, on a CPU they stay in f32.
+    /// The same on a device, for weights of this dtype: on a GPU that is the matrices' dtype too,
+    /// on a CPU they stay in f32.
     ///
     /// # Errors
     /// The device's.
@@ -78,7 +79,8 @@ pub fn embed(model: &dyn Model, sources: &[Source], adapters: &Adapters) -> Resu
     if ids.len() == sources.len() {
         return Ok(tokens);
     }
-    // All that rows are taken from, one below the other: the tokens, then the adapters' rows that are asked for.
+    // All that rows are taken from, one below the other: the tokens, then the adapters' rows that
+    // are asked for.
     let (mut rows, mut next_token, mut first_row) = (Vec::with_capacity(sources.len()), 0, BTreeMap::new());
     let wide = if tokens.hidden.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
     let mut all = vec![cast(&tokens.hidden, wide)?];

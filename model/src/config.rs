@@ -1,4 +1,5 @@
-//! The config of a decoder, read from the config.json of a Hugging Face folder into one form for every family.
+//! The config of a decoder, read from the config.json of a Hugging Face folder into one form for
+//! every family.
 
 use std::path::Path;
 
@@ -109,10 +110,12 @@ struct Raw {
 }
 
 impl Config {
-    /// Reads `config.json` of a model folder, and `generation_config.json` for the tokens that end an answer.
+    /// Reads `config.json` of a model folder, and `generation_config.json` for the tokens that end
+    /// an answer.
     ///
     /// # Errors
-    /// A missing or unreadable file, a missing field, an unsupported architecture or rotary scaling.
+    /// A missing or unreadable file, a missing field, an unsupported architecture or rotary
+    /// scaling.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
         let text = read(&path)?;
@@ -179,8 +182,9 @@ impl Config {
         rope_config::check(self.rope_theta, &self.rope_scaling)
     }
 
-    /// Whether a prompt and its answer fit: within the positions that the model was made for, and within its sliding
-    /// window, which this program does not have; as long as the window holds everything it changes nothing.
+    /// Whether a prompt and its answer fit: within the positions that the model was made for, and
+    /// within its sliding window, which this program does not have; as long as the window holds
+    /// everything it changes nothing.
     ///
     /// # Errors
     /// They do not.
@@ -193,9 +197,9 @@ impl Config {
         Err(Error::TooLong { prompt_tokens, max_tokens, limit, what })
     }
 
-    /// Softmax scale: 1/√head_dim, times the square of YaRN's attention factor where there is one (it belongs on the
-    /// softmax, never on a cached key). Where only a part of a head turns, the factor is not in here: it belongs on that
-    /// part of the query.
+    /// Softmax scale: 1/√head_dim, times the square of YaRN's attention factor where there is one
+    /// (it belongs on the softmax, never on a cached key). Where only a part of a head turns, the
+    /// factor is not in here: it belongs on that part of the query.
     pub fn scale(&self, attention_factor: f32) -> f32 {
         let factor = if self.rotary_dims == self.head_dim { attention_factor * attention_factor } else { 1.0 };
         factor / (self.head_dim as f32).sqrt()
@@ -310,7 +314,8 @@ fn agree(value: &serde_json::Value, one: &str, other: &str) -> std::result::Resu
 /// Bytes of a text file in a model folder at most.
 const TEXT_BYTES: u64 = 64 << 20;
 
-/// The text of a file in a model folder, which somebody else wrote: a regular file of a bounded length.
+/// The text of a file in a model folder, which somebody else wrote: a regular file of a bounded
+/// length.
 pub(super) fn read(path: &Path) -> Result<String> {
     let text = tributary_system::file::regular_text(path, TEXT_BYTES);
     text.map_err(|error| Error::File { path: path.to_owned(), cause: error.to_string() })

@@ -1,4 +1,5 @@
-//! One decoder for Llama, Mistral, Qwen2, Qwen3 and GLM-4: the families differ in switches of the [`Config`], not in code.
+//! One decoder for Llama, Mistral, Qwen2, Qwen3 and GLM-4: the families differ in switches of the
+//! [`Config`], not in code.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +14,8 @@ use super::weights::Weights;
 use super::{Config, Model, Qkv, Rows};
 use crate::error::{Error, Result};
 
-/// Rows that pass through the MLP at a time on a CPU, so that its wide activations stay small beside the rest.
+/// Rows that pass through the MLP at a time on a CPU, so that its wide activations stay small
+/// beside the rest.
 const MLP_TILE_ROWS: usize = 2048;
 
 /// The same on a device, whose matrix units want larger products.
@@ -64,13 +66,14 @@ impl Projection {
         with(linear(x, &self.weight, self.bias.as_ref())?, x, added)
     }
 
-    /// Adds the projection of `x` to the residual stream, in place. Whether it was done: on a GPU, where nothing is added besides and
-    /// nothing is normalised.
+    /// Adds the projection of `x` to the residual stream, in place. Whether it was done: on a GPU,
+    /// where nothing is added besides and nothing is normalised.
     fn add_in_place(&self, residual: &Tensor, x: &Tensor, norm: Norm<'_>) -> Result<bool> {
         Ok(self.bias.is_none() && norm.weight.is_none() && add_linear(residual, x, &self.weight)?)
     }
 
-    /// The residual stream with the projection of `x` added, normalised first where the family does that.
+    /// The residual stream with the projection of `x` added, normalised first where the family does
+    /// that.
     fn add_to(&self, residual: &Tensor, x: &Tensor, added: Option<Added<'_>>, norm: Norm<'_>) -> Result<Tensor> {
         match norm.weight {
             None => with(linear_onto(residual, x, &self.weight, self.bias.as_ref())?, x, added),
@@ -115,7 +118,8 @@ pub struct Decoder {
     config: Config,
     /// The dtype of weights and of the cache.
     dtype: DType,
-    /// The dtype of the residual stream and of everything computed from it: f32 on a CPU (f64 with weights in f64), the weights' on a device.
+    /// The dtype of the residual stream and of everything computed from it: f32 on a CPU (f64 with
+    /// weights in f64), the weights' on a device.
     activations: DType,
     mlp_tile_rows: usize,
     embedding: Tensor, // [vocab, hidden]
@@ -171,8 +175,8 @@ impl Decoder {
         })
     }
 
-    /// What the feed-forward part makes of rows of the residual stream. `in_place` allows it to write over them: then nothing, where the
-    /// device can.
+    /// What the feed-forward part makes of rows of the residual stream. `in_place` allows it to
+    /// write over them: then nothing, where the device can.
     fn mlp(&self, index: usize, hidden: &Tensor, adapted: Option<&Adapted>, in_place: bool) -> Result<Option<Tensor>> {
         let (layer, eps) = (&self.layers[index], self.config.norm_eps);
         let added = |linear| adapted.and_then(|adapted| adapted.at(index, linear));
@@ -186,9 +190,9 @@ impl Decoder {
     }
 }
 
-/// The factors of queries before RoPE, where YaRN's attention factor f and a head that turns in part meet: f²
-/// belongs on the dot products of the turning dims only (Hugging Face scales cosine and sine), so it cannot be part of the
-/// softmax scale. On the query, never on a cached key.
+/// The factors of queries before RoPE, where YaRN's attention factor f and a head that turns in
+/// part meet: f² belongs on the dot products of the turning dims only (Hugging Face scales cosine
+/// and sine), so it cannot be part of the softmax scale. On the query, never on a cached key.
 fn query_factors(config: &Config, attention_factor: f32, device: &Device) -> Result<Option<Tensor>> {
     if attention_factor == 1.0 || config.rotary_dims == config.head_dim {
         return Ok(None);
@@ -299,7 +303,8 @@ impl Model for Decoder {
             true => rows.hidden.clone(),
             false => layer.output.add_to(&rows.hidden, &flat, added, norm)?,
         };
-        // An adapter is active on some rows, and so perhaps on some tiles alone: all tiles are written in place, or none.
+        // An adapter is active on some rows, and so perhaps on some tiles alone: all tiles are
+        // written in place, or none.
         let starts = (0..count).step_by(self.mlp_tile_rows);
         let tiles = starts.map(|from| {
             let tile_rows = self.mlp_tile_rows.min(count - from);

@@ -1,5 +1,5 @@
-//! Random weights from a seed, for speed studies at true shapes and for tests. A tensor depends on the seed and on its own
-//! name only: it is the same on every device.
+//! Random weights from a seed, for speed studies at true shapes and for tests. A tensor depends on
+//! the seed and on its own name only: it is the same on every device.
 
 use candle_core::{DType, Device, Tensor};
 use rand_chacha::ChaCha8Rng;
@@ -8,10 +8,11 @@ use tributary_kernels::cuda;
 
 use crate::error::Result;
 
-/// Uniform numbers. A matrix has variance 1/columns, so that activations keep their size and attention is neither flat nor
-/// one-hot; norms are near 1; biases are small.
+/// Uniform numbers. A matrix has variance 1/columns, so that activations keep their size and
+/// attention is neither flat nor one-hot; norms are near 1; biases are small.
 ///
-/// ChaCha counts its blocks, so a device draws every block of a matrix on its own; short tensors are drawn on the host.
+/// ChaCha counts its blocks, so a device draws every block of a matrix on its own; short tensors
+/// are drawn on the host.
 pub(super) fn tensor(seed: u64, name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
     let (centre, spread) = match shape {
         _ if name.contains("norm") => (1.0, 0.1),

@@ -16,15 +16,16 @@ use crate::weights::weight_files;
 /// A model's hash, and the bytes that were read for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// 256-bit BLAKE3 hash of config.json and of the contents of the weight files in the order of their names, or of the seed
-    /// that stands in for them.
+    /// 256-bit BLAKE3 hash of config.json and of the contents of the weight files in the order of
+    /// their names, or of the seed that stands in for them.
     pub hash: [u8; 32],
     /// Bytes of weight files that were read for it; the hashes of the others were remembered.
     pub weight_bytes_read: u64,
 }
 
-/// The fingerprint of a model folder. Runs on the thread pool it is called in. Hashes of weight files are remembered in the
-/// folder `cache`, if one is given; a cache that is damaged or cannot be written is not used.
+/// The fingerprint of a model folder. Runs on the thread pool it is called in. Hashes of weight
+/// files are remembered in the folder `cache`, if one is given; a cache that is damaged or cannot
+/// be written is not used.
 ///
 /// # Errors
 /// A file of the model that cannot be read.
@@ -64,7 +65,8 @@ pub fn fingerprint(folder: &Path, format: LoadFormat, cache: Option<&Path>) -> R
     Ok(Fingerprint { hash: *hasher.finalize().as_bytes(), weight_bytes_read })
 }
 
-/// Adds a file: its name, its length and the hash of its content, so that no two lists of files are one sequence of bytes.
+/// Adds a file: its name, its length and the hash of its content, so that no two lists of files are
+/// one sequence of bytes.
 fn add(hasher: &mut Hasher, path: &Path, hash_of: impl FnOnce(&Path) -> std::io::Result<[u8; 32]>) -> Result<()> {
     let failed = |error: std::io::Error| Error::File { path: path.to_owned(), cause: error.to_string() };
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -1,5 +1,6 @@
-//! A decoder whose own weights are learned: each is a variable, known by its name in a model folder. The decoder reads the variables
-//! themselves, so that what is set in them is what it computes with. On the host.
+//! A decoder whose own weights are learned: each is a variable, known by its name in a model
+//! folder. The decoder reads the variables themselves, so that what is set in them is what it
+//! computes with. On the host.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! A decoder: its config, weights and adapters, and a pass of rows through its layers.
 //!
-//! A model owns weights and nothing else: keys, positions and ranks are an [`Attention`]'s business. Knows no plan, no cache
-//! and no method.
+//! A model owns weights and nothing else: keys, positions and ranks are an [`Attention`]'s
+//! business. Knows no plan, no cache and no method.
 
 mod adapter_folder;
 mod adapters;
@@ -46,7 +46,8 @@ pub struct Rows {
     pub hidden: Tensor,
     /// The run of rows on which an adapter's low-rank matrices are active, if there is one.
     adapted: Option<Adapted>,
-    /// There where a layer has made the numbers, and shared with copies and parts of these rows: alone, they may be written over.
+    /// There where a layer has made the numbers, and shared with copies and parts of these rows:
+    /// alone, they may be written over.
     own: Option<Arc<()>>,
 }
 
@@ -56,7 +57,8 @@ impl Rows {
         Self { hidden, adapted: None, own: None }
     }
 
-    /// The same rows, on `range` of which (and no other) an adapter's low-rank matrices are active from here on.
+    /// The same rows, on `range` of which (and no other) an adapter's low-rank matrices are active
+    /// from here on.
     ///
     /// # Panics
     /// If there are fewer rows: only a bug can do that.
@@ -77,7 +79,8 @@ impl Rows {
         Self { hidden, own: Some(Arc::default()), ..self }
     }
 
-    /// Whether nobody else has these numbers: no copy of the rows, and no rows of which these are a part.
+    /// Whether nobody else has these numbers: no copy of the rows, and no rows of which these are a
+    /// part.
     fn are_own(&self) -> bool {
         self.own.as_ref().is_some_and(|own| Arc::strong_count(own) == 1)
     }
@@ -118,8 +121,8 @@ impl Rows {
 /// Queries, keys and values of some rows in one layer, before RoPE.
 #[derive(Debug, Clone)]
 pub struct Qkv {
-    /// `[queries, heads, head_dim]`: one a row, but in the last layer of a prompt, where only the last few rows may ask
-    /// ([`Attention::last_layer`]).
+    /// `[queries, heads, head_dim]`: one a row, but in the last layer of a prompt, where only the
+    /// last few rows may ask ([`Attention::last_layer`]).
     pub q: Tensor,
     /// `[rows, kv_heads, head_dim]`, in the cache's dtype.
     pub k: Tensor,
@@ -127,8 +130,8 @@ pub struct Qkv {
     pub v: Tensor,
 }
 
-/// A decoder. The two halves of a layer are separate, so that a pass can stop at the keys, drop rows between keys and
-/// attention, or send keys while it goes on.
+/// A decoder. The two halves of a layer are separate, so that a pass can stop at the keys, drop
+/// rows between keys and attention, or send keys while it goes on.
 pub trait Model: Send + Sync {
     /// Its shape.
     fn config(&self) -> &Config;
@@ -154,7 +157,8 @@ pub trait Model: Send + Sync {
     /// An id outside the vocabulary.
     fn embed(&self, ids: &[u32]) -> Result<Rows>;
 
-    /// First half of a layer: keys and values of all rows, queries of the last `queries` rows, before RoPE.
+    /// First half of a layer: keys and values of all rows, queries of the last `queries` rows,
+    /// before RoPE.
     ///
     /// # Errors
     /// More queries than rows; the tensor library's.
@@ -173,7 +177,8 @@ pub trait Model: Send + Sync {
     fn logits(&self, rows: &Rows) -> Result<Tensor>;
 }
 
-/// Passes of rows through the layers. An attention fails with an error of its own, and a pass with the same.
+/// Passes of rows through the layers. An attention fails with an error of its own, and a pass with
+/// the same.
 impl dyn Model + '_ {
     /// First half of a layer for all rows.
     ///
@@ -229,8 +234,8 @@ impl dyn Model + '_ {
         progress.layer(last, || attention.attend(last, self.qkv(last, &rows)?).map(drop))
     }
 
-    /// All layers of a prompt. Every row leaves its keys and values; of the last layer's output, only the rows that
-    /// [`Attention::last_layer`] names are computed and given back.
+    /// All layers of a prompt. Every row leaves its keys and values; of the last layer's output,
+    /// only the rows that [`Attention::last_layer`] names are computed and given back.
     ///
     /// # Errors
     /// As `layer`.
@@ -252,8 +257,9 @@ pub trait Attention {
     /// The error of a call. A model's error converts into it, so that a pass fails with one type.
     type Error: From<Error>;
 
-    /// The attention output of the queries of `qkv` in `layer`: `[queries, heads, head_dim]`. The queries are those of the last
-    /// rows, all rows' before [`last_layer`](Self::last_layer) was called.
+    /// The attention output of the queries of `qkv` in `layer`: `[queries, heads, head_dim]`. The
+    /// queries are those of the last rows, all rows' before [`last_layer`](Self::last_layer) was
+    /// called.
     ///
     /// # Errors
     /// Kernels' and communicators'.
@@ -262,9 +268,10 @@ pub trait Attention {
     /// The record to which the pass tells its steps.
     fn progress(&self) -> &Progress;
 
-    /// Announces the last layer of a prompt, where `rows` rows stand on this rank: how many of the last of them need an
-    /// output. The next [`attend`](Self::attend) gets the queries of those and the keys of all. Every rank is asked, so
-    /// that an answer may count on what the other ranks ask for.
+    /// Announces the last layer of a prompt, where `rows` rows stand on this rank: how many of the
+    /// last of them need an output. The next [`attend`](Self::attend) gets the queries of those and
+    /// the keys of all. Every rank is asked, so that an answer may count on what the other ranks
+    /// ask for.
     fn last_layer(&mut self, rows: usize) -> usize {
         rows
     }

@@ -1,5 +1,6 @@
-//! Low-rank matrices of an adapter (LoRA, Hu et al. 2021) beside a decoder's linear layers, active on a run of rows: where a layer
-//! gives x·Wᵀ, it gives x·Wᵀ + scale · (x·Aᵀ)·Bᵀ on those. Rows outside it are computed as if there were none.
+//! Low-rank matrices of an adapter (LoRA, Hu et al. 2021) beside a decoder's linear layers, active
+//! on a run of rows: where a layer gives x·Wᵀ, it gives x·Wᵀ + scale · (x·Aᵀ)·Bᵀ on those. Rows
+//! outside it are computed as if there were none.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -64,7 +65,8 @@ impl Linear {
     }
 }
 
-/// The low-rank matrices of one linear layer. They are on the model's device; on a GPU they have the activations' dtype.
+/// The low-rank matrices of one linear layer. They are on the model's device; on a GPU they have
+/// the activations' dtype.
 #[derive(Debug, Clone)]
 pub struct LowRankPair {
     /// A, `[rank, in]`.

@@ -1,10 +1,12 @@
-//! The progress of a rank while it computes: each layer of a pass, and each attention in it, is a step, and each tile of a kernel's work
-//! is progress within it. On a device a step counts when the device has passed it and not when the host has given it out; a thread of
-//! its own asks the device, because the rank's thread may stand in the driver.
+//! The progress of a rank while it computes: each layer of a pass, and each attention in it, is a
+//! step, and each tile of a kernel's work is progress within it. On a device a step counts when the
+//! device has passed it and not when the host has given it out; a thread of its own asks the
+//! device, because the rank's thread may stand in the driver.
 //!
-//! Behind each layer of a prefill stands a control point: here, and nowhere else, ranks look up together, so that no pass can leave it
-//! out. A layer whose request is cancelled meanwhile leaves out its tiles in the process that knows it: the point after it throws the
-//! layer away. It judges nothing: the group does (`tributary_comm::Liveness`).
+//! Behind each layer of a prefill stands a control point: here, and nowhere else, ranks look up
+//! together, so that no pass can leave it out. A layer whose request is cancelled meanwhile leaves
+//! out its tiles in the process that knows it: the point after it throws the layer away. It judges
+//! nothing: the group does (`tributary_comm::Liveness`).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +24,8 @@ use crate::error::{Error, Result};
 /// How often the device is asked while it has steps before it.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How many layers the host may give out ahead of the device: enough that the device never waits, few enough that a word at a control
-/// point comes in time.
+/// How many layers the host may give out ahead of the device: enough that the device never waits,
+/// few enough that a word at a control point comes in time.
 const LAYERS_AHEAD: usize = 2;
 
 /// The record to which a rank tells its steps. Clones tell those of the same rank.
@@ -32,7 +34,8 @@ pub struct Progress {
     liveness: Liveness,
     /// Absent on a CPU.
     device: Option<Arc<OnDevice>>,
-    /// Absent where no point is passed: in decoding, in training, and in work that a rank does alone.
+    /// Absent where no point is passed: in decoding, in training, and in work that a rank does
+    /// alone.
     points: Option<Points>,
     /// Whether no rank waits at a point, and this one only looks there.
     looks_only: bool,
@@ -103,7 +106,8 @@ impl Progress {
         Self { points: None, ..self.clone() }
     }
 
-    /// The same for work of rank 0 while the others wait for what comes of it: points are places where it looks alone.
+    /// The same for work of rank 0 while the others wait for what comes of it: points are places
+    /// where it looks alone.
     #[must_use]
     pub fn looking(&self) -> Self {
         Self { looks_only: true, ..self.clone() }
@@ -131,7 +135,8 @@ impl Progress {
     /// Runs a layer of a pass, and passes the control point behind it.
     ///
     /// # Errors
-    /// The layer's; the device's; [`Error::Cancelled`] on every rank alike; a rank that does not come to the point.
+    /// The layer's; the device's; [`Error::Cancelled`] on every rank alike; a rank that does not
+    /// come to the point.
     pub fn layer<T, E: From<Error>>(&self, layer: usize, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         self.step(layer)?;
         let before = self.before_point.swap(self.points.is_some(), Ordering::Relaxed);
@@ -163,7 +168,8 @@ impl Progress {
         self.points.as_ref().map_or(0, Points::count)
     }
 
-    /// Fails where the request is to be cancelled, as far as this rank knows: rank 0 does, whose answer others wait for.
+    /// Fails where the request is to be cancelled, as far as this rank knows: rank 0 does, whose
+    /// answer others wait for.
     ///
     /// # Errors
     /// [`Error::Cancelled`].
@@ -225,7 +231,8 @@ impl Progress {
         }
     }
 
-    /// A piece of a long attention has been given to the device: it counts when the device has passed it.
+    /// A piece of a long attention has been given to the device: it counts when the device has
+    /// passed it.
     ///
     /// # Errors
     /// The device's.
@@ -277,8 +284,8 @@ impl Shared {
 }
 
 impl OnDevice {
-    /// Waits until the device is near: the host, which gives out layers much faster, would come to all points of a pass before the
-    /// device has begun with it.
+    /// Waits until the device is near: the host, which gives out layers much faster, would come to
+    /// all points of a pass before the device has begun with it.
     fn keep_up(&self) -> Result<()> {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         given.push_back(Moment::now(&self.device)?);

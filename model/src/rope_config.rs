@@ -88,8 +88,8 @@ pub(super) fn check(theta: f64, scaling: &RopeScaling) -> Result<(), String> {
 /// The scaling that `rope` asks for; `max_positions` stands in for a missing original length.
 ///
 /// # Errors
-/// A scaling this program does not have. Dynamic NTK is refused by name: its frequencies change with the length of the
-/// sequence, so that no chunk could be reused.
+/// A scaling this program does not have. Dynamic NTK is refused by name: its frequencies change
+/// with the length of the sequence, so that no chunk could be reused.
 pub(super) fn scaling(rope: &Value, max_positions: usize) -> Result<RopeScaling, String> {
     let kind = rope["rope_type"].as_str().or_else(|| rope["type"].as_str()).unwrap_or("default");
     let number = |key: &str| rope[key].as_f64().ok_or_else(|| format!("rope_scaling `{kind}` lacks `{key}`"));
@@ -120,8 +120,9 @@ pub(super) fn scaling(rope: &Value, max_positions: usize) -> Result<RopeScaling,
     }
 }
 
-/// Positions that the scaling makes a model good for: YaRN stretches the original context by its factor, which configs
-/// that switch it on by hand (Qwen's recipe for long contexts) do not write into `max_position_embeddings`.
+/// Positions that the scaling makes a model good for: YaRN stretches the original context by its
+/// factor, which configs that switch it on by hand (Qwen's recipe for long contexts) do not write
+/// into `max_position_embeddings`.
 pub(super) fn positions(scaling: &RopeScaling, stated: usize) -> usize {
     match scaling {
         RopeScaling::Yarn { factor, original_max_position, .. } => {
@@ -131,8 +132,8 @@ pub(super) fn positions(scaling: &RopeScaling, stated: usize) -> usize {
     }
 }
 
-/// The factor as the config states it: directly, or through `mscale` and `mscale_all_dim` (YaRN, section 3.4, as
-/// DeepSeek's configs write it); `None` leaves the default 0.1·ln(factor) + 1.
+/// The factor as the config states it: directly, or through `mscale` and `mscale_all_dim` (YaRN,
+/// section 3.4, as DeepSeek's configs write it); `None` leaves the default 0.1·ln(factor) + 1.
 fn yarn_attention_factor(rope: &Value) -> Result<Option<f64>, String> {
     if let Some(factor) = rope["attention_factor"].as_f64() {
         return Ok(Some(factor));

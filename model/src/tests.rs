@@ -36,8 +36,8 @@ impl Attention for Own {
     }
 }
 
-/// The output of those of a prompt's rows that are asked for, all where none are named, each of which sees itself alone; and the
-/// shapes in each layer.
+/// The output of those of a prompt's rows that are asked for, all where none are named, each of
+/// which sees itself alone; and the shapes in each layer.
 pub(super) fn prompt(model: &Arc<dyn Model>, rows: Rows, asked: Option<usize>) -> (Rows, Vec<(usize, usize, usize)>) {
     let mut attention = Own { asked, ..Own::default() };
     let rows = model.prompt(rows, &mut attention).expect("a prompt");

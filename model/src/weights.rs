@@ -1,4 +1,5 @@
-//! Weights from a Hugging Face folder: one `model.safetensors` or shards with an index, mapped, checked before use.
+//! Weights from a Hugging Face folder: one `model.safetensors` or shards with an index, mapped,
+//! checked before use.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,7 +18,8 @@ const HEADER_LIMIT_BYTES: u64 = 16 << 20;
 /// The dtypes in which weights may be stored. A quantised tensor means nothing without its scales.
 const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 
-/// The weight files of a model folder, in the order of their names: one, or else the shards of an index.
+/// The weight files of a model folder, in the order of their names: one, or else the shards of an
+/// index.
 ///
 /// # Errors
 /// An index that cannot be read; a single file beside an index whose shards are all there.
@@ -30,7 +32,8 @@ pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     if !single.exists() {
         return shards();
     }
-    // As transformers does, the single file comes first. An index whose shards are all there too says that it is another model's.
+    // As transformers does, the single file comes first. An index whose shards are all there too
+    // says that it is another model's.
     match shards() {
         Ok(shards) if !shards.contains(&single) && shards.iter().all(|shard| shard.exists()) => {
             let what = format!("it stands beside {} with all its shards; take one of them away", index.display());
@@ -100,7 +103,8 @@ impl Weights {
         self.get_in(name, shape, self.dtype)
     }
 
-    /// The tensor of that name and shape in f32: norms and biases are kept so, whatever the model's dtype.
+    /// The tensor of that name and shape in f32: norms and biases are kept so, whatever the model's
+    /// dtype.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -167,8 +171,9 @@ fn map(path: &Path) -> Result<MmapedSafetensors> {
     let file_error = |error: std::io::Error| Error::File { path: path.to_owned(), cause: error.to_string() };
     let mut file = tributary_system::file::open_regular(path).map_err(file_error)?;
     check_header(path, &mut file)?;
-    // SAFETY: the mapping is read while the model loads and dropped after; nobody is expected to change a weight file
-    // in these seconds, and a file cut short meanwhile ends the process, it corrupts nothing.
+    // SAFETY: the mapping is read while the model loads and dropped after; nobody is expected to
+    // change a weight file in these seconds, and a file cut short meanwhile ends the process, it
+    // corrupts nothing.
     let mapped = unsafe { MmapedSafetensors::new(path) };
     mapped.map_err(|error| {
         let what = format!("not a whole safetensors file: {error}");
@@ -176,7 +181,8 @@ fn map(path: &Path) -> Result<MmapedSafetensors> {
     })
 }
 
-/// Refuses a header that is longer than the file or than any sane one, before anything is allocated for it.
+/// Refuses a header that is longer than the file or than any sane one, before anything is allocated
+/// for it.
 fn check_header(path: &Path, file: &mut std::fs::File) -> Result<()> {
     use std::io::Read;
     let file_error = |error: std::io::Error| Error::File { path: path.to_owned(), cause: error.to_string() };

@@ -1,4 +1,5 @@
-//! Running a job until it succeeds, fails for good, or has been started often enough; and telling the user.
+//! Running a job until it succeeds, fails for good, or has been started often enough; and telling
+//! the user.
 
 use std::sync::PoisonError;
 
@@ -24,7 +25,8 @@ pub struct Series {
     pub limits: Limits,
 }
 
-/// Runs the job and gives the exit code. `interrupt` gives a signal that came in since it was last asked.
+/// Runs the job and gives the exit code. `interrupt` gives a signal that came in since it was last
+/// asked.
 ///
 /// # Errors
 /// Returns an error if the launcher cannot be started or waited for.

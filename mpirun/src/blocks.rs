@@ -1,7 +1,8 @@
 //! The blocks that mpirun itself prints between two lines of dashes, and their meaning for the end
 //! of a job.
 //!
-//! The texts are those of Open MPI 4.1 and 5.0. A block that is not known loses nothing: it is shown as it came.
+//! The texts are those of Open MPI 4.1 and 5.0. A block that is not known loses nothing: it is
+//! shown as it came.
 
 use std::fmt;
 
@@ -116,7 +117,8 @@ fn rank(rest: &str, how: String) -> Option<Loss> {
     Some(Loss::Rank { rank: usize::try_from(number(rest)?).ok()?, pid, host, how })
 }
 
-/// `has lost communication with a remote daemon. HNP daemon : [..] on node a Remote daemon: [..] on node b ..`
+/// `has lost communication with a remote daemon. HNP daemon : [..] on node a Remote daemon: [..] on
+/// node b ..`
 fn lost_host(words: &str) -> Option<Loss> {
     let (_, rest) = words.split_once("lost communication with a remote daemon")?;
     let remote = rest.split_once("Remote daemon").map_or(rest, |(_, remote)| remote);

@@ -78,7 +78,8 @@ impl Filter {
     }
 }
 
-/// Whether a line is Open MPI 4's about a signal that it passes on, because we have sent it that signal.
+/// Whether a line is Open MPI 4's about a signal that it passes on, because we have sent it that
+/// signal.
 fn is_forwarding(text: &str) -> bool {
     text.starts_with("mpirun: Forwarding signal ")
 }

@@ -1,4 +1,5 @@
-//! The hosts that ranks may run on, as the user names them: `--hosts a:2,b:2`, or a file in Open MPI's format.
+//! The hosts that ranks may run on, as the user names them: `--hosts a:2,b:2`, or a file in Open
+//! MPI's format.
 //!
 //! Knows their names and slots only. The number of their cores is known to their own daemons, not
 //! here.

@@ -1,5 +1,6 @@
-//! Ranks of one job under `mpirun` or `srun`: the line that starts them, whether this program and that launcher belong together,
-//! watching them to their end, and another attempt where that may help.
+//! Ranks of one job under `mpirun` or `srun`: the line that starts them, whether this program and
+//! that launcher belong together, watching them to their end, and another attempt where that may
+//! help.
 //!
 //! Messages of ranks come as lines on standard error ([`tributary_engine::marker`]). Orders to them
 //! are signals through their launcher. Decisions about requests are the ranks', not this crate's.

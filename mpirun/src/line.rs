@@ -1,7 +1,8 @@
 //! The line that starts the ranks: a pure function of the user's wishes and of this machine's
 //! facts.
 //!
-//! Options that do the same have other names in Open MPI 4 and 5; here is the one place that knows both.
+//! Options that do the same have other names in Open MPI 4 and 5; here is the one place that knows
+//! both.
 //!
 //! `odls_base_sigkill_timeout` keeps its default on purpose. It gives ranks time between SIGTERM
 //! and SIGKILL, in which a service could drain; SIGUSR1 asks a service to drain instead
@@ -144,7 +145,8 @@ impl CoreUse {
         let granted = wish.hosts.is_empty() && ALLOCATIONS.iter().any(|name| here.environment.contains_key(*name));
         let local = !granted && wish.hosts.are_here(&here.host);
         let crowded = local && wish.ranks > here.cores;
-        // Without hosts mpirun takes this machine's cores as slots; then more ranks than cores are a usual thing to try.
+        // Without hosts mpirun takes this machine's cores as slots; then more ranks than cores are
+        // a usual thing to try.
         let oversubscribed = wish.oversubscribe || (crowded && wish.hosts.is_empty());
         let all_threads = wish.ranks.saturating_mul(threads(&wish.command));
         Self { oversubscribed, crowded, roomy: local && !oversubscribed && all_threads <= here.cores }
@@ -196,8 +198,8 @@ fn placement(wish: &Wish, core_use: &CoreUse, major: u32) -> Vec<String> {
     arguments
 }
 
-/// Variables that ranks get: only those that are set, because mpirun complains of others. A value goes into mpirun's own
-/// environment, so that no character of it can be taken for mpirun's syntax.
+/// Variables that ranks get: only those that are set, because mpirun complains of others. A value
+/// goes into mpirun's own environment, so that no character of it can be taken for mpirun's syntax.
 fn forward(wish: &Wish, here: &Here, line: &mut Line) {
     let set = here.environment.keys().map(String::as_str);
     let usual =
@@ -245,7 +247,8 @@ pub fn value_of<'a>(command: &'a [String], option: &str) -> Option<&'a str> {
     })
 }
 
-/// Threads of each rank, as its command asks for; 1 where it does not. A number that is none is left to the command itself.
+/// Threads of each rank, as its command asks for; 1 where it does not. A number that is none is
+/// left to the command itself.
 fn threads(command: &[String]) -> usize {
     value_of(command, "--threads").and_then(|threads| threads.parse().ok()).filter(|&threads| threads > 0).unwrap_or(1)
 }

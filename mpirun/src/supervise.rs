@@ -38,8 +38,9 @@ pub struct Limits {
     /// Time after the signal to end. For a service that is asked to end in order, the time until it
     /// confirms; its requests may then take longer.
     pub told: Duration,
-    /// After a failure is known. mpirun needs up to 2.5 s to end ranks that are stopped, but waits much longer for a daemon
-    /// on a host that was cut off; its daemons end their ranks when it is gone.
+    /// After a failure is known. mpirun needs up to 2.5 s to end ranks that are stopped, but waits
+    /// much longer for a daemon on a host that was cut off; its daemons end their ranks when it is
+    /// gone.
     pub failed: Duration,
     /// After the work is complete.
     pub completed: Duration,
@@ -150,7 +151,8 @@ impl Supervision {
             match events.recv_timeout(POLL) {
                 Ok(event) => self.hear(event),
                 Err(RecvTimeoutError::Timeout) => {}
-                // Nothing is left to be heard: the launcher has closed its standard error, or is about to end.
+                // Nothing is left to be heard: the launcher has closed its standard error, or is
+                // about to end.
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(POLL),
             }
             self.show_remarks();
@@ -163,7 +165,8 @@ impl Supervision {
             match self.kill_at {
                 Some(at) if at <= Instant::now() && self.killed => return Ok(Status::Stuck),
                 Some(at) if at <= Instant::now() => {
-                    // A group that is not there any more has ended, which the next look at it will tell.
+                    // A group that is not there any more has ended, which the next look at it will
+                    // tell.
                     let _ = kill_process_group(pid, Signal::KILL);
                     self.killed = true;
                     self.kill_at = Some(Instant::now() + self.limits.rest);
@@ -246,8 +249,8 @@ impl Supervision {
         }
     }
 
-    /// The ranks end in order: that takes as long as their requests do, and is no interruption. A failure that is known already
-    /// keeps its limit.
+    /// The ranks end in order: that takes as long as their requests do, and is no interruption. A
+    /// failure that is known already keeps its limit.
     fn drains(&mut self) {
         if self.killed {
             return;

@@ -16,7 +16,8 @@ pub fn sweep(id: &str) -> usize {
     others.filter(|&pid| end(pid, id)).count()
 }
 
-/// Kills a process if it is of attempt `id`. It is held before it is looked at, so that its number cannot pass to another.
+/// Kills a process if it is of attempt `id`. It is held before it is looked at, so that its number
+/// cannot pass to another.
 fn end(pid: u32, id: &str) -> bool {
     let held = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let Some(held) = held.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return false };

@@ -73,8 +73,8 @@ pub struct Reply {
     pub received_bytes: u64,
     /// Whether the order of documents differed from the request's.
     pub moved: bool,
-    /// KL(full prefill ‖ this method) of the first token's distribution over the whole vocabulary, in nats; absent for full prefill itself, and
-    /// where that gave no answer.
+    /// KL(full prefill ‖ this method) of the first token's distribution over the whole vocabulary,
+    /// in nats; absent for full prefill itself, and where that gave no answer.
     pub kl_nats: Option<f64>,
     /// The context rows that were selected and recomputed.
     pub selected: Rows,
@@ -301,7 +301,8 @@ impl AnswerFile {
     }
 }
 
-/// The answers of a file, and how many of its bytes are whole lines: a process that was stopped may have left a part of one.
+/// The answers of a file, and how many of its bytes are whole lines: a process that was stopped may
+/// have left a part of one.
 ///
 /// # Errors
 /// Returns the number of the first line that is no answer.

@@ -1,4 +1,5 @@
-//! Calibration of `trace` for a model: how sharply it reads another document where one refers to it, and where none does.
+//! Calibration of `trace` for a model: how sharply it reads another document where one refers to
+//! it, and where none does.
 
 use tributary_coordinator::TraceCalibration;
 use tributary_coordinator::report::TraceRow;

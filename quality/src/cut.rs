@@ -114,7 +114,8 @@ pub fn chunks(runs: &[Run], most_tokens: Option<usize>, measure: &Measure<'_>) -
     Ok(lettered)
 }
 
-/// A text of more tokens than a chunk has, cut between words; a word that is longer than a chunk stays whole.
+/// A text of more tokens than a chunk has, cut between words; a word that is longer than a chunk
+/// stays whole.
 fn parts(text: &str, most: usize, measure: &Measure<'_>) -> Result<Vec<String>> {
     let mut parts: Vec<String> = Vec::new();
     let mut taken = 0;

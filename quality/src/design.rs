@@ -11,7 +11,8 @@ use tributary_protocol::{Eviction, Family};
 
 use crate::error::{Error, Result};
 
-/// The most samples of a task, and documents of a sample, and tokens of a document, and tokens of a length.
+/// The most samples of a task, and documents of a sample, and tokens of a document, and tokens of a
+/// length.
 const MOST: usize = 100_000_000;
 
 /// Layers and KV heads of the model with which a method is asked for its family, which is the same

@@ -9,8 +9,8 @@ use crate::design::Arm;
 use crate::evaluation::{Evaluation, Request};
 use crate::run::duration;
 
-/// Requests, answers, tokens and memory in tables, and times on the machine of a profile if there is one. Every request of a cell is
-/// counted as its longest. Ends with a line break.
+/// Requests, answers, tokens and memory in tables, and times on the machine of a profile if there
+/// is one. Every request of a cell is counted as its longest. Ends with a line break.
 ///
 /// `free_bytes` is the memory that is free here, where that is known.
 pub fn dry_run(

@@ -1,4 +1,5 @@
-//! An evaluation that can be run: every request, checked with every method before anything is loaded.
+//! An evaluation that can be run: every request, checked with every method before anything is
+//! loaded.
 
 use tributary_engine::{Engine, Question, RunConfig, Synthetic};
 use tributary_planner::Planned;
@@ -20,11 +21,13 @@ pub struct Evaluation {
     pub arms: Vec<Arm>,
     /// The suite's cells, each with the number of its requests.
     pub cells: Vec<(Cell, usize)>,
-    /// The requests, in the order in which they are asked: the first of every cell, then the second.
+    /// The requests, in the order in which they are asked: the first of every cell, then the
+    /// second.
     pub requests: Vec<Request>,
     /// The plans of the longest request of each cell: one a method, in their order.
     pub longest: Vec<Vec<Planned>>,
-    /// Whether tokens are estimated, since the model has no tokenizer here: good for a dry run and nothing else.
+    /// Whether tokens are estimated, since the model has no tokenizer here: good for a dry run and
+    /// nothing else.
     pub is_estimated: bool,
 }
 

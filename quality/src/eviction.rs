@@ -19,8 +19,8 @@ pub struct EvictionPoint {
     pub keep: String,
     /// The method without it: its prefill is the same, and decoding keeps everything.
     pub behind: String,
-    /// Mean of this point's scores less those of the method without eviction on the same requests, and its interval; absent where that was not
-    /// asked.
+    /// Mean of this point's scores less those of the method without eviction on the same requests,
+    /// and its interval; absent where that was not asked.
     pub difference: Option<Mean>,
     /// Rows of the prompt before, mean.
     pub rows: f64,
@@ -34,15 +34,16 @@ pub struct EvictionPoint {
     pub share_of_ttft: f64,
     /// Median bytes that moved between ranks for it.
     pub median_received_bytes: u64,
-    /// The share of the rows that answers attend to most that is kept, mean over requests, layers and KV heads; absent where the `ideal` eviction of as many
-    /// rows was not asked.
+    /// The share of the rows that answers attend to most that is kept, mean over requests, layers
+    /// and KV heads; absent where the `ideal` eviction of as many rows was not asked.
     pub recall: Option<f64>,
     /// The planner's formulas for the request with the longest prompt.
     pub formula: EvictionFormula,
 }
 
 impl EvictionPoint {
-    /// Of a method that evicts, from its answers and those of the method without it; nothing where none evicted anything.
+    /// Of a method that evicts, from its answers and those of the method without it; nothing where
+    /// none evicted anything.
     pub fn new(arm: &Arm, own: &[Option<Answer>], behind: Option<&[Option<Answer>]>, seed: u64) -> Option<Self> {
         let wish = arm.run_config.settings.eviction;
         let replies: Vec<&Reply> = own.iter().flatten().filter_map(Answer::reply).collect();

@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::fit::{Fit, largest};
 use crate::suite::{Cell, Measure, Sample};
 
-/// A sample of fewer than this share of its length, in twentieths, is made larger: other documents may be shorter than the first
-/// sample's.
+/// A sample of fewer than this share of its length, in twentieths, is made larger: other documents
+/// may be shorter than the first sample's.
 const FULL: usize = 19;
 
 /// Size of the contexts of each cell: the largest with which its first sample fits.
@@ -28,7 +28,8 @@ pub trait BySize {
 }
 
 impl Sizes {
-    /// The sample of a number in a cell: of the cell's size, or smaller where that does not fit, or larger where much more would.
+    /// The sample of a number in a cell: of the cell's size, or smaller where that does not fit, or
+    /// larger where much more would.
     ///
     /// # Errors
     /// Returns an error if the smallest size does not fit, and as [`BySize::made`] does.

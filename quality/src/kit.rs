@@ -15,7 +15,8 @@ pub fn count_words(text: &str) -> Result<usize> {
     Ok(words(text).iter().filter(|word| !word.trim().is_empty()).count())
 }
 
-/// A folder of made-up data as users have it: lists of words, paragraphs with questions, rows of passages.
+/// A folder of made-up data as users have it: lists of words, paragraphs with questions, rows of
+/// passages.
 pub fn data() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |name: &str, text: String| {

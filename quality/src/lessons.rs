@@ -19,8 +19,8 @@ pub struct Lesson {
     pub answer_tokens: usize,
 }
 
-/// `asked.samples` requests of a suite in all, the tasks in turn: the first of every task, then the second; each round of the tasks has the
-/// next of `prefixes`. Fewer where a file has fewer.
+/// `asked.samples` requests of a suite in all, the tasks in turn: the first of every task, then the
+/// second; each round of the tasks has the next of `prefixes`. Fewer where a file has fewer.
 ///
 /// # Errors
 /// Returns an error if the suite refuses, if there is no prefix, if the model has no tokenizer or

@@ -2,7 +2,8 @@
 //! with several methods, scores as the public long-context suites define them, and statistics with
 //! intervals.
 //!
-//! Knows no command line and computes no token: the engine answers, and everything that is said about its answers is pure.
+//! Knows no command line and computes no token: the engine answers, and everything that is said
+//! about its answers is pure.
 
 #![forbid(unsafe_code)]
 

@@ -213,7 +213,8 @@ impl Material {
         found.questions(&path, format!("rows derived from {of}"))
     }
 
-    /// A file of the data folder, if it is there. The folder may be the one above, as it comes, or the very one.
+    /// A file of the data folder, if it is there. The folder may be the one above, as it comes, or
+    /// the very one.
     pub fn look(&self, name: &str) -> Option<PathBuf> {
         let data = self.data.as_ref()?;
         let inside = name.split_once('/').map_or(name, |(_, inside)| inside);

@@ -10,7 +10,8 @@ use crate::evaluation::Evaluation;
 use crate::selected::Rows;
 use crate::statistics::{Mean, mean_of};
 
-/// Draws of an interval: there are as many as pairs of methods, and digits that a thousand leave unsure are not shown.
+/// Draws of an interval: there are as many as pairs of methods, and digits that a thousand leave
+/// unsure are not shown.
 const DRAWS: usize = 1000;
 
 /// Comparison of the selections of all methods at one ratio.
@@ -20,8 +21,9 @@ pub struct Overlap {
     pub ratio: f64,
     /// The methods and their options, as asked for: those that select rows.
     pub methods: Vec<String>,
-    /// A row a method, a column a method, in that order: mean over requests of the rows that both select over the rows that at least one does,
-    /// from 0 to 1, with its interval; absent where no request was answered by both.
+    /// A row a method, a column a method, in that order: mean over requests of the rows that both
+    /// select over the rows that at least one does, from 0 to 1, with its interval; absent where no
+    /// request was answered by both.
     pub jaccard: Vec<Vec<Option<Mean>>>,
 }
 

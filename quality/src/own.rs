@@ -1,4 +1,5 @@
-//! A suite of the user's own: a file of rows, each with its context, question, references and metric.
+//! A suite of the user's own: a file of rows, each with its context, question, references and
+//! metric.
 
 use std::path::Path;
 

@@ -1,9 +1,11 @@
-//! Contexts of several passages, as LongBench's multi-document tasks have them: each begins with a line `Passage 3:` or `Paragraph 3: ..`.
+//! Contexts of several passages, as LongBench's multi-document tasks have them: each begins with a
+//! line `Passage 3:` or `Paragraph 3: ..`.
 
 /// The words that begin a passage, before its number.
 const WORDS: [&str; 2] = ["Passage ", "Paragraph "];
 
-/// The passages of a context without the marks that begin them; nothing where it has less than two, or text before the first.
+/// The passages of a context without the marks that begin them; nothing where it has less than two,
+/// or text before the first.
 pub fn passages(context: &str) -> Option<Vec<&str>> {
     let marked = marked_passages(context)?;
     marked.into_iter().map(|passage| Some(passage.split_once(':')?.1.trim_start_matches([' ', '\n']))).collect()

@@ -14,7 +14,8 @@ use crate::suite::Cell;
 /// Name for all tasks.
 pub const ALL: &str = "all";
 
-/// One method with one ratio on one task, at a length and a depth where there are such, or on all of them.
+/// One method with one ratio on one task, at a length and a depth where there are such, or on all
+/// of them.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Point {
     /// The method and its options, as asked for.
@@ -40,7 +41,8 @@ pub struct Point {
     pub requests: usize,
     /// Those that failed: their score is 0.
     pub failures: usize,
-    /// Mean score of all requests, from 0 to 1, and its 95 % interval: Wilson's where all scores are 0 or 1, else the bootstrap's.
+    /// Mean score of all requests, from 0 to 1, and its 95 % interval: Wilson's where all scores
+    /// are 0 or 1, else the bootstrap's.
     pub score: Mean,
     /// The mean score over full prefill's; absent where that is 0.
     pub share_of_full: Option<f64>,
@@ -48,7 +50,8 @@ pub struct Point {
     pub first_token_agrees: f64,
     /// Median time to first token of the answers.
     pub median_ttft_ms: f64,
-    /// Share of the context rows that were selected and recomputed; 1 for methods that do not work in chunks and compute all rows.
+    /// Share of the context rows that were selected and recomputed; 1 for methods that do not work
+    /// in chunks and compute all rows.
     pub selected_share: f64,
     /// Share of the context rows that were computed once before that, to measure their attention or
     /// their drift.
@@ -57,11 +60,13 @@ pub struct Point {
     pub moved_share: f64,
     /// Median of the payload bytes of tensors received until the first token, all ranks together.
     pub median_received_bytes: u64,
-    /// Median time from a request's acceptance to its last report; absent in answers of before it was kept.
+    /// Median time from a request's acceptance to its last report; absent in answers of before it
+    /// was kept.
     pub median_total_ms: Option<f64>,
     /// Median time of a token after the first, without evictions; absent where no answer has two.
     pub median_token_ms: Option<f64>,
-    /// Rows of the prompt whose keys and values decoding keeps, mean; absent in answers of before it was kept.
+    /// Rows of the prompt whose keys and values decoding keeps, mean; absent in answers of before
+    /// it was kept.
     pub kept_rows: Option<f64>,
     /// Eviction after the first token, and its cost; absent where there is none.
     pub eviction: Option<EvictionPoint>,
@@ -88,8 +93,8 @@ pub struct Agreement {
     pub requests: usize,
     /// Share of them whose first token is full prefill's, with Wilson's interval.
     pub first_token: Share,
-    /// Mean of KL(full prefill ‖ this method) of the first token's distribution over the whole vocabulary, in nats, and its interval; absent where
-    /// none was measured.
+    /// Mean of KL(full prefill ‖ this method) of the first token's distribution over the whole
+    /// vocabulary, in nats, and its interval; absent where none was measured.
     pub kl_nats: Option<Mean>,
 }
 
@@ -98,14 +103,16 @@ pub struct Agreement {
 pub struct Paired {
     /// Mean of this method's score less full prefill's, and its interval.
     pub difference: Mean,
-    /// Requests that this method alone answers right; where scores lie between 0 and 1, those that it answers better.
+    /// Requests that this method alone answers right; where scores lie between 0 and 1, those that
+    /// it answers better.
     pub right_alone: usize,
     /// Requests that full prefill alone answers right, or better.
     pub full_alone: usize,
     /// McNemar's exact p, two-sided: the probability of a difference at least as large if both are
     /// equally good. Where scores lie between 0 and 1 it is the sign test.
     pub mcnemar_p: f64,
-    /// The same, adjusted after Holm for all methods that are compared with full prefill on these requests.
+    /// The same, adjusted after Holm for all methods that are compared with full prefill on these
+    /// requests.
     pub holm_p: f64,
 }
 
@@ -116,8 +123,8 @@ struct Group {
     members: Vec<usize>,
 }
 
-/// Every cell alone; where there are several lengths, all of each; where there are several sizes of chunks, all of each, at each length too; and
-/// all together.
+/// Every cell alone; where there are several lengths, all of each; where there are several sizes of
+/// chunks, all of each, at each length too; and all together.
 fn groups(cells: &[(Cell, usize)]) -> Vec<Group> {
     let alone = cells.iter().enumerate().map(|(index, (cell, _))| Group { name: cell.clone(), members: vec![index] });
     let mut groups: Vec<Group> = alone.collect();
@@ -145,7 +152,8 @@ fn groups(cells: &[(Cell, usize)]) -> Vec<Group> {
     groups
 }
 
-/// All points: for each method its cells in their order, then all of a length, then all of them. The first method is the reference.
+/// All points: for each method its cells in their order, then all of a length, then all of them.
+/// The first method is the reference.
 pub fn points(cells: &[(Cell, usize)], seed: u64, arms: &[Arm], answers: &Answers) -> Vec<Point> {
     let reference = &arms[0];
     let of = |arm: &Arm, members: &[usize]| -> Vec<Option<Answer>> {
@@ -231,7 +239,8 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
     }
 }
 
-/// The sum of scores over full prefill's on the same requests; 1 for that itself, nothing where it has none.
+/// The sum of scores over full prefill's on the same requests; 1 for that itself, nothing where it
+/// has none.
 fn share_of_full(scores: &[f64], full: Option<&Vec<Option<Answer>>>) -> Option<f64> {
     let Some(full) = full else { return Some(1.0) };
     let theirs: f64 = full.iter().map(score).sum();

@@ -12,7 +12,8 @@ impl Random {
         Self(ChaCha8Rng::from_seed(*blake3::hash(text.as_bytes()).as_bytes()))
     }
 
-    /// A number below `count`, each as likely. The rounding favours some by 2^-64 times the count: nothing here.
+    /// A number below `count`, each as likely. The rounding favours some by 2^-64 times the count:
+    /// nothing here.
     pub fn below(&mut self, count: usize) -> usize {
         ((u128::from(self.0.next_u64()) * count as u128) >> 64) as usize
     }

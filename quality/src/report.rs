@@ -14,7 +14,8 @@ use crate::overlap::{Overlap, overlaps};
 use crate::points::{Point, points};
 use crate::suite::Cell;
 
-/// Name and version of the report (`docs/schemas/quality.v1.json`). A field that goes, or means something else, makes another version.
+/// Name and version of the report (`docs/schemas/quality.v1.json`). A field that goes, or means
+/// something else, makes another version.
 pub const SCHEMA: &str = "tributary.quality/1";
 
 /// Everything that an evaluation came to.

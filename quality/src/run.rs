@@ -88,8 +88,9 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// Asks a request with every method that has not answered it. The first tokens of all are measured against full prefill's, which is
-    /// kept while its request lasts; where it was answered before, it is asked for that token alone, and nothing is written.
+    /// Asks a request with every method that has not answered it. The first tokens of all are
+    /// measured against full prefill's, which is kept while its request lasts; where it was
+    /// answered before, it is asked for that token alone, and nothing is written.
     fn request(&mut self, request: &Request, ask: Ask<'_>) -> Result<()> {
         let (cell, number) = (&request.cell, request.number);
         let arms = order(self.evaluation, request);
@@ -155,7 +156,8 @@ impl Asking<'_> {
         }
     }
 
-    /// The logits of the first token alone, of a method that has answered before; nothing where it fails this time.
+    /// The logits of the first token alone, of a method that has answered before; nothing where it
+    /// fails this time.
     fn first_token(&self, request: &Request, arm: &Arm, ask: Ask<'_>) -> Result<Option<Vec<f32>>> {
         match ask(request, arm, 1) {
             Ok(given) => Ok(Some(given.logits).filter(|logits| !logits.is_empty())),
@@ -192,7 +194,8 @@ impl Asking<'_> {
 /// Rows that ideal evictions of a request keep, by their method and size.
 type Ideal = HashMap<(String, String), KeptRows>;
 
-/// The share of the rows of an ideal eviction that another one keeps too, the mean over layers and KV heads.
+/// The share of the rows of an ideal eviction that another one keeps too, the mean over layers and
+/// KV heads.
 fn recall(KeptRows(kept): &KeptRows, KeptRows(ideal): &KeptRows) -> f64 {
     let heads = kept.iter().flatten().zip(ideal.iter().flatten());
     let shares = heads.filter(|(_, ideal)| !ideal.is_empty()).map(|(kept, ideal)| {
@@ -328,13 +331,15 @@ mod tests {
         result.unwrap();
         assert_eq!(measured(&answers, 0, 0), None, "full prefill is not measured against itself");
         assert!((measured(&answers, 0, 1).unwrap() - nats).abs() < 1e-7);
-        // Full prefill's first token is asked for once more, but does not come: the other's stays unmeasured.
+        // Full prefill's first token is asked for once more, but does not come: the other's stays
+        // unmeasured.
         let fails_once = std::cell::Cell::new(true);
         let (_, _, result) =
             run(&evaluation, &mut answers, &path, &|method, _| (method == "a" && fails_once.take()).then_some(true));
         result.unwrap();
         assert_eq!(measured(&answers, 1, 1), None);
-        // As if the process had been stopped before the second method's last answer: it is measured when it goes on.
+        // As if the process had been stopped before the second method's last answer: it is measured
+        // when it goes on.
         let mut again = Answers::default();
         answers::read(&path).unwrap().0.into_iter().filter(|kept| kept.method == "a").for_each(|kept| again.add(kept));
         run(&evaluation, &mut again, &path, &|_, _| None).2.unwrap();

@@ -22,7 +22,8 @@ impl Rows {
         Self(ranges)
     }
 
-    /// The rows that a request's plan has recomputed, as tokens of its context: rows around the tokens of a chunk are none.
+    /// The rows that a request's plan has recomputed, as tokens of its context: rows around the
+    /// tokens of a chunk are none.
     pub fn of_context(plan: &Plan, selected: &[u32]) -> Self {
         let (mut row, mut token, mut rest) = (plan.prefix_tokens() as u32, 0, selected);
         let mut found = Vec::new();

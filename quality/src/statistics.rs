@@ -25,7 +25,8 @@ pub struct Mean {
     pub high: f64,
 }
 
-/// A share of requests and its 95 % interval (Wilson's score interval, 1927), which is wider than a point where all of few agree.
+/// A share of requests and its 95 % interval (Wilson's score interval, 1927), which is wider than a
+/// point where all of few agree.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Share {
     /// The share, from 0 to 1.
@@ -141,8 +142,9 @@ pub fn mcnemar(ours_alone: usize, theirs_alone: usize) -> f64 {
     (2.0 * tail).min(1.0)
 }
 
-/// Holm's adjustment (1979) of p-values that are looked at together: the least times their number, the next times one fewer, and so on, none
-/// below the one before it nor above 1. In the order given.
+/// Holm's adjustment (1979) of p-values that are looked at together: the least times their number,
+/// the next times one fewer, and so on, none below the one before it nor above 1. In the order
+/// given.
 pub fn holm(ps: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..ps.len()).collect();
     order.sort_by(|&one, &other| ps[one].total_cmp(&ps[other]));

@@ -129,7 +129,8 @@ pub struct Measure<'a> {
 /// again.
 const REMEMBERED_BYTES: usize = 512;
 
-/// The most texts that are remembered: then all are forgotten, since lines that are drawn do not come again.
+/// The most texts that are remembered: then all are forgotten, since lines that are drawn do not
+/// come again.
 const REMEMBERED: usize = 1 << 16;
 
 impl<'a> Measure<'a> {

@@ -1,4 +1,5 @@
-//! A training on the ranks of this run: a suite's requests become samples, each rank learns, rank 0 writes.
+//! A training on the ranks of this run: a suite's requests become samples, each rank learns, rank 0
+//! writes.
 
 use std::path::{Path, PathBuf};
 

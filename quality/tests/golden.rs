@@ -1,4 +1,5 @@
-//! Scores against those that LongBench's own evaluation gave, which are kept outside the repository.
+//! Scores against those that LongBench's own evaluation gave, which are kept outside the
+//! repository.
 
 use std::io::Write;
 use std::path::Path;

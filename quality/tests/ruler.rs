@@ -1,4 +1,5 @@
-//! RULER's tasks with real words, paragraphs and questions, counted by a real tokenizer; those are kept outside the repository.
+//! RULER's tasks with real words, paragraphs and questions, counted by a real tokenizer; those are
+//! kept outside the repository.
 
 use std::io::Write;
 use std::path::Path;

@@ -60,8 +60,9 @@ impl Activity {
         self.unwanted.notified().await;
     }
 
-    /// Ends when the connection has been idle, or its client at a head, for longer than may be; or when a request's time is over, and
-    /// the connection has not taken the end of its answer since: its client does not read.
+    /// Ends when the connection has been idle, or its client at a head, for longer than may be; or
+    /// when a request's time is over, and the connection has not taken the end of its answer since:
+    /// its client does not read.
     pub async fn overdue(&self, limits: &ClientLimits) {
         loop {
             let rest = |since: Instant, limit: Duration| limit.saturating_sub(since.elapsed());
@@ -73,7 +74,8 @@ impl Activity {
             if rest.is_zero() {
                 return;
             }
-            // One look later than the limit, not one before it; a head may begin meanwhile, and has less time.
+            // One look later than the limit, not one before it; a head may begin meanwhile, and has
+            // less time.
             tokio::time::sleep(rest.min(limits.header_time).min(limits.idle_time) + Duration::from_millis(1)).await;
         }
     }

@@ -1,5 +1,5 @@
-//! Turns engine updates into an HTTP response: one JSON body, or a stream of events; the same for chats and for texts, and for one
-//! answer and several.
+//! Turns engine updates into an HTTP response: one JSON body, or a stream of events; the same for
+//! chats and for texts, and for one answer and several.
 
 use std::task::{Context, Poll};
 
@@ -138,7 +138,8 @@ impl Answering {
 }
 
 impl Batch {
-    /// The answers to one request begin; `echoed` are the texts of their prompts, where they are repeated and are known.
+    /// The answers to one request begin; `echoed` are the texts of their prompts, where they are
+    /// repeated and are known.
     ///
     /// # Errors
     /// Returns an error if the prompt cannot be echoed.
@@ -167,8 +168,8 @@ impl Batch {
         Ok(Self(all.into_iter().zip(echoed).map(begin).collect::<Result<_, ApiError>>()?))
     }
 
-    /// Waits for the next event of any answer, and gives its number; nothing after the end of the last. It may be given up while it
-    /// waits: nothing is lost.
+    /// Waits for the next event of any answer, and gives its number; nothing after the end of the
+    /// last. It may be given up while it waits: nothing is lost.
     pub async fn next(&mut self, delivery: &Delivery) -> Option<(usize, Result<Step, ApiError>)> {
         std::future::poll_fn(|cx| {
             let mut is_over = true;

@@ -50,10 +50,12 @@ impl<'de> Visitor<'de> for Reader {
     }
 }
 
-/// Bytes of a value that is no text of a prompt: in memory an object is some thirty times as large as its JSON.
+/// Bytes of a value that is no text of a prompt: in memory an object is some thirty times as large
+/// as its JSON.
 const VALUE_BYTES: usize = 1 << 20;
 
-/// The values of an object whose names differ, and its field `apart` as that type, if it is there and not null.
+/// The values of an object whose names differ, and its field `apart` as that type, if it is there
+/// and not null.
 ///
 /// # Errors
 /// Returns what the value is instead, in one line.
@@ -81,7 +83,8 @@ pub fn short(text: &str) -> String {
     }
 }
 
-/// Edits (insert, delete, replace a letter, swap two neighbours) that make one word of the other, if they are at most two.
+/// Edits (insert, delete, replace a letter, swap two neighbours) that make one word of the other,
+/// if they are at most two.
 fn is_near(word: &str, meant: &str) -> bool {
     let word = word.to_ascii_lowercase();
     if word == meant || (word.len() >= 3 && meant.starts_with(&word)) || word.trim_end_matches('s') == "doc" {

@@ -1,4 +1,5 @@
-//! Connections: taking them, bounding how many there are and how long they do nothing, and letting go of them at the end.
+//! Connections: taking them, bounding how many there are and how long they do nothing, and letting
+//! go of them at the end.
 
 use std::collections::HashMap;
 use std::pin::{Pin, pin};
@@ -96,7 +97,8 @@ pub async fn serve(listener: TcpListener, app: Router, limits: ClientLimits, dra
             accepted = listener.accept() => match accepted {
                 Ok((stream, address)) => (stream, address.ip()),
                 Err(_) => {
-                    // The connection was lost before it was taken, or there is no descriptor for it now.
+                    // The connection was lost before it was taken, or there is no descriptor for it
+                    // now.
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
@@ -131,7 +133,8 @@ async fn place(open: &Open, places: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     }
 }
 
-/// Takes the slash from the end of a path: clients that join a base and a route with one too many mean the same route.
+/// Takes the slash from the end of a path: clients that join a base and a route with one too many
+/// mean the same route.
 fn without_trailing_slash(uri: &mut Uri) {
     let path = uri.path();
     let shorter = path.trim_end_matches('/');

@@ -47,8 +47,9 @@ fn decoded(client: &Client, top: &[(u32, f32)]) -> Result<Vec<(TokenText, f32)>>
     top.iter().map(of).collect()
 }
 
-/// The log-probabilities of a prompt's tokens in the form that vLLM has for them: one object a token, by token id, with the token's own
-/// number and those of the likeliest in its place; null for the first token.
+/// The log-probabilities of a prompt's tokens in the form that vLLM has for them: one object a
+/// token, by token id, with the token's own number and those of the likeliest in its place; null
+/// for the first token.
 ///
 /// # Errors
 /// Returns an error if the tokenizer fails.

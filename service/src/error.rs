@@ -66,8 +66,8 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
-    /// A request that the engine cannot answer. Settings are named as options of the command there; clients know them as
-    /// parameters.
+    /// A request that the engine cannot answer. Settings are named as options of the command there;
+    /// clients know them as parameters.
     fn refused(message: String) -> Self {
         let named = message.strip_prefix("--").and_then(|rest| rest.split_once(' '));
         match named.map(|(option, rest)| (option.replace('-', "_"), rest.to_owned())) {
@@ -76,8 +76,8 @@ impl ApiError {
         }
     }
 
-    /// A prompt of `prompt` tokens that leaves no room for `answer` tokens in a context of `most`. Words and code are OpenAI's: clients
-    /// look for them, and shorten their prompts.
+    /// A prompt of `prompt` tokens that leaves no room for `answer` tokens in a context of `most`.
+    /// Words and code are OpenAI's: clients look for them, and shorten their prompts.
     pub fn context_length(param: &str, (prompt, answer): (usize, usize), most: usize) -> Self {
         let message = format!(
             "This model's maximum context length is {most} tokens. However, you requested {} tokens ({prompt} in the \

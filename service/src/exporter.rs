@@ -1,4 +1,5 @@
-//! Metrics of a job, which has no service: a small listener for scrapes, a file for jobs that end before they are scraped.
+//! Metrics of a job, which has no service: a small listener for scrapes, a file for jobs that end
+//! before they are scraped.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -108,7 +109,8 @@ impl Exporter {
         }
     }
 
-    /// A training has taken a step: its loss, the norm of its gradient, and how much of the job is done.
+    /// A training has taken a step: its loss, the norm of its gradient, and how much of the job is
+    /// done.
     pub fn trained(&self, loss: f64, gradient_norm: f64, share: f64) {
         let Self(Some(job)) = self else { return };
         job.metrics.trained(loss, gradient_norm);
@@ -123,7 +125,8 @@ impl Exporter {
         }
     }
 
-    /// The job has ended, and all of it is done if it ends `well`: the file is written for the last time.
+    /// The job has ended, and all of it is done if it ends `well`: the file is written for the last
+    /// time.
     ///
     /// # Errors
     /// Returns [`Error::File`], also if an earlier file could not be written.

@@ -19,7 +19,8 @@ pub struct ClientLimits {
     pub prompt_tokens: usize,
     /// Tokens of one answer.
     pub answer_tokens: usize,
-    /// Open connections. When there are as many, the one that has been idle for longest makes place for a new one.
+    /// Open connections. When there are as many, the one that has been idle for longest makes place
+    /// for a new one.
     pub connections: usize,
     /// From a request's first byte to the end of its head.
     pub header_time: Duration,

@@ -11,7 +11,8 @@ const SHORT: usize = 64 << 10;
 /// Short bodies, and long ones, that are read at a time.
 const EACH: usize = 4;
 
-/// Bytes of memory that reading a byte of a body takes at most: its JSON, its texts, and the tokenizer's tables.
+/// Bytes of memory that reading a byte of a body takes at most: its JSON, its texts, and the
+/// tokenizer's tables.
 const WEIGHT: usize = 40;
 
 /// Memory of all long bodies that are being read, in bytes.

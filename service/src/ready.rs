@@ -19,7 +19,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Tokens that a self-test draws.
 const TOKENS: usize = 4;
 
-/// Below this margin ([`tributary_protocol::DrawnToken::margin`]) rounding may decide which token is drawn.
+/// Below this margin ([`tributary_protocol::DrawnToken::margin`]) rounding may decide which token
+/// is drawn.
 const NEAR_TIE: f32 = 1e-4;
 
 /// Documents of a self-test: long enough that each rank has rows of them.
@@ -58,8 +59,9 @@ enum Failure {
     Wrong(String),
 }
 
-/// Tests at the start, and after each `interval` without requests; again soon after a test that was not right or not taken. An
-/// interval of zero is no test, and always ready. It ends when the service drains.
+/// Tests at the start, and after each `interval` without requests; again soon after a test that was
+/// not right or not taken. An interval of zero is no test, and always ready. It ends when the
+/// service drains.
 pub async fn keep_testing(
     client: Client,
     interval: Duration,

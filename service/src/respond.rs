@@ -9,7 +9,8 @@ use crate::output::Frame;
 use crate::running::Running;
 use crate::streaming::stream;
 
-/// Answers a request; `echoed` are the texts of the answers' prompts, where they are repeated and are known.
+/// Answers a request; `echoed` are the texts of the answers' prompts, where they are repeated and
+/// are known.
 ///
 /// # Errors
 /// Returns failures that are known before the answer begins.

@@ -45,8 +45,8 @@ const ROUTES: [(&str, &str); 12] = [
     ("GET", "/version"),
 ];
 
-/// All routes, for those who may ask, within the limits of bodies and time. Bodies are read on the routes that take one, and of those
-/// who may ask.
+/// All routes, for those who may ask, within the limits of bodies and time. Bodies are read on the
+/// routes that take one, and of those who may ask.
 pub fn routes(shared: Shared, access: Access, doors: Doors, deadlines: Deadlines) -> Router {
     let (bodies, counts) = (Bodies::new(shared.limits), Arc::clone(&shared.metrics));
     Router::new()
@@ -130,7 +130,8 @@ fn described(shared: &Shared) -> Value {
     json!({"id": model, "object": "model", "created": 0, "owned_by": "tributary", "max_model_len": positions})
 }
 
-/// Whether requests may come: the ranks live, the last self-test was right, and the service is not about to end.
+/// Whether requests may come: the ranks live, the last self-test was right, and the service is not
+/// about to end.
 async fn ready(State(shared): State<Shared>) -> Response {
     let not = |reason: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response();
     if *shared.draining.borrow() {

@@ -87,8 +87,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Reads a request, makes tokens of its prompts, and hands in as many answers as it wants: all copies of the first prompt's, then
-    /// those of the next.
+    /// Reads a request, makes tokens of its prompts, and hands in as many answers as it wants: all
+    /// copies of the first prompt's, then those of the next.
     ///
     /// # Errors
     /// Returns an error if the request cannot be read or is not accepted.

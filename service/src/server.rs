@@ -44,7 +44,8 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Time beyond the drain time in which ranks must come to their next control point.
 const OVERTIME: Duration = Duration::from_secs(1);
 
-/// Connections that the system holds until they are taken, if it allows as many (`net.core.somaxconn`).
+/// Connections that the system holds until they are taken, if it allows as many
+/// (`net.core.somaxconn`).
 const QUEUE: i32 = 4096;
 
 /// File descriptors that are left to ranks, logs and the model when connections take the rest.
@@ -72,7 +73,8 @@ pub struct Options {
     pub ignores_unknown: bool,
     /// Whether a client finds only its own chunks in the caches.
     pub caches_apart: bool,
-    /// Tokens of an answer where a request does not say how many; where absent 2048 of a chat, and 16 of a text.
+    /// Tokens of an answer where a request does not say how many; where absent 2048 of a chat, and
+    /// 16 of a text.
     pub default_tokens: Option<usize>,
 }
 
@@ -150,7 +152,8 @@ impl Service {
         let address = options.listen;
         let listener = TcpListener::bind(address).map_err(|cause| Error::Listen { address, cause })?;
         listener.set_nonblocking(true)?;
-        // It listens already, with the library's own short queue; Linux takes a second word on its length.
+        // It listens already, with the library's own short queue; Linux takes a second word on its
+        // length.
         socket2::SockRef::from(&listener).listen(QUEUE)?;
         let ClientLimits { connections, .. } = &mut options.limits;
         *connections = (*connections).min(open_files(*connections + OTHER_FILES).saturating_sub(OTHER_FILES)).max(1);
@@ -201,7 +204,8 @@ impl Service {
         let run = move || {
             let desk = client.desk().clone();
             let served = runtime.block_on(self.serve(client, metrics, (drain, draining), &attendance));
-            // Texts that are still being read into tokens hold up neither the engine's end nor this one.
+            // Texts that are still being read into tokens hold up neither the engine's end nor this
+            // one.
             desk.leave();
             runtime.shutdown_background();
             drop(attendance);

@@ -1,4 +1,5 @@
-//! The text of an answer as its client gets it: whole characters, cut at a stop text, with log-probabilities where they were asked for.
+//! The text of an answer as its client gets it: whole characters, cut at a stop text, with
+//! log-probabilities where they were asked for.
 
 use std::ops::Range;
 
@@ -56,7 +57,8 @@ pub struct Spoken {
     ends: Vec<u32>,
     stream: TextStream,
     stops: Stops,
-    /// Tokens whose text has not been given out, or not all of it, and the bytes of the text that are theirs.
+    /// Tokens whose text has not been given out, or not all of it, and the bytes of the text that
+    /// are theirs.
     held: Vec<(Range<usize>, LikelyToken)>,
     /// Bytes and characters of text that have come, and bytes that have been given out.
     come: usize,

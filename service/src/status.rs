@@ -90,7 +90,8 @@ pub struct MethodStatus {
     summary: &'static str,
     /// Whether it equals a full prefill but for rounding.
     exact: bool,
-    /// The share of the context that is recomputed where a request does not say; absent for methods that select nothing.
+    /// The share of the context that is recomputed where a request does not say; absent for methods
+    /// that select nothing.
     default_ratio: Option<f64>,
 }
 

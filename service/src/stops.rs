@@ -12,7 +12,8 @@ pub struct Stops {
 }
 
 impl Stops {
-    /// Looks for these; none of them may be empty. The one that is found `keeps` its place at the end of the answer, or is left out.
+    /// Looks for these; none of them may be empty. The one that is found `keeps` its place at the
+    /// end of the answer, or is left out.
     pub fn new(texts: Vec<String>, keeps: bool) -> Self {
         assert!(texts.iter().all(|text| !text.is_empty()), "a stop text has letters");
         Self { texts, keeps, held: String::new() }

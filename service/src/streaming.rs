@@ -1,5 +1,5 @@
-//! Answers as server-sent events. No event with data comes before there is a token: load generators take the first one for the time
-//! to first token.
+//! Answers as server-sent events. No event with data comes before there is a token: load generators
+//! take the first one for the time to first token.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

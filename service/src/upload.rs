@@ -1,6 +1,7 @@
-//! Reads the bodies of requests, on routes that take one: each as a whole before anything looks at it, within bounds of length and rate,
-//! and within one budget of memory for all of them together. A body takes memory as its bytes come, not as they are announced. When
-//! the budget is spent, the slowest body makes place.
+//! Reads the bodies of requests, on routes that take one: each as a whole before anything looks at
+//! it, within bounds of length and rate, and within one budget of memory for all of them together.
+//! A body takes memory as its bytes come, not as they are announced. When the budget is spent, the
+//! slowest body makes place.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,7 +21,8 @@ use crate::body::is_json;
 use crate::error::ApiError;
 use crate::limits::ClientLimits;
 
-/// Memory of all bodies that are being received or wait to be read, in bytes; at least two of the longest kind.
+/// Memory of all bodies that are being received or wait to be read, in bytes; at least two of the
+/// longest kind.
 const BUDGET: usize = 128 << 20;
 
 /// Memory that is taken at a time, in bytes.
@@ -62,7 +64,8 @@ struct Place<'a> {
     rate: Arc<Rate>,
 }
 
-/// The memory of a body that is here: held until its request has been read. It goes with the request, as an extension.
+/// The memory of a body that is here: held until its request has been read. It goes with the
+/// request, as an extension.
 #[derive(Clone)]
 pub struct Held(#[allow(dead_code, reason = "it is held")] Option<Arc<OwnedSemaphorePermit>>);
 

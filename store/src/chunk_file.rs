@@ -44,7 +44,8 @@ const LENGTH_BYTES: usize = 8;
 /// The bytes of a layer, little-endian: keys and values `[rows, kv_heads, head_dim]`.
 #[derive(Debug, Clone, Copy)]
 pub struct LayerBytes<'a> {
-    /// The numbers of its rows in the chunk, `[kv_heads, rows]` u32, where the shape says that they are there; none else.
+    /// The numbers of its rows in the chunk, `[kv_heads, rows]` u32, where the shape says that they
+    /// are there; none else.
     pub places: &'a [u8],
     /// Keys before RoPE.
     pub keys: &'a [u8],
@@ -175,8 +176,8 @@ impl ChunkFile {
         self.read_parts(layer, [&mut [], keys, values])
     }
 
-    /// As [`read_layer`](Self::read_layer), with the numbers of the layer's rows, which are there where the shape says so, before keys
-    /// and values.
+    /// As [`read_layer`](Self::read_layer), with the numbers of the layer's rows, which are there
+    /// where the shape says so, before keys and values.
     ///
     /// # Errors
     /// Fails as [`read_layer`](Self::read_layer) does.

@@ -49,8 +49,8 @@ pub struct Entry {
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Opens a folder, which is made if it is not there. Others who may write to it may put anything in a chunk's place: that must be
-    /// meant (`is_shared`).
+    /// Opens a folder, which is made if it is not there. Others who may write to it may put
+    /// anything in a chunk's place: that must be meant (`is_shared`).
     ///
     /// # Errors
     /// Returns an error if an operation of the operating system fails. Returns

@@ -71,7 +71,8 @@ impl Shape {
         self.rows * self.kv_heads * self.head_dim * self.numbers.bytes()
     }
 
-    /// Bytes of the numbers of a layer's rows in the chunk, `[kv_heads, rows]` u32; none where its rows are those of the chunk.
+    /// Bytes of the numbers of a layer's rows in the chunk, `[kv_heads, rows]` u32; none where its
+    /// rows are those of the chunk.
     pub fn place_bytes(&self) -> usize {
         if self.with_places { 4 * self.kv_heads * self.rows } else { 0 }
     }

@@ -56,7 +56,8 @@ impl Index {
         }
     }
 
-    /// A chunk is being used now; whether that is worth a note, because it was last used so long ago.
+    /// A chunk is being used now; whether that is worth a note, because it was last used so long
+    /// ago.
     pub fn touch_after(&mut self, key: &ChunkKey, longest: Duration) -> bool {
         let Some(entry) = self.entries.get_mut(key) else { return false };
         let is_old = entry.used.elapsed().is_ok_and(|age| age >= longest);
@@ -66,7 +67,8 @@ impl Index {
         is_old
     }
 
-    /// The chunks that must go so that this many bytes come free: the least recently used first, ties the lower key.
+    /// The chunks that must go so that this many bytes come free: the least recently used first,
+    /// ties the lower key.
     pub fn oldest(&self, free_bytes: u64) -> Vec<ChunkKey> {
         if free_bytes == 0 {
             return Vec::new();

@@ -1,4 +1,5 @@
-//! Chunks that outlive the process that prefilled them: their keys before RoPE and their values, in one file each.
+//! Chunks that outlive the process that prefilled them: their keys before RoPE and their values, in
+//! one file each.
 //!
 //! A file states its identity under a seal; every layer is verified when it is read. A chunk that
 //! is damaged, of another model, or absent is a miss, never an error of a request. A [`Store`]

@@ -5,7 +5,8 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Reading that can be done in steps, by several threads at once, the step that is needed first before the others.
+/// Reading that can be done in steps, by several threads at once, the step that is needed first
+/// before the others.
 pub trait Steps: Send + Sync {
     /// Does the next step that no other thread does. Returns whether there was one.
     fn step(&self) -> bool;
@@ -85,7 +86,8 @@ impl Drop for Readers {
     fn drop(&mut self) {
         self.shared.lock().closing = true;
         self.shared.changed.notify_all();
-        // A thread that the system holds in a read is not waited for: it has nothing to give any more.
+        // A thread that the system holds in a read is not waited for: it has nothing to give any
+        // more.
         for thread in self.threads.drain(..).filter(JoinHandle::is_finished) {
             let _ = thread.join();
         }

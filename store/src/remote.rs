@@ -55,7 +55,8 @@ impl std::fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// Opens `s3://BUCKET/PREFIX` or `file:///FOLDER`, with the settings `AWS_..` of the environment. The store is not asked yet.
+    /// Opens `s3://BUCKET/PREFIX` or `file:///FOLDER`, with the settings `AWS_..` of the
+    /// environment. The store is not asked yet.
     ///
     /// # Errors
     /// Returns an error if the URL or a setting cannot be used. No message repeats a secret.
@@ -97,7 +98,8 @@ impl Remote {
         Ok(Self { work, waiting, runtime: handle, _running: running })
     }
 
-    /// Asks for a chunk: at once, and returns at once. One of more than `most_bytes` is `too-large` and is not read.
+    /// Asks for a chunk: at once, and returns at once. One of more than `most_bytes` is `too-large`
+    /// and is not read.
     pub fn get(&self, key: &ChunkKey, most_bytes: u64) -> Fetch {
         let work = Arc::clone(&self.work);
         let asked = if work.is_down() { Err(Reason::Down) } else { self.waiting.ask() };
@@ -115,7 +117,8 @@ impl Remote {
         Fetch { pending: Ok(Pending::start(&self.runtime, of_caller, task)), work }
     }
 
-    /// Leaves a chunk to be sent, and returns at once. It is lost if the store does not take it: that is counted.
+    /// Leaves a chunk to be sent, and returns at once. It is lost if the store does not take it:
+    /// that is counted.
     ///
     /// # Errors
     /// Returns `full`, `down` or `too-large`: the chunk is not sent.
@@ -145,8 +148,8 @@ impl Remote {
         pending.wait(within, || self.work.failed(Operation::List, Reason::Timeout))
     }
 
-    /// Waits until every chunk that waited is sent, at most so long. False if some are not: they still wait, or were lost
-    /// since this was asked last.
+    /// Waits until every chunk that waited is sent, at most so long. False if some are not: they
+    /// still wait, or were lost since this was asked last.
     pub fn flush(&self, within: Duration) -> bool {
         self.waiting.flush(within)
     }

@@ -1,4 +1,5 @@
-//! The seal of a chunk's file: a hash of everything that its header says, keyed where the store has a secret.
+//! The seal of a chunk's file: a hash of everything that its header says, keyed where the store has
+//! a secret.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,8 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// The seal of a header: of its metadata, but for the seal itself, and of the places of all tensors, in their order.
+/// The seal of a header: of its metadata, but for the seal itself, and of the places of all
+/// tensors, in their order.
 pub fn seal(metadata: &BTreeMap<String, String>, tensors: &[(String, TensorInfo)], secret: Option<&Secret>) -> Hash {
     let mut hasher = match secret {
         Some(Secret(key)) => Hasher::new_keyed(key),

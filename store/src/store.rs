@@ -101,7 +101,8 @@ impl Store {
         self.shared.has_here(key)
     }
 
-    /// Asks the object store for a chunk of this shape ahead of use, where the folder does not have it.
+    /// Asks the object store for a chunk of this shape ahead of use, where the folder does not have
+    /// it.
     pub fn ask(&self, key: &ChunkKey, shape: &Shape) {
         if let (Some(beyond), false) = (&self.shared.beyond, self.has_here(key)) {
             beyond.ask(key, most_bytes(shape));
@@ -290,8 +291,8 @@ impl StoredChunk {
         self.read_parts(layer, [&mut [], keys, values])
     }
 
-    /// As [`read_layer`](Self::read_layer), with the numbers of the layer's rows before keys and values, where the shape says that they are
-    /// there.
+    /// As [`read_layer`](Self::read_layer), with the numbers of the layer's rows before keys and
+    /// values, where the shape says that they are there.
     ///
     /// # Errors
     /// Fails as [`read_layer`](Self::read_layer) does.

@@ -8,7 +8,8 @@ use tributary_protocol::{ChunkKey, StoreError, StoreOperation, StoreReport, Tier
 /// Maximum number of operations kept for the next report. Further ones are not listed.
 const MOST_REMEMBERED: usize = 100_000;
 
-/// The most keys that one report has of each kind: it must fit into a message. The others come with the next.
+/// The most keys that one report has of each kind: it must fit into a message. The others come with
+/// the next.
 const MOST_TOLD: usize = 50_000;
 
 /// Reading for longer than this is remembered at half its weight.

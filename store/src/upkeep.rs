@@ -250,7 +250,8 @@ mod tests {
     const SHAPE: Shape =
         Shape { layers: 2, rows: 3, kv_heads: 1, head_dim: 4, numbers: Numbers::Bf16, with_places: false };
 
-    /// A folder with chunks of these numbers, the first used longest ago; their keys and the bytes of each.
+    /// A folder with chunks of these numbers, the first used longest ago; their keys and the bytes
+    /// of each.
     fn filled(numbers: &[u32], secret: Option<&Secret>) -> (tempfile::TempDir, Folder, Vec<ChunkKey>, u64) {
         let outer = tempfile::tempdir().expect("a folder");
         let folder = Folder::open(&outer.path().join("store"), false).expect("opened");

@@ -33,8 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The most bytes of memory that it keeps for the next chunk.
 const MOST_SPARE_BYTES: usize = 64 << 20;
 
-/// Appends the bytes of a layer: the numbers of its rows where the shape says that they are there, its keys and then its values; or says why
-/// there are none.
+/// Appends the bytes of a layer: the numbers of its rows where the shape says that they are there,
+/// its keys and then its values; or says why there are none.
 pub type Append = dyn Fn(usize, &mut Vec<u8>) -> Result<(), String> + Send;
 
 /// A chunk that is to be written.

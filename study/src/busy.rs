@@ -1,4 +1,5 @@
-//! Whether a study had its machine to itself: times of a machine that others use say little about the program.
+//! Whether a study had its machine to itself: times of a machine that others use say little about
+//! the program.
 
 use std::time::Instant;
 
@@ -14,7 +15,8 @@ const SHORTEST_S: f64 = 0.25;
 pub struct Busy {
     /// Seconds that it ran.
     pub wall_s: f64,
-    /// Seconds of processors that the study's processes on that host took; absent where the system does not tell.
+    /// Seconds of processors that the study's processes on that host took; absent where the system
+    /// does not tell.
     pub cpu_s: Option<f64>,
     /// Load averages of the last minute, of five and of fifteen, before it.
     pub load_before: Option<[f64; 3]>,

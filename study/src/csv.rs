@@ -1,4 +1,5 @@
-//! A study as tables for other programs: one row a point, one row a sample. Cells without a value are empty.
+//! A study as tables for other programs: one row a point, one row a sample. Cells without a value
+//! are empty.
 
 use csv::{Writer, WriterBuilder};
 use serde::Serialize;

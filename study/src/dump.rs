@@ -56,8 +56,8 @@ fn whole(path: &Path, bytes: &[u8]) -> Result<()> {
     owned.map_err(Error::file("cannot write", path))
 }
 
-/// Name and version of `request.json` (`docs/schemas/dump.v2.json`). A field that goes, or means something else, makes another
-/// version.
+/// Name and version of `request.json` (`docs/schemas/dump.v2.json`). A field that goes, or means
+/// something else, makes another version.
 const SCHEMA: &str = "tributary.dump/2";
 
 /// `request.json`: token ids, the settings that determined the result, and the generated tokens.

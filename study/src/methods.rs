@@ -7,8 +7,8 @@ use tributary_charts::table::{Layout, cells, table};
 use tributary_methods::{MethodOption, Requirement};
 use tributary_protocol::{COST_LETTERS, Claim, Exchange, Method};
 
-/// Name and version of the list as JSON (`docs/schemas/methods.v2.json`). A field that goes, or means something else, makes another
-/// version.
+/// Name and version of the list as JSON (`docs/schemas/methods.v2.json`). A field that goes, or
+/// means something else, makes another version.
 pub const SCHEMA: &str = "tributary.methods/2";
 
 /// A list of methods.
@@ -36,7 +36,8 @@ pub struct MethodRow {
     pub exact: bool,
     /// The setting in which it does; none where it always does.
     pub exact_where: Option<&'static str>,
-    /// The share of the context that it recomputes where none is asked for; none where it recomputes nothing.
+    /// The share of the context that it recomputes where none is asked for; none where it
+    /// recomputes nothing.
     pub ratio: Option<f64>,
     /// Work until the first token, and traffic besides the exchange's.
     pub cost: &'static str,

@@ -1,7 +1,8 @@
 //! Results of a study, a row a point and a row a sample. The CSV files, the terminal's table and
 //! the page all show these rows.
 //!
-//! Fields have the names of the CSV files' columns, in their order: scripts of users read them. Times are in milliseconds.
+//! Fields have the names of the CSV files' columns, in their order: scripts of users read them.
+//! Times are in milliseconds.
 
 use serde::Serialize;
 
@@ -35,7 +36,8 @@ pub struct PointRow {
     pub failures: usize,
     /// Median of the time to first token.
     pub median_ttft_ms: Option<f64>,
-    /// Lower bound of the median's 95 % confidence interval, or of the samples' range: [`interval`](Self::interval) says which.
+    /// Lower bound of the median's 95 % confidence interval, or of the samples' range:
+    /// [`interval`](Self::interval) says which.
     pub ci95_low_ttft_ms: Option<f64>,
     /// Its upper bound.
     pub ci95_high_ttft_ms: Option<f64>,
@@ -64,7 +66,8 @@ pub struct PointRow {
     pub efficiency: Option<f64>,
     /// Serial share by Karp and Flatt; absent on the fewest ranks.
     pub karp_flatt: Option<f64>,
-    /// Bytes that all ranks received together, median of the samples (of two in the middle the lower).
+    /// Bytes that all ranks received together, median of the samples (of two in the middle the
+    /// lower).
     pub received_bytes: Option<u64>,
     /// Bytes by the formula for all ranks together, likewise.
     pub formula_bytes: Option<u64>,
@@ -250,7 +253,8 @@ fn all_ranks(sample: &Sample, of: fn(&RankSample) -> u64) -> u64 {
     sample.ranks.iter().map(of).sum()
 }
 
-/// Bytes that all ranks received together, median of the samples (of two in the middle the lower); none without samples.
+/// Bytes that all ranks received together, median of the samples (of two in the middle the lower);
+/// none without samples.
 pub fn received_bytes(point: &Point) -> Option<u64> {
     median_bytes(point, |rank| rank.received_bytes)
 }

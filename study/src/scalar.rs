@@ -21,7 +21,8 @@ impl FromStr for Tokens {
     }
 }
 
-/// A state of the chunk cache: `cold`, `warm`, `disk`, `disk-dropped`, or the share of chunks that is in it.
+/// A state of the chunk cache: `cold`, `warm`, `disk`, `disk-dropped`, or the share of chunks that
+/// is in it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CacheState(pub Cache);
 

@@ -18,7 +18,8 @@ pub fn efficiency(speed_up: f64, times: f64) -> f64 {
     speed_up / times
 }
 
-/// The serial share that would explain a speed-up, by Karp and Flatt: (1/S − 1/p) / (1 − 1/p). None for one rank.
+/// The serial share that would explain a speed-up, by Karp and Flatt: (1/S − 1/p) / (1 − 1/p). None
+/// for one rank.
 pub fn karp_flatt(speed_up: f64, times: f64) -> Option<f64> {
     (times > 1.0).then(|| (1.0 / speed_up - 1.0 / times) / (1.0 - 1.0 / times))
 }
@@ -142,7 +143,8 @@ pub fn weak_tokens(study: &Study) -> Vec<Scaled> {
     weak(study, |base, point| base.context_tokens * point.world == point.context_tokens * base.world)
 }
 
-/// Weak scaling at constant FLOPs a rank, as far as predicted FLOPs are known and lengths allow: within 10 %.
+/// Weak scaling at constant FLOPs a rank, as far as predicted FLOPs are known and lengths allow:
+/// within 10 %.
 pub fn weak_flops(study: &Study) -> Vec<Scaled> {
     let a_rank = |point: &Point| point.predicted.total_flops / point.world as f64;
     weak(study, |base, point| {

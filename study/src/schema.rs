@@ -1,8 +1,9 @@
 //! The file `report.json`: all measurements of a study, with the facts that a reader needs to trust
 //! or to repeat it.
 //!
-//! Times are in milliseconds on the coordinator's clock (time to first token) or on a rank's own clock from the arrival of the
-//! plan (spans). Bytes are payload that tensor collectives brought from other ranks, control messages excluded.
+//! Times are in milliseconds on the coordinator's clock (time to first token) or on a rank's own
+//! clock from the arrival of the plan (spans). Bytes are payload that tensor collectives brought
+//! from other ranks, control messages excluded.
 
 use std::fmt;
 
@@ -12,7 +13,8 @@ use tributary_charts::statistics;
 
 use crate::busy::Busy;
 
-/// Name and version of this schema (`docs/schemas/study.v1.json`); a program that does not know it must not read the file.
+/// Name and version of this schema (`docs/schemas/study.v1.json`); a program that does not know it
+/// must not read the file.
 pub const SCHEMA: &str = "tributary.study/1";
 
 /// One study.
@@ -192,7 +194,8 @@ pub struct Point {
     pub summary: Option<Summary>,
     /// Prediction of the planner.
     pub predicted: Prediction,
-    /// Difference from full prefill of the same request; absent where full prefill was not part of the study.
+    /// Difference from full prefill of the same request; absent where full prefill was not part of
+    /// the study.
     pub accuracy: Option<Accuracy>,
 }
 
@@ -203,7 +206,8 @@ pub struct Sample {
     pub run: usize,
     /// Time to first token.
     pub ttft_ms: f64,
-    /// The same without query pass and first token, estimated; for comparison with numbers published on that clock.
+    /// The same without query pass and first token, estimated; for comparison with numbers
+    /// published on that clock.
     pub paper_clock_ms: f64,
     /// Phases on the critical path, in their order.
     pub phases: Vec<PhaseTime>,
@@ -222,10 +226,12 @@ pub struct Sample {
     /// builds.
     #[serde(default)]
     pub wall_ms: Option<f64>,
-    /// Time of processors that the study's processes on rank 0's host took meanwhile, in the kernel's ticks of 10 ms; absent where none went by.
+    /// Time of processors that the study's processes on rank 0's host took meanwhile, in the
+    /// kernel's ticks of 10 ms; absent where none went by.
     #[serde(default)]
     pub cpu_ms: Option<f64>,
-    /// Share of that host's processors that other processes and virtual machines took meanwhile; absent in runs too short for the kernel's ticks.
+    /// Share of that host's processors that other processes and virtual machines took meanwhile;
+    /// absent in runs too short for the kernel's ticks.
     #[serde(default)]
     pub others_share: Option<f64>,
 }
@@ -253,7 +259,8 @@ pub struct RankSample {
     pub received_bytes: u64,
     /// Bytes by the formula for this run's selection.
     pub formula_bytes: u64,
-    /// Time spent in calls and waits for other ranks until the first token: the exposed communication.
+    /// Time spent in calls and waits for other ranks until the first token: the exposed
+    /// communication.
     pub waited_ms: f64,
 }
 
@@ -290,8 +297,8 @@ pub struct Summary {
     pub median_ttft_ms: f64,
     /// Bounds of the interval that `interval` names.
     pub ci95_ttft_ms: (f64, f64),
-    /// `ci95`: a 95 % confidence interval of the median. `range`: the least and the largest of fewer than 6 samples. Empty in studies of before
-    /// it was kept.
+    /// `ci95`: a 95 % confidence interval of the median. `range`: the least and the largest of
+    /// fewer than 6 samples. Empty in studies of before it was kept.
     #[serde(default)]
     pub interval: String,
     /// Mean.

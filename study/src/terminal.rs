@@ -1,4 +1,5 @@
-//! A study as a table on a terminal: where the numbers come from in comments, then aligned columns with units.
+//! A study as a table on a terminal: where the numbers come from in comments, then aligned columns
+//! with units.
 
 use tributary_charts::table::{Layout, filled, table};
 use tributary_system::size::rounded;

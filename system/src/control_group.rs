@@ -1,5 +1,5 @@
-//! Limits of the control groups that this process is in: its own group's, and those of every group above it, because each
-//! of them binds. Reads, and changes nothing.
+//! Limits of the control groups that this process is in: its own group's, and those of every group
+//! above it, because each of them binds. Reads, and changes nothing.
 //!
 //! A batch system or systemd puts a job into a separate group, so the file system's root alone does
 //! not have the job's limits. Version 2 has memory and processor time; of version 1 only memory is
@@ -30,8 +30,8 @@ impl ControlGroups {
         Self { groups, mount: PathBuf::from("/sys/fs/cgroup") }
     }
 
-    /// Bytes that this process may still take before a group's limit: the least of all groups; none where no group has a
-    /// limit.
+    /// Bytes that this process may still take before a group's limit: the least of all groups; none
+    /// where no group has a limit.
     pub fn memory_left_bytes(&self) -> Option<u64> {
         let version_2 = self.version_2().into_iter().filter_map(|group| {
             let stat = group.text("memory.stat").unwrap_or_default();
@@ -98,7 +98,8 @@ impl Group {
     }
 }
 
-/// Bytes that a group may still take. Files that it has read count as used, but give way when memory is asked for.
+/// Bytes that a group may still take. Files that it has read count as used, but give way when
+/// memory is asked for.
 fn left(limit: u64, used: u64, cached: u64) -> u64 {
     limit.saturating_sub(used.saturating_sub(cached))
 }

@@ -1,4 +1,5 @@
-//! The form that most files of `/proc` have: a line a field, with a colon between the field's name and its value (proc(5)).
+//! The form that most files of `/proc` have: a line a field, with a colon between the field's name
+//! and its value (proc(5)).
 
 /// The value of the first field of that name, without the space around it.
 pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {

@@ -12,7 +12,8 @@ pub fn text(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-/// Opens a regular file for reading, without waiting: a FIFO, a device or a folder is an error. Links to regular files are followed.
+/// Opens a regular file for reading, without waiting: a FIFO, a device or a folder is an error.
+/// Links to regular files are followed.
 ///
 /// # Errors
 /// Returns an error if an operation of the operating system fails; its kind is `InvalidInput` for a

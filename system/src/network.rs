@@ -27,8 +27,8 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Whether another machine may be reached over it: no loopback, not down, and with an address that is not bound to
-    /// the link.
+    /// Whether another machine may be reached over it: no loopback, not down, and with an address
+    /// that is not bound to the link.
     pub fn leads_out(&self) -> bool {
         let routable = |address: &String| {
             let host = address.split('/').next().unwrap_or_default();
@@ -62,8 +62,8 @@ struct Address {
     text: String,
 }
 
-/// Interfaces with their addresses. The system's folder may show another network namespace than the process is in: an
-/// interface that it does not describe is known by its addresses alone.
+/// Interfaces with their addresses. The system's folder may show another network namespace than the
+/// process is in: an interface that it does not describe is known by its addresses alone.
 fn joined(mut found: Vec<Interface>, addresses: impl Iterator<Item = Address>) -> Vec<Interface> {
     for Address { interface: name, loopback, text } in addresses {
         match found.iter_mut().find(|interface| interface.name == name) {

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 pub struct Stat {
     /// The kernel's letter for the process's state.
     pub state: char,
-    /// When it started, in the kernel's ticks since boot; with its number it names a process for good.
+    /// When it started, in the kernel's ticks since boot; with its number it names a process for
+    /// good.
     pub started_ticks: u64,
 }
 
@@ -29,7 +30,8 @@ pub fn all() -> Vec<u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Whether a process was started with the variable `name` of that value. No for a process that this one may not look at.
+/// Whether a process was started with the variable `name` of that value. No for a process that this
+/// one may not look at.
 pub fn has_variable(pid: u32, name: &str, value: &str) -> bool {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let wanted = format!("{name}={value}");
@@ -69,8 +71,8 @@ pub fn thread_count() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
-/// State (field 3) and start in ticks since boot (field 22) of a line of `/proc/PID/stat` (proc(5)). The name in field 2 may
-/// hold anything, parentheses too.
+/// State (field 3) and start in ticks since boot (field 22) of a line of `/proc/PID/stat`
+/// (proc(5)). The name in field 2 may hold anything, parentheses too.
 fn parse_stat(stat: &str) -> Option<Stat> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();

@@ -47,7 +47,8 @@ impl fmt::Display for Size {
 impl FromStr for Size {
     type Err = Error;
 
-    /// Reads a whole number and a unit, with or without space between them; a number alone means bytes.
+    /// Reads a whole number and a unit, with or without space between them; a number alone means
+    /// bytes.
     fn from_str(text: &str) -> Result<Self, Error> {
         let trimmed = text.trim();
         let digits = trimmed.bytes().take_while(u8::is_ascii_digit).count();
@@ -65,7 +66,8 @@ impl Serialize for Size {
     }
 }
 
-/// Bytes for a reader, with one decimal of the largest binary unit that they reach, such as `1.5 GiB`.
+/// Bytes for a reader, with one decimal of the largest binary unit that they reach, such as
+/// `1.5 GiB`.
 pub fn rounded(bytes: u64) -> String {
     match BINARY.iter().find(|(_, unit_bytes)| bytes >= *unit_bytes) {
         Some((unit, unit_bytes)) => format!("{:.1} {unit}", bytes as f64 / *unit_bytes as f64),

@@ -1,4 +1,5 @@
-//! Numbers of tokens as people write and read them: `4096`, `8k` (8192) or `1m` (1048576), in either case of the letter.
+//! Numbers of tokens as people write and read them: `4096`, `8k` (8192) or `1m` (1048576), in
+//! either case of the letter.
 
 use crate::error::{Error, Result};
 

@@ -14,7 +14,8 @@ const TICKS_A_SECOND: f64 = 100.0;
 /// Variables that a launcher gives each rank of a group.
 const LAUNCHERS: [&str; 3] = ["PMIX_NAMESPACE", "PMI_RANK", "SLURM_PROCID"];
 
-/// The load averages of the last minute, of five and of fifteen: processes that compute or wait for a disk.
+/// The load averages of the last minute, of five and of fifteen: processes that compute or wait for
+/// a disk.
 pub fn load_average() -> Option<[f64; 3]> {
     parse_load_average(&text("/proc/loadavg")?)
 }
@@ -111,7 +112,8 @@ fn of_trees(processes: &BTreeMap<u32, Times>, roots: &BTreeSet<u32>) -> u64 {
     }
 }
 
-/// Parent (field 4) and ticks (fields 14 to 17) of a line of `/proc/PID/stat` (proc(5)). The name in field 2 may hold anything.
+/// Parent (field 4) and ticks (fields 14 to 17) of a line of `/proc/PID/stat` (proc(5)). The name
+/// in field 2 may hold anything.
 fn parse_times(stat: &str) -> Option<Times> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -119,8 +121,9 @@ fn parse_times(stat: &str) -> Option<Times> {
     Some(Times { parent: fields.get(1)?.parse().ok()?, ticks: ticks.sum::<Result<u64, _>>().ok()? })
 }
 
-/// Ticks of all processors together, those in which they computed, and those that others took (the line `cpu` of `/proc/stat`, proc(5)): user,
-/// nice, system, idle, iowait, irq, softirq, steal. Guests are part of user.
+/// Ticks of all processors together, those in which they computed, and those that others took (the
+/// line `cpu` of `/proc/stat`, proc(5)): user, nice, system, idle, iowait, irq, softirq, steal.
+/// Guests are part of user.
 fn parse_processors(stat: &str) -> Option<(u64, u64, u64)> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;

@@ -34,8 +34,9 @@ impl Largest {
 }
 
 impl Largest {
-    /// Compares an answer with that of another world or owner: the same order of chunks, rows kept and selected, logits and tokens.
-    /// Rows at the cut of a selection may be others; then the answers are not compared.
+    /// Compares an answer with that of another world or owner: the same order of chunks, rows kept
+    /// and selected, logits and tokens. Rows at the cut of a selection may be others; then the
+    /// answers are not compared.
     ///
     /// # Panics
     /// If they differ otherwise.
@@ -139,7 +140,8 @@ impl<'a> Concatenation<'a> {
         Self::read(model, plan, &blocks)
     }
 
-    /// The first token's logits where the query sees these blocks, given by their first position and keys and values of each layer.
+    /// The first token's logits where the query sees these blocks, given by their first position
+    /// and keys and values of each layer.
     pub fn read(model: &'a dyn Model, plan: &Plan, blocks: &[(usize, Vec<(Tensor, Tensor)>)]) -> Vec<f32> {
         let run = |(first, pairs): &(usize, Vec<(Tensor, Tensor)>)| {
             (Positions::run(*first as u32, pairs[0].0.dims()[0]), pairs.clone())

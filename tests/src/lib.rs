@@ -1,4 +1,5 @@
-//! The kit of the cross-crate tests: tiny models from a seed, plans, and groups of ranks that run them.
+//! The kit of the cross-crate tests: tiny models from a seed, plans, and groups of ranks that run
+//! them.
 
 pub mod equal;
 pub mod samples;

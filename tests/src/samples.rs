@@ -14,8 +14,8 @@ use tributary_study::method_spec::MethodSpec;
 
 use crate::{AROUND, method, plan, read_by_itself, shape, written_by_itself};
 
-/// Options that many methods combine with, each appended to a spec: none; an adapter's rows around chunks; chunks that keep 8 of their
-/// tokens; a prompt that keeps a part of its rows.
+/// Options that many methods combine with, each appended to a spec: none; an adapter's rows around
+/// chunks; chunks that keep 8 of their tokens; a prompt that keeps a part of its rows.
 pub const COMBINATIONS: [&str; 4] = ["", ":packets", ":keep-per-chunk=8", ":evict=snapkv:keep=60%"];
 
 /// A machine that never says no.
@@ -134,7 +134,8 @@ impl Case<'_> {
         }
     }
 
-    /// All samples with these options appended. A sample is left out if the program refuses it, or if the options do not change its plan.
+    /// All samples with these options appended. A sample is left out if the program refuses it, or
+    /// if the options do not change its plan.
     ///
     /// # Panics
     /// Panics if the program refuses a plain sample, or if it refuses all with the options.

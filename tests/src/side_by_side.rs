@@ -102,8 +102,9 @@ pub fn warm(plans: &[Plan]) -> Vec<Plan> {
     plans.iter().cloned().map(crate::warm).collect()
 }
 
-/// Runs every method and exchange on a group of `world` ranks, one after the other and side by side: cold, keeping chunks, and
-/// with chunks that were kept. Of how many tokens it compared, the requests and places of those that differ at near ties.
+/// Runs every method and exchange on a group of `world` ranks, one after the other and side by
+/// side: cold, keeping chunks, and with chunks that were kept. Of how many tokens it compared, the
+/// requests and places of those that differ at near ties.
 ///
 /// # Panics
 /// If an answer differs otherwise, or more than one token in a hundred.
@@ -131,8 +132,9 @@ pub fn side_by_side_equals_alone(
     (compared, ties)
 }
 
-/// Runs plans side by side on one group: every plan of `waves` is prefilled while those of the waves before it are decoded, all
-/// running sequences in each step. The outcomes are in the order of the plans, which need numbers of their own.
+/// Runs plans side by side on one group: every plan of `waves` is prefilled while those of the
+/// waves before it are decoded, all running sequences in each step. The outcomes are in the order
+/// of the plans, which need numbers of their own.
 pub fn run_side_by_side(link: &CoordinatorLink, waves: &[&[Plan]]) -> Vec<Outcome> {
     let mut running: Vec<InFlight> = Vec::new();
     let mut done: BTreeMap<u64, Outcome> = BTreeMap::new();

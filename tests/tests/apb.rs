@@ -106,7 +106,8 @@ struct Together<'a> {
     passing: usize,
     /// Keys and values of every layer.
     layers: Vec<(Tensor, Tensor)>,
-    /// The smallest difference, relative, between the last row that was passed on and the first that was not.
+    /// The smallest difference, relative, between the last row that was passed on and the first
+    /// that was not.
     cut: f32,
     progress: Progress,
 }

@@ -1,5 +1,6 @@
-//! APE against its formula, written out over every row, key and head in f64: the first token's logits and the tokens that follow, in
-//! every world and exchange; and against a full prefill where it claims to be exact.
+//! APE against its formula, written out over every row, key and head in f64: the first token's
+//! logits and the tokens that follow, in every world and exchange; and against a full prefill where
+//! it claims to be exact.
 
 use candle_core::Tensor;
 use tributary_kernels::{Positions, Rope};
@@ -13,7 +14,8 @@ const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange
 /// Prefix, chunk lengths, query length.
 const SHAPES: [(usize, &[usize], usize); 3] = [(1, &[16, 16, 16, 16], 5), (3, &[7, 31, 2, 18, 1], 4), (0, &[12, 9], 1)];
 
-/// Keys with their positions and values of some rows, one entry a layer, each `[rows][kv heads][head dim]`.
+/// Keys with their positions and values of some rows, one entry a layer, each
+/// `[rows][kv heads][head dim]`.
 type Layers = Vec<(Numbers, Numbers)>;
 
 /// `[rows][heads][head dim]`.

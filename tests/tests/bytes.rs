@@ -12,7 +12,8 @@ use tributary_tests::{anchored, dummy_model_of, infoflow, plan, run_all, shape, 
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
 
-/// Prefix, chunk lengths, query length: even, uneven, no prefix, fewer chunks than ranks, a prompt as short as the world.
+/// Prefix, chunk lengths, query length: even, uneven, no prefix, fewer chunks than ranks, a prompt
+/// as short as the world.
 const SHAPES: [(usize, &[usize], usize); 5] =
     [(1, &[16, 16, 16, 16], 5), (3, &[7, 31, 2, 18, 1], 4), (0, &[12, 9], 1), (2, &[40], 6), (0, &[1, 1], 1)];
 
@@ -102,7 +103,8 @@ fn the_formula_is_what_every_rank_counts_in_bf16() {
     check(DType::BF16, &SHAPES[1..3]);
 }
 
-/// Rows that belong to the chunks of one rank but are computed on all of them: the dealing must follow the ranks' own.
+/// Rows that belong to the chunks of one rank but are computed on all of them: the dealing must
+/// follow the ranks' own.
 #[test]
 fn the_formula_holds_where_one_rank_keeps_everything() {
     let model = model(DType::F32);
@@ -148,7 +150,8 @@ fn the_formula_holds_for_every_owner() {
     assert!(moved > 100, "only {moved} plans depend on their owner");
 }
 
-/// Before the selection is known, the prediction is that of an even one: near, and exact where the selection does not matter.
+/// Before the selection is known, the prediction is that of an even one: near, and exact where the
+/// selection does not matter.
 #[test]
 fn what_is_expected_is_near_what_comes() {
     let model = model(DType::F32);

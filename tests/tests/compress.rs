@@ -1,5 +1,6 @@
-//! Chunks that keep some of their rows before they are cached: every world and exchange keeps the same rows and gives the same answer, from
-//! memory and from a store as cold, bit for bit; a second implementation, dense and in f64, keeps the same rows and finds the same logits.
+//! Chunks that keep some of their rows before they are cached: every world and exchange keeps the
+//! same rows and gives the same answer, from memory and from a store as cold, bit for bit; a second
+//! implementation, dense and in f64, keeps the same rows and finds the same logits.
 
 mod dense;
 
@@ -38,7 +39,8 @@ fn able() -> impl Iterator<Item = &'static EvictionDescriptor> {
     EVICTIONS.into_iter().filter(|method| method.compresses_chunks())
 }
 
-/// Every sample whose chunks may be compressed by the usual way, and some by every way; one between an adapter's rows.
+/// Every sample whose chunks may be compressed by the usual way, and some by every way; one between
+/// an adapter's rows.
 fn plans(model: &dyn Model, world: usize, exchange: Exchange) -> Vec<Plan> {
     let case = Case { prefix: PREFIX, chunks: LENGTHS, query: 6, world, exchange, ratio: 0.3 };
     let usual = case

@@ -1,5 +1,6 @@
-//! The whole stack on a GPU against the same on the CPU: the same weights in bf16, every method and exchange, ranks as threads
-//! that share a device. On a machine without a GPU the device is an emulated one (`make cuda-test`).
+//! The whole stack on a GPU against the same on the CPU: the same weights in bf16, every method and
+//! exchange, ranks as threads that share a device. On a machine without a GPU the device is an
+//! emulated one (`make cuda-test`).
 
 mod beside_cpu;
 
@@ -125,7 +126,8 @@ fn a_gpu_keeps_what_the_cpu_keeps_and_goes_on_from_it() {
     }
 }
 
-/// A rank that keeps no chunk is asked about no key at all, and its answers merge with those of the others.
+/// A rank that keeps no chunk is asked about no key at all, and its answers merge with those of the
+/// others.
 #[test]
 fn ranks_without_a_chunk_answer_as_on_the_cpu() {
     let models = models();
@@ -196,7 +198,8 @@ fn requests_side_by_side_answer_as_each_does_alone() {
         group.end().expect("the group ends well");
         for (((alone, _), together), plan) in alone.iter().zip(&together).zip(&plans) {
             let differs = (0..alone.tokens.len()).find(|&at| alone.tokens[at] != together.tokens[at]);
-            // Products of several rows round otherwise than those of one: only a near tie may fall the other way.
+            // Products of several rows round otherwise than those of one: only a near tie may fall
+            // the other way.
             let margin = differs.map_or(0.0, |at| f64::from(alone.margins[at]));
             let method = plan.method.name();
             assert!(margin < TOLERANCE, "{method}: token {differs:?} of {:?} differs, margin {margin:e}", alone.tokens);

@@ -1,4 +1,5 @@
-//! Invariant 1: full prefill of every decoder family equals candle-transformers' own model, on random weights in f32.
+//! Invariant 1: full prefill of every decoder family equals candle-transformers' own model, on
+//! random weights in f32.
 //!
 //! Features that candle-transformers lacks (YaRN, linear scaling) are tested in `golden.rs`.
 //! Weights are written the way Hugging Face writes them and read back from files, so that names,
@@ -165,7 +166,8 @@ fn qwen3() {
     }
 }
 
-/// candle-transformers has this family under ChatGLM's names only; the judge is given the same numbers renamed.
+/// candle-transformers has this family under ChatGLM's names only; the judge is given the same
+/// numbers renamed.
 #[test]
 fn glm() {
     for (seed, sizes) in (51..).zip([(48, 80, 3, 3, 1, 97), (64, 40, 2, 4, 2, 61)]) {
@@ -200,8 +202,9 @@ fn a_missing_head_dim_is_what_the_family_says() {
     }
 }
 
-/// bf16 has 8 bits of precision: each weight, key and value is off by up to 0.4 %. Over three layers the logits stay within
-/// 5 % of the largest, and are off by more than a ten-thousandth: they would not be if the dtype had not reached the weights.
+/// bf16 has 8 bits of precision: each weight, key and value is off by up to 0.4 %. Over three
+/// layers the logits stay within 5 % of the largest, and are off by more than a ten-thousandth:
+/// they would not be if the dtype had not reached the weights.
 #[test]
 fn bf16_weights_stay_near_f32() {
     for (family, changes) in [

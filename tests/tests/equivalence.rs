@@ -70,7 +70,8 @@ fn methods_equal_full_prefill_where_they_claim_it() {
     let mut moved = 0;
     for (index, model) in models().iter().enumerate() {
         for shape in SHAPES {
-            // By the order of chunks: a request that is reordered equals a full prefill in that order.
+            // By the order of chunks: a request that is reordered equals a full prefill in that
+            // order.
             let mut fulls = BTreeMap::new();
             for world in 1..=4 {
                 let way = EXACT_EXCHANGES[(world + index) % 2];
@@ -143,8 +144,8 @@ fn recomputing_nothing_equals_plain_concatenation() {
     }
 }
 
-/// With all options that methods combine with. Exchanges take turns but for the first shape. Blocks are parts of the world unless their
-/// length is given, and are tested elsewhere.
+/// With all options that methods combine with. Exchanges take turns but for the first shape. Blocks
+/// are parts of the world unless their length is given, and are tested elsewhere.
 #[test]
 fn every_world_selects_and_answers_as_one_rank_does() {
     let mut largest = Largest::new("3: world W = world 1, and 4: replicate = pass-q");
@@ -237,7 +238,8 @@ fn reordering_moves_positions_only() {
                 let given = with_ratio(plan(shape.0, shape.1, shape.2, world, infoflow(1, 3), exchange), 0.3);
                 let found = run(model, world, &reordered(given.clone())).0;
                 moved += usize::from(found.order.windows(2).any(|pair| pair[0] > pair[1]));
-                // The same chunks handed over in the order that was found, each on the rank it was on.
+                // The same chunks handed over in the order that was found, each on the rank it was
+                // on.
                 let mut sorted = given.clone();
                 sorted.chunks =
                     found.order.iter().map(|&chunk| given.chunks[chunk as usize].clone()).collect::<Vec<Chunk>>();

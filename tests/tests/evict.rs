@@ -26,7 +26,8 @@ fn case(world: usize, exchange: Exchange) -> Case<'static> {
 
 /// A sample of a method, and an eviction that goes with it.
 struct Pair {
-    /// Number of the sample and number of the eviction together: by it worlds and exchanges take turns.
+    /// Number of the sample and number of the eviction together: by it worlds and exchanges take
+    /// turns.
     turn: usize,
     spec: String,
     eviction: &'static EvictionDescriptor,
@@ -34,8 +35,8 @@ struct Pair {
     drops: bool,
 }
 
-/// Every sample with every eviction that the program lets it have. Without an adapter none looks ahead; blocks are parts of the world
-/// unless their length is given.
+/// Every sample with every eviction that the program lets it have. Without an adapter none looks
+/// ahead; blocks are parts of the world unless their length is given.
 fn pairs(model: &dyn Model) -> Vec<Pair> {
     let samples = case(1, Exchange::PassQ).samples("", model);
     let in_any_world =

@@ -53,7 +53,8 @@ fn expected(name: &str) -> Expected {
     }
 }
 
-/// Largest relative error over the recorded prefixes, of the model in `model_folder` against the record of `name`.
+/// Largest relative error over the recorded prefixes, of the model in `model_folder` against the
+/// record of `name`.
 fn worst_error(model_folder: &Path, name: &str) -> f64 {
     let expected = expected(name);
     assert!(expected.lengths.len() >= 5, "{name}: hardly anything recorded");
@@ -191,7 +192,8 @@ fn spell_new(config: &mut Value) {
     config["rope_parameters"] = rope;
 }
 
-/// A wrong reading of a config must show: the test would be worth nothing if the numbers hardly depended on it.
+/// A wrong reading of a config must show: the test would be worth nothing if the numbers hardly
+/// depended on it.
 #[test]
 fn the_recorded_prompts_tell_scalings_apart() {
     for (name, key, value) in [

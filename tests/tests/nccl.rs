@@ -1,5 +1,6 @@
-//! Ranks on a GPU each, whose tensors NCCL carries, against the same ranks on one GPU, which hand them over: the kernels and
-//! the numbers are the same, so the answers are. On a machine without GPUs they are emulated (EMULATED_GPUS=4); a real one needs two.
+//! Ranks on a GPU each, whose tensors NCCL carries, against the same ranks on one GPU, which hand
+//! them over: the kernels and the numbers are the same, so the answers are. On a machine without
+//! GPUs they are emulated (EMULATED_GPUS=4); a real one needs two.
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Another order of chunks for the selection alone: rows are recomputed in it, and the query reads in the request's own. Every exchange and
-//! world agrees with a plain computation of that, and where nothing is recomputed nothing has changed.
+//! Another order of chunks for the selection alone: rows are recomputed in it, and the query reads
+//! in the request's own. Every exchange and world agrees with a plain computation of that, and
+//! where nothing is recomputed nothing has changed.
 
 use std::sync::Arc;
 

@@ -122,7 +122,8 @@ fn compare(plan: &Plan, world: usize, predicted: u64, taken: [i64; 3]) {
     // is counted on each.
     let anywhere = plan.evicts().is_some() && !plan.generates_alone(world);
     let known = (world == 1 && plan.drops().is_none()) || !plan.method.in_chunks();
-    // Warm chunks of all ranks are their values, which threads share, and keys, which are turned into memory of their own: half.
+    // Warm chunks of all ranks are their values, which threads share, and keys, which are turned
+    // into memory of their own: half.
     let is_shared = is_warm && exchange == Exchange::Replicate && world > 1;
     let least = match (anywhere, known) {
         (true, _) => 0.3,

@@ -1,5 +1,5 @@
-//! Log-probabilities of a prompt's query: equal to those of ever longer prompts, the same in exact methods, every exchange and every
-//! world, and of a prompt without context.
+//! Log-probabilities of a prompt's query: equal to those of ever longer prompts, the same in exact
+//! methods, every exchange and every world, and of a prompt without context.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! Requests side by side on one group answer as each does alone: prefills between steps of decoding, sequences of several
-//! owners and exchanges in one step, with and without the chunk cache. Ranks are threads; `side_by_side_mpi.rs` has processes.
+//! Requests side by side on one group answer as each does alone: prefills between steps of
+//! decoding, sequences of several owners and exchanges in one step, with and without the chunk
+//! cache. Ranks are threads; `side_by_side_mpi.rs` has processes.
 
 use tributary_coordinator::dispatch::InFlight;
 use tributary_protocol::Plan;

@@ -1,4 +1,5 @@
-//! As `side_by_side.rs`, with ranks that are processes under a real mpirun. Built with the feature `mpi`.
+//! As `side_by_side.rs`, with ranks that are processes under a real mpirun. Built with the feature
+//! `mpi`.
 
 use std::process::Command;
 use std::sync::Arc;

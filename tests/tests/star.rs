@@ -1,4 +1,5 @@
-//! Star attention: exact with one block and two, as blocks computed one by one say with more, and alike in every world.
+//! Star attention: exact with one block and two, as blocks computed one by one say with more, and
+//! alike in every world.
 
 use std::sync::Arc;
 

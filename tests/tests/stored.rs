@@ -1,5 +1,5 @@
-//! Invariant 6 beyond the process: chunks that come from a store after a restart equal cold ones, bit for bit for the same request, and
-//! no damage to a store changes an answer.
+//! Invariant 6 beyond the process: chunks that come from a store after a restart equal cold ones,
+//! bit for bit for the same request, and no damage to a store changes an answer.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

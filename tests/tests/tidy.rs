@@ -56,6 +56,11 @@ fn unsafe_stands_where_it_may_and_says_why() {
 }
 
 #[test]
+fn comments_fit_in_a_column() {
+    keeps(files::comment_width);
+}
+
+#[test]
 fn one_crate_reads_what_the_system_shows() {
     keeps(files::system_files);
 }

@@ -34,8 +34,8 @@ fn libclang_is_what_bindgen_finds() {
     }
 }
 
-/// PTX for 8.0 runs on every GPU that our kernels run on. Candle's build makes 90a of 90, whose PTX runs on 9.0 alone: a bundle for a
-/// GPU of 8.x would fail at candle's first kernel.
+/// PTX for 8.0 runs on every GPU that our kernels run on. Candle's build makes 90a of 90, whose PTX
+/// runs on 9.0 alone: a bundle for a GPU of 8.x would fail at candle's first kernel.
 #[test]
 fn candles_kernels_are_built_for_the_oldest_gpu_that_ours_run_on() {
     let script = std::fs::read_to_string(root().join(".ci/cuda")).expect("readable");

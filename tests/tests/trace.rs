@@ -15,7 +15,8 @@ const EXACT_EXCHANGES: [Exchange; 2] = [Exchange::Replicate, Exchange::PassQ];
 const SHAPES: [(usize, &[usize], usize); 4] =
     [(1, &[16, 16, 16, 16], 5), (3, &[7, 31, 2, 18, 1], 4), (0, &[12, 9], 1), (4, &[70, 1, 150, 33, 64, 5, 90], 9)];
 
-/// Free probes put chunks in an order of their own: with every row recomputed the answer is that of a full prefill in this order.
+/// Free probes put chunks in an order of their own: with every row recomputed the answer is that of
+/// a full prefill in this order.
 #[test]
 fn a_traced_request_equals_full_prefill_in_the_order_that_it_finds() {
     let mut largest = Largest::new("2: trace at ratio 1 = full in its order");

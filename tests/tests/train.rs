@@ -14,7 +14,8 @@ use tributary_train::{Auxiliary, Lookahead, Made, Objective, Packet, Pupil, Read
 fn the_student_reads_what_the_engine_reads() {
     let model = dummy_model(&tiny_config(&[]), 4);
     for prefix in [0, 2] {
-        // An adapter whose vectors are tokens' own embeddings: then its rows are tokens, and any rank knows them.
+        // An adapter whose vectors are tokens' own embeddings: then its rows are tokens, and any
+        // rank knows them.
         let mut plan = plan(prefix, &[9, 8, 14], 4, 1, method("none"), Exchange::Replicate);
         for chunk in &mut plan.chunks {
             let last = chunk.ids.len() - 1;

@@ -1,5 +1,6 @@
-//! Invariant 6: a warm chunk equals a cold one. Bit for bit for the same request, also after another query has used the same
-//! chunks; within 1e-4 when a request's other chunks were computed in other company.
+//! Invariant 6: a warm chunk equals a cold one. Bit for bit for the same request, also after
+//! another query has used the same chunks; within 1e-4 when a request's other chunks were computed
+//! in other company.
 
 use std::sync::Arc;
 

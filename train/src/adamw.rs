@@ -1,4 +1,5 @@
-//! AdamW (Loshchilov and Hutter 2019, algorithm 2), in f64, with its state in the open: a checkpoint holds it.
+//! AdamW (Loshchilov and Hutter 2019, algorithm 2), in f64, with its state in the open: a
+//! checkpoint holds it.
 
 /// Decay of the mean of gradients.
 const BETA_1: f64 = 0.9;
@@ -27,7 +28,8 @@ impl AdamW {
         Self { first: zeros.clone(), second: zeros, values, steps: 0 }
     }
 
-    /// A step: m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g², x ← x − lr·(m̂/(√v̂ + ε) + decay·x), m̂ and v̂ corrected for their beginning at 0.
+    /// A step: m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g², x ← x − lr·(m̂/(√v̂ + ε) + decay·x), m̂ and
+    /// v̂ corrected for their beginning at 0.
     pub fn step(&mut self, gradients: &[f64], learning_rate: f64, decay: f64) {
         assert_eq!(gradients.len(), self.values.len(), "a gradient for each value");
         self.steps += 1;

@@ -105,7 +105,8 @@ impl Auxiliary {
         })
     }
 
-    /// The mean over the tokens of prompt and answer of −log of the probability that this model gives them.
+    /// The mean over the tokens of prompt and answer of −log of the probability that this model
+    /// gives them.
     fn of_language(
         &self,
         model: &dyn Model,

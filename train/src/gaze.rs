@@ -38,7 +38,8 @@ pub fn gaze(model: &dyn Model, rows: Rows, prompt: &Layers, progress: &Progress)
 }
 
 impl Gaze<'_> {
-    /// From queries before RoPE `[rows, heads, head_dim]`, the prompt's keys and the log-sum-exp of all that the rows see `[rows, heads]`.
+    /// From queries before RoPE `[rows, heads, head_dim]`, the prompt's keys and the log-sum-exp of
+    /// all that the rows see `[rows, heads]`.
     fn of_layer(&self, q: &Tensor, prompt: &Keys, lse: &Tensor) -> tributary_model::Result<Tensor> {
         let (places, kv_heads, _) = prompt.k.dims3()?;
         let (q, k) = (self.rope.apply(q, &self.at)?, self.rope.apply(&cast(&prompt.k, q.dtype())?, &prompt.at)?);

@@ -24,7 +24,8 @@ use crate::teacher::{prompt_keys, teach_and_keep};
 /// The spread of the rows' first embeddings.
 const SPREAD: f64 = 0.02;
 
-/// Prompts' keys and values that a rank keeps from one epoch to the next, at most; those of other prompts are computed again.
+/// Prompts' keys and values that a rank keeps from one epoch to the next, at most; those of other
+/// prompts are computed again.
 pub const KEPT_BYTES: usize = 512 << 20;
 
 /// The matrices of one linear layer: A `[rank, in]` and B `[out, rank]`.
@@ -60,8 +61,8 @@ pub struct Lookahead {
 }
 
 impl Lookahead {
-    /// `rows` rows of N(0, 0.02), and for every linear layer A of N(0, 1/√in) and B of 0, so that the rows begin as the model's own. A
-    /// rank of 0 leaves the matrices away.
+    /// `rows` rows of N(0, 0.02), and for every linear layer A of N(0, 1/√in) and B of 0, so that
+    /// the rows begin as the model's own. A rank of 0 leaves the matrices away.
     ///
     /// # Errors
     /// Returns an error if a candle operation fails.

@@ -11,7 +11,8 @@ use crate::wish::Wish;
 /// Tensors of a row's width that a layer keeps for its backward pass: the residual before and after
 /// attention, both normalised forms.
 const KEPT_HIDDEN: usize = 6;
-/// Tensors of the queries' width: queries, turned ones, attention's answer with and without log-sum-exp, flat.
+/// Tensors of the queries' width: queries, turned ones, attention's answer with and without
+/// log-sum-exp, flat.
 const KEPT_QUERIES: usize = 5;
 /// Tensors of the keys' width: keys and values, with the prefix's before them, rotated, and again
 /// for the query.
@@ -33,11 +34,12 @@ const KEPT_SCORES: usize = 8;
 /// its norms.
 const KEPT_HIDDEN_LEARNED: usize = 6;
 
-/// Tensors of the vocabulary's width for each row whose next token is guessed: logits, shifted ones, exponentials, logarithms, and their
-/// gradients.
+/// Tensors of the vocabulary's width for each row whose next token is guessed: logits, shifted
+/// ones, exponentials, logarithms, and their gradients.
 const KEPT_LOGITS: usize = 6;
 
-/// Bytes of a weight that is learned: the optimizer's value and means, gradients as they are summed and sent, and the tensors' own.
+/// Bytes of a weight that is learned: the optimizer's value and means, gradients as they are summed
+/// and sent, and the tensors' own.
 const LEARNED_WEIGHT_BYTES: usize = 80;
 
 /// The memory that is needed.
@@ -95,7 +97,8 @@ impl Need {
         Self { activation_bytes: activations as u64, teacher_bytes: kept as u64 }
     }
 
-    /// With a whole model that is learned, which reads the chunks of a sample side by side, or its prompt and answer.
+    /// With a whole model that is learned, which reads the chunks of a sample side by side, or its
+    /// prompt and answer.
     fn of_auxiliary((model, own): (&Config, &Config), samples: &[Sample], reader: &Reader, size: usize) -> Self {
         let beside = |sample: &Sample| sample.context_tokens() + sample.chunks.len() * (1 + sample.query.len());
         let kept = kept_of_row(own) + KEPT_HIDDEN_LEARNED * own.hidden;

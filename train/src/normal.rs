@@ -12,7 +12,8 @@ impl Normal {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// The next `count` numbers of mean 0 and standard deviation `spread`, by the method of Box and Muller from uniform ones of ChaCha.
+    /// The next `count` numbers of mean 0 and standard deviation `spread`, by the method of Box and
+    /// Muller from uniform ones of ChaCha.
     pub fn take(&mut self, spread: f64, count: usize) -> Vec<f64> {
         let mut uniform = || (f64::from(self.0.next_u32()) + 0.5) / 4_294_967_296.0;
         let draw = |_| {

@@ -34,7 +34,8 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// `head` and `tail` vectors of a width, from the normal distribution N(0, 0.02) of a seed, in `dtype`.
+    /// `head` and `tail` vectors of a width, from the normal distribution N(0, 0.02) of a seed, in
+    /// `dtype`.
     ///
     /// # Errors
     /// Returns an error if a candle operation fails.

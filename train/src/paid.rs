@@ -1,10 +1,12 @@
-//! The attention that rows pay keys, as logarithms, by KV head: gradients flow through it, which no kernel of serving lets them.
+//! The attention that rows pay keys, as logarithms, by KV head: gradients flow through it, which no
+//! kernel of serving lets them.
 
 use candle_core::Tensor;
 use tributary_kernels::cast;
 
-/// From queries `[rows, heads, head_dim]` and keys `[places, kv_heads, head_dim]`, both turned to their positions, and the log-sum-exp of all
-/// that the queries see `[rows, heads]`: the logarithm of each query's attention to each key, `[kv_heads, rows · heads / kv_heads, places]`.
+/// From queries `[rows, heads, head_dim]` and keys `[places, kv_heads, head_dim]`, both turned to
+/// their positions, and the log-sum-exp of all that the queries see `[rows, heads]`: the logarithm
+/// of each query's attention to each key, `[kv_heads, rows · heads / kv_heads, places]`.
 ///
 /// # Errors
 /// Returns an error if a kernel or a candle operation fails.

@@ -23,7 +23,8 @@ pub trait Pupil {
     /// The tensors that are learned, always in the same order.
     fn parameters(&self) -> Vec<Var>;
 
-    /// The loss of the sample of a number, a scalar from which gradients flow to [`parameters`](Self::parameters).
+    /// The loss of the sample of a number, a scalar from which gradients flow to
+    /// [`parameters`](Self::parameters).
     ///
     /// # Errors
     /// Returns an error if the model fails.

@@ -18,7 +18,8 @@ pub struct Prompts {
     places: Vec<u32>,
     segments: Vec<u32>,
     asking: Vec<u32>,
-    /// Of each prompt the rows whose receipts are wanted, and its asking rows by their places in `asking`.
+    /// Of each prompt the rows whose receipts are wanted, and its asking rows by their places in
+    /// `asking`.
     runs: Vec<(Range<usize>, Range<usize>)>,
 }
 
@@ -71,8 +72,9 @@ pub fn received(
 }
 
 impl Look<'_> {
-    /// From the asking rows' queries `[asking, heads, head_dim]`, all keys `[rows, kv_heads, head_dim]`, and the log-sum-exp of all that the
-    /// former see `[asking, heads]`.
+    /// From the asking rows' queries `[asking, heads, head_dim]`, all keys
+    /// `[rows, kv_heads, head_dim]`, and the log-sum-exp of all that the former see
+    /// `[asking, heads]`.
     fn of_layer(&self, q: &Tensor, k: &Tensor, lse: &Tensor) -> tributary_model::Result<Tensor> {
         let (q, k) = (self.rope.apply(q, &self.at_asking)?, self.rope.apply(k, &self.at)?);
         let one = |(wanted, asking): &(Range<usize>, Range<usize>)| {

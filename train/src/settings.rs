@@ -15,7 +15,8 @@ pub struct Settings {
     pub batch: usize,
     /// The largest learning rate.
     pub learning_rate: f64,
-    /// Share of the steps in which the learning rate rises to it, in a line; then it falls to 0, in a line.
+    /// Share of the steps in which the learning rate rises to it, in a line; then it falls to 0, in
+    /// a line.
     pub warmup: f64,
     /// The largest norm of a step's gradient: a longer one is shortened to it.
     pub clip: f64,
@@ -65,7 +66,8 @@ impl Settings {
         self.learning_rate * share.min(1.0)
     }
 
-    /// The numbers of the samples of a step, from 0: each epoch sees all of them once, in an order that follows from the seed and the epoch.
+    /// The numbers of the samples of a step, from 0: each epoch sees all of them once, in an order
+    /// that follows from the seed and the epoch.
     pub fn samples_of(&self, step: u64, samples: usize) -> Vec<usize> {
         let per_epoch = self.steps_per_epoch(samples).max(1);
         let (epoch, place) = (step / per_epoch, (step % per_epoch) as usize);

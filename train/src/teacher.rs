@@ -53,7 +53,8 @@ pub fn teach_and_keep(model: &dyn Model, sample: &Sample, progress: &Progress) -
     }
 }
 
-/// Keys and values of every layer of the prompt of a sample, the same bits as [`teach_and_keep`] gives.
+/// Keys and values of every layer of the prompt of a sample, the same bits as [`teach_and_keep`]
+/// gives.
 ///
 /// # Errors
 /// Fails as [`teach`] does.

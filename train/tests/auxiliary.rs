@@ -1,4 +1,5 @@
-//! A small model that learns to read for another one: gradients of all its weights, ranks, parts, and the folder that is written.
+//! A small model that learns to read for another one: gradients of all its weights, ranks, parts,
+//! and the folder that is written.
 
 mod kit;
 

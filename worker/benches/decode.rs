@@ -1,8 +1,10 @@
-//! Speed of decoding on one thread, through the loop of a rank, beside a plain read of as many bytes.
+//! Speed of decoding on one thread, through the loop of a rank, beside a plain read of as many
+//! bytes.
 //!
-//! A step must read every weight once and the keys and values of every sequence, so the rate of a plain read is its bound. Steps
-//! of one sequence, steps of eight and both reads run in turn in every round, so that all see the same machine. The difference
-//! to the plain kernels stands below the tables. Arguments: lengths of the context, or none for all.
+//! A step must read every weight once and the keys and values of every sequence, so the rate of a
+//! plain read is its bound. Steps of one sequence, steps of eight and both reads run in turn in
+//! every round, so that all see the same machine. The difference to the plain kernels stands below
+//! the tables. Arguments: lengths of the context, or none for all.
 
 #![allow(clippy::unwrap_used)] // a measurement may panic, its helpers too
 
@@ -23,8 +25,8 @@ use tributary_worker::{ChunkCache, serve};
 
 const CONTEXTS: [usize; 2] = [1024, 8192];
 const SEQUENCES: usize = 8;
-/// Beyond so many tokens the prompt is prefilled in pieces of so many, none of which sees another: a step reads as many keys. Two sequences
-/// stand in for eight.
+/// Beyond so many tokens the prompt is prefilled in pieces of so many, none of which sees another:
+/// a step reads as many keys. Two sequences stand in for eight.
 const LONG_CONTEXT: usize = 32_768;
 const PIECE: usize = 2048;
 const LONG_SEQUENCES: usize = 2;
@@ -182,8 +184,8 @@ fn side_by_side(model: &dyn Model, name: &str, dtype: DType, context: usize) {
     println!("{name:5} {context:6}: {sequences} sequences draw {ratio:.2} times one's tokens a second");
 }
 
-/// The tokens of an answer around the 10th beside those around the 1000th: two answers to the same prompt, of which one has come
-/// further, take their steps in turn.
+/// The tokens of an answer around the 10th beside those around the 1000th: two answers to the same
+/// prompt, of which one has come further, take their steps in turn.
 fn tenth_and_thousandth(model: &dyn Model, name: &str, context: usize) {
     let times = with_rank(model, Kernels::Auto, |group| {
         let mut times = [Vec::new(), Vec::new()];

@@ -1,5 +1,6 @@
-//! The chunk cache of one rank: keys before RoPE and values of chunks that were prefilled before, by the hash of everything
-//! that shapes them. In memory, which goes with the rank, and perhaps in a store behind it, which outlives it.
+//! The chunk cache of one rank: keys before RoPE and values of chunks that were prefilled before,
+//! by the hash of everything that shapes them. In memory, which goes with the rank, and perhaps in
+//! a store behind it, which outlives it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::numbers;
 /// Per layer `[rows, kv_heads, head_dim]`: keys before RoPE, values.
 type Layers = Vec<(Tensor, Tensor)>;
 
-/// A chunk's keys and values, and of a chunk that was compressed the places of each layer's rows in it.
+/// A chunk's keys and values, and of a chunk that was compressed the places of each layer's rows in
+/// it.
 #[derive(Debug, Clone)]
 pub struct Cached {
     /// Keys and values.
@@ -85,17 +87,20 @@ impl ChunkCache {
         self.may_be_stored() && self.store.as_ref().is_some_and(|store| store.has(key))
     }
 
-    /// Whether there is a store that may be waited for. Another process may have written what this one does not know of.
+    /// Whether there is a store that may be waited for. Another process may have written what this
+    /// one does not know of.
     pub fn may_be_stored(&self) -> bool {
         self.store.as_ref().is_some_and(|store| !store.rests())
     }
 
-    /// Seconds that a row of a chunk takes to be computed here, as it was last; nothing where none was.
+    /// Seconds that a row of a chunk takes to be computed here, as it was last; nothing where none
+    /// was.
     pub fn row_s(&self) -> Option<f64> {
         self.row_s
     }
 
-    /// So many rows were computed in that time, which says nothing where it was also waited for the store.
+    /// So many rows were computed in that time, which says nothing where it was also waited for the
+    /// store.
     pub fn computed(&mut self, rows: usize, seconds: f64) {
         let FromStore { loaded, spoilt, .. } = self.report.from_store;
         if rows >= TELLING_ROWS && seconds > 0.0 && loaded + spoilt == 0 {
@@ -119,7 +124,8 @@ impl ChunkCache {
         self.report = ChunkCacheReport { used_bytes: self.report.used_bytes, ..ChunkCacheReport::default() };
     }
 
-    /// A chunk's keys and values, if they are here; counted. They share storage with the entry, which nobody writes to.
+    /// A chunk's keys and values, if they are here; counted. They share storage with the entry,
+    /// which nobody writes to.
     pub fn get(&mut self, key: &ChunkKey) -> Option<Cached> {
         let entry = self.entries.get_mut(key)?;
         entry.used = self.request;
@@ -133,7 +139,8 @@ impl ChunkCache {
         self.report.misses += 1;
     }
 
-    /// Counts chunks that came from the store, those of no use among them, and those that were computed instead.
+    /// Counts chunks that came from the store, those of no use among them, and those that were
+    /// computed instead.
     pub fn came(&mut self, from_store: FromStore) {
         self.report.hits += from_store.loaded;
         self.report.hit_tokens += from_store.loaded_tokens;
@@ -148,9 +155,9 @@ impl ChunkCache {
         Some(entry.chunk.layers.clone())
     }
 
-    /// Puts a block into the cache, unless it is there or finds no room beside what this request uses: copied out of the batch that it
-    /// was computed in, so that an entry holds no more memory than its own. The same goes to the store behind it as what `identity`
-    /// says it is there.
+    /// Puts a block into the cache, unless it is there or finds no room beside what this request
+    /// uses: copied out of the batch that it was computed in, so that an entry holds no more memory
+    /// than its own. The same goes to the store behind it as what `identity` says it is there.
     ///
     /// # Errors
     /// The copy's.
@@ -238,7 +245,8 @@ fn shape_of(Cached { layers, places }: &Cached) -> Option<Shape> {
     Some(Shape { layers: layers.len(), rows, kv_heads, head_dim, numbers, with_places })
 }
 
-/// A tensor in storage of its own. An empty prefix has no rows, and a GPU's driver gives no memory of 0 bytes for a copy of them.
+/// A tensor in storage of its own. An empty prefix has no rows, and a GPU's driver gives no memory
+/// of 0 bytes for a copy of them.
 fn copy(tensor: &Tensor) -> Result<Tensor> {
     match tensor.elem_count() {
         0 => Ok(cuda::nothing(tensor.shape(), tensor.dtype(), tensor.device())?),

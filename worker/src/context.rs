@@ -1,4 +1,5 @@
-//! The tools that a strategy is handed: the model, the communicator, the kernels and the clock of this rank.
+//! The tools that a strategy is handed: the model, the communicator, the kernels and the clock of
+//! this rank.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use crate::error::Result;
 use crate::models::Models;
 use crate::timeline::Timeline;
 
-/// Pairs of a query and a key that a device is given at a time: the work of about a second for one with 32 heads.
+/// Pairs of a query and a key that a device is given at a time: the work of about a second for one
+/// with 32 heads.
 const DEVICE_PAIRS: usize = 1 << 34;
 
 /// The kernels and constants that every attention of a request shares.
@@ -101,7 +103,8 @@ impl Math {
         Ok(Partial { out: of(|part| &part.out)?, lse: of(|part| &part.lse)? })
     }
 
-    /// Adds each query's attention to each key, given the queries' log-sum-exp, to what calls before have found.
+    /// Adds each query's attention to each key, given the queries' log-sum-exp, to what calls
+    /// before have found.
     ///
     /// # Errors
     /// As [`attend`](Self::attend).
@@ -119,7 +122,8 @@ impl Math {
         Ok(())
     }
 
-    /// The largest attention that each query pays to any of the keys in each head, given the queries' log-sum-exp: `[queries, heads]` f32.
+    /// The largest attention that each query pays to any of the keys in each head, given the
+    /// queries' log-sum-exp: `[queries, heads]` f32.
     ///
     /// # Errors
     /// As [`attend`](Self::attend).
@@ -130,7 +134,8 @@ impl Math {
         Ok(peaks)
     }
 
-    /// The attention that each key receives from the queries, read as `by` says, given the queries' log-sum-exp.
+    /// The attention that each key receives from the queries, read as `by` says, given the queries'
+    /// log-sum-exp.
     ///
     /// # Errors
     /// As [`attend`](Self::attend).
@@ -141,7 +146,8 @@ impl Math {
         Ok(readings)
     }
 
-    /// The attention that each key receives from the queries, given the queries' log-sum-exp: `[keys]` f32 on the queries' device.
+    /// The attention that each key receives from the queries, given the queries' log-sum-exp:
+    /// `[keys]` f32 on the queries' device.
     ///
     /// # Errors
     /// As [`attend`](Self::attend).
@@ -209,7 +215,8 @@ impl<'a> Context<'a> {
         self.comm.rank()
     }
 
-    /// Kernels and constants of a model beside the main one, for positions up to a bound: rank 0 runs it while the others wait.
+    /// Kernels and constants of a model beside the main one, for positions up to a bound: rank 0
+    /// runs it while the others wait.
     ///
     /// # Errors
     /// The rotary tables cannot be made.
@@ -237,7 +244,8 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Tells the log which phase a rank enters; with failpoints built in, a test can stop or delay the rank here, or have it fail.
+/// Tells the log which phase a rank enters; with failpoints built in, a test can stop or delay the
+/// rank here, or have it fail.
 ///
 /// # Errors
 /// The failpoint's.

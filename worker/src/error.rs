@@ -26,7 +26,8 @@ pub enum Error {
     /// A request's own failure that another rank has found and told to all.
     #[error("{}", .0.cause)]
     Refused(Refusal),
-    /// The request was let go of while it was prefilled; every rank has learnt it at the same place.
+    /// The request was let go of while it was prefilled; every rank has learnt it at the same
+    /// place.
     #[error("the request was cancelled")]
     Cancelled,
     /// A state that only a mistake in this program can bring about.
@@ -60,8 +61,9 @@ impl Error {
         }
     }
 
-    /// Whether the failure is one request's own and every rank has learnt it alike, from the plan or from a collective: then the
-    /// ranks are still in step, and the group can go on without the request.
+    /// Whether the failure is one request's own and every rank has learnt it alike, from the plan
+    /// or from a collective: then the ranks are still in step, and the group can go on without the
+    /// request.
     pub fn is_the_requests(&self) -> bool {
         match self {
             Error::Model(error) => matches!(**error, tributary_model::Error::TooLong { .. }),

@@ -22,7 +22,8 @@ pub struct FirstToken {
 /// Draws the first token on its owner and tells every rank.
 ///
 /// # Errors
-/// [`Error::Refused`] on every rank if the owner's logits are not finite; kernels' and communicator's.
+/// [`Error::Refused`] on every rank if the owner's logits are not finite; kernels' and
+/// communicator's.
 pub fn first_token(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> Result<FirstToken> {
     cx.enter(Phase::FirstToken, plan)?;
     let last = &prefilled.output.last;
@@ -40,11 +41,13 @@ pub fn first_token(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> 
     Ok(FirstToken { drawn: drawn.map_err(Error::Refused)?, logits, sampler })
 }
 
-/// Rows whose logits are computed at a time where a query is scored: a row of them is as long as the vocabulary.
+/// Rows whose logits are computed at a time where a query is scored: a row of them is as long as
+/// the vocabulary.
 const SCORED_AT_A_TIME: usize = 32;
 
-/// How likely the query's tokens are from the second one on, each behind all that stands before it, the same on every rank; none where
-/// the plan does not ask. Every rank scores the tokens behind its own rows.
+/// How likely the query's tokens are from the second one on, each behind all that stands before it,
+/// the same on every rank; none where the plan does not ask. Every rank scores the tokens behind
+/// its own rows.
 ///
 /// # Errors
 /// [`Error::Refused`] on every rank if logits are not finite; kernels' and communicator's.

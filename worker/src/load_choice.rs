@@ -1,7 +1,8 @@
-//! Which of a request's stored chunks a rank reads and which it computes: both go on at once, and the sooner both are done the better.
-//! Pure arithmetic on estimates.
+//! Which of a request's stored chunks a rank reads and which it computes: both go on at once, and
+//! the sooner both are done the better. Pure arithmetic on estimates.
 
-/// Seconds that reading must be expected to lose before a chunk is computed in its stead: estimates are off by as much.
+/// Seconds that reading must be expected to lose before a chunk is computed in its stead: estimates
+/// are off by as much.
 const MARGIN: f64 = 1.1;
 
 /// The seconds that a stored chunk is expected to take.
@@ -13,8 +14,8 @@ pub struct Expected {
     pub computed_s: f64,
 }
 
-/// Whether each of these chunks is to be read, beside chunks that take `computed_s` because they lie nowhere. Reading takes no time from
-/// computing: what counts is the longer of the two.
+/// Whether each of these chunks is to be read, beside chunks that take `computed_s` because they
+/// lie nowhere. Reading takes no time from computing: what counts is the longer of the two.
 pub fn read(chunks: &[Expected], computed_s: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..chunks.len()).collect();
     // Those first that gain most by being read.

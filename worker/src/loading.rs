@@ -1,5 +1,6 @@
-//! Stored chunks on their way into memory: threads of the store read them layer by layer, the first layers of all chunks first, into the
-//! memory of the tensors that they become. Whoever needs a layer waits for it here.
+//! Stored chunks on their way into memory: threads of the store read them layer by layer, the first
+//! layers of all chunks first, into the memory of the tensors that they become. Whoever needs a
+//! layer waits for it here.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -87,8 +88,8 @@ impl Loading {
         Self(shared)
     }
 
-    /// Waits for a layer of a chunk, in the host's memory; nothing if it is of no use, or if the store brings nothing at all for
-    /// two seconds.
+    /// Waits for a layer of a chunk, in the host's memory; nothing if it is of no use, or if the
+    /// store brings nothing at all for two seconds.
     pub fn layer(&self, chunk: usize, layer: usize) -> Layer {
         let Chunk { layers, is_spoilt, .. } = &self.0.chunks[chunk];
         let slot = &layers[layer];

@@ -1,10 +1,12 @@
-//! The models of a rank by name: the main one with its adapters, and auxiliary ones that rank 0 alone runs.
+//! The models of a rank by name: the main one with its adapters, and auxiliary ones that rank 0
+//! alone runs.
 
 use std::collections::BTreeMap;
 
 use tributary_model::{Adapters, Config, Model};
 
-/// The main model, and the auxiliary models as far as a rank knows them. Every rank knows the same names; the weights are on rank 0 at least.
+/// The main model, and the auxiliary models as far as a rank knows them. Every rank knows the same
+/// names; the weights are on rank 0 at least.
 #[derive(Clone)]
 pub struct Models<'a> {
     /// The model that answers.

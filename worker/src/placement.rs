@@ -1,8 +1,8 @@
-//! Placements: the rotary position and the causal order of every row of a request. A pure function of the plan, the order
-//! of the chunks and the layout.
+//! Placements: the rotary position and the causal order of every row of a request. A pure function
+//! of the plan, the order of the chunks and the layout.
 //!
-//! Rows keep their numbers (prefix, chunks in the request's own order, query, generated); a placement says where they
-//! stand. Nothing that is stored moves.
+//! Rows keep their numbers (prefix, chunks in the request's own order, query, generated); a
+//! placement says where they stand. Nothing that is stored moves.
 
 use tributary_kernels::{Positions, Rule, SHARED};
 use tributary_protocol::{Layout, Plan};
@@ -21,8 +21,9 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Prefix, chunks in `order` (a permutation of their numbers), query: causal order as in that sequence, rotary
-    /// positions as `layout` says (methods.md: P rows of prefix, T of context, C of the longest chunk).
+    /// Prefix, chunks in `order` (a permutation of their numbers), query: causal order as in that
+    /// sequence, rotary positions as `layout` says (methods.md: P rows of prefix, T of context, C
+    /// of the longest chunk).
     pub fn new(plan: &Plan, order: &[u32], layout: Layout) -> Self {
         let (prefix, context) = (plan.prefix_tokens(), plan.context_rows());
         let look_ahead = plan.look_ahead_rows().start;
@@ -48,8 +49,8 @@ impl Placement {
         this
     }
 
-    /// Every chunk alone behind the prefix, in a segment of its own; every segment sees the prefix. Orders are positions. Query rows take
-    /// no part.
+    /// Every chunk alone behind the prefix, in a segment of its own; every segment sees the prefix.
+    /// Orders are positions. Query rows take no part.
     pub fn apart(plan: &Plan) -> Self {
         let prefix = plan.prefix_tokens() as u32;
         let mut places: Vec<u32> = (0..plan.total_rows() as u32).collect();
@@ -64,16 +65,16 @@ impl Placement {
         Self { rope: places.clone(), order: places, segment: Some(segment), longest, look_ahead }
     }
 
-    /// Where context rows that stand apart stand once more: as if the longest chunk stood before their own, seeing the prefix and the other
-    /// chunks, whole, and not their own.
+    /// Where context rows that stand apart stand once more: as if the longest chunk stood before
+    /// their own, seeing the prefix and the other chunks, whole, and not their own.
     pub fn behind_others(&self, rows: &[u32]) -> Positions {
         let rope: Vec<u32> = rows.iter().map(|&row| self.rope_of(row) + self.longest as u32).collect();
         let at = self.at(rows);
         Positions::new(rope, at.order(), at.segment()).seeing(Rule::Others)
     }
 
-    /// Where the given rows stand; rows past the query (generated ones, and apart from them those of a look-ahead) follow it one by
-    /// one.
+    /// Where the given rows stand; rows past the query (generated ones, and apart from them those
+    /// of a look-ahead) follow it one by one.
     pub fn at(&self, rows: &[u32]) -> Positions {
         let rope: Vec<u32> = rows.iter().map(|&row| self.rope_of(row)).collect();
         let order: Vec<u32> = rows.iter().map(|&row| self.order_of(row)).collect();

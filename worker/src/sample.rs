@@ -23,8 +23,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// The sampler of a request at the start of its sequence of draws. With each token it tells log-probabilities, if the plan asks
-    /// for them: the token's own, and those of the likeliest.
+    /// The sampler of a request at the start of its sequence of draws. With each token it tells
+    /// log-probabilities, if the plan asks for them: the token's own, and those of the likeliest.
     pub fn of(plan: &Plan) -> Self {
         let penalises_prompt = plan.sampling.repetition_penalty != 1.0;
         let prompt = if penalises_prompt { plan.all_ids().into_iter().collect() } else { BTreeSet::new() };
@@ -43,7 +43,8 @@ impl Sampler {
         Self { sampling, ends, prompt, counts, drawn: 0, logprobs, random }
     }
 
-    /// A token, and how clear the choice was. Log-probabilities and margin are of the logits as the model gave them.
+    /// A token, and how clear the choice was. Log-probabilities and margin are of the logits as the
+    /// model gave them.
     pub fn draw(&mut self, logits: &[f32]) -> DrawnToken {
         let token = match self.adjusts() {
             true => self.token(&self.adjusted(logits)),
@@ -66,7 +67,8 @@ impl Sampler {
             || self.drawn < *min_tokens
     }
 
-    /// The logits with biases, without the tokens that would end the answer too early, and with penalties, in this order.
+    /// The logits with biases, without the tokens that would end the answer too early, and with
+    /// penalties, in this order.
     fn adjusted(&self, logits: &[f32]) -> Vec<f32> {
         let Sampling { repetition_penalty, presence_penalty, frequency_penalty, logit_bias, min_tokens, .. } =
             &self.sampling;
@@ -100,9 +102,10 @@ impl Sampler {
         logits
     }
 
-    /// A token id. Temperature 0 takes the largest logit, ties the lower id; else softmax(logits / temperature) of the tokens that
-    /// min-p leaves and of the `top_k` best of them, cut to the smallest set of best tokens whose share of these reaches `top_p`
-    /// (nucleus sampling, Holtzman et al. 2020).
+    /// A token id. Temperature 0 takes the largest logit, ties the lower id; else softmax(logits /
+    /// temperature) of the tokens that min-p leaves and of the `top_k` best of them, cut to the
+    /// smallest set of best tokens whose share of these reaches `top_p` (nucleus sampling, Holtzman
+    /// et al. 2020).
     fn token(&mut self, logits: &[f32]) -> u32 {
         if self.sampling.temperature <= 0.0 {
             return argmax(logits);
@@ -141,7 +144,8 @@ fn argmax(logits: &[f32]) -> u32 {
     (0..logits.len()).fold(0, better) as u32
 }
 
-/// How likely a token is that stands already where these logits are of the next one, and so many of the likeliest in its place.
+/// How likely a token is that stands already where these logits are of the next one, and so many of
+/// the likeliest in its place.
 pub fn score(logits: &[f32], token: u32, count: usize) -> ScoredToken {
     let Logprobs { drawn, top } = log_probabilities(logits, token, count);
     let own = logits[token as usize];
@@ -165,7 +169,8 @@ fn log_probabilities(logits: &[f32], drawn: u32, count: usize) -> Logprobs {
     Logprobs { drawn: of(drawn), top: best.into_iter().map(|id| (id, of(id))).collect() }
 }
 
-/// The difference between the two largest logits over the larger one's absolute value; infinite where there is one logit.
+/// The difference between the two largest logits over the larger one's absolute value; infinite
+/// where there is one logit.
 fn margin(logits: &[f32]) -> f32 {
     let order = |(first, second): (f32, f32), &logit: &f32| match logit > first {
         true => (logit, first),

@@ -1,7 +1,8 @@
-//! A sequence that is being decoded: the state that a rank keeps of a request after its first token.
+//! A sequence that is being decoded: the state that a rank keeps of a request after its first
+//! token.
 //!
-//! Keys are turned to their positions once, before the first step; values are shared with the blocks that the prefill left. Keys
-//! and values of generated rows grow in place.
+//! Keys are turned to their positions once, before the first step; values are shared with the
+//! blocks that the prefill left. Keys and values of generated rows grow in place.
 
 use tributary_kernels::{Positions, Rope};
 use tributary_protocol::{Ape, Plan};
@@ -60,7 +61,8 @@ enum CacheState {
 
 /// A cache whose keys have been turned to their positions.
 pub struct Turned {
-    /// The context rows that are this rank's alone; where the owner decodes alone, all that it holds but `rest`.
+    /// The context rows that are this rank's alone; where the owner decodes alone, all that it
+    /// holds but `rest`.
     pub own: View,
     /// On the owner: prefix and query, which count once in a merge.
     pub rest: View,
@@ -155,8 +157,8 @@ impl Turned {
         })
     }
 
-    /// The next generated row begins: where it stands. Its owner makes room for its key and value. Every rank that has a part of
-    /// the sequence calls it, so that all know where the row stands.
+    /// The next generated row begins: where it stands. Its owner makes room for its key and value.
+    /// Every rank that has a part of the sequence calls it, so that all know where the row stands.
     pub fn begin_row(&mut self, is_owner: bool) -> Positions {
         let row = self.next_row;
         self.next_row += 1;
@@ -169,7 +171,8 @@ impl Turned {
     }
 }
 
-/// Where generated rows stand: behind the query, or from a position on that was given for the first of them.
+/// Where generated rows stand: behind the query, or from a position on that was given for the first
+/// of them.
 fn generated_at(placement: &Placement, from: Option<u32>, rows: std::ops::Range<u32>) -> Positions {
     let at = placement.at(&rows.clone().collect::<Vec<_>>());
     let Some(from) = from else { return at };

@@ -1,5 +1,6 @@
-//! Which phase a rank was in, when, and how long of it it waited for others. On a device a phase is the time in which its work
-//! runs there, not that in which it was given out; nothing waits for the device until the request is over.
+//! Which phase a rank was in, when, and how long of it it waited for others. On a device a phase is
+//! the time in which its work runs there, not that in which it was given out; nothing waits for the
+//! device until the request is over.
 
 use candle_core::Device;
 use tributary_comm::Communicator;
@@ -69,8 +70,8 @@ impl Timeline {
         }
     }
 
-    /// The closed phases. Waits until the device has come to the end of the last: then its waits for other ranks are known,
-    /// each in the phase in which it was waited for.
+    /// The closed phases. Waits until the device has come to the end of the last: then its waits
+    /// for other ranks are known, each in the phase in which it was waited for.
     ///
     /// # Errors
     /// Work on the device has failed.
@@ -85,7 +86,8 @@ impl Timeline {
                 phase: closed.phase,
                 start_s: closed.since.seconds_since(&self.begin)?,
                 seconds,
-                // A host may wait at a control point while its device waits in a collective: the time of both is one.
+                // A host may wait at a control point while its device waits in a collective: the
+                // time of both is one.
                 waited_s: laps[closed.lap].waited_s().min(seconds),
             })
         };

@@ -1,4 +1,5 @@
-//! A heat map: a value from 0 to 1 in each place of a grid, as a colour and, where there is room, in digits.
+//! A heat map: a value from 0 to 1 in each place of a grid, as a colour and, where there is room,
+//! in digits.
 
 use super::{Anchor, Chart, Legend, Plot, text_width};
 

@@ -1,5 +1,5 @@
-//! Drawing: just enough SVG for the charts of a study. Colours are classes, so that a page or a file gives them for light
-//! and dark; every mark carries a tooltip.
+//! Drawing: just enough SVG for the charts of a study. Colours are classes, so that a page or a
+//! file gives them for light and dark; every mark carries a tooltip.
 
 mod heat;
 pub mod labels;
@@ -200,7 +200,8 @@ fn polygon(points: &[(f64, f64)], class: &str) -> String {
     format!("<polygon points=\"{}\" class=\"{class}\"/>", points.join(" "))
 }
 
-/// Slanting lines within a rectangle. Lines, not a pattern: patterns are named, and names in a page must be unique.
+/// Slanting lines within a rectangle. Lines, not a pattern: patterns are named, and names in a page
+/// must be unique.
 fn hatching((x, y): (f64, f64), (width, height): (f64, f64)) -> String {
     let step = 6.0;
     let mut lines = String::new();

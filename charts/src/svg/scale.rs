@@ -74,7 +74,8 @@ impl Scale {
     }
 }
 
-/// The fewest marks of a logarithmic axis, and the decades from which on only powers of ten have one.
+/// The fewest marks of a logarithmic axis, and the decades from which on only powers of ten have
+/// one.
 const FEWEST: usize = 3;
 const CROWDED: f64 = 4.0;
 

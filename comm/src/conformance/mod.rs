@@ -1,7 +1,8 @@
-//! The claims of [`Communicator`], checked on a living group: every backend runs this one function on each of its ranks.
+//! The claims of [`Communicator`], checked on a living group: every backend runs this one function
+//! on each of its ranks.
 //!
-//! Contents are checked, not only shapes, and counters to the byte. Deadlines, aborts and mismatches need a failing rank and
-//! are tested per backend.
+//! Contents are checked, not only shapes, and counters to the byte. Deadlines, aborts and
+//! mismatches need a failing rank and are tested per backend.
 
 mod control;
 mod data;
@@ -25,7 +26,8 @@ use crate::{Collective, Communicator, Traffic};
 /// Forms of a row that are sent: 1-D to 3-D tensors.
 const ROW_DIMS: [&[usize]; 3] = [&[], &[5], &[2, 3]];
 
-/// Rows of a few hundred bytes: backends may send those of equal ranks in another way than small ones.
+/// Rows of a few hundred bytes: backends may send those of equal ranks in another way than small
+/// ones.
 const LONG_ROW: &[usize] = &[4, 32];
 
 /// Dtypes that are sent.
@@ -37,8 +39,8 @@ const RANDOM_ROUNDS: u64 = 100;
 /// Steps that one check takes at most: numbers its tags.
 const STEPS_A_CHECK: u64 = 1000;
 
-/// Runs every check with tensors on the CPU. To be called on every rank of a group that has done nothing else; it resets the
-/// counters.
+/// Runs every check with tensors on the CPU. To be called on every rank of a group that has done
+/// nothing else; it resets the counters.
 ///
 /// # Errors
 /// Returns the first claim that does not hold, in words.

@@ -10,7 +10,8 @@ use crate::{Collective, Communicator, Pending, Start};
 /// Tags that one check takes.
 pub(super) const STEPS: u64 = 7;
 
-/// The tensors of one start: an exchange round the ring, a gather, rows for everyone, a gather of no rows.
+/// The tensors of one start: an exchange round the ring, a gather, rows for everyone, a gather of
+/// no rows.
 struct Batch {
     step: u64,
     exchange: Tensor,

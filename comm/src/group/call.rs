@@ -13,7 +13,8 @@ pub struct Contribution {
     pub payload: Payload,
 }
 
-/// The data that a rank hands over. Tensors share their storage with the sender's: nothing is copied.
+/// The data that a rank hands over. Tensors share their storage with the sender's: nothing is
+/// copied.
 #[derive(Default)]
 pub struct Payload {
     /// One a receiver (all-to-all), or one for the only or every receiver.
@@ -86,8 +87,8 @@ impl Call {
         }
     }
 
-    /// The ranks without whose part `rank` cannot finish this call. The root of a broadcast waits for everyone, so that it
-    /// notices a rank that is stuck.
+    /// The ranks without whose part `rank` cannot finish this call. The root of a broadcast waits
+    /// for everyone, so that it notices a rank that is stuck.
     pub fn needs(&self, rank: usize, world: usize) -> Vec<usize> {
         match self {
             Call::Exchange { from, .. } => vec![*from],
@@ -117,7 +118,8 @@ impl Call {
         needing.into_iter().filter(|&other| other != rank).collect()
     }
 
-    /// Whether every rank that the call names is one of `world`, and every list has one entry a rank.
+    /// Whether every rank that the call names is one of `world`, and every list has one entry a
+    /// rank.
     pub fn is_of(&self, world: usize) -> bool {
         match self {
             Call::Exchange { to, from, .. } => *to < world && *from < world,
@@ -139,7 +141,8 @@ impl Call {
         }
     }
 
-    /// Rows that `from`, which makes this call, sends to `to`; for tensors only. The call [is of](Self::is_of) a world with both.
+    /// Rows that `from`, which makes this call, sends to `to`; for tensors only. The call [is
+    /// of](Self::is_of) a world with both.
     pub fn rows_to(&self, from: usize, to: usize) -> usize {
         match self {
             Call::Exchange { send_rows, to: target, .. } if *target == to => *send_rows,
@@ -154,7 +157,8 @@ impl Call {
         self.form().map_or(0, |form| form.bytes(self.rows_to(from, to)))
     }
 
-    /// Whether this call of rank `mine` and `other` of rank `theirs` can be the same collective. Both ranks may be one.
+    /// Whether this call of rank `mine` and `other` of rank `theirs` can be the same collective.
+    /// Both ranks may be one.
     pub fn fits(&self, mine: usize, other: &Call, theirs: usize) -> bool {
         match (self, other) {
             (

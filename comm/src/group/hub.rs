@@ -1,7 +1,8 @@
-//! The place where ranks meet: one entry a call with the parts that ranks have put into it, and the group's first failure.
+//! The place where ranks meet: one entry a call with the parts that ranks have put into it, and the
+//! group's first failure.
 //!
-//! All ranks of one process may share one, or each process has its own, with one rank and images of the others: then the
-//! others' parts are brought by [`Hub::bring`].
+//! All ranks of one process may share one, or each process has its own, with one rank and images of
+//! the others: then the others' parts are brought by [`Hub::bring`].
 
 #[cfg(test)]
 mod tests;
@@ -77,7 +78,8 @@ pub enum Verdict {
     Stalled(Error),
 }
 
-/// A wait that has outlived its deadline is judged again after this fraction of the deadline, or after this time if it is shorter.
+/// A wait that has outlived its deadline is judged again after this fraction of the deadline, or
+/// after this time if it is shorter.
 const JUDGED_AGAIN: u32 = 8;
 const JUDGED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -138,7 +140,8 @@ impl Hub {
         self.insert(self.lock(), rank, sequence, part, &all)
     }
 
-    /// Puts this process's part into a call; the other ranks take their copies of it in their own processes.
+    /// Puts this process's part into a call; the other ranks take their copies of it in their own
+    /// processes.
     pub fn put_mine(&self, rank: usize, sequence: u64, part: Contribution) -> Result<()> {
         let mut state = self.lock();
         let world = self.world;
@@ -153,7 +156,8 @@ impl Hub {
         self.insert(state, rank, sequence, part, &needed)
     }
 
-    /// Puts another process's part into a call. A part of a call that has ended here means that the ranks disagree.
+    /// Puts another process's part into a call. A part of a call that has ended here means that the
+    /// ranks disagree.
     pub fn bring(&self, from: usize, to: usize, sequence: u64, part: Contribution) {
         assert!(from < self.world, "a part from rank {from} of {}", self.world);
         let mut state = self.lock();
@@ -170,7 +174,8 @@ impl Hub {
         let _ = self.insert(state, from, sequence, part, &[]);
     }
 
-    /// Puts a part in. The group ends if one of the `needed` ranks has left without making the call.
+    /// Puts a part in. The group ends if one of the `needed` ranks has left without making the
+    /// call.
     fn insert(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -196,8 +201,9 @@ impl Hub {
         Ok(())
     }
 
-    /// Waits until a call has all that `rank` needs of it, and takes that out. When the deadline has passed, `judge` is asked
-    /// again and again with the ranks that are missing: slow is not dead. If they come meanwhile, all is well.
+    /// Waits until a call has all that `rank` needs of it, and takes that out. When the deadline
+    /// has passed, `judge` is asked again and again with the ranks that are missing: slow is not
+    /// dead. If they come meanwhile, all is well.
     pub fn take(
         &self,
         rank: usize,
@@ -222,8 +228,8 @@ impl Hub {
         .map(|(received, _)| received)
     }
 
-    /// Waits until `look` finds that the wait is over. When the deadline has passed, `judge` is asked again and again with the ranks that
-    /// are missing: slow is not dead.
+    /// Waits until `look` finds that the wait is over. When the deadline has passed, `judge` is
+    /// asked again and again with the ranks that are missing: slow is not dead.
     pub(super) fn wait<T>(
         &self,
         wait: Wait,
@@ -303,7 +309,8 @@ impl Hub {
         self.lock().alive(rank)
     }
 
-    /// Takes a rank out of the group. Calls that it has made stay good; a call that it has not made never ends.
+    /// Takes a rank out of the group. Calls that it has made stay good; a call that it has not made
+    /// never ends.
     pub fn leave(&self, rank: usize) {
         let mut state = self.lock();
         state.left[rank] = true;

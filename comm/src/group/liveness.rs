@@ -1,4 +1,5 @@
-//! A rank's record of its activity and of its last progress: the facts on which the rule of liveness rests.
+//! A rank's record of its activity and of its last progress: the facts on which the rule of
+//! liveness rests.
 //!
 //! A rank may wait for others for any length of time. A rank that computes must make progress: a
 //! step beyond its limit is a stall. The limit is the timeout of a collective, or ten times the
@@ -21,7 +22,8 @@ use crate::{Collective, Error};
 /// Factor by which a step may exceed the rank's longest comparable step so far.
 const TIMES_LONGER: u32 = 10;
 
-/// The record of a rank's progress. The rank writes each of its steps here; other threads read it. Clones share it.
+/// The record of a rank's progress. The rank writes each of its steps here; other threads read it.
+/// Clones share it.
 #[derive(Debug, Clone)]
 pub struct Liveness {
     doing: Arc<Mutex<Doing>>,
@@ -160,7 +162,8 @@ impl Liveness {
         doing.longest.clear();
     }
 
-    /// A step of this kind begins, in this layer if it belongs to one; the step before it has ended.
+    /// A step of this kind begins, in this layer if it belongs to one; the step before it has
+    /// ended.
     pub fn step(&self, part: StepKind, layer: Option<usize>) {
         let mut doing = self.lock();
         doing.advance();
@@ -249,7 +252,8 @@ impl Liveness {
         self.lock().activity(&self.tiles)
     }
 
-    /// The rank's stall, if it is in one. Before the first request the limit of the start counts, not this.
+    /// The rank's stall, if it is in one. Before the first request the limit of the start counts,
+    /// not this.
     pub(crate) fn stall(&self) -> Option<Stall> {
         let doing = self.lock();
         let waits = doing.waits.is_some() || doing.stands.is_some();

@@ -1,4 +1,5 @@
-//! One collective call of the group: the parts of the ranks that have made it, and the failure when two calls do not fit.
+//! One collective call of the group: the parts of the ranks that have made it, and the failure when
+//! two calls do not fit.
 
 use std::sync::Arc;
 
@@ -79,7 +80,8 @@ impl Meeting {
         Some(Death { rank, error, counterpart: Some((other, seen_there)) })
     }
 
-    /// The data for `rank`. A tensor that has one receiver is moved out, so that nothing holds it any longer.
+    /// The data for `rank`. A tensor that has one receiver is moved out, so that nothing holds it
+    /// any longer.
     pub fn take(&mut self, rank: usize) -> Received {
         let call = self.made[rank].as_ref().expect("the rank has made the call").call.clone();
         let (mut received, world) = (Received::default(), self.made.len());

@@ -1,7 +1,8 @@
-//! The parts that all backends share: a rank's calls with their checks, counters and deadlines ([`Member`]), and the place where
-//! the parts of a call meet ([`hub::Hub`]).
+//! The parts that all backends share: a rank's calls with their checks, counters and deadlines
+//! ([`Member`]), and the place where the parts of a call meet ([`hub::Hub`]).
 //!
-//! A backend is an [`Endpoint`]: it puts this rank's part of a call before the others and brings theirs here.
+//! A backend is an [`Endpoint`]: it puts this rank's part of a call before the others and brings
+//! theirs here.
 
 pub mod call;
 mod check;
@@ -61,7 +62,8 @@ pub trait Endpoint {
     /// Returns an error if the group is dead, or if the call does not fit the other ranks' calls.
     fn put(&self, sequence: u64, part: Contribution) -> Result<()>;
 
-    /// Puts this rank's parts into calls that follow each other from `first` on; a cost that they share is paid once.
+    /// Puts this rank's parts into calls that follow each other from `first` on; a cost that they
+    /// share is paid once.
     ///
     /// # Errors
     /// Fails as [`put`](Self::put) does.
@@ -94,8 +96,9 @@ pub trait Endpoint {
     /// A monitor of the group for another thread of this rank.
     fn monitor(&self) -> Arc<dyn GroupMonitor>;
 
-    /// Waits until the device has passed the calls that were waited for, where the device waits instead of the thread: bytes that
-    /// are sent next may depend on tensors of those calls. This is not counted as a wait for other ranks.
+    /// Waits until the device has passed the calls that were waited for, where the device waits
+    /// instead of the thread: bytes that are sent next may depend on tensors of those calls. This
+    /// is not counted as a wait for other ranks.
     ///
     /// # Errors
     /// Returns an error if the group is dead.
@@ -121,7 +124,8 @@ pub struct Member<E: Endpoint> {
     started: BTreeMap<u64, Started>,
     /// Counters by laps; there is at least one.
     laps: Vec<Traffic>,
-    /// Calls that were waited for and that a device has not passed: their kinds, and the laps that they belong to.
+    /// Calls that were waited for and that a device has not passed: their kinds, and the laps that
+    /// they belong to.
     on_device: BTreeMap<u64, (Collective, usize)>,
     stays: PhantomData<*const ()>,
 }
@@ -170,7 +174,8 @@ impl<E: Endpoint> Member<E> {
         &mut self.endpoint
     }
 
-    /// The communicator of the same rank over another endpoint, made from this one; it goes on where this one is.
+    /// The communicator of the same rank over another endpoint, made from this one; it goes on
+    /// where this one is.
     pub(crate) fn move_to<F: Endpoint>(self, make: impl FnOnce(E, Patience) -> Result<F>) -> Result<Member<F>> {
         let Self { endpoint, next, patience, .. } = self;
         let endpoint = make(endpoint, patience)?;

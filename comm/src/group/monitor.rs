@@ -1,4 +1,5 @@
-//! The group as seen by another thread of the rank, which watches the device that carries the calls' tensors.
+//! The group as seen by another thread of the rank, which watches the device that carries the
+//! calls' tensors.
 
 use super::{Patience, Verdict};
 use crate::{Collective, Error, Result};

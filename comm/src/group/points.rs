@@ -1,4 +1,5 @@
-//! A rank's way past control points: it counts them, waits for the word at each, and knows how long it has waited.
+//! A rank's way past control points: it counts them, waits for the word at each, and knows how long
+//! it has waited.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

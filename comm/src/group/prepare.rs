@@ -1,4 +1,5 @@
-//! Makes this rank's part of a call with tensors from the call's arguments. Wrong arguments end the group.
+//! Makes this rank's part of a call with tensors from the call's arguments. Wrong arguments end the
+//! group.
 
 use candle_core::Tensor;
 

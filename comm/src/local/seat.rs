@@ -20,7 +20,8 @@ impl Local {
     }
 }
 
-/// A place in a group, to be taken on the rank's own thread. Dropping it means that the rank leaves.
+/// A place in a group, to be taken on the rank's own thread. Dropping it means that the rank
+/// leaves.
 pub struct Seat {
     endpoint: LocalEndpoint,
 }
@@ -70,7 +71,8 @@ pub struct LocalGroup {
 }
 
 impl LocalGroup {
-    /// Ends the group if one of its ranks computes without progress for longer than it may; gives that failure.
+    /// Ends the group if one of its ranks computes without progress for longer than it may; gives
+    /// that failure.
     pub fn end_if_stalled(&self) -> Option<Error> {
         let (rank, stall) = self.hub.stall()?;
         Some(self.hub.kill(rank, stall.of(rank, String::new())))
@@ -132,7 +134,8 @@ impl Endpoint for LocalEndpoint {
     }
 }
 
-/// Ranks that are threads come to points in the hub that they share; the last of them gives the word.
+/// Ranks that are threads come to points in the hub that they share; the last of them gives the
+/// word.
 impl Passage for LocalMonitor {
     fn hub(&self) -> &Hub {
         &self.hub

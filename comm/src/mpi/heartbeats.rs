@@ -10,7 +10,8 @@ use tributary_protocol::Phase;
 
 use crate::group::liveness::Activity;
 
-/// Number of signs of life within the timeout, and the shortest and longest time between two of them.
+/// Number of signs of life within the timeout, and the shortest and longest time between two of
+/// them.
 const A_TIMEOUT: u32 = 10;
 const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(1);
@@ -56,7 +57,8 @@ pub struct Vigil {
     /// The most that one look counts for.
     longest_look: Duration,
     looked: Instant,
-    /// One entry a rank: how often it had been heard at the last look, and for how long it has been silent since.
+    /// One entry a rank: how often it had been heard at the last look, and for how long it has been
+    /// silent since.
     silences: Vec<(u64, Duration)>,
 }
 
@@ -120,7 +122,8 @@ impl Vigil {
         Self { timeout, longest_look: 3 * pause, looked: Instant::now(), silences }
     }
 
-    /// Looks: the silent ranks among `ranks`. There are none while this process is silent itself: others name it then.
+    /// Looks: the silent ranks among `ranks`. There are none while this process is silent itself:
+    /// others name it then.
     pub fn look(&mut self, heartbeats: &Heartbeats, ranks: &BTreeSet<usize>) -> Vec<Silent> {
         let silent = self.look_at(Instant::now(), heartbeats, ranks);
         if heartbeats.is_heard(self.timeout / 2) { silent } else { Vec::new() }

@@ -52,7 +52,8 @@ pub struct Head {
     pub sequence: u64,
     pub call: Call,
     pub body_bytes: u64,
-    /// CRC-32 of a body that is a message; the head is framed, so that it guards the body too. None for tensors.
+    /// CRC-32 of a body that is a message; the head is framed, so that it guards the body too. None
+    /// for tensors.
     pub body_checksum: Option<u32>,
 }
 

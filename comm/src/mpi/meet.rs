@@ -1,4 +1,5 @@
-//! The first moments of a group over MPI: initialization, and the cards by which ranks introduce themselves.
+//! The first moments of a group over MPI: initialization, and the cards by which ranks introduce
+//! themselves.
 
 use mpi::Threading;
 use mpi::environment::Universe;
@@ -22,7 +23,8 @@ pub fn library_version() -> Result<String> {
     Ok(version.trim_matches(['\0', ' ', '\n']).lines().next().unwrap_or_default().to_owned())
 }
 
-/// Initializes MPI and exchanges the ranks' cards; `holding` as in [`ProcessSettings`](crate::process::ProcessSettings).
+/// Initializes MPI and exchanges the ranks' cards; `holding` as in
+/// [`ProcessSettings`](crate::process::ProcessSettings).
 pub fn meet(holding: fn(usize) -> u64) -> std::result::Result<(Universe, ProcessGroup), (Option<Universe>, Error)> {
     let refuse = |what: &str| Error::Start(what.to_owned());
     // Only this thread calls MPI, and it is the one that initializes it.
@@ -55,9 +57,10 @@ pub fn meet(holding: fn(usize) -> u64) -> std::result::Result<(Universe, Process
     Ok((universe, ProcessGroup { rank, size, local_rank, local_size, sharing, library, peers }))
 }
 
-/// Connects every pair of ranks: the lower one says hello, the higher one answers. Libraries connect two processes when the
-/// first message goes between them, and complain at length where one of them has ended by then; or where both begin at the
-/// same time, and one of the two connections is given up.
+/// Connects every pair of ranks: the lower one says hello, the higher one answers. Libraries
+/// connect two processes when the first message goes between them, and complain at length where one
+/// of them has ended by then; or where both begin at the same time, and one of the two connections
+/// is given up.
 fn greet(world: &SimpleCommunicator, rank: usize, size: usize) {
     let process = |other: usize| world.process_at_rank(other as i32);
     let hello = [0u8];
@@ -76,15 +79,16 @@ fn greet(world: &SimpleCommunicator, rank: usize, size: usize) {
     });
 }
 
-/// This rank's number among those that share memory with it, in the order of their ranks, and how many they are. Not all
-/// libraries number the split in the order asked for.
+/// This rank's number among those that share memory with it, in the order of their ranks, and how
+/// many they are. Not all libraries number the split in the order asked for.
 fn local_place(local: &SimpleCommunicator, rank: usize) -> (usize, usize) {
     let mut ranks = vec![0u64; local.size() as usize];
     local.all_gather_into(&(rank as u64), &mut ranks[..]);
     (ranks.iter().filter(|&&other| other < rank as u64).count(), ranks.len())
 }
 
-/// Number of ranks that share memory with this one and hold the same thing; 1 where this rank holds nothing.
+/// Number of ranks that share memory with this one and hold the same thing; 1 where this rank holds
+/// nothing.
 fn sharing(local: &SimpleCommunicator, holding: u64) -> usize {
     let mut all = vec![0u64; local.size() as usize];
     local.all_gather_into(&holding, &mut all[..]);

@@ -1,9 +1,10 @@
 //! Ranks as processes, over MPI.
 //!
-//! One thread of the process owns MPI (`owner.rs`); the rank's thread leaves letters at the [`post::Post`] and finds the
-//! others' parts there. Collectives are made of messages between pairs, so that a rank knows who has not come, and long
-//! ones go in pieces. Nothing here retries: after a failure the group is dead and the process must end by
-//! `std::process::exit`, because MPI cannot be left in order while messages are on their way.
+//! One thread of the process owns MPI (`owner.rs`); the rank's thread leaves letters at the
+//! [`post::Post`] and finds the others' parts there. Collectives are made of messages between
+//! pairs, so that a rank knows who has not come, and long ones go in pieces. Nothing here retries:
+//! after a failure the group is dead and the process must end by `std::process::exit`, because MPI
+//! cannot be left in order while messages are on their way.
 
 mod body;
 mod heartbeats;
@@ -80,8 +81,8 @@ pub struct Ender {
 }
 
 impl Ender {
-    /// Ends the group as [`Communicator::abort`](crate::Communicator::abort) does; gives its first cause. The process must
-    /// end after it.
+    /// Ends the group as [`Communicator::abort`](crate::Communicator::abort) does; gives its first
+    /// cause. The process must end after it.
     pub fn end(&self, cause: &str, exit_code: u8) -> Error {
         let rank = self.post.rank;
         self.post.kill(Error::Aborted { rank, cause: cause.to_owned(), exit_code })
@@ -106,8 +107,9 @@ impl Ender {
         self.post.hub.alive(self.post.rank).err()
     }
 
-    /// The failure of this process's rank, if it computes without progress for longer than it may; `words` say which process
-    /// it is. The process must end then: nothing else can end the thread that computes.
+    /// The failure of this process's rank, if it computes without progress for longer than it may;
+    /// `words` say which process it is. The process must end then: nothing else can end the thread
+    /// that computes.
     pub fn stalled(&self, words: &str) -> Option<Error> {
         if self.post.has_left() {
             return None;
@@ -116,7 +118,8 @@ impl Ender {
         Some(stall.of(self.post.rank, format!(" ({words})")))
     }
 
-    /// Whether all ranks have said farewell and this process's is about to leave MPI, or has left it.
+    /// Whether all ranks have said farewell and this process's is about to leave MPI, or has left
+    /// it.
     pub fn is_leaving(&self) -> bool {
         self.post.is_over()
     }
@@ -140,7 +143,8 @@ pub struct Vigil {
 }
 
 impl Vigil {
-    /// Listens: the ranks that have been silent for longer than the timeout and have not left in peace.
+    /// Listens: the ranks that have been silent for longer than the timeout and have not left in
+    /// peace.
     pub fn listen(&mut self) -> Vec<Silent> {
         self.vigil.look(&self.post.heartbeats, &self.post.in_the_group())
     }
@@ -273,7 +277,8 @@ impl Drop for MpiEndpoint {
             self.kill(Error::panicked(self.post.rank));
         }
         if self.alive().is_err() {
-            // The owner's requests cannot be completed any more, and must not be dropped: the process ends with them.
+            // The owner's requests cannot be completed any more, and must not be dropped: the
+            // process ends with them.
             return;
         }
         self.post.leave();

@@ -1,4 +1,5 @@
-//! The thread that owns MPI: sends the letters from the post, receives the others', and does nothing else.
+//! The thread that owns MPI: sends the letters from the post, receives the others', and does
+//! nothing else.
 //!
 //! Every wait alternates a look that never blocks with a rest. Urgent letters (the group's end,
 //! signs of life) have a communicator of their own, which every wait looks at: a long message does
@@ -114,7 +115,8 @@ impl Owner {
         }
     }
 
-    /// Gives a sign of life when it is time, sends and receives the urgent letters; whether there were any.
+    /// Gives a sign of life when it is time, sends and receives the urgent letters; whether there
+    /// were any.
     fn urgent_news(&self) -> bool {
         self.post.beat();
         let letters = self.post.urgent_letters();

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 /// The first rest.
 const SHORTEST: Duration = Duration::from_micros(20);
 
-/// The time of polling without a rest: for news where every thread has a core; for the end of a transfer everywhere,
-/// because a transfer moves on only while both sides poll.
+/// The time of polling without a rest: for news where every thread has a core; for the end of a
+/// transfer everywhere, because a transfer moves on only while both sides poll.
 const NEWS_AT_ONCE: Duration = Duration::from_micros(200);
 const TRANSFER_AT_ONCE: Duration = Duration::from_millis(2);
 
@@ -18,8 +18,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The pace of a thread that looks for news. Where threads share cores (`crowded`), a look without a rest takes time from
-    /// threads that compute.
+    /// The pace of a thread that looks for news. Where threads share cores (`crowded`), a look
+    /// without a rest takes time from threads that compute.
     pub fn for_news(crowded: bool) -> Self {
         let at_once = if crowded { Duration::ZERO } else { NEWS_AT_ONCE };
         Self { at_once, since: Instant::now(), rest: SHORTEST }

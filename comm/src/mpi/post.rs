@@ -15,7 +15,8 @@ use crate::group::points::Passage;
 use crate::group::{LateRanks, Patience, Verdict};
 use crate::{Error, Pulse, Result};
 
-/// The time by which a rank lets each lower rank speak first, where all have the same to say, and the longest such wait.
+/// The time by which a rank lets each lower rank speak first, where all have the same to say, and
+/// the longest such wait.
 const TURN: Duration = Duration::from_millis(50);
 const LONGEST_TURN: Duration = Duration::from_millis(600);
 
@@ -112,8 +113,8 @@ impl Post {
         self.announce(&seen);
     }
 
-    /// Writes a failure that began here to the others, once, and waits until the letters have left. A second caller waits too,
-    /// because the process may end after either call.
+    /// Writes a failure that began here to the others, once, and waits until the letters have left.
+    /// A second caller waits too, because the process may end after either call.
     pub fn tell(&self, error: &Error) {
         let Some(handed) = self.announce(error) else { return };
         let waits = |outbox: &mut Outbox| outbox.urgent_left < handed;
@@ -168,8 +169,8 @@ impl Post {
         LateRanks { states: self.states(&missing), missing }
     }
 
-    /// The verdict on this rank's wait for `missing`, which has lasted as long as its deadline. Ranks that are silent
-    /// are not looked for here: the thread that keeps a vigil finds them.
+    /// The verdict on this rank's wait for `missing`, which has lasted as long as its deadline.
+    /// Ranks that are silent are not looked for here: the thread that keeps a vigil finds them.
     pub fn judge(&self, missing: &[usize], patience: Patience) -> Verdict {
         let all_wait = || {
             let waits = |rank| self.heartbeats.last(rank).is_some_and(|last| last.has_waited(patience.deadline));
@@ -178,7 +179,8 @@ impl Post {
         if patience.phase != Phase::Start && !all_wait() {
             return Verdict::GoesOn;
         }
-        // All ranks that wait come to the same verdict at the same time: the lowest of them speaks for all.
+        // All ranks that wait come to the same verdict at the same time: the lowest of them speaks
+        // for all.
         self.hub.dead_within((TURN * u32::try_from(self.rank).unwrap_or(u32::MAX)).min(LONGEST_TURN));
         Verdict::Over(self.states(missing))
     }
@@ -219,8 +221,8 @@ impl Post {
         self.changed.notify_all();
     }
 
-    /// Leaves the group in order and in the middle of an order: its thread, which may compute for long, is not waited for. Every
-    /// process does so where one does.
+    /// Leaves the group in order and in the middle of an order: its thread, which may compute for
+    /// long, is not waited for. Every process does so where one does.
     pub fn leave_at_once(&self, from: usize, cause: &str) {
         if std::mem::replace(&mut self.outbox().ends_at_once, true) {
             return;

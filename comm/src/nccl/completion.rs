@@ -6,8 +6,8 @@ use super::ffi::{Handle, Progress};
 use crate::group::GroupMonitor;
 use crate::{Error, Result};
 
-/// Waits until NCCL has done its work. When that has taken as long as `limit`, `late` is asked again and again whether it is
-/// too late.
+/// Waits until NCCL has done its work. When that has taken as long as `limit`, `late` is asked
+/// again and again whether it is too late.
 pub(super) fn until_done(
     handle: &Handle,
     monitor: &dyn GroupMonitor,

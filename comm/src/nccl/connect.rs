@@ -9,7 +9,8 @@ use crate::{Communicator, Result, Start};
 /// Values of a row of the first messages: as long as an all-gather of equal parts must be.
 const VALUES: usize = 64;
 
-/// Rows of the large ones, 1 MiB: NCCL takes other ways, with buffers of their own, for large messages than for small ones.
+/// Rows of the large ones, 1 MiB: NCCL takes other ways, with buffers of their own, for large
+/// messages than for small ones.
 const MANY_ROWS: usize = 4096;
 
 /// Every rank speaks to every other.

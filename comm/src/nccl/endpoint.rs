@@ -1,5 +1,5 @@
-//! A rank's end of the group when NCCL carries its tensors: calls with tensors are put on the device, all others go to the
-//! control communicator's endpoint.
+//! A rank's end of the group when NCCL carries its tensors: calls with tensors are put on the
+//! device, all others go to the control communicator's endpoint.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -139,7 +139,8 @@ impl<E: Endpoint> NcclEndpoint<E> {
         self.messages.record_event(None).map_err(cuda)
     }
 
-    /// Hands the messages to NCCL. The first ones between two ranks connect them, and wait for each other.
+    /// Hands the messages to NCCL. The first ones between two ranks connect them, and wait for each
+    /// other.
     fn submit(&self, sequence: u64, kind: Collective, all: &[Message]) -> Result<()> {
         if all.is_empty() || self.watchdog.handle.submit(all, &self.messages)? == Progress::Done {
             return Ok(());
@@ -162,8 +163,8 @@ impl<E: Endpoint> NcclEndpoint<E> {
         Ok(Received { tensors: messages.into_tensors()?, bytes: Vec::new(), on_device: true })
     }
 
-    /// Waits until the device has passed the last call that was waited for. The watching thread sees to it that it does, or
-    /// that the group dies.
+    /// Waits until the device has passed the last call that was waited for. The watching thread
+    /// sees to it that it does, or that the group dies.
     fn pass(&self, limit: Option<Duration>) -> Result<()> {
         /// Time of looking without a rest, and the rest after it.
         const BUSY: Duration = Duration::from_micros(100);

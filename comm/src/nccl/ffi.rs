@@ -153,7 +153,8 @@ impl Handle {
         let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
         let mut config = config(most_blocks);
         let mut communicator = ptr::null_mut();
-        // SAFETY: NCCL copies the configuration and the id, and writes the communicator's address to the place it is given.
+        // SAFETY: NCCL copies the configuration and the id, and writes the communicator's address
+        // to the place it is given.
         let code =
             unsafe { sys::ncclCommInitRankConfig(&mut communicator, world as c_int, id, rank as c_int, &mut config) };
         check("ncclCommInitRankConfig", code, communicator)?;
@@ -168,7 +169,8 @@ impl Handle {
         progress_of(&self.lock(), Ask::Driver(free_bytes))
     }
 
-    /// The same, unless another thread is in a call. It does not call the driver, which a waiting thread may hold.
+    /// The same, unless another thread is in a call. It does not call the driver, which a waiting
+    /// thread may hold.
     pub fn try_progress(&self) -> Option<Result<Progress>> {
         self.communicator.try_lock().ok().map(|open| progress_of(&open, Ask::Nobody))
     }
@@ -264,8 +266,9 @@ fn config(most_blocks: Option<c_int>) -> sys::ncclConfig_t {
 fn put(message: Message, communicator: sys::ncclComm_t, stream: sys::cudaStream_t) -> Result<()> {
     let byte = sys::ncclDataType_t::ncclUint8;
     let place = |address: u64| address as usize as *mut c_void;
-    // SAFETY: the addresses are of device memory of at least that many bytes, which the caller keeps until the stream has
-    // passed this message; the communicator has not been ended, the stream lives.
+    // SAFETY: the addresses are of device memory of at least that many bytes, which the caller
+    // keeps until the stream has passed this message; the communicator has not been ended, the
+    // stream lives.
     let (call, code) = unsafe {
         match message {
             Message::Send { address, bytes, peer } => {
@@ -275,7 +278,8 @@ fn put(message: Message, communicator: sys::ncclComm_t, stream: sys::cudaStream_
                 ("ncclRecv", sys::ncclRecv(place(address), bytes, byte, peer as c_int, communicator, stream))
             }
             Message::Broadcast { address, bytes, root } => {
-                // The root's bytes stay where they are: nothing is copied where both addresses are one.
+                // The root's bytes stay where they are: nothing is copied where both addresses are
+                // one.
                 let (from, to) = (place(address), place(address));
                 ("ncclBroadcast", sys::ncclBroadcast(from, to, bytes, byte, root as c_int, communicator, stream))
             }

@@ -7,7 +7,8 @@ use super::failure::cuda;
 use super::ffi::{self, SHARED_GPU_VARIABLE};
 use crate::{Error, Result};
 
-/// The oldest NCCL that runs here, as NCCL counts. Up to 2.23 a peer may write into buffers that are not mapped for it.
+/// The oldest NCCL that runs here, as NCCL counts. Up to 2.23 a peer may write into buffers that
+/// are not mapped for it.
 const OLDEST_VERSION: i32 = 22_800;
 
 /// The variable by which NCCL's calls block. It overrides the program's own setting.

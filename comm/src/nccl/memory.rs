@@ -10,10 +10,12 @@ use cudarc::driver::sys as driver;
 use super::failure::{self, cuda};
 use crate::{Error, Result};
 
-/// Free bytes of the GPU of this thread's context; none if the driver does not answer, as after a failed kernel.
+/// Free bytes of the GPU of this thread's context; none if the driver does not answer, as after a
+/// failed kernel.
 pub fn free_bytes() -> Option<u64> {
     let (mut free, mut total) = (0, 0);
-    // SAFETY: the driver writes two numbers to the places it is given; without a context it refuses.
+    // SAFETY: the driver writes two numbers to the places it is given; without a context it
+    // refuses.
     unsafe { driver::cuMemGetInfo_v2(&mut free, &mut total) }.result().ok()?;
     Some(free as u64)
 }

@@ -64,7 +64,8 @@ struct MessageBuilder<'a> {
 }
 
 impl Messages {
-    /// The messages of a call that carries tensors. Received ones are allocated in the order of `compute`.
+    /// The messages of a call that carries tensors. Received ones are allocated in the order of
+    /// `compute`.
     ///
     /// # Errors
     /// Returns an error if a tensor is not on a GPU, or if memory is short.
@@ -161,8 +162,8 @@ impl MessageBuilder<'_> {
         Ok(Incoming::Parts(parts.collect::<Result<_>>()?))
     }
 
-    /// An all-gather of equal parts: NCCL's own, which is faster than messages between pairs. None if the parts differ, or
-    /// would not be aligned as allocations are, which kernels may count on.
+    /// An all-gather of equal parts: NCCL's own, which is faster than messages between pairs. None
+    /// if the parts differ, or would not be aligned as allocations are, which kernels may count on.
     fn together(&mut self, rows: &[usize], rank: usize, mine: &Tensor) -> Result<Option<Incoming>> {
         let bytes = self.form.bytes(rows[rank]) as usize;
         let equal = rows.iter().all(|&other| other == rows[rank]);

@@ -60,8 +60,8 @@ pub fn library_version() -> Result<String> {
     Ok(format!("NCCL {}", version_text(ffi::version()?)))
 }
 
-/// Lets NCCL connect two ranks of one GPU, and CUDA load all code at the start. To be called before the process starts its second
-/// thread, and before anything of NCCL and CUDA.
+/// Lets NCCL connect two ranks of one GPU, and CUDA load all code at the start. To be called before
+/// the process starts its second thread, and before anything of NCCL and CUDA.
 ///
 /// # Errors
 /// Returns an error if the process has several threads.
@@ -71,8 +71,8 @@ pub fn allow_shared_gpu() -> Result<()> {
     ffi::set_variable("CUDA_MODULE_LOADING", "EAGER")
 }
 
-/// A communicator of the same ranks whose tensors go over NCCL; `device` is this rank's GPU. Every rank calls it at the same
-/// place.
+/// A communicator of the same ranks whose tensors go over NCCL; `device` is this rank's GPU. Every
+/// rank calls it at the same place.
 ///
 /// # Errors
 /// Returns [`Error::Start`] if the device is no GPU or NCCL cannot connect the ranks,

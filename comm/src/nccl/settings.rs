@@ -12,8 +12,8 @@ pub struct NcclSettings {
     pub allow_shared_gpu: bool,
     /// The way of all-gathers with unequal parts. All ranks have the same.
     pub unequal_gathers: UnequalGathers,
-    /// Number of multiprocessors of a rank's GPU that computation should leave alone while messages are under way
-    /// ([`KeptFree`](crate::KeptFree)). On a Hopper NCCL takes no more than these.
+    /// Number of multiprocessors of a rank's GPU that computation should leave alone while messages
+    /// are under way ([`KeptFree`](crate::KeptFree)). On a Hopper NCCL takes no more than these.
     pub message_multiprocessors: usize,
 }
 

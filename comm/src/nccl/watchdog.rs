@@ -31,7 +31,8 @@ struct CallsInFlight {
     /// Number that the device writes when it reaches them; when they have ended, it writes the next
     /// number.
     begins: u32,
-    /// The time at which the device was seen to have come to the call. The deadline counts from then: before, the device computes.
+    /// The time at which the device was seen to have come to the call. The deadline counts from
+    /// then: before, the device computes.
     ready_since: Option<Instant>,
 }
 
@@ -100,8 +101,8 @@ impl Watchdog {
         self.write_next(stream).map(drop)
     }
 
-    /// Lets the device write the next number when the stream has come so far. The queue is not locked meanwhile: the driver may
-    /// keep this thread.
+    /// Lets the device write the next number when the stream has come so far. The queue is not
+    /// locked meanwhile: the driver may keep this thread.
     fn write_next(&self, stream: &CudaStream) -> Result<u32> {
         let next = self.watched.lock().written.wrapping_add(1);
         self.watched.counter.write(stream, next)?;
@@ -146,8 +147,9 @@ impl WatchedCalls {
         Some(Error::Timeout { rank: self.rank, operation, sequence, phase, missing, states, after })
     }
 
-    /// Ends the group, then the device's work for it. The order matters: a thread that wakes when the device's work ends must find
-    /// the group dead, and must not use the tensors it has received.
+    /// Ends the group, then the device's work for it. The order matters: a thread that wakes when
+    /// the device's work ends must find the group dead, and must not use the tensors it has
+    /// received.
     pub fn end(&self, error: Error) -> Error {
         let seen = self.monitor.kill(error);
         self.handle.abort();

@@ -13,7 +13,8 @@ use crate::error::Result;
 /// Facts that must be equal on all ranks: name and value.
 pub type AgreementFacts = Vec<(&'static str, String)>;
 
-/// Compares all ranks' facts. Every rank calls it; rank 0 sees how they differ, the others see the group's end.
+/// Compares all ranks' facts. Every rank calls it; rank 0 sees how they differ, the others see the
+/// group's end.
 ///
 /// # Errors
 /// Returns a [`Disagreement`] on rank 0, and an error if the group fails.

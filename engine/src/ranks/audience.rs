@@ -13,7 +13,8 @@ use crate::marker;
 /// Time that a failed process stays for its clients. A launcher may leave it less.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
-/// Why a group ends whose service was given time to end, and how long processes may take to leave MPI then.
+/// Why a group ends whose service was given time to end, and how long processes may take to leave
+/// MPI then.
 const OVERTIME: &str = "the time to drain is over";
 const LEAVE_LIMIT: Duration = Duration::from_millis(500);
 
@@ -38,7 +39,8 @@ struct State {
     alarm: Option<Alarm>,
 }
 
-/// A thread that serves clients: while this is held, the end of this process because of a failure waits for it, for a moment.
+/// A thread that serves clients: while this is held, the end of this process because of a failure
+/// waits for it, for a moment.
 #[derive(Debug)]
 pub struct Attendance(Audience);
 
@@ -101,7 +103,8 @@ impl Attendance {
         marker::completed();
         if let Some(ender) = self.0.0.ender.get() {
             ender.end_in_order(OVERTIME);
-            // Long before this is over the thread of MPI has ended the process, unless another one does not answer.
+            // Long before this is over the thread of MPI has ended the process, unless another one
+            // does not answer.
             std::thread::sleep(LEAVE_LIMIT);
         }
         std::process::exit(0)

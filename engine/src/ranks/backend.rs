@@ -22,7 +22,8 @@ use crate::model::ModelFolder;
 pub struct Standing {
     /// Number of ranks, where a request does not say otherwise.
     pub world: usize,
-    /// Which rank this process is, where ranks are processes; absent where all of them are threads of this one.
+    /// Which rank this process is, where ranks are processes; absent where all of them are threads
+    /// of this one.
     pub process: Option<RankProcess>,
 }
 
@@ -113,8 +114,8 @@ pub struct ProcessFailure {
     pub is_told_elsewhere: bool,
 }
 
-/// Ranks as an engine uses them. Threads are started a group at a time, as many as a request asks for; processes are one group,
-/// which is there already.
+/// Ranks as an engine uses them. Threads are started a group at a time, as many as a request asks
+/// for; processes are one group, which is there already.
 pub trait Backend {
     /// Place of this process among them.
     fn standing(&self) -> Standing;
@@ -134,7 +135,8 @@ pub trait Backend {
     /// Returns a usage error if the ranks are not those that were started.
     fn check(&self, method: &str, group: GroupShape, threads_started: usize) -> Result<()>;
 
-    /// The ranks that share a memory in a group of `world` ranks: the host's, or a GPU's where this process sees `gpus` of them.
+    /// The ranks that share a memory in a group of `world` ranks: the host's, or a GPU's where this
+    /// process sees `gpus` of them.
     fn neighbours(&self, gpus: Option<usize>, carrier: Carrier, world: usize) -> Neighbours;
 
     /// Memory of the host that was free before any rank had loaded anything.
@@ -143,8 +145,8 @@ pub trait Backend {
     /// Whether a group computes with more threads than cores; this process may use `cores`.
     fn shares_cores(&self, group: GroupShape, cores: usize) -> bool;
 
-    /// Starts a group and waits until it is ready for plans; on a rank that does not lead, until it serves. Absent if it runs
-    /// already.
+    /// Starts a group and waits until it is ready for plans; on a rank that does not lead, until it
+    /// serves. Absent if it runs already.
     ///
     /// # Errors
     /// Returns an error if no thread can be started. Returns failures of the ranks before they were
@@ -154,10 +156,12 @@ pub trait Backend {
     /// The way to rank 0 of a running group.
     fn link(&self, group: GroupShape) -> Option<&CoordinatorLink>;
 
-    /// Ends a group that has failed, and gives the cause: a rank's own account, where it has one; else what the coordinator saw.
+    /// Ends a group that has failed, and gives the cause: a rank's own account, where it has one;
+    /// else what the coordinator saw.
     fn lost(&mut self, group: GroupShape, seen: tributary_coordinator::Error) -> Error;
 
-    /// Leaves the next signal to another thread of this process, where ranks listen to signals at all.
+    /// Leaves the next signal to another thread of this process, where ranks listen to signals at
+    /// all.
     fn drains(&self) {}
 
     /// The clients of this process that must get the error before a failure of its ranks ends it.
@@ -172,7 +176,8 @@ pub trait Backend {
     /// Whether ranks that have failed can be started anew.
     fn can_start_anew(&self) -> bool;
 
-    /// Ends all groups and waits for their end; where this process does not lead, waits for rank 0 to end its own.
+    /// Ends all groups and waits for their end; where this process does not lead, waits for rank 0
+    /// to end its own.
     ///
     /// # Errors
     /// Returns the failure that ended a group before.

@@ -23,8 +23,9 @@ pub struct LauncherInfo {
 const SRUN: &str = "srun";
 const SRUN_WITHOUT_PMIX: &str = "srun without PMIx";
 
-/// Launchers by the variables that they set: name, rank, number of ranks, rank on the host. The first that fits counts:
-/// mpirun inside a Slurm job leaves both. A batch script of Slurm has a rank, but no step: it is not a rank.
+/// Launchers by the variables that they set: name, rank, number of ranks, rank on the host. The
+/// first that fits counts: mpirun inside a Slurm job leaves both. A batch script of Slurm has a
+/// rank, but no step: it is not a rank.
 const LAUNCHERS: [(&str, &str, &str, &[&str]); 4] = [
     ("mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &["OMPI_COMM_WORLD_LOCAL_RANK"]),
     ("mpirun (Hydra)", "PMI_RANK", "PMI_SIZE", &["MPI_LOCALRANKID"]),

@@ -1,4 +1,5 @@
-//! This process as one rank of a group over MPI: found, watched, agreed with the others, serving, and ended.
+//! This process as one rank of a group over MPI: found, watched, agreed with the others, serving,
+//! and ended.
 
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -55,7 +56,8 @@ pub struct Process {
     watchdog: Watchdog,
     /// When the start must be over, agreement included.
     ready_by: Instant,
-    /// Memory that was free before any rank of this host had loaded anything, as far as this one can tell.
+    /// Memory that was free before any rank of this host had loaded anything, as far as this one
+    /// can tell.
     pub available_bytes: Option<u64>,
 }
 
@@ -91,7 +93,8 @@ impl Process {
         let ender = seat.ender();
         tracing::debug!(rank = facts.rank, pid = std::process::id(), phase = "load", "enters");
         let watchdog = Watchdog::start(ender.clone(), facts.rank, facts.peers.clone(), heartbeat_timeout)?;
-        // This limit is longer than the agreement's own deadline, which knows which rank is missing.
+        // This limit is longer than the agreement's own deadline, which knows which rank is
+        // missing.
         watchdog.limit("the start", start_timeout + WATCH_GRACE);
         let ready_by = Instant::now() + start_timeout;
         Ok(Self { launcher, facts, seat: Some(seat), ender, watchdog, ready_by, available_bytes })
@@ -226,7 +229,8 @@ impl Serving {
         self.link.as_ref()
     }
 
-    /// Waits until the ranks are ready for plans. Absent if they failed: [`end`](Self::end) says why.
+    /// Waits until the ranks are ready for plans. Absent if they failed: [`end`](Self::end) says
+    /// why.
     pub fn ready(&self) -> Option<Agreed> {
         self.agreed.recv().ok()
     }

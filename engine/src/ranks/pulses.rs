@@ -7,7 +7,8 @@ use tributary_comm::Pulse;
 
 type Source = Box<dyn Fn() -> Vec<Pulse> + Send>;
 
-/// The ranks' signs of life: those of the group that was started last. Clones look at the same ranks.
+/// The ranks' signs of life: those of the group that was started last. Clones look at the same
+/// ranks.
 #[derive(Clone, Default)]
 pub struct Pulses(Arc<Mutex<Option<Source>>>);
 

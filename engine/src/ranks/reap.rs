@@ -1,7 +1,8 @@
-//! The end of a process of this host that has been silent: it cannot end itself, and no launcher shall wait for it.
+//! The end of a process of this host that has been silent: it cannot end itself, and no launcher
+//! shall wait for it.
 //!
-//! A helper that outlives the process which names the silent one does it, a moment later: the first process to end gives a
-//! job its exit code, and that must be the one that says why.
+//! A helper that outlives the process which names the silent one does it, a moment later: the first
+//! process to end gives a job its exit code, and that must be the one that says why.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};

@@ -6,7 +6,8 @@ use super::backend::Backend;
 use crate::carrier::Carrier;
 use crate::device::Gpu;
 
-/// FLOPs a second that any core of the last fifteen years does on one thread. The choice of an exchange rests on it.
+/// FLOPs a second that any core of the last fifteen years does on one thread. The choice of an
+/// exchange rests on it.
 const SAFE_FLOPS_PER_S: f64 = 5e9;
 
 /// FLOPs a second that a GPU with tensor cores does at the least.

@@ -1,4 +1,5 @@
-//! Ranks as threads of this process: groups of as many as requests ask for, side by side, each started when it is needed.
+//! Ranks as threads of this process: groups of as many as requests ask for, side by side, each
+//! started when it is needed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -53,7 +53,8 @@ pub struct Watchdog {
     heartbeat_timeout: Duration,
     /// Whether ranks that end are missed.
     armed: Arc<AtomicBool>,
-    /// Whether this process has left the group in order: nothing it does concerns the others any more.
+    /// Whether this process has left the group in order: nothing it does concerns the others any
+    /// more.
     left: Arc<AtomicBool>,
     /// Whether this process has said why it ends.
     said: Arc<AtomicBool>,
@@ -96,7 +97,8 @@ impl Watchdog {
         Ok(watchdog)
     }
 
-    /// Ends the group and this process, and says why, unless another thread has: then that one ends it.
+    /// Ends the group and this process, and says why, unless another thread has: then that one ends
+    /// it.
     pub fn end(&self, line: &str, exit_code: u8) -> ! {
         if self.ender.ends_in_order() {
             end_quietly(0);

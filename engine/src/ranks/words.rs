@@ -16,8 +16,8 @@ const FIRST_WORD: Duration = Duration::from_secs(3);
 /// Time of a failed rank to report its cause, before others end.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// Says in one line why this process ends before it has met others. All processes of a launcher get the same arguments: if
-/// rank 0 finds the same fault, its line is enough.
+/// Says in one line why this process ends before it has met others. All processes of a launcher get
+/// the same arguments: if rank 0 finds the same fault, its line is enough.
 pub fn refuse(line: &str, exit_code: u8) -> ! {
     let rank = launcher().map_or(0, |launcher| launcher.rank);
     if rank == 0 || !told_to_end_within(FIRST_WORD) {
@@ -27,8 +27,8 @@ pub fn refuse(line: &str, exit_code: u8) -> ! {
     std::process::exit(exit_code.into())
 }
 
-/// Whether SIGTERM comes in that time: then another rank has said enough. The signal's own exit code would be taken for the
-/// job's, because srun gives the largest.
+/// Whether SIGTERM comes in that time: then another rank has said enough. The signal's own exit
+/// code would be taken for the job's, because srun gives the largest.
 fn told_to_end_within(limit: Duration) -> bool {
     let Ok(mut signals) = Signals::new([SIGTERM]) else {
         std::thread::sleep(limit);
@@ -51,8 +51,8 @@ pub(super) fn end_quietly(exit_code: u8) -> ! {
     std::process::exit(exit_code.into())
 }
 
-/// One line on standard error (a table has more), and the marker for `tributary launch`. If that cannot be written, the exit
-/// code alone must do.
+/// One line on standard error (a table has more), and the marker for `tributary launch`. If that
+/// cannot be written, the exit code alone must do.
 pub(super) fn say(rank: usize, line: &str, exit_code: u8) {
     let named = rank == 0 || line.starts_with("rank ");
     let text = if named { format!("tributary: {line}\n") } else { format!("tributary: rank {rank}: {line}\n") };

@@ -1,4 +1,5 @@
-//! Attention of every kind that requests have: dense, over selected rows, within chunks, of few rows, and scores.
+//! Attention of every kind that requests have: dense, over selected rows, within chunks, of few
+//! rows, and scores.
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::cuda::{download, visible_share};
@@ -73,7 +74,8 @@ impl Attention {
         (self.keys[0].at.len() * KV_HEADS * DIM * 2) as f64
     }
 
-    /// Relative error of some rows against f64 on the CPU. (Keys and queries are turned there in f32.)
+    /// Relative error of some rows against f64 on the CPU. (Keys and queries are turned there in
+    /// f32.)
     fn error(&self) -> f64 {
         let rows = picked(self.at.len());
         let (at, block) = (self.at.select(&rows), &self.keys[0]);

@@ -3,7 +3,8 @@
 use candle_core::{Device, Tensor};
 use tributary_kernels::cuda::{DeviceEvent, pool};
 
-/// Copies in front of a case: about 2 ms at the default size, longer than the host needs for any case.
+/// Copies in front of a case: about 2 ms at the default size, longer than the host needs for any
+/// case.
 const COPIES: usize = 4;
 
 /// Bound of a case.

@@ -11,9 +11,10 @@
 //! Copies run in front of every timed case, so that the host is ahead of the device and launches do
 //! not count. The host's cost of a launch is measured separately, last.
 //!
-//! Environment: `GPU_BENCH_KEYS` (default 32768), `GPU_BENCH_ROUNDS` (7), `GPU_BENCH_PEAK` (8192: the side of the measured matrix
-//! product), `GPU_BENCH_COPY` (bytes), `GPU_BENCH_ONLY` (a part of the names of the cases to run, for a profiler), `GPU_BENCH_JSON` (a
-//! file for the numbers), `PYTORCH_JSON` (PyTorch's numbers).
+//! Environment: `GPU_BENCH_KEYS` (default 32768), `GPU_BENCH_ROUNDS` (7), `GPU_BENCH_PEAK` (8192:
+//! the side of the measured matrix product), `GPU_BENCH_COPY` (bytes), `GPU_BENCH_ONLY` (a part of
+//! the names of the cases to run, for a profiler), `GPU_BENCH_JSON` (a file for the numbers),
+//! `PYTORCH_JSON` (PyTorch's numbers).
 
 #![allow(clippy::unwrap_used)] // a measurement may panic, its helpers too
 

@@ -12,7 +12,8 @@ use crate::{DIM, HEADS, KV_HEADS, distance, flat, host_rows, picked, random};
 const HIDDEN: usize = HEADS * DIM;
 const WIDE: usize = 14336;
 
-/// An operation on rows, each for itself: checked on some of them against the CPU's in f32. `numbers` are read and written a row.
+/// An operation on rows, each for itself: checked on some of them against the CPU's in f32.
+/// `numbers` are read and written a row.
 fn by_rows(numbers: usize, inputs: Vec<Tensor>, work: impl Fn(&[Tensor], &Positions) -> Tensor + 'static) -> Case {
     let count = inputs[0].dims()[0];
     let (rows, at) = (picked(count), Positions::run(0, count));

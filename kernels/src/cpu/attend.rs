@@ -1,4 +1,5 @@
-//! Blocked attention: tasks of one KV head and a tile of query rows, each walking over the keys with an online softmax.
+//! Blocked attention: tasks of one KV head and a tile of query rows, each walking over the keys
+//! with an online softmax.
 
 use std::ops::Range;
 
@@ -16,11 +17,11 @@ use crate::error::Result;
 use crate::tiles;
 use crate::{Partial, Query};
 
-/// Stacked rows (query rows × heads of a group) that a task aims at: enough to pay for packing its keys, few enough to
-/// stay in the second cache.
+/// Stacked rows (query rows × heads of a group) that a task aims at: enough to pay for packing its
+/// keys, few enough to stay in the second cache.
 const TASK_ROWS: usize = 384;
-/// With fewer tasks than this, the keys are split too. The split depends on sizes alone, so that the bits of a result do
-/// not depend on the number of threads.
+/// With fewer tasks than this, the keys are split too. The split depends on sizes alone, so that
+/// the bits of a result do not depend on the number of threads.
 const ENOUGH_TASKS: usize = 32;
 /// Fewest panels in a split.
 const SPLIT_PANELS: usize = 8;

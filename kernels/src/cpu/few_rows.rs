@@ -1,5 +1,6 @@
-//! Matrix products of few rows: the weight is streamed once, in the type in which it is stored, and widened in registers. The
-//! sums are f32. Many rows are better served by a product that packs its inputs (`product.rs`).
+//! Matrix products of few rows: the weight is streamed once, in the type in which it is stored, and
+//! widened in registers. The sums are f32. Many rows are better served by a product that packs its
+//! inputs (`product.rs`).
 
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
@@ -24,8 +25,8 @@ const NEAR_INPUTS: usize = 1 << 13;
 /// Bytes of the weight in a task, about: enough to pay for sharing it out.
 const TASK_BYTES: usize = 1 << 17;
 
-/// `x · weightᵀ`, `[rows, outputs]`: `x` `[rows, inputs]`, `weight` `[outputs, inputs]`. The bits of a result do not depend on
-/// the number of threads.
+/// `x · weightᵀ`, `[rows, outputs]`: `x` `[rows, inputs]`, `weight` `[outputs, inputs]`. The bits
+/// of a result do not depend on the number of threads.
 pub(super) fn product<T: Stored>(level: Level, x: &[f32], weight: &[T], inputs: usize) -> Vec<f32> {
     let (rows, outputs) = (x.len() / inputs, weight.len() / inputs);
     assert_eq!(x.len(), rows * inputs, "x");
@@ -70,8 +71,10 @@ impl<T: Stored> Kernel for FewRows<'_, T> {
             for part in 0..parts {
                 let from = part * rows / parts;
                 let count = (part + 1) * rows / parts - from;
-                // As many columns at a time as there are registers for: so a row is read less often than the weight.
-                // SAFETY: the caller promises the instructions; rows `from..` and columns `first..` are there.
+                // As many columns at a time as there are registers for: so a row is read less often
+                // than the weight.
+                // SAFETY: the caller promises the instructions; rows `from..` and columns `first..`
+                // are there.
                 unsafe {
                     match count {
                         1 => self.block::<V, 1, 8>(from, first),
@@ -94,7 +97,8 @@ impl<T: Stored> Kernel for FewRows<'_, T> {
 }
 
 impl<T: Stored> FewRows<'_, T> {
-    /// R rows from `row` on and as many columns as a vector has, or are left, from `first` on, C columns at a time.
+    /// R rows from `row` on and as many columns as a vector has, or are left, from `first` on, C
+    /// columns at a time.
     ///
     /// # Safety
     /// The machine has the instructions of `V`; the rows and the first column are there.
@@ -109,7 +113,8 @@ impl<T: Stored> FewRows<'_, T> {
         let mut sums = unsafe { [[V::splat(0.0); WIDEST]; R] };
         for from in (0..whole).step_by(run) {
             let run = from..whole.min(from + run);
-            // SAFETY: the caller promises the instructions; `x` has R rows of inputs, the weight `width` of them.
+            // SAFETY: the caller promises the instructions; `x` has R rows of inputs, the weight
+            // `width` of them.
             unsafe {
                 for column in (0..width / C * C).step_by(C) {
                     let factors = Factors { x: x.as_ptr(), weight: weight.as_ptr().add(column * inputs), inputs };
@@ -144,8 +149,8 @@ struct Factors<T> {
     inputs: usize,
 }
 
-/// Adds the products of R rows with C columns over a run of inputs, whole vectors, to `sums[..][column..]`; the lanes of each are
-/// still to be added up.
+/// Adds the products of R rows with C columns over a run of inputs, whole vectors, to
+/// `sums[..][column..]`; the lanes of each are still to be added up.
 ///
 /// # Safety
 /// The machine has the instructions of `V`; `x` is valid for R × `inputs` reads, `weight` for C ×

@@ -6,7 +6,8 @@ use half::{bf16, f16, slice::HalfFloatSliceExt};
 use crate::Keys;
 use crate::error::{Error, Result};
 
-/// The tensors of a call, each with contiguous heads and of a type that [`Matrix`] reads. No copy where that is so.
+/// The tensors of a call, each with contiguous heads and of a type that [`Matrix`] reads. No copy
+/// where that is so.
 #[derive(Debug)]
 pub(super) struct Inputs {
     q: Tensor,
@@ -116,8 +117,8 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// A copy in steps of a cache line, which the compiler turns into vector moves: rows are too short to call the library's
-/// copy for each.
+/// A copy in steps of a cache line, which the compiler turns into vector moves: rows are too short
+/// to call the library's copy for each.
 #[inline(always)]
 fn copy(from: &[f32], to: &mut [f32]) {
     const STEP: usize = 16;

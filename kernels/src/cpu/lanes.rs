@@ -1,23 +1,27 @@
-//! One vector register of f32 of any width: the kernels of this folder are written in it. Here
-//! are the trait, the exponential and the portable version; `x86.rs` has AVX2 and AVX-512, `level.rs` chooses.
+//! One vector register of f32 of any width: the kernels of this folder are written in it. Here are
+//! the trait, the exponential and the portable version; `x86.rs` has AVX2 and AVX-512, `level.rs`
+//! chooses.
 
 use half::{bf16, f16};
 
 use crate::{PAD, Rule, SHARED};
 
-/// Keys in a panel: the unit in which keys are packed, skipped and masked. A multiple of the width of every vector.
+/// Keys in a panel: the unit in which keys are packed, skipped and masked. A multiple of the width
+/// of every vector.
 pub(super) const PANEL: usize = 64;
 /// Panels in a tile.
 pub(super) const TILE_PANELS: usize = 4;
 /// Keys in a tile: the row length of the probabilities.
 pub(super) const TILE: usize = TILE_PANELS * PANEL;
 
-/// The causal order and segment of a query row, which decide the keys that it sees. The order is never `PAD`.
+/// The causal order and segment of a query row, which decide the keys that it sees. The order is
+/// never `PAD`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CausalPosition {
     pub(super) order: u32,
     pub(super) segment: u32,
-    /// Whether it sees the other segments and not its own ([`Rule::Others`]). Its order is then the largest there is.
+    /// Whether it sees the other segments and not its own ([`Rule::Others`]). Its order is then the
+    /// largest there is.
     pub(super) others: bool,
 }
 
@@ -85,10 +89,12 @@ pub(super) trait Lanes: Copy {
     /// Lane `i` is the sum of the lanes of vector `i`; there are `N` vectors.
     fn sum_each(vectors: &[Self]) -> Self;
 
-    /// 2 to the power of each lane: exactly 0 below −127 and for −∞, NaN for NaN, relative error below 2e-7 elsewhere.
+    /// 2 to the power of each lane: exactly 0 below −127 and for −∞, NaN for NaN, relative error
+    /// below 2e-7 elsewhere.
     fn exp2(self) -> Self;
 
-    /// Keeps the lanes whose key `query` sees and puts −∞ into the others. `order` and `segment` describe `N` keys.
+    /// Keeps the lanes whose key `query` sees and puts −∞ into the others. `order` and `segment`
+    /// describe `N` keys.
     ///
     /// # Safety
     /// `order` and `segment` are valid for `N` reads.
@@ -100,13 +106,14 @@ pub(super) trait Lanes: Copy {
     /// `to[c][r] = from[r][c]` for `N` rows and columns.
     ///
     /// # Safety
-    /// The machine has the instructions of this type. `from` and `to` are valid for `N` rows of `N` values, the rows
-    /// `from_step` and `to_step` values apart.
+    /// The machine has the instructions of this type. `from` and `to` are valid for `N` rows of `N`
+    /// values, the rows `from_step` and `to_step` values apart.
     unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize);
 }
 
-/// 2^f on [−½, ½] without its constant term 1, lowest power first: a minimax fit of the relative error (2e-9 before
-/// rounding to f32), found with Remez' exchange. The first happens to round to ln 2.
+/// 2^f on [−½, ½] without its constant term 1, lowest power first: a minimax fit of the relative
+/// error (2e-9 before rounding to f32), found with Remez' exchange. The first happens to round to
+/// ln 2.
 const EXP2: [f32; 6] =
     [std::f32::consts::LN_2, 0.240_226_47, 0.055_503_29, 0.009_618_489, 0.001_339_993_1, 0.000_153_458_17];
 
@@ -148,27 +155,31 @@ impl Lanes for Portable {
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: the caller promises `N` readable values; an array of f32 has the alignment of f32.
+        // SAFETY: the caller promises `N` readable values; an array of f32 has the alignment of
+        // f32.
         Self(unsafe { from.cast::<[f32; 8]>().read() })
     }
 
     #[inline(always)]
     unsafe fn load_bf16(from: *const bf16) -> Self {
-        // SAFETY: the caller promises `N` readable values; an array of bf16 has the alignment of bf16.
+        // SAFETY: the caller promises `N` readable values; an array of bf16 has the alignment of
+        // bf16.
         let narrow = unsafe { from.cast::<[bf16; 8]>().read() };
         Self(narrow.map(|value| f32::from_bits(u32::from(value.to_bits()) << 16)))
     }
 
     #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> Self {
-        // SAFETY: the caller promises `N` readable values; an array of f16 has the alignment of f16.
+        // SAFETY: the caller promises `N` readable values; an array of f16 has the alignment of
+        // f16.
         let narrow = unsafe { from.cast::<[f16; 8]>().read() };
         Self(narrow.map(f16::to_f32))
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: the caller promises `N` writable values; an array of f32 has the alignment of f32.
+        // SAFETY: the caller promises `N` writable values; an array of f32 has the alignment of
+        // f32.
         unsafe { to.cast::<[f32; 8]>().write(self.0) }
     }
 
@@ -189,7 +200,8 @@ impl Lanes for Portable {
 
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {
-        // A fused operation only where every machine of the target has one; elsewhere it would be a library call.
+        // A fused operation only where every machine of the target has one; elsewhere it would be a
+        // library call.
         if cfg!(target_arch = "aarch64") {
             return Self(std::array::from_fn(|i| self.0[i].mul_add(a.0[i], b.0[i])));
         }

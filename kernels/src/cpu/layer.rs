@@ -50,7 +50,8 @@ impl Kernel for SiluMul<'_> {
     unsafe fn run<V: Lanes>(self) {
         let steps = self.out.chunks_mut(V::N).zip(self.gate.chunks(V::N)).zip(self.up.chunks(V::N));
         for ((out, gate), up) in steps {
-            // The last step may be short; it goes through a buffer, so that every value is computed the same way.
+            // The last step may be short; it goes through a buffer, so that every value is computed
+            // the same way.
             let mut power = [0.0; WIDEST];
             power[..gate.len()].copy_from_slice(gate);
             // SAFETY: the caller promises the instructions; the buffer holds WIDEST ≥ N values.

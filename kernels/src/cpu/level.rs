@@ -43,7 +43,8 @@ impl Level {
 
 /// A piece of work written for any width.
 pub(super) trait Kernel {
-    /// Does the work. Implementations are `#[inline(always)]`, so that they are compiled once for each level.
+    /// Does the work. Implementations are `#[inline(always)]`, so that they are compiled once for
+    /// each level.
     ///
     /// # Safety
     /// The machine has the instructions of `V`.
@@ -67,13 +68,15 @@ pub(super) fn dispatch(level: Level, kernel: impl Kernel) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn with_avx2(kernel: impl Kernel) {
-    // SAFETY: this function has the instructions enabled, and its caller promises that the machine has them.
+    // SAFETY: this function has the instructions enabled, and its caller promises that the machine
+    // has them.
     unsafe { kernel.run::<Avx2>() }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx2,fma,f16c")]
 unsafe fn with_avx512(kernel: impl Kernel) {
-    // SAFETY: this function has the instructions enabled, and its caller promises that the machine has them.
+    // SAFETY: this function has the instructions enabled, and its caller promises that the machine
+    // has them.
     unsafe { kernel.run::<Avx512>() }
 }

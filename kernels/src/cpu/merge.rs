@@ -5,8 +5,8 @@ use rayon::prelude::*;
 /// Rows that a thread merges at a time.
 const ROWS_AT_ONCE: usize = 64;
 
-/// Merges `parts`, each (out `[rows · head_dim]`, lse `[rows]`), into one such pair. A part with lse = −∞ leaves the others
-/// unchanged; where every part has, the result is (0, −∞).
+/// Merges `parts`, each (out `[rows · head_dim]`, lse `[rows]`), into one such pair. A part with
+/// lse = −∞ leaves the others unchanged; where every part has, the result is (0, −∞).
 pub(crate) fn merge(parts: &[(&[f32], &[f32])], head_dim: usize) -> (Vec<f32>, Vec<f32>) {
     let rows = parts.first().map_or(0, |(_, lse)| lse.len());
     for (out, lse) in parts {

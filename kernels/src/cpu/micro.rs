@@ -41,14 +41,16 @@ pub(super) struct Room {
     pub(super) step: usize,
 }
 
-/// Scores of a strip against a panel, −∞ where masked, to the ROWS rows of `to`; `top` takes in their maximum.
+/// Scores of a strip against a panel, −∞ where masked, to the ROWS rows of `to`; `top` takes in
+/// their maximum.
 ///
 /// # Safety
-/// The machine has the instructions of `V`; `q` is valid for `head_dim · ROWS` reads, `k` for `head_dim · PANEL`, `to` for
-/// ROWS rows of PANEL writes; a mask has ROWS places.
+/// The machine has the instructions of `V`; `q` is valid for `head_dim · ROWS` reads, `k` for
+/// `head_dim · PANEL`, `to` for ROWS rows of PANEL writes; a mask has ROWS places.
 #[inline(always)]
 pub(super) unsafe fn scores<V: Lanes, const ROWS: usize>(operands: Operands<'_>, to: Room, top: &mut [V; ROWS]) {
-    // SAFETY: the caller's promises; `column` goes in steps of the block's width, which divides PANEL.
+    // SAFETY: the caller's promises; `column` goes in steps of the block's width, which divides
+    // PANEL.
     unsafe {
         for column in (0..PANEL).step_by(V::BLOCK * V::N) {
             let operands = Operands { k: operands.k.add(column), ..operands };
@@ -72,7 +74,8 @@ unsafe fn score_block<V: Lanes, const ROWS: usize, const WIDTH: usize>(
     top: &mut [V; ROWS],
 ) {
     let Operands { q, k, head_dim, mask } = operands;
-    // SAFETY: the caller's promises; a mask has PANEL keys, and `column` leaves room for WIDTH vectors.
+    // SAFETY: the caller's promises; a mask has PANEL keys, and `column` leaves room for WIDTH
+    // vectors.
     unsafe {
         let mut acc = [[V::splat(0.0); WIDTH]; ROWS];
         product::<V, ROWS, WIDTH>(&mut acc, (q, 1, ROWS), (k, PANEL), head_dim);
@@ -91,11 +94,12 @@ unsafe fn score_block<V: Lanes, const ROWS: usize, const WIDTH: usize>(
     }
 }
 
-/// `acc += a · b`. `a` is (pointer, step from row to row, step from depth to depth), `b` (pointer, step from depth to
-/// depth); all of `acc` stays in registers.
+/// `acc += a · b`. `a` is (pointer, step from row to row, step from depth to depth), `b` (pointer,
+/// step from depth to depth); all of `acc` stays in registers.
 ///
 /// # Safety
-/// The machine has the instructions of `V`; `a` is valid for ROWS × `depth` reads, `b` for `depth` rows of WIDTH vectors.
+/// The machine has the instructions of `V`; `a` is valid for ROWS × `depth` reads, `b` for `depth`
+/// rows of WIDTH vectors.
 #[inline(always)]
 pub(super) unsafe fn product<V: Lanes, const ROWS: usize, const WIDTH: usize>(
     acc: &mut [[V; WIDTH]; ROWS],
@@ -120,8 +124,8 @@ pub(super) unsafe fn product<V: Lanes, const ROWS: usize, const WIDTH: usize>(
     }
 }
 
-/// As [`product`] with probabilities on the left, but a probability of 0 adds nothing, even where the value is infinite
-/// or NaN: a row's result never depends on a key that it does not see.
+/// As [`product`] with probabilities on the left, but a probability of 0 adds nothing, even where
+/// the value is infinite or NaN: a row's result never depends on a key that it does not see.
 ///
 /// # Safety
 /// As [`product`]; `p` has ROWS rows, TILE apart.

@@ -1,10 +1,12 @@
 //! Attention on the CPU: blocked, with an online softmax, in f32 for any type of the stored keys.
 //!
-//! A task is one KV head and a tile of query rows ([`mod@attend`]); it packs a tile of keys once ([`pack`]) and takes it into
-//! its rows six at a time ([`strip`]). A key that no query sees is never read ([`sight`]). The inner loops are written for any
-//! vector width ([`lanes`]) and compiled for each one; the machine's best is chosen when they run ([`level`]).
+//! A task is one KV head and a tile of query rows ([`mod@attend`]); it packs a tile of keys once
+//! ([`pack`]) and takes it into its rows six at a time ([`strip`]). A key that no query sees is
+//! never read ([`sight`]). The inner loops are written for any vector width ([`lanes`]) and
+//! compiled for each one; the machine's best is chosen when they run ([`level`]).
 //!
-//! Nothing here keeps state between calls, and the bits of a result do not depend on the number of threads.
+//! Nothing here keeps state between calls, and the bits of a result do not depend on the number of
+//! threads.
 
 mod attend;
 mod few_rows;

@@ -1,4 +1,5 @@
-//! Packs rows of tensors into the form that the products read: f32, rotated, keys transposed, in memory that starts on a cache line.
+//! Packs rows of tensors into the form that the products read: f32, rotated, keys transposed, in
+//! memory that starts on a cache line.
 
 use std::ops::Range;
 
@@ -66,8 +67,9 @@ pub(super) struct QuerySource<'a> {
 }
 
 impl QuerySource<'_> {
-    /// Packs the heads of one KV head, of `rows` in the list of rows, as strips of [`STRIP`] stacked rows (the last one
-    /// may have fewer), each `[head_dim, rows of the strip]`: rotated, times the scale.
+    /// Packs the heads of one KV head, of `rows` in the list of rows, as strips of [`STRIP`]
+    /// stacked rows (the last one may have fewer), each `[head_dim, rows of the strip]`: rotated,
+    /// times the scale.
     pub(super) fn pack(&self, rows: Range<usize>, kv_head: usize, to: &mut [f32]) {
         let stacked = rows.len() * self.group;
         assert_eq!(to.len() % stacked, 0, "room for {stacked} stacked rows");
@@ -101,7 +103,8 @@ pub(super) struct KeySource<'a> {
     pub(super) padded_dim: usize,
 }
 
-/// Packs one panel's keys: rotated and transposed to `k` `[padded_dim, PANEL]`. Keys that are missing become 0.
+/// Packs one panel's keys: rotated and transposed to `k` `[padded_dim, PANEL]`. Keys that are
+/// missing become 0.
 pub(super) struct PackKeys<'a> {
     pub(super) source: KeySource<'a>,
     pub(super) panel: usize,
@@ -132,8 +135,9 @@ impl Kernel for PackKeys<'_> {
                 }
             }
             for dim in (0..padded_dim).step_by(V::N) {
-                // SAFETY: the caller promises the instructions. `stage` has V::N rows of `padded_dim` values, `k` has
-                // `padded_dim` rows of PANEL values; V::N divides both, so `dim` and `group` leave room for V::N more.
+                // SAFETY: the caller promises the instructions. `stage` has V::N rows of
+                // `padded_dim` values, `k` has `padded_dim` rows of PANEL values; V::N divides
+                // both, so `dim` and `group` leave room for V::N more.
                 unsafe {
                     let to = self.k.as_mut_ptr().add(dim * PANEL + group);
                     V::transpose(self.stage.as_ptr().add(dim), padded_dim, to, PANEL);
@@ -143,8 +147,8 @@ impl Kernel for PackKeys<'_> {
     }
 }
 
-/// Packs one panel's values: `v` `[PANEL, padded_dim]`, 0 beyond `head_dim` (it must be so on entry) and for keys that
-/// are missing.
+/// Packs one panel's values: `v` `[PANEL, padded_dim]`, 0 beyond `head_dim` (it must be so on
+/// entry) and for keys that are missing.
 pub(super) struct PackValues<'a> {
     pub(super) source: KeySource<'a>,
     pub(super) panel: usize,

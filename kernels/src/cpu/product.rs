@@ -26,9 +26,9 @@ const TILE_ROWS: usize = 512;
 /// Output columns whose weight, if it is stored narrow, is widened at a time.
 const TILE_COLUMNS: usize = 256;
 
-/// `onto + x · weightᵀ + bias`: `x` f32 `[rows, inputs]`, `weight` f32, bf16 or f16 `[outputs, inputs]`, `onto` f32
-/// `[rows, outputs]` or nothing, `bias` f32 `[outputs]` or nothing. `None` where a tensor is not contiguous, not of such a type
-/// or not on the CPU.
+/// `onto + x · weightᵀ + bias`: `x` f32 `[rows, inputs]`, `weight` f32, bf16 or f16
+/// `[outputs, inputs]`, `onto` f32 `[rows, outputs]` or nothing, `bias` f32 `[outputs]` or nothing.
+/// `None` where a tensor is not contiguous, not of such a type or not on the CPU.
 pub(crate) fn product(
     x: &Tensor,
     weight: &Tensor,

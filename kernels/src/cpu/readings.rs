@@ -9,7 +9,8 @@ use super::tasks;
 use crate::error::Result;
 use crate::tiles;
 
-/// Tasks for each thread: more than one, since rows see more and fewer keys; few, since each packs the keys that its rows see.
+/// Tasks for each thread: more than one, since rows see more and fewer keys; few, since each packs
+/// the keys that its rows see.
 const TASKS_A_THREAD: usize = 2;
 
 /// Some tiles of query rows, and the sums of those rows, each `[keys]`.
@@ -18,7 +19,8 @@ struct Task<'a> {
     sums: Vec<&'a mut [f32]>,
 }
 
-/// Adds the mean over the heads to `sums` `[queries, keys]`, as [`crate::Kernels::add_row_readings`].
+/// Adds the mean over the heads to `sums` `[queries, keys]`, as
+/// [`crate::Kernels::add_row_readings`].
 pub(super) fn add_row_readings(level: Level, asked: Asked<'_>, sums: &mut [f32]) -> Result<()> {
     let (queries, keys) = (asked.query.at.len(), asked.query.key_count());
     assert_eq!(sums.len(), queries * keys, "sums of {queries} rows and {keys} keys");

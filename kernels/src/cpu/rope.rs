@@ -1,4 +1,5 @@
-//! Rotation of whole tensors, in one pass on the current pool: for keys that are rotated once and used many times.
+//! Rotation of whole tensors, in one pass on the current pool: for keys that are rotated once and
+//! used many times.
 
 use candle_core::{DType, Tensor};
 use rayon::prelude::*;

@@ -1,5 +1,6 @@
-//! The attention that each key receives from all query rows: tasks of one panel of keys, each walking over all rows and heads. The
-//! probabilities of a panel and a tile of rows are added up over the heads and reduced at once, so `[queries, keys]` never exists.
+//! The attention that each key receives from all query rows: tasks of one panel of keys, each
+//! walking over all rows and heads. The probabilities of a panel and a tile of rows are added up
+//! over the heads and reduced at once, so `[queries, keys]` never exists.
 
 use candle_core::{DType, Tensor};
 
@@ -42,7 +43,8 @@ pub(super) struct RowTile {
     q: Vec<Aligned>,
     /// The causal position of each stacked row.
     places: Vec<CausalPosition>,
-    /// `[kv_heads, stacked rows]`, in units of log₂; +∞ where a row saw nothing, which makes its probabilities 0.
+    /// `[kv_heads, stacked rows]`, in units of log₂; +∞ where a row saw nothing, which makes its
+    /// probabilities 0.
     lse: Vec<f32>,
     /// Row of the query tensor, of each query row.
     pub(super) index: Vec<u32>,
@@ -73,7 +75,8 @@ pub(super) fn column_scores(level: Level, asked: Asked<'_>, reduce: Reduce<'_>) 
 }
 
 impl Asked<'_> {
-    /// Prepares the call and hands it to `work`, with the number among all keys of each key of its list; not where no query sees a key.
+    /// Prepares the call and hands it to `work`, with the number among all keys of each key of its
+    /// list; not where no query sees a key.
     ///
     /// # Errors
     /// Returns an error if a position is beyond the tables, or if a candle operation fails.
@@ -166,7 +169,8 @@ impl Call<'_> {
         tile.span.sees(&self.keys.list.panels[panel]) != Sight::Nothing
     }
 
-    /// Each row's attention to the keys of the packed panel, summed over the heads: `[rows of the tile, PANEL]`.
+    /// Each row's attention to the keys of the packed panel, summed over the heads:
+    /// `[rows of the tile, PANEL]`.
     pub(super) fn sums<'s>(&self, scratch: &'s mut Scratch, tile: &RowTile, panel: usize) -> &'s [f32] {
         scratch.sums.get_mut().fill(0.0);
         for kv_head in 0..self.kv_heads {
@@ -278,7 +282,8 @@ unsafe fn add<V: Lanes, const ROWS: usize>(work: &mut AddProbabilities<'_>) {
     assert!(work.k.len() >= work.head_dim * PANEL, "packed keys");
     assert_eq!(work.p.len(), STRIP * PANEL, "room for the scores");
     assert_eq!(work.sums.len(), TILE_ROWS * PANEL, "room for the sums");
-    // SAFETY: the caller promises the instructions; lengths were checked above, those of the mask when it was made.
+    // SAFETY: the caller promises the instructions; lengths were checked above, those of the mask
+    // when it was made.
     unsafe {
         let mut top = [V::splat(LOWEST); ROWS];
         let p = work.p.as_mut_ptr();

@@ -1,5 +1,6 @@
-//! Visibility between whole groups of rows: keys are kept in panels with a summary each, so that most pairs of query rows and
-//! keys are decided without looking at them one by one. Nothing is sorted.
+//! Visibility between whole groups of rows: keys are kept in panels with a summary each, so that
+//! most pairs of query rows and keys are decided without looking at them one by one. Nothing is
+//! sorted.
 
 use std::ops::Range;
 
@@ -121,8 +122,9 @@ impl Rows {
     }
 }
 
-/// The keys of all blocks that at least one query row sees, in the order of the blocks. Built once a call: stale rows
-/// that something else replaces (their order is `PAD`) cost nothing later, and a key that no query sees is never read.
+/// The keys of all blocks that at least one query row sees, in the order of the blocks. Built once
+/// a call: stale rows that something else replaces (their order is `PAD`) cost nothing later, and a
+/// key that no query sees is never read.
 #[derive(Debug, Default)]
 pub(super) struct KeyList {
     /// Block of each key.

@@ -16,8 +16,8 @@ use super::tasks;
 use crate::error::Result;
 use crate::{Keys, PAD, Partial, Query, Rule};
 
-/// Keys in a task, about, and the most tasks. They follow from sizes alone, so that the bits of a result do not depend on the
-/// number of threads.
+/// Keys in a task, about, and the most tasks. They follow from sizes alone, so that the bits of a
+/// result do not depend on the number of threads.
 const TASK_KEYS: usize = 1024;
 const MOST_TASKS: usize = 32;
 
@@ -45,8 +45,8 @@ struct Task<'a> {
     lse: &'a mut [f32],
 }
 
-/// See [`crate::Kernels::attend`]. `None` where the call is not of this kind: not one row, heads that are not whole vectors, keys
-/// and values of two types.
+/// See [`crate::Kernels::attend`]. `None` where the call is not of this kind: not one row, heads
+/// that are not whole vectors, keys and values of two types.
 pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Option<Partial>> {
     let &Query { q, at, keys, scale, .. } = query;
     let (queries, heads, head_dim) = q.dims3()?;
@@ -97,7 +97,8 @@ fn padded(group: usize) -> usize {
     bundles(group).map(|(_, width)| width).sum()
 }
 
-/// The query's heads `[kv_heads, padded group, head_dim]`, times the scale; 0 where a head is not there.
+/// The query's heads `[kv_heads, padded group, head_dim]`, times the scale; 0 where a head is not
+/// there.
 fn packed(q: &Matrix<'_>, kv_heads: usize, group: usize, head_dim: usize, scale: f32) -> Aligned {
     let mut all = Aligned::new(kv_heads * padded(group) * head_dim);
     for (kv_head, packed) in all.get_mut().chunks_exact_mut(padded(group) * head_dim).enumerate() {

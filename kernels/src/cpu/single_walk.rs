@@ -1,7 +1,9 @@
-//! The inner part of attention of one query row: a walk over rows of a block, a tile at a time. The heads that share a KV head
-//! go together, up to four of them, so that a key is widened once for all.
+//! The inner part of attention of one query row: a walk over rows of a block, a tile at a time. The
+//! heads that share a KV head go together, up to four of them, so that a key is widened once for
+//! all.
 //!
-//! A vector of scores holds every head of the bundle for as many keys as there is room for: lane `key · rows + row`.
+//! A vector of scores holds every head of the bundle for as many keys as there is room for: lane
+//! `key · rows + row`.
 
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
@@ -62,7 +64,8 @@ impl Scratch {
     }
 }
 
-/// Rows of a block, from `first` on as many as there are orders, taken into the result of every bundle.
+/// Rows of a block, from `first` on as many as there are orders, taken into the result of every
+/// bundle.
 pub(super) struct Walk<'a, T> {
     pub(super) k: (&'a [T], Matrix<'a>),
     pub(super) v: (&'a [T], Matrix<'a>),
@@ -132,7 +135,8 @@ impl<T: Stored> Kernel for Walk<'_, T> {
 }
 
 impl Seen {
-    /// The rows of a tile that a query at `place` sees; `first` is the number of the tile's first row.
+    /// The rows of a tile that a query at `place` sees; `first` is the number of the tile's first
+    /// row.
     #[inline(always)]
     fn of(first: usize, order: &[u32], segment: &[u32], place: CausalPosition) -> Self {
         let sees =
@@ -167,8 +171,9 @@ struct Bundle<'a, T> {
 
 impl<T: Stored> Bundle<'_, T> {
     /// # Safety
-    /// The machine has the instructions of `V`; `head_dim` is a whole number of vectors, `q` and `out` have ROWS heads, `p` is a
-    /// [`Scratch`]'s, and the rows that were seen have this head in `k` and `v`.
+    /// The machine has the instructions of `V`; `head_dim` is a whole number of vectors, `q` and
+    /// `out` have ROWS heads, `p` is a [`Scratch`]'s, and the rows that were seen have this head in
+    /// `k` and `v`.
     #[inline(always)]
     unsafe fn absorb<V: Lanes, const ROWS: usize>(mut self, heads: &mut Heads, seen: &Seen) {
         // SAFETY: the caller's promises; WIDEST lanes are at least a vector.
@@ -216,7 +221,8 @@ impl<T: Stored> Bundle<'_, T> {
             for key in first..(first + keys).min(seen.count) {
                 prefetch::<V, T>(self.v.wrapping_add(seen.rows[key] as usize * self.v_step), self.head_dim);
             }
-            // SAFETY: the caller's promises; the bundle has ROWS heads of `head_dim`, and i · ROWS + r < N.
+            // SAFETY: the caller's promises; the bundle has ROWS heads of `head_dim`, and i ·
+            // ROWS + r < N.
             unsafe {
                 let mut acc = [V::splat(0.0); WIDEST];
                 for d in (0..self.head_dim).step_by(V::N) {
@@ -253,7 +259,8 @@ impl<T: Stored> Bundle<'_, T> {
         let mut from = 0;
         for group in 0..groups {
             let to = vectors * (group + 1) / groups; // widths differ by one at most
-            // SAFETY: the caller's promises; vectors `from..to` lie within a head, and to − from ≤ V::BLOCK ≤ 4.
+            // SAFETY: the caller's promises; vectors `from..to` lie within a head, and to − from ≤
+            // V::BLOCK ≤ 4.
             unsafe {
                 match to - from {
                     1 => self.value_block::<V, ROWS, 1>(seen, from * V::N, fade),

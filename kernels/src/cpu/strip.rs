@@ -1,7 +1,9 @@
-//! The innermost part: a strip of six rows against a tile of keys. Scores, their maximum, exponential and sum, and the
-//! product with the values, all while the strip's probabilities stay in the nearest cache.
+//! The innermost part: a strip of six rows against a tile of keys. Scores, their maximum,
+//! exponential and sum, and the product with the values, all while the strip's probabilities stay
+//! in the nearest cache.
 //!
-//! A row is one head of one query; the heads that share a KV head are stacked, so a packed key serves all of them.
+//! A row is one head of one query; the heads that share a KV head are stacked, so a packed key
+//! serves all of them.
 
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
@@ -11,14 +13,16 @@ use super::level::Kernel;
 use super::micro::{Mask, Operands, Room, careful_product, product, scores};
 use super::sight::Sight;
 
-/// Rows of a strip: six rows of four vectors, four vectors of keys and one query value fill the registers of AVX-512.
+/// Rows of a strip: six rows of four vectors, four vectors of keys and one query value fill the
+/// registers of AVX-512.
 pub(super) const STRIP: usize = 6;
 /// The widest vector: packed rows are padded to it, and a row's running sum has as many parts.
 pub(super) const WIDEST: usize = 16;
 /// log₂ e: scores are kept in units of log₂, so that the exponential is a power of two.
 pub(super) const LOG2_E: f32 = std::f32::consts::LOG2_E;
 
-/// A row that has seen no key yet: so low that every score is above it, and finite, so that −∞ minus it is −∞.
+/// A row that has seen no key yet: so low that every score is above it, and finite, so that −∞
+/// minus it is −∞.
 pub(super) const LOWEST: f32 = f32::MIN;
 
 /// Up to [`TILE_PANELS`] packed panels of keys and values.
@@ -36,7 +40,8 @@ pub(super) struct Tile<'a> {
     pub(super) keys: [usize; TILE_PANELS],
     pub(super) head_dim: usize,
     pub(super) padded_dim: usize,
-    /// Whether all values are finite: 0 · v is then 0, and a key that is not seen may take part with weight 0.
+    /// Whether all values are finite: 0 · v is then 0, and a key that is not seen may take part
+    /// with weight 0.
     pub(super) finite: bool,
 }
 
@@ -67,7 +72,8 @@ pub(super) struct Absorb<'a> {
 impl Kernel for Absorb<'_> {
     #[inline(always)]
     unsafe fn run<V: Lanes>(mut self) {
-        // SAFETY: the caller promises the instructions, and `absorb` checks every length against ROWS.
+        // SAFETY: the caller promises the instructions, and `absorb` checks every length against
+        // ROWS.
         unsafe {
             match self.strip.places.len() {
                 1 => absorb::<V, 1>(&mut self),
@@ -98,8 +104,8 @@ unsafe fn absorb<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>) {
     assert_eq!(work.strip.sum.len(), ROWS * WIDEST, "room for the sums");
     assert_eq!(work.p.len(), STRIP * TILE, "room for the probabilities");
 
-    // SAFETY: the caller promises the instructions. Lengths were checked above: panel `i` lies within `k`, and ROWS rows
-    // of TILE probabilities within `p`.
+    // SAFETY: the caller promises the instructions. Lengths were checked above: panel `i` lies
+    // within `k`, and ROWS rows of TILE probabilities within `p`.
     unsafe {
         let mut top = [V::splat(LOWEST); ROWS];
         for i in 0..panels {
@@ -118,10 +124,12 @@ unsafe fn absorb<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>) {
     }
 }
 
-/// Turns scores into 2^(score − top) and adds them to the sums. Returns by how much each row's earlier results fade.
+/// Turns scores into 2^(score − top) and adds them to the sums. Returns by how much each row's
+/// earlier results fade.
 ///
 /// # Safety
-/// The machine has the instructions of `V`; lengths as checked by [`absorb`]; seen panels of `p` hold scores.
+/// The machine has the instructions of `V`; lengths as checked by [`absorb`]; seen panels of `p`
+/// hold scores.
 #[inline(always)]
 unsafe fn exponentials<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>, panels: usize, top: [V; ROWS]) -> [V; ROWS] {
     // SAFETY: the caller's promises; ROWS rows of TILE probabilities and of WIDEST sums.
@@ -155,7 +163,8 @@ unsafe fn exponentials<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>, panel
 /// `out = out · fade + p · v` over the panels that are seen.
 ///
 /// # Safety
-/// The machine has the instructions of `V`; lengths as checked by [`absorb`]; seen panels of `p` hold probabilities.
+/// The machine has the instructions of `V`; lengths as checked by [`absorb`]; seen panels of `p`
+/// hold probabilities.
 #[inline(always)]
 unsafe fn values<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>, panels: usize, fade: &[V; ROWS]) {
     let vectors = work.tile.padded_dim / V::N;
@@ -163,7 +172,8 @@ unsafe fn values<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>, panels: usi
     let mut from = 0;
     for group in 0..groups {
         let to = vectors * (group + 1) / groups; // widths differ by one at most
-        // SAFETY: the caller's promises; vectors `from..to` lie within a packed row, and to − from ≤ V::BLOCK ≤ 4.
+        // SAFETY: the caller's promises; vectors `from..to` lie within a packed row, and to − from
+        // ≤ V::BLOCK ≤ 4.
         unsafe {
             match to - from {
                 1 => value_block::<V, ROWS, 1>(work, panels, from * V::N, fade),

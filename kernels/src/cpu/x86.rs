@@ -169,7 +169,8 @@ impl Lanes for Avx2 {
                 pairs[2 * i] = _mm256_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
                 pairs[2 * i + 1] = _mm256_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
             }
-            // quads[4i + c]: in each half of the register, column c of that half out of rows 4i .. 4i + 4.
+            // quads[4i + c]: in each half of the register, column c of that half out of rows 4i ..
+            // 4i + 4.
             let mut quads = rows;
             for i in 0..2 {
                 for half in 0..2 {
@@ -285,7 +286,8 @@ impl Lanes for Avx512 {
                 pairs[2 * i] = _mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
                 pairs[2 * i + 1] = _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
             }
-            // quads[4i + c]: in each quarter of the register, column c of that quarter out of rows 4i .. 4i + 4.
+            // quads[4i + c]: in each quarter of the register, column c of that quarter out of rows
+            // 4i .. 4i + 4.
             let mut quads = rows;
             for i in 0..4 {
                 for half in 0..2 {

@@ -1,5 +1,6 @@
-//! The attention kernels' arguments as the words of 8 bytes that the structs of `kernels/cu/attention.cuh` and of the kernels'
-//! own files consist of. Addresses are those of the device; two numbers of 32 bits share a word.
+//! The attention kernels' arguments as the words of 8 bytes that the structs of
+//! `kernels/cu/attention.cuh` and of the kernels' own files consist of. Addresses are those of the
+//! device; two numbers of 32 bits share a word.
 
 use super::call::{Call, Input};
 use super::rope_tables::DeviceTables;

@@ -19,8 +19,8 @@ use super::{capability, memory};
 use crate::error::{Error, Result};
 use crate::{Keys, Partial, Positions, Query, Rope};
 
-/// Rows of queries and heads from which packing the keys pays (a model, not measured: docs/gpu.md). Below, they are read hardly
-/// more than once.
+/// Rows of queries and heads from which packing the keys pays (a model, not measured: docs/gpu.md).
+/// Below, they are read hardly more than once.
 const WIDE_ROWS: usize = 256;
 /// Number of rows from which on rotating the keys first pays, where there is no packing.
 const TURNED_ROWS: usize = 512;
@@ -28,7 +28,8 @@ const TURNED_ROWS: usize = 512;
 /// Rows and keys of a tile of the kernel that reads keys in place.
 const TILE: usize = 64;
 
-/// Barriers and tasks in the packed kernel's shared memory: four rings of two, four words of 8 bytes each, and two tasks of nine words.
+/// Barriers and tasks in the packed kernel's shared memory: four rings of two, four words of 8
+/// bytes each, and two tasks of nine words.
 const RING_BYTES: usize = 4 * 32 + 2 * 36;
 
 /// Shared memory of a block of the packed kernel: two tiles each of queries, keys and values.
@@ -37,7 +38,8 @@ fn wide_shared_bytes(head_dim: usize) -> usize {
     2 * (head_dim.div_ceil(64) * WIDE_TILE * 128 + k_bytes + v_bytes) + RING_BYTES
 }
 
-/// Shared memory of a block of the other kernel: a tile of queries, two each of keys, values and their positions.
+/// Shared memory of a block of the other kernel: a tile of queries, two each of keys, values and
+/// their positions.
 fn shared_bytes(head_dim: usize) -> usize {
     5 * TILE * if head_dim <= 64 { 128 } else { 256 } + 2 * TILE * size_of::<u32>()
 }
@@ -65,8 +67,9 @@ impl Route {
     }
 }
 
-/// The share of pairs that see each other, among the pairs of a query row and a key that attention works out. The others are
-/// masked: pairs of tiles that are seen in part, and of rows beyond the last. `None` for calls that the kernels are not made for.
+/// The share of pairs that see each other, among the pairs of a query row and a key that attention
+/// works out. The others are masked: pairs of tiles that are seen in part, and of rows beyond the
+/// last. `None` for calls that the kernels are not made for.
 ///
 /// # Errors
 /// Returns an error if the CUDA driver fails.
@@ -94,7 +97,8 @@ pub(super) fn attend(query: &Query<'_>) -> Result<Option<Partial>> {
         return Ok(Some(Partial { out, lse: memory::nothing((0, shape.heads), DType::F32, q.device())? }));
     }
     let route = Route::of(shape, device)?;
-    // Without a packing pass, many query tiles would turn every key again: a pass before turns each once.
+    // Without a packing pass, many query tiles would turn every key again: a pass before turns each
+    // once.
     let turned = match rope.filter(|_| route.turned) {
         Some(rope) => Some(turned(keys, rope)?),
         None => None,
@@ -122,7 +126,8 @@ fn turned(keys: &[Keys], rope: &Rope) -> Result<Vec<Keys>> {
     keys.iter().map(turn).collect()
 }
 
-/// The results of a launch: `[queries, heads, head_dim]`, `[queries, heads]`, and the same of every slot.
+/// The results of a launch: `[queries, heads, head_dim]`, `[queries, heads]`, and the same of every
+/// slot.
 struct Results {
     out: Output,
     lse: Output,
@@ -159,7 +164,8 @@ impl AttentionLaunch<'_> {
         let tables = tables(self.rope, self.device)?;
         let (q, [lists, keys], held) = (input(&self.q)?, self.ready.inputs()?, inputs(&self.keys)?);
         let packed = packed.map(|packed| Ok::<_, Error>((input(&packed.k)?, input(&packed.v)?))).transpose()?;
-        // A block of the packed kernel takes one item after the other; of the other one, a block has one item and one KV head.
+        // A block of the packed kernel takes one item after the other; of the other one, a block
+        // has one item and one KV head.
         let work = self.ready.items * self.shape.kv_heads;
         let (grid, mut taken) = match packed {
             Some(_) => ((work.min(self.resident) as u32, 1, 1), Some(Output::zeros_f32(self.device, 1)?)),
@@ -191,8 +197,9 @@ impl AttentionLaunch<'_> {
             let table = blocks(&mut call, &held);
             call.block(table);
         }
-        // SAFETY: AttendArguments, and Blocks where keys are not packed. Lists name rows of q and keys that exist; every query
-        // tile has an item, which writes its rows or its slot; `taken` is 0.
+        // SAFETY: AttendArguments, and Blocks where keys are not packed. Lists name rows of q and
+        // keys that exist; every query tile has an item, which writes its rows or its slot; `taken`
+        // is 0.
         unsafe { call.launch(grid, threads, shared_bytes as u32) }
     }
 

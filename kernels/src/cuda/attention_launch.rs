@@ -1,4 +1,5 @@
-//! The values that the launches of one call of attention share: packing, the kernel itself, the merge of its parts.
+//! The values that the launches of one call of attention share: packing, the kernel itself, the
+//! merge of its parts.
 
 use std::rc::Rc;
 use std::sync::Arc;

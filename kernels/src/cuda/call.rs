@@ -1,4 +1,5 @@
-//! A kernel launch: tensors become addresses, held until it is given to the stream, and numbers become words.
+//! A kernel launch: tensors become addresses, held until it is given to the stream, and numbers
+//! become words.
 
 use std::sync::Arc;
 
@@ -29,7 +30,8 @@ macro_rules! with_slice {
     };
 }
 
-/// The address of memory for work on `stream` that reads; the work must be given to the stream before the guard is dropped.
+/// The address of memory for work on `stream` that reads; the work must be given to the stream
+/// before the guard is dropped.
 pub fn address<'a>(slice: &'a CudaStorageSlice, stream: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
     with_slice!(slice, slice => slice.device_ptr(stream)).expect("candle makes tensors of the types listed here")
 }
@@ -46,7 +48,8 @@ pub struct Input<'t> {
 }
 
 impl<'t> Input<'t> {
-    /// Holds a tensor of any layout: the address is that of the first element. `None` for a tensor that is not on a GPU.
+    /// Holds a tensor of any layout: the address is that of the first element. `None` for a tensor
+    /// that is not on a GPU.
     pub fn new(tensor: &'t Tensor) -> Option<Self> {
         let (storage, layout) = tensor.storage_and_layout();
         match &*storage {
@@ -70,7 +73,8 @@ impl<'t> Input<'t> {
         }
     }
 
-    /// The address of the first element for work on `stream`; the work must be given to the stream before the guard is dropped.
+    /// The address of the first element for work on `stream`; the work must be given to the stream
+    /// before the guard is dropped.
     pub fn address<'a>(&'a self, stream: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
         let (address, guard) = address(&self.storage().slice, stream);
         (address + self.offset_bytes, guard)
@@ -93,7 +97,8 @@ impl Output {
         let count = shape.elem_count().max(1); // the driver gives no memory of 0 bytes
         macro_rules! slice {
             ($variant:ident, $type:ty) => {
-                // SAFETY: any bits are a value of these types, and the kernel that fills it runs before any reader.
+                // SAFETY: any bits are a value of these types, and the kernel that fills it runs
+                // before any reader.
                 CudaStorageSlice::$variant(unsafe { stream.alloc::<$type>(count) }.w()?)
             };
         }
@@ -122,7 +127,8 @@ impl Output {
         Ok(Self { storage: CudaStorage { slice, device: device.clone() }, shape: count.into() })
     }
 
-    /// The address for work on `stream` that writes; the work must be given to the stream before the guard is dropped.
+    /// The address for work on `stream` that writes; the work must be given to the stream before
+    /// the guard is dropped.
     pub fn address<'a>(&'a mut self, stream: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
         address_mut(&mut self.storage.slice, stream)
     }
@@ -215,13 +221,15 @@ impl<'a> Call<'a> {
         self.word(u64::from(aligned))
     }
 
-    /// The largest power of two, up to 16, that divides all addresses so far and these numbers of bytes.
+    /// The largest power of two, up to 16, that divides all addresses so far and these numbers of
+    /// bytes.
     pub fn alignment(&self, bytes: &[usize]) -> usize {
         let all = bytes.iter().fold(self.places, |all, &bytes| all | bytes as u64);
         1 << all.trailing_zeros().min(4)
     }
 
-    /// Pushes an integer of up to 8 bytes, or an address. (A narrower parameter takes the low bytes.)
+    /// Pushes an integer of up to 8 bytes, or an address. (A narrower parameter takes the low
+    /// bytes.)
     pub fn word(&mut self, word: u64) -> &mut Self {
         self.block(vec![word])
     }

@@ -97,7 +97,8 @@ pub fn identity(ordinal: usize) -> Result<Identity> {
     })
 }
 
-/// Lets this thread ask the device's driver: a thread that was not the one to open a device does this first.
+/// Lets this thread ask the device's driver: a thread that was not the one to open a device does
+/// this first.
 ///
 /// # Errors
 /// Returns an error if the driver refuses.

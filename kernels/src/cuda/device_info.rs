@@ -1,4 +1,5 @@
-//! The identity and memory of a GPU in plain numbers and names, the same in builds with CUDA and without.
+//! The identity and memory of a GPU in plain numbers and names, the same in builds with CUDA and
+//! without.
 
 /// The identity of a GPU, the same for every process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +21,8 @@ pub struct Identity {
 /// Bytes of a device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// Bytes that this process can still have: those that no process has, and those that its own pool holds unused.
+    /// Bytes that this process can still have: those that no process has, and those that its own
+    /// pool holds unused.
     pub free_bytes: u64,
     /// Bytes of all its memory.
     pub total_bytes: u64,

@@ -23,7 +23,8 @@ pub fn distance(a: &Tensor, b: &Tensor, absolute: bool) -> Result<Option<Tensor>
     let mut call = Call::new(&device, &stream, &format!("distance_{suffix}"))?;
     call.output(&mut out).input(&left).input(&right).count(rows).count(dim);
     call.aligned(&[dim * a.dtype().size_in_bytes()]).count(usize::from(absolute));
-    // SAFETY: the arguments of distance; a warp touches one of `rows` rows of `dim`, which both tensors have.
+    // SAFETY: the arguments of distance; a warp touches one of `rows` rows of `dim`, which both
+    // tensors have.
     unsafe { call.launch(blocks(rows * 32, THREADS)?, THREADS, 0) }?;
     Ok(Some(out.tensor()))
 }

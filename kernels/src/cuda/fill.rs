@@ -12,8 +12,9 @@ const THREADS: u32 = 256;
 /// Words of a ChaCha block, which one thread draws.
 const BLOCK_WORDS: usize = 16;
 
-/// Uniform numbers from −`spread` to `spread`: `spread · (word · 2⁻³¹ − 1)` in f32, from the words of ChaCha8 with this key,
-/// block counter and stream 0, in their order (`rand_chacha::ChaCha8Rng::from_seed(key)` gives the same). Then rounded to `dtype`.
+/// Uniform numbers from −`spread` to `spread`: `spread · (word · 2⁻³¹ − 1)` in f32, from the words
+/// of ChaCha8 with this key, block counter and stream 0, in their order
+/// (`rand_chacha::ChaCha8Rng::from_seed(key)` gives the same). Then rounded to `dtype`.
 ///
 /// # Errors
 /// Returns an error if the device is no GPU, if the dtype is not f32, bf16 or f16, or if memory is
@@ -31,7 +32,8 @@ pub fn uniform(key: [u8; 32], spread: f32, shape: &[usize], dtype: DType, device
     let (stream, mut out) = (device.cuda_stream(), Output::new(device, dtype, shape)?);
     let mut call = Call::new(device, &stream, &format!("fill_{suffix}"))?;
     call.output(&mut out).count(count).real(spread).block(words(key));
-    // SAFETY: the arguments of fill; a thread writes BLOCK_WORDS numbers of the `count` that `out` has.
+    // SAFETY: the arguments of fill; a thread writes BLOCK_WORDS numbers of the `count` that `out`
+    // has.
     unsafe { call.launch(blocks(count.div_ceil(BLOCK_WORDS), THREADS)?, THREADS, 0) }?;
     Ok(out.tensor())
 }

@@ -12,7 +12,8 @@ use super::sight::MAX_BLOCKS;
 use crate::error::{Error, Result};
 use crate::{Keys, Rope};
 
-/// The tensors of blocks as a launch takes them: contiguous, keys and values in turn, and not more than it can name.
+/// The tensors of blocks as a launch takes them: contiguous, keys and values in turn, and not more
+/// than it can name.
 pub(super) fn joined(keys: &[Keys]) -> Result<Vec<Tensor>> {
     let part = |pick: fn(&Keys) -> &Tensor| -> Result<Vec<Tensor>> {
         let mut all = keys.iter().map(|block| contiguous(pick(block))).collect::<Result<Vec<_>>>()?;

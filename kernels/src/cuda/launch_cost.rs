@@ -29,7 +29,8 @@ pub struct LaunchCost {
     pub in_graph_us: std::result::Result<f64, String>,
 }
 
-/// Measures GPU number `ordinal` while it is busy with copies of `busy_bytes` each, so that the host never waits for it.
+/// Measures GPU number `ordinal` while it is busy with copies of `busy_bytes` each, so that the
+/// host never waits for it.
 ///
 /// # Errors
 /// Returns an error if there is no such device, or if memory is short.
@@ -43,7 +44,8 @@ pub fn launch_cost(ordinal: usize, busy_bytes: usize) -> Result<LaunchCost> {
     let host = Host::new(&device, busy_bytes)?;
     let with_events_us = host.median_us(|| host.kernels())?;
     drop(host);
-    // SAFETY: as in `device`: all tensors stay on its one stream, which keeps them in order without events.
+    // SAFETY: as in `device`: all tensors stay on its one stream, which keeps them in order without
+    // events.
     unsafe { context.disable_event_tracking() };
     let host = Host::new(&device, busy_bytes)?;
     let without_events_us = host.median_us(|| host.kernels())?;

@@ -1,4 +1,5 @@
-//! The operations between a layer's products: norms, the gated activation, sums, factors, changes of type. One launch each.
+//! The operations between a layer's products: norms, the gated activation, sums, factors, changes
+//! of type. One launch each.
 
 use candle_core::{D, DType, Tensor};
 
@@ -36,17 +37,20 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Option<Tensor>>
     let (row_bytes, lanes) = (dim * x.dtype().size_in_bytes(), dim.div_ceil(8).next_power_of_two());
     if short {
         call.count(rows).count(dim).count(lanes).real(eps).aligned(&[row_bytes]);
-        // SAFETY: the arguments of rms_norm_heads; it touches `rows` rows of `dim`, which the three tensors have.
+        // SAFETY: the arguments of rms_norm_heads; it touches `rows` rows of `dim`, which the three
+        // tensors have.
         unsafe { call.launch(blocks(rows * lanes, THREADS)?, THREADS, 0) }?;
     } else {
         call.count(dim).real(eps).aligned(&[row_bytes]);
-        // SAFETY: the arguments of rms_norm_N, which keeps N runs a thread; block i touches row i of `dim`, and there are `rows`.
+        // SAFETY: the arguments of rms_norm_N, which keeps N runs a thread; block i touches row i
+        // of `dim`, and there are `rows`.
         unsafe { call.launch(blocks(rows, 1)?, long_threads(dim), 0) }?;
     }
     Ok(Some(out.tensor()))
 }
 
-/// Threads for a row: as few whole warps as keep it in their registers with one run of 8 each, at most 512.
+/// Threads for a row: as few whole warps as keep it in their registers with one run of 8 each, at
+/// most 512.
 fn long_threads(dim: usize) -> u32 {
     dim.div_ceil(8).next_multiple_of(32).min(512) as u32
 }
@@ -75,7 +79,8 @@ fn of_two(name: &str, a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
     let mut call = Call::new(&device, &stream, &format!("{name}_{suffix}"))?;
     call.output(&mut out).input(&first).input(&second).count(rows).count(dim).count(a_stride).count(b_stride);
     call.aligned(&[dim * size, a_stride * size, b_stride * size]);
-    // SAFETY: the arguments of the kernel; it touches `rows` rows of `dim`, which the three tensors have at these strides.
+    // SAFETY: the arguments of the kernel; it touches `rows` rows of `dim`, which the three tensors
+    // have at these strides.
     unsafe { call.launch(blocks(rows * dim.div_ceil(8), THREADS)?, THREADS, 0) }?;
     Ok(Some(out.tensor()))
 }
@@ -85,7 +90,8 @@ fn with_rows(x: &Tensor) -> Result<Tensor> {
     if x.rank() >= 1 && row_stride(x).is_some() { Ok(x.clone()) } else { contiguous(x) }
 }
 
-/// `bias` `[dim]` in every row of the answer `[rows, dim]`, or `x + bias` where `x` is given; in `dtype`, which is `x`'s.
+/// `bias` `[dim]` in every row of the answer `[rows, dim]`, or `x + bias` where `x` is given; in
+/// `dtype`, which is `x`'s.
 pub(super) fn bias_rows(x: Option<&Tensor>, bias: &Tensor, rows: usize, dtype: DType) -> Result<Option<Output>> {
     let Some(suffix) = suffix(dtype).filter(|_| x.is_none_or(|x| x.dtype() == dtype)) else { return Ok(None) };
     let bias = cast_or_same(bias, DType::F32)?;
@@ -101,7 +107,8 @@ pub(super) fn bias_rows(x: Option<&Tensor>, bias: &Tensor, rows: usize, dtype: D
         None => call.word(0),
     };
     call.input(&row).count(rows).count(dim).aligned(&[dim * dtype.size_in_bytes()]);
-    // SAFETY: the arguments of bias_rows; it touches `rows` rows of `dim` and the one row of the bias.
+    // SAFETY: the arguments of bias_rows; it touches `rows` rows of `dim` and the one row of the
+    // bias.
     unsafe { call.launch(blocks(rows * dim.div_ceil(8), THREADS)?, THREADS, 0) }?;
     Ok(Some(out))
 }
@@ -123,7 +130,8 @@ pub fn scale(x: &Tensor, factor: f32, factors: Option<&Tensor>) -> Result<Option
         None => call.word(0),
     };
     call.count(rows).count(dim).real(factor).aligned(&[dim * x.dtype().size_in_bytes()]);
-    // SAFETY: the arguments of scale; it touches `rows` rows of `dim`, which both tensors have, and as many factors.
+    // SAFETY: the arguments of scale; it touches `rows` rows of `dim`, which both tensors have, and
+    // as many factors.
     unsafe { call.launch(blocks(rows * dim.div_ceil(8), THREADS)?, THREADS, 0) }?;
     Ok(Some(out.tensor()))
 }

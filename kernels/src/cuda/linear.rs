@@ -26,8 +26,9 @@ fn handles(ordinal: usize) -> &'static Mutex<()> {
     &HANDLES[ordinal % GPUS]
 }
 
-/// `residual + x · weightᵀ + bias` in `dtype`: `x` `[rows, in]` and `weight` `[out, in]` of one type, `residual` `[rows, out]`
-/// of `dtype`, `bias` `[out]` of any. `None` where cuBLAS does not have it.
+/// `residual + x · weightᵀ + bias` in `dtype`: `x` `[rows, in]` and `weight` `[out, in]` of one
+/// type, `residual` `[rows, out]` of `dtype`, `bias` `[out]` of any. `None` where cuBLAS does not
+/// have it.
 pub fn product(
     x: &Tensor,
     weight: &Tensor,
@@ -111,8 +112,8 @@ impl InplaceOp1 for Factors<'_> {
 }
 
 impl<'t> Factors<'t> {
-    /// Factors of a product in `dtype`: `x` `[rows, inputs]` and `weight` `[outputs, inputs]` of one type, each with rows at one stride. `None`
-    /// where cuBLAS does not have it.
+    /// Factors of a product in `dtype`: `x` `[rows, inputs]` and `weight` `[outputs, inputs]` of
+    /// one type, each with rows at one stride. `None` where cuBLAS does not have it.
     fn new(x: &'t Tensor, weight: &'t Tensor, dtype: DType) -> Result<Option<Self>> {
         let ((rows, inputs), outputs) = (x.dims2()?, weight.dim(0)?);
         let fits = x.dtype() == weight.dtype() && (dtype == x.dtype() || dtype == DType::F32);
@@ -132,8 +133,9 @@ impl<'t> Factors<'t> {
         stream.context().bind_to_thread().map_err(failure::of)?;
         let ((x_at, _x), (weight_at, _weight)) = (x.values.address(&stream), weight.values.address(&stream));
         // Row-major [rows, outputs] is column-major [outputs, rows]: cuBLAS computes weight · xᵀ.
-        // SAFETY: the three matrices have these sizes at these strides; the handle is bound to this stream, whose context is
-        // current; the factors are f32 on the host, as this kind of sum wants them.
+        // SAFETY: the three matrices have these sizes at these strides; the handle is bound to this
+        // stream, whose context is current; the factors are f32 on the host, as this kind of sum
+        // wants them.
         unsafe {
             result::gemm_ex(
                 *device.cublas_handle().handle(),
@@ -180,7 +182,8 @@ fn with_rows(x: &Tensor) -> Result<Tensor> {
 mod tests {
     use super::handles;
 
-    /// A rank whose product waits in the driver for another GPU's rank must not keep that one from its own products.
+    /// A rank whose product waits in the driver for another GPU's rank must not keep that one from
+    /// its own products.
     #[test]
     fn a_gpus_products_do_not_wait_for_anothers() {
         let _first = handles(0).lock().expect("no thread panics with it");

@@ -1,4 +1,5 @@
-//! Memory of a device: the free bytes, the pool that candle's tensors come from, and tensors made from nothing or from a list.
+//! Memory of a device: the free bytes, the pool that candle's tensors come from, and tensors made
+//! from nothing or from a list.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +26,8 @@ pub fn memory(device: &Device) -> Result<Memory> {
     Ok(Memory { free_bytes, total_bytes: total as u64 })
 }
 
-/// The state of a device's pool. Does not wait for its work: memory that this work will free counts as used.
+/// The state of a device's pool. Does not wait for its work: memory that this work will free counts
+/// as used.
 ///
 /// # Errors
 /// Returns an error if the driver refuses, or if the device is no GPU.
@@ -94,8 +96,8 @@ pub fn uploaded_bytes() -> u64 {
     UPLOADED.load(Ordering::Relaxed)
 }
 
-/// A list on a device, `[len]`. The device's queue takes it; for a long list (some 64 KB) the driver may let the host wait until
-/// the queue has come so far.
+/// A list on a device, `[len]`. The device's queue takes it; for a long list (some 64 KB) the
+/// driver may let the host wait until the queue has come so far.
 ///
 /// # Errors
 /// Returns an error if the driver refuses.

@@ -12,7 +12,8 @@ const MOST_PARTS: usize = 16;
 
 const THREADS: u32 = 256;
 
-/// Attention over the keys of all parts (one and more, all of one shape and type). `None` where a GPU does not hold them all.
+/// Attention over the keys of all parts (one and more, all of one shape and type). `None` where a
+/// GPU does not hold them all.
 pub fn merge(parts: &[&Partial]) -> Result<Option<Partial>> {
     if parts.len() > MOST_PARTS {
         let Some(first) = merge(&parts[..MOST_PARTS])? else { return Ok(None) };
@@ -44,7 +45,8 @@ pub fn merge(parts: &[&Partial]) -> Result<Option<Partial>> {
     block.resize(2 * MOST_PARTS, 0);
     block.push(parts.len() as u64);
     call.block(block).count(rows * heads).count(head_dim).word(u64::from(aligned));
-    // SAFETY: the arguments of merge; all parts and the answer have `rows · heads` rows of `head_dim`.
+    // SAFETY: the arguments of merge; all parts and the answer have `rows · heads` rows of
+    // `head_dim`.
     unsafe { call.launch(blocks(rows * heads * head_dim.div_ceil(8), THREADS)?, THREADS, 0) }?;
     Ok(Some(Partial { out: out.tensor(), lse: lse.tensor() }))
 }

@@ -1,4 +1,5 @@
-//! The compiled kernels that this library carries: all of a device's are loaded when it opens, and found by name.
+//! The compiled kernels that this library carries: all of a device's are loaded when it opens, and
+//! found by name.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,8 @@ use super::attribute::attribute;
 use super::failure;
 use crate::error::{Error, Result};
 
-/// A file of `kernels/cu`, compiled: 80 or 90, the names of its kernels, machine code (see `kernels/build.rs`).
+/// A file of `kernels/cu`, compiled: 80 or 90, the names of its kernels, machine code (see
+/// `kernels/build.rs`).
 type Cubin = (u32, &'static [&'static str], &'static [u8]);
 
 const CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/cubins.rs"));
@@ -20,8 +22,9 @@ const CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/cubins.rs"));
 /// The kernels of a device by name.
 type Functions = HashMap<&'static str, CudaFunction>;
 
-/// The loaded kernels by the device's number. They stay for the life of the process, as the device's context does: modules belong to it,
-/// which all tensors of the device share, not to one model or rank. Locked to look and to add only.
+/// The loaded kernels by the device's number. They stay for the life of the process, as the
+/// device's context does: modules belong to it, which all tensors of the device share, not to one
+/// model or rank. Locked to look and to add only.
 static LOADED: Mutex<Vec<(usize, Arc<Functions>)>> = Mutex::new(Vec::new());
 
 static LOADS: AtomicUsize = AtomicUsize::new(0);
@@ -31,7 +34,8 @@ pub fn loads() -> usize {
     LOADS.load(Ordering::Relaxed)
 }
 
-/// Which code a device of this compute capability runs. Machine code runs on its own generation, and sm_90a on 9.0 alone.
+/// Which code a device of this compute capability runs. Machine code runs on its own generation,
+/// and sm_90a on 9.0 alone.
 fn target(capability: (u32, u32)) -> Option<u32> {
     match capability {
         (8, _) => Some(80),
@@ -45,8 +49,8 @@ pub fn runs_on(capability: (u32, u32)) -> bool {
     target(capability).is_some()
 }
 
-/// The kernel `name` of `kernels/cu`, ready to be launched on a device. Loads all kernels first where the device was not opened by
-/// [`super::device`], the first time.
+/// The kernel `name` of `kernels/cu`, ready to be launched on a device. Loads all kernels first
+/// where the device was not opened by [`super::device`], the first time.
 ///
 /// # Errors
 /// Returns an error if there is no such kernel, or if the driver refuses the code.
@@ -97,7 +101,8 @@ fn load_all(device: &CudaDevice) -> Result<Functions> {
     Ok(functions)
 }
 
-/// Loads one file's kernels. A block of each may have all of the shared memory that a block can have, `block_bytes`.
+/// Loads one file's kernels. A block of each may have all of the shared memory that a block can
+/// have, `block_bytes`.
 fn load_file(
     context: &Arc<CudaContext>,
     names: &[&'static str],
@@ -112,7 +117,8 @@ fn load_file(
     let module = context.load_module(Ptx::from_binary(code.to_vec()))?;
     for name in names {
         let function = module.load_function(name)?;
-        // The driver may put off the work until a kernel is first launched (CUDA_MODULE_LOADING=LAZY, which is its default).
+        // The driver may put off the work until a kernel is first launched
+        // (CUDA_MODULE_LOADING=LAZY, which is its default).
         // SAFETY: the handle is that of a kernel of a module that is loaded; the function holds it.
         unsafe { sys::cuFuncLoad(function.cu_function()) }.result()?;
         let of_its_own = function.get_attribute(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;

@@ -13,8 +13,9 @@ thread_local! {
     static LEFT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// From now on, attention over many rows that this thread gives to a Hopper takes `count` multiprocessors fewer than the device has,
-/// but at least one. Gives the count from before, which is 0 at first.
+/// From now on, attention over many rows that this thread gives to a Hopper takes `count`
+/// multiprocessors fewer than the device has, but at least one. Gives the count from before, which
+/// is 0 at first.
 ///
 /// Attention's blocks keep their multiprocessors until their work is done: a kernel on another
 /// stream (NCCL's, for a message) waits for them unless some multiprocessors are left to it. Each
@@ -67,7 +68,8 @@ mod tests {
     /// Blocks of `attend` with heads of 128 (80.5 KiB, and 1 KiB reserved) and of 64 (40.5 KiB).
     #[test]
     fn shared_memory_says_how_many_blocks_fit_a_multiprocessor() {
-        // Kilobytes of a multiprocessor: NVIDIA's table of compute capabilities 8.0, 8.6 and 8.9, and 9.0.
+        // Kilobytes of a multiprocessor: NVIDIA's table of compute capabilities 8.0, 8.6 and 8.9,
+        // and 9.0.
         for (has, wide, narrow) in [(164, 2, 2), (100, 1, 2), (228, 2, 2)] {
             assert_eq!(blocks_of_one(has * KIB, 82_432 + KIB, 2), wide, "heads of 128, {has} KiB");
             assert_eq!(blocks_of_one(has * KIB, 41_472 + KIB, 2), narrow, "heads of 64, {has} KiB");

@@ -50,7 +50,8 @@ impl AttentionLaunch<'_> {
             let table = blocks(&mut call, &held);
             call.block(words).block(table);
             let shared_bytes = (WIDE_TILE * (head_dim / 2 + 1) * 4) as u32;
-            // SAFETY: PackArguments and Blocks. It reads the keys that the lists name and writes `tiles` tiles a KV head.
+            // SAFETY: PackArguments and Blocks. It reads the keys that the lists name and writes
+            // `tiles` tiles a KV head.
             unsafe { call.launch((tiles as u32, kv_heads as u32, 1), 256, shared_bytes) }?;
         }
         Ok(Packed { k: k.tensor(), v: v.tensor() })

@@ -12,10 +12,11 @@ use crate::{Pairing, Positions, Rope};
 
 const THREADS: u32 = 256;
 
-/// The rope's tables on a device, copied there when they are first asked for and kept as long as the rope.
+/// The rope's tables on a device, copied there when they are first asked for and kept as long as
+/// the rope.
 ///
-/// No lock is held while they are copied: the host may wait for the device's queue, which may wait for other ranks, and those for the
-/// same tables. Of two copies the first that is stored stays.
+/// No lock is held while they are copied: the host may wait for the device's queue, which may wait
+/// for other ranks, and those for the same tables. Of two copies the first that is stored stays.
 pub fn tables(rope: &Rope, device: &CudaDevice) -> Result<Arc<DeviceTables>> {
     if let Some(tables) = rope.on_devices().stored(device, None) {
         return Ok(tables);
@@ -46,8 +47,8 @@ pub fn rotated(rope: &Rope, x: &Tensor, at: &Positions) -> Result<Option<Tensor>
     let mut call = Call::new(&device, &stream, &name)?;
     call.output(&mut out).input(&values).input(&positions).slice(&tables.cosine).slice(&tables.sine);
     call.count(rows).count(heads).count(head_dim).count(half).word(u64::from(interleaved));
-    // SAFETY: the arguments of rope and rope_pairs; they touch rows, heads and dims of the two tensors and the tables' rows at
-    // the positions, which the caller has checked.
+    // SAFETY: the arguments of rope and rope_pairs; they touch rows, heads and dims of the two
+    // tensors and the tables' rows at the positions, which the caller has checked.
     unsafe { call.launch(blocks(rows * heads * units, THREADS)?, THREADS, 0) }?;
     Ok(Some(out.tensor()))
 }

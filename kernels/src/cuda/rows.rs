@@ -14,8 +14,8 @@ const MOST_PARTS: usize = 32;
 /// Blocks that a grid can have along y; the kernels' blocks take further rows in turn.
 const MOST_BLOCKS_Y: usize = 65535;
 
-/// The numbers from one row (all dimensions but the last are rows) to the next, where that is the same for all and a row's
-/// numbers follow one another.
+/// The numbers from one row (all dimensions but the last are rows) to the next, where that is the
+/// same for all and a row's numbers follow one another.
 pub(super) fn row_stride(x: &Tensor) -> Option<usize> {
     let (dims, strides) = (x.dims(), x.stride());
     let last = dims.len().checked_sub(1)?;
@@ -61,7 +61,8 @@ pub fn contiguous(x: &Tensor) -> Result<Tensor> {
     Ok(out.tensor())
 }
 
-/// A tensor as `rows` runs of numbers that begin `stride` apart: (rows, run, stride). `None` where it is not like that.
+/// A tensor as `rows` runs of numbers that begin `stride` apart: (rows, run, stride). `None` where
+/// it is not like that.
 fn runs(x: &Tensor) -> Option<(usize, usize, usize)> {
     let (dims, strides) = (x.dims(), x.stride());
     let (mut run, mut at) = (1, dims.len());
@@ -199,7 +200,8 @@ fn join_at_once(stream: &Stream, out: &mut Output, parts: &[Tensor], inputs: &[I
     let mut call = Call::new(&device, stream, &format!("join_rows_{word}"))?;
     call.output(out).block(block).count(rows).count(bytes / word);
     let (grid, threads) = grid(rows, bytes / word);
-    // SAFETY: the arguments of join_rows; part p has the rows first[p] to first[p + 1], and the output all of them.
+    // SAFETY: the arguments of join_rows; part p has the rows first[p] to first[p + 1], and the
+    // output all of them.
     unsafe { call.launch(grid, threads, 0) }?;
     drop(guards);
     Ok(())

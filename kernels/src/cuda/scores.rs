@@ -43,7 +43,8 @@ pub(super) fn column_scores(query: &Query<'_>, lse: &Tensor, reduce: Reduce<'_>)
     read(query, lse, Read::Reduced(reduce))
 }
 
-/// See [`crate::Kernels::readings`], by query row; `None` for calls that the kernel is not made for.
+/// See [`crate::Kernels::readings`], by query row; `None` for calls that the kernel is not made
+/// for.
 ///
 /// # Errors
 /// Fails as [`column_scores`] does.
@@ -80,7 +81,8 @@ fn launch(query: &Query<'_>, lse: &Tensor, shape: Shape, read: Read<'_>) -> Resu
     let device = q.device().as_cuda_device()?;
     let stream = device.cuda_stream();
     let Shape { queries, kv_heads, head_dim, .. } = shape;
-    // Rows are counted without their heads here, and there is no list of work: one block of threads for each key tile.
+    // Rows are counted without their heads here, and there is no list of work: one block of threads
+    // for each key tile.
     let tiling = Tiling { rows: TILE, keys: TILE, group: 1, kv_heads, resident: 1 };
     let ready = prepared(device, at, keys, tiling, false)?;
     let count = query.key_count();
@@ -117,7 +119,8 @@ fn launch(query: &Query<'_>, lse: &Tensor, shape: Shape, read: Read<'_>) -> Resu
     call.block(words).block(table);
     let row_bytes = if head_dim <= 64 { 128 } else { 256 };
     let shared_bytes = (3 * TILE * row_bytes + 7 * TILE * size_of::<f32>()) as u32;
-    // SAFETY: ScoreArguments and Blocks. It writes the numbers of the keys that the lists name, once or once a row; the others stay 0.
+    // SAFETY: ScoreArguments and Blocks. It writes the numbers of the keys that the lists name,
+    // once or once a row; the others stay 0.
     unsafe { call.launch((ready.keys.div_ceil(TILE) as u32, 1, 1), 128, shared_bytes) }?;
     shaped(out.tensor())
 }

@@ -2,8 +2,8 @@
 //! which a query sees at most two runs of keys, and for every tile of queries the tiles of keys
 //! that it meets are listed.
 //!
-//! The order is the kernels' own; results are written back to where the caller expects them. So no layout, no overlay of
-//! fresh rows and no hidden row costs more than the keys that are seen.
+//! The order is the kernels' own; results are written back to where the caller expects them. So no
+//! layout, no overlay of fresh rows and no hidden row costs more than the keys that are seen.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -67,7 +67,8 @@ pub(super) struct KeyOrder {
 }
 
 impl KeyOrder {
-    /// Puts the keys of all blocks in order: shared ones, then segment by segment, each by causal order. Padding is left out.
+    /// Puts the keys of all blocks in order: shared ones, then segment by segment, each by causal
+    /// order. Padding is left out.
     pub fn new(blocks: &[&Positions]) -> Self {
         let mut entries: Vec<(u64, u32, u32, u32)> = Vec::new(); // class and order, source, rope, number
         let (mut number, mut joined) = (0, 0);
@@ -137,7 +138,8 @@ impl KeyOrder {
         }
     }
 
-    /// The keys that a query of this order and segment sees: the end of the shared keys, begin and end of its segment's.
+    /// The keys that a query of this order and segment sees: the end of the shared keys, begin and
+    /// end of its segment's.
     fn sight(&self, order: u32, segment: u32, rule: Rule) -> [u32; 3] {
         if order == PAD {
             return [0; 3];
@@ -207,7 +209,8 @@ impl QueryOrder {
         Self { rope: rows.iter().map(|&row| rope[row as usize]).collect(), rows, sight }
     }
 
-    /// The share of pairs that see each other, among the pairs of query row and key that are worked out.
+    /// The share of pairs that see each other, among the pairs of query row and key that are worked
+    /// out.
     pub fn visible_share(&self, tiling: Tiling) -> f64 {
         let seen: u64 = self.sight.iter().map(|[shared, begin, end]| u64::from(shared + end - begin)).sum();
         let seen = seen * tiling.group as u64;
@@ -264,8 +267,9 @@ impl Hull {
     }
 }
 
-/// The key tiles of a query tile: first those that not all of its rows see whole, then the others, in two runs. A softmax takes keys in
-/// any order; this one lets a kernel have a loop for each kind, and needs no list of the many.
+/// The key tiles of a query tile: first those that not all of its rows see whole, then the others,
+/// in two runs. A softmax takes keys in any order; this one lets a kernel have a loop for each
+/// kind, and needs no list of the many.
 struct KeyTiles {
     masked: Vec<u32>,
     whole: [Range<u32>; 2],
@@ -300,7 +304,8 @@ impl LaunchWork {
         let mut work = Self::default();
         for (tile, tiles) in all.iter().enumerate() {
             let (KeyTiles { masked, whole: [first, second] }, length) = (tiles, tiles.len());
-            // The tiles of a query tile are numbered from the place of its masked ones in the list on.
+            // The tiles of a query tile are numbered from the place of its masked ones in the list
+            // on.
             let (begin, first_slot) = (work.masked.len(), work.slots);
             let whole = (begin + masked.len()) as u32;
             let jump = whole + first.len() as u32;

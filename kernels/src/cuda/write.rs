@@ -1,4 +1,5 @@
-//! Writing rows into memory that is there already, so that a growing tensor does not have to be copied.
+//! Writing rows into memory that is there already, so that a growing tensor does not have to be
+//! copied.
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda::CudaError;
@@ -7,7 +8,8 @@ use candle_core::{CpuStorage, CudaStorage, InplaceOp2, Layout, Tensor};
 use super::call::{address, address_mut, ours};
 use crate::error::Result;
 
-/// Copies the second tensor over the first one's rows from `first` on. Both are contiguous and of one type.
+/// Copies the second tensor over the first one's rows from `first` on. Both are contiguous and of
+/// one type.
 struct WriteRows {
     first: usize,
 }
@@ -49,7 +51,8 @@ impl InplaceOp2 for WriteRows {
     }
 }
 
-/// See [`crate::write_rows`]; shapes and types are known to fit, and both tensors are contiguous. Whether it was done.
+/// See [`crate::write_rows`]; shapes and types are known to fit, and both tensors are contiguous.
+/// Whether it was done.
 pub fn write_rows(into: &Tensor, rows: &Tensor, first: usize) -> Result<bool> {
     if !ours(&[into, rows]) {
         return Ok(false);

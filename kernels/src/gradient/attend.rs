@@ -1,4 +1,5 @@
-//! Attention by tiles of query rows, whose backward pass computes the probabilities again from the log-sum-exp.
+//! Attention by tiles of query rows, whose backward pass computes the probabilities again from the
+//! log-sum-exp.
 //!
 //! With P = exp(S − lse), S = scale·Q·Kᵀ and out = P·V: dV = Pᵀ·dout, dP = dout·Vᵀ, dS = P ∘ (dP −
 //! rowsum(dout ∘ out) + dlse), dQ = scale·dS·K, dK = scale·dSᵀ·Q (Dao et al. 2022, FlashAttention,
@@ -14,7 +15,8 @@ use crate::backend::Backend;
 use crate::cpu::{Matrix, Number, multiply};
 use crate::{Keys, Partial, Positions, Query, join};
 
-/// The backend with a backward pass of its own, on the host. Other types, devices and positions are not its calls.
+/// The backend with a backward pass of its own, on the host. Other types, devices and positions are
+/// not its calls.
 pub(crate) struct Tiled;
 
 impl Backend for Tiled {
@@ -184,7 +186,8 @@ impl Attend {
     }
 }
 
-/// A row's scores become its probabilities, 0 where it does not see a key. Gives its log-sum-exp; none where it sees no key.
+/// A row's scores become its probabilities, 0 where it does not see a key. Gives its log-sum-exp;
+/// none where it sees no key.
 fn soften<T: Number>(row: &mut [T], visible: &[bool]) -> Option<T> {
     let seen = row.iter().zip(visible).filter(|(_, sees)| **sees).map(|(&score, _)| score);
     let largest = seen.fold(None, |most: Option<T>, score| most.filter(|most| *most >= score).or(Some(score)));

@@ -9,8 +9,8 @@ struct Frozen {
     weight: Tensor, // [outputs, inputs]
 }
 
-/// `x · weightᵀ`: `x` `[rows, inputs]`, which takes a gradient, `weight` `[outputs, inputs]`, which takes none. None where the types or the
-/// device are not those of this module.
+/// `x · weightᵀ`: `x` `[rows, inputs]`, which takes a gradient, `weight` `[outputs, inputs]`, which
+/// takes none. None where the types or the device are not those of this module.
 pub(crate) fn product(x: &Tensor, weight: &Tensor) -> crate::Result<Option<Tensor>> {
     if !computes(&[x, weight]) || weight.track_op() || !weight.is_contiguous() {
         return Ok(None);

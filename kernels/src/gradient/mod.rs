@@ -3,7 +3,8 @@
 //! every score of attention; here a linear layer's backward pass is one product, and attention
 //! computes its probabilities again.
 //!
-//! On the CPU in f32 and f64, the latter for checks by finite differences. Everything else takes candle's operations, as it did.
+//! On the CPU in f32 and f64, the latter for checks by finite differences. Everything else takes
+//! candle's operations, as it did.
 
 mod attend;
 mod linear;

@@ -1,7 +1,7 @@
 //! RMS norm with a frozen weight, and the gated activation.
 //!
-//! With r = 1/√(mean(x²) + eps), y = x·r·w and dx = r·(w·dy) − x · r³/n · Σ w·dy·x. With σ = 1/(1 + e^(−g)), y = g·σ·u, dg = dy·u·σ·(1 + g·(1 − σ))
-//! and du = dy·g·σ.
+//! With r = 1/√(mean(x²) + eps), y = x·r·w and dx = r·(w·dy) − x · r³/n · Σ w·dy·x. With σ = 1/(1 +
+//! e^(−g)), y = g·σ·u, dg = dy·u·σ·(1 + g·(1 − σ)) and du = dy·g·σ.
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, DType, Layout, Result, Shape, Tensor, WithDType};
 
@@ -13,7 +13,8 @@ struct Norm {
     eps: f64,
 }
 
-/// See [`crate::rms_norm`]; `weight` takes no gradient. None where the types or the device are not those of this module.
+/// See [`crate::rms_norm`]; `weight` takes no gradient. None where the types or the device are not
+/// those of this module.
 pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> crate::Result<Option<Tensor>> {
     if !computes(&[x, weight]) || weight.track_op() {
         return Ok(None);

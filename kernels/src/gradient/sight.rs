@@ -1,4 +1,5 @@
-//! Which keys the rows of a tile may see: keys of packed segments that no row of a tile sees are left out before anything is computed.
+//! Which keys the rows of a tile may see: keys of packed segments that no row of a tile sees are
+//! left out before anything is computed.
 
 use crate::{PAD, Positions, Rule, SHARED};
 
@@ -15,7 +16,8 @@ pub(super) struct Tile {
     pub visible: Vec<bool>,
 }
 
-/// The tiles of all queries. None for queries that do not see causally, and for positions that differ by KV head.
+/// The tiles of all queries. None for queries that do not see causally, and for positions that
+/// differ by KV head.
 pub(super) fn tiles(at_q: &Positions, at_k: &Positions) -> Option<Vec<Tile>> {
     if at_q.heads().is_some() || at_k.heads().is_some() || at_q.rule() != Rule::Causal {
         return None;

@@ -1,5 +1,6 @@
-//! Attention and column scores on the device against f64: every layout of blocks, hidden rows, segments and shared keys that the
-//! CPU's tests know, with heads of the sizes that the kernels are made for.
+//! Attention and column scores on the device against f64: every layout of blocks, hidden rows,
+//! segments and shared keys that the CPU's tests know, with heads of the sizes that the kernels are
+//! made for.
 
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
@@ -151,8 +152,9 @@ fn a_long_staircase_is_that_of_f64_in_both_ways() {
     }
 }
 
-/// More items than the emulated GPU has multiprocessors: blocks take one after the other. Heads of one KV head alone, so that a
-/// query tile is 128 rows; segments apart, so that lists are short and of several lengths.
+/// More items than the emulated GPU has multiprocessors: blocks take one after the other. Heads of
+/// one KV head alone, so that a query tile is 128 rows; segments apart, so that lists are short and
+/// of several lengths.
 #[test]
 fn more_items_than_multiprocessors_are_that_of_f64() {
     let sizes = Sizes {

@@ -69,7 +69,8 @@ fn a_missing_fence_stops_the_packed_kernel() {
     }
 }
 
-/// A GPU's exponentials and reciprocals are off by two units in the last place: bounds leave room for that, but not for much more.
+/// A GPU's exponentials and reciprocals are off by two units in the last place: bounds leave room
+/// for that, but not for much more.
 #[test]
 #[ignore = "needs an emulated GPU: make cuda-test"]
 fn inexact_exponentials_stay_within_the_bounds() {
@@ -87,7 +88,8 @@ fn inexact_exponentials_stay_within_the_bounds() {
     assert!(said.contains("relative error"), "{said}");
 }
 
-/// Blocks that run at a time share the items, and every other test runs two of them; a block that is alone has all items.
+/// Blocks that run at a time share the items, and every other test runs two of them; a block that
+/// is alone has all items.
 #[test]
 #[ignore = "needs an emulated GPU: make cuda-test"]
 fn items_are_shared_by_as_many_blocks_as_run_at_a_time() {
@@ -128,7 +130,8 @@ fn a_large_card_is_full_when_it_would_be() {
     assert!(most_kib.is_some_and(|kib: u64| kib < 1 << 20), "the host gave {most_kib:?} KiB");
 }
 
-/// Half of the memory is free, in pieces: a tensor of two of them has no place before its neighbours are free too.
+/// Half of the memory is free, in pieces: a tensor of two of them has no place before its
+/// neighbours are free too.
 #[test]
 #[ignore = "needs an emulated GPU: make cuda-test"]
 fn free_memory_in_pieces_holds_no_larger_tensor() {

@@ -1,4 +1,5 @@
-//! A context that stays and an answer that grows: every token sees both, and sends the device nothing that grows with the context.
+//! A context that stays and an answer that grows: every token sees both, and sends the device
+//! nothing that grows with the context.
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::cuda::uploaded_bytes;
@@ -38,7 +39,8 @@ impl Sides {
     }
 }
 
-/// A prefix that all see, and documents in another order than that of their rows; some rows are hidden.
+/// A prefix that all see, and documents in another order than that of their rows; some rows are
+/// hidden.
 fn context(tokens: u32) -> Vec<Positions> {
     let prefix = Positions::new(vec![0; 5], (0..5).collect::<Vec<_>>(), vec![SHARED; 5]);
     let half = tokens / 2;
@@ -93,6 +95,7 @@ fn a_token_sends_what_its_answer_needs_whatever_the_context() {
     let most = |sent: &[u64]| sent[1..].iter().copied().max().unwrap();
     let (short, long) = (most(&short), most(&long));
     println!("a later token sends at most {short} bytes after 300, {long} after 2400");
-    // Parts of the work are the more the more keys there are, at most as many as the device runs at a time.
+    // Parts of the work are the more the more keys there are, at most as many as the device runs at
+    // a time.
     assert!(long < 4096 && long < short + 1024, "{long} and {short} bytes");
 }

@@ -1,4 +1,5 @@
-//! The kernel whose blocks take item after item, on one multiprocessor and on two, each row of its answer on its own.
+//! The kernel whose blocks take item after item, on one multiprocessor and on two, each row of its
+//! answer on its own.
 
 use std::io::Write;
 
@@ -21,7 +22,8 @@ fn hopper() -> Option<CudaDevice> {
     Some(device)
 }
 
-/// Every row and head against f64: an error in one of a thousand rows does not drown among the others.
+/// Every row and head against f64: an error in one of a thousand rows does not drown among the
+/// others.
 fn every_row_is_that_of_f64(sizes: &Sizes) {
     let (host, case) = cases(sizes, &gpu());
     let (out, lse) = naive::attend(&host, sizes.rotary);
@@ -36,8 +38,8 @@ fn every_row_is_that_of_f64(sizes: &Sizes) {
     }
 }
 
-/// Three query tiles of 11 key tiles on two blocks: each list is cut in two, and a block has three items or so. On one block: three
-/// whole lists, one after the other.
+/// Three query tiles of 11 key tiles on two blocks: each list is cut in two, and a block has three
+/// items or so. On one block: three whole lists, one after the other.
 #[test]
 fn one_and_two_blocks_take_item_after_item() {
     let Some(device) = hopper() else { return };
@@ -64,7 +66,8 @@ fn one_and_two_blocks_take_item_after_item() {
     }
 }
 
-/// Lists of several lengths and KV heads, tiles with rows of several segments: 12 KV heads on two blocks, some hundred items.
+/// Lists of several lengths and KV heads, tiles with rows of several segments: 12 KV heads on two
+/// blocks, some hundred items.
 #[test]
 fn two_blocks_take_hundreds_of_items() {
     let Some(device) = hopper() else { return };

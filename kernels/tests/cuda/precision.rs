@@ -76,7 +76,8 @@ fn packed_131072_keys_weigh_what_they_should() {
     one_large_key_and_many_alike(256, 1);
 }
 
-/// Output and lse of `queries` rows over `keys` keys, both causal, 2 heads, where row `at` of keys or values is NaN in head 0.
+/// Output and lse of `queries` rows over `keys` keys, both causal, 2 heads, where row `at` of keys
+/// or values is NaN in head 0.
 fn with_nan(queries: usize, keys: usize, in_keys: Option<usize>, in_values: Option<usize>) -> (Vec<f32>, Vec<f32>) {
     let device = gpu();
     let tensor = |seed: usize, count: usize, nan: Option<usize>| {
@@ -94,7 +95,8 @@ fn with_nan(queries: usize, keys: usize, in_keys: Option<usize>, in_values: Opti
     (flat(&found.out), flat(&found.lse))
 }
 
-/// In parts and in one piece, by both kernels: a NaN among a row's keys is no sign that it saw nothing.
+/// In parts and in one piece, by both kernels: a NaN among a row's keys is no sign that it saw
+/// nothing.
 #[test]
 fn a_visible_nan_comes_through() {
     // Lists are cut where there are many processors for them.

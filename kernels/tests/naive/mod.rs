@@ -177,7 +177,8 @@ fn rows(x: &Tensor, at: &Positions, rotary: Option<(Pairing, usize)>) -> Vec<Vec
     list
 }
 
-/// Scores, −∞ where not seen: `[queries][heads][keys]`, and the values `[keys][kv_heads][head_dim]`.
+/// Scores, −∞ where not seen: `[queries][heads][keys]`, and the values
+/// `[keys][kv_heads][head_dim]`.
 #[allow(clippy::type_complexity)]
 pub fn scores(case: &Case, rotary: Option<(Pairing, usize)>) -> (Vec<Vec<Vec<f64>>>, Vec<Vec<Vec<f64>>>) {
     let q = rows(&case.q, &case.at_q, rotary);
@@ -227,8 +228,8 @@ pub fn attend(case: &Case, rotary: Option<(Pairing, usize)>) -> (Vec<f64>, Vec<f
     (out, lse)
 }
 
-/// Mean over the heads of each query's attention to each key, `[queries][keys]`, normalised by `lse`
-/// `[queries · heads]`.
+/// Mean over the heads of each query's attention to each key, `[queries][keys]`, normalised by
+/// `lse` `[queries · heads]`.
 pub fn attention(case: &Case, rotary: Option<(Pairing, usize)>, lse: &[f64]) -> Vec<Vec<f64>> {
     let (scores, v) = scores(case, rotary);
     let mut all = Vec::new();

@@ -25,7 +25,8 @@ pub const NO_MODEL: &str = "no model: give --model DIR, or `model` in a --config
 /// The most runs of a point, of each kind: a week of the fastest there are.
 const MAX_RUNS: usize = 1_000_000;
 
-/// The sweep. An option that was not given is absent, so that --resume can take all of them from its report.
+/// The sweep. An option that was not given is absent, so that --resume can take all of them from
+/// its report.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
 #[command(next_help_heading = "Study")]
 pub struct Choices {
@@ -62,7 +63,8 @@ pub struct Choices {
     /// Tokens of the query [default: 32]
     #[arg(long, value_name = "TOKENS")]
     pub query_tokens: Option<Tokens>,
-    /// Numbers of ranks, such as 1,2,4; under a launcher only its number [default: 1, or the launcher's]
+    /// Numbers of ranks, such as 1,2,4; under a launcher only its number [default: 1, or the
+    /// launcher's]
     #[arg(long, value_name = "N,..", value_delimiter = ',', visible_alias = "world-size")]
     pub worlds: Option<Vec<usize>>,
     #[arg(long, help = help::bench_methods(), value_name = "METHOD", num_args = 1.., value_delimiter = ',')]
@@ -70,15 +72,16 @@ pub struct Choices {
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
     #[arg(long, value_name = "R,..", value_delimiter = ',', visible_alias = "ratio")]
     pub ratios: Option<Vec<Ratio>>,
-    /// States of the chunk cache, such as cold,0.5,warm: cold, warm, a share of the chunks, disk (from
-    /// --chunk-store), disk-dropped (the same after dropping its files from the page cache) [default: cold]
+    /// States of the chunk cache, such as cold,0.5,warm: cold, warm, a share of the chunks, disk
+    /// (from --chunk-store), disk-dropped (the same after dropping its files from the page cache)
+    /// [default: cold]
     #[arg(long, value_name = "STATE,..", value_delimiter = ',')]
     pub caches: Option<Vec<CacheState>>,
     /// Warm-up runs of each point [default: 2]
     #[arg(long, value_name = "N")]
     pub warmups: Option<usize>,
-    /// Measured runs of each point [default: 5], or rounds of --calibrate [default: 15, fewer if they would take
-    /// longer than 80 s]
+    /// Measured runs of each point [default: 5], or rounds of --calibrate [default: 15, fewer if
+    /// they would take longer than 80 s]
     #[arg(long, value_name = "N")]
     pub repeats: Option<usize>,
     /// Seed of weights, tokens and the order of runs [default: 0]

@@ -29,8 +29,8 @@ A method is NAME[:OPTION[=VALUE]].., with the options of `compare` except world 
 over --ratios. Requests are random tokens from the seed. A study is a file for --config: lengths = [\"4k\", 8192], \
 worlds = [1, 2], methods = [\"full\", \"infoflow:exchange=pass-q\"], caches = [\"cold\", 0.5, \"warm\"].";
 
-/// Run the scaling study of the time to first token over lengths, ranks, methods, ratios, cold and warm caches;
-/// writes a table, JSON, CSV and an HTML report
+/// Run the scaling study of the time to first token over lengths, ranks, methods, ratios, cold and
+/// warm caches; writes a table, JSON, CSV and an HTML report
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub struct BenchArgs {
@@ -39,13 +39,16 @@ pub struct BenchArgs {
     /// Print the points with their predictions, and run nothing
     #[arg(long, help_heading = "Run", conflicts_with_all = ["resume", "force"])]
     dry_run: bool,
-    /// Measure this machine with the model's shapes and write a profile for predictions, without a study
+    /// Measure this machine with the model's shapes and write a profile for predictions, without a
+    /// study
     #[arg(long, value_name = "FILE.toml", num_args = 0..=1, help_heading = "Run", conflicts_with_all = ["resume", "dry_run", "out"])]
     calibrate: Option<Option<PathBuf>>,
-    /// Continue the interrupted study in --out, which must have the same design and the same program
+    /// Continue the interrupted study in --out, which must have the same design and the same
+    /// program
     #[arg(long, help_heading = "Run", requires = "out", conflicts_with = "force")]
     resume: bool,
-    /// Folder for report.json, report.html, points.csv, samples.csv and charts [default: tributary-bench-DATE]
+    /// Folder for report.json, report.html, points.csv, samples.csv and charts [default:
+    /// tributary-bench-DATE]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out: Option<PathBuf>,
     /// Overwrite the study in --out, or the file of --calibrate
@@ -53,8 +56,8 @@ pub struct BenchArgs {
     force: bool,
     #[command(flatten)]
     reach: ReachArgs,
-    /// Memory limit of each GPU for weights, chunk caches, requests and NCCL's buffers together, such as 64GiB
-    /// [default: nine tenths of the free memory]
+    /// Memory limit of each GPU for weights, chunk caches, requests and NCCL's buffers together,
+    /// such as 64GiB [default: nine tenths of the free memory]
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Ranks")]
     device_memory: Option<u64>,
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! `tributary compare`: several methods on the same requests, interleaved and repeated, in one table.
+//! `tributary compare`: several methods on the same requests, interleaved and repeated, in one
+//! table.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,7 +25,8 @@ score=norm|mass layers=FIRST..END layout=L reorder importance=I first exchange=E
 `tributary methods NAME` lists all. Example: --methods full:world=1 ring infoflow:exchange=pass-q infoflow:reorder \
 relay:ratio=0.05";
 
-/// Compare methods on the same requests: time to first token, bytes, error against full prefill, answer
+/// Compare methods on the same requests: time to first token, bytes, error against full prefill,
+/// answer
 #[derive(Debug, Args)]
 #[command(after_help = SPECS)]
 pub struct CompareArgs {
@@ -69,7 +71,8 @@ pub struct CompareArgs {
     html: Option<PathBuf>,
 }
 
-/// A file for a page, by its ending; its folder is there, so that nothing is measured for a page that cannot be written.
+/// A file for a page, by its ending; its folder is there, so that nothing is measured for a page
+/// that cannot be written.
 fn page_file(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("html")) {
@@ -124,7 +127,8 @@ fn lead(args: &CompareArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
     print(&render(&comparison.requests))
 }
 
-/// The methods with their settings; the one that the others are measured against first where it was not asked for.
+/// The methods with their settings; the one that the others are measured against first where it was
+/// not asked for.
 fn run_configs(args: &CompareArgs, world: usize) -> anyhow::Result<Vec<(String, RunConfig)>> {
     let mut specs = args.methods.clone();
     if !specs.iter().any(|spec| spec.method == REFERENCE) {

@@ -112,7 +112,8 @@ impl Reader<'_> {
         Err(self.refusal(key.span().start, &format!("no command has an option `{word}`; {near}")))
     }
 
-    /// The entries of a command's own table, or of the tables of its commands, each with the command's names.
+    /// The entries of a command's own table, or of the tables of its commands, each with the
+    /// command's names.
     fn tables(
         &self,
         key: &Spanned<DeString<'_>>,

@@ -136,7 +136,8 @@ fn added(command: &Command, name: &str, options: &ArgMatches, arguments: &[OsStr
     Ok(file.entries.into_iter().filter(|entry| !is_given(entry)).collect())
 }
 
-/// The arguments with those of the file after the command's names. No option before the names has a value that is such a name.
+/// The arguments with those of the file after the command's names. No option before the names has a
+/// value that is such a name.
 fn joined(names: &str, mut arguments: Vec<OsString>, added: &[Entry]) -> Vec<OsString> {
     let after = |from: usize, name: &str| {
         let place = arguments[from..].iter().position(|word| word == name);

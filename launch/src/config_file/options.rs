@@ -9,7 +9,8 @@ pub const CONFIG: &str = "config";
 /// The option that prints the values in force.
 pub const PRINT: &str = "print-config";
 
-/// The commands that take options from a file, which are all that have options; a command of a command has both names.
+/// The commands that take options from a file, which are all that have options; a command of a
+/// command has both names.
 pub const COMMANDS: [&str; 18] = [
     "prefill",
     "serve",

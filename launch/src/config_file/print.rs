@@ -1,4 +1,5 @@
-//! `--print-config`: every option's value, with where it comes from, as a file that `--config` reads again.
+//! `--print-config`: every option's value, with where it comes from, as a file that `--config`
+//! reads again.
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};

@@ -8,7 +8,8 @@ use tributary_system::size::Size;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Examination")]
 pub struct DoctorArgs {
-    /// Minimum bus bandwidth of the largest all-gather, in GB/s; a lower one ends with exit code 78 [default: none]
+    /// Minimum bus bandwidth of the largest all-gather, in GB/s; a lower one ends with exit code 78
+    /// [default: none]
     #[arg(long, value_name = "GB/s", value_parser = gigabytes_per_s)]
     pub min_busbw: Option<f64>,
     /// Sizes of the measured all-gathers: bytes that every rank has at the end

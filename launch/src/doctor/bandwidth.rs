@@ -2,7 +2,8 @@
 //! that every rank has in the end over the time; bus bandwidth is the part that crosses a link, (n
 //! − 1) / n of that among n ranks.
 //!
-//! A run is as long as its slowest rank's. Every rank holds its own part and one gathered result at a time.
+//! A run is as long as its slowest rank's. Every rank holds its own part and one gathered result at
+//! a time.
 
 use std::time::{Duration, Instant};
 
@@ -79,7 +80,8 @@ pub fn too_large(size: Size, hosts: &[Host]) -> Option<String> {
     })
 }
 
-/// Why a size is too large for the free memory of a rank's GPU: as on a host, twice, and each rank that shares the GPU.
+/// Why a size is too large for the free memory of a rank's GPU: as on a host, twice, and each rank
+/// that shares the GPU.
 pub fn too_large_for_gpus(size: Size, gpus: &[Option<GpuInUse>]) -> Option<String> {
     gpus.iter().enumerate().find_map(|(rank, gpu)| {
         let gpu = gpu.as_ref()?;
@@ -90,8 +92,9 @@ pub fn too_large_for_gpus(size: Size, gpus: &[Option<GpuInUse>]) -> Option<Strin
     })
 }
 
-/// Gathers `size` bytes over and over on all ranks, from memory of `device` to memory of theirs. Rank 0 gets the slowest rank's
-/// ms of each run and the number of wrong values, the others nothing.
+/// Gathers `size` bytes over and over on all ranks, from memory of `device` to memory of theirs.
+/// Rank 0 gets the slowest rank's ms of each run and the number of wrong values, the others
+/// nothing.
 ///
 /// # Errors
 /// Returns an error if the communicator fails, or if the ranks' reports do not fit together.
@@ -123,7 +126,8 @@ pub fn measure(
     collect(comm, wrong_values, runs_ms, repeat)
 }
 
-/// Every rank's number of wrong values and its times: rank 0 gets their sum and the slowest rank's time of each run.
+/// Every rank's number of wrong values and its times: rank 0 gets their sum and the slowest rank's
+/// time of each run.
 ///
 /// # Errors
 /// Returns an error if the communicator fails, or if the ranks' reports do not fit together.

@@ -13,7 +13,8 @@ use crate::failure::{exit_code, explained};
 use crate::ranks;
 use crate::stdout::{print, print_json};
 
-/// Check this machine or cluster: ranks, hosts, limits, collectives, bandwidth; with --backend nccl between GPUs
+/// Check this machine or cluster: ranks, hosts, limits, collectives, bandwidth; with --backend nccl
+/// between GPUs
 #[derive(Debug, Args)]
 pub struct DoctorCommand {
     #[command(flatten)]

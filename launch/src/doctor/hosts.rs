@@ -13,7 +13,8 @@ use tributary_system::network::Interface;
 pub struct Host {
     /// Its name.
     pub name: String,
-    /// The kernel's id of its own start. Containers of one machine share it and differ in their names.
+    /// The kernel's id of its own start. Containers of one machine share it and differ in their
+    /// names.
     pub boot_id: String,
     /// The ranks on it, ascending: a rank's place here is its local rank.
     pub ranks: Vec<usize>,
@@ -33,7 +34,8 @@ pub struct Host {
     pub gpus: Vec<Gpu>,
 }
 
-/// The hosts of all ranks, in the order of their lowest rank. A host is known by its name and boot id.
+/// The hosts of all ranks, in the order of their lowest rank. A host is known by its name and boot
+/// id.
 pub fn hosts(ranks: &[Facts]) -> Vec<Host> {
     let mut hosts: Vec<Host> = Vec::new();
     for (rank, facts) in ranks.iter().enumerate() {

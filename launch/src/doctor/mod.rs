@@ -1,7 +1,8 @@
 //! `tributary doctor`: a check of a machine or a cluster. Every rank reports its host, the
 //! collectives are checked and an all-gather is timed; rank 0 has all of it in one report.
 //!
-//! Works on any [`Communicator`] and needs no model. It changes nothing and mends nothing: a report ends in advice.
+//! Works on any [`Communicator`] and needs no model. It changes nothing and mends nothing: a report
+//! ends in advice.
 
 mod args;
 mod bandwidth;
@@ -74,7 +75,8 @@ pub fn examine(
             collectives.all_gathers.push(AllGather::new(size, comm.size(), copied, runs_ms, wrong_values));
         }
     }
-    // A rank that is done waits for the others: one that leaves early may look lost to those that still have a call to make.
+    // A rank that is done waits for the others: one that leaves early may look lost to those that
+    // still have a call to make.
     comm.barrier()?;
     Ok((comm.rank() == 0).then(|| report(collectives)))
 }

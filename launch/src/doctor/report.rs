@@ -14,8 +14,8 @@ use super::warnings::warnings;
 use crate::failure::Coded;
 use tributary_system::size::Size;
 
-/// Name and version of the report as JSON (`docs/schemas/doctor.v1.json`). A field that goes, or means something else, makes another
-/// version.
+/// Name and version of the report as JSON (`docs/schemas/doctor.v1.json`). A field that goes, or
+/// means something else, makes another version.
 const SCHEMA: &str = "tributary.doctor/1";
 
 /// Everything that `doctor` found. `render` makes it a text, serde a JSON object.
@@ -101,8 +101,8 @@ pub struct LeftOut {
     pub reason: String,
 }
 
-/// Why a group is not fit. The exit code is 70 where collectives are wrong, 78 where they are slower than demanded, or not
-/// measurable.
+/// Why a group is not fit. The exit code is 70 where collectives are wrong, 78 where they are
+/// slower than demanded, or not measurable.
 pub type Unfit = Coded;
 
 /// The collectives' checks failed.

@@ -50,7 +50,8 @@ impl Site {
         let refused = |error: Error| configuration(format!("--backend nccl: {error}"));
         let library = nccl::library_version().map_err(|error| configuration(format!("--backend nccl: {error}")))?;
         let count = cuda::count().map_err(refused)?;
-        // A launcher may show each process its own GPU only; NCCL finds out whether two have the same one.
+        // A launcher may show each process its own GPU only; NCCL finds out whether two have the
+        // same one.
         let is_own = alone && count == 1;
         let ordinal = if is_own { 0 } else { ordinal(local_rank, count, group.allow_shared_gpu)? };
         let uuid = cuda::identity(ordinal).map_err(refused)?.uuid;

@@ -29,8 +29,9 @@ pub fn warnings(ranks: &[Facts], hosts: &[Host]) -> Vec<String> {
     found
 }
 
-/// Ranks with fewer cores than threads. For every set of cores that some rank is bound to, and for all of a machine's
-/// together: the threads that may run nowhere else must fit. Containers of one machine are counted together.
+/// Ranks with fewer cores than threads. For every set of cores that some rank is bound to, and for
+/// all of a machine's together: the threads that may run nowhere else must fit. Containers of one
+/// machine are counted together.
 fn shared_cores(ranks: &[Facts]) -> Vec<String> {
     let mut machines: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (rank, facts) in ranks.iter().enumerate().filter(|(_, facts)| !facts.cores.is_empty()) {

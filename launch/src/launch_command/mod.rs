@@ -116,7 +116,8 @@ fn here(dry_run: bool) -> Here {
     }
 }
 
-/// Becomes `command`, after asking the system for SIGTERM when the parent ends: a launcher that is killed cannot send it.
+/// Becomes `command`, after asking the system for SIGTERM when the parent ends: a launcher that is
+/// killed cannot send it.
 fn exec_under(parent: u32, command: &[String]) -> Result<u8, Refusal> {
     let asked = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
     asked.map_err(|error| configuration(format!("the parent's death signal: {error}")))?;

@@ -22,8 +22,8 @@ pub struct LaunchArgs {
     /// Number of ranks
     #[arg(short = 'n', long, value_name = "N", required_unless_present = "exec_under")]
     pub(super) ranks: Option<usize>,
-    /// Hosts with the number of ranks of each, such as a:2,b:2 [default: this machine, or the hosts that a batch
-    /// system granted]
+    /// Hosts with the number of ranks of each, such as a:2,b:2 [default: this machine, or the hosts
+    /// that a batch system granted]
     #[arg(long, value_name = "HOST:SLOTS,..", help_heading = "Placement")]
     pub(super) hosts: Option<String>,
     /// File of hosts in Open MPI's format, one line `HOST slots=N` each
@@ -32,7 +32,8 @@ pub struct LaunchArgs {
     /// Allow more ranks than slots; not needed for more ranks than cores on this machine alone
     #[arg(long, help_heading = "Placement")]
     pub(super) oversubscribe: bool,
-    /// Binding of each rank: core, numa, none, .. [default: --threads cores of its own, if there are enough]
+    /// Binding of each rank: core, numa, none, .. [default: --threads cores of its own, if there
+    /// are enough]
     #[arg(long, value_name = "WHAT", help_heading = "Placement")]
     pub(super) bind_to: Option<String>,
     /// Placement of ranks, as for mpirun: slot, node, numa, ..
@@ -47,8 +48,8 @@ pub struct LaunchArgs {
     /// Argument passed on to mpirun or srun unchanged; may be repeated
     #[arg(long, value_name = "ARG", allow_hyphen_values = true, help_heading = "Launcher")]
     pub(super) mpirun_arg: Vec<String>,
-    /// Environment variable for all ranks; may be repeated. Ranks also get LD_LIBRARY_PATH, RUST_BACKTRACE,
-    /// FAILPOINTS and all variables that begin with TRIBUTARY_ or NCCL_
+    /// Environment variable for all ranks; may be repeated. Ranks also get LD_LIBRARY_PATH,
+    /// RUST_BACKTRACE, FAILPOINTS and all variables that begin with TRIBUTARY_ or NCCL_
     #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Launcher")]
     pub(super) env: Vec<String>,
     /// Maximum number of restarts after the job lost a rank, ran out of memory or missed a deadline

@@ -29,15 +29,15 @@ use crate::stdout::{print, print_json};
 /// the number of GPUs that a load needs
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// Hugging Face folder, of which only config.json is read, or a known shape: qwen3-14b, llama-3.1-8b,
-    /// llama-3.1-405b
+    /// Hugging Face folder, of which only config.json is read, or a known shape: qwen3-14b,
+    /// llama-3.1-8b, llama-3.1-405b
     #[arg(long, value_name = "DIR|SHAPE", help_heading = "Model")]
     model: String,
     /// Type of weights and KV cache
     #[arg(long, value_parser = one_of(&DTYPES), default_value = "bf16", help_heading = "Model")]
     dtype: Dtype,
-    /// Machine: h100x4, h100x8, h100x8x2 (each also with -paper), h200x4, h200x8, h200x8x2, or a .toml file. With
-    /// --slo-ttft several are compared
+    /// Machine: h100x4, h100x8, h100x8x2 (each also with -paper), h200x4, h200x8, h200x8x2, or a
+    /// .toml file. With --slo-ttft several are compared
     #[arg(long, action = ArgAction::Set, value_name = "NAME|FILE", value_delimiter = ',', required = true, help_heading = "Machine")]
     profile: Vec<String>,
     /// File of `bench --calibrate` with the speed of a rank; --profile then supplies only the links
@@ -58,14 +58,16 @@ pub struct PlanArgs {
     /// Tokens before the context
     #[arg(long, value_name = "N", default_value = "1", value_parser = tokens_or_none, help_heading = "Request")]
     prefix_tokens: usize,
-    /// Number of generated tokens; above 1 the output also has the time of each further token and of all tokens
+    /// Number of generated tokens; above 1 the output also has the time of each further token and
+    /// of all tokens
     #[arg(long, value_name = "N", default_value = "1", value_parser = tokens, help_heading = "Request")]
     max_tokens: usize,
-    /// Shares of the chunks that come from the chunk cache: 0 is cold, 1 is warm; --slo-ttft uses the first one
+    /// Shares of the chunks that come from the chunk cache: 0 is cold, 1 is warm; --slo-ttft uses
+    /// the first one
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0,1", help_heading = "Request")]
     hit_rate: Vec<f64>,
-    /// Methods to predict, NAME[:KEY[=VALUE]]..; without an exchange of its own, a method takes the faster of replicate
-    /// and pass-q among those that fit
+    /// Methods to predict, NAME[:KEY[=VALUE]]..; without an exchange of its own, a method takes the
+    /// faster of replicate and pass-q among those that fit
     #[arg(
         long,
         value_name = "METHOD",

@@ -37,7 +37,8 @@ fn local_ranks_are_counted_on_each_host() {
 
 #[test]
 fn a_demand_is_met_by_the_largest_size() {
-    // 1 GB among two ranks in 1000 ms: 0.5 GB/s on the bus. The small one is slower, and does not count.
+    // 1 GB among two ranks in 1000 ms: 0.5 GB/s on the bus. The small one is slower, and does not
+    // count.
     let speeds = || vec![gathered("1GB", 1000.0, 0), gathered("1MB", 1000.0, 0)];
     for demanded in [None, Some(0.4), Some(0.5)] {
         assert_eq!(report(&TWO, Checks::Passed, speeds(), &[], demanded).verdict(), Ok(()), "{demanded:?}");

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use candle_core::{DType, Device, safetensors};
 
-/// Asserts that two dumps have the same order, selection and tokens; gives the largest difference of a first-token logit,
-/// relative to the largest logit.
+/// Asserts that two dumps have the same order, selection and tokens; gives the largest difference
+/// of a first-token logit, relative to the largest logit.
 pub fn same(found: &Path, expected: &Path) -> f64 {
     let request = |folder: &Path| -> serde_json::Value {
         let text = std::fs::read_to_string(folder.join("request.json")).expect("a request");

@@ -217,7 +217,8 @@ impl Host {
         // As through ssh, our environment does not get there.
         let path = std::env::var_os("PATH").unwrap_or_default();
         command.env_clear().env("PATH", path).env("HOME", "/root").env("TMPDIR", &own);
-        // But a host has the libraries that this one has: those of an emulated GPU are in a folder of the build's.
+        // But a host has the libraries that this one has: those of an emulated GPU are in a folder
+        // of the build's.
         if let Some(folders) = std::env::var_os("LD_LIBRARY_PATH") {
             command.env("LD_LIBRARY_PATH", folders);
         }

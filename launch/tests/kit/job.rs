@@ -135,7 +135,8 @@ impl Job {
         Self::run(launcher)
     }
 
-    /// Starts this program with `arguments` by `tributary launch` with its `options`; all ranks have the failpoint.
+    /// Starts this program with `arguments` by `tributary launch` with its `options`; all ranks
+    /// have the failpoint.
     pub fn launch(failpoint: &str, options: &[&str], arguments: &[&str]) -> Self {
         let mut launcher = Command::new(env!("CARGO_BIN_EXE_tributary"));
         launcher.arg("launch").args(options).arg("--").args(arguments).env("FAILPOINTS", failpoint);

@@ -1,5 +1,5 @@
-//! Prometheus' own judge of metrics. Debian's package `prometheus` has it; `.ci/tools prometheus` unpacks that where it is not
-//! installed.
+//! Prometheus' own judge of metrics. Debian's package `prometheus` has it; `.ci/tools prometheus`
+//! unpacks that where it is not installed.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -274,7 +274,8 @@ impl Drop for Server {
     }
 }
 
-/// A shell a rank that writes the number of its process into a folder, and becomes the program that follows.
+/// A shell a rank that writes the number of its process into a folder, and becomes the program that
+/// follows.
 fn noting_pids() -> (tempfile::TempDir, [String; 4]) {
     let folder = tempfile::tempdir().expect("a folder");
     let script = format!("echo $$ >{}/$OMPI_COMM_WORLD_RANK; exec \"$@\"", folder.path().display());

@@ -45,7 +45,8 @@ pub fn held_in(phase: &str) -> String {
     }
 }
 
-/// Runs a job whose `rank` is held in `phase` by a failpoint, and sends it a signal there; the end and how long it took.
+/// Runs a job whose `rank` is held in `phase` by a failpoint, and sends it a signal there; the end
+/// and how long it took.
 pub fn strike(rank: usize, phase: &str, with: Signal) -> (Ended, Duration) {
     strike_at(Fault { rank, failpoint: &held_in(phase) }, rank, phase, with)
 }
@@ -73,7 +74,8 @@ pub fn strike_job(mut job: Job, rank: usize, phase: &str, with: Signal) -> (Ende
     (ended, took)
 }
 
-/// One line of ours, which names this rank alone as silent, with its process, its host and the phase that it was in.
+/// One line of ours, which names this rank alone as silent, with its process, its host and the
+/// phase that it was in.
 pub fn only_rank_is_silent(rank: usize, phase: &str, ended: &Ended) {
     let (errors, cause) = (&ended.errors, ended.cause());
     assert_eq!(ended.causes(), 1, "{errors:#?}");

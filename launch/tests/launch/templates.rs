@@ -50,7 +50,8 @@ fn scripts_parse_and_name_our_options() {
 
 #[test]
 fn scripts_run_what_they_are_given() {
-    // The launcher is played by a script that shows the rank's command and ends as a killed rank makes it end.
+    // The launcher is played by a script that shows the rank's command and ends as a killed rank
+    // makes it end.
     let folder = tempfile::tempdir().expect("a folder");
     for (name, launcher) in [("run.sh", "mpirun"), ("slurm.sbatch", "srun")] {
         let fake = folder.path().join(launcher);
@@ -142,7 +143,8 @@ fn the_unit_for_systemd_is_one_and_drains() {
         ("strict", "yes"),
         "the one alone leaves no place for files"
     );
-    // systemd's own reader, where there is one, knows every line but the program, which is not installed.
+    // systemd's own reader, where there is one, knows every line but the program, which is not
+    // installed.
     let checked = Command::new("systemd-analyze").arg("verify").arg(path("tributary.service")).output();
     match checked {
         Ok(checked) => {
@@ -162,8 +164,8 @@ fn the_hostfile_is_one() {
     assert_eq!(hosts.check(8), Ok(()));
 }
 
-/// The values of a YAML file in block style by their paths, such as `spec.list.0.name`. Knows no more of YAML than the
-/// template needs, and refuses the rest.
+/// The values of a YAML file in block style by their paths, such as `spec.list.0.name`. Knows no
+/// more of YAML than the template needs, and refuses the rest.
 fn yaml(text: &str) -> BTreeMap<String, String> {
     let mut values = BTreeMap::new();
     // Open levels: indentation, name, and how many entries of a list were seen.

@@ -236,7 +236,8 @@ fn a_model_that_does_not_know_the_words_is_refused() {
     refused(answer, &["does not know 1 of its words, such as `lamp`", "examples/models/demo"]);
 }
 
-/// A folder of data as users have it, made up: lists of words, paragraphs with questions, rows of passages.
+/// A folder of data as users have it, made up: lists of words, paragraphs with questions, rows of
+/// passages.
 fn data() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |name: &str, text: String| {
@@ -264,7 +265,8 @@ fn data() -> tempfile::TempDir {
     folder
 }
 
-/// Runs a suite on the demo model, which can be asked and answers nothing right: its vocabulary is another.
+/// Runs a suite on the demo model, which can be asked and answers nothing right: its vocabulary is
+/// another.
 fn suite(name: &str, data: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     let (demo, data) = (demo(), data.display().to_string());
     let methods = ["--methods", "none", "--chunk-tokens", "128"];

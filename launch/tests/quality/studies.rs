@@ -1,5 +1,5 @@
-//! The study files of `examples/studies/quality`: each is refused with the name of its missing material, and
-//! a dry run needs only a model's config.
+//! The study files of `examples/studies/quality`: each is refused with the name of its missing
+//! material, and a dry run needs only a model's config.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

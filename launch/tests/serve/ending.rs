@@ -36,7 +36,8 @@ fn a_client_that_leaves_is_let_go_of() {
         stream.event().expect("an event");
     }
     assert_eq!(server.metric(RUNNING), 1.0);
-    // A client that leaves while its text is still read has handed nothing in: then another one waits.
+    // A client that leaves while its text is still read has handed nothing in: then another one
+    // waits.
     let mut tries = 0;
     while server.metric(CANCELLED) == 0.0 {
         tries += 1;

@@ -1,5 +1,5 @@
-//! `tributary serve` as its clients see it: answers, plain and streamed, errors, many clients at once, those that leave, and its
-//! end. Under mpirun the test is in `launch/tests/mpi.rs`.
+//! `tributary serve` as its clients see it: answers, plain and streamed, errors, many clients at
+//! once, those that leave, and its end. Under mpirun the test is in `launch/tests/mpi.rs`.
 
 mod answers;
 mod ending;

@@ -218,7 +218,8 @@ fn what_was_done_is_counted() {
     server.ends_well();
 }
 
-/// The commit that the command was built from, as its build script finds it; nothing outside a repository.
+/// The commit that the command was built from, as its build script finds it; nothing outside a
+/// repository.
 fn revision() -> String {
     option_env!("TRIBUTARY_REVISION").unwrap_or_default().to_owned()
 }

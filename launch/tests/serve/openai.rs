@@ -1,4 +1,5 @@
-//! OpenAI's own Python package as a client. `OPENAI` names a virtual environment that has it; `make test` makes one.
+//! OpenAI's own Python package as a client. `OPENAI` names a virtual environment that has it;
+//! `make test` makes one.
 
 use std::path::PathBuf;
 use std::process::Command;

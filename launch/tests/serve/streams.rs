@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::kit::server::{Server, body, streamed};
 
-/// The lines of a stream that are not empty and no lengths of chunks, each with the seconds after which it came.
+/// The lines of a stream that are not empty and no lengths of chunks, each with the seconds after
+/// which it came.
 fn lines(server: &Server, path: &str, body: &Value) -> Vec<(f64, String)> {
     let began = Instant::now();
     let mut stream = TcpStream::connect(&server.address).expect("it listens");

@@ -126,7 +126,8 @@ fn bodies_that_are_no_request() {
     let server = Server::start(&["--world-size", "2"]);
     let right = Right::of(&server);
     let before = held(&server);
-    // One GiB that is announced is not read; one that is not announced is read as far as a body may go.
+    // One GiB that is announced is not read; one that is not announced is read as far as a body may
+    // go.
     let mut announced = connect(&server);
     write!(announced, "{HEAD}content-length: {}\r\n\r\n", 1 << 30).expect("written");
     assert_eq!(status(&announced), 413);

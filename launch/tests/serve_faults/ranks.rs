@@ -21,7 +21,8 @@ const SLACK: Duration = Duration::from_secs(8);
 /// Longest silence of a rank, in seconds.
 const HEARTBEAT_S: u64 = 2;
 
-/// Options under which a request passes through every phase, and some are decoded while others wait.
+/// Options under which a request passes through every phase, and some are decoded while others
+/// wait.
 const OPTIONS: [&str; 5] = ["--reorder", "--max-running", "4", "--heartbeat-timeout", "2"];
 
 fn right() -> Right {

@@ -1,4 +1,5 @@
-//! A server of OpenAI's interface that answers nothing true, with delays and failures that a test chooses.
+//! A server of OpenAI's interface that answers nothing true, with delays and failures that a test
+//! chooses.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -51,7 +52,8 @@ struct Shared {
 }
 
 impl Fake {
-    /// A server that answers all requests side by side; a reply belongs to the number of a request that streams.
+    /// A server that answers all requests side by side; a reply belongs to the number of a request
+    /// that streams.
     pub fn start(reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Self {
         Self::with_turn(reply, None)
     }

@@ -1,4 +1,5 @@
-//! Configs: real ones kept outside the repository, the switches of each family, and what is refused.
+//! Configs: real ones kept outside the repository, the switches of each family, and what is
+//! refused.
 
 use std::path::{Path, PathBuf};
 
@@ -58,7 +59,8 @@ fn check_real(name: &str, raw: &Value, config: &Config) {
     assert!(!config.eos.is_empty(), "{name} says where an answer ends");
     assert_eq!(config.qkv_bias, name.starts_with("Qwen2.5") || name.starts_with("glm"), "{name}");
     assert_eq!(config.qk_norm, name.starts_with("Qwen3"), "{name}");
-    // The size in the name, where there is one: parameters by the shapes, within a tenth. A tied embedding counts once.
+    // The size in the name, where there is one: parameters by the shapes, within a tenth. A tied
+    // embedding counts once.
     let size = name.split('-').find_map(|part| {
         let (number, unit) =
             part.to_lowercase().split_at_checked(part.len() - 1).map(|(n, u)| (n.to_owned(), u.to_owned()))?;

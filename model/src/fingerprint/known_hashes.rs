@@ -1,7 +1,9 @@
-//! Hashes of weight files from earlier starts, so that an unchanged file is not read once more for its hash.
+//! Hashes of weight files from earlier starts, so that an unchanged file is not read once more for
+//! its hash.
 //!
-//! A model folder has a file of its own in the cache. Ranks that start together write the same into it, each of them a whole
-//! file. Nothing here can fail a start: a file whose entry cannot be read or written is hashed again the next time.
+//! A model folder has a file of its own in the cache. Ranks that start together write the same into
+//! it, each of them a whole file. Nothing here can fail a start: a file whose entry cannot be read
+//! or written is hashed again the next time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +14,8 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use tributary_system::file::write_whole;
 
-/// A file that was written less than this before now is not remembered: it may be written again within the resolution of its
-/// file system's clock, which nothing would show.
+/// A file that was written less than this before now is not remembered: it may be written again
+/// within the resolution of its file system's clock, which nothing would show.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// The properties of a file that change when its content does.
@@ -22,7 +24,8 @@ pub(super) struct FileStamp {
     /// Its length.
     pub bytes: u64,
     inode: u64,
-    /// The time its content was last written, in seconds and nanoseconds since 1970. A copy can be given its original's time.
+    /// The time its content was last written, in seconds and nanoseconds since 1970. A copy can be
+    /// given its original's time.
     modified: (i64, i64),
     /// The time anything of it was last changed. No program can set that.
     changed: (i64, i64),

@@ -1,5 +1,5 @@
-//! Rows of the run are those of a decoder whose weights have the matrices in them, rows outside it those of the decoder as it is;
-//! gradients flow into the matrices.
+//! Rows of the run are those of a decoder whose weights have the matrices in them, rows outside it
+//! those of the decoder as it is; gradients flow into the matrices.
 
 use std::collections::HashMap;
 
@@ -126,7 +126,8 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// The families without and with norms behind projections; the second has gate and up in one tensor.
+/// The families without and with norms behind projections; the second has gate and up in one
+/// tensor.
 fn configs() -> [serde_json::Value; 2] {
     let mut glm = kit::config();
     glm["architectures"] = serde_json::json!(["Glm4ForCausalLM"]);

@@ -1,4 +1,5 @@
-//! Weight files that are damaged, incomplete or of another kind: each with its message and exit code.
+//! Weight files that are damaged, incomplete or of another kind: each with its message and exit
+//! code.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -5,8 +5,8 @@ use tributary_protocol::AuxiliaryCost;
 use super::memory;
 use crate::ModelShape;
 
-/// Cost of a model that reads prompts of at most `longest_prompt` tokens, one by one. Its last layer
-/// computes queries and keys alone.
+/// Cost of a model that reads prompts of at most `longest_prompt` tokens, one by one. Its last
+/// layer computes queries and keys alone.
 pub fn reading(shape: &ModelShape, longest_prompt: usize) -> AuxiliaryCost {
     let layers = shape.layers as f64;
     let (before, behind) = (shape.layer_kv_flops() + shape.layer_query_flops(), shape.layer_finish_flops());

@@ -20,8 +20,8 @@ const USUAL_PACKET: Around = Around { adapter: 0, head: 8, tail: 8 };
 pub struct Scenario {
     /// The method with its options, as users spell it.
     pub method: String,
-    /// Method and world. Where it names no exchange, the faster one of those that fit is taken, or, if none
-    /// fits, the smaller one.
+    /// Method and world. Where it names no exchange, the faster one of those that fit is taken, or,
+    /// if none fits, the smaller one.
     pub settings: RequestSettings,
     /// Tokens of a chunk, the last one's perhaps fewer; one chunk a rank where absent.
     pub chunk_tokens: Option<usize>,

@@ -83,8 +83,8 @@ pub struct Draft {
     memory_bytes: u64,
 }
 
-/// Share of the context to recompute, and the number of rows at most: what the ratio says, or what a
-/// number of rows a chunk or of kept rows a document comes to.
+/// Share of the context to recompute, and the number of rows at most: what the ratio says, or what
+/// a number of rows a chunk or of kept rows a document comes to.
 fn share_and_budget(method: &PlannedMethod, settings: &RequestSettings, lengths: &[usize]) -> Result<(f64, usize)> {
     let ratio = settings.ratio()?;
     let context_tokens: usize = lengths.iter().sum();

@@ -117,8 +117,8 @@ impl Planner {
         self.trace = Some((alpha, heads));
     }
 
-    /// Counts the weights of an auxiliary model from now on: they are in the host's memory, whatever
-    /// is asked.
+    /// Counts the weights of an auxiliary model from now on: they are in the host's memory,
+    /// whatever is asked.
     pub fn read_by(&mut self, weight_bytes: u64) {
         self.auxiliary_bytes = weight_bytes;
     }

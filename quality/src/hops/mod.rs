@@ -1,5 +1,6 @@
-//! The suite `hops`: look-ups, lists and chains in the demo language, which `examples/models/demo/recipe/tasks.py` defines. A sample follows
-//! from seed, task, shape and number alone.
+//! The suite `hops`: look-ups, lists and chains in the demo language, which
+//! `examples/models/demo/recipe/tasks.py` defines. A sample follows from seed, task, shape and
+//! number alone.
 //!
 //! Needed facts are in different documents, among distractors of the same kind. A definition
 //! precedes its references unless the task reverses the order.
@@ -18,7 +19,8 @@ use self::task::{Order, Question};
 pub use self::task::{TASKS, Task};
 use self::world::{World, filler};
 
-/// The fewest tokens of a document: the word that begins it, the longest sentence, and room for another.
+/// The fewest tokens of a document: the word that begins it, the longest sentence, and room for
+/// another.
 pub const LEAST_DOCUMENT_TOKENS: usize = 24;
 
 /// Documents of a sample, and tokens of each at most. A word is a token.
@@ -132,7 +134,8 @@ fn tokens(sentence: &str) -> usize {
     sentence.split_whitespace().count()
 }
 
-/// A document: sentences until no further one fits. A needed one goes to a random place; the others keep their order.
+/// A document: sentences until no further one fits. A needed one goes to a random place; the others
+/// keep their order.
 fn document(task: &Task, needed: &[&String], document_tokens: usize, world: &mut World, random: &mut Random) -> String {
     let taken: usize = needed.iter().map(|fact| tokens(fact)).sum();
     let mut left = document_tokens.saturating_sub(1 + taken);

@@ -105,8 +105,8 @@ fn samples_follow_from_seed_and_number() {
     }
 }
 
-/// Means over 2000 samples that `examples/models/demo/recipe/tasks.py` has made: codes, houses, stays, assignments of colours, those of variables,
-/// likes, fillers; tokens of the documents.
+/// Means over 2000 samples that `examples/models/demo/recipe/tasks.py` has made: codes, houses,
+/// stays, assignments of colours, those of variables, likes, fillers; tokens of the documents.
 const RECIPE: [(&str, [f64; 7], f64); 9] = [
     ("single", [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 74.88], 492.7),
     ("multikey", [32.39, 2.25, 1.28, 2.24, 1.25, 1.75, 28.5], 491.5),

@@ -1,5 +1,5 @@
-//! The words of the demo language: those of `examples/models/demo/recipe/tasks.py`, from which the demo
-//! model's tokenizer is made.
+//! The words of the demo language: those of `examples/models/demo/recipe/tasks.py`, from which the
+//! demo model's tokenizer is made.
 
 /// Keys of codes.
 pub const KEYS: &str = "lamp river table engine garden mirror basket candle bridge anchor barrel bottle button camera carpet castle \

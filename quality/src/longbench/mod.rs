@@ -1,5 +1,6 @@
-//! The suite `longbench`: rows in the format of LongBench (Bai et al. 2023, arXiv:2308.14508), with the prompts, answer lengths and metrics that
-//! its authors publish. A task is a file of the data folder. Passages are documents where a row has them; other contexts are texts.
+//! The suite `longbench`: rows in the format of LongBench (Bai et al. 2023, arXiv:2308.14508), with
+//! the prompts, answer lengths and metrics that its authors publish. A task is a file of the data
+//! folder. Passages are documents where a row has them; other contexts are texts.
 
 mod prompts;
 #[cfg(test)]

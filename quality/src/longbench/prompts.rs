@@ -1,5 +1,6 @@
-//! Prompts and answer lengths of LongBench's datasets, as its authors publish them (`dataset2prompt.json`, `dataset2maxlen.json`; MIT
-//! licence, `quality/src/longbench/LICENSE`), and the metric of each. Those whose metric cuts Chinese text into words are left out.
+//! Prompts and answer lengths of LongBench's datasets, as its authors publish them
+//! (`dataset2prompt.json`, `dataset2maxlen.json`; MIT licence, `quality/src/longbench/LICENSE`),
+//! and the metric of each. Those whose metric cuts Chinese text into words are left out.
 
 use crate::score::Metric;
 
@@ -21,7 +22,8 @@ pub struct Dataset {
     pub uses_template: bool,
 }
 
-/// Questions with four choices: LongBench v2, whose answer its authors look for as `The correct answer is (A)`.
+/// Questions with four choices: LongBench v2, whose answer its authors look for as
+/// `The correct answer is (A)`.
 pub const CHOICES: Dataset = Dataset {
     name: "longbench_v2",
     prompt: "Please read the following text and answer the question below.\n\n<text>\n{context}\n</text>\n\nWhat is the correct \

@@ -120,7 +120,8 @@ fn front(all: &[&Point], cost: impl Fn(&Point) -> f64, (name, title, axis): (&st
     Some(plot.finish(name))
 }
 
-/// Cost and score of the points than which none is both cheaper and as good, or as cheap and better; by cost.
+/// Cost and score of the points than which none is both cheaper and as good, or as cheap and
+/// better; by cost.
 fn unbeaten(points: &[&Point], cost: &impl Fn(&Point) -> f64) -> Vec<(f64, f64)> {
     let mut all: Vec<(f64, f64)> = points.iter().map(|point| (cost(point), point.score.mean)).collect();
     all.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
@@ -133,7 +134,8 @@ fn unbeaten(points: &[&Point], cost: &impl Fn(&Point) -> f64) -> Vec<(f64, f64)>
     best
 }
 
-/// Scores over the share that is recomputed, of methods that have several; full prefill's score as a line.
+/// Scores over the share that is recomputed, of methods that have several; full prefill's score as
+/// a line.
 fn ratios(all: &[&Point]) -> Option<Chart> {
     let names = series(all);
     let of = |name: &String| -> Vec<(f64, &Point)> {

@@ -115,7 +115,8 @@ fn passages(chunks: &[Piece], selected: &Rows, order: &[u32]) -> Vec<Passage> {
     found
 }
 
-/// A chunk's text in parts that are marked and parts that are not. `first` is the number of its first token in the context.
+/// A chunk's text in parts that are marked and parts that are not. `first` is the number of its
+/// first token in the context.
 fn parts(chunk: &Piece, first: u32, selected: &Rows) -> Vec<(String, bool)> {
     let text = chunk.text.as_str();
     let (end, mut at) = (first + chunk.ids.len() as u32, 0);

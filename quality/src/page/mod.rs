@@ -22,7 +22,8 @@ use crate::report::Report;
 
 /// The page of a complete evaluation.
 ///
-/// `read` gives a request as tokens with their texts, or nothing; the contexts of the worst requests are shown by it.
+/// `read` gives a request as tokens with their texts, or nothing; the contexts of the worst
+/// requests are shown by it.
 pub fn page(evaluation: &Evaluation, report: &Report, answers: &Answers, read: Read<'_>) -> String {
     let design = &report.design;
     let title = format!("What answers are worth: {} on {}", design.suite, report.environment.model);

@@ -86,7 +86,8 @@ fn p_values_are_adjusted_for_the_methods_beside_them_in_each_cell() {
     let mut answers = Answers::default();
     for sample in 0..12 {
         for arm in &arms {
-            // `none` is right nowhere, `epic` in half, `random` as full prefill; on the other task all are right.
+            // `none` is right nowhere, `epic` in half, `random` as full prefill; on the other task
+            // all are right.
             let is_right = match arm.method.as_str() {
                 "none" => false,
                 "epic" => sample % 2 == 0,

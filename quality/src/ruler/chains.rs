@@ -13,7 +13,8 @@ use crate::suite::Measure;
 /// Assignments after the first.
 const HOPS: usize = 4;
 
-/// Tokens of the example at most, and the share of a request's length at most: RULER knows no lengths that are so short.
+/// Tokens of the example at most, and the share of a request's length at most: RULER knows no
+/// lengths that are so short.
 const EXAMPLE_TOKENS: usize = 500;
 const EXAMPLE_SHARE: usize = 3;
 

@@ -1,4 +1,5 @@
-//! A text of coded words, whose numbers fall with their rank (Zipf's law with exponent 2); the first rank is noise.
+//! A text of coded words, whose numbers fall with their rank (Zipf's law with exponent 2); the
+//! first rank is noise.
 
 use std::collections::BTreeSet;
 

@@ -21,7 +21,8 @@ pub struct Draft {
 pub(super) const NOISE: &str =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
 
-/// Lines as runs: each ends with its line break, but for the last one. Lines that are to be found are never cut.
+/// Lines as runs: each ends with its line break, but for the last one. Lines that are to be found
+/// are never cut.
 pub(super) fn lines(lines: Vec<(String, bool)>) -> Vec<Run> {
     let last = lines.len().saturating_sub(1);
     let line = |(index, (text, is_whole)): (usize, (String, bool))| {

@@ -1,4 +1,5 @@
-//! The suite as an evaluation takes it: its material is read when it is opened, and its requests are as long as they may be.
+//! The suite as an evaluation takes it: its material is read when it is opened, and its requests
+//! are as long as they may be.
 
 use super::{Draft, Haystack, Kind, Needles, Place, TASKS, Task, chains, coded, common, questions};
 use crate::cut::{TEXT_CHUNK_TOKENS, chunks};
@@ -12,7 +13,8 @@ use crate::suite::{Cell, Measure, Sample, Scoring, Suite};
 /// Default tokens of requests.
 const LENGTH: usize = 4096;
 
-/// The fewest pairs of words for keys that differ: a few, or one for each line of a context of some two million tokens. The fewest words for lists.
+/// The fewest pairs of words for keys that differ: a few, or one for each line of a context of some
+/// two million tokens. The fewest words for lists.
 const PAIRS: usize = 4;
 const PAIRS_AMONG_NEEDLES: usize = 100_000;
 const WORDS: usize = 100;

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 /// hundred, and one more.
 const LONG: usize = 200;
 
-/// Likeness of the first line of the answer that is neither a comment nor a fence, and the reference; in whole per cents.
+/// Likeness of the first line of the answer that is neither a comment nor a fence, and the
+/// reference; in whole per cents.
 pub fn code_similarity(answer: &str, reference: &str) -> f64 {
     let is_code = |line: &&str| !["`", "#", "//"].iter().any(|mark| line.contains(mark));
     let line = answer.trim_start_matches('\n').split('\n').find(is_code).unwrap_or("");
@@ -67,7 +68,8 @@ impl<'a> Matcher<'a> {
         sum
     }
 
-    /// The longest run that both have in a part, the first of them in `a` and then in `b`: where it begins, and its length.
+    /// The longest run that both have in a part, the first of them in `a` and then in `b`: where it
+    /// begins, and its length.
     fn longest(&self, (a_from, a_to, b_from, b_to): Part) -> (usize, usize, usize) {
         let (mut best_i, mut best_j, mut best) = (a_from, b_from, 0);
         let mut ending: HashMap<usize, usize> = HashMap::new(); // lengths of runs that end at a place of b

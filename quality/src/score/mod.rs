@@ -1,6 +1,6 @@
-//! Scores of answers, from 0 to 1, as LongBench (Bai et al. 2023, arXiv:2308.14508) and RULER (Hsieh et al. 2024, arXiv:2404.06654)
-//! define them, and the evaluations that their authors publish: where a formula there has a quirk, the score has it too, so that
-//! numbers compare.
+//! Scores of answers, from 0 to 1, as LongBench (Bai et al. 2023, arXiv:2308.14508) and RULER
+//! (Hsieh et al. 2024, arXiv:2404.06654) define them, and the evaluations that their authors
+//! publish: where a formula there has a quirk, the score has it too, so that numbers compare.
 
 mod code;
 mod rouge;

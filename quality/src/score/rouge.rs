@@ -1,5 +1,6 @@
-//! ROUGE-L over sentences (Lin 2004, section 3.2), as the Python package `rouge` has it, by which LongBench scores summaries: the
-//! longest common subsequences of each sentence of the reference with all of the answer's, each word counted once.
+//! ROUGE-L over sentences (Lin 2004, section 3.2), as the Python package `rouge` has it, by which
+//! LongBench scores summaries: the longest common subsequences of each sentence of the reference
+//! with all of the answer's, each word counted once.
 
 use std::collections::HashSet;
 
@@ -24,7 +25,8 @@ pub fn rouge_l(answer: &str, reference: &str) -> f64 {
     2.0 * (precision * recall / (precision + recall + EPSILON))
 }
 
-/// Sentences with their words. One of nothing but space has one word, which is empty: so the package counts.
+/// Sentences with their words. One of nothing but space has one word, which is empty: so the
+/// package counts.
 fn sentences(text: &str) -> Vec<Vec<String>> {
     let words = |sentence: &str| {
         let words: Vec<String> = sentence.split_whitespace().map(str::to_owned).collect();
@@ -33,7 +35,8 @@ fn sentences(text: &str) -> Vec<Vec<String>> {
     text.split('.').filter(|sentence| !sentence.is_empty()).map(words).collect()
 }
 
-/// The words of a longest common subsequence; of several the one that the package finds, walking back from the end.
+/// The words of a longest common subsequence; of several the one that the package finds, walking
+/// back from the end.
 fn longest_common<'a>(a: &'a [String], b: &[String]) -> Vec<&'a String> {
     let width = b.len() + 1;
     let mut lengths = vec![0u32; (a.len() + 1) * width];

@@ -71,7 +71,8 @@ fn numbers(text: &str) -> Vec<&str> {
     text.split(|letter: char| !letter.is_numeric()).filter(|run| !run.is_empty()).collect()
 }
 
-/// The share of an answer's numbers that are the one of the paragraph named in the reference (`Paragraph 7`).
+/// The share of an answer's numbers that are the one of the paragraph named in the reference
+/// (`Paragraph 7`).
 pub fn retrieval(answer: &str, reference: &str) -> f64 {
     let wanted = reference.split("Paragraph ").nth(1).map(numbers);
     let Some(wanted) = wanted.as_ref().and_then(|numbers| numbers.first()) else { return 0.0 };

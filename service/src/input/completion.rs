@@ -30,7 +30,8 @@ pub struct CompletionRequest {
     generation: Generation,
 }
 
-/// Reads prompts, in the forms that are known, with bounds: a text, a list of token ids, or a list of such.
+/// Reads prompts, in the forms that are known, with bounds: a text, a list of token ids, or a list
+/// of such.
 struct Prompts {
     /// Token ids of all prompts together at most.
     most_ids: usize,

@@ -1,5 +1,6 @@
-//! The documents of a body, in the forms that clients and frameworks have for them: a text, `{"text", "title"}`, Cohere's
-//! `{"id", "data": {"text", "title"}}` and LangChain's `{"page_content", "metadata"}`.
+//! The documents of a body, in the forms that clients and frameworks have for them: a text,
+//! `{"text", "title"}`, Cohere's `{"id", "data": {"text",
+//! "title"}}` and LangChain's `{"page_content", "metadata"}`.
 
 use std::fmt;
 

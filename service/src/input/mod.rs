@@ -79,7 +79,8 @@ pub trait Completed: Asked {
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Choices {
-    /// Name of the method, as `GET /v1/status` lists them, and its options: `samkv:theta=0.5` (`tributary methods NAME` lists them).
+    /// Name of the method, as `GET /v1/status` lists them, and its options: `samkv:theta=0.5`
+    /// (`tributary methods NAME` lists them).
     pub method: Option<String>,
     /// Share of the context to recompute.
     #[cfg_attr(test, schema(minimum = 0, maximum = 1))]
@@ -91,7 +92,8 @@ pub struct Choices {
     /// Eviction: selects the rows of the prompt that decoding keeps, together with `keep`. A name
     /// as for `--evict`, or `none` to keep all.
     pub evict: Option<String>,
-    /// Rows that each KV head keeps of the prompt in a layer, as a number, or as a share such as `30%`.
+    /// Rows that each KV head keeps of the prompt in a layer, as a number, or as a share such as
+    /// `30%`.
     pub keep: Option<Rows>,
     /// Whether the answer has the recomputed tokens of the context, and a timeline of each rank.
     pub explain: Option<bool>,

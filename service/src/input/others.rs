@@ -1,5 +1,5 @@
-//! Parameters that change no answer here: those that never do, and those that ask for nothing by their value. Any other value of the
-//! latter is refused by name.
+//! Parameters that change no answer here: those that never do, and those that ask for nothing by
+//! their value. Any other value of the latter is refused by name.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,8 @@ use crate::error::ApiError;
 /// Whether a value asks for nothing.
 type AsksNothing = fn(&Value) -> bool;
 
-/// Parameters of chats that would change an answer and are not honoured, with the values that ask for nothing.
+/// Parameters of chats that would change an answer and are not honoured, with the values that ask
+/// for nothing.
 pub const OF_CHATS: [(&str, AsksNothing); 10] = [
     ("tools", is_empty),
     ("tool_choice", is_none),

@@ -77,7 +77,8 @@ struct State {
     recent: Recent,
     totals: Totals,
     is_draining: bool,
-    /// Whether this is a training, whose ranks have no service to tell of them: every step needs all of them.
+    /// Whether this is a training, whose ranks have no service to tell of them: every step needs
+    /// all of them.
     is_training: bool,
     /// Whether the ranks have failed, and no others have answered since.
     has_failed: bool,
@@ -101,7 +102,8 @@ impl Metrics {
         Self::with(world, false, setup)
     }
 
-    /// Metrics of a job: the `command` that runs, and the name of its study, if it has one; its ranks are `world` at most.
+    /// Metrics of a job: the `command` that runs, and the name of its study, if it has one; its
+    /// ranks are `world` at most.
     ///
     /// # Errors
     /// Fails as [`new`](Self::new) does.

@@ -33,8 +33,9 @@ impl Predictions {
         Self { basis: Arc::new(basis), shape, learned: Arc::default() }
     }
 
-    /// The seconds to the first token that a request was to take without its wait, as was known before it; then learns from it. None
-    /// where the profile has fewer ranks, or where nothing is known yet.
+    /// The seconds to the first token that a request was to take without its wait, as was known
+    /// before it; then learns from it. None where the profile has fewer ranks, or where nothing is
+    /// known yet.
     pub fn of(&self, answered: &Answered) -> Option<f64> {
         let (planned, report) = (&answered.planned, &answered.report);
         let (profile, only_learned) = match &*self.basis {

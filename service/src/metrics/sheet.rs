@@ -1,4 +1,5 @@
-//! The numbers themselves: a recorder that holds the metrics of the table and nothing else, and the text that it makes of them.
+//! The numbers themselves: a recorder that holds the metrics of the table and nothing else, and the
+//! text that it makes of them.
 
 use metrics::{Key, Label, Level, Metadata, Recorder, SharedString};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};

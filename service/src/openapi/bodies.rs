@@ -27,7 +27,8 @@ macro_rules! generated {
             /// 0 takes the likeliest token.
             #[schema(minimum = 0, maximum = 2)]
             temperature: Option<f64>,
-            /// Draws from the smallest set of tokens with at least this probability; 0 takes the likeliest.
+            /// Draws from the smallest set of tokens with at least this probability; 0 takes the
+            /// likeliest.
             #[schema(minimum = 0, maximum = 1)]
             top_p: Option<f64>,
             /// Number of likeliest tokens to draw from; 0, -1 and false turn the limit off.
@@ -36,7 +37,8 @@ macro_rules! generated {
             /// Draws from tokens with at least this share of the likeliest token's probability.
             #[schema(minimum = 0, maximum = 1)]
             min_p: Option<f64>,
-            /// Divides positive logits of tokens of prompt and answer, and multiplies negative ones; 1 for none.
+            /// Divides positive logits of tokens of prompt and answer, and multiplies negative
+            /// ones; 1 for none.
             #[schema(exclusive_minimum = 0, maximum = 10)]
             repetition_penalty: Option<f64>,
             /// Subtracted from the logit of every token that the answer has already.
@@ -86,7 +88,8 @@ generated! {
         /// first message: the text before them shapes every chunk, and later turns follow them.
         #[schema(value_type = Vec<Object>, min_items = 1)]
         messages: Vec<Value>,
-        /// The context, in its order. Absent: the messages are the context, but for their last 32 tokens.
+        /// The context, in its order. Absent: the messages are the context, but for their last 32
+        /// tokens.
         #[schema(value_type = Option<Vec<Object>>)]
         documents: Option<Vec<Value>>,
         /// Tokens to generate at most; the service's own number where absent, or 2048.
@@ -111,7 +114,8 @@ generated! {
         continue_final_message: Option<bool>,
         /// Whether the prompt ends where an answer begins: false ends it after the last message.
         add_generation_prompt: Option<bool>,
-        /// Whether reasoning comes as `reasoning_content`, apart from `content`; as the service does where absent.
+        /// Whether reasoning comes as `reasoning_content`, apart from `content`; as the service
+        /// does where absent.
         separate_reasoning: Option<bool>,
         /// Whether reasoning comes at all.
         include_reasoning: Option<bool>,
@@ -125,7 +129,8 @@ generated! {
         /// A text, a list of token ids, or a list of such. No chat template is put around them.
         #[schema(value_type = Object)]
         prompt: Value,
-        /// The context, in its order. Absent: the prompt is the context, but for its last 32 tokens.
+        /// The context, in its order. Absent: the prompt is the context, but for its last 32
+        /// tokens.
         #[schema(value_type = Option<Vec<Object>>)]
         documents: Option<Vec<Value>>,
         /// Tokens to generate at most; the service's own number where absent, or 16.
@@ -191,7 +196,8 @@ fn message() -> Value {
     })
 }
 
-/// The schemas that a type of Rust does not say: forms of one field, and values that ask for nothing.
+/// The schemas that a type of Rust does not say: forms of one field, and values that ask for
+/// nothing.
 pub fn by_hand() -> Vec<(&'static str, &'static str, Value)> {
     let list = |item: Value| json!({"type": ["array", "null"], "items": item});
     let (title, unread) = (json!({"type": ["string", "null"]}), json!({}));

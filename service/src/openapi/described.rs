@@ -1,4 +1,5 @@
-//! The document, made of the types. It is written anew by `UPDATE_SCHEMAS=1 cargo test --release -p tributary-service openapi`.
+//! The document, made of the types. It is written anew by `UPDATE_SCHEMAS=1 cargo test --release -p
+//! tributary-service openapi`.
 
 use serde::Serialize;
 use serde_json::{Value, json};

@@ -29,7 +29,8 @@ pub struct ChatCompletion<'a> {
     usage: &'a Usage,
     /// Cost of the answer, the first of several.
     metrics: &'a Metrics<'a>,
-    /// Log-probabilities of the prompt's tokens by their ids, null for the first; where they were asked for.
+    /// Log-probabilities of the prompt's tokens by their ids, null for the first; where they were
+    /// asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false, value_type = Option<Vec<Option<BTreeMap<String, PromptLogprob>>>>))]
     prompt_logprobs: Option<&'a PromptLogprobs>,

@@ -53,7 +53,8 @@ pub struct TextChoice<'a> {
     logprobs: Option<TextLogprobs<'a>>,
     /// `stop` (an end token or a stop text) or `length`; null until the end of a stream.
     finish_reason: Option<&'a str>,
-    /// Log-probabilities of the prompt's tokens by their ids, null for the first; where they were asked for.
+    /// Log-probabilities of the prompt's tokens by their ids, null for the first; where they were
+    /// asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schema(nullable = false, value_type = Option<Vec<Option<BTreeMap<String, PromptLogprob>>>>))]
     prompt_logprobs: Option<&'a PromptLogprobs>,
@@ -68,7 +69,8 @@ pub struct TextLogprobs<'a> {
     /// Natural logarithms of their probabilities, by the unmodified logits; null for the first
     /// token of a prompt that is repeated.
     token_logprobs: Vec<Option<f32>>,
-    /// The likeliest texts in the place of each token; null for the first token of a prompt that is repeated.
+    /// The likeliest texts in the place of each token; null for the first token of a prompt that is
+    /// repeated.
     #[cfg_attr(test, schema(value_type = Vec<Option<BTreeMap<String, f32>>>))]
     top_logprobs: Vec<Option<BTreeMap<&'a str, f32>>>,
     /// Characters of the text before each token.

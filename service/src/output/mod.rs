@@ -30,7 +30,8 @@ impl Frame {
         }
     }
 
-    /// The first part of an answer whose first token completes no text; none where that says nothing.
+    /// The first part of an answer whose first token completes no text; none where that says
+    /// nothing.
     pub fn opening(&self, part: Part<'_>) -> Option<String> {
         match self.form {
             Form::Chat => Some(chat::opening(self, part)),

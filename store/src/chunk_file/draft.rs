@@ -1,4 +1,5 @@
-//! A chunk's file before it is written: its layers come one by one, into the memory from which all of it is written.
+//! A chunk's file before it is written: its layers come one by one, into the memory from which all
+//! of it is written.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +36,8 @@ impl<'a> Draft<'a> {
         Self { shape, said, tensors, bytes, header_bytes, hashes: Vec::with_capacity(shape.layers) }
     }
 
-    /// The next layer: `append` adds the numbers of its rows where the shape says that they are there, its keys, then its values.
+    /// The next layer: `append` adds the numbers of its rows where the shape says that they are
+    /// there, its keys, then its values.
     ///
     /// # Errors
     /// Fails as `append` does.

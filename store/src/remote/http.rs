@@ -20,7 +20,8 @@ use object_store::{ClientConfigKey, ClientOptions};
 /// Time for which an idle connection is kept: shorter than stores keep theirs.
 const IDLE: Duration = Duration::from_secs(15);
 
-/// Makes clients for the library, which asks for one for its objects and for one where it finds credentials.
+/// Makes clients for the library, which asks for one for its objects and for one where it finds
+/// credentials.
 #[derive(Debug)]
 pub struct Connector {
     /// Longest time for connecting.

@@ -9,14 +9,16 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Limits of waiting for an object store: times, and numbers of waiting requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteLimits {
-    /// For one attempt, from its connection to the last byte; for a list, from one part of it to the next.
+    /// For one attempt, from its connection to the last byte; for a list, from one part of it to
+    /// the next.
     pub timeout: Duration,
     /// For a connection; it is part of an attempt.
     pub connect: Duration,
     /// Maximum number of attempts at a request. There is one attempt at a chunk that is absent or
     /// not allowed.
     pub attempts: usize,
-    /// The pause before the second attempt. It doubles with every attempt, and a part of it is drawn by chance.
+    /// The pause before the second attempt. It doubles with every attempt, and a part of it is
+    /// drawn by chance.
     pub pause: Duration,
     /// Maximum number of requests in flight. Uploads take half of them at most, so that no request
     /// for a chunk waits for all of them.

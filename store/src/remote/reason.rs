@@ -20,7 +20,8 @@ pub enum Reason {
     TooLarge,
     /// As much waits already as may wait.
     Full,
-    /// The store has failed several times in a row and is not asked for a while, or it has been closed at this end.
+    /// The store has failed several times in a row and is not asked for a while, or it has been
+    /// closed at this end.
     Down,
 }
 
@@ -53,7 +54,8 @@ impl Reason {
         }
     }
 
-    /// Whether another attempt may end otherwise: the store was not there, or not well. Other reasons are a store's answers.
+    /// Whether another attempt may end otherwise: the store was not there, or not well. Other
+    /// reasons are a store's answers.
     pub(crate) fn may_pass(self) -> bool {
         matches!(self, Reason::Timeout | Reason::Unreachable | Reason::Server)
     }

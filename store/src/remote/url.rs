@@ -80,7 +80,8 @@ pub fn client(
     settings: &[(String, String)],
     connector: Connector,
 ) -> Result<object_store::aws::AmazonS3, RemoteError> {
-    // Attempts are made outside, where each has its limit; the library's own limit says when the last one begins, not when it ends.
+    // Attempts are made outside, where each has its limit; the library's own limit says when the
+    // last one begins, not when it ends.
     let no_retries = RetryConfig { max_retries: 0, ..RetryConfig::default() };
     let mut builder = AmazonS3Builder::new().with_retry(no_retries).with_http_connector(connector);
     for (name, value) in settings {

@@ -60,7 +60,8 @@ impl Waiting {
         Ok(Enqueued { waiting: Arc::clone(self), bytes, is_sent: false })
     }
 
-    /// Waits until the queue is empty. Whether it is, and no chunk was given up since this was asked last.
+    /// Waits until the queue is empty. Whether it is, and no chunk was given up since this was
+    /// asked last.
     pub fn flush(&self, within: Duration) -> bool {
         let queue = self.queue();
         let waited = self.left.wait_timeout_while(queue, within, |queue| queue.chunks > 0);

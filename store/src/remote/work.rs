@@ -104,7 +104,8 @@ impl Work {
         Ok(listed.into_inner().entries)
     }
 
-    /// Makes attempts until one is answered. Between them it waits; where the store goes down it stops.
+    /// Makes attempts until one is answered. Between them it waits; where the store goes down it
+    /// stops.
     async fn attempts<T, A>(&self, operation: Operation, late: &Late, attempt: impl Fn() -> A) -> Result<T, Reason>
     where
         A: Future<Output = Result<T, Reason>>,

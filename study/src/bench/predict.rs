@@ -52,7 +52,8 @@ pub fn predict(
     }
 }
 
-/// Bytes that each rank receives until the first token by the formula, with the selection that was made.
+/// Bytes that each rank receives until the first token by the formula, with the selection that was
+/// made.
 pub fn formula_bytes(planned: &Planned, outcome: &Outcome, shape: &ModelShape) -> Vec<u64> {
     bytes::received(&planned.plan, planned.world, shape, &Selected::from(outcome))
 }

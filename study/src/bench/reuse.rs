@@ -16,7 +16,8 @@ pub fn reuse(mut run_config: RunConfig, cache: Cache) -> RunConfig {
     run_config
 }
 
-/// The run that leaves a request's chunks in the chunk caches of the ranks that `run_config` runs on.
+/// The run that leaves a request's chunks in the chunk caches of the ranks that `run_config` runs
+/// on.
 pub fn primer(run_config: &RunConfig) -> RunConfig {
     let settings = RequestSettings {
         method: CHUNKS_ALONE,

@@ -33,7 +33,8 @@ impl<'a, 's> EngineRunner<'a, 's> {
         Self { engine, targets, shape }
     }
 
-    /// Starts the ranks where they do not run (those that failed included), and answers the request.
+    /// Starts the ranks where they do not run (those that failed included), and answers the
+    /// request.
     fn answer(&mut self, point: usize) -> Result<Answered> {
         let Target { question, run_config, cache } = &self.targets[point];
         self.engine.start(run_config)?;
@@ -41,7 +42,8 @@ impl<'a, 's> EngineRunner<'a, 's> {
         if all_came(&answered, run_config) {
             return Ok(answered);
         }
-        // The chunks are not there the first time, nor after other requests have taken their memory. This run is not counted.
+        // The chunks are not there the first time, nor after other requests have taken their
+        // memory. This run is not counted.
         self.engine.answer(question, &primer(run_config))?;
         let mut answered = self.answer_in(*cache, question, run_config)?;
         // Ranks write after their answers, and report it with later ones.

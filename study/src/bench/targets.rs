@@ -1,4 +1,5 @@
-//! The points of a sweep: every combination that the design names, checked before anything is loaded.
+//! The points of a sweep: every combination that the design names, checked before anything is
+//! loaded.
 
 use crate::schema::{Cache, Design, Point, Prediction};
 use tributary_engine::{Engine, Question, RunConfig, Synthetic, one_line};
@@ -123,7 +124,8 @@ fn check_shares(design: &Design, methods: &[MethodSpec], tokens: usize) -> Resul
     Ok(())
 }
 
-/// Methods with the ratios and states of the cache that make a difference to them: exact ones know neither.
+/// Methods with the ratios and states of the cache that make a difference to them: exact ones know
+/// neither.
 fn variants<'a>(design: &Design, methods: &'a [MethodSpec]) -> Vec<(&'a MethodSpec, Option<f64>, Cache)> {
     let ratios: Vec<Option<f64>> = match design.ratios.is_empty() {
         true => vec![None],

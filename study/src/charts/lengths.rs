@@ -1,5 +1,5 @@
-//! Time to first token against the length of the context: both axes logarithmic, the interval of the median as a band, one
-//! chart a number of ranks.
+//! Time to first token against the length of the context: both axes logarithmic, the interval of
+//! the median as a band, one chart a number of ranks.
 
 use super::points::{labels, legend, lengths_of, marked, measured, ranks, series_of, worlds};
 use crate::rows::interval_name;

@@ -14,8 +14,8 @@ pub use self::tables::render;
 use crate::error::Result;
 use crate::order::order;
 
-/// Name and version of a comparison as JSON (`docs/schemas/compare.v2.json`). A field that goes, or means something else, makes
-/// another version.
+/// Name and version of a comparison as JSON (`docs/schemas/compare.v2.json`). A field that goes, or
+/// means something else, makes another version.
 pub const SCHEMA: &str = "tributary.compare/2";
 
 /// Everything that a comparison came to.

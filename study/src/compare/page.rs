@@ -1,4 +1,5 @@
-//! A comparison as one page: for each request the time to first token of every method as bars, the table, and every answer whole.
+//! A comparison as one page: for each request the time to first token of every method as bars, the
+//! table, and every answer whole.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! The comparison for a reader: a table a request, and one over all requests where there are several.
+//! The comparison for a reader: a table a request, and one over all requests where there are
+//! several.
 
 use tributary_charts::statistics::median;
 use tributary_charts::table::{Layout, table};

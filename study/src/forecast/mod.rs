@@ -36,8 +36,8 @@ pub struct Answer {
     pub forecasts: Vec<Vec<Forecast>>,
     /// Per selective scenario: its number, and its crossover with the fastest exact method.
     pub crossovers: Vec<(usize, Crossing)>,
-    /// Per length, the prefill of a model whose matrices are cut over all ranks, which does not run here; nothing where its heads
-    /// cannot be cut so.
+    /// Per length, the prefill of a model whose matrices are cut over all ranks, which does not run
+    /// here; nothing where its heads cannot be cut so.
     pub tensor_parallel: Vec<Option<Rival>>,
     /// The exact methods that it was compared with.
     pub against: Vec<String>,

@@ -8,8 +8,8 @@ use tributary_planner::outlook::{Crossing, Crossover, Forecast, Scenario};
 
 use super::{Answer, Rival, TENSOR_PARALLEL, exchange};
 
-/// Name and version of predictions as JSON (`docs/schemas/plan.v1.json`). A field that goes, or means something else, makes another
-/// version.
+/// Name and version of predictions as JSON (`docs/schemas/plan.v1.json`). A field that goes, or
+/// means something else, makes another version.
 pub const SCHEMA: &str = "tributary.plan/1";
 
 /// Everything that was predicted.
@@ -30,7 +30,8 @@ pub struct Report {
     pub world: usize,
     /// One entry a length, method and hit rate.
     pub points: Vec<PointRow>,
-    /// One entry a length: rivals that do not run here, predicted by a formula. None where the model's heads cannot be cut over the ranks.
+    /// One entry a length: rivals that do not run here, predicted by a formula. None where the
+    /// model's heads cannot be cut over the ranks.
     pub rivals: Vec<RivalRow>,
     /// One entry a selective method and hit rate; none where no exact method was asked for.
     pub crossovers: Vec<CrossoverRow>,
@@ -116,7 +117,8 @@ pub struct CrossoverRow {
     pub hit_rate: f64,
     /// The exact methods that it is compared with.
     pub against: Vec<String>,
-    /// Context tokens from which on it is faster than all of them; absent where it is at no length that was looked at.
+    /// Context tokens from which on it is faster than all of them; absent where it is at no length
+    /// that was looked at.
     pub wins_from_tokens: Option<usize>,
     /// The same, the earliest that a rate at an end of its interval gives.
     pub wins_from_tokens_earliest: Option<usize>,

@@ -1,5 +1,5 @@
-//! The charts of sizing: GPUs against the length of the context, and against requests a second; one line a method, on the profile
-//! that needs the fewest there.
+//! The charts of sizing: GPUs against the length of the context, and against requests a second; one
+//! line a method, on the profile that needs the fewest there.
 
 use tributary_charts::svg::{Axis, COLOURS, Chart, Legend, Plot, Scale};
 use tributary_system::token_count::short;
@@ -11,7 +11,8 @@ use crate::error::Result;
 
 const HEIGHT: f64 = 300.0;
 
-/// Rates are drawn from a quarter of the one that is asked for up to four times it, two steps each time it doubles.
+/// Rates are drawn from a quarter of the one that is asked for up to four times it, two steps each
+/// time it doubles.
 const RATE_STEPS: std::ops::RangeInclusive<i32> = -4..=4;
 
 /// A point of a line: its place, and the deployment.

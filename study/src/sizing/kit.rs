@@ -54,7 +54,8 @@ pub(crate) fn chosen(method: &str, tokens: usize, rate_per_s: f64, hit_rate: f64
     Chosen { scenario, demand, choice }
 }
 
-/// The answer for 4 requests a second, four fifths of their chunks warm, over these methods and lengths.
+/// The answer for 4 requests a second, four fifths of their chunks warm, over these methods and
+/// lengths.
 pub(crate) fn answer(methods: &[&str], lengths: &[usize]) -> Answer {
     let question = Question {
         model: "llama-3.1-8b".to_owned(),

@@ -15,18 +15,21 @@ pub const SHARE: f64 = 0.95;
 /// Steps of a search by halving: beyond the precision of a number.
 const HALVINGS: usize = 80;
 
-/// The share of the time in which a group computes that takes `service_s` seconds for each of `rate_per_s` requests a second.
+/// The share of the time in which a group computes that takes `service_s` seconds for each of
+/// `rate_per_s` requests a second.
 pub fn utilisation(service_s: f64, rate_per_s: f64) -> f64 {
     service_s * rate_per_s
 }
 
-/// Seconds that a request waits and is computed, on average; infinite where more comes than is computed.
+/// Seconds that a request waits and is computed, on average; infinite where more comes than is
+/// computed.
 pub fn mean_s(service_s: f64, rate_per_s: f64) -> f64 {
     let busy = utilisation(service_s, rate_per_s);
     if busy >= 1.0 { f64::INFINITY } else { service_s * (1.0 + busy / (2.0 * (1.0 - busy))) }
 }
 
-/// Seconds within which [`SHARE`] of the requests have waited and are computed; infinite where more comes than is computed.
+/// Seconds within which [`SHARE`] of the requests have waited and are computed; infinite where more
+/// comes than is computed.
 pub fn p95_s(service_s: f64, rate_per_s: f64) -> f64 {
     service_s * (1.0 + waited(utilisation(service_s, rate_per_s)))
 }
@@ -64,7 +67,8 @@ fn decay(busy: f64) -> f64 {
     high
 }
 
-/// Requests a second that one group bears with [`SHARE`] of them in time; 0 where even an idle group takes longer than `slo_s`.
+/// Requests a second that one group bears with [`SHARE`] of them in time; 0 where even an idle
+/// group takes longer than `slo_s`.
 pub fn capacity_per_s(service_s: f64, slo_s: f64) -> f64 {
     if service_s > slo_s {
         return 0.0;
@@ -106,7 +110,8 @@ mod tests {
         assert_eq!(p95_s(3.0, 0.05 / 3.0), 3.0);
     }
 
-    /// The exact distribution of the wait in service times (Crommelin's sum), which rounding spoils only for large ones.
+    /// The exact distribution of the wait in service times (Crommelin's sum), which rounding spoils
+    /// only for large ones.
     fn waits_at_most(busy: f64, times: f64) -> f64 {
         let term = |j: usize| {
             let left = busy * (times - j as f64);

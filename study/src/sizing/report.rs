@@ -10,8 +10,8 @@ use super::queue::{mean_s, p95_s, utilisation};
 use super::search::Choice;
 use super::{Answer, Best, Cell};
 
-/// Name and version of sizing as JSON (`docs/schemas/sizing.v1.json`). A field that goes, or means something else, makes another
-/// version.
+/// Name and version of sizing as JSON (`docs/schemas/sizing.v1.json`). A field that goes, or means
+/// something else, makes another version.
 pub const SCHEMA: &str = "tributary.sizing/1";
 
 /// Everything that was found.
@@ -126,7 +126,8 @@ pub struct BreakRow {
     pub today: f64,
     /// The last value that was looked at with which everything holds.
     pub holds: f64,
-    /// The first one with which something does not; absent where everything holds as far as was looked.
+    /// The first one with which something does not; absent where everything holds as far as was
+    /// looked.
     pub breaks: Option<f64>,
     /// Condition that fails there.
     pub broken: Option<Broken>,

@@ -1,4 +1,5 @@
-//! Plans that run with the same weights on a GPU, or an emulated one, and on the CPU, ranks as threads that share the device.
+//! Plans that run with the same weights on a GPU, or an emulated one, and on the CPU, ranks as
+//! threads that share the device.
 
 use std::sync::{Arc, OnceLock};
 
@@ -27,7 +28,8 @@ pub struct Pair {
     tolerance: f64,
 }
 
-/// The GPU is opened once a process: candle compiles its kernels anew for every device that is opened.
+/// The GPU is opened once a process: candle compiles its kernels anew for every device that is
+/// opened.
 pub fn pair(dtype: DType, kernels: Kernels, tolerance: f64) -> Pair {
     let changes = [
         ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),

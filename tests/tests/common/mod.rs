@@ -7,7 +7,8 @@ use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{Chunk, Exchange, Plan};
 use tributary_tests::{logits, method, plan, run};
 
-/// A single row sees itself only: the softmax over one key is 1, so that a head attends to its value and to nothing else.
+/// A single row sees itself only: the softmax over one key is 1, so that a head attends to its
+/// value and to nothing else.
 struct Alone {
     heads_per_value: usize,
     progress: Progress,

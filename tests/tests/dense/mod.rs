@@ -7,7 +7,8 @@ use tributary_model::{Attention, Model, Progress, Qkv, Result, Rows};
 use tributary_protocol::{Evict, EvictionEvidence, KeptRows, Plan, Source};
 use tributary_tests::adapters;
 
-/// Keys that have their positions and values of every row of prefix, context and query: `[layer][row][kv_head][dim]`.
+/// Keys that have their positions and values of every row of prefix, context and query:
+/// `[layer][row][kv_head][dim]`.
 type Numbers = Vec<Vec<Vec<Vec<f64>>>>;
 
 /// The cache of a request whose chunks were prefilled and compressed.
@@ -168,7 +169,8 @@ impl Attention for Pass<'_, '_> {
     }
 }
 
-/// The tokens of a chunk that a KV head keeps; `received` is `[kv_head][asking][row]`, asking rows are those of `seen`.
+/// The tokens of a chunk that a KV head keeps; `received` is `[kv_head][asking][row]`, asking rows
+/// are those of `seen`.
 fn chosen(
     evict: &Evict,
     received: &[Vec<Vec<f64>>],

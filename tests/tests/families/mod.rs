@@ -1,5 +1,5 @@
-//! Random weights of every decoder family under Hugging Face's names, and candle-transformers' model of each as the judge.
-//! Nothing here looks at the worker's own reading of a config.
+//! Random weights of every decoder family under Hugging Face's names, and candle-transformers'
+//! model of each as the judge. Nothing here looks at the worker's own reading of a config.
 
 use std::collections::HashMap;
 
@@ -112,8 +112,8 @@ fn shapes(family: Family, config: &Value) -> Vec<(String, Vec<usize>)> {
     list
 }
 
-/// Weights from a seed: norms between 0.5 and 1.5, biases up to 0.5, matrices that keep a row's size, so that every tensor
-/// matters and attention is neither flat nor a single peak.
+/// Weights from a seed: norms between 0.5 and 1.5, biases up to 0.5, matrices that keep a row's
+/// size, so that every tensor matters and attention is neither flat nor a single peak.
 pub fn weights(family: Family, config: &Value, seed: u64) -> HashMap<String, Tensor> {
     let mut random = Random(seed);
     let draw = |(name, shape): (String, Vec<usize>)| {

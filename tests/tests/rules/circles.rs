@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::modules::Arrows;
 
-/// The groups of names that reach each other along the arrows, each in order; none where there is no circle.
+/// The groups of names that reach each other along the arrows, each in order; none where there is
+/// no circle.
 pub fn circles<'a>(arrows: &Arrows<'a>) -> Vec<Vec<&'a str>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> = arrows.keys().map(|&from| (from, reachable(arrows, from))).collect();
     let reaches = |from: &str, to: &str| reached.get(from).is_some_and(|found| found.contains(to));

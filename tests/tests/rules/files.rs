@@ -11,6 +11,9 @@ use super::{Tree, Violation, crates};
 /// The longest source file, in lines.
 const FILE_LINES: usize = 600;
 
+/// The widest comment.
+const COMMENT_COLUMNS: usize = 100;
+
 /// The longest function, in lines: a screen.
 const FUNCTION_LINES: usize = 60;
 
@@ -83,6 +86,21 @@ pub fn file_length(tree: &Tree) -> Vec<Violation> {
     let long = tree.sources().filter(|(_, text)| text.lines().count() > FILE_LINES);
     let what = |text: &str| format!("has {} lines, at most {FILE_LINES}", text.lines().count());
     long.map(|(path, text)| Violation::new(path, what(text))).collect()
+}
+
+/// Comments are no wider than a reader's column, except rows of tables.
+pub fn comment_width(tree: &Tree) -> Vec<Violation> {
+    let wide = |line: &str| {
+        let text = line.trim_start();
+        let is_row = text.trim_start_matches(['/', '!', ' ']).starts_with('|');
+        text.starts_with("//") && !is_row && line.chars().count() > COMMENT_COLUMNS
+    };
+    let found = |(path, text): (&str, &str)| {
+        let lines = text.lines().enumerate().filter(|(_, line)| wide(line));
+        let what = format!("the comment is wider than {COMMENT_COLUMNS} columns");
+        lines.map(|(index, _)| Violation::new(format!("{path}:{}", index + 1), what.clone())).collect::<Vec<_>>()
+    };
+    tree.sources().flat_map(found).collect()
 }
 
 /// A file opens with its purpose.

@@ -15,7 +15,8 @@ pub struct Length {
     pub lines: usize,
 }
 
-/// The functions of a file that have more lines than the limit, methods and functions in functions among them.
+/// The functions of a file that have more lines than the limit, methods and functions in functions
+/// among them.
 pub fn long_functions(text: &str, limit: usize) -> Vec<Length> {
     let file = syn::parse_file(text).expect("Rust that compiles");
     let mut lengths = Lengths(Vec::new());

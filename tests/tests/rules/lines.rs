@@ -22,12 +22,14 @@ pub struct UnevenRow {
     pub head: usize,
 }
 
-/// The crates of this workspace that a manifest's program needs: those for its own tests do not count.
+/// The crates of this workspace that a manifest's program needs: those for its own tests do not
+/// count.
 pub fn workspace_dependencies(manifest: &str) -> Vec<String> {
     dependencies(manifest, "tributary")
 }
 
-/// The crates whose names begin so that a manifest's program needs: those for its own tests do not count.
+/// The crates whose names begin so that a manifest's program needs: those for its own tests do not
+/// count.
 pub fn dependencies(manifest: &str, beginning: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut inside = false;

@@ -37,7 +37,8 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// Of a crate's files: the path of each below the crate's `src`, and its text. Files that no module names are left out.
+    /// Of a crate's files: the path of each below the crate's `src`, and its text. Files that no
+    /// module names are left out.
     pub fn new(files: &BTreeMap<String, String>) -> Self {
         let mut modules = Self { modules: BTreeMap::new() };
         for root in ["lib.rs", "main.rs"].into_iter().filter(|root| files.contains_key(*root)) {
@@ -46,7 +47,8 @@ impl Modules {
         modules
     }
 
-    /// For every file the files whose names its code uses, those of the modules inside it among them.
+    /// For every file the files whose names its code uses, those of the modules inside it among
+    /// them.
     pub fn arrows(&self) -> Arrows<'_> {
         let mut arrows = Arrows::new();
         for (path, module) in &self.modules {
@@ -65,7 +67,8 @@ impl Modules {
         arrows
     }
 
-    /// Whether a path in code is a variable that has the name of a module: in code no single name means a module.
+    /// Whether a path in code is a variable that has the name of a module: in code no single name
+    /// means a module.
     fn is_variable(&self, module: &[String], path: &[String]) -> bool {
         let [name] = path else { return false };
         let own = &self.modules[module];

@@ -62,7 +62,8 @@ fn circles_of_files_are_found() {
         // A name that the root re-exports leads to its definition.
         ("comm/src/c.rs", "use crate::Error; pub fn c() -> Error { todo!() }"),
         ("comm/src/error.rs", "pub struct Error; impl Error { fn of() { let _ = format!(\"{}\", crate::c::c()); } }"),
-        // For tests only, in a comment, in a text, or handed on without use: none of these is an arrow.
+        // For tests only, in a comment, in a text, or handed on without use: none of these is an
+        // arrow.
         ("comm/src/d.rs", "use crate::e::E; pub struct D(E);"),
         (
             "comm/src/e.rs",
@@ -71,13 +72,15 @@ fn circles_of_files_are_found() {
         ("comm/src/f.rs", "pub use crate::deep::Deep;"),
         // A re-export of another crate's name does not belong to the root.
         ("comm/src/g.rs", "use crate::Traffic; pub struct G(Traffic);"),
-        // A module and those inside it are files as all others, alone and together with others inside it.
+        // A module and those inside it are files as all others, alone and together with others
+        // inside it.
         ("comm/src/pair/mod.rs", "mod half; pub struct Pair(half::Half); pub struct Own;"),
         ("comm/src/pair/half.rs", "pub struct Half(super::Own);"),
         ("comm/src/deep/mod.rs", "mod child; mod other; pub struct Deep(child::Child); pub struct Own;"),
         ("comm/src/deep/child.rs", "use super::*; pub struct Child(Own, super::other::Other);"),
         ("comm/src/deep/other.rs", "use super::child; pub struct Other(child::Child);"),
-        // A module that calls those inside it is in no circle where they share a file of their own, which it hands on.
+        // A module that calls those inside it is in no circle where they share a file of their own,
+        // which it hands on.
         ("comm/src/open/mod.rs", "mod child; mod shared; pub use shared::Shared; fn open() { child::Child::of(); }"),
         ("comm/src/open/child.rs", "use super::Shared; pub struct Child(Shared); impl Child { pub fn of() {} }"),
         ("comm/src/open/shared.rs", "pub struct Shared;"),
@@ -165,6 +168,15 @@ fn methods_unwraps_and_silent_skips_are_found() {
     let found = said(files::silent_skips(&tree));
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].starts_with("launch/tests/a.rs:1: `#[ignore]`: give the reason"), "{found:?}");
+}
+
+#[test]
+fn wide_comments_are_found() {
+    let wide = "w".repeat(100);
+    let text = format!("//! A file.\n    // {wide}\n//! | {wide} |\nlet a = \"// {wide}\";\n");
+    let tree = Tree::from([("engine/src/a.rs", text.as_str())]);
+    let wanted = "engine/src/a.rs:2: the comment is wider than 100 columns";
+    assert_eq!(said(files::comment_width(&tree)), [wanted]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Rust text as the rules read it: line by line, with comments and the contents of texts blanked, and without tests.
+//! Rust text as the rules read it: line by line, with comments and the contents of texts blanked,
+//! and without tests.
 
 use super::lines::BrokenLine;
 
@@ -42,7 +43,8 @@ impl Source {
         self
     }
 
-    /// The last line of the item that begins on a line with its attributes: where its braces close, or its semicolon.
+    /// The last line of the item that begins on a line with its attributes: where its braces close,
+    /// or its semicolon.
     fn item_end(&self, first: usize) -> usize {
         let mut depth = 0usize;
         for (index, line) in self.code.iter().enumerate().skip(first) {
@@ -67,8 +69,8 @@ fn all_with_test(line: &str) -> bool {
     inside.is_some_and(|inside| inside.split(',').any(|part| part.trim() == "test"))
 }
 
-/// The text with a space for every character of a comment, of a text between quotes, and of a character literal; lines stay
-/// where they are.
+/// The text with a space for every character of a comment, of a text between quotes, and of a
+/// character literal; lines stay where they are.
 fn blanked(text: &str) -> String {
     let characters: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());

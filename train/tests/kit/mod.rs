@@ -1,4 +1,5 @@
-//! A model of two layers with random weights, samples for it, and a training on as many ranks as wanted.
+//! A model of two layers with random weights, samples for it, and a training on as many ranks as
+//! wanted.
 #![allow(dead_code)] // not every test file learns everything
 
 use std::path::Path;

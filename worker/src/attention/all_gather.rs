@@ -1,5 +1,6 @@
-//! Exact attention of a sequence split into contiguous runs: every layer's keys and values are gathered on every rank, all
-//! heads at once or some at a time (one at a time is the weak form that the literature reports against).
+//! Exact attention of a sequence split into contiguous runs: every layer's keys and values are
+//! gathered on every rank, all heads at once or some at a time (one at a time is the weak form that
+//! the literature reports against).
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};

@@ -1,5 +1,6 @@
-//! Blocks of a sequence, each of which sees itself and the anchor, at their places in the sequence (phase 1 of Star Attention,
-//! Acharya et al. 2024, section 2.1). A rank that does not keep the anchor computes it for its blocks to see, and keeps nothing of it.
+//! Blocks of a sequence, each of which sees itself and the anchor, at their places in the sequence
+//! (phase 1 of Star Attention, Acharya et al. 2024, section 2.1). A rank that does not keep the
+//! anchor computes it for its blocks to see, and keeps nothing of it.
 
 use candle_core::Tensor;
 use tributary_kernels::{DeviceList, Keys, Positions, gather_list};
@@ -60,7 +61,8 @@ impl KeptRows {
         Self { rows: rows.into(), layers: Vec::new() }
     }
 
-    /// Keeps what there is to keep of a layer: a copy, where rows are let go of, since a part of the tensors would keep the memory of all.
+    /// Keeps what there is to keep of a layer: a copy, where rows are let go of, since a part of
+    /// the tensors would keep the memory of all.
     pub fn keep(&mut self, k: &Tensor, v: &Tensor) -> Result<()> {
         let all = self.rows.len() == k.dim(0)?;
         let kept = |x: &Tensor| if all { Ok(x.clone()) } else { gather_list(x, &self.rows) };

@@ -1,6 +1,7 @@
-//! Prefill of this rank's chunks, packed in one batch behind the prefix: every chunk sees the prefix and itself. Under
-//! `replicate` each layer's keys and values go to all ranks while the next layer is computed. Also the full prefill of one
-//! rank, which is the same thing with other positions.
+//! Prefill of this rank's chunks, packed in one batch behind the prefix: every chunk sees the
+//! prefix and itself. Under `replicate` each layer's keys and values go to all ranks while the next
+//! layer is computed. Also the full prefill of one rank, which is the same thing with other
+//! positions.
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
@@ -13,7 +14,8 @@ use crate::context::Math;
 use crate::error::{Error, Result};
 use crate::kv::{Block, View};
 
-/// Rows: the prefix, unless it is there already, then this rank's chunks that are not; or a whole prompt.
+/// Rows: the prefix, unless it is there already, then this rank's chunks that are not; or a whole
+/// prompt.
 pub struct ChunkPrefill<'a> {
     /// Kernels and constants.
     pub math: Math,
@@ -21,14 +23,15 @@ pub struct ChunkPrefill<'a> {
     pub at: Positions,
     /// The keys that are there already and seen by all rows: the prefix, if it was cached.
     pub before: View,
-    /// Rows whose output is needed after the last layer: the last one of a whole prompt; none of chunks, which stop at
-    /// their keys.
+    /// Rows whose output is needed after the last layer: the last one of a whole prompt; none of
+    /// chunks, which stop at their keys.
     pub asked: usize,
     /// Keys and values of every layer so far.
     pub layers: Vec<(Tensor, Tensor)>,
     /// The replication, if there is one.
     pub outgoing: Option<OutgoingRows<'a>>,
-    /// The compression of the chunks, if there is one: then `layers` have the rows before them alone.
+    /// The compression of the chunks, if there is one: then `layers` have the rows before them
+    /// alone.
     pub compression: Option<Compression>,
 }
 
@@ -46,7 +49,8 @@ pub struct OutgoingRows<'a> {
 pub enum ChunkRows {
     /// A block from the chunk cache.
     Cached(Block),
-    /// A run of the batch, or, where chunks are compressed, of what is kept of all that are computed.
+    /// A run of the batch, or, where chunks are compressed, of what is kept of all that are
+    /// computed.
     Fresh {
         /// Its first row.
         from: usize,
@@ -66,7 +70,8 @@ impl OutgoingRows<'_> {
         self.replication.start(self.comm, &k, &v)
     }
 
-    /// This rank's rows as one tensor: a part of the batch where nothing is cached, else put together.
+    /// This rank's rows as one tensor: a part of the batch where nothing is cached, else put
+    /// together.
     fn rows(&self, fresh: &Tensor, cached: impl Fn(&Block) -> &Tensor) -> Result<Tensor> {
         let all_fresh = self.parts.iter().all(|part| matches!(part, ChunkRows::Fresh { .. }));
         if let (true, Some(ChunkRows::Fresh { from, .. })) = (all_fresh, self.parts.first()) {
@@ -85,8 +90,8 @@ impl OutgoingRows<'_> {
 }
 
 impl ChunkPrefill<'_> {
-    /// As [`attend`](Attention::attend); then each chunk keeps the rows that it keeps, and those leave. Of the last layer nobody asks for
-    /// more.
+    /// As [`attend`](Attention::attend); then each chunk keeps the rows that it keeps, and those
+    /// leave. Of the last layer nobody asks for more.
     fn attend_and_compress(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let compression = self.compression.as_mut().expect("chunks are compressed");
         let mut keys = self.before.keys(layer);

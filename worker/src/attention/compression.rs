@@ -1,6 +1,7 @@
-//! Chunks that keep some of their rows: once a layer's queries are at hand, each KV head keeps the keys and values of those rows of a chunk
-//! that its own last rows attend to, or that the method chooses otherwise. Rows around the chunk's tokens are always kept. A chunk is
-//! compressed without knowledge of any query, so it can be cached.
+//! Chunks that keep some of their rows: once a layer's queries are at hand, each KV head keeps the
+//! keys and values of those rows of a chunk that its own last rows attend to, or that the method
+//! chooses otherwise. Rows around the chunk's tokens are always kept. A chunk is compressed without
+//! knowledge of any query, so it can be cached.
 
 use std::ops::Range;
 
@@ -51,8 +52,8 @@ struct Choice {
 }
 
 impl Compression {
-    /// The compression of a batch of so many rows before its `chunks`, whose rows have these numbers and stand at `at`, of a model of so many
-    /// layers.
+    /// The compression of a batch of so many rows before its `chunks`, whose rows have these
+    /// numbers and stand at `at`, of a model of so many layers.
     pub fn new<'a>(
         prefix_rows: usize,
         chunks: impl Iterator<Item = (&'a Chunk, Range<u32>)>,
@@ -74,8 +75,8 @@ impl Compression {
         layer + 1 == self.layers
     }
 
-    /// Takes a layer of the batch, of which `keys` are all that its rows see; `found` is what all of them found, if they looked. The keys
-    /// and values of the rows before the chunks.
+    /// Takes a layer of the batch, of which `keys` are all that its rows see; `found` is what all
+    /// of them found, if they looked. The keys and values of the rows before the chunks.
     ///
     /// # Errors
     /// Kernels'.
@@ -106,8 +107,8 @@ impl Compression {
         if self.prefix_rows == 0 { Ok(before) } else { Ok(before.force_contiguous()?) }
     }
 
-    /// The keys and the values of a layer that are kept of the chunks, one chunk behind the other; none of those of `empty` where there is
-    /// no chunk.
+    /// The keys and the values of a layer that are kept of the chunks, one chunk behind the other;
+    /// none of those of `empty` where there is no chunk.
     ///
     /// # Errors
     /// The tensor library's.

@@ -1,6 +1,7 @@
-//! One step of decoding: the newest row of every sequence of this rank. The rows share everything but attention, which each
-//! does alone over the cache of its own sequence. Keys that a sequence's owner does not hold are reached by one round of queries
-//! and one of partial results a layer, for all sequences of the step together.
+//! One step of decoding: the newest row of every sequence of this rank. The rows share everything
+//! but attention, which each does alone over the cache of its own sequence. Keys that a sequence's
+//! owner does not hold are reached by one round of queries and one of partial results a layer, for
+//! all sequences of the step together.
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
@@ -43,12 +44,14 @@ pub struct SharedCaches<'a> {
     pub comm: &'a mut dyn Communicator,
     /// How many of them each rank owns.
     pub counts: Vec<usize>,
-    /// For each of them, rank by rank: this rank's part, as a number in [`Decode::caches`], and where its newest row stands.
+    /// For each of them, rank by rank: this rank's part, as a number in [`Decode::caches`], and
+    /// where its newest row stands.
     pub parts: Vec<(usize, Positions)>,
 }
 
 impl Decode<'_> {
-    /// A row's attention over the keys on its owner: all keys, or those that count once in the merge.
+    /// A row's attention over the keys on its owner: all keys, or those that count once in the
+    /// merge.
     fn at_home(&self, layer: usize, row: usize, q: &Tensor) -> Result<Partial> {
         let DecodeRow { cache, at, alone } = &self.rows[row];
         let cache = &self.caches[*cache];
@@ -63,7 +66,8 @@ impl Decode<'_> {
         Ok(merge(&weighed(context, ape)?, &self.math.attend_rotated(&q, at, &keys)?)?)
     }
 
-    /// The attention of the rows that are not alone over every rank's own part, on their owner; `q` are this rank's queries.
+    /// The attention of the rows that are not alone over every rank's own part, on their owner; `q`
+    /// are this rank's queries.
     fn of_all_ranks(&mut self, layer: usize, q: &Tensor, k: &Tensor) -> Result<Option<Partial>> {
         let Some(SharedCaches { comm, counts, parts }) = &mut self.shared else { return Ok(None) };
         let queries = start_queries(*comm, q, counts, k.dtype())?;

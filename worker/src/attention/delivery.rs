@@ -1,4 +1,5 @@
-//! Rows of a pass over a distributed cache, on their way: fresh keys and values go to the rank of their chunk, queries to all ranks.
+//! Rows of a pass over a distributed cache, on their way: fresh keys and values go to the rank of
+//! their chunk, queries to all ranks.
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};
@@ -39,8 +40,8 @@ impl Delivery {
         self.arriving.concat()
     }
 
-    /// Sends fresh keys and values to the rank of their chunk, and queries, `counts[r]` of rank r, to all: all queries, and the fresh
-    /// keys and values of this rank's chunks.
+    /// Sends fresh keys and values to the rank of their chunk, and queries, `counts[r]` of rank r,
+    /// to all: all queries, and the fresh keys and values of this rank's chunks.
     ///
     /// # Errors
     /// The communicator's.

@@ -1,6 +1,7 @@
-//! Some context rows at their global positions with the whole context in sight, of which every rank has gathered what is cached. In the
-//! first layer all keys are what they were cached as; behind it the rows' own keys and values, gathered from all ranks, stand in for
-//! the cached ones. What they pay each other in attention can be measured.
+//! Some context rows at their global positions with the whole context in sight, of which every rank
+//! has gathered what is cached. In the first layer all keys are what they were cached as; behind it
+//! the rows' own keys and values, gathered from all ranks, stand in for the cached ones. What they
+//! pay each other in attention can be measured.
 
 use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Pending, Start};
@@ -17,14 +18,16 @@ use crate::placement::Placement;
 
 /// Keys and values of every rank's chunks in the first layers, on their way to all ranks or there.
 pub struct CachedLayers {
-    /// Keys and values of each layer; of the last only the tensor that is compared, unless attention is measured there.
+    /// Keys and values of each layer; of the last only the tensor that is compared, unless
+    /// attention is measured there.
     pending: Vec<Vec<Pending>>,
 }
 
 impl CachedLayers {
-    /// Starts the gathers of the first layer and of those in which drift is measured, all at once: `counts[r]` rows come from rank r.
-    /// Of the last layer only the tensor that is compared moves, unless attention is measured there. `cache` has this rank's rows; its
-    /// prefix says how wide a row is where there are none.
+    /// Starts the gathers of the first layer and of those in which drift is measured, all at once:
+    /// `counts[r]` rows come from rank r. Of the last layer only the tensor that is compared moves,
+    /// unless attention is measured there. `cache` has this rank's rows; its prefix says how wide a
+    /// row is where there are none.
     ///
     /// # Errors
     /// The communicator's.
@@ -48,7 +51,8 @@ impl CachedLayers {
         Ok(Self { pending })
     }
 
-    /// The next layer's keys and values, or of the last layer the tensor that is compared: each rank's rows.
+    /// The next layer's keys and values, or of the last layer the tensor that is compared: each
+    /// rank's rows.
     ///
     /// # Errors
     /// The communicator's.
@@ -73,8 +77,9 @@ pub struct DriftPass<'a> {
 }
 
 impl DriftPass<'_> {
-    /// The attention output of this rank's rows, of `rows` on each rank, over prefix and context. `cached` has keys and values of each rank's
-    /// context. With `fresh` the rows' own keys and values stand in for the cached ones.
+    /// The attention output of this rank's rows, of `rows` on each rank, over prefix and context.
+    /// `cached` has keys and values of each rank's context. With `fresh` the rows' own keys and
+    /// values stand in for the cached ones.
     ///
     /// # Errors
     /// Kernels' and communicator's.
@@ -102,8 +107,9 @@ impl DriftPass<'_> {
         Ok(self.with_fresh(part, &qkv.q, rows, &self.of_rows((k, v), rows))?.out)
     }
 
-    /// The attention that this rank's rows pay to all `rows`, rank by rank: the sum over this rank's rows of the mean over heads,
-    /// `[rows]` f32. `cached` has the keys of each rank's context; the rows' own stand in for theirs.
+    /// The attention that this rank's rows pay to all `rows`, rank by rank: the sum over this
+    /// rank's rows of the mean over heads, `[rows]` f32. `cached` has the keys of each rank's
+    /// context; the rows' own stand in for theirs.
     ///
     /// # Errors
     /// Kernels' and communicator's.

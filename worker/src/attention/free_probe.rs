@@ -1,10 +1,11 @@
-//! The free probe: context rows look around as if every other chunk stood before their own, so that what they attend to does not hang
-//! on the order of chunks. It works as `pass-q` does, whatever the exchange of the recompute is; no number that is read leaves
-//! the rank of its column.
+//! The free probe: context rows look around as if every other chunk stood before their own, so that
+//! what they attend to does not hang on the order of chunks. It works as `pass-q` does, whatever
+//! the exchange of the recompute is; no number that is read leaves the rank of its column.
 //!
-//! Keys stand where their chunk alone has them. Row j of its chunk meets the rows of that chunk at its own place, causally; and prefix and
-//! all rows of all other chunks from behind the longest chunk (`Rule::Others`), one softmax over both. Fresh keys and values of the
-//! probed rows stand in for the cached ones, so that they see each other fresh, across chunks in both directions.
+//! Keys stand where their chunk alone has them. Row j of its chunk meets the rows of that chunk at
+//! its own place, causally; and prefix and all rows of all other chunks from behind the longest
+//! chunk (`Rule::Others`), one softmax over both. Fresh keys and values of the probed rows stand in
+//! for the cached ones, so that they see each other fresh, across chunks in both directions.
 
 use std::collections::HashMap;
 
@@ -46,7 +47,8 @@ pub struct FreeProbe<'a> {
 enum Reads {
     /// The attention of all heads.
     AllHeads,
-    /// The most that each row pays to one row of another chunk, `[rows, heads]` of each layer so far.
+    /// The most that each row pays to one row of another chunk, `[rows, heads]` of each layer so
+    /// far.
     Peaks(Vec<Tensor>),
     /// The attention of chosen heads.
     Chosen(ChosenHeads),
@@ -54,8 +56,8 @@ enum Reads {
 
 /// The heads whose attention counts, for each row its own.
 pub struct ChosenHeads {
-    /// What is added to a row's log-sum-exp, `[rows, heads]` f32 of each layer: 0 where the head counts, and else so much that nothing of
-    /// its attention is left.
+    /// What is added to a row's log-sum-exp, `[rows, heads]` f32 of each layer: 0 where the head
+    /// counts, and else so much that nothing of its attention is left.
     masks: Vec<Tensor>,
     /// All heads of all layers by those that count.
     factor: f32,
@@ -65,7 +67,8 @@ pub struct ChosenHeads {
 const NOTHING: f32 = 1e4;
 
 impl ChosenHeads {
-    /// Of each row the `count` heads with the highest peaks, `[rows, heads]` of each layer; ties go to the lower layer, then the lower head.
+    /// Of each row the `count` heads with the highest peaks, `[rows, heads]` of each layer; ties go
+    /// to the lower layer, then the lower head.
     ///
     /// # Errors
     /// The tensor library's.
@@ -117,7 +120,8 @@ impl<'a> FreeProbe<'a> {
         }
     }
 
-    /// Makes the probe read the most that each row pays to one row of another chunk, in every head, and nothing else.
+    /// Makes the probe read the most that each row pays to one row of another chunk, in every head,
+    /// and nothing else.
     #[must_use]
     pub fn for_peaks(mut self) -> Self {
         self.reads = Reads::Peaks(Vec::new());
@@ -203,7 +207,8 @@ impl Attention for FreeProbe<'_> {
         let part = self.look(&all_q, &keys)?;
         let home = bring_home(self.comm, &part, &self.counts, k.dtype())?;
         let everything = merge(&home, &self.math.attend(&q, &self.at, &self.prefix.keys(layer))?)?;
-        // An empty block has no keys in the view, so what is read lines up with its rows all the same.
+        // An empty block has no keys in the view, so what is read lines up with its rows all the
+        // same.
         self.read(&all_q, &keys, &everything.lse)?;
         Ok(everything.out)
     }

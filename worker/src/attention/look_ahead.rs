@@ -1,7 +1,8 @@
-//! Rows that look at a filled cache and leave nothing in it: they see everything that is kept of the prompt before them, and what every
-//! key receives from them is read by KV head. They stand behind the prompt and see each other too, or they are rows of the prompt, which
-//! find themselves in the cache. Any rank may have some of them; where the cache is distributed their queries go to the keys and partial
-//! results come home, as in decoding.
+//! Rows that look at a filled cache and leave nothing in it: they see everything that is kept of
+//! the prompt before them, and what every key receives from them is read by KV head. They stand
+//! behind the prompt and see each other too, or they are rows of the prompt, which find themselves
+//! in the cache. Any rank may have some of them; where the cache is distributed their queries go to
+//! the keys and partial results come home, as in decoding.
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
@@ -17,23 +18,27 @@ use crate::kv::View;
 pub struct LookAhead<'a> {
     /// Kernels and constants.
     pub math: Math,
-    /// The way to the other ranks where they hold parts of the cache; absent where the owner holds all.
+    /// The way to the other ranks where they hold parts of the cache; absent where the owner holds
+    /// all.
     pub comm: Option<&'a mut dyn Communicator>,
     /// The number of rows on each rank.
     pub counts: Vec<usize>,
     /// Where the rows of all ranks stand, rank by rank.
     pub at_all: Positions,
-    /// Where this rank's rows stand, if the cache lacks them: then they see each other. Only one rank may have such rows.
+    /// Where this rank's rows stand, if the cache lacks them: then they see each other. Only one
+    /// rank may have such rows.
     pub behind: Option<Positions>,
     /// What this rank holds: of all ranks' views together every key counts once.
     pub cache: View,
-    /// For every layer so far the attention that this rank's keys received: `[kv_heads, keys]` f32, the sum over the rows of the mean over a KV
-    /// head's heads. Keys of rows that the cache lacks are left out.
+    /// For every layer so far the attention that this rank's keys received: `[kv_heads, keys]` f32,
+    /// the sum over the rows of the mean over a KV head's heads. Keys of rows that the cache lacks
+    /// are left out.
     pub received: Vec<Tensor>,
 }
 
 impl LookAhead<'_> {
-    /// The attention of the rows: this rank's output, and all queries with their log-sum-exp on every rank that takes part.
+    /// The attention of the rows: this rank's output, and all queries with their log-sum-exp on
+    /// every rank that takes part.
     fn found(&mut self, qkv: &Qkv, cache: &[Keys]) -> Result<(Tensor, Tensor, Tensor)> {
         let Qkv { q, k, v } = qkv;
         let own = self.behind.iter().map(|at| Keys { k: k.clone(), v: v.clone(), at: at.clone() });
@@ -70,8 +75,8 @@ impl Attention for LookAhead<'_> {
     }
 }
 
-/// What keys receive from queries with this log-sum-exp, by KV head, `[kv_heads, keys]`: one call a head, of which none holds rows times
-/// keys.
+/// What keys receive from queries with this log-sum-exp, by KV head, `[kv_heads, keys]`: one call a
+/// head, of which none holds rows times keys.
 pub(super) fn received_by_kv_head(
     math: &Math,
     (q, at, lse): (&Tensor, &Positions, &Tensor),

@@ -1,4 +1,5 @@
-//! Fresh keys and values mixed with those that are cached of the same rows: (1 − θ) · cached + θ · fresh (SAM-KV).
+//! Fresh keys and values mixed with those that are cached of the same rows: (1 − θ) · cached + θ ·
+//! fresh (SAM-KV).
 
 use candle_core::Tensor;
 use tributary_kernels::{DeviceList, add, gather_list, scale};

@@ -1,5 +1,5 @@
-//! Answers to the one question a layer asks: which keys and values do these rows attend to, where do they live, and at which
-//! positions do they stand. One type an answer.
+//! Answers to the one question a layer asks: which keys and values do these rows attend to, where
+//! do they live, and at which positions do they stand. One type an answer.
 
 mod all_gather;
 mod anchored;

@@ -1,6 +1,8 @@
-//! The oracle of `ideal`: a full prefill over a distributed cache, beside which is measured how much what the query's rows take from each
-//! context row differs from what they take from the cache. It works as `pass-q` does, whatever the exchange of the recompute is: all
-//! context rows are fresh, each is kept by the rank of its chunk while a layer lasts, and nothing of it is left in the end.
+//! The oracle of `ideal`: a full prefill over a distributed cache, beside which is measured how
+//! much what the query's rows take from each context row differs from what they take from the
+//! cache. It works as `pass-q` does, whatever the exchange of the recompute is: all context rows
+//! are fresh, each is kept by the rank of its chunk while a layer lasts, and nothing of it is left
+//! in the end.
 
 use candle_core::{DType, Tensor};
 use tributary_comm::Communicator;
@@ -45,8 +47,9 @@ pub struct OraclePass<'a> {
 }
 
 impl<'a> OraclePass<'a> {
-    /// The pass over `homes`, which hold all context rows and the query's. `paid` says what the query's rows paid to this rank's
-    /// cached rows in each layer, `[rows]` f32: the sum over query rows of the mean over heads.
+    /// The pass over `homes`, which hold all context rows and the query's. `paid` says what the
+    /// query's rows paid to this rank's cached rows in each layer, `[rows]` f32: the sum over query
+    /// rows of the mean over heads.
     pub fn new(
         math: Math,
         comm: &'a mut dyn Communicator,
@@ -83,12 +86,14 @@ impl<'a> OraclePass<'a> {
         }
     }
 
-    /// Context rows of this rank and the sum over the layers of their differences, as they were measured.
+    /// Context rows of this rank and the sum over the layers of their differences, as they were
+    /// measured.
     pub fn into_measured(self) -> impl Iterator<Item = (u32, f32)> {
         self.delivery.arriving().into_iter().zip(self.sums)
     }
 
-    /// Measures a layer: the query's rows are `q` with the log-sum-exp `lse`, and `fresh` are the rows of this rank's chunks.
+    /// Measures a layer: the query's rows are `q` with the log-sum-exp `lse`, and `fresh` are the
+    /// rows of this rank's chunks.
     fn measure(&mut self, layer: usize, q: &Tensor, lse: &Tensor, fresh: Keys) -> Result<()> {
         let count = fresh.at.len();
         if count == 0 {
@@ -135,7 +140,8 @@ impl Attention for OraclePass<'_> {
         Ok(everything.out)
     }
 
-    /// Only the query's rows ask: what the others would see counts for nothing behind the last layer.
+    /// Only the query's rows ask: what the others would see counts for nothing behind the last
+    /// layer.
     fn last_layer(&mut self, _rows: usize) -> usize {
         self.counts.clone_from(&self.query_counts);
         (self.at_all, self.at) = (self.at_query.clone(), self.at_tail.clone());

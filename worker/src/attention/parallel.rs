@@ -1,6 +1,8 @@
-//! Contexts beside each other (APE): the query attends to the context with a temperature of its own, and to prefix, query and generated
-//! rows as ever; the context's log-sum-exp is weighted before the two parts merge. Nothing is recomputed. Where one rank holds everything it attends
-//! alone; else queries go to the keys and partial results come home, where those of all ranks merge first.
+//! Contexts beside each other (APE): the query attends to the context with a temperature of its
+//! own, and to prefix, query and generated rows as ever; the context's log-sum-exp is weighted
+//! before the two parts merge. Nothing is recomputed. Where one rank holds everything it attends
+//! alone; else queries go to the keys and partial results come home, where those of all ranks merge
+//! first.
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;

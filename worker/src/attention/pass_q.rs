@@ -1,8 +1,9 @@
-//! Recompute under `pass-q`: keys stay where they are. Fresh keys and values go to the rank of their chunk, and with them all
-//! rows' queries to all ranks; partial results come back to the rows' home, where they merge.
+//! Recompute under `pass-q`: keys stay where they are. Fresh keys and values go to the rank of
+//! their chunk, and with them all rows' queries to all ranks; partial results come back to the
+//! rows' home, where they merge.
 //!
-//! The prefix and the query's own rows are added at home, once. With weights, the pass also measures what its rows attend
-//! to (the second hop of `relay`).
+//! The prefix and the query's own rows are added at home, once. With weights, the pass also
+//! measures what its rows attend to (the second hop of `relay`).
 
 use std::ops::Range;
 
@@ -38,7 +39,8 @@ pub struct PassQ<'a> {
     at_tail: Positions,
     prefix: View,
     stale: View,
-    /// The query's rows among all ranks', and where they find context rows, if not where the others find them.
+    /// The query's rows among all ranks', and where they find context rows, if not where the others
+    /// find them.
     reading: Option<(Range<usize>, View, Positions)>,
     fresh: Block,
     tail: Block,
@@ -56,7 +58,8 @@ struct Measure {
 }
 
 impl<'a> PassQ<'a> {
-    /// The pass over `homes`, whose rows find `placed`. `rank_of` tells which rank keeps a context row.
+    /// The pass over `homes`, whose rows find `placed`. `rank_of` tells which rank keeps a context
+    /// row.
     pub fn new(
         math: Math,
         comm: &'a mut dyn Communicator,
@@ -89,7 +92,8 @@ impl<'a> PassQ<'a> {
         }
     }
 
-    /// Makes the pass mix the fresh rows of this rank's chunks, which are handed to `mix` as they come, with what is cached of them.
+    /// Makes the pass mix the fresh rows of this rank's chunks, which are handed to `mix` as they
+    /// come, with what is cached of them.
     #[must_use]
     pub fn mixing(mut self, mix: impl FnOnce(&[u32]) -> Option<Mix>) -> Self {
         self.mix = mix(self.fresh.rows());
@@ -109,7 +113,8 @@ impl<'a> PassQ<'a> {
         self
     }
 
-    /// Makes the pass measure what its rows attend to, each with its weight (rank by rank, as [`Homes::all`]).
+    /// Makes the pass measure what its rows attend to, each with its weight (rank by rank, as
+    /// [`Homes::all`]).
     #[must_use]
     pub fn measuring(mut self, weights: Vec<f32>) -> Self {
         assert_eq!(weights.len(), self.at_all.len(), "weights of the rows of a pass");
@@ -122,7 +127,8 @@ impl<'a> PassQ<'a> {
         (self.fresh, self.tail)
     }
 
-    /// The weighted attention that the pass paid, the mean over layers and heads: context rows of this rank and their score.
+    /// The weighted attention that the pass paid, the mean over layers and heads: context rows of
+    /// this rank and their score.
     ///
     /// # Errors
     /// The tensor library's.
@@ -192,7 +198,8 @@ impl Attention for PassQ<'_> {
         rest.push(Keys { k: tail_k.clone(), v: tail_v.clone(), at: self.at_tail.clone() });
         let everything = merge(&home, &self.math.attend(&q, &self.at, &rest)?)?;
         if self.measure.is_some() {
-            // An empty block has no keys in the view, so the scores line up with its rows all the same.
+            // An empty block has no keys in the view, so the scores line up with its rows all the
+            // same.
             let fresh = Keys { k: fresh_k.clone(), v: fresh_v.clone(), at: self.at_fresh.clone() };
             self.measure(layer, &all_q, fresh, &everything.lse)?;
         }

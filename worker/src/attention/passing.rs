@@ -1,6 +1,7 @@
-//! Blocks of a sequence, each of which sees itself, the anchor, and what the blocks before it pass on (APB, Huang et al. 2025,
-//! section 3), at their places in the sequence. Beside each block stand rows of the query of its own: in every layer the block passes on the rows
-//! that they attend to most, the same of all KV heads. They see what every other block passes on.
+//! Blocks of a sequence, each of which sees itself, the anchor, and what the blocks before it pass
+//! on (APB, Huang et al. 2025, section 3), at their places in the sequence. Beside each block stand
+//! rows of the query of its own: in every layer the block passes on the rows that they attend to
+//! most, the same of all KV heads. They see what every other block passes on.
 
 use std::ops::Range;
 
@@ -28,7 +29,8 @@ pub struct PassingBlock {
     pub passed: usize,
 }
 
-/// Rows: the anchor's, where this rank computes them for its blocks alone; then each block's, and the query's behind it.
+/// Rows: the anchor's, where this rank computes them for its blocks alone; then each block's, and
+/// the query's behind it.
 pub struct Passing<'a> {
     math: Math,
     comm: &'a mut dyn Communicator,
@@ -74,7 +76,8 @@ impl<'a> Passing<'a> {
         self.kept.layers
     }
 
-    /// The places of the rows that a block passes on: those that its rows of the query attend to most, given what these have found so far.
+    /// The places of the rows that a block passes on: those that its rows of the query attend to
+    /// most, given what these have found so far.
     fn best(&self, block: &PassingBlock, q: &Tensor, keys: &Keys, lse: &Tensor) -> Result<Vec<u32>> {
         let candidates: Vec<u32> = block.candidates.clone().collect();
         if block.passed == candidates.len() {
@@ -110,8 +113,8 @@ impl<'a> Passing<'a> {
         k.into_iter().zip(v).zip(numbers).map(passed).collect()
     }
 
-    /// What others pass on, as the keys of one of this rank's blocks: those of its other blocks, of which each passes its run of rows on,
-    /// among them.
+    /// What others pass on, as the keys of one of this rank's blocks: those of its other blocks, of
+    /// which each passes its run of rows on, among them.
     fn keys_for(&self, block: usize, passed: &[Passed]) -> Result<Vec<Keys>> {
         let mut keys = Vec::new();
         for (rank, passed) in passed.iter().enumerate() {

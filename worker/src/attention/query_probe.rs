@@ -1,6 +1,7 @@
-//! The query looks at the distributed cache. Its rows run on every rank; a rank computes their attention to its own context
-//! rows, partials are gathered and merged in rank order, so that the softmax is exact across ranks and every rank goes on
-//! with the same bits. Prefix and query rows are on every rank: they are merged in once, after the gather.
+//! The query looks at the distributed cache. Its rows run on every rank; a rank computes their
+//! attention to its own context rows, partials are gathered and merged in rank order, so that the
+//! softmax is exact across ranks and every rank goes on with the same bits. Prefix and query rows
+//! are on every rank: they are merged in once, after the gather.
 
 use std::ops::Range;
 
@@ -33,7 +34,8 @@ pub struct QueryProbe<'a> {
     pub prefix: View,
     /// The context rows that are this rank's alone.
     pub own: View,
-    /// Stale rows that are held back: a slice of them sets out behind the partials of each layer but the last.
+    /// Stale rows that are held back: a slice of them sets out behind the partials of each layer
+    /// but the last.
     pub stale: Option<&'a mut Replication>,
     /// Sum over the scored layers so far, `[rows of own]` f32; none before the first of them.
     pub sums: Option<Tensor>,
@@ -52,9 +54,9 @@ impl QueryProbe<'_> {
         let out = cast(&own.out, dtype)?;
         let starts = [&out, &own.lse].map(|send| Start::AllGather { send, rows: &counts });
         let [out, lse] = start_all(self.comm, starts)?;
-        // Before the wait: the slice is put together while the partials travel, and the slice itself travels
-        // while the rest of the layer and the next one are computed. Behind the last layer come the scores, which would
-        // stand behind a slice.
+        // Before the wait: the slice is put together while the partials travel, and the slice
+        // itself travels while the rest of the layer and the next one are computed. Behind the last
+        // layer come the scores, which would stand behind a slice.
         if let (Some(stale), true) = (&mut self.stale, layer + 1 < self.layers.end) {
             stale.next_slice(self.comm)?;
         }

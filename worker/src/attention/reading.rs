@@ -1,5 +1,5 @@
-//! A whole prompt on one rank, as an auxiliary model reads it: its last rows look back in the last layer, and their attention to
-//! each row is kept.
+//! A whole prompt on one rank, as an auxiliary model reads it: its last rows look back in the last
+//! layer, and their attention to each row is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,8 +34,9 @@ pub struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// Runs `rows` through `model` up to the attention of its last layer, with `math` of that model: what each row receives there
-    /// from the last `looking` ones, summed, the mean over the heads. `[rows]` f32.
+    /// Runs `rows` through `model` up to the attention of its last layer, with `math` of that
+    /// model: what each row receives there from the last `looking` ones, summed, the mean over the
+    /// heads. `[rows]` f32.
     ///
     /// # Errors
     /// The kernels'; [`Error::Bug`] where nobody waits for it any more.

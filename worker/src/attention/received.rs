@@ -1,5 +1,6 @@
-//! What context rows receive from rows that look at them, where chunks were compressed too: then each KV head holds rows of its own, and what
-//! a row receives in a head that does not hold it is nothing.
+//! What context rows receive from rows that look at them, where chunks were compressed too: then
+//! each KV head holds rows of its own, and what a row receives in a head that does not hold it is
+//! nothing.
 
 use candle_core::Tensor;
 use tributary_kernels::{Positions, Readings, Reduce, contiguous, cuda};
@@ -19,8 +20,8 @@ pub(super) struct Reader<'a> {
     pub lse: &'a Tensor,
 }
 
-/// The attention that each of a view's rows receives in a layer from a reader: `[rows]` f32, in the order of
-/// [`View::rows`].
+/// The attention that each of a view's rows receives in a layer from a reader: `[rows]` f32, in the
+/// order of [`View::rows`].
 ///
 /// # Errors
 /// Shapes that do not fit.

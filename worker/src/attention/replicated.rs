@@ -1,5 +1,5 @@
-//! Recompute under `replicate`: every rank holds every stale key and value; each layer, the fresh ones of all ranks' rows
-//! are gathered while the rows attend to what is there already.
+//! Recompute under `replicate`: every rank holds every stale key and value; each layer, the fresh
+//! ones of all ranks' rows are gathered while the rows attend to what is there already.
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};

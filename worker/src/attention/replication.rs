@@ -1,6 +1,7 @@
-//! Replication of stale context rows to all ranks, layer by layer. Started as soon as a layer's rows are there, or, where all
-//! rows are there from the beginning, in slices behind a probe's own messages; waited for when the recompute needs them:
-//! whatever comes between (later layers, the query's probe) hides it.
+//! Replication of stale context rows to all ranks, layer by layer. Started as soon as a layer's
+//! rows are there, or, where all rows are there from the beginning, in slices behind a probe's own
+//! messages; waited for when the recompute needs them: whatever comes between (later layers, the
+//! query's probe) hides it.
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending, Start};
@@ -16,8 +17,9 @@ pub struct Replication {
     held: Option<HeldRows>,
 }
 
-/// Rows that are there and have not all set out. Messages go one after the other, so what a probe waits for would stand
-/// behind all of them if they set out at once; one slice goes behind each of its messages, while the probe computes on.
+/// Rows that are there and have not all set out. Messages go one after the other, so what a probe
+/// waits for would stand behind all of them if they set out at once; one slice goes behind each of
+/// its messages, while the probe computes on.
 struct HeldRows {
     /// This rank's context rows, and the prefix, which says how wide a row is where there are none.
     own: Vec<Block>,
@@ -33,7 +35,8 @@ impl Replication {
         Self { counts, started: Vec::new(), held: None }
     }
 
-    /// Starts the next layer: this rank's rows, `[counts[rank], kv_heads, head_dim]`. Every rank starts every layer, in order.
+    /// Starts the next layer: this rank's rows, `[counts[rank], kv_heads, head_dim]`. Every rank
+    /// starts every layer, in order.
     ///
     /// # Errors
     /// The communicator's.
@@ -45,15 +48,16 @@ impl Replication {
         Ok(())
     }
 
-    /// Holds all layers of this rank's `own` blocks back: they set out in `slices` ([`next_slice`](Self::next_slice)), as many
-    /// on every rank, or, of no slices, at the [end](Self::finish). `prefix` has every layer too.
+    /// Holds all layers of this rank's `own` blocks back: they set out in `slices`
+    /// ([`next_slice`](Self::next_slice)), as many on every rank, or, of no slices, at the
+    /// [end](Self::finish). `prefix` has every layer too.
     pub fn hold(&mut self, own: Vec<Block>, prefix: Block, slices: usize) {
         assert!(self.started.is_empty(), "{} layers have set out", self.started.len());
         self.held = Some(HeldRows { own, prefix, slices, begun: 0 });
     }
 
-    /// How many layers must be there when the next slices set out, given how many have been asked for since; none where nothing is
-    /// held back.
+    /// How many layers must be there when the next slices set out, given how many have been asked
+    /// for since; none where nothing is held back.
     pub fn needs(&self) -> impl Fn(usize) -> usize + use<> {
         let held = self.held.as_ref().map(|held| (held.prefix.layers.len(), held.slices.max(1), held.begun));
         move |slices| held.map_or(0, |(layers, all, begun)| (layers * (begun + slices)).div_ceil(all).min(layers))
@@ -71,8 +75,8 @@ impl Replication {
         self.start_until(comm, until)
     }
 
-    /// Starts what is held back and waits for all layers; per rank and layer, keys and values of its context rows (none for
-    /// this rank).
+    /// Starts what is held back and waits for all layers; per rank and layer, keys and values of
+    /// its context rows (none for this rank).
     ///
     /// # Errors
     /// The communicator's.
@@ -101,7 +105,8 @@ impl Replication {
     }
 }
 
-/// A rank's rows of a layer in one piece, of the blocks that it keeps; `prefix` says how wide a row is where there are none.
+/// A rank's rows of a layer in one piece, of the blocks that it keeps; `prefix` says how wide a row
+/// is where there are none.
 ///
 /// # Errors
 /// The tensor library's.

@@ -1,6 +1,6 @@
-//! Exact attention of a sequence spread over ranks: keys and values travel round the ring, point to point, while the ones
-//! in hand are attended to. With the zigzag split every rank has the same work: kernels skip the half that lies in the
-//! future by its positions.
+//! Exact attention of a sequence spread over ranks: keys and values travel round the ring, point to
+//! point, while the ones in hand are attended to. With the zigzag split every rank has the same
+//! work: kernels skip the half that lies in the future by its positions.
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending, Start};

@@ -1,6 +1,8 @@
-//! Exact attention of a sequence spread over ranks, the other way round than [`Ring`](super::Ring): keys and values stay where they are,
-//! queries travel round the ring, and each rank's partial results go straight home while others are computed. Fewer bytes move than in
-//! a ring where queries and outputs are smaller than keys and values, which they are not where query heads share KV heads.
+//! Exact attention of a sequence spread over ranks, the other way round than [`Ring`](super::Ring):
+//! keys and values stay where they are, queries travel round the ring, and each rank's partial
+//! results go straight home while others are computed. Fewer bytes move than in a ring where
+//! queries and outputs are smaller than keys and values, which they are not where query heads share
+//! KV heads.
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending, Start};

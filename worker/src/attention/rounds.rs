@@ -1,5 +1,5 @@
-//! The two halves of a round of attention over a distributed cache: queries go to the keys, partial results come back and
-//! merge.
+//! The two halves of a round of attention over a distributed cache: queries go to the keys, partial
+//! results come back and merge.
 
 use std::ops::Range;
 
@@ -16,7 +16,8 @@ pub(super) fn start_all<const N: usize>(comm: &mut dyn Communicator, starts: [St
     Ok(pending.try_into().expect("one call a start"))
 }
 
-/// Starts giving every rank every rank's queries; rank r contributes `counts[r]` rows, sent in the model's dtype.
+/// Starts giving every rank every rank's queries; rank r contributes `counts[r]` rows, sent in the
+/// model's dtype.
 pub(super) fn start_queries(
     comm: &mut dyn Communicator,
     q: &Tensor,
@@ -26,8 +27,8 @@ pub(super) fn start_queries(
     Ok(comm.start_all_gather_v(&cast(q, dtype)?, counts)?)
 }
 
-/// Ends what [`start_queries`] started, or a gather like it, for `own`: all ranks' queries in rank order, in the dtype
-/// of `own`. This rank's did not travel, so they are not rounded.
+/// Ends what [`start_queries`] started, or a gather like it, for `own`: all ranks' queries in rank
+/// order, in the dtype of `own`. This rank's did not travel, so they are not rounded.
 pub(super) fn all_queries(comm: &mut dyn Communicator, pending: Pending, own: &Tensor) -> Result<Tensor> {
     let mut parts = comm.wait(pending)?;
     parts[comm.rank()] = own.clone();
@@ -55,9 +56,9 @@ pub(super) fn join(parts: &[Tensor]) -> Result<Tensor> {
     }
 }
 
-/// Sends every rank the part of `all` (this rank's keys, all ranks' queries) that belongs to its queries, and merges what
-/// the other ranks found for this rank's. Partials travel in the model's dtype, their log-sum-exp in f32; partials that
-/// stay here are not rounded.
+/// Sends every rank the part of `all` (this rank's keys, all ranks' queries) that belongs to its
+/// queries, and merges what the other ranks found for this rank's. Partials travel in the model's
+/// dtype, their log-sum-exp in f32; partials that stay here are not rounded.
 pub(super) fn bring_home(
     comm: &mut dyn Communicator,
     all: &Partial,
@@ -99,7 +100,8 @@ pub(super) fn merge_all(out: Vec<Tensor>, lse: Vec<Tensor>, dtype: DType) -> Res
     Ok(merged.expect("a world has at least one rank"))
 }
 
-/// Attention of rows of which some, `apart`, find their keys elsewhere than the others: at the places of the keys that are given with them.
+/// Attention of rows of which some, `apart`, find their keys elsewhere than the others: at the
+/// places of the keys that are given with them.
 pub(super) fn attend_apart(
     math: &Math,
     q: &Tensor,
@@ -120,7 +122,8 @@ pub(super) fn attend_apart(
     Ok(Partial { out: join(&outs)?, lse: join(&lses)? })
 }
 
-/// One layer's scores on top of those before it: on the device, so that no layer waits for the host.
+/// One layer's scores on top of those before it: on the device, so that no layer waits for the
+/// host.
 pub(super) fn added(sums: Option<Tensor>, scores: Tensor) -> Result<Tensor> {
     match sums {
         Some(sums) => Ok(add(&sums, &scores)?),
@@ -167,7 +170,8 @@ mod tests {
 
     #[test]
     fn partials_come_home_to_their_own_rows() {
-        // Rank r has r + 1 queries; of every query it finds its own number and the query's, with the lse r.
+        // Rank r has r + 1 queries; of every query it finds its own number and the query's, with
+        // the lse r.
         kit::on_ranks(3, |comm| {
             let rank = comm.rank();
             let counts = [1, 2, 3];

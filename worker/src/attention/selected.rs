@@ -1,6 +1,6 @@
-//! Recompute under `selected`: a row stays with its chunk's rank and sees that rank's context plus the other ranks' fresh
-//! rows; only fresh keys and values move. Not exact: the communication floor. The query's rows go to the keys and back, as
-//! under `pass-q`.
+//! Recompute under `selected`: a row stays with its chunk's rank and sees that rank's context plus
+//! the other ranks' fresh rows; only fresh keys and values move. Not exact: the communication
+//! floor. The query's rows go to the keys and back, as under `pass-q`.
 
 use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Start};

@@ -1,5 +1,6 @@
-//! SAM-KV's probe: the query's rows run over the first and last rows of every document (and prefix and query), and in the scored layers each
-//! reads every document by itself, with a query that leans towards that document.
+//! SAM-KV's probe: the query's rows run over the first and last rows of every document (and prefix
+//! and query), and in the scored layers each reads every document by itself, with a query that
+//! leans towards that document.
 
 use candle_core::{DType, Tensor};
 use tributary_kernels::{DeviceList, Positions, Reduce, cast, contiguous, cuda, gather_list};
@@ -15,7 +16,8 @@ use crate::kv::{Block, View};
 pub struct SparseProbe<'a> {
     probe: QueryProbe<'a>,
     documents: Vec<Document>,
-    /// Sum over the scored layers so far, `[context rows of this rank]` f32; none before the first of them, and where there are no rows.
+    /// Sum over the scored layers so far, `[context rows of this rank]` f32; none before the first
+    /// of them, and where there are no rows.
     pub sums: Option<Tensor>,
 }
 
@@ -28,7 +30,8 @@ struct Document {
 }
 
 impl<'a> SparseProbe<'a> {
-    /// The probe over `documents`, blocks and where their rows stand; `probe` sees the first and last rows of each.
+    /// The probe over `documents`, blocks and where their rows stand; `probe` sees the first and
+    /// last rows of each.
     pub fn new(probe: QueryProbe<'a>, documents: Vec<(Block, Positions)>, parameters: SamKv) -> Self {
         let document = |(block, at): (Block, Positions)| {
             let ends: Vec<u32> = parameters.always_of(at.len()).into_iter().flatten().map(|row| row as u32).collect();
@@ -68,8 +71,8 @@ impl Attention for SparseProbe<'_> {
     }
 }
 
-/// Queries before RoPE, `[rows, heads, head_dim]`, each with its own projection on the mean of `keys` `[keys, kv_heads, head_dim]` added,
-/// head by head.
+/// Queries before RoPE, `[rows, heads, head_dim]`, each with its own projection on the mean of
+/// `keys` `[keys, kv_heads, head_dim]` added, head by head.
 fn leaning(q: &Tensor, keys: &Tensor) -> Result<Tensor> {
     let (rows, heads, head_dim) = q.dims3()?;
     let on_host = |x: &Tensor| -> Result<Vec<f32>> {
@@ -88,7 +91,8 @@ fn leaning(q: &Tensor, keys: &Tensor) -> Result<Tensor> {
     Ok(cast(&leaning, q.dtype())?)
 }
 
-/// Adds to a query its projection on a direction: cos(query, direction) · ‖query‖ · direction / ‖direction‖.
+/// Adds to a query its projection on a direction: cos(query, direction) · ‖query‖ · direction /
+/// ‖direction‖.
 fn lean(query: &mut [f32], direction: &[f32]) {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     let square = dot(direction, direction);

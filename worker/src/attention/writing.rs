@@ -1,5 +1,5 @@
-//! A whole prompt on one rank, and tokens that are written behind it one at a time, as a draft model reads and writes: rows see themselves and all
-//! before them.
+//! A whole prompt on one rank, and tokens that are written behind it one at a time, as a draft
+//! model reads and writes: rows see themselves and all before them.
 
 use candle_core::Tensor;
 use tributary_kernels::{Keys, Positions};
@@ -22,7 +22,8 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// With `math` of the model that writes, for a prompt of so many rows, which pass through first, and at most so many tokens behind it.
+    /// With `math` of the model that writes, for a prompt of so many rows, which pass through
+    /// first, and at most so many tokens behind it.
     pub fn new(math: Math, prompt_rows: usize, most: usize) -> Self {
         let at = Positions::run(0, prompt_rows);
         Self { math, at, prompt: Vec::new(), written: GrowingBlock::new(most), is_reading: true }

@@ -56,7 +56,8 @@ fn key_tile(work: &LaunchWork, item: &[u32; 8], number: u32) -> u32 {
     }
 }
 
-/// Every pair that sees each other is in exactly one item; unmarked tiles are seen whole by all rows.
+/// Every pair that sees each other is in exactly one item; unmarked tiles are seen whole by all
+/// rows.
 fn check_work(
     work: &LaunchWork,
     order: &QueryOrder,
@@ -101,7 +102,8 @@ fn check_work(
 #[test]
 fn few_queries_over_many_keys_are_cut_so_that_all_blocks_end_together() {
     let keys = KeyOrder::new(&[&Positions::run(0, 32768)]);
-    // Query rows, rows and keys of a tile, blocks at a time; items that are to come, of a KV head, and tiles of each.
+    // Query rows, rows and keys of a tile, blocks at a time; items that are to come, of a KV head,
+    // and tiles of each.
     for (queries, side, resident, items, length) in
         [(64, 64, 264, 32, 64), (1, 64, 264, 32, 16), (64, 128, 132, 16, 32)]
     {

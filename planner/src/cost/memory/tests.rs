@@ -11,8 +11,9 @@ fn host(plan: &Plan, world: usize, shape: &ModelShape) -> f64 {
     host_bytes(plan, world, shape, &machine, &[]) as f64 / 1e6
 }
 
-/// Largest resident memory of `tributary prefill --max-tokens 1` on examples/models/dummy-25m, 4 chunks of 2048 tokens, ranks as
-/// threads, measured on Linux; the prediction is above it, by a third at most.
+/// Largest resident memory of `tributary prefill --max-tokens 1` on examples/models/dummy-25m, 4
+/// chunks of 2048 tokens, ranks as threads, measured on Linux; the prediction is above it, by a
+/// third at most.
 #[test]
 fn the_prediction_is_above_what_was_measured_and_near_it() {
     let bf16 = ModelShape { weight_bytes: DUMMY_25M.weight_bytes / 2, dtype_bytes: 2, ..DUMMY_25M };

@@ -84,7 +84,8 @@ impl Moto {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// Makes a user who may do everything with buckets, and from now on judges the signatures of all requests. The user's key and secret.
+    /// Makes a user who may do everything with buckets, and from now on judges the signatures of
+    /// all requests. The user's key and secret.
     pub fn with_users(&self) -> (String, String) {
         let iam = "Authorization: AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/iam/aws4_request, SignedHeaders=host, \
                    Signature=x\r\nContent-Type: application/x-www-form-urlencoded\r\n";

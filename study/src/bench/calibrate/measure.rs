@@ -1,6 +1,6 @@
-//! The measurements of a calibration: what prefill does, with its kernels, model and communicator. A run begins on all ranks
-//! at once. Everything is measured once a round, so that a machine that changes its pace does
-//! so to all of it.
+//! The measurements of a calibration: what prefill does, with its kernels, model and communicator.
+//! A run begins on all ranks at once. Everything is measured once a round, so that a machine that
+//! changes its pace does so to all of it.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -22,13 +22,15 @@ pub const FEWEST_ROUNDS_TO_TELL: usize = 3;
 
 const ALL_S: f64 = 80.0;
 
-/// Rounds before those: the first one says how often a run is repeated, the second one how long a round takes.
+/// Rounds before those: the first one says how often a run is repeated, the second one how long a
+/// round takes.
 const WARM_UPS: usize = 2;
 
 /// Rows of a pass.
 const PASS_ROWS: [usize; 7] = [1, 4, 16, 64, 256, 1024, 4096];
 
-/// Rows of a chunk, on a host and on a device, and how many rows there are at least of all chunks of a batch.
+/// Rows of a chunk, on a host and on a device, and how many rows there are at least of all chunks
+/// of a batch.
 const CHUNK_ROWS: [usize; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
 const DEVICE_CHUNK_ROWS: [usize; 7] = [64, 256, 512, 1024, 2048, 4096, 8192];
 const BATCH_ROWS: usize = 2048;
@@ -37,7 +39,8 @@ const BATCH_ROWS: usize = 2048;
 const LONG: (usize, usize) = (1024, 8192);
 const DEVICE_LONG: (usize, usize) = (2048, 32_768);
 
-/// A run that is shorter is repeated until all of it takes so long: clocks, and the end of a device's queue, count otherwise.
+/// A run that is shorter is repeated until all of it takes so long: clocks, and the end of a
+/// device's queue, count otherwise.
 const LONG_ENOUGH_S: f64 = 10e-3;
 const MOST_REPEATS: usize = 256;
 

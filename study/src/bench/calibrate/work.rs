@@ -23,7 +23,8 @@ const ARRAY: usize = 16 << 20;
 /// Tokens of a plan.
 const PLAN_TOKENS: usize = 8192;
 
-/// Rows of a run in a pass: so few that their attention is little, and as many as a short passage has.
+/// Rows of a run in a pass: so few that their attention is little, and as many as a short passage
+/// has.
 pub const RUN_ROWS: usize = 64;
 
 /// Something to measure.
@@ -288,7 +289,8 @@ pub fn in_run(run: usize) -> f64 {
     (run as f64 + 1.0) / 2.0
 }
 
-/// Keys that the last `queries` of `keys` rows see in the mean: the first of them sees all before them and itself.
+/// Keys that the last `queries` of `keys` rows see in the mean: the first of them sees all before
+/// them and itself.
 pub fn before(queries: usize, keys: usize) -> f64 {
     (keys - queries) as f64 + in_run(queries)
 }

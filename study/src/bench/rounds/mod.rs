@@ -1,5 +1,5 @@
-//! The order of a study: warm-ups, then counted runs; in each round every point once, in a random order. A round that is
-//! over is saved.
+//! The order of a study: warm-ups, then counted runs; in each round every point once, in a random
+//! order. A round that is over is saved.
 
 use std::time::{Duration, Instant};
 
@@ -79,7 +79,8 @@ pub fn rounds_done(study: &Study) -> usize {
     (warmups..warmups + repeats).take_while(is_done).count()
 }
 
-/// Whether a run of a point is not to come any more: it is there already, failures included, or the point was given up.
+/// Whether a run of a point is not to come any more: it is there already, failures included, or the
+/// point was given up.
 fn is_over(point: &Point, run: usize) -> bool {
     point.failures.len() >= FAILURES
         || point.samples.iter().any(|sample| sample.run == run)
@@ -110,7 +111,8 @@ impl<'a> Rounds<'a> {
         Self { study, runner, tell, logits, took, rounds_left: rounds, runs_done: 0, runs: rounds * count }
     }
 
-    /// Runs every point once, but for those that were given up, and for runs that an interrupted study has already.
+    /// Runs every point once, but for those that were given up, and for runs that an interrupted
+    /// study has already.
     fn round(&mut self, round: usize, counted: bool) -> Result<()> {
         let count = self.study.points.len();
         self.rounds_left -= 1;

@@ -121,7 +121,8 @@ fn a_study_goes_on_where_it_was_saved() {
 
 #[test]
 fn where_nothing_can_run_after_a_failure_the_study_is_saved_and_ends() {
-    // One warm-up and one counted round of two runs; of the second, both orders of success and failure.
+    // One warm-up and one counted round of two runs; of the second, both orders of success and
+    // failure.
     for fails in [4, 5] {
         let mut runner = Fake { fails: vec![fails], ends_with_failure: true, ..Fake::default() };
         let mut study = study(&["full", "ring"], 1, 5);
