@@ -5,6 +5,7 @@
 mod rules;
 
 use rules::{Tree, Violation, crates, documents, files};
+use tributary_methods::{Claim, METHODS, Method};
 use tributary_tests::root;
 
 /// The whole tree keeps a rule.
@@ -97,6 +98,39 @@ fn rows_of_tables_are_as_wide_as_their_heads() {
 
 #[test]
 fn every_method_is_in_the_readme() {
-    let names: Vec<&str> = tributary_protocol::METHODS.iter().map(|method| method.name).collect();
+    let names: Vec<&str> = METHODS.iter().map(|method| method.name).collect();
     keeps(|tree| documents::methods_in_the_readme(tree, &names));
+}
+
+/// The table of all methods in docs/methods.md, from their declarations.
+fn table_of_methods() -> String {
+    let row = |method: &Method| {
+        let claim = match method.claim {
+            Claim::Exact => "exact".to_owned(),
+            Claim::Approximate { exact_where, .. } => format!("exact {exact_where}"),
+        };
+        let ratio = method.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+        let keys = method.options.iter().map(|option| format!("`{}`", option.key));
+        let needs = method.requires.map(|requirement| format!("needs `{}`", requirement.flag()));
+        let options = keys.chain(needs).collect::<Vec<_>>().join(", ");
+        let options = if options.is_empty() { "-" } else { &options };
+        format!("| `{}` | {} | {claim} | {ratio} | {options} |\n", method.name, method.summary)
+    };
+    let head = "| method | recomputes | claim | default ratio | its options |\n| --- | --- | --- | --- | --- |\n";
+    head.to_owned() + &METHODS.into_iter().map(row).collect::<String>()
+}
+
+/// `UPDATE_DOCS=1 cargo test --release -p tributary-tests --test tidy` writes the table anew.
+#[test]
+fn the_table_of_methods_is_that_of_their_declarations() {
+    let path = root().join("docs/methods.md");
+    let page = std::fs::read_to_string(&path).expect("the page of methods");
+    let start = page.find("| method | recomputes |").expect("the table of all methods");
+    let end = start + page[start..].find("\n\n").expect("the end of the table") + 1;
+    let wanted = table_of_methods();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, format!("{}{wanted}{}", &page[..start], &page[end..])).expect("written");
+        return;
+    }
+    assert_eq!(&page[start..end], wanted, "UPDATE_DOCS=1 writes it anew");
 }
