@@ -38,8 +38,7 @@ impl Kernels {
     }
 
     /// Attention of the queries to all blocks of keys together. Work runs on the current rayon
-    /// pool. Where keys have positions per KV head, each
-    /// head is a separate call.
+    /// pool. Where keys have positions per KV head, each head is a separate call.
     ///
     /// # Errors
     /// Returns an error if shapes do not fit.

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::{Partial, Query, Readings, Reduce};
 
 /// One implementation of attention and of its readings. `None` says that a call is not one of its
-/// own: the next backend is asked. Calls have been checked, and no key stands per KV head.
+/// own: the next backend is asked. Calls have been checked, and no key has positions per KV head.
 pub(crate) trait Backend: Sync {
     /// See [`Kernels::attend`](crate::Kernels::attend).
     fn attend(&self, query: &Query<'_>) -> Result<Option<Partial>>;

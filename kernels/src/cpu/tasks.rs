@@ -32,6 +32,7 @@ pub(super) fn run<T: Send, S>(tasks: Vec<T>, scratch: impl Fn() -> S + Sync, wor
         for _ in 1..threads {
             scope.spawn(|_| tiles::as_told(told.as_ref(), worker));
         }
-        worker();
+        // Called from outside the pool, this runs on one of its threads, which has no listener.
+        tiles::as_told(told.as_ref(), worker);
     });
 }
