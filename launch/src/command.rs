@@ -38,7 +38,14 @@ use crate::train::{TrainArgs, train};
 struct Cli {
     /// Log level on standard error: off, error, warn, info, debug; failures are always printed
     /// [default: warn]
-    #[arg(long, global = true, value_name = "LEVEL", env = "TRIBUTARY_LOG", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        env = "TRIBUTARY_LOG",
+        hide_env_values = true,
+        hide_short_help = true
+    )]
     log: Option<LevelFilter>,
     #[command(subcommand)]
     command: Command,

@@ -14,8 +14,6 @@ const SHOWN: [(&str, &[&str]); 13] = [
             "requests",
             "method",
             "ratio",
-            "evict",
-            "keep",
             "world-size",
             "chunk-store",
             "max-tokens",
@@ -47,7 +45,7 @@ const SHOWN: [(&str, &[&str]); 13] = [
             "model",
             "documents",
             "query",
-            "requests",
+            "request",
             "methods",
             "ratio",
             "world-size",
@@ -83,8 +81,6 @@ const SHOWN: [(&str, &[&str]); 13] = [
             "samples",
             "methods",
             "ratios",
-            "evict",
-            "keep",
             "world-size",
             "dry-run",
             "resume",
@@ -130,7 +126,9 @@ fn screens(command: Command, path: &str) -> Command {
         command.mut_subcommand(name, |inner| screens(inner, path.trim()))
     });
     let command = command.disable_help_flag(true).disable_help_subcommand(true);
-    let help = Arg::new("help").short('h').long("help").action(ArgAction::HelpShort);
+    // Options of every command, such as --log, are in the program's own help and in that of --help-all.
+    let action = if path.is_empty() { ArgAction::HelpLong } else { ArgAction::HelpShort };
+    let help = Arg::new("help").short('h').long("help").action(action);
     let Some((_, shown)) = SHOWN.iter().find(|(name, _)| *name == path) else {
         return command.arg(help.help("Print this help"));
     };
