@@ -251,8 +251,8 @@ impl Client {
     /// The text of an answer after the end of its prompt, token by token.
     pub fn text_stream(&self, prompt: &[u32]) -> TextStream {
         let tokenizer = self.shared.folder.tokenizer.as_ref();
-        let behind = tokenizer.and_then(|tokenizer| tributary_coordinator::TextStream::behind(prompt, tokenizer).ok());
-        TextStream { shared: Arc::clone(&self.shared), stream: behind.unwrap_or_default() }
+        let stream = tokenizer.and_then(|tokenizer| tributary_coordinator::TextStream::behind(prompt, tokenizer).ok());
+        TextStream { shared: Arc::clone(&self.shared), stream: stream.unwrap_or_default() }
     }
 
     /// Result of a request, with its report.

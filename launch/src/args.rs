@@ -229,7 +229,7 @@ pub fn settings(options: &MethodArgs, run: &RunArgs, world: usize, returns: Retu
     }
 }
 
-/// Tokens of an answer where nobody says how many.
+/// Default number of tokens of an answer.
 const MAX_TOKENS: usize = 32;
 
 /// How tokens are drawn.

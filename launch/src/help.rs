@@ -112,7 +112,7 @@ pub fn bench_methods() -> String {
     format!("Methods, NAME[:KEY[=VALUE]].. [default: {}]", names_of(Command::Bench).join(" "))
 }
 
-/// The methods that need nothing beside the model: what comparisons run where nobody names some.
+/// Methods that need nothing beside the model: the default of comparisons.
 pub fn methods_by_themselves() -> Vec<&'static str> {
     let names = METHODS.into_iter().filter(|method| method.requires.is_none());
     names.map(|method| method.name).collect()

@@ -160,8 +160,8 @@ fn what_is_printed_is_read_again() {
     };
     for arguments in typed {
         let names = if ["store", "train"].contains(&arguments[0]) { 2 } else { 1 };
-        let (before, behind) = arguments.split_at(names);
-        let first = tributary(&[before, &["--print-config"], behind].concat());
+        let (before, after) = arguments.split_at(names);
+        let first = tributary(&[before, &["--print-config"], after].concat());
         let (_folder, path) = file(&String::from_utf8_lossy(&first.stdout));
         let path = path.display().to_string();
         let tail: &[&str] = if before == ["launch"] { &["--", "doctor"] } else { &[] };

@@ -1,7 +1,7 @@
-//! An adapter as a folder: `adapter.json` says what it is and which model it was learned for,
-//! `adapter.safetensors` has its numbers.
+//! An adapter as a folder: `adapter.json` has its kind and the hash of its base model,
+//! `adapter.safetensors` its tensors.
 //!
-//! Tensors, all f32: `embeddings` `[rows, hidden]`; and, where there are low-rank matrices,
+//! Tensors, all f32: `embeddings` `[rows, hidden]`; and, if there are low-rank matrices,
 //! `layers.L.P.a` `[rank, in]` and `layers.L.P.b` `[out, rank]`, where P is `q_proj`, `k_proj`,
 //! `v_proj`, `o_proj`, `gate_proj`, `up_proj` or `down_proj`.
 
@@ -19,55 +19,55 @@ use crate::error::{Error, Result};
 #[cfg(test)]
 mod tests;
 
-/// The version of the folder's form.
+/// Version of the folder's format.
 const FORMAT: u32 = 1;
 
-/// Rows of an adapter at most.
+/// Maximum number of rows of an adapter.
 const ROWS: u32 = 1 << 16;
 
-/// The factor of low-rank matrices' products, α / rank, at most: published adapters have 1 or 2.
+/// Maximum factor α / rank of the low-rank matrices' products: published adapters have 1 or 2.
 const FACTOR: f64 = 64.0;
 
-/// Bytes of an adapter's tensors at most.
+/// Maximum size of an adapter's tensors, in bytes.
 const TENSOR_BYTES: u64 = 16 << 30;
 
-/// What an adapter was learned for.
+/// The method that an adapter serves, with its sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum AdapterKind {
     /// Rows around every chunk (KV Packet).
     KvPacket {
-        /// Rows before a chunk's tokens: the first ones.
+        /// Number of rows before a chunk's tokens: the adapter's first ones.
         head: u32,
-        /// Rows behind them: the next ones.
+        /// Number of rows after them: the next ones.
         tail: u32,
     },
-    /// Rows behind the prompt, with low-rank matrices that are active on them alone (LookaheadKV).
+    /// Rows after the prompt, with low-rank matrices that are active on them alone (LookaheadKV).
     Lookahead {
-        /// The rows.
+        /// Number of rows.
         rows: u32,
         /// Rank of the matrices.
         rank: u32,
-        /// The matrices' products count α / rank.
+        /// α: the matrices' products have the factor α / rank.
         alpha: f64,
     },
 }
 
-/// `adapter.json`: what an adapter is, and whose.
+/// `adapter.json`: an adapter's kind and its base model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdapterConfig {
-    /// The version of the folder's form, 1.
+    /// Version of the folder's format, 1.
     pub format: u32,
-    /// What it is for.
+    /// Method and sizes.
     pub kind: AdapterKind,
     /// The hash of the base model's config and weights, 64 hexadecimal digits.
     pub base_model: String,
     /// Width of the base model's rows.
     pub hidden: usize,
-    /// Layers of the base model.
+    /// Number of the base model's layers.
     pub layers: usize,
-    /// How it was learned: for readers, nothing depends on it.
+    /// Settings of its training, for readers: the program ignores them.
     #[serde(default)]
     pub training: serde_json::Value,
 }
@@ -77,17 +77,17 @@ pub struct AdapterConfig {
 pub struct AdapterFolder {
     /// The folder.
     pub path: PathBuf,
-    /// What it is.
+    /// Its config.
     pub config: AdapterConfig,
     /// Its number in plans and in the names of cached chunks: the first 64 bits of a BLAKE3 hash of
     /// its kind and of `adapter.safetensors`.
     pub number: u64,
-    /// Its numbers, f32 on the host.
+    /// Its tensors, f32 on the host.
     pub adapter: Adapter,
 }
 
 impl AdapterKind {
-    /// Its rows that stand in prompts.
+    /// Number of its rows in a prompt.
     pub fn rows(self) -> u32 {
         match self {
             AdapterKind::KvPacket { head, tail } => head.saturating_add(tail),
@@ -95,14 +95,14 @@ impl AdapterKind {
         }
     }
 
-    /// Refuses numbers that no adapter has.
+    /// Rejects numbers that no adapter can have.
     fn check(self, model: &Config) -> std::result::Result<(), String> {
         let rows = self.rows();
         if rows == 0 {
             return Err("the adapter has no rows".to_owned());
         }
         if rows > ROWS {
-            return Err(format!("the adapter has {rows} rows or more; at most {ROWS} would do"));
+            return Err(format!("the adapter has {rows} rows or more; the maximum is {ROWS}"));
         }
         let AdapterKind::Lookahead { rank, alpha, .. } = self else { return Ok(()) };
         if rank as usize > model.hidden {
@@ -115,7 +115,7 @@ impl AdapterKind {
         }
     }
 
-    /// The name that its method has on the command line.
+    /// Name of its method on the command line.
     pub fn name(self) -> &'static str {
         match self {
             AdapterKind::KvPacket { .. } => "kv-packet",
@@ -142,13 +142,14 @@ impl AdapterConfig {
 }
 
 impl AdapterFolder {
-    /// Reads a folder and compares it with the model that it is to serve: its sizes, and the hash
-    /// of the model's config and weights.
+    /// Reads a folder and checks it against its model: the sizes, and the hash of the model's
+    /// config and weights.
     ///
     /// # Errors
-    /// [`Error::File`] where a file cannot be read, [`Error::Config`] where `adapter.json` is none,
-    /// is of another version or of another model, and [`Error::Weights`], [`Error::MissingTensor`]
-    /// or [`Error::WrongShape`] where the tensors are not those that it promises.
+    /// Returns [`Error::File`] if a file cannot be read. Returns [`Error::Config`] if
+    /// `adapter.json` is invalid, or is of another version or another model. Returns
+    /// [`Error::Weights`], [`Error::MissingTensor`] or [`Error::WrongShape`] if the tensors do not
+    /// match it.
     pub fn read(folder: &Path, model: &Config, base_model: [u8; 32]) -> Result<Self> {
         let path = folder.join("adapter.json");
         let bad = |what: String| Error::Config { path: path.clone(), what };
@@ -169,12 +170,12 @@ impl AdapterFolder {
         Ok(Self { path: folder.to_owned(), config, number, adapter })
     }
 
-    /// Writes a folder, which is made if it is not there: the tensors first and each file whole, so
-    /// that a folder with an `adapter.json` has the tensors that belong to it.
+    /// Writes a folder, and creates it if it is missing. The tensors are written first and each
+    /// file atomically, so that a folder with an `adapter.json` has its tensors.
     ///
     /// # Errors
-    /// [`Error::File`] where the disk takes no more or the folder cannot be written;
-    /// [`Error::Tensor`].
+    /// Returns [`Error::Write`] if the folder cannot be written, as with a full disk. Returns
+    /// [`Error::Tensor`] if a candle operation fails.
     pub fn write(folder: &Path, config: &AdapterConfig, adapter: &Adapter) -> Result<()> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -264,7 +265,7 @@ fn adapter_of(
     Ok(Adapter { embeddings, low_rank: Some(Arc::new(LowRank::new(pairs)?)) })
 }
 
-/// The tensor in f32, if all its numbers are finite.
+/// The tensor, if all its numbers are finite.
 fn finite(folder: PathBuf, name: String, tensor: Tensor) -> Result<Tensor> {
     let largest = tensor.abs()?.sum_all()?.to_scalar::<f32>()?;
     if largest.is_finite() {

@@ -1,5 +1,5 @@
-//! Adapters: rows that are no tokens, which stand around chunks or behind a prompt, and low-rank
-//! matrices that are active on such rows. Learned elsewhere; here they are numbers.
+//! Adapters: rows that are no tokens, around chunks or after a prompt, and low-rank matrices that
+//! are active on such rows. They are learned elsewhere; here they are tensors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::error::{Error, Result};
 pub struct Adapter {
     /// The embeddings of its rows, `[rows, hidden]`, on the model's device.
     pub embeddings: Tensor,
-    /// The low-rank matrices that it adds to the model's linear layers.
+    /// The low-rank matrices beside the model's linear layers.
     pub low_rank: Option<Arc<LowRank>>,
 }
 
 impl Adapter {
-    /// The same on a device, for weights of this dtype: on a GPU that is the matrices' dtype too,
-    /// on a CPU they stay in f32.
+    /// The same adapter on a device, for weights of `dtype`. On a GPU the matrices have that dtype
+    /// too; on a CPU they are f32.
     ///
     /// # Errors
-    /// The device's.
+    /// Returns an error if the device fails.
     pub fn on(&self, device: &Device, dtype: DType) -> Result<Self> {
         let dtype = if device.is_cpu() { DType::F32 } else { dtype };
         let embeddings = self.embeddings.to_device(device)?;
@@ -45,17 +45,17 @@ impl From<Tensor> for Adapter {
     }
 }
 
-/// The adapters of a rank, by the numbers that plans know them by. The same on every rank.
+/// The adapters of a rank, by their numbers in plans. The same on every rank.
 #[derive(Debug, Clone, Default)]
 pub struct Adapters(BTreeMap<u64, Adapter>);
 
 impl Adapters {
-    /// Adapters by their numbers; embeddings alone are one too.
+    /// Adapters by their numbers; embeddings alone are an adapter too.
     pub fn new<A: Into<Adapter>>(adapters: impl IntoIterator<Item = (u64, A)>) -> Self {
         Self(adapters.into_iter().map(|(number, adapter)| (number, adapter.into())).collect())
     }
 
-    /// Whether there is an adapter of this number with so many rows.
+    /// Whether there is an adapter of this number with at least `rows` rows.
     pub fn has(&self, adapter: u64, rows: usize) -> bool {
         self.0.get(&adapter).is_some_and(|adapter| adapter.embeddings.dims()[0] >= rows)
     }
@@ -63,7 +63,7 @@ impl Adapters {
     /// The adapter of this number.
     ///
     /// # Errors
-    /// [`Error::Input`] where there is none.
+    /// Returns [`Error::Input`] if there is none.
     pub fn get(&self, adapter: u64) -> Result<&Adapter> {
         self.0.get(&adapter).ok_or_else(|| Error::Input(format!("there is no adapter {adapter}")))
     }
@@ -72,15 +72,15 @@ impl Adapters {
 /// Rows of a model from their sources.
 ///
 /// # Errors
-/// An id outside the vocabulary, an adapter that is not there, a row beyond it.
+/// Returns an error if an id is outside the vocabulary, if an adapter is missing, or if a row is
+/// beyond its last.
 pub fn embed(model: &dyn Model, sources: &[Source], adapters: &Adapters) -> Result<Rows> {
     let ids: Vec<u32> = sources.iter().filter_map(|source| source.token()).collect();
     let tokens = model.embed(&ids)?;
     if ids.len() == sources.len() {
         return Ok(tokens);
     }
-    // All that rows are taken from, one below the other: the tokens, then the adapters' rows that
-    // are asked for.
+    // The source of all rows, one below the other: the tokens, then each adapter that occurs.
     let (mut rows, mut next_token, mut first_row) = (Vec::with_capacity(sources.len()), 0, BTreeMap::new());
     let wide = if tokens.hidden.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
     let mut all = vec![cast(&tokens.hidden, wide)?];
@@ -125,7 +125,7 @@ mod tests {
         let model = kit::model(&kit::config());
         let values = |rows: &Rows| -> Vec<Vec<f32>> { rows.hidden.to_vec2().expect("f32") };
         let of = |ids: &[u32]| values(&model.embed(ids).expect("ids"));
-        // An adapter of which each row is a token's own embedding.
+        // An adapter with a token's own embedding in each row.
         let adapter = |ids: &[u32]| model.embed(ids).expect("ids").hidden;
         let adapters = Adapters::new([(3, adapter(&[10, 11])), (9, adapter(&[12]))]);
         let around = |adapter, row| Source::Adapter { adapter, row };

@@ -10,39 +10,39 @@ use crate::error::{Error, Result};
 use crate::families::{self, FAMILIES, Family, Window};
 use crate::rope_config;
 
-/// The largest size that is taken at its word, so that products of sizes do not overflow.
+/// The largest size that is accepted, so that products of sizes do not overflow.
 const SIZE_LIMIT: usize = 1 << 20;
 
-/// Hugging Face's sliding window where a config does not speak of one, in tokens.
+/// Hugging Face's sliding window if a config has none, in tokens.
 const DEFAULT_WINDOW: usize = 4096;
 
-/// A field that is there, `null` too: one that is not there is None.
+/// A field that is present, `null` included: a missing field is None.
 fn stated<'de, D: Deserializer<'de>>(field: D) -> std::result::Result<Option<serde_json::Value>, D::Error> {
     serde_json::Value::deserialize(field).map(Some)
 }
 
-/// Everything that tells one decoder from another.
+/// Everything in which decoders differ.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Name in `architectures`.
     pub architecture: String,
-    /// Words in the vocabulary.
+    /// Size of the vocabulary.
     pub vocab: usize,
     /// Width of the residual stream.
     pub hidden: usize,
     /// Width of the MLP.
     pub intermediate: usize,
-    /// Decoder layers.
+    /// Number of decoder layers.
     pub layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key/value heads.
+    /// Number of key/value heads.
     pub kv_heads: usize,
     /// Width of a head; not always hidden / heads.
     pub head_dim: usize,
-    /// Dims of a head that rotate.
+    /// Number of a head's dims that rotate.
     pub rotary_dims: usize,
-    /// Which dims form a rotating pair.
+    /// Pairing of the rotating dims.
     pub pairing: Pairing,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
@@ -50,7 +50,7 @@ pub struct Config {
     pub rope_scaling: RopeScaling,
     /// Epsilon of every RMS norm.
     pub norm_eps: f64,
-    /// Whether logits are taken with the embedding's weights.
+    /// Whether the output projection has the embedding's weights.
     pub tied_embeddings: bool,
     /// Whether q, k and v projections have a bias.
     pub qkv_bias: bool,
@@ -64,13 +64,13 @@ pub struct Config {
     pub fused_gate_up: bool,
     /// Whether attention's and MLP's outputs are normalised before they are added (GLM-4-0414).
     pub output_norms: bool,
-    /// Positions the model was made for.
+    /// Maximum number of positions.
     pub max_positions: usize,
-    /// Keys a row may look back at, where the model limits it.
+    /// Size of the sliding window in keys, if the model has one.
     pub sliding_window: Option<usize>,
-    /// The token that opens a sequence.
+    /// Token that begins a sequence.
     pub bos: Option<u32>,
-    /// The tokens that end an answer.
+    /// Tokens that end an answer.
     pub eos: Vec<u32>,
 }
 
@@ -114,8 +114,8 @@ impl Config {
     /// an answer.
     ///
     /// # Errors
-    /// A missing or unreadable file, a missing field, an unsupported architecture or rotary
-    /// scaling.
+    /// Returns an error if a file is missing or unreadable, if a field is missing, or if the
+    /// architecture or the rotary scaling is not supported.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
         let text = read(&path)?;
@@ -124,7 +124,7 @@ impl Config {
         if generation.exists() {
             let value: serde_json::Value = serde_json::from_str(&read(&generation)?)
                 .map_err(|error| Error::Config { path: generation.clone(), what: error.to_string() })?;
-            // An answer ends at all of them: one that only one file names is an end too.
+            // An answer ends at the tokens of either file.
             let known = config.eos.clone();
             config.eos.extend(token_ids(&value["eos_token_id"]).into_iter().filter(|id| !known.contains(id)));
         }
@@ -160,18 +160,18 @@ impl Config {
             return Err("a size is 0".to_owned());
         }
         if let Some(size) = sizes.iter().find(|&&size| size > SIZE_LIMIT) {
-            return Err(format!("a size is {size}; at most {SIZE_LIMIT} would do"));
+            return Err(format!("a size is {size}; the maximum is {SIZE_LIMIT}"));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             let (heads, kv_heads) = (self.heads, self.kv_heads);
-            return Err(format!("num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"));
+            return Err(format!("num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"));
         }
         if !self.head_dim.is_multiple_of(2) {
-            return Err(format!("head_dim {}: rotary embeddings turn pairs, so it must be even", self.head_dim));
+            return Err(format!("head_dim {}: rotary embeddings rotate pairs, so it must be even", self.head_dim));
         }
         if self.rotary_dims == 0 || self.rotary_dims > self.head_dim || !self.rotary_dims.is_multiple_of(2) {
             let (rotary, head_dim) = (self.rotary_dims, self.head_dim);
-            return Err(format!("partial_rotary_factor: {rotary} of {head_dim} dims would turn; an even number must"));
+            return Err(format!("partial_rotary_factor: {rotary} dims rotate; must be even, from 2 to {head_dim}"));
         }
         if !(self.norm_eps.is_finite() && (0.0..1.0).contains(&self.norm_eps)) {
             return Err(format!("rms_norm_eps {}: must be from 0 to 1", self.norm_eps));
@@ -182,12 +182,11 @@ impl Config {
         rope_config::check(self.rope_theta, &self.rope_scaling)
     }
 
-    /// Whether a prompt and its answer fit: within the positions that the model was made for, and
-    /// within its sliding window, which this program does not have; as long as the window holds
-    /// everything it changes nothing.
+    /// Checks that a prompt and its answer fit into the model's positions and its sliding window.
+    /// This program has no sliding window; it changes nothing while it holds every row.
     ///
     /// # Errors
-    /// They do not.
+    /// Returns [`Error::TooLong`] if they do not fit.
     pub fn check_length(&self, prompt_tokens: usize, max_tokens: usize) -> Result<()> {
         let limits = [(Some(self.max_positions), "positions"), (self.sliding_window, "sliding window")];
         let exceeded = |&(limit, _): &(Option<usize>, _)| limit.is_some_and(|limit| prompt_tokens + max_tokens > limit);
@@ -197,15 +196,15 @@ impl Config {
         Err(Error::TooLong { prompt_tokens, max_tokens, limit, what })
     }
 
-    /// Softmax scale: 1/√head_dim, times the square of YaRN's attention factor where there is one
-    /// (it belongs on the softmax, never on a cached key). Where only a part of a head turns, the
-    /// factor is not in here: it belongs on that part of the query.
+    /// Softmax scale: 1/√head_dim, times the square of YaRN's attention factor, if there is one (it
+    /// belongs on the softmax, never on a cached key). If only a part of a head rotates, the scale
+    /// lacks the factor: it belongs on that part of the query.
     pub fn scale(&self, attention_factor: f32) -> f32 {
         let factor = if self.rotary_dims == self.head_dim { attention_factor * attention_factor } else { 1.0 };
         factor / (self.head_dim as f32).sqrt()
     }
 
-    /// Number of parameters, by the shapes.
+    /// Number of parameters, from the shapes.
     pub fn parameters(&self) -> usize {
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let attention = self.hidden * (q + 2 * kv) + q * self.hidden;
@@ -216,7 +215,7 @@ impl Config {
 }
 
 impl Raw {
-    /// The window that some layer has.
+    /// The sliding window, if some layer has one.
     fn window(&self, rule: Window) -> std::result::Result<Option<usize>, String> {
         let slides = match &self.layer_types {
             Some(types) => types.iter().any(|kind| kind == "sliding_attention"),
@@ -235,7 +234,7 @@ impl Raw {
             Some(serde_json::Value::Null) => Ok(None),
             Some(value) => match value.as_u64() {
                 Some(window) if window > 0 => Ok(Some(window as usize)),
-                _ => Err(format!("sliding_window {value} is no number of tokens")),
+                _ => Err(format!("sliding_window {value} is not a number of tokens")),
             },
         }
     }
@@ -302,7 +301,7 @@ fn token_ids(value: &serde_json::Value) -> Vec<u32> {
     }
 }
 
-/// Refuses two fields that say the same of a model otherwise.
+/// Rejects different values in two fields of the same meaning.
 fn agree(value: &serde_json::Value, one: &str, other: &str) -> std::result::Result<(), String> {
     match (&value[one], &value[other]) {
         (serde_json::Value::Null, _) | (_, serde_json::Value::Null) => Ok(()),
@@ -311,11 +310,11 @@ fn agree(value: &serde_json::Value, one: &str, other: &str) -> std::result::Resu
     }
 }
 
-/// Bytes of a text file in a model folder at most.
+/// Maximum size of a text file in a model folder, in bytes.
 const TEXT_BYTES: u64 = 64 << 20;
 
-/// The text of a file in a model folder, which somebody else wrote: a regular file of a bounded
-/// length.
+/// The text of a file in a model folder. Its author is not trusted: it must be a regular file of a
+/// bounded length.
 pub(super) fn read(path: &Path) -> Result<String> {
     let text = tributary_system::file::regular_text(path, TEXT_BYTES);
     text.map_err(|error| Error::File { path: path.to_owned(), cause: error.to_string() })

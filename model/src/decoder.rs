@@ -14,22 +14,22 @@ use super::weights::Weights;
 use super::{Config, Model, Qkv, Rows};
 use crate::error::{Error, Result};
 
-/// Rows that pass through the MLP at a time on a CPU, so that its wide activations stay small
-/// beside the rest.
+/// Rows that pass through the MLP at a time on a CPU, so that its wide activations take little
+/// memory.
 const MLP_TILE_ROWS: usize = 2048;
 
-/// The same on a device, whose matrix units want larger products.
+/// The same on a device, whose matrix units need larger products.
 const DEVICE_MLP_TILE_ROWS: usize = 8192;
 
-/// Rotary tables grow by so many positions at a time, and are kept for the next request.
+/// Step in positions by which rotary tables grow. They are kept for the next request.
 const ROPE_STEP: usize = 4096;
 
-/// Where weights come from.
+/// Source of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadFormat {
     /// The folder's safetensors files.
     Safetensors,
-    /// Random numbers from a seed; the folder needs a config.json only.
+    /// Random numbers from a seed; the folder needs only a config.json.
     Dummy {
         /// The seed.
         seed: u64,
@@ -39,7 +39,7 @@ pub enum LoadFormat {
 /// Loads the model of a Hugging Face folder onto a device, its weights in `dtype`.
 ///
 /// # Errors
-/// The folder is incomplete, damaged or not supported: see [`Error`].
+/// Returns an error if the folder is incomplete, damaged or not supported: see [`Error`].
 pub fn load(folder: &Path, format: LoadFormat, dtype: DType, device: &Device) -> Result<Arc<dyn Model>> {
     let config = Config::read(folder)?;
     let weights = match format {
@@ -61,19 +61,19 @@ impl Projection {
         Ok(Self { weight, bias })
     }
 
-    /// The projection of `x`, with what an adapter adds to it.
+    /// The projection of `x`, with an adapter's product added.
     fn apply(&self, x: &Tensor, added: Option<Added<'_>>) -> Result<Tensor> {
         with(linear(x, &self.weight, self.bias.as_ref())?, x, added)
     }
 
-    /// Adds the projection of `x` to the residual stream, in place. Whether it was done: on a GPU,
-    /// where nothing is added besides and nothing is normalised.
+    /// Adds the projection of `x` to the residual stream in place, and returns whether it did. It
+    /// does so only on a GPU, and only without bias and norm.
     fn add_in_place(&self, residual: &Tensor, x: &Tensor, norm: Norm<'_>) -> Result<bool> {
         Ok(self.bias.is_none() && norm.weight.is_none() && add_linear(residual, x, &self.weight)?)
     }
 
-    /// The residual stream with the projection of `x` added, normalised first where the family does
-    /// that.
+    /// The residual stream with the projection of `x` added, normalised first if the family does
+    /// so.
     fn add_to(&self, residual: &Tensor, x: &Tensor, added: Option<Added<'_>>, norm: Norm<'_>) -> Result<Tensor> {
         match norm.weight {
             None => with(linear_onto(residual, x, &self.weight, self.bias.as_ref())?, x, added),
@@ -82,14 +82,14 @@ impl Projection {
     }
 }
 
-/// The norm behind a projection, where the family has one.
+/// The norm after a projection, if the family has one.
 #[derive(Clone, Copy)]
 struct Norm<'a> {
     weight: Option<&'a Tensor>,
     eps: f64,
 }
 
-/// A product with what an adapter adds to it for the rows of `x`: untouched where there is none.
+/// A product with an adapter's product for the rows of `x` added; unchanged without an adapter.
 fn with(product: Tensor, x: &Tensor, added: Option<Added<'_>>) -> Result<Tensor> {
     match added {
         None => Ok(product),
@@ -175,8 +175,8 @@ impl Decoder {
         })
     }
 
-    /// What the feed-forward part makes of rows of the residual stream. `in_place` allows it to
-    /// write over them: then nothing, where the device can.
+    /// The residual stream `hidden` with the output of the MLP added. With `in_place` it may be
+    /// overwritten; if the device can, it is, and nothing is returned.
     fn mlp(&self, index: usize, hidden: &Tensor, adapted: Option<&Adapted>, in_place: bool) -> Result<Option<Tensor>> {
         let (layer, eps) = (&self.layers[index], self.config.norm_eps);
         let added = |linear| adapted.and_then(|adapted| adapted.at(index, linear));
@@ -190,9 +190,9 @@ impl Decoder {
     }
 }
 
-/// The factors of queries before RoPE, where YaRN's attention factor f and a head that turns in
-/// part meet: f² belongs on the dot products of the turning dims only (Hugging Face scales cosine
-/// and sine), so it cannot be part of the softmax scale. On the query, never on a cached key.
+/// The factors of queries before RoPE, for YaRN's attention factor f and a head that rotates in
+/// part. f² belongs on the dot products of the rotating dims only (Hugging Face scales cosine and
+/// sine), so it cannot be part of the softmax scale. On the query, never on a cached key.
 fn query_factors(config: &Config, attention_factor: f32, device: &Device) -> Result<Option<Tensor>> {
     if attention_factor == 1.0 || config.rotary_dims == config.head_dim {
         return Ok(None);
@@ -303,7 +303,7 @@ impl Model for Decoder {
             true => rows.hidden.clone(),
             false => layer.output.add_to(&rows.hidden, &flat, added, norm)?,
         };
-        // An adapter is active on some rows, and so perhaps on some tiles alone: all tiles are
+        // An adapter is active on some rows, and perhaps only on some tiles: either all tiles are
         // written in place, or none.
         let starts = (0..count).step_by(self.mlp_tile_rows);
         let tiles = starts.map(|from| {

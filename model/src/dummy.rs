@@ -1,5 +1,5 @@
-//! Random weights from a seed, for speed studies at true shapes and for tests. A tensor depends on
-//! the seed and on its own name only: it is the same on every device.
+//! Random weights from a seed, for speed studies at true shapes and for tests. A tensor depends
+//! only on the seed and its own name: it is the same on every device.
 
 use candle_core::{DType, Device, Tensor};
 use rand_chacha::ChaCha8Rng;
@@ -43,7 +43,7 @@ pub(super) fn tensor(seed: u64, name: &str, shape: &[usize], dtype: DType, devic
     Ok(tensor)
 }
 
-/// FNV-1a of the name: spreads the tensors' seeds.
+/// FNV-1a hash of the name, so that tensors have different seeds.
 fn fingerprint(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -1,4 +1,4 @@
-//! The failures of a model and of a pass through it, and the exit codes that stand for them.
+//! Failures of a model and of a pass through it, with their exit codes.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub enum Error {
     File {
         /// The file or folder.
         path: PathBuf,
-        /// The system's own words.
+        /// The system's message.
         cause: String,
     },
     /// A file cannot be written.
@@ -24,7 +24,7 @@ pub enum Error {
     Write {
         /// The file or folder.
         path: PathBuf,
-        /// The system's own words.
+        /// The system's message.
         cause: std::io::Error,
     },
     /// config.json does not describe a model that this program can run.
@@ -32,7 +32,7 @@ pub enum Error {
     Config {
         /// The file.
         path: PathBuf,
-        /// The mistake, and what would be right.
+        /// The mistake and its correction.
         what: String,
     },
     /// A decoder family that is not built in.
@@ -42,7 +42,7 @@ pub enum Error {
         path: PathBuf,
         /// The name found there.
         found: String,
-        /// The names that would do.
+        /// The supported names.
         supported: String,
     },
     /// A weight file is damaged.
@@ -60,17 +60,17 @@ pub enum Error {
         folder: PathBuf,
         /// Its name.
         name: String,
-        /// The shape it should have.
+        /// The expected shape.
         expected: Vec<usize>,
     },
-    /// A tensor has another shape than the config says.
+    /// A tensor's shape differs from the config's.
     #[error("{}: tensor `{name}`: expected shape {expected:?}, found {found:?}", folder.display())]
     WrongShape {
         /// The model folder.
         folder: PathBuf,
         /// Its name.
         name: String,
-        /// The shape the config asks for.
+        /// The shape from the config.
         expected: Vec<usize>,
         /// The shape in the file.
         found: Vec<usize>,
@@ -78,26 +78,26 @@ pub enum Error {
     /// A prompt that is too long for the model.
     #[error("{prompt_tokens} prompt tokens and {max_tokens} to generate exceed the model's {what} of {limit} tokens")]
     TooLong {
-        /// Tokens of the prompt.
+        /// Number of the prompt's tokens.
         prompt_tokens: usize,
-        /// Tokens to generate at most.
+        /// Maximum number of tokens to generate.
         max_tokens: usize,
-        /// The most tokens that there may be.
+        /// Maximum number of tokens.
         limit: usize,
         /// The part of the model that sets the limit.
         what: &'static str,
     },
-    /// An input that the model or its adapters do not have: a token id, an adapter, one of its
-    /// rows.
+    /// An input that the model or its adapters lack: a token id, an adapter, one of its rows.
     #[error("{0}")]
     Input(String),
-    /// The request was cancelled during its pass; every rank has learnt it at the same place.
+    /// The request was cancelled during its pass; every rank has learnt of it at the same control
+    /// point.
     #[error("the request was cancelled")]
     Cancelled,
-    /// Ranks could not talk.
+    /// Communication between ranks failed.
     #[error(transparent)]
     Comm(#[from] tributary_comm::Error),
-    /// A kernel refused.
+    /// A kernel failed.
     #[error(transparent)]
     Kernel(#[from] tributary_kernels::Error),
     /// The tensor library failed.
@@ -106,7 +106,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code that stands for this failure.
+    /// The exit code of this failure.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::File { .. }
@@ -119,7 +119,7 @@ impl Error {
             Error::Comm(error) => error.exit_code(),
             Error::Kernel(error) => error.exit_code(),
             Error::Tensor(error) if cuda::is_out_of_memory(error) => exit::OUT_OF_MEMORY,
-            // The client that would be told has left.
+            // The client has left and is not told.
             Error::Cancelled => exit::RANK_LOST,
             Error::Tensor(_) => exit::BUG,
         }

@@ -1,20 +1,20 @@
-//! The decoder families: a row says how a family differs from a Llama. A new family is a new row
-//! here.
+//! The decoder families: each row lists the differences of a family to Llama. A new family is a new
+//! row here.
 
 use tributary_kernels::Pairing;
 
-/// A family, by what tells its decoders from others.
+/// The properties in which a family differs from others.
 #[derive(Debug, Clone, Copy)]
 pub struct Family {
     /// Its name in `architectures`.
     pub name: &'static str,
-    /// Width of a head where a config is silent; hidden / heads where there is none.
+    /// Width of a head if a config has none; if absent here too, hidden / heads.
     pub head_dim: Option<usize>,
-    /// Share of a head that rotates where a config is silent.
+    /// Share of a head that rotates, if a config has none.
     pub rotating: f64,
-    /// Which dims form a rotating pair.
+    /// Pairing of the rotating dims.
     pub pairing: Pairing,
-    /// Whether a row may look back at some keys only.
+    /// The rule for its sliding window.
     pub window: Window,
     /// Bias of the projections to queries, keys and values.
     pub qkv_bias: Bias,
@@ -30,7 +30,7 @@ pub struct Family {
     pub output_norms: bool,
 }
 
-/// When linear layers have a bias.
+/// The rule for a linear layer's bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bias {
     /// Whatever a config says.
@@ -42,7 +42,7 @@ pub enum Bias {
 }
 
 impl Bias {
-    /// Whether there is one, given what the config states.
+    /// Whether there is a bias, given the config's value.
     pub fn is_there(self, stated: Option<bool>) -> bool {
         match self {
             Bias::Always => true,
@@ -52,14 +52,14 @@ impl Bias {
     }
 }
 
-/// When a sliding window is active.
+/// The rule for a sliding window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Window {
     /// Whatever a config says.
     Never,
-    /// The window of the config, or Hugging Face's default where the config is silent.
+    /// The window of the config, or Hugging Face's default if it has none.
     Always,
-    /// If the config switches it on and has a layer that it is for.
+    /// If the config switches it on and applies it to a layer.
     Switched,
 }
 
@@ -77,7 +77,7 @@ const LLAMA: Family = Family {
     output_norms: false,
 };
 
-/// A Llama whose config has a say in the bias of queries, keys and values alone.
+/// A Llama whose config decides only on the bias of queries, keys and values.
 const PLAIN: Family = Family { output_bias: Bias::Never, mlp_bias: Bias::Never, ..LLAMA };
 
 const MISTRAL: Family = Family { name: "MistralForCausalLM", window: Window::Always, qkv_bias: Bias::Never, ..PLAIN };
@@ -105,7 +105,7 @@ const GLM: Family = Family {
 /// GLM-4-0414.
 const GLM4: Family = Family { name: "Glm4ForCausalLM", output_norms: true, ..GLM };
 
-/// The families that are supported.
+/// The supported families.
 pub static FAMILIES: [Family; 6] = [LLAMA, MISTRAL, QWEN2, QWEN3, GLM, GLM4];
 
 /// The family of a name in `architectures`.

@@ -1,4 +1,4 @@
-//! The fingerprint of a model: a hash of everything that shapes its results.
+//! The fingerprint of a model: a hash of everything that determines its results.
 
 mod known_hashes;
 #[cfg(test)]
@@ -13,13 +13,13 @@ use crate::LoadFormat;
 use crate::error::{Error, Result};
 use crate::weights::weight_files;
 
-/// A model's hash, and the bytes that were read for it.
+/// A model's hash, and the number of bytes read for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint {
     /// 256-bit BLAKE3 hash of config.json and of the contents of the weight files in the order of
-    /// their names, or of the seed that stands in for them.
+    /// their names, or of the seed in their place.
     pub hash: [u8; 32],
-    /// Bytes of weight files that were read for it; the hashes of the others were remembered.
+    /// Bytes of the weight files that were read; the hashes of the others came from the cache.
     pub weight_bytes_read: u64,
 }
 
@@ -28,7 +28,7 @@ pub struct Fingerprint {
 /// be written is not used.
 ///
 /// # Errors
-/// A file of the model that cannot be read.
+/// Returns an error if a file of the model cannot be read.
 pub fn fingerprint(folder: &Path, format: LoadFormat, cache: Option<&Path>) -> Result<Fingerprint> {
     let mut hasher = Hasher::new();
     let mut weight_bytes_read = 0;
@@ -65,8 +65,8 @@ pub fn fingerprint(folder: &Path, format: LoadFormat, cache: Option<&Path>) -> R
     Ok(Fingerprint { hash: *hasher.finalize().as_bytes(), weight_bytes_read })
 }
 
-/// Adds a file: its name, its length and the hash of its content, so that no two lists of files are
-/// one sequence of bytes.
+/// Adds a file: its name, its length and the hash of its content. Different lists of files thus
+/// give different sequences of bytes.
 fn add(hasher: &mut Hasher, path: &Path, hash_of: impl FnOnce(&Path) -> std::io::Result<[u8; 32]>) -> Result<()> {
     let failed = |error: std::io::Error| Error::File { path: path.to_owned(), cause: error.to_string() };
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -30,9 +30,8 @@ pub fn model(config: &serde_json::Value) -> Arc<dyn Model> {
     load(folder.path(), LoadFormat::Dummy { seed: 5 }, DType::F32, &Device::Cpu).expect("a dummy model")
 }
 
-/// A folder of real inputs, which are kept beside the repository and not in it. Where it is not
-/// there the test is skipped, and says so past the test harness, which keeps what a passing test
-/// prints to itself.
+/// A folder of real inputs, which are outside the repository. Without it the test is skipped. The
+/// message bypasses the test harness, which hides the output of a passing test.
 pub fn real_inputs(name: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data").join(name);
     if folder.is_dir() {

@@ -1,6 +1,6 @@
-//! A decoder whose own weights are learned: each is a variable, known by its name in a model
-//! folder. The decoder reads the variables themselves, so that what is set in them is what it
-//! computes with. On the host.
+//! A decoder whose own weights are learned, on the host. Each weight is a variable under its name
+//! in a model folder. The decoder reads the variables themselves, so a change to one takes effect
+//! at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -23,15 +23,15 @@ impl Learnable {
     /// With the weights of a folder, in `dtype`.
     ///
     /// # Errors
-    /// Weights that are missing, damaged or misshapen.
+    /// Returns an error if weights are missing, damaged or misshapen.
     pub fn read(config: Config, folder: &Path, dtype: DType) -> Result<Self> {
         Self::of(config, Weights::open(folder, dtype, &Device::Cpu)?)
     }
 
-    /// With weights that are drawn from a seed: those of the load format `dummy`.
+    /// With weights drawn from a seed: those of the load format `dummy`.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn drawn(config: Config, seed: u64, dtype: DType) -> Result<Self> {
         Self::of(config, Weights::dummy(seed, dtype, &Device::Cpu))
     }
@@ -52,10 +52,11 @@ impl Learnable {
         &self.weights
     }
 
-    /// Writes `model.safetensors` into a folder, in f32, whole.
+    /// Writes `model.safetensors` into a folder, in f32, atomically.
     ///
     /// # Errors
-    /// [`Error::Write`] where the disk takes no more; the tensor library's.
+    /// Returns [`Error::Write`] if the file cannot be written. Returns an error if a candle
+    /// operation fails.
     pub fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join("model.safetensors");
         let in_f32 = |(name, var): (&String, &Var)| Ok((name.clone(), var.as_tensor().to_dtype(DType::F32)?));

@@ -1,7 +1,7 @@
 //! A decoder: its config, weights and adapters, and a pass of rows through its layers.
 //!
-//! A model owns weights and nothing else: keys, positions and ranks are an [`Attention`]'s
-//! business. Knows no plan, no cache and no method.
+//! A model owns only weights: keys, positions and ranks belong to an [`Attention`]. The crate knows
+//! no plan, no cache and no method.
 
 mod adapter_folder;
 mod adapters;
@@ -44,24 +44,24 @@ use self::low_rank::Adapted;
 pub struct Rows {
     /// `[rows, hidden]`.
     pub hidden: Tensor,
-    /// The run of rows on which an adapter's low-rank matrices are active, if there is one.
+    /// Run of rows on which an adapter's low-rank matrices are active, if there is one.
     adapted: Option<Adapted>,
-    /// There where a layer has made the numbers, and shared with copies and parts of these rows:
-    /// alone, they may be written over.
+    /// Present if a layer has computed the numbers; shared with copies and parts of these rows.
+    /// With a single owner they may be overwritten.
     own: Option<Arc<()>>,
 }
 
 impl Rows {
-    /// Rows of the model as it is, `[rows, hidden]`.
+    /// Rows without an adapter, `[rows, hidden]`.
     pub fn new(hidden: Tensor) -> Self {
         Self { hidden, adapted: None, own: None }
     }
 
-    /// The same rows, on `range` of which (and no other) an adapter's low-rank matrices are active
-    /// from here on.
+    /// The same rows; an adapter's low-rank matrices are active on `range` of them from here on,
+    /// and on no other.
     ///
     /// # Panics
-    /// If there are fewer rows: only a bug can do that.
+    /// If there are fewer rows: only a bug can cause that.
     #[must_use]
     pub fn adapted(self, range: Range<usize>, low_rank: &Arc<LowRank>) -> Self {
         assert!(range.end <= self.len(), "an adapter is active on the rows {range:?} of {}", self.len());
@@ -74,13 +74,13 @@ impl Rows {
         Self { hidden, own: None, ..self }
     }
 
-    /// The same rows with numbers that a layer has computed and that nobody else has.
+    /// The same rows with numbers that a layer has just computed: no other rows share them.
     fn computed(self, hidden: Tensor) -> Self {
         Self { hidden, own: Some(Arc::default()), ..self }
     }
 
-    /// Whether nobody else has these numbers: no copy of the rows, and no rows of which these are a
-    /// part.
+    /// Whether these rows alone own their numbers: there is no copy of them, and they are no part
+    /// of other rows.
     fn are_own(&self) -> bool {
         self.own.as_ref().is_some_and(|own| Arc::strong_count(own) == 1)
     }
@@ -90,18 +90,18 @@ impl Rows {
         self.hidden.dims()[0]
     }
 
-    /// Whether there is no row.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The rows in the places `places`, in that order.
+    /// The rows at `places`, in that order.
     ///
     /// # Panics
-    /// If an adapter is active on some of them: only a bug can do that.
+    /// If an adapter is active on some of them: only a bug can cause that.
     ///
     /// # Errors
-    /// A place beyond the last row; the tensor library's.
+    /// Returns an error if a place is beyond the last row, or if a candle operation fails.
     pub fn select(&self, places: &[u32]) -> Result<Self> {
         assert!(self.adapted.is_none(), "rows with an adapter's matrices stay together");
         Ok(Self::new(gather(&self.hidden, places)?))
@@ -110,7 +110,7 @@ impl Rows {
     /// The last `count` rows; an adapter stays active on those of its run that are among them.
     ///
     /// # Errors
-    /// There are fewer.
+    /// Returns an error if there are fewer rows.
     pub fn last(&self, count: usize) -> Result<Self> {
         let from = self.len().saturating_sub(count);
         let adapted = self.adapted.as_ref().and_then(|adapted| adapted.within(from, count));
@@ -121,8 +121,8 @@ impl Rows {
 /// Queries, keys and values of some rows in one layer, before RoPE.
 #[derive(Debug, Clone)]
 pub struct Qkv {
-    /// `[queries, heads, head_dim]`: one a row, but in the last layer of a prompt, where only the
-    /// last few rows may ask ([`Attention::last_layer`]).
+    /// `[queries, heads, head_dim]`: one for each row. In the last layer of a prompt only the last
+    /// few rows may have a query ([`Attention::last_layer`]).
     pub q: Tensor,
     /// `[rows, kv_heads, head_dim]`, in the cache's dtype.
     pub k: Tensor,
@@ -131,7 +131,7 @@ pub struct Qkv {
 }
 
 /// A decoder. The two halves of a layer are separate, so that a pass can stop at the keys, drop
-/// rows between keys and attention, or send keys while it goes on.
+/// rows between keys and attention, or send keys while it continues.
 pub trait Model: Send + Sync {
     /// Its shape.
     fn config(&self) -> &Config;
@@ -139,13 +139,13 @@ pub trait Model: Send + Sync {
     /// The device that holds its weights, and with them every row's keys, values and residual.
     fn device(&self) -> &Device;
 
-    /// The type of its rows' keys and values.
+    /// The dtype of its rows' keys and values.
     fn dtype(&self) -> DType;
 
     /// Its rotary embedding, covering at least `positions` positions.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     fn rope(&self, positions: usize) -> Result<Rope>;
 
     /// Softmax scale of its attention.
@@ -154,36 +154,35 @@ pub trait Model: Send + Sync {
     /// Rows from token ids.
     ///
     /// # Errors
-    /// An id outside the vocabulary.
+    /// Returns an error if an id is outside the vocabulary.
     fn embed(&self, ids: &[u32]) -> Result<Rows>;
 
     /// First half of a layer: keys and values of all rows, queries of the last `queries` rows,
     /// before RoPE.
     ///
     /// # Errors
-    /// More queries than rows; the tensor library's.
+    /// Returns an error if there are more queries than rows, or if a candle operation fails.
     fn qkv_of_last(&self, layer: usize, rows: &Rows, queries: usize) -> Result<Qkv>;
 
-    /// Second half of a layer, given what the rows attended to, `[rows, heads, head_dim]`.
+    /// Second half of a layer, given the attention output, `[rows, heads, head_dim]`.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     fn finish(&self, layer: usize, rows: Rows, attended: Tensor) -> Result<Rows>;
 
     /// Logits `[rows, vocab]`, f32.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     fn logits(&self, rows: &Rows) -> Result<Tensor>;
 }
 
-/// Passes of rows through the layers. An attention fails with an error of its own, and a pass with
-/// the same.
+/// Passes of rows through the layers. A pass fails with the error type of its attention.
 impl dyn Model + '_ {
     /// First half of a layer for all rows.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn qkv(&self, layer: usize, rows: &Rows) -> Result<Qkv> {
         self.qkv_of_last(layer, rows, rows.len())
     }
@@ -191,7 +190,7 @@ impl dyn Model + '_ {
     /// One layer.
     ///
     /// # Errors
-    /// The attention's or the tensor library's.
+    /// Returns an error if the attention or a candle operation fails.
     pub fn layer<E: From<Error>>(
         &self,
         layer: usize,
@@ -206,7 +205,7 @@ impl dyn Model + '_ {
         })
     }
 
-    /// Layers `from..to`, one after the other.
+    /// The layers of `range`, one after the other.
     ///
     /// # Errors
     /// As `layer`.
@@ -219,7 +218,7 @@ impl dyn Model + '_ {
         range.into_iter().try_fold(rows, |rows, layer| self.layer(layer, rows, attention))
     }
 
-    /// Layers up to the attention of `last`, for what it measures: nobody asks for its output.
+    /// Layers up to the attention of `last`, for its measurements; the output is dropped.
     ///
     /// # Errors
     /// As `layer`.
@@ -234,8 +233,8 @@ impl dyn Model + '_ {
         progress.layer(last, || attention.attend(last, self.qkv(last, &rows)?).map(drop))
     }
 
-    /// All layers of a prompt. Every row leaves its keys and values; of the last layer's output,
-    /// only the rows that [`Attention::last_layer`] names are computed and given back.
+    /// All layers of a prompt. Every row leaves its keys and values. Of the last layer's output,
+    /// only the rows that [`Attention::last_layer`] names are computed and returned.
     ///
     /// # Errors
     /// As `layer`.
@@ -252,26 +251,26 @@ impl dyn Model + '_ {
     }
 }
 
-/// The one place where tokens look at other tokens. The answer knows the positions, and it alone.
+/// The one place where tokens attend to other tokens. Only an implementation knows positions.
 pub trait Attention {
-    /// The error of a call. A model's error converts into it, so that a pass fails with one type.
+    /// The error of a call. A model's error converts into it, so that a pass has one error type.
     type Error: From<Error>;
 
     /// The attention output of the queries of `qkv` in `layer`: `[queries, heads, head_dim]`. The
-    /// queries are those of the last rows, all rows' before [`last_layer`](Self::last_layer) was
+    /// queries are those of the last rows; of all rows before [`last_layer`](Self::last_layer) is
     /// called.
     ///
     /// # Errors
-    /// Kernels' and communicators'.
+    /// Returns an error if a kernel or the communicator fails.
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor, Self::Error>;
 
-    /// The record to which the pass tells its steps.
+    /// The record of the pass's steps.
     fn progress(&self) -> &Progress;
 
-    /// Announces the last layer of a prompt, where `rows` rows stand on this rank: how many of the
-    /// last of them need an output. The next [`attend`](Self::attend) gets the queries of those and
-    /// the keys of all. Every rank is asked, so that an answer may count on what the other ranks
-    /// ask for.
+    /// Announces the last layer of a prompt with `rows` rows on this rank, and returns the number
+    /// of last rows that need an output. The next [`attend`](Self::attend) gets the queries of
+    /// those and the keys of all rows. Every rank is called, so that an implementation may rely on
+    /// the other ranks' counts.
     fn last_layer(&mut self, rows: usize) -> usize {
         rows
     }

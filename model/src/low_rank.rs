@@ -1,6 +1,6 @@
 //! Low-rank matrices of an adapter (LoRA, Hu et al. 2021) beside a decoder's linear layers, active
-//! on a run of rows: where a layer gives x·Wᵀ, it gives x·Wᵀ + scale · (x·Aᵀ)·Bᵀ on those. Rows
-//! outside it are computed as if there were none.
+//! on a run of rows: there a layer gives x·Wᵀ + scale · (x·Aᵀ)·Bᵀ in place of x·Wᵀ. Rows outside
+//! the run are computed as without the matrices.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -52,7 +52,7 @@ impl Linear {
         }
     }
 
-    /// Rows that it gives and rows that it takes: (out, in) of its matrix in a model.
+    /// Shape (out, in) of its matrix in a model.
     pub fn shape(self, config: &Config) -> (usize, usize) {
         let Config { hidden, intermediate, heads, kv_heads, head_dim, .. } = *config;
         match self {
@@ -82,10 +82,10 @@ pub struct LowRankPair {
 pub struct LowRank(BTreeMap<(usize, Linear), LowRankPair>);
 
 impl LowRank {
-    /// Matrices from their places. Linear layers that are not named stay as they are.
+    /// Matrices by their places. Linear layers without matrices stay unchanged.
     ///
     /// # Errors
-    /// [`Error::Input`] if the ranks of A and B differ.
+    /// Returns [`Error::Input`] if the ranks of A and B differ.
     pub fn new(pairs: impl IntoIterator<Item = ((usize, Linear), LowRankPair)>) -> Result<Self> {
         let pairs: BTreeMap<_, _> = pairs.into_iter().collect();
         for ((layer, linear), LowRankPair { a, b, .. }) in &pairs {
@@ -117,7 +117,7 @@ impl Adapted {
         Self { range, low_rank }
     }
 
-    /// The part of the run among the rows `from..from + count`, counted from `from` on.
+    /// The part of the run among the rows `from..from + count`, counted from `from`.
     pub(super) fn within(&self, from: usize, count: usize) -> Option<Self> {
         let (start, end) = (self.range.start.max(from), self.range.end.min(from + count));
         (start < end).then(|| Self { range: start - from..end - from, low_rank: Arc::clone(&self.low_rank) })

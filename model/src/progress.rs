@@ -1,12 +1,12 @@
-//! The progress of a rank while it computes: each layer of a pass, and each attention in it, is a
-//! step, and each tile of a kernel's work is progress within it. On a device a step counts when the
-//! device has passed it and not when the host has given it out; a thread of its own asks the
-//! device, because the rank's thread may stand in the driver.
+//! The progress of a rank while it computes. Each layer of a pass, and each attention in it, is a
+//! step; each tile of a kernel's work is progress within a step. On a device a step counts when the
+//! device has passed it, not when the host has submitted it. A separate thread polls the device,
+//! because the rank's thread may be blocked in the driver.
 //!
-//! Behind each layer of a prefill stands a control point: here, and nowhere else, ranks look up
-//! together, so that no pass can leave it out. A layer whose request is cancelled meanwhile leaves
-//! out its tiles in the process that knows it: the point after it throws the layer away. It judges
-//! nothing: the group does (`tributary_comm::Liveness`).
+//! A control point follows each layer of a prefill: only there all ranks check for cancellation, so
+//! that no pass can omit the check. If the request is cancelled during a layer, the process that
+//! knows of it skips the layer's tiles; the next control point discards the layer. This module
+//! judges nothing: the group does (`tributary_comm::Liveness`).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,34 +21,33 @@ use tributary_protocol::Word;
 
 use crate::error::{Error, Result};
 
-/// How often the device is asked while it has steps before it.
+/// Interval at which the device is polled while it has open steps.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How many layers the host may give out ahead of the device: enough that the device never waits,
-/// few enough that a word at a control point comes in time.
+/// Maximum number of layers that the host submits ahead of the device: enough that the device never
+/// waits, few enough that a cancellation at a control point comes in time.
 const LAYERS_AHEAD: usize = 2;
 
-/// The record to which a rank tells its steps. Clones tell those of the same rank.
+/// The record of a rank's steps. Clones record those of the same rank.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     liveness: Liveness,
     /// Absent on a CPU.
     device: Option<Arc<OnDevice>>,
-    /// Absent where no point is passed: in decoding, in training, and in work that a rank does
-    /// alone.
+    /// Absent if no point is passed: in decoding, in training, and in work of one rank alone.
     points: Option<Points>,
-    /// Whether no rank waits at a point, and this one only looks there.
+    /// Whether no rank waits at a point, and this one only checks for cancellation there.
     looks_only: bool,
-    /// Whether what is computed now is thrown away at the next point if the request is cancelled.
+    /// Whether the next point discards the current work if the request is cancelled.
     before_point: Arc<AtomicBool>,
 }
 
-/// The thread that asks a device how far it is. It ends with this.
+/// The thread that polls a device for its progress. Dropping this ends it.
 #[derive(Debug)]
 struct OnDevice {
     device: Device,
     shared: Arc<Shared>,
-    /// The ends of the layers that the host has given out last.
+    /// Ends of the layers that the host submitted last.
     given: Mutex<VecDeque<Moment>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -61,9 +60,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// In the order of the device: the point at which a step begins, and its layer.
+    /// The begin of each step and its layer, in the order of the device.
     steps: VecDeque<(Moment, usize)>,
-    /// The layer that was given out last.
+    /// The layer that was submitted last.
     newest: usize,
     closing: bool,
 }
@@ -72,7 +71,7 @@ impl Progress {
     /// The progress of a rank that computes on `device`.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// Returns an error if no thread can be started.
     pub fn on(device: &Device, liveness: Liveness) -> Result<Self> {
         if device.is_cpu() {
             return Ok(Self { liveness, ..Self::default() });
@@ -80,7 +79,7 @@ impl Progress {
         let shared = Arc::new(Shared::default());
         let (asked, told, of) = (Arc::clone(&shared), liveness.clone(), device.clone());
         let ask = move || {
-            // A device that cannot be asked makes no progress, and the rank ends by that.
+            // A device that cannot be polled makes no progress, and the rank ends for that reason.
             if cuda::attach_thread(&of).is_ok() {
                 asked.ask(&told);
             }
@@ -100,22 +99,22 @@ impl Progress {
         Self { points: Some(points), ..self }
     }
 
-    /// The same without control points, for work of which other ranks do not know.
+    /// The same without control points, for work that other ranks do not know of.
     #[must_use]
     pub fn alone(&self) -> Self {
         Self { points: None, ..self.clone() }
     }
 
-    /// The same for work of rank 0 while the others wait for what comes of it: points are places
-    /// where it looks alone.
+    /// The same for work of rank 0 while the others wait for its result: at points it checks for
+    /// cancellation alone.
     #[must_use]
     pub fn looking(&self) -> Self {
         Self { looks_only: true, ..self.clone() }
     }
 
-    /// While this is held, the kernels that this thread calls tell of their tiles.
+    /// While the guard is held, the kernels that this thread calls report their tiles.
     pub fn telling(&self) -> tiles::Telling {
-        // Without the thread that asks the device: that ends with the rank.
+        // Without the thread that polls the device: it ends with the rank.
         let this = Self { device: None, ..self.clone() };
         tiles::telling(Arc::new(move || {
             this.liveness.tile();
@@ -132,11 +131,11 @@ impl Progress {
         }
     }
 
-    /// Runs a layer of a pass, and passes the control point behind it.
+    /// Runs a layer of a pass, and passes the control point after it.
     ///
     /// # Errors
-    /// The layer's; the device's; [`Error::Cancelled`] on every rank alike; a rank that does not
-    /// come to the point.
+    /// Returns an error if the layer or the device fails, or if a rank does not reach the point.
+    /// Returns [`Error::Cancelled`] on every rank alike.
     pub fn layer<T, E: From<Error>>(&self, layer: usize, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         self.step(layer)?;
         let before = self.before_point.swap(self.points.is_some(), Ordering::Relaxed);
@@ -144,18 +143,19 @@ impl Progress {
         let is_vain = self.is_vain();
         self.before_point.store(before, Ordering::Relaxed);
         if done.is_ok() || is_vain {
-            // What a layer without its tiles complains of is nothing: it ends here.
+            // A failure of a layer without its tiles means nothing: the request ends here.
             self.point()?;
         }
         done
     }
 
-    /// Whether what is computed now is thrown away, as far as this process knows.
+    /// Whether the current work will be discarded, as far as this process knows.
     fn is_vain(&self) -> bool {
         self.before_point.load(Ordering::Relaxed) && self.points.as_ref().is_some_and(Points::is_cancelled)
     }
 
-    /// Passes so many control points without work of its own, while other ranks run as many layers.
+    /// Passes `layers` control points without work of its own, while other ranks run that many
+    /// layers.
     ///
     /// # Errors
     /// As [`layer`](Self::layer).
@@ -163,16 +163,16 @@ impl Progress {
         (0..layers).try_for_each(|_| self.point())
     }
 
-    /// How many control points have been passed since the request began.
+    /// Number of control points passed since the request began.
     pub fn point_count(&self) -> u64 {
         self.points.as_ref().map_or(0, Points::count)
     }
 
-    /// Fails where the request is to be cancelled, as far as this rank knows: rank 0 does, whose
-    /// answer others wait for.
+    /// Fails if the request is cancelled, as far as this rank knows: for rank 0, while the others
+    /// wait for its result.
     ///
     /// # Errors
-    /// [`Error::Cancelled`].
+    /// Returns [`Error::Cancelled`] if the request is cancelled.
     pub fn look_up(&self) -> Result<()> {
         match self.points.as_ref().is_some_and(Points::is_cancelled) {
             true => Err(Error::Cancelled),
@@ -197,7 +197,7 @@ impl Progress {
     /// A layer of a pass begins.
     ///
     /// # Errors
-    /// The device's.
+    /// Returns an error if the device fails.
     pub fn step(&self, layer: usize) -> Result<()> {
         match &self.device {
             None => self.liveness.step(StepKind::Linear, Some(layer)),
@@ -214,7 +214,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Something gets on that tells no tile by itself.
+    /// Records a tile of work whose kernel reports none.
     pub fn tile(&self) {
         self.liveness.tile();
     }
@@ -224,18 +224,18 @@ impl Progress {
         self.device.is_some()
     }
 
-    /// Attention begins in the layer that runs.
+    /// Attention begins in the current layer.
     pub fn attention(&self) {
         if self.device.is_none() {
             self.liveness.turn_to(StepKind::Attention);
         }
     }
 
-    /// A piece of a long attention has been given to the device: it counts when the device has
+    /// A piece of a long attention has been submitted to the device: it counts when the device has
     /// passed it.
     ///
     /// # Errors
-    /// The device's.
+    /// Returns an error if the device fails.
     pub fn piece(&self) -> Result<()> {
         if let Some(on) = &self.device {
             let given = Moment::now(&on.device)?;
@@ -248,7 +248,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Attention has ended; the rest of the layer goes on.
+    /// Attention has ended; the rest of the layer begins.
     pub fn attended(&self) {
         if self.device.is_none() {
             self.liveness.turn_to(StepKind::Linear);
@@ -267,13 +267,13 @@ impl Shared {
             }
             let first = queue.steps.front().map(|(begins, layer)| (begins.clone(), *layer));
             drop(queue);
-            // Outside of the lock: a driver that hangs holds up nobody but this thread.
+            // Outside the lock: a driver that hangs blocks only this thread.
             let Some((_, layer)) = first.filter(|(begins, _)| begins.has_passed()) else {
                 std::thread::sleep(LOOK);
                 continue;
             };
             liveness.step(StepKind::Linear, Some(layer));
-            // The event is freed behind the lock's end.
+            // The event is freed after the lock's release.
             let _passed = self.lock().steps.pop_front();
         }
     }
@@ -284,8 +284,8 @@ impl Shared {
 }
 
 impl OnDevice {
-    /// Waits until the device is near: the host, which gives out layers much faster, would come to
-    /// all points of a pass before the device has begun with it.
+    /// Waits until the device has almost caught up. The host submits layers much faster, and would
+    /// reach all points of a pass before the device begins it.
     fn keep_up(&self) -> Result<()> {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         given.push_back(Moment::now(&self.device)?);
@@ -301,7 +301,7 @@ impl Drop for OnDevice {
         self.shared.lock().closing = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It has nothing to give; a panic has told itself.
+            // The thread has no result; a panic has printed its message.
             let _ = thread.join();
         }
     }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tributary_kernels::RopeScaling;
 
-/// What both objects say of rotary embeddings: as transformers, `rope_scaling` first.
+/// The fields of both objects; as in transformers, those of `rope_scaling` take precedence.
 pub(super) fn merged(scaling: &Value, parameters: &Value) -> Value {
     let mut merged = serde_json::Map::new();
     for object in [parameters, scaling] {
@@ -17,10 +17,10 @@ fn renamed(key: &str) -> String {
     if key == "type" { "rope_type".to_owned() } else { key.to_owned() }
 }
 
-/// Refuses a config that says two things of rotary embeddings, in whichever places.
+/// Rejects a config with contradictory values for rotary embeddings, in any of its places.
 ///
 /// # Errors
-/// Both places with both values.
+/// Returns both places with both values.
 pub(super) fn agrees(config: &Value) -> Result<(), String> {
     let mut said: Vec<(String, String, &Value)> = Vec::new();
     for key in ["rope_theta", "partial_rotary_factor"] {
@@ -45,10 +45,10 @@ fn same(one: &Value, other: &Value) -> bool {
     one == other || one.as_f64().is_some_and(|number| other.as_f64() == Some(number))
 }
 
-/// Refuses numbers with which no frequency can be made.
+/// Rejects numbers that give no valid frequencies.
 ///
 /// # Errors
-/// The number that cannot be, and its name.
+/// Returns the invalid number with its name.
 pub(super) fn check(theta: f64, scaling: &RopeScaling) -> Result<(), String> {
     let positive = |name: &str, value: f64| match value.is_finite() && value > 0.0 {
         true => Ok(()),
@@ -88,8 +88,8 @@ pub(super) fn check(theta: f64, scaling: &RopeScaling) -> Result<(), String> {
 /// The scaling that `rope` asks for; `max_positions` stands in for a missing original length.
 ///
 /// # Errors
-/// A scaling this program does not have. Dynamic NTK is refused by name: its frequencies change
-/// with the length of the sequence, so that no chunk could be reused.
+/// Returns a message if the scaling is not supported. Dynamic NTK is rejected by name: its
+/// frequencies change with the length of the sequence, so that no chunk could be reused.
 pub(super) fn scaling(rope: &Value, max_positions: usize) -> Result<RopeScaling, String> {
     let kind = rope["rope_type"].as_str().or_else(|| rope["type"].as_str()).unwrap_or("default");
     let number = |key: &str| rope[key].as_f64().ok_or_else(|| format!("rope_scaling `{kind}` lacks `{key}`"));
@@ -120,9 +120,9 @@ pub(super) fn scaling(rope: &Value, max_positions: usize) -> Result<RopeScaling,
     }
 }
 
-/// Positions that the scaling makes a model good for: YaRN stretches the original context by its
-/// factor, which configs that switch it on by hand (Qwen's recipe for long contexts) do not write
-/// into `max_position_embeddings`.
+/// Number of positions that a model supports with the scaling. YaRN stretches the original context
+/// by its factor. Configs that switch it on by hand (Qwen's recipe for long contexts) leave
+/// `max_position_embeddings` unchanged.
 pub(super) fn positions(scaling: &RopeScaling, stated: usize) -> usize {
     match scaling {
         RopeScaling::Yarn { factor, original_max_position, .. } => {
@@ -132,8 +132,8 @@ pub(super) fn positions(scaling: &RopeScaling, stated: usize) -> usize {
     }
 }
 
-/// The factor as the config states it: directly, or through `mscale` and `mscale_all_dim` (YaRN,
-/// section 3.4, as DeepSeek's configs write it); `None` leaves the default 0.1·ln(factor) + 1.
+/// The factor in the config: directly, or through `mscale` and `mscale_all_dim` (YaRN, section 3.4,
+/// as DeepSeek's configs write it); `None` leaves the default 0.1·ln(factor) + 1.
 fn yarn_attention_factor(rope: &Value) -> Result<Option<f64>, String> {
     if let Some(factor) = rope["attention_factor"].as_f64() {
         return Ok(Some(factor));

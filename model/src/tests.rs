@@ -1,4 +1,4 @@
-//! The last layer of a prompt computes what is asked for and nothing else.
+//! The last layer of a prompt computes only the rows that are asked for.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::kit;
 use crate::progress::Progress;
 
-/// Answers with the values of the queries' own rows, and notes the shapes it is given.
+/// Returns the values of the queries' own rows, and records the shapes of its inputs.
 #[derive(Default)]
 pub(super) struct Own {
     asked: Option<usize>,
@@ -36,8 +36,8 @@ impl Attention for Own {
     }
 }
 
-/// The output of those of a prompt's rows that are asked for, all where none are named, each of
-/// which sees itself alone; and the shapes in each layer.
+/// The output of the last `asked` rows of a prompt, or of all, and the shapes in each layer. Each
+/// row sees only itself.
 pub(super) fn prompt(model: &Arc<dyn Model>, rows: Rows, asked: Option<usize>) -> (Rows, Vec<(usize, usize, usize)>) {
     let mut attention = Own { asked, ..Own::default() };
     let rows = model.prompt(rows, &mut attention).expect("a prompt");
@@ -71,7 +71,7 @@ fn tables_of_positions_are_kept_for_the_next_request() {
     assert!(model.rope(10).expect("tables").positions() >= 5000, "made once");
 }
 
-/// YaRN on a head that turns in part: the factor belongs on the turning dims of the query alone.
+/// YaRN on a head that rotates in part: the factor belongs on the rotating dims of the query alone.
 #[test]
 fn yarn_on_part_of_a_head_scales_that_part_of_the_query() {
     let mut config = kit::config();

@@ -1,5 +1,5 @@
-//! Weights from a Hugging Face folder: one `model.safetensors` or shards with an index, mapped,
-//! checked before use.
+//! Weights from a Hugging Face folder: one `model.safetensors`, or shards with an index. Files are
+//! mapped, and checked before use.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,17 +12,18 @@ use super::config::read;
 use super::dummy;
 use crate::error::{Error, Result};
 
-/// The longest safetensors header that is read, in bytes.
+/// Maximum size of a safetensors header, in bytes.
 const HEADER_LIMIT_BYTES: u64 = 16 << 20;
 
-/// The dtypes in which weights may be stored. A quantised tensor means nothing without its scales.
+/// Dtypes in which weights may be stored. A quantised tensor is meaningless without its scales.
 const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 
 /// The weight files of a model folder, in the order of their names: one, or else the shards of an
 /// index.
 ///
 /// # Errors
-/// An index that cannot be read; a single file beside an index whose shards are all there.
+/// Returns an error if an index cannot be read, or if a single file is beside an index with all its
+/// shards.
 pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     let (single, index) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
     if !index.exists() {
@@ -32,25 +33,25 @@ pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     if !single.exists() {
         return shards();
     }
-    // As transformers does, the single file comes first. An index whose shards are all there too
-    // says that it is another model's.
+    // As in transformers, the single file comes first. An index with all its shards suggests that
+    // the single file is another model's.
     match shards() {
         Ok(shards) if !shards.contains(&single) && shards.iter().all(|shard| shard.exists()) => {
-            let what = format!("it stands beside {} with all its shards; take one of them away", index.display());
+            let what = format!("it is beside {} with all its shards; remove one of them", index.display());
             Err(Error::Weights { path: single, what })
         }
         _ => Ok(BTreeSet::from([single])),
     }
 }
 
-/// A model's tensors, made one by one on a device.
+/// A model's tensors, created one by one on a device.
 pub(super) struct Weights {
     source: WeightSource,
     /// The dtype of matrices.
     pub dtype: DType,
-    /// The device that tensors are made on.
+    /// The device of the tensors.
     pub device: Device,
-    /// Where tensors are to be learned, those that were made so far, by their names.
+    /// Variables created so far, by name, if the weights are to be learned.
     learned: Option<RefCell<BTreeMap<String, Var>>>,
 }
 
@@ -66,7 +67,8 @@ impl Weights {
     /// Opens a model folder's weight files.
     ///
     /// # Errors
-    /// No weight file, an unreadable or truncated one, an index that names a missing file.
+    /// Returns an error if a weight file is missing, unreadable or truncated, or if an index names
+    /// a missing file.
     pub fn open(folder: &Path, dtype: DType, device: &Device) -> Result<Self> {
         let (mut files, mut index) = (HashMap::new(), HashMap::new());
         for path in weight_files(folder)? {
@@ -90,7 +92,7 @@ impl Weights {
         Self { learned: Some(RefCell::default()), ..self }
     }
 
-    /// The variables that were made, by their names.
+    /// The variables that were created, by name.
     pub fn into_learned(self) -> BTreeMap<String, Var> {
         self.learned.map(RefCell::into_inner).unwrap_or_default()
     }
@@ -98,13 +100,13 @@ impl Weights {
     /// The tensor of that name and shape, in the model's dtype.
     ///
     /// # Errors
-    /// It is missing, has another shape, or does not hold plain floats.
+    /// Returns an error if the tensor is missing, has another shape, or does not hold plain floats.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         self.get_in(name, shape, self.dtype)
     }
 
-    /// The tensor of that name and shape in f32: norms and biases are kept so, whatever the model's
-    /// dtype.
+    /// The tensor of that name and shape in f32: norms and biases are f32 with any dtype of the
+    /// model.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -143,12 +145,12 @@ impl Weights {
             return Err(Error::WrongShape { folder, name, expected: shape.to_vec(), found });
         }
         if stored == dtype {
-            // From the mapped file straight to where it belongs.
+            // From the mapped file directly to its device.
             let tensor = file.load(name, &self.device);
-            // On a device it is memory that may lack; on the host only the file can be at fault.
+            // On a device memory may be short; on the host only the file can be at fault.
             return tensor.map_err(|error| if self.device.is_cpu() { bad(error.to_string()) } else { error.into() });
         }
-        // Another dtype is converted on the host, so that the device holds no second copy either.
+        // Another dtype is converted on the host, so that the device holds no second copy.
         let tensor = file.load(name, &Device::Cpu).map_err(|error| bad(error.to_string()))?;
         Ok(tensor.to_dtype(dtype)?.to_device(&self.device)?)
     }
@@ -171,9 +173,9 @@ fn map(path: &Path) -> Result<MmapedSafetensors> {
     let file_error = |error: std::io::Error| Error::File { path: path.to_owned(), cause: error.to_string() };
     let mut file = tributary_system::file::open_regular(path).map_err(file_error)?;
     check_header(path, &mut file)?;
-    // SAFETY: the mapping is read while the model loads and dropped after; nobody is expected to
-    // change a weight file in these seconds, and a file cut short meanwhile ends the process, it
-    // corrupts nothing.
+    // SAFETY: the mapping is read while the model loads and dropped after. Weight files are
+    // expected to stay unchanged in these seconds; a file that is truncated meanwhile ends the
+    // process and corrupts nothing.
     let mapped = unsafe { MmapedSafetensors::new(path) };
     mapped.map_err(|error| {
         let what = format!("not a whole safetensors file: {error}");
@@ -181,7 +183,7 @@ fn map(path: &Path) -> Result<MmapedSafetensors> {
     })
 }
 
-/// Refuses a header that is longer than the file or than any sane one, before anything is allocated
+/// Rejects a header that is longer than the file or than the limit, before anything is allocated
 /// for it.
 fn check_header(path: &Path, file: &mut std::fs::File) -> Result<()> {
     use std::io::Read;
@@ -203,7 +205,7 @@ fn check_header(path: &Path, file: &mut std::fs::File) -> Result<()> {
     }
     if header_bytes > HEADER_LIMIT_BYTES || header_bytes.saturating_add(8) > file_bytes {
         let limit = HEADER_LIMIT_BYTES.min(file_bytes - 8); // eight bytes were read
-        return bad(format!("header of {header_bytes} bytes; at most {limit} would do: truncated or not safetensors"));
+        return bad(format!("header of {header_bytes} bytes; the maximum is {limit}: truncated or not safetensors"));
     }
     Ok(())
 }

@@ -60,8 +60,8 @@ fn sentences_of_line(line: &str) -> Vec<&str> {
                 (start, ended) = (end, false);
             }
             ' ' if ended => {
-                let behind = line[index..].trim_start().chars().next();
-                if behind.is_some_and(|letter| !letter.is_lowercase()) {
+                let after = line[index..].trim_start().chars().next();
+                if after.is_some_and(|letter| !letter.is_lowercase()) {
                     found.push(&line[start..index]);
                     start = index;
                 }

@@ -197,7 +197,7 @@ mod tests {
         (found[0], &documents[found[0]])
     }
 
-    fn behind<'a>(text: &'a str, words: &str) -> &'a str {
+    fn after<'a>(text: &'a str, words: &str) -> &'a str {
         let from = text.find(words).expect("the words are there") + words.len();
         text[from..].split('.').next().expect("a sentence ends")
     }
@@ -210,9 +210,9 @@ mod tests {
             assert_eq!(documents.len(), DOCUMENTS);
             let person = question.split_whitespace().nth(5).expect("a name");
             let (refers, text) = only(&documents, &format!("{person} works at the "));
-            let place = behind(text, &format!("{person} works at the "));
+            let place = after(text, &format!("{person} works at the "));
             let (is_defined, text) = only(&documents, &format!("The {place} is in "));
-            assert_eq!([behind(text, &format!("The {place} is in "))], references[..], "{documents:?}");
+            assert_eq!([after(text, &format!("The {place} is in "))], references[..], "{documents:?}");
             assert_ne!(refers, is_defined);
             orders[usize::from(refers < is_defined)] += 1;
         }
@@ -226,7 +226,7 @@ mod tests {
             let person = question.split_whitespace().nth(3).expect("a name");
             let bought = format!("{person} bought ");
             let said: Vec<&str> =
-                documents.iter().filter(|text| text.contains(&bought)).map(|text| behind(text, &bought)).collect();
+                documents.iter().filter(|text| text.contains(&bought)).map(|text| after(text, &bought)).collect();
             assert_eq!(said, references, "{documents:?}");
         }
     }

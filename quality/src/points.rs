@@ -203,11 +203,11 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
     let rows = |of: fn(&Reply) -> usize| share(&|reply| of(reply) as f64 / reply.context_rows.max(1) as f64);
     let middle = |of: fn(&Reply) -> f64| median(&replies.iter().map(|reply| of(reply)).collect::<Vec<_>>());
     let decodings: Vec<&Decoding> = replies.iter().filter_map(|reply| reply.decoding.as_ref()).collect();
-    let behind = |of: &dyn Fn(&Decoding) -> Option<f64>| -> Vec<f64> {
+    let after = |of: &dyn Fn(&Decoding) -> Option<f64>| -> Vec<f64> {
         decodings.iter().filter_map(|decoding| of(decoding)).collect()
     };
     let median_of = |values: Vec<f64>| (!values.is_empty()).then(|| median(&values));
-    let kept = behind(&|decoding| Some(decoding.kept_rows));
+    let kept = after(&|decoding| Some(decoding.kept_rows));
     Point {
         method: arm.method.clone(),
         ratio: arm.ratio,
@@ -230,8 +230,8 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
         measured_share: rows(|reply| reply.measured_rows),
         moved_share: share(&|reply| f64::from(u8::from(reply.moved))),
         median_received_bytes: middle(|reply| reply.received_bytes as f64) as u64,
-        median_total_ms: median_of(behind(&|decoding| Some(decoding.total_ms))),
-        median_token_ms: median_of(behind(&|decoding| decoding.token_ms)),
+        median_total_ms: median_of(after(&|decoding| Some(decoding.total_ms))),
+        median_token_ms: median_of(after(&|decoding| decoding.token_ms)),
         kept_rows: (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / kept.len() as f64),
         eviction: None,
         against_full: full.map(|full| paired(&scores, full, seed)),

@@ -30,10 +30,10 @@ impl Rows {
         for chunk in &plan.chunks {
             let (first, tokens, end) =
                 (row + chunk.head_rows() as u32, chunk.ids.len() as u32, row + chunk.rows() as u32);
-            let (own, behind) = rest.split_at(rest.partition_point(|&selected| selected < end));
+            let (own, after) = rest.split_at(rest.partition_point(|&selected| selected < end));
             let inside = own.iter().filter(|&&selected| (first..first + tokens).contains(&selected));
             found.extend(inside.map(|selected| token + selected - first));
-            (row, token, rest) = (end, token + tokens, behind);
+            (row, token, rest) = (end, token + tokens, after);
         }
         Self::of(found.into_iter())
     }

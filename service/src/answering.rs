@@ -158,8 +158,8 @@ impl Batch {
             let (piece, echoed) = repeated.transpose()?.unwrap_or_default();
             let end = &running.prompt.end;
             // A text continues its prompt; a message begins anew, without the space between words.
-            let behind = if frame.is_chat() { &[][..] } else { end };
-            let spoken = Spoken::new(client, behind, delivery, piece.text.chars().count());
+            let after = if frame.is_chat() { &[][..] } else { end };
+            let spoken = Spoken::new(client, after, delivery, piece.text.chars().count());
             let usual = running.shared.reasoning == ReasoningParser::Think;
             let is_apart = delivery.reasoning.is_left_out || delivery.reasoning.is_apart.unwrap_or(usual);
             let thinking = (frame.is_chat() && is_apart).then(|| Thinking::behind(&client.text_of_prompt(end)));

@@ -29,7 +29,7 @@ enum State {
     /// Within the reasoning; `true` once there is text of it.
     Inside(bool),
     /// After the reasoning; only space has come since.
-    Behind,
+    After,
     /// In the answer.
     Answer,
 }
@@ -55,7 +55,7 @@ impl Thinking {
             match self.state {
                 State::Begin => self.begin(),
                 State::Inside(_) => self.inside(&mut reasoning),
-                State::Behind => {
+                State::After => {
                     self.held = self.held.trim_start().to_owned();
                     if !self.held.is_empty() {
                         self.state = State::Answer;
@@ -74,7 +74,7 @@ impl Thinking {
         let held = std::mem::take(&mut self.held);
         match self.state {
             State::Inside(_) => (held.trim_end().to_owned(), String::new()),
-            State::Behind => Default::default(),
+            State::After => Default::default(),
             State::Begin | State::Answer => (String::new(), held),
         }
     }
@@ -91,8 +91,8 @@ impl Thinking {
 
     fn inside(&mut self, reasoning: &mut String) {
         let State::Inside(has_text) = self.state else { return };
-        let (text, behind) = match self.held.split_once(CLOSE) {
-            Some((text, behind)) => (text.trim_end(), Some(behind)),
+        let (text, after) = match self.held.split_once(CLOSE) {
+            Some((text, after)) => (text.trim_end(), Some(after)),
             None => {
                 // Space, and a possible beginning of the end mark, wait for the next text.
                 let partial = (1..CLOSE.len()).rev().find(|&length| self.held.ends_with(&CLOSE[..length])).unwrap_or(0);
@@ -103,8 +103,8 @@ impl Thinking {
         let text = if has_text { text } else { text.trim_start() };
         reasoning.push_str(text);
         let has_text = has_text || !text.is_empty();
-        (self.held, self.state) = match behind {
-            Some(behind) => (behind.to_owned(), State::Behind),
+        (self.held, self.state) = match after {
+            Some(after) => (after.to_owned(), State::After),
             None => (self.held[length..].to_owned(), State::Inside(has_text)),
         };
     }

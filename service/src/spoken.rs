@@ -73,9 +73,9 @@ pub struct Spoken {
 impl Spoken {
     /// An answer with this delivery, after a prompt's last tokens. It begins after `characters`
     /// characters, those of a prompt that it repeats.
-    pub fn new(client: &Client, behind: &[u32], delivery: &Delivery, characters: usize) -> Self {
+    pub fn new(client: &Client, after: &[u32], delivery: &Delivery, characters: usize) -> Self {
         let stops = Stops::new(delivery.stops.clone(), delivery.keeps_stop);
-        let (stream, held, ends) = (client.text_stream(behind), Vec::new(), delivery.ends.clone());
+        let (stream, held, ends) = (client.text_stream(after), Vec::new(), delivery.ends.clone());
         Self { ends, stream, stops, held, come: 0, characters, given: 0, tokens: 0, is_stopped: false }
     }
 

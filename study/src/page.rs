@@ -193,8 +193,8 @@ mod tests {
 
     /// The texts of all cells of the table after a heading, row by row.
     fn table(page: &str, heading: &str) -> Vec<Vec<String>> {
-        let behind = page.split_once(&format!("<h2>{heading}</h2>")).expect("the heading").1;
-        let body = behind.split_once("<tbody>").expect("a table").1.split_once("</tbody>").expect("its end").0;
+        let after = page.split_once(&format!("<h2>{heading}</h2>")).expect("the heading").1;
+        let body = after.split_once("<tbody>").expect("a table").1.split_once("</tbody>").expect("its end").0;
         let cells = |row: &str| {
             let cells = row.split("</td>").filter_map(|cell| cell.split_once("<td")?.1.split_once('>'));
             cells.map(|(_, text)| text.to_owned()).collect()

@@ -192,11 +192,11 @@ fn model() -> Arc<dyn Model> {
 /// The number of points of a plan, given its outcome.
 fn points(plan: &Plan, model: &dyn Model, world: usize, outcome: &Outcome) -> u64 {
     let (layers, heads) = (model.config().layers, model.config().heads);
-    let behind = match plan.goes_on(&outcome.tokens) {
+    let after = match plan.goes_on(&outcome.tokens) {
         true => plan.points_after_first_token(layers, world, &outcome.selected),
         false => 0,
     };
-    (plan.points(PointShape { layers, heads }, outcome.rounds.len()) + behind) as u64
+    (plan.points(PointShape { layers, heads }, outcome.rounds.len()) + after) as u64
 }
 
 #[test]

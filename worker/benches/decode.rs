@@ -1,10 +1,10 @@
-//! Speed of decoding on one thread, through the loop of a rank, beside a plain read of as many
-//! bytes.
+//! Speed of decoding on one thread, through the loop of a rank, compared with a plain read of as
+//! many bytes.
 //!
 //! A step must read every weight once and the keys and values of every sequence, so the rate of a
 //! plain read is its bound. Steps of one sequence, steps of eight and both reads run in turn in
-//! every round, so that all see the same machine. The difference to the plain kernels stands below
-//! the tables. Arguments: lengths of the context, or none for all.
+//! every round, so that all see the same machine. The difference to the plain kernels follows the
+//! tables. Arguments: lengths of the context, or none for all.
 
 #![allow(clippy::unwrap_used)] // a measurement may panic, its helpers too
 
@@ -25,18 +25,19 @@ use tributary_worker::{ChunkCache, serve};
 
 const CONTEXTS: [usize; 2] = [1024, 8192];
 const SEQUENCES: usize = 8;
-/// Beyond so many tokens the prompt is prefilled in pieces of so many, none of which sees another:
-/// a step reads as many keys. Two sequences stand in for eight.
+/// Number of tokens beyond which the prompt is prefilled in pieces of [`PIECE`] tokens, none of
+/// which sees another: a step reads as many keys. [`LONG_SEQUENCES`] sequences then replace
+/// [`SEQUENCES`].
 const LONG_CONTEXT: usize = 32_768;
 const PIECE: usize = 2048;
 const LONG_SEQUENCES: usize = 2;
 const ROUNDS: usize = 25;
-/// Steps whose mean is a sample.
+/// Number of steps whose mean is a sample.
 const STEPS: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Tokens of the sequence whose first steps are compared with its last.
+/// Number of tokens of the answers whose 10th and 1000th tokens are compared.
 const LONG: usize = 1012;
-/// Steps around the 10th and the 1000th token whose median counts.
+/// Number of steps around the 10th and the 1000th token whose median counts.
 const WINDOW: usize = 19;
 
 fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
@@ -89,7 +90,7 @@ impl Group<'_> {
         assert!(matches!(self.event(), Event::Prefilled { .. }), "a filled cache");
     }
 
-    /// One step of these sequences; what was drawn.
+    /// One step of these sequences; returns the drawn tokens.
     fn step(&self, requests: &[u64]) -> Vec<DrawnToken> {
         self.0.send(Order::Decode(requests.to_vec())).unwrap();
         match self.event() {
@@ -98,7 +99,7 @@ impl Group<'_> {
         }
     }
 
-    /// Milliseconds a step.
+    /// Mean time of a step, in milliseconds.
     fn time_ms(&self, requests: &[u64], steps: usize) -> f64 {
         let start = Instant::now();
         (0..steps).for_each(|_| drop(black_box(self.step(requests))));
@@ -124,7 +125,7 @@ fn with_rank<T>(model: &dyn Model, kernels: Kernels, work: impl FnOnce(Group<'_>
     })
 }
 
-/// Bytes that a step reads at least.
+/// Minimum number of bytes that a step reads.
 fn step_bytes(config: &Config, dtype: DType, context: usize, sequences: usize) -> usize {
     let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
     let layer = config.hidden * (2 * q + 2 * kv + 3 * config.intermediate);
@@ -132,7 +133,7 @@ fn step_bytes(config: &Config, dtype: DType, context: usize, sequences: usize) -
     (weights + sequences * context * config.layers * 2 * kv) * dtype.size_in_bytes()
 }
 
-/// Milliseconds in which a thread adds up `bytes` bytes.
+/// Time in which a thread adds up `bytes` bytes, in milliseconds.
 fn read_ms(buffer: &[u32], bytes: usize) -> f64 {
     let start = Instant::now();
     let mut sums = [0u32; 64];
@@ -184,8 +185,8 @@ fn side_by_side(model: &dyn Model, name: &str, dtype: DType, context: usize) {
     println!("{name:5} {context:6}: {sequences} sequences draw {ratio:.2} times one's tokens a second");
 }
 
-/// The tokens of an answer around the 10th beside those around the 1000th: two answers to the same
-/// prompt, of which one has come further, take their steps in turn.
+/// Compares the time of an answer's 10th token with its 1000th. Two answers to prompts of the same
+/// length, one of them further on, take their steps in turn.
 fn tenth_and_thousandth(model: &dyn Model, name: &str, context: usize) {
     let times = with_rank(model, Kernels::Auto, |group| {
         let mut times = [Vec::new(), Vec::new()];
@@ -207,7 +208,7 @@ fn tenth_and_thousandth(model: &dyn Model, name: &str, context: usize) {
     );
 }
 
-/// How far answers are from those of the plain kernels.
+/// Prints the difference of answers to those of the plain kernels.
 fn difference(model: &dyn Model, name: &str) {
     let [ours, plain] = [Kernels::Auto, Kernels::Plain].map(|kernels| {
         with_rank(model, kernels, |group| -> Vec<DrawnToken> {

@@ -1,6 +1,6 @@
-//! The chunk cache of one rank: keys before RoPE and values of chunks that were prefilled before,
-//! by the hash of everything that shapes them. In memory, which goes with the rank, and perhaps in
-//! a store behind it, which outlives it.
+//! The chunk cache of one rank: keys before RoPE and values of chunks prefilled earlier, by the
+//! hash of everything that determines them. They are in memory, which ends with the rank, and
+//! optionally in a store, which outlives it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,18 +17,17 @@ use crate::numbers;
 /// Per layer `[rows, kv_heads, head_dim]`: keys before RoPE, values.
 type Layers = Vec<(Tensor, Tensor)>;
 
-/// A chunk's keys and values, and of a chunk that was compressed the places of each layer's rows in
-/// it.
+/// A chunk's keys and values; for a compressed chunk also the places of each layer's rows in it.
 #[derive(Debug, Clone)]
 pub struct Cached {
     /// Keys and values.
     pub layers: Layers,
-    /// The places, counted from the chunk's first row.
+    /// Places, counted from the chunk's first row.
     pub places: Option<Arc<[LayerRows]>>,
 }
 
 impl Cached {
-    /// The block of the chunk where it has these rows.
+    /// The chunk's block in a request in which it has these rows.
     pub fn block(self, rows: Vec<u32>) -> Block {
         match self.places {
             Some(places) => Block::compressed(rows, &places, self.layers),
@@ -37,70 +36,71 @@ impl Cached {
     }
 }
 
-/// Fewer rows than this say nothing of the time that rows take.
+/// Minimum number of rows from which the time of a row is measured.
 const TELLING_ROWS: usize = 64;
 
-/// Chunks of one rank, the least recently used of which go first when there is no room.
+/// Chunks of one rank; the least recently used are evicted first.
 #[derive(Debug)]
 pub struct ChunkCache {
     space: KeySpace,
     capacity_bytes: u64,
     entries: BTreeMap<ChunkKey, Entry>,
-    /// Number of the request under way.
+    /// Number of the current request.
     request: u64,
     report: ChunkCacheReport,
     store: Option<Arc<Store>>,
-    /// Seconds that a row of a chunk takes to be computed, as it was last; nothing where none was.
+    /// Seconds in which a row of a chunk was computed last; absent before the first one.
     row_s: Option<f64>,
 }
 
 #[derive(Debug)]
 struct Entry {
     chunk: Cached,
-    /// Rows that count as reused with it: a compressed chunk's tokens, else those that it holds.
+    /// Number of rows that count as reused with it: a compressed chunk's tokens, otherwise its
+    /// rows.
     rows: usize,
     bytes: u64,
-    /// The last request that used it.
+    /// Number of the last request that used it.
     used: u64,
 }
 
 impl ChunkCache {
-    /// An empty cache for chunks of one model, of at most so many bytes of keys and values.
+    /// An empty cache for chunks of one model, with at most `capacity_bytes` bytes of keys and
+    /// values.
     pub fn new(space: KeySpace, capacity_bytes: u64) -> Self {
         let report = ChunkCacheReport::default();
         Self { space, capacity_bytes, entries: BTreeMap::new(), request: 0, report, store: None, row_s: None }
     }
 
-    /// The same with a store behind it, if there is one.
+    /// The same cache backed by a store, if there is one.
     #[must_use]
     pub fn backed_by(self, store: Option<Arc<Store>>) -> Self {
         Self { store, ..self }
     }
 
-    /// The store behind it.
+    /// The store that backs it.
     pub fn store(&self) -> Option<&Arc<Store>> {
         self.store.as_ref()
     }
 
-    /// Whether the store has a chunk, as far as this rank knows, and may be waited for.
+    /// Whether the store has a chunk, as far as this rank knows, and was not too slow lately.
     pub fn is_stored(&self, key: &ChunkKey) -> bool {
         self.may_be_stored() && self.store.as_ref().is_some_and(|store| store.has(key))
     }
 
-    /// Whether there is a store that may be waited for. Another process may have written what this
-    /// one does not know of.
+    /// Whether there is a store that was not too slow lately. Another process may have written
+    /// chunks that this one does not know of.
     pub fn may_be_stored(&self) -> bool {
         self.store.as_ref().is_some_and(|store| !store.rests())
     }
 
-    /// Seconds that a row of a chunk takes to be computed here, as it was last; nothing where none
-    /// was.
+    /// Seconds in which a row of a chunk was computed here last; absent before the first one.
     pub fn row_s(&self) -> Option<f64> {
         self.row_s
     }
 
-    /// So many rows were computed in that time, which says nothing where it was also waited for the
-    /// store.
+    /// Records that `rows` rows were computed in `seconds`. A request that also waited for the
+    /// store is ignored.
     pub fn computed(&mut self, rows: usize, seconds: f64) {
         let FromStore { loaded, spoilt, .. } = self.report.from_store;
         if rows >= TELLING_ROWS && seconds > 0.0 && loaded + spoilt == 0 {
@@ -108,24 +108,24 @@ impl ChunkCache {
         }
     }
 
-    /// A cache that keeps nothing, for ranks that run one request.
+    /// A cache of no capacity, for ranks that run one request.
     pub fn none() -> Self {
         Self::new(KeySpace::new([0; 32], ""), 0)
     }
 
-    /// The model and dtype that name chunks here.
+    /// The model and dtype in the names of its chunks.
     pub fn space(&self) -> &KeySpace {
         &self.space
     }
 
-    /// A new request begins: entries that it uses or adds stay until its end.
+    /// Begins a new request: entries that it uses or adds stay until its end.
     pub fn begin(&mut self) {
         self.request += 1;
         self.report = ChunkCacheReport { used_bytes: self.report.used_bytes, ..ChunkCacheReport::default() };
     }
 
-    /// A chunk's keys and values, if they are here; counted. They share storage with the entry,
-    /// which nobody writes to.
+    /// A chunk's keys and values, if they are cached; counted as a hit. They share storage with the
+    /// entry, which is never written to.
     pub fn get(&mut self, key: &ChunkKey) -> Option<Cached> {
         let entry = self.entries.get_mut(key)?;
         entry.used = self.request;
@@ -134,13 +134,12 @@ impl ChunkCache {
         Some(entry.chunk.clone())
     }
 
-    /// Counts a chunk that was expected here and is computed.
+    /// Counts a chunk that was expected here and has to be computed.
     pub fn miss(&mut self) {
         self.report.misses += 1;
     }
 
-    /// Counts chunks that came from the store, those of no use among them, and those that were
-    /// computed instead.
+    /// Counts the chunks from the store, the unusable ones, and those that were computed instead.
     pub fn came(&mut self, from_store: FromStore) {
         self.report.hits += from_store.loaded;
         self.report.hit_tokens += from_store.loaded_tokens;
@@ -148,19 +147,19 @@ impl ChunkCache {
         self.report.from_store = from_store;
     }
 
-    /// As [`get`](Self::get) for the prefix, which is no chunk and is not counted.
+    /// As [`get`](Self::get), for the prefix, which is no chunk and is not counted.
     pub fn get_prefix(&mut self, key: &ChunkKey) -> Option<Layers> {
         let entry = self.entries.get_mut(key)?;
         entry.used = self.request;
         Some(entry.chunk.layers.clone())
     }
 
-    /// Puts a block into the cache, unless it is there or finds no room beside what this request
-    /// uses: copied out of the batch that it was computed in, so that an entry holds no more memory
-    /// than its own. The same goes to the store behind it as what `identity` says it is there.
+    /// Puts a block into the cache, unless it is present or there is no room beside the entries of
+    /// this request. The block is copied out of its batch, so that an entry holds only its own
+    /// memory. The store gets it too, under `identity`.
     ///
     /// # Errors
-    /// The copy's.
+    /// Returns an error if the copy fails.
     pub fn keep(&mut self, key: ChunkKey, block: &Block, identity: Identity) -> Result<()> {
         let lacks = self.store.as_ref().is_some_and(|store| !store.has(&identity.key));
         if let Some(entry) = self.entries.get_mut(&key) {
@@ -200,7 +199,7 @@ impl ChunkCache {
         Ok(())
     }
 
-    /// Hands a chunk to the store, whose own thread turns the tensors to bytes.
+    /// Passes a chunk to the store, whose own thread converts the tensors to bytes.
     fn write(&self, identity: Identity, chunk: Cached) {
         let Some((store, shape)) = self.store.as_ref().zip(shape_of(&chunk)) else { return };
         let append = move |layer: usize, bytes: &mut Vec<u8>| {
@@ -212,7 +211,8 @@ impl ChunkCache {
         store.write(Writing { identity, shape, layer: Box::new(append) });
     }
 
-    /// Drops the least recently used entries until so many bytes fit; nothing if they cannot.
+    /// Evicts the least recently used entries until `bytes` bytes fit; evicts none if they cannot
+    /// fit.
     fn make_room(&mut self, bytes: u64) -> bool {
         let idle = |entry: &Entry| entry.used < self.request;
         let in_use: u64 = self.entries.values().filter(|entry| !idle(entry)).map(|entry| entry.bytes).sum();
@@ -231,13 +231,13 @@ impl ChunkCache {
         true
     }
 
-    /// The report of its hits, misses and changes since the request began.
+    /// Report of hits, misses and changes since the request began.
     pub fn report(&self) -> ChunkCacheReport {
         ChunkCacheReport { store: self.store.as_ref().map(|store| store.report()), ..self.report.clone() }
     }
 }
 
-/// The shape of a stored chunk; none for numbers that are not stored.
+/// Shape of a stored chunk; absent for a dtype that is not stored.
 fn shape_of(Cached { layers, places }: &Cached) -> Option<Shape> {
     let (k, _) = layers.first()?;
     let (rows, kv_heads, head_dim) = k.dims3().ok()?;
@@ -245,8 +245,8 @@ fn shape_of(Cached { layers, places }: &Cached) -> Option<Shape> {
     Some(Shape { layers: layers.len(), rows, kv_heads, head_dim, numbers, with_places })
 }
 
-/// A tensor in storage of its own. An empty prefix has no rows, and a GPU's driver gives no memory
-/// of 0 bytes for a copy of them.
+/// A tensor in storage of its own. An empty prefix has no rows, and a GPU's driver allocates no
+/// memory of 0 bytes for their copy.
 fn copy(tensor: &Tensor) -> Result<Tensor> {
     match tensor.elem_count() {
         0 => Ok(cuda::nothing(tensor.shape(), tensor.dtype(), tensor.device())?),
@@ -270,8 +270,8 @@ mod tests {
         Block::of((0..rows as u32).collect::<Vec<_>>(), vec![(tensor(), tensor())])
     }
 
-    /// Without a store nobody asks what a chunk is.
-    fn nobody() -> Identity {
+    /// An identity for caches without a store, which do not read it.
+    fn unnamed() -> Identity {
         let key = KeySpace::new([0; 32], "f32").prefix(&[]);
         Identity { key, model: [0; 32], prefix: Vec::new(), extra: Vec::new(), ids: Vec::new() }
     }
@@ -286,13 +286,13 @@ mod tests {
         let [a, b, c, d] = [1, 2, 3, 4].map(|id| key(&cache, id));
         for key in [a, b, c] {
             cache.begin();
-            cache.keep(key, &block(1), nobody()).expect("kept");
+            cache.keep(key, &block(1), unnamed()).expect("kept");
         }
         assert_eq!(cache.report().used_bytes, 48);
         cache.begin();
         assert!(cache.get(&a).is_some());
         cache.begin();
-        cache.keep(d, &block(1), nobody()).expect("kept");
+        cache.keep(d, &block(1), unnamed()).expect("kept");
         let report = cache.report();
         assert_eq!((report.stored, report.evicted, report.used_bytes), (vec![d], vec![b], 48));
         assert!(cache.get(&b).is_none());
@@ -305,14 +305,14 @@ mod tests {
         let mut cache = ChunkCache::new(KeySpace::new([0; 32], "f32"), 40);
         let [a, b, c] = [1, 2, 3].map(|id| key(&cache, id));
         cache.begin();
-        cache.keep(a, &block(1), nobody()).expect("kept");
-        cache.keep(b, &block(1), nobody()).expect("kept");
-        cache.keep(c, &block(1), nobody()).expect("no room: not kept");
+        cache.keep(a, &block(1), unnamed()).expect("kept");
+        cache.keep(b, &block(1), unnamed()).expect("kept");
+        cache.keep(c, &block(1), unnamed()).expect("no room: not kept");
         assert_eq!(cache.report().stored, [a, b]);
         cache.begin();
-        cache.keep(c, &block(3), nobody()).expect("never fits");
+        cache.keep(c, &block(3), unnamed()).expect("never fits");
         assert_eq!((cache.report().evicted.len(), cache.report().used_bytes), (0, 32));
-        cache.keep(c, &block(2), nobody()).expect("kept");
+        cache.keep(c, &block(2), unnamed()).expect("kept");
         assert_eq!((cache.report().evicted, cache.report().used_bytes), (vec![a.min(b), a.max(b)], 32));
     }
 
@@ -321,7 +321,7 @@ mod tests {
         let mut cache = ChunkCache::new(KeySpace::new([0; 32], "f32"), 0);
         cache.begin();
         let key = cache.space.prefix(&[]);
-        cache.keep(key, &block(0), nobody()).expect("kept");
+        cache.keep(key, &block(0), unnamed()).expect("kept");
         cache.begin();
         let (k, v) = cache.get_prefix(&key).expect("it needs no room").swap_remove(0);
         assert_eq!((k.dims(), v.dims(), k.dtype()), (&[0, 1, 2][..], &[0, 1, 2][..], DType::F32));
@@ -335,7 +335,7 @@ mod tests {
         let part = batch.narrow(2, 3).expect("rows 2 to 4");
         cache.begin();
         let key = key(&cache, 7);
-        cache.keep(key, &part, nobody()).expect("kept");
+        cache.keep(key, &part, unnamed()).expect("kept");
         cache.begin();
         let (k, _) = cache.get(&key).expect("it is there").layers.swap_remove(0);
         assert_eq!(k.flatten_all().and_then(|k| k.to_vec1::<f32>()).expect("f32"), [4., 5., 6., 7., 8., 9.]);

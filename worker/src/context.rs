@@ -1,5 +1,4 @@
-//! The tools that a strategy is handed: the model, the communicator, the kernels and the clock of
-//! this rank.
+//! The tools of a strategy: the model, the communicator, the kernels and the clock of this rank.
 
 use std::time::Duration;
 
@@ -14,22 +13,22 @@ use crate::error::Result;
 use crate::models::Models;
 use crate::timeline::Timeline;
 
-/// Pairs of a query and a key that a device is given at a time: the work of about a second for one
-/// with 32 heads.
+/// Number of pairs of a query and a key that a device gets at a time: about a second of work with
+/// 32 heads.
 const DEVICE_PAIRS: usize = 1 << 34;
 
-/// The kernels and constants that every attention of a request shares.
+/// Kernels and constants shared by every attention of a request.
 #[derive(Debug, Clone)]
 pub struct Math {
-    /// Which implementation of the kernels runs.
+    /// Implementation of the kernels.
     pub kernels: Kernels,
     /// The model's rotary embedding, covering every position of the request.
     pub rope: Rope,
     /// Softmax scale.
     pub scale: f32,
-    /// The record to which the rank tells its steps.
+    /// The record of the rank's steps.
     pub progress: Progress,
-    /// The multiprocessors that messages under way need of the rank's GPU.
+    /// Number of the GPU's multiprocessors that messages in flight need.
     pub kept_free: KeptFree,
 }
 
@@ -37,7 +36,7 @@ impl Math {
     /// Kernels and constants of a model, for positions up to a bound.
     ///
     /// # Errors
-    /// The rotary tables cannot be made.
+    /// Returns an error if the rotary tables cannot be made.
     pub fn of(
         model: &dyn Model,
         positions: usize,
@@ -46,7 +45,7 @@ impl Math {
         Ok(Self { kernels, rope: model.rope(positions)?, scale: model.scale(), progress: progress.clone(), kept_free })
     }
 
-    /// The same for work of which other ranks do not know: it passes no control point.
+    /// The same for work that other ranks do not know of: it passes no control point.
     #[must_use]
     pub fn alone(&self) -> Self {
         Self { progress: self.progress.alone(), ..self.clone() }
@@ -55,15 +54,15 @@ impl Math {
     /// Attention of queries before RoPE to keys before RoPE.
     ///
     /// # Errors
-    /// Shapes that do not fit, a position beyond the tables.
+    /// Returns an error if shapes do not fit, or if a position is beyond the tables.
     pub fn attend(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
         self.attend_to(&self.query(q, at, keys))
     }
 
-    /// Attention of queries to keys that have their positions already.
+    /// Attention of queries to keys that are already rotated.
     ///
     /// # Errors
-    /// Shapes that do not fit.
+    /// Returns an error if shapes do not fit.
     pub fn attend_rotated(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
         self.attend_to(&Query { rope: None, ..self.query(q, at, keys) })
     }
@@ -82,7 +81,7 @@ impl Math {
         Ok(partial)
     }
 
-    /// Attention of `rows` queries at a time, each of which is progress.
+    /// Attention of `rows` queries at a time; each piece is recorded as progress.
     fn attend_in_pieces(&self, query: &Query<'_>, rows: usize) -> Result<Partial> {
         let attend = |query: &Query<'_>| {
             cuda::leave_multiprocessors(self.kept_free.multiprocessors());
@@ -103,8 +102,7 @@ impl Math {
         Ok(Partial { out: of(|part| &part.out)?, lse: of(|part| &part.lse)? })
     }
 
-    /// Adds each query's attention to each key, given the queries' log-sum-exp, to what calls
-    /// before have found.
+    /// Adds each query's attention to each key to `sums`, given the queries' log-sum-exp.
     ///
     /// # Errors
     /// As [`attend`](Self::attend).
@@ -122,8 +120,8 @@ impl Math {
         Ok(())
     }
 
-    /// The largest attention that each query pays to any of the keys in each head, given the
-    /// queries' log-sum-exp: `[queries, heads]` f32.
+    /// The largest attention of each query to any of the keys in each head, given the queries'
+    /// log-sum-exp: `[queries, heads]` f32.
     ///
     /// # Errors
     /// As [`attend`](Self::attend).
@@ -134,7 +132,7 @@ impl Math {
         Ok(peaks)
     }
 
-    /// The attention that each key receives from the queries, read as `by` says, given the queries'
+    /// The attention that each key receives from the queries, in the form `by`, given the queries'
     /// log-sum-exp.
     ///
     /// # Errors
@@ -161,7 +159,7 @@ impl Math {
 
 /// A rank's tools for one request.
 pub struct Context<'a> {
-    /// The decoder, and those beside it.
+    /// The decoder and the auxiliary models.
     pub models: Models<'a>,
     /// The way to the other ranks.
     pub comm: &'a mut dyn Communicator,
@@ -169,21 +167,21 @@ pub struct Context<'a> {
     pub math: Math,
     /// The timeline of the rank's phases.
     pub timeline: Timeline,
-    /// Context, prefix and query rows computed by chunk prefill or exact prefill.
+    /// Number of context, prefix and query rows computed by chunk prefill or exact prefill.
     pub prefilled_rows: usize,
-    /// Seconds that auxiliary models ran on this rank, beside other work or not.
+    /// Run time of auxiliary models on this rank in seconds, even if it overlaps other work.
     pub auxiliary_s: f64,
-    /// Rows computed by the recompute pass.
+    /// Number of rows computed by the recompute pass.
     pub recomputed_rows: usize,
     /// Chunks of earlier requests.
     pub chunk_cache: &'a mut ChunkCache,
 }
 
 impl<'a> Context<'a> {
-    /// Tools for a plan of `positions` positions; the rank tells its steps to `progress`.
+    /// Tools for a plan of `positions` positions; `progress` records the rank's steps.
     ///
     /// # Errors
-    /// The rotary tables cannot be made; the device's.
+    /// Returns an error if the rotary tables cannot be made, or if the device fails.
     pub fn new(
         models: impl Into<Models<'a>>,
         comm: &'a mut dyn Communicator,
@@ -219,7 +217,7 @@ impl<'a> Context<'a> {
     /// runs it while the others wait.
     ///
     /// # Errors
-    /// The rotary tables cannot be made.
+    /// Returns an error if the rotary tables cannot be made.
     pub fn math_of(&self, model: &dyn Model, positions: usize) -> Result<Math> {
         let Math { kernels, progress, kept_free, .. } = &self.math;
         Math::of(model, positions, (*kernels, &progress.looking(), kept_free.clone()))
@@ -228,7 +226,7 @@ impl<'a> Context<'a> {
     /// Rows from their sources.
     ///
     /// # Errors
-    /// A source that is not there; the tensor library's.
+    /// Returns an error if a source is missing, or if a candle operation fails.
     pub fn embed(&self, sources: &[Source]) -> Result<Rows> {
         Ok(embed(self.models.main, sources, &self.models.adapters)?)
     }
@@ -236,7 +234,7 @@ impl<'a> Context<'a> {
     /// Opens a phase.
     ///
     /// # Errors
-    /// The device's.
+    /// Returns an error if the device fails.
     pub fn enter(&mut self, phase: Phase, plan: &Plan) -> Result<()> {
         self.comm.set_deadline(phase, timeout(plan));
         self.timeline.enter(phase, self.comm)?;
@@ -244,11 +242,11 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Tells the log which phase a rank enters; with failpoints built in, a test can stop or delay the
-/// rank here, or have it fail.
+/// Logs the phase that a rank enters. With failpoints built in, a test can stop, delay or fail the
+/// rank here.
 ///
 /// # Errors
-/// The failpoint's.
+/// Returns an error if a failpoint does.
 pub fn checkpoint(rank: usize, phase: Phase) -> Result<()> {
     tracing::debug!(rank, pid = std::process::id(), phase = phase.name(), "enters");
     fail::fail_point!(&format!("worker::{phase}"));
@@ -259,7 +257,7 @@ pub fn checkpoint(rank: usize, phase: Phase) -> Result<()> {
     Ok(())
 }
 
-/// How long a rank may compute without progress, and all ranks wait for each other.
+/// Maximum time that a rank may compute without progress, and that ranks wait for each other.
 fn timeout(plan: &Plan) -> Duration {
     Duration::from_millis(plan.timeout_ms)
 }

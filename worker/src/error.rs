@@ -1,4 +1,4 @@
-//! The failures of a rank, and the exit codes that stand for them.
+//! Failures of a rank, with their exit codes.
 
 use tributary_kernels::cuda;
 use tributary_protocol::{Refusal, exit};
@@ -23,20 +23,20 @@ pub enum Error {
     /// A plan that does not fit this rank's model or world.
     #[error("plan: {0}")]
     Plan(String),
-    /// A request's own failure that another rank has found and told to all.
+    /// A request's own failure that another rank has found and sent to all.
     #[error("{}", .0.cause)]
     Refused(Refusal),
-    /// The request was let go of while it was prefilled; every rank has learnt it at the same
-    /// place.
+    /// The request was cancelled during its prefill; every rank has learnt of it at the same
+    /// control point.
     #[error("the request was cancelled")]
     Cancelled,
-    /// A state that only a mistake in this program can bring about.
+    /// A state that only a bug in this program can cause.
     #[error("a bug: {0}")]
     Bug(&'static str),
-    /// Ranks could not talk.
+    /// Communication between ranks failed.
     #[error(transparent)]
     Comm(#[from] tributary_comm::Error),
-    /// A kernel refused.
+    /// A kernel failed.
     #[error(transparent)]
     Kernel(#[from] tributary_kernels::Error),
     /// The tensor library failed.
@@ -45,7 +45,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code that stands for this failure.
+    /// The exit code of this failure.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Model(error) => error.exit_code(),
@@ -55,15 +55,15 @@ impl Error {
             Error::Comm(error) => error.exit_code(),
             Error::Kernel(error) => error.exit_code(),
             Error::Tensor(error) if cuda::is_out_of_memory(error) => exit::OUT_OF_MEMORY,
-            // Nobody is told: whoever asked has left.
+            // The client has left and is not told.
             Error::Cancelled => exit::RANK_LOST,
             Error::Tensor(_) | Error::Bug(_) => exit::BUG,
         }
     }
 
-    /// Whether the failure is one request's own and every rank has learnt it alike, from the plan
-    /// or from a collective: then the ranks are still in step, and the group can go on without the
-    /// request.
+    /// Whether the failure is one request's own and every rank has learnt of it alike, from the
+    /// plan or from a collective. Then the ranks are still in step, and the group can continue
+    /// without the request.
     pub fn is_the_requests(&self) -> bool {
         match self {
             Error::Model(error) => matches!(**error, tributary_model::Error::TooLong { .. }),
@@ -83,7 +83,8 @@ impl Error {
     }
 }
 
-/// Variants of both errors become the worker's own: a group treats them alike wherever they arose.
+/// Variants of both errors become the worker's own: a group treats them alike, independent of their
+/// origin.
 impl From<tributary_model::Error> for Error {
     fn from(error: tributary_model::Error) -> Self {
         use tributary_model::Error as Own;

@@ -19,11 +19,11 @@ pub struct FirstToken {
     pub sampler: Sampler,
 }
 
-/// Draws the first token on its owner and tells every rank.
+/// Draws the first token on its owner and sends it to every rank.
 ///
 /// # Errors
-/// [`Error::Refused`] on every rank if the owner's logits are not finite; kernels' and
-/// communicator's.
+/// Returns [`Error::Refused`] on every rank if the owner's logits are not finite. Returns an error
+/// if a kernel or the communicator fails.
 pub fn first_token(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> Result<FirstToken> {
     cx.enter(Phase::FirstToken, plan)?;
     let last = &prefilled.output.last;
@@ -41,16 +41,17 @@ pub fn first_token(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> 
     Ok(FirstToken { drawn: drawn.map_err(Error::Refused)?, logits, sampler })
 }
 
-/// Rows whose logits are computed at a time where a query is scored: a row of them is as long as
-/// the vocabulary.
+/// Number of rows whose logits are computed at a time when a query is scored: a row of logits is as
+/// long as the vocabulary.
 const SCORED_AT_A_TIME: usize = 32;
 
-/// How likely the query's tokens are from the second one on, each behind all that stands before it,
-/// the same on every rank; none where the plan does not ask. Every rank scores the tokens behind
+/// The scores of the query's tokens from the second one on, each given all tokens before it; the
+/// same on every rank. Absent if the plan does not ask for them. Every rank scores the tokens after
 /// its own rows.
 ///
 /// # Errors
-/// [`Error::Refused`] on every rank if logits are not finite; kernels' and communicator's.
+/// Returns [`Error::Refused`] on every rank if logits are not finite. Returns an error if a kernel
+/// or the communicator fails.
 pub fn score_query(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled) -> Result<Option<Vec<ScoredToken>>> {
     let Some(top) = plan.returns.prompt_logprobs else { return Ok(None) };
     // A rank that computes nothing of the prompt has none of its rows.
@@ -87,7 +88,7 @@ fn score_rows(cx: &Context<'_>, plan: &Plan, (rows, numbers): (&Rows, &[u32]), t
     Ok(Ok(scored))
 }
 
-/// What all ranks have scored, in the order of the query.
+/// The scores of all ranks, in the order of the query.
 fn merge_scores(gathered: &[Vec<u8>]) -> Result<std::result::Result<Vec<ScoredToken>, Refusal>> {
     let mut all = Vec::new();
     for bytes in gathered {
@@ -103,7 +104,7 @@ fn merge_scores(gathered: &[Vec<u8>]) -> Result<std::result::Result<Vec<ScoredTo
 /// Logits of rows, on the host.
 ///
 /// # Errors
-/// The tensor library's.
+/// Returns an error if a candle operation fails.
 pub fn logits(model: &dyn Model, rows: &Rows) -> Result<Vec<Vec<f32>>> {
     Ok(cuda::download(&model.logits(rows)?)?.to_vec2::<f32>()?)
 }

@@ -37,8 +37,8 @@ pub fn model(config: &serde_json::Value) -> Arc<dyn Model> {
     load(folder.path(), LoadFormat::Dummy { seed: 5 }, DType::F32, &Device::Cpu).expect("a dummy model")
 }
 
-/// A plan's entry for an auxiliary model named `small`; the ids behind those that stand for rows
-/// are its query's.
+/// A plan's entry for an auxiliary model named `small`; the ids after those that stand for rows are
+/// its query's.
 pub fn auxiliary(ids: Vec<u32>, stands_for: Vec<Range<u32>>) -> Auxiliary {
     let query = ids.len() - stands_for.len();
     let prompts = vec![AuxiliaryPrompt { ids, query, stands_for }];
@@ -117,7 +117,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
 
 /// A model that cannot read one token.
 pub struct Spoilt {
-    /// The model otherwise.
+    /// The underlying model.
     pub model: Arc<dyn Model>,
     /// The token.
     pub token: u32,

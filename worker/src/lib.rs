@@ -1,7 +1,7 @@
-//! One rank: the KV cache, the answers to what a row attends to, selectors and prefill strategies.
+//! One rank: the KV cache, the attentions, selectors and prefill strategies.
 //!
-//! Knows no text, no tokenizer and no clock but its own. Starts at a
-//! [plan](tributary_protocol::Plan) and ends at token ids and a report.
+//! The crate knows no text, no tokenizer and no clock but its own. Its input is a
+//! [plan](tributary_protocol::Plan), its output token ids and a report.
 
 mod attention;
 mod chunk_cache;

@@ -1,24 +1,25 @@
-//! Which of a request's stored chunks a rank reads and which it computes: both go on at once, and
-//! the sooner both are done the better. Pure arithmetic on estimates.
+//! The choice between reading and computing each of a request's stored chunks on a rank. Both run
+//! at the same time, and the choice minimises the time until both are done. Pure arithmetic on
+//! estimates.
 
-/// Seconds that reading must be expected to lose before a chunk is computed in its stead: estimates
-/// are off by as much.
+/// Factor by which computing must be expected to win before a chunk is computed in place of being
+/// read: estimates are off by as much.
 const MARGIN: f64 = 1.1;
 
-/// The seconds that a stored chunk is expected to take.
+/// Expected times of a stored chunk, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Expected {
-    /// To be read.
+    /// Time to read it.
     pub read_s: f64,
-    /// To be computed.
+    /// Time to compute it.
     pub computed_s: f64,
 }
 
-/// Whether each of these chunks is to be read, beside chunks that take `computed_s` because they
-/// lie nowhere. Reading takes no time from computing: what counts is the longer of the two.
+/// Whether each of these chunks is to be read. Chunks that are stored nowhere take `computed_s` to
+/// compute. Reading takes no time from computing: the longer of the two counts.
 pub fn read(chunks: &[Expected], computed_s: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..chunks.len()).collect();
-    // Those first that gain most by being read.
+    // Chunks that gain most by being read come first.
     let gain = |&index: &usize| chunks[index].computed_s / chunks[index].read_s.max(f64::MIN_POSITIVE);
     order.sort_by(|a, b| gain(b).total_cmp(&gain(a)).then(a.cmp(b)));
     let all_read: f64 = chunks.iter().map(|chunk| chunk.read_s).sum();

@@ -1,6 +1,6 @@
 //! Stored chunks on their way into memory: threads of the store read them layer by layer, the first
-//! layers of all chunks first, into the memory of the tensors that they become. Whoever needs a
-//! layer waits for it here.
+//! layers of all chunks first, directly into the memory of their tensors. A pass waits here for the
+//! layers that it needs.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -11,17 +11,17 @@ use tributary_store::{Damage, Identity, Shape, Steps, Store, StoredChunk};
 use crate::kv::{ComingLayer, LayerRows};
 use crate::numbers::Buffer;
 
-/// Reading that brings nothing for so long is given up.
+/// Maximum time without an arriving layer before reading is given up.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// All of it is given up after this long, and as much longer as a slow disk takes.
+/// Maximum total time, to which the time of a slow disk is added.
 const LONGEST: Duration = Duration::from_secs(10);
 const LEAST_BYTES_PER_S: f64 = 20e6;
 
-/// A layer in the host's memory; none if it is of no use.
+/// A layer in the host's memory; absent if it is unusable.
 type Layer = Option<ComingLayer>;
 
-/// Chunks that are being read. What nobody has begun is not read once this is gone.
+/// Chunks that are being read. After a drop, steps that have not begun are not read.
 #[derive(Debug)]
 pub struct Loading(Arc<Shared>);
 
@@ -29,11 +29,11 @@ struct Shared {
     store: Arc<Store>,
     chunks: Vec<Chunk>,
     layers: usize,
-    /// The steps that have been begun: layer by layer, in each of them chunk by chunk.
+    /// Number of steps begun: layer by layer, and chunk by chunk in each layer.
     begun: AtomicUsize,
     is_over: AtomicBool,
     until: Instant,
-    /// When the last layer arrived, and who waits for one.
+    /// Time of the last layer's arrival; its lock belongs to `arrived`.
     arrived_at: Mutex<Instant>,
     arrived: Condvar,
 }
@@ -47,7 +47,7 @@ impl std::fmt::Debug for Shared {
 struct Chunk {
     identity: Identity,
     shape: Shape,
-    /// Nothing for one that is of no use.
+    /// None if the file is unusable.
     file: OnceLock<Option<StoredChunk>>,
     layers: Vec<OnceLock<Layer>>,
     left: AtomicUsize,
@@ -56,7 +56,7 @@ struct Chunk {
 }
 
 impl Loading {
-    /// Begins to read chunks of as many layers each.
+    /// Begins to read chunks, all with the same number of layers.
     pub fn begin(store: &Arc<Store>, chunks: Vec<(Identity, Shape)>) -> Self {
         let layers = chunks.first().map_or(0, |(_, shape)| shape.layers);
         let chunk = |(identity, shape): (Identity, Shape)| {
@@ -88,8 +88,8 @@ impl Loading {
         Self(shared)
     }
 
-    /// Waits for a layer of a chunk, in the host's memory; nothing if it is of no use, or if the
-    /// store brings nothing at all for two seconds.
+    /// Waits for a layer of a chunk, in the host's memory. Returns none if it is unusable, or if no
+    /// layer at all arrives for two seconds.
     pub fn layer(&self, chunk: usize, layer: usize) -> Layer {
         let Chunk { layers, is_spoilt, .. } = &self.0.chunks[chunk];
         let slot = &layers[layer];
@@ -112,7 +112,7 @@ impl Loading {
         }
     }
 
-    /// Whether a layer is there, or will never be.
+    /// Whether a layer has arrived or will never arrive.
     pub fn is_settled(&self, chunk: usize, layer: usize) -> bool {
         let chunk = &self.0.chunks[chunk];
         chunk.layers[layer].get().is_some() || chunk.is_spoilt.load(Ordering::Acquire)
@@ -143,7 +143,7 @@ impl Steps for Shared {
         if read.is_none() {
             chunk.is_spoilt.store(true, Ordering::Release);
         }
-        // Nobody else reads this layer.
+        // No other thread reads this layer.
         let _ = chunk.layers[layer].set(read);
         *self.arrived_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         self.arrived.notify_all();
@@ -152,7 +152,7 @@ impl Steps for Shared {
 }
 
 impl Shared {
-    /// Nobody waits for a chunk any more: the store is too slow.
+    /// Gives up waiting for a chunk: the store is too slow.
     fn give_up(&self, chunk: usize) {
         let chunk = &self.chunks[chunk];
         chunk.is_spoilt.store(true, Ordering::Release);
@@ -161,7 +161,7 @@ impl Shared {
 }
 
 impl Chunk {
-    /// A layer, from the file.
+    /// Reads a layer from the file.
     fn read(&self, layer: usize, store: &Store) -> Layer {
         if self.is_spoilt.load(Ordering::Acquire) {
             return None;

@@ -1,15 +1,15 @@
-//! The models of a rank by name: the main one with its adapters, and auxiliary ones that rank 0
-//! alone runs.
+//! The models of a rank by name: the main one with its adapters, and auxiliary ones, which only
+//! rank 0 runs.
 
 use std::collections::BTreeMap;
 
 use tributary_model::{Adapters, Config, Model};
 
-/// The main model, and the auxiliary models as far as a rank knows them. Every rank knows the same
-/// names; the weights are on rank 0 at least.
+/// The main model and the auxiliary models. Every rank knows the same names; at least rank 0 has
+/// the weights.
 #[derive(Clone)]
 pub struct Models<'a> {
-    /// The model that answers.
+    /// The model that generates the answer.
     pub main: &'a dyn Model,
     /// Its adapters.
     pub adapters: Adapters,
@@ -32,20 +32,20 @@ impl<'a> From<&'a dyn Model> for Models<'a> {
 }
 
 impl<'a> Models<'a> {
-    /// These, with adapters of the main one: the same on every rank.
+    /// These models with adapters of the main one: the same on every rank.
     #[must_use]
     pub fn with_adapters(self, adapters: Adapters) -> Self {
         Self { adapters, ..self }
     }
 
-    /// These and another one, of which this rank has the weights.
+    /// These models and another one, whose weights this rank has.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, model: &'a dyn Model) -> Self {
         self.auxiliary.insert(name.into(), AuxiliaryModel::Here(model));
         self
     }
 
-    /// These and another one, of which rank 0 has the weights and this rank the shape.
+    /// These models and another one, whose weights rank 0 has; this rank has its shape.
     #[must_use]
     pub fn with_elsewhere(mut self, name: impl Into<String>, config: &'a Config) -> Self {
         self.auxiliary.insert(name.into(), AuxiliaryModel::Elsewhere(config));
@@ -60,7 +60,7 @@ impl<'a> Models<'a> {
         }
     }
 
-    /// The config of the auxiliary model of this name; none where no rank has such a model.
+    /// The config of the auxiliary model of this name; absent if no rank has such a model.
     pub fn auxiliary_config(&self, name: &str) -> Option<&'a Config> {
         self.auxiliary.get(name).map(|model| match model {
             AuxiliaryModel::Here(model) => model.config(),

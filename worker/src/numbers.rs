@@ -7,7 +7,7 @@ use tributary_store::Numbers;
 
 use crate::error::{Error, Result};
 
-/// The numbers of tensors of a type, if chunks of it can be stored.
+/// The stored form of a dtype, if its chunks can be stored.
 pub fn numbers(dtype: DType) -> Option<Numbers> {
     match dtype {
         DType::F32 => Some(Numbers::F32),
@@ -17,10 +17,10 @@ pub fn numbers(dtype: DType) -> Option<Numbers> {
     }
 }
 
-/// Appends the bytes of a tensor, which may lie on a device.
+/// Appends the bytes of a tensor, which may be on a device.
 ///
 /// # Errors
-/// The tensor library's; a type that is not stored.
+/// Returns an error if a candle operation fails, or if the dtype is not stored.
 pub fn append(tensor: &Tensor, bytes: &mut Vec<u8>) -> Result<()> {
     let here = cuda::download(tensor)?.contiguous()?;
     let (storage, layout) = here.storage_and_layout();
@@ -35,7 +35,8 @@ pub fn append(tensor: &Tensor, bytes: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Memory for a tensor's numbers, which is filled before it becomes a tensor: no byte is copied.
+/// Memory for a tensor's numbers. It is filled before it becomes a tensor, so that no byte is
+/// copied.
 pub enum Buffer {
     F32(Vec<f32>),
     Bf16(Vec<bf16>),
@@ -43,7 +44,7 @@ pub enum Buffer {
 }
 
 impl Buffer {
-    /// Room for so many numbers.
+    /// Room for `count` numbers.
     pub fn new(numbers: Numbers, count: usize) -> Self {
         match numbers {
             Numbers::F32 => Buffer::F32(vec![0.0; count]),
@@ -52,7 +53,7 @@ impl Buffer {
         }
     }
 
-    /// The bytes to be filled.
+    /// The bytes to fill.
     pub fn bytes(&mut self) -> &mut [u8] {
         match self {
             Buffer::F32(numbers) => bytemuck::cast_slice_mut(numbers),
@@ -64,7 +65,7 @@ impl Buffer {
     /// The tensor, in the host's memory.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn tensor(self, shape: (usize, usize, usize)) -> Result<Tensor> {
         Ok(match self {
             Buffer::F32(numbers) => Tensor::from_vec(numbers, shape, &Device::Cpu)?,

@@ -2,28 +2,28 @@
 //! of the plan, the order of the chunks and the layout.
 //!
 //! Rows keep their numbers (prefix, chunks in the request's own order, query, generated); a
-//! placement says where they stand. Nothing that is stored moves.
+//! placement gives their positions. Stored rows do not move.
 
 use tributary_kernels::{Positions, Rule, SHARED};
 use tributary_protocol::{Layout, Plan};
 
-/// Where every row of a request stands, indexed by row.
+/// Positions of every row of a request, indexed by row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     rope: Vec<u32>,
     order: Vec<u32>,
-    /// The segment of every row, where chunks are apart.
+    /// The segment of every row, if chunks are apart.
     segment: Option<Vec<u32>>,
-    /// Rows of the longest chunk.
+    /// Number of rows of the longest chunk.
     longest: usize,
-    /// The number of a look-ahead's first row; generated rows have those before it.
+    /// Number of the first look-ahead row; generated rows have the numbers before it.
     look_ahead: u32,
 }
 
 impl Placement {
     /// Prefix, chunks in `order` (a permutation of their numbers), query: causal order as in that
-    /// sequence, rotary positions as `layout` says (methods.md: P rows of prefix, T of context, C
-    /// of the longest chunk).
+    /// sequence, rotary positions of `layout` (methods.md: P rows of prefix, T of context, C of the
+    /// longest chunk).
     pub fn new(plan: &Plan, order: &[u32], layout: Layout) -> Self {
         let (prefix, context) = (plan.prefix_tokens(), plan.context_rows());
         let look_ahead = plan.look_ahead_rows().start;
@@ -49,7 +49,7 @@ impl Placement {
         this
     }
 
-    /// Every chunk alone behind the prefix, in a segment of its own; every segment sees the prefix.
+    /// Every chunk alone after the prefix, in a segment of its own; every segment sees the prefix.
     /// Orders are positions. Query rows take no part.
     pub fn apart(plan: &Plan) -> Self {
         let prefix = plan.prefix_tokens() as u32;
@@ -65,16 +65,16 @@ impl Placement {
         Self { rope: places.clone(), order: places, segment: Some(segment), longest, look_ahead }
     }
 
-    /// Where context rows that stand apart stand once more: as if the longest chunk stood before
-    /// their own, seeing the prefix and the other chunks, whole, and not their own.
+    /// Second positions of context rows that are apart: as if the longest chunk were before their
+    /// own. There they see the prefix and all of the other chunks, but not their own.
     pub fn behind_others(&self, rows: &[u32]) -> Positions {
         let rope: Vec<u32> = rows.iter().map(|&row| self.rope_of(row) + self.longest as u32).collect();
         let at = self.at(rows);
         Positions::new(rope, at.order(), at.segment()).seeing(Rule::Others)
     }
 
-    /// Where the given rows stand; rows past the query (generated ones, and apart from them those
-    /// of a look-ahead) follow it one by one.
+    /// Positions of the given rows. Generated rows follow the query one by one; so do look-ahead
+    /// rows, independent of generated ones.
     pub fn at(&self, rows: &[u32]) -> Positions {
         let rope: Vec<u32> = rows.iter().map(|&row| self.rope_of(row)).collect();
         let order: Vec<u32> = rows.iter().map(|&row| self.order_of(row)).collect();
@@ -86,7 +86,7 @@ impl Placement {
         }
     }
 
-    /// The same for so many generated rows.
+    /// The same placement for `generated` generated rows.
     #[must_use]
     pub fn reaching(&self, generated: usize) -> Self {
         Self { look_ahead: (self.rows() + generated) as u32, ..self.clone() }
@@ -99,30 +99,30 @@ impl Placement {
 
     /// Causal order of one row.
     pub fn order_of(&self, row: u32) -> u32 {
-        self.order.get(row as usize).copied().unwrap_or_else(|| self.rows() as u32 + self.behind_query(row))
+        self.order.get(row as usize).copied().unwrap_or_else(|| self.rows() as u32 + self.after_query(row))
     }
 
-    /// The place of every row of prefix, context and query in the causal order.
+    /// Place of every row of prefix, context and query in the causal order.
     pub fn places(&self) -> &[u32] {
         &self.order
     }
 
-    /// Positions that the rotary tables must cover, so many rows behind the query included.
-    pub fn positions(&self, behind: usize) -> usize {
+    /// Number of positions that the rotary tables must cover, with `after` rows after the query.
+    pub fn positions(&self, after: usize) -> usize {
         let largest = self.rope.iter().max().map_or(0, |&position| position as usize);
-        largest.max(self.rope.len()) + 1 + behind
+        largest.max(self.rope.len()) + 1 + after
     }
 
     fn rope_of(&self, row: u32) -> u32 {
         let Some(&position) = self.rope.get(row as usize) else {
             let last = self.rope.last().copied().unwrap_or(0);
-            return last + 1 + self.behind_query(row);
+            return last + 1 + self.after_query(row);
         };
         position
     }
 
-    /// How many rows stand between the query and a row behind it.
-    fn behind_query(&self, row: u32) -> u32 {
+    /// Number of rows between the query and a row after it.
+    fn after_query(&self, row: u32) -> u32 {
         if row >= self.look_ahead { row - self.look_ahead } else { row - self.rope.len() as u32 }
     }
 }

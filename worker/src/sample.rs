@@ -1,4 +1,4 @@
-//! Drawing a token from logits, and how likely it was.
+//! Draws tokens from logits, with their log-probabilities.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,25 +6,26 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use tributary_protocol::{DrawnToken, Logprobs, Plan, Sampling, ScoredToken};
 
-/// Draws tokens, reproducibly from the seed.
+/// Draws tokens; the same seed gives the same draws.
 pub struct Sampler {
     sampling: Sampling,
     /// Tokens that end the answer.
     ends: Vec<u32>,
-    /// The prompt's tokens, where a penalty counts them.
+    /// The prompt's tokens, if a penalty counts them.
     prompt: BTreeSet<u32>,
-    /// The answer's tokens so far, and how often it has each.
+    /// The answer's tokens so far, with the count of each.
     counts: BTreeMap<u32, u32>,
-    /// Number of tokens that were drawn.
+    /// Number of drawn tokens.
     drawn: u32,
-    /// Tokens whose log-probabilities come with each that is drawn; absent where nobody asks.
+    /// Number of likeliest tokens whose log-probabilities come with each draw; absent if not
+    /// requested.
     logprobs: Option<u32>,
     random: ChaCha8Rng,
 }
 
 impl Sampler {
-    /// The sampler of a request at the start of its sequence of draws. With each token it tells
-    /// log-probabilities, if the plan asks for them: the token's own, and those of the likeliest.
+    /// The sampler of a request at the start of its sequence of draws. If the plan asks for
+    /// log-probabilities, each draw has the token's own and those of the likeliest.
     pub fn of(plan: &Plan) -> Self {
         let penalises_prompt = plan.sampling.repetition_penalty != 1.0;
         let prompt = if penalises_prompt { plan.all_ids().into_iter().collect() } else { BTreeSet::new() };
@@ -43,8 +44,8 @@ impl Sampler {
         Self { sampling, ends, prompt, counts, drawn: 0, logprobs, random }
     }
 
-    /// A token, and how clear the choice was. Log-probabilities and margin are of the logits as the
-    /// model gave them.
+    /// A token with the margin of the choice. Log-probabilities and margin are of the model's
+    /// logits, before any adjustment.
     pub fn draw(&mut self, logits: &[f32]) -> DrawnToken {
         let token = match self.adjusts() {
             true => self.token(&self.adjusted(logits)),
@@ -56,7 +57,7 @@ impl Sampler {
         DrawnToken { token, margin: margin(logits), logprobs }
     }
 
-    /// Whether the next token is drawn from other logits than the model's.
+    /// Whether the next token is drawn from adjusted logits.
     fn adjusts(&self) -> bool {
         let Sampling { repetition_penalty, presence_penalty, frequency_penalty, logit_bias, min_tokens, .. } =
             &self.sampling;
@@ -102,10 +103,10 @@ impl Sampler {
         logits
     }
 
-    /// A token id. Temperature 0 takes the largest logit, ties the lower id; else softmax(logits /
-    /// temperature) of the tokens that min-p leaves and of the `top_k` best of them, cut to the
-    /// smallest set of best tokens whose share of these reaches `top_p` (nucleus sampling, Holtzman
-    /// et al. 2020).
+    /// A token id. Temperature 0 takes the largest logit, ties the lower id; otherwise it is drawn
+    /// from softmax(logits / temperature) over the `top_k` best tokens that min-p leaves. These are
+    /// cut to the smallest set of best tokens whose share reaches `top_p` (nucleus sampling,
+    /// Holtzman et al. 2020).
     fn token(&mut self, logits: &[f32]) -> u32 {
         if self.sampling.temperature <= 0.0 {
             return argmax(logits);
@@ -144,8 +145,7 @@ fn argmax(logits: &[f32]) -> u32 {
     (0..logits.len()).fold(0, better) as u32
 }
 
-/// How likely a token is that stands already where these logits are of the next one, and so many of
-/// the likeliest in its place.
+/// The score of a given token under these logits, with the `count` likeliest tokens in its place.
 pub fn score(logits: &[f32], token: u32, count: usize) -> ScoredToken {
     let Logprobs { drawn, top } = log_probabilities(logits, token, count);
     let own = logits[token as usize];
@@ -153,7 +153,7 @@ pub fn score(logits: &[f32], token: u32, count: usize) -> ScoredToken {
     ScoredToken { token, logprob: drawn, rank, top }
 }
 
-/// Log-softmax of the logits, of the drawn token and of so many of the best.
+/// Log-softmax of the logits, for the drawn token and the `count` best.
 fn log_probabilities(logits: &[f32], drawn: u32, count: usize) -> Logprobs {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
@@ -170,7 +170,7 @@ fn log_probabilities(logits: &[f32], drawn: u32, count: usize) -> Logprobs {
 }
 
 /// The difference between the two largest logits over the larger one's absolute value; infinite
-/// where there is one logit.
+/// with a single logit.
 fn margin(logits: &[f32]) -> f32 {
     let order = |(first, second): (f32, f32), &logit: &f32| match logit > first {
         true => (logit, first),

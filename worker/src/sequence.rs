@@ -1,8 +1,7 @@
-//! A sequence that is being decoded: the state that a rank keeps of a request after its first
-//! token.
+//! A sequence in decoding: a rank's state of a request after its first token.
 //!
-//! Keys are turned to their positions once, before the first step; values are shared with the
-//! blocks that the prefill left. Keys and values of generated rows grow in place.
+//! Keys are rotated to their positions once, before the first step; values are shared with the
+//! blocks of the prefill. Keys and values of generated rows grow in place.
 
 use tributary_kernels::{Positions, Rope};
 use tributary_protocol::{Ape, Plan};
@@ -14,36 +13,36 @@ use crate::placement::Placement;
 use crate::sample::Sampler;
 use crate::strategy::Prefilled;
 
-/// One sequence, as every rank knows it.
+/// One sequence, on every rank.
 pub struct Sequence {
     /// The rank that draws its tokens.
     pub owner: usize,
-    /// Whether the owner holds everything that its rows attend to. Else every rank holds a part.
+    /// Whether the owner holds all keys that its rows attend to. Otherwise every rank holds a part.
     pub alone: bool,
-    /// The positions that its rotary tables must cover.
+    /// Number of positions that its rotary tables must cover.
     pub positions: usize,
-    /// How its rows attend to contexts that stand beside each other, if they do.
+    /// Parameters of attention to parallel contexts, if the method has them.
     parallel: Option<Ape>,
     held: CacheState,
     /// On the owner: the sampler that draws its tokens, and the newest of them.
     drawing: Option<Drawing>,
 }
 
-/// The sampler of a sequence, and the token that it drew last.
+/// The sampler of a sequence, and its newest token.
 pub struct Drawing {
     /// The draws so far.
     pub sampler: Sampler,
-    /// The token that was drawn last; its row has not been computed.
+    /// The newest token; its row has not been computed.
     pub newest: u32,
 }
 
-/// The start of a sequence behind an evicted prompt.
+/// The start of a sequence after an evicted prompt.
 pub struct Start {
-    /// Where the prompt's rows stand.
+    /// Positions of the prompt's rows.
     pub placement: Placement,
-    /// Tokens that are generated at most.
+    /// Maximum number of generated tokens.
     pub tokens: usize,
-    /// The first token, which has been drawn.
+    /// The first token, already drawn.
     pub first: u32,
     /// The sampler that drew it.
     pub sampler: Sampler,
@@ -53,27 +52,26 @@ pub struct Start {
 enum CacheState {
     /// Nothing: the owner decodes alone, and this is another rank.
     Nothing,
-    /// The cache as the prefill left it.
+    /// The cache after the prefill.
     Filled(Box<Prefilled>),
-    /// The cache with its keys turned.
+    /// The cache with its keys rotated.
     Turned(Box<Turned>),
 }
 
-/// A cache whose keys have been turned to their positions.
+/// A cache whose keys have been rotated to their positions.
 pub struct Turned {
-    /// The context rows that are this rank's alone; where the owner decodes alone, all that it
-    /// holds but `rest`.
+    /// Context rows of this rank alone; if the owner decodes alone, all its rows except `rest`.
     pub own: View,
     /// On the owner: prefix and query, which count once in a merge.
     pub rest: View,
     /// On the owner: the generated rows.
     pub generated: GrowingBlock,
-    /// How rows attend to `own`, where contexts stand beside each other.
+    /// Parameters of attention to `own`, if contexts are parallel.
     pub parallel: Option<Ape>,
     placement: Placement,
-    /// The number of the row that is generated next.
+    /// Number of the next generated row.
     next_row: u32,
-    /// The first generated row's position, where it is not that behind the query.
+    /// Position of the first generated row, if it is not the one after the query.
     first_position: Option<u32>,
 }
 
@@ -81,7 +79,7 @@ impl Sequence {
     /// The sequence of a request whose first token has been drawn, on `rank`.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn new(plan: &Plan, prefilled: Prefilled, first: u32, sampler: Sampler, rank: usize) -> Result<Self> {
         let Prefilled { owner, alone, .. } = prefilled;
         let positions = prefilled.placement.positions(plan.max_tokens);
@@ -96,7 +94,7 @@ impl Sequence {
         Ok(Self { owner, alone, positions, parallel: plan.method.parallel(), held, drawing })
     }
 
-    /// The sequence of a request of whose prompt only some rows remain.
+    /// The sequence of a request after eviction of some of the prompt's rows.
     pub fn of_remains(plan: &Plan, start: Start, remains: Remains, rank: usize) -> Self {
         let Start { placement, tokens, first, sampler } = start;
         let (owner, positions, parallel) = (plan.owner, placement.positions(tokens), plan.method.parallel());
@@ -110,10 +108,10 @@ impl Sequence {
         Self { owner, alone, positions, parallel, held, drawing }
     }
 
-    /// Turns the cached keys to their positions, if that has not been done.
+    /// Rotates the cached keys to their positions, if they are not rotated yet.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn turn(&mut self, rope: &Rope) -> Result<()> {
         self.held = match std::mem::replace(&mut self.held, CacheState::Nothing) {
             CacheState::Filled(prefilled) => {
@@ -125,7 +123,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// The turned cache; absent where this rank holds nothing, and before [`turn`](Self::turn).
+    /// The rotated cache; absent if this rank holds nothing, and before [`turn`](Self::turn).
     pub fn turned(&mut self) -> Option<&mut Turned> {
         match &mut self.held {
             CacheState::Turned(turned) => Some(turned),
@@ -157,8 +155,8 @@ impl Turned {
         })
     }
 
-    /// The next generated row begins: where it stands. Its owner makes room for its key and value.
-    /// Every rank that has a part of the sequence calls it, so that all know where the row stands.
+    /// Begins the next generated row and returns its position. The owner makes room for its key and
+    /// value. Every rank with a part of the sequence calls it, so that all know the row's position.
     pub fn begin_row(&mut self, is_owner: bool) -> Positions {
         let row = self.next_row;
         self.next_row += 1;
@@ -171,8 +169,7 @@ impl Turned {
     }
 }
 
-/// Where generated rows stand: behind the query, or from a position on that was given for the first
-/// of them.
+/// Positions of generated rows: after the query, or from the given position of the first of them.
 fn generated_at(placement: &Placement, from: Option<u32>, rows: std::ops::Range<u32>) -> Positions {
     let at = placement.at(&rows.clone().collect::<Vec<_>>());
     let Some(from) = from else { return at };

@@ -1,6 +1,6 @@
-//! Which phase a rank was in, when, and how long of it it waited for others. On a device a phase is
-//! the time in which its work runs there, not that in which it was given out; nothing waits for the
-//! device until the request is over.
+//! The phases of a rank, with their times and the waits for other ranks in each. On a device a
+//! phase is the time in which its work runs there, not the time of its submission. The host does
+//! not wait for the device until the request is over.
 
 use candle_core::Device;
 use tributary_comm::Communicator;
@@ -9,7 +9,7 @@ use tributary_protocol::{Phase, Span};
 
 use crate::error::Result;
 
-/// Phases one after the other, from the arrival of the plan on.
+/// Consecutive phases, from the arrival of the plan.
 #[derive(Debug)]
 pub struct Timeline {
     device: Device,
@@ -18,7 +18,7 @@ pub struct Timeline {
     closed: Vec<Closed>,
 }
 
-/// The phase that the host is in, with the communicator's lap that counts for it.
+/// The current phase of the host, with the communicator's lap that counts for it.
 #[derive(Debug)]
 struct Open {
     phase: Phase,
@@ -39,7 +39,7 @@ impl Timeline {
     /// Starts now, for work on a device.
     ///
     /// # Errors
-    /// The device's.
+    /// Returns an error if the device fails.
     pub fn start(device: &Device) -> Result<Self> {
         Ok(Self { device: device.clone(), begin: Moment::now(device)?, open: None, closed: Vec::new() })
     }
@@ -47,7 +47,7 @@ impl Timeline {
     /// Ends the open phase and opens the next one.
     ///
     /// # Errors
-    /// The device's.
+    /// Returns an error if the device fails.
     pub fn enter(&mut self, phase: Phase, comm: &mut dyn Communicator) -> Result<()> {
         let now = Moment::now(&self.device)?;
         self.close_at(now.clone());
@@ -55,10 +55,10 @@ impl Timeline {
         Ok(())
     }
 
-    /// Ends the open phase; gives the communicator's lap that begins with it.
+    /// Ends the open phase, and returns the communicator's lap that begins with it.
     ///
     /// # Errors
-    /// The device's.
+    /// Returns an error if the device fails.
     pub fn close(&mut self, comm: &mut dyn Communicator) -> Result<usize> {
         self.close_at(Moment::now(&self.device)?);
         Ok(comm.start_lap())
@@ -70,11 +70,11 @@ impl Timeline {
         }
     }
 
-    /// The closed phases. Waits until the device has come to the end of the last: then its waits
-    /// for other ranks are known, each in the phase in which it was waited for.
+    /// The closed phases. Waits until the device has reached the end of the last one. Then the
+    /// waits for other ranks are known, each in its own phase.
     ///
     /// # Errors
-    /// Work on the device has failed.
+    /// Returns an error if work on the device has failed.
     pub fn into_spans(self, comm: &mut dyn Communicator) -> Result<Vec<Span>> {
         if let Some(last) = self.closed.last() {
             last.until.seconds_since(&self.begin)?;
@@ -87,7 +87,7 @@ impl Timeline {
                 start_s: closed.since.seconds_since(&self.begin)?,
                 seconds,
                 // A host may wait at a control point while its device waits in a collective: the
-                // time of both is one.
+                // two times overlap.
                 waited_s: laps[closed.lap].waited_s().min(seconds),
             })
         };

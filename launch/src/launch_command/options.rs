@@ -184,15 +184,15 @@ fn command_of_rank(program: &str, command: &[String], ranks: usize) -> Result<Ve
     }
     let mut all = vec![program.to_owned()];
     // Of `train` the next word is a command too.
-    let behind = name + 1 + usize::from(command[name] == "train" && name + 1 < command.len());
-    all.extend_from_slice(&command[..behind]);
+    let after = name + 1 + usize::from(command[name] == "train" && name + 1 < command.len());
+    all.extend_from_slice(&command[..after]);
     if value_of(command, "--backend").is_none() {
         all.extend(["--backend", "mpi"].map(str::to_owned));
     }
     if size.is_none() && !is_study {
         all.extend(["--world-size".to_owned(), count]);
     }
-    all.extend_from_slice(&command[behind..]);
+    all.extend_from_slice(&command[after..]);
     Ok(all)
 }
 

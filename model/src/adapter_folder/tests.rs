@@ -1,4 +1,4 @@
-//! A folder gives back what was written, and is refused where it is another model's or damaged.
+//! A folder gives back the written adapter. It is rejected if it is another model's, or damaged.
 
 use super::*;
 use crate::Model;

@@ -1,5 +1,4 @@
-//! Configs: real ones kept outside the repository, the switches of each family, and what is
-//! refused.
+//! Configs: real ones from outside the repository, the switches of each family, and invalid ones.
 
 use std::path::{Path, PathBuf};
 
@@ -59,7 +58,7 @@ fn check_real(name: &str, raw: &Value, config: &Config) {
     assert!(!config.eos.is_empty(), "{name} says where an answer ends");
     assert_eq!(config.qkv_bias, name.starts_with("Qwen2.5") || name.starts_with("glm"), "{name}");
     assert_eq!(config.qk_norm, name.starts_with("Qwen3"), "{name}");
-    // The size in the name, where there is one: parameters by the shapes, within a tenth. A tied
+    // The size in the name, if there is one: parameters by the shapes, within a tenth. A tied
     // embedding counts once.
     let size = name.split('-').find_map(|part| {
         let (number, unit) =
@@ -113,7 +112,7 @@ fn a_sliding_window_counts_where_it_is_active() {
     for wrong in [json!("unstated"), json!(0), json!(false)] {
         let changes = [("architectures", json!(["MistralForCausalLM"])), ("sliding_window", wrong.clone())];
         let error = parse(&changes).expect_err("no number of tokens").to_string();
-        assert!(error.contains(&format!("sliding_window {wrong} is no number of tokens")), "{error}");
+        assert!(error.contains(&format!("sliding_window {wrong} is not a number of tokens")), "{error}");
     }
     assert_eq!(window("LlamaForCausalLM", &[size.clone(), on.clone()]), None, "Llama has none");
     for qwen in ["Qwen2ForCausalLM", "Qwen3ForCausalLM"] {
@@ -246,14 +245,14 @@ fn configs_that_cannot_run_say_why() {
         (without("rms_norm_eps"), "missing field `rms_norm_eps`"),
         (parse(&[("architectures", json!(["MambaForCausalLM"]))]), "architecture `MambaForCausalLM` is not supported"),
         (parse(&[("hidden_act", json!("gelu"))]), "hidden_act `gelu` is not supported; `silu` is"),
-        (parse(&[("num_key_value_heads", json!(3))]), "num_attention_heads 4 is no multiple of num_key_value_heads 3"),
+        (parse(&[("num_key_value_heads", json!(3))]), "4 is not a multiple of num_key_value_heads 3"),
         (parse(&[("num_hidden_layers", json!(0))]), "a size is 0"),
-        (parse(&[("vocab_size", json!(1u64 << 40))]), "a size is 1099511627776; at most 1048576 would do"),
+        (parse(&[("vocab_size", json!(1u64 << 40))]), "a size is 1099511627776; the maximum is 1048576"),
         (parse(&[("hidden_size", json!("wide"))]), "invalid type: string"),
         (parse(&[("rope_scaling", json!({ "type": "dynamic", "factor": 2.0 }))]), "no chunk can be reused"),
         (parse(&[("rope_scaling", json!({ "rope_type": "longrope" }))]), "rope_scaling `longrope` is not supported"),
         (parse(&[("rope_scaling", json!({ "rope_type": "linear" }))]), "rope_scaling `linear` lacks `factor`"),
-        (parse(&[("head_dim", json!(15))]), "head_dim 15: rotary embeddings turn pairs"),
+        (parse(&[("head_dim", json!(15))]), "head_dim 15: rotary embeddings rotate pairs"),
         (parse(&[("rope_theta", json!(0.0))]), "rope theta 0: must be a positive number"),
         (parse(&[("rope_theta", json!(-5.0))]), "rope theta -5"),
         (parse(&[("rope_scaling", json!({ "rope_type": "linear", "factor": 0.0 }))]), "rope factor 0"),

@@ -1,9 +1,9 @@
-//! Hashes of weight files from earlier starts, so that an unchanged file is not read once more for
-//! its hash.
+//! Hashes of weight files from earlier starts, so that an unchanged file is not read again for its
+//! hash.
 //!
-//! A model folder has a file of its own in the cache. Ranks that start together write the same into
-//! it, each of them a whole file. Nothing here can fail a start: a file whose entry cannot be read
-//! or written is hashed again the next time.
+//! A model folder has a file of its own in the cache. Ranks that start together write the same
+//! content, each of them a whole file. A failure here does not fail a start: a file whose entry
+//! cannot be read or written is hashed again the next time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use tributary_system::file::write_whole;
 
-/// A file that was written less than this before now is not remembered: it may be written again
-/// within the resolution of its file system's clock, which nothing would show.
+/// Minimum age of a file that is remembered. A younger file may be written again within the
+/// resolution of its file system's clock, and its times would not change.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// The properties of a file that change when its content does.
@@ -24,10 +24,10 @@ pub(super) struct FileStamp {
     /// Its length.
     pub bytes: u64,
     inode: u64,
-    /// The time its content was last written, in seconds and nanoseconds since 1970. A copy can be
+    /// Time of the content's last change, in seconds and nanoseconds since 1970. A copy can be
     /// given its original's time.
     modified: (i64, i64),
-    /// The time anything of it was last changed. No program can set that.
+    /// Time of the file's last change of any kind. No program can set it.
     changed: (i64, i64),
 }
 
@@ -56,9 +56,9 @@ struct Entry {
 
 /// Hashes of a model folder's weight files.
 pub(super) struct KnownHashes {
-    /// The file that they are kept in.
+    /// The file that holds them.
     file: PathBuf,
-    /// The entries by the path of each file, links resolved.
+    /// Entries by the path of each file, with links resolved.
     entries: BTreeMap<PathBuf, Entry>,
     is_new: bool,
 }
@@ -73,7 +73,7 @@ impl KnownHashes {
         Some(Self { file, entries, is_new: false })
     }
 
-    /// The hash of a file that is as it was then.
+    /// The hash of a file that has not changed since.
     pub fn hash_of(&self, path: &Path, stamp: &FileStamp) -> Option<[u8; 32]> {
         let entry = self.entries.get(&fs::canonicalize(path).ok()?)?;
         (entry.stamp == *stamp).then_some(entry.hash)

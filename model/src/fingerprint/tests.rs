@@ -1,4 +1,4 @@
-//! What a model's hash depends on, and when weights are read for it.
+//! The inputs of a model's hash, and the reads of weights for it.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ impl Place {
         place
     }
 
-    /// Writes a file, an hour ago as far as its own time says.
+    /// Writes a file, and sets its time to an hour ago.
     fn write(&self, name: &str, text: &str) {
         let path = self.folder.path().join(name);
         std::fs::write(&path, text).expect("written");

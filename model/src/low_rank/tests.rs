@@ -1,5 +1,5 @@
-//! Rows of the run are those of a decoder whose weights have the matrices in them, rows outside it
-//! those of the decoder as it is; gradients flow into the matrices.
+//! Rows of the run equal those of a decoder with the matrices merged into its weights. Rows outside
+//! it equal those of the plain decoder. Gradients flow into the matrices.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ const SEED: u64 = 5;
 fn linears(config: &Config) -> Vec<(Linear, String, (usize, usize), usize)> {
     let Config { hidden, intermediate, heads, kv_heads, head_dim, .. } = *config;
     let (q, kv) = (heads * head_dim, kv_heads * head_dim);
-    let (gate, up, behind) = match config.fused_gate_up {
+    let (gate, up, after) = match config.fused_gate_up {
         true => ("gate_up_proj", "gate_up_proj", intermediate),
         false => ("gate_proj", "up_proj", 0),
     };
@@ -34,12 +34,12 @@ fn linears(config: &Config) -> Vec<(Linear, String, (usize, usize), usize)> {
         attention(Linear::Value, "v_proj", (kv, hidden)),
         attention(Linear::Output, "o_proj", (hidden, q)),
         (Linear::Gate, format!("mlp.{gate}"), (intermediate, hidden), 0),
-        (Linear::Up, format!("mlp.{up}"), (intermediate, hidden), behind),
+        (Linear::Up, format!("mlp.{up}"), (intermediate, hidden), after),
         (Linear::Down, "mlp.down_proj".to_owned(), (hidden, intermediate), 0),
     ]
 }
 
-/// Matrices of all layers, the same ones every time.
+/// Matrices of all layers, the same at every call.
 fn matrices(config: &Config) -> Vec<((usize, Linear), LowRankPair)> {
     let mut numbers = ChaCha8Rng::seed_from_u64(SEED);
     let mut uniform = || 0.5 * (numbers.next_u32() as f32 / u32::MAX as f32 * 2.0 - 1.0);
@@ -90,10 +90,10 @@ fn merged(text: &serde_json::Value, config: &Config, pairs: &LowRank) -> Arc<dyn
     }
     for (name, first, more) in changed {
         let (old, count) = (tensors[&name].clone(), more.dims()[0]);
-        let behind = old.dims()[0] - first - count;
+        let after = old.dims()[0] - first - count;
         let cut = |from, count| old.narrow(0, from, count).expect("rows");
         let sum = (cut(first, count) + more).expect("a sum");
-        let new = Tensor::cat(&[cut(0, first), sum, cut(first + count, behind)], 0).expect("joined");
+        let new = Tensor::cat(&[cut(0, first), sum, cut(first + count, after)], 0).expect("joined");
         tensors.insert(name, new);
     }
     candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).expect("saved");
@@ -126,8 +126,7 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// The families without and with norms behind projections; the second has gate and up in one
-/// tensor.
+/// The families without and with norms after projections; the second has gate and up in one tensor.
 fn configs() -> [serde_json::Value; 2] {
     let mut glm = kit::config();
     glm["architectures"] = serde_json::json!(["Glm4ForCausalLM"]);
@@ -142,7 +141,8 @@ fn rows_of_the_run_are_those_of_merged_weights_and_others_of_the_base() {
         let base = kit::model(&text);
         let low_rank = Arc::new(LowRank::new(matrices(base.config())).expect("ranks fit"));
         let merged = merged(&text, base.config(), &low_rank);
-        // Every row sees itself alone, so that a row tells which weights it went through.
+        // Every row sees only itself, so that a row's result depends only on the weights that it
+        // went through.
         let of = |model: &Arc<dyn Model>, rows: Rows, asked| prompt(model, rows, asked).0;
         let embedded = |model: &Arc<dyn Model>| model.embed(&IDS).expect("ids");
         let (of_base, of_merged) = (of(&base, embedded(&base), None), of(&merged, embedded(&merged), None));

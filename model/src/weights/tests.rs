@@ -1,5 +1,4 @@
-//! Weight files that are damaged, incomplete or of another kind: each with its message and exit
-//! code.
+//! Damaged, incomplete or unsupported weight files, each with its message and exit code.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,7 +15,7 @@ fn write(path: &Path, tensors: &[(&str, &[usize])]) {
     candle_core::safetensors::save(&map, path).expect("written");
 }
 
-/// A folder with one whole file.
+/// A folder with one intact file.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     write(&folder.path().join("model.safetensors"), &[("norm", &[4]), ("matrix", &[3, 4])]);
@@ -31,7 +30,7 @@ fn check<T>(found: Result<T>, exit_code: u8, messages: &[&str]) {
     assert_eq!(error.exit_code(), exit_code, "{error}");
 }
 
-/// The file of a whole folder after a change of its bytes.
+/// The file of an intact folder after a change of its bytes.
 fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Result<Weights> {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
@@ -99,7 +98,7 @@ fn damaged_files_are_refused() {
     check(cut(20), 65, &["truncated or not safetensors"]);
     check(changed(|bytes| bytes.truncate(bytes.len() - 1)), 65, &["not a whole safetensors file"]);
     check(changed(|bytes| bytes.extend([0; 3])), 65, &["not a whole safetensors file"]);
-    check(changed(|bytes| bytes[7] = 0x7f), 65, &["header of ", "at most ", "truncated or not safetensors"]);
+    check(changed(|bytes| bytes[7] = 0x7f), 65, &["header of ", "the maximum is ", "truncated or not safetensors"]);
     check(changed(|bytes| bytes[8] = b'['), 65, &["not a whole safetensors file"]);
 }
 
@@ -133,7 +132,7 @@ fn an_index_must_name_files_that_are_there() {
     assert!(stale.get("norm", &[4]).is_ok());
     write(&folder.path().join("part-2.safetensors"), &[("norm", &[4])]);
     let both = open(r#"{"weight_map": {"norm": "part-2.safetensors"}}"#);
-    check(both, 65, &["model.safetensors: it stands beside ", "model.safetensors.index.json with all its shards"]);
+    check(both, 65, &["model.safetensors: it is beside ", "model.safetensors.index.json with all its shards"]);
     std::fs::remove_file(folder.path().join("part-2.safetensors")).expect("removed");
     std::fs::remove_file(folder.path().join("model.safetensors")).expect("removed");
     check(open(r#"{"weight_map": {"norm": "part-2.safetensors"}}"#), 64, &["cannot read ", "part-2.safetensors"]);

@@ -9,10 +9,10 @@ use crate::ModelShape;
 /// layer computes queries and keys alone.
 pub fn reading(shape: &ModelShape, longest_prompt: usize) -> AuxiliaryCost {
     let layers = shape.layers as f64;
-    let (before, behind) = (shape.layer_kv_flops() + shape.layer_query_flops(), shape.layer_finish_flops());
+    let (before, after) = (shape.layer_kv_flops() + shape.layer_query_flops(), shape.layer_finish_flops());
     AuxiliaryCost {
         memory_bytes: memory::beside_bytes(shape, longest_prompt),
-        row_flops: (layers * before + (layers - 1.0) * behind) as u64,
+        row_flops: (layers * before + (layers - 1.0) * after) as u64,
         pair_flops: 4 * shape.query_width() as u64,
         row_elementwise: (layers * shape.layer_elementwise()) as u64,
         matrix_bytes: shape.layers as u64 * shape.layer_matrix_parameters() * shape.dtype_bytes as u64,

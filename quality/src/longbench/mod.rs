@@ -194,13 +194,13 @@ fn without_middle(runs: &[Run], kept: usize) -> Vec<Run> {
 
 impl LongBench {
     fn made(&self, row: &Row, dataset: &Dataset, runs: (&[Run], bool), measure: &Measure<'_>) -> Result<Sample> {
-        let (lead, behind) = dataset.prompt.split_once("{context}").expect("a prompt has a context");
+        let (lead, after) = dataset.prompt.split_once("{context}").expect("a prompt has a context");
         let (runs, are_documents) = runs;
         let own = if are_documents { None } else { Some(TEXT_CHUNK_TOKENS) };
         Ok(Sample {
             lead: lead.to_owned(),
             chunks: chunks(runs, self.chunk_tokens.or(own), measure)?,
-            query: behind.replace("{input}", &row.input),
+            query: after.replace("{input}", &row.input),
             begun: String::new(),
             uses_template: dataset.uses_template,
             scoring: Scoring {

@@ -125,10 +125,10 @@ fn parts(chunk: &Piece, first: u32, selected: &Rows) -> Vec<(String, bool)> {
         let tokens = (from.max(first) - first) as usize..(to.min(end) - first) as usize;
         let Some(spans) = chunk.spans.get(tokens).filter(|spans| !spans.is_empty()) else { continue };
         let start = text.floor_char_boundary(spans[0].start).max(at);
-        let behind = text.ceil_char_boundary(spans[spans.len() - 1].end).max(start);
+        let after = text.ceil_char_boundary(spans[spans.len() - 1].end).max(start);
         parts.push((text[at..start].to_owned(), false));
-        parts.push((text[start..behind].to_owned(), true));
-        at = behind;
+        parts.push((text[start..after].to_owned(), true));
+        at = after;
     }
     parts.push((text[at..].to_owned(), false));
     parts.retain(|(text, _)| !text.is_empty());

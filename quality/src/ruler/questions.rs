@@ -29,8 +29,8 @@ pub fn draft(size: usize, question: &Question, questions: &Questions, random: &m
     random.shuffle(&mut chosen);
     let last = chosen.len() - 1;
     let text = |(index, number): (usize, usize)| {
-        let behind = if index < last { "\n\n" } else { "" };
-        format!("Document {}:\n{}{behind}", index + 1, questions.documents[number])
+        let after = if index < last { "\n\n" } else { "" };
+        format!("Document {}:\n{}{after}", index + 1, questions.documents[number])
     };
     Draft {
         lead: format!("{ASKED}\n\nThe following are given documents.\n\n"),

@@ -51,14 +51,14 @@ fn most_common<'a>(words: impl Iterator<Item = &'a str>, count: usize) -> BTreeS
 
 /// A reader's answer.
 fn read<'a>(task: &str, context: &'a str, query: &str) -> BTreeSet<&'a str> {
-    let behind = |mark: &str| query.split_once(mark).expect("the mark").1;
+    let after = |mark: &str| query.split_once(mark).expect("the mark").1;
     match task {
-        "vt" => holders(context, behind("assigned the value ").split_once(' ').expect("a value").0),
+        "vt" => holders(context, after("assigned the value ").split_once(' ').expect("a value").0),
         "cwe" => most_common(context.split(' ').filter(|word| !word.ends_with('.')), 10),
         "fwe" => most_common(context.split(' ').filter(|word| *word != "..."), 3),
         _ => {
             let known = needles(context);
-            let keys = behind(" for ").split_once(" mentioned").expect("keys").0;
+            let keys = after(" for ").split_once(" mentioned").expect("keys").0;
             keys.split(", ").flat_map(|key| known[key.trim_start_matches("and ")].clone()).collect()
         }
     }

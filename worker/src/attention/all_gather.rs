@@ -1,6 +1,6 @@
 //! Exact attention of a sequence split into contiguous runs: every layer's keys and values are
-//! gathered on every rank, all heads at once or some at a time (one at a time is the weak form that
-//! the literature reports against).
+//! gathered on every rank, all heads at once or some at a time. One at a time is the weak baseline
+//! of the literature.
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};
@@ -15,13 +15,13 @@ use crate::error::{Error, Result};
 pub struct AllGather<'a> {
     /// Kernels and constants.
     pub math: Math,
-    /// The way to the other ranks.
+    /// Communicator with the other ranks.
     pub comm: &'a mut dyn Communicator,
-    /// Where each rank's run stands.
+    /// Positions of each rank's run.
     pub at: Vec<Positions>,
     /// The rank that holds the prompt's last row.
     pub owner: usize,
-    /// KV heads gathered at a time.
+    /// Number of KV heads gathered at a time.
     pub heads_per_gather: usize,
     /// This rank's keys and values of every layer so far.
     pub layers: Vec<(Tensor, Tensor)>,

@@ -1,6 +1,6 @@
 //! Blocks of a sequence, each of which sees itself and the anchor, at their places in the sequence
 //! (phase 1 of Star Attention, Acharya et al. 2024, section 2.1). A rank that does not keep the
-//! anchor computes it for its blocks to see, and keeps nothing of it.
+//! anchor computes it for its blocks only, and drops it.
 
 use candle_core::Tensor;
 use tributary_kernels::{DeviceList, Keys, Positions, gather_list};
@@ -10,7 +10,7 @@ use super::rounds::last_of;
 use crate::context::Math;
 use crate::error::{Error, Result};
 
-/// Rows: the anchor's, then this rank's blocks'; a segment each, the anchor's seen by all.
+/// Rows: the anchor's, then this rank's blocks'; a segment for each, the anchor's visible to all.
 pub struct Anchored {
     math: Math,
     at: Positions,
@@ -18,7 +18,7 @@ pub struct Anchored {
 }
 
 impl Anchored {
-    /// A pass whose rows stand at `at`, of which those at the places `kept` are kept.
+    /// A pass over rows at the positions `at`, which keeps the rows at the places `kept`.
     pub fn new(math: Math, at: Positions, kept: Vec<u32>) -> Self {
         Self { math, at, kept: KeptRows::new(kept) }
     }
@@ -48,11 +48,11 @@ impl Attention for Anchored {
     }
 }
 
-/// What is kept of a pass of which some rows are let go of.
+/// The kept rows of a pass that drops others.
 pub(super) struct KeptRows {
-    /// Those that are kept, by their place in the pass.
+    /// The kept rows, by their places in the pass.
     rows: DeviceList,
-    /// Keys and values of those in every layer so far.
+    /// Keys and values of the kept rows in every layer so far.
     pub layers: Vec<(Tensor, Tensor)>,
 }
 
@@ -61,8 +61,8 @@ impl KeptRows {
         Self { rows: rows.into(), layers: Vec::new() }
     }
 
-    /// Keeps what there is to keep of a layer: a copy, where rows are let go of, since a part of
-    /// the tensors would keep the memory of all.
+    /// Keeps the rows of a layer. If rows are dropped it copies, since a part of a tensor keeps the
+    /// memory of the whole.
     pub fn keep(&mut self, k: &Tensor, v: &Tensor) -> Result<()> {
         let all = self.rows.len() == k.dim(0)?;
         let kept = |x: &Tensor| if all { Ok(x.clone()) } else { gather_list(x, &self.rows) };

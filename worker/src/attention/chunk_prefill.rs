@@ -1,7 +1,6 @@
-//! Prefill of this rank's chunks, packed in one batch behind the prefix: every chunk sees the
-//! prefix and itself. Under `replicate` each layer's keys and values go to all ranks while the next
-//! layer is computed. Also the full prefill of one rank, which is the same thing with other
-//! positions.
+//! Prefill of this rank's chunks, packed in one batch after the prefix: every chunk sees the prefix
+//! and itself. Under `replicate` each layer's keys and values go to all ranks while the next layer
+//! is computed. Also the full prefill of one rank, which differs only in positions.
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
@@ -14,34 +13,35 @@ use crate::context::Math;
 use crate::error::{Error, Result};
 use crate::kv::{Block, View};
 
-/// Rows: the prefix, unless it is there already, then this rank's chunks that are not; or a whole
+/// Rows: the prefix, unless it is cached, then this rank's chunks that are not cached; or a whole
 /// prompt.
 pub struct ChunkPrefill<'a> {
     /// Kernels and constants.
     pub math: Math,
-    /// Where the rows stand: for chunks the LOCAL layout, one segment a chunk, the prefix shared.
+    /// Positions of the rows. For chunks this is the LOCAL layout: one segment a chunk, the prefix
+    /// shared.
     pub at: Positions,
-    /// The keys that are there already and seen by all rows: the prefix, if it was cached.
+    /// Cached keys visible to all rows: the prefix, if it was cached.
     pub before: View,
-    /// Rows whose output is needed after the last layer: the last one of a whole prompt; none of
+    /// Number of rows whose output is needed after the last layer: one for a whole prompt; none for
     /// chunks, which stop at their keys.
     pub asked: usize,
     /// Keys and values of every layer so far.
     pub layers: Vec<(Tensor, Tensor)>,
     /// The replication, if there is one.
     pub outgoing: Option<OutgoingRows<'a>>,
-    /// The compression of the chunks, if there is one: then `layers` have the rows before them
-    /// alone.
+    /// The compression of the chunks, if there is one: then `layers` hold only the rows before
+    /// them.
     pub compression: Option<Compression>,
 }
 
 /// The replication of this rank's context rows, layer by layer.
 pub struct OutgoingRows<'a> {
-    /// The way to the other ranks.
+    /// Communicator with the other ranks.
     pub comm: &'a mut dyn Communicator,
-    /// The layers that are on their way.
+    /// The layers in flight.
     pub replication: &'a mut Replication,
-    /// The rows of each chunk, in the order in which they leave.
+    /// The rows of each chunk, in the order in which they are sent.
     pub parts: Vec<ChunkRows>,
 }
 
@@ -49,12 +49,11 @@ pub struct OutgoingRows<'a> {
 pub enum ChunkRows {
     /// A block from the chunk cache.
     Cached(Block),
-    /// A run of the batch, or, where chunks are compressed, of what is kept of all that are
-    /// computed.
+    /// A run of the batch; if chunks are compressed, a run of the kept rows of all computed chunks.
     Fresh {
         /// Its first row.
         from: usize,
-        /// How many.
+        /// Number of rows.
         count: usize,
     },
 }
@@ -63,15 +62,14 @@ impl OutgoingRows<'_> {
     /// Sends a layer whose fresh rows are in `k` and `v`.
     ///
     /// # Errors
-    /// The communicator's.
+    /// Returns an error if the communicator fails.
     pub fn layer(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<()> {
         let k = self.rows(k, |block| &block.layer(layer).0)?;
         let v = self.rows(v, |block| &block.layer(layer).1)?;
         self.replication.start(self.comm, &k, &v)
     }
 
-    /// This rank's rows as one tensor: a part of the batch where nothing is cached, else put
-    /// together.
+    /// This rank's rows as one tensor: a part of the batch if nothing is cached, otherwise joined.
     fn rows(&self, fresh: &Tensor, cached: impl Fn(&Block) -> &Tensor) -> Result<Tensor> {
         let all_fresh = self.parts.iter().all(|part| matches!(part, ChunkRows::Fresh { .. }));
         if let (true, Some(ChunkRows::Fresh { from, .. })) = (all_fresh, self.parts.first()) {
@@ -90,8 +88,8 @@ impl OutgoingRows<'_> {
 }
 
 impl ChunkPrefill<'_> {
-    /// As [`attend`](Attention::attend); then each chunk keeps the rows that it keeps, and those
-    /// leave. Of the last layer nobody asks for more.
+    /// As [`attend`](Attention::attend); then each chunk is cut to its kept rows, and those are
+    /// sent. The output of the last layer is not needed.
     fn attend_and_compress(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let compression = self.compression.as_mut().expect("chunks are compressed");
         let mut keys = self.before.keys(layer);

@@ -1,7 +1,7 @@
-//! Chunks that keep some of their rows: once a layer's queries are at hand, each KV head keeps the
-//! keys and values of those rows of a chunk that its own last rows attend to, or that the method
-//! chooses otherwise. Rows around the chunk's tokens are always kept. A chunk is compressed without
-//! knowledge of any query, so it can be cached.
+//! Chunks that keep some of their rows. Once a layer's queries are computed, each KV head keeps
+//! keys and values of some rows of a chunk: those that the chunk's last rows attend to most, or the
+//! method's own choice. Rows around the chunk's tokens are always kept. A chunk is compressed
+//! without knowledge of any query, so it can be cached.
 
 use std::ops::Range;
 
@@ -19,41 +19,42 @@ use crate::kv::{Block, LayerRows};
 
 /// The chunks of a batch, some of which keep some of their rows.
 pub struct Compression {
-    /// Rows of the batch before the chunks.
+    /// Number of the batch's rows before the chunks.
     prefix_rows: usize,
-    /// Layers of the model.
+    /// Number of the model's layers.
     layers: usize,
     chunks: Vec<Compressed>,
 }
 
-/// A chunk of the batch, as far as it has come.
+/// A chunk of the batch, with its layers so far.
 struct Compressed {
     /// Its rows, as numbered in the plan.
     rows: Vec<u32>,
     /// Its rows in the batch.
     batch: Range<usize>,
-    /// What is kept of its tokens, and which of its rows those are; all where absent.
+    /// The choice of its kept tokens; all are kept if absent.
     choice: Option<Choice>,
-    /// Per layer its keys and values that are kept, and which they are.
+    /// Its kept keys and values in each layer; their places are in `places`.
     layers: Vec<(Tensor, Tensor)>,
     places: Vec<LayerRows>,
 }
 
-/// What is kept of a chunk's tokens.
+/// The choice of a chunk's kept tokens.
 struct Choice {
     evict: Evict,
     /// The chunk's rows that are tokens.
     tokens: Range<usize>,
-    /// The chunk's rows whose attention says what is kept.
+    /// The chunk's rows whose attention decides on the kept rows.
     asking: Range<usize>,
-    /// Where the chunk's rows stand, and those that ask.
+    /// Positions of the chunk's rows, and of the asking ones.
     at: Positions,
     at_asking: Positions,
 }
 
 impl Compression {
-    /// The compression of a batch of so many rows before its `chunks`, whose rows have these
-    /// numbers and stand at `at`, of a model of so many layers.
+    /// The compression of a batch with `prefix_rows` rows before its `chunks`, in a model with
+    /// `layers` layers. The chunks come with the numbers of their rows; the batch's positions are
+    /// `at`.
     pub fn new<'a>(
         prefix_rows: usize,
         chunks: impl Iterator<Item = (&'a Chunk, Range<u32>)>,
@@ -70,16 +71,16 @@ impl Compression {
         Self { prefix_rows, layers, chunks: chunks.collect() }
     }
 
-    /// Whether nobody asks for what rows find in a layer, but for those that say what is kept.
+    /// Whether a layer is the last one: its output is needed only for the choice of kept rows.
     pub fn is_last(&self, layer: usize) -> bool {
         layer + 1 == self.layers
     }
 
-    /// Takes a layer of the batch, of which `keys` are all that its rows see; `found` is what all
-    /// of them found, if they looked. The keys and values of the rows before the chunks.
+    /// Takes a layer of the batch, whose rows see `keys`; `found` is their attention, if it was
+    /// computed. Returns the keys and values of the rows before the chunks.
     ///
     /// # Errors
-    /// Kernels'.
+    /// Returns an error if a kernel fails.
     pub fn layer(
         &mut self,
         math: &Math,
@@ -101,17 +102,17 @@ impl Compression {
         Ok((self.before(&qkv.k)?, self.before(&qkv.v)?))
     }
 
-    /// The rows before the chunks in memory of their own, so that the batch's goes.
+    /// The rows before the chunks in memory of their own, so that the batch's is freed.
     fn before(&self, x: &Tensor) -> Result<Tensor> {
         let before = x.narrow(0, 0, self.prefix_rows)?;
         if self.prefix_rows == 0 { Ok(before) } else { Ok(before.force_contiguous()?) }
     }
 
-    /// The keys and the values of a layer that are kept of the chunks, one chunk behind the other;
-    /// none of those of `empty` where there is no chunk.
+    /// The kept keys and values of the chunks in a layer, one chunk after the other. Without
+    /// chunks, no rows of `empty`.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn kept(&self, layer: usize, empty: &(Tensor, Tensor)) -> Result<(Tensor, Tensor)> {
         if self.chunks.is_empty() {
             return Ok((empty.0.narrow(0, 0, 0)?, empty.1.narrow(0, 0, 0)?));
@@ -120,7 +121,7 @@ impl Compression {
         Ok((join(&k)?, join(&v)?))
     }
 
-    /// The blocks of the chunks, once all layers have come.
+    /// The blocks of the chunks, after all layers.
     pub fn into_blocks(self) -> Vec<Block> {
         let block = |chunk: Compressed| match chunk.choice {
             Some(_) => Block::compressed(chunk.rows, &chunk.places, chunk.layers),
@@ -136,7 +137,8 @@ impl Choice {
         let tokens = head..head + chunk.ids.len();
         let has_trailer = tokens.end < rows;
         let asking = chunk.asking();
-        // The trailer's rows look in the window's stead, and they are kept beside the budget.
+        // The trailer's rows ask in place of the window's, and they are kept in addition to the
+        // budget.
         let window = if has_trailer { 0 } else { evict.window };
         let of = |rows: Range<usize>| {
             let rows: Vec<u32> = rows.map(|row| (batch.start + row) as u32).collect();
@@ -165,13 +167,13 @@ impl Choice {
         let tokens: Vec<u32> = (self.tokens.start as u32..self.tokens.end as u32).collect();
         let kept = kept_of_layer(&self.evict, &tokens, (layer, self.evict.keep, kv_heads), scores.as_deref());
         let around = |kept: Vec<u32>| -> Vec<u32> {
-            let behind = self.tokens.end as u32..batch.len() as u32;
-            (0..self.tokens.start as u32).chain(kept).chain(behind).collect()
+            let after = self.tokens.end as u32..batch.len() as u32;
+            (0..self.tokens.start as u32).chain(kept).chain(after).collect()
         };
         Ok(LayerRows::of_heads(kept.into_iter().map(around).collect()))
     }
 
-    /// What each token receives from the rows that ask, by KV head.
+    /// The attention that each token receives from the asking rows, by KV head.
     fn scores(
         &self,
         math: &Math,

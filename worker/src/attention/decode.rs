@@ -1,7 +1,7 @@
 //! One step of decoding: the newest row of every sequence of this rank. The rows share everything
-//! but attention, which each does alone over the cache of its own sequence. Keys that a sequence's
-//! owner does not hold are reached by one round of queries and one of partial results a layer, for
-//! all sequences of the step together.
+//! except attention, which each computes alone over the cache of its own sequence. Keys on other
+//! ranks need one round of queries and one of partial results a layer, for all sequences of the
+//! step together.
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
@@ -18,11 +18,11 @@ use crate::sequence::Turned;
 pub struct Decode<'a> {
     /// Kernels and constants.
     pub math: Math,
-    /// The caches that this rank has a part of.
+    /// Caches of which this rank has a part.
     pub caches: Vec<&'a mut Turned>,
     /// The rows, in their order.
     pub rows: Vec<DecodeRow>,
-    /// Where the rows stand, all together.
+    /// Positions of all rows.
     pub at: Positions,
     /// The sequences of the step that no rank holds alone, if there are any.
     pub shared: Option<SharedCaches<'a>>,
@@ -32,20 +32,20 @@ pub struct Decode<'a> {
 pub struct DecodeRow {
     /// Its cache, as a number in [`Decode::caches`].
     pub cache: usize,
-    /// Where it stands.
+    /// Its position.
     pub at: Positions,
-    /// Whether this rank holds all that it attends to.
+    /// Whether this rank holds all keys that it attends to.
     pub alone: bool,
 }
 
 /// The sequences of a step whose caches lie on several ranks.
 pub struct SharedCaches<'a> {
-    /// The way to the other ranks.
+    /// Communicator with the other ranks.
     pub comm: &'a mut dyn Communicator,
-    /// How many of them each rank owns.
+    /// Number of them that each rank owns.
     pub counts: Vec<usize>,
-    /// For each of them, rank by rank: this rank's part, as a number in [`Decode::caches`], and
-    /// where its newest row stands.
+    /// For each of them, rank by rank: this rank's part, as a number in [`Decode::caches`], and the
+    /// position of its newest row.
     pub parts: Vec<(usize, Positions)>,
 }
 
@@ -56,7 +56,7 @@ impl Decode<'_> {
         let DecodeRow { cache, at, alone } = &self.rows[row];
         let cache = &self.caches[*cache];
         let (q, mut context) = (q.narrow(0, row, 1)?, if *alone { cache.own.keys(layer) } else { Vec::new() });
-        // What grows comes last: a device keeps the order of what stands before it.
+        // The growing block comes last: a device keeps the order of the blocks before it.
         let keys = [cache.rest.keys(layer), cache.generated.keys(layer)?].concat();
         let Some(ape) = cache.parallel else {
             context.extend(keys);
@@ -66,7 +66,7 @@ impl Decode<'_> {
         Ok(merge(&weighed(context, ape)?, &self.math.attend_rotated(&q, at, &keys)?)?)
     }
 
-    /// The attention of the rows that are not alone over every rank's own part, on their owner; `q`
+    /// Attention of the rows of shared sequences over every rank's own part, on their owner; `q`
     /// are this rank's queries.
     fn of_all_ranks(&mut self, layer: usize, q: &Tensor, k: &Tensor) -> Result<Option<Partial>> {
         let Some(SharedCaches { comm, counts, parts }) = &mut self.shared else { return Ok(None) };
@@ -83,7 +83,7 @@ impl Decode<'_> {
         Ok(Some(bring_home(*comm, &stacked(parts)?, counts, k.dtype())?))
     }
 
-    /// The numbers of the rows that are not alone.
+    /// Numbers of the rows of shared sequences.
     fn shared_rows(&self) -> Vec<usize> {
         (0..self.rows.len()).filter(|&row| !self.rows[row].alone).collect()
     }
@@ -133,7 +133,7 @@ fn stacked(parts: Vec<Partial>) -> Result<Partial> {
     Ok(Partial { out: join(&out)?, lse: join(&lse)? })
 }
 
-/// The tensors one below the other; no rows of `like` where there is none.
+/// The tensors one below the other; no rows of `like` if there are none.
 fn join_or_none(like: &Tensor, parts: impl Iterator<Item = Result<Tensor>>) -> Result<Tensor> {
     let parts = parts.collect::<Result<Vec<_>>>()?;
     if parts.is_empty() { Ok(like.narrow(0, 0, 0)?) } else { join(&parts) }

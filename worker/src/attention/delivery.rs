@@ -1,4 +1,4 @@
-//! Rows of a pass over a distributed cache, on their way: fresh keys and values go to the rank of
+//! Transfer of a pass's rows over a distributed cache: fresh keys and values go to the rank of
 //! their chunk, queries to all ranks.
 
 use candle_core::Tensor;
@@ -9,18 +9,19 @@ use tributary_protocol::deal::Homes;
 use super::rounds::{all_queries, join, start_all};
 use crate::error::Result;
 
-/// Which of this rank's rows go where, and what comes here.
+/// Destinations of this rank's rows, and the rows that arrive here.
 pub struct Delivery {
-    /// For each rank, which of this rank's rows it keeps the chunk of.
+    /// For each rank, this rank's rows whose chunk it keeps.
     send: Vec<DeviceList>,
     /// For each rank, the rows of this rank's chunks that it computes.
     arriving: Vec<Vec<u32>>,
-    /// The number of those.
+    /// Number of those rows.
     receive: Vec<usize>,
 }
 
 impl Delivery {
-    /// The way of the context rows of `homes`. `rank_of` tells which rank keeps a context row.
+    /// The transfer of the context rows of `homes`. `rank_of` gives the rank that keeps a context
+    /// row.
     pub fn new(rank: usize, homes: &Homes, rank_of: &dyn Fn(u32) -> usize) -> Self {
         let mine = &homes.context[rank];
         let places = |to: usize| -> DeviceList {
@@ -35,16 +36,16 @@ impl Delivery {
         Self { send, receive: arriving.iter().map(Vec::len).collect(), arriving }
     }
 
-    /// The fresh rows of this rank's chunks, in the order in which they come.
+    /// The fresh rows of this rank's chunks, in the order of their arrival.
     pub fn arriving(&self) -> Vec<u32> {
         self.arriving.concat()
     }
 
     /// Sends fresh keys and values to the rank of their chunk, and queries, `counts[r]` of rank r,
-    /// to all: all queries, and the fresh keys and values of this rank's chunks.
+    /// to all. Returns all queries, and the fresh keys and values of this rank's chunks.
     ///
     /// # Errors
-    /// The communicator's.
+    /// Returns an error if the communicator fails.
     pub fn deliver(
         &self,
         comm: &mut dyn Communicator,

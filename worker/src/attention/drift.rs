@@ -1,7 +1,7 @@
-//! Some context rows at their global positions with the whole context in sight, of which every rank
-//! has gathered what is cached. In the first layer all keys are what they were cached as; behind it
-//! the rows' own keys and values, gathered from all ranks, stand in for the cached ones. What they
-//! pay each other in attention can be measured.
+//! Some context rows at their global positions, which see the whole context; every rank has
+//! gathered its cached keys and values. In the first layer all keys are the cached ones. In later
+//! layers the rows' own keys and values, gathered from all ranks, replace the cached ones. The
+//! attention among these rows can be measured.
 
 use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Pending, Start};
@@ -16,21 +16,22 @@ use crate::error::Result;
 use crate::kv::{KvCache, View};
 use crate::placement::Placement;
 
-/// Keys and values of every rank's chunks in the first layers, on their way to all ranks or there.
+/// Keys and values of every rank's chunks in the first layers, in flight to all ranks or already
+/// there.
 pub struct CachedLayers {
-    /// Keys and values of each layer; of the last only the tensor that is compared, unless
-    /// attention is measured there.
+    /// Keys and values of each layer; of the last only the compared tensor, unless attention is
+    /// measured there.
     pending: Vec<Vec<Pending>>,
 }
 
 impl CachedLayers {
     /// Starts the gathers of the first layer and of those in which drift is measured, all at once:
-    /// `counts[r]` rows come from rank r. Of the last layer only the tensor that is compared moves,
-    /// unless attention is measured there. `cache` has this rank's rows; its prefix says how wide a
-    /// row is where there are none.
+    /// `counts[r]` rows come from rank r. Of the last layer only the compared tensor is sent,
+    /// unless attention is measured there. `cache` has this rank's rows; without rows, its prefix
+    /// gives the width of a row.
     ///
     /// # Errors
-    /// The communicator's.
+    /// Returns an error if the communicator fails.
     pub fn start(comm: &mut dyn Communicator, cache: &KvCache, counts: &[usize], drift: Drift) -> Result<Self> {
         let own = |layer: usize| kept_layer(&cache.own, &cache.prefix, layer);
         let mut pending = Vec::new();
@@ -51,11 +52,11 @@ impl CachedLayers {
         Ok(Self { pending })
     }
 
-    /// The next layer's keys and values, or of the last layer the tensor that is compared: each
-    /// rank's rows.
+    /// The next layer's keys and values, or of the last layer the compared tensor: each rank's
+    /// rows.
     ///
     /// # Errors
-    /// The communicator's.
+    /// Returns an error if the communicator fails.
     pub fn next(&mut self, comm: &mut dyn Communicator) -> Result<Vec<Vec<Tensor>>> {
         assert!(!self.pending.is_empty(), "every layer that was gathered has been waited for");
         self.pending.remove(0).into_iter().map(|pending| Ok(comm.wait(pending)?)).collect()
@@ -66,9 +67,9 @@ impl CachedLayers {
 pub struct DriftPass<'a> {
     /// Kernels and constants.
     pub math: &'a Math,
-    /// The way to the other ranks.
+    /// Communicator with the other ranks.
     pub comm: &'a mut dyn Communicator,
-    /// Where rows stand.
+    /// Placement of the rows.
     pub placement: &'a Placement,
     /// The prefix.
     pub prefix: &'a View,
@@ -79,10 +80,10 @@ pub struct DriftPass<'a> {
 impl DriftPass<'_> {
     /// The attention output of this rank's rows, of `rows` on each rank, over prefix and context.
     /// `cached` has keys and values of each rank's context. With `fresh` the rows' own keys and
-    /// values stand in for the cached ones.
+    /// values replace the cached ones.
     ///
     /// # Errors
-    /// Kernels' and communicator's.
+    /// Returns an error if a kernel or the communicator fails.
     pub fn attend(
         &mut self,
         layer: usize,
@@ -107,12 +108,12 @@ impl DriftPass<'_> {
         Ok(self.with_fresh(part, &qkv.q, rows, &self.of_rows((k, v), rows))?.out)
     }
 
-    /// The attention that this rank's rows pay to all `rows`, rank by rank: the sum over this
-    /// rank's rows of the mean over heads, `[rows]` f32. `cached` has the keys of each rank's
-    /// context; the rows' own stand in for theirs.
+    /// Attention of this rank's rows to all `rows`, rank by rank: the sum over this rank's rows of
+    /// the mean over heads, `[rows]` f32. `cached` has the keys of each rank's context; the rows'
+    /// own keys replace the cached ones.
     ///
     /// # Errors
-    /// Kernels' and communicator's.
+    /// Returns an error if a kernel or the communicator fails.
     pub fn paid(&mut self, layer: usize, qkv: &Qkv, rows: &[Vec<u32>], cached: &[Tensor]) -> Result<Tensor> {
         let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
         let [sending] = start_all(self.comm, [Start::AllGather { send: &qkv.k, rows: &counts }])?;
@@ -120,7 +121,7 @@ impl DriftPass<'_> {
         if rows[self.comm.rank()].is_empty() {
             return Ok(Tensor::zeros(counts.iter().sum::<usize>(), DType::F32, qkv.k.device())?);
         }
-        // Only the log-sum-exp is wanted: any values will do, so keys stand for them.
+        // Only the log-sum-exp is needed, so the keys serve as values.
         let at = self.placement.at(&rows[self.comm.rank()]);
         let part = self.math.attend(&qkv.q, &at, &self.there(layer, (cached, cached), rows))?;
         let fresh = self.of_rows((k.clone(), k), rows);
@@ -142,7 +143,7 @@ impl DriftPass<'_> {
         keys
     }
 
-    /// The keys and values that came from each rank, where those rows stand.
+    /// The keys and values from each rank, at the positions of its rows.
     fn of_rows(&self, (k, v): (Vec<Tensor>, Vec<Tensor>), rows: &[Vec<u32>]) -> Vec<Keys> {
         std::iter::zip(k, v)
             .zip(rows)
@@ -151,7 +152,7 @@ impl DriftPass<'_> {
             .collect()
     }
 
-    /// What this rank's rows find at `part` and at `fresh`.
+    /// `part` merged with the attention of this rank's rows to `fresh`.
     fn with_fresh(&self, part: Partial, q: &Tensor, rows: &[Vec<u32>], fresh: &[Keys]) -> Result<Partial> {
         if fresh.is_empty() {
             return Ok(part);
@@ -164,7 +165,7 @@ impl DriftPass<'_> {
 /// The cached rows `rows`, of parts that hold the rows `kept` of each rank.
 ///
 /// # Errors
-/// The tensor library's.
+/// Returns an error if a candle operation fails.
 pub fn cached_rows(parts: &[Tensor], kept: &[Vec<u32>], rows: &[u32]) -> Result<Tensor> {
     const NOWHERE: u32 = u32::MAX;
     let mut places = vec![NOWHERE; kept.iter().flatten().max().map_or(0, |&row| row as usize + 1)];

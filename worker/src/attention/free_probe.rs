@@ -1,11 +1,12 @@
-//! The free probe: context rows look around as if every other chunk stood before their own, so that
-//! what they attend to does not hang on the order of chunks. It works as `pass-q` does, whatever
-//! the exchange of the recompute is; no number that is read leaves the rank of its column.
+//! The free probe: context rows attend as if every other chunk were before their own, so that their
+//! attention does not depend on the order of chunks. It works like `pass-q`, with any exchange of
+//! the recompute. Readings stay on the rank of their column.
 //!
-//! Keys stand where their chunk alone has them. Row j of its chunk meets the rows of that chunk at
-//! its own place, causally; and prefix and all rows of all other chunks from behind the longest
-//! chunk (`Rule::Others`), one softmax over both. Fresh keys and values of the probed rows stand in
-//! for the cached ones, so that they see each other fresh, across chunks in both directions.
+//! Keys have the positions of their chunk alone. A row sees the rows of its own chunk causally,
+//! from its own position. It sees the prefix and all rows of all other chunks from a position after
+//! the longest chunk (`Rule::Others`); one softmax covers both. Fresh keys and values of the probed
+//! rows replace the cached ones, so that they see each other fresh, across chunks in both
+//! directions.
 
 use std::collections::HashMap;
 
@@ -27,28 +28,29 @@ use crate::placement::Placement;
 pub struct FreeProbe<'a> {
     math: Math,
     comm: &'a mut dyn Communicator,
-    /// Rows of each rank.
+    /// Number of each rank's rows.
     counts: Vec<usize>,
     delivery: Delivery,
-    /// All ranks' rows in their own chunk, and behind the others.
+    /// Positions of all ranks' rows: in their own chunk, and after the other chunks.
     at_all: [Positions; 2],
-    /// This rank's rows, behind the others.
+    /// Positions of this rank's rows, after the other chunks.
     at: Positions,
     at_fresh: Positions,
     prefix: View,
     stale: View,
-    /// Sum over the layers of what rows attend to: all rows; the rows of `stale`, then fresh ones.
+    /// Sums over the layers of the attention of all rows to the rows of `stale`, then to fresh
+    /// ones.
     sums: RowSums,
     layers: usize,
     reads: Reads,
 }
 
-/// What a free probe reads.
+/// The readings of a free probe.
 enum Reads {
     /// The attention of all heads.
     AllHeads,
-    /// The most that each row pays to one row of another chunk, `[rows, heads]` of each layer so
-    /// far.
+    /// The largest attention of each row to one row of another chunk, `[rows, heads]` of each layer
+    /// so far.
     Peaks(Vec<Tensor>),
     /// The attention of chosen heads.
     Chosen(ChosenHeads),
@@ -56,22 +58,22 @@ enum Reads {
 
 /// The heads whose attention counts, for each row its own.
 pub struct ChosenHeads {
-    /// What is added to a row's log-sum-exp, `[rows, heads]` f32 of each layer: 0 where the head
-    /// counts, and else so much that nothing of its attention is left.
+    /// Terms added to a row's log-sum-exp, `[rows, heads]` f32 of each layer: 0 for a head that
+    /// counts, otherwise [`NOTHING`], which removes its attention.
     masks: Vec<Tensor>,
-    /// All heads of all layers by those that count.
+    /// Number of all heads of all layers over the number that count.
     factor: f32,
 }
 
-/// Takes everything from an attention: exp(−1e4) is 0.
+/// Removes all of an attention: exp(−1e4) is 0.
 const NOTHING: f32 = 1e4;
 
 impl ChosenHeads {
-    /// Of each row the `count` heads with the highest peaks, `[rows, heads]` of each layer; ties go
-    /// to the lower layer, then the lower head.
+    /// The `count` heads of each row with the highest `peaks`, which are `[rows, heads]` of each
+    /// layer. Ties go to the lower layer, then to the lower head.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn sharpest(peaks: &[Vec<f32>], heads: usize, count: usize, device: &Device) -> Result<Self> {
         let rows = peaks.first().map_or(0, Vec::len) / heads.max(1);
         let mut masks = vec![vec![NOTHING; rows * heads]; peaks.len()];
@@ -88,16 +90,16 @@ impl ChosenHeads {
     }
 }
 
-/// What the rows of a free probe attend to on this rank.
+/// The attention of a free probe's rows on this rank.
 pub struct FreeReadings {
     /// The probed rows, rank by rank.
     pub rows: Vec<u32>,
-    /// The mean over layers and heads, `[rows, context rows that this rank keeps]`.
+    /// Mean over layers and heads, `[rows, context rows that this rank keeps]`.
     pub amounts: Vec<f32>,
 }
 
 impl<'a> FreeProbe<'a> {
-    /// The probe of the context rows that are dealt in `homes`.
+    /// The probe of the context rows in `homes`.
     pub fn new(math: Math, comm: &'a mut dyn Communicator, plan: &Plan, homes: &Homes, cache: &KvCache) -> Self {
         let (rank, keepers, all) = (comm.rank(), plan.keepers(), homes.all_context());
         let delivery = Delivery::new(rank, homes, &|row| keepers[row as usize]);
@@ -120,22 +122,22 @@ impl<'a> FreeProbe<'a> {
         }
     }
 
-    /// Makes the probe read the most that each row pays to one row of another chunk, in every head,
-    /// and nothing else.
+    /// Makes the probe read only the largest attention of each row to one row of another chunk, in
+    /// every head.
     #[must_use]
     pub fn for_peaks(mut self) -> Self {
         self.reads = Reads::Peaks(Vec::new());
         self
     }
 
-    /// Makes the probe read the attention of chosen heads alone.
+    /// Makes the probe read only the attention of chosen heads.
     #[must_use]
     pub fn of_heads(mut self, chosen: ChosenHeads) -> Self {
         self.reads = Reads::Chosen(chosen);
         self
     }
 
-    /// What a probe for peaks has read, `[rows, heads]` of each layer; on this rank's rows alone.
+    /// The readings of a probe for peaks, `[rows, heads]` of each layer; only on this rank's rows.
     pub fn into_peaks(self) -> Vec<Tensor> {
         match self.reads {
             Reads::Peaks(peaks) => peaks,
@@ -143,10 +145,10 @@ impl<'a> FreeProbe<'a> {
         }
     }
 
-    /// What the rows of `homes` attended to, among `kept`, the rows that this rank keeps.
+    /// The attention of the rows of `homes` to `kept`, the rows that this rank keeps.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn into_readings(self, homes: &Homes, kept: &[u32]) -> Result<FreeReadings> {
         let columns: Vec<u32> = self.stale.rows().chain(self.delivery.arriving()).collect();
         assert_eq!(self.sums.keys(), columns.len(), "readings of stale and fresh rows");
@@ -155,12 +157,13 @@ impl<'a> FreeProbe<'a> {
         let factor = if let Reads::Chosen(chosen) = &self.reads { chosen.factor } else { 1.0 };
         let (rows, layers) = (homes.all_context(), self.layers.max(1) as f32 / factor);
         let mut amounts = self.sums.into_values()?;
-        // In place, since there may be gigabytes of them: a row has no more numbers than columns.
+        // In place, since there may be gigabytes of them: a row has at most as many kept rows as
+        // columns.
         let mut of_row = vec![0.0; kept.len()];
         for row in 0..rows.len() {
             of_row.fill(0.0);
             let sums = &amounts[row * columns.len()..][..columns.len()];
-            // A row that is fresh got nothing where it is stale.
+            // A fresh row received nothing in its stale form.
             places.iter().zip(sums).for_each(|(&place, sum)| of_row[place] += sum / layers);
             amounts[row * kept.len()..][..kept.len()].copy_from_slice(&of_row);
         }
@@ -168,7 +171,7 @@ impl<'a> FreeProbe<'a> {
         Ok(FreeReadings { rows, amounts })
     }
 
-    /// What all rows find on this rank.
+    /// The attention of all rows over this rank's keys.
     fn look(&self, all_q: &Tensor, keys: &[Keys]) -> Result<Partial> {
         let [own, others] = &self.at_all;
         Ok(merge(&self.math.attend(all_q, own, keys)?, &self.math.attend(all_q, others, keys)?)?)
@@ -207,8 +210,7 @@ impl Attention for FreeProbe<'_> {
         let part = self.look(&all_q, &keys)?;
         let home = bring_home(self.comm, &part, &self.counts, k.dtype())?;
         let everything = merge(&home, &self.math.attend(&q, &self.at, &self.prefix.keys(layer))?)?;
-        // An empty block has no keys in the view, so what is read lines up with its rows all the
-        // same.
+        // An empty block has no keys in the view, so the readings still match its rows.
         self.read(&all_q, &keys, &everything.lse)?;
         Ok(everything.out)
     }

@@ -1,8 +1,8 @@
-//! Rows that look at a filled cache and leave nothing in it: they see everything that is kept of
-//! the prompt before them, and what every key receives from them is read by KV head. They stand
-//! behind the prompt and see each other too, or they are rows of the prompt, which find themselves
-//! in the cache. Any rank may have some of them; where the cache is distributed their queries go to
-//! the keys and partial results come home, as in decoding.
+//! Look-ahead rows, which attend to a filled cache and leave nothing in it. They see all kept rows
+//! of the prompt before them, and the attention that every key receives from them is read by KV
+//! head. They are after the prompt and see each other too, or they are rows of the prompt, which
+//! are in the cache themselves. Any rank may have some of them. If the cache is distributed, their
+//! queries go to the keys and partial results return, as in decoding.
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
@@ -14,23 +14,23 @@ use crate::context::Math;
 use crate::error::{Error, Result};
 use crate::kv::View;
 
-/// Rows: this rank's of those that look.
+/// Rows: this rank's look-ahead rows.
 pub struct LookAhead<'a> {
     /// Kernels and constants.
     pub math: Math,
-    /// The way to the other ranks where they hold parts of the cache; absent where the owner holds
+    /// Communicator with the other ranks if they hold parts of the cache; absent if the owner holds
     /// all.
     pub comm: Option<&'a mut dyn Communicator>,
-    /// The number of rows on each rank.
+    /// Number of rows on each rank.
     pub counts: Vec<usize>,
-    /// Where the rows of all ranks stand, rank by rank.
+    /// Positions of the rows of all ranks, rank by rank.
     pub at_all: Positions,
-    /// Where this rank's rows stand, if the cache lacks them: then they see each other. Only one
+    /// Positions of this rank's rows, if the cache lacks them: then they see each other. Only one
     /// rank may have such rows.
     pub behind: Option<Positions>,
-    /// What this rank holds: of all ranks' views together every key counts once.
+    /// The part of this rank: over all ranks' views every key counts once.
     pub cache: View,
-    /// For every layer so far the attention that this rank's keys received: `[kv_heads, keys]` f32,
+    /// Attention that this rank's keys received, for every layer so far: `[kv_heads, keys]` f32,
     /// the sum over the rows of the mean over a KV head's heads. Keys of rows that the cache lacks
     /// are left out.
     pub received: Vec<Tensor>,
@@ -75,8 +75,8 @@ impl Attention for LookAhead<'_> {
     }
 }
 
-/// What keys receive from queries with this log-sum-exp, by KV head, `[kv_heads, keys]`: one call a
-/// head, of which none holds rows times keys.
+/// The attention that keys receive from queries with this log-sum-exp, by KV head, `[kv_heads,
+/// keys]`. There is one call a head; none holds rows times keys.
 pub(super) fn received_by_kv_head(
     math: &Math,
     (q, at, lse): (&Tensor, &Positions, &Tensor),

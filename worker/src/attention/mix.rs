@@ -1,5 +1,5 @@
-//! Fresh keys and values mixed with those that are cached of the same rows: (1 − θ) · cached + θ ·
-//! fresh (SAM-KV).
+//! Fresh keys and values mixed with the cached ones of the same rows: (1 − θ) · cached + θ · fresh
+//! (SAM-KV).
 
 use candle_core::Tensor;
 use tributary_kernels::{DeviceList, add, gather_list, scale};
@@ -8,20 +8,20 @@ use super::rounds::join;
 use crate::error::Result;
 use crate::kv::Block;
 
-/// What is cached of some rows, and how much of what is fresh comes into it.
+/// The cached keys and values of some rows, and the share θ of the fresh ones.
 pub struct Mix {
     theta: f32,
-    /// Blocks that hold some of the rows, and where those stand in them.
+    /// Blocks that hold some of the rows, and the rows' places in them.
     parts: Vec<(Block, DeviceList)>,
-    /// Where each row stands among all that the parts give.
+    /// Place of each row among the rows of all parts.
     order: DeviceList,
 }
 
 impl Mix {
-    /// The mix of `rows`, each of which one of `blocks` holds.
+    /// The mix of `rows`; one of `blocks` holds each of them.
     ///
     /// # Panics
-    /// If none holds a row: only a bug can do that.
+    /// If no block holds a row: only a bug can cause that.
     pub fn new<'a>(theta: f32, blocks: impl Iterator<Item = &'a Block>, rows: &[u32]) -> Self {
         let last = rows.iter().max().map_or(0, |&row| row as usize + 1);
         let mut wanted = vec![false; last];
@@ -48,7 +48,7 @@ impl Mix {
     /// Keys and values of a layer, mixed with these fresh ones.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn of(&self, layer: usize, (k, v): (Tensor, Tensor)) -> Result<(Tensor, Tensor)> {
         if self.order.is_empty() || self.theta >= 1.0 {
             return Ok((k, v));

@@ -1,5 +1,5 @@
-//! Answers to the one question a layer asks: which keys and values do these rows attend to, where
-//! do they live, and at which positions do they stand. One type an answer.
+//! The attentions of a layer. Each type decides which keys and values its rows attend to, on which
+//! ranks they are, and at which positions.
 
 mod all_gather;
 mod anchored;

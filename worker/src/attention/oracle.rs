@@ -1,8 +1,7 @@
-//! The oracle of `ideal`: a full prefill over a distributed cache, beside which is measured how
-//! much what the query's rows take from each context row differs from what they take from the
-//! cache. It works as `pass-q` does, whatever the exchange of the recompute is: all context rows
-//! are fresh, each is kept by the rank of its chunk while a layer lasts, and nothing of it is left
-//! in the end.
+//! The oracle of `ideal`: a full prefill over a distributed cache, with a measurement for each
+//! context row. It measures the difference between the query's attention output from the fresh row
+//! and from the cached row. It works like `pass-q`, with any exchange of the recompute. All context
+//! rows are fresh; each is on the rank of its chunk during a layer and is dropped after it.
 
 use candle_core::{DType, Tensor};
 use tributary_comm::Communicator;
@@ -25,31 +24,32 @@ pub struct OraclePass<'a> {
     math: Math,
     comm: &'a mut dyn Communicator,
     owner: usize,
-    /// Queries of each rank, and those of the query's rows among them.
+    /// Number of each rank's queries; in `query_counts` those of the query's rows.
     counts: Vec<usize>,
     query_counts: Vec<usize>,
     delivery: Delivery,
-    /// All ranks' queries, this rank's, and the query's.
+    /// Positions of all ranks' queries, of this rank's, and of the query's.
     at_all: Positions,
     at: Positions,
     at_query: Positions,
-    /// The rows of this rank's chunks, as they come; the query's rows where this rank has them.
+    /// Positions of this rank's chunks' rows in the order of arrival, and of the query's rows on
+    /// this rank.
     at_fresh: Positions,
     at_tail: Positions,
     prefix: View,
-    /// What is cached of this rank's chunks, and where the rows that come stand in it.
+    /// Cached blocks of this rank's chunks, and the places of the arriving rows in them.
     cached: &'a [Block],
     places: DeviceList,
-    /// What the query's rows pay to the cached rows in each layer, `[rows]` f32.
+    /// Attention of the query's rows to the cached rows in each layer, `[rows]` f32.
     paid: Vec<Tensor>,
-    /// Sum over the layers of the differences, one a row that comes.
+    /// Sum of the differences over the layers, one for each arriving row.
     sums: Vec<f32>,
 }
 
 impl<'a> OraclePass<'a> {
-    /// The pass over `homes`, which hold all context rows and the query's. `paid` says what the
-    /// query's rows paid to this rank's cached rows in each layer, `[rows]` f32: the sum over query
-    /// rows of the mean over heads.
+    /// The pass over `homes`, which hold all context rows and the query's. `paid` has the attention
+    /// of the query's rows to this rank's cached rows in each layer, `[rows]` f32: the sum over
+    /// query rows of the mean over heads.
     pub fn new(
         math: Math,
         comm: &'a mut dyn Communicator,
@@ -86,14 +86,13 @@ impl<'a> OraclePass<'a> {
         }
     }
 
-    /// Context rows of this rank and the sum over the layers of their differences, as they were
-    /// measured.
+    /// Context rows of this rank, each with the sum of its differences over the layers.
     pub fn into_measured(self) -> impl Iterator<Item = (u32, f32)> {
         self.delivery.arriving().into_iter().zip(self.sums)
     }
 
-    /// Measures a layer: the query's rows are `q` with the log-sum-exp `lse`, and `fresh` are the
-    /// rows of this rank's chunks.
+    /// Measures a layer: the query's rows have the queries `q` and the log-sum-exp `lse`; `fresh`
+    /// are the rows of this rank's chunks.
     fn measure(&mut self, layer: usize, q: &Tensor, lse: &Tensor, fresh: Keys) -> Result<()> {
         let count = fresh.at.len();
         if count == 0 {
@@ -130,7 +129,7 @@ impl Attention for OraclePass<'_> {
         let last_of = |x: &Tensor| x.narrow(0, rows - tail, tail);
         rest.push(Keys { k: last_of(&k)?, v: last_of(&v)?, at: self.at_tail.clone() });
         let everything = merge(&home, &self.math.attend(&q, &self.at, &rest)?)?;
-        // The query's rows stand behind the owner's others.
+        // The query's rows are after the owner's other rows.
         let lse = contiguous(&everything.lse.narrow(0, q.dim(0)? - tail, tail)?)?;
         let lse = join(&self.comm.all_gather_v(&lse, &self.query_counts)?)?;
         let query = self.query_counts[self.owner];
@@ -140,8 +139,7 @@ impl Attention for OraclePass<'_> {
         Ok(everything.out)
     }
 
-    /// Only the query's rows ask: what the others would see counts for nothing behind the last
-    /// layer.
+    /// Only the query's rows ask: the output of the others is not needed after the last layer.
     fn last_layer(&mut self, _rows: usize) -> usize {
         self.counts.clone_from(&self.query_counts);
         (self.at_all, self.at) = (self.at_query.clone(), self.at_tail.clone());

@@ -1,8 +1,7 @@
-//! Contexts beside each other (APE): the query attends to the context with a temperature of its
-//! own, and to prefix, query and generated rows as ever; the context's log-sum-exp is weighted
-//! before the two parts merge. Nothing is recomputed. Where one rank holds everything it attends
-//! alone; else queries go to the keys and partial results come home, where those of all ranks merge
-//! first.
+//! Parallel contexts (APE): the query attends to the context with a separate temperature, and to
+//! prefix, query and generated rows as usual. The context's log-sum-exp is weighted before the two
+//! parts merge. Nothing is recomputed. If one rank holds all keys, it attends alone. Otherwise
+//! queries go to the keys and partial results return; those of all ranks merge first.
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
@@ -20,12 +19,12 @@ use crate::kv::{Block, View};
 pub struct Parallel<'a> {
     math: Math,
     ape: Ape,
-    /// The way to the other ranks; absent where the owner holds all context rows.
+    /// Communicator with the other ranks; absent if the owner holds all context rows.
     comm: Option<&'a mut dyn Communicator>,
     owner: usize,
-    /// The rows that ask, of each rank.
+    /// Number of asking rows of each rank.
     counts: Vec<usize>,
-    /// The query's rows that ask, and where this rank has them.
+    /// Positions of the query's asking rows, and of those on this rank.
     at_query: Positions,
     at: Positions,
     at_tail: Positions,
@@ -57,12 +56,12 @@ impl<'a> Parallel<'a> {
         }
     }
 
-    /// The query's rows, where this rank has them.
+    /// The query's rows, if this rank has them.
     pub fn into_tail(self) -> Block {
         self.tail
     }
 
-    /// What this rank's rows find in the context of all ranks.
+    /// Attention of this rank's rows to the context of all ranks.
     fn context(&mut self, layer: usize, qkv: &Qkv) -> Result<Partial> {
         let (math, keys) = (tempered(&self.math, self.ape), self.context.keys(layer));
         let Some(comm) = &mut self.comm else { return math.attend(&qkv.q, &self.at, &keys) };
@@ -99,12 +98,12 @@ impl Attention for Parallel<'_> {
     }
 }
 
-/// The kernels' constants for attention to the context.
+/// Kernels and constants for attention to the context.
 pub(super) fn tempered(math: &Math, ape: Ape) -> Math {
     Math { scale: math.scale / ape.temperature, ..math.clone() }
 }
 
-/// Attention to the whole context, as it merges with the rest.
+/// Attention to the whole context, weighted for the merge with the rest.
 pub(super) fn weighed(context: Partial, ape: Ape) -> Result<Partial> {
     if context.lse.elem_count() == 0 || ape.weight() == 1.0 {
         return Ok(context);

@@ -1,9 +1,9 @@
-//! Recompute under `pass-q`: keys stay where they are. Fresh keys and values go to the rank of
-//! their chunk, and with them all rows' queries to all ranks; partial results come back to the
-//! rows' home, where they merge.
+//! Recompute under `pass-q`: cached keys stay on their ranks. Fresh keys and values go to the rank
+//! of their chunk, and all rows' queries to all ranks; partial results return to the rows' home,
+//! where they merge.
 //!
 //! The prefix and the query's own rows are added at home, once. With weights, the pass also
-//! measures what its rows attend to (the second hop of `relay`).
+//! measures the attention of its rows (the second hop of `relay`).
 
 use std::ops::Range;
 
@@ -26,21 +26,21 @@ use crate::kv::{Block, View};
 pub struct PassQ<'a> {
     math: Math,
     comm: &'a mut dyn Communicator,
-    /// Queries of each rank.
+    /// Number of each rank's queries.
     counts: Vec<usize>,
-    /// Queries of each rank in the last layer, and where they stand.
+    /// Number of each rank's queries in the last layer, and their positions.
     last: (Vec<usize>, Positions),
     delivery: Delivery,
-    /// All ranks' queries.
+    /// Positions of all ranks' queries.
     at_all: Positions,
-    /// This rank's queries.
+    /// Positions of this rank's queries.
     at: Positions,
     at_fresh: Positions,
     at_tail: Positions,
     prefix: View,
     stale: View,
-    /// The query's rows among all ranks', and where they find context rows, if not where the others
-    /// find them.
+    /// The query's rows among all ranks' rows, and their own view and positions of context rows, if
+    /// these differ from the other rows'.
     reading: Option<(Range<usize>, View, Positions)>,
     fresh: Block,
     tail: Block,
@@ -48,18 +48,18 @@ pub struct PassQ<'a> {
     mix: Option<Mix>,
 }
 
-/// The measurement of the attention that a pass pays to context rows.
+/// Measurement of a pass's attention to context rows.
 struct Measure {
-    /// One weight a row of the pass, rank by rank.
+    /// One weight for each row of the pass, rank by rank.
     weights: Vec<f32>,
-    /// Sum over the layers, `[rows of stale, then of fresh]` f32; none before the first.
+    /// Sum over the layers, `[rows of stale, then of fresh]` f32; absent before the first.
     sums: Option<Tensor>,
     layers: usize,
 }
 
 impl<'a> PassQ<'a> {
-    /// The pass over `homes`, whose rows find `placed`. `rank_of` tells which rank keeps a context
-    /// row.
+    /// The pass of the rows of `homes` over the cache `placed`. `rank_of` gives the rank that keeps
+    /// a context row.
     pub fn new(
         math: Math,
         comm: &'a mut dyn Communicator,
@@ -92,15 +92,15 @@ impl<'a> PassQ<'a> {
         }
     }
 
-    /// Makes the pass mix the fresh rows of this rank's chunks, which are handed to `mix` as they
-    /// come, with what is cached of them.
+    /// Makes the pass mix the fresh rows of this rank's chunks with the cached ones. `mix` gets the
+    /// rows in the order of their arrival.
     #[must_use]
     pub fn mixing(mut self, mix: impl FnOnce(&[u32]) -> Option<Mix>) -> Self {
         self.mix = mix(self.fresh.rows());
         self
     }
 
-    /// Makes the query's rows find context rows where `placed` has them, if it is there.
+    /// Makes the query's rows see context rows at the positions of `placed`, if it is given.
     #[must_use]
     pub fn reading(mut self, homes: &Homes, placed: Option<Placed<'_>>) -> Self {
         let of = |Placed { cache, placement, hidden }: Placed<'_>| {
@@ -113,7 +113,7 @@ impl<'a> PassQ<'a> {
         self
     }
 
-    /// Makes the pass measure what its rows attend to, each with its weight (rank by rank, as
+    /// Makes the pass measure the attention of its rows, each with its weight (rank by rank, as
     /// [`Homes::all`]).
     #[must_use]
     pub fn measuring(mut self, weights: Vec<f32>) -> Self {
@@ -122,16 +122,16 @@ impl<'a> PassQ<'a> {
         self
     }
 
-    /// The fresh rows of this rank's chunks, and the query's rows where this rank has them.
+    /// The fresh rows of this rank's chunks, and the query's rows if this rank has them.
     pub fn into_blocks(self) -> (Block, Block) {
         (self.fresh, self.tail)
     }
 
-    /// The weighted attention that the pass paid, the mean over layers and heads: context rows of
-    /// this rank and their score.
+    /// Context rows of this rank with their scores: the weighted attention of the pass, the mean
+    /// over layers and heads.
     ///
     /// # Errors
-    /// The tensor library's.
+    /// Returns an error if a candle operation fails.
     pub fn into_measured(self) -> Result<Vec<(u32, f32)>> {
         let Some(Measure { sums: Some(sums), layers, .. }) = self.measure else {
             return Ok(Vec::new());
@@ -142,7 +142,7 @@ impl<'a> PassQ<'a> {
         Ok(rows.into_iter().zip(sums).map(|(row, sum)| (row, sum / layers as f32)).collect())
     }
 
-    /// Measures what the rows pay to this rank's stale rows and to the `fresh` ones.
+    /// Measures the attention of the rows to this rank's stale rows and to the `fresh` ones.
     fn measure(&mut self, layer: usize, all_q: &Tensor, fresh: Keys, lse: &Tensor) -> Result<()> {
         let Some(measure) = &mut self.measure else {
             return Ok(());
@@ -198,8 +198,7 @@ impl Attention for PassQ<'_> {
         rest.push(Keys { k: tail_k.clone(), v: tail_v.clone(), at: self.at_tail.clone() });
         let everything = merge(&home, &self.math.attend(&q, &self.at, &rest)?)?;
         if self.measure.is_some() {
-            // An empty block has no keys in the view, so the scores line up with its rows all the
-            // same.
+            // An empty block has no keys in the view, so the scores still match its rows.
             let fresh = Keys { k: fresh_k.clone(), v: fresh_v.clone(), at: self.at_fresh.clone() };
             self.measure(layer, &all_q, fresh, &everything.lse)?;
         }
@@ -211,7 +210,7 @@ impl Attention for PassQ<'_> {
     fn last_layer(&mut self, _rows: usize) -> usize {
         let asked = self.tail.rows().len().min(1);
         (self.counts, self.at_all) = self.last.clone();
-        // The prompt's last row asks, alone.
+        // Only the prompt's last row asks.
         self.reading.iter_mut().for_each(|(rows, ..)| *rows = 0..1);
         self.at = last_of(&self.at, asked);
         asked

@@ -1,7 +1,7 @@
-//! Blocks of a sequence, each of which sees itself, the anchor, and what the blocks before it pass
-//! on (APB, Huang et al. 2025, section 3), at their places in the sequence. Beside each block stand
-//! rows of the query of its own: in every layer the block passes on the rows that they attend to
-//! most, the same of all KV heads. They see what every other block passes on.
+//! Blocks of a sequence at their places in it; each sees itself, the anchor, and the rows that the
+//! blocks before it pass on (APB, Huang et al. 2025, section 3). Each block has its own copy of the
+//! query's rows. In every layer the block passes on the rows that these attend to most, the same
+//! for all KV heads. The query's rows see the rows that every other block passes on.
 
 use std::ops::Range;
 
@@ -19,50 +19,50 @@ use crate::error::{Error, Result};
 /// A block, by the places of its rows in the pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassingBlock {
-    /// Its rows, then the query's.
+    /// Places of its rows, then of the query's.
     pub rows: Range<u32>,
-    /// Those that it may pass on.
+    /// Places of the rows that it may pass on.
     pub candidates: Range<u32>,
-    /// The query's.
+    /// Places of the query's rows.
     pub query: Range<u32>,
-    /// The number of rows that it passes on.
+    /// Number of rows that it passes on.
     pub passed: usize,
 }
 
-/// Rows: the anchor's, where this rank computes them for its blocks alone; then each block's, and
-/// the query's behind it.
+/// Rows: the anchor's, if this rank computes them for its blocks only; then each block's, followed
+/// by the query's.
 pub struct Passing<'a> {
     math: Math,
     comm: &'a mut dyn Communicator,
     at: Positions,
     blocks: Vec<PassingBlock>,
-    /// Rows that each rank passes on.
+    /// Number of rows that each rank passes on.
     counts: Vec<usize>,
     kept: KeptRows,
-    /// Whether the last layer has come, in which nobody asks and nothing is passed on.
+    /// Whether this is the last layer, in which no row asks and none is passed on.
     last: bool,
 }
 
-/// What a rank passes on in a layer.
+/// The rows that a rank passes on in a layer.
 struct Passed {
     k: Tensor,
     v: Tensor,
-    /// The rows' numbers in the sequence.
+    /// Numbers of the rows in the sequence.
     rows: Vec<u32>,
 }
 
 /// The rows of a rank's pass.
 pub struct PassingRows {
-    /// Where they stand.
+    /// Their positions.
     pub at: Positions,
     /// Its blocks.
     pub blocks: Vec<PassingBlock>,
-    /// The places of those that are kept.
+    /// Places of the kept rows.
     pub kept: Vec<u32>,
 }
 
 impl<'a> Passing<'a> {
-    /// A pass over `rows`, in each layer of which rank r passes `counts[r]` rows on.
+    /// A pass over `rows`; in each layer rank r passes on `counts[r]` rows.
     pub fn new(math: Math, comm: &'a mut dyn Communicator, rows: PassingRows, counts: Vec<usize>) -> Self {
         let PassingRows { at, blocks, kept } = rows;
         assert_eq!(counts.len(), comm.size(), "ranks that pass rows on");
@@ -76,8 +76,8 @@ impl<'a> Passing<'a> {
         self.kept.layers
     }
 
-    /// The places of the rows that a block passes on: those that its rows of the query attend to
-    /// most, given what these have found so far.
+    /// Places of the rows that a block passes on: those that its query rows attend to most, given
+    /// their log-sum-exp so far.
     fn best(&self, block: &PassingBlock, q: &Tensor, keys: &Keys, lse: &Tensor) -> Result<Vec<u32>> {
         let candidates: Vec<u32> = block.candidates.clone().collect();
         if block.passed == candidates.len() {
@@ -96,7 +96,7 @@ impl<'a> Passing<'a> {
         Ok(top_rows(&candidates, |place| scores[(place - block.candidates.start) as usize], block.passed))
     }
 
-    /// Gives every rank what every rank passes on, given the places of this rank's rows.
+    /// Gathers the passed rows of every rank on every rank, given the places of this rank's.
     fn pass_on(&mut self, keys: &Keys, places: &[u32]) -> Result<Vec<Passed>> {
         let list: DeviceList = places.to_vec().into();
         let (k, v) = (gather_list(&keys.k, &list)?, gather_list(&keys.v, &list)?);
@@ -113,8 +113,8 @@ impl<'a> Passing<'a> {
         k.into_iter().zip(v).zip(numbers).map(passed).collect()
     }
 
-    /// What others pass on, as the keys of one of this rank's blocks: those of its other blocks, of
-    /// which each passes its run of rows on, among them.
+    /// The rows that others pass on, as keys for one of this rank's blocks. The runs of this rank's
+    /// other blocks are included.
     fn keys_for(&self, block: usize, passed: &[Passed]) -> Result<Vec<Keys>> {
         let mut keys = Vec::new();
         for (rank, passed) in passed.iter().enumerate() {

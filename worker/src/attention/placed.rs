@@ -1,16 +1,16 @@
-//! A cache as a pass over it finds it.
+//! A cache with the positions that a pass sees it at.
 
 use crate::kv::KvCache;
 use crate::placement::Placement;
 
-/// A cache whose rows stand at a placement.
+/// A cache whose rows have the positions of a placement.
 #[derive(Clone, Copy)]
 pub struct Placed<'a> {
     /// The cache.
     pub cache: &'a KvCache,
-    /// Where its rows stand.
+    /// Placement of its rows.
     pub placement: &'a Placement,
-    /// The context rows that the pass computes itself: what is cached of them is hidden.
+    /// The context rows that the pass computes itself: their cached form is hidden.
     pub hidden: &'a [u32],
 }
 

@@ -1,7 +1,7 @@
-//! The query looks at the distributed cache. Its rows run on every rank; a rank computes their
-//! attention to its own context rows, partials are gathered and merged in rank order, so that the
-//! softmax is exact across ranks and every rank goes on with the same bits. Prefix and query rows
-//! are on every rank: they are merged in once, after the gather.
+//! The query's attention to the distributed cache. Its rows run on every rank, and a rank computes
+//! their attention to its own context rows. Partials are gathered and merged in rank order, so that
+//! the softmax is exact across ranks and every rank continues with the same bits. Prefix and query
+//! rows are on every rank: they are merged in once, after the gather.
 
 use std::ops::Range;
 
@@ -22,24 +22,24 @@ use crate::kv::View;
 pub struct QueryProbe<'a> {
     /// Kernels and constants.
     pub math: Math,
-    /// The way to the other ranks.
+    /// Communicator with the other ranks.
     pub comm: &'a mut dyn Communicator,
     /// The evidence that is measured.
     pub evidence: Evidence,
-    /// In these layers; the score is the mean over them.
+    /// The scored layers; the score is the mean over them.
     pub layers: Range<usize>,
     /// The query's positions.
     pub at: Positions,
     /// The prefix.
     pub prefix: View,
-    /// The context rows that are this rank's alone.
+    /// Context rows of this rank alone.
     pub own: View,
-    /// Stale rows that are held back: a slice of them sets out behind the partials of each layer
-    /// but the last.
+    /// Stale rows held back: a slice of them is sent after the partials of each layer except the
+    /// last.
     pub stale: Option<&'a mut Replication>,
-    /// Sum over the scored layers so far, `[rows of own]` f32; none before the first of them.
+    /// Sum over the scored layers so far, `[rows of own]` f32; absent before the first of them.
     pub sums: Option<Tensor>,
-    /// The same of each scored layer by itself, where that is wanted.
+    /// The scores of each scored layer by itself, if requested.
     pub of_layers: Option<Vec<Tensor>>,
 }
 
@@ -54,9 +54,9 @@ impl QueryProbe<'_> {
         let out = cast(&own.out, dtype)?;
         let starts = [&out, &own.lse].map(|send| Start::AllGather { send, rows: &counts });
         let [out, lse] = start_all(self.comm, starts)?;
-        // Before the wait: the slice is put together while the partials travel, and the slice
-        // itself travels while the rest of the layer and the next one are computed. Behind the last
-        // layer come the scores, which would stand behind a slice.
+        // Before the wait: the slice is assembled while the partials are in flight. The slice is in
+        // flight while the rest of the layer and the next one are computed. After the last layer
+        // come the scores, which would have to wait for a slice.
         if let (Some(stale), true) = (&mut self.stale, layer + 1 < self.layers.end) {
             stale.next_slice(self.comm)?;
         }
@@ -65,7 +65,7 @@ impl QueryProbe<'_> {
         merge_all(out, lse, wide)
     }
 
-    /// What the rows find in a layer.
+    /// The attention of the rows in a layer.
     pub(super) fn look(&mut self, layer: usize, qkv: Qkv) -> Result<Found> {
         let Qkv { q, k, v } = qkv;
         let own = self.math.attend(&q, &self.at, &self.own.keys(layer))?;
@@ -77,11 +77,11 @@ impl QueryProbe<'_> {
     }
 }
 
-/// What the query's rows find in a layer.
+/// The attention of the query's rows in a layer.
 pub(super) struct Found {
-    /// Log-sum-exp over the context rows that they see, of all ranks.
+    /// Log-sum-exp over the visible context rows of all ranks.
     context_lse: Tensor,
-    /// Over all that they see.
+    /// Attention to all visible rows.
     pub everything: Partial,
 }
 

@@ -1,5 +1,5 @@
-//! A whole prompt on one rank, as an auxiliary model reads it: its last rows look back in the last
-//! layer, and their attention to each row is kept.
+//! A whole prompt on one rank, for the reading of an auxiliary model: the attention of its last
+//! rows to each row in the last layer is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,12 +12,12 @@ use super::rounds::last_of;
 use crate::context::Math;
 use crate::error::{Error, Result};
 
-/// What the thread that reads and the one that waits for it tell each other.
+/// State shared by the reading thread and the waiting one.
 #[derive(Debug, Default)]
 pub struct Watched {
-    /// Layers read, and tiles done, so far.
+    /// Number of layers read and tiles done so far.
     pub steps: Arc<AtomicUsize>,
-    /// Nobody waits any more.
+    /// Whether the waiting thread has given up.
     pub ended: AtomicBool,
 }
 
@@ -25,9 +25,9 @@ pub struct Watched {
 pub struct Reading<'a> {
     math: Math,
     at: Positions,
-    /// How many of the last rows look back.
+    /// Number of last rows that look back.
     looking: usize,
-    /// The layer in which they look back.
+    /// Number of the layer in which they look back.
     layer: usize,
     read: Option<Tensor>,
     watched: &'a Watched,
@@ -35,11 +35,12 @@ pub struct Reading<'a> {
 
 impl<'a> Reading<'a> {
     /// Runs `rows` through `model` up to the attention of its last layer, with `math` of that
-    /// model: what each row receives there from the last `looking` ones, summed, the mean over the
-    /// heads. `[rows]` f32.
+    /// model: Returns the attention that each row receives there from the last `looking` ones: the
+    /// sum over these of the mean over heads, `[rows]` f32.
     ///
     /// # Errors
-    /// The kernels'; [`Error::Bug`] where nobody waits for it any more.
+    /// Returns an error if a kernel fails. Returns [`Error::Bug`] if the waiting thread has given
+    /// up.
     pub fn of(model: &dyn Model, math: Math, rows: Rows, looking: usize, watched: &'a Watched) -> Result<Tensor> {
         let (count, layer) = (rows.len(), model.config().layers - 1);
         let mut this = Self { math, at: Positions::run(0, count), looking, layer, read: None, watched };
@@ -57,7 +58,7 @@ impl Attention for Reading<'_> {
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         if self.watched.ended.load(Ordering::Relaxed) {
-            return Err(Error::Bug("nobody waits for what is read"));
+            return Err(Error::Bug("the reading has no waiting thread"));
         }
         self.watched.steps.fetch_add(1, Ordering::Relaxed);
         let Qkv { q, k, v } = qkv;

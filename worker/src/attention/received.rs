@@ -1,6 +1,5 @@
-//! What context rows receive from rows that look at them, where chunks were compressed too: then
-//! each KV head holds rows of its own, and what a row receives in a head that does not hold it is
-//! nothing.
+//! The attention that context rows receive from asking rows, compressed chunks included. In these
+//! each KV head holds rows of its own; a row receives nothing in a head that does not hold it.
 
 use candle_core::Tensor;
 use tributary_kernels::{Positions, Readings, Reduce, contiguous, cuda};
@@ -9,14 +8,14 @@ use crate::context::Math;
 use crate::error::Result;
 use crate::kv::View;
 
-/// Rows that look at context rows.
+/// Rows that attend to context rows.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     pub math: &'a Math,
-    /// Their queries, and where they stand.
+    /// Their queries; `at` has their positions.
     pub q: &'a Tensor,
     pub at: &'a Positions,
-    /// Their log-sum-exp over all that they see.
+    /// Their log-sum-exp over all visible rows.
     pub lse: &'a Tensor,
 }
 
@@ -24,7 +23,7 @@ pub(super) struct Reader<'a> {
 /// order of [`View::rows`].
 ///
 /// # Errors
-/// Shapes that do not fit.
+/// Returns an error if shapes do not fit.
 pub(super) fn received(
     reader: Reader<'_>,
     view: &View,
@@ -54,7 +53,7 @@ pub(super) fn received(
     Ok(Tensor::from_vec(sums, rows, q.device())?)
 }
 
-/// What each row receives from each query, the mean over all heads: query by query.
+/// The attention that each row receives from each query, the mean over all heads: query by query.
 fn by_query(reader: Reader<'_>, view: &View, layer: usize, kv_heads: usize) -> Result<Vec<f32>> {
     let Reader { math, q, at, lse } = reader;
     let (rows, queries) = (view.rows().count(), q.dim(0)?);
@@ -71,7 +70,7 @@ fn by_query(reader: Reader<'_>, view: &View, layer: usize, kv_heads: usize) -> R
     Ok(readings)
 }
 
-/// The Euclidean norm over the queries of what each of so many rows receives.
+/// The Euclidean norm over the queries of the attention that each of `rows` rows receives.
 fn norms(readings: &[f32], rows: usize) -> Vec<f32> {
     let mut squares = vec![0.0; rows];
     for of_query in readings.chunks(rows.max(1)) {

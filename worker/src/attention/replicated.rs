@@ -1,5 +1,5 @@
-//! Recompute under `replicate`: every rank holds every stale key and value; each layer, the fresh
-//! ones of all ranks' rows are gathered while the rows attend to what is there already.
+//! Recompute under `replicate`: every rank holds every stale key and value; in each layer, the
+//! fresh ones of all ranks' rows are gathered while the rows attend to the keys already present.
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};
@@ -23,7 +23,7 @@ pub struct Replicated<'a> {
     at_fresh: Positions,
     at_tail: Positions,
     there: View,
-    /// Where the query's rows find context rows, if not where the others find them.
+    /// The query's own view and positions of context rows, if these differ from the other rows'.
     reading: Option<(View, Positions)>,
     fresh: Block,
     tail: Block,
@@ -31,7 +31,7 @@ pub struct Replicated<'a> {
 }
 
 impl<'a> Replicated<'a> {
-    /// The pass over `homes`, whose rows find `placed`.
+    /// The pass of the rows of `homes` over the cache `placed`.
     pub fn new(math: Math, comm: &'a mut dyn Communicator, homes: &Homes, placed: Placed<'_>) -> Self {
         let Placed { cache, placement, hidden } = placed;
         let rank = comm.rank();
@@ -52,7 +52,7 @@ impl<'a> Replicated<'a> {
         }
     }
 
-    /// Makes the query's rows find context rows where `placed` has them, if it is there.
+    /// Makes the query's rows see context rows at the positions of `placed`, if it is given.
     #[must_use]
     pub fn reading(mut self, placed: Option<Placed<'_>>) -> Self {
         let of = |Placed { cache, placement, hidden }: Placed<'_>| {
@@ -62,14 +62,14 @@ impl<'a> Replicated<'a> {
         self
     }
 
-    /// Makes the pass mix this rank's fresh context rows with what is cached of them.
+    /// Makes the pass mix this rank's fresh context rows with the cached ones.
     #[must_use]
     pub fn mixing(mut self, mix: Option<Mix>) -> Self {
         self.mix = mix;
         self
     }
 
-    /// All ranks' fresh rows, and the query's rows where this rank has them.
+    /// All ranks' fresh rows, and the query's rows if this rank has them.
     pub fn into_blocks(self) -> (Block, Block) {
         (self.fresh, self.tail)
     }
@@ -94,7 +94,7 @@ impl Attention for Replicated<'_> {
         }
         let asked = q.dim(0)? - self.tail.rows().len().min(q.dim(0)?)..q.dim(0)?;
         let tail = Keys { k: tail_k.clone(), v: tail_v.clone(), at: self.at_tail.clone() };
-        // Where nothing is on its way, one attention sees everything.
+        // If nothing is in flight, one attention covers all keys.
         let is_alone = self.counts.len() == 1;
         let beside = |at: &Positions| match is_alone && !at.is_empty() {
             true => vec![Keys { k: fresh_k.clone(), v: fresh_v.clone(), at: at.clone() }],

@@ -1,7 +1,7 @@
-//! Replication of stale context rows to all ranks, layer by layer. Started as soon as a layer's
-//! rows are there, or, where all rows are there from the beginning, in slices behind a probe's own
-//! messages; waited for when the recompute needs them: whatever comes between (later layers, the
-//! query's probe) hides it.
+//! Replication of stale context rows to all ranks, layer by layer. A layer is sent as soon as its
+//! rows are computed. If all rows are there from the beginning, they are sent in slices after a
+//! probe's own messages. The recompute waits for them; the work before it (later layers, the
+//! query's probe) hides the transfer.
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending, Start};
@@ -10,21 +10,21 @@ use super::rounds::{join, start_all};
 use crate::error::Result;
 use crate::kv::Block;
 
-/// Keys and values of every layer on their way to all ranks.
+/// Keys and values of every layer, in flight to all ranks.
 pub struct Replication {
     counts: Vec<usize>,
     started: Vec<[Pending; 2]>,
     held: Option<HeldRows>,
 }
 
-/// Rows that are there and have not all set out. Messages go one after the other, so what a probe
-/// waits for would stand behind all of them if they set out at once; one slice goes behind each of
-/// its messages, while the probe computes on.
+/// Rows that are there but not all sent. Messages are sent one after the other, so that a probe's
+/// messages would wait for all rows if these were sent at once. One slice follows each of the
+/// probe's messages, while the probe computes on.
 struct HeldRows {
-    /// This rank's context rows, and the prefix, which says how wide a row is where there are none.
+    /// This rank's context rows, and the prefix, which gives the width of a row if there are none.
     own: Vec<Block>,
     prefix: Block,
-    /// How many slices there are, and how many have set out.
+    /// Number of slices; in `begun` the number of those sent.
     slices: usize,
     begun: usize,
 }
@@ -39,7 +39,7 @@ impl Replication {
     /// starts every layer, in order.
     ///
     /// # Errors
-    /// The communicator's.
+    /// Returns an error if the communicator fails.
     pub fn start(&mut self, comm: &mut dyn Communicator, k: &Tensor, v: &Tensor) -> Result<()> {
         assert_eq!(self.counts.len(), comm.size(), "ranks that replicate");
         assert_eq!(k.dims()[0], self.counts[comm.rank()], "context rows of this rank");
@@ -48,25 +48,25 @@ impl Replication {
         Ok(())
     }
 
-    /// Holds all layers of this rank's `own` blocks back: they set out in `slices`
-    /// ([`next_slice`](Self::next_slice)), as many on every rank, or, of no slices, at the
+    /// Holds all layers of this rank's `own` blocks back. They are sent in `slices` slices
+    /// ([`next_slice`](Self::next_slice)), the same number on every rank; with no slices, at the
     /// [end](Self::finish). `prefix` has every layer too.
     pub fn hold(&mut self, own: Vec<Block>, prefix: Block, slices: usize) {
         assert!(self.started.is_empty(), "{} layers have set out", self.started.len());
         self.held = Some(HeldRows { own, prefix, slices, begun: 0 });
     }
 
-    /// How many layers must be there when the next slices set out, given how many have been asked
-    /// for since; none where nothing is held back.
+    /// Number of layers that must be loaded for the next slices, as a function of the number of
+    /// slices; 0 if nothing is held back.
     pub fn needs(&self) -> impl Fn(usize) -> usize + use<> {
         let held = self.held.as_ref().map(|held| (held.prefix.layers.len(), held.slices.max(1), held.begun));
         move |slices| held.map_or(0, |(layers, all, begun)| (layers * (begun + slices)).div_ceil(all).min(layers))
     }
 
-    /// Starts the next slice of the layers that are held back; nothing if none is.
+    /// Starts the next slice of the layers that are held back, if there are any.
     ///
     /// # Errors
-    /// The communicator's.
+    /// Returns an error if the communicator fails.
     pub fn next_slice(&mut self, comm: &mut dyn Communicator) -> Result<()> {
         let Some(held) = &mut self.held else { return Ok(()) };
         held.begun += 1;
@@ -75,11 +75,11 @@ impl Replication {
         self.start_until(comm, until)
     }
 
-    /// Starts what is held back and waits for all layers; per rank and layer, keys and values of
-    /// its context rows (none for this rank).
+    /// Starts the layers that are held back and waits for all. Returns keys and values of the
+    /// context rows per rank and layer (none for this rank).
     ///
     /// # Errors
-    /// The communicator's.
+    /// Returns an error if the communicator fails.
     pub fn finish(mut self, comm: &mut dyn Communicator) -> Result<Vec<Vec<(Tensor, Tensor)>>> {
         let all = self.held.as_ref().map_or(0, |held| held.prefix.layers.len());
         self.start_until(comm, all)?;
@@ -105,11 +105,11 @@ impl Replication {
     }
 }
 
-/// A rank's rows of a layer in one piece, of the blocks that it keeps; `prefix` says how wide a row
-/// is where there are none.
+/// A rank's rows of a layer in one piece, of the blocks that it keeps; without rows, `prefix` gives
+/// the width of a row.
 ///
 /// # Errors
-/// The tensor library's.
+/// Returns an error if a candle operation fails.
 pub(super) fn kept_layer(own: &[Block], prefix: &Block, layer: usize) -> Result<(Tensor, Tensor)> {
     if own.is_empty() {
         let (k, v) = prefix.layer(layer);

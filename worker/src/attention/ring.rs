@@ -1,6 +1,6 @@
 //! Exact attention of a sequence spread over ranks: keys and values travel round the ring, point to
-//! point, while the ones in hand are attended to. With the zigzag split every rank has the same
-//! work: kernels skip the half that lies in the future by its positions.
+//! point, while the rank attends to those it holds. With the zigzag split every rank has the same
+//! work: kernels skip the half whose positions are in the future.
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending, Start};
@@ -15,9 +15,9 @@ use crate::error::{Error, Result};
 pub struct Ring<'a> {
     /// Kernels and constants.
     pub math: Math,
-    /// The way to the other ranks.
+    /// Communicator with the other ranks.
     pub comm: &'a mut dyn Communicator,
-    /// Where each rank's shard stands.
+    /// Positions of each rank's shard.
     pub at: Vec<Positions>,
     /// The rank that holds the prompt's last row.
     pub owner: usize,
@@ -26,7 +26,7 @@ pub struct Ring<'a> {
 }
 
 impl Ring<'_> {
-    /// Starts to pass keys and values on; `rows` rows of them come.
+    /// Starts to pass keys and values on; `rows` rows of them will arrive.
     fn pass_on(&mut self, k: &Tensor, v: &Tensor, rows: usize) -> Result<[Pending; 2]> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
         let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);

@@ -1,8 +1,7 @@
-//! Exact attention of a sequence spread over ranks, the other way round than [`Ring`](super::Ring):
-//! keys and values stay where they are, queries travel round the ring, and each rank's partial
-//! results go straight home while others are computed. Fewer bytes move than in a ring where
-//! queries and outputs are smaller than keys and values, which they are not where query heads share
-//! KV heads.
+//! Exact attention of a sequence spread over ranks, the reverse of [`Ring`](super::Ring): keys and
+//! values stay on their ranks, and queries travel round the ring. Each rank's partial results go
+//! directly home while others are computed. It moves fewer bytes than a ring if queries and outputs
+//! are smaller than keys and values; they are not if query heads share KV heads.
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending, Start};
@@ -17,9 +16,9 @@ use crate::error::{Error, Result};
 pub struct RingQueries<'a> {
     math: Math,
     comm: &'a mut dyn Communicator,
-    /// Where this rank's keys stand.
+    /// Positions of this rank's keys.
     at_keys: Positions,
-    /// Where each rank's queries stand.
+    /// Positions of each rank's queries.
     at: Vec<Positions>,
     /// The rank that holds the prompt's last row.
     owner: usize,
@@ -28,7 +27,8 @@ pub struct RingQueries<'a> {
 }
 
 impl<'a> RingQueries<'a> {
-    /// Ranks whose shards stand at `at`; the prompt's last row is on `owner`.
+    /// The pass over ranks whose shards have the positions `at`; the prompt's last row is on
+    /// `owner`.
     pub fn new(math: Math, comm: &'a mut dyn Communicator, at: Vec<Positions>, owner: usize) -> Self {
         assert_eq!(at.len(), comm.size(), "ranks with a shard");
         Self { at_keys: at[comm.rank()].clone(), math, comm, at, owner, layers: Vec::new() }
@@ -39,7 +39,7 @@ impl<'a> RingQueries<'a> {
         self.layers
     }
 
-    /// Starts to pass queries on; those of `coming` come.
+    /// Starts to pass queries on; those of rank `coming` will arrive.
     fn pass_on(&mut self, queries: &Tensor, coming: usize) -> Result<Pending> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
         let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
@@ -66,7 +66,7 @@ impl Attention for RingQueries<'_> {
         let dtype = k.dtype();
         self.layers.push((k.clone(), v.clone()));
         let keys = [Keys { k, v, at: self.at_keys.clone() }];
-        // What travels is rounded to the model's dtype; what stays here is not.
+        // Queries that travel are rounded to the model's dtype; this rank's own are not.
         let (mut visiting, mut queries) = (cast(&q, dtype)?, q.clone());
         let (mut outs, mut lses, mut going_home) = (Vec::new(), Vec::new(), Vec::new());
         for step in 0..size {

@@ -1,5 +1,5 @@
 //! The two halves of a round of attention over a distributed cache: queries go to the keys, partial
-//! results come back and merge.
+//! results return and merge.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ pub(super) fn start_all<const N: usize>(comm: &mut dyn Communicator, starts: [St
     Ok(pending.try_into().expect("one call a start"))
 }
 
-/// Starts giving every rank every rank's queries; rank r contributes `counts[r]` rows, sent in the
-/// model's dtype.
+/// Starts a gather of all ranks' queries on every rank; rank r contributes `counts[r]` rows, sent
+/// in the model's dtype.
 pub(super) fn start_queries(
     comm: &mut dyn Communicator,
     q: &Tensor,
@@ -27,8 +27,8 @@ pub(super) fn start_queries(
     Ok(comm.start_all_gather_v(&cast(q, dtype)?, counts)?)
 }
 
-/// Ends what [`start_queries`] started, or a gather like it, for `own`: all ranks' queries in rank
-/// order, in the dtype of `own`. This rank's did not travel, so they are not rounded.
+/// Ends a gather of [`start_queries`] or one like it: all ranks' queries in rank order, in the
+/// dtype of `own`. This rank's queries `own` did not travel, so they are not rounded.
 pub(super) fn all_queries(comm: &mut dyn Communicator, pending: Pending, own: &Tensor) -> Result<Tensor> {
     let mut parts = comm.wait(pending)?;
     parts[comm.rank()] = own.clone();
@@ -36,7 +36,7 @@ pub(super) fn all_queries(comm: &mut dyn Communicator, pending: Pending, own: &T
     join(&wide)
 }
 
-/// Where the last `count` of some rows stand.
+/// Positions of the last `count` of some rows.
 pub(super) fn last_of(at: &Positions, count: usize) -> Positions {
     assert!(count <= at.len(), "the last {count} of {} rows", at.len());
     if count == at.len() {
@@ -57,8 +57,8 @@ pub(super) fn join(parts: &[Tensor]) -> Result<Tensor> {
 }
 
 /// Sends every rank the part of `all` (this rank's keys, all ranks' queries) that belongs to its
-/// queries, and merges what the other ranks found for this rank's. Partials travel in the model's
-/// dtype, their log-sum-exp in f32; partials that stay here are not rounded.
+/// queries, and merges the other ranks' partials for this rank's queries. Partials travel in the
+/// model's dtype, their log-sum-exp in f32; partials that stay here are not rounded.
 pub(super) fn bring_home(
     comm: &mut dyn Communicator,
     all: &Partial,
@@ -100,8 +100,8 @@ pub(super) fn merge_all(out: Vec<Tensor>, lse: Vec<Tensor>, dtype: DType) -> Res
     Ok(merged.expect("a world has at least one rank"))
 }
 
-/// Attention of rows of which some, `apart`, find their keys elsewhere than the others: at the
-/// places of the keys that are given with them.
+/// Attention of rows of which some, `apart`, have keys of their own, which differ from the other
+/// rows' in their positions.
 pub(super) fn attend_apart(
     math: &Math,
     q: &Tensor,
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use crate::kit;
 
-    /// Needs more digits than bf16 has.
+    /// A number with more digits than bf16 has.
     const FINE: f32 = 1.001;
 
     fn values(tensor: &Tensor) -> Vec<f32> {

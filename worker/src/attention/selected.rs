@@ -1,6 +1,6 @@
 //! Recompute under `selected`: a row stays with its chunk's rank and sees that rank's context plus
 //! the other ranks' fresh rows; only fresh keys and values move. Not exact: the communication
-//! floor. The query's rows go to the keys and back, as under `pass-q`.
+//! floor. The query's rows go to the keys and return, as under `pass-q`.
 
 use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Start};
@@ -19,21 +19,22 @@ use crate::kv::{Block, View};
 pub struct SelectedOnly<'a> {
     math: Math,
     comm: &'a mut dyn Communicator,
-    /// Context rows of each rank.
+    /// Number of each rank's context rows.
     counts: Vec<usize>,
-    /// How many of this rank's context rows ask.
+    /// Number of this rank's context rows that ask.
     own_asked: usize,
-    /// Query rows of each rank that ask.
+    /// Number of each rank's query rows that ask.
     query_asked: Vec<usize>,
-    /// As many in the last layer.
+    /// The same in the last layer.
     last_asked: Vec<usize>,
     at_fresh: Vec<Positions>,
-    /// The query rows that ask.
+    /// Positions of the query rows that ask.
     at_query: Positions,
     at_tail: Positions,
     prefix: View,
     stale: View,
-    /// Where the query's rows find this rank's context rows, if not where the others find them.
+    /// The query's own view and positions of this rank's context rows, if these differ from the
+    /// other rows'.
     reading: Option<(View, Positions)>,
     fresh: Block,
     tail: Block,
@@ -41,7 +42,7 @@ pub struct SelectedOnly<'a> {
 }
 
 impl<'a> SelectedOnly<'a> {
-    /// The pass over `homes`, whose rows find `placed`.
+    /// The pass of the rows of `homes` over the cache `placed`.
     pub fn new(math: Math, comm: &'a mut dyn Communicator, homes: &Homes, placed: Placed<'_>) -> Self {
         let Placed { cache, placement, hidden } = placed;
         let rank = comm.rank();
@@ -66,14 +67,14 @@ impl<'a> SelectedOnly<'a> {
         }
     }
 
-    /// Makes the pass mix this rank's fresh context rows with what is cached of them.
+    /// Makes the pass mix this rank's fresh context rows with the cached ones.
     #[must_use]
     pub fn mixing(mut self, mix: Option<Mix>) -> Self {
         self.mix = mix;
         self
     }
 
-    /// Makes the query's rows find context rows where `placed` has them, if it is there.
+    /// Makes the query's rows see context rows at the positions of `placed`, if it is given.
     #[must_use]
     pub fn reading(mut self, placed: Option<Placed<'_>>) -> Self {
         let of = |Placed { cache, placement, hidden }: Placed<'_>| {
@@ -83,12 +84,12 @@ impl<'a> SelectedOnly<'a> {
         self
     }
 
-    /// This rank's fresh rows, and the query's rows where this rank has them.
+    /// This rank's fresh rows, and the query's rows if this rank has them.
     pub fn into_blocks(self) -> (Block, Block) {
         (self.fresh, self.tail)
     }
 
-    /// The query rows' attention over everything, on the owner; no rows elsewhere.
+    /// Attention of the query's rows to all keys, on the owner; no rows on other ranks.
     fn query(&mut self, layer: usize, all_q: &Tensor, tail: Keys, own_fresh: Keys, dtype: DType) -> Result<Tensor> {
         let own = match &self.reading {
             Some((stale, at_fresh)) => [stale.keys(layer), vec![Keys { at: at_fresh.clone(), ..own_fresh }]].concat(),

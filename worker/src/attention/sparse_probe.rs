@@ -1,6 +1,6 @@
 //! SAM-KV's probe: the query's rows run over the first and last rows of every document (and prefix
-//! and query), and in the scored layers each reads every document by itself, with a query that
-//! leans towards that document.
+//! and query), and in the scored layers each row reads every document by itself, with its query
+//! shifted towards that document.
 
 use candle_core::{DType, Tensor};
 use tributary_kernels::{DeviceList, Positions, Reduce, cast, contiguous, cuda, gather_list};
@@ -16,8 +16,8 @@ use crate::kv::{Block, View};
 pub struct SparseProbe<'a> {
     probe: QueryProbe<'a>,
     documents: Vec<Document>,
-    /// Sum over the scored layers so far, `[context rows of this rank]` f32; none before the first
-    /// of them, and where there are no rows.
+    /// Sum over the scored layers so far, `[context rows of this rank]` f32; absent before the
+    /// first of them, and if there are no rows.
     pub sums: Option<Tensor>,
 }
 
@@ -30,8 +30,8 @@ struct Document {
 }
 
 impl<'a> SparseProbe<'a> {
-    /// The probe over `documents`, blocks and where their rows stand; `probe` sees the first and
-    /// last rows of each.
+    /// The probe over `documents`, blocks with the positions of their rows; `probe` sees the first
+    /// and last rows of each.
     pub fn new(probe: QueryProbe<'a>, documents: Vec<(Block, Positions)>, parameters: SamKv) -> Self {
         let document = |(block, at): (Block, Positions)| {
             let ends: Vec<u32> = parameters.always_of(at.len()).into_iter().flatten().map(|row| row as u32).collect();
@@ -40,7 +40,7 @@ impl<'a> SparseProbe<'a> {
         Self { probe, documents: documents.into_iter().map(document).collect(), sums: None }
     }
 
-    /// What the query's rows pay to the rows of each document, one document below the other.
+    /// Attention of the query's rows to the rows of each document, one document below the other.
     fn read(&self, layer: usize, q: &Tensor) -> Result<Option<Tensor>> {
         let math = &self.probe.math;
         let read = |document: &Document| -> Result<Tensor> {

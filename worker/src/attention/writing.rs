@@ -1,5 +1,5 @@
-//! A whole prompt on one rank, and tokens that are written behind it one at a time, as a draft
-//! model reads and writes: rows see themselves and all before them.
+//! A whole prompt on one rank, and tokens written after it one at a time, for a draft model. Rows
+//! see themselves and all rows before them.
 
 use candle_core::Tensor;
 use tributary_kernels::{Keys, Positions};
@@ -10,26 +10,26 @@ use crate::context::Math;
 use crate::error::{Error, Result};
 use crate::kv::GrowingBlock;
 
-/// Rows: the prompt's, all at once, and then each token that was written, alone.
+/// Rows: the prompt's, all at once, then each written token alone.
 pub struct Writing {
     math: Math,
-    /// Where the rows that pass through stand.
+    /// Positions of the rows in the current pass.
     at: Positions,
-    /// Per layer, the prompt's keys, turned to their positions, and values.
+    /// Per layer, the prompt's keys, rotated to their positions, and values.
     prompt: Vec<Keys>,
     written: GrowingBlock,
     is_reading: bool,
 }
 
 impl Writing {
-    /// With `math` of the model that writes, for a prompt of so many rows, which pass through
-    /// first, and at most so many tokens behind it.
+    /// With `math` of the draft model, for a prompt of `prompt_rows` rows, which are computed
+    /// first, and at most `most` tokens after it.
     pub fn new(math: Math, prompt_rows: usize, most: usize) -> Self {
         let at = Positions::run(0, prompt_rows);
         Self { math, at, prompt: Vec::new(), written: GrowingBlock::new(most), is_reading: true }
     }
 
-    /// The prompt is read, or a token's row computed: the next pass is the row of one token more.
+    /// Begins the row of the next token, after the prompt or a token's row has been computed.
     pub fn begin_row(&mut self) {
         let prompt_rows = self.prompt[0].at.len() as u32;
         self.at = Positions::run(if self.is_reading { prompt_rows } else { self.at.order()[0] + 1 }, 1);
@@ -59,7 +59,7 @@ impl Attention for Writing {
         Ok(self.math.attend_rotated(&q, &asking, &keys)?.out)
     }
 
-    /// Of the last layer the newest row alone is wanted.
+    /// Only the newest row is needed of the last layer.
     fn last_layer(&mut self, rows: usize) -> usize {
         rows.min(1)
     }

@@ -157,8 +157,8 @@ proptest! {
             return Ok(());
         };
         let all = KeyOrder::new(&[&base, &rows]);
-        let behind = (0..count as u32).map(|row| 1 << ROW_BITS | row);
-        prop_assert_eq!(keys.source.iter().copied().chain(behind).collect::<Vec<_>>(), all.source.clone());
+        let after = (0..count as u32).map(|row| 1 << ROW_BITS | row);
+        prop_assert_eq!(keys.source.iter().copied().chain(after).collect::<Vec<_>>(), all.source.clone());
         let sees = |sight: [u32; 3]| -> Vec<u32> { (0..sight[0]).chain(sight[1]..sight[2]).collect() };
         prop_assert_eq!(
             sees(followed.sight(query.0, query.1)), sees(all.sight(query.0, query.1, Rule::Causal)), "{:?}", query
