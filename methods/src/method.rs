@@ -1,13 +1,14 @@
 //! The declaration of a method. Planner, forecasts, command line, reports and ranks read it; none
 //! of them matches on a method or compares its name.
 
+use std::fmt;
+
 use crate::option::{MethodOption, Options};
 use crate::options::COMMON;
 use crate::prefill::{Prefill, Selection};
 use crate::selector::Selector;
 
 /// A way to fill the cache of a long prompt: what holds for all its options.
-#[derive(Debug)]
 pub struct Method {
     /// Name on the command line and in reports.
     pub name: &'static str,
@@ -110,7 +111,7 @@ pub struct InvalidOption {
 
 impl InvalidOption {
     /// An option whose value does not fit.
-    pub fn new(option: &MethodOption, value: &impl std::fmt::Display, wanted: impl Into<String>) -> Self {
+    pub fn new(option: &MethodOption, value: &impl fmt::Display, wanted: impl Into<String>) -> Self {
         Self { found: format!("{}={value}", option.key), wanted: wanted.into() }
     }
 }
@@ -139,6 +140,13 @@ impl Method {
     /// Whether it prefills chunk by chunk.
     pub fn in_chunks(&self) -> bool {
         self.selector.is_some()
+    }
+}
+
+/// As its name: a plan's method is told in many messages.
+impl fmt::Debug for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
     }
 }
 
