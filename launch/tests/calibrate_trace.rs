@@ -42,13 +42,13 @@ fn trace_is_calibrated_and_the_model_keeps_it() {
     let request = kit::request("vt3_rev-0");
     let alpha_of = |method: &str| {
         let base = ["prefill", "--model", &model, "--request", &request, "--json", "--max-tokens", "1", "--method"];
-        kit::json(&[&base[..], &[method]].concat())["settings"]["alpha"].as_f64().expect("α")
+        kit::json(&[&base[..], &[method]].concat())["settings"]["options"]["alpha"].as_f64().expect("α")
     };
     assert!((alpha_of("trace") - alpha).abs() < 1e-6, "the model's own");
     assert!((alpha_of("trace:alpha=0.5") - 0.5).abs() < 1e-6, "an option stands before it");
 
     for (method, says) in
-        [("relay", "relay: alpha: makes no difference"), ("trace:alpha=0.5", "trace: alpha: stands there twice")]
+        [("relay", "relay: alpha: makes no difference"), ("trace:alpha=0.5", "trace: alpha: is given twice")]
     {
         let (code, _, errors) = run(&[&tasks("hop2")[..], &[&model, "--calibrate-trace", method]].concat());
         assert!(code == Some(64) && errors.contains(&format!("--calibrate-trace {says}")), "{errors}");

@@ -267,7 +267,7 @@ fn compare_refuses_in_the_same_way() {
         ("infoflow:colour=red", "unknown option"),
         ("ring:world=0", "at least 1"),
         ("epic:reorder", "makes no difference to this method"),
-        ("infoflow:rato=0.1", "(`ratio`?); infoflow takes ratio, score"),
+        ("infoflow:rato=0.1", "(`ratio`?); infoflow takes ratio, reorder"),
         ("infoflow:reorder=no", "takes no value"),
     ];
     for (method, says) in cases {

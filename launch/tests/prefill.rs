@@ -60,9 +60,10 @@ fn the_json_carries_settings_times_and_bytes() {
     let report =
         prefill("hop2-0", &["--world", "2", "--ratio", "0.2", "--method", "infoflow:exchange=pass-q:score=mass"]);
     let settings = &report["settings"];
-    for (key, expected) in [("method", "infoflow"), ("exchange", "pass-q"), ("score", "mass"), ("dtype", "f32")] {
+    for (key, expected) in [("method", "infoflow"), ("exchange", "pass-q"), ("dtype", "f32")] {
         assert_eq!(settings[key], expected, "{key}");
     }
+    assert_eq!(settings["options"], serde_json::json!({"layers": "2..4", "layout": "global", "score": "mass"}));
     assert_eq!(settings["world"], 2);
     assert_eq!(settings["ratio"], 0.2);
     assert_eq!(report["exact"], false);
@@ -89,7 +90,7 @@ fn a_traced_request_says_what_moved() {
         let (rows, rounds) =
             (trace["measured_rows"].as_u64().expect("rows"), trace["rounds"].as_u64().expect("rounds"));
         assert!((24..=37).contains(&rows) && (1..=4).contains(&rounds), "{name}: {trace}");
-        assert!((report["settings"]["alpha"].as_f64().expect("a number") - 0.18).abs() < 1e-6);
+        assert!((report["settings"]["options"]["alpha"].as_f64().expect("a number") - 0.18).abs() < 1e-6);
     }
     assert_eq!(prefill("hop2-0", &["--method", "relay"]).get("trace"), None);
 }
@@ -116,19 +117,10 @@ fn a_dump_holds_what_another_implementation_needs() {
     assert_eq!(request["prefix"], serde_json::json!([1]));
     assert_eq!(request["order"], report["order"]);
     assert_eq!(request["generated"], report["token_ids"]);
-    assert_eq!(request["score_layers"], serde_json::json!([2, 4]));
-    for key in [
-        "query",
-        "method",
-        "ratio",
-        "score",
-        "layout",
-        "reorder",
-        "importance",
-        "include_first_chunk",
-        "exchange",
-        "world",
-    ] {
+    assert_eq!(request["options"]["layers"], "2..4");
+    for key in
+        ["query", "method", "ratio", "options", "reorder", "importance", "include_first_chunk", "exchange", "world"]
+    {
         assert!(!request[key].is_null(), "{key}");
     }
     let tensors = safetensors::load(path.join("result.safetensors"), &Device::Cpu).expect("a result");
@@ -189,7 +181,7 @@ fn rows_a_chunk_stand_in_for_the_ratio() {
     let base = ["prefill", "--model", &demo, "--request", &request, "--max-tokens", "1"];
     let output = tributary(&[&base[..], &["--method", "epic:rows=2"]].concat());
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("epic (approximate), 2 rows a chunk, exchange"), "{text}");
+    assert!(text.contains("epic (approximate), rows 2, exchange"), "{text}");
     assert!(text.contains("selected: 14 of"), "two rows of each of seven chunks: {text}");
 }
 

@@ -64,7 +64,7 @@ fn closed(schema: &mut Schema) {
 
 /// The version of a schema.
 fn version(name: &str) -> u32 {
-    if name == "methods" { 2 } else { 1 }
+    if ["prefill", "compare", "dump", "methods"].contains(&name) { 2 } else { 1 }
 }
 
 fn file(name: &str) -> PathBuf {
