@@ -126,7 +126,7 @@ fn screens(command: Command, path: &str) -> Command {
         command.mut_subcommand(name, |inner| screens(inner, path.trim()))
     });
     let command = command.disable_help_flag(true).disable_help_subcommand(true);
-    // Options of every command, such as --log, are in the program's own help and in that of --help-all.
+    // Options of every command, such as --log, are in the program's own help and in --help-all.
     let action = if path.is_empty() { ArgAction::HelpLong } else { ArgAction::HelpShort };
     let help = Arg::new("help").short('h').long("help").action(action);
     let Some((_, shown)) = SHOWN.iter().find(|(name, _)| *name == path) else {

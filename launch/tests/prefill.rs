@@ -117,11 +117,11 @@ fn a_dump_holds_what_another_implementation_needs() {
     assert_eq!(request["prefix"], serde_json::json!([1]));
     assert_eq!(request["order"], report["order"]);
     assert_eq!(request["generated"], report["token_ids"]);
-    assert_eq!(request["options"]["layers"], "2..4");
-    for key in
-        ["query", "method", "ratio", "options", "reorder", "importance", "include_first_chunk", "exchange", "world"]
-    {
-        assert!(!request[key].is_null(), "{key}");
+    let settings = &request["settings"];
+    assert_eq!(settings["options"]["layers"], "2..4");
+    assert!(request["query"].is_array());
+    for key in ["method", "ratio", "options", "reorder", "importance", "include_first_chunk", "exchange", "world"] {
+        assert!(!settings[key].is_null(), "{key}");
     }
     let tensors = safetensors::load(path.join("result.safetensors"), &Device::Cpu).expect("a result");
     assert_eq!(tensors["first_token_logits"].dims(), [378]);

@@ -75,7 +75,6 @@ pub struct Dumped<'a> {
     /// Chunk numbers in the order of the layout.
     order: &'a [u32],
     /// Settings that determined the result, as in the report of `prefill`.
-    #[serde(flatten)]
     settings: &'a ResolvedSettings,
     /// Number of tokens written after the prompt to see their attention, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -140,7 +140,8 @@ def with_rows(model: Model, s: dict):
 def check(model: Model, folder: str) -> bool:
     """Compares a dump with this implementation; says how far each quantity is off."""
     s = json.loads((pathlib.Path(folder) / "request.json").read_text())
-    s |= s.get("options", {})
+    settings = s.get("settings", {})
+    s = {**settings, **settings.get("options", {}), **s}
     if s.get("dtype", "f32") != "f32":
         raise SystemExit(f"{folder}: dtype {s['dtype']}; the tolerances are f32's")
     dump = load_file(pathlib.Path(folder) / "result.safetensors")
