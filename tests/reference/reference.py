@@ -104,7 +104,7 @@ def solve(r: Request, s: dict, selected=None, order=None):
     candidates = [row for row in range(r.T) if row in context and row not in barred]
     scores, cut, chosen = None, None, torch.tensor([], dtype=torch.long)
     if scored and budget > 0:
-        scores = traced if s["method"] == "trace" else method_scores(r, s, s["layout"], order, budget, candidates)
+        scores = traced if s["method"] == "trace" else method_scores(r, s, s.get("layout", "global"), order, budget, candidates)
         scores = r.of_tokens(scores)
         chosen = top(scores, budget, candidates) + r.P
         cut = scores[chosen - r.P].min().item() if len(chosen) else None
