@@ -106,10 +106,19 @@ impl Reader<'_> {
         if known {
             return Ok(own);
         }
+        self.no_methods_own(key.span().start, word)?;
         let others = COMMANDS.into_iter().filter(|name| *name != self.name);
         let near = std::iter::once(self.name).chain(others).find_map(|name| self.nearest(name, word));
-        let near = near.map_or_else(|| "see `tributary help`".to_owned(), |near| format!("the nearest is `{near}`"));
+        let near = near.map_or_else(|| "see `tributary --help`".to_owned(), |near| format!("the nearest is `{near}`"));
         Err(self.refusal(key.span().start, &format!("no command has an option `{word}`; {near}")))
+    }
+
+    /// Refuses a key that was an option of a command and is a method's now, with the words to write.
+    fn no_methods_own(&self, at: usize, word: &str) -> Result<(), String> {
+        match help::instead_of(&format!("--{word}")) {
+            Some(instead) => Err(self.refusal(at, &format!("`{word}`: {instead}"))),
+            None => Ok(()),
+        }
     }
 
     /// The entries of a command's own table, or of the tables of its commands, each with the
@@ -153,9 +162,7 @@ impl Reader<'_> {
         for (key, value) in entries {
             let word = key.get_ref();
             let Some(arg) = option(found(self.command, names), word) else {
-                if let Some(instead) = help::instead_of(&format!("--{word}")) {
-                    return Err(self.refusal(key.span().start, &format!("`{word}`: {instead}")));
-                }
+                self.no_methods_own(key.span().start, word)?;
                 let near = self.nearest(names, word);
                 let near = near.map_or_else(
                     || format!("see `tributary {names} --help`"),
