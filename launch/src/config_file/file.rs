@@ -113,7 +113,8 @@ impl Reader<'_> {
         Err(self.refusal(key.span().start, &format!("no command has an option `{word}`; {near}")))
     }
 
-    /// Refuses a key that was an option of a command and is a method's now, with the words to write.
+    /// Refuses a key that was an option of a command and is a method's now, with the words to
+    /// write.
     fn no_methods_own(&self, at: usize, word: &str) -> Result<(), String> {
         match help::instead_of(&format!("--{word}")) {
             Some(instead) => Err(self.refusal(at, &format!("`{word}`: {instead}"))),
