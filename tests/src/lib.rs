@@ -186,8 +186,13 @@ pub fn written_by_itself() -> DraftModel {
 
 /// A method by its spec, for the tiny models.
 pub fn method(spec: &str) -> PlannedMethod {
+    method_of(spec, ModelFacts { layers: 4, kv_heads: 2 })
+}
+
+/// A method by its spec, for a model.
+pub fn method_of(spec: &str, model: ModelFacts) -> PlannedMethod {
     let spec: MethodSpec = spec.parse().unwrap_or_else(|why| panic!("{why}"));
-    spec.planned(ModelFacts { layers: 4, kv_heads: 2 }).unwrap_or_else(|wrong| panic!("{wrong:?}"))
+    spec.planned(model).unwrap_or_else(|wrong| panic!("{wrong:?}"))
 }
 
 /// A method that asks the query, with evidence that no option of it gives.

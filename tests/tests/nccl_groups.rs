@@ -12,12 +12,11 @@ mod emulated {
     use tributary_comm::nccl::{NcclSettings, UnequalGathers};
     use tributary_engine::Carrier;
     use tributary_kernels::{Kernels, cuda};
+    use tributary_methods::ModelFacts;
     use tributary_model::Model;
     use tributary_planner::cost::{Selected, groups};
     use tributary_protocol::{Exchange, Plan, PlannedMethod};
-    use tributary_tests::{
-        dummy_model_on, infoflow, method, plan, reordered, run_all_over, shape, tiny_config, with_ratio,
-    };
+    use tributary_tests::{dummy_model_on, method_of, plan, reordered, run_all_over, shape, tiny_config, with_ratio};
 
     /// Groups by which the ranks are connected: an exchange, three gathers and an all-to-all.
     const CONNECTING: usize = 5;
@@ -43,13 +42,17 @@ mod emulated {
         (0..WORLD).map(model).collect()
     }
 
+    fn method(spec: &str) -> PlannedMethod {
+        method_of(spec, ModelFacts { layers: LAYERS, kv_heads: 2 })
+    }
+
     /// Requests that are made one after the other, and how many groups the last one costs.
     fn cases() -> Vec<(&'static str, Vec<Plan>, usize)> {
         let of = |method: PlannedMethod, exchange| {
             let plan = with_ratio(plan(2, &[9, 8, 10, 7], 4, WORLD, method, exchange), 0.3);
             Plan { max_tokens: 1, ..plan }
         };
-        let flow = || infoflow(13, PROBED);
+        let flow = || method(&format!("infoflow:layers=13..{PROBED}"));
         let warm = |cold: Plan| {
             let mut warm = cold.clone();
             warm.chunks.iter_mut().for_each(|chunk| chunk.warm = true);
