@@ -77,6 +77,12 @@ const OUTPUTS: [(&str, &str); 14] = [
     ("man", "Output: the page; nothing if pages are written to a folder."),
 ];
 
+/// What a command puts out, in the first words of its help's end.
+pub fn output_of(command: &str) -> Option<&'static str> {
+    let (_, output) = OUTPUTS.into_iter().find(|(name, _)| *name == command)?;
+    output.split("\n\n").next()
+}
+
 /// Adds to the end of every command's help what its output is, and its exit codes.
 pub fn with_ends(command: clap::Command) -> clap::Command {
     let add = |command: clap::Command, (name, output): (&str, &str)| {
@@ -202,10 +208,10 @@ fn needing(requirement: Requirement) -> String {
 /// What to write instead of an option that is a method's own: none for any other one.
 pub fn instead_of(flag: &str) -> Option<String> {
     let word = flag.strip_prefix("--")?;
-    let (key, method) = OLD_FLAGS.iter().find(|(old, ..)| *old == word).map(|(_, key, method)| (*key, *method))?;
-    let value = METHODS.into_iter().flat_map(Method::all_options).find(|option| option.key == key)?.value;
+    let (_, key, method) = OLD_FLAGS.into_iter().find(|(old, ..)| *old == word)?;
+    let value = Method::find(method)?.all_options().find(|option| option.key == key)?.value;
     let value = if value.is_empty() { String::new() } else { format!("={value}") };
-    Some(format!("it is an option of the method: write --method {method}:{key}{value}"))
+    Some(format!("it is an option of the method, which is written {method}:{key}{value}"))
 }
 
 /// Flags of commands that were methods' own: the key of the option, and a method that takes it.
@@ -259,7 +265,7 @@ mod tests {
             assert!(takes && instead_of(&format!("--{flag}")).is_some(), "{flag}");
         }
         let theta = instead_of("--samkv-theta").expect("an option of samkv");
-        assert_eq!(theta, "it is an option of the method: write --method samkv:theta=SHARE");
+        assert_eq!(theta, "it is an option of the method, which is written samkv:theta=SHARE");
         assert_eq!(instead_of("--thread"), None);
     }
 }

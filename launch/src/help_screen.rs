@@ -2,6 +2,8 @@
 
 use clap::{Arg, ArgAction, Command};
 
+use crate::help;
+
 /// Options that `--help` shows of a command with many, by their long names. A command that is not
 /// here has few options and shows all of them.
 const SHOWN: [(&str, &[&str]); 13] = [
@@ -128,9 +130,9 @@ fn screens(command: Command, path: &str) -> Command {
     let command = command.disable_help_flag(true).disable_help_subcommand(true);
     // Options of every command, such as --log, are in the program's own help and in --help-all.
     let action = if path.is_empty() { ArgAction::HelpLong } else { ArgAction::HelpShort };
-    let help = Arg::new("help").short('h').long("help").action(action);
+    let short = Arg::new("help").short('h').long("help").action(action);
     let Some((_, shown)) = SHOWN.iter().find(|(name, _)| *name == path) else {
-        return command.arg(help.help("Print this help"));
+        return command.arg(short.help("Print this help"));
     };
     let hidden = |arg: Arg| {
         let is_shown = arg.is_positional() || arg.get_long().is_some_and(|long| shown.contains(&long));
@@ -138,11 +140,10 @@ fn screens(command: Command, path: &str) -> Command {
     };
     let all = Arg::new("help-all").long("help-all").action(ArgAction::HelpLong);
     let long = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-    let output = long.split("\n\n").find(|part| part.starts_with("Output: "));
-    let output = output.map_or_else(String::new, |output| format!("{output}\n\n"));
+    let output = help::output_of(path).map_or_else(String::new, |output| format!("{output}\n\n"));
     command
         .mut_args(hidden)
-        .arg(help.help("Print the options that most users need"))
+        .arg(short.help("Print the options that most users need"))
         .arg(all.help("Print every option, in full"))
         .after_help(format!("{output}All options: tributary {path} --help-all"))
         .after_long_help(long)

@@ -221,6 +221,7 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
         let temperature = temperature.or(named.temperature);
         SamplingDefaults { temperature, top_p: top_p.or(named.top_p), ..named }.apply(&mut settings.sampling);
     }
+    settings.check()?;
     let run_config = RunConfig { settings, threads: args.run.group.threads };
     let self_test = Duration::from_secs(args.clients.self_test_interval);
     let (limits, access) = (args.clients.limits(args.method.method), access(args)?);

@@ -283,7 +283,7 @@ fn compare_refuses_in_the_same_way() {
 /// Flags and keys that were a method's own: one line says what to write instead.
 #[test]
 fn what_was_a_flag_of_a_method_is_told_as_its_option() {
-    let instead = "it is an option of the method: write --method samkv:theta=SHARE";
+    let instead = "it is an option of the method, which is written samkv:theta=SHARE";
     refused_request(&["--samkv-theta", "0.5"], 64, &["--samkv-theta", instead]);
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("options.toml");

@@ -1,8 +1,10 @@
 //! One option of a method: its key, the values it takes, its default; and a set of chosen options.
 
 use std::fmt;
-use std::ops::{Bound, RangeInclusive};
+use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::str::FromStr;
+
+use crate::prefill::Layers;
 
 /// An option of a method, as a spec names it. One row; help, refusals and schemas follow from it.
 #[derive(Debug)]
@@ -66,6 +68,20 @@ impl MethodOption {
         }
     }
 
+    /// Whether a value, in its canonical form, is the default.
+    pub fn is_default(&self, value: &str) -> bool {
+        matches!(self.usual, Usual::Value(usual) if usual == value)
+    }
+
+    /// Writes it with a value, in canonical form, as in a spec.
+    pub(crate) fn write(&self, value: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Kind::Flag => write!(f, ":{}", self.key),
+            _ if value.contains([':', ',', '[', ']', ' ']) => write!(f, ":{}=[{value}]", self.key),
+            _ => write!(f, ":{}={value}", self.key),
+        }
+    }
+
     /// The canonical form of a value.
     ///
     /// # Errors
@@ -87,7 +103,9 @@ impl MethodOption {
                 false => Err(format!("`{text}` is none of {}", words.join(", "))),
             },
             Kind::Layers => {
-                let (first, end) = layers(text).ok_or_else(|| format!("`{text}` is not FIRST..END, such as 22..26"))?;
+                let Ok(Layers::Some(first, end)) = text.parse() else {
+                    return Err(format!("`{text}` is not FIRST..END, such as 22..26"));
+                };
                 Ok(format!("{first}..{end}"))
             }
             Kind::Text(read) => read(text),
@@ -103,13 +121,10 @@ fn number(text: &str, from: Bound<f64>, to: Bound<f64>) -> Result<String, String
         (Bound::Excluded(above), _) => format!("must be above {above}"),
         _ => "must be another number".to_owned(),
     };
-    use std::ops::RangeBounds;
-    if (from, to).contains(&number) { Ok(number.to_string()) } else { Err(wanted) }
-}
-
-fn layers(text: &str) -> Option<(usize, usize)> {
-    let (first, end) = text.split_once("..")?;
-    Some((first.parse().ok()?, end.parse().ok()?))
+    // Methods compute with f32, in which a tiny number is 0 and a large one is infinite.
+    let narrow = number as f32;
+    let fits = |number: f64| number.is_finite() && (from, to).contains(&number);
+    if fits(number) && fits(f64::from(narrow)) { Ok(number.to_string()) } else { Err(wanted) }
 }
 
 /// Options with their values in canonical form, in the order of their insertion.
@@ -138,6 +153,11 @@ impl Options {
         if !self.has(option) {
             self.set(option, value).unwrap_or_else(|why| panic!("the default {value} of {}: {why}", option.key));
         }
+    }
+
+    /// Takes an option out, if it is present.
+    pub fn remove(&mut self, option: &MethodOption) {
+        self.0.retain(|(other, _)| *other != option);
     }
 
     /// Whether the option is present.
@@ -185,14 +205,7 @@ impl Options {
 /// As the options of a spec: `:KEY=VALUE:KEY`.
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (option, value) in self.iter() {
-            match option.kind {
-                Kind::Flag => write!(f, ":{}", option.key)?,
-                _ if value.contains([':', ',', '[', ']', ' ']) => write!(f, ":{}=[{value}]", option.key)?,
-                _ => write!(f, ":{}={value}", option.key)?,
-            }
-        }
-        Ok(())
+        self.iter().try_for_each(|(option, value)| option.write(value, f))
     }
 }
 

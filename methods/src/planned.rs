@@ -45,7 +45,11 @@ impl PlannedMethod {
         mut options: Options,
         model: ModelFacts,
     ) -> Result<(Self, Options), InvalidOption> {
-        let prefill = (method.prefill)(&mut options, model)?;
+        let of_method = |wrong: InvalidOption| {
+            let option = if wrong.found.is_empty() { String::new() } else { format!(":{}", wrong.found) };
+            InvalidOption { found: format!("{}{option}", method.name), ..wrong }
+        };
+        let prefill = (method.prefill)(&mut options, model).map_err(of_method)?;
         for option in method.options.iter().filter(|option| !REQUEST.contains(option)) {
             if let Usual::Value(value) = option.usual {
                 options.set_default(option, value);
@@ -67,11 +71,6 @@ impl PlannedMethod {
         // Defaults do not resolve if the model has too few layers; the plan has been refused
         // before.
         usual.is_none_or(|usual| kind(usual) == kind(self.prefill))
-    }
-
-    /// Data of its prefill.
-    pub fn prefill(&self) -> Prefill {
-        self.prefill
     }
 
     /// Selection of the rows that it recomputes, if it prefills chunk by chunk.

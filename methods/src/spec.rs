@@ -11,7 +11,7 @@ use std::str::FromStr;
 use crate::method::{InvalidOption, Method, ModelFacts};
 use crate::methods::METHODS;
 use crate::names::nearest;
-use crate::option::{Kind, MethodOption, Options, Usual};
+use crate::option::{Kind, MethodOption, Options};
 use crate::options::REQUEST;
 use crate::planned::PlannedMethod;
 
@@ -19,7 +19,7 @@ use crate::planned::PlannedMethod;
 const LONGEST: usize = 1024;
 
 /// A method with its options.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct MethodSpec {
     /// The method.
     pub method: &'static Method,
@@ -73,12 +73,7 @@ impl MethodSpec {
             (None | Some(""), _) => return Err(format!("needs a value: {}", option.value)),
             (Some(value), _) => unbracketed(value)?,
         };
-        let is_default = |value: &str| matches!(option.usual, Usual::Value(usual) if usual == value);
-        // A request's value overrides its service's, so a default of such an option must be kept.
-        if REQUEST.contains(&option) || !is_default(&option.read(value)?) {
-            self.options.set(option, value)?;
-        }
-        Ok(())
+        self.options.set(option, value)
     }
 }
 
@@ -101,11 +96,25 @@ impl FromStr for MethodSpec {
     }
 }
 
+/// The method and its options, except defaults. A default of an option that a request keeps in its
+/// settings is told: it may stand against another value of the settings.
 impl fmt::Display for MethodSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.method.name, self.options)
+        f.write_str(self.method.name)?;
+        let mut told =
+            self.options.iter().filter(|(option, value)| REQUEST.contains(option) || !option.is_default(value));
+        told.try_for_each(|(option, value)| option.write(value, f))
     }
 }
+
+/// Two specs are the same if they are written alike.
+impl PartialEq for MethodSpec {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for MethodSpec {}
 
 /// Parts of a spec: the texts between colons outside brackets.
 ///

@@ -84,6 +84,8 @@ fn what_cannot_be_is_refused_in_a_line() {
         ("infoflow:colour=red", "unknown option; infoflow takes"),
         ("infoflow:theta=0.5", "makes no difference to this method"),
         ("infoflow:ratio=0.1:ratio=0.2", "ratio: is given twice"),
+        ("infoflow:score=norm:score=mass", "score: is given twice"),
+        ("samkv:blocks=2:blocks=3", "blocks: is given twice"),
         ("infoflow:score=max", "none of norm, mass"),
         ("infoflow:reorder=no", "takes no value"),
         ("infoflow:layers=[1,2", "a bracket is not closed"),
@@ -99,6 +101,9 @@ fn what_cannot_be_is_refused_in_a_line() {
         ("ape:temperature=0", "must be above 0"),
         ("ape:scale=-0.5", "must be above 0"),
         ("ape:scale=inf", "needs a number"),
+        ("ape:temperature=1e-60", "must be above 0"),
+        ("ape:temperature=1e60", "must be above 0"),
+        ("trace:alpha=1e-60", "must be above 0 and at most 1"),
         ("trace:alpha=1.5", "must be above 0 and at most 1"),
         ("cacheblend:drift-layers=-1", "needs a whole number"),
     ] {

@@ -167,12 +167,6 @@ pub enum SamKvVariant {
     Small,
 }
 
-impl Default for SamKv {
-    fn default() -> Self {
-        Self { variant: SamKvVariant::Large, blocks: 2, theta: 0.9 }
-    }
-}
-
 impl SamKv {
     /// Numbers of first rows, last rows, and rows of a block.
     fn sizes(&self) -> (usize, usize, usize) {
@@ -251,9 +245,6 @@ impl From<Option<f32>> for TraceHeads {
 }
 
 impl TraceHeads {
-    /// Default share of `sharpest`.
-    pub const USUAL_SHARE: f32 = 0.25;
-
     /// Number of heads that count for a row, of `heads` in all layers; `None` if all count.
     pub fn count(self, heads: usize) -> Option<usize> {
         match self {
@@ -278,7 +269,6 @@ impl std::str::FromStr for TraceHeads {
     fn from_str(text: &str) -> Result<Self, String> {
         let share = match text.split_once(':') {
             None if text == "mean" => return Ok(TraceHeads::Mean),
-            None if text == "sharpest" => Some(Self::USUAL_SHARE),
             Some(("sharpest", share)) => share.parse().ok(),
             _ => None,
         };

@@ -11,7 +11,7 @@ use crate::MemoryOf;
 /// A method's parameter that cannot be.
 impl From<InvalidOption> for Error {
     fn from(wrong: InvalidOption) -> Self {
-        Error::Setting { name: "method option", found: wrong.found, wanted: wrong.wanted }
+        Error::Setting { name: "--method", found: wrong.found, wanted: wrong.wanted }
     }
 }
 
@@ -98,7 +98,7 @@ pub enum Error {
     },
     /// The request would need more memory than there is.
     #[error(
-        "{}; use fewer tokens, bf16, or --exchange pass-q",
+        "{}; use fewer tokens, bf16, or the method's option exchange=pass-q",
         shortage("the request needs", *of, *rank, *needed_bytes, *available_bytes)
     )]
     Memory {

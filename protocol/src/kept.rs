@@ -49,7 +49,7 @@ impl Plan {
         if self.decodes_alone(world) {
             return holders;
         }
-        if self.method.prefill() != Prefill::Whole
+        if self.method.prefill != Prefill::Whole
             && let Some(shards) = shards(self, world)
         {
             for (rank, rows) in shards.iter().enumerate() {

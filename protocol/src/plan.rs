@@ -267,7 +267,7 @@ impl Plan {
     /// filled cache, so that it decodes alone.
     pub fn decodes_alone(&self, world: usize) -> bool {
         world == 1
-            || match self.method.prefill() {
+            || match self.method.prefill {
                 Prefill::Whole => true,
                 Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries | Prefill::Anchored { .. } => false,
                 Prefill::Chunks(_) => self.exchange == Exchange::Replicate,

@@ -40,7 +40,7 @@ impl Plan {
     /// probes taken.
     pub fn points(&self, shape: PointShape, rounds: usize) -> usize {
         let layers = shape.layers;
-        match self.method.prefill() {
+        match self.method.prefill {
             Prefill::Whole | Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries => layers,
             // The blocks, then the query.
             Prefill::Anchored { .. } => 2 * layers,

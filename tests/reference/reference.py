@@ -97,7 +97,7 @@ def solve(r: Request, s: dict, selected=None, order=None):
     scored = asks or s["method"] in ("cacheblend", "kvshare", "trace", "cacheclip")
     found_order = reordered(r, s, budget) if asks and s["reorder"] else list(range(len(r.lengths)))
     if s["method"] == "trace" and budget > 0:
-        traced, found_order = r.trace(budget, s.get("alpha") or 0.18, s.get("keep-order") or False, s.get("sharpest"))
+        traced, found_order = r.trace(budget, s["alpha"], s.get("keep-order") or False, s.get("sharpest"))
     order = found_order if order is None else order
     barred = set() if s["include_first_chunk"] else set((r.rows_of(order[0]) - r.P).tolist())
     context = set(torch.cat([r.tokens_of(chunk) - r.P for chunk in range(len(r.lengths))]).tolist())
@@ -142,7 +142,7 @@ def check(model: Model, folder: str) -> bool:
     s = json.loads((pathlib.Path(folder) / "request.json").read_text())
     settings = s.get("settings", {})
     s = {**settings, **settings.get("options", {}), **s}
-    if s.get("dtype", "f32") != "f32":
+    if s["dtype"] != "f32":
         raise SystemExit(f"{folder}: dtype {s['dtype']}; the tolerances are f32's")
     dump = load_file(pathlib.Path(folder) / "result.safetensors")
     model, around = with_rows(copy.copy(model), s)
@@ -184,7 +184,7 @@ def check(model: Model, folder: str) -> bool:
 def settings(model: Model, **changes) -> dict:
     base = {"method": "infoflow", "ratio": 0.15, "score": "norm", "layers": f"{model.layers - 1}..{model.layers}",
             "layout": "global", "reorder": False, "importance": "mass", "include_first_chunk": False,
-            "variant": "small", "blocks": 2, "theta": 0.9, "temperature": 0.9, "scale": 0.9, "drift-of": "values", "drift-layers": 1, "exchange": "replicate", "world": 1, "generated": []}
+            "variant": "small", "blocks": 2, "theta": 0.9, "temperature": 0.9, "scale": 0.9, "drift-of": "values", "drift-layers": 1, "alpha": 0.18, "dtype": "f32", "exchange": "replicate", "world": 1, "generated": []}
     return {**base, **changes}
 
 

@@ -117,7 +117,7 @@ pub fn plan(
             })
             .collect(),
         query: ids(query),
-        owner: usual_owner(method.prefill(), world),
+        owner: usual_owner(method.prefill, world),
         method,
         exchange,
         budget: 0,

@@ -40,7 +40,7 @@ struct Pair {
 fn pairs(model: &dyn Model) -> Vec<Pair> {
     let samples = case(1, Exchange::PassQ).samples("", model);
     let in_any_world =
-        |sample: &Sample| !matches!(sample.plan.method.prefill(), Prefill::Anchored { block_rows: None, .. });
+        |sample: &Sample| !matches!(sample.plan.method.prefill, Prefill::Anchored { block_rows: None, .. });
     let mut pairs = Vec::new();
     for (number, Sample { spec, plan }) in samples.into_iter().filter(in_any_world).enumerate() {
         for (other, eviction) in EVICTIONS.into_iter().enumerate() {

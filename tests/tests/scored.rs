@@ -85,7 +85,7 @@ fn approximate_methods_score_alike_in_every_world_and_leave_the_answer_as_it_is(
     let model = model();
     let samples = |world, exchange| {
         let mut samples = case(world, exchange).samples("", &*model);
-        samples.retain(|sample| !matches!(sample.plan.method.prefill(), Prefill::Anchored { block_rows: None, .. }));
+        samples.retain(|sample| !matches!(sample.plan.method.prefill, Prefill::Anchored { block_rows: None, .. }));
         samples
     };
     let unscored: Vec<Plan> = samples(1, Exchange::PassQ).into_iter().map(|sample| sample.plan).collect();

@@ -50,7 +50,7 @@ pub struct Prefilled<'a> {
 impl<'a> Prefilled<'a> {
     /// The end of this plan, if it is known.
     pub fn new(plan: Option<&Plan>, reports: &'a [RankReport], stores: &'a [(usize, u64)]) -> Self {
-        let looks = |plan: &&Plan| plan.method.prefill() != Prefill::Whole && plan.keep_chunks;
+        let looks = |plan: &&Plan| plan.method.prefill != Prefill::Whole && plan.keep_chunks;
         Self { reports, chunks: plan.filter(looks).map_or(0, |plan| plan.chunks.len()), stores }
     }
 

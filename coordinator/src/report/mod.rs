@@ -147,7 +147,7 @@ pub fn report(
     let (plan, outcome) = (&planned.plan, &answer.outcome);
     assert_eq!(answer.reports.len(), planned.world, "reports of ranks");
     let critical = path::critical_path(answer);
-    notes.extend((plan.method.prefill() != Prefill::Whole).then(|| path::stragglers(answer)).into_iter().flatten());
+    notes.extend((plan.method.prefill != Prefill::Whole).then(|| path::stragglers(answer)).into_iter().flatten());
     notes.extend(facts::trace(plan, outcome).as_ref().and_then(TraceRow::note));
     let auxiliary = facts::auxiliary(plan, outcome, &answer.reports);
     notes.extend(auxiliary.as_ref().map(AuxiliaryRow::note));

@@ -13,7 +13,7 @@ use tributary_study::schema::{Cache, Design};
 use crate::args::Load;
 use crate::failure::usage;
 use crate::help;
-use crate::named::{DEVICES, DTYPES, KERNELS, name_of, one_of, usual_dtype, value_of};
+use crate::named::{DEVICES, DTYPES, KERNELS, Named, name_of, one_of, usual_dtype, value_of};
 
 /// Tokens of a chunk, and of the query, where nothing else is asked for.
 pub const CHUNK_TOKENS: usize = 512;
@@ -98,7 +98,6 @@ impl Choices {
     /// # Errors
     /// Returns an error if this program does not know a method, or a word in it.
     pub fn of(design: &Design) -> Result<Self, String> {
-        let unknown = |text: &str| format!("this program does not know `{text}`");
         let dummy_seed = design.load_format.strip_prefix("dummy, seed ");
         Ok(Self {
             model: Some(design.model.clone().into()),
@@ -107,9 +106,9 @@ impl Choices {
             adapters: (!design.adapters.is_empty()).then(|| design.adapters.iter().map(Into::into).collect()),
             load_format: Some(if dummy_seed.is_some() { Load::Dummy } else { Load::Safetensors }),
             // A report from before there were devices names none.
-            device: value_of(&DEVICES, &design.device),
-            dtype: Some(value_of(&DTYPES, &design.dtype).ok_or_else(|| unknown(&design.dtype))?),
-            kernels: Some(value_of(&KERNELS, &design.kernels).unwrap_or_default()),
+            device: known(&DEVICES, &design.device)?,
+            dtype: known(&DTYPES, &design.dtype)?,
+            kernels: Some(known(&KERNELS, &design.kernels)?.unwrap_or_default()),
             threads: Some(design.threads),
             lengths: Some(design.lengths.iter().copied().map(Tokens).collect()),
             chunk_tokens: Some(Tokens(design.chunk_tokens)),
@@ -164,6 +163,14 @@ impl Choices {
         };
         check(&design)?;
         Ok((design, methods))
+    }
+}
+
+/// The value of a name; none for no name, as in reports of programs that had no such choice.
+fn known<T: Copy>(all: &[Named<T>], name: &str) -> Result<Option<T>, String> {
+    match value_of(all, name) {
+        None if !name.is_empty() => Err(format!("this program does not know `{name}`")),
+        value => Ok(value),
     }
 }
 

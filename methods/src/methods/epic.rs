@@ -38,9 +38,8 @@ fn prefill(options: &mut Options, _: ModelFacts) -> Result<Prefill, InvalidOptio
 }
 
 fn selector(selection: Selection) -> Box<dyn Selector> {
-    let per_chunk = match selection {
-        Selection::Leading { per_chunk } => per_chunk,
-        _ => None,
+    let Selection::Leading { per_chunk } = selection else {
+        unreachable!("epic resolves to leading rows, not to {selection:?}");
     };
     let first_rows =
         move |candidates: &Candidates, _: &[f32]| Need::Rows(leading(&candidates.chunks, candidates.budget, per_chunk));

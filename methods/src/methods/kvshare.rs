@@ -31,7 +31,7 @@ fn prefill(_: &mut Options, model: ModelFacts) -> Result<Prefill, InvalidOption>
     if model.layers < 2 {
         let wanted =
             format!("must be another method: the model has {} layer, and in the first nothing drifts", model.layers);
-        return Err(InvalidOption { found: KVSHARE.name.to_owned(), wanted });
+        return Err(InvalidOption { found: String::new(), wanted });
     }
     Ok(Prefill::Chunks(Selection::Drift(Drift { of: DriftOf::Values, layers: 1, score: DriftScore::Attended })))
 }

@@ -65,9 +65,8 @@ fn prefill(options: &mut Options, ModelFacts { layers, .. }: ModelFacts) -> Resu
 }
 
 fn selector(selection: Selection) -> Box<dyn Selector> {
-    let parameters = match selection {
-        Selection::Evidence(Evidence { sparse: Some(parameters), .. }) => parameters,
-        _ => SamKv::default(),
+    let Selection::Evidence(Evidence { sparse: Some(parameters), .. }) = selection else {
+        unreachable!("samkv resolves to what is kept of documents, not to {selection:?}");
     };
     Box::new(Blocks { parameters })
 }

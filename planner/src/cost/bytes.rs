@@ -108,7 +108,7 @@ pub fn flows(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected)
         return Vec::new();
     }
     let of = Flows { plan, world, shape, selected };
-    match plan.method.prefill() {
+    match plan.method.prefill {
         Prefill::Whole => Vec::new(),
         Prefill::Ring => vec![of.shards(Collective::Exchange, world - 1)],
         Prefill::Gathered { heads_per_gather } => {

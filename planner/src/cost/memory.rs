@@ -164,7 +164,7 @@ impl Count<'_> {
         let all = stale + kv(held.fresh);
         let flying = held.flying as u64 * shape.layer_kv_bytes();
         let merges = matches!(
-            plan.method.prefill(),
+            plan.method.prefill,
             Prefill::Ring | Prefill::Queries | Prefill::Anchored { passing: Some(_), .. }
         );
         let logits = 2 * 4 * shape.vocab as u64;
@@ -286,7 +286,7 @@ impl Count<'_> {
             let flying = if self.world > 1 { flying } else { 0 };
             Held { own: self.shard_rows[rank], flying, ..Held::default() }
         };
-        match plan.method.prefill() {
+        match plan.method.prefill {
             Prefill::Whole => Held { own: if rank == plan.owner { plan.total_rows() } else { 0 }, ..Held::default() },
             // The present shard and the next one.
             Prefill::Ring => shard(2 * self.shard_rows.iter().copied().max().unwrap_or(0)),

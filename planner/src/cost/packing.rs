@@ -8,8 +8,7 @@ use crate::ModelShape;
 /// Numbers that each rank reads and writes to join its rows, and the phase in which it does. `None`
 /// if no rows leave, or if they leave as they were computed.
 pub fn packing(plan: &Plan, world: usize, shape: &ModelShape) -> Option<(Phase, Vec<f64>)> {
-    let leaves =
-        world > 1 && matches!(plan.method.prefill(), Prefill::Chunks(_)) && plan.exchange == Exchange::Replicate;
+    let leaves = world > 1 && matches!(plan.method.prefill, Prefill::Chunks(_)) && plan.exchange == Exchange::Replicate;
     if !leaves || !plan.chunks.iter().any(|chunk| chunk.warm) {
         return None;
     }

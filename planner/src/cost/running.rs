@@ -84,7 +84,7 @@ fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
         let around = plan.prefix_tokens() + plan.query_tokens();
         return if is_owner { around + context + plan.budget + generated } else { 0 };
     }
-    if plan.method.prefill() != Prefill::Whole
+    if plan.method.prefill != Prefill::Whole
         && let Some(shards) = shards(plan, world)
     {
         return shards[rank].len() + generated;

@@ -219,7 +219,7 @@ impl Count<'_> {
         let only = |rank: usize, work: RankWork| {
             (0..self.world).map(|other| if other == rank { work.clone() } else { RankWork::default() }).collect()
         };
-        match self.plan.method.prefill() {
+        match self.plan.method.prefill {
             Prefill::Whole => only(self.plan.owner, self.prompt(total, 1, triangle(total), total as f64)),
             _ => {
                 let split = self.blocks().or_else(|| self.shards());

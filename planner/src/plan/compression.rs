@@ -18,17 +18,18 @@ pub(super) fn of_chunk(kept: KeepPerChunk, tokens: usize) -> Option<Evict> {
 /// # Errors
 /// Returns [`Error::Setting`](crate::Error::Setting) if they do not go together.
 pub(super) fn check(kept: &KeepPerChunk, method: &Method, evicts: bool) -> Result<()> {
+    let spec = format!("{}:{}={kept}", method.name, KEEP_PER_CHUNK.key);
     if !method.takes(&KEEP_PER_CHUNK) {
         let why = match method.in_chunks() {
             true => "needs every row of every chunk, or works on rows of all heads alike",
             false => "does not work in chunks",
         };
         let able = Method::names_taking(&KEEP_PER_CHUNK).join(", ");
-        return Err(setting(KEEP_PER_CHUNK.key, kept, format!("{} {why}; it is for {able}", method.name)));
+        return Err(setting("--method", spec, format!("{} {why}; it is for {able}", method.name)));
     }
     if evicts {
         let wanted = "does not go with evict: compress the chunks, or evict rows before decoding";
-        return Err(setting(KEEP_PER_CHUNK.key, kept, wanted));
+        return Err(setting("--method", spec, wanted));
     }
     Ok(())
 }

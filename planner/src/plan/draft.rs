@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tributary_methods::{Options, PACKETS};
+use tributary_methods::Options;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
     Around, Auxiliary, Chunk, DraftModel, Evidence, Exchange, LookAhead, Packets, Plan, PlannedMethod, Prefill,
@@ -189,7 +189,7 @@ impl Draft {
         (machine, profile): (&Machine, Option<&Profile>),
     ) -> Result<()> {
         self.plan.request = request;
-        self.plan.owner = owner.unwrap_or_else(|| usual_owner(self.plan.method.prefill(), self.world));
+        self.plan.owner = owner.unwrap_or_else(|| usual_owner(self.plan.method.prefill, self.world));
         assert!(self.plan.owner < self.world, "owner {} of {} ranks", self.plan.owner, self.world);
         let warm = self.warm(cached.chunks);
         let mut smallest_bytes = None;
@@ -316,7 +316,7 @@ fn check(tokens: &Tokens, settings: &RequestSettings, method: &PlannedMethod, sh
     let Tokens { prefix, chunks, query, .. } = tokens;
     let count = chunks.len();
     // A method that computes the whole prompt needs no context apart from the query.
-    if count == 0 && method.prefill() != Prefill::Whole {
+    if count == 0 && method.prefill != Prefill::Whole {
         return Err(Error::NoDocuments);
     }
     if let Some(empty) = chunks.iter().position(Vec::is_empty) {
@@ -336,11 +336,8 @@ fn check(tokens: &Tokens, settings: &RequestSettings, method: &PlannedMethod, sh
     if wants_packets && tokens.around.is_none() {
         let wanted =
             format!("needs {} DIR, a folder that `tributary train kv-packet` wrote", Requirement::Adapter.flag());
-        let (option, found) = match settings.method.needs(Requirement::Adapter) {
-            true => ("--method", settings.method.name),
-            false => (PACKETS.key, "on"),
-        };
-        return Err(setting(option, found, wanted));
+        let named = if settings.method.needs(Requirement::Adapter) { "" } else { ":packets" };
+        return Err(setting("--method", format!("{}{named}", settings.method.name), wanted));
     }
     let context_tokens: usize = chunks.iter().map(Vec::len).sum();
     let around_rows = tokens.around.map_or(0, |around| (around.head + around.tail) as usize);

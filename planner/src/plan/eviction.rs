@@ -42,7 +42,9 @@ impl EvictionWish {
                     let wanted = "needs --keep N or N%, the rows of the prompt that each KV head keeps";
                     Err(setting("--evict", method.descriptor().name, wanted))
                 }
-                (None, Some(window)) => Err(setting("evict window", window, "needs --evict and --keep")),
+                (None, Some(window)) => {
+                    Err(setting("--evict", format!("window={window}"), "needs a method and --keep"))
+                }
                 (None, None) => Ok(()),
             };
         };
@@ -55,7 +57,7 @@ impl EvictionWish {
             Keep::Percent(percent) if !(percent > 0.0 && percent <= 100.0) => {
                 Err(setting("--keep", keep, "must be above 0% and at most 100%"))
             }
-            _ if self.window == Some(0) => Err(setting("evict window", 0, "must be at least 1 row")),
+            _ if self.window == Some(0) => Err(setting("--evict", "window=0", "must be at least 1 row")),
             _ => Ok(()),
         }
     }
@@ -80,7 +82,7 @@ pub(super) fn resolved(plan: &Plan, asked: &EvictionWish, seed: u64) -> Result<O
     }
     if let Some(window) = window.filter(|&window| window >= keep && keep < rows) {
         let wanted = format!("must be less than the {keep} rows that are kept");
-        return Err(setting("evict window", window, wanted));
+        return Err(setting("--evict", format!("{}:window={window}", entry.name), wanted));
     }
     if entry.evidence == EvictionEvidence::LookAhead && plan.look_ahead.is_none() {
         let wanted = "needs --adapter DIR, a folder that `tributary train lookahead` wrote";

@@ -65,45 +65,67 @@ pub struct RequestSettings {
     pub from_store: bool,
 }
 
-/// Writes an option's value, in its canonical form, to settings.
-type Setter = fn(&mut RequestSettings, &str);
+/// An option that settings keep in fields of their own.
+struct Kept {
+    option: &'static MethodOption,
+    /// Writes its value, in canonical form, to settings.
+    write: fn(&mut RequestSettings, &str),
+    /// Reads its value from settings, in a form that the option accepts; `None` if it is the
+    /// default.
+    read: fn(&RequestSettings) -> Option<String>,
+}
 
-/// Reads an option's value from settings; `None` if that is its default.
-type Teller = fn(&RequestSettings) -> Option<String>;
-
-/// Writers of the options that settings keep in fields of their own.
-static SETTERS: [(&MethodOption, Setter); 10] = [
-    (&RATIO, |s, v| s.ratio = v.parse().ok()),
-    (&REORDER, |s, _| _ = s.reorder.get_or_insert(Importance::Mass)),
-    (&IMPORTANCE, |s, v| s.reorder = v.parse().ok()),
-    (&ORDER_FOR, |s, v| s.order_for = v.parse().unwrap_or_default()),
-    (&PACKETS, |s, _| s.packets = Packets::On),
-    (&KEEP_PER_CHUNK, |s, v| s.keep_per_chunk = v.parse().ok()),
-    (&FIRST, |s, _| s.include_first_chunk = true),
-    (&EXCHANGE, |s, v| s.exchange = exchange_named(v).unwrap_or_default()),
-    (&EVICT, |s, v| {
-        let choice = v.parse::<EvictChoice>().ok();
-        s.eviction.method = choice.map(|choice| choice.method);
-        s.eviction.window = choice.and_then(|choice| choice.window).or(s.eviction.window);
-    }),
-    (&KEEP, |s, v| s.eviction.keep = v.parse().ok()),
-];
-
-/// Readers of those options, in a form that the option accepts.
-static TOLD: [(&MethodOption, Teller); 10] = [
-    (&RATIO, |s| s.ratio.map(|ratio| ratio.to_string())),
-    (&REORDER, |s| (s.reorder == Some(Importance::Mass)).then(String::new)),
-    (&IMPORTANCE, |s| s.reorder.filter(|importance| *importance != Importance::Mass).map(|of| of.name().to_owned())),
-    (&ORDER_FOR, |s| (s.order_for != OrderFor::All).then(|| s.order_for.name().to_owned())),
-    (&PACKETS, |s| (s.packets == Packets::On).then(String::new)),
-    (&KEEP_PER_CHUNK, |s| s.keep_per_chunk.map(|kept| kept.to_string())),
-    (&FIRST, |s| s.include_first_chunk.then(String::new)),
-    (&EXCHANGE, |s| s.exchange.map(|exchange| exchange.name().to_owned())),
-    (&EVICT, |s| {
-        let method = s.eviction.method?;
-        Some(EvictChoice { method, window: s.eviction.window }.to_string())
-    }),
-    (&KEEP, |s| s.eviction.keep.map(|keep| keep.to_string())),
+static KEPT: [Kept; 10] = [
+    Kept { option: &RATIO, write: |s, v| s.ratio = v.parse().ok(), read: |s| s.ratio.map(|ratio| ratio.to_string()) },
+    Kept {
+        option: &REORDER,
+        write: |s, _| _ = s.reorder.get_or_insert(Importance::Mass),
+        read: |s| (s.reorder == Some(Importance::Mass)).then(String::new),
+    },
+    Kept {
+        option: &IMPORTANCE,
+        write: |s, v| s.reorder = v.parse().ok(),
+        read: |s| s.reorder.filter(|of| *of != Importance::Mass).map(|of| of.name().to_owned()),
+    },
+    Kept {
+        option: &ORDER_FOR,
+        write: |s, v| s.order_for = v.parse().unwrap_or_default(),
+        read: |s| (s.order_for != OrderFor::All).then(|| s.order_for.name().to_owned()),
+    },
+    Kept {
+        option: &PACKETS,
+        write: |s, _| s.packets = Packets::On,
+        read: |s| (s.packets == Packets::On).then(String::new),
+    },
+    Kept {
+        option: &KEEP_PER_CHUNK,
+        write: |s, v| s.keep_per_chunk = v.parse().ok(),
+        read: |s| s.keep_per_chunk.map(|kept| kept.to_string()),
+    },
+    Kept {
+        option: &FIRST,
+        write: |s, _| s.include_first_chunk = true,
+        read: |s| s.include_first_chunk.then(String::new),
+    },
+    Kept {
+        option: &EXCHANGE,
+        write: |s, v| s.exchange = exchange_named(v).unwrap_or_default(),
+        read: |s| s.exchange.map(|exchange| exchange.name().to_owned()),
+    },
+    Kept {
+        option: &EVICT,
+        write: |s, v| {
+            let choice = v.parse::<EvictChoice>().ok();
+            s.eviction.method = choice.map(|choice| choice.method);
+            s.eviction.window = choice.and_then(|choice| choice.window).or(s.eviction.window);
+        },
+        read: |s| Some(EvictChoice { method: s.eviction.method?, window: s.eviction.window }.to_string()),
+    },
+    Kept {
+        option: &KEEP,
+        write: |s, v| s.eviction.keep = v.parse().ok(),
+        read: |s| s.eviction.keep.map(|keep| keep.to_string()),
+    },
 ];
 
 impl Default for RequestSettings {
@@ -134,36 +156,45 @@ impl Default for RequestSettings {
 }
 
 impl RequestSettings {
-    /// These with a method and its options.
-    ///
-    /// Every other choice stays, whether the method takes it or not.
-    #[must_use]
-    pub fn set(mut self, spec: &MethodSpec) -> Self {
-        self.method = spec.method;
-        self.options = Options::default();
-        for (option, value) in spec.options.iter() {
-            match SETTERS.iter().find(|(other, _)| *other == option) {
-                Some((_, set)) => set(&mut self, value),
-                None => self.options.set(option, value).expect("a value in its canonical form"),
-            }
+    /// These with a method; options of another one go.
+    fn of_method(mut self, method: &'static Method) -> Self {
+        if self.method != method {
+            (self.method, self.options) = (method, Options::default());
         }
         self
     }
 
-    /// These with a method and its options instead of theirs. Other choices stay if the method
-    /// takes them.
+    /// These with a method and its options. Options of the same method that the spec does not name
+    /// stay.
+    ///
+    /// Every other choice stays, whether the method takes it or not.
+    #[must_use]
+    pub fn set(self, spec: &MethodSpec) -> Self {
+        let mut this = self.of_method(spec.method);
+        for (option, value) in spec.options.iter() {
+            match KEPT.iter().find(|kept| kept.option == option) {
+                Some(kept) => (kept.write)(&mut this, value),
+                None if option.is_default(value) => this.options.remove(option),
+                None => this.options.set(option, value).expect("a value in its canonical form"),
+            }
+        }
+        this
+    }
+
+    /// These with a method and its options over theirs. Other choices stay if the method takes
+    /// them.
     ///
     /// Unless the spec names them, some are dropped: a reorder for a method that does not probe the
     /// query, an order for the selection alone for one that moves nothing, and a compression of
     /// chunks for one that cannot have it.
     #[must_use]
-    pub fn apply(mut self, spec: &MethodSpec) -> Self {
-        self.method = spec.method;
-        if !self.method.takes(&REORDER) {
-            self.reorder = None;
+    pub fn apply(self, spec: &MethodSpec) -> Self {
+        let mut this = self.of_method(spec.method);
+        if !this.method.takes(&REORDER) {
+            this.reorder = None;
         }
-        let order_for = std::mem::replace(&mut self.order_for, OrderFor::All);
-        let settings = self.without_idle_compression().set(spec);
+        let order_for = std::mem::replace(&mut this.order_for, OrderFor::All);
+        let settings = this.without_idle_compression().set(spec);
         match spec.has(&ORDER_FOR) {
             true => settings,
             false => Self { order_for, ..settings }.without_idle_order(),
@@ -173,8 +204,8 @@ impl RequestSettings {
     /// The method with its options, as users write them.
     pub fn spec(&self) -> MethodSpec {
         let mut spec = MethodSpec { method: self.method, options: self.options.clone() };
-        for (option, told) in TOLD {
-            let Some(value) = told(self).filter(|_| self.method.takes(option)) else { continue };
+        for Kept { option, read, .. } in &KEPT {
+            let Some(value) = read(self).filter(|_| self.method.takes(option)) else { continue };
             spec.options.set(option, &value).expect("a value that the option takes");
         }
         spec.in_order()
@@ -278,7 +309,8 @@ impl RequestSettings {
     ///
     /// # Errors
     /// Returns [`Error::Setting`](crate::Error::Setting) for invalid values.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
+        self.ratio()?;
         if self.world == 0 || self.world > MAX_WORLD {
             return Err(setting("--world-size", self.world, format!("must be at least 1 and at most {MAX_WORLD}")));
         }
@@ -296,12 +328,16 @@ impl RequestSettings {
         if self.order_for == OrderFor::Selection && self.moves_nothing() {
             let able = Method::names_taking(&ORDER_FOR).join(", ");
             let wanted = format!("needs reorder, or trace without keep-order, of {able}");
-            return Err(setting(ORDER_FOR.key, format!("selection with {}", self.method.name), wanted));
+            return Err(setting("--method", format!("{}:order-for=selection", self.method.name), wanted));
         }
         let takes_packets = self.method.takes(&PACKETS) || self.method.needs(Requirement::Adapter);
         if self.packets == Packets::On && !takes_packets {
             let able = Method::names_taking(&PACKETS).join(", ");
-            return Err(setting(PACKETS.key, format!("with {}", self.method.name), format!("is for {able}")));
+            return Err(setting(
+                "--method",
+                format!("{}:packets", self.method.name),
+                format!("packets are for {able}"),
+            ));
         }
         self.eviction.check()?;
         if let Some(kept) = self.keep_per_chunk {
@@ -369,7 +405,7 @@ mod tests {
     /// the method.
     #[test]
     fn every_option_reaches_the_settings_and_comes_back() {
-        assert_eq!(SETTERS.map(|(option, _)| option.key), REQUEST.map(|option| option.key));
+        assert_eq!(KEPT.each_ref().map(|kept| kept.option.key), REQUEST.map(|option| option.key));
         for text in [
             "infoflow:ratio=0.3:importance=selected:order-for=selection:score=mass:layers=1..3:first:exchange=pass-q",
             "relay:packets:evict=[snapkv:window=4]:keep=50%",
@@ -391,6 +427,10 @@ mod tests {
         assert_eq!((settings.reorder, settings.include_first_chunk), (Some(Importance::Selected), true));
         let settings = applied("samkv:theta=0.5", &settings);
         assert_eq!((settings.options.to_string().as_str(), settings.reorder), (":theta=0.5", None));
+        let served = RequestSettings::default().set(&spec("relay:layout=hl-tp"));
+        let layout = |text| applied(text, &served).options.to_string();
+        assert_eq!(layout("relay"), ":layout=hl-tp", "a service's own option of the same method");
+        assert_eq!([layout("relay:layout=global"), layout("prophetkv")], ["", ""]);
         assert_eq!(applied("epic", &reordering()).reorder, None, "a method that does not ask the query");
         assert_eq!(applied("relay", &reordering()).reorder, Some(Importance::Mass));
         let kept = RequestSettings { keep_per_chunk: "50%".parse().ok(), ..RequestSettings::default() };

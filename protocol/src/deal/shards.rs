@@ -8,7 +8,7 @@ use crate::{Plan, Prefill};
 /// The sequence split over ranks, each rank's rows ascending, the last row on the plan's owner.
 /// `None` if the method does not split it.
 pub fn shards(plan: &Plan, world: usize) -> Option<Vec<Vec<u32>>> {
-    let prefill = plan.method.prefill();
+    let prefill = plan.method.prefill;
     let mut shards = match prefill {
         Prefill::Ring | Prefill::Queries => zigzag(plan.total_rows(), world),
         Prefill::Anchored { block_rows, .. } => {
@@ -77,7 +77,7 @@ impl Blocks {
 
 /// Blocks that each rank computes after an anchor; `None` if the method does not work in blocks.
 pub fn blocks(plan: &Plan, world: usize) -> Option<Blocks> {
-    let prefill = plan.method.prefill();
+    let prefill = plan.method.prefill;
     let Prefill::Anchored { block_rows, passing } = prefill else { return None };
     let block_rows = block_rows_of(plan, block_rows, world);
     let mut of_ranks = dealt_blocks(plan, block_rows, world);

@@ -89,8 +89,8 @@ pub struct Choices {
     pub reorder: Option<bool>,
     /// Exchange between ranks during recompute.
     pub exchange: Option<String>,
-    /// Eviction: selects the rows of the prompt that decoding keeps, together with `keep`. A name
-    /// as for `--evict`, or `none` to keep all.
+    /// Eviction: selects the rows of the prompt that decoding keeps, together with `keep`. `NAME`
+    /// or `NAME:window=N` as for `--evict`, or `none` to keep all.
     pub evict: Option<String>,
     /// Rows that each KV head keeps of the prompt in a layer, as a number, or as a share such as
     /// `30%`.

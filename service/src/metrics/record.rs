@@ -60,7 +60,7 @@ fn tokens(sheet: &Sheet, answered: &Answered) {
     sheet.count(&of::GENERATED_TOKENS, &[], tokens.generated as u64);
     sheet.count(&of::SELECTED_TOKENS, &[], tokens.selected as u64);
     sheet.count(&of::SELECTION_CANDIDATE_TOKENS, &[], tokens.candidates as u64);
-    if answered.planned.plan.method.prefill() != Prefill::Whole && tokens.context > 0 {
+    if answered.planned.plan.method.prefill != Prefill::Whole && tokens.context > 0 {
         sheet.observe(&of::RECOMPUTE_RATIO, &[], tokens.selected as f64 / tokens.context as f64);
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
     if plan.owner >= world {
         return bad(format!("its owner is rank {} of {world}", plan.owner));
     }
-    let lacks_context = plan.chunks.is_empty() && plan.method.prefill() != Prefill::Whole;
+    let lacks_context = plan.chunks.is_empty() && plan.method.prefill != Prefill::Whole;
     if plan.query.is_empty() || lacks_context || plan.chunks.iter().any(|chunk| chunk.ids.is_empty()) {
         return bad("query, context and every chunk need at least one token".to_owned());
     }
@@ -201,6 +201,20 @@ mod tests {
             assert_eq!(refusal(change), (64, says.to_owned()));
         }
         assert_eq!(refusal(|plan| compress(plan, Eviction::SnapKv, 4)).0, 0);
+    }
+
+    #[test]
+    fn a_prefill_that_is_not_its_methods_is_refused() {
+        let table: [(Change, &str); 2] = [
+            (|plan| plan.method.prefill = Prefill::Ring, "plan: none does not prefill like Ring"),
+            (
+                |plan| plan.method.prefill = kit::method("cacheblend").prefill,
+                "plan: none does not prefill like Chunks(Drift(Drift { of: Values, layers: 1, score: Squared }))",
+            ),
+        ];
+        for (change, message) in table {
+            assert_eq!(refusal(change), (64, message.to_owned()));
+        }
     }
 
     #[test]

@@ -52,7 +52,7 @@ use crate::error::{Error, Result};
 /// # Errors
 /// Returns [`Error::Bug`] for a method without a selector that prefills chunk by chunk.
 pub fn build(method: &PlannedMethod) -> Result<Box<dyn Strategy>> {
-    Ok(match method.prefill() {
+    Ok(match method.prefill {
         Prefill::Whole => Box::new(full::Full),
         Prefill::Ring => Box::new(ring::Ring),
         Prefill::Gathered { heads_per_gather } => Box::new(all_gather::AllGather { heads_per_gather }),
@@ -90,7 +90,7 @@ pub fn check(method: &PlannedMethod, config: &Config) -> Result<()> {
     if let Some(ape) = method.parallel().filter(|ape| !above_0(ape.temperature) || !above_0(ape.scale)) {
         return Err(Error::Plan(format!("temperature {} and scale {} of contexts", ape.temperature, ape.scale)));
     }
-    match method.prefill() {
+    match method.prefill {
         Prefill::Gathered { heads_per_gather: Some(0) } => Err(Error::Plan("0 heads a gather".to_owned())),
         Prefill::Anchored { block_rows: Some(0), .. } => Err(Error::Plan("blocks of 0 rows".to_owned())),
         _ => Ok(()),

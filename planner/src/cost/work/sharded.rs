@@ -12,7 +12,7 @@ impl Count<'_> {
     /// dealt to; pairs on the rank of their rows, or, under pass-Q, of their keys.
     pub(super) fn shards(&self) -> Option<Vec<RankWork>> {
         let total = self.plan.total_rows();
-        let prefill = self.plan.method.prefill();
+        let prefill = self.plan.method.prefill;
         let shard = |(rank, rows): (usize, Vec<u32>)| {
             let asked = usize::from(rank == self.plan.owner);
             let (pairs, last_pairs): (f64, usize) = match prefill {
