@@ -36,7 +36,7 @@ pub static LAYERS: MethodOption = MethodOption {
     key: "layers",
     value: "FIRST..END",
     kind: Kind::Layers,
-    usual: Usual::Computed("depth 0.55 to 0.65"),
+    usual: Usual::Computed("depth 0.55 to 0.65; attn-drift 0.4 to 0.95"),
     help: "Layers whose attention counts, END exclusive",
 };
 

@@ -77,6 +77,9 @@ pub struct Evidence {
     pub pass_divisor: Option<usize>,
     /// Parameters of free probes after the query's probe, by which chunks are reordered.
     pub trace: Option<Trace>,
+    /// Place of a row in its chunk at which its evidence counts half; absent where places do not
+    /// count.
+    pub half: Option<u32>,
     /// Whether a full prefill is computed beside the probe. A row's evidence is then the change of
     /// its contribution to the query.
     pub oracle: bool,
@@ -124,6 +127,7 @@ impl Evidence {
             layout,
             pass_divisor: None,
             trace: None,
+            half: None,
             oracle: false,
             sparse: None,
         }

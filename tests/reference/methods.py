@@ -189,6 +189,11 @@ class Request:
         self.probe(layout, order, end, watch)
         return total
 
+    def attn_drift(self, layout, order, score, layers, half):
+        """InfoFlow's score times half / (half + j) for a row at place j of its chunk."""
+        place = torch.cat([torch.arange(length) for length in self.lengths])
+        return self.infoflow(layout, order, score, layers) * half / (half + place)
+
     def prophetkv(self, layout, order):
         total = torch.zeros(self.T, dtype=DTYPE)
 

@@ -44,6 +44,8 @@ def layers_of(text: str) -> list[int]:
 def method_scores(r: Request, s: dict, layout, order, budget, candidates):
     if s["method"] == "infoflow":
         return r.infoflow(layout, order, s["score"], layers_of(s["layers"]))
+    if s["method"] == "attn-drift":
+        return r.attn_drift(layout, order, s["score"], layers_of(s["layers"]), s["half"])
     if s["method"] == "prophetkv":
         return r.prophetkv(layout, order)
     if s["method"] == "a3":
@@ -60,11 +62,11 @@ def method_scores(r: Request, s: dict, layout, order, budget, candidates):
 
 
 def reordered(r: Request, s: dict, budget):
-    """Chunks by ascending importance in the HL-TP layout: the best stands next to the query. The formulas leave open what
-    relay's importance is; here it is its first probe's score, which needs no recompute."""
+    """Chunks by ascending importance in the HL-TP layout: the best stands next to the query. The importance of
+    relay and of attn-drift is their probe's score."""
     order = list(range(len(r.lengths)))
     everyone = torch.cat([r.tokens_of(chunk) - r.P for chunk in order]).tolist()
-    probe = {**s, "method": "prophetkv"} if s["method"] == "relay" else s
+    probe = {**s, "method": {"relay": "prophetkv", "attn-drift": "infoflow"}.get(s["method"], s["method"])}
     scores = r.of_tokens(method_scores(r, probe, "hl-tp", order, budget, everyone))
     if s["importance"] == "selected":
         mark = torch.zeros(r.T, dtype=DTYPE)
@@ -93,7 +95,7 @@ def solve(r: Request, s: dict, selected=None, order=None):
     ratio = s["ratio"] if s["method"] not in ("none", "kv-packet") else 0.0
     tokens = r.T - len(r.lengths) * (r.head + r.tail)
     budget = max(1, math.floor(ratio * tokens + 1e-9)) if ratio > 0 else 0
-    asks = s["method"] in ("infoflow", "prophetkv", "relay", "a3", "ideal")
+    asks = s["method"] in ("infoflow", "attn-drift", "prophetkv", "relay", "a3", "ideal")
     scored = asks or s["method"] in ("cacheblend", "kvshare", "trace", "cacheclip")
     found_order = reordered(r, s, budget) if asks and s["reorder"] else list(range(len(r.lengths)))
     if s["method"] == "trace" and budget > 0:
@@ -184,7 +186,7 @@ def check(model: Model, folder: str) -> bool:
 def settings(model: Model, **changes) -> dict:
     base = {"method": "infoflow", "ratio": 0.15, "score": "norm", "layers": f"{model.layers - 1}..{model.layers}",
             "layout": "global", "reorder": False, "importance": "mass", "include_first_chunk": False,
-            "variant": "small", "blocks": 2, "theta": 0.9, "temperature": 0.9, "scale": 0.9, "drift-of": "values", "drift-layers": 1, "alpha": 0.18, "dtype": "f32", "exchange": "replicate", "world": 1, "generated": []}
+            "variant": "small", "blocks": 2, "theta": 0.9, "temperature": 0.9, "scale": 0.9, "drift-of": "values", "drift-layers": 1, "half": 32, "alpha": 0.18, "dtype": "f32", "exchange": "replicate", "world": 1, "generated": []}
     return {**base, **changes}
 
 
@@ -205,7 +207,7 @@ def self_test(model: Model, folder: str) -> bool:
         run = lambda **changes: solve(r, settings(model, **changes))
         full = run(method="full")[4]
         print(f"prefix {prefix}, chunks {lengths}, query {query}")
-        for method in ("infoflow", "prophetkv", "relay", "a3"):
+        for method in ("infoflow", "attn-drift", "prophetkv", "relay", "a3"):
             for layout in LAYOUTS:
                 expect(f"{method} {layout} at ratio 1 = full", relative(run(method=method, layout=layout, ratio=1.0)[4], full))
         for of, layers in [("values", 1), ("keys", min(2, model.layers - 1))]:
@@ -235,7 +237,7 @@ def self_test(model: Model, folder: str) -> bool:
             with torch.no_grad():
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
-                        {"method": "relay", "layout": "tl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "blocks": 1},
+                        {"method": "relay", "layout": "tl-tp"}, {"method": "attn-drift", "reorder": True, "half": 3}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "blocks": 1},
                         {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "trace", "alpha": 0.001, "keep-order": True}, {"method": "trace", "alpha": 0.005, "sharpest": 0.25}, {"reorder": True, "order_for": "selection"},
                         {"method": "apb", "block_rows": {"block": 9, "anchor": 2, "passed": 2}}, {"method": "epic"}, {"method": "none"}, {**read_by(model, folder, r, request), "ratio": 0.8}):
             name = {key: value for key, value in changes.items() if not key.startswith("auxiliary")}

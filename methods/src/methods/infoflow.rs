@@ -27,14 +27,28 @@ pub static INFOFLOW: Method = Method {
 
 /// By default the scoring layers are those from depth 0.55 to depth 0.65, rounded outwards: 22..26
 /// of 40 layers, 2..4 of 5, 0..1 of 1.
-fn prefill(options: &mut Options, ModelFacts { layers: count, .. }: ModelFacts) -> Result<Prefill, InvalidOption> {
-    options.set_default(&LAYERS, &format!("{}..{}", 55 * count / 100, (65 * count).div_ceil(100)));
+fn prefill(options: &mut Options, ModelFacts { layers, .. }: ModelFacts) -> Result<Prefill, InvalidOption> {
+    let evidence =
+        Evidence::of_query(layers_between(options, [55, 65], layers)?, options.usual(&SCORE), options.usual(&LAYOUT));
+    Ok(Prefill::Chunks(Selection::Evidence(evidence)))
+}
+
+/// The option's layers of a model with `count` layers; by default those between two depths in per
+/// cent, rounded outwards.
+///
+/// # Errors
+/// Returns an error if there are none, or if the model has fewer layers.
+pub(super) fn layers_between(
+    options: &mut Options,
+    [from, to]: [usize; 2],
+    count: usize,
+) -> Result<Layers, InvalidOption> {
+    options.set_default(&LAYERS, &format!("{}..{}", from * count / 100, (to * count).div_ceil(100)));
     let layers: Layers = options.usual(&LAYERS);
     let range = layers.of(count);
     if range.is_empty() || range.end > count {
         let wanted = format!("must be FIRST..END with FIRST < END, and the model has {count} layers");
         return Err(InvalidOption::new(&LAYERS, &format!("{}..{}", range.start, range.end), wanted));
     }
-    let evidence = Evidence::of_query(layers, options.usual(&SCORE), options.usual(&LAYOUT));
-    Ok(Prefill::Chunks(Selection::Evidence(evidence)))
+    Ok(layers)
 }

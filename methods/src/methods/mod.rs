@@ -4,6 +4,7 @@ mod a3;
 mod all_gather;
 mod apb;
 mod ape;
+mod attn_drift;
 mod cacheblend;
 mod cacheclip;
 mod epic;
@@ -27,7 +28,7 @@ use crate::names::nearest;
 use crate::option::MethodOption;
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Method; 21] = [
+pub static METHODS: [&Method; 22] = [
     &full::FULL,
     &ring::RING,
     &all_gather::ALL_GATHER,
@@ -39,6 +40,7 @@ pub static METHODS: [&Method; 21] = [
     &epic::EPIC,
     &infoflow::INFOFLOW,
     &prophetkv::PROPHETKV,
+    &attn_drift::ATTN_DRIFT,
     &relay::RELAY,
     &a3::A3,
     &cacheblend::CACHEBLEND,

@@ -21,7 +21,7 @@ use crate::terms::{Layout, Trace, TraceHeads};
 pub static TRACE: Method = Method {
     name: "trace",
     summary: "rows that the query attends to and rows these depend on, in any order; chunks are sorted by dependence",
-    source: "ours",
+    source: "ours; better than the others on the demo model only",
     claim: Claim::Approximate { exact_where: "at ratio 1, where no chunk moves", exact_with: Some(":ratio=1") },
     cost: "chunks, M rows, n/3 to n/2 rows that see all T keys and are read one by one, then n + M rows",
     ratio: Some(0.15),
