@@ -2,6 +2,7 @@
 //! them.
 
 pub mod equal;
+pub mod real;
 pub mod samples;
 pub mod side_by_side;
 
