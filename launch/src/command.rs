@@ -124,7 +124,7 @@ pub fn main() -> ExitCode {
         Command::Load(args) => once(|| load(&args)),
         Command::Compare(args) => compare(&args),
         Command::Bench(args) => bench(&args),
-        Command::Quality(args) => quality(&args, |what| once(what)),
+        Command::Quality(args) => quality(&args, |what| once(what), &|words| config_file::matched(&description, words)),
         Command::Train(args) => train(&args),
         Command::Plan(args) => plan(&args),
         Command::Methods(args) => once(|| methods(&args)),

@@ -3,6 +3,7 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use tributary_engine::{DeviceKind, Dtype, TemplateUse, Transport};
 use tributary_kernels::Kernels;
+use tributary_quality::Part;
 
 /// A name, its meaning, its value.
 pub type Named<T> = (&'static str, &'static str, T);
@@ -23,6 +24,12 @@ pub static KERNELS: [Named<Kernels>; 2] = [
 
 pub static TEMPLATES: [Named<TemplateUse>; 2] =
     [("auto", "Use it if the model has one", TemplateUse::Auto), ("none", "Do not use it", TemplateUse::None)];
+
+pub static PARTS: [Named<Part>; 3] = [
+    ("selection", "The part on which methods are chosen and calibrated", Part::Selection),
+    ("report", "The other part, for what a committed study lists", Part::Report),
+    ("all", "All sources", Part::All),
+];
 
 pub static TRANSPORTS: [Named<Transport>; 4] = [
     ("auto", "mpi under a launcher, else local; nccl for tensors between GPUs", Transport::Auto),

@@ -1,7 +1,8 @@
 //! `tributary quality`: quality of answers. Methods on tasks whose answers are known, or the scores
 //! of answers made elsewhere.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::Error;
@@ -13,17 +14,19 @@ use tributary_planner::forecast::Profile;
 use tributary_planner::{GroupShape, RequestSettings};
 use tributary_protocol::{Eviction, REFERENCE, Sampling};
 use tributary_quality::{
-    Arm, Asked, Evaluation, LEAST_ALPHA, Output, Suite, calibrate, dry_run, open, origin, page, render, report, rows,
+    Arm, Asked, Evaluation, LEAST_ALPHA, Output, Part, Split, Study, Suite, calibrate, dry_run, open, origin, page,
+    render, report, rows,
 };
 use tributary_study::forecast::lengths::tokens;
 use tributary_study::method_spec::MethodSpec;
 use tributary_study::scalar::Ratio;
 
 use crate::args::{ModelArgs, ReachArgs};
+use crate::config_file::CONFIG;
 use crate::exporting::MetricsArgs;
 use crate::failure::usage;
 use crate::help;
-use crate::named::{TEMPLATES, one_of};
+use crate::named::{PARTS, TEMPLATES, one_of};
 use crate::progress::Progress;
 use crate::ranks;
 use crate::serve::refused;
@@ -64,7 +67,10 @@ impl FromArgMatches for QualityArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         Ok(match matches.subcommand_matches(SCORE) {
             Some(matches) => Self::Score(ScoreArgs::from_arg_matches(matches)?),
-            None => Self::Evaluation(Box::new(EvaluationArgs::from_arg_matches(matches)?)),
+            None => {
+                let study = matches.try_get_one::<PathBuf>(CONFIG).ok().flatten().cloned();
+                Self::Evaluation(Box::new(EvaluationArgs { study, ..EvaluationArgs::from_arg_matches(matches)? }))
+            }
         })
     }
 
@@ -89,10 +95,14 @@ pub struct ScoreArgs {
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub struct EvaluationArgs {
+    /// The file of --study.
+    #[arg(skip)]
+    pub study: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
-    /// Suite of tasks: hops, ruler, niah, longbench, or a FILE.jsonl of your own rows
-    #[arg(long, value_name = "NAME|FILE.jsonl", help_heading = "Evaluation")]
+    /// Suite of tasks: hops, ruler, niah, pairs, longbench, or a FILE.jsonl of your own rows; of
+    /// several, such as pairs,ruler, tasks are SUITE/TASK
+    #[arg(long, value_name = "NAME,..|FILE.jsonl", help_heading = "Evaluation")]
     suite: String,
     /// Tasks of the suite, such as hop2,vt3 or niah_single_1,qa_2 [default: all]
     #[arg(long, value_name = "TASK,..", value_delimiter = ',', help_heading = "Evaluation")]
@@ -100,11 +110,11 @@ pub struct EvaluationArgs {
     /// Number of requests for each task, length and depth; a file may have fewer
     #[arg(long, value_name = "N", default_value_t = 50, help_heading = "Evaluation")]
     samples: usize,
-    /// hops: number of documents of a request [default: 8]
+    /// hops, pairs: number of documents of a request [default: 8; pairs: 12]
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     documents: Option<usize>,
-    /// hops: maximum tokens of each document; of several, such as 32,64, each is run on its own
-    /// [default: 64]
+    /// hops, pairs: maximum tokens of each document; of several, such as 32,64, each is run on its
+    /// own [default: 64; pairs: 100]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
     document_tokens: Vec<usize>,
     /// ruler, niah, longbench: maximum tokens of prompt and answer together, such as 4096,8k
@@ -129,6 +139,17 @@ pub struct EvaluationArgs {
     /// ruler: file with the questions of qa_1 in SQuAD's format [default: those in --data]
     #[arg(long, value_name = "FILE", help_heading = "Evaluation")]
     squad: Option<PathBuf>,
+    /// Part of the sources that texts come from: selection, to choose and calibrate methods;
+    /// report, which runs only what a committed --study lists; all [default: all]
+    #[arg(long, value_parser = one_of(&PARTS), hide_default_value = true, default_value = "all", help_heading = "Evaluation")]
+    split: Part,
+    /// Salt of the hash that divides the sources, for --split
+    #[arg(long, value_name = "TEXT", help_heading = "Evaluation")]
+    split_salt: Option<String>,
+    /// Let the methods of a request share its chunks, which the first of them computes: answers are
+    /// the same, times to first token do not compare
+    #[arg(long, help_heading = "Run")]
+    warm: bool,
     /// Prefix before the first document, visible to all after it: a TEXT, the BOS token, or
     /// nothing; a template's head replaces it
     #[arg(long, value_name = "TEXT|bos|none", default_value = "bos", help_heading = "Evaluation")]
@@ -207,10 +228,18 @@ fn methods() -> Vec<&'static str> {
     help::methods_by_themselves().into_iter().chain(["infoflow:reorder"]).collect()
 }
 
-/// Runs the command; reports the failure. `once` runs the work that needs no ranks.
-pub fn quality(args: &QualityArgs, once: impl FnOnce(&dyn Fn() -> anyhow::Result<()>) -> ExitCode) -> ExitCode {
+/// Reads a command line.
+type Read<'a> = &'a dyn Fn(Vec<OsString>) -> Result<ArgMatches, String>;
+
+/// Runs the command; reports the failure. `once` runs the work that needs no ranks; `read` reads a
+/// command line, for a study's own options.
+pub fn quality(
+    args: &QualityArgs,
+    once: impl FnOnce(&dyn Fn() -> anyhow::Result<()>) -> ExitCode,
+    read: Read<'_>,
+) -> ExitCode {
     match args {
-        QualityArgs::Evaluation(args) => evaluate(args),
+        QualityArgs::Evaluation(args) => evaluate(args, read),
         QualityArgs::Score(ScoreArgs { file }) => once(&|| score(file)),
     }
 }
@@ -222,7 +251,7 @@ fn score(file: &PathBuf) -> anyhow::Result<()> {
     print(&scores.iter().map(|score| format!("{score}\n")).collect::<String>())
 }
 
-fn evaluate(args: &EvaluationArgs) -> ExitCode {
+fn evaluate(args: &EvaluationArgs, read: Read<'_>) -> ExitCode {
     // A dry run needs no tokenizer: tokens are estimated.
     let has_tokenizer = args.model.model.join("tokenizer.json").exists();
     let intake = IntakeConfig {
@@ -244,13 +273,13 @@ fn evaluate(args: &EvaluationArgs) -> ExitCode {
     ranks::run(&config.group, |ranks| match ranks.leads() {
         false if args.dry_run => Ok(ranks.leave()?),
         false => Ok(follow(&config, ranks)?),
-        true => lead(args, &config, ranks),
+        true => lead(args, &config, ranks, read),
     })
 }
 
-fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<()> {
-    let world = ranks.world();
-    let asked = Asked {
+/// The evaluation that was asked for.
+fn asked(args: &EvaluationArgs, world: usize) -> Asked {
+    Asked {
         suite: args.suite.clone(),
         tasks: args.tasks.clone(),
         samples: args.samples,
@@ -263,13 +292,23 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
         data: args.data.clone(),
         essays: args.essays.clone(),
         squad: args.squad.clone(),
+        split: Split { part: args.split, salt: args.split_salt.clone().unwrap_or_default() },
+        warm: args.warm,
         world,
         threads: args.threads,
         reproduces: args.reproduces.clone(),
-    };
-    let ((design, suite), arms) = (open(&asked)?, arms(args, world)?);
+    }
+}
+
+fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks, read: Read<'_>) -> anyhow::Result<()> {
+    let world = ranks.world();
+    let study = study(args, world, read)?;
+    let ((design, suite), arms) = (open(&asked(args, world))?, arms(args, world)?);
     let profile = args.profile.as_deref().map(Profile::find).transpose()?;
     let mut engine = Engine::open(config, ranks)?;
+    if args.warm {
+        engine.keep_chunks(&[world]);
+    }
     let group = GroupShape { world, threads: args.threads };
     let free_bytes = if args.dry_run { engine.plan_beyond_memory(group) } else { None };
     let evaluation = Evaluation::new(design, suite.as_ref(), arms, &mut engine)?;
@@ -284,6 +323,7 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
     let output = Output::open(args.out.as_deref(), args.resume, args.force)?;
     let (origin, environment) = (origin(&engine)?, engine.environment().clone());
     let before = output.begin(&evaluation, &origin, &environment)?;
+    let runs = study.map(|study| study.begin(&evaluation, (&origin.build, &origin.model_hash), before)).transpose()?;
     let name = output.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let exporter = args.metrics.start("quality", name, world, profile)?;
     exporter.watch(&mut engine);
@@ -295,7 +335,7 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
     drop(progress);
     let exported = exporter.end(answers.is_ok());
     let answers = answers?;
-    let report = report(&evaluation, (origin, environment), &answers, before);
+    let report = report(&evaluation, (origin, environment), &answers, before, runs);
     output.finish(
         &evaluation,
         &answers,
@@ -306,6 +346,68 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Re
     print(&format!("{}\n# written to {}\n", render(&report), output.folder.display()))?;
     exported.map_err(refused)?;
     Ok(report.check()?)
+}
+
+/// The committed study of a run on the report part, which asks for nothing that the study does not
+/// list; a dry run needs no commit. Nothing for other parts.
+fn study(args: &EvaluationArgs, world: usize, read: Read<'_>) -> anyhow::Result<Option<Study>> {
+    if args.split != Part::Report {
+        return Ok(None);
+    }
+    if args.calibrate_trace.is_some() {
+        return Err(usage("--calibrate-trace: not with --split report: it takes --split selection"));
+    }
+    let Some(path) = &args.study else {
+        return Err(usage("--split report: it runs what a committed study file lists: name it with --study FILE.toml"));
+    };
+    check_listed(args, &studied(path, read)?, world)?;
+    match args.dry_run {
+        true => Ok(None),
+        false => Ok(Some(Study::committed(path)?)),
+    }
+}
+
+/// A study file's own options.
+fn studied(path: &Path, read: Read<'_>) -> anyhow::Result<EvaluationArgs> {
+    let words = ["tributary", "quality", "--model", ".", "--study"].map(OsString::from);
+    let matches = read(words.into_iter().chain([path.into()]).collect()).map_err(usage)?;
+    let matches = matches.subcommand_matches("quality").expect("the command was called");
+    Ok(EvaluationArgs::from_arg_matches(matches)?)
+}
+
+/// A run asks for nothing that its study does not list.
+fn check_listed(args: &EvaluationArgs, listed: &EvaluationArgs, world: usize) -> anyhow::Result<()> {
+    let refused = |what: String| Err(usage(format!("--split report: the study does not list {what}")));
+    let known = arms(listed, world)?;
+    for arm in arms(args, world)? {
+        if !known.iter().any(|own| own.label() == arm.label()) {
+            return refused(arm.label());
+        }
+    }
+    if args.samples > listed.samples {
+        return refused(format!("--samples {}; it lists {}", args.samples, listed.samples));
+    }
+    if let Some(task) = args.tasks.iter().find(|task| !listed.tasks.is_empty() && !listed.tasks.contains(task)) {
+        return refused(format!("the task {task}"));
+    }
+    let same = [
+        ("--suite", args.suite == listed.suite),
+        ("--tasks", listed.tasks.is_empty() || !args.tasks.is_empty()),
+        ("--seed", args.seed == listed.seed),
+        ("--split-salt", args.split_salt == listed.split_salt),
+        ("--documents", args.documents == listed.documents),
+        ("--document-tokens", args.document_tokens == listed.document_tokens),
+        ("--lengths", args.lengths == listed.lengths),
+        ("--depths", args.depths == listed.depths),
+        ("--chunk-tokens", args.chunk_tokens == listed.chunk_tokens),
+        ("--prefix", args.prefix == listed.prefix),
+        ("--template", args.template == listed.template),
+        ("--join", args.join == listed.join),
+    ];
+    match same.into_iter().find(|(_, is_same)| !is_same) {
+        Some((option, _)) => refused(format!("this {option}")),
+        None => Ok(()),
+    }
 }
 
 /// Measures α, and writes it beside the model.
@@ -357,7 +459,8 @@ fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
                 world,
                 sampling: Sampling { seed: args.seed, ..Sampling::default() },
                 timeout_ms: args.reach.collective_timeout.saturating_mul(1000),
-                reuse: 0.0,
+                reuse: if args.warm { 1.0 } else { 0.0 },
+                keep_chunks: args.warm,
                 ..RequestSettings::default()
             };
             let run_config = spec.apply(RunConfig { settings, threads: args.threads });

@@ -10,6 +10,7 @@ use tributary_planner::RequestSettings;
 use tributary_protocol::{Eviction, Family};
 
 use crate::error::{Error, Result};
+use crate::split::{Part, Split};
 
 /// The most samples of a task, and documents of a sample, and tokens of a document, and tokens of a
 /// length.
@@ -47,6 +48,10 @@ pub struct Asked {
     pub essays: Option<PathBuf>,
     /// Questions in SQuAD's format.
     pub squad: Option<PathBuf>,
+    /// The part of the sources that texts come from.
+    pub split: Split,
+    /// Whether the methods of a request share its chunks.
+    pub warm: bool,
     /// Number of ranks.
     pub world: usize,
     /// Threads of each rank.
@@ -81,6 +86,13 @@ pub struct Design {
     /// Sizes of chunks, or of documents of `hops`; every request is asked with each. Empty where
     /// there is one size only.
     pub chunk_sizes: Vec<usize>,
+    /// The part of the sources that texts come from.
+    pub split: Part,
+    /// Salt of the hash that divides the sources; absent where all are used.
+    pub split_salt: Option<String>,
+    /// Whether the methods of a request share its chunks: the first one computes them, so that
+    /// times to first token do not compare.
+    pub warm: bool,
     /// Number of ranks.
     pub world: usize,
     /// Threads of each rank.
@@ -155,6 +167,7 @@ impl Asked {
         let Self { samples, threads, .. } = *self;
         at_least("--samples", samples, 1)?;
         at_least("--threads", threads, 1)?;
+        self.split.check()?;
         self.chunk_tokens.iter().try_for_each(|&tokens| at_least("--chunk-tokens", tokens, 1))?;
         self.lengths.iter().try_for_each(|&length| at_least("--lengths", length, 1))?;
         match self.depths.iter().find(|depth| **depth > 100) {

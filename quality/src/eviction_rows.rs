@@ -101,7 +101,7 @@ mod tests {
                 answers.add(Answer::new(request, &evaluation.arms[arm], Outcome::Answered(Box::new(reply))));
             }
         }
-        crate::report::report(&evaluation, (kit::origin(), kit::environment()), &answers, 0)
+        crate::report::report(&evaluation, (kit::origin(), kit::environment()), &answers, 0, None)
     }
 
     #[test]

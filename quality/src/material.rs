@@ -10,6 +10,7 @@ use crate::cut::sentences;
 use crate::design::Asked;
 use crate::error::{Error, Result};
 use crate::passages::passages;
+use crate::split::Split;
 
 /// Places of material.
 #[derive(Debug, Clone)]
@@ -18,6 +19,7 @@ pub struct Material {
     data: Option<PathBuf>,
     essays: Option<PathBuf>,
     squad: Option<PathBuf>,
+    split: Split,
 }
 
 /// English words.
@@ -72,6 +74,8 @@ struct SquadFile {
 
 #[derive(Deserialize)]
 struct SquadArticle {
+    #[serde(default)]
+    title: String,
     paragraphs: Vec<SquadParagraph>,
 }
 
@@ -106,13 +110,29 @@ struct QuestionRow {
     input: String,
     context: String,
     answers: Vec<String>,
+    #[serde(default)]
+    sources: Vec<String>,
+}
+
+/// Kinds of sources.
+const ARTICLE: &str = "article";
+const WORD: &str = "word";
+const ESSAY: &str = "essay";
+
+/// Whether a question's row belongs to a part: the articles that answer it do, or its context where
+/// the row does not name them.
+pub fn has_row(split: &Split, sources: &[String], context: &str) -> bool {
+    match sources {
+        [] => split.has(ARTICLE, context),
+        sources => sources.iter().all(|source| split.has(ARTICLE, source)),
+    }
 }
 
 impl Material {
     /// Places of a suite's material.
     pub fn of(asked: &Asked) -> Self {
-        let Asked { suite, data, essays, squad, .. } = asked.clone();
-        Self { suite, data, essays, squad }
+        let Asked { suite, data, essays, squad, split, .. } = asked.clone();
+        Self { suite, data, essays, squad, split }
     }
 
     /// Lists of English words.
@@ -123,8 +143,8 @@ impl Material {
         let list = |name: &str| -> Result<Vec<String>> {
             let path = self.find("words", &format!("ruler/wordlists/{name}.txt"), "")?;
             let text = read(&path)?;
-            let words: Vec<String> =
-                text.lines().map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+            let words = text.lines().map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+            let words = self.split.half(WORD, words, String::clone);
             match words.is_empty() {
                 true => Err(Error::usage(format!("{}: it has no words", path.display()))),
                 false => Ok(words),
@@ -135,16 +155,18 @@ impl Material {
         Ok(Words { all: all.into_iter().cloned().collect(), adjectives, nouns })
     }
 
-    /// The text of haystacks: the user's own, or paragraphs of XQuAD.
+    /// The text of haystacks: the user's own, RULER's essays, or paragraphs of XQuAD.
     ///
     /// # Errors
     /// Returns an error if both are missing, or if a file cannot be read or has no sentence.
     pub fn essay(&self) -> Result<Essay> {
-        let (text, label) = match &self.essays {
-            Some(path) => {
-                let text = read(path)?;
+        let essays = self.look("ruler/essays.json").map(|path| (path, "RULER's essays".to_owned()));
+        let own = self.essays.as_ref().map(|path| (path.clone(), format!("{} (--essays)", path.display())));
+        let (text, label) = match own.or(essays) {
+            Some((path, label)) => {
+                let text = read(&path)?;
                 let text = serde_json::from_str::<EssayFile>(&text).map_or(text, |file| file.text);
-                (text, format!("{} (--essays)", path.display()))
+                (self.split.half(ESSAY, essays_of(&text), |essay| (*essay).to_owned()).concat(), label)
             }
             None => {
                 let path = self.find(
@@ -152,7 +174,7 @@ impl Material {
                     "ruler/xquad.en.json",
                     "; or a text of your own with --essays FILE",
                 )?;
-                let paragraphs = squad(&path)?.data.into_iter().flat_map(|article| article.paragraphs);
+                let paragraphs = self.articles(&path)?.into_iter().flat_map(|article| article.paragraphs);
                 let text: Vec<String> = paragraphs.map(|paragraph| paragraph.context).collect();
                 (text.join(" "), "paragraphs of XQuAD, not the essays of RULER's authors".to_owned())
             }
@@ -165,20 +187,22 @@ impl Material {
         }
     }
 
-    /// Questions about paragraphs: the user's own SQuAD, or XQuAD's.
+    /// Questions about paragraphs: the user's own SQuAD, SQuAD's development set, or XQuAD's.
     ///
     /// # Errors
     /// Returns an error if both are missing, or if a file is in another format or has no question.
     pub fn squad(&self) -> Result<Questions> {
-        let (path, label) = match &self.squad {
-            Some(path) => (path.clone(), format!("{} (--squad)", path.display())),
+        let squad = self.look("ruler/squad.json").map(|path| (path, "SQuAD 2.0, development set".to_owned()));
+        let own = self.squad.as_ref().map(|path| (path.clone(), format!("{} (--squad)", path.display())));
+        let (path, label) = match own.or(squad) {
+            Some(there) => there,
             None => {
                 let path = self.find("questions", "ruler/xquad.en.json", "; or SQuAD itself with --squad FILE")?;
                 (path, "XQuAD (English), which is a part of SQuAD's development set".to_owned())
             }
         };
         let mut found = Collected::default();
-        for article in squad(&path)?.data {
+        for article in self.articles(&path)? {
             let texts: Vec<String> = article.paragraphs.iter().map(|paragraph| paragraph.context.clone()).collect();
             for SquadParagraph { context, qas } in article.paragraphs {
                 for asked in qas.into_iter().filter(|asked| !asked.is_impossible && !asked.answers.is_empty()) {
@@ -196,8 +220,11 @@ impl Material {
     /// # Errors
     /// Returns an error if the data folder has neither, or if a row cannot be read.
     pub fn several_hops(&self) -> Result<Questions> {
-        const FILES: [(&str, &str); 2] =
-            [("derived_hotpotqa_10p", "HotpotQA"), ("derived_musique_cacheblend", "MuSiQue")];
+        const FILES: [(&str, &str); 3] = [
+            ("derived_hotpotqa_10p", "HotpotQA"),
+            ("derived_hotpotqa_dev", "HotpotQA"),
+            ("derived_musique_cacheblend", "MuSiQue"),
+        ];
         let there = FILES.into_iter().find_map(|(file, of)| Some((self.look(&format!("longbench/{file}.jsonl"))?, of)));
         let Some((path, of)) = there else {
             return Err(self.missing("questions of several hops", &format!("longbench/{}.jsonl", FILES[0].0), ""));
@@ -206,11 +233,24 @@ impl Material {
         for (index, line) in read(&path)?.lines().enumerate() {
             let row: QuestionRow = serde_json::from_str(line)
                 .map_err(|error| Error::usage(format!("{}, line {}: {error}", path.display(), index + 1)))?;
+            if !has_row(&self.split, &row.sources, &row.context) {
+                continue;
+            }
             let own = passages(&row.context).unwrap_or_else(|| vec![row.context.as_str()]);
             let own = own.into_iter().map(|passage| passage.trim_end().to_owned()).collect();
             found.add(row.input, row.answers, own, Vec::new());
         }
         found.questions(&path, format!("rows derived from {of}"))
+    }
+
+    /// The articles of a file that belong to the part.
+    fn articles(&self, path: &Path) -> Result<Vec<SquadArticle>> {
+        let first = |article: &SquadArticle| article.paragraphs.first().map(|first| first.context.clone());
+        let name = |article: &SquadArticle| match article.title.is_empty() {
+            true => first(article).unwrap_or_default(),
+            false => article.title.clone(),
+        };
+        Ok(self.split.half(ARTICLE, squad(path)?.data, name))
     }
 
     /// A file of the data folder, if it is there. The folder may be the one above, as it comes, or
@@ -232,6 +272,52 @@ impl Material {
         };
         Error::usage(format!("--suite {}: {what}: {place}{otherwise}", self.suite))
     }
+}
+
+/// The months, with which an essay may begin.
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+
+/// Pieces of a text that has no dates, at most: neighbours share no more than the essay at a cut.
+const PIECES: usize = 16;
+
+/// A text as its essays. One begins with a month and a year right after a sentence or a line; those
+/// without a date go with the one before. A text without dates is cut into equal pieces.
+fn essays_of(text: &str) -> Vec<&str> {
+    let mut starts = vec![0];
+    for (at, _) in text.match_indices(|letter: char| letter.is_ascii_uppercase()) {
+        let is_behind_text = text[..at].ends_with(|letter: char| !letter.is_whitespace() || letter == '\n');
+        if at > 0 && is_behind_text && begins_with_date(&text[at..]) {
+            starts.push(at);
+        }
+    }
+    if starts.len() < 2 {
+        let sentences = sentences(text);
+        let each = sentences.len().div_ceil(PIECES).max(1);
+        let bytes = |piece: &[&str]| piece.iter().map(|sentence| sentence.len()).sum::<usize>();
+        starts = sentences.chunks(each).scan(0, |at, piece| Some(std::mem::replace(at, *at + bytes(piece)))).collect();
+    }
+    let ends = starts.iter().skip(1).copied().chain([text.len()]);
+    starts.iter().zip(ends).map(|(&start, end)| &text[start..end]).collect()
+}
+
+/// Whether a text begins with a month and a year, and goes on without a blank.
+fn begins_with_date(text: &str) -> bool {
+    let Some(rest) = MONTHS.iter().find_map(|month| text.strip_prefix(month)?.strip_prefix(' ')) else { return false };
+    let year = rest.bytes().take_while(u8::is_ascii_digit).count();
+    year == 4 && rest[year..].starts_with(|letter: char| letter.is_uppercase() || "\n(\"',".contains(letter))
 }
 
 /// Questions as they are read.
@@ -301,6 +387,51 @@ mod tests {
         assert!(
             material.several_hops().unwrap_err().to_string().contains("has no longbench/derived_hotpotqa_10p.jsonl")
         );
+    }
+
+    #[test]
+    fn essays_begin_with_their_dates() {
+        let text = "April 2012A nurse made a list in May 2001. He wrote.\nMay 2003If Lisp is so great,\nwhy? Thanks.June 2004\nAs he said in July 2005 too.";
+        let wanted = [
+            "April 2012A nurse made a list in May 2001. He wrote.\n",
+            "May 2003If Lisp is so great,\nwhy? Thanks.",
+            "June 2004\nAs he said in July 2005 too.",
+        ];
+        assert_eq!(essays_of(text), wanted);
+        let plain: String = (0..64).map(|number| format!("Sentence {number} is here. ")).collect();
+        let pieces = essays_of(&plain);
+        assert_eq!((pieces.len(), pieces.concat()), (PIECES, plain.clone()));
+    }
+
+    #[test]
+    fn parts_share_no_word_no_essay_and_no_article() {
+        let folder = crate::kit::data();
+        let text: String =
+            (0..40).map(|number| format!("May {}It is essay {number}, no doubt. ", 1980 + number)).collect();
+        std::fs::write(folder.path().join("ruler/essays.json"), serde_json::json!({"text": text.trim()}).to_string())
+            .unwrap();
+        let of = |part| {
+            let split = Split { part, salt: "s".to_owned() };
+            Material::of(&Asked { split, data: Some(folder.path().to_owned()), ..Asked::default() })
+        };
+        let parts = [of(crate::split::Part::Selection), of(crate::split::Part::Report)];
+        let whole = of(crate::split::Part::All);
+        let apart = |of: &dyn Fn(&Material) -> Vec<String>| {
+            let [one, other] = parts.each_ref().map(of);
+            assert!(!one.is_empty() && !other.is_empty());
+            assert!(one.iter().all(|text| !other.contains(text)), "{one:?} {other:?}");
+            (one.len() + other.len(), of(&whole).len())
+        };
+        let (parts, all) = apart(&|material| material.words().unwrap().nouns);
+        assert_eq!(parts, all);
+        assert_eq!(whole.essay().unwrap().label, "RULER's essays");
+        apart(&|material| material.essay().unwrap().sentences);
+        let (parts, all) = apart(&|material| material.squad().unwrap().documents);
+        assert_eq!(parts, all);
+        let (parts, all) = apart(&|material| {
+            material.several_hops().unwrap().questions.into_iter().map(|question| question.text).collect()
+        });
+        assert_eq!(parts, all, "each row is in one part");
     }
 
     #[test]

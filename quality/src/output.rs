@@ -166,6 +166,8 @@ fn identity(design: &Design, origin: &Origin, environment: &Environment) -> Valu
         "documents": design.documents,
         "document_tokens": design.document_tokens,
         "chunk_tokens": design.chunk_tokens,
+        "split": design.split_salt.as_ref().map(|salt| format!("{} with salt {salt}", design.split.name())),
+        "warm": design.warm.then_some(true),
         "world": design.world,
         "threads": design.threads,
         "template": environment.template,

@@ -8,6 +8,7 @@ use crate::answers::{Answer, Answers, Reply, score};
 use crate::decoding::Decoding;
 use crate::design::Arm;
 use crate::eviction::EvictionPoint;
+use crate::score::Metric;
 use crate::statistics::{self, Mean, Share, difference, holm, mcnemar, mean, share};
 use crate::suite::Cell;
 
@@ -46,6 +47,11 @@ pub struct Point {
     pub score: Mean,
     /// The mean score over full prefill's; absent where that is 0.
     pub share_of_full: Option<f64>,
+    /// Mean F1 of the words of the answer and of the reference that suits it best, whatever the
+    /// task's metric is; a failure has 0.
+    pub f1: f64,
+    /// Share of the requests whose answer contains a reference, in any case.
+    pub contained: f64,
     /// Share of the answers whose first token is full prefill's.
     pub first_token_agrees: f64,
     /// Median time to first token of the answers.
@@ -143,6 +149,8 @@ fn groups(cells: &[(Cell, usize)]) -> Vec<Group> {
             groups.push(Group { name, members });
         }
     };
+    // Cells without a length are a part of all, and no group of their own.
+    let lengths: Vec<Option<usize>> = lengths.into_iter().filter(Option::is_some).collect();
     lengths.iter().for_each(|&length| add(Cell { length, ..Cell::of(ALL) }, false));
     for &chunk_tokens in &sizes {
         lengths.iter().for_each(|&length| add(Cell { length, chunk_tokens, ..Cell::of(ALL) }, false));
@@ -221,6 +229,8 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
         failures: own.len() - replies.len(),
         score: statistics::score(&scores, seed).expect("there is a request"),
         share_of_full: share_of_full(&scores, full),
+        f1: by(Metric::QaF1, own),
+        contained: by(Metric::MatchPart, own),
         first_token_agrees: full.map_or(1.0, |full| first_tokens(own, full).map_or(0.0, |share| share.share)),
         median_ttft_ms: middle(|reply| reply.ttft_ms),
         selected_share: match arm.run_config.settings.method.in_chunks() {
@@ -237,6 +247,12 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
         against_full: full.map(|full| paired(&scores, full, seed)),
         agreement: full.and_then(|full| agreement(own, full, seed)),
     }
+}
+
+/// Mean score of answers by a metric other than their task's.
+fn by(metric: Metric, own: &[Option<Answer>]) -> f64 {
+    let of = |answer: &Answer| Some(metric.score(&answer.reply()?.answer, &answer.references, &[]));
+    own.iter().flatten().filter_map(of).sum::<f64>() / own.len().max(1) as f64
 }
 
 /// The sum of scores over full prefill's on the same requests; 1 for that itself, nothing where it

@@ -4,7 +4,9 @@ use tributary_charts::table::{Layout, cells, table};
 
 use crate::eviction_rows::{EVICTIONS, evictions};
 use crate::points::{ALL, INTERVALS, P_VALUES, Point, nats, p_value};
+use crate::pooled::Pooled;
 use crate::report::{FailureRow, Report};
+use crate::report_runs::ReportRuns;
 use crate::statistics::{Mean, Share};
 use crate::suite::Cell;
 
@@ -25,6 +27,15 @@ pub fn render(report: &Report) -> String {
     for line in &design.made_of {
         text += &format!("# {line}\n");
     }
+    if design.warm {
+        text += "# the methods of a request share its chunks: times to first token do not compare\n";
+    }
+    if let Some(salt) = &design.split_salt {
+        text += &format!("# sources: the part {} with salt {salt}\n", design.split.name());
+    }
+    if let Some(runs) = &report.report_runs {
+        text += &report_runs(runs);
+    }
     text += &format!("# {answers} answers to {requests} requests; {before} of them were there before\n\n");
     match report.design.chunk_sizes.as_slice() {
         [] => text += &scores(report, None),
@@ -39,9 +50,11 @@ pub fn render(report: &Report) -> String {
     }
     text.push('\n');
     text += &beside_full(report);
+    text += &report.pooled.as_ref().map_or_else(String::new, pooled);
     text += "\n# scores: from 0 to 1 (docs/quality.md says by which metric); a request that failed has 0.\n";
     text += &format!("# {INTERVALS}\n# {P_VALUES}\n");
     text += "\
+             # F1: of the words of answer and reference, contained: share of answers that contain a reference, whatever the task's metric.\n\
              # rows: share of the context that was recomputed, and after + the share computed before that to select. TTFT: median.\n\
              # token 1 as full: with Wilson's interval. KL: of full prefill's first token from the method's, over the whole vocabulary, mean.\n";
     let kept = evictions(report);
@@ -50,6 +63,39 @@ pub fn render(report: &Report) -> String {
     }
     text += &failures(&report.failures);
     text
+}
+
+/// The study of a run on the report part, and the runs before it.
+fn report_runs(ReportRuns { study, earlier }: &ReportRuns) -> String {
+    let mut text = format!("# study {} ({}), commit {}\n", study.path, &study.hash[..16], study.commit);
+    text += &format!("# report runs before this one: {}\n", earlier.len());
+    for run in earlier {
+        let (methods, samples) = (run.methods.join(", "), run.samples);
+        text += &format!("#   {} of {} at {}: {samples} requests a task, {methods}\n", run.began, run.study, run.head);
+    }
+    text
+}
+
+/// Methods beside each other on all requests.
+fn pooled(pooled: &Pooled) -> String {
+    let label = |method: &str, ratio: Option<f64>| match ratio {
+        Some(ratio) => format!("{method} at {ratio}"),
+        None => method.to_owned(),
+    };
+    let mut rows = vec![cells(["method", "x full"])];
+    rows.extend(pooled.shares.iter().map(|own| vec![label(&own.method, own.ratio), interval(&own.share)]));
+    let shares = table(&rows, Layout { left: &[0], commented_rows: Some(1) });
+    let mut rows = vec![cells(["method", "less", "difference", "p", "p (Holm)"])];
+    rows.extend(pooled.differences.iter().map(|own| {
+        let (method, rival) = (label(&own.method, own.ratio), label(&own.rival, own.rival_ratio));
+        vec![method, rival, interval(&own.difference), p_value(own.p), p_value(own.holm_p)]
+    }));
+    let differences = table(&rows, Layout { left: &[0, 1], commented_rows: Some(1) });
+    format!(
+        "\n# all {} requests pooled, drawn anew with the answers of all methods: share of full prefill's score [95 %]\n{shares}\n\
+         # the same for each pair of methods: difference of mean scores, with intervals and p adjusted after Holm\n{differences}",
+        pooled.requests
+    )
 }
 
 fn ratio(point: &Point) -> String {
@@ -64,12 +110,23 @@ fn scores(report: &Report, size: Option<usize>) -> String {
     }
     let several = design.lengths.len() > 1;
     let mut text = String::new();
-    for length in design.lengths.iter().copied().map(Some).chain(design.lengths.is_empty().then_some(None)) {
-        if let Some(length) = length {
-            text += &format!("# at {length} tokens\n");
+    let own = |task: &String, length: Option<usize>| {
+        let is_own = |point: &&Point| point.task == *task && point.length == length;
+        report.points.iter().any(|point| is_own(&point))
+    };
+    for length in design.lengths.iter().copied().map(Some).chain([None]) {
+        // Of several suites some have lengths.
+        let tasks: Vec<&String> = design.tasks.iter().filter(|task| own(task, length)).collect();
+        if tasks.is_empty() {
+            continue;
+        }
+        match length {
+            Some(length) => text += &format!("# at {length} tokens\n"),
+            None if !design.lengths.is_empty() => text += "# without a length\n",
+            None => {}
         }
         let all = (ALL, if several && design.tasks.len() > 1 { length } else { None });
-        let names = design.tasks.iter().map(|task| (task.as_str(), length));
+        let names = tasks.iter().map(|task| (task.as_str(), length));
         let columns: Vec<(&str, Option<usize>)> =
             if several && design.tasks.len() == 1 { names.collect() } else { names.chain([all]).collect() };
         text += &methods(report, size, &columns, |(task, _)| task.to_owned());
@@ -162,7 +219,8 @@ fn agreement(point: &Point) -> [String; 2] {
 }
 
 fn beside_full(report: &Report) -> String {
-    let names = ["method", "ratio", "score", "x full", "less full's", "right alone", "full alone", "p"];
+    let names =
+        ["method", "ratio", "score", "F1", "contained", "x full", "less full's", "right alone", "full alone", "p"];
     let names = names.into_iter().chain([
         "p (Holm)",
         "token 1 as full [%]",
@@ -181,7 +239,8 @@ fn beside_full(report: &Report) -> String {
         let measured =
             if point.measured_share > 0.0 { format!("+{}", percent(point.measured_share)) } else { String::new() };
         let share = point.share_of_full.map_or_else(|| "-".to_owned(), |share| format!("{share:.2}"));
-        let mut row = vec![point.method.clone(), ratio(point), interval(&point.score), share];
+        let (f1, contained) = (format!("{:.2}", point.f1), format!("{:.2}", point.contained));
+        let mut row = vec![point.method.clone(), ratio(point), interval(&point.score), f1, contained, share];
         row.extend(match &point.against_full {
             Some(pair) => [
                 interval(&pair.difference),

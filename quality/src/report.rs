@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 use crate::evaluation::Evaluation;
 use crate::overlap::{Overlap, overlaps};
 use crate::points::{Point, points};
+use crate::pooled::{Pooled, pooled};
+use crate::report_runs::ReportRuns;
 use crate::suite::Cell;
 
 /// Name and version of the report (`docs/schemas/quality.v1.json`). A field that goes, or means
@@ -30,6 +32,8 @@ pub struct Report {
     pub environment: Environment,
     /// Design of the evaluation.
     pub design: Design,
+    /// The study of a run on the report part, and the runs before it; absent for other parts.
+    pub report_runs: Option<ReportRuns>,
     /// Number of requests.
     pub requests: usize,
     /// Number of answers, failures among them.
@@ -41,6 +45,8 @@ pub struct Report {
     /// Results: for each method its tasks, at each length and depth where there are such, then all
     /// of them.
     pub points: Vec<Point>,
+    /// Methods beside each other on all requests; absent of one method, or of more than twelve.
+    pub pooled: Option<Pooled>,
     /// Overlap of the selections of methods at one ratio: one entry for each ratio at which two or
     /// more select rows.
     pub overlaps: Vec<Overlap>,
@@ -114,6 +120,7 @@ pub fn report(
     (origin, environment): (Origin, Environment),
     answers: &Answers,
     answers_before: usize,
+    report_runs: Option<ReportRuns>,
 ) -> Report {
     let Evaluation { design, arms, cells, requests, .. } = evaluation;
     let mut failures = Vec::new();
@@ -140,11 +147,13 @@ pub fn report(
         origin,
         environment,
         design: design.clone(),
+        report_runs,
         requests: requests.len(),
         answers: evaluation.answers(),
         answers_before,
         failures,
         points: points(cells, design.seed, arms, answers),
+        pooled: pooled(cells, design.seed, arms, answers),
         overlaps: overlaps(evaluation, answers),
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::random::Random;
 
 /// Samples that are drawn from the requests.
-const DRAWS: usize = 10_000;
+pub const DRAWS: usize = 10_000;
 
 /// The share of draws outside the interval, at either end.
 const TAIL: f64 = 0.025;

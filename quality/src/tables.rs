@@ -66,6 +66,8 @@ fn point_columns(point: &Point) -> Columns {
         ("score_low", real(point.score.low)),
         ("score_high", real(point.score.high)),
         ("share_of_full", some(point.share_of_full)),
+        ("f1", real(point.f1)),
+        ("contained", real(point.contained)),
         ("difference_to_full", some(pair.map(|pair| pair.difference.mean))),
         ("difference_low", some(pair.map(|pair| pair.difference.low))),
         ("difference_high", some(pair.map(|pair| pair.difference.high))),

@@ -17,8 +17,9 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
 use self::file::{Entry, File};
+pub use self::options::CONFIG;
 pub use self::options::with_options;
-use self::options::{CONFIG, PRINT, called, found, options_of};
+use self::options::{PRINT, called, found, options_of};
 use crate::failure::usage_line;
 
 /// Result of a command line.
@@ -83,6 +84,15 @@ pub fn expanded(command: &Command, arguments: Vec<OsString>) -> Result<Option<Ve
     let (name, options) = called(&typed).expect("a command with options");
     let added = added(command, name, options, &arguments).map_err(line)?;
     Ok(Some(joined(name, arguments, &added)))
+}
+
+/// The options of a command line and of the file that it names.
+///
+/// # Errors
+/// Fails as [`parse`] does, in one line.
+pub fn matched(command: &Command, arguments: Vec<OsString>) -> Result<ArgMatches, String> {
+    let all = expanded(command, arguments.clone())?.unwrap_or(arguments);
+    command.clone().try_get_matches_from(all).map_err(|error| usage_line(&error))
 }
 
 /// Typed command line, before any file is read.

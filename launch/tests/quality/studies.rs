@@ -11,6 +11,9 @@ use crate::{data, refused, root};
 fn studies() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(root().join("examples/studies/quality")).expect("a folder");
     let mut all: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    // Those of real models have no model in the repository, and a test of their own.
+    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    all.retain(|path| name(path).ends_with(".toml") && !name(path).starts_with("real-"));
     all.sort();
     assert!(all.len() >= 8, "{all:?}");
     all
@@ -29,7 +32,7 @@ fn study(file: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
 /// enough pairs of words for the needles.
 fn whole_data() -> tempfile::TempDir {
     let folder = data();
-    for (list, count) in [("adjective", 400), ("noun", 400)] {
+    for (list, count) in [("adjective", 800), ("noun", 800), ("verb", 80)] {
         let words: String = (0..count).map(|number| format!("{list}{number}\n")).collect();
         std::fs::write(folder.path().join(format!("ruler/wordlists/{list}list.txt")), words).expect("written");
     }
@@ -90,6 +93,99 @@ fn a_dry_run_of_every_study_needs_no_more_than_a_config() {
         let all: Vec<usize> = all.split_whitespace().skip(1).map(|word| word.parse().expect("a number")).collect();
         assert!(all[1].is_multiple_of(all[0]) && all[2] > all[1], "requests, answers, tokens: {name}: {all:?}");
     }
+}
+
+/// Rows of HotpotQA of both types, as `make real-models` writes them.
+fn typed_rows(data: &Path) {
+    let row = |number: usize| {
+        let passage = |at: usize| format!("Passage {at}:\nTitle {number} {at}\nIt is fact {at} of {number}.\n\n");
+        let kind = ["bridge", "comparison"][number % 2];
+        let row = serde_json::json!({"input": "Which?", "context": (1..=10).map(passage).collect::<String>(), "answers": ["fact"],
+            "length": 9, "dataset": "hotpotqa", "type": kind, "needed": [2, 7],
+            "sources": [format!("Title {number} 2"), format!("Title {number} 7")]});
+        format!("{row}\n")
+    };
+    let rows: String = (0..200).map(row).collect();
+    std::fs::write(data.join("longbench/derived_hotpotqa_dev.jsonl"), rows).expect("written");
+}
+
+/// The study of a real model counts its requests with any model's config, in both parts; the report
+/// part takes nothing that the study does not list.
+#[test]
+fn the_study_of_a_real_model_lists_what_is_reported() {
+    let data = whole_data();
+    typed_rows(data.path());
+    let given = data.path().display().to_string();
+    let file = root().join("examples/studies/quality/real-qwen-0.5b.toml");
+    let own = ["--data", &given, "--model", "examples/models/qwen3-14b", "--samples", "2", "--dry-run"];
+    let asked = |more: &[&str]| study(&file, &[&own[..], more].concat());
+    let (code, selection, errors) = asked(&[]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(selection.contains("longbench/derived_hotpotqa_dev:bridge at 1536"), "{selection}");
+    assert!(selection.contains("# 6 methods and ratios: full, none, infoflow at 0.15"), "{selection}");
+    let (code, report, errors) = asked(&["--split", "report", "--methods", "full,infoflow"]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(report.contains("# 2 methods and ratios: full, infoflow at 0.15"), "{report}");
+    let said = |more: &[&str], says: &str| {
+        refused(asked(&[&["--split", "report"], more].concat()), &[&format!("--split report: {says}")]);
+    };
+    said(&["--methods", "full", "trace"], "the study does not list trace at 0.15");
+    said(&["--ratios", "0.2"], "the study does not list infoflow at 0.2");
+    said(&["--split-salt", "mine"], "the study does not list this --split-salt");
+    said(&["--seed", "4"], "the study does not list this --seed");
+    said(&["--tasks", "pairs/refer,ruler/cwe"], "the study does not list the task ruler/cwe");
+    let many = study(
+        &file,
+        &["--data", &given, "--model", "examples/models/qwen3-14b", "--split", "report", "--samples", "51"],
+    );
+    refused(many, &["the study does not list --samples 51; it lists 50"]);
+    let out = data.path().join("out").display().to_string();
+    let demo = crate::demo();
+    let bare =
+        ["quality", "--suite", "pairs", "--model", &demo, "--split", "report", "--split-salt", "s", "--out", &out];
+    refused(crate::run(&bare), &["--split report: it runs what a committed study file lists"]);
+}
+
+/// A run on the report part of a committed study leaves a line beside it, and the next report lists
+/// it; a tree with changes is refused before anything is asked.
+#[test]
+fn runs_on_the_report_part_are_listed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("study.toml");
+    let text = "suite = \"pairs\"\ntasks = [\"refer\"]\nsamples = 2\ndocuments = 4\ndocument-tokens = [60]\nmethods = [\"full\", \"none\"]\nsplit-salt = \"s\"\n";
+    std::fs::write(&file, text).expect("written");
+    let git = |arguments: &[&str]| {
+        let who = ["-c", "user.name=Test", "-c", "user.email=test@example.org"];
+        let status = Command::new("git").arg("-C").arg(folder.path()).args(who).args(arguments).status();
+        assert!(status.expect("git").success(), "git {arguments:?}");
+    };
+    let (model, out) = (crate::demo(), folder.path().join("out"));
+    let out = |name: &str| out.join(name).display().to_string();
+    let run = |name: &str, more: &[&str]| {
+        study(&file, &[&["--model", &model, "--split", "report", "--out", &out(name)], more].concat())
+    };
+    git(&["init", "-q"]);
+    refused(run("none", &[]), &["study.toml: it is not committed"]);
+    git(&["add", "study.toml"]);
+    git(&["commit", "-q", "-m", "A study"]);
+    let (code, printed, errors) = run("first", &[]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""), "{printed}");
+    assert!(printed.contains("# sources: the part report with salt s\n# study study.toml"), "{printed}");
+    let (code, printed, errors) = run("first", &["--resume"]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""), "{printed}");
+    assert!(printed.contains("# report runs before this one: 1\n"), "{printed}");
+    let report = crate::json(&Path::new(&out("first")).join("report.json"));
+    let earlier = &report["report_runs"]["earlier"];
+    assert_eq!(
+        (earlier.as_array().map(Vec::len), &earlier[0]["methods"]),
+        (Some(1), &serde_json::json!(["full", "none"]))
+    );
+    assert_eq!((&report["design"]["split"], report["design"]["split_salt"].as_str()), (&"report".into(), Some("s")));
+    let lines = std::fs::read_to_string(folder.path().join("report-runs.jsonl")).expect("a list");
+    assert_eq!(lines.lines().count(), 2);
+    std::fs::write(&file, format!("{text}seed = 1\n")).expect("written");
+    refused(run("second", &[]), &["the git tree has changes, such as M study.toml"]);
+    assert!(!Path::new(&out("second")).exists());
 }
 
 #[test]

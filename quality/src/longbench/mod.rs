@@ -6,6 +6,7 @@ mod prompts;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
@@ -17,6 +18,7 @@ use crate::design::{Asked, chosen, numbers};
 use crate::error::{Error, Result};
 use crate::fit::{Fit, largest};
 use crate::fitted::too_short;
+use crate::material::has_row;
 use crate::passages::marked_passages;
 use crate::suite::{Cell, Measure, Sample, Scoring, Suite};
 
@@ -25,6 +27,10 @@ const FOLDERS: [&str; 3] = ["longbench", "data", "."];
 
 /// Files of this beginning were made of other data sets, in the format alone.
 const DERIVED: &str = "derived_";
+
+/// How contexts are cut, for the reader of a report.
+const CUT: &str = "a context that is too long for its length is cut in its middle; where its row names the passages \
+     that answer it, the others are left out";
 
 /// A row, but for the fields that nothing here needs.
 #[derive(Debug, Clone, Deserialize)]
@@ -38,6 +44,15 @@ struct Row {
     all_classes: Option<Vec<String>>,
     #[serde(default, rename = "_id")]
     id: Option<String>,
+    /// Its type, in files that have rows of several: each type is a task.
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+    /// Numbers of the passages that answer it, from 1, in files that name them.
+    #[serde(default)]
+    needed: Vec<usize>,
+    /// Sources of those passages.
+    #[serde(default)]
+    sources: Vec<String>,
 }
 
 /// A row of LongBench v2 (Bai et al. 2024, arXiv:2412.15204): a question with four choices.
@@ -70,7 +85,8 @@ impl From<ChoiceRow> for Row {
             d.trim()
         );
         let answers = vec![format!("correct answer is ({answer})"), format!("correct answer is {answer}")];
-        Self { input, context, answers, dataset: CHOICES.name.to_owned(), all_classes: None, id }
+        let (kind, needed, sources) = Default::default();
+        Self { input, context, answers, dataset: CHOICES.name.to_owned(), all_classes: None, id, kind, needed, sources }
     }
 }
 
@@ -127,14 +143,37 @@ pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
     };
     let files = files(data)?;
     let known: Vec<String> = files.iter().map(|file| stem(file)).collect();
-    let names = chosen("longbench", &asked.tasks, &known)?;
-    let task = |name: String| -> Result<Task> {
-        let file = files.iter().find(|file| stem(file) == name).expect("names are those of files");
-        Ok(Task { rows: rows(file, asked.samples)?, name })
+    let of_files: Vec<String> = asked.tasks.iter().map(|task| file_of(task).to_owned()).collect();
+    let names = chosen("longbench", &of_files, &known)?;
+    let tasks_of = |name: &String| -> Result<Vec<Task>> {
+        let file = files.iter().find(|file| stem(file) == *name).expect("names are those of files");
+        let tasks = tasks_of(name, rows(file, asked)?);
+        if asked.tasks.is_empty() || asked.tasks.contains(name) {
+            return Ok(tasks);
+        }
+        let known: Vec<&str> = tasks.iter().map(|task| task.name.as_str()).collect();
+        let own: Vec<String> = asked.tasks.iter().filter(|task| file_of(task) == name).cloned().collect();
+        let wanted = chosen(name, &own, &known)?;
+        Ok(tasks.into_iter().filter(|task| wanted.contains(&task.name)).collect())
     };
     let lengths = numbers(&asked.lengths, &[]);
-    let tasks = names.into_iter().map(task).collect::<Result<Vec<_>>>()?;
+    let tasks = names.iter().map(tasks_of).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
     Ok(Box::new(LongBench { tasks, lengths, chunk_tokens: asked.chunk_tokens.first().copied() }))
+}
+
+/// The file of a task: `FILE`, or `FILE:TYPE`.
+fn file_of(task: &str) -> &str {
+    task.split_once(':').map_or(task, |(file, _)| file)
+}
+
+/// The tasks of a file: one for each type of its rows, by the alphabet.
+fn tasks_of(name: &str, rows: Vec<(Row, &'static Dataset)>) -> Vec<Task> {
+    let mut tasks: BTreeMap<String, Vec<(Row, &'static Dataset)>> = BTreeMap::new();
+    for (row, dataset) in rows {
+        let task = row.kind.as_ref().map_or_else(|| name.to_owned(), |kind| format!("{name}:{kind}"));
+        tasks.entry(task).or_default().push((row, dataset));
+    }
+    tasks.into_iter().map(|(name, rows)| Task { name, rows }).collect()
 }
 
 fn stem(file: &Path) -> String {
@@ -156,13 +195,13 @@ fn files(data: &Path) -> Result<Vec<PathBuf>> {
     Err(Error::usage(format!("--suite longbench: {shown} has no longbench/*.jsonl: rows in LongBench's format")))
 }
 
-/// The first rows of a file.
-fn rows(file: &Path, most: usize) -> Result<Vec<(Row, &'static Dataset)>> {
+/// The first rows of a file that belong to the part, as many of each type as there are samples.
+fn rows(file: &Path, asked: &Asked) -> Result<Vec<(Row, &'static Dataset)>> {
     let shown = file.display();
     let text = std::fs::read_to_string(file).map_err(|error| Error::usage(format!("{shown}: {error}")))?;
     let text = text.trim_start_matches('\u{feff}');
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).take(most);
-    let read = |(index, line): (usize, &str)| {
+    let (mut rows, mut counts) = (Vec::new(), HashMap::<Option<String>, usize>::new());
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let bad = |cause: String| Error::usage(format!("{shown}, line {}: {cause}", index + 1));
         let row = row(line).map_err(|error| bad(error.to_string()))?;
         let Some(dataset) = dataset(&row.dataset) else {
@@ -172,9 +211,17 @@ fn rows(file: &Path, most: usize) -> Result<Vec<(Row, &'static Dataset)>> {
         if row.context.trim().is_empty() || row.answers.is_empty() {
             return Err(bad("`context` and `answers` must not be empty".to_owned()));
         }
-        Ok((row, dataset))
-    };
-    let rows: Vec<_> = lines.map(read).collect::<Result<_>>()?;
+        if !has_row(&asked.split, &row.sources, &row.context) {
+            continue;
+        }
+        let count = counts.entry(row.kind.clone()).or_default();
+        *count += 1;
+        match (*count > asked.samples, &row.kind) {
+            (true, None) => break,
+            (true, Some(_)) => {}
+            (false, _) => rows.push((row, dataset)),
+        }
+    }
     if rows.is_empty() { Err(Error::usage(format!("{shown}: it has no rows"))) } else { Ok(rows) }
 }
 
@@ -192,15 +239,48 @@ fn without_middle(runs: &[Run], kept: usize) -> Vec<Run> {
     [&runs[..first], &runs[runs.len() - last..]].concat()
 }
 
+/// A context of marked passages without some that its answer does not need, the last of them first.
+/// Those that stay are numbered anew.
+fn with_passages(passages: &[&str], needed: &[usize], kept: usize) -> String {
+    let mut spare = kept.saturating_sub(needed.len());
+    let mut text = String::new();
+    let mut number = 0;
+    for (index, passage) in passages.iter().enumerate() {
+        let is_needed = needed.contains(&(index + 1));
+        if !is_needed && spare == 0 {
+            continue;
+        }
+        spare -= usize::from(!is_needed);
+        number += 1;
+        let (mark, rest) = passage.split_once(':').expect("a passage begins with its mark");
+        let word = mark.split(' ').next().unwrap_or_default();
+        text += &format!("{word} {number}:{rest}");
+    }
+    text
+}
+
 impl LongBench {
+    /// The line breaks between a context of documents and the text after it belong to the last
+    /// document, so that it may stand before any other.
     fn made(&self, row: &Row, dataset: &Dataset, runs: (&[Run], bool), measure: &Measure<'_>) -> Result<Sample> {
         let (lead, after) = dataset.prompt.split_once("{context}").expect("a prompt has a context");
         let (runs, are_documents) = runs;
         let own = if are_documents { None } else { Some(TEXT_CHUNK_TOKENS) };
+        let mut chunks = chunks(runs, self.chunk_tokens.or(own), measure)?;
+        let query = match chunks.last_mut().filter(|_| are_documents) {
+            Some(last) => {
+                let query = after.trim_start_matches('\n');
+                if !last.ends_with("\n\n") {
+                    last.push_str(&after[..after.len() - query.len()]);
+                }
+                query
+            }
+            None => after,
+        };
         Ok(Sample {
             lead: lead.to_owned(),
-            chunks: chunks(runs, self.chunk_tokens.or(own), measure)?,
-            query: after.replace("{input}", &row.input),
+            chunks,
+            query: query.replace("{input}", &row.input),
             begun: String::new(),
             uses_template: dataset.uses_template,
             scoring: Scoring {
@@ -212,6 +292,29 @@ impl LongBench {
             id: row.id.clone(),
         })
     }
+
+    /// The row with as many passages as fit into a length, all that its answer needs among them;
+    /// nothing where it does not name those, or they do not fit.
+    fn with_needed(
+        &self,
+        row: &Row,
+        dataset: &Dataset,
+        length: usize,
+        measure: &Measure<'_>,
+    ) -> Result<Option<Sample>> {
+        let Some(passages) = marked_passages(&row.context).filter(|_| !row.needed.is_empty()) else { return Ok(None) };
+        let of = |kept| {
+            let context = with_passages(&passages, &row.needed, kept);
+            let (runs, are_documents) = runs(&context);
+            self.made(row, dataset, (&runs, are_documents), measure)
+        };
+        // Two at least: one alone is no list of passages.
+        let least = row.needed.len().max(2);
+        match largest((least, passages.len()), length, |kept| measure.length(&of(kept)?))? {
+            Fit::Largest(kept) => Ok(Some(of(kept)?)),
+            Fit::TooShort(_) => Ok(None),
+        }
+    }
 }
 
 impl Suite for LongBench {
@@ -222,7 +325,7 @@ impl Suite for LongBench {
         };
         let mut lines: Vec<String> = self.tasks.iter().map(of).collect();
         if !self.lengths.is_empty() {
-            lines.push("a context that is too long for its length is cut in its middle".to_owned());
+            lines.push(CUT.to_owned());
         }
         lines
     }
@@ -251,6 +354,9 @@ impl Suite for LongBench {
         let Some(length) = cell.length else { return Ok(whole) };
         if measure.length(&whole)? <= length {
             return Ok(whole);
+        }
+        if let Some(sample) = self.with_needed(row, dataset, length, measure)? {
+            return Ok(sample);
         }
         let cut = |kept| self.made(row, dataset, (&without_middle(&runs, kept), are_documents), measure);
         match largest((1, runs.len()), length, |kept| measure.length(&cut(kept)?))? {

@@ -87,6 +87,73 @@ fn texts_are_chunks_of_so_many_tokens_and_are_cut_in_the_middle() {
     assert_eq!(of(vec![9000], Cell::at("qasper", 9000)), whole);
 }
 
+/// Ten passages, of which the fourth and the eighth are needed.
+fn typed(number: usize, kind: &str) -> String {
+    let passage =
+        |at: usize| format!("Passage {at}:\nTitle {at}\n{}\n\n", format!("Fact {at} of {number}. ").repeat(8));
+    let context: String = (1..=10).map(passage).collect();
+    let sources = [format!("Title {number} a"), format!("Title {number} b")];
+    let rest = serde_json::json!({"type": kind, "needed": [4, 8], "sources": sources}).to_string();
+    row("hotpotqa", &context, &format!(", {}", &rest[1..rest.len() - 1]))
+}
+
+#[test]
+fn types_of_rows_are_tasks() {
+    let rows: String =
+        (0..9).map(|number| typed(number, ["bridge", "comparison"][usize::from(number % 3 == 0)])).collect();
+    let folder = with("dev.jsonl", &rows);
+    let of = |tasks: &[&str]| {
+        let tasks = tasks.iter().map(|task| (*task).to_owned()).collect();
+        open(&Asked { tasks, ..asked("longbench", folder.path()) })
+    };
+    let cells = |tasks: &[&str]| of(tasks).unwrap().cells().iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(cells(&[]), ["dev:bridge", "dev:comparison"]);
+    assert_eq!(cells(&["dev"]), ["dev:bridge", "dev:comparison"]);
+    assert_eq!(cells(&["dev:comparison"]), ["dev:comparison"]);
+    let suite = of(&[]).unwrap();
+    let counts = ["dev:bridge", "dev:comparison"].map(|task| suite.most_samples(&Cell::of(task)));
+    assert_eq!(counts, [Some(4), Some(3)], "as many of each as there are samples");
+    let said = of(&["dev:yes"]).err().unwrap().to_string();
+    assert!(said.contains("--tasks dev:yes: unknown; dev has dev:bridge, dev:comparison"), "{said}");
+}
+
+#[test]
+fn documents_end_with_a_blank_line_and_the_needed_ones_stay() {
+    let folder = with("dev.jsonl", &typed(1, "bridge"));
+    let measure = Measure::new(&count_words);
+    let of = |length: usize| {
+        let suite = open(&Asked { lengths: vec![length], ..asked("longbench", folder.path()) }).unwrap();
+        suite.sample(&Cell::at("dev:bridge", length), 0, &measure).unwrap()
+    };
+    let whole = of(9000);
+    assert_eq!(whole.chunks.len(), 10);
+    assert!(whole.chunks.iter().all(|chunk| chunk.ends_with("\n\n")) && whole.query.starts_with("Answer the question"));
+    let short = of(300);
+    assert!(measure.length(&short).unwrap() <= 300 && (2..10).contains(&short.chunks.len()), "{:?}", short.chunks);
+    assert!(short.chunks.iter().all(|chunk| chunk.ends_with("\n\n")));
+    let text = short.chunks.concat();
+    assert!(text.contains("Title 4\n") && text.contains("Title 8\n") && !text.contains("Title 10\n"), "{text}");
+    let numbered =
+        short.chunks.iter().enumerate().all(|(at, chunk)| chunk.starts_with(&format!("Passage {}:\n", at + 1)));
+    assert!(numbered, "{text}");
+}
+
+#[test]
+fn a_row_is_in_a_part_with_all_its_sources() {
+    let rows: String = (0..60).map(|number| typed(number, "bridge")).collect();
+    let folder = with("dev.jsonl", &rows);
+    let of = |part| {
+        let split = crate::split::Split { part, salt: "s".to_owned() };
+        let suite = open(&Asked { split, samples: 60, ..asked("longbench", folder.path()) }).unwrap();
+        suite.most_samples(&Cell::of("dev:bridge")).unwrap()
+    };
+    let (selection, report) = (of(crate::split::Part::Selection), of(crate::split::Part::Report));
+    assert!(
+        selection > 5 && report > 5 && selection + report < 60,
+        "{selection} {report}: those of both are in neither"
+    );
+}
+
 #[test]
 fn first_lines_and_classes_count_where_the_published_evaluation_says_so() {
     let rest = ", \"all_classes\": [\"food\", \"animal\"]";

@@ -303,7 +303,7 @@ mod tests {
             crate::kit::evaluation(vec![crate::kit::arm("full", None), crate::kit::arm("none", None)], 1);
         let report = |evaluation: &crate::Evaluation| {
             let known = (crate::kit::origin(), crate::kit::environment());
-            crate::report::report(evaluation, known, &crate::answers::Answers::default(), 0)
+            crate::report::report(evaluation, known, &crate::answers::Answers::default(), 0, None)
         };
         assert!(chunk_sizes(&report(&evaluation)).is_none());
         let cell = |size| (crate::suite::Cell { chunk_tokens: Some(size), ..crate::suite::Cell::of("single") }, 1);

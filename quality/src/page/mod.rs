@@ -231,6 +231,7 @@ fn provenance(report: &Report) -> Vec<(&'static str, String)> {
         ),
         ("model hash", origin.model_hash.clone()),
         ("requests a task", design.samples.to_string()),
+        ("part of the sources", design.split.name().to_owned()),
         ("lengths", list(&design.lengths)),
         ("depths [%]", list(&design.depths)),
         (

@@ -52,7 +52,7 @@ fn a_page_shows_scores_charts_and_the_worst_requests() {
             answers.add(Answer::new(request, arm, Outcome::Answered(Box::new(reply))));
         }
     }
-    let report = report(&evaluation, (origin(), environment()), &answers, 0);
+    let report = report(&evaluation, (origin(), environment()), &answers, 0, None);
     let read = |_: &Question| {
         let chunks = vec![kit::piece("the <red> lamp"), kit::piece("a dog")];
         Some(tributary_coordinator::Prepared { chunks, ..tributary_coordinator::Prepared::default() })

@@ -27,15 +27,13 @@ pub fn draft(size: usize, question: &Question, questions: &Questions, random: &m
     // If there are not enough, all of them come again.
     let mut chosen: Vec<usize> = chosen.iter().cycle().take(size.max(own.len())).copied().collect();
     random.shuffle(&mut chosen);
-    let last = chosen.len() - 1;
-    let text = |(index, number): (usize, usize)| {
-        let after = if index < last { "\n\n" } else { "" };
-        format!("Document {}:\n{}{after}", index + 1, questions.documents[number])
-    };
+    // Each ends with a blank line, so that it may stand before any other and before the query.
+    let text =
+        |(index, number): (usize, usize)| format!("Document {}:\n{}\n\n", index + 1, questions.documents[number]);
     Draft {
         lead: format!("{ASKED}\n\nThe following are given documents.\n\n"),
         runs: chosen.into_iter().enumerate().flat_map(|placed| document(&text(placed))).collect(),
-        query: format!("\n\n{ASKED}\n\nQuestion: {}", question.text),
+        query: format!("{ASKED}\n\nQuestion: {}", question.text),
         begun: " Answer:".to_owned(),
         references: question.answers.clone(),
     }
