@@ -144,7 +144,7 @@ impl Material {
             let path = self.find("words", &format!("ruler/wordlists/{name}.txt"), "")?;
             let text = read(&path)?;
             let words = text.lines().map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect();
-            let words = self.split.half(WORD, words, String::clone);
+            let words: Vec<String> = self.half(WORD, words, String::clone, &path)?;
             match words.is_empty() {
                 true => Err(Error::usage(format!("{}: it has no words", path.display()))),
                 false => Ok(words),
@@ -166,7 +166,7 @@ impl Material {
             Some((path, label)) => {
                 let text = read(&path)?;
                 let text = serde_json::from_str::<EssayFile>(&text).map_or(text, |file| file.text);
-                (self.split.half(ESSAY, essays_of(&text), |essay| (*essay).to_owned()).concat(), label)
+                (self.half(ESSAY, essays_of(&text), |essay| (*essay).to_owned(), &path)?.concat(), label)
             }
             None => {
                 let path = self.find(
@@ -250,7 +250,20 @@ impl Material {
             true => first(article).unwrap_or_default(),
             false => article.title.clone(),
         };
-        Ok(self.split.half(ARTICLE, squad(path)?.data, name))
+        self.half(ARTICLE, squad(path)?.data, name, path)
+    }
+
+    /// The half of a file's sources that belongs to the part.
+    fn half<T>(&self, kind: &str, sources: Vec<T>, name: impl Fn(&T) -> String, path: &Path) -> Result<Vec<T>> {
+        let (all, half) = (sources.len(), self.split.half(kind, sources, name));
+        match all > 0 && half.is_empty() {
+            true => Err(Error::usage(format!(
+                "--split {}: {} has too few sources: {all} of the kind {kind}",
+                self.split.part.name(),
+                path.display()
+            ))),
+            false => Ok(half),
+        }
     }
 
     /// A file of the data folder, if it is there. The folder may be the one above, as it comes, or
@@ -432,6 +445,17 @@ mod tests {
             material.several_hops().unwrap().questions.into_iter().map(|question| question.text).collect()
         });
         assert_eq!(parts, all, "each row is in one part");
+    }
+
+    #[test]
+    fn a_part_without_a_source_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = r#"{"data": [{"title": "One", "paragraphs": [{"context": "A.", "qas": []}]}]}"#;
+        std::fs::write(folder.path().join("xquad.en.json"), text).unwrap();
+        let split = Split { part: crate::split::Part::Report, salt: "s".to_owned() };
+        let material = Material::of(&Asked { split, data: Some(folder.path().to_owned()), ..Asked::default() });
+        let said = material.squad().unwrap_err().to_string();
+        assert!(said.ends_with("xquad.en.json has too few sources: 1 of the kind article"), "{said}");
     }
 
     #[test]

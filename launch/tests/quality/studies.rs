@@ -95,8 +95,15 @@ fn a_dry_run_of_every_study_needs_no_more_than_a_config() {
     }
 }
 
-/// Rows of HotpotQA of both types, as `make real-models` writes them.
-fn typed_rows(data: &Path) {
+/// Rows of HotpotQA of both types, as `make real-models` writes them, and paragraphs of several
+/// articles.
+fn with_sources(data: &Path) {
+    let path = data.join("ruler/xquad.en.json");
+    std::fs::remove_file(data.join("longbench/derived_hotpotqa_10p.jsonl")).expect("a file of few rows");
+    let mut articles = crate::json(&path);
+    let paragraphs = articles["data"][0]["paragraphs"].as_array().expect("paragraphs").clone();
+    articles["data"] = paragraphs.chunks(5).map(|own| serde_json::json!({"paragraphs": own})).collect();
+    std::fs::write(&path, articles.to_string()).expect("written");
     let row = |number: usize| {
         let passage = |at: usize| format!("Passage {at}:\nTitle {number} {at}\nIt is fact {at} of {number}.\n\n");
         let kind = ["bridge", "comparison"][number % 2];
@@ -114,7 +121,7 @@ fn typed_rows(data: &Path) {
 #[test]
 fn the_study_of_a_real_model_lists_what_is_reported() {
     let data = whole_data();
-    typed_rows(data.path());
+    with_sources(data.path());
     let given = data.path().display().to_string();
     let file = root().join("examples/studies/quality/real-qwen-0.5b.toml");
     let own = ["--data", &given, "--model", "examples/models/qwen3-14b", "--samples", "2", "--dry-run"];
