@@ -199,9 +199,9 @@ quality-real: build real-models target/real-profile.toml
 
 REAL_OUT = target/real-$(SPLIT)$(if $(FEWER),-short)
 
-# Four requests a family, three methods.
+# Four requests a family, four methods.
 quality-real-short:
-	@$(MAKE) --no-print-directory quality-real FEWER="--samples 4 --methods full none infoflow"
+	@$(MAKE) --no-print-directory quality-real FEWER="--samples 4 --methods full none infoflow attn-drift"
 
 study: build
 	$(TRIBUTARY) bench --model examples/models/dummy-25m --load-format dummy --worlds 2 --calibrate target/here.toml --force
