@@ -62,10 +62,10 @@ impl Directory {
         Self { stores: inventory.into_iter().map(known).collect(), ..self }
     }
 
-    /// Place of a chunk after this prefix: a rank's memory, unless those are ignored
+    /// Place of a chunk after this head: a rank's memory, unless those are ignored
     /// (`from_store`), or a store.
-    pub fn held(&self, prefix: &[u32], chunk: &Chunk, from_store: bool) -> Held {
-        let key = self.space.chunk(prefix, &chunk.ids, &chunk.extra());
+    pub fn held(&self, head: &[u32], chunk: &Chunk, from_store: bool) -> Held {
+        let key = self.space.chunk(head, &chunk.ids, &chunk.extra());
         if let Some(&rank) = self.ranks.get(&key).filter(|_| !from_store) {
             return Held::Memory(rank);
         }

@@ -66,6 +66,7 @@ pub(crate) fn with_settings(
     let input = PlanInput {
         request: 1,
         prefix: &[1],
+        lead: &[],
         chunks: &chunks,
         cached: Cached::default(),
         query: &[3; 32],

@@ -2,8 +2,8 @@
 //! Every size that shapes a collective follows from it and from the selection, which rank 0
 //! broadcasts.
 //!
-//! Rows are numbered from the first prefix row: prefix, chunks in the request's own order, query,
-//! rows for generated tokens, and last the rows of a look-ahead.
+//! Rows are numbered from the first prefix row: prefix (head, then lead), chunks in the request's
+//! own order, query, rows for generated tokens, and last the rows of a look-ahead.
 
 use std::ops::Range;
 
@@ -14,8 +14,12 @@ use crate::{Auxiliary, DraftModel, Evict, EvictionEvidence, Exchange, Importance
 pub struct Plan {
     /// Number of the request, for logs.
     pub request: u64,
-    /// Token ids before the first chunk.
+    /// Token ids before the first chunk: the head, which is constant, and then the lead.
     pub prefix: Vec<u32>,
+    /// Tokens of each piece of the lead, which is the end of the prefix that chunks are prefilled
+    /// without: they see the head alone. Each piece is prefilled after the head and all earlier
+    /// pieces. For everything else the lead is prefix. Empty where chunks see the whole prefix.
+    pub lead: Vec<u32>,
     /// The context, in the request's own order.
     pub chunks: Vec<Chunk>,
     /// Token ids after the context.
@@ -34,7 +38,8 @@ pub struct Plan {
     /// Whether chunks in a rank's memory are ignored, so that warm ones come from its store: for
     /// measurements.
     pub from_store: bool,
-    /// Whether the layout's first chunk may be selected, although it is exact already.
+    /// Whether the layout's first chunk may be selected, although it is exact already. Behind a lead
+    /// it is not exact, and always may.
     pub include_first_chunk: bool,
     /// Importance by which chunks are reordered before selection, if they are.
     pub reorder: Option<Importance>,
@@ -284,6 +289,31 @@ impl Plan {
     /// Rows before the context.
     pub fn prefix_tokens(&self) -> usize {
         self.prefix.len()
+    }
+
+    /// Rows of the lead, at the end of the prefix.
+    pub fn lead_tokens(&self) -> usize {
+        self.lead.iter().map(|&tokens| tokens as usize).sum()
+    }
+
+    /// Rows of the prefix that chunks are prefilled after.
+    pub fn head_tokens(&self) -> usize {
+        self.prefix.len() - self.lead_tokens()
+    }
+
+    /// Token ids that chunks are prefilled after.
+    pub fn head(&self) -> &[u32] {
+        &self.prefix[..self.head_tokens()]
+    }
+
+    /// Rows of each piece of the lead.
+    pub fn lead_rows(&self) -> Vec<Range<u32>> {
+        let mut end = self.head_tokens() as u32;
+        let mut rows = |&tokens: &u32| {
+            end += tokens;
+            end - tokens..end
+        };
+        self.lead.iter().map(&mut rows).collect()
     }
 
     /// Tokens of all chunks, the base of a ratio.

@@ -109,10 +109,11 @@ impl Plan {
 
     /// First row and number of tokens of each chunk whose tokens may be selected, chunks in
     /// `order`.
-    /// Those are all but the first, whose rows are exact already, unless the plan includes it or
-    /// rows of every chunk are dropped.
+    /// Those are all but the first, whose rows are exact already, unless the plan includes it, a
+    /// lead stands before it, or rows of every chunk are dropped.
     pub fn candidates(&self, order: &[u32]) -> Vec<(u32, usize)> {
-        self.token_runs(order, usize::from(!self.include_first_chunk && self.method.sparse().is_none()))
+        let all = self.include_first_chunk || !self.lead.is_empty() || self.method.sparse().is_some();
+        self.token_runs(order, usize::from(!all))
     }
 
     /// First row and number of tokens of each chunk, chunks in `order` without the first `skipped`.
@@ -166,7 +167,8 @@ impl Plan {
             && self.exchange != Exchange::Selected
             && !self.reorders()
             && self.traces().is_none();
-        self.method.is_exact() || (in_chunks && (self.chunks.len() <= 1 || recomputes_all))
+        let is_alone = self.chunks.len() <= 1 && self.lead.is_empty();
+        self.method.is_exact() || (in_chunks && (is_alone || recomputes_all))
     }
 
     /// Parts kept of every document, if the rest is dropped.

@@ -56,7 +56,7 @@ prop_compose! {
     ) -> Plan {
         let (temperature, top_p, seed) = sampling;
         Plan {
-            request, prefix, query, method, exchange, owner: numbers.3.into(), reorder, order_for, eos,
+            request, prefix, lead: vec![2; usize::from(flags.0)], query, method, exchange, owner: numbers.3.into(), reorder, order_for, eos,
             chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 , around: None, compress: None, scope: None }).collect(),
             budget: numbers.0.into(),
             keep_chunks: !flags.0,
@@ -261,6 +261,7 @@ fn samples() -> (Order, Event) {
     let plan = Plan {
         request: 7,
         prefix: vec![1],
+        lead: vec![1],
         chunks: vec![chunk(&[2, 3], 1, true), Chunk { compress: Some(evict()), ..chunk(&[4], 0, false) }],
         query: vec![5, 6],
         method: method("infoflow:layers=22..26:layout=hl-tp"),
@@ -318,6 +319,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     let headers = (header(&encode_frame(&order).unwrap()), header(&encode_frame(&event).unwrap()));
-    let told = ("545249420f0000005f020000622f3deb", "545249420f00000053020000ab3669ed");
+    let told = ("54524942100000006b0200007f5f29b5", "545249421000000053020000db266c63");
     assert_eq!((headers.0.as_str(), headers.1.as_str()), told);
 }

@@ -106,31 +106,32 @@ impl<'a> Concatenation<'a> {
     /// The first token's logits.
     pub fn logits(model: &'a dyn Model, plan: &Plan) -> Vec<f32> {
         let layers = model.config().layers;
-        let prefix = plan.prefix.len();
+        let (prefix, head) = (plan.prefix.len(), plan.head_tokens());
         let mut blocks: Vec<(usize, Vec<(Tensor, Tensor)>)> = Vec::new(); // first position, per layer
+        let alone = |ids: &[u32]| Self::run(model, ids, Positions::run(0, ids.len()), vec![Vec::new(); layers]).1;
+        if prefix > 0 {
+            blocks.push((0, alone(&plan.prefix)));
+        }
         let mut start = prefix;
         for chunk in &plan.chunks {
-            let ids: Vec<u32> = plan.prefix.iter().chain(&chunk.ids).copied().collect();
-            let alone = Self::run(model, &ids, Positions::run(0, ids.len()), vec![Vec::new(); layers]).1;
-            if blocks.is_empty() && prefix > 0 {
-                blocks.push((0, cut(&alone, 0, prefix)));
-            }
-            blocks.push((start, cut(&alone, prefix, chunk.ids.len())));
+            blocks.push((start, cut(&alone(&[plan.head(), &chunk.ids].concat()), head, chunk.ids.len())));
             start += chunk.ids.len();
         }
         Self::read(model, plan, &blocks)
     }
 
-    /// The same where prefix and context are cut into blocks of `block_rows` rows, each computed
-    /// after the first one at its place in the sequence (star attention).
+    /// The same where prefix and context are cut into blocks of `block_rows` rows (the first has the lead's
+    /// besides), each computed after the first one at its place in the sequence (star attention).
     pub fn of_blocks(model: &'a dyn Model, plan: &Plan, block_rows: usize) -> Vec<f32> {
         let layers = model.config().layers;
         let ids: Vec<u32> =
             plan.prefix.iter().chain(plan.chunks.iter().flat_map(|chunk| &chunk.ids)).copied().collect();
         let mut blocks: Vec<(usize, Vec<(Tensor, Tensor)>)> = Vec::new();
-        for start in (0..ids.len()).step_by(block_rows) {
-            let anchor = if start > 0 { block_rows } else { 0 };
-            let block = &ids[start..ids.len().min(start + block_rows)];
+        let first = block_rows + plan.lead_tokens();
+        for start in std::iter::once(0).chain((first..ids.len()).step_by(block_rows)) {
+            let anchor = if start > 0 { first } else { 0 };
+            let rows = if start > 0 { block_rows } else { first };
+            let block = &ids[start..ids.len().min(start + rows)];
             let seen = [&ids[..anchor], block].concat();
             let places: Vec<u32> = (0..anchor as u32).chain(start as u32..(start + block.len()) as u32).collect();
             let at = Positions::in_sequence(places.clone(), places);
@@ -164,18 +165,16 @@ impl<'a> Concatenation<'a> {
     /// the query reads them in the request's own. Chunks are prefilled alone, after a prefix of at
     /// least one row.
     pub fn read_in_own_order(model: &'a dyn Model, plan: &Plan, order: &[u32], selected: &[u32]) -> Vec<f32> {
-        let (layers, prefix) = (model.config().layers, plan.prefix.len());
+        let (layers, head) = (model.config().layers, plan.head_tokens());
         let given: Vec<u32> = (0..plan.chunks.len() as u32).collect();
         let (moved, own) = (plan.places(order), plan.places(&given));
-        let mut kept: Vec<(Vec<u32>, LayerPairs)> = Vec::new();
+        let alone = |ids: &[u32]| Self::run(model, ids, Positions::run(0, ids.len()), vec![Vec::new(); layers]).1;
+        let mut kept: Vec<(Vec<u32>, LayerPairs)> =
+            vec![((0..plan.prefix.len() as u32).collect(), alone(&plan.prefix))];
         for (chunk, rows) in plan.chunks.iter().zip(plan.chunk_rows()) {
-            let ids: Vec<u32> = plan.prefix.iter().chain(&chunk.ids).copied().collect();
-            let alone = Self::run(model, &ids, Positions::run(0, ids.len()), vec![Vec::new(); layers]).1;
-            if kept.is_empty() {
-                kept.push(((0..prefix as u32).collect(), cut(&alone, 0, prefix)));
-            }
+            let alone = alone(&[plan.head(), &chunk.ids].concat());
             for (index, row) in rows.enumerate().filter(|(_, row)| !selected.contains(row)) {
-                kept.push((vec![row], cut(&alone, prefix + index, 1)));
+                kept.push((vec![row], cut(&alone, head + index, 1)));
             }
         }
         let standing = |places: &[u32], rows: &[u32]| {

@@ -105,6 +105,7 @@ pub fn plan(
     let plan = Plan {
         request: 1,
         prefix: ids(prefix),
+        lead: Vec::new(),
         chunks: chunks
             .iter()
             .enumerate()

@@ -18,6 +18,20 @@ use crate::{AROUND, method, plan, read_by_itself, shape, written_by_itself};
 /// chunks; chunks that keep 8 of their tokens; a prompt that keeps a part of its rows.
 pub const COMBINATIONS: [&str; 4] = ["", ":packets", ":keep-per-chunk=8", ":evict=snapkv:keep=60%"];
 
+/// Tokens of the pieces of a lead.
+pub const LEAD: &[u32] = &[5, 8];
+
+/// An empty lead, and a full one in a prefix of this length, if it has a token.
+pub fn leads(prefix: usize) -> Vec<&'static [u32]> {
+    let full: &[u32] = match prefix {
+        0 => &[],
+        1 | 2 => &[1],
+        3 => &[1, 1],
+        _ => &[1, 2],
+    };
+    if prefix == 0 { vec![full] } else { vec![&[], full] }
+}
+
 /// A machine that never says no.
 const MACHINE: Machine = Machine {
     flops_per_s: 1e10,
@@ -34,6 +48,8 @@ const MACHINE: Machine = Machine {
 pub struct Case<'a> {
     /// Tokens before the context.
     pub prefix: usize,
+    /// Those of them that are a lead, which chunks are prefilled without: the tokens of its pieces.
+    pub lead: &'a [u32],
     /// Tokens of each chunk; chunk i is on rank i mod `world`.
     pub chunks: &'a [usize],
     /// Tokens after the context.
@@ -59,7 +75,8 @@ impl Sample {
     /// The spec, with further facts of the plan.
     pub fn what(&self) -> String {
         let lengths: Vec<usize> = self.plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();
-        format!("{} {:?}, {lengths:?} after {}", self.spec, self.plan.exchange, self.plan.prefix.len())
+        let (head, lead) = (self.plan.head_tokens(), &self.plan.lead);
+        format!("{} {:?}, {lengths:?} after {head} and {lead:?}", self.spec, self.plan.exchange)
     }
 
     /// The same with a prefix and chunks that no sample of another number has.
@@ -87,9 +104,12 @@ pub fn apart(shapes: &[(usize, &[usize])], world: usize, model: &dyn Model) -> V
         for (turn, exchange) in exchanges.into_iter().enumerate() {
             let (prefix, chunks) = shapes[(turn + world + number) % shapes.len()];
             if options.is_empty() || (number + world) % exchanges.len() == turn {
-                let case = Case { prefix, chunks, query: 6, world, exchange, ratio: 0.3 };
-                let samples = case.in_chunks(options, model).into_iter().enumerate();
-                lists.push(samples.map(|(number, sample)| sample.numbered(number)).collect());
+                for lead in [&[][..], LEAD] {
+                    let prefix = prefix + lead.iter().sum::<u32>() as usize;
+                    let case = Case { prefix, lead, chunks, query: 6, world, exchange, ratio: 0.3 };
+                    let samples = case.in_chunks(options, model).into_iter().enumerate();
+                    lists.push(samples.map(|(number, sample)| sample.numbered(number)).collect());
+                }
             }
         }
     }
@@ -117,6 +137,7 @@ impl Case<'_> {
         let input = PlanInput {
             request: 1,
             prefix: &bare.prefix,
+            lead: self.lead,
             chunks: &chunks,
             cached: Cached::default(),
             query: &bare.query,

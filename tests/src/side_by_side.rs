@@ -12,7 +12,7 @@ use tributary_model::Model;
 use tributary_protocol::{EVICTIONS, Event, EvictionDescriptor, Exchange, Order, Outcome, Plan};
 
 use crate::PATIENCE;
-use crate::samples::{Case, specs};
+use crate::samples::{Case, leads, specs};
 
 /// Choices that two ways of computing the same logits may make differently.
 const NEAR_TIE: f32 = 1e-4;
@@ -24,12 +24,16 @@ pub fn plans(model: &dyn Model, world: usize, keep_chunks: bool) -> Vec<Plan> {
     let (mut plans, mut evictions) = (Vec::new(), EVICTIONS.into_iter().cycle());
     for (number, (method, spec)) in specs().enumerate() {
         let chunks = [11 + number % 4, 17, 7 + number % 3];
-        let asked = |exchange| Case { prefix: 2, chunks: &chunks, query: 4, world, exchange, ratio: 0.3 };
-        let case = asked(exchanges[number % exchanges.len()]);
+        // Leads take turns.
+        let leads = leads(2);
+        let asked = |turn: usize| {
+            let (lead, exchange) = (leads[(number + turn) % leads.len()], exchanges[turn % exchanges.len()]);
+            Case { prefix: 2, lead, chunks: &chunks, query: 4, world, exchange, ratio: 0.3 }
+        };
+        let case = asked(number);
         if spec == method.name && method.in_chunks() {
-            let planned =
-                |&exchange: &Exchange| asked(exchange).planned(spec, model).expect("no method is refused as it is");
-            plans.extend(exchanges.iter().map(planned));
+            let planned = |turn| asked(turn).planned(spec, model).expect("no method is refused as it is");
+            plans.extend((0..exchanges.len()).map(planned));
         } else {
             plans.push(case.planned(spec, model).expect("no sample is refused as it is"));
         }

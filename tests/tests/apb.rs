@@ -9,6 +9,7 @@ use tributary_kernels::{Kernels, Keys, Positions, Query, Reduce, join};
 use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{Exchange, Outcome, Passing, Plan};
 use tributary_tests::equal::{Concatenation, Largest};
+use tributary_tests::samples::leads;
 use tributary_tests::{anchored, logits, method, plan, relative_error, run, run_all, tiny_models};
 
 /// Prefix, chunk lengths, query length.
@@ -25,6 +26,11 @@ fn apb(shape: (usize, &[usize], usize), world: usize, block: Option<usize>, anch
     plan(shape.0, shape.1, shape.2, world, anchored("apb", block, Some(passing)), Exchange::PassQ)
 }
 
+/// All shapes, without a lead and with one.
+fn led_shapes() -> impl Iterator<Item = ((usize, &'static [usize], usize), &'static [u32])> {
+    SHAPES.into_iter().flat_map(|shape| leads(shape.0).into_iter().map(move |lead| (shape, lead)))
+}
+
 fn full(model: &Arc<dyn Model>, shape: (usize, &[usize], usize)) -> Outcome {
     run(model, 1, &plan(shape.0, shape.1, shape.2, 1, method("full"), Exchange::PassQ)).0
 }
@@ -33,11 +39,12 @@ fn full(model: &Arc<dyn Model>, shape: (usize, &[usize], usize)) -> Outcome {
 fn blocks_that_pass_everything_equal_full_prefill() {
     let mut largest = Largest::new("2: apb that passes all keys = full");
     for (index, model) in tiny_models().iter().enumerate() {
-        for shape in SHAPES {
+        for (shape, lead) in led_shapes() {
             let full = full(model, shape);
             for world in 1..=4 {
                 let cases = [(None, 0), (None, 3), (Some(5), 2), (Some(16), 9), (Some(64), 1000)];
-                let plans = cases.map(|(block, anchor)| apb(shape, world, block, anchor, 1000));
+                let plans =
+                    cases.map(|(block, anchor)| Plan { lead: lead.to_vec(), ..apb(shape, world, block, anchor, 1000) });
                 for (found, plan) in run_all(model, Kernels::Auto, world, &plans).into_iter().zip(plans) {
                     let what = format!("{:?} model {index}, world {world}, {shape:?}", plan.method);
                     largest.check(relative_error(logits(&found.0), logits(&full)), &what);
@@ -70,10 +77,14 @@ fn what_is_passed_is_what_one_pass_over_all_blocks_says_in_every_world() {
     let mut largest = Largest::new("2: apb = all blocks in one pass");
     let (mut approximate, mut close) = (0, 0);
     for (index, model) in tiny_models().iter().enumerate() {
-        for shape in SHAPES {
+        for (shape, lead) in led_shapes() {
             let full = full(model, shape);
+            let apb = |world, block, anchor, passing| Plan {
+                lead: lead.to_vec(),
+                ..apb(shape, world, block, anchor, passing)
+            };
             for (block, anchor, passing) in [(5, 2, 1), (13, 13, 4), (16, 0, 3), (40, 8, 9)] {
-                let one = apb(shape, 1, Some(block), anchor, passing);
+                let one = apb(1, Some(block), anchor, passing);
                 let (expected, cut) = Together::logits(&**model, &one, block, anchor, passing);
                 // If two rows are equally good at the cut, rounding decides.
                 if cut < 1e-5 {
@@ -82,11 +93,14 @@ fn what_is_passed_is_what_one_pass_over_all_blocks_says_in_every_world() {
                 }
                 approximate += usize::from(relative_error(&expected, logits(&full)) > 1e-3);
                 for world in 1..=4 {
-                    let mut given = apb(shape, world, Some(block), anchor, passing);
+                    let mut given = apb(world, Some(block), anchor, passing);
                     for owner in 0..world {
                         given.owner = owner;
                         let found = run(model, world, &given).0;
-                        let what = format!("{:?}: model {index}, world {world}, owner {owner}, {shape:?}", one.method);
+                        let what = format!(
+                            "{:?}: model {index}, world {world}, owner {owner}, {shape:?}, {lead:?}",
+                            one.method
+                        );
                         largest.check(relative_error(logits(&found), &expected), &what);
                     }
                 }
@@ -132,10 +146,11 @@ impl<'a> Together<'a> {
             rows.extend(from as u32..to as u32);
             start..rows.len()
         };
-        let anchor = anchor.min(length).min(context);
-        for from in (0..context).step_by(length) {
+        let lead = plan.lead_tokens();
+        let (first, anchor) = (length + lead, (anchor + lead).min(length + lead).min(context));
+        for from in std::iter::once(0).chain((first..context).step_by(length)) {
             let copied = add(0, if from > 0 { anchor } else { 0 });
-            let block = add(from, context.min(from + length));
+            let block = add(from, context.min(from + if from > 0 { length } else { first }));
             let shared = if from == 0 { anchor } else { 0 };
             blocks.push(Copies { anchor: copied, block, query: add(context, ids.len()), shared });
         }

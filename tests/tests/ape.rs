@@ -7,6 +7,7 @@ use tributary_kernels::{Positions, Rope};
 use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{Ape, Exchange, Outcome, Plan, PlannedMethod, Prefill, Selection};
 use tributary_tests::equal::Largest;
+use tributary_tests::samples::leads;
 use tributary_tests::{dummy_model, logits, method, plan, relative_error, run, tiny_config};
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
@@ -31,6 +32,8 @@ struct Written {
     rest: Layers,
     /// Those of the rows themselves, so far.
     own: Layers,
+    /// The same without positions.
+    bare: Vec<(Tensor, Tensor)>,
     progress: Progress,
 }
 
@@ -63,6 +66,7 @@ impl Attention for Written {
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
         let (rows, heads, head_dim) = qkv.q.dims3()?;
         let q = numbers(&self.rope.apply(&qkv.q, &self.at)?);
+        self.bare.push((qkv.k.clone(), qkv.v.clone()));
         self.own.push((numbers(&self.rope.apply(&qkv.k, &self.at)?), numbers(&qkv.v)));
         let mut found = Vec::new();
         for (row, q) in q.iter().enumerate() {
@@ -103,22 +107,35 @@ fn written(model: &dyn Model, plan: &Plan, ape: Ape, tokens: &[u32]) -> Vec<f32>
             context: context.clone(),
             rest: rest.clone(),
             own: Vec::new(),
+            bare: Vec::new(),
             progress: Progress::default(),
         };
         let rows = model.embed(ids).expect("ids");
         let rows = model.layers(0..model.config().layers, rows, &mut attention).expect("layers");
-        (model.logits(&rows.last(1).expect("a row")).expect("logits"), attention.own)
+        (model.logits(&rows.last(1).expect("a row")).expect("logits"), attention.bare)
     };
-    let (prefix, longest) = (plan.prefix.len(), plan.longest_chunk_rows());
+    let (head, prefix, longest) = (plan.head_tokens(), plan.prefix.len(), plan.longest_chunk_rows());
+    let rope = model.rope(512).expect("tables");
+    // Rows from `from` on, at positions from `first` on.
+    let placed = |bare: &[(Tensor, Tensor)], from: usize, first: usize| -> Layers {
+        let of = |(k, v): &(Tensor, Tensor)| {
+            let rows = k.dims()[0] - from;
+            let part = |x: &Tensor| x.narrow(0, from, rows).expect("rows");
+            let k = rope.apply(&part(k), &Positions::run(first as u32, rows)).expect("turned");
+            (numbers(&k), numbers(&part(v)))
+        };
+        bare.iter().map(of).collect()
+    };
     let mut context: Layers = vec![(Vec::new(), Vec::new()); model.config().layers];
-    let mut rest = context.clone();
+    let rest = match prefix {
+        0 => context.clone(),
+        _ => placed(&run(&plan.prefix, 0, &Vec::new(), &Vec::new()).1, 0, 0),
+    };
     for chunk in &plan.chunks {
-        let ids: Vec<u32> = plan.prefix.iter().chain(&chunk.ids).copied().collect();
-        let own = run(&ids, 0, &Vec::new(), &Vec::new()).1;
-        for (layer, (k, v)) in own.into_iter().enumerate() {
-            context[layer].0.extend(k[prefix..].to_vec());
-            context[layer].1.extend(v[prefix..].to_vec());
-            rest[layer] = (k[..prefix].to_vec(), v[..prefix].to_vec());
+        let own = run(&[plan.head(), &chunk.ids].concat(), 0, &Vec::new(), &Vec::new()).1;
+        for ((k, v), own) in context.iter_mut().zip(placed(&own, head, prefix)) {
+            k.extend(own.0);
+            v.extend(own.1);
         }
     }
     let ids: Vec<u32> = plan.query.iter().chain(tokens).copied().collect();
@@ -155,19 +172,24 @@ fn every_world_answers_as_the_formula_says_and_goes_on_so() {
             Ape { temperature: 0.5, scale: 1.3 },
             Ape { temperature: 1.4, scale: 0.6 },
         ]) {
-            let one = asked(shape, 1, ape, Exchange::PassQ, 4);
-            let expected = written(&**model, &one, ape, &[]);
-            let mut tokens = Vec::new();
-            for _ in 0..4 {
-                tokens.push(likeliest(&written(&**model, &one, ape, &tokens)));
-            }
-            for world in 1..=4 {
-                for exchange in EXCHANGES {
-                    let found: Outcome = run(model, world, &asked(shape, world, ape, exchange, 4)).0;
-                    let what = format!("model {number}, {shape:?}, {ape:?}, world {world}, {exchange:?}");
-                    largest.check(relative_error(logits(&found), &expected), &what);
-                    assert_eq!(found.tokens, tokens, "{what}");
-                    assert!(found.selected.is_empty(), "{what}");
+            let lead = leads(shape.0).pop().expect("a lead");
+            let asked =
+                |world, exchange, lead: &[u32]| Plan { lead: lead.to_vec(), ..asked(shape, world, ape, exchange, 4) };
+            for lead in [&[][..], lead] {
+                let one = asked(1, Exchange::PassQ, lead);
+                let expected = written(&**model, &one, ape, &[]);
+                let mut tokens = Vec::new();
+                for _ in 0..4 {
+                    tokens.push(likeliest(&written(&**model, &one, ape, &tokens)));
+                }
+                for world in 1..=4 {
+                    for exchange in EXCHANGES {
+                        let found: Outcome = run(model, world, &asked(world, exchange, lead)).0;
+                        let what = format!("model {number}, {shape:?}, {lead:?}, {ape:?}, world {world}, {exchange:?}");
+                        largest.check(relative_error(logits(&found), &expected), &what);
+                        assert_eq!(found.tokens, tokens, "{what}");
+                        assert!(found.selected.is_empty(), "{what}");
+                    }
                 }
             }
         }

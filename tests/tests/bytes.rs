@@ -7,7 +7,7 @@ use tributary_kernels::Kernels;
 use tributary_model::Model;
 use tributary_planner::cost::{Selected, bytes};
 use tributary_protocol::{Exchange, Passing, Plan, PlannedMethod, Returns};
-use tributary_tests::samples::{Case, Sample};
+use tributary_tests::samples::{Case, Sample, leads};
 use tributary_tests::{anchored, dummy_model_of, infoflow, plan, run_all, shape, tiny_config, with_ratio};
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
@@ -47,7 +47,9 @@ fn plans(model: &dyn Model, shape: (usize, &[usize], usize), world: usize) -> Ve
     for exchange in EXCHANGES {
         for (ratio, options) in [(0.0, ""), (0.3, ""), (0.3, ":packets"), (0.3, ":keep-per-chunk=50%"), (1.0, ":first")]
         {
-            let case = Case { prefix: shape.0, chunks: shape.1, query: shape.2, world, exchange, ratio };
+            // Every exchange but one with a lead.
+            let lead = if exchange == Exchange::PassQ { &[] } else { leads(shape.0).pop().expect("a lead") };
+            let case = Case { prefix: shape.0, lead, chunks: shape.1, query: shape.2, world, exchange, ratio };
             for Sample { plan, .. } in case.samples(options, model) {
                 let is_new = !plans.contains(&plan) && (plan.method.in_chunks() || exchange == EXCHANGES[0]);
                 if !is_new {
@@ -157,7 +159,7 @@ fn what_is_expected_is_near_what_comes() {
     let model = model(DType::F32);
     let model_shape = shape(&*model, DType::F32);
     for exchange in EXCHANGES {
-        let case = Case { prefix: 1, chunks: &[64; 8], query: 8, world: 4, exchange, ratio: 0.25 };
+        let case = Case { prefix: 1, lead: &[], chunks: &[64; 8], query: 8, world: 4, exchange, ratio: 0.25 };
         for Sample { spec, plan } in case.in_chunks("", &*model) {
             let (outcome, reports) = tributary_tests::run(&model, 4, &plan);
             if outcome.rounds.len() > 1 {

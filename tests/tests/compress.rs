@@ -40,9 +40,13 @@ fn able() -> impl Iterator<Item = &'static EvictionDescriptor> {
 }
 
 /// Every sample whose chunks may be compressed by the usual way, and some by every way; one between
-/// an adapter's rows.
+/// an adapter's rows. Without a lead and with one.
 fn plans(model: &dyn Model, world: usize, exchange: Exchange) -> Vec<Plan> {
-    let case = Case { prefix: PREFIX, chunks: LENGTHS, query: 6, world, exchange, ratio: 0.3 };
+    [&[][..], &[1]].into_iter().flat_map(|lead| led_plans(model, world, exchange, lead)).collect()
+}
+
+fn led_plans(model: &dyn Model, world: usize, exchange: Exchange, lead: &[u32]) -> Vec<Plan> {
+    let case = Case { prefix: PREFIX, lead, chunks: LENGTHS, query: 6, world, exchange, ratio: 0.3 };
     let usual = case
         .in_chunks(":keep-per-chunk=50%", model)
         .into_iter()
@@ -53,6 +57,7 @@ fn plans(model: &dyn Model, world: usize, exchange: Exchange) -> Vec<Plan> {
     };
     plans.extend(able().flat_map(|way| [method("none"), infoflow(0, 4)].map(|method| of(method, way.method))));
     plans.push(between(of(infoflow(1, 3), Eviction::SnapKv)));
+    plans.iter_mut().for_each(|plan| plan.lead = lead.to_vec());
     plans
 }
 
@@ -147,7 +152,9 @@ fn a_dense_implementation_keeps_the_same_rows_and_finds_the_same_logits() {
     for way in able() {
         for method in [method("none"), method("random")] {
             let bare = with_ratio(plan(PREFIX, LENGTHS, 6, 3, method, Exchange::PassQ), 0.3);
-            for plan in [compressed(bare.clone(), way.method), compressed(between(bare), way.method)] {
+            let led = Plan { lead: vec![1], ..bare.clone() };
+            let plans = [bare.clone(), led, between(bare)].map(|plan| compressed(plan, way.method));
+            for plan in plans {
                 let found = run_all(&model, Kernels::Auto, 3, std::slice::from_ref(&plan)).swap_remove(0).0;
                 let dense = dense::Dense::new(&*model, &plan);
                 assert_eq!(found.kept_of_chunks.as_deref(), Some(&dense.kept), "{}", named(&plan));

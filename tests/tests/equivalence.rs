@@ -8,7 +8,7 @@ use tributary_kernels::Kernels;
 use tributary_model::Model;
 use tributary_protocol::{Chunk, Exchange, Outcome, Plan, PlannedMethod};
 use tributary_tests::equal::{Concatenation, Largest, assert_same_selection};
-use tributary_tests::samples::{COMBINATIONS, Case, Sample};
+use tributary_tests::samples::{COMBINATIONS, Case, Sample, leads};
 use tributary_tests::{
     dummy_model, group, infoflow, logits, method, plan, relative_error, reordered, run, run_all, run_one, tiny_config,
     with_ratio,
@@ -42,8 +42,23 @@ fn models() -> Vec<Arc<dyn Model>> {
     vec![dummy_model(&tiny_config(&[]), 1), dummy_model(&tiny_config(&qwen3), 2), dummy_model(&tiny_config(&qwen2), 3)]
 }
 
-fn case(shape: (usize, &'static [usize], usize), world: usize, exchange: Exchange, ratio: f64) -> Case<'static> {
-    Case { prefix: shape.0, chunks: shape.1, query: shape.2, world, exchange, ratio }
+fn case(
+    (shape, lead): ((usize, &'static [usize], usize), &'static [u32]),
+    world: usize,
+    exchange: Exchange,
+    ratio: f64,
+) -> Case<'static> {
+    Case { prefix: shape.0, lead, chunks: shape.1, query: shape.2, world, exchange, ratio }
+}
+
+/// All shapes, without a lead and with one.
+fn led_shapes() -> impl Iterator<Item = ((usize, &'static [usize], usize), &'static [u32])> {
+    SHAPES.into_iter().flat_map(|shape| leads(shape.0).into_iter().map(move |lead| (shape, lead)))
+}
+
+/// The plan with a lead.
+fn led(plan: Plan, lead: &[u32]) -> Plan {
+    Plan { lead: lead.to_vec(), ..plan }
 }
 
 /// Plans of samples with these options, restricted to those that a test can check.
@@ -69,24 +84,23 @@ fn methods_equal_full_prefill_where_they_claim_it() {
     let mut largest = Largest::new("2: ratio 1 = full, and 4: exact methods = full");
     let mut moved = 0;
     for (index, model) in models().iter().enumerate() {
-        for shape in SHAPES {
+        for (shape, lead) in led_shapes() {
             // By the order of chunks: a request that is reordered equals a full prefill in that
             // order.
             let mut fulls = BTreeMap::new();
             for world in 1..=4 {
                 let way = EXACT_EXCHANGES[(world + index) % 2];
-                let mut samples = case(shape, world, way, 0.3).exact(&**model);
+                let mut samples = case((shape, lead), world, way, 0.3).exact(&**model);
                 let fresh =
                     with_ratio(plan(shape.0, shape.1, shape.2, world, method("random"), Exchange::Selected), 1.0);
-                let fresh = Plan { include_first_chunk: true, ..fresh };
+                let fresh = led(Plan { include_first_chunk: true, ..fresh }, lead);
                 samples.push(Sample { spec: "every row fresh on every rank".to_owned(), plan: fresh });
                 let plans: Vec<Plan> = samples.iter().map(|sample| sample.plan.clone()).collect();
                 for (found, sample) in run_all(model, Kernels::Auto, world, &plans).into_iter().zip(samples) {
                     let order = found.0.order.clone();
                     moved += usize::from(order.windows(2).any(|pair| pair[0] > pair[1]));
                     let full = fulls.entry(order.clone()).or_insert_with(|| full_in(model, shape, &order));
-                    let what =
-                        format!("{} {:?} model {index}, world {world}, {shape:?}", sample.spec, sample.plan.exchange);
+                    let what = format!("{} model {index}, world {world}, {shape:?}", sample.what());
                     largest.check(relative_error(logits(&found.0), logits(full)), &what);
                     assert_eq!(found.0.tokens, full.tokens, "{what}");
                 }
@@ -109,11 +123,11 @@ fn one_chunk_equals_full_prefill() {
     };
     for world in 1..=3 {
         for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
-            for ratio in [0.0, 0.2] {
-                let samples = samples(case(shape, world, exchange, ratio), "", &**model, is_meant);
+            for (ratio, lead) in [(0.0, &[][..]), (0.2, &[]), (0.0, &[1, 1]), (0.2, &[2])] {
+                let samples = samples(case((shape, lead), world, exchange, ratio), "", &**model, is_meant);
                 let plans: Vec<Plan> = samples.iter().map(|sample| sample.plan.clone()).collect();
                 for (found, sample) in run_all(model, Kernels::Auto, world, &plans).into_iter().zip(samples) {
-                    let what = format!("{} {exchange:?}, world {world}, ratio {ratio}", sample.spec);
+                    let what = format!("{} {exchange:?}, world {world}, ratio {ratio}, {lead:?}", sample.spec);
                     largest.check(relative_error(logits(&found.0), logits(&full)), &what);
                     assert_eq!(found.0.tokens, full.tokens, "{what}");
                 }
@@ -126,15 +140,16 @@ fn one_chunk_equals_full_prefill() {
 fn recomputing_nothing_equals_plain_concatenation() {
     let mut largest = Largest::new("2: ratio 0 = concatenation");
     for (index, model) in models().iter().enumerate() {
-        for shape in SHAPES {
-            let reference = plan(shape.0, shape.1, shape.2, 1, method("none"), Exchange::PassQ);
+        for (shape, lead) in led_shapes() {
+            let reference = led(plan(shape.0, shape.1, shape.2, 1, method("none"), Exchange::PassQ), lead);
             let expected = Concatenation::logits(&**model, &reference);
             for world in 1..=4 {
                 for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
                     for method in [method("none"), infoflow(0, 2)] {
-                        let plan = plan(shape.0, shape.1, shape.2, world, method, exchange);
+                        let plan = led(plan(shape.0, shape.1, shape.2, world, method, exchange), lead);
                         let found = run(model, world, &plan).0;
-                        let what = format!("{} {exchange:?} model {index}, world {world}, {shape:?}", method.name());
+                        let what = format!("{} {exchange:?} model {index}, world {world}", method.name());
+                        let what = format!("{what}, {shape:?}, {lead:?}");
                         largest.check(relative_error(logits(&found), &expected), &what);
                         assert!(found.selected.is_empty(), "{what}");
                     }
@@ -150,9 +165,14 @@ fn recomputing_nothing_equals_plain_concatenation() {
 fn every_world_selects_and_answers_as_one_rank_does() {
     let mut largest = Largest::new("3: world W = world 1, and 4: replicate = pass-q");
     let models = models();
-    let bare = models.iter().flat_map(|model| SHAPES.map(|shape| (model, shape, "")));
-    let combined =
-        COMBINATIONS[1..].iter().flat_map(|&options| [SHAPES[1], SHAPES[3]].map(|shape| (&models[0], shape, options)));
+    let bare = models.iter().flat_map(|model| led_shapes().map(move |shape| (model, shape, "")));
+    let combined = COMBINATIONS[1..].iter().flat_map(|&options| {
+        [SHAPES[1], SHAPES[3]]
+            .into_iter()
+            .flat_map(|shape| leads(shape.0).into_iter().map(move |lead| (shape, lead)))
+            .map(move |shape| (shape, options))
+    });
+    let combined = combined.map(|(shape, options)| (&models[0], shape, options));
     let cases: Vec<_> = bare.chain(combined).collect();
     for (turn, (model, shape, options)) in cases.into_iter().enumerate() {
         let plans = |world, exchange| case(shape, world, exchange, 0.3).in_chunks(options, &**model);
@@ -181,8 +201,10 @@ fn every_world_selects_and_answers_as_one_rank_does() {
 fn every_owner_answers_alike() {
     let mut largest = Largest::new("every owner = the usual one");
     let model = &models()[1];
-    let bare = [SHAPES[1], SHAPES[2]].map(|shape| (shape, ""));
-    let combined = COMBINATIONS[1..].iter().map(|&options| (SHAPES[1], options));
+    let bare = [(SHAPES[1], &[][..]), (SHAPES[1], &[1, 1]), (SHAPES[2], &[])].map(|shape| (shape, ""));
+    let combined = COMBINATIONS[1..].iter();
+    let combined =
+        combined.flat_map(|&options| leads(SHAPES[1].0).into_iter().map(move |lead| ((SHAPES[1], lead), options)));
     for (shape, options) in bare.into_iter().chain(combined) {
         for world in 2..=3 {
             let with = |exchange| case(shape, world, exchange, 0.4).samples(options, &**model);
@@ -212,14 +234,14 @@ fn every_owner_answers_alike() {
 fn plain_kernels_answer_as_the_fast_ones_do() {
     let mut largest = Largest::new("plain = fast kernels");
     let model = &models()[0];
-    for (turn, shape) in SHAPES.into_iter().enumerate() {
+    for (turn, shape) in led_shapes().enumerate() {
         let samples = case(shape, 2, Exchange::PassQ, 0.3).samples("", &**model);
-        let samples: Vec<Sample> = samples.into_iter().skip(turn % 2).step_by(2).collect();
+        let samples: Vec<Sample> = samples.into_iter().skip(turn / 2 % 2).step_by(2).collect();
         let plans: Vec<Plan> = samples.iter().map(|sample| sample.plan.clone()).collect();
         let fast = run_all(model, Kernels::Auto, 2, &plans);
         let plain = run_all(model, Kernels::Plain, 2, &plans);
         for ((fast, plain), sample) in fast.iter().zip(&plain).zip(&samples) {
-            assert_same_selection(&fast.0, &plain.0, shape.0 as u32, &sample.spec);
+            assert_same_selection(&fast.0, &plain.0, shape.0.0 as u32, &sample.spec);
             if fast.0.selected == plain.0.selected {
                 largest.check(relative_error(logits(&fast.0), logits(&plain.0)), &sample.spec);
             }
@@ -232,10 +254,11 @@ fn reordering_moves_positions_only() {
     let mut largest = Largest::new("5: reordered request = request in that order");
     let model = &models()[0];
     let mut moved = 0;
-    for shape in SHAPES {
+    for (shape, lead) in led_shapes() {
         for world in 1..=3 {
             for exchange in EXACT_EXCHANGES {
                 let given = with_ratio(plan(shape.0, shape.1, shape.2, world, infoflow(1, 3), exchange), 0.3);
+                let given = led(given, lead);
                 let found = run(model, world, &reordered(given.clone())).0;
                 moved += usize::from(found.order.windows(2).any(|pair| pair[0] > pair[1]));
                 // The same chunks handed over in the order that was found, each on the rank it was
@@ -245,7 +268,7 @@ fn reordering_moves_positions_only() {
                     found.order.iter().map(|&chunk| given.chunks[chunk as usize].clone()).collect::<Vec<Chunk>>();
                 let plain = run(model, world, &sorted).0;
                 let again = run(model, world, &reordered(sorted)).0;
-                let what = format!("{exchange:?}, world {world}, {shape:?}");
+                let what = format!("{exchange:?}, world {world}, {shape:?}, {lead:?}");
                 assert!(again.order.windows(2).all(|pair| pair[0] < pair[1]), "{what}: {:?}", again.order);
                 assert_eq!(again.selected, plain.selected, "{what}");
                 assert_eq!(again.logits, plain.logits, "{what}: the identity order changes nothing, bit for bit");

@@ -20,8 +20,8 @@ fn model() -> Arc<dyn Model> {
     dummy_model(&tiny_config(&[]), 11)
 }
 
-fn case(world: usize, exchange: Exchange) -> Case<'static> {
-    Case { prefix: 2, chunks: &[21, 14, 30, 9], query: 5, world, exchange, ratio: 0.3 }
+fn case(world: usize, exchange: Exchange, lead: &'static [u32]) -> Case<'static> {
+    Case { prefix: 2, lead, chunks: &[21, 14, 30, 9], query: 5, world, exchange, ratio: 0.3 }
 }
 
 /// A sample of a method, and an eviction that goes with it.
@@ -38,7 +38,7 @@ struct Pair {
 /// Every sample with every eviction that the program lets it have. Without an adapter none looks
 /// ahead; blocks are parts of the world unless their length is given.
 fn pairs(model: &dyn Model) -> Vec<Pair> {
-    let samples = case(1, Exchange::PassQ).samples("", model);
+    let samples = case(1, Exchange::PassQ, &[]).samples("", model);
     let in_any_world =
         |sample: &Sample| !matches!(sample.plan.method.prefill, Prefill::Anchored { block_rows: None, .. });
     let mut pairs = Vec::new();
@@ -57,7 +57,9 @@ impl Pair {
     fn asked(&self, world: usize, keep: usize, model: &dyn Model) -> Option<Plan> {
         let exchange = [Exchange::Replicate, Exchange::PassQ][self.turn / 3 % 2];
         let spec = format!("{}:evict=[{}:window=8]:keep={keep}", self.spec, self.eviction.name);
-        let mut plan = case(world, exchange).planned(&spec, model).ok()?;
+        // Leads take turns.
+        let lead: &[u32] = if self.turn % 2 == 0 { &[] } else { &[1] };
+        let mut plan = case(world, exchange, lead).planned(&spec, model).ok()?;
         plan.max_tokens = 6;
         plan.evict.iter_mut().for_each(|evict| evict.pseudo = 4);
         Some(plan)

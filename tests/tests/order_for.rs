@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tributary_model::Model;
 use tributary_protocol::{Exchange, OrderFor, Plan};
 use tributary_tests::equal::{Concatenation, Largest};
-use tributary_tests::samples::{Case, Sample};
+use tributary_tests::samples::{Case, Sample, leads};
 use tributary_tests::{dummy_model, group, logits, relative_error, run_one, tiny_config};
 
 /// Prefix, chunk lengths, query length.
@@ -15,7 +15,9 @@ const SHAPES: [(usize, &[usize], usize); 3] =
     [(1, &[16, 16, 16, 16], 5), (3, &[7, 31, 2, 18, 1], 4), (2, &[40, 1, 25, 33], 9)];
 
 fn case(shape: (usize, &'static [usize], usize), world: usize, exchange: Exchange, ratio: f64) -> Case<'static> {
-    Case { prefix: shape.0, chunks: shape.1, query: shape.2, world, exchange, ratio }
+    // A prefix of one token is the head; others have a lead.
+    let lead = leads(shape.0)[usize::from(shape.0 > 1)];
+    Case { prefix: shape.0, lead, chunks: shape.1, query: shape.2, world, exchange, ratio }
 }
 
 /// All samples that may move chunks, for the selection alone: the others refuse that.

@@ -11,7 +11,7 @@ use tributary_tests::samples::{Case, Sample};
 use tributary_tests::{between, dummy_model, kept, logits, relative_error, run_all, tiny_config, warm};
 
 const CASE: Case<'_> =
-    Case { prefix: 2, chunks: &[17, 9, 23, 12], query: 6, world: 2, exchange: Exchange::PassQ, ratio: 0.3 };
+    Case { prefix: 2, lead: &[], chunks: &[17, 9, 23, 12], query: 6, world: 2, exchange: Exchange::PassQ, ratio: 0.3 };
 
 fn model() -> Arc<dyn Model> {
     dummy_model(&tiny_config(&[]), 5)

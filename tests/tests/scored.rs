@@ -57,8 +57,8 @@ fn a_token_is_as_likely_as_it_would_be_as_the_first_of_an_answer() {
     }
 }
 
-fn case(world: usize, exchange: Exchange) -> Case<'static> {
-    Case { prefix: SHAPE.0, chunks: SHAPE.1, query: SHAPE.2, world, exchange, ratio: 0.2 }
+fn case(world: usize, exchange: Exchange, lead: &'static [u32]) -> Case<'static> {
+    Case { prefix: SHAPE.0, lead, chunks: SHAPE.1, query: SHAPE.2, world, exchange, ratio: 0.2 }
 }
 
 #[test]
@@ -66,8 +66,9 @@ fn exact_methods_and_whole_recomputes_score_alike_in_every_world() {
     let model = model();
     let full = run(&model, 1, &shaped(1, method("full"), Exchange::PassQ)).0;
     for world in 1..=4 {
-        let samples =
-            [Exchange::Replicate, Exchange::PassQ].map(|exchange| case(world, exchange).exact(&*model)).concat();
+        let samples = [(Exchange::Replicate, &[][..]), (Exchange::PassQ, &[1, 1])]
+            .map(|(exchange, lead)| case(world, exchange, lead).exact(&*model))
+            .concat();
         let plans: Vec<Plan> = samples.iter().map(|sample| scored(sample.plan.clone())).collect();
         for (found, plan) in run_all(&model, Kernels::Auto, world, &plans).into_iter().zip(&samples) {
             if found.0.order.is_sorted() {
@@ -84,7 +85,7 @@ fn exact_methods_and_whole_recomputes_score_alike_in_every_world() {
 fn approximate_methods_score_alike_in_every_world_and_leave_the_answer_as_it_is() {
     let model = model();
     let samples = |world, exchange| {
-        let mut samples = case(world, exchange).samples("", &*model);
+        let mut samples = case(world, exchange, &[2]).samples("", &*model);
         samples.retain(|sample| !matches!(sample.plan.method.prefill, Prefill::Anchored { block_rows: None, .. }));
         samples
     };

@@ -14,7 +14,7 @@ use tributary_tests::{
     with_ratio,
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn model() -> Arc<dyn Model> {
     dummy_model(&tiny_config(&[]), 11)

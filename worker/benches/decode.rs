@@ -53,6 +53,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
     Plan {
         request,
         prefix: Vec::new(),
+        lead: Vec::new(),
         chunks: (0..context - 16).step_by(piece).map(chunk).collect(),
         query: ids(context - 16..context),
         method,

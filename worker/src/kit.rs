@@ -81,6 +81,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
     Plan {
         request: 0,
         prefix: ids(prefix),
+        lead: Vec::new(),
         chunks: chunks
             .iter()
             .enumerate()

@@ -14,6 +14,7 @@ fn a_plan() -> Arc<Plan> {
     let input = PlanInput {
         request: 5,
         prefix: &[1],
+        lead: &[],
         chunks: &[vec![3; 4]],
         cached: Cached::default(),
         query: &[4],

@@ -15,6 +15,7 @@ fn planned(settings: &RequestSettings) -> Planned {
     let input = PlanInput {
         request: 1,
         prefix: &[1],
+        lead: &[],
         chunks: &chunks,
         cached: Cached::default(),
         query: &[3; 10],

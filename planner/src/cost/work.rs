@@ -228,15 +228,16 @@ impl Count<'_> {
         }
     }
 
-    /// A rank's cold chunks after the prefix, which comes from the chunk cache if any chunk does.
+    /// A rank's cold chunks after the head, which comes from the chunk cache if any chunk does. The
+    /// lead counts as computed: whether its pieces are warm is not known here.
     fn chunks(&self, rank: usize) -> RankWork {
-        let prefix = self.plan.prefix_tokens();
+        let (head, lead) = (self.plan.head_tokens(), self.plan.lead_tokens());
         let own = || self.plan.chunks.iter().filter(|chunk| chunk.rank == rank);
         let cold = own().filter(|chunk| !chunk.warm).map(tributary_protocol::Chunk::rows);
-        let prefix_rows = if own().any(|chunk| chunk.warm) { 0 } else { prefix };
-        let chunk_pairs = |length: usize| (length * prefix) as f64 + triangle(length);
-        let pairs = triangle(prefix_rows) + cold.clone().map(chunk_pairs).sum::<f64>();
-        let mut work = self.prompt(prefix_rows + cold.sum::<usize>(), 0, pairs, 0.0);
+        let head_rows = if own().any(|chunk| chunk.warm) { 0 } else { head };
+        let after_head = |length: usize| (length * head) as f64 + triangle(length);
+        let pairs = triangle(head_rows) + after_head(lead) + cold.clone().map(after_head).sum::<f64>();
+        let mut work = self.prompt(head_rows + lead + cold.sum::<usize>(), 0, pairs, 0.0);
         self.compress(own().filter(|chunk| !chunk.warm), &mut work);
         work
     }
@@ -253,7 +254,7 @@ impl Count<'_> {
             .for_each(|products| products.flops += products.rows as f64 * shape.layer_query_flops());
         for chunk in chunks {
             let asking = chunk.asking().len() as f64;
-            let (own, before) = (chunk.rows() as f64, self.plan.prefix_tokens() as f64);
+            let (own, before) = (chunk.rows() as f64, self.plan.head_tokens() as f64);
             // Scores are a second product of queries and keys: half of a pair's FLOPs.
             let scores = shape.layers as f64 * asking * own / 2.0;
             work.probe += self.pair_flops() * (scores + asking * (before + own));

@@ -177,6 +177,7 @@ impl Scenario {
         let input = PlanInput {
             request: 0,
             prefix: &prefix,
+            lead: &[],
             chunks: &chunks,
             cached: Cached::default(),
             query: &query,

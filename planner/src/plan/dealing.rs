@@ -5,17 +5,17 @@ use tributary_protocol::Exchange;
 use super::cached::Held;
 use crate::ModelShape;
 
-/// Weights of chunks for the assignment to ranks: FLOPs of their prefill after the prefix, or, if
+/// Weights of chunks for the assignment to ranks: FLOPs of their prefill after the head, or, if
 /// queries travel to the keys, their length times the tokens after them.
 pub(crate) fn chunk_weights(
     lengths: &[usize],
-    prefix_tokens: usize,
+    head_tokens: usize,
     query_tokens: usize,
     exchange: Exchange,
     shape: &ModelShape,
 ) -> Vec<f64> {
     if exchange != Exchange::PassQ {
-        return lengths.iter().map(|&length| shape.prefill_flops(length, prefix_tokens)).collect();
+        return lengths.iter().map(|&length| shape.prefill_flops(length, head_tokens)).collect();
     }
     let mut after = lengths.iter().sum::<usize>() + query_tokens;
     let weigh = |&length: &usize| {

@@ -28,6 +28,8 @@ const READ_SHARE: f64 = 0.01;
 pub struct Tokens {
     /// Ids before the first chunk.
     pub prefix: Vec<u32>,
+    /// Tokens of each piece of the lead, at the end of the prefix.
+    pub lead: Vec<u32>,
     /// The context, in the request's own order.
     pub chunks: Vec<Vec<u32>>,
     /// Ids after the context.
@@ -84,15 +86,18 @@ pub struct Draft {
 }
 
 /// Share of the context to recompute, and the number of rows at most: what the ratio says, or what
-/// a number of rows a chunk or of kept rows a document comes to.
-fn share_and_budget(method: &PlannedMethod, settings: &RequestSettings, lengths: &[usize]) -> Result<(f64, usize)> {
+/// a number of rows a chunk or of kept rows a document comes to. `from_first` says whether the first
+/// chunk may be selected.
+fn share_and_budget(
+    method: &PlannedMethod,
+    settings: &RequestSettings,
+    (lengths, from_first): (&[usize], bool),
+) -> Result<(f64, usize)> {
     let ratio = settings.ratio()?;
     let context_tokens: usize = lengths.iter().sum();
     let of_rows = |budget: usize| (budget as f64 / context_tokens as f64, budget);
     let (ratio, budget) = match method.selection() {
-        Some(Selection::Leading { per_chunk: Some(rows) }) => {
-            of_rows(leading_rows(lengths, rows, settings.include_first_chunk))
-        }
+        Some(Selection::Leading { per_chunk: Some(rows) }) => of_rows(leading_rows(lengths, rows, from_first)),
         Some(Selection::Evidence(Evidence { sparse: Some(sparse), .. })) => {
             of_rows(lengths.iter().map(|&length| sparse.kept_of(length)).sum())
         }
@@ -107,16 +112,27 @@ impl Draft {
     ///
     /// # Errors
     /// Returns the errors of [`plan`](super::plan()) except [`Error::Memory`].
-    pub fn new(tokens: Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<Self> {
+    pub fn new(mut tokens: Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<Self> {
+        let (method, _) = settings.method(shape.layers, shape.kv_heads)?;
+        // A chunk that is prefilled after the whole prefix and followed by the query alone is exact.
+        if method.in_chunks() && tokens.chunks.len() == 1 {
+            tokens.lead.clear();
+        }
+        Self::of(tokens, settings, shape)
+    }
+
+    fn of(tokens: Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<Self> {
         let (method, options) = settings.method(shape.layers, shape.kv_heads)?;
         settings.check()?;
         check(&tokens, settings, &method, shape)?;
-        let Tokens { prefix, chunks, query, eos, around, auxiliary, draft_model, look_ahead } = tokens;
+        let Tokens { prefix, lead, chunks, query, eos, around, auxiliary, draft_model, look_ahead } = tokens;
         let lengths: Vec<usize> = chunks.iter().map(Vec::len).collect();
-        let (ratio, budget) = share_and_budget(&method, settings, &lengths)?;
+        let from_first = settings.include_first_chunk || !lead.is_empty();
+        let (ratio, budget) = share_and_budget(&method, settings, (&lengths, from_first))?;
         let mut plan = Plan {
             request: 0,
             prefix,
+            lead,
             chunks: chunks.into_iter().map(|ids| settings.chunk(ids, around)).collect(),
             query,
             owner: 0,
@@ -159,7 +175,7 @@ impl Draft {
         })
     }
 
-    /// A draft of chunks ahead of use: no row is recomputed or moved, no token is drawn, and there
+    /// A draft of chunks ahead of use, for requests with several of them: no row is recomputed or moved, no token is drawn, and there
     /// is no query.
     ///
     /// # Errors
@@ -169,7 +185,7 @@ impl Draft {
         // it.
         let stand_in = tokens.chunks.first().and_then(|ids| ids.first()).copied();
         let tokens = Tokens { query: stand_in.into_iter().collect(), ..tokens };
-        let mut draft = Self::new(tokens, &settings.for_chunks(), shape)?;
+        let mut draft = Self::of(tokens, &settings.for_chunks(), shape)?;
         draft.plan.query.clear();
         Ok(draft)
     }
@@ -280,7 +296,7 @@ impl Draft {
 
     /// Weights of chunks for the assignment to ranks.
     fn weights(&self, exchange: Exchange, warm: &[Held], shape: &ModelShape) -> Vec<f64> {
-        let (before, after) = (self.plan.prefix.len(), self.plan.query.len());
+        let (before, after) = (self.plan.head_tokens(), self.plan.query.len());
         let rows: Vec<usize> = self.plan.chunks.iter().map(Chunk::rows).collect();
         let mut weights = dealing::chunk_weights(&rows, before, after, exchange, shape);
         if exchange != Exchange::PassQ {
@@ -358,8 +374,8 @@ fn check(tokens: &Tokens, settings: &RequestSettings, method: &PlannedMethod, sh
 }
 
 /// Number of recomputed rows if the method is given the number at the head of each chunk.
-fn leading_rows(lengths: &[usize], rows: usize, include_first_chunk: bool) -> usize {
-    let first = usize::from(!include_first_chunk).min(lengths.len());
+fn leading_rows(lengths: &[usize], rows: usize, from_first: bool) -> usize {
+    let first = usize::from(!from_first).min(lengths.len());
     leading_counts(&lengths[first..], usize::MAX, Some(rows)).iter().sum()
 }
 
@@ -406,8 +422,16 @@ mod tests {
             let (cached, machine) =
                 (Cached { chunks: chunks_held, bytes: &bytes }, Machine { available_bytes, ..machine });
             let method_inputs = MethodInputs::default();
-            let input =
-                PlanInput { request, prefix: &[1], chunks: &chunks, cached, query: &[3], eos: &[2], method_inputs };
+            let input = PlanInput {
+                request,
+                prefix: &[1],
+                lead: &[],
+                chunks: &chunks,
+                cached,
+                query: &[3],
+                eos: &[2],
+                method_inputs,
+            };
             let fresh = plan(&input, &RequestSettings { owner, ..settings.clone() }, &DEMO, &machine, None);
             let placed = draft.place(request, owner, cached, &DEMO, (&machine, None)).map(|()| draft.clone().planned());
             assert_eq!(placed.as_ref().map_err(ToString::to_string), fresh.as_ref().map_err(ToString::to_string));

@@ -17,8 +17,16 @@ fn planned(method_inputs: MethodInputs<'_>, available_bytes: Option<u64>) -> Res
         of_rank: None,
     };
     let (chunks, cached) = ([vec![7; 64], vec![8; 32]], Cached::default());
-    let input =
-        PlanInput { request: 1, prefix: &[1], chunks: &chunks, cached, query: &[3, 4], eos: &[], method_inputs };
+    let input = PlanInput {
+        request: 1,
+        prefix: &[1],
+        lead: &[],
+        chunks: &chunks,
+        cached,
+        query: &[3, 4],
+        eos: &[],
+        method_inputs,
+    };
     plan(&input, &RequestSettings { world: 2, ..RequestSettings::default() }, &DEMO, &machine, None)
 }
 

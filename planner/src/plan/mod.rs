@@ -35,6 +35,8 @@ pub struct PlanInput<'a> {
     pub request: u64,
     /// Ids before the first chunk.
     pub prefix: &'a [u32],
+    /// Tokens of each piece of the lead, at the end of the prefix.
+    pub lead: &'a [u32],
     /// The context, in the request's own order.
     pub chunks: &'a [Vec<u32>],
     /// Contents of the ranks' chunk caches.
@@ -77,11 +79,12 @@ pub fn plan(
     machine: &Machine,
     profile: Option<&Profile>,
 ) -> Result<Planned> {
-    let PlanInput { request, prefix, chunks, cached, query, eos, method_inputs } = *input;
-    let (prefix, chunks, query, eos) = (prefix.to_vec(), chunks.to_vec(), query.to_vec(), eos.to_vec());
+    let PlanInput { request, prefix, lead, chunks, cached, query, eos, method_inputs } = *input;
+    let (prefix, lead, chunks) = (prefix.to_vec(), lead.to_vec(), chunks.to_vec());
+    let (query, eos) = (query.to_vec(), eos.to_vec());
     let MethodInputs { around, auxiliary, draft_model, look_ahead } = method_inputs;
     let (auxiliary, draft_model) = (auxiliary.to_vec(), draft_model.cloned());
-    let tokens = Tokens { prefix, chunks, query, eos, around, auxiliary, draft_model, look_ahead };
+    let tokens = Tokens { prefix, lead, chunks, query, eos, around, auxiliary, draft_model, look_ahead };
     let mut draft = Draft::new(tokens, settings, shape)?;
     draft.place(request, settings.owner, cached, shape, (machine, profile))?;
     Ok(draft.planned())

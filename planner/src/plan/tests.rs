@@ -21,7 +21,7 @@ const MACHINE: Machine = Machine {
 /// A plan for chunks of these lengths, one prefix token, and three query tokens, on the demo model.
 fn input(chunks: &[Vec<u32>]) -> PlanInput<'_> {
     let (cached, method_inputs) = (Cached::default(), MethodInputs::default());
-    PlanInput { request: 1, prefix: &[1], chunks, cached, query: &[3], eos: &[2], method_inputs }
+    PlanInput { request: 1, prefix: &[1], lead: &[], chunks, cached, query: &[3], eos: &[2], method_inputs }
 }
 
 fn planned(lengths: &[usize], settings: &RequestSettings, machine: &Machine) -> Result<Planned> {
@@ -286,7 +286,7 @@ fn the_longest_prompt_that_fits_is_accepted() {
 #[test]
 fn foreign_ids_and_empty_queries_are_refused() {
     let chunks = [vec![5]];
-    let input = PlanInput { prefix: &[], query: &[378], ..input(&chunks) };
+    let input = PlanInput { prefix: &[], lead: &[], query: &[378], ..input(&chunks) };
     let error = plan(&input, &RequestSettings::default(), &DEMO, &MACHINE, None).unwrap_err().to_string();
     assert!(error.contains("378"), "{error}");
     let input = PlanInput { query: &[], ..input };

@@ -287,11 +287,11 @@ impl Planner {
         Ok(draft.planned())
     }
 
-    /// Whether a store of a group is known to have a chunk after this prefix, in the form that
+    /// Whether a store of a group is known to have a chunk after this head, in the form that
     /// these settings need.
-    pub fn stores(&self, group: GroupShape, prefix: &[u32], ids: &[u32], settings: &RequestSettings) -> bool {
+    pub fn stores(&self, group: GroupShape, head: &[u32], ids: &[u32], settings: &RequestSettings) -> bool {
         let chunk = settings.chunk(ids.to_vec(), self.around(settings));
-        let held = self.directories.get(&group).map(|directory| directory.held(prefix, &chunk, true));
+        let held = self.directories.get(&group).map(|directory| directory.held(head, &chunk, true));
         matches!(held, Some(Held::Stored(_)))
     }
 
@@ -310,9 +310,10 @@ impl Planner {
         running_bytes: &[u64],
     ) -> Result<()> {
         let directory = self.directories.get(&group);
-        let Plan { prefix, chunks, from_store, .. } = draft.plan();
+        let Plan { chunks, from_store, .. } = draft.plan();
+        let head = draft.plan().head();
         let held =
-            |chunk: &Chunk| directory.map(|directory| directory.held(prefix, chunk, *from_store)).unwrap_or_default();
+            |chunk: &Chunk| directory.map(|directory| directory.held(head, chunk, *from_store)).unwrap_or_default();
         let held: Vec<Held> = chunks.iter().map(held).collect();
         let mut bytes = self.cached_bytes(group);
         bytes.iter_mut().zip(running_bytes).for_each(|(bytes, running)| *bytes += running);

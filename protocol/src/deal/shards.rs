@@ -35,9 +35,10 @@ pub fn shards(plan: &Plan, world: usize) -> Option<Vec<Vec<u32>>> {
 pub struct Blocks {
     /// Blocks of each rank, ascending. The first block belongs to the first rank that has one.
     pub of_ranks: Vec<Vec<Range<u32>>>,
-    /// Rows that every block sees: the first block, or its first rows.
+    /// Rows that every block sees: the first block, or its first rows and as many more as the lead
+    /// has.
     pub anchor: Range<u32>,
-    /// Rows of a block; the last one may have fewer.
+    /// Rows of a block. The first one has the lead's besides; the last one may have fewer.
     pub block_rows: usize,
     /// Maximum number of rows that a block passes on to later blocks.
     pub passed: usize,
@@ -86,7 +87,8 @@ pub fn blocks(plan: &Plan, world: usize) -> Option<Blocks> {
     Some(match passing {
         None => Blocks { of_ranks, anchor: first, block_rows, passed: 0 },
         Some(passing) => {
-            let anchor = 0..first.end.min(u32::try_from(passing.anchor_rows(block_rows)).unwrap_or(u32::MAX));
+            let rows = passing.anchor_rows(block_rows).saturating_add(plan.lead_tokens());
+            let anchor = 0..first.end.min(u32::try_from(rows).unwrap_or(u32::MAX));
             Blocks { of_ranks, anchor, block_rows, passed: passing.passed_rows(block_rows) }
         }
     })
@@ -94,16 +96,22 @@ pub fn blocks(plan: &Plan, world: usize) -> Option<Blocks> {
 
 /// Rows of a block: an equal part for every rank where absent.
 fn block_rows_of(plan: &Plan, block_rows: Option<usize>, world: usize) -> usize {
-    let rows = plan.total_rows() - plan.query_tokens();
-    block_rows.unwrap_or(rows.div_ceil(world)).max(1)
+    block_rows.unwrap_or(rows_in_blocks(plan).div_ceil(world)).max(1)
+}
+
+/// Rows of prefix and context that make up blocks: all but the lead, which the first block has in
+/// addition.
+fn rows_in_blocks(plan: &Plan) -> usize {
+    plan.total_rows() - plan.query_tokens() - plan.lead_tokens()
 }
 
 /// Blocks in runs for ranks 0 to world − 1.
 fn dealt_blocks(plan: &Plan, block_rows: usize, world: usize) -> Vec<Vec<Range<u32>>> {
-    let rows = plan.total_rows() - plan.query_tokens();
+    let (rows, lead) = (rows_in_blocks(plan), plan.lead_tokens());
     let block = |index: u32| {
         let from = index as usize * block_rows;
-        from as u32..rows.min(from + block_rows) as u32
+        let first = if index == 0 { 0 } else { from + lead };
+        first as u32..(rows.min(from + block_rows) + lead) as u32
     };
     let runs = contiguous(rows.div_ceil(block_rows), world);
     runs.into_iter().map(|run| run.into_iter().map(block).collect()).collect()

@@ -37,7 +37,7 @@ struct Pass<'a, 'b> {
 }
 
 impl<'a> Dense<'a> {
-    /// Prefills every chunk after the prefix, and drops the rows that it does not keep.
+    /// Prefills the prefix, and every chunk after the head, and drops the rows that it does not keep.
     pub fn new(model: &'a dyn Model, plan: &'a Plan) -> Self {
         let (layers, kv_heads, rows) = (model.config().layers, model.config().kv_heads, plan.total_rows());
         let kept = KeptRows(vec![vec![Vec::new(); kv_heads]; layers]);
@@ -49,14 +49,16 @@ impl<'a> Dense<'a> {
             values: vec![vec![Vec::new(); rows]; layers],
             kept,
         };
-        let prefix = plan.prefix.len() as u32;
+        let (head, prefix) = (plan.head_tokens() as u32, plan.prefix_tokens() as u32);
+        let places: Vec<u32> = (0..rows as u32).collect();
+        this.pass((0..prefix).collect(), places, &|_, _, row, of| of <= row);
         for (chunk, own) in plan.chunks.iter().zip(plan.chunk_rows()) {
-            let seen: Vec<u32> = (0..prefix).chain(own.clone()).collect();
+            let seen: Vec<u32> = (0..head).chain(own.clone()).collect();
             let mut at: Vec<u32> = vec![0; rows];
             seen.iter().enumerate().for_each(|(place, &row)| at[row as usize] = place as u32);
             let order = at.clone();
             let sees = |_: usize, _: usize, row: u32, of: u32| {
-                (of < prefix || own.contains(&of)) && order[of as usize] <= order[row as usize]
+                (of < head || own.contains(&of)) && order[of as usize] <= order[row as usize]
             };
             let received = this.pass(seen.clone(), at, &sees).1;
             for (layer, received) in received.iter().enumerate() {

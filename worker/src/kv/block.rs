@@ -226,6 +226,28 @@ impl Block {
         Ok(Self::of(&self.rows()[from..from + count], layers))
     }
 
+    /// Blocks that were never cut as one: the block itself if there is only one, otherwise a copy.
+    ///
+    /// # Errors
+    /// Returns an error if a candle operation fails.
+    ///
+    /// # Panics
+    /// If there is none: only a bug can cause that.
+    pub fn joined(mut blocks: Vec<Self>) -> Result<Self> {
+        if blocks.len() == 1 {
+            return Ok(blocks.swap_remove(0));
+        }
+        let rows: Vec<u32> = blocks.iter().flat_map(|block| block.rows().iter().copied()).collect();
+        let layer = |layer: usize| {
+            let filled = blocks.iter().filter(|block| !block.rows().is_empty());
+            let (k, v): (Vec<_>, Vec<_>) = filled.map(|block| block.layer(layer)).map(|(k, v)| (k, v)).unzip();
+            Ok((join(&k, 0)?, join(&v, 0)?))
+        };
+        let layers = (0..blocks[0].layers.len()).map(layer).collect::<Result<Vec<_>>>()?;
+        let count = layers.len();
+        Ok(Self::of(rows, layers).complete(count))
+    }
+
     /// The block with only the rows of `kept` in each layer, copied, so that the memory of the
     /// others can be released.
     ///

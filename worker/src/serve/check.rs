@@ -23,6 +23,10 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
     if plan.query.is_empty() || lacks_context || plan.chunks.iter().any(|chunk| chunk.ids.is_empty()) {
         return bad("query, context and every chunk need at least one token".to_owned());
     }
+    let lead: u64 = plan.lead.iter().map(|&tokens| u64::from(tokens)).sum();
+    if lead > plan.prefix.len() as u64 || plan.lead.contains(&0) {
+        return bad(format!("a lead of {lead} tokens in pieces {:?}, in a prefix of {}", plan.lead, plan.prefix.len()));
+    }
     if plan.max_tokens == 0 {
         return bad("at least one token must be generated".to_owned());
     }

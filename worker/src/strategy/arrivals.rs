@@ -1,6 +1,6 @@
 //! Stored chunks that join a request layer by layer while it runs.
 //! Before a pass reads a layer, that layer of every such chunk is present. It has been read, or the
-//! chunk was unusable and has been computed alone from its ids, after the prefix as usual.
+//! chunk was unusable and has been computed alone from its ids, after the head as usual.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +21,7 @@ use crate::models::Models;
 pub struct Arrivals {
     loading: Option<(Loading, Math)>,
     chunks: Vec<Arriving>,
-    prefix: Block,
+    head: Block,
     /// Number of layers present of all of them.
     there: usize,
     layers: usize,
@@ -37,14 +37,14 @@ struct Arriving {
 }
 
 impl Arrivals {
-    /// Chunks that `loading` reads, in its order, after a prefix that is present.
-    pub fn new(loading: (Loading, Math), chunks: Vec<Chunk>, prefix: Block, layers: usize) -> Self {
+    /// Chunks that `loading` reads, in its order, after a head that is present.
+    pub fn new(loading: (Loading, Math), chunks: Vec<Chunk>, head: Block, layers: usize) -> Self {
         let arriving = |chunk| {
             let slots: Coming = (0..layers).map(|_| OnceLock::new()).collect::<Vec<_>>().into();
             Arriving { layers: slots, chunk, is_computed: false }
         };
         let chunks = chunks.into_iter().map(arriving).collect();
-        Self { loading: Some(loading), chunks, prefix, there: 0, layers, from_store: FromStore::default() }
+        Self { loading: Some(loading), chunks, head, there: 0, layers, from_store: FromStore::default() }
     }
 
     /// The same with their report.
@@ -79,7 +79,7 @@ impl Arrivals {
                         let pair = (k.to_device(device)?, v.to_device(device)?);
                         fill(&self.chunks[index].layers, layer, ComingLayer { pair, places });
                     }
-                    None => compute(&mut self.chunks[index], &self.prefix, models, math)?,
+                    None => compute(&mut self.chunks[index], &self.head, models, math)?,
                 }
             }
         }
@@ -187,11 +187,11 @@ fn fill(layers: &Coming, layer: usize, coming: ComingLayer) {
 }
 
 /// Computes a chunk alone. Layers that were read before are intact and stay.
-fn compute(chunk: &mut Arriving, prefix: &Block, models: &Models<'_>, math: &Math) -> Result<()> {
-    let (from, count) = (prefix.rows().len() as u32, chunk.chunk.rows() as u32);
+fn compute(chunk: &mut Arriving, head: &Block, models: &Models<'_>, math: &Math) -> Result<()> {
+    let (from, count) = (head.rows().len() as u32, chunk.chunk.rows() as u32);
     let places: Vec<u32> = (from..from + count).collect();
     let at = Positions::new(places.clone(), places.clone(), vec![0; count as usize]);
-    let before = seen_by_all(Some(prefix));
+    let before = seen_by_all(head);
     let (math, layers, outgoing) = (math.clone(), Vec::new(), None);
     let of = std::iter::once((&chunk.chunk, from..from + count));
     let compresses = chunk.chunk.compress.is_some();
@@ -214,9 +214,8 @@ fn compute(chunk: &mut Arriving, prefix: &Block, models: &Models<'_>, math: &Mat
     Ok(())
 }
 
-/// A prefix that is present already: at its places, seen by every segment.
-pub(super) fn seen_by_all(prefix: Option<&Block>) -> View {
-    let Some(block) = prefix else { return View::default() };
+/// A head that is present already: at its places, seen by every segment.
+fn seen_by_all(block: &Block) -> View {
     let places: Vec<u32> = block.rows().to_vec();
     View::of(block.clone(), Positions::new(places.clone(), places, vec![SHARED; block.rows().len()]))
 }

@@ -1,12 +1,12 @@
-//! The chunks of a request on their ranks: from the chunk cache, or prefilled after the prefix.
+//! The chunks of a request on their ranks: from the chunk cache, or prefilled after the head.
 
 use candle_core::{DType, Tensor};
 use tributary_kernels::cuda;
 use tributary_model::{Progress, embed};
 use tributary_protocol::{Exchange, KeptRows, Phase, Plan};
 
-use super::arrivals::{Arrivals, seen_by_all};
-use super::stock::{Stock, chunk_identity, chunks_of, prefix_identity};
+use super::arrivals::Arrivals;
+use super::stock::{Stock, chunk_identity, chunks_of, head_identity, lead_identity};
 use crate::attention::{ChunkPrefill, OutgoingRows, Replication};
 use crate::context::Context;
 use crate::error::Result;
@@ -46,14 +46,14 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     let outgoing = at_once.map(|replication| OutgoingRows { comm: &mut *cx.comm, replication, parts });
     let sources = stock.missing_sources(plan);
     let mut compressed = None;
-    let batch = match &stock.prefix {
-        Some(prefix) if sources.is_empty() => {
+    let batch = match &stock.head {
+        Some(head) if sources.is_empty() => {
             let points = plan.chunk_points(cx.models.main.config().layers);
-            send_cached(&cx.models, outgoing, (prefix, &mut stock.arrivals), (&cx.math.progress, points))?;
+            send_cached(&cx.models, outgoing, (head, &mut stock.arrivals), (&cx.math.progress, points))?;
             Block::default()
         }
-        prefix => {
-            let (at, before) = (stock.missing_positions(plan), seen_by_all(prefix.as_ref()));
+        _ => {
+            let (at, before) = (stock.missing_positions(plan), stock.before(plan));
             let rows = stock.missing_rows(plan);
             let (layers, sends) = (Vec::new(), outgoing.is_some());
             let count = cx.models.main.config().layers;
@@ -87,7 +87,7 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     Ok(Chunks { cache, replication, arrivals })
 }
 
-/// Copies the chunks and the prefix that this rank has computed into its chunk cache.
+/// Copies the chunks and the prefix, piece by piece, that this rank has computed into its chunk cache.
 ///
 /// # Errors
 /// Returns an error if a copy fails.
@@ -96,8 +96,17 @@ pub fn keep(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<()> {
         return Ok(());
     }
     let space = cx.chunk_cache.space().clone();
-    let identity = prefix_identity(&space, plan, cx.rank());
-    cx.chunk_cache.keep(space.prefix(&plan.prefix), &cache.prefix, identity)?;
+    let identity = head_identity(&space, plan, cx.rank());
+    let head = match plan.lead.is_empty() {
+        true => cache.prefix.clone(),
+        false => cache.prefix.narrow(0, plan.head_tokens())?,
+    };
+    cx.chunk_cache.keep(space.prefix(plan.head()), &head, identity)?;
+    for rows in plan.lead_rows() {
+        let identity = lead_identity(&space, plan, &rows, cx.rank());
+        let piece = cache.prefix.narrow(rows.start as usize, rows.len())?;
+        cx.chunk_cache.keep(identity.key, &piece, identity)?;
+    }
     assert_eq!(chunks_of(plan, cx.rank()).count(), cache.own.len(), "blocks of this rank's chunks");
     for (chunk, block) in chunks_of(plan, cx.rank()).zip(&cache.own) {
         let identity = chunk_identity(&space, plan, chunk);
@@ -176,16 +185,16 @@ pub fn kept_rows(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<O
     Ok(Some(KeptRows((0..layers).map(of_layer).collect())))
 }
 
-/// Sends the layers of a rank that computes nothing. Its `prefix` gives the width of a row if it
+/// Sends the layers of a rank that computes nothing. The `head` gives the width of a row if it
 /// has no chunk either.
 fn send_cached(
     models: &Models<'_>,
     outgoing: Option<OutgoingRows<'_>>,
-    (prefix, arrivals): (&Block, &mut Arrivals),
+    (head, arrivals): (&Block, &mut Arrivals),
     (progress, points): (&Progress, usize),
 ) -> Result<()> {
     let Some(mut outgoing) = outgoing else { return Ok(progress.idle_layers(points)?) };
-    for (layer, (k, v)) in prefix.layers.iter().enumerate() {
+    for (layer, (k, v)) in head.layers.iter().enumerate() {
         arrivals.wait(layer + 1, models)?;
         outgoing.layer(layer, k, v)?;
         progress.idle_layers(usize::from(layer < points))?;

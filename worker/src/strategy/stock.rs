@@ -1,6 +1,8 @@
 //! Cached chunks of a request on a rank before it computes: those in its memory, and those that are
 //! read from the store behind it.
 
+use std::ops::Range;
+
 use tributary_kernels::{Positions, SHARED, cuda};
 use tributary_protocol::{FromStore, KeySpace, Plan, Source};
 use tributary_store::{Identity, Shape};
@@ -9,7 +11,7 @@ use super::arrivals::Arrivals;
 use crate::attention::{ChunkRows, Compression};
 use crate::context::Context;
 use crate::error::Result;
-use crate::kv::{Block, KvCache};
+use crate::kv::{Block, KvCache, View};
 use crate::load_choice::{self, Expected};
 use crate::loading::Loading;
 use crate::numbers;
@@ -17,8 +19,10 @@ use crate::numbers;
 /// The blocks that this rank has of a request, chunk by chunk. They share storage with the chunk
 /// cache.
 pub struct Stock {
-    /// The prefix, if present.
-    pub prefix: Option<Block>,
+    /// The head, if present.
+    pub head: Option<Block>,
+    /// The first pieces of the lead, as far as they are present; none without the head.
+    lead: Vec<Block>,
     /// This rank's chunks, ascending, and their blocks if the chunk cache has them.
     chunks: Vec<(usize, Option<Block>)>,
     /// Chunks that are being read.
@@ -26,15 +30,16 @@ pub struct Stock {
 }
 
 impl Stock {
-    /// Looks up the chunks that the plan calls warm, and the prefix if there are any. Stored chunks
-    /// are read if reading is faster than computing.
+    /// Looks up the chunks that the plan calls warm, and head and lead if there are any. Stored
+    /// chunks are read if reading is faster than computing.
     ///
     /// # Errors
     /// Returns an error if a candle operation fails.
     pub fn look_up(cx: &mut Context<'_>, plan: &Plan) -> Result<Self> {
         let layers = cx.models.main.config().layers;
         let chunk_rows = plan.chunk_rows();
-        let prefix = if plan.chunks.iter().any(|chunk| chunk.warm) { prefix(cx, plan)? } else { None };
+        let head = if plan.chunks.iter().any(|chunk| chunk.warm) { head(cx, plan)? } else { None };
+        let lead = if head.is_some() { lead(cx, plan)? } else { Vec::new() };
         let (mut chunks, mut stored) = (Vec::new(), Vec::new());
         for chunk in chunks_of(plan, cx.rank()) {
             let mut block = None;
@@ -43,7 +48,7 @@ impl Stock {
                 let found = if plan.from_store { None } else { cx.chunk_cache.get(&identity.key) };
                 match found {
                     Some(found) => block = Some(found.block(chunk_rows[chunk].clone().collect()).complete(layers)),
-                    None if prefix.is_some() && cx.chunk_cache.may_be_stored() => {
+                    None if head.is_some() && cx.chunk_cache.may_be_stored() => {
                         stored.push((chunks.len(), identity));
                     }
                     None => cx.chunk_cache.miss(),
@@ -51,7 +56,7 @@ impl Stock {
             }
             chunks.push((chunk, block));
         }
-        let mut stock = Self { prefix, chunks, arrivals: Arrivals::default() };
+        let mut stock = Self { head, lead, chunks, arrivals: Arrivals::default() };
         stock.begin_to_read(cx, plan, stored)?;
         Ok(stock)
     }
@@ -59,7 +64,7 @@ impl Stock {
     /// Begins to read those stored chunks that reading is faster for; `stored` has their places
     /// among this rank's chunks.
     fn begin_to_read(&mut self, cx: &mut Context<'_>, plan: &Plan, stored: Vec<(usize, Identity)>) -> Result<()> {
-        let (Some(prefix), Some(store)) = (self.prefix.clone(), cx.chunk_cache.store().cloned()) else { return Ok(()) };
+        let (Some(head), Some(store)) = (self.head.clone(), cx.chunk_cache.store().cloned()) else { return Ok(()) };
         let of = |place: usize| &plan.chunks[self.chunks[place].0];
         let shape = |place: usize| {
             let with_places = of(place).compress.is_some();
@@ -97,7 +102,7 @@ impl Stock {
             wanted.push((identity, shape));
         }
         let loading = (Loading::begin(&store, wanted), cx.math.alone());
-        self.arrivals = Arrivals::new(loading, chunks, prefix, cx.models.main.config().layers).of(from_store);
+        self.arrivals = Arrivals::new(loading, chunks, head, cx.models.main.config().layers).of(from_store);
         let chunk_rows = plan.chunk_rows();
         for (index, place) in places.into_iter().enumerate() {
             let (chunk, block) = &mut self.chunks[place];
@@ -124,32 +129,44 @@ impl Stock {
     }
 
     /// Prefix rows at the beginning of the batch.
-    fn missing_prefix<'a>(&self, plan: &'a Plan) -> &'a [u32] {
-        if self.prefix.is_some() { &[] } else { &plan.prefix }
+    fn missing_prefix(&self, plan: &Plan) -> Range<usize> {
+        let there = self.head.iter().chain(&self.lead).map(|block| block.rows().len()).sum();
+        there..plan.prefix_tokens()
+    }
+
+    /// The cached keys that rows of the batch see: the head, seen by all, and pieces of the lead,
+    /// seen by its later ones.
+    pub fn before(&self, plan: &Plan) -> View {
+        let mut view = View::default();
+        for block in self.head.iter().chain(&self.lead) {
+            view = view.and(View::of(block.clone(), prefix_positions(plan, block.rows().iter().copied())));
+        }
+        view
     }
 
     /// Sources of the rows that the batch computes.
     pub fn missing_sources(&self, plan: &Plan) -> Vec<Source> {
         let chunks = self.missing().flat_map(|chunk| plan.chunks[chunk].sources());
-        self.missing_prefix(plan).iter().map(|&id| Source::Token(id)).chain(chunks).collect()
+        let prefix = &plan.prefix[self.missing_prefix(plan)];
+        prefix.iter().map(|&id| Source::Token(id)).chain(chunks).collect()
     }
 
     /// Numbers of those rows.
     pub fn missing_rows(&self, plan: &Plan) -> Vec<u32> {
-        let prefix = 0..self.missing_prefix(plan).len() as u32;
+        let prefix = self.missing_prefix(plan).map(|row| row as u32);
         let chunks = plan.chunk_rows();
         prefix.chain(self.missing().flat_map(|chunk| chunks[chunk].clone())).collect()
     }
 
-    /// LOCAL layout of the batch: the prefix, seen by all, then each chunk right after the prefix,
-    /// in a segment of its own.
+    /// LOCAL layout of the batch: the head, seen by all, then the lead and each chunk right after
+    /// the head, each in a segment of its own.
     pub fn missing_positions(&self, plan: &Plan) -> Positions {
-        let prefix = plan.prefix_tokens() as u32;
-        let mut places: Vec<u32> = (0..self.missing_prefix(plan).len() as u32).collect();
-        let mut segments = vec![SHARED; places.len()];
+        let head = plan.head_tokens() as u32;
+        let prefix = prefix_positions(plan, self.missing_prefix(plan).map(|row| row as u32));
+        let (mut places, mut segments) = (prefix.rope().to_vec(), prefix.segment().to_vec());
         for chunk in self.missing() {
             let length = plan.chunks[chunk].rows();
-            places.extend(prefix..prefix + length as u32);
+            places.extend(head..head + length as u32);
             segments.extend(std::iter::repeat_n(chunk as u32, length));
         }
         Positions::new(places.clone(), places, segments)
@@ -184,32 +201,68 @@ impl Stock {
             (ChunkRows::Fresh { from, count }, None) => batch.narrow(from, count),
         });
         let own = own.collect::<Result<_>>()?;
-        let prefix = match self.prefix {
-            Some(block) => block,
-            None => batch.narrow(0, plan.prefix_tokens())?,
-        };
+        let computed = self.missing_prefix(plan).len();
+        let mut prefix: Vec<Block> = self.head.into_iter().chain(self.lead).collect();
+        if prefix.is_empty() || computed > 0 {
+            prefix.push(batch.narrow(0, computed)?);
+        }
+        let prefix = Block::joined(prefix)?;
         Ok((KvCache { prefix, own, ..KvCache::default() }, self.arrivals))
     }
 }
 
-/// The prefix from the chunk cache, or from the store, which is waited for: chunks from there are
+/// Positions of prefix rows: at their places; the head seen by every segment, the lead in one of
+/// its own.
+fn prefix_positions(plan: &Plan, rows: impl Iterator<Item = u32>) -> Positions {
+    let (head, lead) = (plan.head_tokens() as u32, plan.chunks.len() as u32);
+    let rows: Vec<u32> = rows.collect();
+    let segments = rows.iter().map(|&row| if row < head { SHARED } else { lead }).collect::<Vec<_>>();
+    Positions::new(rows.clone(), rows, segments)
+}
+
+/// The head from the chunk cache, or from the store, which is waited for: chunks from there are
 /// useless without it.
-fn prefix(cx: &mut Context<'_>, plan: &Plan) -> Result<Option<Block>> {
-    let rows: Vec<u32> = (0..plan.prefix_tokens() as u32).collect();
+fn head(cx: &mut Context<'_>, plan: &Plan) -> Result<Option<Block>> {
+    let rows: Vec<u32> = (0..plan.head_tokens() as u32).collect();
     let (space, layers) = (cx.chunk_cache.space().clone(), cx.models.main.config().layers);
-    if let Some(found) = cx.chunk_cache.get_prefix(&space.prefix(&plan.prefix)).filter(|_| !plan.from_store) {
+    if let Some(found) = cx.chunk_cache.get_prefix(&space.prefix(plan.head())).filter(|_| !plan.from_store) {
         return Ok(Some(Block::of(rows, found).complete(layers)));
     }
-    let Some((store, shape)) = cx.chunk_cache.store().cloned().zip(shape(cx, rows.len())) else { return Ok(None) };
-    let device = cx.models.main.device();
+    let Some((_, shape)) = cx.chunk_cache.store().cloned().zip(shape(cx, rows.len())) else { return Ok(None) };
     if rows.is_empty() {
-        let empty = || cuda::nothing((0, shape.kv_heads, shape.head_dim), cx.models.main.dtype(), device);
+        let (device, dtype) = (cx.models.main.device(), cx.models.main.dtype());
+        let empty = || cuda::nothing((0, shape.kv_heads, shape.head_dim), dtype, device);
         let found = (0..layers).map(|_| Ok((empty()?, empty()?))).collect::<Result<Vec<_>>>()?;
         return Ok(Some(Block::of(rows, found).complete(layers)));
     }
-    // Another rank's differs in rounding only.
-    let ranks = std::iter::once(cx.rank()).chain(0..cx.comm.size());
-    let mut found = ranks.map(|rank| prefix_identity(&space, plan, rank));
+    stored(cx, rows, |rank| head_identity(&space, plan, rank))
+}
+
+/// The first pieces of the lead from the chunk cache or the store, up to the first that neither
+/// has.
+fn lead(cx: &mut Context<'_>, plan: &Plan) -> Result<Vec<Block>> {
+    let (space, layers) = (cx.chunk_cache.space().clone(), cx.models.main.config().layers);
+    let mut blocks = Vec::new();
+    for rows in plan.lead_rows() {
+        let identity = |rank| lead_identity(&space, plan, &rows, rank);
+        let cached = cx.chunk_cache.get_prefix(&identity(cx.rank()).key).filter(|_| !plan.from_store);
+        let rows: Vec<u32> = rows.clone().collect();
+        let found = match cached {
+            Some(found) => Some(Block::of(rows, found).complete(layers)),
+            None => stored(cx, rows, identity)?,
+        };
+        let Some(found) = found else { break };
+        blocks.push(found);
+    }
+    Ok(blocks)
+}
+
+/// Rows of the prefix from the store, under this rank's name or another's, which differs in
+/// rounding only.
+fn stored(cx: &Context<'_>, rows: Vec<u32>, identity: impl Fn(usize) -> Identity) -> Result<Option<Block>> {
+    let (device, layers) = (cx.models.main.device(), cx.models.main.config().layers);
+    let Some((store, shape)) = cx.chunk_cache.store().cloned().zip(shape(cx, rows.len())) else { return Ok(None) };
+    let mut found = std::iter::once(cx.rank()).chain(0..cx.comm.size()).map(identity);
     let Some(identity) = found.find(|identity| cx.chunk_cache.is_stored(&identity.key)) else { return Ok(None) };
     let loading = Loading::begin(&store, vec![(identity, shape)]);
     let found: Option<Vec<_>> = (0..layers).map(|layer| loading.layer(0, layer)).collect();
@@ -230,17 +283,28 @@ fn shape(cx: &Context<'_>, rows: usize) -> Option<Shape> {
 /// Identity of a chunk of the plan.
 pub fn chunk_identity(space: &KeySpace, plan: &Plan, chunk: usize) -> Identity {
     let (ids, extra) = (&plan.chunks[chunk].ids, plan.chunks[chunk].extra());
-    let key = space.chunk(&plan.prefix, ids, &extra);
-    Identity { key, model: space.model(), prefix: plan.prefix.clone(), extra, ids: ids.clone() }
+    let key = space.chunk(plan.head(), ids, &extra);
+    Identity { key, model: space.model(), prefix: plan.head().to_vec(), extra, ids: ids.clone() }
 }
 
-/// Identity of the plan's prefix in a store: a chunk without tokens, of a rank. Every rank computes
-/// the prefix in its own batch, and its chunks share that rounding, so that a later run continues
+/// Identity of the plan's head in a store: a chunk without tokens, of a rank. Every rank computes
+/// the head in its own batch, and its chunks share that rounding, so that a later run continues
 /// with the very same bits.
-pub fn prefix_identity(space: &KeySpace, plan: &Plan, rank: usize) -> Identity {
+pub fn head_identity(space: &KeySpace, plan: &Plan, rank: usize) -> Identity {
     let extra = (rank as u32).to_le_bytes().to_vec();
-    let key = space.chunk(&plan.prefix, &[], &extra);
-    Identity { key, model: space.model(), prefix: plan.prefix.clone(), extra, ids: Vec::new() }
+    let key = space.chunk(plan.head(), &[], &extra);
+    Identity { key, model: space.model(), prefix: plan.head().to_vec(), extra, ids: Vec::new() }
+}
+
+/// Identity of a piece of the plan's lead: a chunk of a rank, after head and earlier pieces. It has
+/// the scope of the request's chunks.
+pub fn lead_identity(space: &KeySpace, plan: &Plan, rows: &Range<u32>, rank: usize) -> Identity {
+    let (before, ids) = plan.prefix[..rows.end as usize].split_at(rows.start as usize);
+    let scope = plan.chunks.first().and_then(|chunk| chunk.scope).map(u64::to_le_bytes);
+    let mut extra = [&b"lead"[..], &(rank as u32).to_le_bytes()].concat();
+    extra.extend(scope.into_iter().flatten());
+    let key = space.chunk(before, ids, &extra);
+    Identity { key, model: space.model(), prefix: before.to_vec(), extra, ids: ids.to_vec() }
 }
 
 /// Numbers of a rank's chunks, ascending.
