@@ -62,7 +62,9 @@ impl Readers {
     pub fn tokens(&self, request: &Prepared, settings: &RequestSettings) -> Result<Tokens> {
         let mut tokens = request.tokens();
         if let Some(reader) = self.auxiliary.as_ref().filter(|_| settings.method.needs(Requirement::AuxiliaryModel)) {
-            let skipped = usize::from(!settings.include_first_chunk);
+            // After a lead the first of several chunks may be selected too.
+            let from_first = settings.include_first_chunk || (!request.lead.is_empty() && request.chunks.len() > 1);
+            let skipped = usize::from(!from_first);
             tokens.auxiliary = vec![reader.read(request, skipped)?];
         }
         if let Some(writer) = self.draft_model.as_ref().filter(|_| settings.eviction.asks_draft_model()) {

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde_json::{Map, Value};
 use tributary_planner::Tokens;
 
+use crate::chunk_prefix::{Head, blank_lines, pieces};
 use crate::chunking::{Chunking, Cut, Join};
 use crate::conversation::{ChatOptions, Ending, Message};
 use crate::free_text::{separators, text_chunks};
@@ -47,6 +48,8 @@ pub struct Intake<'a> {
     pub kwargs: &'a Map<String, Value>,
     /// Text before the first chunk.
     pub prefix: &'a Prefix,
+    /// The tokens that chunks are prefilled after; the whole prefix where absent.
+    pub head: Option<&'a Head>,
     /// The model's beginning-of-sequence token, if it has one.
     pub bos: Option<u32>,
     /// Maximum tokens of a request's documents, of its prefix and of the rest: a longer text is not
@@ -59,6 +62,8 @@ pub struct Intake<'a> {
 pub struct Prepared {
     /// Ids before the first chunk.
     pub prefix: Vec<u32>,
+    /// Tokens of each piece of the lead, at the end of the prefix: chunks are prefilled without it.
+    pub lead: Vec<u32>,
     /// The context, in the request's own order, with the text of each chunk.
     pub chunks: Vec<Piece>,
     /// Ids after the context: the query and the template's tail.
@@ -75,20 +80,27 @@ impl Prepared {
     /// without reuse.
     #[must_use]
     pub fn without_context(self) -> Self {
-        let Self { prefix, chunks, query, query_text, notes } = self;
+        let Self { prefix, lead: _, chunks, query, query_text, notes } = self;
         let context = chunks.into_iter().flat_map(|chunk| chunk.ids);
         let query = prefix.into_iter().chain(context).chain(query).collect();
-        Self { prefix: Vec::new(), chunks: Vec::new(), query, query_text, notes }
+        Self { query, query_text, notes, ..Self::default() }
     }
 
     /// A copy of its tokens, for a plan.
     pub fn tokens(&self) -> Tokens {
         Tokens {
             prefix: self.prefix.clone(),
+            lead: self.lead.clone(),
             chunks: self.chunks.iter().map(|chunk| chunk.ids.clone()).collect(),
             query: self.query.clone(),
             ..Tokens::default()
         }
+    }
+
+    /// Ids that its chunks are prefilled after.
+    pub fn head(&self) -> &[u32] {
+        let lead: usize = self.lead.iter().map(|&tokens| tokens as usize).sum();
+        &self.prefix[..self.prefix.len() - lead]
     }
 
     /// Number of its tokens.
@@ -174,7 +186,7 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
         return Ok(Prepared { chunks, query, query_text, notes, ..Prepared::default() });
     };
     trim_chunks(&mut chunks, &placed.of, text.len(), intake.tokenizer)?;
-    let prefix = prefix(&written, placed.at.start, said.lead, intake, &mut notes)?;
+    let (prefix, lead) = prefix(&written, placed.at.start, said.lead, intake, &mut notes)?;
     let mut parts = written.parts(placed.at.end..written.text.len());
     if parts.iter().all(|part| part.text().trim().is_empty()) && said.begun.is_empty() {
         return Err(Error::EmptyQuery);
@@ -184,7 +196,7 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
     if query.is_empty() {
         return Err(Error::EmptyQuery);
     }
-    Ok(Prepared { prefix, chunks, query, query_text, notes })
+    Ok(Prepared { prefix, lead, chunks, query, query_text, notes })
 }
 
 /// Removes from the first and the last chunk the space that the template removed from the
@@ -224,22 +236,43 @@ fn write(said: &Said<'_>, documents: &str, intake: &Intake<'_>, notes: &mut Vec<
         notes.push("the chat template takes no system message: the prefix stands before the documents".into());
     }
     let head = written.documents.as_ref().map_or("", |placed| &written.text[..placed.at.start]);
-    if template.asks_for_the_date() && !head.is_empty() {
+    if template.asks_for_the_date() && !head.is_empty() && intake.head.is_none() {
         notes
             .push("the chat template writes today's date before the documents: stored chunks are cold tomorrow".into());
     }
     Ok(written.with_marks_of_the_user(intake.tokenizer.marks()))
 }
 
-/// Token ids of the text before the documents.
-fn prefix(written: &Written, end: usize, lead: &str, intake: &Intake<'_>, notes: &mut Vec<String>) -> Result<Vec<u32>> {
+/// Token ids of the text before the documents, and the tokens of each piece of the lead at their
+/// end.
+fn prefix(
+    written: &Written,
+    end: usize,
+    lead: &str,
+    intake: &Intake<'_>,
+    notes: &mut Vec<String>,
+) -> Result<(Vec<u32>, Vec<u32>)> {
     let head = written.text[..end].strip_suffix(lead).unwrap_or(&written.text[..end]);
     if *intake.prefix == Prefix::None && intake.template.is_some() && !head.is_empty() {
         notes.push("the chat template's head is the prefix; --template none drops it".into());
     }
     let mut ids = if head.is_empty() { bare_prefix(intake, notes)? } else { Vec::new() };
-    ids.extend(intake.tokenizer.encode_parts(&written.parts(0..end), true, intake.most_tokens)?);
-    Ok(ids)
+    let (bare, cuts) = (ids.len(), blank_lines(&written.text[..end]));
+    let parts = written.parts(0..end);
+    let (text, mut cuts) = intake.tokenizer.encode_parts_cut(&parts, true, &cuts, intake.most_tokens)?;
+    ids.extend(text);
+    cuts.iter_mut().for_each(|cut| *cut += bare);
+    let Some(head) = intake.head else { return Ok((ids, Vec::new())) };
+    let common = head.tokens_in_common(&ids);
+    if intake.template.is_some() && common < head.tokens().min(ids.len()) {
+        notes.push(format!(
+            "the prompt begins with {common} of the template's first {} constant tokens: its chunks are apart from \
+             those of other prompts",
+            head.tokens()
+        ));
+    }
+    let lead = pieces(head.tokens_of(&ids), ids.len(), &cuts);
+    Ok((ids, lead))
 }
 
 /// Reads messages without documents, of which the last is `text`. All of it but the last tokens is
@@ -261,7 +294,7 @@ pub fn prepare_text(
     let said = Said { messages, options: Some(options), ..Said::default() };
     let written = write(&said, "", intake, &mut notes)?;
     let head = written.documents.as_ref().map_or(0, |placed| placed.at.start);
-    let prefix = prefix(&written, head, "", intake, &mut notes)?;
+    let (prefix, lead) = prefix(&written, head, "", intake, &mut notes)?;
     let length = written.text.len();
     let cuts = separators(&written.text[head..], intake.chunking, head);
     let parts = written.parts(0..length);
@@ -283,7 +316,7 @@ pub fn prepare_text(
     let before = ids.len() - rest.len();
     cuts.iter_mut().for_each(|cut| *cut = cut.saturating_sub(before));
     let (chunks, query) = text_chunks(rest.to_vec(), chunk_tokens, &cuts)?;
-    Ok(Prepared { prefix, chunks, query, query_text: None, notes })
+    Ok(Prepared { prefix, lead, chunks, query, query_text: None, notes })
 }
 
 /// Reads a prompt of tokens, to which nothing is added. With documents the tokens are the query,

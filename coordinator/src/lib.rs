@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod auxiliary;
+mod chunk_prefix;
 mod chunking;
 pub mod conductor;
 mod conversation;
@@ -23,6 +24,7 @@ mod tokenize;
 mod trace_calibration;
 
 pub use auxiliary::{AuxiliaryReader, DRAFT_OPTION, Readers};
+pub use chunk_prefix::{ChunkPrefix, Head};
 pub use chunking::{Chunking, Cut, Join};
 pub use conversation::{ChatOptions, Ending, Message, OWN_NAMES, TemplateValues};
 pub use dispatch::{Answer, Clock};

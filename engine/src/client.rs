@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tributary_coordinator::conductor::{Conductor, Desk, Done, Inbox, desk};
 use tributary_coordinator::scheduler::Limits;
-use tributary_coordinator::{ChatOptions, Document, Environment, Intake, Message, Prefix, Prepared};
+use tributary_coordinator::{ChatOptions, ChunkPrefix, Document, Environment, Intake, Message, Prefix, Prepared};
 use tributary_coordinator::{prepare_documents, prepare_ids, prepare_text, prepare_turns, report};
 use tributary_planner::forecast::Profile;
 use tributary_planner::{Machine, ModelShape, RequestSettings};
@@ -116,6 +116,11 @@ impl Client {
         let lacks_model = folder.auxiliary.is_none() && method.needs(Requirement::AuxiliaryModel);
         let lacks_rows = folder.adapters.around().is_none() && method.needs(Requirement::Adapter);
         !(lacks_model || lacks_rows)
+    }
+
+    /// Part of a prompt's prefix that chunks are prefilled after.
+    pub fn chunk_prefix(&self) -> ChunkPrefix {
+        self.shared.intake.chunk_prefix
     }
 
     /// Whether the chunk caches have a store.

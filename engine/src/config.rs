@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use candle_core::DType;
 use tributary_comm::nccl;
-use tributary_coordinator::{Chunking, Join, Prefix, TemplateValues};
+use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix, TemplateValues};
 use tributary_kernels::Kernels;
 use tributary_model::LoadFormat;
 
@@ -108,6 +108,8 @@ pub struct IntakeConfig {
     pub text_chunk_tokens: usize,
     /// Prefix before the first chunk.
     pub prefix: Prefix,
+    /// Part of a prompt's prefix that chunks are prefilled after.
+    pub chunk_prefix: ChunkPrefix,
     /// Whether the model's chat template is used.
     pub template: TemplateUse,
     /// Separator after each document.

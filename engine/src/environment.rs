@@ -56,6 +56,7 @@ pub fn environment(
         threads: group.threads,
         chunking: intake.synthetic.map_or_else(|| intake.chunking.to_string(), |shape| format!("synthetic {shape}")),
         prefix: intake.prefix.to_string(),
+        chunk_prefix: intake.chunk_prefix.to_string(),
         template: template.to_owned(),
     })
 }

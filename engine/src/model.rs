@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device};
-use tributary_coordinator::{Intake, Prefix, Template, Tokenizer};
+use tributary_coordinator::{ChunkPrefix, Head, Intake, Prefix, Template, Tokenizer};
 use tributary_kernels::{Kernels, cuda};
 use tributary_model::{Adapters, Config, LoadFormat, Model, fingerprint, load};
 use tributary_planner::ModelShape;
@@ -28,6 +28,8 @@ pub struct ModelFolder {
     /// The token that a text begins with, as its tokenizer says; without a tokenizer as its config
     /// does.
     pub bos: Option<u32>,
+    /// The tokens with which every prompt begins, if chunks are prefilled after these alone.
+    pub head: Option<Head>,
     /// The small auxiliary model that reads for it, if there is one.
     pub auxiliary: Option<Box<ModelFolder>>,
     /// The small draft model that writes ahead of it, if there is one.
@@ -93,6 +95,7 @@ impl ModelFolder {
             join: &intake.join,
             kwargs: &intake.template_kwargs,
             prefix,
+            head: self.head.as_ref(),
             bos: self.bos,
             most_tokens: self.config.max_positions.saturating_mul(READ_POSITIONS),
         })
@@ -128,6 +131,10 @@ impl ModelFolder {
         let tokenizer = if text { Some(tokenizer_trial::tokenizer(&path, template.as_ref())?) } else { None };
         let bos = tokenizer.as_ref().map_or(config.bos, Tokenizer::bos);
         check_tokens(tokenizer.as_ref(), &mut config)?;
+        let head = match (&tokenizer, intake.chunk_prefix) {
+            (Some(tokenizer), ChunkPrefix::Head { more }) => Some(head(intake, template.as_ref(), tokenizer, more)?),
+            _ => None,
+        };
         let dtype = wanted.dtype.tensor();
         let plain = wanted.kernels == Kernels::Plain;
         if wanted.device == DeviceKind::Cuda && !plain && !cuda::attends(config.head_dim, dtype) {
@@ -141,7 +148,7 @@ impl ModelFolder {
         let draft_model = wanted.draft_model.as_ref().map(beside).transpose()?.map(Box::new);
         let hash = ModelHash::of(&path, format);
         let adapters = ModelAdapters::open(&wanted.adapters, &config, || hash.get())?;
-        Ok(Self { path, config, tokenizer, template, bos, auxiliary, draft_model, adapters, dtype, format, hash })
+        Ok(Self { path, config, tokenizer, template, bos, head, auxiliary, draft_model, adapters, dtype, format, hash })
     }
 
     /// Reads or draws the weights, onto the device of a place.
@@ -194,6 +201,15 @@ impl ModelFolder {
             None => Ok(answer.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
         }
     }
+}
+
+/// The tokens with which every prompt begins.
+fn head(intake: &IntakeConfig, template: Option<&Template>, tokenizer: &Tokenizer, more: usize) -> Result<Head> {
+    // Without a template a prompt begins with the prefix itself.
+    let bos = tokenizer.bos().filter(|_| intake.prefix == Prefix::Bos);
+    let head = Head::find(template, tokenizer, bos, &intake.template_kwargs, more)?;
+    tracing::debug!(tokens = head.tokens(), more, "the head of all prompts");
+    Ok(head)
 }
 
 /// Adds the tokenizer's end of an answer to the config's, and refuses tokens that the model has no

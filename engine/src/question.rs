@@ -106,6 +106,7 @@ fn random(shape: Synthetic, seed: u64, vocab: usize, bos: Option<u32>) -> Prepar
     let chunk = |ids: Vec<u32>| Piece { ids, ..Piece::default() };
     Prepared {
         prefix: vec![bos.unwrap_or(0)],
+        lead: Vec::new(),
         chunks: (0..shape.chunks).map(|_| chunk(ids(shape.chunk_tokens))).collect(),
         query: ids(shape.query_tokens),
         query_text: None,

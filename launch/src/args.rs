@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use tributary_comm::process::PIECE_BYTES;
-use tributary_coordinator::{Chunking, Join, Prefix};
+use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix};
 use tributary_engine::{DeviceKind, Dtype, Synthetic, TemplateUse, Transport};
 use tributary_kernels::Kernels;
 use tributary_methods::{EvictChoice, Keep};
@@ -62,7 +62,7 @@ pub enum Load {
 #[command(next_help_heading = "Request")]
 pub struct IntakeArgs {
     /// Random tokens instead of text: CHUNKSxTOKENS[+QUERY], such as 16x512+32; needs no tokenizer
-    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["chunk", "prefix", "template"])]
+    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["chunk", "prefix", "chunk_prefix", "template"])]
     pub synthetic: Option<Synthetic>,
     /// Chunk boundaries: at documents, every N tokens (with OVERLAP), or at a separator
     #[arg(long, value_name = "documents|N[:OVERLAP]|separator:TEXT", default_value = "documents")]
@@ -70,6 +70,11 @@ pub struct IntakeArgs {
     /// Prefix before the first chunk, visible to all after it: a TEXT, the BOS token, or nothing
     #[arg(long, value_name = "TEXT|bos|none", default_value = "bos")]
     pub prefix: Prefix,
+    /// Tokens that chunks are prefilled after. system: the whole prefix, with the system text.
+    /// head: those with which every prompt of the template begins, so that chunks are the same
+    /// after any system text. N: the first N tokens after the head as well
+    #[arg(long, value_name = "head|system|N", default_value = "system")]
+    pub chunk_prefix: ChunkPrefix,
     /// Use of the model's chat template, if it has one: its head becomes the prefix, its tail part
     /// of the query
     #[arg(long, value_parser = one_of(&TEMPLATES), default_value = "auto")]

@@ -43,10 +43,11 @@ impl Load {
 
 impl From<&IntakeArgs> for IntakeConfig {
     fn from(args: &IntakeArgs) -> Self {
-        let (synthetic, chunking, prefix, template) =
-            (args.synthetic, args.chunk.clone(), args.prefix.clone(), args.template);
+        let (synthetic, chunking, template) = (args.synthetic, args.chunk.clone(), args.template);
+        let (prefix, chunk_prefix) = (args.prefix.clone(), args.chunk_prefix);
         let (join, template_kwargs) = (args.join.clone(), args.chat_template_kwargs.clone().unwrap_or_default().0);
-        Self { synthetic, chunking, text_chunk_tokens: TEXT_CHUNK_TOKENS, prefix, template, join, template_kwargs }
+        let text_chunk_tokens = TEXT_CHUNK_TOKENS;
+        Self { synthetic, chunking, text_chunk_tokens, prefix, chunk_prefix, template, join, template_kwargs }
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use tributary_coordinator::{Chunking, Join, Prefix, TEXT_CHUNK_TOKENS, TraceCalibration};
+use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix, TEXT_CHUNK_TOKENS, TraceCalibration};
 use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, Synthetic, TemplateUse, follow};
 use tributary_methods::Keep;
 use tributary_planner::forecast::Profile;
@@ -154,6 +154,11 @@ pub struct EvaluationArgs {
     /// nothing; a template's head replaces it
     #[arg(long, value_name = "TEXT|bos|none", default_value = "bos", help_heading = "Evaluation")]
     prefix: Prefix,
+    /// Tokens that chunks are prefilled after. system: the whole prefix, with the task's text.
+    /// head: those with which every prompt of the template begins. N: the first N tokens after the
+    /// head as well
+    #[arg(long, value_name = "head|system|N", default_value = "system", help_heading = "Evaluation")]
+    chunk_prefix: ChunkPrefix,
     /// Use of the model's chat template, if it has one and the suite uses it
     #[arg(long, value_parser = one_of(&TEMPLATES), default_value = "auto", help_heading = "Evaluation")]
     template: TemplateUse,
@@ -263,6 +268,7 @@ fn evaluate(args: &EvaluationArgs, read: Read<'_>) -> ExitCode {
         chunking: Chunking::Documents,
         text_chunk_tokens: TEXT_CHUNK_TOKENS,
         prefix: args.prefix.clone(),
+        chunk_prefix: args.chunk_prefix,
         template: args.template,
         // A context that is cut between its sentences must not change.
         join: args.join.clone().unwrap_or_else(Join::nothing),

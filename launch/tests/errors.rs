@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use candle_core::{Device, Tensor, safetensors};
-use kit::{demo, request, root, tributary};
+use kit::{copy_of_demo, demo, request, root, tributary};
 use tempfile::TempDir;
 
 /// Runs `prefill` with its required options unless given, and checks the refusal.
@@ -33,15 +33,6 @@ fn refused_request(changes: &[&str], exit_code: i32, says: &[&str]) {
     let mut all = vec!["--model", &demo, "--request", &request];
     all.extend(changes);
     refused(&all, exit_code, says);
-}
-
-/// A copy of the demo model to be damaged.
-fn copy_of_demo() -> TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
-    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
-        std::fs::copy(root().join("examples/models/demo").join(name), folder.path().join(name)).expect("a copy");
-    }
-    folder
 }
 
 fn refused_model(folder: &TempDir, exit_code: i32, says: &[&str]) {

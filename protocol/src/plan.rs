@@ -38,8 +38,8 @@ pub struct Plan {
     /// Whether chunks in a rank's memory are ignored, so that warm ones come from its store: for
     /// measurements.
     pub from_store: bool,
-    /// Whether the layout's first chunk may be selected, although it is exact already. Behind a lead
-    /// it is not exact, and always may.
+    /// Whether the layout's first chunk may be selected, although it is exact already. After a lead
+    /// it is not exact, and always may be selected.
     pub include_first_chunk: bool,
     /// Importance by which chunks are reordered before selection, if they are.
     pub reorder: Option<Importance>,

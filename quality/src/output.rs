@@ -183,6 +183,7 @@ fn identity(design: &Design, origin: &Origin, environment: &Environment) -> Valu
         // Fields that most evaluations lack are null, as are fields that the files of earlier
         // builds lack.
         "prefix": (environment.prefix != "bos").then_some(&environment.prefix),
+        "chunk_prefix": (environment.chunk_prefix != "system").then_some(&environment.chunk_prefix),
         "auxiliary_hash": environment.auxiliary_hash,
         "draft_hash": environment.draft_hash,
         "adapters": (!adapters.is_empty()).then_some(adapters),

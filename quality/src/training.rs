@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use tributary_comm::Communicator;
-use tributary_coordinator::{Chunking, Join, Prefix, TEXT_CHUNK_TOKENS, TemplateValues};
+use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix, TEXT_CHUNK_TOKENS, TemplateValues};
 use tributary_engine::{Config, IntakeConfig, ModelFolder, Ranks, Seat, TemplateUse};
 use tributary_protocol::Phase;
 use tributary_system::memory;
@@ -61,7 +61,8 @@ pub fn intake() -> IntakeConfig {
     // Suites put the separators of documents into their texts.
     let (join, template_kwargs) = (Join::nothing(), TemplateValues::new());
     let template = TemplateUse::Auto;
-    IntakeConfig { synthetic: None, chunking, text_chunk_tokens, prefix: Prefix::Bos, template, join, template_kwargs }
+    let (prefix, chunk_prefix) = (Prefix::Bos, ChunkPrefix::System);
+    IntakeConfig { synthetic: None, chunking, text_chunk_tokens, prefix, chunk_prefix, template, join, template_kwargs }
 }
 
 impl Training {

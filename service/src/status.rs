@@ -27,6 +27,8 @@ pub struct Status {
     model: String,
     /// The method of requests that name none, with its options.
     method: String,
+    /// Tokens that chunks are prefilled after: `system`, `head`, or N more than the head.
+    chunk_prefix: String,
     /// Ranks that serve together.
     world_size: usize,
     /// The methods that requests may name.
@@ -210,6 +212,7 @@ fn of(shared: &Shared) -> Status {
         state: metrics.state(),
         model: model.to_string(),
         method: settings.spec().to_string(),
+        chunk_prefix: client.chunk_prefix().to_string(),
         world_size: settings.world,
         methods: METHODS
             .iter()

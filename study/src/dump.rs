@@ -68,6 +68,9 @@ pub struct Dumped<'a> {
     schema: &'static str,
     /// Token ids before the first chunk.
     prefix: &'a [u32],
+    /// Number of those at its end that chunks are prefilled without.
+    #[serde(skip_serializing_if = "is_zero")]
+    lead: usize,
     /// Token ids of each chunk, in the request's own order.
     chunks: Vec<&'a [u32]>,
     /// Token ids after the context.
@@ -109,11 +112,16 @@ fn prompts(auxiliary: &Auxiliary) -> Vec<AuxiliaryPrompt<'_>> {
     all.map(|of| AuxiliaryPrompt { ids: &of.ids, query: of.query, stands_for: prompt(of) }).collect()
 }
 
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
 fn request(answered: &Answered) -> Dumped<'_> {
     let (plan, outcome) = (&answered.planned.plan, &answered.answer.outcome);
     Dumped {
         schema: SCHEMA,
         prefix: &plan.prefix,
+        lead: plan.lead_tokens(),
         chunks: plan.chunks.iter().map(|chunk| chunk.ids.as_slice()).collect(),
         query: &plan.query,
         order: &outcome.order,

@@ -118,12 +118,13 @@ def top(scores, count, candidates):
 class Request:
     """Rows are numbered prefix, chunks in the request's own order, query; `room` more rows are kept for generation."""
 
-    def __init__(self, model: Model, prefix, chunks, query, room=0, around=None):
-        """`around` = (rows before a chunk's tokens, rows after them): ids beyond the vocabulary, which represent an adapter's rows."""
+    def __init__(self, model: Model, prefix, chunks, query, room=0, around=None, lead=0):
+        """`lead` = number of prefix rows, the last ones, that chunks are prefilled without.
+        `around` = (rows before a chunk's tokens, rows after them): ids beyond the vocabulary, which represent an adapter's rows."""
         head, tail = around or ([], [])
         self.head, self.tail, chunks = len(head), len(tail), [[*head, *chunk, *tail] for chunk in chunks]
         self.model, self.lengths = model, [len(chunk) for chunk in chunks]
-        self.P, self.T, self.M = len(prefix), sum(self.lengths), len(query)
+        self.P, self.T, self.M, self.lead = len(prefix), sum(self.lengths), len(query), lead
         self.ids = torch.tensor(sum(map(list, [prefix, *chunks, query]), []) + [0] * room)
         self.starts = [self.P + sum(self.lengths[:i]) for i in range(len(chunks))]
         self.context = torch.arange(self.P, self.P + self.T)
@@ -161,12 +162,14 @@ class Request:
         return rope, sequence
 
     def prefill_chunks(self, watch=None):
-        """Every chunk right after the prefix, alone."""
+        """Every chunk right after the head of the prefix, alone; so too the lead, the rest of it."""
         segment = torch.full((len(self.ids),), -1)
+        segment[self.P - self.lead:self.P] = len(self.lengths)
         for chunk in range(len(self.lengths)):
             segment[self.rows_of(chunk)] = chunk
         allowed = (segment[:, None] == segment[None, :]) | (segment[None, :] == -1)
         rope, order = self.positions("hl-tp", range(len(self.lengths)))
+        rope[self.context] -= self.lead
         rows = torch.arange(self.P + self.T)
         self.model.forward(self.ids, rows, self.stale, (rope, order), allowed, watch=watch)
 
@@ -422,12 +425,13 @@ class Request:
         """Blocks of the sequence after an anchor, which pass on the rows that rows of the query beside each attend to most (star
         where none are passed on); then the query over all blocks. Every block has copies of the anchor and of the query after the
         sequence, so that one pass computes all of them. Returns the last row's logits."""
-        starts = range(0, self.P + self.T, length)
-        anchor = min(anchor, length, self.P + self.T)
+        first = length + self.lead
+        starts = [0, *range(first, self.P + self.T, length)]
+        anchor, ends = min(anchor, first, self.P + self.T), [*starts[1:], self.P + self.T]
         origin, group, kind = [torch.arange(len(self.ids))], [torch.full((len(self.ids),), -1)], ["context"] * (self.P + self.T)
         kind += ["query"] * (len(self.ids) - len(kind))
         for index, start in enumerate(starts):
-            group[0][start:min(start + length, self.P + self.T)] = index
+            group[0][start:ends[index]] = index
             for what, rows in [("anchor", torch.arange(anchor if start > 0 else 0)), ("asks", self.query)]:
                 origin.append(rows)
                 group.append(torch.full((len(rows),), index))
@@ -444,7 +448,7 @@ class Request:
             sees = together.clone()
             for index, start in enumerate(starts):
                 asking = (of("asks") & (group == index))[rows]
-                free = [row for row in range(start, min(start + length, self.P + self.T)) if row >= anchor]
+                free = [row for row in range(start, ends[index]) if row >= anchor]
                 best = top(local[:, asking].sum((0, 1)), passed, free)
                 others = (group != index) & of("context", "asks")
                 sees[others.nonzero(), best[None, :]] = True
@@ -476,6 +480,6 @@ class Request:
         return torch.cat([torch.tensor([], dtype=torch.long), *kept]).sort()[0]
 
     def epic(self, per_chunk):
-        """The first tokens of each chunk but the first."""
-        rows = [self.tokens_of(chunk)[:per_chunk] for chunk in range(1, len(self.lengths))]
+        """The first tokens of each chunk; of the first only after a lead."""
+        rows = [self.tokens_of(chunk)[:per_chunk] for chunk in range(0 if self.lead else 1, len(self.lengths))]
         return torch.cat([torch.tensor([], dtype=torch.long), *rows])

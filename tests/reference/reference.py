@@ -101,7 +101,7 @@ def solve(r: Request, s: dict, selected=None, order=None):
     if s["method"] == "trace" and budget > 0:
         traced, found_order = r.trace(budget, s["alpha"], s.get("keep-order") or False, s.get("sharpest"))
     order = found_order if order is None else order
-    barred = set() if s["include_first_chunk"] else set((r.rows_of(order[0]) - r.P).tolist())
+    barred = set() if s["include_first_chunk"] or r.lead else set((r.rows_of(order[0]) - r.P).tolist())
     context = set(torch.cat([r.tokens_of(chunk) - r.P for chunk in range(len(r.lengths))]).tolist())
     candidates = [row for row in range(r.T) if row in context and row not in barred]
     scores, cut, chosen = None, None, torch.tensor([], dtype=torch.long)
@@ -113,7 +113,7 @@ def solve(r: Request, s: dict, selected=None, order=None):
         if s["method"] == "cacheclip":
             chosen = r.together(order, chosen)
     elif s["method"] == "epic":
-        chosen = r.epic(s.get("rows") or budget // max(1, len(order) - 1))
+        chosen = r.epic(s.get("rows") or budget // max(1, len(order) - (0 if r.lead else 1)))
     elif s["method"] == "random" and selected is not None:
         assert len(selected) == min(budget, len(candidates)) and not barred & set((selected - r.P).tolist())
         chosen = selected
@@ -149,7 +149,7 @@ def check(model: Model, folder: str) -> bool:
     dump = load_file(pathlib.Path(folder) / "result.safetensors")
     model, around = with_rows(copy.copy(model), s)
     room = max(32, len(s["generated"])) if "kept" in dump else 0
-    r = Request(model, s["prefix"], s["chunks"], s["query"], room, around)
+    r = Request(model, s["prefix"], s["chunks"], s["query"], room, around, s.get("lead", 0))
     selected = dump["selected"].to(torch.long) if "selected" in dump else torch.tensor([], dtype=torch.long)
     exact = s["method"] in EXACT
     # From here on chunks hold what the dump says, where they were compressed.
@@ -201,12 +201,12 @@ def self_test(model: Model, folder: str) -> bool:
         good &= error <= bound
         print(f"  {name:46} {error:.2e} of {bound:.0e}  {'ok' if error <= bound else 'BAD'}")
 
-    for prefix, lengths, query in [(1, [16, 33, 5, 20], 6), (3, [9, 1, 40], 2), (0, [12, 30], 4)]:
-        request = {"prefix": ids(prefix), "chunks": [ids(n) for n in lengths], "query": ids(query)}
+    for prefix, lead, lengths, query in [(1, 0, [16, 33, 5, 20], 6), (3, 0, [9, 1, 40], 2), (0, 0, [12, 30], 4), (6, 5, [9, 1, 40], 2)]:
+        request = {"prefix": ids(prefix), "lead": lead, "chunks": [ids(n) for n in lengths], "query": ids(query)}
         r = Request(model, **request)
         run = lambda **changes: solve(r, settings(model, **changes))
         full = run(method="full")[4]
-        print(f"prefix {prefix}, chunks {lengths}, query {query}")
+        print(f"prefix {prefix}, lead {lead}, chunks {lengths}, query {query}")
         for method in ("infoflow", "attn-drift", "prophetkv", "relay", "a3"):
             for layout in LAYOUTS:
                 expect(f"{method} {layout} at ratio 1 = full", relative(run(method=method, layout=layout, ratio=1.0)[4], full))
@@ -224,8 +224,8 @@ def self_test(model: Model, folder: str) -> bool:
         expect("one chunk, nothing recomputed = full", relative(solve(one, settings(model, method="none"))[4], full))
         changes = {"method": "samkv", "variant": "large", "theta": 1.0}
         expect("samkv, nothing dropped, theta 1 = full", relative(run(**changes)[4], full))
-        total = prefix + sum(lengths)
-        for name, block, anchor, passed in [("star, two blocks", -(-total // 2), total, 0), ("apb, all passed on", 7, 3, 7)]:
+        total = prefix - lead + sum(lengths)
+        for name, block, anchor, passed in [("star, two blocks", -(-total // 2), total + lead, 0), ("apb, all passed on", 7, 3 + lead, 7)]:
             changes = {"method": "apb", "block_rows": {"block": block, "anchor": anchor, "passed": passed}}
             expect(f"{name} = full", relative(run(**changes)[4], full))
         plain = settings(model, method="ape", temperature=1.0, scale=1.0)

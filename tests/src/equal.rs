@@ -120,8 +120,9 @@ impl<'a> Concatenation<'a> {
         Self::read(model, plan, &blocks)
     }
 
-    /// The same where prefix and context are cut into blocks of `block_rows` rows (the first has the lead's
-    /// besides), each computed after the first one at its place in the sequence (star attention).
+    /// The same where prefix and context are cut into blocks of `block_rows` rows (the first has
+    /// the lead's besides), each computed after the first one at its place in the sequence (star
+    /// attention).
     pub fn of_blocks(model: &'a dyn Model, plan: &Plan, block_rows: usize) -> Vec<f32> {
         let layers = model.config().layers;
         let ids: Vec<u32> =

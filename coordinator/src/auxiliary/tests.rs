@@ -13,6 +13,7 @@ fn request() -> Prepared {
     let chunk = |text: &str| demo().encode(text).expect("tokens");
     Prepared {
         prefix: vec![1, 1],
+        lead: Vec::new(),
         chunks: vec![chunk("hugo stays in paris"), chunk("hugo stays in")],
         query: vec![9, 8, 7],
         query_text: Some("hugo".to_owned()),

@@ -11,6 +11,7 @@ fn prepared(template: Option<&str>, prefix: &str, bos: Option<u32>) -> Prepared 
     let intake = Intake {
         tokenizer: &demo(),
         template: template.as_ref(),
+        head: None,
         chunking: &Chunking::Documents,
         prefix: &prefix.parse().unwrap(),
         bos,
@@ -30,6 +31,7 @@ fn a_text_alone_is_one_chunk_and_its_end() {
         let intake = Intake {
             tokenizer: &tokenizer,
             template,
+            head: None,
             chunking: &chunking,
             prefix: &prefix,
             bos,
@@ -67,6 +69,7 @@ fn intake<R>(template: Option<&str>, read: impl FnOnce(&Intake<'_>) -> R) -> R {
     read(&Intake {
         tokenizer: &tokenizer,
         template,
+        head: None,
         chunking: &chunking,
         prefix: &prefix,
         bos,
@@ -182,6 +185,7 @@ fn a_request_cannot_speak_for_the_template() {
             let intake = Intake {
                 tokenizer: &demo(),
                 template,
+                head: None,
                 chunking: &chunking.parse().unwrap(),
                 prefix: &Prefix::Text(text.into()),
                 bos: Some(bos),

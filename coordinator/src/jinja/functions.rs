@@ -17,14 +17,16 @@ use crate::date;
 #[error("{0}")]
 pub(super) struct Refusal(pub(super) String);
 
-/// Adds them to an environment.
-pub(super) fn add(environment: &mut Environment<'_>) {
+/// Adds them to an environment, at a moment in seconds after the beginning of 1970; now where
+/// absent.
+pub(super) fn add(environment: &mut Environment<'_>, unix_s: Option<u64>) {
     environment.add_function("raise_exception", |message: &Value| {
         let refusal = Refusal(text(message));
         Err::<Value, _>(Error::new(ErrorKind::InvalidOperation, refusal.0.clone()).with_source(refusal))
     });
-    environment.add_function("strftime_now", |pattern: &str| {
-        let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    environment.add_function("strftime_now", move |pattern: &str| {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let unix_s = unix_s.unwrap_or_else(now);
         date::local(pattern, unix_s).map_err(|error| wrong(error.to_string()))
     });
     environment.add_function("cycler", |values: Rest<Value>| Value::from_object(Cycler::of(values.0)));

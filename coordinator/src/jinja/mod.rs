@@ -44,23 +44,32 @@ pub(crate) enum Failure {
     Broken(String),
 }
 
-/// The text of a template with these values.
+/// The text of a template with these values, now.
 ///
 /// # Errors
 /// Returns a [`Failure`] if the template refuses the values or is broken.
+#[cfg(test)]
 pub(crate) fn render(source: &str, values: &Map<String, Json>) -> Result<String, Failure> {
+    render_at(source, values, None)
+}
+
+/// The same at a moment, given in seconds after the beginning of 1970; now where absent.
+///
+/// # Errors
+/// As `render`.
+pub(crate) fn render_at(source: &str, values: &Map<String, Json>, unix_s: Option<u64>) -> Result<String, Failure> {
     let broken = |cause: String| Failure::Broken(cause);
     let source = source::adapted(source).map_err(broken)?;
     let on_stack = std::thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);
     std::thread::scope(|scope| {
-        let thread = on_stack.spawn_scoped(scope, || rendered(&source, values));
+        let thread = on_stack.spawn_scoped(scope, || rendered(&source, values, unix_s));
         let thread = thread.map_err(|error| broken(format!("no thread to render it: {error}")))?;
         thread.join().unwrap_or_else(|_| Err(broken("the template engine failed".into())))
     })
 }
 
-fn rendered(source: &str, values: &Map<String, Json>) -> Result<String, Failure> {
-    let mut environment = environment();
+fn rendered(source: &str, values: &Map<String, Json>, unix_s: Option<u64>) -> Result<String, Failure> {
+    let mut environment = environment(unix_s);
     let given: usize = values.values().map(bytes).sum();
     environment.set_fuel(Some(STEPS + STEPS_PER_BYTE * given as u64));
     environment.add_global(budget::GIVEN, given);
@@ -69,7 +78,7 @@ fn rendered(source: &str, values: &Map<String, Json>) -> Result<String, Failure>
     made.map_err(|error| failure(&error))
 }
 
-fn environment<'source>() -> Environment<'source> {
+fn environment<'source>(unix_s: Option<u64>) -> Environment<'source> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
@@ -81,7 +90,7 @@ fn environment<'source>() -> Environment<'source> {
         out.write_str(&text).map_err(minijinja::Error::from)
     });
     filters::add(&mut environment);
-    functions::add(&mut environment);
+    functions::add(&mut environment, unix_s);
     environment
 }
 

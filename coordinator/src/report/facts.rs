@@ -49,6 +49,8 @@ pub struct Environment {
     pub chunking: String,
     /// Text before the first chunk.
     pub prefix: String,
+    /// Part of a prompt's prefix that chunks are prefilled after.
+    pub chunk_prefix: String,
     /// Whether a chat template is used.
     pub template: String,
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_planner::{ModelShape, Planned};
-use tributary_protocol::Prefill;
+use tributary_protocol::{Plan, Prefill};
 
 use crate::dispatch::Answer;
 
@@ -100,6 +100,8 @@ pub struct Report {
 pub struct TokenCounts {
     /// Tokens before the first chunk.
     pub prefix: usize,
+    /// Those of them that chunks are prefilled without, at their end.
+    pub lead: usize,
     /// Tokens of all chunks.
     pub context: usize,
     /// Tokens after the context.
@@ -112,6 +114,22 @@ pub struct TokenCounts {
     pub recomputed: usize,
     /// Generated tokens, the first included.
     pub generated: usize,
+}
+
+impl TokenCounts {
+    fn new(plan: &Plan, answer: &Answer) -> Self {
+        let outcome = &answer.outcome;
+        Self {
+            prefix: plan.prefix_tokens(),
+            lead: plan.lead_tokens(),
+            context: plan.context_tokens(),
+            query: plan.query_tokens(),
+            selected: outcome.selected.len(),
+            candidates: outcome.candidates,
+            recomputed: answer.reports.iter().map(|report| report.recomputed_rows).sum(),
+            generated: outcome.tokens.len(),
+        }
+    }
 }
 
 /// The chunks, in the request's own order.
@@ -170,15 +188,7 @@ pub fn report(
         bytes: bytes(answer.reports.iter().map(|report| &report.traffic)),
         decode_bytes: bytes(answer.reports.iter().map(|report| &report.decode_traffic)),
         predicted_memory_bytes: planned.memory_bytes,
-        tokens: TokenCounts {
-            prefix: plan.prefix_tokens(),
-            context: plan.context_tokens(),
-            query: plan.query_tokens(),
-            selected: outcome.selected.len(),
-            candidates: outcome.candidates,
-            recomputed: answer.reports.iter().map(|report| report.recomputed_rows).sum(),
-            generated: outcome.tokens.len(),
-        },
+        tokens: TokenCounts::new(plan, answer),
         chunks: ChunkRows {
             count: lengths.len(),
             tokens: lengths,

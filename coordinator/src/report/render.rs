@@ -134,8 +134,12 @@ fn device_memory(report: &Report) -> String {
 
 fn tokens(report: &Report) -> String {
     let tokens = &report.tokens;
+    let lead = match tokens.lead {
+        0 => String::new(),
+        lead => format!(", {lead} of them after the head"),
+    };
     let mut text = format!(
-        "tokens: prefix {}, context {} in {} chunks, query {}, generated {}\n",
+        "tokens: prefix {}{lead}, context {} in {} chunks, query {}, generated {}\n",
         tokens.prefix, tokens.context, report.chunks.count, tokens.query, tokens.generated
     );
     if !report.exact {

@@ -36,6 +36,15 @@ pub struct Talk<'a> {
     pub messages: &'a [Message],
 }
 
+/// Facts of a rendering that no conversation has.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rendering {
+    /// Tools that the model may call; null for none.
+    pub tools: Value,
+    /// The moment, in seconds after the beginning of 1970; now where absent.
+    pub unix_s: Option<u64>,
+}
+
 /// Follows the text that the model continues; the space shows whether the template trims it.
 const CONTINUED: &str = "\u{F8FF}CONTINUED\u{F8FE}";
 
@@ -138,15 +147,27 @@ impl Template {
         Ok(if keeps_space { &text[..end] } else { text[..end].trim_end() }.to_owned())
     }
 
+    /// The text of messages as the template itself writes them.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub(crate) fn text(&self, messages: &[Message], options: &ChatOptions, rendering: &Rendering) -> Result<String> {
+        self.rendered_as(&messages.iter().map(Message::seen).collect::<Vec<_>>(), options, rendering)
+    }
+
     fn rendered(&self, messages: &[Value], options: &ChatOptions) -> Result<String> {
+        self.rendered_as(messages, options, &Rendering::default())
+    }
+
+    fn rendered_as(&self, messages: &[Value], options: &ChatOptions, rendering: &Rendering) -> Result<String> {
         let mut values: Map<String, Value> =
             self.tokens.iter().map(|(name, text)| (name.clone(), text.clone().into())).collect();
         values.extend(options.kwargs.clone());
         values.insert("messages".into(), messages.into());
         values.insert("add_generation_prompt".into(), (options.ending == Ending::Answer).into());
-        values.insert("tools".into(), Value::Null);
+        values.insert("tools".into(), rendering.tools.clone());
         values.insert("documents".into(), Value::Null);
-        jinja::render(&self.source, &values).map_err(|failure| match failure {
+        jinja::render_at(&self.source, &values, rendering.unix_s).map_err(|failure| match failure {
             Failure::Refused(words) => Error::Conversation(one_line(&words)),
             Failure::Broken(cause) => Error::Template(one_line(&cause)),
         })

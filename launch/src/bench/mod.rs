@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tributary_coordinator::{Chunking, Join, Prefix, TEXT_CHUNK_TOKENS};
+use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix, TEXT_CHUNK_TOKENS};
 use tributary_engine::{Config, DeviceKind, Engine, IntakeConfig, ModelFolder, Ranks, Synthetic, TemplateUse, follow};
 use tributary_planner::forecast::Profile;
 use tributary_study::bench::calibrate::{self, Calibration, calibrate};
@@ -119,6 +119,7 @@ fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
         chunking: Chunking::Documents,
         text_chunk_tokens: TEXT_CHUNK_TOKENS,
         prefix: Prefix::Bos,
+        chunk_prefix: ChunkPrefix::System,
         template: TemplateUse::None,
         join: Join::default(),
         template_kwargs: serde_json::Map::new(),

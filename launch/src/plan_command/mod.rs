@@ -58,6 +58,10 @@ pub struct PlanArgs {
     /// Tokens before the context
     #[arg(long, value_name = "N", default_value = "1", value_parser = tokens_or_none, help_heading = "Request")]
     prefix_tokens: usize,
+    /// Number of those, the last ones, that chunks are prefilled without, as with --chunk-prefix
+    /// head; they count as computed
+    #[arg(long, value_name = "N", default_value = "0", value_parser = tokens_or_none, help_heading = "Request")]
+    lead_tokens: usize,
     /// Number of generated tokens; above 1 the output also has the time of each further token and
     /// of all tokens
     #[arg(long, value_name = "N", default_value = "1", value_parser = tokens, help_heading = "Request")]
@@ -134,6 +138,7 @@ fn asked<'a>(args: &'a PlanArgs, world: usize, hit_rates: &'a [f64]) -> Asked<'a
         world,
         chunk_tokens: args.chunk_tokens,
         prefix_tokens: args.prefix_tokens,
+        lead_tokens: args.lead_tokens,
         query_tokens: args.query_tokens,
         max_tokens: args.max_tokens,
         hit_rates,

@@ -45,6 +45,16 @@ pub fn demo() -> String {
     root().join("examples/models/demo").display().to_string()
 }
 
+/// A copy of the demo model that a test may change.
+#[allow(dead_code)] // not every test file changes one
+pub fn copy_of_demo() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(root().join("examples/models/demo").join(name), folder.path().join(name)).expect("a copy");
+    }
+    folder
+}
+
 /// One of the demo's requests, as text.
 #[allow(dead_code)] // not every test file asks one
 pub fn request(name: &str) -> String {

@@ -284,7 +284,10 @@ fn noting_pids() -> (tempfile::TempDir, [String; 4]) {
 
 fn arguments(options: &[&str]) -> Vec<String> {
     let demo = super::demo();
-    let mut base = vec!["serve", "--model", &demo];
+    let mut base = vec!["serve"];
+    if !options.contains(&"--model") {
+        base.extend(["--model", &demo]);
+    }
     if !options.contains(&"--listen") {
         base.extend(["--listen", "127.0.0.1:0"]);
     }

@@ -2,6 +2,7 @@
 //! once, those that leave, and its end. Under mpirun the test is in `launch/tests/mpi.rs`.
 
 mod answers;
+mod chunk_prefix;
 mod ending;
 mod errors;
 mod fuzz;

@@ -330,7 +330,8 @@ impl Count<'_> {
         Held {
             // Rows that compressed chunks do not keep.
             borrowed: plan.kept_counts(self.world)[rank] - plan.warm_counts(self.world)[rank] - cold,
-            own: plan.prefix_tokens() + cold,
+            // Pieces of a lead that come from the cache are joined with the others.
+            own: plan.prefix_tokens() + plan.lead_tokens() + cold,
             others: if replicate && !self.threads { all.iter().sum::<usize>() - kept } else { 0 },
             joined: if replicate && is_warm { kept } else { 0 },
             fresh: if gathers_fresh { plan.budget + query } else { share + query },

@@ -148,7 +148,15 @@ mod tests {
             ..RequestSettings::default()
         };
         let method = method.to_owned();
-        Scenario { method, settings, chunk_tokens: Some(2048), prefix_tokens: 1, query_tokens: 32, hit_rate }
+        Scenario {
+            method,
+            settings,
+            chunk_tokens: Some(2048),
+            prefix_tokens: 1,
+            lead_tokens: 0,
+            query_tokens: 32,
+            hit_rate,
+        }
     }
 
     #[test]

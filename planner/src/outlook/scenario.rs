@@ -27,6 +27,8 @@ pub struct Scenario {
     pub chunk_tokens: Option<usize>,
     /// Tokens before the context.
     pub prefix_tokens: usize,
+    /// Number of those, the last ones, that chunks are prefilled without.
+    pub lead_tokens: usize,
     /// Tokens after it.
     pub query_tokens: usize,
     /// Share of the chunks that come from the chunk cache, from 0 to 1.
@@ -153,6 +155,10 @@ impl Scenario {
                 return wrong(name, "0".into(), "must be at least 1".into());
             }
         }
+        if self.lead_tokens > self.prefix_tokens || self.lead_tokens > u32::MAX as usize {
+            let wanted = format!("they belong to the {} of --prefix-tokens", self.prefix_tokens);
+            return wrong("--lead-tokens", self.lead_tokens.to_string(), wanted);
+        }
         match self.chunk_tokens {
             Some(0) => wrong("--chunk-tokens", "0".into(), "must be at least 1".into()),
             _ => Ok(()),
@@ -172,12 +178,13 @@ impl Scenario {
         let lengths = (0..tokens).step_by(chunk_tokens).map(|from| chunk_tokens.min(tokens - from));
         let chunks: Vec<Vec<u32>> = lengths.map(|length| vec![0; length]).collect();
         let (prefix, query) = (vec![0; self.prefix_tokens], vec![0; self.query_tokens]);
+        let lead: Vec<u32> = (self.lead_tokens > 0).then_some(self.lead_tokens as u32).into_iter().collect();
         // The paper's sizes, if a method requires an adapter: none has to be present.
         let around = (settings.chunk_packets() == Packets::On).then_some(USUAL_PACKET);
         let input = PlanInput {
             request: 0,
             prefix: &prefix,
-            lead: &[],
+            lead: &lead,
             chunks: &chunks,
             cached: Cached::default(),
             query: &query,
@@ -239,6 +246,7 @@ mod tests {
             settings,
             chunk_tokens: Some(2048),
             prefix_tokens: 0,
+            lead_tokens: 0,
             query_tokens: 32,
             hit_rate: 0.0,
         };

@@ -86,8 +86,8 @@ pub struct Draft {
 }
 
 /// Share of the context to recompute, and the number of rows at most: what the ratio says, or what
-/// a number of rows a chunk or of kept rows a document comes to. `from_first` says whether the first
-/// chunk may be selected.
+/// a number of rows a chunk or of kept rows a document comes to. `from_first` says whether the
+/// first chunk may be selected.
 fn share_and_budget(
     method: &PlannedMethod,
     settings: &RequestSettings,
@@ -114,7 +114,7 @@ impl Draft {
     /// Returns the errors of [`plan`](super::plan()) except [`Error::Memory`].
     pub fn new(mut tokens: Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<Self> {
         let (method, _) = settings.method(shape.layers, shape.kv_heads)?;
-        // A chunk that is prefilled after the whole prefix and followed by the query alone is exact.
+        // A single chunk that is prefilled after the whole prefix is exact.
         if method.in_chunks() && tokens.chunks.len() == 1 {
             tokens.lead.clear();
         }
@@ -175,8 +175,8 @@ impl Draft {
         })
     }
 
-    /// A draft of chunks ahead of use, for requests with several of them: no row is recomputed or moved, no token is drawn, and there
-    /// is no query.
+    /// A draft of chunks ahead of use, for requests with several of them: no row is recomputed or
+    /// moved, no token is drawn, and there is no query.
     ///
     /// # Errors
     /// As [`new`](Self::new).

@@ -58,6 +58,8 @@ pub struct Asked<'a> {
     pub chunk_tokens: Option<usize>,
     /// Tokens before the context.
     pub prefix_tokens: usize,
+    /// Number of those, the last ones, that chunks are prefilled without.
+    pub lead_tokens: usize,
     /// Tokens of the query.
     pub query_tokens: usize,
     /// Tokens that are generated.
@@ -87,6 +89,7 @@ impl Asked<'_> {
                 settings: settings.clone(),
                 chunk_tokens: self.chunk_tokens,
                 prefix_tokens: self.prefix_tokens,
+                lead_tokens: self.lead_tokens,
                 query_tokens: self.query_tokens,
                 hit_rate,
             }));

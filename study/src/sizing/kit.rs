@@ -23,7 +23,15 @@ pub(crate) fn scenario(method: &str, hit_rate: f64) -> Scenario {
     let (name, method) = (method.to_owned(), Method::named(method).expect("a method"));
     let hit_rate = if method.in_chunks() { hit_rate } else { 0.0 };
     let settings = RequestSettings { method, max_tokens: 1, ..RequestSettings::default() };
-    Scenario { method: name, settings, chunk_tokens: None, prefix_tokens: 1, query_tokens: 32, hit_rate }
+    Scenario {
+        method: name,
+        settings,
+        chunk_tokens: None,
+        prefix_tokens: 1,
+        lead_tokens: 0,
+        query_tokens: 32,
+        hit_rate,
+    }
 }
 
 /// A demand of `rate_per_s` requests a second, the first token within a second, 100 documents of

@@ -37,7 +37,8 @@ struct Pass<'a, 'b> {
 }
 
 impl<'a> Dense<'a> {
-    /// Prefills the prefix, and every chunk after the head, and drops the rows that it does not keep.
+    /// Prefills the prefix, and every chunk after the head, whose rows it drops unless it keeps
+    /// them.
     pub fn new(model: &'a dyn Model, plan: &'a Plan) -> Self {
         let (layers, kv_heads, rows) = (model.config().layers, model.config().kv_heads, plan.total_rows());
         let kept = KeptRows(vec![vec![Vec::new(); kv_heads]; layers]);

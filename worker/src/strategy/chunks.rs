@@ -87,7 +87,8 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     Ok(Chunks { cache, replication, arrivals })
 }
 
-/// Copies the chunks and the prefix, piece by piece, that this rank has computed into its chunk cache.
+/// Copies the chunks and the prefix, piece by piece, that this rank has computed into its chunk
+/// cache.
 ///
 /// # Errors
 /// Returns an error if a copy fails.
