@@ -112,6 +112,8 @@ struct QuestionRow {
     answers: Vec<String>,
     #[serde(default)]
     sources: Vec<String>,
+    #[serde(default)]
+    needed: Vec<usize>,
 }
 
 /// Kinds of sources.
@@ -237,8 +239,12 @@ impl Material {
                 continue;
             }
             let own = passages(&row.context).unwrap_or_else(|| vec![row.context.as_str()]);
-            let own = own.into_iter().map(|passage| passage.trim_end().to_owned()).collect();
-            found.add(row.input, row.answers, own, Vec::new());
+            // Where a row names the passages that answer it, the others are about the same matter.
+            let is_own = |at: usize| row.needed.is_empty() || row.needed.contains(&(at + 1));
+            let texts = own.into_iter().map(|passage| passage.trim_end().to_owned()).enumerate();
+            let (own, related): (Vec<_>, Vec<_>) = texts.partition(|(at, _)| is_own(*at));
+            let [own, related] = [own, related].map(|texts| texts.into_iter().map(|(_, text)| text).collect());
+            found.add(row.input, row.answers, own, related);
         }
         found.questions(&path, format!("rows derived from {of}"))
     }
@@ -445,6 +451,18 @@ mod tests {
             material.several_hops().unwrap().questions.into_iter().map(|question| question.text).collect()
         });
         assert_eq!(parts, all, "each row is in one part");
+    }
+
+    #[test]
+    fn passages_that_answer_nothing_are_related() {
+        let folder = tempfile::tempdir().unwrap();
+        let context: String = (1..=4).map(|at| format!("Passage {at}:\nText {at}\n\n")).collect();
+        let row = serde_json::json!({"input": "Q?", "context": context, "answers": ["a"], "needed": [2, 4]});
+        std::fs::write(folder.path().join("derived_hotpotqa_dev.jsonl"), format!("{row}\n")).unwrap();
+        let material = Material::of(&Asked { data: Some(folder.path().to_owned()), ..Asked::default() });
+        let found = material.several_hops().unwrap();
+        assert_eq!(found.documents, ["Text 1", "Text 2", "Text 3", "Text 4"]);
+        assert_eq!((&found.questions[0].own[..], &found.questions[0].related[..]), (&[1, 3][..], &[0, 2][..]));
     }
 
     #[test]
