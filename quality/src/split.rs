@@ -56,7 +56,7 @@ impl Split {
     pub fn has(&self, kind: &str, source: &str) -> bool {
         match self.part {
             Part::All => true,
-            Part::Selection => self.number(kind, source) % 2 == 0,
+            Part::Selection => self.number(kind, source).is_multiple_of(2),
             Part::Report => self.number(kind, source) % 2 == 1,
         }
     }

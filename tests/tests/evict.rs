@@ -58,7 +58,7 @@ impl Pair {
         let exchange = [Exchange::Replicate, Exchange::PassQ][self.turn / 3 % 2];
         let spec = format!("{}:evict=[{}:window=8]:keep={keep}", self.spec, self.eviction.name);
         // Leads take turns.
-        let lead: &[u32] = if self.turn % 2 == 0 { &[] } else { &[1] };
+        let lead: &[u32] = if self.turn.is_multiple_of(2) { &[] } else { &[1] };
         let mut plan = case(world, exchange, lead).planned(&spec, model).ok()?;
         plan.max_tokens = 6;
         plan.evict.iter_mut().for_each(|evict| evict.pseudo = 4);
