@@ -105,6 +105,33 @@ fn a_lead_belongs_to_the_prefix_and_the_answer_begins_behind_the_tail() {
     assert_eq!(framed.prefix, [without.prefix, ids("the house")].concat());
 }
 
+/// Under the head of a template, what follows it before the documents is the lead; it changes no
+/// token.
+#[test]
+fn text_between_head_and_documents_is_the_lead_in_pieces() {
+    let documents = vec![Document { title: None, text: "hugo stays in the house .".into() }];
+    let request = Request::new(documents, "question :".into()).unwrap();
+    let template = "{{ bos_token }}passage {% for m in messages %}{{ m.content }} {% endfor %}answer :";
+    for (system, lead) in [(None, vec![]), (Some("the house"), vec![2]), (Some("hugo\n\nthe house\n\n"), vec![1, 2])] {
+        let read = |chunk_prefix: Option<usize>| {
+            intake(Some(template), |intake| {
+                let prefix = system.map_or(Prefix::Bos, |system| Prefix::Text(system.into()));
+                let find =
+                    |more| Head::find(intake.template, intake.tokenizer, intake.bos, intake.kwargs, more).unwrap();
+                let head = chunk_prefix.map(find);
+                prepare(&request, &Intake { prefix: &prefix, head: head.as_ref(), ..*intake }).unwrap()
+            })
+        };
+        let (today, headed) = (read(None), read(Some(0)));
+        assert_eq!((&today.lead, &headed.lead), (&vec![], &lead), "{system:?}");
+        assert_eq!(Prepared { lead: Vec::new(), ..headed.clone() }, today, "{system:?}");
+        assert_eq!(headed.head().len(), 2, "<bos> passage");
+        let more: u32 = read(Some(1)).lead.iter().sum();
+        assert_eq!(more, lead.iter().sum::<u32>().saturating_sub(1), "{system:?}");
+        assert_eq!(read(Some(100)).lead, Vec::<u32>::new(), "beyond the system text");
+    }
+}
+
 #[test]
 fn earlier_turns_ride_with_the_query_and_chunks_stay_as_they_are() {
     let documents = [Document { title: None, text: "hugo stays in the house .".into() }];
