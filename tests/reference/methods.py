@@ -192,10 +192,12 @@ class Request:
         self.probe(layout, order, end, watch)
         return total
 
-    def attn_drift(self, layout, order, score, layers, half):
-        """InfoFlow's score times half / (half + j) for a row at place j of its chunk."""
+    def attn_drift(self, layout, order, score, layers, half, candidates):
+        """InfoFlow's score, for a candidate at place j of its chunk times half / (half + j)."""
         place = torch.cat([torch.arange(length) for length in self.lengths])
-        return self.infoflow(layout, order, score, layers) * half / (half + place)
+        scores = self.infoflow(layout, order, score, layers)
+        scores[candidates] *= half / (half + place[candidates])
+        return scores
 
     def prophetkv(self, layout, order):
         total = torch.zeros(self.T, dtype=DTYPE)

@@ -45,7 +45,7 @@ def method_scores(r: Request, s: dict, layout, order, budget, candidates):
     if s["method"] == "infoflow":
         return r.infoflow(layout, order, s["score"], layers_of(s["layers"]))
     if s["method"] == "attn-drift":
-        return r.attn_drift(layout, order, s["score"], layers_of(s["layers"]), s["half"])
+        return r.attn_drift(layout, order, s["score"], layers_of(s["layers"]), s["half"], candidates)
     if s["method"] == "prophetkv":
         return r.prophetkv(layout, order)
     if s["method"] == "a3":
