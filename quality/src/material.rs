@@ -293,8 +293,8 @@ impl Material {
     }
 }
 
-/// The months, with which an essay may begin.
-const MONTHS: [&str; 12] = [
+/// The months; an essay may begin with one.
+pub(crate) const MONTHS: [&str; 12] = [
     "January",
     "February",
     "March",

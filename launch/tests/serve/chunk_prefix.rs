@@ -17,6 +17,12 @@ fn templated(template: &str) -> (tempfile::TempDir, String) {
     (folder, path)
 }
 
+/// A service of two ranks whose chunks follow that part of the prefix.
+fn serving(model: &str, kind: &str) -> Server {
+    let named = ["--model", model, "--served-model-name", "demo", "--world-size", "2"];
+    Server::start(&[&named[..], &["--chunk-prefix", kind]].concat())
+}
+
 /// A chat with documents after a system text.
 fn after(system: &str, method: &str) -> Value {
     let mut chat = body("hop2-0", 4);
@@ -32,16 +38,7 @@ fn chunks_are_warm_after_another_system_text_where_they_follow_the_head() {
     let (_folder, model) = templated(TEMPLATE);
     let mut exact = Vec::new();
     for (kind, second) in [("system", "cold"), ("head", "warm"), ("3", "cold"), ("1000", "cold")] {
-        let server = Server::start(&[
-            "--model",
-            &model,
-            "--served-model-name",
-            "demo",
-            "--world-size",
-            "2",
-            "--chunk-prefix",
-            kind,
-        ]);
+        let server = serving(&model, kind);
         assert_eq!(server.get("/v1/status").json()["chunk_prefix"], kind);
         let asked = SYSTEMS.map(|system| server.chat(&after(system, "infoflow")).json());
         let caches = asked.each_ref().map(|answer| answer["metrics"]["cache"].clone());
@@ -57,16 +54,7 @@ fn chunks_are_warm_after_another_system_text_where_they_follow_the_head() {
 #[test]
 fn chunks_ahead_of_use_need_no_system_text() {
     let (_folder, model) = templated(TEMPLATE);
-    let server = Server::start(&[
-        "--model",
-        &model,
-        "--served-model-name",
-        "demo",
-        "--world-size",
-        "2",
-        "--chunk-prefix",
-        "head",
-    ]);
+    let server = serving(&model, "head");
     let documents = json!({"documents": body("hop2-0", 4)["documents"]});
     assert_eq!(http::post(&server.address, "/v1/chunks", &documents).status, 200);
     for system in SYSTEMS {

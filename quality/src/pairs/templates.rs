@@ -1,6 +1,8 @@
 //! Words and sentences of the suite. `{p}` stands for a person, `{x}` for a thing, `{y}` for what
 //! is said about it.
 
+use crate::material::MONTHS;
+
 /// One document refers to a thing, another one says something about it.
 pub struct Refer {
     /// Sentences with person and thing.
@@ -65,20 +67,6 @@ const WARES: [&str; 16] = [
 const COLOURS: [&str; 12] =
     ["red", "blue", "green", "yellow", "orange", "purple", "black", "white", "brown", "grey", "pink", "silver"];
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
 const INSTRUMENTS: [&str; 10] =
     ["violin", "piano", "flute", "trumpet", "guitar", "harp", "cello", "drums", "clarinet", "organ"];
 const ANIMALS: [&str; 10] =
