@@ -407,6 +407,7 @@ fn check_listed(args: &EvaluationArgs, listed: &EvaluationArgs, world: usize) ->
         ("--depths", args.depths == listed.depths),
         ("--chunk-tokens", args.chunk_tokens == listed.chunk_tokens),
         ("--prefix", args.prefix == listed.prefix),
+        ("--chunk-prefix", args.chunk_prefix == listed.chunk_prefix),
         ("--template", args.template == listed.template),
         ("--join", args.join == listed.join),
     ];

@@ -140,6 +140,7 @@ fn the_study_of_a_real_model_lists_what_is_reported() {
     said(&["--ratios", "0.2"], "the study does not list infoflow at 0.2");
     said(&["--split-salt", "mine"], "the study does not list this --split-salt");
     said(&["--seed", "4"], "the study does not list this --seed");
+    said(&["--chunk-prefix", "head"], "the study does not list this --chunk-prefix");
     said(&["--tasks", "pairs/refer,ruler/cwe"], "the study does not list the task ruler/cwe");
     let many = study(
         &file,
