@@ -104,6 +104,7 @@ table_has "left out: qwen3-14b at 131072 tokens from warm chunks: needs "
 was_called '^kernels-cuda .*device:: persistent:: precision::.* cache=set'
 was_called '^ncu .*regex:attend_sm90_bf16_128 .* keys=16384'
 was_called '^ncu .*regex:pack_sm90_bf16_128 '
+was_called '^ncu .*regex:rms_norm_1_bf16 '
 was_not_called '^(tributary bench|kernels-cuda).*keys=[0-9]'
 was_not_called 'modules=EAGER'
 table_has 'llama-short: full 64 on 1: 12.5 ms, 1.00 x full'
