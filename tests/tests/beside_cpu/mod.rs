@@ -9,8 +9,9 @@ use tributary_model::Model;
 use tributary_protocol::{Exchange, Outcome, Plan, PlannedMethod, RankReport};
 use tributary_tests::{dummy_model_on, logits, plan, relative_error, run_all, run_all_beside, tiny_config, with_ratio};
 
-/// Error of a logit in 16 bits after these few layers, relative to the largest logit.
-pub const TOLERANCE: f64 = 2e-2;
+/// Error of a logit in 16 bits after these few layers, relative to the largest logit. An H200 had
+/// 2.2e-2 at most, an emulated GPU less.
+pub const TOLERANCE: f64 = 3e-2;
 
 /// Relative distance from the cut within which a score's row may be selected on one side only.
 const NEAR_TIE: f64 = 3e-2;
