@@ -166,9 +166,9 @@ run "more numbers than a table holds" 0 GPUS=1 LINES_OF_BENCH=300 STEPS="bench l
 row llama-long ok
 table_has "(more numbers are in results.tar.gz)"
 
-run "a short budget" 0 GPUS=1 BUDGET_S=85
+run "a short budget" 0 GPUS=1 BUDGET_S=55
 row kernels ok
-row ncu 'left out: it takes about 90 s, [0-9]+ s are left'
+row ncu 'left out: it takes about 60 s, [0-9]+ s are left'
 row llama-calibrate "left out: it takes about 90 s"
 row llama-short ok
 

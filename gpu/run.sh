@@ -219,22 +219,23 @@ unpack
 # shellcheck source=gpu/steps.sh
 . gpu/steps.sh
 
-# The order of the ten-minute plan (docs/gpu.md); seconds are estimates for one H100.
-step libraries 10 look_around
-step kernels-first 15 kernels_first
-step kernels 60 kernels
+# The order of the ten-minute plan (docs/gpu.md). Seconds are about one and a half times those of an H200; llama-calibrate, llama-others, nsys,
+# qwen-.., ranks, nccl on several GPUs and sanitizer-full have not run to their end on a GPU: theirs are guesses.
+step libraries 12 look_around
+step kernels-first 10 kernels_first
+step kernels 20 kernels
 if [ "$gpus" != 1 ]; then
     step nccl 60 between_ranks
     step ranks 150 ranks
 fi
-step pytorch 45 pytorch
-step bench 60 kernels_bench
-step llama-short 45 study llama-3.1-8b short
-step ncu 90 counters
-step stack 70 stack
-step stack-memory 20 stack_memory
-step sanitizer 45 sanitizer few
-step llama-long 60 study llama-3.1-8b long
+step pytorch 20 pytorch
+step bench 45 kernels_bench
+step llama-short 20 study llama-3.1-8b short
+step ncu 60 counters
+step stack 10 stack
+step stack-memory 5 stack_memory
+step sanitizer 80 sanitizer few
+step llama-long 85 study llama-3.1-8b long
 step llama-calibrate 90 study llama-3.1-8b calibrate
 step llama-others 15 study llama-3.1-8b others
 step nsys 40 timeline
@@ -242,9 +243,9 @@ step qwen-short 60 study qwen3-14b short
 step qwen-calibrate 120 study qwen3-14b calibrate
 step qwen-others 25 study qwen3-14b others
 step qwen-long 110 study qwen3-14b long
-step stack-plain 100 stack_plain
+step stack-plain 30 stack_plain
 if [ "$gpus" = 1 ]; then
-    step nccl 45 between_ranks
+    step nccl 55 between_ranks
     step ranks 150 ranks
 fi
 step sanitizer-full 400 sanitizer all
