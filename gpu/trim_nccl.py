@@ -5,7 +5,7 @@
 Device code lies in fat binaries: containers with one entry an architecture. Nothing is moved: the payloads of all other entries become
 zeros, and so do those of the containers for linking (`__nv_relfatbin`), which the driver reads only where no linked code fits the GPU.
 The result must have the symbols of the original, must be loaded by `dlopen` and must tell the same version; otherwise there is none, and
-the exit code is 1. Whether it runs only a GPU can say.
+the exit code is 1. Whether it runs only a GPU can say; an H200 has run 2.30.7.
 """
 
 import os
