@@ -40,6 +40,15 @@ pub static LAYERS: MethodOption = MethodOption {
     help: "Layers whose attention counts, END exclusive",
 };
 
+/// Weight of the query's rows, the last of which writes the answer.
+pub static RECENCY: MethodOption = MethodOption {
+    key: "recency",
+    value: "N",
+    kind: Kind::Number(Excluded(0.0), Included(1e6)),
+    usual: Usual::Computed("infoflow: all count alike; attn-drift: 2"),
+    help: "Rows before the query's last at which a row's attention counts 1/e of that of the last",
+};
+
 /// RoPE positions while scoring.
 pub static LAYOUT: MethodOption = MethodOption {
     key: "layout",

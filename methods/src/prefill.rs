@@ -68,6 +68,9 @@ pub struct Evidence {
     pub over_context: bool,
     /// Conversion of the attention of the query's rows into one number a context row.
     pub score: Score,
+    /// Rows before the query's last at which a row's attention counts 1/e of that of the last;
+    /// absent if all count alike.
+    pub recency: Option<f32>,
     /// Conversion of the attention of the heads into one number.
     pub heads: Heads,
     /// RoPE positions during the measurement.
@@ -123,6 +126,7 @@ impl Evidence {
             layers,
             over_context: false,
             score,
+            recency: None,
             heads: Heads::Mean,
             layout,
             pass_divisor: None,

@@ -149,7 +149,11 @@ fn evidence_is_what_the_papers_say() {
     assert_eq!((a3.layers.of(40), a3.over_context, a3.score, a3.heads), (0..1, true, Score::Mass, Heads::Sum));
     let attn_drift = of("attn-drift:score=mass");
     assert_eq!((attn_drift.layers, attn_drift.half, attn_drift.score), (Layers::Some(16, 38), Some(32), Score::Mass));
-    assert_eq!(of("attn-drift:layers=3..6:half=7"), Evidence { half: Some(7), ..of("infoflow:layers=3..6") });
+    assert_eq!(
+        of("attn-drift:layers=3..6:half=7"),
+        Evidence { half: Some(7), recency: Some(2.0), ..of("infoflow:layers=3..6") }
+    );
+    assert_eq!((of("infoflow").recency, of("attn-drift:recency=0.5").recency), (None, Some(0.5)));
     assert_eq!(of("relay:layout=hl-hp"), Evidence { pass_divisor: Some(3), ..prophetkv });
     let trace =
         Trace { alpha: 0.25, share: 0.4, decay: 0.9, rounds: 4, keep_order: true, heads: TraceHeads::Sharpest(0.5) };

@@ -179,23 +179,26 @@ class Request:
     def probe(self, layout, order, until, watch):
         self.model.forward(self.ids, self.query, self.fresh_copy(), self.positions(layout, order), None, until, watch)
 
-    def infoflow(self, layout, order, score, layers):
-        """Per context row: mean over layers of the norm (or sum) over query rows of the head-mean attention."""
+    def infoflow(self, layout, order, score, layers, recency=None):
+        """Per context row: mean over layers of the norm (or sum) over query rows of the head-mean attention,
+        which `recency` rows before the last counts 1/e."""
         first, end = layers
         total = torch.zeros(self.T, dtype=DTYPE)
+        before_last = torch.arange(self.M - 1, -1, -1, dtype=DTYPE)[:, None]
+        weight = torch.exp(-before_last / recency) if recency else 1.0
 
         def watch(layer, attention):
             if layer >= first:
-                a = attention.mean(0)[:, self.context]
+                a = attention.mean(0)[:, self.context] * weight
                 total.add_((a.pow(2).sum(0).sqrt() if score == "norm" else a.sum(0)) / (end - first))
 
         self.probe(layout, order, end, watch)
         return total
 
-    def attn_drift(self, layout, order, score, layers, half, candidates):
+    def attn_drift(self, layout, order, score, layers, half, recency, candidates):
         """InfoFlow's score, for a candidate at place j of its chunk times half / (half + j)."""
         place = torch.cat([torch.arange(length) for length in self.lengths])
-        scores = self.infoflow(layout, order, score, layers)
+        scores = self.infoflow(layout, order, score, layers, recency)
         scores[candidates] *= half / (half + place[candidates])
         return scores
 

@@ -43,9 +43,9 @@ def layers_of(text: str) -> list[int]:
 
 def method_scores(r: Request, s: dict, layout, order, budget, candidates):
     if s["method"] == "infoflow":
-        return r.infoflow(layout, order, s["score"], layers_of(s["layers"]))
+        return r.infoflow(layout, order, s["score"], layers_of(s["layers"]), s.get("recency"))
     if s["method"] == "attn-drift":
-        return r.attn_drift(layout, order, s["score"], layers_of(s["layers"]), s["half"], candidates)
+        return r.attn_drift(layout, order, s["score"], layers_of(s["layers"]), s["half"], s.get("recency"), candidates)
     if s["method"] == "prophetkv":
         return r.prophetkv(layout, order)
     if s["method"] == "a3":
@@ -237,7 +237,7 @@ def self_test(model: Model, folder: str) -> bool:
             with torch.no_grad():
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
-                        {"method": "relay", "layout": "tl-tp"}, {"method": "attn-drift", "reorder": True, "half": 3}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "blocks": 1},
+                        {"method": "relay", "layout": "tl-tp"}, {"method": "attn-drift", "reorder": True, "half": 3, "recency": 1.5}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "blocks": 1},
                         {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "trace", "alpha": 0.001, "keep-order": True}, {"method": "trace", "alpha": 0.005, "sharpest": 0.25}, {"reorder": True, "order_for": "selection"},
                         {"method": "apb", "block_rows": {"block": 9, "anchor": 2, "passed": 2}}, {"method": "epic"}, {"method": "none"}, {**read_by(model, folder, r, request), "ratio": 0.8}):
             name = {key: value for key, value in changes.items() if not key.startswith("auxiliary")}

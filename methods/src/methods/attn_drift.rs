@@ -3,14 +3,15 @@
 //! selected.
 //!
 //! To first order the query's output changes by Σ_t A[t] · ΔV[t] if stale rows become fresh. A[t]
-//! is measured as InfoFlow does, over more layers. ΔV[t] is not known before a recompute, but it
-//! falls with the place j of row t in its chunk: a row at place j has j rows of its own chunk to
-//! attend to. score[t] = A[t] · h / (h + j).
+//! is measured as InfoFlow does, over more layers, and the last rows of the query count most, since
+//! they write the answer. ΔV[t] is not known before a recompute, but it falls with the place j of
+//! row t in its chunk: a row at place j has j rows of its own chunk to attend to.
+//! score[t] = A[t] · h / (h + j).
 
 use super::infoflow::layers_between;
 use crate::method::{Claim, InvalidOption, Method, ModelFacts};
 use crate::option::{Kind, MethodOption, Options, Usual};
-use crate::options::{IMPORTANCE, KEEP_PER_CHUNK, LAYERS, LAYOUT, ORDER_FOR, PACKETS, RATIO, REORDER, SCORE};
+use crate::options::{IMPORTANCE, KEEP_PER_CHUNK, LAYERS, LAYOUT, ORDER_FOR, PACKETS, RATIO, RECENCY, REORDER, SCORE};
 use crate::prefill::{Evidence, Prefill, Selection};
 use crate::selector::{Candidates, Need, Selector};
 
@@ -30,12 +31,24 @@ pub static ATTN_DRIFT: Method = Method {
     claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
     cost: "chunks, M rows up to depth 0.95, then n + M rows",
     ratio: Some(0.15),
-    options: &[&RATIO, &REORDER, &IMPORTANCE, &ORDER_FOR, &SCORE, &LAYERS, &HALF, &LAYOUT, &PACKETS, &KEEP_PER_CHUNK],
+    options: &[
+        &RATIO,
+        &REORDER,
+        &IMPORTANCE,
+        &ORDER_FOR,
+        &SCORE,
+        &RECENCY,
+        &LAYERS,
+        &HALF,
+        &LAYOUT,
+        &PACKETS,
+        &KEEP_PER_CHUNK,
+    ],
     requires: None,
     default_of: &[],
     samples: &[
         "attn-drift",
-        "attn-drift:half=2",
+        "attn-drift:half=2:recency=0.5",
         "attn-drift:score=mass:layers=0..2:layout=hl-tp",
         "attn-drift:reorder",
     ],
@@ -46,10 +59,11 @@ pub static ATTN_DRIFT: Method = Method {
 /// By default the scoring layers are those from depth 0.4 to depth 0.95, rounded outwards: 9..23 of
 /// 24 layers, 16..38 of 40, 2..5 of 5, 0..1 of 1.
 fn prefill(options: &mut Options, ModelFacts { layers, .. }: ModelFacts) -> Result<Prefill, InvalidOption> {
-    let half = Some(options.usual(&HALF));
+    options.set_default(&RECENCY, "2");
+    let (half, recency) = (Some(options.usual(&HALF)), options.get(&RECENCY));
     let evidence =
         Evidence::of_query(layers_between(options, [40, 95], layers)?, options.usual(&SCORE), options.usual(&LAYOUT));
-    Ok(Prefill::Chunks(Selection::Evidence(Evidence { half, ..evidence })))
+    Ok(Prefill::Chunks(Selection::Evidence(Evidence { half, recency, ..evidence })))
 }
 
 fn selector(selection: Selection) -> Box<dyn Selector> {

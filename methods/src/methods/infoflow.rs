@@ -5,7 +5,7 @@
 
 use crate::method::{Claim, Command, InvalidOption, Method, ModelFacts};
 use crate::option::Options;
-use crate::options::{IMPORTANCE, KEEP_PER_CHUNK, LAYERS, LAYOUT, ORDER_FOR, PACKETS, RATIO, REORDER, SCORE};
+use crate::options::{IMPORTANCE, KEEP_PER_CHUNK, LAYERS, LAYOUT, ORDER_FOR, PACKETS, RATIO, RECENCY, REORDER, SCORE};
 use crate::prefill::{Evidence, Layers, Prefill, Selection};
 use crate::selector::probe_once;
 
@@ -17,10 +17,21 @@ pub static INFOFLOW: Method = Method {
     claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
     cost: "chunks, M rows up to depth 0.65, then n + M rows",
     ratio: Some(0.15),
-    options: &[&RATIO, &REORDER, &IMPORTANCE, &ORDER_FOR, &SCORE, &LAYERS, &LAYOUT, &PACKETS, &KEEP_PER_CHUNK],
+    options: &[
+        &RATIO,
+        &REORDER,
+        &IMPORTANCE,
+        &ORDER_FOR,
+        &SCORE,
+        &RECENCY,
+        &LAYERS,
+        &LAYOUT,
+        &PACKETS,
+        &KEEP_PER_CHUNK,
+    ],
     requires: None,
     default_of: &[Command::Prefill, Command::Bench, Command::Plan],
-    samples: &["infoflow", "infoflow:score=mass:layers=0..2:layout=hl-hp", "infoflow:importance=selected"],
+    samples: &["infoflow", "infoflow:score=mass:layers=0..2:layout=hl-hp", "infoflow:importance=selected:recency=1.5"],
     prefill,
     selector: Some(|_| Box::new(probe_once)),
 };
@@ -30,7 +41,8 @@ pub static INFOFLOW: Method = Method {
 fn prefill(options: &mut Options, ModelFacts { layers, .. }: ModelFacts) -> Result<Prefill, InvalidOption> {
     let evidence =
         Evidence::of_query(layers_between(options, [55, 65], layers)?, options.usual(&SCORE), options.usual(&LAYOUT));
-    Ok(Prefill::Chunks(Selection::Evidence(evidence)))
+    let recency = options.get(&RECENCY);
+    Ok(Prefill::Chunks(Selection::Evidence(Evidence { recency, ..evidence })))
 }
 
 /// The option's layers of a model with `count` layers; by default those between two depths in per

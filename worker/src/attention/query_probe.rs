@@ -30,6 +30,9 @@ pub struct QueryProbe<'a> {
     pub layers: Range<usize>,
     /// The query's positions.
     pub at: Positions,
+    /// Logarithm of what a row's attention is divided by, `[rows, heads]` f32; absent if all count
+    /// alike.
+    pub fading: Option<Tensor>,
     /// The prefix.
     pub prefix: View,
     /// Context rows of this rank alone.
@@ -101,7 +104,8 @@ impl Attention for QueryProbe<'_> {
                 Score::Norm => Reduce::Norm,
                 Score::Mass => Reduce::Mass,
             };
-            let reader = Reader { math: &self.math, q: &q, at: &self.at, lse };
+            let faded = self.fading.as_ref().map(|fading| added(Some(fading.clone()), lse.clone())).transpose()?;
+            let reader = Reader { math: &self.math, q: &q, at: &self.at, lse: faded.as_ref().unwrap_or(lse) };
             let scores = received(reader, &self.own, layer, kv_heads, by)?;
             if let Some(of_layers) = &mut self.of_layers {
                 of_layers.push(scores.clone());

@@ -46,6 +46,13 @@ pub(super) struct Paid {
     pub of_layers: Option<Vec<Tensor>>,
 }
 
+/// For each of the query's `rows` and each head the logarithm of what its attention is divided by: a
+/// row that is `recency` rows before the last counts 1/e of that one.
+fn fading(rows: usize, heads: usize, recency: f32) -> Vec<f32> {
+    let before_last = (0..rows).rev().map(|before| before as f32 / recency);
+    before_last.flat_map(|fading| std::iter::repeat_n(fading, heads)).collect()
+}
+
 /// Runs the query's rows over the cache of all ranks, as `evidence` defines it; `of_layers`
 /// receives their attention in each layer.
 ///
@@ -71,12 +78,15 @@ pub(super) fn look(
     let query_rows: Vec<u32> = plan.query_rows().collect();
     let rows = cx.embed(&plan.query_sources())?;
     let held = replication.as_ref().map(Replication::needs);
+    let fading = evidence.recency.map(|recency| fading(query_rows.len(), cx.models.main.config().heads, recency));
+    let fading = fading.map(|numbers| from_host(numbers, &device)).transpose()?;
     let mut attention = QueryProbe {
         math: cx.math.clone(),
         comm: &mut *cx.comm,
         evidence,
         layers,
         at: placement.at(&query_rows),
+        fading: fading.map(|all| all.reshape((query_rows.len(), ()))).transpose()?,
         prefix: cache.view_of_prefix(&placement),
         own,
         stale: replication.as_mut(),
