@@ -14,8 +14,8 @@ use tributary_planner::forecast::Profile;
 use tributary_planner::{GroupShape, RequestSettings};
 use tributary_protocol::{Eviction, REFERENCE, Sampling};
 use tributary_quality::{
-    Arm, Asked, Evaluation, LEAST_ALPHA, Output, Part, Split, Study, Suite, calibrate, dry_run, open, origin, page,
-    render, report, rows,
+    Arm, Asked, Evaluation, LEAST_ALPHA, Output, Part, Split, Study, Suite, Wanted, calibrate, dry_run, open, origin,
+    page, pool, render, report, rows,
 };
 use tributary_study::forecast::lengths::tokens;
 use tributary_study::method_spec::MethodSpec;
@@ -33,8 +33,9 @@ use crate::serve::refused;
 use crate::stdout::print;
 use crate::template_kwargs::TemplateKwargs;
 
-/// The subcommand.
+/// The subcommands.
 const SCORE: &str = "score";
+const POOL: &str = "pool";
 
 const HELP: &str = "\
 A method is NAME[:OPTION[=VALUE]].., with the options of `compare` except world and threads; ratio=R takes precedence \
@@ -43,18 +44,22 @@ samples, tasks, lengths, methods or ratios. The suite hops is the language of ex
 preserve what chunking breaks, and nothing about large models. ruler, niah and longbench need a model that reads \
 English; every result names the sources of their texts (docs/quality.md).";
 
-/// The parsed command: an evaluation, or its subcommand `score`.
+/// The parsed command: an evaluation, or one of its subcommands.
 #[derive(Debug)]
 pub enum QualityArgs {
     /// An evaluation of methods on tasks.
     Evaluation(Box<EvaluationArgs>),
     /// Scores of answers made elsewhere.
     Score(ScoreArgs),
+    /// Tables of the answers of several evaluations.
+    Pool(PoolArgs),
 }
 
 impl Args for QualityArgs {
     fn augment_args(command: Command) -> Command {
-        let command = EvaluationArgs::augment_args(command).subcommand(ScoreArgs::augment_args(Command::new(SCORE)));
+        let command = EvaluationArgs::augment_args(command)
+            .subcommand(ScoreArgs::augment_args(Command::new(SCORE)))
+            .subcommand(PoolArgs::augment_args(Command::new(POOL)));
         command.args_conflicts_with_subcommands(true).subcommand_negates_reqs(true)
     }
 
@@ -65,8 +70,9 @@ impl Args for QualityArgs {
 
 impl FromArgMatches for QualityArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        Ok(match matches.subcommand_matches(SCORE) {
-            Some(matches) => Self::Score(ScoreArgs::from_arg_matches(matches)?),
+        Ok(match matches.subcommand() {
+            Some((SCORE, matches)) => Self::Score(ScoreArgs::from_arg_matches(matches)?),
+            Some((_, matches)) => Self::Pool(PoolArgs::from_arg_matches(matches)?),
             None => {
                 let study = matches.try_get_one::<PathBuf>(CONFIG).ok().flatten().cloned();
                 Self::Evaluation(Box::new(EvaluationArgs { study, ..EvaluationArgs::from_arg_matches(matches)? }))
@@ -88,6 +94,25 @@ pub struct ScoreArgs {
     /// "references": [TEXT, ..], "classes": [TEXT, ..] for a classification}
     #[arg(value_name = "FILE.jsonl")]
     file: PathBuf,
+}
+
+/// Tables of the answers of several evaluations, such as parts that ran side by side
+#[derive(Debug, Args)]
+pub struct PoolArgs {
+    /// Folders of evaluations of one model, suite, seed, shape and program. Counted are requests
+    /// that every method has answered
+    #[arg(value_name = "DIR", required = true)]
+    folders: Vec<PathBuf>,
+    /// Methods to count, as they were asked for, such as none or infoflow:ratio=0.3; full is always
+    /// counted [default: all]
+    #[arg(long, value_name = "METHOD", num_args = 1..)]
+    methods: Vec<String>,
+    /// Count only tasks where the score of full is at least this much above that of none
+    #[arg(long, value_name = "SCORE")]
+    least_gap: Option<f64>,
+    /// Seed of the confidence intervals
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
 }
 
 /// Evaluate methods on tasks with known answers, with time and bytes; or score answers made
@@ -246,6 +271,10 @@ pub fn quality(
     match args {
         QualityArgs::Evaluation(args) => evaluate(args, read),
         QualityArgs::Score(ScoreArgs { file }) => once(&|| score(file)),
+        QualityArgs::Pool(PoolArgs { folders, methods, least_gap, seed }) => once(&|| {
+            let wanted = Wanted { methods: methods.clone(), least_gap: *least_gap, seed: *seed };
+            print(&pool(folders, &wanted)?)
+        }),
     }
 }
 

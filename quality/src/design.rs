@@ -10,6 +10,7 @@ use tributary_planner::RequestSettings;
 use tributary_protocol::{Eviction, Family};
 
 use crate::error::{Error, Result};
+use crate::pooled::labelled;
 use crate::split::{Part, Split};
 
 /// The most samples of a task, and documents of a sample, and tokens of a document, and tokens of a
@@ -126,7 +127,7 @@ impl Arm {
 
     /// The method with its ratio, for a reader.
     pub fn label(&self) -> String {
-        self.ratio.map_or_else(|| self.method.clone(), |ratio| format!("{} at {ratio}", self.method))
+        labelled(&self.method, self.ratio)
     }
 
     /// Whether decoding keeps some rows of the prompt only.

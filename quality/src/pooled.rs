@@ -73,12 +73,24 @@ pub fn pooled(cells: &[(Cell, usize)], seed: u64, arms: &[Arm], answers: &Answer
         cells.iter().flat_map(|(cell, count)| (0..*count).map(|number| score(&of(cell, number)))).collect()
     };
     let scores: Vec<Vec<f64>> = arms.iter().map(scores).collect();
+    let arms: Vec<_> = arms.iter().map(|arm| (arm.method.clone(), arm.ratio)).collect();
+    pooled_scores(&arms, &scores, seed)
+}
+
+/// A method with its ratio, for a reader.
+pub(crate) fn labelled(method: &str, ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| method.to_owned(), |ratio| format!("{method} at {ratio}"))
+}
+
+/// The comparison of methods with their ratios, the first being full prefill, by the scores of each:
+/// one a request, in the same order.
+pub(crate) fn pooled_scores(arms: &[(String, Option<f64>)], scores: &[Vec<f64>], seed: u64) -> Option<Pooled> {
     let requests = scores.first().map_or(0, Vec::len);
     if requests == 0 || !(2..=MOST_ARMS).contains(&arms.len()) {
         return None;
     }
-    let drawn = drawn(&scores, seed);
-    let of = |index: usize| (arms[index].method.clone(), arms[index].ratio);
+    let drawn = drawn(scores, seed);
+    let of = |index: usize| arms[index].clone();
     let full = &drawn[0];
     let shares = if full.mean > 0.0 { (1..arms.len()).collect() } else { Vec::new() };
     let share = |index: usize| {

@@ -4,7 +4,7 @@ use tributary_charts::table::{Layout, cells, table};
 
 use crate::eviction_rows::{EVICTIONS, evictions};
 use crate::points::{ALL, INTERVALS, P_VALUES, Point, nats, p_value};
-use crate::pooled::Pooled;
+use crate::pooled::{Pooled, labelled};
 use crate::report::{FailureRow, Report};
 use crate::report_runs::ReportRuns;
 use crate::statistics::{Mean, Share};
@@ -77,17 +77,13 @@ fn report_runs(ReportRuns { study, earlier }: &ReportRuns) -> String {
 }
 
 /// Methods beside each other on all requests.
-fn pooled(pooled: &Pooled) -> String {
-    let label = |method: &str, ratio: Option<f64>| match ratio {
-        Some(ratio) => format!("{method} at {ratio}"),
-        None => method.to_owned(),
-    };
+pub(crate) fn pooled(pooled: &Pooled) -> String {
     let mut rows = vec![cells(["method", "x full"])];
-    rows.extend(pooled.shares.iter().map(|own| vec![label(&own.method, own.ratio), interval(&own.share)]));
+    rows.extend(pooled.shares.iter().map(|own| vec![labelled(&own.method, own.ratio), interval(&own.share)]));
     let shares = table(&rows, Layout { left: &[0], commented_rows: Some(1) });
     let mut rows = vec![cells(["method", "less", "difference", "p", "p (Holm)"])];
     rows.extend(pooled.differences.iter().map(|own| {
-        let (method, rival) = (label(&own.method, own.ratio), label(&own.rival, own.rival_ratio));
+        let (method, rival) = (labelled(&own.method, own.ratio), labelled(&own.rival, own.rival_ratio));
         vec![method, rival, interval(&own.difference), p_value(own.p), p_value(own.holm_p)]
     }));
     let differences = table(&rows, Layout { left: &[0, 1], commented_rows: Some(1) });
@@ -200,7 +196,7 @@ fn by_chunk_size(report: &Report, sizes: &[usize]) -> String {
     format!("# all tasks, by tokens of a chunk\n{}", table(&rows, Layout { left: &[0], commented_rows: Some(1) }))
 }
 
-fn interval(Mean { mean, low, high }: &Mean) -> String {
+pub(crate) fn interval(Mean { mean, low, high }: &Mean) -> String {
     format!("{mean:.3} [{low:.3} to {high:.3}]")
 }
 

@@ -130,13 +130,16 @@ impl Reader<'_> {
         entries: &DeTable<'_>,
     ) -> Result<Vec<(&'static str, Vec<Entry>)>, String> {
         let name = key.get_ref();
+        let inner = |key: &Spanned<DeString<'_>>| inner(name, key.get_ref());
         if let Some(names) = COMMANDS.into_iter().find(|names| *names == name.as_ref()) {
-            return Ok(vec![(names, self.table(names, entries)?)]);
+            let mut tables = vec![(names, self.table(names, entries)?)];
+            for (key, value) in entries {
+                if let (Some(names), DeValue::Table(entries)) = (inner(key), value.get_ref()) {
+                    tables.push((names, self.table(names, entries)?));
+                }
+            }
+            return Ok(tables);
         }
-        let inner = |key: &Spanned<DeString<'_>>| {
-            let names = format!("{name} {}", key.get_ref());
-            COMMANDS.into_iter().find(|known| **known == names)
-        };
         let refused = |key: &Spanned<DeString<'_>>, near: String| {
             let what = format!("no command with options is called `{}`; the nearest is `{near}`", key.get_ref());
             Err(self.refusal(key.span().start, &what))
@@ -157,11 +160,14 @@ impl Reader<'_> {
         Ok(tables)
     }
 
-    /// The entries of a table.
+    /// The entries of a table, but for the tables of the command's own commands.
     fn table(&self, names: &str, entries: &DeTable<'_>) -> Result<Vec<Entry>, String> {
         let mut own = Vec::new();
         for (key, value) in entries {
             let word = key.get_ref();
+            if inner(names, word).is_some() && matches!(value.get_ref(), DeValue::Table(_)) {
+                continue;
+            }
             let Some(arg) = option(found(self.command, names), word) else {
                 self.no_methods_own(key.span().start, word)?;
                 let near = self.nearest(names, word);
@@ -277,4 +283,9 @@ fn kind(value: &DeValue<'_>) -> &'static str {
         DeValue::Array(_) => "such a list",
         DeValue::Table(_) => "a table",
     }
+}
+
+/// One of [`COMMANDS`] that is a command of another one.
+fn inner(outer: &str, name: &str) -> Option<&'static str> {
+    COMMANDS.into_iter().find(|known| known.split_once(' ') == Some((outer, name)))
 }

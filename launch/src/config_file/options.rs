@@ -11,11 +11,13 @@ pub const PRINT: &str = "print-config";
 
 /// The commands that take options from a file, which are all that have options; a command of a
 /// command has both names.
-pub const COMMANDS: [&str; 18] = [
+pub const COMMANDS: [&str; 19] = [
     "prefill",
     "serve",
     "compare",
     "bench",
+    // Before the command that it belongs to, which is called too.
+    "quality pool",
     "quality",
     "plan",
     "doctor",

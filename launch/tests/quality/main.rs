@@ -63,6 +63,28 @@ fn answers_made_elsewhere_are_scored() {
     refused(run(&["quality", "score", "/nowhere.jsonl"]), &["/nowhere.jsonl", "No such file"]);
 }
 
+#[test]
+fn evaluations_that_ran_side_by_side_are_read_as_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let part = |task: &str, methods: &[&str]| {
+        let out = folder.path().join(task).display().to_string();
+        let asked = [&["--tasks", task, "--samples", "3", "--out", &out, "--methods"], methods].concat();
+        assert_eq!(hops(&asked).0, Some(0));
+        out
+    };
+    let (one, two) = (part("hop2", &["none", "infoflow", "epic"]), part("single", &["none", "infoflow"]));
+    let (code, table, errors) = run(&["quality", "pool", &one, &two, "--methods", "none", "infoflow"]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(table.starts_with("# 6 requests with answers of all 3 methods, of 6\n"), "{table}");
+    assert!(table.contains("all 6 requests pooled") && !table.contains("epic"), "{table}");
+    let file = folder.path().join("pool.toml");
+    std::fs::write(&file, "[quality.pool]\nmethods = [\"none\"]\nleast-gap = 0.1\n").expect("written");
+    let (code, table, _) = run(&["quality", "pool", &one, &two, "--config", &file.display().to_string()]);
+    assert!(code == Some(0) && table.contains("answers of all 2 methods"), "{table}");
+    let part = [one.as_str(), &folder.path().display().to_string()].map(str::to_owned);
+    refused(run(&["quality", "pool", &part[0], &part[1]]), &["design.json", "No such file"]);
+}
+
 /// The page, the tables and the text of that evaluation.
 fn reports_show_it(out: &Path, table: &str) {
     // The contexts of the worst requests, with at least as many marks as rows would make if all
