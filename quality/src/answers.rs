@@ -308,11 +308,11 @@ impl AnswerFile {
 /// Returns the number of the first line that is no answer.
 pub fn read(path: &Path) -> Result<(Vec<Answer>, u64)> {
     let shown = path.display();
-    let bytes = std::fs::read(path).map_err(|error| Error::usage(format!("--resume: {shown}: {error}")))?;
+    let bytes = std::fs::read(path).map_err(|error| Error::usage(format!("{shown}: {error}")))?;
     let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
     let lines = bytes[..whole].split(|&byte| byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
     let read = |(index, line): (usize, &[u8])| {
-        let bad = |cause: &str| Error::usage(format!("--resume: {shown}, line {}: {cause}", index + 1));
+        let bad = |cause: &str| Error::usage(format!("{shown}, line {}: {cause}", index + 1));
         let line: Line = serde_json::from_slice(line).map_err(|error| bad(&error.to_string()))?;
         line.answer().ok_or_else(|| bad("a part of the answer lacks"))
     };

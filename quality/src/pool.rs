@@ -42,7 +42,8 @@ type Answered = Vec<(Arm, Answer)>;
 ///
 /// # Errors
 /// Returns an error if a folder is no evaluation, if two are not of the same design, if two
-/// prompts of a request differ, if a method has answered nothing, and if no request is left.
+/// prompts of a request differ, if a method has answered nothing, if a gap is asked for without
+/// answers of `none`, and if no request is left.
 pub fn pool(folders: &[PathBuf], wanted: &Wanted) -> Result<String> {
     same_design(folders)?;
     let (mut arms, mut requests) = (Vec::new(), BTreeMap::new());
@@ -78,6 +79,9 @@ pub fn pool(folders: &[PathBuf], wanted: &Wanted) -> Result<String> {
     }
     if !arms.iter().any(|(method, _)| method == ENDS[0]) {
         return Err(Error::usage("no answer of full, with which methods are compared, in these folders".to_owned()));
+    }
+    if wanted.least_gap.is_some() && !arms.iter().any(|(method, _)| method == ENDS[1]) {
+        return Err(Error::usage("--least-gap: it needs answers of none, also among --methods".to_owned()));
     }
     // Full first, then as they were asked for, else by name.
     arms.sort_by_key(|(method, ratio)| {
@@ -238,6 +242,9 @@ mod tests {
         let unknown = Wanted { methods: vec!["epic".to_owned()], ..Wanted::default() };
         let error = pool(&folders, &unknown).unwrap_err().to_string();
         assert!(error.contains("--methods epic: it has answered nothing"), "{error}");
+        let without = Wanted { methods: vec!["relay".to_owned()], least_gap: Some(0.1), seed: 0 };
+        let error = pool(&folders, &without).unwrap_err().to_string();
+        assert!(error.contains("--least-gap: it needs answers of none"), "{error}");
     }
 
     #[test]
