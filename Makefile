@@ -221,7 +221,7 @@ gpu-bundle:
 # The same scripts on the emulated GPU, at sizes that it manages: so that a GPU's time is not spent on their mistakes.
 gpu-rehearsal:
 	sh gpu/bundle.sh emulated
-	$(EMULATED) env SMALL=yes STEPS="libraries kernels stack nccl ranks bench llama" sh gpu/run.sh target/gpu-emulated target/gpu-rehearsal
+	$(EMULATED) env SMALL=yes STEPS="libraries kernels stack answers nccl ranks bench llama" sh gpu/run.sh target/gpu-emulated target/gpu-rehearsal
 
 # Does the script do the right thing on machines with none, one and several GPUs (stand-ins), does the bundle build, is it small enough to
 # be carried, and does each of its programs do something? Its tests run in `make test` in any case. On one GPU with the NCCL of a

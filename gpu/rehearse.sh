@@ -43,6 +43,11 @@ case "$me $*" in
     [ -z "${out:-}" ] || mkdir -p "$out"
     [ -z "${out:-}" ] || printf 'id,failures,median_ttft_ms,speed_up_to_full\nfull tokens=64 world=1,0,12.5,1.0\n' >"$out/points.csv"
     ;;
+"tributary quality "*)
+    while [ "$1" != --out ]; do shift; done
+    mkdir -p "$2"
+    printf 'method,task,score\nfull,hop2,0.1\nfull,all,0.5\n' >"$2/points.csv"
+    ;;
 "tributary prefill "*) echo '  "answer": "seven",' ;;
 "tributary doctor "*) echo '64 KiB        0.009     0.007     0.028                 1.5           2.5             0' ;;
 esac
@@ -89,7 +94,7 @@ run "no GPU" 69 GPUS=0
 grep -q 'no GPU on this machine' "$place/said" || fail "does not say so"
 
 run "one GPU" 0 GPUS=1 PATH="$place/path:$place/tools:$PATH" BUDGET_S=9000
-for name in libraries kernels-first kernels pytorch bench llama-short ncu stack stack-memory sanitizer llama-long llama-calibrate llama-others nsys \
+for name in libraries kernels-first kernels pytorch bench llama-short ncu stack stack-memory answers sanitizer llama-long llama-calibrate llama-others nsys \
     qwen-short qwen-calibrate qwen-others qwen-long stack-plain sanitizer-full; do
     row "$name" ok
 done
@@ -107,6 +112,7 @@ was_called '^ncu .*regex:pack_sm90_bf16_128 '
 was_called '^ncu .*regex:rms_norm_1_bf16 '
 was_not_called '^(tributary bench|kernels-cuda).*keys=[0-9]'
 was_not_called 'modules=EAGER'
+table_has 'answers: full: score 0.500, on the CPU 0.500'
 table_has 'llama-short: full 64 on 1: 12.5 ms, 1.00 x full'
 table_has 'pytorch: case: dense_causal, ms: 1.5'
 table_has 'bench: dense  1.0'

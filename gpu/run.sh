@@ -234,6 +234,7 @@ step llama-short 20 study llama-3.1-8b short
 step ncu 60 counters
 step stack 10 stack
 step stack-memory 5 stack_memory
+step answers 15 answers
 step sanitizer 80 sanitizer few
 step llama-long 85 study llama-3.1-8b long
 step llama-calibrate 90 study llama-3.1-8b calibrate

@@ -246,6 +246,31 @@ stack() {
     tests 180 stack-cuda "" phases_on_a_device
 }
 
+# Scores of the demo model's answers on the device, compared with those on the CPU: by method, 80 requests each.
+answers() {
+    samples=40
+    [ -z "$small" ] || samples=2
+    for device in cpu cuda; do
+        ours 60 "$bin/tributary" quality --suite hops --model examples/models/demo --tasks hop2,vt3 --samples $samples \
+            --methods full none infoflow attn-drift relay --warm --device $device --out "$work/tmp/$device-answers" --force || return
+    done
+    awk -F , 'FNR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
+        $at["task"] != "all" { next }
+        FILENAME == ARGV[1] { cpu[$at["method"]] = $at["score"]; next }
+        {
+            here = $at["score"]
+            there = cpu[$at["method"]]
+            printf "%s: score %.3f, on the CPU %.3f\n", $at["method"], here, there
+            if (here - there > 0.1 || there - here > 0.1) wrong = 1
+        }
+        END { exit wrong }' "$work/tmp/cpu-answers/points.csv" "$work/tmp/cuda-answers/points.csv" >"$results/$name.scores"
+    ended=$?
+    cat "$results/$name.scores"
+    while read -r line; do number "$line"; done <"$results/$name.scores"
+    [ "$ended" = 0 ] || echo "scores lie more than 0.1 apart: FAILED"
+    return "$ended"
+}
+
 # Memory of requests, compared with the plan.
 stack_memory() {
     tests 90 stack-memory "--nocapture"

@@ -3,6 +3,7 @@
 use tributary_charts::table::{Layout, cells, table};
 use tributary_planner::forecast::{Counted, Profile};
 use tributary_planner::{ModelShape, Planned};
+use tributary_protocol::Plan;
 use tributary_system::size::MIB;
 
 use crate::design::Arm;
@@ -79,19 +80,14 @@ fn by_method(evaluation: &Evaluation, shape: &ModelShape, profile: Option<&Profi
         vec![cells(["method", "memory", "longest TTFT", "all answers"]), cells(["", "[MiB]", "[ms]", "[s]"])];
     let mut all_s = 0.0;
     for (index, arm) in evaluation.arms.iter().enumerate() {
-        let own: Vec<(&Planned, usize)> = evaluation
-            .longest
-            .iter()
-            .zip(&evaluation.cells)
-            .map(|(plans, (_, count))| (&plans[index], *count))
-            .collect();
-        let memory = own.iter().map(|(planned, _)| planned.memory_bytes).max().unwrap_or(0);
+        let memory = evaluation.longest.iter().map(|plans| plans[index].memory_bytes).max().unwrap_or(0);
         let (mut longest_s, mut sum_s) = (0.0_f64, 0.0);
-        for (planned, count) in &own {
+        for (plans, (_, count)) in evaluation.longest.iter().zip(&evaluation.cells) {
             let Some(profile) = profile else { continue };
-            let predicted = Counted::new(&planned.plan, planned.world, shape).on(&planned.plan, profile);
+            let plan = if evaluation.design.warm { sharing(plans, index) } else { plans[index].plan.clone() };
+            let predicted = Counted::new(&plan, plans[index].world, shape).on(&plan, profile);
             longest_s = longest_s.max(predicted.ttft_s);
-            sum_s += *count as f64 * predicted.all_tokens_s(planned.plan.max_tokens);
+            sum_s += *count as f64 * predicted.all_tokens_s(plan.max_tokens);
         }
         all_s += sum_s;
         let time = |value: f64| if profile.is_some() { format!("{value:.1}") } else { "-".to_owned() };
@@ -99,4 +95,20 @@ fn by_method(evaluation: &Evaluation, shape: &ModelShape, profile: Option<&Profi
         rows.push(vec![arm.label(), memory, time(1000.0 * longest_s), time(sum_s)]);
     }
     (table(&rows, Layout { left: &[0], commented_rows: Some(2) }), all_s)
+}
+
+/// The plan of a method whose request has been answered by those before it: what they have put into
+/// the chunk cache is warm. Whichever answers first computes it, so that the sum is that of any order.
+fn sharing(plans: &[Planned], index: usize) -> Plan {
+    let mut plan = plans[index].plan.clone();
+    if !plan.method.in_chunks() {
+        return plan;
+    }
+    let before = plans[..index].iter().map(|planned| &planned.plan).filter(|plan| plan.method.in_chunks());
+    for other in before {
+        for (chunk, held) in plan.chunks.iter_mut().zip(&other.chunks) {
+            chunk.warm |= (chunk.around, &chunk.compress) == (held.around, &held.compress);
+        }
+    }
+    plan
 }

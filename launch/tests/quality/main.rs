@@ -371,4 +371,12 @@ fn a_dry_run_predicts_memory_and_time() {
     let (_, without, _) = suite("ruler", data.path(), &asked);
     assert_eq!(row(&without, "full")[2], "-");
     assert!(without.contains("# no times: --profile names a machine"), "{without}");
+    // Chunks that the methods of a request share are computed by the first that needs them.
+    let asked =
+        [&asked[..], &["--profile", "h100x4", "--methods", "none", "infoflow", "--chunk-tokens", "64"]].concat();
+    let [cold, warm] = [&[][..], &["--warm"]].map(|more| suite("ruler", data.path(), &[&asked[..], more].concat()).1);
+    assert_eq!(row(&cold, "full"), row(&warm, "full"));
+    assert_eq!(row(&cold, "none"), row(&warm, "none"));
+    let longest = |text: &str| row(text, "infoflow")[4].parse::<f64>().expect("milliseconds");
+    assert!(longest(&warm) < longest(&cold), "{warm}");
 }
