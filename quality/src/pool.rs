@@ -11,7 +11,7 @@ use tributary_charts::table::{Layout, cells, table};
 use crate::answers::{Answer, read};
 use crate::error::{Error, Result};
 use crate::pooled::{labelled, pooled_scores};
-use crate::render::{interval, pooled};
+use crate::render::{differences, interval, pooled};
 use crate::statistics;
 
 /// What may differ between parts of one evaluation.
@@ -173,7 +173,26 @@ fn tables(requests: &BTreeMap<(String, usize), Answered>, arms: &[Arm], seed: u6
     let mut text = table(&rows, Layout { left: &[0, 2], commented_rows: Some(1) });
     text += "# KL: of full prefill's first token from the method's, over the whole vocabulary, mean [nats]\n";
     let all: Vec<Vec<f64>> = arms.iter().map(|arm| scores(None, arm)).collect();
-    text + &pooled_scores(arms, &all, seed).as_ref().map_or_else(String::new, pooled)
+    text += &pooled_scores(arms, &all, seed).as_ref().map_or_else(String::new, pooled);
+    text + &divergences(requests, arms, seed)
+}
+
+/// The divergences of each pair of methods, of the requests where all but full prefill have one.
+fn divergences(requests: &BTreeMap<(String, usize), Answered>, arms: &[Arm], seed: u64) -> String {
+    let of_request = |answers: &Answered| -> Option<Vec<f64>> {
+        let of = |arm: &Arm| {
+            let (_, answer) = answers.iter().find(|(own, _)| own == arm)?;
+            if arm.0 == ENDS[0] { Some(0.0) } else { answer.reply()?.kl_nats }
+        };
+        arms.iter().map(of).collect()
+    };
+    let rows: Vec<Vec<f64>> = requests.values().filter_map(of_request).collect();
+    let all: Vec<Vec<f64>> = (0..arms.len()).map(|arm| rows.iter().map(|row| row[arm]).collect()).collect();
+    let Some(pooled) = pooled_scores(arms, &all, seed) else { return String::new() };
+    let (count, pairs) = (pooled.requests, differences(&pooled.differences));
+    format!(
+        "\n# {count} requests: difference of mean KL for each pair of methods, in the same way; lower is nearer to full prefill\n{pairs}"
+    )
 }
 
 #[cfg(test)]
@@ -232,6 +251,9 @@ mod tests {
         };
         assert!(row(&text, &["vt", "full"]).contains("1.000"), "{text}");
         assert!(text.contains("relay at 0.15"), "{text}");
+        // Every answer but full prefill's has the same divergence.
+        let (_, nats) = text.split_once("# 4 requests: difference of mean KL").expect("pairs");
+        assert!(row(nats, &["relay at 0.15", "none"]).contains("0.000 [0.000 to 0.000]"), "{text}");
         // Full has 3.0, relay 2.0 of the four requests: two thirds.
         assert!(text.contains("0.667"), "{text}");
         let gap = pool(&folders, &Wanted { least_gap: Some(0.1), ..Wanted::default() }).unwrap();

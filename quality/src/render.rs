@@ -4,7 +4,7 @@ use tributary_charts::table::{Layout, cells, table};
 
 use crate::eviction_rows::{EVICTIONS, evictions};
 use crate::points::{ALL, INTERVALS, P_VALUES, Point, nats, p_value};
-use crate::pooled::{Pooled, labelled};
+use crate::pooled::{Pooled, PooledDifference, labelled};
 use crate::report::{FailureRow, Report};
 use crate::report_runs::ReportRuns;
 use crate::statistics::{Mean, Share};
@@ -81,17 +81,22 @@ pub(crate) fn pooled(pooled: &Pooled) -> String {
     let mut rows = vec![cells(["method", "x full"])];
     rows.extend(pooled.shares.iter().map(|own| vec![labelled(&own.method, own.ratio), interval(&own.share)]));
     let shares = table(&rows, Layout { left: &[0], commented_rows: Some(1) });
-    let mut rows = vec![cells(["method", "less", "difference", "p", "p (Holm)"])];
-    rows.extend(pooled.differences.iter().map(|own| {
-        let (method, rival) = (labelled(&own.method, own.ratio), labelled(&own.rival, own.rival_ratio));
-        vec![method, rival, interval(&own.difference), p_value(own.p), p_value(own.holm_p)]
-    }));
-    let differences = table(&rows, Layout { left: &[0, 1], commented_rows: Some(1) });
+    let differences = differences(&pooled.differences);
     format!(
         "\n# all {} requests pooled, drawn anew with the answers of all methods: share of full prefill's score [95 %]\n{shares}\n\
          # the same for each pair of methods: difference of mean scores, with intervals and p adjusted after Holm\n{differences}",
         pooled.requests
     )
+}
+
+/// Pairs of methods, a row each.
+pub(crate) fn differences(pairs: &[PooledDifference]) -> String {
+    let mut rows = vec![cells(["method", "less", "difference", "p", "p (Holm)"])];
+    rows.extend(pairs.iter().map(|own| {
+        let (method, rival) = (labelled(&own.method, own.ratio), labelled(&own.rival, own.rival_ratio));
+        vec![method, rival, interval(&own.difference), p_value(own.p), p_value(own.holm_p)]
+    }));
+    table(&rows, Layout { left: &[0, 1], commented_rows: Some(1) })
 }
 
 fn ratio(point: &Point) -> String {

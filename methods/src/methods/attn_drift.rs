@@ -26,7 +26,7 @@ static HALF: MethodOption = MethodOption {
 /// The declaration.
 pub static ATTN_DRIFT: Method = Method {
     name: "attn-drift",
-    summary: "rows that the query attends to in the later layers, early rows of chunks first, as they drift most",
+    summary: "rows that the end of the query attends to in the later layers, early rows of chunks first, as they drift most",
     source: "ours",
     claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
     cost: "chunks, M rows up to depth 0.95, then n + M rows",
