@@ -10,7 +10,6 @@ use tributary_planner::RequestSettings;
 use tributary_protocol::{Eviction, Family};
 
 use crate::error::{Error, Result};
-use crate::pooled::labelled;
 use crate::split::{Part, Split};
 
 /// The most samples of a task, and documents of a sample, and tokens of a document, and tokens of a
@@ -157,6 +156,11 @@ impl Arm {
     pub fn is_exact(&self) -> bool {
         self.run_config.settings.method.is_exact()
     }
+}
+
+/// A method with its ratio, for a reader.
+pub(crate) fn labelled(method: &str, ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| method.to_owned(), |ratio| format!("{method} at {ratio}"))
 }
 
 impl Asked {

@@ -84,7 +84,7 @@ fn by_method(evaluation: &Evaluation, shape: &ModelShape, profile: Option<&Profi
         let (mut longest_s, mut sum_s) = (0.0_f64, 0.0);
         for (plans, (_, count)) in evaluation.longest.iter().zip(&evaluation.cells) {
             let Some(profile) = profile else { continue };
-            let plan = if evaluation.design.warm { sharing(plans, index) } else { plans[index].plan.clone() };
+            let plan = if evaluation.design.warm { sharing(plans, index) } else { Plan::clone(&plans[index].plan) };
             let predicted = Counted::new(&plan, plans[index].world, shape).on(&plan, profile);
             longest_s = longest_s.max(predicted.ttft_s);
             sum_s += *count as f64 * predicted.all_tokens_s(plan.max_tokens);
@@ -98,9 +98,10 @@ fn by_method(evaluation: &Evaluation, shape: &ModelShape, profile: Option<&Profi
 }
 
 /// The plan of a method whose request has been answered by those before it: what they have put into
-/// the chunk cache is warm. Whichever answers first computes it, so that the sum is that of any order.
+/// the chunk cache is warm. Whichever answers first computes it, so that the sum is that of any
+/// order.
 fn sharing(plans: &[Planned], index: usize) -> Plan {
-    let mut plan = plans[index].plan.clone();
+    let mut plan = Plan::clone(&plans[index].plan);
     if !plan.method.in_chunks() {
         return plan;
     }

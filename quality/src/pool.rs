@@ -9,8 +9,9 @@ use serde_json::{Map, Value};
 use tributary_charts::table::{Layout, cells, table};
 
 use crate::answers::{Answer, read};
+use crate::design::labelled;
 use crate::error::{Error, Result};
-use crate::pooled::{labelled, pooled_scores};
+use crate::pooled::pooled_scores;
 use crate::render::{differences, interval, pooled};
 use crate::statistics;
 

@@ -77,13 +77,8 @@ pub fn pooled(cells: &[(Cell, usize)], seed: u64, arms: &[Arm], answers: &Answer
     pooled_scores(&arms, &scores, seed)
 }
 
-/// A method with its ratio, for a reader.
-pub(crate) fn labelled(method: &str, ratio: Option<f64>) -> String {
-    ratio.map_or_else(|| method.to_owned(), |ratio| format!("{method} at {ratio}"))
-}
-
-/// The comparison of methods with their ratios, the first being full prefill, by the scores of each:
-/// one a request, in the same order.
+/// The comparison of methods with their ratios, the first being full prefill, by the scores of
+/// each: one a request, in the same order.
 pub(crate) fn pooled_scores(arms: &[(String, Option<f64>)], scores: &[Vec<f64>], seed: u64) -> Option<Pooled> {
     let requests = scores.first().map_or(0, Vec::len);
     if requests == 0 || !(2..=MOST_ARMS).contains(&arms.len()) {

@@ -2,9 +2,10 @@
 
 use tributary_charts::table::{Layout, cells, table};
 
+use crate::design::labelled;
 use crate::eviction_rows::{EVICTIONS, evictions};
 use crate::points::{ALL, INTERVALS, P_VALUES, Point, nats, p_value};
-use crate::pooled::{Pooled, PooledDifference, labelled};
+use crate::pooled::{Pooled, PooledDifference};
 use crate::report::{FailureRow, Report};
 use crate::report_runs::ReportRuns;
 use crate::statistics::{Mean, Share};

@@ -173,7 +173,10 @@ fn what_is_expected_is_near_what_comes() {
                 continue;
             }
             let ratio = expected as f64 / counted as f64;
-            assert!((ratio - 1.0).abs() < 0.05, "{:?} {exchange:?}: {expected} of {counted}", plan.method);
+            // Evenly spread rows are expected; those that the last rows of the query like lie
+            // closer together.
+            let bound = if plan.method.evidence().is_some_and(|way| way.recency.is_some()) { 0.1 } else { 0.05 };
+            assert!((ratio - 1.0).abs() < bound, "{:?} {exchange:?}: {expected} of {counted}", plan.method);
             // Rows that are measured go to their keepers, and the others do not.
             let measures = plan.method.evidence().is_some_and(|way| way.pass_divisor.is_some() || way.trace.is_some());
             if exchange == Exchange::Replicate && !measures && outcome.order.is_sorted() {

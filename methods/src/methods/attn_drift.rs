@@ -48,7 +48,7 @@ pub static ATTN_DRIFT: Method = Method {
     default_of: &[],
     samples: &[
         "attn-drift",
-        "attn-drift:half=2:recency=0.5",
+        "attn-drift:recency=0.5:half=2",
         "attn-drift:score=mass:layers=0..2:layout=hl-tp",
         "attn-drift:reorder",
     ],

@@ -46,11 +46,13 @@ pub(super) struct Paid {
     pub of_layers: Option<Vec<Tensor>>,
 }
 
-/// For each of the query's `rows` and each head the logarithm of what its attention is divided by: a
-/// row that is `recency` rows before the last counts 1/e of that one.
-fn fading(rows: usize, heads: usize, recency: f32) -> Vec<f32> {
+/// For each of the query's `rows` and each head the logarithm of what its attention is divided by,
+/// `[rows, heads]` f32: a row that is `recency` rows before the last counts 1/e of that one.
+fn fading(cx: &Context<'_>, rows: usize, recency: f32) -> Result<Tensor> {
+    let (heads, device) = (cx.models.main.config().heads, cx.models.main.device());
     let before_last = (0..rows).rev().map(|before| before as f32 / recency);
-    before_last.flat_map(|fading| std::iter::repeat_n(fading, heads)).collect()
+    let numbers = before_last.flat_map(|fading| std::iter::repeat_n(fading, heads)).collect();
+    Ok(from_host(numbers, device)?.reshape((rows, heads))?)
 }
 
 /// Runs the query's rows over the cache of all ranks, as `evidence` defines it; `of_layers`
@@ -78,15 +80,14 @@ pub(super) fn look(
     let query_rows: Vec<u32> = plan.query_rows().collect();
     let rows = cx.embed(&plan.query_sources())?;
     let held = replication.as_ref().map(Replication::needs);
-    let fading = evidence.recency.map(|recency| fading(query_rows.len(), cx.models.main.config().heads, recency));
-    let fading = fading.map(|numbers| from_host(numbers, &device)).transpose()?;
+    let fading = evidence.recency.map(|recency| fading(cx, query_rows.len(), recency)).transpose()?;
     let mut attention = QueryProbe {
         math: cx.math.clone(),
         comm: &mut *cx.comm,
         evidence,
         layers,
         at: placement.at(&query_rows),
-        fading: fading.map(|all| all.reshape((query_rows.len(), ()))).transpose()?,
+        fading,
         prefix: cache.view_of_prefix(&placement),
         own,
         stale: replication.as_mut(),
@@ -114,10 +115,8 @@ pub(super) fn look(
         }
         run(&mut attention)?;
     }
-    let sums = match attention.sums {
-        Some(sums) => sums,
-        None => from_host(vec![0.0; own_rows], &device)?,
-    };
+    let zeros = || from_host(vec![0.0; own_rows], &device);
+    let sums = attention.sums.map_or_else(zeros, Ok)?;
     assert_eq!(sums.elem_count(), own_rows, "scores of this rank's context rows");
     Ok(Paid { sums, of_layers: attention.of_layers })
 }
