@@ -348,6 +348,40 @@ fn decoding_continues_as_full_prefill_would() {
     }
 }
 
+/// In the first layer a row of the query attends as if the query ended with it, so that what a row
+/// adds to the mass is that of a query up to it less that of a query up to the row before. With
+/// `recency` these parts are weighed by their distance from the last row.
+#[test]
+fn rows_of_the_query_count_by_their_distance_from_the_last() {
+    let model = &models()[0];
+    let (prefix, chunks, query) = SHAPES[1];
+    assert!(query > 1);
+    for world in 1..=3 {
+        let scores = |options: &str, rows: usize| -> Vec<f32> {
+            let method = method(&format!("infoflow:score=mass{options}:layers=0..1"));
+            let mut plan = with_ratio(plan(prefix, chunks, query, world, method, Exchange::PassQ), 0.3);
+            plan.query.truncate(rows);
+            run(model, world, &plan).0.scores.expect("a method with scores")
+        };
+        let alike = scores("", query);
+        let (mut expected, mut before) = (vec![0.0; alike.len()], vec![0.0; alike.len()]);
+        for rows in 1..=query {
+            let weight = (-((query - rows) as f32) / 1.5).exp();
+            let until = scores("", rows);
+            for (sum, (now, before)) in expected.iter_mut().zip(until.iter().zip(&before)) {
+                *sum += weight * (now - before);
+            }
+            before = until;
+        }
+        let found = scores(":recency=1.5", query);
+        let apart = |one: &[f32], other: &[f32]| {
+            one.iter().zip(other).map(|(one, other)| (one - other).abs()).fold(0.0_f32, f32::max)
+        };
+        assert!(apart(&found, &expected) < 1e-5, "world {world}: {}", apart(&found, &expected));
+        assert!(apart(&found, &alike) > 1e-3, "world {world}: {}", apart(&found, &alike));
+    }
+}
+
 /// Normalisation of scores: ProphetKV's over the context alone, so that they sum to 1; A³'s
 /// likewise, a 1 for each head and query row; InfoFlow's mass over all keys that the query sees, so
 /// that prefix and query keep a part of each query row's 1.
