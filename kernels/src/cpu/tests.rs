@@ -100,10 +100,12 @@ proptest! {
         let asked = super::scores::Asked { query: &case.query(), lse: &lse };
         for reduce in [Reduce::Norm, Reduce::Mass, Reduce::Weighted(&weights)] {
             let expected = naive::reduced(&attention, sizes.keys.iter().sum(), reduce);
+            // A sum of hundreds of weights rounds by its size.
+            let bound = 1e-5 * expected.iter().fold(1.0, |a: f64, b| a.max(b.abs()));
             for level in Level::available() {
                 let found = super::scores::column_scores(level, asked, reduce);
                 let error = naive::distance(&found.unwrap(), &expected);
-                prop_assert!(error < 1e-5, "{level:?}, {reduce:?}: {error:e}");
+                prop_assert!(error < bound, "{level:?}, {reduce:?}: {error:e}");
             }
         }
         // Row readings are added to existing values.
