@@ -95,7 +95,7 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
     };
     let mut settings = settings(&args.options, &args.run, world, returns).set(&args.method);
     if args.requests.is_some() || config.group.chunk_store.is_some() {
-        (settings.reuse, settings.keep_chunks) = (1.0, true);
+        (settings.reuse, settings.reuses_query, settings.keep_chunks) = (1.0, true, true);
         engine.keep_chunks(&[world]);
     }
     let run_config = RunConfig { settings, threads: args.run.group.threads };

@@ -211,7 +211,7 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     let world = ranks.world();
     check(args)?;
     let mut settings = settings(&args.options, &args.run, world, Returns::default()).set(&args.method);
-    (settings.reuse, settings.keep_chunks) = (1.0, true);
+    (settings.reuse, settings.reuses_query, settings.keep_chunks) = (1.0, true, true);
     // It is chosen before any prompt is known.
     settings.eviction.at_most = true;
     if args.generation_config == GenerationConfig::Model {

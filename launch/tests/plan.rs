@@ -54,7 +54,7 @@ fn every_method_and_hit_rate_has_its_prediction_and_everything_is_labelled() {
     assert_eq!(answer["predicted"], true);
     assert_eq!(answer["profile"]["measured_here"], false);
     assert_eq!(answer["world"], 4);
-    assert_eq!(answer["points"].as_array().map(Vec::len), Some(5 * (3 + 2 * 3)));
+    assert_eq!(answer["points"].as_array().map(Vec::len), Some(5 * (3 + 3 * 3)));
     for point in answer["points"].as_array().expect("points") {
         let sum: f64 = point["phases"].as_array().expect("phases").iter().map(|phase| number(&phase["ms"])).sum();
         assert!((sum / number(&point["ttft_ms"]) - 1.0).abs() < 1e-9, "phases add up: {point}");
@@ -65,6 +65,9 @@ fn every_method_and_hit_rate_has_its_prediction_and_everything_is_labelled() {
         let [cold, half, warm] = [0.0, 0.5, 1.0].map(|rate| ttft(tokens, "infoflow", rate));
         assert!(cold > half && half > warm, "{tokens}: {cold} {half} {warm}");
         assert!(ttft(tokens, "full", 0.0) > ttft(tokens, "all-gather", 0.0));
+        assert_eq!(ttft(tokens, "full", 0.0), ttft(tokens, "prefix-cache", 0.0), "nothing is cached");
+        let [half, warm] = [0.5, 1.0].map(|rate| ttft(tokens, "prefix-cache", rate));
+        assert!(ttft(tokens, "full", 0.0) > half && half > warm, "{tokens}: {half} {warm}");
         assert!(ttft(tokens, "all-gather", 0.0) > ttft(tokens, "ring", 0.0));
         assert!(ttft(tokens, "relay", 0.0) > cold, "relay does more");
     }

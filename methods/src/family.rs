@@ -75,7 +75,7 @@ impl Family {
         match prefill {
             _ if is_exact => Family::Exact,
             Prefill::Anchored { .. } => Family::Blocks,
-            Prefill::Whole | Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries => Family::Exact,
+            Prefill::Whole { .. } | Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries => Family::Exact,
             Prefill::Chunks(selection) => match selection {
                 Selection::Nothing | Selection::Parallel(_) => Family::Reuse,
                 Selection::Leading { .. } => Family::Position,

@@ -137,6 +137,19 @@ impl Method {
         self.claim == Claim::Exact
     }
 
+    /// Whether it reuses the longest cached prefix of a prompt.
+    pub fn reuses_prefix(&self) -> bool {
+        // Larger than any option's default needs.
+        let model = ModelFacts { layers: 1 << 16, kv_heads: 1 };
+        (self.prefill)(&mut Options::default(), model)
+            .is_ok_and(|prefill| prefill == Prefill::Whole { reuses_prefix: true })
+    }
+
+    /// Whether it takes rows from the chunk cache, and keeps some there.
+    pub fn reuses(&self) -> bool {
+        self.in_chunks() || self.reuses_prefix()
+    }
+
     /// Whether it prefills chunk by chunk.
     pub fn in_chunks(&self) -> bool {
         self.selector.is_some()

@@ -77,9 +77,11 @@ impl PlannedMethod {
     pub fn selection(&self) -> Option<Selection> {
         match self.prefill {
             Prefill::Chunks(selection) => Some(selection),
-            Prefill::Whole | Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries | Prefill::Anchored { .. } => {
-                None
-            }
+            Prefill::Whole { .. }
+            | Prefill::Ring
+            | Prefill::Gathered { .. }
+            | Prefill::Queries
+            | Prefill::Anchored { .. } => None,
         }
     }
 
@@ -135,6 +137,16 @@ impl PlannedMethod {
     /// Whether it prefills chunk by chunk, so that chunks can be kept for later requests.
     pub fn in_chunks(&self) -> bool {
         self.method.in_chunks()
+    }
+
+    /// Whether it reuses the longest cached prefix of a prompt.
+    pub fn reuses_prefix(&self) -> bool {
+        self.prefill == Prefill::Whole { reuses_prefix: true }
+    }
+
+    /// Whether it takes rows from the chunk cache, and keeps some there.
+    pub fn reuses(&self) -> bool {
+        self.in_chunks() || self.reuses_prefix()
     }
 
     /// Whether the method takes an option.

@@ -11,7 +11,11 @@ use crate::terms::{Ape, Drift, Layout, Passing, SamKv, Score, Trace};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Prefill {
     /// The whole prompt on the plan's owner; the other ranks are idle.
-    Whole,
+    Whole {
+        /// Whether the owner takes the rows of the longest cached prefix of the prompt from its
+        /// chunk cache, and keeps the others there.
+        reuses_prefix: bool,
+    },
     /// The sequence dealt zigzag, keys and values passed from rank to rank.
     Ring,
     /// The sequence dealt in runs, keys and values of every layer gathered on every rank.
@@ -32,6 +36,13 @@ pub enum Prefill {
     },
     /// Every chunk alone after the prefix, wherever it lies; then some rows are recomputed.
     Chunks(Selection),
+}
+
+impl Prefill {
+    /// Whether one rank computes the whole prompt.
+    pub fn is_whole(self) -> bool {
+        matches!(self, Prefill::Whole { .. })
+    }
 }
 
 /// Selection of the context rows to recompute.

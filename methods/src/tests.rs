@@ -27,7 +27,7 @@ fn every_method_is_found_by_its_name_and_makes_itself() {
     assert_eq!(names.len(), METHODS.len(), "no name twice");
     assert_eq!(Method::find("fastest"), None);
     assert_eq!(Method::defaults_of(Command::Prefill).len(), 1, "one request has one method");
-    assert_eq!(made(REFERENCE.name).prefill, Prefill::Whole);
+    assert_eq!(made(REFERENCE.name).prefill, Prefill::Whole { reuses_prefix: false });
     assert_eq!(made(CHUNKS_ALONE.name).selection(), Some(Selection::Nothing));
 }
 

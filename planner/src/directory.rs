@@ -2,10 +2,11 @@
 //! chunk is computed on the rank that the plan sends it to: the directory may be wrong, never
 //! harmful.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use tributary_protocol::{Chunk, ChunkKey, KeySpace, RankReport, StoreReport};
+use tributary_protocol::{Chunk, ChunkKey, KeySpace, Plan, RankReport, StoreReport};
 
 use crate::plan::Held;
 
@@ -22,7 +23,8 @@ pub struct StoreInventory {
 #[derive(Debug, Clone)]
 pub struct Directory {
     space: KeySpace,
-    ranks: BTreeMap<ChunkKey, usize>,
+    /// The ranks whose memories have each, the last one that reported it last.
+    ranks: BTreeMap<ChunkKey, Vec<usize>>,
     used_bytes: Vec<u64>,
     stores: Vec<KnownStore>,
 }
@@ -62,15 +64,30 @@ impl Directory {
         Self { stores: inventory.into_iter().map(known).collect(), ..self }
     }
 
-    /// Place of a chunk after this head: a rank's memory, unless those are ignored
+    /// Place of a chunk of a scope after this head: a rank's memory, unless those are ignored
     /// (`from_store`), or a store.
-    pub fn held(&self, head: &[u32], chunk: &Chunk, from_store: bool) -> Held {
-        let key = self.space.chunk(head, &chunk.ids, &chunk.extra());
-        if let Some(&rank) = self.ranks.get(&key).filter(|_| !from_store) {
+    pub fn held(&self, head: &[u32], chunk: &Chunk, (scope, from_store): (Option<u64>, bool)) -> Held {
+        let key = self.space.chunk(head, &chunk.ids, &chunk.extra(scope));
+        if let Some(&rank) = self.ranks.get(&key).and_then(|ranks| ranks.last()).filter(|_| !from_store) {
             return Held::Memory(rank);
         }
         let store = self.stores.iter().find(|store| store.chunks.contains(&key));
         store.map_or(Held::Nowhere, |store| Held::Stored(Arc::clone(&store.ranks)))
+    }
+
+    /// Rows of the longest prefix of a plan's prompt that each of `world` ranks has in pieces, in
+    /// its memory or a store.
+    pub fn prefix(&self, plan: &Plan, world: usize) -> Vec<usize> {
+        let pieces = plan.prompt_pieces(&self.space);
+        let of_rank = |rank: usize| {
+            let in_memory = |key: &ChunkKey| self.ranks.get(key).is_some_and(|ranks| ranks.contains(&rank));
+            let store = self.stores.iter().find(|store| store.ranks.contains(&rank));
+            let has = |key: &ChunkKey| {
+                (!plan.from_store && in_memory(key)) || store.is_some_and(|store| store.chunks.contains(key))
+            };
+            pieces.iter().take_while(|piece| has(&piece.key)).last().map_or(0, |piece| piece.rows.end)
+        };
+        (0..world).map(of_rank).collect()
     }
 
     /// Takes the ranks' reports on chunks kept and dropped during a request.
@@ -81,11 +98,18 @@ impl Directory {
         self.used_bytes = reports.iter().map(|report| report.chunk_cache.used_bytes).collect();
         for RankReport { rank, chunk_cache, .. } in reports {
             for key in &chunk_cache.evicted {
-                if self.ranks.get(key) == Some(rank) {
-                    self.ranks.remove(key);
+                if let Entry::Occupied(mut ranks) = self.ranks.entry(*key) {
+                    ranks.get_mut().retain(|other| other != rank);
+                    if ranks.get().is_empty() {
+                        ranks.remove();
+                    }
                 }
             }
-            self.ranks.extend(chunk_cache.stored.iter().map(|key| (*key, *rank)));
+            for key in &chunk_cache.stored {
+                let ranks = self.ranks.entry(*key).or_default();
+                ranks.retain(|other| other != rank);
+                ranks.push(*rank);
+            }
             let store = self.stores.iter_mut().find(|store| store.ranks.contains(rank));
             if let (Some(store), Some(told)) = (store, &chunk_cache.store) {
                 store.hear(told);
@@ -118,7 +142,7 @@ mod tests {
     use super::*;
 
     fn chunk(ids: &[u32]) -> Chunk {
-        Chunk { ids: ids.to_vec(), rank: 0, warm: false, around: None, compress: None, scope: None }
+        Chunk { ids: ids.to_vec(), rank: 0, warm: false, around: None, compress: None }
     }
 
     #[test]
@@ -143,14 +167,18 @@ mod tests {
             ..RankReport::default()
         };
         let mut directory = Directory::new(space);
-        let at = |directory: &Directory, ids: &[u32]| directory.held(&[1], &chunk(ids), false);
+        let at = |directory: &Directory, ids: &[u32]| directory.held(&[1], &chunk(ids), (None, false));
         assert_eq!(at(&directory, &[2, 3]), Held::Nowhere);
         directory.note(&[report(0, &[a], &[], 16), report(1, &[b], &[], 8)]);
         assert_eq!((at(&directory, &[2, 3]), at(&directory, &[4])), (Held::Memory(0), Held::Memory(1)));
-        assert_eq!(directory.held(&[], &chunk(&[4]), false), Held::Nowhere, "another prefix, another chunk");
+        assert_eq!(directory.held(&[], &chunk(&[4]), (None, false)), Held::Nowhere, "another prefix, another chunk");
         let around = Some(Around { adapter: 9, head: 1, tail: 1 });
         let between = Chunk { around, ..chunk(&[4]) };
-        assert_eq!(directory.held(&[1], &between, false), Held::Nowhere, "between an adapter's rows, another chunk");
+        assert_eq!(
+            directory.held(&[1], &between, (None, false)),
+            Held::Nowhere,
+            "between an adapter's rows, another chunk"
+        );
         assert_eq!(directory.used_bytes(), [16, 8]);
         directory.note(&[report(0, &[b], &[a], 8), report(1, &[], &[b], 0)]);
         assert_eq!((at(&directory, &[2, 3]), at(&directory, &[4])), (Held::Nowhere, Held::Memory(0)));
@@ -163,7 +191,7 @@ mod tests {
         let inventory = [([0, 1], vec![a]), ([2, 3], vec![b])];
         let inventory = inventory.map(|(ranks, chunks)| StoreInventory { ranks: ranks.to_vec(), chunks });
         let mut directory = Directory::new(space).with(inventory.to_vec());
-        let at = |directory: &Directory, id: u32| directory.held(&[1], &chunk(&[id]), false);
+        let at = |directory: &Directory, id: u32| directory.held(&[1], &chunk(&[id]), (None, false));
         assert_eq!((at(&directory, 2), at(&directory, 3)), (Held::Stored([0, 1].into()), Held::Stored([2, 3].into())));
         let mut reports: Vec<RankReport> = (0..4).map(|rank| RankReport { rank, ..RankReport::default() }).collect();
         // One rank of a store reports it; the other has nothing left to report.
@@ -175,7 +203,11 @@ mod tests {
         directory.note(&reports);
         assert_eq!(directory.stores(), [(0, 0), (2, 7)]);
         assert_eq!((at(&directory, 2), at(&directory, 4)), (Held::Nowhere, Held::Memory(2)), "memory is nearer");
-        assert_eq!(directory.held(&[1], &chunk(&[4]), true), Held::Stored([0, 1].into()), "unless it is passed over");
+        assert_eq!(
+            directory.held(&[1], &chunk(&[4]), (None, true)),
+            Held::Stored([0, 1].into()),
+            "unless it is passed over"
+        );
     }
 
     #[test]
@@ -188,7 +220,7 @@ mod tests {
         report.chunk_cache.stored = vec![a];
         report.chunk_cache.store = Some(StoreReport { stored: vec![b], gone: vec![a], ..StoreReport::default() });
         directory.overhear(&[report]);
-        let at = |id: u32| directory.held(&[1], &chunk(&[id]), false);
+        let at = |id: u32| directory.held(&[1], &chunk(&[id]), (None, false));
         assert_eq!((at(2), at(3)), (Held::Nowhere, Held::Stored([0].into())), "its memory is not this group's");
     }
 }

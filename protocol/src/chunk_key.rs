@@ -23,6 +23,13 @@ pub struct KeySpace {
     secret: Option<[u8; 32]>,
 }
 
+impl ChunkKey {
+    /// Its bytes.
+    pub fn bytes(&self) -> [u8; 32] {
+        self.0
+    }
+}
+
 impl KeySpace {
     /// The key space of a model that computes in `dtype`; `model` is the hash of its config and
     /// weights.

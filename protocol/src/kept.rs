@@ -3,7 +3,7 @@
 //! Planner and ranks share them.
 
 use crate::deal::shards;
-use crate::{Evict, Plan, Prefill};
+use crate::{Evict, Plan};
 
 impl Plan {
     /// Rows in the filled cache, given the selected ones: all of the prompt, or, where a method
@@ -49,7 +49,7 @@ impl Plan {
         if self.decodes_alone(world) {
             return holders;
         }
-        if self.method.prefill != Prefill::Whole
+        if !self.method.prefill.is_whole()
             && let Some(shards) = shards(self, world)
         {
             for (rank, rows) in shards.iter().enumerate() {

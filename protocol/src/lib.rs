@@ -17,6 +17,7 @@ mod kept;
 mod message;
 mod order;
 mod phase;
+mod pieces;
 mod plan;
 mod point;
 mod report;
@@ -30,6 +31,7 @@ pub use frame::{HEADER_BYTES, PROTOCOL_VERSION, checksum, decode_frame, encode_f
 pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_limit};
 pub use order::Order;
 pub use phase::Phase;
+pub use pieces::{PIECE_ROWS, PromptPiece};
 pub use plan::{Around, Chunk, LookAhead, Plan, Returns, Sampling, Source};
 pub use point::{LOOK_TILE_ROWS, PointShape, Word};
 pub use report::{

@@ -33,7 +33,14 @@ pub struct Plan {
     pub exchange: Exchange,
     /// Maximum number of rows to recompute; fewer if there are fewer candidates.
     pub budget: usize,
-    /// Whether freshly computed chunks join the chunk cache after the answer.
+    /// Rows at the beginning of the prompt that the owner may take from its chunk cache; 0 for
+    /// methods that reuse no prefix. Missing ones are computed.
+    pub reused_rows: usize,
+    /// Scope of its entries in the chunk cache: requests of other scopes do not find them. Shared
+    /// by all where absent.
+    pub scope: Option<u64>,
+    /// Whether freshly computed chunks, or pieces of the prompt, join the chunk cache after the
+    /// answer.
     pub keep_chunks: bool,
     /// Whether chunks in a rank's memory are ignored, so that warm ones come from its store: for
     /// measurements.
@@ -94,9 +101,6 @@ pub struct Chunk {
     /// Places count from the chunk's own first row, and kept keys stay at their own positions. Rows
     /// around the tokens are always kept.
     pub compress: Option<Evict>,
-    /// Scope of its cache entry: requests of other scopes do not find it. Shared by all where
-    /// absent.
-    pub scope: Option<u64>,
 }
 
 /// Rows of an adapter around a chunk's tokens (KV Packet's header and trailer).
@@ -178,14 +182,14 @@ impl Chunk {
     }
 
     /// Bytes that distinguish its keys and values from those of its tokens alone, for the name of
-    /// the cached chunk.
-    pub fn extra(&self) -> Vec<u8> {
+    /// the cached chunk in a scope.
+    pub fn extra(&self, scope: Option<u64>) -> Vec<u8> {
         let of = |Around { adapter, head, tail }: Around| {
             [&adapter.to_le_bytes()[..], &head.to_le_bytes(), &tail.to_le_bytes()].concat()
         };
         let mut bytes = self.around.map_or_else(Vec::new, of);
         bytes.extend(self.compress.iter().flat_map(Evict::chunk_bytes));
-        if let Some(scope) = self.scope {
+        if let Some(scope) = scope {
             bytes.extend([&b"scope"[..], &scope.to_le_bytes()].concat());
         }
         bytes
@@ -273,7 +277,7 @@ impl Plan {
     pub fn decodes_alone(&self, world: usize) -> bool {
         world == 1
             || match self.method.prefill {
-                Prefill::Whole => true,
+                Prefill::Whole { .. } => true,
                 Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries | Prefill::Anchored { .. } => false,
                 Prefill::Chunks(_) => self.exchange == Exchange::Replicate,
             }

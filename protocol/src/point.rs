@@ -41,7 +41,7 @@ impl Plan {
     pub fn points(&self, shape: PointShape, rounds: usize) -> usize {
         let layers = shape.layers;
         match self.method.prefill {
-            Prefill::Whole | Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries => layers,
+            Prefill::Whole { .. } | Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries => layers,
             // The blocks, then the query.
             Prefill::Anchored { .. } => 2 * layers,
             Prefill::Chunks(_) => {

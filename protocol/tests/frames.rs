@@ -57,8 +57,10 @@ prop_compose! {
         let (temperature, top_p, seed) = sampling;
         Plan {
             request, prefix, lead: vec![2; usize::from(flags.0)], query, method, exchange, owner: numbers.3.into(), reorder, order_for, eos,
-            chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 , around: None, compress: None, scope: None }).collect(),
+            chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 , around: None, compress: None }).collect(),
             budget: numbers.0.into(),
+            reused_rows: numbers.1.into(),
+            scope: flags.2.then_some(numbers.2),
             keep_chunks: !flags.0,
             from_store: flags.1,
             include_first_chunk: flags.0,
@@ -256,8 +258,7 @@ fn events_and_orders_come_back() {
 
 /// A plan and a report, as this version of the protocol has them.
 fn samples() -> (Order, Event) {
-    let chunk =
-        |ids: &[u32], rank, warm| Chunk { ids: ids.to_vec(), rank, warm, around: None, compress: None, scope: None };
+    let chunk = |ids: &[u32], rank, warm| Chunk { ids: ids.to_vec(), rank, warm, around: None, compress: None };
     let plan = Plan {
         request: 7,
         prefix: vec![1],
@@ -268,6 +269,8 @@ fn samples() -> (Order, Event) {
         owner: 1,
         exchange: Exchange::PassQ,
         budget: 9,
+        reused_rows: 3,
+        scope: Some(13),
         keep_chunks: true,
         from_store: true,
         include_first_chunk: false,
@@ -319,6 +322,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     let headers = (header(&encode_frame(&order).unwrap()), header(&encode_frame(&event).unwrap()));
-    let told = ("54524942110000006d0200007ab88da6", "54524942110000005302000064e0a433");
+    let told = ("54524942120000007c020000272b457f", "545249421200000053020000a5abfdc2");
     assert_eq!((headers.0.as_str(), headers.1.as_str()), told);
 }

@@ -128,7 +128,8 @@ async fn draw(client: &Client, method: &'static Method) -> Result<Drawn, Failure
     let prepared = prepared.map_err(|error| wrong(&error))?.map_err(|error| wrong(&error))?;
     let mut settings = client.settings().clone();
     (settings.method, settings.ratio, settings.reorder, settings.exchange) = (method, None, None, None);
-    (settings.max_tokens, settings.reuse, settings.keep_chunks) = (TOKENS, 0.0, false);
+    (settings.max_tokens, settings.keep_chunks) = (TOKENS, false);
+    (settings.reuse, settings.reuses_query) = (0.0, false);
     settings.sampling = Sampling::default();
     let settings = settings.without_idle_order().without_idle_compression();
     let (sender, mut updates) = mpsc::unbounded_channel();

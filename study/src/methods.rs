@@ -47,6 +47,8 @@ pub struct MethodRow {
     pub needs: Vec<&'static str>,
     /// Whether it takes chunks from the chunk cache and the chunk store.
     pub reuses_chunks: bool,
+    /// Whether it takes the longest cached prefix of the prompt from them.
+    pub reuses_prefix: bool,
     /// Possible exchanges between ranks during recompute; empty where the method itself fixes it.
     pub exchanges: Vec<&'static str>,
 }
@@ -74,7 +76,11 @@ impl Methods {
         let mut rows = vec![cells(["method", "answer", "ratio", "chunks", "what it does"])];
         rows.extend(self.methods.iter().map(|method| {
             let ratio = method.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
-            let chunks = if method.reuses_chunks { "reused" } else { "-" };
+            let chunks = match (method.reuses_chunks, method.reuses_prefix) {
+                (true, _) => "reused",
+                (_, true) => "prefix",
+                _ => "-",
+            };
             cells([method.name, method.answer(), &ratio, chunks, method.summary])
         }));
         table(&rows, Layout { left: &[0, 1, 3, 4], commented_rows: Some(1) })
@@ -107,6 +113,7 @@ impl MethodRow {
             options: method.all_options().map(OptionRow::of).collect(),
             needs: method.requires.map(Requirement::flag).into_iter().collect(),
             reuses_chunks,
+            reuses_prefix: method.reuses_prefix(),
             exchanges: if reuses_chunks { Exchange::NAMES.to_vec() } else { Vec::new() },
         }
     }
@@ -127,10 +134,10 @@ impl MethodRow {
             ("needs", list(&self.needs, "the model alone")),
             (
                 "chunks",
-                if self.reuses_chunks {
-                    "from the chunk cache and the chunk store, where they are there"
-                } else {
-                    "are not kept"
+                match (self.reuses_chunks, self.reuses_prefix) {
+                    (true, _) => "from the chunk cache and the chunk store, where they are there",
+                    (_, true) => "the longest prefix of the prompt from the chunk cache and the chunk store",
+                    _ => "are not kept",
                 }
                 .to_owned(),
             ),

@@ -31,7 +31,7 @@ from methods import DTYPE, Model, Request, top
 LOGITS_TOLERANCE = 1e-4  # of the largest |logit|
 SCORES_TOLERANCE = 1e-4  # of the largest score
 CUT_TOLERANCE = 1e-5  # rows this near to the cut, relative, may be selected or not
-EXACT = ("full", "ring", "all-gather", "pass-q")
+EXACT = ("full", "prefix-cache", "ring", "all-gather", "pass-q")
 BLOCKS = ("star", "apb")
 LAYOUTS = ("global", "hl-hp", "hl-tp", "tl-tp")
 

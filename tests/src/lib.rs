@@ -109,20 +109,15 @@ pub fn plan(
         chunks: chunks
             .iter()
             .enumerate()
-            .map(|(i, &length)| Chunk {
-                ids: ids(length),
-                rank: i % world,
-                warm: false,
-                around: None,
-                compress: None,
-                scope: None,
-            })
+            .map(|(i, &length)| Chunk { ids: ids(length), rank: i % world, warm: false, around: None, compress: None })
             .collect(),
         query: ids(query),
         owner: usual_owner(method.prefill, world),
         method,
         exchange,
         budget: 0,
+        reused_rows: 0,
+        scope: None,
         keep_chunks: false,
         from_store: false,
         include_first_chunk: false,
@@ -311,6 +306,11 @@ pub fn group_over(carrier: Carrier, models: &[Arc<dyn Model>], kernels: Kernels,
     group_with(carrier, models, kernels, world, (small, None))
 }
 
+/// The key space of all groups.
+pub fn key_space() -> KeySpace {
+    KeySpace::new([0; 32], "f32")
+}
+
 /// A store in this folder, as a process opens it.
 pub fn open_store(folder: &std::path::Path) -> Arc<Store> {
     let folder = folder.to_owned();
@@ -334,7 +334,7 @@ fn group_with(
 ) -> Group {
     let chunk_cache_bytes = 1 << 30;
     let settings = GroupSettings { world, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes, carrier };
-    let space = KeySpace::new([0; 32], "f32");
+    let space = key_space();
     let beside = small.map(|small| AuxiliaryModel::new(AUXILIARY, Arc::clone(small))).into_iter().collect();
     let beside = Beside::of_parts(beside, models.iter().map(|model| adapters(&**model)));
     Group::start((models, beside), &space, settings, store).expect("the group starts")
@@ -346,7 +346,7 @@ pub fn group_beside(model: &Arc<dyn Model>, adapters: Adapters) -> Group {
     let settings = GroupSettings { world: 1, threads: 1, kernels, timeout: PATIENCE, chunk_cache_bytes, carrier };
     let beside = Beside::of_parts(Vec::new(), [adapters]);
     let models = std::slice::from_ref(model);
-    Group::start((models, beside), &KeySpace::new([0; 32], "f32"), settings, None).expect("the group starts")
+    Group::start((models, beside), &key_space(), settings, None).expect("the group starts")
 }
 
 /// A group that computes with one model on the host.

@@ -83,7 +83,7 @@ impl Sample {
     fn numbered(mut self, number: usize) -> Self {
         assert!(number < 96, "there are 96 tokens by which prefixes differ");
         self.plan.prefix.iter_mut().take(1).for_each(|id| *id = number as u32);
-        self.plan.chunks.iter_mut().for_each(|chunk| chunk.scope = Some(number as u64));
+        self.plan.scope = Some(number as u64);
         self
     }
 }

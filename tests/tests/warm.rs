@@ -105,12 +105,11 @@ fn what_a_plan_wrongly_calls_warm_is_computed() {
 }
 
 #[test]
-fn methods_that_do_not_work_in_chunks_keep_nothing_and_take_nothing() {
+fn methods_that_reuse_nothing_keep_nothing_and_take_nothing() {
     let model = model();
     let case =
         Case { prefix: 2, lead: &[], chunks: &[17, 5], query: 6, world: 2, exchange: Exchange::Replicate, ratio: 0.3 };
-    for Sample { spec, plan } in case.samples("", &*model).into_iter().filter(|sample| !sample.plan.method.in_chunks())
-    {
+    for Sample { spec, plan } in case.samples("", &*model).into_iter().filter(|sample| !sample.plan.method.reuses()) {
         let plan = warm(kept(plan));
         for (_, reports) in run_all(&model, Kernels::Auto, 2, &[plan.clone(), plan]) {
             assert!(reports.iter().all(|report| report.chunk_cache == Default::default()), "{spec}");

@@ -48,7 +48,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
     let method = MethodSpec::bare(method).planned(model).expect("a method of every model");
     let chunk = |from: usize| {
         let ids = ids(from..(from + piece).min(context - 16));
-        Chunk { ids, rank: 0, warm: false, around: None, compress: None, scope: None }
+        Chunk { ids, rank: 0, warm: false, around: None, compress: None }
     };
     Plan {
         request,
@@ -60,6 +60,8 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         exchange: Exchange::Replicate,
         owner: 0,
         budget: 0,
+        reused_rows: 0,
+        scope: None,
         keep_chunks: false,
         from_store: false,
         include_first_chunk: false,

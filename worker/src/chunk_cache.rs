@@ -2,6 +2,7 @@
 //! hash of everything that determines them. They are in memory, which ends with the rank, and
 //! optionally in a store, which outlives it.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -62,6 +63,8 @@ struct Entry {
     bytes: u64,
     /// Number of the last request that used it.
     used: u64,
+    /// Rows of the prompt before it without which it is of no use; 0 for a chunk.
+    before: usize,
 }
 
 impl ChunkCache {
@@ -154,6 +157,25 @@ impl ChunkCache {
         Some(entry.chunk.layers.clone())
     }
 
+    /// Counts entries that were taken with [`get_prefix`](Self::get_prefix), of `tokens` tokens, as
+    /// hits.
+    pub fn reuse(&mut self, hits: usize, tokens: usize) {
+        self.report.hits += hits;
+        self.report.hit_tokens += tokens;
+    }
+
+    /// As [`keep`](Self::keep), for a piece of a prompt after `before` rows of it: of pieces used
+    /// last by the same request, the last one is evicted first.
+    ///
+    /// # Errors
+    /// Returns an error if the copy fails.
+    pub fn keep_after(&mut self, before: usize, block: &Block, identity: Identity) -> Result<()> {
+        let key = identity.key;
+        self.keep(key, block, identity)?;
+        self.entries.entry(key).and_modify(|entry| entry.before = before);
+        Ok(())
+    }
+
     /// Puts a block into the cache, unless it is present or there is no room beside the entries of
     /// this request. The block is copied out of its batch, so that an entry holds only its own
     /// memory. The store gets it too, under `identity`.
@@ -191,7 +213,7 @@ impl ChunkCache {
             self.write(identity, chunk.clone());
         }
         if has_room {
-            self.entries.insert(key, Entry { chunk, rows, bytes, used: self.request });
+            self.entries.insert(key, Entry { chunk, rows, bytes, used: self.request, before: 0 });
             self.report.stored.push(key);
             self.report.used_bytes += bytes;
         }
@@ -220,8 +242,8 @@ impl ChunkCache {
             return false;
         }
         while self.report.used_bytes + bytes > self.capacity_bytes {
-            let oldest =
-                self.entries.iter().filter(|(_, entry)| idle(entry)).min_by_key(|(key, entry)| (entry.used, **key));
+            let age = |(key, entry): &(&ChunkKey, &Entry)| (entry.used, Reverse(entry.before), **key);
+            let oldest = self.entries.iter().filter(|(_, entry)| idle(entry)).min_by_key(age);
             let key = *oldest.expect("what is not in use makes up the rest").0;
             let entry = self.entries.remove(&key).expect("it was just found");
             assert!(entry.bytes <= self.report.used_bytes, "{} bytes of {:?}", entry.bytes, self.report);

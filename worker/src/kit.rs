@@ -85,20 +85,15 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         chunks: chunks
             .iter()
             .enumerate()
-            .map(|(i, &length)| Chunk {
-                ids: ids(length),
-                rank: i % world,
-                warm: false,
-                around: None,
-                compress: None,
-                scope: None,
-            })
+            .map(|(i, &length)| Chunk { ids: ids(length), rank: i % world, warm: false, around: None, compress: None })
             .collect(),
         query: ids(query),
         method: method("none"),
         owner: world - 1,
         exchange: Exchange::PassQ,
         budget: 0,
+        reused_rows: 0,
+        scope: None,
         keep_chunks: false,
         from_store: false,
         include_first_chunk: false,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tributary_protocol::{Collective, Plan, Prefill, RankReport, StepReport, Traffic};
+use tributary_protocol::{Collective, Plan, RankReport, StepReport, Traffic};
 
 use super::tally::Tally;
 
@@ -40,7 +40,8 @@ pub trait Observer: Send + Sync {
 pub struct Prefilled<'a> {
     /// One report a rank, in rank order.
     pub reports: &'a [RankReport],
-    /// Chunks that may have come from the chunk caches and the stores behind them.
+    /// Chunks, or pieces of a prompt, that may have come from the chunk caches and the stores
+    /// behind them.
     pub chunks: usize,
     /// The stores behind the chunk caches: the first of the ranks that read each, and its last
     /// reported bytes.
@@ -50,8 +51,8 @@ pub struct Prefilled<'a> {
 impl<'a> Prefilled<'a> {
     /// The end of this plan, if it is known.
     pub fn new(plan: Option<&Plan>, reports: &'a [RankReport], stores: &'a [(usize, u64)]) -> Self {
-        let looks = |plan: &&Plan| plan.method.prefill != Prefill::Whole && plan.keep_chunks;
-        Self { reports, chunks: plan.filter(looks).map_or(0, |plan| plan.chunks.len()), stores }
+        let looks = |plan: &&Plan| plan.keep_chunks;
+        Self { reports, chunks: plan.filter(looks).map_or(0, Plan::cacheable_count), stores }
     }
 
     /// Notifies an observer of it and of its traffic.

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tributary_planner::{ModelShape, Planned};
-use tributary_protocol::{Plan, Prefill};
+use tributary_protocol::Plan;
 
 use crate::dispatch::Answer;
 
@@ -165,7 +165,7 @@ pub fn report(
     let (plan, outcome) = (&planned.plan, &answer.outcome);
     assert_eq!(answer.reports.len(), planned.world, "reports of ranks");
     let critical = path::critical_path(answer);
-    notes.extend((plan.method.prefill != Prefill::Whole).then(|| path::stragglers(answer)).into_iter().flatten());
+    notes.extend((!plan.method.prefill.is_whole()).then(|| path::stragglers(answer)).into_iter().flatten());
     notes.extend(facts::trace(plan, outcome).as_ref().and_then(TraceRow::note));
     let auxiliary = facts::auxiliary(plan, outcome, &answer.reports);
     notes.extend(auxiliary.as_ref().map(AuxiliaryRow::note));
@@ -194,7 +194,7 @@ pub fn report(
             tokens: lengths,
             ranks: plan.chunks.iter().map(|chunk| chunk.rank).collect(),
         },
-        chunk_cache: chunk_cache(plan.chunks.len(), &answer.reports),
+        chunk_cache: chunk_cache(plan.cacheable_count(), &answer.reports),
         order: outcome.order.clone(),
         trace: facts::trace(plan, outcome),
         auxiliary,

@@ -73,7 +73,8 @@ pub struct BytesRow {
 /// Work of the chunk cache, all ranks together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ChunkCacheRow {
-    /// `cold` (no chunk came from it), `partial` or `warm` (all chunks did).
+    /// `cold` (no chunk came from it), `partial` or `warm` (all chunks did). For a method that
+    /// reuses prefixes, chunks here are the pieces of the whole prompt.
     pub state: &'static str,
     /// Chunks taken from it.
     pub hits: usize,
@@ -134,7 +135,7 @@ pub(super) fn rank_row(report: &RankReport) -> RankRow {
     }
 }
 
-/// Work of all ranks' chunk caches for a request of `chunks` chunks.
+/// Work of all ranks' chunk caches for a request of which `chunks` entries may come from them.
 pub fn chunk_cache(chunks: usize, reports: &[RankReport]) -> ChunkCacheRow {
     let add = |sum: ChunkCacheRow, report: &RankReport| {
         let cache = &report.chunk_cache;

@@ -15,6 +15,7 @@ mod kv_packet;
 mod kvshare;
 mod none;
 mod pass_q;
+mod prefix_cache;
 mod prophetkv;
 mod random;
 mod relay;
@@ -28,8 +29,9 @@ use crate::names::nearest;
 use crate::option::MethodOption;
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Method; 22] = [
+pub static METHODS: [&Method; 23] = [
     &full::FULL,
+    &prefix_cache::PREFIX_CACHE,
     &ring::RING,
     &all_gather::ALL_GATHER,
     &pass_q::PASS_Q,

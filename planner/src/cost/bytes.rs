@@ -109,7 +109,7 @@ pub fn flows(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected)
     }
     let of = Flows { plan, world, shape, selected };
     match plan.method.prefill {
-        Prefill::Whole => Vec::new(),
+        Prefill::Whole { .. } => Vec::new(),
         Prefill::Ring => vec![of.shards(Collective::Exchange, world - 1)],
         Prefill::Gathered { heads_per_gather } => {
             let heads = heads_per_gather.unwrap_or(shape.kv_heads);

@@ -1,8 +1,8 @@
 //! Cost of a token after the first: its row on the owner, its attention on every rank that keeps a
 //! part of its keys.
 
+use tributary_protocol::Plan;
 use tributary_protocol::deal::shards;
-use tributary_protocol::{Plan, Prefill};
 
 use super::bytes::{Flow, of_token};
 use super::evicting::held_rows;
@@ -73,7 +73,7 @@ fn kept(plan: &Plan, world: usize) -> Vec<usize> {
         let all = if plan.method.is_exact() { plan.total_rows() + generated } else { all };
         return (0..world).map(|rank| of_owner(rank, all)).collect();
     }
-    if let (true, Some(shards)) = (plan.method.prefill != Prefill::Whole, shards(plan, world)) {
+    if let (true, Some(shards)) = (!plan.method.prefill.is_whole(), shards(plan, world)) {
         return shards.iter().enumerate().map(|(rank, rows)| rows.len() + of_owner(rank, generated)).collect();
     }
     let around = plan.prefix_tokens() + plan.query_tokens() + generated;

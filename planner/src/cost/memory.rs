@@ -184,7 +184,7 @@ impl Count<'_> {
         } else {
             0
         };
-        let kept = if plan.keep_chunks && in_chunks { kv(held.own) } else { 0 };
+        let kept = if plan.keep_chunks && plan.method.reuses() { kv(held.own) } else { 0 };
         let measured = self.drift(rank, stale).max(self.free_probe(rank, stale)).max(self.oracle(rank, stale));
         let moments = [
             prefill,
@@ -287,7 +287,9 @@ impl Count<'_> {
             Held { own: self.shard_rows[rank], flying, ..Held::default() }
         };
         match plan.method.prefill {
-            Prefill::Whole => Held { own: if rank == plan.owner { plan.total_rows() } else { 0 }, ..Held::default() },
+            Prefill::Whole { .. } => {
+                Held { own: if rank == plan.owner { plan.total_rows() } else { 0 }, ..Held::default() }
+            }
             // The present shard and the next one.
             Prefill::Ring => shard(2 * self.shard_rows.iter().copied().max().unwrap_or(0)),
             Prefill::Gathered { .. } => shard(self.shard_rows.iter().sum()),

@@ -17,7 +17,7 @@
 //! | chunks stay where they are | its chunks, as many recomputed rows as fall on them (at most s); prefix, query and m on the owner |
 
 use tributary_protocol::deal::shards;
-use tributary_protocol::{Chunk, Evict, Plan, Prefill};
+use tributary_protocol::{Chunk, Evict, Plan};
 
 use super::evicting::held_rows;
 use crate::ModelShape;
@@ -84,7 +84,7 @@ fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
         let around = plan.prefix_tokens() + plan.query_tokens();
         return if is_owner { around + context + plan.budget + generated } else { 0 };
     }
-    if plan.method.prefill != Prefill::Whole
+    if !plan.method.prefill.is_whole()
         && let Some(shards) = shards(plan, world)
     {
         return shards[rank].len() + generated;

@@ -220,7 +220,11 @@ impl Count<'_> {
             (0..self.world).map(|other| if other == rank { work.clone() } else { RankWork::default() }).collect()
         };
         match self.plan.method.prefill {
-            Prefill::Whole => only(self.plan.owner, self.prompt(total, 1, triangle(total), total as f64)),
+            Prefill::Whole { .. } => {
+                let reused = self.plan.reused_rows;
+                let pairs = triangle(total) - triangle(reused);
+                only(self.plan.owner, self.prompt(total - reused, 1, pairs, total as f64))
+            }
             _ => {
                 let split = self.blocks().or_else(|| self.shards());
                 split.unwrap_or_else(|| (0..self.world).map(|rank| self.chunks(rank)).collect())

@@ -203,8 +203,12 @@ impl Scenario {
         Ok(Placed { ratio: planned.ratio, plan, counted, rank_memory_bytes, overhead, fits })
     }
 
-    /// Marks the hit rate's share of the chunks as warm, evenly over the ranks.
+    /// Marks the hit rate's share of the chunks as warm, evenly over the ranks; the first ones if a
+    /// prefix is reused.
     fn warm(&self, plan: &mut Plan) {
+        if plan.method.reuses_prefix() {
+            plan.reused_rows = plan.leading_rows(self.hit_rate);
+        }
         if !plan.method.in_chunks() {
             return;
         }

@@ -33,6 +33,9 @@ impl Held {
 pub struct Cached<'a> {
     /// Place of each chunk of the request.
     pub chunks: &'a [Held],
+    /// Rows of the longest prefix of the prompt that each rank's chunk cache, or a store that it
+    /// reads, has in pieces.
+    pub prefix: &'a [usize],
     /// Bytes of keys and values that each rank keeps, of this request's chunks and others.
     pub bytes: &'a [u64],
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tributary_methods::Options;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Around, Auxiliary, Chunk, DraftModel, Evidence, Exchange, LookAhead, Packets, Plan, PlannedMethod, Prefill,
-    Requirement, Selection, leading_counts,
+    Around, Auxiliary, Chunk, DraftModel, Evidence, Exchange, LookAhead, Packets, Plan, PlannedMethod, Requirement,
+    Selection, leading_counts,
 };
 
 use super::cached::{Cached, Held};
@@ -76,6 +76,8 @@ pub struct Draft {
     exchange: Option<Exchange>,
     /// The share of cached chunks that are not computed.
     reuse: f64,
+    /// Whether a reused prefix may reach into the query.
+    reuses_query: bool,
     /// The last chosen exchange, with its owner and cached chunks: the choice takes counting, and
     /// is often repeated.
     chosen: Option<(usize, Vec<Held>, Exchange)>,
@@ -138,7 +140,9 @@ impl Draft {
             owner: 0,
             exchange: Exchange::Replicate,
             budget,
-            keep_chunks: settings.keep_chunks && method.in_chunks(),
+            reused_rows: 0,
+            scope: settings.cache_scope,
+            keep_chunks: settings.keep_chunks && method.reuses(),
             from_store: settings.from_store,
             method,
             include_first_chunk: settings.include_first_chunk,
@@ -159,7 +163,7 @@ impl Draft {
         if prompt_tokens + passing > shape.max_positions {
             return Err(Error::TooManyTokens { prompt_tokens, max_tokens: passing, limit: shape.max_positions });
         }
-        let RequestSettings { world, exchange, reuse, .. } = *settings;
+        let RequestSettings { world, exchange, reuse, reuses_query, .. } = *settings;
         let reserved_tokens = usize::MAX;
         Ok(Self {
             plan,
@@ -169,6 +173,7 @@ impl Draft {
             options,
             exchange,
             reuse,
+            reuses_query,
             chosen: None,
             reserved_tokens,
             memory_bytes: 0,
@@ -192,7 +197,8 @@ impl Draft {
 
     /// Places it for this moment, as the request of this number: the ranks of chunks, its owner
     /// (the default one where absent), and the exchange, by the machine's profile or an assumed
-    /// one. It can be placed again after any result.
+    /// one. It can be placed again after any result. A prompt whose prefix is cached is sent to the
+    /// rank that has most of it, if that has the memory.
     ///
     /// # Errors
     /// Returns [`Error::Memory`] if it needs more than the machine has now.
@@ -205,8 +211,43 @@ impl Draft {
         (machine, profile): (&Machine, Option<&Profile>),
     ) -> Result<()> {
         self.plan.request = request;
-        self.plan.owner = owner.unwrap_or_else(|| usual_owner(self.plan.method.prefill, self.world));
-        assert!(self.plan.owner < self.world, "owner {} of {} ranks", self.plan.owner, self.world);
+        let usual = owner.unwrap_or_else(|| usual_owner(self.plan.method.prefill, self.world));
+        assert!(usual < self.world, "owner {usual} of {} ranks", self.world);
+        let nearest = self.nearest(cached.prefix, usual);
+        if nearest != usual && self.place_on(nearest, cached, shape, (machine, profile)).is_ok() {
+            return Ok(());
+        }
+        self.place_on(usual, cached, shape, (machine, profile))
+    }
+
+    /// The rank that has most of the prompt's prefix; `usual` if no other has more than that.
+    fn nearest(&self, prefix: &[usize], usual: usize) -> usize {
+        let has = |rank: usize| prefix.get(rank).copied().unwrap_or(0);
+        let most = (0..self.world).rev().max_by_key(|&rank| has(rank)).unwrap_or(usual);
+        if self.plan.method.reuses_prefix() && has(most) > has(usual) { most } else { usual }
+    }
+
+    /// Maximum rows of the prompt that may come from the chunk cache: never the last one, whose
+    /// logits are needed, and none of a query whose logits all are.
+    fn reusable_rows(&self) -> usize {
+        let plan = &self.plan;
+        match self.reuses_query && plan.returns.prompt_logprobs.is_none() {
+            _ if !plan.method.reuses_prefix() => 0,
+            true => plan.total_rows() - 1,
+            false => plan.leading_rows(self.reuse),
+        }
+    }
+
+    /// Places it with this owner.
+    fn place_on(
+        &mut self,
+        owner: usize,
+        cached: Cached<'_>,
+        shape: &ModelShape,
+        (machine, profile): (&Machine, Option<&Profile>),
+    ) -> Result<()> {
+        self.plan.owner = owner;
+        self.plan.reused_rows = cached.prefix.get(owner).map_or(0, |&rows| rows.min(self.reusable_rows()));
         let warm = self.warm(cached.chunks);
         let mut smallest_bytes = None;
         for exchange in self.exchanges(&warm, shape, (machine, profile)) {
@@ -332,7 +373,7 @@ fn check(tokens: &Tokens, settings: &RequestSettings, method: &PlannedMethod, sh
     let Tokens { prefix, chunks, query, .. } = tokens;
     let count = chunks.len();
     // A method that computes the whole prompt needs no context apart from the query.
-    if count == 0 && method.prefill != Prefill::Whole {
+    if count == 0 && !method.prefill.is_whole() {
         return Err(Error::NoDocuments);
     }
     if let Some(empty) = chunks.iter().position(Vec::is_empty) {
@@ -419,8 +460,10 @@ mod tests {
         let mut seen = Vec::new();
         for (request, (owner, chunks_held, bytes, available_bytes)) in moments.into_iter().enumerate() {
             let (request, bytes) = (request as u64, [bytes; 2]);
-            let (cached, machine) =
-                (Cached { chunks: chunks_held, bytes: &bytes }, Machine { available_bytes, ..machine });
+            let (cached, machine) = (
+                Cached { chunks: chunks_held, bytes: &bytes, ..Cached::default() },
+                Machine { available_bytes, ..machine },
+            );
             let method_inputs = MethodInputs::default();
             let input = PlanInput {
                 request,

@@ -55,9 +55,11 @@ pub struct RequestSettings {
     /// Numbers that the outcome carries besides the tokens.
     pub returns: Returns,
     /// Share of the chunks that may come from the chunk cache: of the cached ones, spread evenly
-    /// over the request.
+    /// over the request; the first ones if a prefix is reused.
     pub reuse: f64,
-    /// Whether freshly computed chunks join the chunk cache.
+    /// Whether a reused prefix may reach into the query, as in later turns of a conversation.
+    pub reuses_query: bool,
+    /// Whether freshly computed chunks or pieces of a prompt join the chunk cache.
     pub keep_chunks: bool,
     /// Scope of the chunks that are looked up and kept; shared by all where absent.
     pub cache_scope: Option<u64>,
@@ -148,6 +150,7 @@ impl Default for RequestSettings {
             timeout_ms: 60_000,
             returns: Returns::default(),
             reuse: 1.0,
+            reuses_query: false,
             keep_chunks: false,
             cache_scope: None,
             from_store: false,
@@ -240,15 +243,19 @@ impl RequestSettings {
     /// exact.
     #[must_use]
     pub fn without_context(self) -> Self {
-        let this =
-            Self { method: REFERENCE, options: Options::default(), packets: Packets::Off, reorder: None, ..self };
+        let this = match self.method.reuses_prefix() {
+            true => self,
+            false => {
+                Self { method: REFERENCE, options: Options::default(), packets: Packets::Off, reorder: None, ..self }
+            }
+        };
         this.without_idle_order().without_idle_compression()
     }
 
     /// A chunk of these tokens that no rank has yet, between these rows.
     pub(crate) fn chunk(&self, ids: Vec<u32>, around: Option<Around>) -> Chunk {
         let compress = self.keep_per_chunk.and_then(|kept| compression::of_chunk(kept, ids.len()));
-        Chunk { ids, rank: 0, warm: false, around, compress, scope: self.cache_scope }
+        Chunk { ids, rank: 0, warm: false, around, compress }
     }
 
     /// Whether the trained rows of an adapter stand around every chunk, even if another method that

@@ -304,7 +304,7 @@ fn in_memory(ranks: &[Option<usize>]) -> Vec<Held> {
 fn placed(cached: &[Option<usize>], settings: &RequestSettings) -> (Vec<usize>, Vec<bool>) {
     let chunks = vec![vec![7; 64]; cached.len()];
     let held = in_memory(cached);
-    let input = PlanInput { cached: Cached { chunks: &held, bytes: &[] }, ..input(&chunks) };
+    let input = PlanInput { cached: Cached { chunks: &held, ..Cached::default() }, ..input(&chunks) };
     let plan = plan(&input, settings, &DEMO, &MACHINE, None).unwrap().plan;
     plan.chunks.iter().map(|chunk| (chunk.rank, chunk.warm)).unzip()
 }
@@ -347,7 +347,7 @@ fn only_methods_with_chunks_keep_them() {
 fn what_the_chunk_caches_hold_counts_as_memory() {
     let chunks = vec![vec![7; 64]; 4];
     let of = |bytes: &[u64], available_bytes: Option<u64>| {
-        let cached = Cached { chunks: &[], bytes };
+        let cached = Cached { bytes, ..Cached::default() };
         let input = PlanInput { cached, ..input(&chunks) };
         plan(&input, &world(1), &DEMO, &Machine { available_bytes, ..MACHINE }, None)
     };
@@ -366,7 +366,7 @@ fn work_to_hide_a_gather_under_is_that_of_cold_chunks() {
     let chunks = vec![vec![7; 512]; 4];
     let exchange = |ranks: &[Option<usize>]| {
         let held = in_memory(ranks);
-        let cached = Cached { chunks: &held, bytes: &[] };
+        let cached = Cached { chunks: &held, ..Cached::default() };
         let input = PlanInput { cached, ..input(&chunks) };
         let settings = RequestSettings { world: 2, ratio: Some(0.05), ..RequestSettings::default() };
         plan(&input, &settings, &DEMO, &slow, None).unwrap().plan.exchange

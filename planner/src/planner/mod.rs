@@ -234,7 +234,10 @@ impl Planner {
         let chunks = before.into_iter().flat_map(|before| &before.plan.chunks);
         let held: Vec<Held> = chunks.map(|chunk| Held::Memory(chunk.rank)).collect();
         let mut draft = self.read(tokens, settings)?;
-        self.place_beside_full_caches(&mut draft, settings.owner, group, &held)?;
+        let owned = |before: &Planned, rank| if rank == before.plan.owner { before.plan.leading_rows(1.0) } else { 0 };
+        let prefix: Vec<usize> =
+            before.map_or_else(Vec::new, |before| (0..group.world).map(|rank| owned(before, rank)).collect());
+        self.place_beside_full_caches(&mut draft, settings.owner, group, (&held, &prefix))?;
         Ok(draft.planned())
     }
 
@@ -246,7 +249,7 @@ impl Planner {
     pub fn draft(&self, tokens: Tokens, settings: &RequestSettings, threads: usize) -> Result<Draft> {
         let mut draft = self.read(tokens, settings)?;
         let group = GroupShape { world: settings.world, threads };
-        self.place_beside_full_caches(&mut draft, settings.owner, group, &[])?;
+        self.place_beside_full_caches(&mut draft, settings.owner, group, (&[], &[]))?;
         draft.reserve_first(STEP_TOKENS);
         Ok(draft)
     }
@@ -259,7 +262,7 @@ impl Planner {
     pub fn draft_chunks(&self, tokens: Tokens, settings: &RequestSettings, threads: usize) -> Result<Draft> {
         let mut draft = Draft::of_chunks(self.completed(tokens, settings), settings, &self.model)?;
         let group = GroupShape { world: settings.world, threads };
-        self.place_beside_full_caches(&mut draft, settings.owner, group, &[])?;
+        self.place_beside_full_caches(&mut draft, settings.owner, group, (&[], &[]))?;
         Ok(draft)
     }
 
@@ -291,7 +294,8 @@ impl Planner {
     /// these settings need.
     pub fn stores(&self, group: GroupShape, head: &[u32], ids: &[u32], settings: &RequestSettings) -> bool {
         let chunk = settings.chunk(ids.to_vec(), self.around(settings));
-        let held = self.directories.get(&group).map(|directory| directory.held(head, &chunk, true));
+        let held =
+            self.directories.get(&group).map(|directory| directory.held(head, &chunk, (settings.cache_scope, true)));
         matches!(held, Some(Held::Stored(_)))
     }
 
@@ -310,14 +314,15 @@ impl Planner {
         running_bytes: &[u64],
     ) -> Result<()> {
         let directory = self.directories.get(&group);
-        let Plan { chunks, from_store, .. } = draft.plan();
-        let head = draft.plan().head();
-        let held =
-            |chunk: &Chunk| directory.map(|directory| directory.held(head, chunk, *from_store)).unwrap_or_default();
-        let held: Vec<Held> = chunks.iter().map(held).collect();
+        let plan = draft.plan();
+        let (head, from) = (plan.head(), (plan.scope, plan.from_store));
+        let held = |chunk: &Chunk| directory.map(|directory| directory.held(head, chunk, from)).unwrap_or_default();
+        let held: Vec<Held> = plan.chunks.iter().map(held).collect();
+        let reuses = directory.filter(|_| plan.method.reuses_prefix());
+        let prefix = reuses.map_or_else(Vec::new, |directory| directory.prefix(plan, group.world));
         let mut bytes = self.cached_bytes(group);
         bytes.iter_mut().zip(running_bytes).for_each(|(bytes, running)| *bytes += running);
-        let cached = Cached { chunks: &held, bytes: &bytes };
+        let cached = Cached { chunks: &held, prefix: &prefix, bytes: &bytes };
         draft.place(number, owner, cached, &self.model, (&self.machine_of(group, draft), self.profile.as_ref()))
     }
 
@@ -380,9 +385,9 @@ impl Planner {
         draft: &mut Draft,
         owner: Option<usize>,
         group: GroupShape,
-        chunks: &[Held],
+        (chunks, prefix): (&[Held], &[usize]),
     ) -> Result<()> {
-        let cached = Cached { chunks, bytes: &self.full_caches(group) };
+        let cached = Cached { chunks, prefix, bytes: &self.full_caches(group) };
         draft.place(0, owner, cached, &self.model, (&self.machine_of(group, draft), self.profile.as_ref()))
     }
 

@@ -1,6 +1,6 @@
 //! The planner's table: facts of groups, and the resulting plans.
 
-use tributary_protocol::{ChunkCacheReport, ChunkKey};
+use tributary_protocol::{ChunkCacheReport, ChunkKey, Returns};
 
 use super::*;
 use crate::Error;
@@ -127,4 +127,45 @@ fn the_first_survey_counts_and_messages_take_of_it() {
     assert_eq!(planner.machine(TWO), MACHINE);
     planner.started(TWO, Started { message_bytes: 100, ..started(None) });
     assert_eq!(planner.machine(TWO).available_bytes, Some((1 << 30) - 200));
+}
+
+#[test]
+fn a_prompt_goes_to_the_rank_that_has_most_of_its_prefix() {
+    let chunks = [3, 40, 80].map(|first| (first..first + 64).map(|id| id % 100).collect());
+    let (mut planner, request) = (planner(true), Tokens { chunks: chunks.into(), ..request() });
+    planner.started(TWO, started(None));
+    let method = tributary_protocol::METHODS.into_iter().find(|method| method.reuses_prefix()).expect("a method");
+    let settings = RequestSettings { method, cache_scope: Some(3), ..settings() };
+    let cold = planner.plan(request.clone(), &settings, 1).unwrap();
+    assert_eq!((cold.plan.owner, cold.plan.reused_rows, cold.plan.keep_chunks), (1, 0, true));
+    // Rank 1, the usual owner, has the first of four pieces, and rank 0 the first two and the last.
+    let keys: Vec<ChunkKey> = cold.plan.prompt_pieces(&space()).into_iter().map(|piece| piece.key).collect();
+    let mut reports = reports(&request);
+    reports[1].chunk_cache.stored = vec![keys[0]];
+    reports[0].chunk_cache.stored = vec![keys[0], keys[1], keys[3]];
+    planner.note(TWO, &reports);
+    let mut planned = |settings: &RequestSettings| {
+        let plan = planner.plan(request.clone(), settings, 1).unwrap().plan;
+        (plan.owner, plan.reused_rows)
+    };
+    assert_eq!(planned(&settings), (0, 2 * 64));
+    assert_eq!(planned(&RequestSettings { owner: Some(1), ..settings.clone() }), (0, 128), "the owner is a proposal");
+    assert_eq!(planned(&RequestSettings { reuse: 0.4, ..settings.clone() }), (0, 1 + 64), "a share of the documents");
+    assert_eq!(planned(&RequestSettings { reuse: 0.0, ..settings.clone() }), (0, 0));
+    assert_eq!(planned(&RequestSettings { cache_scope: None, ..settings.clone() }), (1, 0), "another scope");
+    assert_eq!(planned(&RequestSettings { from_store: true, ..settings.clone() }), (1, 0), "nothing is stored");
+    // All of it: the query too where that is meant, but for the last row.
+    reports[0].chunk_cache.stored = keys;
+    planner.note(TWO, &reports);
+    let mut planned = |settings: &RequestSettings| planner.plan(request.clone(), settings, 1).unwrap().plan.reused_rows;
+    assert_eq!(planned(&settings), 1 + 3 * 64);
+    let with_query = RequestSettings { reuses_query: true, ..settings.clone() };
+    assert_eq!(planned(&with_query), 1 + 3 * 64 + 1);
+    let scored = Returns { prompt_logprobs: Some(1), ..Returns::default() };
+    assert_eq!(planned(&RequestSettings { returns: scored, ..with_query }), 1 + 3 * 64, "logits of the whole query");
+    reports[0].chunk_cache.stored.clear();
+    reports[0].chunk_cache.evicted = vec![cold.plan.prompt_pieces(&space())[1].key];
+    planner.note(TWO, &reports);
+    let plan = planner.plan(request, &settings, 1).unwrap().plan;
+    assert_eq!((plan.owner, plan.reused_rows), (1, 64), "what was evicted is gone, and what comes after is of no use");
 }

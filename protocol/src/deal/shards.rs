@@ -19,7 +19,7 @@ pub fn shards(plan: &Plan, world: usize) -> Option<Vec<Vec<u32>>> {
             shards
         }
         Prefill::Gathered { .. } => contiguous(plan.total_rows(), world),
-        Prefill::Whole | Prefill::Chunks(_) => return None,
+        Prefill::Whole { .. } | Prefill::Chunks(_) => return None,
     };
     assert!(plan.owner < world, "rank {} of {world} is the owner", plan.owner);
     // With ranks 0 to world − 1 the last row is on the usual owner; every rank passes its shard on.
@@ -121,6 +121,6 @@ fn dealt_blocks(plan: &Plan, block_rows: usize, world: usize) -> Vec<Vec<Range<u
 pub fn usual_owner(prefill: Prefill, world: usize) -> usize {
     match prefill {
         Prefill::Ring | Prefill::Queries => 0,
-        Prefill::Whole | Prefill::Gathered { .. } | Prefill::Anchored { .. } | Prefill::Chunks(_) => world - 1,
+        Prefill::Whole { .. } | Prefill::Gathered { .. } | Prefill::Anchored { .. } | Prefill::Chunks(_) => world - 1,
     }
 }

@@ -1,7 +1,6 @@
 //! From the report of an answered request to metrics.
 
 use tributary_engine::Answered;
-use tributary_protocol::Prefill;
 
 use super::labels::{FATES, SOURCES, claim};
 use super::predictions::Predictions;
@@ -60,7 +59,7 @@ fn tokens(sheet: &Sheet, answered: &Answered) {
     sheet.count(&of::GENERATED_TOKENS, &[], tokens.generated as u64);
     sheet.count(&of::SELECTED_TOKENS, &[], tokens.selected as u64);
     sheet.count(&of::SELECTION_CANDIDATE_TOKENS, &[], tokens.candidates as u64);
-    if answered.planned.plan.method.prefill != Prefill::Whole && tokens.context > 0 {
+    if !answered.planned.plan.method.prefill.is_whole() && tokens.context > 0 {
         sheet.observe(&of::RECOMPUTE_RATIO, &[], tokens.selected as f64 / tokens.context as f64);
     }
 }

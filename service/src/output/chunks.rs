@@ -55,7 +55,7 @@ impl ChunksAnswer {
     /// Of chunks that were kept.
     pub fn of(kept: &Kept) -> Self {
         let Kept { planned, reports, queued, total } = kept;
-        let cache = tributary_coordinator::report::chunk_cache(planned.plan.chunks.len(), reports);
+        let cache = tributary_coordinator::report::chunk_cache(planned.plan.cacheable_count(), reports);
         let row = |(index, chunk): (usize, &tributary_protocol::Chunk)| ChunkRow {
             index,
             tokens: chunk.ids.len(),

@@ -16,11 +16,12 @@ pub fn reuse(mut run_config: RunConfig, cache: Cache) -> RunConfig {
     run_config
 }
 
-/// The run that leaves a request's chunks in the chunk caches of the ranks that `run_config` runs
-/// on.
+/// The run that leaves a request's chunks, or its prefix, in the chunk caches of the ranks that
+/// `run_config` runs on.
 pub fn primer(run_config: &RunConfig) -> RunConfig {
+    let method = if run_config.settings.method.reuses_prefix() { run_config.settings.method } else { CHUNKS_ALONE };
     let settings = RequestSettings {
-        method: CHUNKS_ALONE,
+        method,
         packets: run_config.settings.chunk_packets(),
         ratio: None,
         reorder: None,

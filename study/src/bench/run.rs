@@ -88,7 +88,10 @@ fn all_came(answered: &Answered, run_config: &RunConfig) -> bool {
         sum(|cache| cache.hits)
     };
     let wanted = (run_config.settings.reuse * plan.chunks.len() as f64 + 1e-9).floor() as usize;
-    !plan.method.in_chunks() || hits == wanted
+    match plan.method.reuses_prefix() {
+        true => sum(|cache| cache.hit_tokens) == plan.leading_rows(run_config.settings.reuse),
+        false => !plan.method.in_chunks() || hits == wanted,
+    }
 }
 
 impl PointRunner for EngineRunner<'_, '_> {

@@ -102,7 +102,7 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
 
 /// A share of the chunks in the cache must come to some of them, and not to all.
 fn check_shares(design: &Design, methods: &[MethodSpec], tokens: usize) -> Result<()> {
-    if methods.iter().all(|spec| !spec.method.in_chunks()) {
+    if methods.iter().all(|spec| !spec.method.reuses()) {
         return Ok(());
     }
     let chunks = tokens / design.chunk_tokens;
@@ -124,8 +124,8 @@ fn check_shares(design: &Design, methods: &[MethodSpec], tokens: usize) -> Resul
     Ok(())
 }
 
-/// Methods with the ratios and states of the cache that make a difference to them: exact ones know
-/// neither.
+/// Methods with the ratios and states of the cache that make a difference to them: exact ones have
+/// no ratio, and only some of them reuse a prefix.
 fn variants<'a>(design: &Design, methods: &'a [MethodSpec]) -> Vec<(&'a MethodSpec, Option<f64>, Cache)> {
     let ratios: Vec<Option<f64>> = match design.ratios.is_empty() {
         true => vec![None],
@@ -133,10 +133,11 @@ fn variants<'a>(design: &Design, methods: &'a [MethodSpec]) -> Vec<(&'a MethodSp
     };
     let mut found = Vec::new();
     for spec in methods {
-        if !spec.method.in_chunks() {
+        if !spec.method.reuses() {
             found.push((spec, None, Cache::Cold));
             continue;
         }
+        let ratios = if spec.method.in_chunks() { &ratios[..] } else { &[None] };
         let caches = ratios.iter().flat_map(|&ratio| design.caches.iter().map(move |&cache| (ratio, cache)));
         found.extend(caches.map(|(ratio, cache)| (spec, ratio, cache)));
     }
@@ -179,7 +180,10 @@ fn point(planned: &Planned, spec: &MethodSpec, tokens: usize, cache: Cache) -> P
     let exchange = (in_chunks && planned.world > 1).then(|| planned.plan.exchange.name().to_owned());
     let mut id = format!("{spec} tokens={tokens} world={}", planned.world);
     if let Some(ratio) = ratio {
-        id += &format!(" ratio={ratio} exchange={} cache={cache}", exchange.as_deref().unwrap_or("none"));
+        id += &format!(" ratio={ratio} exchange={}", exchange.as_deref().unwrap_or("none"));
+    }
+    if planned.plan.method.reuses() {
+        id += &format!(" cache={cache}");
     }
     Point {
         id,

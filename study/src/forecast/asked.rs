@@ -69,7 +69,7 @@ pub struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Every method at every hit rate; exact methods do not use the chunk cache, so theirs is 0.
+    /// Every method at every hit rate; methods that do not use the chunk cache have 0.
     ///
     /// # Errors
     /// Returns an error if a method is repeated.
@@ -82,8 +82,7 @@ impl Asked<'_> {
             }
             let (ratio, world, max_tokens) = (self.ratio, self.world, self.max_tokens);
             let settings = RequestSettings { ratio, world, max_tokens, ..RequestSettings::default() }.set(spec);
-            let in_chunks = settings.method.in_chunks();
-            let hit_rates = if in_chunks { self.hit_rates } else { &[0.0] };
+            let hit_rates = if settings.method.reuses() { self.hit_rates } else { &[0.0] };
             scenarios.extend(hit_rates.iter().map(|&hit_rate| Scenario {
                 method: method.clone(),
                 settings: settings.clone(),

@@ -2,7 +2,7 @@
 
 use tributary_methods::KEEP_PER_CHUNK;
 use tributary_model::Config;
-use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, Chunk, LookAhead, Plan, Prefill, Source};
+use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, Chunk, LookAhead, Plan, Source};
 
 use crate::error::{Error, Result};
 use crate::models::Models;
@@ -19,13 +19,17 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
     if plan.owner >= world {
         return bad(format!("its owner is rank {} of {world}", plan.owner));
     }
-    let lacks_context = plan.chunks.is_empty() && plan.method.prefill != Prefill::Whole;
+    let lacks_context = plan.chunks.is_empty() && !plan.method.prefill.is_whole();
     if plan.query.is_empty() || lacks_context || plan.chunks.iter().any(|chunk| chunk.ids.is_empty()) {
         return bad("query, context and every chunk need at least one token".to_owned());
     }
     let lead: u64 = plan.lead.iter().map(|&tokens| u64::from(tokens)).sum();
     if lead > plan.prefix.len() as u64 || plan.lead.contains(&0) {
         return bad(format!("a lead of {lead} tokens in pieces {:?}, in a prefix of {}", plan.lead, plan.prefix.len()));
+    }
+    if plan.reused_rows > 0 && (!plan.method.reuses_prefix() || plan.reused_rows >= plan.total_rows()) {
+        let (rows, name) = (plan.reused_rows, plan.method.name());
+        return bad(format!("{rows} of {} rows of its prompt reused by method {name}", plan.total_rows()));
     }
     if plan.max_tokens == 0 {
         return bad("at least one token must be generated".to_owned());
@@ -210,7 +214,7 @@ mod tests {
     #[test]
     fn a_prefill_that_is_not_its_methods_is_refused() {
         let table: [(Change, &str); 2] = [
-            (|plan| plan.method.prefill = Prefill::Ring, "plan: none does not prefill like Ring"),
+            (|plan| plan.method.prefill = tributary_protocol::Prefill::Ring, "plan: none does not prefill like Ring"),
             (
                 |plan| plan.method.prefill = kit::method("cacheblend").prefill,
                 "plan: none does not prefill like Chunks(Drift(Drift { of: Values, layers: 1, score: Squared }))",

@@ -184,6 +184,7 @@ fn fill(cx: &mut Context<'_>, plan: &Plan, tell: impl FnOnce(DrawnToken) -> Resu
     let first_lap_after = cx.timeline.close(cx.comm)?;
     // The first token is out already: copying does not count towards it.
     strategy::chunks::keep(cx, plan, &prefilled.cache)?;
+    strategy::prefix::keep(cx, plan, &prefilled.cache)?;
     let token = first.drawn.token;
     let remains = if plan.goes_on(&[token]) { remains(cx, plan, &prefilled, token)? } else { None };
     Ok(Filled { prefilled, first, prompt, remains, first_lap_after })

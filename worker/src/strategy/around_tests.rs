@@ -91,7 +91,7 @@ fn numbers_of_an_adapters_rows_count_for_nothing() {
 fn what_stands_around_a_chunk_is_part_of_its_name() {
     let (tokens, around) = twins(1, Exchange::Replicate);
     let space = KeySpace::new([1; 32], "f32");
-    let name = |chunk: &Chunk| space.chunk(&[], &chunk.ids, &chunk.extra());
+    let name = |chunk: &Chunk| space.chunk(&[], &chunk.ids, &chunk.extra(None));
     let alone = Chunk { around: None, ..around.chunks[0].clone() };
     let longer = Chunk { around: Some(Around { adapter: 3, head: 3, tail: 1 }), ..alone.clone() };
     let names = [name(&tokens.chunks[0]), name(&around.chunks[0]), name(&alone), name(&longer)];

@@ -1,10 +1,11 @@
 //! Full prefill of the whole prompt on one rank, the plan's owner. *Exact*: it is the baseline of
-//! the others.
+//! the others. With a cached prefix only the rows after it are computed.
 
 use tributary_protocol::{Layout, Phase, Plan};
 
 use super::interface::{Prefilled, Strategy, nothing_selected};
 use super::output::{self, Output};
+use super::prefix;
 use crate::attention::ChunkPrefill;
 use crate::context::Context;
 use crate::error::Result;
@@ -30,23 +31,27 @@ impl Strategy for Full {
             cx.math.progress.idle_layers(cx.models.main.config().layers)?;
             return Ok(this);
         }
-        let sources = plan.sources();
-        let mut block = Block::new((0..sources.len() as u32).collect::<Vec<_>>());
+        let cached = prefix::cached(cx, plan)?;
+        let before = cached.as_ref().map_or(0, |block| block.rows().len());
+        let sources = &plan.sources()[before..];
+        let mut block = Block::new((before as u32..plan.total_rows() as u32).collect::<Vec<_>>());
         let at = this.placement.at(block.rows());
+        let view = |block: &Block| View::of(block.clone(), this.placement.at(block.rows()));
         let mut attention = ChunkPrefill {
             math: cx.math.clone(),
             at,
-            before: View::default(),
+            before: cached.as_ref().map(view).unwrap_or_default(),
             asked: 1,
             layers: Vec::new(),
             outgoing: None,
             compression: None,
         };
-        let rows = (cx.embed(&sources)?, block.rows());
+        let rows = (cx.embed(sources)?, block.rows());
         this.output = output::run((cx.models.main, plan, plan.owner), rows, &mut attention)?;
         block.layers = attention.layers;
         cx.prefilled_rows = sources.len();
-        this.cache.own = vec![block.complete(cx.models.main.config().layers)];
+        let computed = block.complete(cx.models.main.config().layers);
+        this.cache.own = cached.into_iter().chain([computed]).collect();
         Ok(this)
     }
 }

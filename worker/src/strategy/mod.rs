@@ -29,6 +29,7 @@ mod order_tests;
 pub mod output;
 mod parallel;
 mod pass_q;
+pub mod prefix;
 mod recompute;
 mod ring;
 mod selective;
@@ -53,7 +54,7 @@ use crate::error::{Error, Result};
 /// Returns [`Error::Bug`] for a method without a selector that prefills chunk by chunk.
 pub fn build(method: &PlannedMethod) -> Result<Box<dyn Strategy>> {
     Ok(match method.prefill {
-        Prefill::Whole => Box::new(full::Full),
+        Prefill::Whole { .. } => Box::new(full::Full),
         Prefill::Ring => Box::new(ring::Ring),
         Prefill::Gathered { heads_per_gather } => Box::new(all_gather::AllGather { heads_per_gather }),
         Prefill::Queries => Box::new(pass_q::PassQ),

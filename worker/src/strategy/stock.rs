@@ -273,7 +273,7 @@ fn stored(cx: &Context<'_>, rows: Vec<u32>, identity: impl Fn(usize) -> Identity
 }
 
 /// The shape of a chunk of `rows` rows; `None` for a model whose numbers are not stored.
-fn shape(cx: &Context<'_>, rows: usize) -> Option<Shape> {
+pub(super) fn shape(cx: &Context<'_>, rows: usize) -> Option<Shape> {
     let config = cx.models.main.config();
     let numbers = numbers::numbers(cx.models.main.dtype())?;
     let (layers, kv_heads, head_dim) = (config.layers, config.kv_heads, config.head_dim);
@@ -282,7 +282,7 @@ fn shape(cx: &Context<'_>, rows: usize) -> Option<Shape> {
 
 /// Identity of a chunk of the plan.
 pub fn chunk_identity(space: &KeySpace, plan: &Plan, chunk: usize) -> Identity {
-    let (ids, extra) = (&plan.chunks[chunk].ids, plan.chunks[chunk].extra());
+    let (ids, extra) = (&plan.chunks[chunk].ids, plan.chunks[chunk].extra(plan.scope));
     let key = space.chunk(plan.head(), ids, &extra);
     Identity { key, model: space.model(), prefix: plan.head().to_vec(), extra, ids: ids.clone() }
 }
@@ -296,11 +296,10 @@ pub fn head_identity(space: &KeySpace, plan: &Plan, rank: usize) -> Identity {
     Identity { key, model: space.model(), prefix: plan.head().to_vec(), extra, ids: Vec::new() }
 }
 
-/// Identity of a piece of the plan's lead: a chunk of a rank, after head and earlier pieces. It has
-/// the scope of the request's chunks.
+/// Identity of a piece of the plan's lead: a chunk of a rank, after head and earlier pieces.
 pub fn lead_identity(space: &KeySpace, plan: &Plan, rows: &Range<u32>, rank: usize) -> Identity {
     let (before, ids) = plan.prefix[..rows.end as usize].split_at(rows.start as usize);
-    let scope = plan.chunks.first().and_then(|chunk| chunk.scope).map(u64::to_le_bytes);
+    let scope = plan.scope.map(u64::to_le_bytes);
     let mut extra = [&b"lead"[..], &(rank as u32).to_le_bytes()].concat();
     extra.extend(scope.into_iter().flatten());
     let key = space.chunk(before, ids, &extra);
