@@ -141,8 +141,8 @@ impl Method {
     pub fn reuses_prefix(&self) -> bool {
         // Larger than any option's default needs.
         let model = ModelFacts { layers: 1 << 16, kv_heads: 1 };
-        (self.prefill)(&mut Options::default(), model)
-            .is_ok_and(|prefill| prefill == Prefill::Whole { reuses_prefix: true })
+        let prefill = (self.prefill)(&mut Options::default(), model);
+        matches!(prefill, Ok(Prefill::Whole { reuses_prefix: true, .. }))
     }
 
     /// Whether it takes rows from the chunk cache, and keeps some there.

@@ -141,7 +141,12 @@ impl PlannedMethod {
 
     /// Whether it reuses the longest cached prefix of a prompt.
     pub fn reuses_prefix(&self) -> bool {
-        self.prefill == Prefill::Whole { reuses_prefix: true }
+        matches!(self.prefill, Prefill::Whole { reuses_prefix: true, .. })
+    }
+
+    /// Whether chunks come in the order in which most of the prompt's prefix is cached.
+    pub fn orders_chunks(&self) -> bool {
+        matches!(self.prefill, Prefill::Whole { orders_chunks: true, .. })
     }
 
     /// Whether it takes rows from the chunk cache, and keeps some there.

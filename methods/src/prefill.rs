@@ -15,6 +15,8 @@ pub enum Prefill {
         /// Whether the owner takes the rows of the longest cached prefix of the prompt from its
         /// chunk cache, and keeps the others there.
         reuses_prefix: bool,
+        /// Whether chunks come in the order in which most of the prompt's prefix is cached.
+        orders_chunks: bool,
     },
     /// The sequence dealt zigzag, keys and values passed from rank to rank.
     Ring,

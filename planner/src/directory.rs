@@ -2,11 +2,12 @@
 //! chunk is computed on the rank that the plan sends it to: the directory may be wrong, never
 //! harmful.
 
+use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use tributary_protocol::{Chunk, ChunkKey, KeySpace, Plan, RankReport, StoreReport};
+use tributary_protocol::{Chunk, ChunkKey, KeySpace, Plan, PromptPiece, RankReport, StoreReport, prompt_pieces};
 
 use crate::plan::Held;
 
@@ -79,15 +80,48 @@ impl Directory {
     /// its memory or a store.
     pub fn prefix(&self, plan: &Plan, world: usize) -> Vec<usize> {
         let pieces = plan.prompt_pieces(&self.space);
-        let of_rank = |rank: usize| {
-            let in_memory = |key: &ChunkKey| self.ranks.get(key).is_some_and(|ranks| ranks.contains(&rank));
-            let store = self.stores.iter().find(|store| store.ranks.contains(&rank));
-            let has = |key: &ChunkKey| {
-                (!plan.from_store && in_memory(key)) || store.is_some_and(|store| store.chunks.contains(key))
-            };
-            pieces.iter().take_while(|piece| has(&piece.key)).last().map_or(0, |piece| piece.rows.end)
+        (0..world).map(|rank| self.cached_rows(rank, plan, pieces.iter().cloned())).collect()
+    }
+
+    /// Rows of the first pieces that a rank has.
+    fn cached_rows(&self, rank: usize, plan: &Plan, pieces: impl Iterator<Item = PromptPiece>) -> usize {
+        let in_memory = |key: &ChunkKey| self.ranks.get(key).is_some_and(|ranks| ranks.contains(&rank));
+        let store = self.stores.iter().find(|store| store.ranks.contains(&rank));
+        let has = |key: &ChunkKey| {
+            (!plan.from_store && in_memory(key)) || store.is_some_and(|store| store.chunks.contains(key))
         };
-        (0..world).map(of_rank).collect()
+        pieces.take_while(|piece| has(&piece.key)).last().map_or(0, |piece| piece.rows.end)
+    }
+
+    /// The order of a plan's chunks in which most of the prompt's prefix is on one of `world`
+    /// ranks. At each place stands the chunk with which most more is cached, the earlier one of
+    /// equals. From the first place on at which none is, chunks stand in the request's order.
+    pub fn order(&self, plan: &Plan, world: usize) -> Vec<u32> {
+        let orders = (0..world).map(|rank| self.order_on(rank, plan));
+        let (_, mut order) = orders.max_by_key(|(rows, _)| *rows).unwrap_or_default();
+        let rest = plan.request_order().into_iter().filter(|chunk| !order.contains(chunk));
+        order.extend(rest.collect::<Vec<_>>());
+        order
+    }
+
+    /// Cached rows on a rank, and the chunks that they reach into.
+    fn order_on(&self, rank: usize, plan: &Plan) -> (usize, Vec<u32>) {
+        let (mut ids, mut order, mut cached) = (plan.prefix.clone(), Vec::new(), 0);
+        loop {
+            let before = ids.len();
+            let left = plan.request_order().into_iter().filter(|chunk| !order.contains(chunk));
+            let with = left.map(|chunk| {
+                ids.truncate(before);
+                ids.extend(&plan.chunks[chunk as usize].ids);
+                (self.cached_rows(rank, plan, prompt_pieces(&self.space, plan.scope, &ids)), Reverse(chunk))
+            });
+            let best = with.max().filter(|(rows, _)| *rows > before);
+            ids.truncate(before);
+            let Some((rows, Reverse(chunk))) = best else { return (cached, order) };
+            ids.extend(&plan.chunks[chunk as usize].ids);
+            order.push(chunk);
+            cached = rows;
+        }
     }
 
     /// Takes the ranks' reports on chunks kept and dropped during a request.

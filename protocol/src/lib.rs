@@ -31,7 +31,7 @@ pub use frame::{HEADER_BYTES, PROTOCOL_VERSION, checksum, decode_frame, encode_f
 pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_limit};
 pub use order::Order;
 pub use phase::Phase;
-pub use pieces::{PIECE_ROWS, PromptPiece};
+pub use pieces::{PIECE_ROWS, PromptPiece, prompt_pieces};
 pub use plan::{Around, Chunk, LookAhead, Plan, Returns, Sampling, Source};
 pub use point::{LOOK_TILE_ROWS, PointShape, Word};
 pub use report::{

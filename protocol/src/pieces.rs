@@ -12,7 +12,7 @@ pub const PIECE_ROWS: usize = 64;
 /// A run of a prompt's rows in the chunk cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptPiece {
-    /// Its rows, counted from the prompt's first.
+    /// Places of its rows, counted from the prompt's first.
     pub rows: Range<usize>,
     /// The ids of its tokens.
     pub ids: Vec<u32>,
@@ -23,38 +23,38 @@ pub struct PromptPiece {
     pub extra: Vec<u8>,
 }
 
-impl Plan {
-    /// The pieces of the whole prompt, in its order: [`PIECE_ROWS`] rows each, the last one fewer.
-    pub fn prompt_pieces(&self, space: &KeySpace) -> Vec<PromptPiece> {
-        let all = self.all_ids();
-        let mut pieces: Vec<PromptPiece> = Vec::new();
-        for rows in self.piece_rows() {
-            let mut extra = b"piece".to_vec();
-            extra.extend(pieces.last().map(|before| before.key.bytes()).into_iter().flatten());
-            extra.extend(self.scope.map(u64::to_le_bytes).into_iter().flatten());
-            let ids = all[rows.clone()].to_vec();
-            let key = space.chunk(&[], &ids, &extra);
-            pieces.push(PromptPiece { rows, ids, key, extra });
-        }
-        pieces
-    }
+/// The pieces of a prompt of these tokens in a scope, named one by one.
+pub fn prompt_pieces(space: &KeySpace, scope: Option<u64>, ids: &[u32]) -> impl Iterator<Item = PromptPiece> {
+    let mut before: Option<ChunkKey> = None;
+    ids.chunks(PIECE_ROWS).enumerate().map(move |(index, ids)| {
+        let mut extra = b"piece".to_vec();
+        extra.extend(before.map(|before| before.bytes()).into_iter().flatten());
+        extra.extend(scope.map(u64::to_le_bytes).into_iter().flatten());
+        let key = space.chunk(&[], ids, &extra);
+        before = Some(key);
+        let start = index * PIECE_ROWS;
+        PromptPiece { rows: start..start + ids.len(), ids: ids.to_vec(), key, extra }
+    })
+}
 
-    fn piece_rows(&self) -> impl Iterator<Item = Range<usize>> {
-        let total = self.total_rows();
-        (0..total).step_by(PIECE_ROWS).map(move |from| from..total.min(from + PIECE_ROWS))
+impl Plan {
+    /// The pieces of the whole prompt, in the order of its rows' places.
+    pub fn prompt_pieces(&self, space: &KeySpace) -> Vec<PromptPiece> {
+        let chunks = self.prompt_order().into_iter().flat_map(|chunk| &self.chunks[chunk as usize].ids);
+        let ids: Vec<u32> = self.prefix.iter().chain(chunks).chain(&self.query).copied().collect();
+        prompt_pieces(space, self.scope, &ids).collect()
     }
 
     /// Number of entries of the chunk cache that the prompt may come from: its chunks, or the
     /// pieces of the whole prompt.
     pub fn cacheable_count(&self) -> usize {
-        if self.method.reuses_prefix() { self.piece_rows().count() } else { self.chunks.len() }
+        if self.method.reuses_prefix() { self.total_rows().div_ceil(PIECE_ROWS) } else { self.chunks.len() }
     }
 
     /// Rows of the prefix and of the first `share` of the chunks; no rows if that is no chunk.
     pub fn leading_rows(&self, share: f64) -> usize {
-        let chunks = (share * self.chunks.len() as f64 + 1e-9).floor() as usize;
-        let rows =
-            |count: usize| self.prefix_tokens() + self.chunks[..count].iter().map(|chunk| chunk.rows()).sum::<usize>();
-        if chunks == 0 { 0 } else { rows(chunks.min(self.chunks.len())) }
+        let count = (share * self.chunks.len() as f64 + 1e-9).floor() as usize;
+        let first = self.prompt_order().into_iter().take(count).map(|chunk| self.chunks[chunk as usize].rows());
+        if count == 0 { 0 } else { self.prefix_tokens() + first.sum::<usize>() }
     }
 }

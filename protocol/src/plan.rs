@@ -33,6 +33,9 @@ pub struct Plan {
     pub exchange: Exchange,
     /// Maximum number of rows to recompute; fewer if there are fewer candidates.
     pub budget: usize,
+    /// Order of the chunks in the prompt, decided before it is computed; the request's own where
+    /// empty.
+    pub order: Vec<u32>,
     /// Rows at the beginning of the prompt that the owner may take from its chunk cache; 0 for
     /// methods that reuse no prefix. Missing ones are computed.
     pub reused_rows: usize,

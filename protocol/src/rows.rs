@@ -14,6 +14,11 @@ impl Plan {
         (0..self.chunks.len() as u32).collect()
     }
 
+    /// Chunk numbers in the order that was decided before the prompt is computed.
+    pub fn prompt_order(&self) -> Vec<u32> {
+        if self.order.is_empty() { self.request_order() } else { self.order.clone() }
+    }
+
     /// The query's rows.
     pub fn query_rows(&self) -> Range<u32> {
         (self.prefix_tokens() + self.context_rows()) as u32..self.total_rows() as u32

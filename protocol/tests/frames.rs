@@ -59,6 +59,7 @@ prop_compose! {
             request, prefix, lead: vec![2; usize::from(flags.0)], query, method, exchange, owner: numbers.3.into(), reorder, order_for, eos,
             chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 , around: None, compress: None }).collect(),
             budget: numbers.0.into(),
+            order: if flags.1 { vec![1, 0] } else { Vec::new() },
             reused_rows: numbers.1.into(),
             scope: flags.2.then_some(numbers.2),
             keep_chunks: !flags.0,
@@ -269,6 +270,7 @@ fn samples() -> (Order, Event) {
         owner: 1,
         exchange: Exchange::PassQ,
         budget: 9,
+        order: vec![1, 0],
         reused_rows: 3,
         scope: Some(13),
         keep_chunks: true,
@@ -322,6 +324,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     let headers = (header(&encode_frame(&order).unwrap()), header(&encode_frame(&event).unwrap()));
-    let told = ("54524942120000007c020000272b457f", "545249421200000053020000a5abfdc2");
+    let told = ("54524942120000008c0200003498ef1b", "545249421200000053020000a5abfdc2");
     assert_eq!((headers.0.as_str(), headers.1.as_str()), told);
 }

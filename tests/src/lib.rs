@@ -116,6 +116,7 @@ pub fn plan(
         method,
         exchange,
         budget: 0,
+        order: Vec::new(),
         reused_rows: 0,
         scope: None,
         keep_chunks: false,

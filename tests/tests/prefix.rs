@@ -8,6 +8,7 @@ use std::time::Duration;
 use tributary_kernels::Kernels;
 use tributary_model::Model;
 use tributary_protocol::{Exchange, METHODS, Outcome, PIECE_ROWS, Plan, RankReport};
+use tributary_tests::samples::Case;
 use tributary_tests::{
     dummy_model, kept, key_space, logits, method, open_store, plan, relative_error, run_all, run_one, stored_group,
     tiny_config,
@@ -106,6 +107,47 @@ fn rows_after_the_longest_cached_prefix_are_computed_and_the_answer_is_a_full_pr
             }
         }
     }
+}
+
+/// A prompt whose documents were put into the order of a cached one is computed as that one, rows
+/// keep their numbers, and the order is told.
+#[test]
+fn documents_in_the_order_of_a_cached_prompt_are_that_prompt() {
+    let model = model();
+    for method in METHODS.into_iter().filter(|method| tributary_tests::method(method.name).orders_chunks()) {
+        let first = Plan { max_tokens: 6, ..first("prefix-cache", 2) };
+        let mut moved = Plan { method: tributary_tests::method(method.name), order: vec![1, 2, 0], ..first.clone() };
+        moved.chunks.rotate_right(1);
+        for evict in [None, evicted(&first)] {
+            let [first, moved] = [&first, &moved].map(|plan| Plan { evict: evict.clone(), ..plan.clone() });
+            let cold = Plan { reused_rows: 0, keep_chunks: false, ..moved.clone() };
+            let found = run_all(&model, Kernels::Auto, 2, &[first, moved.clone(), cold]);
+            for (outcome, reports) in &found[1..] {
+                let error = relative_error(logits(&found[0].0), logits(outcome));
+                assert!(error < 1e-4, "{}: {error:e}", method.name);
+                assert_eq!((&outcome.tokens, &outcome.order), (&found[0].0.tokens, &moved.order));
+                let reused = reports.iter().map(|report| report.chunk_cache.hit_tokens).sum::<usize>();
+                let computed = reports.iter().map(|report| report.prefilled_rows).sum::<usize>();
+                assert_eq!(reused + computed, TOTAL);
+            }
+            assert_eq!(found[1].1.iter().map(|report| report.prefilled_rows).sum::<usize>(), 1, "the last row alone");
+        }
+    }
+}
+
+/// An eviction of the prompt, as a user asks for it.
+fn evicted(plan: &Plan) -> Option<tributary_protocol::Evict> {
+    let lengths: Vec<usize> = plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();
+    let case = Case {
+        prefix: PREFIX,
+        lead: &[],
+        chunks: &lengths,
+        query: QUERY,
+        world: 2,
+        exchange: Exchange::Replicate,
+        ratio: 0.3,
+    };
+    case.planned("full:evict=snapkv:keep=60%", &*model()).expect("a plan").evict
 }
 
 /// Runs plans in a separate group on this folder, as a process would.

@@ -60,6 +60,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         exchange: Exchange::Replicate,
         owner: 0,
         budget: 0,
+        order: Vec::new(),
         reused_rows: 0,
         scope: None,
         keep_chunks: false,

@@ -92,6 +92,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         owner: world - 1,
         exchange: Exchange::PassQ,
         budget: 0,
+        order: Vec::new(),
         reused_rows: 0,
         scope: None,
         keep_chunks: false,

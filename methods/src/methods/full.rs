@@ -15,6 +15,6 @@ pub static FULL: Method = Method {
     requires: None,
     default_of: &[Command::Bench, Command::Plan],
     samples: &["full"],
-    prefill: |_, _| Ok(Prefill::Whole { reuses_prefix: false }),
+    prefill: |_, _| Ok(Prefill::Whole { reuses_prefix: false, orders_chunks: false }),
     selector: None,
 };

@@ -7,6 +7,7 @@ mod ape;
 mod attn_drift;
 mod cacheblend;
 mod cacheclip;
+mod context_pilot;
 mod epic;
 mod full;
 mod ideal;
@@ -29,9 +30,10 @@ use crate::names::nearest;
 use crate::option::MethodOption;
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Method; 23] = [
+pub static METHODS: [&Method; 24] = [
     &full::FULL,
     &prefix_cache::PREFIX_CACHE,
+    &context_pilot::CONTEXT_PILOT,
     &ring::RING,
     &all_gather::ALL_GATHER,
     &pass_q::PASS_Q,

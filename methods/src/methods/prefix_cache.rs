@@ -16,6 +16,6 @@ pub static PREFIX_CACHE: Method = Method {
     requires: None,
     default_of: &[Command::Plan],
     samples: &["prefix-cache"],
-    prefill: |_, _| Ok(Prefill::Whole { reuses_prefix: true }),
+    prefill: |_, _| Ok(Prefill::Whole { reuses_prefix: true, orders_chunks: false }),
     selector: None,
 };

@@ -140,6 +140,7 @@ impl Draft {
             owner: 0,
             exchange: Exchange::Replicate,
             budget,
+            order: Vec::new(),
             reused_rows: 0,
             scope: settings.cache_scope,
             keep_chunks: settings.keep_chunks && method.reuses(),
@@ -269,6 +270,11 @@ impl Draft {
             needed_bytes: smallest_bytes.expect("at least one exchange was tried"),
             available_bytes: machine.available_bytes.expect("a machine of unknown memory refuses nothing"),
         })
+    }
+
+    /// From now on its chunks have this order, of which a prefix is cached.
+    pub(crate) fn order_chunks(&mut self, order: Vec<u32>) {
+        self.plan.order = order;
     }
 
     /// From now on it is placed with memory for the first `tokens` tokens of its answer: memory of

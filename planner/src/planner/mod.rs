@@ -314,6 +314,9 @@ impl Planner {
         running_bytes: &[u64],
     ) -> Result<()> {
         let directory = self.directories.get(&group);
+        if let Some(directory) = directory.filter(|_| draft.plan().method.orders_chunks()) {
+            draft.order_chunks(directory.order(draft.plan(), group.world));
+        }
         let plan = draft.plan();
         let (head, from) = (plan.head(), (plan.scope, plan.from_store));
         let held = |chunk: &Chunk| directory.map(|directory| directory.held(head, chunk, from)).unwrap_or_default();

@@ -169,3 +169,36 @@ fn a_prompt_goes_to_the_rank_that_has_most_of_its_prefix() {
     let plan = planner.plan(request, &settings, 1).unwrap().plan;
     assert_eq!((plan.owner, plan.reused_rows), (1, 64), "what was evicted is gone, and what comes after is of no use");
 }
+
+#[test]
+fn documents_come_in_the_order_of_which_most_is_cached() {
+    let document = |first: u32| -> Vec<u32> { (first..first + 80).map(|id| id % 100).collect() };
+    let [a, b, c, d] = [3, 20, 50, 90].map(document);
+    let mut planner = planner(true);
+    planner.started(TWO, started(None));
+    let asked = |chunks: &[&Vec<u32>]| Tokens { chunks: chunks.iter().copied().cloned().collect(), ..request() };
+    let method = |orders| {
+        let all = tributary_protocol::METHODS.into_iter().filter(|method| method.reuses_prefix());
+        let settings = |method| RequestSettings { method, ..settings() };
+        all.map(settings)
+            .find(|settings| settings.method(4, 2).is_ok_and(|(method, _)| method.orders_chunks() == orders))
+    };
+    let (in_order, ordered) = (method(false).expect("one"), method(true).expect("another"));
+    let mut store = |rank: usize, chunks: &[&Vec<u32>]| {
+        let plan = planner.plan(asked(chunks), &in_order, 1).unwrap().plan;
+        let keys = plan.prompt_pieces(&space()).into_iter().map(|piece| piece.key).collect();
+        let mut reports = reports(&request());
+        reports[1].chunk_cache.stored.clear();
+        reports[rank].chunk_cache.stored = keys;
+        planner.note(TWO, &reports);
+    };
+    store(0, &[&b, &a, &c]);
+    store(1, &[&b]);
+    let mut plan = |chunks: &[&Vec<u32>]| planner.plan(asked(chunks), &ordered, 1).unwrap().plan;
+    let found = plan(&[&d, &a, &b]);
+    assert_eq!((&found.order[..], found.owner, found.reused_rows), (&[2, 1, 0][..], 0, 128), "b, a, then the new one");
+    let found = plan(&[&a, &d, &c, &b]);
+    assert_eq!((&found.order[..], found.reused_rows), (&[3, 0, 2, 1][..], 192), "up to the last whole piece of c");
+    let found = plan(&[&d, &c]);
+    assert_eq!((&found.order[..], found.owner, found.reused_rows), (&[0, 1][..], 1, 0), "nothing begins like these");
+}

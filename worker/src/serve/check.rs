@@ -27,10 +27,7 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
     if lead > plan.prefix.len() as u64 || plan.lead.contains(&0) {
         return bad(format!("a lead of {lead} tokens in pieces {:?}, in a prefix of {}", plan.lead, plan.prefix.len()));
     }
-    if plan.reused_rows > 0 && (!plan.method.reuses_prefix() || plan.reused_rows >= plan.total_rows()) {
-        let (rows, name) = (plan.reused_rows, plan.method.name());
-        return bad(format!("{rows} of {} rows of its prompt reused by method {name}", plan.total_rows()));
-    }
+    check_prefix(plan)?;
     if plan.max_tokens == 0 {
         return bad("at least one token must be generated".to_owned());
     }
@@ -68,6 +65,21 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
     check_draft_model(plan, models)?;
     config.check_length(plan.total_rows(), plan.max_tokens)?;
     strategy::check(&plan.method, config)
+}
+
+/// Checks that a plan reuses rows, and orders chunks, as its method does.
+fn check_prefix(plan: &Plan) -> Result<()> {
+    let bad = |what: String| Err(Error::Plan(what));
+    let mut order = plan.order.clone();
+    order.sort_unstable();
+    if !order.is_empty() && (!plan.method.orders_chunks() || order != plan.request_order()) {
+        return bad(format!("chunks in the order {:?} by method {}", plan.order, plan.method.name()));
+    }
+    if plan.reused_rows > 0 && (!plan.method.reuses_prefix() || plan.reused_rows >= plan.total_rows()) {
+        let (rows, name) = (plan.reused_rows, plan.method.name());
+        return bad(format!("{rows} of {} rows of its prompt reused by method {name}", plan.total_rows()));
+    }
+    Ok(())
 }
 
 /// Checks that the draft model of an eviction exists, and that the prompt and its tokens fit the
@@ -229,7 +241,9 @@ mod tests {
     fn a_plan_that_cannot_run_is_refused_by_every_rank() {
         assert_eq!(refusal(|_| ()).0, 0);
         let around = |plan: &mut Plan| plan.chunks[0].around = Some(Around { adapter: 3, head: 1, tail: 0 });
-        let table: [(Change, &str); 17] = [
+        let table: [(Change, &str); 19] = [
+            (|plan| plan.reused_rows = 3, "plan: 3 of 31 rows of its prompt reused by method none"),
+            (|plan| plan.order = vec![1, 0], "plan: chunks in the order [1, 0] by method none"),
             (
                 |plan| {
                     plan.method = kit::method("samkv");

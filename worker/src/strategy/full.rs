@@ -1,7 +1,7 @@
 //! Full prefill of the whole prompt on one rank, the plan's owner. *Exact*: it is the baseline of
 //! the others. With a cached prefix only the rows after it are computed.
 
-use tributary_protocol::{Layout, Phase, Plan};
+use tributary_protocol::{Layout, Phase, Plan, Source};
 
 use super::interface::{Prefilled, Strategy, nothing_selected};
 use super::output::{self, Output};
@@ -18,7 +18,7 @@ pub struct Full;
 impl Strategy for Full {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
         cx.enter(Phase::ChunkPrefill, plan)?;
-        let placement = Placement::new(plan, &plan.request_order(), Layout::Global);
+        let placement = Placement::new(plan, &plan.prompt_order(), Layout::Global);
         let mut this = Prefilled {
             owner: plan.owner,
             output: Output::default(),
@@ -31,10 +31,13 @@ impl Strategy for Full {
             cx.math.progress.idle_layers(cx.models.main.config().layers)?;
             return Ok(this);
         }
-        let cached = prefix::cached(cx, plan)?;
-        let before = cached.as_ref().map_or(0, |block| block.rows().len());
-        let sources = &plan.sources()[before..];
-        let mut block = Block::new((before as u32..plan.total_rows() as u32).collect::<Vec<_>>());
+        let mut rows: Vec<u32> = (0..plan.total_rows() as u32).collect();
+        rows.sort_by_key(|&row| this.placement.order_of(row));
+        let cached = prefix::cached(cx, plan, &rows)?;
+        let rows = rows.split_off(cached.as_ref().map_or(0, |block| block.rows().len()));
+        let all = plan.sources();
+        let sources: Vec<Source> = rows.iter().map(|&row| all[row as usize]).collect();
+        let mut block = Block::new(rows);
         let at = this.placement.at(block.rows());
         let view = |block: &Block| View::of(block.clone(), this.placement.at(block.rows()));
         let mut attention = ChunkPrefill {
@@ -46,7 +49,7 @@ impl Strategy for Full {
             outgoing: None,
             compression: None,
         };
-        let rows = (cx.embed(sources)?, block.rows());
+        let rows = (cx.embed(&sources)?, block.rows());
         this.output = output::run((cx.models.main, plan, plan.owner), rows, &mut attention)?;
         block.layers = attention.layers;
         cx.prefilled_rows = sources.len();

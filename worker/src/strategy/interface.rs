@@ -60,5 +60,5 @@ pub trait Strategy {
 
 /// The selection of an exact method.
 pub(super) fn nothing_selected(plan: &Plan) -> Selection {
-    Selection { order: plan.request_order(), ..Selection::default() }
+    Selection { order: plan.prompt_order(), ..Selection::default() }
 }

@@ -12,12 +12,12 @@ use crate::error::Result;
 use crate::kv::{Block, KvCache};
 use crate::loading::Loading;
 
-/// The first rows of the prompt, at most as many as the plan allows, as one block; no block if the
-/// first piece is not cached.
+/// The first of the prompt's `rows`, which are in the order of their places, at most as many as the
+/// plan allows, as one block; no block if the first piece is not cached.
 ///
 /// # Errors
 /// Returns an error if a candle operation fails.
-pub(super) fn cached(cx: &mut Context<'_>, plan: &Plan) -> Result<Option<Block>> {
+pub(super) fn cached(cx: &mut Context<'_>, plan: &Plan, rows: &[u32]) -> Result<Option<Block>> {
     let mut pieces = if plan.reused_rows > 0 { plan.prompt_pieces(cx.chunk_cache.space()) } else { Vec::new() };
     pieces.retain(|piece| piece.rows.start < plan.reused_rows);
     // Of the last piece not every row may be reused.
@@ -29,7 +29,9 @@ pub(super) fn cached(cx: &mut Context<'_>, plan: &Plan) -> Result<Option<Block>>
     if blocks.is_empty() {
         return Ok(None);
     }
-    Ok(Some(Block::joined(blocks)?))
+    let Block { layers, .. } = Block::joined(blocks)?;
+    let (count, reused) = (layers.len(), layers.first().map_or(0, |(k, _)| k.dims()[0]));
+    Ok(Some(Block::of(&rows[..reused], layers).complete(count)))
 }
 
 /// The first pieces, up to one that the memory lacks.
