@@ -23,9 +23,11 @@ tree=$(mktemp -d)
 trap 'rm -rf "$messages" "$tree"' EXIT
 mkdir -p "$out" "$tree/bin" "$tree/lib" "$tree/mpi"
 
-# One build for all, with the features of `make test` but for its failpoints. Of the whole workspace, as there: of a part Cargo gives
-# other features to crates that both need, and builds them again.
-"${CARGO:-cargo}" build --release --locked --features tributary/nccl,tributary-tests/nccl,tributary/mpi --message-format=json \
+# One build for all. Of the whole workspace, as `make test` has it: of a part Cargo gives other features to crates that both need, and
+# builds them again. For the emulated GPU with that build's failpoints too, so that hardly anything is built twice.
+features=tributary/nccl,tributary-tests/nccl,tributary/mpi
+[ "$kind" = toolkit ] || features=$features,tributary-tests/mpi,tributary/failpoints
+"${CARGO:-cargo}" build --release --locked --features "$features" --message-format=json \
     --workspace \
     --bin tributary --test cuda --test cuda_plain --test cuda_memory --test nccl --bench gpu >"$messages"
 

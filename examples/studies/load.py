@@ -12,13 +12,10 @@ same window, and the longest gap with the longest prefill of the same window.
 import csv
 import json
 import os
-import random
-import shutil
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
+
+from serving import free_port, get, make_model, serve
 
 WORLD, TOKENS, CLIENTS, WARM_TOKENS = 2, 32, 16, 256
 CROWD = 48  # clients that keep the server busy
@@ -27,54 +24,6 @@ LONG = 4  # factor of the length of a window whose 99th percentile is reported
 
 program, folder = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 window = int(sys.argv[3]) if len(sys.argv) > 3 else 90
-root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
-def make_model(model):
-    """The shape's config beside a tokenizer of one word a token; the words are also the vocabulary of the texts."""
-    os.makedirs(model, exist_ok=True)
-    shutil.copy(os.path.join(root, "examples/models/dummy-25m/config.json"), model)
-    size = json.load(open(os.path.join(model, "config.json")))["vocab_size"]
-    draw, words = random.Random(7), {"<unk>": 0}
-    while len(words) < size:
-        words.setdefault("".join(draw.choice("bdfgklmnprstv") + draw.choice("aeiou") for _ in range(draw.randint(2, 4))), len(words))
-    unknown = {"id": 0, "content": "<unk>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    tokenizer = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [unknown], "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
-        "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"},
-    }
-    json.dump(tokenizer, open(os.path.join(model, "tokenizer.json"), "w"))
-    vocabulary = os.path.join(model, "words.txt")
-    open(vocabulary, "w").write("\n".join(list(words)[1:]) + "\n")
-    return vocabulary
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def get(url):
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return answer.read().decode()
-
-
-def serve(model, url):
-    command = [program, "serve", "--model", model, "--load-format", "dummy", "--world-size", str(WORLD), "--max-waiting", "32"]
-    server = subprocess.Popen(command + ["--listen", url.removeprefix("http://"), "--self-test-interval", "0"], stdout=subprocess.DEVNULL)
-    for _ in range(600):
-        try:
-            get(url + "/ready")
-            return server
-        except OSError:
-            if server.poll() is not None:
-                sys.exit("the service has ended")
-            time.sleep(0.1)
-    sys.exit("the service does not become ready")
-
-
 def load(url, words, name, *options):
     """One run of `tributary load`; its result, which is also written to the folder."""
     command = [program, "load", "--url", url, "--words", words, "--json", "--csv", os.path.join(folder, name + ".csv"), *options]
@@ -161,7 +110,7 @@ def main():
     os.makedirs(folder, exist_ok=True)
     words = make_model(os.path.join(folder, "model"))
     url = f"http://127.0.0.1:{free_port()}"
-    server = serve(os.path.join(folder, "model"), url)
+    server = serve(program, os.path.join(folder, "model"), url, "--world-size", str(WORLD), "--max-waiting", "32")
     try:
         cold(url, words)
         warm(url, words)

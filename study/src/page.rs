@@ -53,7 +53,7 @@ impl Shown {
 }
 
 fn cache(row: &PointRow) -> String {
-    if row.exact { NONE.to_owned() } else { row.cache.clone() }
+    row.shown_cache().unwrap_or(NONE).to_owned()
 }
 
 fn points(study: &Study) -> Shown {

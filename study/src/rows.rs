@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use crate::scaling::{full, is_full, strong_of};
-use crate::schema::{Point, RankSample, Sample, Study, interval_kind};
+use crate::schema::{Cache, Point, RankSample, Sample, Study, interval_kind};
 
 /// A point of the sweep: its design and the summary of its samples.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -90,6 +90,11 @@ pub struct PointRow {
 }
 
 impl PointRow {
+    /// State of the chunk cache, where it makes a difference to the method.
+    pub fn shown_cache(&self) -> Option<&str> {
+        (!self.exact || self.cache != Cache::Cold.to_string()).then_some(&self.cache)
+    }
+
     /// The row of a study's point.
     pub fn of(study: &Study, point: &Point) -> Self {
         let mut row = Self::asked(point);

@@ -50,7 +50,7 @@ impl Series {
 
     /// A short name for legends: `ring`, `infoflow 0.15 warm`.
     pub fn label(&self) -> String {
-        if self.exact {
+        if self.exact && self.cache == Cache::Cold {
             return self.method.clone();
         }
         let ratio = self.ratio.map(|ratio| format!(" {ratio}")).unwrap_or_default();

@@ -182,7 +182,7 @@ pub struct Point {
     pub ratio: Option<f64>,
     /// Exchange between ranks during recompute; absent for exact methods and one rank.
     pub exchange: Option<String>,
-    /// State of the chunk cache; cold for exact methods, which do not use it.
+    /// State of the chunk cache; cold for methods that do not use it.
     pub cache: Cache,
     /// Whether more threads computed than there are cores: such times are functional only.
     pub shares_cores: bool,

@@ -98,7 +98,7 @@ fn point_cells(row: &PointRow, is_range: bool) -> Vec<String> {
         row.method.clone(),
         format!("{}{}", row.world, if row.shares_cores { "*" } else { "" }),
         shown(row.ratio, |ratio| ratio.to_string()),
-        if row.exact { "-".to_owned() } else { row.cache.clone() },
+        row.shown_cache().unwrap_or("-").to_owned(),
         row.exchange.clone().unwrap_or_else(|| "-".to_owned()),
         fixed(row.median_ttft_ms),
         shown(interval, |(low, high)| format!("{low:.2} to {high:.2}")),

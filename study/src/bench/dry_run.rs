@@ -1,7 +1,7 @@
 //! Dry run of a study: its runs, and their predicted times.
 
 use crate::notes::profile_notes;
-use crate::schema::{Design, Point, Prediction};
+use crate::schema::{Cache, Design, Point, Prediction};
 use tributary_charts::table::{Layout, table};
 use tributary_planner::forecast::Profile;
 use tributary_system::size::MIB;
@@ -27,7 +27,7 @@ pub fn render(design: &Design, points: &[Point], profile: Option<&Profile>) -> S
             point.method.clone(),
             point.world.to_string(),
             point.ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.to_string()),
-            if point.exact { "-".to_owned() } else { point.cache.to_string() },
+            if point.exact && point.cache == Cache::Cold { "-".to_owned() } else { point.cache.to_string() },
             point.exchange.clone().unwrap_or_else(|| "-".to_owned()),
             format!("{:.1}", predicted.memory_bytes as f64 / MIB as f64),
             predicted.received_bytes.to_string(),

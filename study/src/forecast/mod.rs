@@ -80,7 +80,9 @@ impl Answer {
         };
         let forecasts = lengths.iter().map(at).collect::<Result<Vec<_>>>()?;
         let is_exact = |index: usize| forecasts.first().is_some_and(|found| found[index].plan.method.is_exact());
-        let (exact, selective): (Vec<usize>, Vec<usize>) = (0..scenarios.len()).partition(|&index| is_exact(index));
+        let (mut exact, selective): (Vec<usize>, Vec<usize>) = (0..scenarios.len()).partition(|&index| is_exact(index));
+        // A cached prefix is not computed, whatever its length.
+        exact.retain(|&index| !scenarios[index].settings.method.reuses());
         let rivals: Vec<Scenario> = exact.iter().map(|&index| scenarios[index].clone()).collect();
         let longest = lengths.iter().copied().fold(CROSSOVER_LIMIT, usize::max);
         let mut crossovers = Vec::new();

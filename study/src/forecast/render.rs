@@ -60,7 +60,7 @@ fn head(answer: &Answer) -> String {
 /// A method and how warm its chunks are, as a column's head.
 fn name(scenario: &Scenario, forecast: &Forecast) -> String {
     let method = &scenario.method;
-    if !forecast.plan.method.in_chunks() {
+    if !forecast.plan.method.reuses() {
         return method.clone();
     }
     match scenario.hit_rate {
