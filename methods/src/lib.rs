@@ -29,7 +29,7 @@ pub use evict::{
 };
 pub use family::Family;
 pub use method::{COST_LETTERS, Claim, Command, InvalidOption, Method, ModelFacts, Requirement};
-pub use methods::{CHUNKS_ALONE, METHODS, REFERENCE};
+pub use methods::{CHUNKS_ALONE, METHODS, PREFIX_ALONE, REFERENCE};
 pub use option::{Kind, MethodOption, Options, Usual};
 pub use options::{
     ALPHA, EVICT, EXCHANGE, FIRST, IMPORTANCE, KEEP, KEEP_ORDER, KEEP_PER_CHUNK, ORDER_FOR, PACKETS, RATIO, REORDER,

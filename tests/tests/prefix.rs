@@ -165,11 +165,11 @@ fn after_a_restart_the_prefix_comes_from_the_store_up_to_a_damaged_piece() {
     let model = model();
     for name in names() {
         let (first, folder) = (first(name, 2), tempfile::tempdir().expect("a folder"));
-        stored(&model, folder.path(), &[first.clone()]);
+        stored(&model, folder.path(), std::slice::from_ref(&first));
         for (what, next, reused) in later(&first) {
             // Nothing is kept, so that each prompt finds the first one alone.
             let next = Plan { keep_chunks: false, ..next };
-            let found = stored(&model, folder.path(), &[next.clone()]).swap_remove(0);
+            let found = stored(&model, folder.path(), std::slice::from_ref(&next)).swap_remove(0);
             check(&model, &next, reused, &found, &format!("{name} from the store, {what}"));
             let loaded: usize = found.1.iter().map(|report| report.chunk_cache.from_store.loaded_tokens).sum();
             assert_eq!(loaded, reused, "{name}, {what}");

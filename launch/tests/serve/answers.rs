@@ -132,34 +132,39 @@ fn a_system_message_is_the_prefix_and_documents_may_be_missing() {
     server.ends_well();
 }
 
-/// The prompt's prefix comes from the cache in later turns, with documents and without, and answers
-/// are those of a full prefill.
+/// The prompt's prefix comes from the cache in later turns, and answers are those of a full prefill:
+/// of conversations without documents by every method that works in chunks, with documents by the
+/// prefix cache.
 #[test]
-fn a_prefix_cache_serves_the_turns_of_a_conversation() {
-    let (server, reference) =
-        (Server::start(&["--world-size", "2", "--method", "prefix-cache"]), Server::start(&["--method", "full"]));
+fn later_turns_of_a_conversation_reuse_the_earlier_ones() {
+    let reference = Server::start(&["--method", "full"]);
     let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a number");
     let text = |answer: &Value| answer["choices"][0]["message"]["content"].as_str().expect("a text").to_owned();
     let long = "house of mary in lyon . hugo stays with mary . ".repeat(8);
     // Without a template a message alone has no label, so the conversation has begun before.
     let said = |role: &str, content: &str| json!({"role": role, "content": content});
     let turns = [said("user", &long), said("assistant", "yes"), said("user", "question : hugo stays in")];
-    let plain = json!({"messages": turns});
-    for (mut request, least) in [(body("hop2-0", 4), 400), (plain, 64)] {
-        request["max_tokens"] = json!(4);
-        let first = server.chat(&request).json();
-        assert_eq!(text(&first), reference.answer(&request));
-        assert!(cached(&first) < 8, "the template's head at most: {first}");
-        let mut messages = request["messages"].as_array().expect("messages").clone();
-        messages.extend([said("assistant", &text(&first)), said("user", "question : mary stays in")]);
-        request["messages"] = json!(messages);
-        let second = server.chat(&request).json();
-        assert_eq!(text(&second), reference.answer(&request));
-        assert!(cached(&second) >= least, "{second}");
-        let again = server.chat(&request).json();
-        assert_eq!(cached(&again), again["usage"]["prompt_tokens"].as_u64().expect("a number") - 1, "{again}");
+    let plain = (json!({"messages": turns, "max_tokens": 4}), 64);
+    for (method, conversations) in
+        [("prefix-cache", vec![(body("hop2-0", 4), 400), plain.clone()]), ("relay", vec![plain])]
+    {
+        let server = Server::start(&["--world-size", "2", "--method", method]);
+        for (mut request, least) in conversations {
+            let first = server.chat(&request).json();
+            assert_eq!(text(&first), reference.answer(&request));
+            assert!(cached(&first) < 8, "the template's head at most: {first}");
+            let mut messages = request["messages"].as_array().expect("messages").clone();
+            messages.extend([said("assistant", &text(&first)), said("user", "question : mary stays in")]);
+            request["messages"] = json!(messages);
+            let second = server.chat(&request).json();
+            assert_eq!(text(&second), reference.answer(&request));
+            assert!(cached(&second) >= least, "{second}");
+            let again = server.chat(&request).json();
+            assert_eq!(cached(&again), again["usage"]["prompt_tokens"].as_u64().expect("a number") - 1, "{again}");
+            assert_eq!(again["metrics"]["method"], "prefix-cache");
+        }
+        server.ends_well();
     }
-    server.ends_well();
     reference.ends_well();
 }
 

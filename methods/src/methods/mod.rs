@@ -60,6 +60,9 @@ pub static METHODS: [&Method; 24] = [
 /// The baseline of all other methods.
 pub static REFERENCE: &Method = &full::FULL;
 
+/// The method of prompts without context that may leave something in chunk caches.
+pub static PREFIX_ALONE: &Method = &prefix_cache::PREFIX_CACHE;
+
 /// The method that only fills chunk caches.
 pub static CHUNKS_ALONE: &Method = &none::NONE;
 

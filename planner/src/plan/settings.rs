@@ -5,8 +5,8 @@ use tributary_methods::{
     MethodSpec, ModelFacts, ORDER_FOR, Options, PACKETS, RATIO, REORDER, exchange_named,
 };
 use tributary_protocol::{
-    Around, CHUNKS_ALONE, Chunk, Command, Exchange, Importance, Method, OrderFor, Packets, PlannedMethod, REFERENCE,
-    Requirement, Returns, Sampling,
+    Around, CHUNKS_ALONE, Chunk, Command, Exchange, Importance, Method, OrderFor, PREFIX_ALONE, Packets, PlannedMethod,
+    REFERENCE, Requirement, Returns, Sampling,
 };
 
 use super::compression;
@@ -240,15 +240,15 @@ impl RequestSettings {
     }
 
     /// These for a prompt without a context to reuse or select from: it is computed whole, which is
-    /// exact.
+    /// exact, after the part of it that is cached if requests leave some.
     #[must_use]
     pub fn without_context(self) -> Self {
-        let this = match self.method.reuses_prefix() {
-            true => self,
-            false => {
-                Self { method: REFERENCE, options: Options::default(), packets: Packets::Off, reorder: None, ..self }
-            }
+        let method = match self.keep_chunks {
+            _ if self.method == REFERENCE || self.method.reuses_prefix() => self.method,
+            true => PREFIX_ALONE,
+            false => REFERENCE,
         };
+        let this = Self { packets: Packets::Off, reorder: None, ..self.of_method(method) };
         this.without_idle_order().without_idle_compression()
     }
 

@@ -145,10 +145,12 @@ impl Generation {
         self.settings.returns.prompt_logprobs.is_some()
     }
 
-    /// The prompt for prefill: in one piece if its log-probabilities are wanted and it has no
-    /// separate documents.
+    /// The prompt for prefill. Without separate documents it has no context if its
+    /// log-probabilities are wanted, or if it is a single chunk: every method computes that exactly,
+    /// and as a whole prompt the turns of a conversation reuse each other.
     pub fn prompt(&self, prepared: Prepared, has_documents: bool) -> Prepared {
-        if self.is_scoring() && !has_documents { prepared.without_context() } else { prepared }
+        let is_one = prepared.chunks.len() <= 1 && self.settings.method.in_chunks() && !self.delivery.explains;
+        if !has_documents && (is_one || self.is_scoring()) { prepared.without_context() } else { prepared }
     }
 
     /// The engine's settings for answer number `copy` to a prompt of `rows` rows.
