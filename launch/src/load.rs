@@ -48,6 +48,9 @@ pub fn load(LoadArgs(matches): &LoadArgs) -> anyhow::Result<()> {
     };
     let failed = |error: tributary_load::Error| Coded { exit_code: error.exit_code(), reason: error.to_string() };
     let options = Options::read(&given).map_err(failed)?;
+    if let Some(lines) = tributary_load::offline(&options).map_err(failed)? {
+        return print(&lines);
+    }
     let tell = &mut |line: &str| {
         if std::io::stderr().is_terminal() {
             eprintln!("{line}");

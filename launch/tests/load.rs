@@ -56,6 +56,58 @@ fn a_load_is_answered_and_told() {
     server.ends_well();
 }
 
+/// A trace of one document set that comes again, in another order and with another system text,
+/// and of a question alone.
+const TRACE: &str = "\
+    {\"timestamp\": 900, \"output_length\": 3, \"documents\": [{\"id\": \"b\", \"tokens\": 24}, {\"id\": \"a\", \"tokens\": 24}], \"query\": {\"tokens\": 9}}\n\
+    {\"timestamp\": 100, \"output_length\": 4, \"documents\": [{\"id\": \"a\", \"tokens\": 24}, {\"id\": \"b\", \"tokens\": 24}], \"query\": {\"tokens\": 9}}\n\
+    {\"timestamp\": 2100, \"output_length\": 5, \"system\": {\"id\": 1, \"tokens\": 30}, \"documents\": [{\"id\": \"a\", \"tokens\": 24}], \"query\": {\"tokens\": 9}}\n\
+    {\"timestamp\": 4100, \"output_length\": 2, \"query\": {\"tokens\": 90}}\n";
+
+#[test]
+fn a_trace_is_replayed_counted_and_exported() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (words, trace, exported) = (path("words"), path("trace.jsonl"), path("mooncake.jsonl"));
+    std::fs::write(&words, WORDS).expect("written");
+    std::fs::write(&trace, TRACE).expect("written");
+    let server = Server::start(&[]);
+    let url = format!("http://{}", server.address);
+    let base = ["load", "--url", &url, "--words", &words, "--trace", &trace];
+    let found = json(&[&base[..], &["--speed", "10x", "--json"]].concat());
+    let (shape, window) = (&found["requests"]["trace"], &found["windows"][0]);
+    assert_eq!(
+        (&shape["format"], &shape["requests"], &shape["unordered"]),
+        (&"tributary".into(), &4.into(), &1.into())
+    );
+    assert_eq!((&window["answered"], &window["speed"]), (&4.into(), &10.0.into()), "{window:#}");
+    assert_eq!(number(&window["mean_generated_tokens"]), f64::from(3 + 4 + 5 + 2) / 4.0, "as long as in the trace");
+    assert!(number(&window["seconds"]) > 0.4, "a tenth of the four seconds between first and last: {window:#}");
+    // The second request has both documents of the first; after a system text they are others.
+    assert_eq!(number(&window["mean_cached_tokens"]), f64::from(2 * 24) / 4.0, "{window:#}");
+
+    let offline = |more: &[&str]| {
+        let run = tributary(&[&["load", "--trace", &trace], more].concat());
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        String::from_utf8(run.stdout).expect("text")
+    };
+    let counted = offline(&["--count-reuse"]);
+    assert!(counted.contains("# 4 requests, 267 tokens in prompts, 120 of them in documents"), "{counted}");
+    let row = |name: &str| counted.lines().find(|line| line.contains(name)).expect("a row").to_owned();
+    assert!(
+        row("--chunk-prefix head").contains("60.0 %") && row("--chunk-prefix system").contains("40.0 %"),
+        "{counted}"
+    );
+    let told = offline(&["--export", &exported, "--window", "0..1.5", "--scale", "10"]);
+    assert_eq!(told, format!("2 requests written to {exported}\n"));
+    let lines = std::fs::read_to_string(&exported).expect("written");
+    assert!(
+        lines.starts_with("{\"timestamp\":0,\"input_length\":570,\"output_length\":40,\"hash_ids\":[0,1]}\n"),
+        "{lines}"
+    );
+    server.ends_well();
+}
+
 #[test]
 fn what_a_full_service_turns_away_is_counted() {
     let server = Server::start(&["--max-waiting", "1", "--max-running", "1"]);

@@ -20,6 +20,7 @@ mod requests;
 mod sample;
 mod search;
 mod text;
+mod trace;
 mod window;
 mod words;
 
@@ -78,6 +79,27 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report> {
     Ok(report)
 }
 
+/// Does what needs no server: writes a trace in another format, or counts what caches would find in
+/// it. Returns lines for the user, or nothing if requests are to be sent.
+///
+/// # Errors
+/// Returns an error if the trace cannot be read or the file cannot be written.
+pub fn offline(options: &Options) -> Result<Option<String>> {
+    if options.export.is_none() && !options.counts_reuse {
+        return Ok(None);
+    }
+    let Some(trace) = options.trace()? else { return Ok(None) };
+    let mut lines = String::new();
+    if let Some(path) = &options.export {
+        write(path, &trace::mooncake(&trace))?;
+        lines += &format!("{} requests written to {}\n", trace.requests.len(), path.display());
+    }
+    if options.counts_reuse {
+        lines += &trace::reuse(&trace).text(&trace);
+    }
+    Ok(Some(lines))
+}
+
 /// A load on its way.
 struct Load<'a> {
     options: &'a Options,
@@ -92,7 +114,8 @@ impl Load<'_> {
     /// Runs a window at a pace, after the others.
     fn window(&mut self, pace: Pace) -> Result<()> {
         let first_number = self.windows.iter().map(|(_, window)| window.samples.len() as u64).sum();
-        let Options { duration, requests, max_in_flight, seed, .. } = *self.options;
+        let Options { duration, max_in_flight, seed, .. } = *self.options;
+        let requests = self.requests.trace().map(|trace| trace.requests.len()).or(self.options.requests);
         let plan = Plan { pace, duration, requests, max_in_flight, seed, first_number };
         let window = window::run(&self.client, &self.requests, &plan)?;
         let report = WindowReport::new(pace, &window);

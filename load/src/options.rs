@@ -1,11 +1,13 @@
 //! Options of a load: one table, which the command line declares unchanged, and the meaning of
 //! their words.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::trace::{self, Trace};
 
 /// An option as a command line declares it.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +32,7 @@ const fn switch(name: &'static str, help: &'static str) -> Declared {
 }
 
 /// Every option, in the order in which a help shows them.
-pub const OPTIONS: [Declared; 24] = [
+pub const OPTIONS: [Declared; 30] = [
     option("url", "URL", "http://127.0.0.1:8080", "URL of the server, over http; for https name a proxy"),
     option("model", "NAME", "", "Name of the model at the server [default: the first of /v1/models]"),
     option("api-key-file", "FILE", "", "File with the server's API key as its only word"),
@@ -73,6 +75,17 @@ pub const OPTIONS: [Declared; 24] = [
     switch("warm-up", "Send every document of the corpus once before the measurement"),
     option("max-tokens", "N", "32", "Maximum number of generated tokens"),
     option(
+        "trace",
+        "PATH",
+        "",
+        "Replay a trace: RAGPulse's folder, or a file in the format of Mooncake, Bailian or docs/load.md",
+    ),
+    option("speed", "N", "1", "Divide the times of --trace by this number"),
+    option("window", "FROM..TO", "", "Part of --trace, in seconds from its first request [default: all]"),
+    option("scale", "S", "1", "Multiply every length in --trace by this number"),
+    option("export", "FILE", "", "Write --trace as a trace of Mooncake's format, and send nothing"),
+    switch("count-reuse", "Count the tokens of --trace that caches of unlimited size would find, and send nothing"),
+    option(
         "words",
         "FILE",
         "",
@@ -104,8 +117,20 @@ pub enum Form {
 pub enum Pace {
     /// Open loop: this number of requests a second, as planned, independent of earlier ones.
     Open(f64),
+    /// Open loop at the times of a trace, divided by this number.
+    Replay(f64),
     /// Closed loop: this number of clients, each of which waits for its answer.
     Closed(usize),
+}
+
+impl Pace {
+    /// Divisor of a trace's times.
+    pub fn speed(self) -> Option<f64> {
+        match self {
+            Pace::Replay(speed) => Some(speed),
+            _ => None,
+        }
+    }
 }
 
 /// Options of a load.
@@ -145,6 +170,16 @@ pub struct Options {
     pub warm_up: bool,
     /// Tokens to generate at most.
     pub max_tokens: usize,
+    /// The trace whose requests are sent, if one is named.
+    pub trace: Option<PathBuf>,
+    /// Time window of the trace, in seconds from its first request.
+    pub window: Range<f64>,
+    /// Factor of all lengths in the trace.
+    pub scale: f64,
+    /// File for the trace in another format.
+    pub export: Option<PathBuf>,
+    /// Whether reuse in the trace is counted.
+    pub counts_reuse: bool,
     /// File with the vocabulary.
     pub words: Option<PathBuf>,
     /// Maximum in-flight requests.
@@ -163,6 +198,19 @@ pub struct Options {
 struct Given<'a>(&'a dyn Fn(&str) -> Option<String>);
 
 impl Options {
+    /// The requests of the trace that are sent, if one is named.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be read, or if nothing of it is left.
+    pub fn trace(&self) -> Result<Option<Trace>> {
+        let Some(path) = &self.trace else { return Ok(None) };
+        let trace = trace::read(path)?.part(&self.window, self.requests, self.scale);
+        match trace.requests.is_empty() {
+            true => Err(Error::usage(format!("--window: no request of {} is in it", path.display()))),
+            false => Ok(Some(trace)),
+        }
+    }
+
     /// Reads the options from their words: `given` has the value of an option by its name, its
     /// default where it has one, and anything at all for a switch that is set.
     ///
@@ -174,8 +222,8 @@ impl Options {
         let requests = given.optional("requests")?.map(|count| at_least_one("requests", count)).transpose()?;
         let usual = match (find_saturation, requests) {
             (true, _) => Some(120.0),
-            (false, None) => Some(30.0),
-            (false, Some(_)) => None,
+            (false, None) if !given.is_set("trace") => Some(30.0),
+            (false, _) => None,
         };
         let duration = given.optional("duration")?.or(usual).map(|value| seconds("duration", value)).transpose()?;
         let options = Self {
@@ -196,6 +244,11 @@ impl Options {
             fresh: given.is_set("fresh"),
             warm_up: given.is_set("warm-up"),
             max_tokens: given.count("max-tokens")?,
+            trace: given.optional("trace")?,
+            window: given.window()?,
+            scale: positive("scale", given.must("scale")?)?,
+            export: given.optional("export")?,
+            counts_reuse: given.is_set("count-reuse"),
             words: given.optional("words")?,
             max_in_flight: given.count("max-in-flight")?,
             timeout: seconds("timeout", given.must("timeout")?)?,
@@ -223,6 +276,19 @@ impl Options {
         }
         if self.find_saturation && !matches!(self.paces[..], [Pace::Open(_)]) {
             return Err(Error::usage("--find-saturation: one --rate to begin with, and no --clients"));
+        }
+        let of_trace = [
+            ("export", self.export.is_some()),
+            ("count-reuse", self.counts_reuse),
+            ("window", self.window != (0.0..f64::INFINITY)),
+            ("scale", self.scale != 1.0),
+        ];
+        if let (None, Some((name, _))) = (&self.trace, of_trace.iter().find(|(_, is_given)| *is_given)) {
+            return Err(Error::usage(format!("--{name}: only with --trace")));
+        }
+        let of_corpus = [("fresh", self.fresh), ("warm-up", self.warm_up), ("find-saturation", self.find_saturation)];
+        if let (Some(_), Some((name, _))) = (&self.trace, of_corpus.iter().find(|(_, is_given)| *is_given)) {
+            return Err(Error::usage(format!("--{name}: not with --trace, which says what is sent and when")));
         }
         if self.find_saturation && self.requests.is_some() {
             return Err(Error::usage("--find-saturation: a queue is looked at over --duration, not over --requests"));
@@ -259,7 +325,30 @@ impl Given<'_> {
         }
     }
 
+    /// A part of a trace.
+    fn window(&self) -> Result<Range<f64>> {
+        let Some(text) = (self.0)("window") else { return Ok(0.0..f64::INFINITY) };
+        let ends = text.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+        match ends.filter(|(from, to): &(f64, f64)| *from >= 0.0 && from < to) {
+            Some((from, to)) => Ok(from..to),
+            None => Err(Error::usage(format!("--window {text}: it is FROM..TO, in seconds, such as 0..3600"))),
+        }
+    }
+
     fn paces(&self) -> Result<Vec<Pace>> {
+        let speed = (self.0)("speed").unwrap_or_default();
+        let speed = positive("speed", parsed("speed", speed.trim_end_matches('x'))?)?;
+        if self.is_set("trace") && !self.is_set("clients") {
+            return match self.is_set("rate") {
+                true => Err(Error::usage(
+                    "--rate: not with --trace, which says when requests are sent; --speed changes that",
+                )),
+                false => Ok(vec![Pace::Replay(speed)]),
+            };
+        }
+        if speed != 1.0 {
+            return Err(Error::usage("--speed: only with --trace, without --clients"));
+        }
         match (self.optional::<String>("rate")?, self.optional("clients")?) {
             (Some(_), Some::<usize>(_)) => {
                 Err(Error::usage("--rate and --clients: a loop is open or closed, not both"))
@@ -328,7 +417,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let refused: [(&[&str], &str); 13] = [
+        let refused: [(&[&str], &str); 19] = [
             (&["rate=1", "clients=2"], "--rate and --clients"),
             (&["rate=0"], "--rate 0"),
             (&["rate=1,x"], "--rate x"),
@@ -342,11 +431,21 @@ mod tests {
             (&["find-saturation", "clients=2"], "--find-saturation"),
             (&["find-saturation", "requests=2"], "--find-saturation"),
             (&["max-tokens=no"], "--max-tokens no"),
+            (&["scale=0.5"], "--scale: only with --trace"),
+            (&["speed=10x"], "--speed: only with --trace"),
+            (&["trace=t", "rate=1"], "--rate: not with --trace"),
+            (&["trace=t", "fresh"], "--fresh: not with --trace"),
+            (&["trace=t", "window=5..2"], "--window 5..2"),
+            (&["trace=t", "speed=0"], "--speed 0"),
         ];
         for (words, begin) in refused {
             let error = read(words).map(|_| ()).expect_err(begin);
             assert!(error.starts_with(begin), "{words:?}: {error}");
         }
         assert!(read(&["corpus=4", "fresh"]).is_ok());
+        let replay = read(&["trace=t", "speed=10x", "window=5..60.5"]).expect("a replay");
+        assert_eq!((replay.paces, replay.duration, replay.window), (vec![Pace::Replay(10.0)], None, 5.0..60.5));
+        let in_turn = read(&["trace=t", "clients=2"]).expect("the trace's requests by two clients");
+        assert_eq!((in_turn.paces, in_turn.duration), (vec![Pace::Closed(2)], None));
     }
 }

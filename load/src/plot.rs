@@ -29,6 +29,9 @@ pub fn plot(report: &Report, windows: &[(Pace, Window)]) -> String {
 /// Shape of the requests, in a line.
 fn below(report: &Report) -> String {
     let shape = &report.requests;
+    if let Some(trace) = &shape.trace {
+        return format!("{} requests of the trace {}, lengths times {}", trace.requests, trace.path, trace.scale);
+    }
     let reuse = match (shape.corpus, shape.zipf) {
         (Some(corpus), Some(zipf)) => format!("of a corpus of {corpus} by Zipf's law with exponent {zipf}"),
         _ => "each of them new".to_owned(),

@@ -67,6 +67,26 @@ pub struct Shape {
     pub timeout_seconds: f64,
     /// Maximum in-flight requests.
     pub max_in_flight: usize,
+    /// The trace whose requests were sent; then the fields on documents, questions and answers
+    /// above do not hold. Absent where requests were drawn.
+    pub trace: Option<TraceShape>,
+}
+
+/// A replayed trace.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct TraceShape {
+    /// Its file or folder.
+    pub path: String,
+    /// Its format.
+    pub format: &'static str,
+    /// Number of its requests in the window.
+    pub requests: usize,
+    /// Number of requests that were not in the order of their times, and were sorted.
+    pub unordered: usize,
+    /// Divisor of its times.
+    pub speed: f64,
+    /// Factor of its lengths.
+    pub scale: f64,
 }
 
 /// Result of one window.
@@ -76,6 +96,8 @@ pub struct WindowReport {
     pub rate: Option<f64>,
     /// Clients; absent in an open loop.
     pub clients: Option<usize>,
+    /// Divisor of a trace's times; absent where no trace gives the times.
+    pub speed: Option<f64>,
     /// Its length in seconds: the time in which requests were sent, or until the last was over
     /// where their number ended it.
     pub seconds: f64,
@@ -174,6 +196,7 @@ impl Saturation {
 impl Shape {
     /// Shape of the requests, by the options and the server's answers.
     pub fn new(options: &Options, requests: &Requests) -> Self {
+        let is_drawn = !options.fresh && options.trace.is_none();
         Self {
             form: match options.form {
                 Form::Documents => "documents",
@@ -184,11 +207,19 @@ impl Shape {
             document_tokens: options.document_tokens,
             query_tokens: options.query_tokens,
             max_tokens: options.max_tokens,
-            corpus: (!options.fresh).then_some(options.corpus),
-            zipf: (!options.fresh).then_some(options.zipf),
+            corpus: is_drawn.then_some(options.corpus),
+            zipf: is_drawn.then_some(options.zipf),
             tokens_per_word: requests.tokens_per_word,
             timeout_seconds: options.timeout.as_secs_f64(),
             max_in_flight: options.max_in_flight,
+            trace: requests.trace().zip(options.trace.as_ref()).map(|(trace, path)| TraceShape {
+                path: path.display().to_string(),
+                format: trace.format,
+                requests: trace.requests.len(),
+                unordered: trace.unordered,
+                speed: options.paces.iter().find_map(|pace| pace.speed()).unwrap_or(1.0),
+                scale: options.scale,
+            }),
         }
     }
 }
@@ -202,6 +233,7 @@ impl WindowReport {
         let mean = |value: fn(&Sample) -> Option<u64>| mean(answered.iter().filter_map(|sample| value(sample)));
         let (rate, clients) = match pace {
             Pace::Open(rate) => (Some(rate), None),
+            Pace::Replay(_) => (None, None),
             Pace::Closed(clients) => (None, Some(clients)),
         };
         let in_time = answered.iter().filter(|sample| sample.ended <= seconds).count();
@@ -209,6 +241,7 @@ impl WindowReport {
         Self {
             rate,
             clients,
+            speed: pace.speed(),
             seconds,
             planned: samples.len(),
             not_sent: samples.iter().filter(|sample| sample.sent.is_none()).count(),

@@ -8,6 +8,7 @@ use crate::draws::{Draws, Zipf};
 use crate::error::{Error, Result};
 use crate::http::Address;
 use crate::options::{Form, Options};
+use crate::trace::{Part, Trace, TraceRequest};
 use crate::words::Words;
 
 /// Path of chat completions.
@@ -36,6 +37,8 @@ pub struct Requests {
     fresh_from: Option<u64>,
     /// Tokens of a word, as the server counts; absent where it counts none.
     pub tokens_per_word: Option<f64>,
+    /// The requests of a trace, instead of drawn ones.
+    trace: Option<Trace>,
 }
 
 impl Requests {
@@ -66,13 +69,22 @@ impl Requests {
             query_words: 0,
             fresh_from: options.fresh.then_some(now),
             tokens_per_word: None,
+            trace: options.trace()?,
         };
         this.tokens_per_word = this.calibrate(address, options.timeout, now)?;
-        let tokens_per_word = this.tokens_per_word.unwrap_or(1.0);
-        let words_of = |tokens: usize| ((tokens as f64 / tokens_per_word).round() as usize).max(1);
-        this.document_words = words_of(options.document_tokens);
-        this.query_words = words_of(options.query_tokens);
+        this.document_words = this.words_of(options.document_tokens);
+        this.query_words = this.words_of(options.query_tokens);
         Ok(this)
+    }
+
+    /// Words that come to about this number of tokens.
+    fn words_of(&self, tokens: usize) -> usize {
+        ((tokens as f64 / self.tokens_per_word.unwrap_or(1.0)).round() as usize).max(1)
+    }
+
+    /// The trace whose requests are sent.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_ref()
     }
 
     /// The model's name.
@@ -82,6 +94,30 @@ impl Requests {
 
     /// The body of a request, whose answer streams.
     pub fn body(&self, number: u64) -> String {
+        let mut body = match &self.trace {
+            Some(trace) => self.traced(&trace.requests[number as usize]),
+            None => self.drawn(number),
+        };
+        body["stream"] = true.into();
+        body["stream_options"] = json!({"include_usage": true});
+        body.to_string()
+    }
+
+    /// A request of a trace: the text of a part follows from its identity, and the answer has as
+    /// many tokens as there.
+    fn traced(&self, request: &TraceRequest) -> Value {
+        let text = |part: &Part| self.words.document(part.id, self.words_of(part.tokens));
+        let texts = |parts: &[Part]| parts.iter().map(text).collect::<Vec<_>>();
+        let mut body = self.message(texts(&request.documents), &texts(&request.rest).join("\n"), request.output_tokens);
+        body["ignore_eos"] = true.into();
+        if let (false, Some(messages)) = (request.system.is_empty(), body["messages"].as_array_mut()) {
+            messages.insert(0, json!({"role": "system", "content": texts(&request.system).join("\n")}));
+        }
+        body
+    }
+
+    /// A request with documents of the corpus.
+    fn drawn(&self, number: u64) -> Value {
         let of = self.documents_per_request as u64;
         let documents: Vec<u64> = match self.fresh_from {
             Some(first) => (0..of).map(|index| first.wrapping_add(number.wrapping_mul(of) + index)).collect(),
@@ -92,10 +128,7 @@ impl Requests {
             }
         };
         let texts = documents.into_iter().map(|document| self.words.document(document, self.document_words)).collect();
-        let mut body = self.message(texts, &self.words.question(number, self.query_words), self.max_tokens);
-        body["stream"] = true.into();
-        body["stream_options"] = json!({"include_usage": true});
-        body.to_string()
+        self.message(texts, &self.words.question(number, self.query_words), self.max_tokens)
     }
 
     /// Bodies that together have every document of the corpus once, for one token each.
@@ -112,7 +145,9 @@ impl Requests {
         let mut body = json!({"model": self.model, "max_tokens": max_tokens, "temperature": 0});
         let content = match self.form {
             Form::Documents => {
-                body["documents"] = documents.into();
+                if !documents.is_empty() {
+                    body["documents"] = documents.into();
+                }
                 question.to_owned()
             }
             Form::Prompt => {

@@ -28,9 +28,14 @@ pub fn text(report: &Report) -> String {
 
 /// A window in a line: its plan and its outcomes.
 pub fn line(window: &WindowReport) -> String {
-    let pace = match (window.rate, window.clients) {
+    let pace = match (window.rate, window.speed) {
         (Some(rate), _) => format!("open loop, {rate:.3} requests/s"),
-        (None, clients) => format!("closed loop, {} clients", clients.unwrap_or(0)),
+        (None, Some(speed)) => format!("a trace at {speed} times its speed"),
+        (None, None) => format!("closed loop, {} clients", window.clients.unwrap_or(0)),
+    };
+    let cached = match (window.mean_cached_tokens, window.mean_prompt_tokens) {
+        (Some(cached), Some(all)) if all > 0.0 => format!("; {:.1} % of prompt tokens cached", 100.0 * cached / all),
+        _ => String::new(),
     };
     let outcomes: Vec<String> = window.outcomes.iter().map(|(name, count)| format!("{count} {name}")).collect();
     let grows = match &window.growth {
@@ -38,7 +43,7 @@ pub fn line(window: &WindowReport) -> String {
         _ => "",
     };
     format!(
-        "{pace}, {:.1} s: {} planned, {}; {:.2} answers/s, {:.1} tokens/s{grows}",
+        "{pace}, {:.1} s: {} planned, {}; {:.2} answers/s, {:.1} tokens/s{cached}{grows}",
         window.seconds,
         window.planned,
         outcomes.join(", "),
@@ -90,6 +95,7 @@ pub fn csv(windows: &[(Pace, Window)]) -> String {
     for (number, (pace, window)) in windows.iter().enumerate() {
         let (rate, clients) = match pace {
             Pace::Open(rate) => (rate.to_string(), String::new()),
+            Pace::Replay(_) => (String::new(), String::new()),
             Pace::Closed(clients) => (String::new(), clients.to_string()),
         };
         window.samples.iter().for_each(|sample| csv_line(&mut text, &format!("{number},{rate},{clients}"), sample));

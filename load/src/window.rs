@@ -78,7 +78,11 @@ pub fn run(client: &Client, requests: &Requests, plan: &Plan) -> Result<Window> 
         samples: Mutex::new(Vec::new()),
     };
     match plan.pace {
-        Pace::Open(rate) => running.open(rate),
+        Pace::Open(rate) => running.open(Arrivals::new(plan.seed, rate)),
+        Pace::Replay(speed) => {
+            let trace = requests.trace().map_or(&[][..], |trace| &trace.requests);
+            running.open(trace.iter().map(|request| Duration::from_secs_f64(request.at_s / speed)));
+        }
         Pace::Closed(clients) => running.closed(clients)?,
     }
     let mut samples = running.samples.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -106,9 +110,9 @@ fn spawn<'scope>(scope: &'scope Scope<'scope, '_>, send: Box<dyn FnOnce() + Send
 }
 
 impl Running<'_> {
-    fn open(&self, rate: f64) {
+    fn open(&self, arrivals: impl Iterator<Item = Duration>) {
         let until = self.plan.duration.unwrap_or(Duration::MAX);
-        let arrivals = Arrivals::new(self.plan.seed, rate).take_while(|planned| *planned < until);
+        let arrivals = arrivals.take_while(|planned| *planned < until);
         thread::scope(|scope| {
             for (number, planned) in arrivals.take(self.plan.requests.unwrap_or(usize::MAX)).enumerate() {
                 let sample = Sample::new(number, planned.as_secs_f64());

@@ -132,9 +132,9 @@ fn a_system_message_is_the_prefix_and_documents_may_be_missing() {
     server.ends_well();
 }
 
-/// The prompt's prefix comes from the cache in later turns, and answers are those of a full prefill:
-/// of conversations without documents by every method that works in chunks, with documents by the
-/// prefix cache.
+/// The prompt's prefix comes from the cache in later turns, and answers are those of a full
+/// prefill: of conversations without documents by every method that works in chunks, with documents
+/// by the prefix cache.
 #[test]
 fn later_turns_of_a_conversation_reuse_the_earlier_ones() {
     let reference = Server::start(&["--method", "full"]);
