@@ -31,7 +31,7 @@ from methods import DTYPE, Model, Request, top
 LOGITS_TOLERANCE = 1e-4  # of the largest |logit|
 SCORES_TOLERANCE = 1e-4  # of the largest score
 CUT_TOLERANCE = 1e-5  # rows this near to the cut, relative, may be selected or not
-EXACT = ("full", "prefix-cache", "ring", "all-gather", "pass-q")
+EXACT = ("full", "prefix-cache", "context-pilot-like", "ring", "all-gather", "pass-q")
 BLOCKS = ("star", "apb")
 LAYOUTS = ("global", "hl-hp", "hl-tp", "tl-tp")
 
@@ -80,7 +80,8 @@ def solve(r: Request, s: dict, selected=None, order=None):
     """Order, scores of context rows (or None), selected rows, the cut's slack and logits, for the settings `s`. A given
     order or selection is used where they are drawn at random or tied."""
     if s["method"] in EXACT:
-        everyone = list(range(len(r.lengths)))
+        # The order of which most is cached depends on earlier requests: the dump's is taken.
+        everyone = order if s["method"] == "context-pilot-like" and order else list(range(len(r.lengths)))
         return everyone, None, torch.tensor([]), None, r.recompute(everyone, torch.arange(r.P + r.T))[0]
     if s["method"] in BLOCKS:
         rows = s["block_rows"]
