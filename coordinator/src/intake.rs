@@ -71,6 +71,8 @@ pub struct Prepared {
     /// The text of the query without the template's; absent if it came as token ids, or is the end
     /// of a longer text.
     pub query_text: Option<String>,
+    /// Whether separators in a text cut it into chunks.
+    pub separated: bool,
     /// Notes for readers of the result on the choices made here.
     pub notes: Vec<String>,
 }
@@ -80,7 +82,7 @@ impl Prepared {
     /// without reuse.
     #[must_use]
     pub fn without_context(self) -> Self {
-        let Self { prefix, lead: _, chunks, query, query_text, notes } = self;
+        let Self { prefix, lead: _, chunks, query, query_text, separated: _, notes } = self;
         let context = chunks.into_iter().flat_map(|chunk| chunk.ids);
         let query = prefix.into_iter().chain(context).chain(query).collect();
         Self { query, query_text, notes, ..Self::default() }
@@ -196,7 +198,7 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
     if query.is_empty() {
         return Err(Error::EmptyQuery);
     }
-    Ok(Prepared { prefix, lead, chunks, query, query_text, notes })
+    Ok(Prepared { prefix, lead, chunks, query, query_text, notes, ..Prepared::default() })
 }
 
 /// Removes from the first and the last chunk the space that the template removed from the
@@ -303,12 +305,13 @@ pub fn prepare_text(
         Chunking::Fixed { tokens, .. } => *tokens,
         Chunking::Documents | Chunking::Separator(_) => chunk_tokens,
     };
+    let separated = !cuts.is_empty();
     // The text is one: if the head's tokens begin it, they are the prefix, and the rest follows
     // them.
     let rest = if head == 0 { Some(ids.as_slice()) } else { ids.strip_prefix(prefix.as_slice()) };
     let Some(rest) = rest else {
         let (chunks, query) = text_chunks(ids, chunk_tokens, &cuts)?;
-        return Ok(Prepared { chunks, query, notes, ..Prepared::default() });
+        return Ok(Prepared { chunks, query, separated, notes, ..Prepared::default() });
     };
     if rest.is_empty() {
         return Err(Error::EmptyQuery);
@@ -316,7 +319,7 @@ pub fn prepare_text(
     let before = ids.len() - rest.len();
     cuts.iter_mut().for_each(|cut| *cut = cut.saturating_sub(before));
     let (chunks, query) = text_chunks(rest.to_vec(), chunk_tokens, &cuts)?;
-    Ok(Prepared { prefix, lead, chunks, query, query_text: None, notes })
+    Ok(Prepared { prefix, lead, chunks, query, query_text: None, separated, notes })
 }
 
 /// Reads a prompt of tokens, to which nothing is added. With documents the tokens are the query,

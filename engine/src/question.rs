@@ -110,6 +110,7 @@ fn random(shape: Synthetic, seed: u64, vocab: usize, bos: Option<u32>) -> Prepar
         chunks: (0..shape.chunks).map(|_| chunk(ids(shape.chunk_tokens))).collect(),
         query: ids(shape.query_tokens),
         query_text: None,
+        separated: false,
         notes: vec!["synthetic request: random token ids from the seed".to_owned()],
     }
 }

@@ -108,10 +108,10 @@ impl Requests {
     fn traced(&self, request: &TraceRequest) -> Value {
         let text = |part: &Part| self.words.document(part.id, self.words_of(part.tokens));
         let texts = |parts: &[Part]| parts.iter().map(text).collect::<Vec<_>>();
-        let mut body = self.message(texts(&request.documents), &texts(&request.rest).join("\n"), request.output_tokens);
+        let mut body = self.message(texts(&request.documents), &texts(&request.rest).join(" "), request.output_tokens);
         body["ignore_eos"] = true.into();
         if let (false, Some(messages)) = (request.system.is_empty(), body["messages"].as_array_mut()) {
-            messages.insert(0, json!({"role": "system", "content": texts(&request.system).join("\n")}));
+            messages.insert(0, json!({"role": "system", "content": texts(&request.system).join(" ")}));
         }
         body
     }

@@ -81,7 +81,9 @@ pub fn run(client: &Client, requests: &Requests, plan: &Plan) -> Result<Window> 
         Pace::Open(rate) => running.open(Arrivals::new(plan.seed, rate)),
         Pace::Replay(speed) => {
             let trace = requests.trace().map_or(&[][..], |trace| &trace.requests);
-            running.open(trace.iter().map(|request| Duration::from_secs_f64(request.at_s / speed)));
+            running.open(
+                trace.iter().map(|request| Duration::try_from_secs_f64(request.at_s / speed).unwrap_or(Duration::MAX)),
+            );
         }
         Pace::Closed(clients) => running.closed(clients)?,
     }

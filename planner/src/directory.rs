@@ -7,9 +7,14 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use tributary_protocol::{Chunk, ChunkKey, KeySpace, Plan, PromptPiece, RankReport, StoreReport, prompt_pieces};
+use tributary_protocol::{
+    Chunk, ChunkKey, KeySpace, PIECE_ROWS, Plan, PromptPiece, RankReport, StoreReport, prompt_pieces,
+};
 
 use crate::plan::Held;
+
+/// Maximum number of documents that are ordered by what is cached: the work grows with it.
+const MOST_ORDERED: usize = 64;
 
 /// A store that some ranks read, and the chunks that it held when the group started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -80,22 +85,24 @@ impl Directory {
     /// its memory or a store.
     pub fn prefix(&self, plan: &Plan, world: usize) -> Vec<usize> {
         let pieces = plan.prompt_pieces(&self.space);
-        (0..world).map(|rank| self.cached_rows(rank, plan, pieces.iter().cloned())).collect()
+        let rows = |rank| self.cached(rank, plan, pieces.iter().cloned()).map_or(0, |piece| piece.rows.end);
+        (0..world).map(rows).collect()
     }
 
-    /// Rows of the first pieces that a rank has.
-    fn cached_rows(&self, rank: usize, plan: &Plan, pieces: impl Iterator<Item = PromptPiece>) -> usize {
+    /// The last of the first pieces that a rank has.
+    fn cached(&self, rank: usize, plan: &Plan, pieces: impl Iterator<Item = PromptPiece>) -> Option<PromptPiece> {
         let in_memory = |key: &ChunkKey| self.ranks.get(key).is_some_and(|ranks| ranks.contains(&rank));
         let store = self.stores.iter().find(|store| store.ranks.contains(&rank));
         let has = |key: &ChunkKey| {
             (!plan.from_store && in_memory(key)) || store.is_some_and(|store| store.chunks.contains(key))
         };
-        pieces.take_while(|piece| has(&piece.key)).last().map_or(0, |piece| piece.rows.end)
+        pieces.take_while(|piece| has(&piece.key)).last()
     }
 
     /// The order of a plan's chunks in which most of the prompt's prefix is on one of `world`
     /// ranks. At each place stands the chunk with which most more is cached, the earlier one of
-    /// equals. From the first place on at which none is, chunks stand in the request's order.
+    /// equals. From the first place on at which none is, and after 64 of them, chunks stand in the
+    /// request's order.
     pub fn order(&self, plan: &Plan, world: usize) -> Vec<u32> {
         let orders = (0..world).map(|rank| self.order_on(rank, plan));
         let (_, mut order) = orders.max_by_key(|(rows, _)| *rows).unwrap_or_default();
@@ -106,22 +113,37 @@ impl Directory {
 
     /// Cached rows on a rank, and the chunks that they reach into.
     fn order_on(&self, rank: usize, plan: &Plan) -> (usize, Vec<u32>) {
-        let (mut ids, mut order, mut cached) = (plan.prefix.clone(), Vec::new(), 0);
-        loop {
-            let before = ids.len();
-            let left = plan.request_order().into_iter().filter(|chunk| !order.contains(chunk));
-            let with = left.map(|chunk| {
-                ids.truncate(before);
-                ids.extend(&plan.chunks[chunk as usize].ids);
-                (self.cached_rows(rank, plan, prompt_pieces(&self.space, plan.scope, &ids)), Reverse(chunk))
+        let (mut order, mut left) = (Vec::new(), plan.request_order());
+        // The last whole piece that is cached, its end, and the tokens placed after it.
+        let mut reached = self.reach(rank, plan, (None, 0), &plan.prefix);
+        let mut open = plan.prefix[reached.1..].to_vec();
+        while open.len() < PIECE_ROWS && order.len() < MOST_ORDERED {
+            let placed = reached.1 + open.len();
+            let with = left.iter().enumerate().map(|(place, &chunk)| {
+                let ids = [&open[..], &plan.chunks[chunk as usize].ids].concat();
+                let (key, rows) = self.reach(rank, plan, reached, &ids);
+                (rows, Reverse(place), key)
             });
-            let best = with.max().filter(|(rows, _)| *rows > before);
-            ids.truncate(before);
-            let Some((rows, Reverse(chunk))) = best else { return (cached, order) };
-            ids.extend(&plan.chunks[chunk as usize].ids);
-            order.push(chunk);
-            cached = rows;
+            let Some((rows, Reverse(place), key)) = with.max().filter(|(rows, ..)| *rows > placed) else { break };
+            let chunk = left.remove(place);
+            open.extend(&plan.chunks[chunk as usize].ids);
+            open.drain(..rows - reached.1);
+            (reached, order) = ((key, rows), [order, vec![chunk]].concat());
         }
+        (reached.1, order)
+    }
+
+    /// The last whole piece that a rank has of those tokens after a piece, and its end.
+    fn reach(
+        &self,
+        rank: usize,
+        plan: &Plan,
+        after: (Option<ChunkKey>, usize),
+        ids: &[u32],
+    ) -> (Option<ChunkKey>, usize) {
+        let whole = &ids[..ids.len() / PIECE_ROWS * PIECE_ROWS];
+        let pieces = prompt_pieces(&self.space, plan.scope, after, whole);
+        self.cached(rank, plan, pieces).map_or(after, |piece| (Some(piece.key), piece.rows.end))
     }
 
     /// Takes the ranks' reports on chunks kept and dropped during a request.

@@ -23,16 +23,21 @@ pub struct PromptPiece {
     pub extra: Vec<u8>,
 }
 
-/// The pieces of a prompt of these tokens in a scope, named one by one.
-pub fn prompt_pieces(space: &KeySpace, scope: Option<u64>, ids: &[u32]) -> impl Iterator<Item = PromptPiece> {
-    let mut before: Option<ChunkKey> = None;
+/// The pieces of a prompt of these tokens in a scope, named one by one, after a piece that ends at
+/// row `first`.
+pub fn prompt_pieces(
+    space: &KeySpace,
+    scope: Option<u64>,
+    (mut before, first): (Option<ChunkKey>, usize),
+    ids: &[u32],
+) -> impl Iterator<Item = PromptPiece> {
     ids.chunks(PIECE_ROWS).enumerate().map(move |(index, ids)| {
         let mut extra = b"piece".to_vec();
         extra.extend(before.map(|before| before.bytes()).into_iter().flatten());
         extra.extend(scope.map(u64::to_le_bytes).into_iter().flatten());
         let key = space.chunk(&[], ids, &extra);
         before = Some(key);
-        let start = index * PIECE_ROWS;
+        let start = first + index * PIECE_ROWS;
         PromptPiece { rows: start..start + ids.len(), ids: ids.to_vec(), key, extra }
     })
 }
@@ -42,7 +47,7 @@ impl Plan {
     pub fn prompt_pieces(&self, space: &KeySpace) -> Vec<PromptPiece> {
         let chunks = self.prompt_order().into_iter().flat_map(|chunk| &self.chunks[chunk as usize].ids);
         let ids: Vec<u32> = self.prefix.iter().chain(chunks).chain(&self.query).copied().collect();
-        prompt_pieces(space, self.scope, &ids).collect()
+        prompt_pieces(space, self.scope, (None, 0), &ids).collect()
     }
 
     /// Number of entries of the chunk cache that the prompt may come from: its chunks, or the

@@ -162,7 +162,8 @@ impl Plan {
     }
 
     /// Whether the answer equals a full prefill's up to rounding.
-    /// Exact methods always do. Others do if their chunks are whole and bare, and there is at most
+    /// Exact methods always do, and those that compute a whole prompt whose chunks did not move.
+    /// Others do if their chunks are whole and bare, and there is at most
     /// one chunk or every row is recomputed in place and sees all others.
     pub fn is_exact(&self) -> bool {
         let is_as_it_is = |chunk: &Chunk| chunk.around.is_none() && chunk.compress.is_none();
@@ -173,7 +174,8 @@ impl Plan {
             && !self.reorders()
             && self.traces().is_none();
         let is_alone = self.chunks.len() <= 1 && self.lead.is_empty();
-        self.method.is_exact() || (in_chunks && (is_alone || recomputes_all))
+        let is_in_order = self.method.prefill.is_whole() && self.prompt_order() == self.request_order();
+        self.method.is_exact() || is_in_order || (in_chunks && (is_alone || recomputes_all))
     }
 
     /// Parts kept of every document, if the rest is dropped.

@@ -181,5 +181,7 @@ fn after_a_restart_the_prefix_comes_from_the_store_up_to_a_damaged_piece() {
         std::fs::write(&file, b"no chunk").expect("damaged");
         let found = stored(&model, folder.path(), &[Plan { keep_chunks: false, ..first.clone() }]).swap_remove(0);
         check(&model, &first, damaged.rows.start, &found, &format!("{name}, a damaged piece"));
+        let misses: usize = found.1.iter().map(|report| report.chunk_cache.misses).sum();
+        assert_eq!(misses, 2, "the damaged piece, and the one after it");
     }
 }

@@ -16,17 +16,20 @@ pub(super) fn paper_clock_ms(plan: &Plan, answer: &Answer, phases: &[PhaseRow], 
         let row = phases.iter().find(|row| row.phase == phase.name());
         row.map_or(0.0, |row| row.critical_path_ms)
     };
-    let query_ms = if plan.method.is_exact() {
-        of(Phase::ChunkPrefill) * exact_share(plan, shape)
+    let query_ms = if plan.method.is_exact() || plan.method.prefill.is_whole() {
+        of(Phase::ChunkPrefill) * exact_share(plan, answer, shape)
     } else {
         of(Phase::Recompute) * recompute_share(plan, answer, shape)
     };
     1000.0 * answer.ttft.as_secs_f64() - of(Phase::FirstToken) - query_ms
 }
 
-/// FLOPs of the query's rows over those of a full prefill.
-fn exact_share(plan: &Plan, shape: &ModelShape) -> f64 {
-    query_flops(plan, shape) / shape.prefill_flops(plan.total_rows(), 0)
+/// FLOPs of the query's rows over those of all rows that were computed: of the whole prompt, or of
+/// its rows after a cached prefix.
+fn exact_share(plan: &Plan, answer: &Answer, shape: &ModelShape) -> f64 {
+    let computed: usize = answer.reports.iter().map(|report| report.prefilled_rows).sum();
+    let last = |rows: usize| shape.prefill_flops(rows, plan.total_rows().saturating_sub(rows));
+    last(plan.query_tokens().min(computed)) / last(computed).max(1.0)
 }
 
 /// FLOPs of the query's rows over those of the recompute pass on the rank that drew the first

@@ -14,6 +14,11 @@ use crate::error::{Error, Result};
 const MOONCAKE_BLOCK: usize = 512;
 const BAILIAN_BLOCK: usize = 16;
 
+/// Largest time, in the format's unit, and most tokens of a part: more is a mistake, and would be
+/// memory.
+const MOST_TIME: f64 = 1e13;
+const MOST_TOKENS: usize = 1 << 24;
+
 /// Names and identity columns of RAGPulse's tables, and a request's field that refers to each.
 const RAGPULSE: [(&str, &str, &str); 5] = [
     ("1_sys_prompt.jsonl", "sys_prompt_id", "sys_prompt"),
@@ -71,7 +76,7 @@ impl Row {
     fn time(&self) -> Result<f64> {
         let value = self.object.get("timestamp");
         let time = value.and_then(|value| value.as_f64().or_else(|| value.as_str()?.trim().parse().ok()));
-        let time = time.filter(|time: &f64| time.is_finite());
+        let time = time.filter(|time: &f64| time.abs() <= MOST_TIME);
         time.ok_or_else(|| self.wrong("`timestamp` is no time"))
     }
 
@@ -99,7 +104,7 @@ impl Row {
 }
 
 fn count(value: Option<&Value>) -> Option<usize> {
-    usize::try_from(value?.as_u64()?).ok()
+    usize::try_from(value?.as_u64()?).ok().filter(|tokens| *tokens <= MOST_TOKENS)
 }
 
 /// An identity that no other kind of part has.
@@ -171,14 +176,14 @@ fn blocks(row: &Row, at_s: f64, block_tokens: usize) -> Result<TraceRequest> {
 fn own(row: &Row, number: usize) -> Result<TraceRequest> {
     let part = |kind: u64, value: &Value, name: &str, usual: Option<u64>| {
         let id = match value.get("id") {
-            Some(Value::String(text)) => Some(hash(text)),
-            Some(id) => id.as_u64(),
-            None => usual,
+            Some(Value::String(text)) => Some(of_kind(kind, hash(text))),
+            Some(id) => id.as_u64().map(|id| of_kind(kind, id)),
+            None => usual.map(|number| of_kind(3, number)),
         };
         let id = id.ok_or_else(|| row.wrong(format!("`{name}` needs an `id`, a text or a whole number")))?;
         let tokens = count(value.get("tokens"));
         let tokens = tokens.ok_or_else(|| row.wrong(format!("`{name}`: `tokens` is no number of tokens")))?;
-        Ok(Part { id: of_kind(kind, id), tokens })
+        Ok(Part { id, tokens })
     };
     let absent = |name: &str| row.object.get(name).filter(|value| !value.is_null());
     let system = absent("system").map(|value| part(0, value, "system", None)).transpose()?;

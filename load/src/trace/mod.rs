@@ -70,7 +70,7 @@ impl Trace {
         self.requests.retain(|request| window.contains(&request.at_s));
         self.requests.truncate(requests.unwrap_or(usize::MAX));
         let first = self.requests.first().map_or(0.0, |request| request.at_s);
-        let scaled = |tokens: usize| ((tokens as f64 * scale).round() as usize).max(1);
+        let scaled = |tokens: usize| ((tokens as f64 * scale).round() as usize).clamp(1, 1 << 24);
         for TraceRequest { at_s, output_tokens, system, documents, rest } in &mut self.requests {
             *at_s -= first;
             *output_tokens = scaled(*output_tokens);

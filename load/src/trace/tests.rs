@@ -104,6 +104,11 @@ fn what_is_wrong_is_named_by_its_line() {
             "{\"timestamp\": 1, \"query\": {\"tokens\": 5}, \"documents\": [{\"tokens\": 5}]}".to_owned(),
             "trace.jsonl:1: `documents` needs an `id`",
         ),
+        (request("{\"timestamp\": 1e300}"), "trace.jsonl:2: `timestamp` is no time"),
+        (
+            request("{\"timestamp\": 1, \"input_length\": 1000000000000}"),
+            "trace.jsonl:2: `input_length` is no number of tokens",
+        ),
         ("\n".to_owned(), "trace.jsonl: no request"),
     ];
     for (lines, begin) in refused {

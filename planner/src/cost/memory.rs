@@ -159,7 +159,12 @@ impl Count<'_> {
         let held = self.held(rank);
         let kv = |rows: usize| rows as u64 * shape.kv_bytes();
         let in_chunks = plan.method.selection().is_some();
-        let warm = kv(if in_chunks { plan.held_warm_counts(self.world)[rank] } else { 0 });
+        // A reused prefix is in the cache, and once more in one piece before the computed rows.
+        let warm = kv(match in_chunks {
+            true => plan.held_warm_counts(self.world)[rank],
+            false if rank == plan.owner => plan.reused_rows,
+            false => 0,
+        });
         let stale = kv(held.own) + kv(held.others) + kv(held.joined);
         let all = stale + kv(held.fresh);
         let flying = held.flying as u64 * shape.layer_kv_bytes();

@@ -221,11 +221,13 @@ impl Draft {
         self.place_on(usual, cached, shape, (machine, profile))
     }
 
-    /// The rank that has most of the prompt's prefix; `usual` if no other has more than that.
+    /// The rank that has most of the prompt's prefix; `usual` unless another one saves half of the
+    /// prompt: a beginning that many prompts share would send all of them to one rank.
     fn nearest(&self, prefix: &[usize], usual: usize) -> usize {
         let has = |rank: usize| prefix.get(rank).copied().unwrap_or(0);
         let most = (0..self.world).rev().max_by_key(|&rank| has(rank)).unwrap_or(usual);
-        if self.plan.method.reuses_prefix() && has(most) > has(usual) { most } else { usual }
+        let saved = has(most).min(self.reusable_rows()).saturating_sub(has(usual));
+        if self.plan.method.reuses_prefix() && 2 * saved >= self.plan.total_rows() { most } else { usual }
     }
 
     /// Maximum rows of the prompt that may come from the chunk cache: never the last one, whose

@@ -138,10 +138,10 @@ fn a_prompt_goes_to_the_rank_that_has_most_of_its_prefix() {
     let settings = RequestSettings { method, cache_scope: Some(3), ..settings() };
     let cold = planner.plan(request.clone(), &settings, 1).unwrap();
     assert_eq!((cold.plan.owner, cold.plan.reused_rows, cold.plan.keep_chunks), (1, 0, true));
-    // Rank 1, the usual owner, has the first of four pieces, and rank 0 the first two and the last.
+    // Rank 1, the usual owner, has nothing; rank 0 has the first two of four pieces, and the last.
     let keys: Vec<ChunkKey> = cold.plan.prompt_pieces(&space()).into_iter().map(|piece| piece.key).collect();
     let mut reports = reports(&request);
-    reports[1].chunk_cache.stored = vec![keys[0]];
+    reports[1].chunk_cache.stored.clear();
     reports[0].chunk_cache.stored = vec![keys[0], keys[1], keys[3]];
     planner.note(TWO, &reports);
     let mut planned = |settings: &RequestSettings| {
@@ -150,8 +150,12 @@ fn a_prompt_goes_to_the_rank_that_has_most_of_its_prefix() {
     };
     assert_eq!(planned(&settings), (0, 2 * 64));
     assert_eq!(planned(&RequestSettings { owner: Some(1), ..settings.clone() }), (0, 128), "the owner is a proposal");
-    assert_eq!(planned(&RequestSettings { reuse: 0.4, ..settings.clone() }), (0, 1 + 64), "a share of the documents");
-    assert_eq!(planned(&RequestSettings { reuse: 0.0, ..settings.clone() }), (0, 0));
+    assert_eq!(
+        planned(&RequestSettings { reuse: 0.4, ..settings.clone() }),
+        (1, 0),
+        "a third is not worth another rank"
+    );
+    assert_eq!(planned(&RequestSettings { reuse: 0.0, ..settings.clone() }), (1, 0));
     assert_eq!(planned(&RequestSettings { cache_scope: None, ..settings.clone() }), (1, 0), "another scope");
     assert_eq!(planned(&RequestSettings { from_store: true, ..settings.clone() }), (1, 0), "nothing is stored");
     // All of it: the query too where that is meant, but for the last row.
@@ -167,7 +171,7 @@ fn a_prompt_goes_to_the_rank_that_has_most_of_its_prefix() {
     reports[0].chunk_cache.evicted = vec![cold.plan.prompt_pieces(&space())[1].key];
     planner.note(TWO, &reports);
     let plan = planner.plan(request, &settings, 1).unwrap().plan;
-    assert_eq!((plan.owner, plan.reused_rows), (1, 64), "what was evicted is gone, and what comes after is of no use");
+    assert_eq!((plan.owner, plan.reused_rows), (1, 0), "one piece is left, and is not worth another rank");
 }
 
 #[test]

@@ -146,10 +146,11 @@ impl Generation {
     }
 
     /// The prompt for prefill. Without separate documents it has no context if its
-    /// log-probabilities are wanted, or if it is a single chunk: every method computes that exactly,
-    /// and as a whole prompt the turns of a conversation reuse each other.
+    /// log-probabilities are wanted, or if it is a single chunk that no separator made: every method
+    /// computes that exactly, and as a whole prompt the turns of a conversation reuse each other.
     pub fn prompt(&self, prepared: Prepared, has_documents: bool) -> Prepared {
-        let is_one = prepared.chunks.len() <= 1 && self.settings.method.in_chunks() && !self.delivery.explains;
+        let is_chunk = prepared.separated || self.delivery.explains || !self.settings.method.in_chunks();
+        let is_one = prepared.chunks.len() <= 1 && !is_chunk;
         if !has_documents && (is_one || self.is_scoring()) { prepared.without_context() } else { prepared }
     }
 

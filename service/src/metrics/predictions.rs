@@ -46,7 +46,7 @@ impl Predictions {
             return None;
         }
         let predicted = ttft(&planned.plan, planned.world, &self.shape, profile);
-        let is_exact = planned.plan.method.is_exact();
+        let is_exact = planned.plan.method.is_exact() || planned.plan.method.prefill.is_whole();
         let phase = |name: &str| Phase::TO_FIRST_TOKEN.into_iter().find(|phase| phase.name() == name);
         let phases: Vec<(Phase, f64)> = report
             .phases

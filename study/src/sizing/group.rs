@@ -73,6 +73,8 @@ impl Case<'_> {
     /// Fails as [`Scenario::forecast`] does.
     pub fn group(&self, world: usize, tokens: usize, hit_rate: f64) -> Result<Group> {
         let settings = RequestSettings { world, ..self.scenario.settings.clone() };
+        // Documents that are drawn anew for each request seldom begin a prompt in the same order.
+        let hit_rate = if settings.method.reuses_prefix() { 0.0 } else { hit_rate };
         let scenario =
             Scenario { settings, chunk_tokens: Some(self.demand.document_tokens), hit_rate, ..self.scenario.clone() };
         let forecast = scenario.forecast(tokens, self.shape, self.profile)?;

@@ -75,7 +75,10 @@ fn check_prefix(plan: &Plan) -> Result<()> {
     if !order.is_empty() && (!plan.method.orders_chunks() || order != plan.request_order()) {
         return bad(format!("chunks in the order {:?} by method {}", plan.order, plan.method.name()));
     }
-    if plan.reused_rows > 0 && (!plan.method.reuses_prefix() || plan.reused_rows >= plan.total_rows()) {
+    let scored = plan.returns.prompt_logprobs.map_or(1, |_| plan.query_tokens());
+    let is_bare = plan.chunks.iter().all(|chunk| chunk.around.is_none() && chunk.compress.is_none());
+    let may_reuse = plan.method.reuses_prefix() && is_bare && plan.reused_rows + scored <= plan.total_rows();
+    if plan.reused_rows > 0 && !may_reuse {
         let (rows, name) = (plan.reused_rows, plan.method.name());
         return bad(format!("{rows} of {} rows of its prompt reused by method {name}", plan.total_rows()));
     }

@@ -24,8 +24,10 @@ pub(super) fn cached(cx: &mut Context<'_>, plan: &Plan, rows: &[u32]) -> Result<
     pieces.iter_mut().for_each(|piece| piece.rows.end = piece.rows.end.min(plan.reused_rows));
     let mut blocks = in_memory(cx, plan, &pieces)?;
     cx.chunk_cache.reuse(blocks.len(), blocks.iter().map(|block| block.rows().len()).sum());
-    blocks.extend(in_store(cx, &pieces[blocks.len()..])?);
-    (blocks.len()..pieces.len()).for_each(|_| cx.chunk_cache.miss());
+    let (stored, spoilt) = in_store(cx, &pieces[blocks.len()..])?;
+    blocks.extend(stored);
+    // A damaged piece is counted by the store's report.
+    (blocks.len() + spoilt..pieces.len()).for_each(|_| cx.chunk_cache.miss());
     if blocks.is_empty() {
         return Ok(None);
     }
@@ -54,14 +56,15 @@ fn block(piece: &PromptPiece, pairs: Vec<(Tensor, Tensor)>, layers: usize) -> Re
     }
 }
 
-/// The first pieces, up to one that the store lacks or that cannot be read.
-fn in_store(cx: &mut Context<'_>, pieces: &[PromptPiece]) -> Result<Vec<Block>> {
-    let Some(store) = cx.chunk_cache.store().cloned() else { return Ok(Vec::new()) };
+/// The first pieces, up to one that the store lacks or that cannot be read, and the number of
+/// unreadable ones.
+fn in_store(cx: &mut Context<'_>, pieces: &[PromptPiece]) -> Result<(Vec<Block>, usize)> {
+    let Some(store) = cx.chunk_cache.store().cloned() else { return Ok((Vec::new(), 0)) };
     let with_shape = |piece: &PromptPiece| Some((identity(cx, piece), shape(cx, piece.ids.len())?));
     let is_stored = |piece: &&PromptPiece| cx.chunk_cache.is_stored(&piece.key);
     let wanted: Vec<(Identity, Shape)> = pieces.iter().take_while(is_stored).map_while(with_shape).collect();
     if wanted.is_empty() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), 0));
     }
     let (device, layers, count) = (cx.models.main.device(), cx.models.main.config().layers, wanted.len());
     let bytes: Vec<u64> = wanted.iter().map(|(_, shape)| shape.bytes()).collect();
@@ -82,7 +85,7 @@ fn in_store(cx: &mut Context<'_>, pieces: &[PromptPiece]) -> Result<Vec<Block>> 
         blocks.push(block(piece, pairs, layers)?);
     }
     cx.chunk_cache.came(from_store);
-    Ok(blocks)
+    Ok((blocks, from_store.spoilt))
 }
 
 /// Copies the pieces of the prompt into the chunk cache of its owner, as many as fit.
