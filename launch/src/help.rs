@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn help_texts_are_made_from_the_registry() {
         assert!(
-            methods().contains(": full, ring, all-gather, pass-q (exact); star, apb, none, random, epic"),
+            methods().contains(": full, prefix-cache, ring, all-gather, pass-q (exact); context-pilot-like, star, apb, none, random, epic"),
             "{}",
             methods()
         );

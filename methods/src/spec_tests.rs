@@ -74,7 +74,7 @@ fn the_printed_form_is_canonical() {
 #[test]
 fn what_cannot_be_is_refused_in_a_line() {
     for (text, says) in [
-        ("fully", "(`full`?); known are full, prefix-cache, context-pilot-like"),
+        ("fully", "(`full`?); known are full, prefix-cache, ring"),
         ("infoflow:ratio", "needs a value: SHARE"),
         ("infoflow:ratio=", "needs a value"),
         ("infoflow:ratio=x", "needs a number"),

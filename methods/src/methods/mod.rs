@@ -33,10 +33,10 @@ use crate::option::MethodOption;
 pub static METHODS: [&Method; 24] = [
     &full::FULL,
     &prefix_cache::PREFIX_CACHE,
-    &context_pilot::CONTEXT_PILOT,
     &ring::RING,
     &all_gather::ALL_GATHER,
     &pass_q::PASS_Q,
+    &context_pilot::CONTEXT_PILOT,
     &star::STAR,
     &apb::APB,
     &none::NONE,
