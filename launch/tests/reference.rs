@@ -152,5 +152,8 @@ fn methods_are_listed_and_told_about() {
     let unknown = tributary(&["methods", "voodoo"]);
     let line = String::from_utf8_lossy(&unknown.stderr).into_owned();
     assert_eq!(unknown.status.code(), Some(64), "{line}");
-    assert!(line.lines().count() == 1 && line.contains("voodoo") && line.contains("full, ring"), "{line}");
+    assert!(
+        line.lines().count() == 1 && line.contains("voodoo") && line.contains("full, prefix-cache, ring"),
+        "{line}"
+    );
 }

@@ -109,9 +109,9 @@ fn one_request_without_finite_logits_fails_alone() {
 
 #[test]
 fn a_service_whose_ranks_compute_nonsense_is_not_ready_until_they_do_not() {
-    // The tests at the start draw at most sixteen tokens, four a method; one of the next is
+    // The tests at the start draw at most twenty tokens, four a method; one of the next is
     // corrupted.
-    let failpoint = "worker::logits=17*off->1*return->off";
+    let failpoint = "worker::logits=21*off->1*return->off";
     let server = Server::start_with_fault(failpoint, &["--world-size", "2", SELF_TEST, "1"]);
     let becomes = |status: u16| {
         let began = Instant::now();
