@@ -89,10 +89,10 @@ mpi: mpi-tools
 demo: build
 	@sh examples/models/demo/demo.sh $(TRIBUTARY)
 
-# Every test runs once, in a build with all features, on emulated GPUs and with ranks as processes too. Tests that see a build
-# without features run in such a build as well: there the command has to say what it lacks.
-test: mpi-tools openai-tools api-tools moto-tools prometheus-tools page-tools emulated
-	@$(STEP) "tests of the command without features" sh .ci/test -p tributary --test errors --test launch --test prefill
+# Every test runs once, in a build with all features, on emulated GPUs and with ranks as processes too. A command without features
+# has to say what it lacks.
+test: build mpi-tools openai-tools api-tools moto-tools prometheus-tools page-tools emulated
+	@$(STEP) "the command without features" sh .ci/without-features $(TRIBUTARY)
 	@$(STEP) "CUDA kernels by NVIDIA's compiler" $(MAKE) --no-print-directory nvrtc
 	@$(STEP) "build of all tests" $(EMULATED) sh .ci/test --workspace $(ALL) --no-run
 	@$(STEP) "bundle for GPU machines" $(MAKE) --no-print-directory gpu-check
