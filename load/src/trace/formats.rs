@@ -160,7 +160,7 @@ fn file(path: &Path) -> Result<(&'static str, Vec<TraceRequest>)> {
     Ok((format, requests))
 }
 
-/// A prompt as blocks of so many tokens, the last one perhaps shorter.
+/// A prompt as blocks of `block_tokens` tokens, the last one perhaps shorter.
 fn blocks(row: &Row, at_s: f64, block_tokens: usize) -> Result<TraceRequest> {
     let (length, ids) = (row.count("input_length")?, row.ids(row.object.get("hash_ids"), "hash_ids")?);
     let expected = length.div_ceil(block_tokens);
