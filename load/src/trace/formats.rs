@@ -35,7 +35,8 @@ struct Row {
 }
 
 /// Reads a trace: RAGPulse's folder, or a file of one JSON object a request. Blank lines and
-/// several objects on a line are accepted. Requests that are not in the order of their times are sorted.
+/// several objects on a line are accepted. Requests that are not in the order of their times are
+/// sorted.
 ///
 /// # Errors
 /// Returns an error with the line of an object that is no request of the trace's format.

@@ -142,7 +142,8 @@ fn caches_find_what_they_can() {
     ];
     let found = reuse(&trace(requests));
     assert_eq!((found.prompt_tokens, found.document_tokens), (5 * (128 + 10) + 12 * 128, 12 * 128));
-    // The system text of 128, its first part of 64, that with a document, and all but the last token.
+    // The system text of 128, its first part of 64, that with a document, and all but the last
+    // token.
     assert_eq!(found.prefix, 128 + 64 + (128 + 128) + (128 + 256 + 9));
     assert_eq!(
         found.ordered_prefix,

@@ -197,7 +197,6 @@ fn documents_come_in_the_order_of_which_most_is_cached() {
         planner.note(TWO, &reports);
     };
     store(0, &[&b, &a, &c]);
-    store(1, &[&b]);
     let mut plan = |chunks: &[&Vec<u32>]| planner.plan(asked(chunks), &ordered, 1).unwrap().plan;
     let found = plan(&[&d, &a, &b]);
     assert_eq!((&found.order[..], found.owner, found.reused_rows), (&[2, 1, 0][..], 0, 128), "b, a, then the new one");

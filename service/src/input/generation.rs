@@ -146,8 +146,9 @@ impl Generation {
     }
 
     /// The prompt for prefill. Without separate documents it has no context if its
-    /// log-probabilities are wanted, or if it is a single chunk that no separator made: every method
-    /// computes that exactly, and as a whole prompt the turns of a conversation reuse each other.
+    /// log-probabilities are wanted, or if it is a single chunk that no separator made. Every
+    /// method computes that exactly, and as a whole prompt the turns of a conversation reuse each
+    /// other.
     pub fn prompt(&self, prepared: Prepared, has_documents: bool) -> Prepared {
         let is_chunk = prepared.separated || self.delivery.explains || !self.settings.method.in_chunks();
         let is_one = prepared.chunks.len() <= 1 && !is_chunk;
