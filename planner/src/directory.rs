@@ -128,7 +128,8 @@ impl Directory {
             let chunk = left.remove(place);
             open.extend(&plan.chunks[chunk as usize].ids);
             open.drain(..rows - reached.1);
-            (reached, order) = ((key, rows), [order, vec![chunk]].concat());
+            reached = (key, rows);
+            order.push(chunk);
         }
         (reached.1, order)
     }

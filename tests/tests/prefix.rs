@@ -109,6 +109,24 @@ fn rows_after_the_longest_cached_prefix_are_computed_and_the_answer_is_a_full_pr
     }
 }
 
+/// A piece is found only after the piece that it was computed after, although another prompt has
+/// left it in the cache.
+#[test]
+fn a_piece_after_other_tokens_is_another_piece() {
+    let model = model();
+    for name in names() {
+        let first = first(name, 1);
+        // Other tokens in the first piece and in the second.
+        let mut second = first.clone();
+        other(&mut second.prefix[0]);
+        other(&mut second.chunks[1].ids[60]);
+        // The first piece of the one, and the others of the other.
+        let mixed = Plan { prefix: first.prefix.clone(), ..second.clone() };
+        let found = run_all(&model, Kernels::Auto, 1, &[first, second, mixed.clone()]);
+        check(&model, &mixed, PIECE_ROWS, &found[2], name);
+    }
+}
+
 /// A prompt whose documents were put into the order of a cached one is computed as that one, rows
 /// keep their numbers, and the order is told.
 #[test]

@@ -17,7 +17,6 @@ fn request() -> Prepared {
         chunks: vec![chunk("hugo stays in paris"), chunk("hugo stays in")],
         query: vec![9, 8, 7],
         query_text: Some("hugo".to_owned()),
-        separated: false,
         ..Prepared::default()
     }
 }

@@ -7,17 +7,15 @@ use std::path::Path;
 
 use serde_json::{Deserializer, Map, Value};
 
-use super::{Part, Trace, TraceRequest};
+use super::{MOST_TOKENS, Part, Trace, TraceRequest};
 use crate::error::{Error, Result};
 
 /// Tokens of a block of Mooncake's trace, and of Bailian's.
 const MOONCAKE_BLOCK: usize = 512;
 const BAILIAN_BLOCK: usize = 16;
 
-/// Largest time, in the format's unit, and most tokens of a part: more is a mistake, and would be
-/// memory.
+/// Largest time, in the format's unit: more is a mistake.
 const MOST_TIME: f64 = 1e13;
-const MOST_TOKENS: usize = 1 << 24;
 
 /// Names and identity columns of RAGPulse's tables, and a request's field that refers to each.
 const RAGPULSE: [(&str, &str, &str); 5] = [

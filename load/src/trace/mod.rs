@@ -1,6 +1,7 @@
 //! Traces of real traffic: requests with their times, lengths and the identities of their parts.
 //! A trace has no texts. Equal identities stand for equal texts.
 
+mod blocks;
 mod export;
 mod formats;
 mod reuse;
@@ -12,6 +13,9 @@ use std::ops::Range;
 pub use self::export::mooncake;
 pub use self::formats::read;
 pub use self::reuse::reuse;
+
+/// Most tokens of a part: more is a mistake, and would be memory.
+const MOST_TOKENS: usize = 1 << 24;
 
 /// A run of tokens that may come again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,7 +74,7 @@ impl Trace {
         self.requests.retain(|request| window.contains(&request.at_s));
         self.requests.truncate(requests.unwrap_or(usize::MAX));
         let first = self.requests.first().map_or(0.0, |request| request.at_s);
-        let scaled = |tokens: usize| ((tokens as f64 * scale).round() as usize).clamp(1, 1 << 24);
+        let scaled = |tokens: usize| ((tokens as f64 * scale).round() as usize).clamp(1, MOST_TOKENS);
         for TraceRequest { at_s, output_tokens, system, documents, rest } in &mut self.requests {
             *at_s -= first;
             *output_tokens = scaled(*output_tokens);

@@ -3,12 +3,10 @@
 use std::collections::HashSet;
 
 use tributary_charts::table::{Layout, cells, table};
+use tributary_protocol::PIECE_ROWS;
 
-use super::export::Blocks;
+use super::blocks::Blocks;
 use super::{Part, Trace, TraceRequest};
-
-/// Tokens of a piece in which a prompt is cached by its prefix.
-const PIECE: usize = 64;
 
 /// Tokens of a trace that a cache has from earlier requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,7 +15,7 @@ pub struct Reuse {
     pub prompt_tokens: usize,
     /// Tokens of all documents.
     pub document_tokens: usize,
-    /// Prompt tokens in an exact prefix cache, in whole pieces of 64.
+    /// Prompt tokens in an exact prefix cache, in whole pieces of [`PIECE_ROWS`].
     pub prefix: usize,
     /// The same, where each request's documents come in the order of which most is cached.
     pub ordered_prefix: usize,
@@ -40,7 +38,7 @@ impl Reuse {
         };
         let rows = [
             cells(["cache of unlimited size", "of prompt tokens", "of document tokens"]),
-            line("exact prefix, in pieces of 64 tokens", self.prefix, false),
+            line(&format!("exact prefix, in pieces of {PIECE_ROWS} tokens"), self.prefix, false),
             line("the same, documents in the order of which most is cached", self.ordered_prefix, false),
             line("documents after the whole system text (--chunk-prefix system)", self.after_system, true),
             line("documents after the first part of the system text", self.after_first_part, true),
@@ -84,19 +82,20 @@ impl Chunks {
     }
 }
 
-/// Pieces of prompts by all their tokens up to the end of each.
+/// Pieces of earlier prompts.
 #[derive(Default)]
-struct Prefixes {
-    names: Blocks,
-    there: HashSet<u64>,
-}
+struct Prefixes(Blocks);
 
 impl Prefixes {
+    /// Tokens of these parts that are there from the first on.
+    fn reach<'a>(&self, parts: impl Iterator<Item = &'a Part>) -> usize {
+        self.0.known(parts, PIECE_ROWS).len() * PIECE_ROWS
+    }
+
     /// Tokens of the prompt that are there; then all are.
     fn find(&mut self, request: &TraceRequest) -> usize {
-        let names = self.names.name(request.parts(), PIECE);
-        let found = names.iter().take_while(|name| self.there.contains(name)).count() * PIECE;
-        self.there.extend(names);
+        let found = self.reach(request.parts());
+        self.0.name(request.parts(), PIECE_ROWS);
         // Of the same prompt again the last token is computed.
         found.min(request.prompt_tokens().saturating_sub(1))
     }
@@ -105,10 +104,7 @@ impl Prefixes {
     /// one with which most more is; the rest in its own order.
     fn ordered(&self, request: &TraceRequest) -> TraceRequest {
         let (mut chosen, mut left) = (Vec::new(), request.documents.clone());
-        let reach = |documents: &[Part]| {
-            let names = self.names.known(request.system.iter().chain(documents), PIECE);
-            names.iter().take_while(|name| self.there.contains(name)).count() * PIECE
-        };
+        let reach = |documents: &[Part]| self.reach(request.system.iter().chain(documents));
         loop {
             let before: usize = request.system.iter().chain(&chosen).map(|part: &Part| part.tokens).sum();
             let with = left.iter().enumerate().map(|(index, part)| (reach(&[&chosen[..], &[*part]].concat()), index));

@@ -199,7 +199,7 @@ impl Draft {
     /// Places it for this moment, as the request of this number: the ranks of chunks, its owner
     /// (the default one where absent), and the exchange, by the machine's profile or an assumed
     /// one. It can be placed again after any result. A prompt whose prefix is cached is sent to the
-    /// rank that has most of it, if that has the memory.
+    /// rank that has most of it, if that saves half of the prompt and has the memory.
     ///
     /// # Errors
     /// Returns [`Error::Memory`] if it needs more than the machine has now.
