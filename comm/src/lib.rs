@@ -20,6 +20,7 @@ pub mod mpi;
 pub mod nccl;
 pub mod process;
 mod pulse;
+mod shared;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,10 +30,12 @@ use candle_core::Tensor;
 use tributary_protocol::Phase;
 
 pub use error::{Error, Result};
+use group::Patience;
 pub use group::liveness::{Activity, Liveness, RankState, StepKind};
 pub use group::points::Points;
-pub use link::{Alarm, Cancels, CoordinatorLink, WorkerLink, link};
+pub use link::{Alarm, CoordinatorLink, Signals, WorkerLink, link};
 pub use pulse::Pulse;
+pub use shared::Shared;
 pub use tributary_protocol::{Collective, Traffic, TrafficEntry};
 
 /// A collective that has been started and not yet waited for. It must be given back to
@@ -42,6 +45,14 @@ pub use tributary_protocol::{Collective, Traffic, TrafficEntry};
 pub struct Pending {
     /// The call's place in the communicator's sequence of calls.
     pub(crate) sequence: u64,
+}
+
+/// Counters and deadline of work that other work interrupts ([`Communicator::set_aside`]).
+#[derive(Debug)]
+#[must_use = "what was set aside must be taken up again"]
+pub struct Aside {
+    pub(crate) base: usize,
+    pub(crate) patience: Patience,
 }
 
 /// A call with tensors, to be started together with others ([`Communicator::start_together`]).
@@ -221,15 +232,22 @@ pub trait Communicator {
     /// The traffic of this rank in each lap since the last [`reset_traffic`](Self::reset_traffic),
     /// per collective. Where the device waits instead of the thread, a wait is known once the
     /// device has passed it. A caller that needs all waits must first see to that.
-    fn laps(&mut self) -> &[Traffic];
+    fn laps(&mut self) -> Vec<Traffic>;
 
     /// Sets the counters to zero. A wait from before that a device has not passed yet is never
     /// counted.
     fn reset_traffic(&mut self);
 
+    /// Sets laps and deadline aside for work in between, which has counters and deadlines of its
+    /// own. Every rank calls it at the same place; calls in flight stay in flight.
+    fn set_aside(&mut self) -> Aside;
+
+    /// Drops the counters of the work in between, and goes on with what was set aside.
+    fn take_up(&mut self, aside: Aside);
+
     /// All [`laps`](Self::laps) together.
     fn traffic(&mut self) -> Traffic {
-        Traffic::sum(self.laps())
+        Traffic::sum(&self.laps())
     }
 
     /// [`start_all_gather_v`](Self::start_all_gather_v) and [`wait`](Self::wait).

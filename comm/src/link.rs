@@ -23,7 +23,7 @@ const SEND_RETRY: Duration = Duration::from_millis(1);
 pub struct CoordinatorLink {
     orders: SyncSender<Order>,
     events: Receiver<Event>,
-    cancels: Cancels,
+    signals: Signals,
 }
 
 /// Rank 0's end.
@@ -31,30 +31,53 @@ pub struct CoordinatorLink {
 pub struct WorkerLink {
     orders: Receiver<Order>,
     events: SyncSender<Event>,
-    cancels: Cancels,
+    signals: Signals,
 }
 
-/// The prefill that rank 0 was sent last, and whether it is to be cancelled. Clones are of the same
-/// link. The ranks look here at their next control point.
+/// What the coordinator wants of the prefill that rank 0 was sent last: that it is cancelled, or that
+/// it halts for other orders. Clones are of the same link. The ranks look here at their next control
+/// point.
 #[derive(Debug, Clone, Default)]
-pub struct Cancels(Arc<AtomicU64>);
+pub struct Signals(Arc<AtomicU64>);
 
-impl Cancels {
-    /// The prefill of a request begins: only this one can be cancelled from now on.
+/// Bits of a signal below the request's number.
+const CANCEL: u64 = 1;
+const HALT: u64 = 2;
+const BITS: u32 = 2;
+
+impl Signals {
+    /// The prefill of a request begins: signals are for this one from now on.
     fn begin(&self, request: u64) {
-        self.0.store(request << 1, Ordering::SeqCst);
+        self.0.store(request << BITS, Ordering::SeqCst);
     }
 
-    /// Cancels the prefill of a request, if it is the one that was sent last; a request that is
+    fn change(&self, request: u64, change: impl Fn(u64) -> u64) -> bool {
+        let changed = |now: u64| (now >> BITS == request && change(now) != now).then(|| change(now));
+        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, changed).is_ok()
+    }
+
+    /// Signals the prefill of a request, if it is the one that was sent last; a request that is
     /// elsewhere is passed over.
     pub fn cancel(&self, request: u64) {
         // A request that is not being prefilled is not cancelled here.
-        let _ = self.0.compare_exchange(request << 1, request << 1 | 1, Ordering::SeqCst, Ordering::SeqCst);
+        self.change(request, |now| now | CANCEL);
+    }
+
+    /// Halts the prefill of a request once, at its next control point, if it is the one that was
+    /// sent last: there the ranks carry out other orders until [`Order::Resume`].
+    pub fn halt(&self, request: u64) {
+        self.change(request, |now| now | HALT);
+    }
+
+    /// Whether the prefill of this request is to halt; it is asked once.
+    pub fn take_halt(&self, request: u64) -> bool {
+        self.change(request, |now| now & !HALT)
     }
 
     /// Whether the prefill of this request is to be cancelled.
     pub fn is_cancelled(&self, request: u64) -> bool {
-        self.0.load(Ordering::SeqCst) == request << 1 | 1
+        let now = self.0.load(Ordering::SeqCst);
+        now >> BITS == request && now & CANCEL != 0
     }
 }
 
@@ -62,9 +85,9 @@ impl Cancels {
 pub fn link(capacity: usize) -> (CoordinatorLink, WorkerLink) {
     let (order_sender, order_receiver) = sync_channel(capacity);
     let (event_sender, event_receiver) = sync_channel(capacity);
-    let cancels = Cancels::default();
-    let coordinator = CoordinatorLink { orders: order_sender, events: event_receiver, cancels: cancels.clone() };
-    let worker = WorkerLink { orders: order_receiver, events: event_sender, cancels };
+    let signals = Signals::default();
+    let coordinator = CoordinatorLink { orders: order_sender, events: event_receiver, signals: signals.clone() };
+    let worker = WorkerLink { orders: order_receiver, events: event_sender, signals };
     (coordinator, worker)
 }
 
@@ -93,14 +116,14 @@ impl CoordinatorLink {
     /// Returns [`Error::Disconnected`] if rank 0 is gone, and [`Error::Full`] if it does not read.
     pub fn send(&self, order: Order) -> Result<()> {
         if let Order::Prefill(plan) | Order::Chunks(plan) = &order {
-            self.cancels.begin(plan.request);
+            self.signals.begin(plan.request);
         }
         push(&self.orders, order, "worker")
     }
 
-    /// The way to cancel the prefill that was sent last.
-    pub fn cancels(&self) -> &Cancels {
-        &self.cancels
+    /// The way to cancel or halt the prefill that was sent last.
+    pub fn signals(&self) -> &Signals {
+        &self.signals
     }
 
     /// The next event; none if nothing comes within `timeout`.
@@ -118,9 +141,9 @@ impl WorkerLink {
         Alarm { events: self.events.clone() }
     }
 
-    /// The coordinator's cancellations of the prefill that it sent last.
-    pub fn cancels(&self) -> &Cancels {
-        &self.cancels
+    /// What the coordinator wants of the prefill that it sent last.
+    pub fn signals(&self) -> &Signals {
+        &self.signals
     }
 
     /// The next order; none if nothing comes within `timeout`.
@@ -170,14 +193,31 @@ mod tests {
 
     #[test]
     fn only_the_prefill_that_was_sent_last_is_cancelled() {
-        let cancels = Cancels::default();
-        cancels.begin(3);
-        cancels.cancel(4);
-        assert!(!cancels.is_cancelled(3) && !cancels.is_cancelled(4));
-        cancels.cancel(3);
-        cancels.cancel(4);
-        assert!(cancels.is_cancelled(3) && !cancels.is_cancelled(4), "another one's cancelling takes nothing back");
-        cancels.begin(4);
-        assert!(!cancels.is_cancelled(3) && !cancels.is_cancelled(4), "what was said of request 3 is not said of 4");
+        let signals = Signals::default();
+        signals.begin(3);
+        signals.cancel(4);
+        assert!(!signals.is_cancelled(3) && !signals.is_cancelled(4));
+        signals.cancel(3);
+        signals.cancel(4);
+        assert!(signals.is_cancelled(3) && !signals.is_cancelled(4), "another one's cancelling takes nothing back");
+        signals.begin(4);
+        assert!(!signals.is_cancelled(3) && !signals.is_cancelled(4), "what was said of request 3 is not said of 4");
+    }
+
+    #[test]
+    fn a_prefill_halts_once_a_signal() {
+        let signals = Signals::default();
+        signals.begin(3);
+        signals.halt(4);
+        assert!(!signals.take_halt(3) && !signals.take_halt(4), "request 4 is not the one sent last");
+        signals.halt(3);
+        signals.halt(3);
+        signals.cancel(3);
+        assert!(signals.is_cancelled(3), "a halt does not hide a cancellation");
+        assert!(!signals.take_halt(4) && signals.take_halt(3) && !signals.take_halt(3));
+        assert!(signals.is_cancelled(3), "nor does its end");
+        signals.halt(3);
+        signals.begin(4);
+        assert!(!signals.take_halt(3) && !signals.take_halt(4));
     }
 }

@@ -23,6 +23,9 @@ use crate::progress::Progress;
 use crate::stdout::print;
 use crate::{help, ranks};
 
+/// Longest time for which a prefill may be said to compute without a halt.
+const MAX_GAP_MS: u64 = 60_000;
+
 /// Serve requests over HTTP: an OpenAI-compatible API for chat completions, with `documents` beside
 /// the messages
 #[derive(Debug, Args)]
@@ -80,6 +83,13 @@ pub struct ServeArgs {
     /// Maximum number of prefills between two decoding steps, while any sequence is decoding
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Service")]
     max_prefill_burst: usize,
+    /// Decoding's share of the time while a prompt is prefilled, from 0 to 0.9: the prefill halts
+    /// between layers for steps of decoding; 0 never halts it
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5, help_heading = "Service")]
+    decode_share: f64,
+    /// Milliseconds for which a prefill may compute before it halts for decoding
+    #[arg(long, value_name = "MS", default_value_t = 250, help_heading = "Service")]
+    max_gap: u64,
     /// Maximum number of sequences decoded concurrently
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Service")]
     max_running: usize,
@@ -253,9 +263,10 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     engine.drains();
     marker::serving();
     print(&format!("serving {} on http://{address} with {world} ranks\n", name(args)))?;
-    let ServeArgs { max_prefill_burst, max_running, max_waiting, .. } = *args;
+    let ServeArgs { max_prefill_burst, max_running, max_waiting, decode_share, .. } = *args;
     let max_waiting_each = args.max_waiting_per_client.unwrap_or((3 * max_waiting).div_ceil(4));
-    let limits = Limits { max_prefill_burst, max_running, max_waiting, max_waiting_each };
+    let max_gap = Duration::from_millis(args.max_gap);
+    let limits = Limits { max_prefill_burst, max_running, max_waiting, max_waiting_each, decode_share, max_gap };
     let conducted = engine.conduct(&run_config, limits, inbox);
     // After a failure of the ranks too, and first: clients hear of it before this process ends.
     let served = listening.join();
@@ -291,6 +302,12 @@ fn check(args: &ServeArgs) -> anyhow::Result<()> {
         if number == 0 {
             return Err(usage(format!("{name} 0: must be at least 1")));
         }
+    }
+    if !(0.0..=0.9).contains(&args.decode_share) {
+        return Err(usage(format!("--decode-share {}: must be from 0 to 0.9", args.decode_share)));
+    }
+    if args.max_gap > MAX_GAP_MS {
+        return Err(usage(format!("--max-gap {}: must be at most {MAX_GAP_MS} ms", args.max_gap)));
     }
     Ok(())
 }

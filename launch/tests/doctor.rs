@@ -17,7 +17,7 @@ use candle_core::Tensor;
 use clap::Parser;
 use tributary::doctor::{Checks, DoctorArgs, Report, Site, Unfit, examine};
 use tributary_comm::local::{Local, Seat, seats};
-use tributary_comm::{Communicator, Liveness, Pending, Points, Result, Start, Traffic};
+use tributary_comm::{Aside, Communicator, Liveness, Pending, Points, Result, Start, Traffic};
 use tributary_protocol::Phase;
 
 const THREADS: usize = 2;
@@ -150,8 +150,16 @@ impl Communicator for Bent {
         self.inner.start_lap()
     }
 
-    fn laps(&mut self) -> &[Traffic] {
+    fn laps(&mut self) -> Vec<Traffic> {
         self.inner.laps()
+    }
+
+    fn set_aside(&mut self) -> Aside {
+        self.inner.set_aside()
+    }
+
+    fn take_up(&mut self, aside: Aside) {
+        self.inner.take_up(aside);
     }
 
     fn reset_traffic(&mut self) {

@@ -94,6 +94,14 @@ pub enum Error {
     /// point.
     #[error("the request was cancelled")]
     Cancelled,
+    /// Other work at a control point of the pass failed.
+    #[error("{cause}")]
+    Interlude {
+        /// Exit code of the failure.
+        exit_code: u8,
+        /// The failure.
+        cause: String,
+    },
     /// Communication between ranks failed.
     #[error(transparent)]
     Comm(#[from] tributary_comm::Error),
@@ -116,6 +124,7 @@ impl Error {
             | Error::Input(_) => exit::USAGE,
             Error::Write { .. } => exit::DISK,
             Error::Weights { .. } | Error::MissingTensor { .. } | Error::WrongShape { .. } => exit::INTEGRITY,
+            Error::Interlude { exit_code, .. } => *exit_code,
             Error::Comm(error) => error.exit_code(),
             Error::Kernel(error) => error.exit_code(),
             Error::Tensor(error) if cuda::is_out_of_memory(error) => exit::OUT_OF_MEMORY,

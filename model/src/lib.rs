@@ -35,7 +35,7 @@ pub use error::{Error, Result};
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use learnable::Learnable;
 pub use low_rank::{Linear, LowRank, LowRankPair};
-pub use progress::Progress;
+pub use progress::{Interlude, Progress, interleaved};
 
 use self::low_rank::Adapted;
 

@@ -3,8 +3,8 @@
 //! device has passed it, not when the host has submitted it. A separate thread polls the device,
 //! because the rank's thread may be blocked in the driver.
 //!
-//! A control point follows each layer of a prefill: only there all ranks check for cancellation, so
-//! that no pass can omit the check. If the request is cancelled during a layer, the process that
+//! A control point follows each layer of a prefill: only there all ranks check for cancellation, and
+//! halt for steps of decoding ([`interleaved`]), so that no pass can omit the check. If the request is cancelled during a layer, the process that
 //! knows of it skips the layer's tiles; the next control point discards the layer. This module
 //! judges nothing: the group does (`tributary_comm::Liveness`).
 
@@ -27,6 +27,22 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Maximum number of layers that the host submits ahead of the device: enough that the device never
 /// waits, few enough that a cancellation at a control point comes in time.
 const LAYERS_AHEAD: usize = 2;
+
+scoped_tls_hkt::scoped_thread_local!(static INTERLUDE: for<'a> &'a (dyn Interlude + 'a));
+
+/// Work of the ranks at a control point at which a pass halts.
+pub trait Interlude {
+    /// Does it; the pass goes on after that.
+    ///
+    /// # Errors
+    /// Returns the failure, which ends the pass.
+    fn run(&self) -> Result<()>;
+}
+
+/// Runs a pass, or several, that halt for an interlude where the word at a control point says so.
+pub fn interleaved<T>(interlude: &dyn Interlude, passes: impl FnOnce() -> T) -> T {
+    INTERLUDE.set(interlude, passes)
+}
 
 /// The record of a rank's steps. Clones record those of the same rank.
 #[derive(Debug, Clone, Default)]
@@ -191,6 +207,7 @@ impl Progress {
         match points.pass()? {
             Word::Continue => Ok(()),
             Word::Cancel => Err(Error::Cancelled),
+            Word::Halt => INTERLUDE.with(|interlude| interlude.run()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Orders of the coordinator to the ranks: one at a time, broadcast by rank 0 and carried out by
 //! every rank.
-//! Every order but [`Order::Tick`] and [`Order::Stop`] ends with one gather to rank 0, which
+//! Every order but [`Order::Tick`], [`Order::Resume`] and [`Order::Stop`] ends with one gather to rank 0, which
 //! becomes an [`Event`](crate::Event).
 
 use std::sync::Arc;
@@ -24,6 +24,9 @@ pub enum Order {
     Decode(Vec<u64>),
     /// Release these sequences. Unknown or ended ones are skipped.
     Release(Vec<u64>),
+    /// Go on with the prefill that has halted at a control point. It is an order only there, where
+    /// [`Order::Tick`], [`Order::Decode`] and [`Order::Release`] are the others.
+    Resume,
     /// Stop the ranks.
     Stop,
 }

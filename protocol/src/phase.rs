@@ -13,6 +13,8 @@ pub enum Phase {
     Tokenize,
     /// Coordinator: waiting for free ranks and for memory.
     Queue,
+    /// Steps of other requests' decoding at control points of the prefill.
+    Interleaved,
     /// Broadcasting the plan to the ranks.
     Dispatch,
     /// Prefill: of chunks one by one, or of the whole prompt in an exact method.
@@ -38,9 +40,10 @@ pub enum Phase {
 
 impl Phase {
     /// All phases that count towards the time to first token, in their order.
-    pub const TO_FIRST_TOKEN: [Phase; 10] = [
+    pub const TO_FIRST_TOKEN: [Phase; 11] = [
         Phase::Tokenize,
         Phase::Queue,
+        Phase::Interleaved,
         Phase::Dispatch,
         Phase::ChunkPrefill,
         Phase::Auxiliary,
@@ -58,6 +61,7 @@ impl Phase {
             Phase::Idle => "idle",
             Phase::Tokenize => "tokenize",
             Phase::Queue => "queue",
+            Phase::Interleaved => "interleaved_decode",
             Phase::Dispatch => "dispatch",
             Phase::ChunkPrefill => "chunk_prefill",
             Phase::Auxiliary => "auxiliary",

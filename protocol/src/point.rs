@@ -1,5 +1,5 @@
-//! Control points: places in a prefill where every rank receives a common word to continue or
-//! cancel.
+//! Control points: places in a prefill where every rank receives a common word to continue,
+//! to cancel, or to halt for steps of decoding.
 //!
 //! A point follows each layer of every pass. Every rank passes the same points in the same order,
 //! even without a row in a pass.
@@ -15,6 +15,8 @@ pub enum Word {
     Continue,
     /// Cancel the request.
     Cancel,
+    /// Carry out other orders until [`Order::Resume`](crate::Order::Resume), then continue.
+    Halt,
 }
 
 /// Rows of the prompt in one tile when they run once more through the filled cache.

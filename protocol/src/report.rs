@@ -29,6 +29,11 @@ pub enum Event {
         /// One report a rank, in rank order.
         reports: Vec<RankReport>,
     },
+    /// The prefill in progress has halted at a control point, and the ranks wait for orders.
+    Halted {
+        /// Number of its request.
+        request: u64,
+    },
     /// The end of [`Order::Decode`](crate::Order::Decode).
     Stepped {
         /// For each sequence of the order, in its order, the number of its request and its next
@@ -304,7 +309,8 @@ pub struct Span {
     pub phase: Phase,
     /// Seconds from the arrival of the plan to its start.
     pub start_s: f64,
-    /// Its length in seconds, waiting included.
+    /// Its length in seconds, waiting included; without the steps of decoding in between, which
+    /// are a phase of their own.
     pub seconds: f64,
     /// Seconds of it spent waiting for other ranks.
     pub waited_s: f64,

@@ -244,6 +244,7 @@ fn events_and_orders_come_back() {
             tokens: vec![(1, Ok(DrawnToken { token: 2, margin: 0.0, logprobs: None })), (2, Err(refusal()))],
             reports: vec![step.clone()],
         },
+        Event::Halted { request: 1 },
         Event::Released { running: vec![1, 0] },
         Event::Cancelled { request: 3, reports: vec![RankReport { points: 7, ..RankReport::default() }] },
         Event::Refused { request: 3, refusal: refusal(), traffic: vec![step.traffic.clone()] },
@@ -252,7 +253,7 @@ fn events_and_orders_come_back() {
     for event in events {
         assert_eq!(decode_frame::<Event>(&encode_frame(&event).unwrap()).unwrap(), event);
     }
-    for order in [Order::Tick, Order::Decode(vec![1, 2]), Order::Release(vec![3]), Order::Stop] {
+    for order in [Order::Tick, Order::Decode(vec![1, 2]), Order::Release(vec![3]), Order::Resume, Order::Stop] {
         assert_eq!(decode_frame::<Order>(&encode_frame(&order).unwrap()).unwrap(), order);
     }
 }
@@ -324,6 +325,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     let headers = (header(&encode_frame(&order).unwrap()), header(&encode_frame(&event).unwrap()));
-    let told = ("54524942120000008c0200003498ef1b", "545249421200000053020000a5abfdc2");
+    let told = ("54524942130000008c020000e9565b85", "5452494213000000530200006d0351e0");
     assert_eq!((headers.0.as_str(), headers.1.as_str()), told);
 }

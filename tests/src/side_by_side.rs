@@ -132,6 +132,9 @@ pub fn side_by_side_equals_alone(
     }
     let kept = warm(&plans(model, world, true));
     compare(&kept, &run_side_by_side(link, &[&kept]));
+    for plans in [plans(model, world, false), kept] {
+        compare(&plans, &run_halting(link, &plans));
+    }
     assert!(100 * ties.len() <= compared, "world {world}: {} of {compared} tokens: {ties:?}", ties.len());
     (compared, ties)
 }
@@ -159,13 +162,59 @@ pub fn run_side_by_side(link: &CoordinatorLink, waves: &[&[Plan]]) -> Vec<Outcom
     }
 }
 
+/// Runs plans one after the other; each prefill halts after every layer, and the sequences of the
+/// plans before it take a step there. The outcomes are in the order of the plans.
+///
+/// # Panics
+/// If few prefills have halted.
+pub fn run_halting(link: &CoordinatorLink, plans: &[Plan]) -> Vec<Outcome> {
+    let (mut running, mut done, mut halts) = (Vec::new(), BTreeMap::new(), 0);
+    for plan in plans {
+        let request = prefilled_halting(link, plan, &mut || {
+            halts += 1;
+            settle(link, &mut running, &mut done);
+            if !running.is_empty() {
+                step(link, &mut running);
+            }
+        });
+        running.push(request);
+    }
+    assert!(halts > 2 * plans.len(), "{halts} halts of {} prefills", plans.len());
+    loop {
+        settle(link, &mut running, &mut done);
+        if running.is_empty() {
+            return done.into_values().collect();
+        }
+        step(link, &mut running);
+    }
+}
+
 /// A plan after its prefill.
 pub fn prefilled(link: &CoordinatorLink, plan: &Plan) -> InFlight {
+    order_prefill(link, plan, None)
+}
+
+/// A plan after its prefill, which halts after every layer for `between`.
+pub fn prefilled_halting(link: &CoordinatorLink, plan: &Plan, between: &mut dyn FnMut()) -> InFlight {
+    order_prefill(link, plan, Some(between))
+}
+
+fn order_prefill(link: &CoordinatorLink, plan: &Plan, mut between: Option<&mut dyn FnMut()>) -> InFlight {
     let plan = Arc::new(plan.clone());
+    let number = plan.request;
     let mut request = InFlight::new(&plan, Clock::start(), Duration::ZERO);
     link.send(Order::Prefill(plan)).expect("rank 0 takes the plan");
+    if between.is_some() {
+        link.signals().halt(number);
+    }
     loop {
         match event(link) {
+            Event::Halted { request } => {
+                assert_eq!(request, number, "the request whose prefill halts");
+                between.as_mut().expect("no other prefill halts")();
+                link.signals().halt(number);
+                link.send(Order::Resume).expect("rank 0 takes the order");
+            }
             Event::FirstToken { drawn, .. } => request.first_token(&drawn).expect("it comes once"),
             Event::Prefilled { outcome, reports, .. } => {
                 request.prefilled(outcome, reports).expect("it fits the first token");

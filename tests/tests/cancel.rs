@@ -9,7 +9,7 @@ use std::time::Duration;
 use candle_core::Tensor;
 use tributary_comm::local::seats;
 use tributary_comm::{
-    Cancels, Communicator, CoordinatorLink, Liveness, Pending, Points, Result, Start, Traffic, WorkerLink, link,
+    Aside, Communicator, CoordinatorLink, Liveness, Pending, Points, Result, Signals, Start, Traffic, WorkerLink, link,
 };
 use tributary_kernels::Kernels;
 use tributary_model::Model;
@@ -33,7 +33,7 @@ struct Script {
 struct Cancelling<'a> {
     inner: &'a mut dyn Communicator,
     script: &'a Mutex<Script>,
-    cancels: &'a Cancels,
+    signals: &'a Signals,
 }
 
 impl Communicator for Cancelling<'_> {
@@ -57,7 +57,7 @@ impl Communicator for Cancelling<'_> {
         let mut script = self.script.lock().expect("no thread panics with it");
         script.entered.push(phase);
         if let Some((request, _)) = script.cancels.take_if(|(_, cancelled)| *cancelled == phase) {
-            self.cancels.cancel(request);
+            self.signals.cancel(request);
         }
         drop(script);
         self.inner.set_deadline(phase, deadline);
@@ -95,8 +95,16 @@ impl Communicator for Cancelling<'_> {
         self.inner.start_lap()
     }
 
-    fn laps(&mut self) -> &[Traffic] {
+    fn laps(&mut self) -> Vec<Traffic> {
         self.inner.laps()
+    }
+
+    fn set_aside(&mut self) -> Aside {
+        self.inner.set_aside()
+    }
+
+    fn take_up(&mut self, aside: Aside) {
+        self.inner.take_up(aside);
     }
 
     fn reset_traffic(&mut self) {
@@ -140,7 +148,7 @@ fn rank(model: &dyn Model, comm: &mut dyn Communicator, link: Option<&WorkerLink
         serve(models.clone(), Kernels::Auto, comm, link, PATIENCE, cache).expect("the group ends well");
     };
     match link {
-        Some(link) => run(&mut Cancelling { inner: comm, script, cancels: link.cancels() }, &mut cache),
+        Some(link) => run(&mut Cancelling { inner: comm, script, signals: link.signals() }, &mut cache),
         None => run(comm, &mut cache),
     }
 }

@@ -9,6 +9,22 @@ use tributary_protocol::{Phase, Span};
 
 use crate::error::Result;
 
+/// A time in which the ranks did other work at a control point of a prefill.
+#[derive(Debug)]
+pub struct Halt {
+    /// Its begin.
+    pub since: Moment,
+    /// Its end.
+    pub until: Moment,
+}
+
+impl Halt {
+    /// Seconds from `begin` to its begin, and its length.
+    fn within(&self, begin: &Moment) -> Result<(f64, f64)> {
+        Ok((self.since.seconds_since(begin)?, self.until.seconds_since(&self.since)?))
+    }
+}
+
 /// Consecutive phases, from the arrival of the plan.
 #[derive(Debug)]
 pub struct Timeline {
@@ -70,27 +86,35 @@ impl Timeline {
         }
     }
 
-    /// The closed phases. Waits until the device has reached the end of the last one. Then the
+    /// The closed phases, without the times of `halts`: these make a phase of their own, if they came
+    /// before the first token. Waits until the device has reached the end of the last one. Then the
     /// waits for other ranks are known, each in its own phase.
     ///
     /// # Errors
     /// Returns an error if work on the device has failed.
-    pub fn into_spans(self, comm: &mut dyn Communicator) -> Result<Vec<Span>> {
+    pub fn into_spans(self, comm: &mut dyn Communicator, halts: &[Halt]) -> Result<Vec<Span>> {
         if let Some(last) = self.closed.last() {
             last.until.seconds_since(&self.begin)?;
         }
         let laps = comm.laps();
-        let span = |closed: &Closed| {
-            let seconds = closed.until.seconds_since(&closed.since)?;
-            Ok(Span {
-                phase: closed.phase,
-                start_s: closed.since.seconds_since(&self.begin)?,
-                seconds,
-                // A host may wait at a control point while its device waits in a collective: the
-                // two times overlap.
-                waited_s: laps[closed.lap].waited_s().min(seconds),
-            })
-        };
-        self.closed.iter().map(span).collect()
+        let halts = halts.iter().map(|halt| halt.within(&self.begin)).collect::<Result<Vec<_>>>()?;
+        let mut interleaved: Option<Span> = None;
+        let mut spans = Vec::with_capacity(self.closed.len());
+        for closed in &self.closed {
+            let start_s = closed.since.seconds_since(&self.begin)?;
+            let all_s = closed.until.seconds_since(&closed.since)?;
+            let of_phase = halts.iter().filter(|(from, _)| (start_s..start_s + all_s).contains(from));
+            let halted_s: f64 = of_phase.clone().map(|(_, seconds)| seconds).sum();
+            let seconds = (all_s - halted_s).max(0.0);
+            // A host may wait at a control point while its device waits in a collective: the two
+            // times overlap.
+            let waited_s = laps[closed.lap].waited_s().min(seconds);
+            spans.push(Span { phase: closed.phase, start_s, seconds, waited_s });
+            if let (Some((from, _)), true) = (of_phase.clone().next(), Phase::TO_FIRST_TOKEN.contains(&closed.phase)) {
+                let first = Span { phase: Phase::Interleaved, start_s: *from, seconds: 0.0, waited_s: 0.0 };
+                interleaved.get_or_insert(first).seconds += halted_s;
+            }
+        }
+        Ok(interleaved.into_iter().chain(spans).collect())
     }
 }

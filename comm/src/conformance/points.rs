@@ -5,17 +5,17 @@ use candle_core::{DType, Device, Tensor};
 use tributary_protocol::Word;
 
 use super::outcome::{Check, count_of, said};
-use crate::{Cancels, Communicator};
+use crate::{Communicator, Signals};
 
 /// Points of a request.
 const POINTS: u64 = 5;
 
-/// Points while calls are in flight, then a request that rank 0 cancels at some point, with a call
+/// Points while calls are in flight, then a request that rank 0 signals at some point, with a call
 /// that no rank waits for. Resets the counters.
 pub(super) fn points(comm: &mut dyn Communicator, device: &Device) -> Check {
-    let (points, cancels, rows) = (comm.points(), Cancels::default(), vec![1; comm.size()]);
+    let (points, signals, rows) = (comm.points(), Signals::default(), vec![1; comm.size()]);
     if comm.rank() == 0 {
-        points.listen(&cancels);
+        points.listen(&signals);
     }
     let mine = said(
         Tensor::ones((1, 3), DType::F32, &Device::Cpu)
@@ -38,7 +38,7 @@ pub(super) fn points(comm: &mut dyn Communicator, device: &Device) -> Check {
     drop(pending);
     loop {
         if comm.rank() == 0 && passed == 2 {
-            cancels.cancel(0);
+            signals.cancel(0);
         }
         if said(points.pass())? == Word::Cancel {
             break;

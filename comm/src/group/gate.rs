@@ -1,27 +1,27 @@
 //! Control points among ranks: each rank arrives at a point and waits for the word, which is given
 //! once all have arrived.
 //!
-//! The process of rank 0 gives the word, because the coordinator announces cancellations there.
+//! The process of rank 0 gives the word, because the coordinator's signals arrive there.
 //! Numbers of points only grow; each order of the coordinator begins a run of its own, so that
 //! ranks are in step again after each.
 
 use tributary_protocol::Word;
 
-use crate::link::Cancels;
+use crate::link::Signals;
 
 /// Which point each rank has come to, and the word that was given last.
 pub struct Gate {
     /// One entry a rank.
     pub arrived: Vec<u64>,
     pub word: Option<(u64, Word)>,
-    /// The coordinator's cancellations, in the process of rank 0, and the request in progress.
-    pub cancels: Option<Cancels>,
+    /// What the coordinator wants, in the process of rank 0, and the request in progress.
+    pub signals: Option<Signals>,
     pub request: u64,
 }
 
 impl Gate {
     pub fn new(world: usize) -> Self {
-        Self { arrived: vec![0; world], word: None, cancels: None, request: 0 }
+        Self { arrived: vec![0; world], word: None, signals: None, request: 0 }
     }
 
     /// The word of the point to which all have come, where it has not been given yet.
@@ -31,17 +31,22 @@ impl Gate {
         {
             return None;
         }
-        self.word = Some((number, if self.is_cancelled(self.request) { Word::Cancel } else { Word::Continue }));
+        self.word = Some((number, word(self.signals.as_ref(), self.request)));
         self.word
-    }
-
-    fn is_cancelled(&self, request: u64) -> bool {
-        self.cancels.as_ref().is_some_and(|cancels| cancels.is_cancelled(request))
     }
 
     /// The ranks that have not come to a point.
     pub fn missing(&self, number: u64) -> Vec<usize> {
         (0..self.arrived.len()).filter(|&rank| self.arrived[rank] < number).collect()
+    }
+}
+
+/// The word for a request. A cancelled one does not halt.
+pub fn word(signals: Option<&Signals>, request: u64) -> Word {
+    match signals {
+        Some(signals) if signals.is_cancelled(request) => Word::Cancel,
+        Some(signals) if signals.take_halt(request) => Word::Halt,
+        _ => Word::Continue,
     }
 }
 
@@ -58,9 +63,12 @@ mod tests {
         assert_eq!(gate.decide(), Some((5, Word::Continue)));
         assert_eq!(gate.decide(), None, "once");
         let (coordinator, worker) = crate::link(1);
-        gate.cancels = Some(worker.cancels().clone());
+        gate.signals = Some(worker.signals().clone());
         (gate.request, gate.arrived) = (0, vec![6, 6]);
-        coordinator.cancels().cancel(0);
-        assert_eq!(gate.decide(), Some((6, Word::Cancel)));
+        coordinator.signals().halt(0);
+        assert_eq!((gate.decide(), gate.decide()), (Some((6, Word::Halt)), None), "once for all ranks");
+        gate.arrived = vec![7, 7];
+        coordinator.signals().cancel(0);
+        assert_eq!(gate.decide(), Some((7, Word::Cancel)));
     }
 }

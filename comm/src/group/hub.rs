@@ -59,7 +59,7 @@ pub(super) struct Wait {
 }
 
 /// The deadline of a wait, and the phase that its error names.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Patience {
     pub phase: Phase,
     pub deadline: Duration,

@@ -28,7 +28,7 @@ use self::liveness::Liveness;
 pub use self::meeting::Received;
 pub use self::monitor::{GroupMonitor, LateRanks};
 use self::points::Points;
-use crate::{Collective, Communicator, Error, KeptFree, Pending, Result, Start, Traffic};
+use crate::{Aside, Collective, Communicator, Error, KeptFree, Pending, Result, Start, Traffic};
 
 /// The deadline of calls before the first [`Communicator::set_deadline`].
 pub const FIRST_DEADLINE: Duration = Duration::from_secs(60);
@@ -122,8 +122,10 @@ pub struct Member<E: Endpoint> {
     patience: Patience,
     /// Calls that were started and not waited for.
     started: BTreeMap<u64, Started>,
-    /// Counters by laps; there is at least one.
+    /// Counters by laps; there is at least one from `base` on.
     laps: Vec<Traffic>,
+    /// Laps that are set aside: they lie before the others.
+    base: usize,
     /// Calls that were waited for and that a device has not passed: their kinds, and the laps that
     /// they belong to.
     on_device: BTreeMap<u64, (Collective, usize)>,
@@ -159,6 +161,7 @@ impl<E: Endpoint> Member<E> {
             patience: Patience { phase: Phase::Start, deadline: FIRST_DEADLINE },
             started: BTreeMap::new(),
             laps: vec![Traffic::default()],
+            base: 0,
             on_device: BTreeMap::new(),
             stays: PhantomData,
         }
@@ -185,6 +188,14 @@ impl<E: Endpoint> Member<E> {
     /// The counters of the lap that runs.
     fn lap(&mut self) -> &mut Traffic {
         self.laps.last_mut().expect("there is at least one lap")
+    }
+
+    /// Drops the laps that are not set aside. Waits in them that a device has not passed are not
+    /// counted.
+    fn drop_laps(&mut self) {
+        let base = self.base;
+        self.laps.truncate(base);
+        self.on_device.retain(|_, (_, lap)| *lap < base);
     }
 
     /// Counts the known waits of a device, in their laps.
@@ -350,20 +361,35 @@ impl<E: Endpoint> Communicator for Member<E> {
     fn start_lap(&mut self) -> usize {
         self.count_points();
         self.laps.push(Traffic::default());
-        self.laps.len() - 1
+        self.laps.len() - 1 - self.base
     }
 
-    fn laps(&mut self) -> &[Traffic] {
+    fn laps(&mut self) -> Vec<Traffic> {
         self.count_points();
         self.count_device_waits();
-        &self.laps
+        self.laps[self.base..].to_vec()
     }
 
     fn reset_traffic(&mut self) {
         // Earlier waits are not counted.
         self.endpoint.points().waited();
-        self.on_device.clear();
-        self.laps = vec![Traffic::default()];
+        self.drop_laps();
+        self.laps.push(Traffic::default());
+    }
+
+    fn set_aside(&mut self) -> Aside {
+        self.count_points();
+        let aside = Aside { base: self.base, patience: self.patience };
+        self.base = self.laps.len();
+        self.laps.push(Traffic::default());
+        aside
+    }
+
+    fn take_up(&mut self, aside: Aside) {
+        self.count_device_waits();
+        self.drop_laps();
+        self.base = aside.base;
+        self.set_deadline(aside.patience.phase, aside.patience.deadline);
     }
 }
 

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use tributary_protocol::Word;
 
+use super::gate::word;
 use super::hub::{Hub, Patience, Verdict};
 use crate::Result;
-use crate::link::Cancels;
+use crate::link::Signals;
 
 /// Points of one order have numbers from a multiple of this on.
 const ORDER: u64 = 1 << 32;
@@ -47,8 +48,8 @@ struct Own {
     /// The number of the last point, or of the order's beginning.
     number: AtomicU64,
     request: AtomicU64,
-    /// The coordinator's cancellations, in the process of rank 0.
-    cancels: OnceLock<Cancels>,
+    /// What the coordinator wants, in the process of rank 0.
+    signals: OnceLock<Signals>,
     /// Points that have not been counted as calls yet, and the time that they took.
     passed: AtomicU64,
     waited_ns: AtomicU64,
@@ -59,11 +60,11 @@ impl Points {
         Self { passage, rank, own: Arc::default() }
     }
 
-    /// In the process of rank 0: requests are cancelled at their next point as is said here.
-    pub fn listen(&self, cancels: &Cancels) {
+    /// In the process of rank 0: requests are cancelled and halt at their next point as is said here.
+    pub fn listen(&self, signals: &Signals) {
         // The same ones may be set again.
-        let _ = self.own.cancels.set(cancels.clone());
-        self.passage.hub().listen(cancels.clone());
+        let _ = self.own.signals.set(signals.clone());
+        self.passage.hub().listen(signals.clone());
     }
 
     /// An order begins that works on a request. Every rank calls it for every such order.
@@ -73,9 +74,9 @@ impl Points {
         self.own.request.store(request, Ordering::Relaxed);
         let hub = self.passage.hub();
         hub.points_of(request);
-        if self.own.cancels.get().is_none() {
+        if self.own.signals.get().is_none() {
             // Ranks that share the process of rank 0 know what it knows.
-            hub.cancels().into_iter().for_each(|cancels| _ = self.own.cancels.set(cancels));
+            hub.signals().into_iter().for_each(|signals| _ = self.own.signals.set(signals));
         }
     }
 
@@ -89,7 +90,7 @@ impl Points {
     /// work that the next point discards.
     pub fn is_cancelled(&self) -> bool {
         let request = self.own.request.load(Ordering::Relaxed);
-        self.own.cancels.get().is_some_and(|cancels| cancels.is_cancelled(request))
+        self.own.signals.get().is_some_and(|signals| signals.is_cancelled(request))
     }
 
     /// Passes the next point: waits until every rank has arrived, and gives the word, which is the
@@ -102,7 +103,7 @@ impl Points {
         self.own.number.store(number, Ordering::Relaxed);
         let hub = self.passage.hub();
         if hub.world() == 1 {
-            return Ok(if self.is_cancelled() { Word::Cancel } else { Word::Continue });
+            return Ok(word(self.own.signals.get(), self.own.request.load(Ordering::Relaxed)));
         }
         let began = Instant::now();
         self.passage.arrive(number);

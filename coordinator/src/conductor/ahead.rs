@@ -11,7 +11,7 @@ use crate::{Result, dispatch};
 impl Conductor<'_> {
     /// Waits for chunks ahead of use, and notifies their client.
     pub(super) fn keep(&mut self, request: u64, queued: Duration) -> Result<()> {
-        match dispatch::next(self.link)? {
+        match self.next_of_prefill(request)? {
             Event::Kept { request: number, reports } if number == request => {
                 self.note(request, &reports);
                 let Some(Request { mut submission, planned, .. }) = self.running.remove(&request) else {

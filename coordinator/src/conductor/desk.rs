@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tributary_comm::Cancels;
+use tributary_comm::Signals;
 use tributary_planner::{Planned, RequestSettings};
 use tributary_protocol::{DrawnToken, RankReport, Refusal, exit};
 
@@ -141,7 +141,7 @@ pub(super) struct Counts {
     /// Clients' instructions, in the order of their arrival.
     wishes: Mutex<Vec<Wish>>,
     /// Cancellation of the ranks' current request, once there is a conductor.
-    cancels: OnceLock<Cancels>,
+    signals: OnceLock<Signals>,
     /// Observer of the work.
     pub(super) observed: Observed,
 }
@@ -151,20 +151,20 @@ impl Counts {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cancels a request in any state, even in the middle of its prefill.
+    /// Signals a request in any state, even in the middle of its prefill.
     fn cancel(&self, request: u64) {
         // The instruction first: a conductor that has just sent the request's order finds one or
         // the other.
         self.wishes().push(Wish::Cancel(request));
-        if let Some(cancels) = self.cancels.get() {
-            cancels.cancel(request);
+        if let Some(signals) = self.signals.get() {
+            signals.cancel(request);
         }
     }
 
-    /// From now on cancellations take effect in the middle of an order too, through `cancels`.
-    pub(super) fn cancel_by(&self, cancels: &Cancels) {
+    /// From now on cancellations take effect in the middle of an order too, through `signals`.
+    pub(super) fn cancel_by(&self, signals: &Signals) {
         // There is one conductor, and one link.
-        let _ = self.cancels.set(cancels.clone());
+        let _ = self.signals.set(signals.clone());
     }
 
     /// Whether a request is to be cancelled.
@@ -172,9 +172,17 @@ impl Counts {
         self.wishes().contains(&Wish::Cancel(request))
     }
 
-    /// Takes the clients' instructions since the last call.
-    pub(super) fn take_wishes(&self) -> Vec<Wish> {
-        std::mem::take(&mut *self.wishes())
+    /// Takes the clients' instructions since the last call, but for those about a request whose
+    /// prefill is in progress.
+    pub(super) fn take_wishes(&self, prefilling: Option<u64>) -> Vec<Wish> {
+        let mut wishes = self.wishes();
+        let is_kept = |wish: &Wish| {
+            let (Wish::Cancel(request) | Wish::End(request)) = wish;
+            Some(*request) == prefilling
+        };
+        let (kept, taken) = wishes.drain(..).partition(is_kept);
+        *wishes = kept;
+        taken
     }
 }
 
@@ -257,7 +265,7 @@ impl Desk {
         Err(failure)
     }
 
-    /// Cancels a request in any state; one that is over is skipped. It ends between two orders or,
+    /// Signals a request in any state; one that is over is skipped. It ends between two orders or,
     /// during its prefill, at the ranks' next control point. Does not block.
     pub fn cancel(&self, request: u64) {
         self.counts.cancel(request);

@@ -56,6 +56,8 @@ pub struct ScriptedRanks {
     pub holds_first: bool,
     /// Whether a prefill ends in the middle if it is cancelled.
     pub lets_go: bool,
+    /// Number of halts that the prefill of this request waits for.
+    pub halts: Option<(u64, usize)>,
 }
 
 /// Holds ranks in their first step of decoding, or in their first order, until it is dropped.
@@ -91,8 +93,7 @@ impl ScriptedRanks {
     }
 
     fn serve(&self, worker: &WorkerLink) {
-        let mut newest: BTreeMap<u64, u32> = BTreeMap::new();
-        let mut steps = 0;
+        let mut scripted = Scripted::default();
         while let Ok(order) = worker.next(Duration::from_millis(5)) {
             let Some(order) = order else { continue };
             self.orders.lock().expect("no thread has panicked").push(order.clone());
@@ -101,7 +102,7 @@ impl ScriptedRanks {
             }
             let event = match order {
                 Order::Prefill(plan) | Order::Chunks(plan)
-                    if self.lets_go && worker.cancels().is_cancelled(plan.request) =>
+                    if self.lets_go && worker.signals().is_cancelled(plan.request) =>
                 {
                     Event::Cancelled { request: plan.request, reports: moved(7) }
                 }
@@ -110,8 +111,11 @@ impl ScriptedRanks {
                     Event::Refused { request: plan.request, refusal, traffic: vec![sent(1000), sent(2000)] }
                 }
                 Order::Prefill(plan) => {
+                    let halts = self.halts.filter(|(request, _)| *request == plan.request);
+                    (0..halts.map_or(0, |(_, halts)| halts))
+                        .for_each(|_| self.halt(plan.request, worker, &mut scripted));
                     let first = 10 * plan.request as u32;
-                    newest.insert(plan.request, first);
+                    scripted.newest.insert(plan.request, first);
                     let event = Event::FirstToken { request: plan.request, drawn: drawn(first) };
                     worker.send(event).expect("the coordinator reads");
                     let mut reports = moved(10);
@@ -124,30 +128,29 @@ impl ScriptedRanks {
                     assert!(plan.query.is_empty() && plan.keep_chunks && plan.budget == 0, "{plan:?}");
                     Event::Kept { request: plan.request, reports: moved(10) }
                 }
-                Order::Decode(requests) => {
-                    steps += 1;
-                    if self.fails_at_step == Some(steps) {
-                        let _ = worker.send(Event::Failed { request: 0, rank: 1, exit_code: 69, cause: "gone".into() });
-                        return;
-                    }
-                    let mut next = |request: u64| {
-                        let token = newest.get_mut(&request).expect("it runs");
-                        *token += 1;
-                        (request, Ok(drawn(*token)))
-                    };
-                    let tokens = requests.into_iter().map(&mut next).collect();
-                    let reports = (0..WORLD)
-                        .map(|rank| StepReport { rank, traffic: sent(rank as u64), ..StepReport::default() })
-                        .collect();
-                    Event::Stepped { tokens, reports }
+                Order::Decode(_) if self.fails_at_step == Some(scripted.steps + 1) => {
+                    let _ = worker.send(Event::Failed { request: 0, rank: 1, exit_code: 69, cause: "gone".into() });
+                    return;
                 }
-                Order::Release(requests) => {
-                    newest.retain(|request, _| !requests.contains(request));
-                    Event::Released { running: vec![newest.len(); WORLD] }
-                }
-                other => panic!("{other:?}"),
+                order => scripted.carry_out(order),
             };
             worker.send(event).expect("the coordinator reads");
+        }
+    }
+
+    /// Halts a prefill as soon as the coordinator wants it, until it is to go on.
+    fn halt(&self, request: u64, worker: &WorkerLink, scripted: &mut Scripted) {
+        while !worker.signals().take_halt(request) {
+            std::thread::yield_now();
+        }
+        worker.send(Event::Halted { request }).expect("the coordinator reads");
+        loop {
+            let order = worker.next(PATIENCE).expect("the coordinator is there").expect("an order in time");
+            self.orders.lock().expect("no thread has panicked").push(order.clone());
+            if order == Order::Resume {
+                return;
+            }
+            worker.send(scripted.carry_out(order)).expect("the coordinator reads");
         }
     }
 
@@ -157,9 +160,43 @@ impl ScriptedRanks {
             Order::Chunks(plan) => format!("C{}", plan.request),
             Order::Decode(requests) => format!("D{requests:?}"),
             Order::Release(requests) => format!("R{requests:?}"),
+            Order::Resume => "resume".to_owned(),
             other => panic!("{other:?}"),
         };
         self.orders.lock().expect("no thread has panicked").iter().map(name).collect()
+    }
+}
+
+/// The sequences of scripted ranks with their newest tokens, and the steps that they have taken.
+#[derive(Default)]
+struct Scripted {
+    newest: BTreeMap<u64, u32>,
+    steps: usize,
+}
+
+impl Scripted {
+    /// The event of an order that fills no cache.
+    fn carry_out(&mut self, order: Order) -> Event {
+        match order {
+            Order::Decode(requests) => {
+                self.steps += 1;
+                let mut next = |request: u64| {
+                    let token = self.newest.get_mut(&request).expect("it runs");
+                    *token += 1;
+                    (request, Ok(drawn(*token)))
+                };
+                let tokens = requests.into_iter().map(&mut next).collect();
+                let reports = (0..WORLD)
+                    .map(|rank| StepReport { rank, traffic: sent(rank as u64), ..StepReport::default() })
+                    .collect();
+                Event::Stepped { tokens, reports }
+            }
+            Order::Release(requests) => {
+                self.newest.retain(|request, _| !requests.contains(request));
+                Event::Released { running: vec![self.newest.len(); WORLD] }
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
 

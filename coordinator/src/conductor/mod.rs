@@ -5,6 +5,7 @@
 //! it.
 
 mod ahead;
+mod beside;
 mod desk;
 mod endings;
 #[cfg(test)]
@@ -67,7 +68,7 @@ impl Conductor<'_> {
 
     fn conduct(&mut self) -> Result<()> {
         loop {
-            self.take_in()?;
+            self.take_in(None)?;
             self.count();
             let (next, placed) = self.next();
             match next {
@@ -109,10 +110,11 @@ impl Conductor<'_> {
         (next, made)
     }
 
-    /// Takes new requests, and carries out clients' cancellations and ends.
-    fn take_in(&mut self) -> Result<()> {
+    /// Takes new requests, and carries out clients' cancellations and ends; those of a request
+    /// whose prefill is in progress wait for its end.
+    fn take_in(&mut self, prefilling: Option<u64>) -> Result<()> {
         // Instructions first: their requests have been submitted before, and are taken in below.
-        let wishes = self.inbox.counts.take_wishes();
+        let wishes = self.inbox.counts.take_wishes(prefilling);
         while self.open {
             match self.inbox.submissions.try_recv() {
                 Ok(submission) => self.submit(*submission),
@@ -201,9 +203,13 @@ impl Conductor<'_> {
         })?;
         // A cancellation just before the order was sent could not reach the request there.
         if self.inbox.counts.is_cancelled(request) {
-            self.link.cancels().cancel(request);
+            self.link.signals().cancel(request);
         }
         let began = Instant::now();
+        match self.scheduler.running() {
+            0 => self.pace.idles(),
+            _ => self.pace.begins(),
+        }
         let done = match work {
             Work::Answer | Work::Test => self.prefill(request),
             Work::Chunks => self.keep(request, queued),
@@ -215,7 +221,7 @@ impl Conductor<'_> {
     fn prefill(&mut self, request: u64) -> Result<()> {
         let mut not_taken = None;
         loop {
-            match dispatch::next(self.link)? {
+            match self.next_of_prefill(request)? {
                 Event::FirstToken { request: number, drawn } if number == request => {
                     let running = self.running.get_mut(&request).expect("it was put there");
                     running.in_flight.first_token(&drawn)?;
@@ -224,7 +230,7 @@ impl Conductor<'_> {
                     if let Err(why) = running.submission.sink.take(Update::FirstToken(drawn, ttft)) {
                         // Steps after the first token need not be completed.
                         not_taken = Some(why);
-                        self.link.cancels().cancel(request);
+                        self.link.signals().cancel(request);
                     }
                 }
                 Event::Prefilled { request: number, outcome, reports } if number == request => {
@@ -255,6 +261,7 @@ impl Conductor<'_> {
     }
 
     fn step(&mut self, requests: Vec<u64>) -> Result<()> {
+        let began = Instant::now();
         self.link.send(Order::Decode(requests.clone()))?;
         let (tokens, reports) = match dispatch::next(self.link)? {
             Event::Stepped { tokens, reports } => (tokens, reports),
@@ -263,6 +270,7 @@ impl Conductor<'_> {
         if !tokens.iter().map(|(request, _)| request).eq(&requests) {
             return Err(Error::Protocol("a step names other sequences than its order".into()));
         }
+        self.pace.stepped(began.elapsed());
         self.tell_step(&tokens, &reports);
         let sequences = tokens.len();
         for (index, (request, drawn)) in tokens.into_iter().enumerate() {

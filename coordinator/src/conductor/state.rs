@@ -11,7 +11,7 @@ use super::desk::{Inbox, Submission};
 use super::observer::Prefilled;
 use crate::auxiliary::Readers;
 use crate::dispatch::InFlight;
-use crate::scheduler::{Limits, Scheduler};
+use crate::scheduler::{Limits, Pace, Scheduler};
 
 /// A request that waits for its turn.
 pub(super) struct Waiting {
@@ -36,6 +36,8 @@ pub struct Conductor<'a> {
     pub(super) readers: Readers,
     pub(super) group: GroupShape,
     pub(super) scheduler: Scheduler,
+    /// Decoding's share of the time beside prefills.
+    pub(super) pace: Pace,
     pub(super) inbox: Inbox,
     /// Whether requests can still be submitted.
     pub(super) open: bool,
@@ -54,11 +56,12 @@ impl<'a> Conductor<'a> {
         inbox: Inbox,
     ) -> Self {
         inbox.counts.tally.bound(limits.max_waiting, limits.max_waiting_each);
-        inbox.counts.cancel_by(link.cancels());
+        inbox.counts.cancel_by(link.signals());
         let scheduler = Scheduler::new(group.world, limits);
+        let pace = Pace::new(limits.decode_share, limits.max_gap);
         let (waiting, running) = (BTreeMap::new(), BTreeMap::new());
         let readers = Readers::default();
-        Self { link, planner, readers, group, scheduler, inbox, open: true, waiting, running }
+        Self { link, planner, readers, group, scheduler, pace, inbox, open: true, waiting, running }
     }
 
     /// The same with models that read or write for requests.

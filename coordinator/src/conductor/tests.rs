@@ -116,6 +116,59 @@ fn whoever_leaves_in_the_middle_of_a_prefill_ends_it_there() {
 }
 
 #[test]
+fn sequences_take_steps_while_a_prompt_is_prefilled() {
+    let limits = Limits { max_gap: Duration::ZERO, ..Limits::default() };
+    let (ranks, hold) = ScriptedRanks { halts: Some((3, 2)), ..ScriptedRanks::default() }.held();
+    let ended = with_conductor(&ranks, &mut planner(None), limits, |desk| {
+        let (_, streams) = submit(&desk, 8, 400, 512);
+        hold.begun();
+        let (short, ends) = submit(&desk, 8, 3, 64);
+        let (_, long) = submit(&desk, 64, 1, 64);
+        drop(hold);
+        assert_eq!(tokens(&ends).map(|(streamed, _)| streamed), Ok(vec![20, 21, 22]), "request {short}");
+        assert_eq!(tokens(&long).map(|(streamed, _)| streamed), Ok(vec![30]));
+        assert_eq!(tokens(&streams).map(|(streamed, _)| streamed.len()), Ok(400));
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+    let orders = ranks.orders();
+    let of = |name: &str| orders.iter().position(|order| order == name).expect("it was ordered");
+    let beside = &orders[of("P3") + 1..orders.iter().rposition(|order| order == "resume").expect("it went on")];
+    assert!(beside.iter().any(|order| order.starts_with('D')), "steps within the prefill: {orders:?}");
+    assert_eq!(orders.iter().filter(|order| *order == "resume").count(), 2, "{orders:?}");
+    assert!(!beside.iter().any(|order| order.starts_with('P')), "no prefill within another: {orders:?}");
+}
+
+#[test]
+fn a_request_that_is_cancelled_while_its_prefill_halts_ends_with_it() {
+    let limits = Limits { max_gap: Duration::ZERO, ..Limits::default() };
+    let (ranks, hold) = ScriptedRanks { halts: Some((2, 3)), ..ScriptedRanks::default() }.held();
+    let ended = with_conductor(&ranks, &mut planner(None), limits, |desk| {
+        let (stream, streams) = submit(&desk, 8, 4000, 4096);
+        hold.begun();
+        let (leaves, updates) = submit(&desk, 64, 50, 64);
+        // Both are known at the halts: the stream ends there, the prefill after its own end.
+        desk.cancel(leaves);
+        drop(hold);
+        assert!(updates.iter().count() <= 2, "its updates end");
+        desk.end(stream);
+        assert!(tokens(&streams).is_ok());
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+}
+
+#[test]
+fn at_share_0_a_prefill_never_halts() {
+    let limits = Limits { max_gap: Duration::ZERO, decode_share: 0.0, ..Limits::default() };
+    let ranks = ScriptedRanks::default();
+    let ended = with_conductor(&ranks, &mut planner(None), limits, |desk| {
+        let all: Vec<_> = (0..4).map(|_| submit(&desk, 8, 20, 64)).collect();
+        all.iter().for_each(|(_, updates)| assert!(tokens(updates).is_ok()));
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+    assert!(!ranks.orders().contains(&"resume".to_owned()));
+}
+
+#[test]
 fn an_answer_that_is_long_enough_ends_with_what_there_is() {
     let (ranks, hold) = ScriptedRanks::default().held();
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {

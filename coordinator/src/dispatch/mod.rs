@@ -114,6 +114,7 @@ pub(crate) fn unexpected(event: &Event, wanted: &str) -> Error {
     let found = match event {
         Event::FirstToken { .. } => "a first token",
         Event::Prefilled { .. } => "the end of a prefill",
+        Event::Halted { .. } => "a halt of a prefill",
         Event::Kept { .. } => "the end of a prefill ahead of use",
         Event::Stepped { .. } => "a step of decoding",
         Event::Released { .. } => "a release",

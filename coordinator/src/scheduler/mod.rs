@@ -11,15 +11,19 @@
 //! Memory of answers is reserved in steps ([`Reservation`]): a sequence whose next step has no room
 //! pauses.
 
+mod pace;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use tributary_planner::{Reservation, Room};
 
+pub use self::pace::Pace;
+
 /// Limits of running and waiting requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
     /// Maximum prefills between two steps of decoding, while any sequence is in decoding.
     pub max_prefill_burst: usize,
@@ -29,11 +33,24 @@ pub struct Limits {
     pub max_waiting: usize,
     /// Maximum number of waiting requests of one client.
     pub max_waiting_each: usize,
+    /// Decoding's share of the time while a prefill is in progress, from 0 to below 1: the prefill
+    /// halts at control points for steps of decoding. At 0 it never halts.
+    pub decode_share: f64,
+    /// The time for which a prefill may compute after decoding had its share, until it halts for
+    /// the first time.
+    pub max_gap: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_prefill_burst: 1, max_running: 64, max_waiting: 256, max_waiting_each: 192 }
+        Self {
+            max_prefill_burst: 1,
+            max_running: 64,
+            max_waiting: 256,
+            max_waiting_each: 192,
+            decode_share: 0.5,
+            max_gap: Duration::from_millis(250),
+        }
     }
 }
 
@@ -90,6 +107,8 @@ pub struct Scheduler {
     to_release: Vec<Running>,
     /// Prefills since the last step of decoding.
     burst: usize,
+    /// Memory of the request that is being prefilled.
+    prefilling: Option<Reservation>,
 }
 
 impl Scheduler {
@@ -98,7 +117,7 @@ impl Scheduler {
         assert!(world > 0, "a group has at least one rank");
         let (waiting, running, to_release) = (VecDeque::new(), Vec::new(), Vec::new());
         let (now, ends) = (0, BTreeMap::new());
-        Self { limits, world, waiting, now, ends, passed: 0, running, to_release, burst: 0 }
+        Self { limits, world, waiting, now, ends, passed: 0, running, to_release, burst: 0, prefilling: None }
     }
 
     /// Adds a client's request with its `cost` (its tokens); returns whether there is room for it
@@ -120,6 +139,7 @@ impl Scheduler {
     /// decoding, if its prefill has room now beside running ones. While anything runs it is called
     /// once for each request between two releases.
     pub fn next(&mut self, room: &Room, mut takes: impl FnMut(u64) -> Option<Reservation>) -> Next {
+        self.prefilling = None;
         if !self.to_release.is_empty() {
             return Next::Release(self.to_release.iter().map(|sequence| sequence.request).collect());
         }
@@ -128,7 +148,9 @@ impl Scheduler {
             let may_pass = self.passed < MAX_PASSED;
             for index in 0..self.waiting.len() {
                 let Waiting { request, start, is_too_large } = self.waiting[index].clone();
-                if !is_too_large && takes(request).is_some_and(|its| self.has_room(room, &its)) {
+                let its = if is_too_large { None } else { takes(request) };
+                if let Some(its) = its.filter(|its| self.has_room(room, its)) {
+                    self.prefilling = Some(its);
                     self.waiting.remove(index);
                     self.passed = if index == 0 { 0 } else { self.passed + 1 };
                     self.now = self.now.max(start);
@@ -140,6 +162,19 @@ impl Scheduler {
                     break;
                 }
             }
+        }
+        if self.running.is_empty() {
+            return Next::Nothing;
+        }
+        self.burst = 0;
+        Next::Decode(self.steps(room))
+    }
+
+    /// The next step while the prefill that [`next`](Self::next) gave is in progress: the release of
+    /// sequences that are over, or the next token of the running ones.
+    pub fn beside_prefill(&mut self, room: &Room) -> Next {
+        if !self.to_release.is_empty() {
+            return Next::Release(self.to_release.iter().map(|sequence| sequence.request).collect());
         }
         if self.running.is_empty() {
             return Next::Nothing;
@@ -168,7 +203,8 @@ impl Scheduler {
             if self.running[index].reservation.is_at_its_end() {
                 let more = self.running[index].reservation.with_another_step();
                 let now = std::mem::replace(&mut self.running[index].reservation, more);
-                if !room.all_can_end(self.running.iter().map(|sequence| &sequence.reservation)) {
+                let prefilling = self.prefilling.iter();
+                if !room.all_can_end(self.running.iter().map(|sequence| &sequence.reservation).chain(prefilling)) {
                     self.running[index].reservation = now;
                     self.running[index].is_paused = true;
                     continue;
@@ -205,6 +241,11 @@ impl Scheduler {
         self.running = running;
         let over: Vec<Running> = over;
         self.to_release.extend(over);
+    }
+
+    /// Whether sequences are to be released.
+    pub fn releases(&self) -> bool {
+        !self.to_release.is_empty()
     }
 
     /// The release that [`next`](Self::next) gave has ended.

@@ -2,32 +2,31 @@
 //! carry them out, rank 0 answers.
 //!
 //! One order at a time, and every rank takes part in every one. Between orders a rank keeps its
-//! chunk cache and the sequences in decoding.
+//! chunk cache and the sequences in decoding. A prefill halts at control points, and the sequences
+//! take steps there.
 
 mod check;
+mod decoding;
 mod prefill;
 mod step;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tributary_comm::{Communicator, WorkerLink};
+use tributary_comm::{Communicator, Shared, WorkerLink};
 use tributary_kernels::Kernels;
-use tributary_model::Progress;
+use tributary_model::{Interlude, Progress};
 use tributary_protocol::{Event, Order, Phase};
 
+use self::decoding::Decoding;
 use crate::chunk_cache::ChunkCache;
 use crate::context::checkpoint;
 use crate::error::{Error, Result};
 use crate::models::Models;
-use crate::sequence::Sequence;
-
-/// Interval of rank 0's ticks while idle.
-const TICK: Duration = Duration::from_secs(1);
 
 /// Serves orders until the coordinator is gone, with one model or several. `link` is rank 0's
 /// connection to the coordinator; the other ranks have none.
@@ -46,109 +45,106 @@ pub fn serve<'a>(
     timeout: Duration,
     chunk_cache: &mut ChunkCache,
 ) -> Result<()> {
-    let models = models.into();
+    let (models, comm) = (models.into(), RefCell::new(comm));
+    let mut comm = Shared::new(&comm);
     let progress = Progress::on(models.main.device(), comm.liveness());
-    let progress = progress.map_err(|error| fail(comm, link, 0, error.into()))?;
+    let progress = progress.map_err(|error| fail(&mut comm, link, 0, error.into()))?;
     let progress = progress.passing(comm.points());
     let _telling = progress.telling();
     if let Some(link) = link {
-        comm.points().listen(link.cancels());
+        comm.points().listen(link.signals());
     }
-    checkpoint(comm.rank(), Phase::Idle).map_err(|error| fail(comm, link, 0, error))?;
-    let mut rank = Rank {
-        models,
-        kernels,
-        comm,
-        link,
-        timeout,
-        chunk_cache,
-        progress,
-        request: 0,
-        sequences: BTreeMap::new(),
-        decodes: false,
-    };
+    checkpoint(comm.rank(), Phase::Idle).map_err(|error| fail(&mut comm, link, 0, error))?;
+    let decoding = Decoding::new((models.clone(), kernels), comm, link, progress.alone(), timeout);
+    let decoding = RefCell::new(decoding);
+    let mut rank = Rank { models, kernels, comm, link, chunk_cache, progress, request: 0, decoding: &decoding };
     loop {
         rank.request = 0;
-        match rank.next_order().and_then(|order| rank.carry_out(order)) {
+        // A borrow of its own: an order may halt and borrow it again.
+        let order = rank.decoding.borrow_mut().next_order();
+        match order.and_then(|order| rank.carry_out(order)) {
             Ok(true) => {}
             Ok(false) => return Ok(()),
-            Err(error) => return Err(fail(rank.comm, link, rank.request, error)),
+            Err(error) => return Err(fail(&mut comm, link, rank.request, error)),
         }
     }
 }
 
 /// A rank between two orders.
-struct Rank<'a> {
+struct Rank<'a, 'c> {
     models: Models<'a>,
     kernels: Kernels,
-    comm: &'a mut dyn Communicator,
+    comm: Shared<'a, 'c>,
     link: Option<&'a WorkerLink>,
-    timeout: Duration,
     chunk_cache: &'a mut ChunkCache,
     progress: Progress,
     /// The request in progress, the first of several; 0 for none.
     request: u64,
-    /// Every sequence of the group, including those without data on this rank.
-    sequences: BTreeMap<u64, Sequence>,
-    /// Whether the previous order was a step of decoding: only the first of several is logged.
-    decodes: bool,
+    /// The sequences in decoding, which take steps during a prefill too.
+    decoding: &'a RefCell<Decoding<'a, 'c>>,
 }
 
-impl Rank<'_> {
-    /// The next order, on every rank.
-    fn next_order(&mut self) -> Result<Order> {
-        self.comm.set_deadline(Phase::Idle, self.timeout.max(2 * TICK));
-        let order = self.link.map(|link| match link.next(TICK) {
-            Ok(Some(order)) => order,
-            Ok(None) => Order::Tick,
-            Err(_) => Order::Stop,
-        });
-        self.comm.reset_traffic();
-        let bytes = order.map(|order| tributary_protocol::encode(&order)).transpose()?;
-        Ok(tributary_protocol::decode(&self.comm.broadcast_bytes(0, bytes)?)?)
-    }
-
+impl Rank<'_, '_> {
     /// Carries out an order; returns whether another may follow.
     fn carry_out(&mut self, order: Order) -> Result<bool> {
-        let decodes = matches!(order, Order::Decode(_));
         self.request = match &order {
             Order::Prefill(plan) | Order::Chunks(plan) => plan.request,
             Order::Decode(requests) => requests.first().copied().unwrap_or(0),
-            Order::Tick | Order::Release(_) | Order::Stop => 0,
+            Order::Tick | Order::Release(_) | Order::Resume | Order::Stop => 0,
         };
         match order {
-            Order::Tick => return Ok(true),
+            Order::Prefill(plan) => self.halting(plan.request, |rank| rank.prefill(&plan))?,
+            Order::Chunks(plan) => self.halting(plan.request, |rank| rank.chunks(&plan))?,
             Order::Stop => return Ok(false),
-            Order::Prefill(plan) => self.prefill(&plan)?,
-            Order::Chunks(plan) => self.chunks(&plan)?,
-            Order::Decode(requests) => self.step(&requests)?,
-            Order::Release(requests) => self.release(&requests)?,
+            order => self.decoding.borrow_mut().carry_out(&order)?,
         }
-        self.decodes = decodes;
         Ok(true)
     }
 
-    /// Releases sequences.
-    fn release(&mut self, requests: &[u64]) -> Result<()> {
-        for request in requests {
-            self.sequences.remove(request);
-        }
-        let running = self.gather(&self.sequences.len())?;
-        self.tell(|| Event::Released { running })
+    /// Fills caches with passes that halt at control points for steps of decoding.
+    fn halting(&mut self, request: u64, fill: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let decoding = self.decoding;
+        decoding.borrow_mut().begin_prefill();
+        tributary_model::interleaved(&Halting { decoding, request }, || fill(self))
     }
 
     /// Every rank's message on rank 0, in rank order; empty elsewhere.
     fn gather<T: Serialize + DeserializeOwned>(&mut self, own: &T) -> Result<Vec<T>> {
-        let gathered = self.comm.gather_bytes(0, tributary_protocol::encode(own)?)?;
-        gathered.iter().map(|bytes| Ok(tributary_protocol::decode(bytes)?)).collect()
+        gather(&mut self.comm, own)
     }
 
     /// Sends an event to the coordinator, on rank 0.
     fn tell(&self, event: impl FnOnce() -> Event) -> Result<()> {
-        match self.link {
-            Some(link) => Ok(link.send(event())?),
-            None => Ok(()),
-        }
+        tell(self.link, event)
+    }
+}
+
+/// What a rank does where a prefill halts.
+struct Halting<'a, 'b, 'c> {
+    decoding: &'a RefCell<Decoding<'b, 'c>>,
+    request: u64,
+}
+
+impl Interlude for Halting<'_, '_, '_> {
+    fn run(&self) -> tributary_model::Result<()> {
+        self.decoding.borrow_mut().halt(self.request).map_err(|error| match error {
+            Error::Comm(error) => error.into(),
+            error => tributary_model::Error::Interlude { exit_code: error.exit_code(), cause: error.to_string() },
+        })
+    }
+}
+
+/// Every rank's message on rank 0, in rank order; empty elsewhere.
+fn gather<T: Serialize + DeserializeOwned>(comm: &mut dyn Communicator, own: &T) -> Result<Vec<T>> {
+    let gathered = comm.gather_bytes(0, tributary_protocol::encode(own)?)?;
+    gathered.iter().map(|bytes| Ok(tributary_protocol::decode(bytes)?)).collect()
+}
+
+/// Sends an event to the coordinator, on rank 0.
+fn tell(link: Option<&WorkerLink>, event: impl FnOnce() -> Event) -> Result<()> {
+    match link {
+        Some(link) => Ok(link.send(event())?),
+        None => Ok(()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Orders that fill caches: a request up to its first token, or chunks ahead of use.
 
-use tributary_comm::Traffic;
+use tributary_comm::{Communicator, Traffic};
 use tributary_kernels::cuda::{self, Pool};
 use tributary_protocol::{
     DeviceMemory, DrawnToken, Event, Exchange, Layout, Outcome, Phase, Plan, RankReport, Refusal, ScoredQuery,
@@ -17,6 +17,7 @@ use crate::first_token::{FirstToken, first_token, score_query};
 use crate::placement::Placement;
 use crate::sequence::{Sequence, Start};
 use crate::strategy::{self, Prefilled, Selection};
+use crate::timeline::Halt;
 
 /// Report of a rank at the end of a prefill.
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -41,7 +42,7 @@ struct Filled {
     first_lap_after: usize,
 }
 
-impl Rank<'_> {
+impl Rank<'_, '_> {
     /// Fills the cache of a request and draws its first token.
     pub(super) fn prefill(&mut self, plan: &Plan) -> Result<()> {
         let told = match self.run(plan) {
@@ -50,7 +51,7 @@ impl Rank<'_> {
                 // The group lives on: messages in flight have to arrive, so that no later call
                 // receives them.
                 self.comm.finish_started()?;
-                Told::Refused(error.refusal(), Traffic::sum(self.comm.laps()))
+                Told::Refused(error.refusal(), Traffic::sum(&self.comm.laps()))
             }
             Err(error) => return Err(error),
         };
@@ -61,13 +62,14 @@ impl Rank<'_> {
     pub(super) fn chunks(&mut self, plan: &Plan) -> Result<()> {
         // Nothing is gathered: every rank keeps its own.
         let plan = Plan { exchange: Exchange::PassQ, budget: 0, keep_chunks: true, ..plan.clone() };
+        let decoding = self.decoding;
         let mut cx = self.context(&plan)?;
         let (report, is_cancelled) = match fill_chunks(&mut cx, &plan) {
             Ok(()) => {
                 cx.timeline.close(cx.comm)?;
-                (report(cx, &plan, false, usize::MAX)?, false)
+                (report(cx, &plan, (false, usize::MAX), &decoding.borrow().halts)?, false)
             }
-            Err(Error::Cancelled) => (cancelled(cx, &plan)?, true),
+            Err(Error::Cancelled) => (cancelled(cx, &plan, &decoding.borrow().halts)?, true),
             Err(error) => return Err(error),
         };
         let (request, reports) = (plan.request, self.gather(&report)?);
@@ -80,7 +82,7 @@ impl Rank<'_> {
 
     fn run(&mut self, plan: &Plan) -> Result<Told> {
         check(plan, &self.models, self.comm.size())?;
-        let link = self.link;
+        let (link, decoding) = (self.link, self.decoding);
         // Chunks of the last request wait to be stored until this one's first token is out.
         let computing = self.chunk_cache.store().map(|store| store.computing());
         let mut cx = self.context(plan)?;
@@ -89,14 +91,16 @@ impl Rank<'_> {
             link.map_or(Ok(()), |link| Ok(link.send(Event::FirstToken { request: plan.request, drawn })?))
         };
         let filled = match fill(&mut cx, plan, tell) {
-            Err(Error::Cancelled) => return Ok(Told::Cancelled(Box::new(cancelled(cx, plan)?))),
+            Err(Error::Cancelled) => {
+                return Ok(Told::Cancelled(Box::new(cancelled(cx, plan, &decoding.borrow().halts)?)));
+            }
             filled => filled?,
         };
         let Filled { prefilled, first: FirstToken { drawn, logits, sampler }, prompt, remains, first_lap_after } =
             filled;
         let is_owner = cx.rank() == prefilled.owner;
         let (token, margin) = (drawn.token, drawn.margin);
-        let report = report(cx, plan, is_owner, first_lap_after)?;
+        let report = report(cx, plan, (is_owner, first_lap_after), &decoding.borrow().halts)?;
         let report = RankReport { evicted: remains.as_ref().map(|remains| remains.report), ..report };
         let outcome = is_owner.then(|| outcome(plan, prefilled.selection.clone(), (token, margin), logits));
         let asked = remains.as_ref().filter(|_| plan.returns.scores);
@@ -114,7 +118,7 @@ impl Rank<'_> {
                 }
                 None => Sequence::new(plan, prefilled, token, sampler, rank)?,
             };
-            self.sequences.insert(plan.request, sequence);
+            decoding.borrow_mut().sequences.insert(plan.request, sequence);
         }
         Ok(Told::Filled(Box::new((report, outcome))))
     }
@@ -129,7 +133,7 @@ impl Rank<'_> {
         self.comm.reset_traffic();
         self.chunk_cache.begin();
         let models = self.models.clone();
-        Context::new(models, self.comm, self.kernels, (plan, positions), &self.progress, self.chunk_cache)
+        Context::new(models, &mut self.comm, self.kernels, (plan, positions), &self.progress, self.chunk_cache)
     }
 
     /// Gathers every rank's report on rank 0, which answers the coordinator.
@@ -200,12 +204,12 @@ fn fill_chunks(cx: &mut Context<'_>, plan: &Plan) -> Result<()> {
 
 /// The report of this rank on a cancelled request. Messages in flight arrive first, so that no
 /// later call receives them: at a control point all ranks have begun the same calls.
-fn cancelled(cx: Context<'_>, plan: &Plan) -> Result<RankReport> {
+fn cancelled(cx: Context<'_>, plan: &Plan, halts: &[Halt]) -> Result<RankReport> {
     let mut cx = cx;
     cx.comm.finish_started()?;
     cx.timeline.close(cx.comm)?;
     tracing::debug!(request = plan.request, rank = cx.rank(), points = cx.math.progress.point_count(), "cancelled");
-    report(cx, plan, false, usize::MAX)
+    report(cx, plan, (false, usize::MAX), halts)
 }
 
 /// The remainder of a filled cache if rows are evicted and another token follows; otherwise a
@@ -218,11 +222,17 @@ fn remains(cx: &mut Context<'_>, plan: &Plan, prefilled: &Prefilled, first: u32)
     Ok(remains)
 }
 
-/// The report of this rank. Laps from `first_lap_after` on come after the first token.
-fn report(cx: Context<'_>, plan: &Plan, drew_first_token: bool, first_lap_after: usize) -> Result<RankReport> {
+/// The report of this rank. Laps from `first_lap_after` on come after the first token; `halts` are
+/// times of other work.
+fn report(
+    cx: Context<'_>,
+    plan: &Plan,
+    (drew_first_token, first_lap_after): (bool, usize),
+    halts: &[Halt],
+) -> Result<RankReport> {
     let (device_memory, points) = (device_memory(&cx)?, cx.math.progress.point_count());
     let Context { comm, timeline, prefilled_rows, recomputed_rows, auxiliary_s, chunk_cache, .. } = cx;
-    let spans = timeline.into_spans(comm)?;
+    let spans = timeline.into_spans(comm, halts)?;
     if plan.method.selection().is_some() {
         let of_chunks = spans.iter().filter(|span| span.phase == Phase::ChunkPrefill);
         chunk_cache.computed(prefilled_rows, of_chunks.map(|span| span.seconds - span.waited_s).sum());

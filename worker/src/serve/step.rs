@@ -7,7 +7,8 @@ use tributary_kernels::{Positions, Rope};
 use tributary_model::{Model, Rows};
 use tributary_protocol::{DrawnToken, Event, Phase, Refusal, StepReport};
 
-use super::Rank;
+use super::decoding::Decoding;
+use super::gather;
 use crate::attention::{Decode, DecodeRow, SharedCaches};
 use crate::context::{Math, checkpoint};
 use crate::error::{Error, Result};
@@ -19,23 +20,23 @@ use crate::timeline::Timeline;
 /// refusal.
 type NextToken = (u64, std::result::Result<DrawnToken, Refusal>);
 
-impl Rank<'_> {
+impl Decoding<'_, '_> {
     /// Draws the next token of each of these sequences on its owner.
     pub(super) fn step(&mut self, requests: &[u64]) -> Result<()> {
         let rank = self.comm.rank();
         self.comm.set_deadline(Phase::Decode, self.timeout);
         let mut timeline = Timeline::start(self.models.main.device())?;
-        timeline.enter(Phase::Decode, self.comm)?;
+        timeline.enter(Phase::Decode, &mut self.comm)?;
         if !self.decodes {
             checkpoint(rank, Phase::Decode)?;
         }
         let own = self.drawn(requests)?;
-        timeline.close(self.comm)?;
-        let spans = timeline.into_spans(self.comm)?;
+        timeline.close(&mut self.comm)?;
+        let spans = timeline.into_spans(&mut self.comm, &[])?;
         let (seconds, waited_s) = spans.iter().fold((0.0, 0.0), |(s, w), span| (s + span.seconds, w + span.waited_s));
-        let traffic = Traffic::sum(self.comm.laps());
+        let traffic = Traffic::sum(&self.comm.laps());
         let report = StepReport { rank, seconds, waited_s, traffic, sequences: own.len() };
-        let gathered: Vec<(StepReport, Vec<NextToken>)> = self.gather(&(report, own))?;
+        let gathered: Vec<(StepReport, Vec<NextToken>)> = gather(&mut self.comm, &(report, own))?;
         let Some(link) = self.link else { return Ok(()) };
         let (reports, tokens): (Vec<_>, Vec<_>) = gathered.into_iter().unzip();
         let drawn: usize = tokens.iter().map(Vec::len).sum();
@@ -60,11 +61,10 @@ impl Rank<'_> {
         let in_step = |(request, sequence): (&u64, _)| listed.contains(request).then_some((*request, sequence));
         let sequences: Vec<(u64, &mut Sequence)> = self.sequences.iter_mut().filter_map(in_step).collect();
         let positions = sequences.iter().map(|(_, sequence)| sequence.positions).max().unwrap_or(0);
-        let math =
-            Math::of(self.models.main, positions, (self.kernels, &self.progress.alone(), self.comm.kept_free()))?;
+        let math = Math::of(self.models.main, positions, (self.kernels, &self.progress, self.comm.kept_free()))?;
         let step = Step::of(sequences, self.comm.size(), &math.rope)?;
         let own = step.requests.clone();
-        let Some(rows) = step.run(self.models.main, math, &mut *self.comm)? else { return Ok(Vec::new()) };
+        let Some(rows) = step.run(self.models.main, math, &mut self.comm)? else { return Ok(Vec::new()) };
         let logits = logits(self.models.main, &rows)?;
         assert_eq!(logits.len(), own.len(), "rows of logits and sequences");
         own.into_iter().zip(logits).map(|(request, logits)| self.draw(request, &logits)).collect()

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use candle_core::Tensor;
-use tributary_comm::{Communicator, Liveness, Pending, Points, Result, Start, Traffic};
+use tributary_comm::{Aside, Communicator, Liveness, Pending, Points, Result, Start, Traffic};
 use tributary_kernels::Kernels;
 use tributary_model::{Model, Progress};
 use tributary_protocol::{Exchange, Importance, KeySpace, Phase, Plan, PlannedMethod};
@@ -87,8 +87,16 @@ impl Communicator for Noted<'_> {
         self.inner.start_lap()
     }
 
-    fn laps(&mut self) -> &[Traffic] {
+    fn laps(&mut self) -> Vec<Traffic> {
         self.inner.laps()
+    }
+
+    fn set_aside(&mut self) -> Aside {
+        self.inner.set_aside()
+    }
+
+    fn take_up(&mut self, aside: Aside) {
+        self.inner.take_up(aside);
     }
 
     fn reset_traffic(&mut self) {

@@ -3,18 +3,18 @@
 use tributary_protocol::Word;
 
 use super::{Hub, Look, Patience, Verdict, Wait};
-use crate::link::Cancels;
+use crate::link::Signals;
 use crate::{Collective, Result};
 
 impl Hub {
-    /// In the process of rank 0, words follow the cancellations given here.
-    pub fn listen(&self, cancels: Cancels) {
-        self.lock().gate.cancels = Some(cancels);
+    /// In the process of rank 0, words follow the signals given here.
+    pub fn listen(&self, signals: Signals) {
+        self.lock().gate.signals = Some(signals);
     }
 
-    /// The coordinator's cancellations, if this process knows them.
-    pub fn cancels(&self) -> Option<Cancels> {
-        self.lock().gate.cancels.clone()
+    /// The coordinator's signals, if this process knows them.
+    pub fn signals(&self) -> Option<Signals> {
+        self.lock().gate.signals.clone()
     }
 
     /// Points from here on are those of this request.

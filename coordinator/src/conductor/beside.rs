@@ -1,0 +1,65 @@
+//! Decoding beside a prefill: the prefill halts at a control point, and the ranks take the steps
+//! that decoding is owed there.
+
+use std::time::{Duration, Instant};
+
+use tributary_protocol::{Event, Order};
+
+use super::state::Conductor;
+use crate::scheduler::Next;
+use crate::{Error, Result};
+
+/// Interval at which a waiting conductor checks the link.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Conductor<'_> {
+    /// The next event of the prefill in progress. Meanwhile the prefill halts whenever decoding is
+    /// owed steps.
+    pub(super) fn next_of_prefill(&mut self, request: u64) -> Result<Event> {
+        let (mut since, mut is_asked) = (Instant::now(), false);
+        loop {
+            let until_due = self.pace.until_due().filter(|_| !is_asked && self.scheduler.running() > 0);
+            let left = until_due.map(|time| time.saturating_sub(since.elapsed()));
+            match self.link.next(left.unwrap_or(LOOK).min(LOOK))? {
+                None if left.is_some_and(|left| left <= LOOK) => {
+                    self.link.signals().halt(request);
+                    is_asked = true;
+                }
+                None => {}
+                Some(Event::Halted { request: number }) if number == request => {
+                    self.pace.prefilled(since.elapsed());
+                    self.take_steps(request)?;
+                    (since, is_asked) = (Instant::now(), false);
+                }
+                Some(Event::Failed { rank, exit_code, cause, .. }) => {
+                    return Err(Error::Failed { rank, exit_code, cause });
+                }
+                Some(event) => {
+                    self.pace.prefilled(since.elapsed());
+                    return Ok(event);
+                }
+            }
+        }
+    }
+
+    /// Takes the steps that decoding is owed, then lets the prefill go on.
+    fn take_steps(&mut self, request: u64) -> Result<()> {
+        loop {
+            self.take_in(Some(request))?;
+            self.count();
+            if self.scheduler.running() == 0 {
+                self.pace.idles();
+            }
+            let releases = self.scheduler.releases();
+            if !releases && !self.pace.is_due() {
+                break;
+            }
+            match self.scheduler.beside_prefill(&self.planner.room(self.group)) {
+                Next::Release(requests) => self.release(requests)?,
+                Next::Decode(requests) => self.step(requests)?,
+                Next::Prefill(_) | Next::Nothing => break,
+            }
+        }
+        Ok(self.link.send(Order::Resume)?)
+    }
+}
