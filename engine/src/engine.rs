@@ -8,7 +8,7 @@ use tributary_coordinator::conductor::{Observed, Observer};
 use tributary_coordinator::{Environment, Prepared, Readers, TraceCalibration};
 use tributary_model::Model;
 use tributary_planner::forecast::Profile;
-use tributary_planner::{GroupShape, GroupSurvey, Machine, Planned, Planner};
+use tributary_planner::{GroupShape, GroupSurvey, Machine, Planned, Planner, Slicing};
 use tributary_store::Store;
 
 use crate::answered::Answered;
@@ -101,6 +101,11 @@ impl<'a> Engine<'a> {
     /// Chooses exchanges by the rates of this machine from now on, instead of assumed ones.
     pub fn plan_by(&mut self, profile: Profile) {
         self.planner.plan_by(profile);
+    }
+
+    /// Cuts layers of long prompts in this way from now on.
+    pub fn slice_by(&mut self, slicing: Slicing) {
+        self.planner.slice_by(slicing);
     }
 
     /// Sets the observer of the ranks' work, and the receiver `shown` of each complete answer of

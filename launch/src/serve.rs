@@ -12,6 +12,7 @@ use clap::{Args, ValueEnum};
 use tributary_coordinator::TEXT_CHUNK_TOKENS;
 use tributary_engine::{Config, Engine, Limits, Ranks, RunConfig, SamplingDefaults, marker};
 use tributary_methods::MethodSpec;
+use tributary_planner::Slicing;
 use tributary_planner::forecast::Profile;
 use tributary_protocol::{Method, Returns};
 use tributary_service::{Access, AllowedMethods, ApiKeys, ClientLimits, Doors, Options, ReasoningParser, Service};
@@ -90,6 +91,10 @@ pub struct ServeArgs {
     /// Milliseconds for which a prefill may compute before it halts for decoding
     #[arg(long, value_name = "MS", default_value_t = 250, help_heading = "Service")]
     max_gap: u64,
+    /// Rows of a layer between two places where a prefill may halt [default: as many as take half
+    /// of --max-gap by the machine's rates]
+    #[arg(long, value_name = "ROWS", help_heading = "Service")]
+    prefill_slice: Option<u32>,
     /// Maximum number of sequences decoded concurrently
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Service")]
     max_running: usize,
@@ -253,6 +258,7 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     let service = Service::bind(options).map_err(refused)?;
     let mut engine = Engine::open(config, ranks)?;
     profile.into_iter().for_each(|profile| engine.plan_by(profile));
+    engine.slice_by(slicing(args));
     engine.keep_chunks(&[world]);
     let progress = Progress::start("loading the weights");
     engine.start(&run_config)?;
@@ -276,6 +282,15 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
         Err(panic) => std::panic::resume_unwind(panic),
     }
     Ok(engine.end()?)
+}
+
+/// How layers are cut, so that prefills halt in time for streams.
+fn slicing(args: &ServeArgs) -> Slicing {
+    match args.prefill_slice {
+        _ if args.decode_share == 0.0 => Slicing::Whole,
+        Some(rows) => Slicing::Rows(rows),
+        None => Slicing::Within(Duration::from_millis(args.max_gap)),
+    }
 }
 
 /// Checks that need neither ranks nor model.
@@ -305,6 +320,9 @@ fn check(args: &ServeArgs) -> anyhow::Result<()> {
     }
     if !(0.0..=0.9).contains(&args.decode_share) {
         return Err(usage(format!("--decode-share {}: must be from 0 to 0.9", args.decode_share)));
+    }
+    if args.prefill_slice == Some(0) {
+        return Err(usage("--prefill-slice 0: must be at least 1"));
     }
     if args.max_gap > MAX_GAP_MS {
         return Err(usage(format!("--max-gap {}: must be at most {MAX_GAP_MS} ms", args.max_gap)));

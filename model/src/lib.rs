@@ -17,6 +17,7 @@ mod learnable;
 mod low_rank;
 mod progress;
 mod rope_config;
+mod slices;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -36,6 +37,7 @@ pub use fingerprint::{Fingerprint, fingerprint};
 pub use learnable::Learnable;
 pub use low_rank::{Linear, LowRank, LowRankPair};
 pub use progress::{Interlude, Progress, interleaved};
+pub use slices::in_slices;
 
 use self::low_rank::Adapted;
 
@@ -107,14 +109,21 @@ impl Rows {
         Ok(Self::new(gather(&self.hidden, places)?))
     }
 
+    /// `count` rows from `from` on; an adapter stays active on those of its run that are among them.
+    ///
+    /// # Errors
+    /// Returns an error if there are fewer rows.
+    pub fn run(&self, from: usize, count: usize) -> Result<Self> {
+        let adapted = self.adapted.as_ref().and_then(|adapted| adapted.within(from, count));
+        Ok(Self { hidden: self.hidden.narrow(0, from, count)?, adapted, own: self.own.clone() })
+    }
+
     /// The last `count` rows; an adapter stays active on those of its run that are among them.
     ///
     /// # Errors
     /// Returns an error if there are fewer rows.
     pub fn last(&self, count: usize) -> Result<Self> {
-        let from = self.len().saturating_sub(count);
-        let adapted = self.adapted.as_ref().and_then(|adapted| adapted.within(from, count));
-        Ok(Self { hidden: self.hidden.narrow(0, from, count)?, adapted, own: self.own.clone() })
+        self.run(self.len().saturating_sub(count), count)
     }
 }
 
@@ -199,9 +208,9 @@ impl dyn Model + '_ {
     ) -> Result<Rows, E> {
         let progress = attention.progress().clone();
         progress.layer(layer, || {
-            let qkv = self.qkv(layer, &rows)?;
+            let qkv = slices::qkv(self, layer, &rows, &progress)?;
             let attended = attention.attend(layer, qkv)?;
-            Ok(self.finish(layer, rows, attended)?)
+            Ok(slices::finish(self, layer, (rows, attended), &progress)?)
         })
     }
 
@@ -245,8 +254,9 @@ impl dyn Model + '_ {
         progress.layer(last, || {
             let asked = attention.last_layer(rows.len());
             let qkv = self.qkv_of_last(last, &rows, asked)?;
+            progress.idle_slices()?;
             let attended = attention.attend(last, qkv)?;
-            Ok(self.finish(last, rows.last(asked)?, attended)?)
+            Ok(slices::finish(self, last, (rows.last(asked)?, attended), &progress)?)
         })
     }
 }

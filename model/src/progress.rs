@@ -56,6 +56,11 @@ pub struct Progress {
     looks_only: bool,
     /// Whether the next point discards the current work if the request is cancelled.
     before_point: Arc<AtomicBool>,
+    /// Whether a point has ended the pass.
+    is_over: Arc<AtomicBool>,
+    /// Number of slices in which a layer's rows are computed, the same on all ranks; 0 or 1 for a
+    /// whole layer.
+    slices: usize,
 }
 
 /// The thread that polls a device for its progress. Dropping this ends it.
@@ -121,6 +126,19 @@ impl Progress {
         Self { points: None, ..self.clone() }
     }
 
+    /// The same for passes whose layers are computed in slices of their rows: a control point
+    /// follows each slice of the products before attention, of those after it, and of each
+    /// attention that a pass cuts too. All ranks pass the same number.
+    #[must_use]
+    pub fn sliced(&self, slices: usize) -> Self {
+        Self { slices, ..self.clone() }
+    }
+
+    /// Number of slices of a layer's rows, at least 1.
+    pub fn slices(&self) -> usize {
+        self.slices.max(1)
+    }
+
     /// The same for work of rank 0 while the others wait for its result: at points it checks for
     /// cancellation alone.
     #[must_use]
@@ -142,6 +160,7 @@ impl Progress {
     /// A request begins.
     pub fn begin(&self, request: u64) {
         self.liveness.begin(request);
+        self.is_over.store(false, Ordering::Relaxed);
         if let Some(points) = &self.points {
             points.begin(request);
         }
@@ -156,7 +175,7 @@ impl Progress {
         self.step(layer)?;
         let before = self.before_point.swap(self.points.is_some(), Ordering::Relaxed);
         let done = run();
-        let is_vain = self.is_vain();
+        let is_vain = self.is_vain() && !self.is_over.load(Ordering::Relaxed);
         self.before_point.store(before, Ordering::Relaxed);
         if done.is_ok() || is_vain {
             // A failure of a layer without its tiles means nothing: the request ends here.
@@ -170,13 +189,44 @@ impl Progress {
         self.before_point.load(Ordering::Relaxed) && self.points.as_ref().is_some_and(Points::is_cancelled)
     }
 
-    /// Passes `layers` control points without work of its own, while other ranks run that many
-    /// layers.
+    /// Passes the control points of `layers` layers without work of its own, while other ranks run
+    /// them and cut their attention once.
     ///
     /// # Errors
     /// As [`layer`](Self::layer).
     pub fn idle_layers(&self, layers: usize) -> Result<()> {
-        (0..layers).try_for_each(|_| self.point())
+        (0..layers).try_for_each(|_| {
+            self.idle_slices()?;
+            self.idle_rest_of_layer()
+        })
+    }
+
+    /// Passes the control points of a layer after the products before its attention, without work
+    /// of its own.
+    ///
+    /// # Errors
+    /// As [`layer`](Self::layer).
+    pub fn idle_rest_of_layer(&self) -> Result<()> {
+        self.idle_slices()?;
+        (1..self.slices()).try_for_each(|_| self.point())?;
+        self.point()
+    }
+
+    /// Passes the control points of a layer's slices at one place, without work of its own: none if
+    /// layers are whole.
+    ///
+    /// # Errors
+    /// As [`layer`](Self::layer).
+    pub fn idle_slices(&self) -> Result<()> {
+        (0..self.slices()).try_for_each(|_| self.between_slices())
+    }
+
+    /// Passes the control point after a slice of a layer; there is none if layers are whole.
+    ///
+    /// # Errors
+    /// As [`layer`](Self::layer).
+    pub fn between_slices(&self) -> Result<()> {
+        if self.slices() == 1 { Ok(()) } else { self.point() }
     }
 
     /// Number of control points passed since the request began.
@@ -206,8 +256,17 @@ impl Progress {
         }
         match points.pass()? {
             Word::Continue => Ok(()),
-            Word::Cancel => Err(Error::Cancelled),
-            Word::Halt => INTERLUDE.with(|interlude| interlude.run()),
+            Word::Cancel => {
+                self.is_over.store(true, Ordering::Relaxed);
+                Err(Error::Cancelled)
+            }
+            Word::Halt => {
+                // Other requests' work is not in vain.
+                let before = self.before_point.swap(false, Ordering::Relaxed);
+                let done = INTERLUDE.with(|interlude| interlude.run());
+                self.before_point.store(before, Ordering::Relaxed);
+                done
+            }
         }
     }
 

@@ -15,6 +15,7 @@ mod plan;
 mod planner;
 mod reservation;
 mod shape;
+mod slicing;
 
 pub use directory::{Directory, StoreInventory};
 pub use error::{Error, Result};
@@ -26,3 +27,4 @@ pub use plan::{
 pub use planner::{GroupSurvey, Planner, Started, chunk_cache_bytes};
 pub use reservation::{Reservation, Room, STEP_TOKENS};
 pub use shape::ModelShape;
+pub use slicing::Slicing;

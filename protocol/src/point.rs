@@ -32,14 +32,27 @@ pub struct PointShape {
 }
 
 impl Plan {
+    /// Number of slices of a layer in a pass in which no rank has more than `rows` rows.
+    pub fn slices(&self, rows: usize) -> usize {
+        if self.slice_rows == 0 { 1 } else { rows.div_ceil(self.slice_rows as usize).max(1) }
+    }
+
+    /// Number of slices of a layer in the pass that prefills chunks on `world` ranks.
+    pub fn chunk_slices(&self, world: usize) -> usize {
+        let mut rows = vec![self.prefix_tokens(); world];
+        self.chunks.iter().filter(|chunk| !chunk.warm).for_each(|chunk| rows[chunk.rank] += chunk.rows());
+        // Compressed chunks are cut at each layer.
+        if self.compresses() { 1 } else { self.slices(rows.into_iter().max().unwrap_or(0)) }
+    }
+
     /// Number of control points of the pass that prefills chunks before selection; 0 if all of them
     /// are warm.
     pub fn chunk_points(&self, layers: usize) -> usize {
         if self.chunks.iter().all(|chunk| chunk.warm) { 0 } else { layers }
     }
 
-    /// Number of control points of a prefill up to its first token; `rounds` is the number of free
-    /// probes taken.
+    /// Number of control points of a prefill up to its first token, if its layers are whole;
+    /// `rounds` is the number of free probes taken.
     pub fn points(&self, shape: PointShape, rounds: usize) -> usize {
         let layers = shape.layers;
         match self.method.prefill {

@@ -128,6 +128,7 @@ pub fn plan(
         eos: Vec::new(),
         sampling: Sampling::default(),
         timeout_ms: 60_000,
+        slice_rows: 0,
         returns: Returns { logits: true, scores: true, logprobs: None, prompt_logprobs: None },
         auxiliary: Vec::new(),
         draft_model: None,

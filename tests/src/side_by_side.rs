@@ -132,7 +132,9 @@ pub fn side_by_side_equals_alone(
     }
     let kept = warm(&plans(model, world, true));
     compare(&kept, &run_side_by_side(link, &[&kept]));
-    for plans in [plans(model, world, false), kept] {
+    for (plans, slice_rows) in [(plans(model, world, false), 5), (kept, 0)] {
+        // Slices of a few rows: several a layer, of different numbers on the ranks.
+        let plans: Vec<Plan> = plans.into_iter().map(|plan| Plan { slice_rows, ..plan }).collect();
         compare(&plans, &run_halting(link, &plans));
     }
     assert!(100 * ties.len() <= compared, "world {world}: {} of {compared} tokens: {ties:?}", ties.len());

@@ -72,6 +72,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         eos: Vec::new(),
         sampling: Sampling::default(),
         timeout_ms: 600_000,
+        slice_rows: 0,
         returns: Returns::default(),
         auxiliary: Vec::new(),
         draft_model: None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use candle_core::Tensor;
 use tributary_comm::{Communicator, KeptFree};
 use tributary_kernels::{Kernels, Keys, Partial, Positions, Query, Readings, Reduce, Rope, RowSums, cuda, join};
-use tributary_model::{Model, Progress, Rows, embed};
+use tributary_model::{Model, Progress, Rows, embed, in_slices};
 use tributary_protocol::{Phase, Plan, Source};
 
 use crate::chunk_cache::ChunkCache;
@@ -49,6 +49,29 @@ impl Math {
     #[must_use]
     pub fn alone(&self) -> Self {
         Self { progress: self.progress.alone(), ..self.clone() }
+    }
+
+    /// The same for a pass whose layers are computed in this number of slices of their rows.
+    #[must_use]
+    pub fn sliced(&self, slices: usize) -> Self {
+        Self { progress: self.progress.sliced(slices), ..self.clone() }
+    }
+
+    /// As [`attend`](Self::attend), in slices of the queries with a control point after each, if
+    /// the pass has slices. Every rank calls it at the same places.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend), and as a control point.
+    pub fn attend_in_slices(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
+        if self.progress.slices() == 1 {
+            return self.attend(q, at, keys);
+        }
+        let parts = in_slices(q.dim(0)?, &self.progress, |range| {
+            let places: Vec<u32> = (range.start as u32..range.end as u32).collect();
+            self.attend(&q.narrow(0, range.start, range.len())?, &at.select(&places), keys)
+        })?;
+        let of = |pick: fn(&Partial) -> &Tensor| join(&parts.iter().map(pick).collect::<Vec<_>>(), 0);
+        Ok(Partial { out: of(|part| &part.out)?, lse: of(|part| &part.lse)? })
     }
 
     /// Attention of queries before RoPE to keys before RoPE.

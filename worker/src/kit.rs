@@ -104,6 +104,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         eos: Vec::new(),
         sampling: Sampling::default(),
         timeout_ms: 30_000,
+        slice_rows: 0,
         returns: Returns::default(),
         auxiliary: Vec::new(),
         draft_model: None,

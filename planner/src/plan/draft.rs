@@ -153,6 +153,7 @@ impl Draft {
             eos: settings.sampling.ends(eos),
             sampling: settings.sampling.clone(),
             timeout_ms: settings.timeout_ms,
+            slice_rows: 0,
             returns: settings.returns,
             auxiliary,
             draft_model,
@@ -194,6 +195,11 @@ impl Draft {
         let mut draft = Self::of(tokens, &settings.for_chunks(), shape)?;
         draft.plan.query.clear();
         Ok(draft)
+    }
+
+    /// Cuts its layers into slices of this number of rows; 0 for whole layers.
+    pub(crate) fn slice(&mut self, rows: u32) {
+        self.plan.slice_rows = rows;
     }
 
     /// Places it for this moment, as the request of this number: the ranks of chunks, its owner

@@ -20,6 +20,7 @@ use crate::forecast::{LongStep, Profile};
 use crate::machine::{FreeMemory, GroupShape, Machine, MemoryOf};
 use crate::plan::{Cached, Draft, Held, Planned, RequestSettings, Tokens};
 use crate::reservation::STEP_TOKENS;
+use crate::slicing::Slicing;
 use crate::{ModelShape, Result};
 
 pub use self::caches::chunk_cache_bytes;
@@ -77,6 +78,8 @@ pub struct Planner {
     auxiliary_bytes: u64,
     /// Bytes of the weights of the draft model, which writes what an eviction listens to.
     draft_model_bytes: u64,
+    /// How layers of long prompts are cut.
+    slicing: Slicing,
     /// How many requests were planned to be answered.
     requests: u64,
 }
@@ -102,6 +105,7 @@ impl Planner {
             look_ahead: None,
             auxiliary_bytes: 0,
             draft_model_bytes: 0,
+            slicing: Slicing::Whole,
             requests: 0,
         }
     }
@@ -109,6 +113,11 @@ impl Planner {
     /// From now on exchanges are chosen by the rates of this machine, instead of assumed ones.
     pub fn plan_by(&mut self, profile: Profile) {
         self.profile = Some(profile);
+    }
+
+    /// From now on layers of long prompts are cut in this way.
+    pub fn slice_by(&mut self, slicing: Slicing) {
+        self.slicing = slicing;
     }
 
     /// From now on trace has this α, which belongs to the attention of these heads, unless a
@@ -326,7 +335,12 @@ impl Planner {
         let mut bytes = self.cached_bytes(group);
         bytes.iter_mut().zip(running_bytes).for_each(|(bytes, running)| *bytes += running);
         let cached = Cached { chunks: &held, prefix: &prefix, bytes: &bytes };
-        draft.place(number, owner, cached, &self.model, (&self.machine_of(group, draft), self.profile.as_ref()))
+        let machine = self.machine_of(group, draft);
+        let rank = self.profile.as_ref().map(|profile| &profile.rank);
+        let flops_per_s =
+            rank.map_or(machine.flops_per_s, |rank| rank.attention_flops_per_s.min(rank.gemm_flops_per_s));
+        draft.slice(self.slicing.rows(draft.plan(), &self.model, flops_per_s));
+        draft.place(number, owner, cached, &self.model, (&machine, self.profile.as_ref()))
     }
 
     /// The machine of a group for a request: models that read or write for other requests take

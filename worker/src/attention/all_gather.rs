@@ -37,7 +37,7 @@ impl AllGather<'_> {
         let key = |((k, v), at): ((Tensor, Tensor), &Positions)| Keys { k, v, at: at.clone() };
         let keys: Vec<Keys> = k.into_iter().zip(v).zip(&self.at).map(key).collect();
         let at = last_of(&self.at[self.comm.rank()], q.dim(0)?);
-        Ok(self.math.attend(q, &at, &keys)?.out)
+        Ok(self.math.attend_in_slices(q, &at, &keys)?.out)
     }
 }
 

@@ -125,7 +125,7 @@ impl Attention for ChunkPrefill<'_> {
         let mut keys = self.before.keys(layer);
         keys.push(Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() });
         let at = last_of(&self.at, qkv.q.dim(0)?);
-        let partial = self.math.attend(&qkv.q, &at, &keys)?;
+        let partial = self.math.attend_in_slices(&qkv.q, &at, &keys)?;
         self.layers.push((qkv.k, qkv.v));
         Ok(partial.out)
     }

@@ -59,7 +59,7 @@ impl Attention for Ring<'_> {
                 false => None,
             };
             let keys = Keys { k: k.clone(), v: v.clone(), at: self.at[holder].clone() };
-            let part = self.math.attend(&q, &at, &[keys])?;
+            let part = self.math.attend_in_slices(&q, &at, &[keys])?;
             sum = Some(match sum {
                 Some(sum) => merge(&sum, &part)?,
                 None => part,

@@ -101,7 +101,8 @@ pub(super) fn merge_all(out: Vec<Tensor>, lse: Vec<Tensor>, dtype: DType) -> Res
 }
 
 /// Attention of rows of which some, `apart`, have keys of their own, which differ from the other
-/// rows' in their positions.
+/// rows' in their positions. In a pass with slices it is cut into slices, but for rows with keys of
+/// their own. Every rank calls it at the same places.
 pub(super) fn attend_apart(
     math: &Math,
     q: &Tensor,
@@ -110,7 +111,7 @@ pub(super) fn attend_apart(
     apart: Option<(Range<usize>, Vec<Keys>)>,
 ) -> Result<Partial> {
     let Some((rows, keys_apart)) = apart.filter(|(rows, _)| !rows.is_empty()) else {
-        return math.attend(q, at, keys);
+        return math.attend_in_slices(q, at, keys);
     };
     let runs = [(0..rows.start, keys), (rows.clone(), &keys_apart), (rows.end..q.dim(0)?, keys)];
     let mut parts = Vec::new();
@@ -118,6 +119,7 @@ pub(super) fn attend_apart(
         let places: Vec<u32> = run.clone().map(|row| row as u32).collect();
         parts.push(math.attend(&q.narrow(0, run.start, run.len())?, &at.select(&places), keys)?);
     }
+    math.progress.idle_slices()?;
     let (outs, lses): (Vec<Tensor>, Vec<Tensor>) = parts.into_iter().map(|part| (part.out, part.lse)).unzip();
     Ok(Partial { out: join(&outs)?, lse: join(&lses)? })
 }

@@ -140,7 +140,7 @@ impl Attention for SelectedOnly<'_> {
         keys.extend(self.stale.keys(layer));
         keys.extend(fresh);
         let at_own = self.at_fresh[rank].clone();
-        let out = self.math.attend(&q_own, &last_of(&at_own, self.own_asked), &keys)?.out;
+        let out = self.math.attend_in_slices(&q_own, &last_of(&at_own, self.own_asked), &keys)?.out;
         let all_q = all_queries(self.comm, queries, &q_query)?;
         let tail = Keys { k: k_tail.clone(), v: v_tail.clone(), at: self.at_tail.clone() };
         let own_fresh = Keys { k: k_own.clone(), v: v_own.clone(), at: at_own };

@@ -24,7 +24,7 @@ impl Strategy for AllGather {
         let rows = shards.embed(cx, plan)?;
         let config = cx.models.main.config();
         let mut attention = attention::AllGather {
-            math: cx.math.clone(),
+            math: cx.math.sliced(shards.slices(plan)),
             comm: cx.comm,
             at: shards.at.clone(),
             owner: plan.owner,

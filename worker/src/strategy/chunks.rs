@@ -46,10 +46,11 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     let outgoing = at_once.map(|replication| OutgoingRows { comm: &mut *cx.comm, replication, parts });
     let sources = stock.missing_sources(plan);
     let mut compressed = None;
+    let math = cx.math.sliced(plan.chunk_slices(size));
     let batch = match &stock.head {
         Some(head) if sources.is_empty() => {
             let points = plan.chunk_points(cx.models.main.config().layers);
-            send_cached(&cx.models, outgoing, (head, &mut stock.arrivals), (&cx.math.progress, points))?;
+            send_cached(&cx.models, outgoing, (head, &mut stock.arrivals), (&math.progress, points))?;
             Block::default()
         }
         _ => {
@@ -58,7 +59,7 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
             let (layers, sends) = (Vec::new(), outgoing.is_some());
             let count = cx.models.main.config().layers;
             // A rank that lacks a chunk called warm computes it without the others' knowledge.
-            let math = if plan.chunk_points(count) > 0 { cx.math.clone() } else { cx.math.alone() };
+            let math = if plan.chunk_points(count) > 0 { math } else { math.alone() };
             let compression = plan.compresses().then(|| stock.compression(plan, &at, count));
             let mut attention = ChunkPrefill { math, at, before, asked: 0, layers, outgoing, compression };
             let embedded = embed(cx.models.main, &sources, &cx.models.adapters)?;
@@ -197,8 +198,14 @@ fn send_cached(
     let Some(mut outgoing) = outgoing else { return Ok(progress.idle_layers(points)?) };
     for (layer, (k, v)) in head.layers.iter().enumerate() {
         arrivals.wait(layer + 1, models)?;
+        // The other ranks send a layer after its first products.
+        if layer < points {
+            progress.idle_slices()?;
+        }
         outgoing.layer(layer, k, v)?;
-        progress.idle_layers(usize::from(layer < points))?;
+        if layer < points {
+            progress.idle_rest_of_layer()?;
+        }
     }
     Ok(())
 }

@@ -27,8 +27,9 @@ impl Strategy for Full {
             placement,
             selection: nothing_selected(plan),
         };
+        let math = cx.math.sliced(plan.slices(plan.total_rows() - plan.reused_rows));
         if cx.rank() != plan.owner {
-            cx.math.progress.idle_layers(cx.models.main.config().layers)?;
+            math.progress.idle_layers(cx.models.main.config().layers)?;
             return Ok(this);
         }
         let mut rows: Vec<u32> = (0..plan.total_rows() as u32).collect();
@@ -41,7 +42,7 @@ impl Strategy for Full {
         let at = this.placement.at(block.rows());
         let view = |block: &Block| View::of(block.clone(), this.placement.at(block.rows()));
         let mut attention = ChunkPrefill {
-            math: cx.math.clone(),
+            math,
             at,
             before: cached.as_ref().map(view).unwrap_or_default(),
             asked: 1,

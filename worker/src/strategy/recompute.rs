@@ -30,7 +30,8 @@ pub(super) fn recompute(
     assert_eq!(homes.context.len(), cx.comm.size(), "ranks that rows are dealt to");
     let rows = embed(cx, plan, &homes)?;
     cx.recomputed_rows = rows.len();
-    let (math, models) = (cx.math.clone(), cx.models.clone());
+    let most = (0..cx.comm.size()).map(|rank| homes.of(rank).len()).max().unwrap_or(0);
+    let (math, models) = (cx.math.sliced(plan.slices(most)), cx.models.clone());
     let hidden = plan.out_of_sight(selected);
     let cached: &KvCache = cache;
     let placed = Placed { cache: cached, placement, hidden: &hidden };

@@ -19,7 +19,7 @@ impl Strategy for Ring {
         let (shards, rank) = (Shards::new(plan, cx.comm.size()), cx.rank());
         let rows = shards.embed(cx, plan)?;
         let mut attention = attention::Ring {
-            math: cx.math.clone(),
+            math: cx.math.sliced(shards.slices(plan)),
             comm: cx.comm,
             at: shards.at.clone(),
             owner: plan.owner,

@@ -35,6 +35,11 @@ impl Shards {
         Self { rows, at, placement }
     }
 
+    /// Number of slices of a layer.
+    pub fn slices(&self, plan: &Plan) -> usize {
+        plan.slices(self.rows.iter().map(Vec::len).max().unwrap_or(0))
+    }
+
     /// This rank's rows, embedded.
     pub fn embed(&self, cx: &mut Context<'_>, plan: &Plan) -> Result<Rows> {
         let sources = plan.sources();
