@@ -3,16 +3,23 @@
 
 use std::time::Duration;
 
-use tributary_protocol::Plan;
+use tributary_protocol::{Phase, Plan, RankReport, Slices};
 
 use crate::ModelShape;
+use crate::cost::{RankWork, work};
 
-/// Least number of rows in a slice that the planner chooses: fewer cost more than they save.
-const LEAST_ROWS: f64 = 64.0;
+/// Least number of rows in a slice that the planner chooses: products of fewer rows are slow.
+const LEAST_ROWS: f64 = 256.0;
 
 /// Share of the gap that a slice is planned to take: rates are those of many rows, and the steps of
 /// decoding take their time too.
 const SHARE: f64 = 0.5;
+
+/// Prefills with fewer FLOPs say little of a machine's rate.
+const LEAST_FLOPS: f64 = 1e8;
+
+/// Part of a lower rate that is believed at once: another program may have been at work.
+const BELIEVED: f64 = 0.1;
 
 /// How layers of long prompts are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -27,20 +34,49 @@ pub enum Slicing {
 }
 
 impl Slicing {
-    /// The number of rows of a slice of a plan's layers on a rank with these FLOPs a second; 0 for
-    /// whole layers.
-    pub(crate) fn rows(self, plan: &Plan, shape: &ModelShape, flops_per_s: f64) -> u32 {
+    /// The slices of a plan's layers on a rank with these FLOPs a second.
+    pub(crate) fn slices(self, plan: &Plan, shape: &ModelShape, flops_per_s: f64) -> Slices {
         match self {
-            Slicing::Whole => 0,
-            Slicing::Rows(rows) => rows,
+            Slicing::Whole => Slices::default(),
+            Slicing::Rows(rows) => Slices::of(rows),
             Slicing::Within(gap) => {
-                let attention = shape.pair_flops() / shape.layers.max(1) as f64 * plan.total_rows() as f64;
                 let before = shape.layer_kv_flops() + shape.layer_query_flops();
-                // The largest of the three places of a layer that are cut.
-                let row_flops = attention.max(before).max(shape.layer_finish_flops());
-                let rows = (SHARE * gap.as_secs_f64() * flops_per_s / row_flops).max(LEAST_ROWS);
-                if rows >= plan.total_rows() as f64 { 0 } else { rows as u32 }
+                let products = before.max(shape.layer_finish_flops());
+                let rows = |keys: usize| {
+                    // The largest of the three places of a layer that are cut.
+                    let attention = shape.pair_flops() / shape.layers.max(1) as f64 * keys as f64;
+                    let rows = SHARE * gap.as_secs_f64() * flops_per_s / attention.max(products);
+                    rows.clamp(LEAST_ROWS, u32::MAX.into()) as u32
+                };
+                let longest = plan.chunks.iter().map(|chunk| chunk.rows()).max().unwrap_or(0);
+                Slices { chunk_rows: rows(plan.prefix_tokens() + longest), context_rows: rows(plan.total_rows()) }
             }
         }
+    }
+}
+
+/// The rate at which ranks have prefilled.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct MeasuredRate {
+    /// FLOPs that a rank does in a second.
+    pub(crate) flops_per_s: Option<f64>,
+}
+
+impl MeasuredRate {
+    /// Takes the reports of a prefill.
+    pub(crate) fn learn(&mut self, plan: &Plan, reports: &[RankReport], shape: &ModelShape) {
+        let of_ranks = |phase: Phase| {
+            let spans = reports.iter().flat_map(|report| &report.spans).filter(move |span| span.phase == phase);
+            spans.map(|span| span.seconds - span.waited_s).sum::<f64>()
+        };
+        let work = work(plan, reports.len(), shape);
+        let phase = |phase| Some((work.phase(phase)?.ranks.iter().map(RankWork::flops).sum::<f64>(), of_ranks(phase)));
+        let phases = [Phase::ChunkPrefill, Phase::Recompute].into_iter().filter_map(phase);
+        let (flops, seconds) = phases.fold((0.0, 0.0), |(flops, seconds), (f, s)| (flops + f, seconds + s));
+        if flops < LEAST_FLOPS || seconds <= 0.0 {
+            return;
+        }
+        let (now, before) = (flops / seconds, self.flops_per_s.unwrap_or(0.0));
+        self.flops_per_s = Some(now.max(before + BELIEVED * (now - before)));
     }
 }

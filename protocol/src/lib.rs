@@ -33,7 +33,7 @@ pub use order::Order;
 pub use phase::Phase;
 pub use pieces::{PIECE_ROWS, PromptPiece, prompt_pieces};
 pub use plan::{Around, Chunk, LookAhead, Plan, Returns, Sampling, Source};
-pub use point::{LOOK_TILE_ROWS, PointShape, Word};
+pub use point::{LOOK_TILE_ROWS, PointShape, Slices, Word};
 pub use report::{
     ChunkCacheReport, DeviceMemory, DrawnToken, Event, Evicted, FromStore, KeptRows, Logprobs, Outcome, RankReport,
     Refusal, ScoredQuery, ScoredToken, Sharpest, Span, StepReport,

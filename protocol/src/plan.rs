@@ -7,7 +7,9 @@
 
 use std::ops::Range;
 
-use crate::{Auxiliary, DraftModel, Evict, EvictionEvidence, Exchange, Importance, OrderFor, PlannedMethod, Prefill};
+use crate::{
+    Auxiliary, DraftModel, Evict, EvictionEvidence, Exchange, Importance, OrderFor, PlannedMethod, Prefill, Slices,
+};
 
 /// One request, ready for the ranks.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -64,9 +66,8 @@ pub struct Plan {
     /// Time in milliseconds that a rank may compute without progress, and that ranks may wait for
     /// each other, before the group is declared dead.
     pub timeout_ms: u64,
-    /// Maximum number of rows in a slice of a layer, between two control points; 0 for whole
-    /// layers.
-    pub slice_rows: u32,
+    /// Slices of layers.
+    pub slices: Slices,
     /// Numbers that the outcome carries besides the tokens.
     pub returns: Returns,
     /// Models beside the main one that read the context for it.

@@ -19,6 +19,26 @@ pub enum Word {
     Halt,
 }
 
+/// Maximum numbers of rows between two control points of a layer; 0 for whole layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Slices {
+    /// In the pass that prefills chunks, whose rows see their chunk.
+    pub chunk_rows: u32,
+    /// In passes whose rows see the whole context.
+    pub context_rows: u32,
+}
+
+impl Slices {
+    /// Slices of this number of rows in every pass.
+    pub fn of(rows: u32) -> Self {
+        Self { chunk_rows: rows, context_rows: rows }
+    }
+}
+
+fn count(slice: u32, rows: usize) -> usize {
+    if slice == 0 { 1 } else { rows.div_ceil(slice as usize).max(1) }
+}
+
 /// Rows of the prompt in one tile when they run once more through the filled cache.
 pub const LOOK_TILE_ROWS: usize = 512;
 
@@ -32,17 +52,21 @@ pub struct PointShape {
 }
 
 impl Plan {
-    /// Number of slices of a layer in a pass in which no rank has more than `rows` rows.
-    pub fn slices(&self, rows: usize) -> usize {
-        if self.slice_rows == 0 { 1 } else { rows.div_ceil(self.slice_rows as usize).max(1) }
+    /// Number of slices of a layer in a pass over the whole context in which no rank has more than
+    /// `rows` rows.
+    pub fn context_slices(&self, rows: usize) -> usize {
+        count(self.slices.context_rows, rows)
     }
 
     /// Number of slices of a layer in the pass that prefills chunks on `world` ranks.
     pub fn chunk_slices(&self, world: usize) -> usize {
+        if self.compresses() {
+            // A layer is cut to its kept rows as a whole.
+            return 1;
+        }
         let mut rows = vec![self.prefix_tokens(); world];
         self.chunks.iter().filter(|chunk| !chunk.warm).for_each(|chunk| rows[chunk.rank] += chunk.rows());
-        // Compressed chunks are cut at each layer.
-        if self.compresses() { 1 } else { self.slices(rows.into_iter().max().unwrap_or(0)) }
+        count(self.slices.chunk_rows, rows.into_iter().max().unwrap_or(0))
     }
 
     /// Number of control points of the pass that prefills chunks before selection; 0 if all of them

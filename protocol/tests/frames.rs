@@ -8,8 +8,8 @@ use tributary_protocol::{
     Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Collective, DeviceMemory, DraftModel, DrawnToken, Error, Event,
     Evict, Evicted, Eviction, Exchange, FromStore, HEADER_BYTES, Importance, KeptRows, KeySpace, Logprobs, LookAhead,
     MESSAGE_LIMIT_BYTES, METHODS, Order, OrderFor, Outcome, PROTOCOL_VERSION, Phase, Plan, PlannedMethod, RankReport,
-    Refusal, Returns, Sampling, ScoredQuery, ScoredToken, Sharpest, Span, StepReport, StoreError, StoreOperation,
-    StoreReport, Tier, checksum, decode, decode_frame, encode, encode_frame,
+    Refusal, Returns, Sampling, ScoredQuery, ScoredToken, Sharpest, Slices, Span, StepReport, StoreError,
+    StoreOperation, StoreReport, Tier, checksum, decode, decode_frame, encode, encode_frame,
 };
 
 fn method(spec: &str) -> PlannedMethod {
@@ -68,7 +68,7 @@ prop_compose! {
             max_tokens: numbers.1.into(),
             sampling: Sampling { temperature, top_p, top_k: numbers.1.into(), seed, ..Sampling::default() },
             timeout_ms: numbers.2,
-            slice_rows: 0,
+            slices: Slices::default(),
             returns: Returns { logits: flags.1, scores: flags.2, logprobs: flags.0.then_some(numbers.1.into()), prompt_logprobs: flags.2.then_some(numbers.1.into()) },
             auxiliary: if flags.1 { vec![auxiliary()] } else { Vec::new() },
             draft_model: flags.1.then(draft_model),
@@ -284,7 +284,7 @@ fn samples() -> (Order, Event) {
         eos: vec![2],
         sampling: Sampling { temperature: 0.5, top_p: 0.75, top_k: 40, seed: 11, ..Sampling::default() },
         timeout_ms: 60_000,
-        slice_rows: 0,
+        slices: Slices::default(),
         returns: Returns { logits: true, scores: false, logprobs: Some(5), prompt_logprobs: None },
         auxiliary: vec![auxiliary()],
         draft_model: Some(draft_model()),
@@ -327,6 +327,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     let headers = (header(&encode_frame(&order).unwrap()), header(&encode_frame(&event).unwrap()));
-    let told = ("54524942130000008c020000e9565b85", "5452494213000000530200006d0351e0");
+    let told = ("545249421300000094020000a4e8c68f", "5452494213000000530200006d0351e0");
     assert_eq!((headers.0.as_str(), headers.1.as_str()), told);
 }

@@ -23,7 +23,7 @@ use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
     Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, DraftModel, Evidence, Exchange, Importance, KeySpace,
     Layers, OrderFor, Outcome, Passing, Plan, PlannedMethod, Prefill, RankReport, Requirement, Returns, SamKv,
-    SamKvVariant, Sampling, Selection, Trace, TraceHeads,
+    SamKvVariant, Sampling, Selection, Slices, Trace, TraceHeads,
 };
 use tributary_store::{Settings, Store};
 
@@ -128,7 +128,7 @@ pub fn plan(
         eos: Vec::new(),
         sampling: Sampling::default(),
         timeout_ms: 60_000,
-        slice_rows: 0,
+        slices: Slices::default(),
         returns: Returns { logits: true, scores: true, logprobs: None, prompt_logprobs: None },
         auxiliary: Vec::new(),
         draft_model: None,

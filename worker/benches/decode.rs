@@ -19,7 +19,7 @@ use tributary_kernels::Kernels;
 use tributary_methods::{MethodSpec, ModelFacts};
 use tributary_model::{Config, LoadFormat, Model, load};
 use tributary_protocol::{
-    CHUNKS_ALONE, Chunk, DrawnToken, Event, Exchange, Order, OrderFor, Plan, REFERENCE, Returns, Sampling,
+    CHUNKS_ALONE, Chunk, DrawnToken, Event, Exchange, Order, OrderFor, Plan, REFERENCE, Returns, Sampling, Slices,
 };
 use tributary_worker::{ChunkCache, serve};
 
@@ -72,7 +72,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         eos: Vec::new(),
         sampling: Sampling::default(),
         timeout_ms: 600_000,
-        slice_rows: 0,
+        slices: Slices::default(),
         returns: Returns::default(),
         auxiliary: Vec::new(),
         draft_model: None,

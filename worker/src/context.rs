@@ -11,6 +11,7 @@ use tributary_protocol::{Phase, Plan, Source};
 use crate::chunk_cache::ChunkCache;
 use crate::error::Result;
 use crate::models::Models;
+use crate::sight::in_sight;
 use crate::timeline::Timeline;
 
 /// Number of pairs of a query and a key that a device gets at a time: about a second of work with
@@ -68,7 +69,8 @@ impl Math {
         }
         let parts = in_slices(q.dim(0)?, &self.progress, |range| {
             let places: Vec<u32> = (range.start as u32..range.end as u32).collect();
-            self.attend(&q.narrow(0, range.start, range.len())?, &at.select(&places), keys)
+            let at = at.select(&places);
+            self.attend(&q.narrow(0, range.start, range.len())?, &at, &in_sight(&at, keys)?)
         })?;
         let of = |pick: fn(&Partial) -> &Tensor| join(&parts.iter().map(pick).collect::<Vec<_>>(), 0);
         Ok(Partial { out: of(|part| &part.out)?, lse: of(|part| &part.lse)? })

@@ -10,7 +10,7 @@ use tributary_methods::{MethodSpec, ModelFacts};
 use tributary_model::{Config, LoadFormat, Model, Progress, Qkv, Result, Rows, load};
 use tributary_protocol::{
     Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Drift, Evidence, Exchange, OrderFor, Plan, PlannedMethod,
-    Prefill, Returns, Sampling, Selection, Trace,
+    Prefill, Returns, Sampling, Selection, Slices, Trace,
 };
 
 use crate::context::Math;
@@ -104,7 +104,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         eos: Vec::new(),
         sampling: Sampling::default(),
         timeout_ms: 30_000,
-        slice_rows: 0,
+        slices: Slices::default(),
         returns: Returns::default(),
         auxiliary: Vec::new(),
         draft_model: None,

@@ -20,6 +20,7 @@ mod placement;
 mod sample;
 mod sequence;
 mod serve;
+mod sight;
 mod strategy;
 mod timeline;
 

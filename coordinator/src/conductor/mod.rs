@@ -21,7 +21,7 @@ use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use tributary_planner::{Draft, GroupShape, RequestSettings, Reservation};
-use tributary_protocol::{DrawnToken, Event, Order, Refusal, StepReport};
+use tributary_protocol::{DrawnToken, Event, Order, Refusal, Slices, StepReport};
 
 use self::desk::{Submission, Wish};
 use self::endings::stage;
@@ -98,6 +98,10 @@ impl Conductor<'_> {
             let queued = submission.clock.elapsed().saturating_sub(submission.prepared_after);
             let group = GroupShape { world: submission.settings.world, ..*group };
             let placed = planner.place_beside(request, draft, Some(owner), group, &taken);
+            if !busy {
+                // No sequence can come into decoding before its prefill has ended.
+                draft.slice(Slices::default());
+            }
             let takes = match &placed {
                 Ok(()) => Some(planner.reservation(draft.plan(), group.world)),
                 // Memory comes free after a running request ends.

@@ -82,6 +82,9 @@ impl<'a> Conductor<'a> {
     pub(super) fn note(&mut self, request: u64, reports: &[RankReport]) {
         let stores = self.planner.note(self.group, reports);
         let plan = self.running.get(&request).map(|running| &*running.planned.plan);
+        if let Some(plan) = plan {
+            self.planner.learn(plan, reports);
+        }
         self.inbox.counts.observed.tell(|observer| Prefilled::new(plan, reports, &stores).tell(observer));
     }
 }

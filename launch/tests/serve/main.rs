@@ -6,6 +6,7 @@ mod chunk_prefix;
 mod ending;
 mod errors;
 mod fuzz;
+mod halts;
 mod limits;
 mod metrics;
 mod openai;

@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::crowd::{Got, Right, stalls};
+use crate::kit::http;
 use crate::kit::job::{Fault, signal};
-use crate::kit::server::{SELF_TEST, Server};
+use crate::kit::server::{Ended, SELF_TEST, Server, body};
 
 /// Phases in which a rank is struck. Before the first of them no request is possible.
 const PHASES: [&str; 8] =
@@ -129,4 +131,44 @@ fn a_service_whose_ranks_compute_nonsense_is_not_ready_until_they_do_not() {
     assert!(reason.contains("logits hold NaN or infinite values"), "{reason}");
     assert_eq!(becomes(200), "ready\n");
     server.ends_well();
+}
+
+/// Options under which a long prompt halts often.
+const HALTING: [&str; 6] = ["--max-gap", "0", "--prefill-slice", "64", "--heartbeat-timeout", "2"];
+
+/// A stream, and a long prompt whose prefill halts for it; rank 1 is held in a step within a halt.
+/// The stream's own first step passes the failpoint once, and then each halt does.
+fn within_a_halt(failpoint: &str, options: &[&str], strike: impl FnOnce(&Server)) -> (Ended, String) {
+    let options = [&HALTING[..], options].concat();
+    let server = Server::launch_with_fault(2, &Fault { rank: 1, failpoint }, &options);
+    let mut talk = body("hop2-0", 800);
+    talk["ignore_eos"] = true.into();
+    let mut stream = server.stream(&talk);
+    stream.event().expect("its first token");
+    let text = "hugo stays in the house . ".repeat(500);
+    let messages = [json!({"role": "user", "content": text})];
+    let long = json!({"messages": messages, "max_tokens": 1, "tributary": {"method": "ring"}});
+    let prompt = http::open(&server.address, "/v1/chat/completions", &long);
+    strike(&server);
+    let ended = server.end();
+    drop(prompt);
+    let last = stream.events().pop().unwrap_or_default();
+    assert!(last.contains("server_error"), "the stream hears of it: {last}");
+    (ended, failpoint.to_owned())
+}
+
+#[test]
+fn a_rank_that_is_lost_within_a_step_of_a_halted_prefill() {
+    let kills = |server: &Server| {
+        std::thread::sleep(Duration::from_millis(1500));
+        signal(server.pid(1), Signal::KILL);
+    };
+    let (ended, what) = within_a_halt("worker::decode=4*off->1*sleep(60000)->off", &[], kills);
+    assert_eq!(ended.code, Some(69), "{what}: {}", ended.errors);
+    let (ended, what) =
+        within_a_halt("worker::decode=4*off->1*sleep(60000)->off", &["--collective-timeout", "2"], |_| {});
+    assert_eq!(ended.code, Some(75), "{what}: {}", ended.errors);
+    assert!(ended.errors.contains("decode"), "{what}: the phase of the step: {}", ended.errors);
+    let (ended, what) = within_a_halt("worker::decode::error=4*off->1*return->off", &[], |_| {});
+    assert_eq!(ended.code, Some(70), "{what}: {}", ended.errors);
 }

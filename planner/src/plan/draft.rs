@@ -7,7 +7,7 @@ use tributary_methods::Options;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
     Around, Auxiliary, Chunk, DraftModel, Evidence, Exchange, LookAhead, Packets, Plan, PlannedMethod, Requirement,
-    Selection, leading_counts,
+    Selection, Slices, leading_counts,
 };
 
 use super::cached::{Cached, Held};
@@ -153,7 +153,7 @@ impl Draft {
             eos: settings.sampling.ends(eos),
             sampling: settings.sampling.clone(),
             timeout_ms: settings.timeout_ms,
-            slice_rows: 0,
+            slices: Slices::default(),
             returns: settings.returns,
             auxiliary,
             draft_model,
@@ -197,9 +197,9 @@ impl Draft {
         Ok(draft)
     }
 
-    /// Cuts its layers into slices of this number of rows; 0 for whole layers.
-    pub(crate) fn slice(&mut self, rows: u32) {
-        self.plan.slice_rows = rows;
+    /// Cuts its layers into these slices.
+    pub fn slice(&mut self, slices: Slices) {
+        self.plan.slices = slices;
     }
 
     /// Places it for this moment, as the request of this number: the ranks of chunks, its owner

@@ -20,7 +20,7 @@ use crate::forecast::{LongStep, Profile};
 use crate::machine::{FreeMemory, GroupShape, Machine, MemoryOf};
 use crate::plan::{Cached, Draft, Held, Planned, RequestSettings, Tokens};
 use crate::reservation::STEP_TOKENS;
-use crate::slicing::Slicing;
+use crate::slicing::{MeasuredRate, Slicing};
 use crate::{ModelShape, Result};
 
 pub use self::caches::chunk_cache_bytes;
@@ -80,6 +80,8 @@ pub struct Planner {
     draft_model_bytes: u64,
     /// How layers of long prompts are cut.
     slicing: Slicing,
+    /// The rate at which ranks have prefilled.
+    measured: MeasuredRate,
     /// How many requests were planned to be answered.
     requests: u64,
 }
@@ -106,6 +108,7 @@ impl Planner {
             auxiliary_bytes: 0,
             draft_model_bytes: 0,
             slicing: Slicing::Whole,
+            measured: MeasuredRate::default(),
             requests: 0,
         }
     }
@@ -336,11 +339,20 @@ impl Planner {
         bytes.iter_mut().zip(running_bytes).for_each(|(bytes, running)| *bytes += running);
         let cached = Cached { chunks: &held, prefix: &prefix, bytes: &bytes };
         let machine = self.machine_of(group, draft);
-        let rank = self.profile.as_ref().map(|profile| &profile.rank);
-        let flops_per_s =
-            rank.map_or(machine.flops_per_s, |rank| rank.attention_flops_per_s.min(rank.gemm_flops_per_s));
-        draft.slice(self.slicing.rows(draft.plan(), &self.model, flops_per_s));
+        draft.slice(self.slicing.slices(draft.plan(), &self.model, self.flops_per_s(&machine)));
         draft.place(number, owner, cached, &self.model, (&machine, self.profile.as_ref()))
+    }
+
+    /// FLOPs of a rank in a second: as measured while it prefilled, by the profile, or assumed.
+    fn flops_per_s(&self, machine: &Machine) -> f64 {
+        let rank = self.profile.as_ref().map(|profile| &profile.rank);
+        let profiled = rank.map(|rank| rank.attention_flops_per_s.min(rank.gemm_flops_per_s));
+        self.measured.flops_per_s.or(profiled).unwrap_or(machine.flops_per_s)
+    }
+
+    /// Takes the times of a prefill, by which later ones are cut into slices.
+    pub fn learn(&mut self, plan: &Plan, reports: &[RankReport]) {
+        self.measured.learn(plan, reports, &self.model);
     }
 
     /// The machine of a group for a request: models that read or write for other requests take

@@ -27,7 +27,7 @@ impl Strategy for Full {
             placement,
             selection: nothing_selected(plan),
         };
-        let math = cx.math.sliced(plan.slices(plan.total_rows() - plan.reused_rows));
+        let math = cx.math.sliced(plan.context_slices(plan.total_rows() - plan.reused_rows));
         if cx.rank() != plan.owner {
             math.progress.idle_layers(cx.models.main.config().layers)?;
             return Ok(this);

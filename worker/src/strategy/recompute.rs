@@ -31,7 +31,7 @@ pub(super) fn recompute(
     let rows = embed(cx, plan, &homes)?;
     cx.recomputed_rows = rows.len();
     let most = (0..cx.comm.size()).map(|rank| homes.of(rank).len()).max().unwrap_or(0);
-    let (math, models) = (cx.math.sliced(plan.slices(most)), cx.models.clone());
+    let (math, models) = (cx.math.sliced(plan.context_slices(most)), cx.models.clone());
     let hidden = plan.out_of_sight(selected);
     let cached: &KvCache = cache;
     let placed = Placed { cache: cached, placement, hidden: &hidden };

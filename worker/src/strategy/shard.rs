@@ -37,7 +37,7 @@ impl Shards {
 
     /// Number of slices of a layer.
     pub fn slices(&self, plan: &Plan) -> usize {
-        plan.slices(self.rows.iter().map(Vec::len).max().unwrap_or(0))
+        plan.context_slices(self.rows.iter().map(Vec::len).max().unwrap_or(0))
     }
 
     /// This rank's rows, embedded.
