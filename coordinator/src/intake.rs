@@ -10,7 +10,7 @@ use tributary_planner::Tokens;
 use crate::chunk_prefix::{Head, blank_lines, pieces};
 use crate::chunking::{Chunking, Cut, Join};
 use crate::conversation::{ChatOptions, Ending, Message};
-use crate::free_text::{separators, text_chunks};
+use crate::free_text::{Cutting, separators, text_chunks};
 use crate::request::{Document, Request};
 use crate::template::{Placed, PromptPart, Talk, Template, Written};
 use crate::tokenize::{Piece, Tokenizer};
@@ -184,7 +184,7 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
     let Some(placed) = &written.documents else {
         notes.push("the chat template rewrites the documents: the whole prompt is computed as one text".into());
         let ids = intake.tokenizer.encode_parts(&written.parts(0..written.text.len()), true, intake.most_tokens)?;
-        let (chunks, query) = text_chunks(ids, TEXT_CHUNK_TOKENS, &[])?;
+        let (chunks, query) = text_chunks(ids, Cutting::Content(TEXT_CHUNK_TOKENS), &[])?;
         return Ok(Prepared { chunks, query, query_text, notes, ..Prepared::default() });
     };
     trim_chunks(&mut chunks, &placed.of, text.len(), intake.tokenizer)?;
@@ -281,7 +281,7 @@ fn prefix(
 /// the context, regardless of its author.
 /// It is one chunk, which makes every method exact: after the prefix and before the rest of the
 /// text, a single chunk is computed as the whole prompt would be. If it is longer than
-/// `chunk_tokens`, it is cut into chunks of that many tokens.
+/// `chunk_tokens`, it is cut where its content says so, into chunks of at most that many tokens.
 ///
 /// # Errors
 /// Returns [`Error::EmptyQuery`] for a text without a token, [`Error::Template`],
@@ -301,16 +301,16 @@ pub fn prepare_text(
     let cuts = separators(&written.text[head..], intake.chunking, head);
     let parts = written.parts(0..length);
     let (ids, mut cuts) = intake.tokenizer.encode_parts_cut(&parts, true, &cuts, intake.most_tokens)?;
-    let chunk_tokens = match intake.chunking {
-        Chunking::Fixed { tokens, .. } => *tokens,
-        Chunking::Documents | Chunking::Separator(_) => chunk_tokens,
+    let cutting = match intake.chunking {
+        Chunking::Fixed { tokens, .. } => Cutting::Fixed(*tokens),
+        Chunking::Documents | Chunking::Separator(_) => Cutting::Content(chunk_tokens),
     };
     let separated = !cuts.is_empty();
     // The text is one: if the head's tokens begin it, they are the prefix, and the rest follows
     // them.
     let rest = if head == 0 { Some(ids.as_slice()) } else { ids.strip_prefix(prefix.as_slice()) };
     let Some(rest) = rest else {
-        let (chunks, query) = text_chunks(ids, chunk_tokens, &cuts)?;
+        let (chunks, query) = text_chunks(ids, cutting, &cuts)?;
         return Ok(Prepared { chunks, query, separated, notes, ..Prepared::default() });
     };
     if rest.is_empty() {
@@ -318,7 +318,7 @@ pub fn prepare_text(
     }
     let before = ids.len() - rest.len();
     cuts.iter_mut().for_each(|cut| *cut = cut.saturating_sub(before));
-    let (chunks, query) = text_chunks(rest.to_vec(), chunk_tokens, &cuts)?;
+    let (chunks, query) = text_chunks(rest.to_vec(), cutting, &cuts)?;
     Ok(Prepared { prefix, lead, chunks, query, query_text: None, separated, notes })
 }
 
@@ -342,7 +342,7 @@ pub fn prepare_ids(
         return Ok(Prepared { query: ids, ..prepare_documents(documents, intake)? });
     }
     let prefix = if intake.bos == ids.first().copied() { ids.drain(..1).collect() } else { Vec::new() };
-    let (chunks, query) = text_chunks(ids, chunk_tokens, &[])?;
+    let (chunks, query) = text_chunks(ids, Cutting::Content(chunk_tokens), &[])?;
     Ok(Prepared { prefix, chunks, query, ..Prepared::default() })
 }
 

@@ -67,7 +67,8 @@ pub struct ServeArgs {
     /// be repeated [default: none]
     #[arg(long, value_name = "ORIGIN", help_heading = "Service")]
     allow_origin: Vec<String>,
-    /// Tokens of a chunk in requests without documents; a shorter text is one chunk, and exact
+    /// Maximum tokens of a chunk in requests without documents; a shorter text is one chunk, and
+    /// exact
     #[arg(long, value_name = "N", default_value_t = TEXT_CHUNK_TOKENS, help_heading = "Service")]
     chunk_tokens: usize,
     /// Parser that separates the model's reasoning from its answer; reasoning is returned as

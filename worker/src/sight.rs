@@ -34,7 +34,7 @@ pub fn in_sight(at: &Positions, keys: &[Keys]) -> Result<Vec<Keys>> {
             in_past && (segment == SHARED || segments.binary_search(&segment).is_ok())
         };
         let runs = runs(block.at.len(), is_seen);
-        if runs == [0..block.at.len()] {
+        if matches!(&*runs, [run] if run.len() == block.at.len()) {
             seen.push(block.clone());
             continue;
         }
@@ -101,9 +101,12 @@ mod tests {
 
     #[test]
     fn short_gaps_do_not_part_runs() {
-        assert_eq!(runs(1000, |row| row != 500), [0..1000]);
-        assert_eq!(runs(1000, |row| !(300..600).contains(&row)), [0..300, 600..1000]);
-        assert_eq!(runs(1000, |row| row > 900), [901..1000]);
-        assert!(runs(10, |_| false).is_empty());
+        let ends = |is_seen: fn(usize) -> bool| -> Vec<(usize, usize)> {
+            runs(1000, is_seen).into_iter().map(|run| (run.start, run.end)).collect()
+        };
+        assert_eq!(ends(|row| row != 500), [(0, 1000)]);
+        assert_eq!(ends(|row| !(300..600).contains(&row)), [(0, 300), (600, 1000)]);
+        assert_eq!(ends(|row| row > 900), [(901, 1000)]);
+        assert_eq!(ends(|_| false), []);
     }
 }

@@ -269,7 +269,7 @@ fn chunks_do_not_depend_on_the_template() {
 fn free_text_is_cut_at_separators_and_in_slices_where_that_is_asked_for() {
     let ids: Vec<u32> = (0..100).collect();
     let lengths = |cuts: &[usize], most| {
-        let (chunks, query) = text_chunks(ids.clone(), most, cuts).unwrap();
+        let (chunks, query) = text_chunks(ids.clone(), Cutting::Fixed(most), cuts).unwrap();
         let all: Vec<u32> = chunks.iter().flat_map(|chunk| chunk.ids.clone()).chain(query.clone()).collect();
         assert_eq!(all, ids, "nothing is lost");
         (chunks.iter().map(|chunk| chunk.ids.len()).collect::<Vec<_>>(), query.len())
