@@ -38,9 +38,17 @@ pub(super) fn qkv(model: &dyn Model, layer: usize, rows: &Rows, progress: &Progr
     if progress.slices() == 1 {
         return model.qkv(layer, rows);
     }
-    let parts = in_slices(rows.len(), progress, |range| model.qkv(layer, &rows.run(range.start, range.len())?))?;
-    let of = |pick: fn(&Qkv) -> &Tensor| join(&parts.iter().map(pick).collect::<Vec<_>>(), 0);
-    Ok(Qkv { q: of(|qkv| &qkv.q)?, k: of(|qkv| &qkv.k)?, v: of(|qkv| &qkv.v)? })
+    let (mut q, mut k, mut v) = (Vec::new(), Vec::new(), Vec::new());
+    in_slices(rows.len(), progress, |range| {
+        let part = model.qkv(layer, &rows.run(range.start, range.len())?)?;
+        q.push(part.q);
+        k.push(part.k);
+        v.push(part.v);
+        Ok::<_, Error>(())
+    })?;
+    // One after the other, so that only one of them is there twice.
+    let joined = |parts: Vec<Tensor>| join(&parts.iter().collect::<Vec<_>>(), 0);
+    Ok(Qkv { q: joined(q)?, k: joined(k)?, v: joined(v)? })
 }
 
 /// Second half of a layer, in slices. The control point after the last of them is the layer's own.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tributary_comm::{CoordinatorLink, link, local};
 use tributary_kernels::Kernels;
 use tributary_model::{Adapters, Model};
-use tributary_protocol::{Drift, Exchange, LookAhead, Order, Outcome, Plan, RankReport, Traffic};
+use tributary_protocol::{Drift, Exchange, LookAhead, Order, Outcome, Plan, RankReport, Slices, Traffic};
 
 use super::*;
 use crate::kit;
@@ -61,6 +61,81 @@ fn plan(exchange: Exchange) -> Plan {
 /// Bytes of tensors to other ranks.
 fn tensor_bytes_sent(traffic: &Traffic) -> u64 {
     traffic.entries.iter().filter(|(kind, _)| !kind.is_control()).map(|(_, entry)| entry.sent_bytes).sum()
+}
+
+/// The end event of a prefill that halts at every point, and the number of its halts; `at` is called
+/// with the number of each.
+fn halting(link: &CoordinatorLink, plan: &Plan, mut at: impl FnMut(usize)) -> (Event, usize) {
+    link.send(Order::Prefill(Arc::new(plan.clone()))).expect("sent");
+    link.signals().halt(plan.request);
+    let mut halts = 0;
+    loop {
+        match event(link) {
+            Event::FirstToken { .. } => {}
+            Event::Halted { request } => {
+                assert_eq!(request, plan.request);
+                halts += 1;
+                at(halts);
+                link.signals().halt(plan.request);
+                link.send(Order::Resume).expect("sent");
+            }
+            end => return (end, halts),
+        }
+    }
+}
+
+#[test]
+fn a_prefill_that_halts_reports_its_own_work_and_is_cancelled_at_any_point() {
+    let model = kit::model(&kit::config());
+    for (exchange, world) in [(Exchange::Replicate, 2), (Exchange::PassQ, 2), (Exchange::Replicate, 1)] {
+        let whole = Plan { chunks: kit::plan(2, &[9, 8, 5], 4, world).chunks, owner: world - 1, ..plan(exchange) };
+        let sliced = Plan { slices: Slices::of(3), ..whole.clone() };
+        let ended = with_group(&*model, world, |link| {
+            let release = |request| {
+                link.send(Order::Release(vec![request])).expect("sent");
+                assert_eq!(event(link), Event::Released { running: vec![0; world] });
+            };
+            let (alone, reports) = outcome(prefill(link, &whole));
+            release(1);
+            let steps = |_| {
+                // A step of no sequence is a step too: its messages are not the prefill's.
+                link.send(Order::Decode(Vec::new())).expect("sent");
+                assert!(matches!(event(link), Event::Stepped { .. }));
+            };
+            let (end, halts) = halting(link, &sliced, steps);
+            let (found, halted) = outcome(end);
+            release(1);
+            assert_eq!((&found.tokens, &found.selected), (&alone.tokens, &alone.selected), "{exchange:?}, {world}");
+            assert_eq!(halted[0].points, halts as u64, "it has halted at every point");
+            assert!(halted[0].points > 2 * reports[0].points, "slices have points of their own");
+            for (before, report) in reports.iter().zip(&halted) {
+                assert_eq!(tensor_bytes_sent(&before.traffic), tensor_bytes_sent(&report.traffic), "{exchange:?}");
+                let gathers =
+                    |traffic: &Traffic| traffic.entries.get(&tributary_comm::Collective::GatherBytes).cloned();
+                assert_eq!(gathers(&before.traffic), gathers(&report.traffic), "steps are not counted");
+                let phases = |report: &RankReport| report.spans.iter().map(|span| span.phase).collect::<Vec<_>>();
+                assert_eq!(phases(report), [vec![Phase::Interleaved], phases(before)].concat());
+                assert!(report.spans[0].seconds > 0.0);
+            }
+            for cancelled_at in (1..=halts).step_by(3) {
+                let (end, _) = halting(link, &sliced, |halt| {
+                    if halt == cancelled_at {
+                        link.signals().cancel(1);
+                    }
+                });
+                match end {
+                    Event::Cancelled { reports, .. } => {
+                        assert!(reports.iter().all(|report| report.points == cancelled_at as u64 + 1));
+                    }
+                    Event::Prefilled { .. } if cancelled_at == halts => release(1),
+                    other => panic!("cancelled at {cancelled_at} of {halts}: {other:?}"),
+                }
+            }
+            let (again, _) = outcome(prefill(link, &whole));
+            assert_eq!(again.tokens, alone.tokens);
+        });
+        assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    }
 }
 
 #[test]
