@@ -9,6 +9,7 @@ pub mod overhead;
 mod profile;
 mod reading;
 mod spread;
+mod step;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -18,6 +19,7 @@ pub use interval::Interval;
 pub use longest_step::LongStep;
 pub use profile::{Link, Profile, RankRates, StoreRates};
 pub use spread::{LEFT_OUT, Spread, UNMEASURED};
+pub use step::{Running, step_s};
 pub use time::{Counted, PhaseSeconds, Predicted, ttft};
 
 /// Exchanges whose times differ by no more than this share are tied; `replicate` is taken.

@@ -30,6 +30,7 @@ use tributary_protocol::{Exchange, Phase, Plan};
 use super::interval::Interval;
 use super::profile::{Link, Profile, RankRates};
 use super::reading::{Pass, waits};
+use super::step::Running;
 use crate::ModelShape;
 use crate::cost::bytes::{Cargo, Flow, flows};
 use crate::cost::{Decoding, Evicting, PhaseWork, Products, RankWork, Selected, Work, work_of};
@@ -129,7 +130,7 @@ impl Counted {
             total_flops: self.work.total_flops(),
             critical_flops: self.work.critical_flops(),
             received_bytes,
-            evict_s: self.evicting.as_ref().map_or(0.0, |evicting| self.clock(plan, profile).evict_s(evicting)),
+            evict_s: self.evict_s(plan, profile),
             token_s: self.token.as_ref().map_or(0.0, |token| self.clock(plan, profile).token_s(token)),
         }
     }
@@ -139,8 +140,21 @@ impl Counted {
         self.phases(plan, profile).iter().map(|phase| phase.seconds).sum()
     }
 
-    fn phases(&self, plan: &Plan, profile: &Profile) -> Vec<PhaseSeconds> {
+    /// The phases up to the first token.
+    pub fn phases(&self, plan: &Plan, profile: &Profile) -> Vec<PhaseSeconds> {
         self.clock(plan, profile).phases()
+    }
+
+    /// The plan's sequence in steps of decoding, together with others; absent if it has one token.
+    pub fn running(&self, plan: &Plan, profile: &Profile) -> Option<Running> {
+        let clock = self.clock(plan, profile);
+        let moved_s = |flow: &Flow| clock.transfer_s(flow, plan.owner);
+        self.token.as_ref().map(|token| Running::new(token, plan.owner, token.flows.iter().map(moved_s).sum()))
+    }
+
+    /// Seconds of the eviction after the first token; 0 if none takes place.
+    pub fn evict_s(&self, plan: &Plan, profile: &Profile) -> f64 {
+        self.evicting.as_ref().map_or(0.0, |evicting| self.clock(plan, profile).evict_s(evicting))
     }
 
     fn clock<'a>(&'a self, plan: &'a Plan, profile: &'a Profile) -> Clock<'a> {
@@ -239,28 +253,11 @@ impl Clock<'_> {
     }
 
     fn work_s(&self, work: &RankWork, rank: &RankRates) -> f64 {
-        let products: f64 = work.products.iter().map(|products| products_s(products, rank)).sum();
-        let probe = (work.probe / rank.probe_flops_per_s).max(work.kv_bytes / rank.memory_bytes_per_s);
-        // Ranks on a host compute in f32, those on a device in the type of the weights.
-        let (number_bytes, on_device) = match rank.memory_of {
-            MemoryOf::Host => (4.0, false),
-            MemoryOf::Device => (self.shape.dtype_bytes as f64, true),
-        };
-        let elementwise_s =
-            number_bytes * work.elementwise / rank.elementwise_bytes_per_s.unwrap_or(rank.memory_bytes_per_s);
-        let merged_s = number_bytes * work.merged / rank.merge_bytes_per_s.unwrap_or(rank.memory_bytes_per_s);
-        let (seconds, host_s) = (
-            products + self.attention_s(work, rank) + probe + elementwise_s + merged_s,
-            work.layers as f64 * rank.layer_s,
-        );
-        // A device works while its host starts the next step.
-        if on_device { seconds.max(host_s) } else { seconds + host_s }
+        work_s(work, rank, self.shape)
     }
 
     fn attention_s(&self, work: &RankWork, rank: &RankRates) -> f64 {
-        let pair_flops = 4.0 * self.shape.query_width() as f64;
-        let rate = rank.attention_by_keys.at(work.mean_keys(pair_flops));
-        work.attention / rate.unwrap_or(rank.attention_flops_per_s)
+        attention_s(work, rank, self.shape)
     }
 
     /// Seconds of a token after the first one: the owner's row, the attention of the rank that
@@ -272,9 +269,7 @@ impl Clock<'_> {
         let slowest_s = token.ranks.iter().map(|work| seconds(&only(work))).fold(0.0, f64::max);
         let owner = &token.ranks[self.plan.owner];
         let moved_s: f64 = token.flows.iter().map(|flow| self.transfer_s(flow, self.plan.owner)).sum();
-        let link = self.profile.between.as_ref().filter(|_| self.profile.hosts(self.world) > 1);
-        let order_s = if self.world > 1 { 2.0 * link.unwrap_or(&self.profile.inside).latency_s } else { 0.0 };
-        seconds(owner) - seconds(&only(owner)) + slowest_s + moved_s + order_s
+        seconds(owner) - seconds(&only(owner)) + slowest_s + moved_s + order_s(self.profile, self.world)
     }
 
     /// Seconds of an eviction: the rank that computes longest, and transfers, which hide under
@@ -366,6 +361,38 @@ impl Clock<'_> {
         };
         flow.groups as f64 * between.latency_s + seconds
     }
+}
+
+/// Seconds of a rank's own arithmetic.
+pub(super) fn work_s(work: &RankWork, rank: &RankRates, shape: &ModelShape) -> f64 {
+    let products: f64 = work.products.iter().map(|products| products_s(products, rank)).sum();
+    let probe = (work.probe / rank.probe_flops_per_s).max(work.kv_bytes / rank.memory_bytes_per_s);
+    // Ranks on a host compute in f32, those on a device in the type of the weights.
+    let (number_bytes, on_device) = match rank.memory_of {
+        MemoryOf::Host => (4.0, false),
+        MemoryOf::Device => (shape.dtype_bytes as f64, true),
+    };
+    let elementwise_s =
+        number_bytes * work.elementwise / rank.elementwise_bytes_per_s.unwrap_or(rank.memory_bytes_per_s);
+    let merged_s = number_bytes * work.merged / rank.merge_bytes_per_s.unwrap_or(rank.memory_bytes_per_s);
+    let (seconds, host_s) = (
+        products + attention_s(work, rank, shape) + probe + elementwise_s + merged_s,
+        work.layers as f64 * rank.layer_s,
+    );
+    // A device works while its host starts the next step.
+    if on_device { seconds.max(host_s) } else { seconds + host_s }
+}
+
+fn attention_s(work: &RankWork, rank: &RankRates, shape: &ModelShape) -> f64 {
+    let pair_flops = 4.0 * shape.query_width() as f64;
+    let rate = rank.attention_by_keys.at(work.mean_keys(pair_flops));
+    work.attention / rate.unwrap_or(rank.attention_flops_per_s)
+}
+
+/// Seconds of the order of a step, and of its answer.
+pub(super) fn order_s(profile: &Profile, world: usize) -> f64 {
+    let link = profile.between.as_ref().filter(|_| profile.hosts(world) > 1);
+    if world > 1 { 2.0 * link.unwrap_or(&profile.inside).latency_s } else { 0.0 }
 }
 
 fn products_s(products: &Products, rank: &RankRates) -> f64 {
