@@ -109,6 +109,28 @@ pub fn percentile(sorted: &[f64], share: f64) -> f64 {
     sorted[rank.clamp(1, sorted.len()) - 1]
 }
 
+/// Bounds of an interval that holds that percentile of the sampled distribution with a probability
+/// of at least 95 %, for any distribution of independent samples: the i-th and j-th sample, with
+/// P(B < i) and P(B >= j) of at most 2.5 % each, B binomial with n trials of `share`. A bound is
+/// absent where no sample reaches it. `share` is above 0 and below 1.
+pub fn percentile_interval(sorted: &[f64], share: f64) -> (Option<f64>, Option<f64>) {
+    let count = sorted.len();
+    let (mut log_choose, mut below) = (0.0, 0.0); // ln C(count, k), P(B < k)
+    let (mut low, mut high) = (None, None);
+    for k in 0..=count {
+        // P(B < k) is `below`: the k-th sample, from 1 on, is a lower bound while it is small.
+        if below <= 0.025 && k > 0 {
+            low = Some(sorted[k - 1]);
+        }
+        if 1.0 - below <= 0.025 && k > 0 && high.is_none() {
+            high = Some(sorted[k - 1]);
+        }
+        below += f64::exp(log_choose + k as f64 * share.ln() + (count - k) as f64 * (1.0 - share).ln());
+        log_choose += ((count - k) as f64 / (k + 1) as f64).ln();
+    }
+    (low, high)
+}
+
 /// The values in ascending order.
 pub fn sorted(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
@@ -177,5 +199,18 @@ mod tests {
         let summary = summary(&[4.0, 8.0, 5.0, 6.0, 2.0]).expect("there are samples");
         assert_eq!((summary.count, summary.median, summary.mean), (5, 5.0, 5.0));
         assert_eq!((summary.min, summary.max, summary.ci95), (2.0, 8.0, (2.0, 8.0)));
+    }
+
+    #[test]
+    fn an_interval_of_a_percentile_is_the_binomials() {
+        let samples: Vec<f64> = (1..=1000).map(f64::from).collect();
+        // R: qbinom(0.025, 1000, 0.99) is 983, and qbinom(0.975, 1000, 0.99) 996.
+        assert_eq!(percentile_interval(&samples, 0.99), (Some(983.0), Some(997.0)));
+        // Of 100 samples the largest is below the 99th percentile with a probability of 0.37.
+        let (low, high) = percentile_interval(&samples[..100], 0.99);
+        assert_eq!((low, high), (Some(97.0), None));
+        assert_eq!(percentile_interval(&[], 0.99), (None, None));
+        // The median's is the one above: P(B <= 0) of 6 trials of 1/2 is 1.6 %.
+        assert_eq!(percentile_interval(&samples[..6], 0.5), (Some(1.0), Some(6.0)));
     }
 }

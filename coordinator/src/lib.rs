@@ -24,7 +24,7 @@ mod tokenize;
 mod trace_calibration;
 
 pub use auxiliary::{AuxiliaryReader, DRAFT_OPTION, Readers};
-pub use chunk_prefix::{ChunkPrefix, Head};
+pub use chunk_prefix::{ChunkPrefix, Head, pieces as lead_pieces};
 pub use chunking::{Chunking, Cut, Join};
 pub use conversation::{ChatOptions, Ending, Message, OWN_NAMES, TemplateValues};
 pub use dispatch::{Answer, Clock};

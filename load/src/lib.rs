@@ -28,9 +28,11 @@ use std::path::Path;
 
 pub use error::{Error, Result};
 pub use growth::Growth;
-pub use options::{Declared, Form, OPTIONS, Options, Pace};
+pub use options::{Declared, Form, OPTIONS, Options, Pace, Replay};
 pub use report::{Interval, Percentiles, Report, Saturation, Shape, WindowReport};
+pub use search::{Found, search};
 pub use text::{json, text};
+pub use trace::{Part, Trace, TraceRequest};
 
 use client::Client;
 use http::Address;
@@ -56,7 +58,7 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report> {
     let client = Client { address, timeout: options.timeout };
     let mut load = Load { options, client, requests, windows: Vec::new(), reports: Vec::new(), tell };
     let saturation = match (options.find_saturation, options.paces.first()) {
-        (true, Some(&Pace::Open(first))) => Some(Saturation::new(search::search(first, |rate| load.grows(rate))?)),
+        (true, Some(&Pace::Open(first))) => Some(Saturation::new(search(first, |rate| load.grows(rate))?)),
         _ => {
             options.paces.iter().try_for_each(|&pace| load.window(pace))?;
             None

@@ -2,7 +2,7 @@
 //! their words.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -194,6 +194,65 @@ pub struct Options {
     pub plot: Option<PathBuf>,
 }
 
+/// The part of a trace that is replayed, and its pace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Replay {
+    /// The trace's file or folder.
+    pub path: PathBuf,
+    /// Time window of it, in seconds from its first request.
+    pub window: Range<f64>,
+    /// Maximum number of requests.
+    pub requests: Option<usize>,
+    /// Factor of all lengths.
+    pub scale: f64,
+    /// Divisor of all times.
+    pub speed: f64,
+}
+
+impl Replay {
+    /// Names of the options that it has of [`OPTIONS`].
+    pub const NAMES: [&'static str; 5] = ["trace", "speed", "window", "scale", "requests"];
+
+    /// Reads its options from their words, as [`Options::read`] does; none without a trace.
+    ///
+    /// # Errors
+    /// Returns an error if a word is no value of its option, or if an option is given that is only
+    /// for a trace.
+    pub fn read(given: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>> {
+        let given = Given(given);
+        let Some(path) = given.optional("trace")? else {
+            return match Self::NAMES.iter().find(|name| given.is_set(name)) {
+                Some(name) => Err(Error::usage(format!("--{name}: only with --trace"))),
+                None => Ok(None),
+            };
+        };
+        Ok(Some(Self {
+            path,
+            window: given.window()?,
+            requests: given.requests()?,
+            scale: positive("scale", given.optional("scale")?.unwrap_or(1.0))?,
+            speed: given.speed()?.unwrap_or(1.0),
+        }))
+    }
+
+    /// Reads the trace.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be read, or if nothing of it is left.
+    pub fn trace(&self) -> Result<Trace> {
+        part_of(&self.path, &self.window, self.requests, self.scale)
+    }
+}
+
+/// A part of a trace.
+fn part_of(path: &Path, window: &Range<f64>, requests: Option<usize>, scale: f64) -> Result<Trace> {
+    let trace = trace::read(path)?.part(window, requests, scale);
+    match trace.requests.is_empty() {
+        true => Err(Error::usage(format!("--window: no request of {} is in it", path.display()))),
+        false => Ok(trace),
+    }
+}
+
 /// The words of the options, as they were given.
 struct Given<'a>(&'a dyn Fn(&str) -> Option<String>);
 
@@ -203,12 +262,8 @@ impl Options {
     /// # Errors
     /// Returns an error if it cannot be read, or if nothing of it is left.
     pub fn trace(&self) -> Result<Option<Trace>> {
-        let Some(path) = &self.trace else { return Ok(None) };
-        let trace = trace::read(path)?.part(&self.window, self.requests, self.scale);
-        match trace.requests.is_empty() {
-            true => Err(Error::usage(format!("--window: no request of {} is in it", path.display()))),
-            false => Ok(Some(trace)),
-        }
+        let Self { trace, window, requests, scale, .. } = self;
+        trace.as_ref().map(|path| part_of(path, window, *requests, *scale)).transpose()
     }
 
     /// Reads the options from their words: `given` has the value of an option by its name, its
@@ -219,7 +274,7 @@ impl Options {
     pub fn read(given: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let given = Given(given);
         let find_saturation = given.is_set("find-saturation");
-        let requests = given.optional("requests")?.map(|count| at_least_one("requests", count)).transpose()?;
+        let requests = given.requests()?;
         let usual = match (find_saturation, requests) {
             (true, _) => Some(120.0),
             (false, None) if !given.is_set("trace") => Some(30.0),
@@ -335,9 +390,18 @@ impl Given<'_> {
         }
     }
 
+    fn requests(&self) -> Result<Option<usize>> {
+        self.optional("requests")?.map(|count| at_least_one("requests", count)).transpose()
+    }
+
+    /// A divisor of times, such as 10 or 10x.
+    fn speed(&self) -> Result<Option<f64>> {
+        let speed = |text: String| positive("speed", parsed("speed", text.trim_end_matches('x'))?);
+        (self.0)("speed").map(speed).transpose()
+    }
+
     fn paces(&self) -> Result<Vec<Pace>> {
-        let speed = (self.0)("speed").unwrap_or_default();
-        let speed = positive("speed", parsed("speed", speed.trim_end_matches('x'))?)?;
+        let speed = self.speed()?.unwrap_or(1.0);
         if self.is_set("trace") && !self.is_set("clients") {
             return match self.is_set("rate") {
                 true => Err(Error::usage(
@@ -445,6 +509,11 @@ mod tests {
         assert!(read(&["corpus=4", "fresh"]).is_ok());
         let replay = read(&["trace=t", "speed=10x", "window=5..60.5"]).expect("a replay");
         assert_eq!((replay.paces, replay.duration, replay.window), (vec![Pace::Replay(10.0)], None, 5.0..60.5));
+        let words = |name: &str| (name == "trace").then(|| "t".to_owned()).or((name == "speed").then(|| "10x".to_owned()));
+        let part = Replay::read(&words).expect("a replay").expect("with a trace");
+        assert_eq!((part.speed, part.scale, part.window, part.requests), (10.0, 1.0, 0.0..f64::INFINITY, None));
+        let alone = |name: &str| (name == "scale").then(|| "2".to_owned());
+        assert_eq!(Replay::read(&alone).unwrap_err().to_string(), "--scale: only with --trace");
         let in_turn = read(&["trace=t", "clients=2"]).expect("the trace's requests by two clients");
         assert_eq!((in_turn.paces, in_turn.duration), (vec![Pace::Closed(2)], None));
     }

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod auxiliary;
+mod cache_entries;
 mod chunk_key;
 pub mod deal;
 pub mod exit;
@@ -26,6 +27,7 @@ mod tier;
 mod traffic;
 
 pub use auxiliary::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, DraftModel};
+pub use cache_entries::CacheEntries;
 pub use chunk_key::{ChunkKey, KeySpace, NoKey};
 pub use frame::{HEADER_BYTES, PROTOCOL_VERSION, checksum, decode_frame, encode_frame};
 pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_limit};
