@@ -55,7 +55,7 @@ const OUTPUTS: [(&str, &str); 14] = [
     (
         "plan",
         "Output: tables of predictions. With --json one object (docs/schemas/plan.v1.json, with --slo-ttft \
-         docs/schemas/sizing.v1.json).",
+         docs/schemas/sizing.v1.json, with --trace docs/schemas/twin.v1.json).",
     ),
     (
         "methods",

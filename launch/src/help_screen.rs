@@ -105,6 +105,8 @@ const SHOWN: [(&str, &[&str]); 13] = [
             "ratio",
             "slo-ttft",
             "requests-per-second",
+            "trace",
+            "gpus",
             "json",
             "config",
         ],

@@ -15,7 +15,7 @@ use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 use tributary_coordinator::report::Report;
 use tributary_protocol::METHODS;
-use tributary_study::{Study, compare::Comparison, dump::Dumped, forecast, sizing};
+use tributary_study::{Study, compare::Comparison, dump::Dumped, forecast, sizing, twin};
 
 /// Command that writes the schemas anew from the types.
 const UPDATE: &str = "UPDATE_SCHEMAS=1 cargo test --release -p tributary --test schemas";
@@ -25,13 +25,14 @@ type Made = (&'static str, &'static str, fn(&str, &str) -> Value);
 
 /// Every schema: the prefix of its name in outputs, the outputs with it, and the function that
 /// makes it.
-const SCHEMAS: [Made; 10] = [
+const SCHEMAS: [Made; 11] = [
     ("prefill", "tributary prefill --json, and each line of it with --requests", schema_of::<Report>),
     ("compare", "tributary compare --json", schema_of::<Comparison>),
     ("study", "report.json of tributary bench", schema_of::<Study>),
     ("quality", "report.json of tributary quality", schema_of::<tributary_quality::Report>),
     ("plan", "tributary plan --json", schema_of::<forecast::Report>),
     ("sizing", "tributary plan --slo-ttft .. --json", schema_of::<sizing::Report>),
+    ("twin", "tributary plan --trace .. --json", schema_of::<twin::Report>),
     ("methods", "tributary methods --json", schema_of::<tributary_study::methods::Methods>),
     ("doctor", "tributary doctor --json", schema_of::<tributary::doctor::Report>),
     ("load", "tributary load --json", schema_of::<tributary_load::Report>),

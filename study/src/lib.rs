@@ -26,6 +26,7 @@ mod scaling;
 pub mod schema;
 pub mod sizing;
 pub mod terminal;
+pub mod twin;
 
 pub use charts::charts;
 pub use error::{Error, Result};

@@ -1,15 +1,18 @@
 //! `tributary plan`: forecast of every method's times on a machine that need not be available, and
-//! of the number of GPUs for a load. Reads a config and profiles; all its numbers are marked as
-//! predictions.
+//! of the number of GPUs for a load or a trace. Reads a config and profiles; all its numbers are
+//! marked as predictions.
 
 mod sizing;
+mod twin;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::ArgPredicate;
 use clap::{ArgAction, Args};
 use tributary_engine::{Dtype, launcher};
 use tributary_methods::MethodSpec;
+use tributary_planner::forecast::Profile;
 use tributary_protocol::Command;
 use tributary_study::forecast::asked::{Asked, machines, shape};
 use tributary_study::forecast::lengths::{Lengths, tokens, tokens_or_none};
@@ -17,6 +20,7 @@ use tributary_study::forecast::{Answer, render};
 use tributary_study::sizing::Question;
 
 use self::sizing::SizingArgs;
+use self::twin::TwinArgs;
 
 use crate::failure::usage;
 use crate::help;
@@ -26,7 +30,7 @@ use crate::stdout::{print, print_json};
 
 /// Predict time to first token, bytes and memory of methods on a machine, and the lengths from
 /// which a selective method wins. The machine need not be available; with --slo-ttft the answer is
-/// the number of GPUs that a load needs
+/// the number of GPUs that a load needs, with --trace what a trace of requests meets on them
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// Hugging Face folder, of which only config.json is read, or a known shape: qwen3-14b,
@@ -74,10 +78,12 @@ pub struct PlanArgs {
     /// faster of replicate and pass-q among those that fit
     #[arg(
         long,
+        visible_alias = "method",
         value_name = "METHOD",
         num_args = 1..,
         value_delimiter = ',',
         default_values = help::names_of(Command::Plan),
+        default_value_if("trace", ArgPredicate::IsPresent, TRACED),
         help_heading = "Method"
     )]
     methods: Vec<MethodSpec>,
@@ -85,10 +91,15 @@ pub struct PlanArgs {
     ratio: Option<f64>,
     #[command(flatten)]
     sizing: SizingArgs,
+    #[command(flatten)]
+    twin: TwinArgs,
     /// Print everything as one JSON object
     #[arg(long, help_heading = "Output")]
     json: bool,
 }
+
+/// Default methods of a trace: an exact one, and one that selects.
+const TRACED: &str = "prefix-cache,infoflow";
 
 /// Tokens of a chunk; one chunk a rank where absent.
 type ChunkTokens = Option<usize>;
@@ -110,18 +121,20 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
     let shape = shape(&args.model, args.dtype)?;
     // Under a launcher every process comes here with the same arguments: once is enough to print.
     let leads = launcher().is_none_or(|launcher| launcher.rank == 0);
+    if args.twin.is_asked() {
+        let profile = one(args, profiles)?;
+        return args.twin.answer(args, (shape, profile), args.sizing.slo_s(), leads);
+    }
     if let Some(demand) = args.sizing.demand() {
+        if args.world.is_some() {
+            return Err(usage("--world: not with --slo-ttft, which finds the number of ranks"));
+        }
         let hit_rates = &args.hit_rate[..args.hit_rate.len().min(1)];
         let scenarios = asked(args, 1, hit_rates).scenarios()?;
         let (model, lengths) = (args.model.clone(), args.tokens.0.clone());
         return args.sizing.answer(Question { model, shape, profiles, lengths, scenarios, demand }, args.json, leads);
     }
-    let [profile] = profiles.as_slice() else {
-        return Err(usage(format!(
-            "--profile {}: one machine, or --slo-ttft to size for several",
-            args.profile.join(",")
-        )));
-    };
+    let profile = &one(args, profiles)?;
     let scenarios = asked(args, args.world.unwrap_or(profile.ranks), &args.hit_rate).scenarios()?;
     let answer = Answer::new(&args.model, &args.tokens.0, scenarios, &shape, profile)?;
     match (leads, args.json) {
@@ -129,6 +142,13 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
         (true, true) => print_json(&answer.report()),
         (true, false) => print(&render(&answer)),
     }
+}
+
+/// The only machine.
+fn one(args: &PlanArgs, profiles: Vec<Profile>) -> anyhow::Result<Profile> {
+    <[Profile; 1]>::try_from(profiles).map(|[profile]| profile).map_err(|_| {
+        usage(format!("--profile {}: one machine, or --slo-ttft to size for several", args.profile.join(",")))
+    })
 }
 
 fn asked<'a>(args: &'a PlanArgs, world: usize, hit_rates: &'a [f64]) -> Asked<'a> {

@@ -12,17 +12,17 @@ use crate::stdout::{print, print_json};
 #[command(next_help_heading = "Sizing")]
 pub struct SizingArgs {
     /// Time to first token that 95 % of the requests must meet, such as 1s or 800ms; prints the
-    /// number of GPUs needed
+    /// number of GPUs needed, or with --trace the pace up to which it is met
     #[arg(
         long,
         value_name = "DURATION",
         value_parser = seconds,
-        requires = "requests_per_second",
-        conflicts_with_all = ["world", "chunk_tokens"]
+        requires = "demand",
+        conflicts_with = "chunk_tokens"
     )]
     slo_ttft: Option<f64>,
     /// Requests a second, over all groups of ranks together, at random times
-    #[arg(long, value_name = "RATE", value_parser = rate, requires = "slo_ttft")]
+    #[arg(long, value_name = "RATE", value_parser = rate, requires = "slo_ttft", group = "demand")]
     requests_per_second: Option<f64>,
     /// Tokens of a document; each document is a chunk
     #[arg(long, value_name = "N", default_value = "2k", value_parser = tokens, requires = "slo_ttft")]
@@ -36,6 +36,11 @@ pub struct SizingArgs {
 }
 
 impl SizingArgs {
+    /// Bound of the time to first token, in seconds.
+    pub fn slo_s(&self) -> Option<f64> {
+        self.slo_ttft
+    }
+
     /// Demand of the options, if there is one.
     pub fn demand(&self) -> Option<Demand> {
         let (document_tokens, documents) = (self.document_tokens, self.documents);

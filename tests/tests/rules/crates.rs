@@ -31,6 +31,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
     (
         "study",
         &[
+            "load",
             "engine",
             "coordinator",
             "planner",

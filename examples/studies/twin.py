@@ -1,0 +1,113 @@
+"""The twin against a service: `tributary plan --trace` predicts a replay, and `tributary load --trace` makes it. The 25 M shape with dummy
+weights on two ranks, calibrated just before; a part of a trace with shorter texts, at a pace that keeps the ranks busy for a share of the
+time. Prints a table of both.
+
+    python3 examples/studies/twin.py PROGRAM FOLDER TRACE [REQUESTS [REPLAYS [METHOD ..]]]
+
+Each live replay has a service of its own with empty caches. The machine should have nothing else to do: its pace is part of the result.
+"""
+
+import csv
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+
+from serving import free_port, make_model, serve
+
+program, folder, trace = (os.path.abspath(path) for path in sys.argv[1:4])
+requests = int(sys.argv[4]) if len(sys.argv) > 4 else 1000
+replays = int(sys.argv[5]) if len(sys.argv) > 5 else 3
+methods = sys.argv[6:] or ["prefix-cache", "infoflow"]
+
+BUSY = 0.7
+SCALE = "0.25"
+CACHE = "64MiB"
+TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }} {% endfor %}"
+
+
+def add_template(model):
+    """A first token with which every prompt begins, for --chunk-prefix head."""
+    path = os.path.join(model, "tokenizer.json")
+    tokenizer = json.load(open(path))
+    words = tokenizer["model"]["vocab"]
+    last = max(words, key=words.get)
+    words["<s>"] = words.pop(last)
+    tokenizer["added_tokens"].append({**tokenizer["added_tokens"][0], "id": words["<s>"], "content": "<s>", "special": True})
+    json.dump(tokenizer, open(path, "w"))
+    json.dump({"bos_token": "<s>", "chat_template": TEMPLATE}, open(os.path.join(model, "tokenizer_config.json"), "w"))
+    vocabulary = os.path.join(model, "words.txt")
+    open(vocabulary, "w").write("\n".join(word for word in words if not word.startswith("<")) + "\n")
+    return vocabulary
+
+
+def replayed(speed):
+    return ["--trace", trace, "--requests", str(requests), "--scale", SCALE, "--speed", f"{speed:.6g}"]
+
+
+def predicted(method, model, profile, speed):
+    service = ["--chunk-prefix", "head", "--chunk-cache", CACHE, "--dtype", "f32"]
+    command = [program, "plan", "--model", model, "--profile", profile, "--method", method, "--json", *service, *replayed(speed)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)["rows"][0]
+
+
+def pace(method, model, profile):
+    """The speed at which the twin's ranks are busy for that share of the time."""
+    speed = 10.0
+    for _ in range(8):
+        busy = predicted(method, model, profile, speed)["busy"]
+        speed *= BUSY / (1 - busy["idle"])
+    return speed
+
+
+def measured(method, model, profile, words, speed, number):
+    url = f"http://127.0.0.1:{free_port()}"
+    options = ["--world-size", "2", "--method", method, "--chunk-prefix", "head", "--chunk-cache", CACHE, "--profile", profile]
+    server = serve(program, model, url, *options)
+    csv_file = os.path.join(folder, f"{method}-{number}.csv")
+    try:
+        command = [program, "load", "--url", url, "--words", words, "--csv", csv_file, *replayed(speed)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    finally:
+        server.terminate()
+        server.wait()
+    with open(csv_file) as file:
+        lines = [line for line in csv.DictReader(file) if line["ttft_ms"]]
+    ttft = sorted(float(line["ttft_ms"]) for line in lines)
+    queue = sorted(float(line["queue_ms"] or 0) for line in lines)
+    prompt, cached = (sum(float(line[key] or 0) for line in lines) for key in ("prompt_tokens", "cached_tokens"))
+    at = lambda values, share: values[math.ceil(share * len(values)) - 1]
+    return {"answered": len(lines), "p50": at(ttft, 0.5), "p95": at(ttft, 0.95), "queue": at(queue, 0.95), "hits": 100 * cached / prompt}
+
+
+def line(name, found):
+    numbers = f"{found['p50']:.0f} | {found['p95']:.0f} | {found['queue']:.0f} | {found['hits']:.1f} %"
+    print(f"| {name} | {found['answered']} | {numbers} |", flush=True)
+
+
+def main():
+    os.makedirs(folder, exist_ok=True)
+    model, profile = os.path.join(folder, "model"), os.path.join(folder, "here.toml")
+    make_model(model)
+    words = add_template(model)
+    calibrate = [program, "bench", "--model", model, "--load-format", "dummy", "--worlds", "2", "--calibrate", profile]
+    subprocess.run(calibrate, check=True, stdout=subprocess.DEVNULL)
+    print("| replay | answered | TTFT p50, ms | p95, ms | queue p95, ms | cached |\n| --- | --- | --- | --- | --- | --- |")
+    for method in methods:
+        speed = pace(method, model, profile)
+        row = predicted(method, model, profile, speed)
+        tokens = row["tokens"]
+        twin = {"answered": row["answered"], "p50": row["ttft_ms"]["p50"], "p95": row["ttft_ms"]["p95"], "queue": row["queue_ms"]["p95"]}
+        twin["hits"] = 100 * (tokens["memory"] + tokens["store"]) / tokens["prompt"]
+        line(f"`{method}`, twin at {speed:.1f}x, busy {100 * (1 - row['busy']['idle']):.0f} %", twin)
+        live = [measured(method, model, profile, words, speed, number) for number in range(replays)]
+        for number, found in enumerate(live):
+            line(f"`{method}`, live {number + 1}", found)
+        middle = {key: statistics.median(found[key] for found in live) for key in live[0]}
+        off = ", ".join(f"{key} {100 * (twin[key] / middle[key] - 1):+.0f} %" for key in ("p50", "p95"))
+        print(f"\n{method}: twin over the live median: {off}; cached {twin['hits'] - middle['hits']:+.1f} points\n", flush=True)
+
+
+main()

@@ -1,0 +1,131 @@
+//! The options of `tributary plan` that replay a trace in simulated time, and its answer.
+
+use clap::Args;
+use tributary_coordinator::ChunkPrefix;
+use tributary_coordinator::scheduler::Limits;
+use tributary_load::{OPTIONS, Replay};
+use tributary_planner::ModelShape;
+use tributary_planner::forecast::Profile;
+use tributary_study::twin::{Answer, Question, render};
+
+use super::PlanArgs;
+use crate::failure::{Coded, usage};
+use crate::stdout::{print, print_json};
+use crate::values::{chunk_cache, size};
+
+/// Trace, and the service that is simulated.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Trace")]
+pub struct TwinArgs {
+    /// Replay a trace in simulated time, by each of --methods on each of --gpus: RAGPulse's folder,
+    /// or a file in the format of Mooncake, Bailian or docs/load.md
+    #[arg(
+        long,
+        value_name = "PATH",
+        group = "demand",
+        conflicts_with_all = ["tokens", "chunk_tokens", "query_tokens", "lead_tokens", "max_tokens", "hit_rate",
+            "document_tokens", "documents", "chart"]
+    )]
+    trace: Option<String>,
+    /// Numbers of GPUs, or of ranks on a machine without; a row each [default: all ranks of the
+    /// profile]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', requires = "trace")]
+    gpus: Vec<usize>,
+    #[arg(long, value_name = "N", help = of_load("speed"), requires = "trace")]
+    speed: Option<String>,
+    #[arg(long, value_name = "FROM..TO", help = of_load("window"), requires = "trace")]
+    window: Option<String>,
+    #[arg(long, value_name = "S", help = of_load("scale"), requires = "trace")]
+    scale: Option<String>,
+    /// Maximum number of requests of --trace
+    #[arg(long, value_name = "N", requires = "trace")]
+    requests: Option<String>,
+    /// Tokens that chunks are prefilled after, as in serve: system, head (--prefix-tokens), or the
+    /// first N tokens after the head as well
+    #[arg(long, value_name = "head|system|N", default_value = "system", requires = "trace")]
+    chunk_prefix: ChunkPrefix,
+    /// Memory of each rank for chunks that later requests may reuse; off: none [default: a quarter
+    /// of the free memory]
+    #[arg(long, value_name = "SIZE|off", value_parser = chunk_cache, requires = "trace")]
+    chunk_cache: Option<u64>,
+    /// Size of a chunk store behind each group, for a profile with its rates [default: no store]
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "trace")]
+    chunk_store_size: Option<u64>,
+    /// Maximum number of prefills between two decoding steps, while any sequence is decoding
+    #[arg(long, value_name = "N", default_value_t = Limits::default().max_prefill_burst, requires = "trace")]
+    max_prefill_burst: usize,
+    /// Maximum number of sequences decoded concurrently by a group
+    #[arg(long, value_name = "N", default_value_t = Limits::default().max_running, requires = "trace")]
+    max_running: usize,
+    /// Maximum number of waiting requests of a group; more are rejected
+    #[arg(long, value_name = "N", default_value_t = Limits::default().max_waiting, requires = "trace")]
+    max_waiting: usize,
+}
+
+/// The help of an option of `tributary load`, which means the same here.
+fn of_load(name: &str) -> &'static str {
+    OPTIONS.iter().find(|option| option.name == name).map_or("", |option| option.help)
+}
+
+impl TwinArgs {
+    /// Whether a trace is to be replayed.
+    pub fn is_asked(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    /// Replays the trace, and prints the result where this process `leads`.
+    pub fn answer(
+        &self,
+        args: &PlanArgs,
+        (shape, profile): (ModelShape, Profile),
+        slo_s: Option<f64>,
+        leads: bool,
+    ) -> anyhow::Result<()> {
+        let failed = |error: tributary_load::Error| Coded { exit_code: error.exit_code(), reason: error.to_string() };
+        let given = |name: &str| match name {
+            "trace" => self.trace.clone(),
+            "speed" => self.speed.clone(),
+            "window" => self.window.clone(),
+            "scale" => self.scale.clone(),
+            _ => self.requests.clone(),
+        };
+        let Some(replay) = Replay::read(&given).map_err(failed)? else { return Ok(()) };
+        let question = Question {
+            model: args.model.clone(),
+            shape,
+            profile,
+            path: replay.path.display().to_string(),
+            trace: replay.trace().map_err(failed)?,
+            speed: replay.speed,
+            methods: args.methods.clone(),
+            ratio: args.ratio,
+            gpus: self.gpus.clone(),
+            world: args.world,
+            head_tokens: args.prefix_tokens,
+            chunk_prefix: self.chunk_prefix,
+            limits: self.limits()?,
+            chunk_cache_bytes: self.chunk_cache,
+            store_bytes: self.chunk_store_size,
+            slo_s,
+        };
+        let answer = Answer::new(question)?;
+        match (leads, args.json) {
+            (false, _) => Ok(()),
+            (true, true) => print_json(&answer.report()),
+            (true, false) => print(&render(&answer)),
+        }
+    }
+
+    fn limits(&self) -> anyhow::Result<Limits> {
+        let Self { max_prefill_burst, max_running, max_waiting, .. } = *self;
+        let named = [
+            ("--max-prefill-burst", max_prefill_burst),
+            ("--max-running", max_running),
+            ("--max-waiting", max_waiting),
+        ];
+        match named.iter().find(|(_, number)| *number == 0) {
+            Some((name, _)) => Err(usage(format!("{name} 0: must be at least 1"))),
+            None => Ok(Limits { max_prefill_burst, max_running, max_waiting, max_waiting_each: max_waiting }),
+        }
+    }
+}
