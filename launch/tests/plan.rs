@@ -313,3 +313,69 @@ fn questions_about_a_load_that_cannot_be_are_refused() {
     let [plan, model, name, profile, _] = BASE;
     refused(&[plan, model, name, profile, "h100x4,h100x8"], &["h100x4,h100x8", "--slo-ttft"]);
 }
+
+/// Requests of a trace: documents of which most come again, one request longer than the model.
+fn trace(folder: &Path) -> String {
+    let line = |number: usize| {
+        let documents: Vec<_> =
+            (0..3).map(|place| serde_json::json!({"id": (number + 2 * place) % 9, "tokens": 300})).collect();
+        let system = serde_json::json!({"id": "s", "tokens": 40});
+        let query = serde_json::json!({"tokens": if number == 7 { 200_000 } else { 30 }});
+        let (timestamp, output) = (250 * number, 5 + number % 7);
+        serde_json::json!({"timestamp": timestamp, "output_length": output, "system": system, "documents": documents, "query": query})
+    };
+    let path = folder.join("trace.jsonl");
+    std::fs::write(&path, (0..160).map(|number| format!("{}\n", line(number))).collect::<String>()).expect("written");
+    path.display().to_string()
+}
+
+#[test]
+fn a_trace_is_replayed_on_each_number_of_gpus() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = trace(folder.path());
+    let base = ["plan", "--model", "llama-3.1-8b", "--profile", "h100x8", "--trace", &trace];
+    let ask = |more: &[&str]| json(&[&base[..], more, &["--json"]].concat());
+    let answer = ask(&["--gpus", "8,16,64", "--method", "infoflow", "--speed", "20x"]);
+    let rows = answer["rows"].as_array().expect("rows");
+    let shapes: Vec<_> = rows.iter().map(|row| (row["gpus"].as_u64(), row["groups"].as_u64())).collect();
+    assert_eq!(shapes, [(Some(8), Some(1)), (Some(16), Some(2)), (Some(64), Some(8))]);
+    let p95: Vec<f64> = rows.iter().map(|row| number(&row["ttft_ms"]["p95"])).collect();
+    assert!(p95.is_sorted_by(|fewer, more| more <= fewer), "{p95:?}");
+    for row in rows {
+        assert_eq!((row["answered"].as_u64(), row["too_long"].as_u64()), (Some(159), Some(1)), "{row}");
+        let tokens = &row["tokens"];
+        assert!(number(&tokens["memory"]) > 0.2 * number(&tokens["prompt"]), "{tokens}");
+    }
+    let again = ask(&["--gpus", "8,16,64", "--method", "infoflow", "--speed", "20x"]);
+    assert_eq!(again["rows"], answer["rows"], "a replay is the same each time");
+    // An exact method and a selective one where none is named; all ranks of the profile.
+    let usual = ask(&["--requests", "5"]);
+    let methods: Vec<_> = usual["rows"].as_array().expect("rows").iter().map(|row| row["method"].as_str()).collect();
+    assert_eq!(methods, [Some("prefix-cache"), Some("infoflow")]);
+    assert_eq!((usual["rows"][0]["gpus"].as_u64(), usual["trace"]["requests"].as_u64()), (Some(8), Some(5)));
+    let shown = text(&[&base[..], &["--gpus", "4", "--slo-ttft", "1s", "--method", "none"]].concat());
+    for part in ["none on 4 GPUs: breaks first: ", "times as fast as real time", "not measured here"] {
+        assert!(shown.contains(part), "`{part}` is not in:\n{shown}");
+    }
+}
+
+#[test]
+fn traces_that_cannot_be_replayed_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (trace, empty) = (trace(folder.path()), folder.path().join("empty.jsonl").display().to_string());
+    std::fs::write(&empty, "\n").expect("written");
+    let replay = |more: &[&str], says: &[&str]| {
+        refused(&[&BASE[..], &["--trace", &trace], more].concat(), says);
+    };
+    replay(&["--gpus", "6"], &["--gpus 6", "--world"]);
+    replay(&["--world", "8"], &["--world 8", "h100x4"]);
+    replay(&["--method", "nothing"], &["nothing"]);
+    replay(&["--window", "1e6..2e6"], &["--window", "no request"]);
+    replay(&["--speed", "0"], &["--speed 0"]);
+    replay(&["--max-running", "0"], &["--max-running 0"]);
+    replay(&["--tokens", "8k"], &["--tokens", "--trace"]);
+    replay(&["--chunk-store-size", "1GiB"], &["--chunk-store-size", "no rates"]);
+    refused(&[&BASE[..], &["--trace", &empty]].concat(), &["empty.jsonl", "no request"]);
+    refused(&with(&["--gpus", "8"]), &["--trace"]);
+    refused(&with(&["--speed", "2"]), &["--trace"]);
+}

@@ -247,6 +247,18 @@ fn sizing_prints_what_its_schema_says() {
 }
 
 #[test]
+fn a_replay_prints_what_its_schema_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("trace.jsonl").display().to_string();
+    let line = |at: usize| json!({"timestamp": at, "output_length": 3, "query": {"tokens": 500 + at}});
+    std::fs::write(&path, (0..4).map(|at| format!("{}\n", line(at))).collect::<String>()).expect("written");
+    let base = ["plan", "--model", "qwen3-14b", "--profile", "h100x8", "--trace", &path, "--json"];
+    for more in [&["--gpus", "8,16"][..], &["--slo-ttft", "1s", "--method", "ring"], &["--max-waiting", "1"]] {
+        fits("twin", &json(&[&base[..], more].concat()));
+    }
+}
+
+#[test]
 fn load_prints_what_its_schema_says() {
     let server = Server::start(&["--world-size", "2"]);
     let url = format!("http://{}", server.address);

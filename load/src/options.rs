@@ -509,7 +509,8 @@ mod tests {
         assert!(read(&["corpus=4", "fresh"]).is_ok());
         let replay = read(&["trace=t", "speed=10x", "window=5..60.5"]).expect("a replay");
         assert_eq!((replay.paces, replay.duration, replay.window), (vec![Pace::Replay(10.0)], None, 5.0..60.5));
-        let words = |name: &str| (name == "trace").then(|| "t".to_owned()).or((name == "speed").then(|| "10x".to_owned()));
+        let words =
+            |name: &str| (name == "trace").then(|| "t".to_owned()).or((name == "speed").then(|| "10x".to_owned()));
         let part = Replay::read(&words).expect("a replay").expect("with a trace");
         assert_eq!((part.speed, part.scale, part.window, part.requests), (10.0, 1.0, 0.0..f64::INFINITY, None));
         let alone = |name: &str| (name == "scale").then(|| "2".to_owned());

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use tributary_planner::ModelShape;
-use tributary_protocol::{CacheEntries, ChunkKey, KeySpace, Plan, RankReport, StoreReport};
+use tributary_protocol::{CacheEntries, Chunk, ChunkKey, KeySpace, Plan, PromptPiece, RankReport, StoreReport};
 
 /// Bytes of the store of a group, if it has one.
 pub type StoreBytes = Option<u64>;
@@ -33,6 +33,18 @@ pub struct Hits {
     pub lead: usize,
 }
 
+/// Names of everything that a plan takes from caches or leaves in them, computed once.
+#[derive(Debug)]
+pub struct Names {
+    /// The head, for a method that keeps chunks.
+    head: Option<ChunkKey>,
+    /// Pieces of the lead with their tokens; a name covers all pieces before.
+    lead: Vec<(ChunkKey, usize)>,
+    chunks: Vec<ChunkKey>,
+    /// Pieces of the whole prompt, for a method that reuses its prefix.
+    pieces: Vec<PromptPiece>,
+}
+
 /// An entry of a plan on a rank.
 struct Piece {
     key: ChunkKey,
@@ -48,57 +60,57 @@ impl Caches {
         Self { space, shape, ranks, store: store.map(CacheEntries::new), evicted: 0 }
     }
 
+    /// The names of a plan's parts.
+    pub fn names(&self, plan: &Plan) -> Names {
+        let space = &self.space;
+        let pieces = if plan.method.reuses_prefix() { plan.prompt_pieces(space) } else { Vec::new() };
+        if plan.method.selection().is_none() {
+            return Names { head: None, lead: Vec::new(), chunks: Vec::new(), pieces };
+        }
+        let head = space.prefix(plan.head());
+        let mut before = head;
+        let piece = |rows: Range<u32>| {
+            before = space.chunk(&[], &plan.prefix[rows.start as usize..rows.end as usize], &before.bytes());
+            (before, rows.len())
+        };
+        let lead = plan.lead_rows().into_iter().map(piece).collect();
+        let chunk = |chunk: &Chunk| space.chunk(plan.head(), &chunk.ids, &chunk.extra(plan.scope));
+        Names { head: Some(head), lead, chunks: plan.chunks.iter().map(chunk).collect(), pieces }
+    }
+
     /// What a plan finds, before it is computed.
-    pub fn hits(&self, plan: &Plan) -> Hits {
-        let mut hits = Hits { prompt: plan.total_rows(), lead: self.lead(plan), ..Hits::default() };
+    pub fn hits(&self, plan: &Plan, names: &Names) -> Hits {
+        let mut hits = Hits { prompt: plan.total_rows(), ..Hits::default() };
         let mut count = |key: &ChunkKey, rank: usize, tokens: usize| match self.ranks[rank].has(key) {
             true => hits.memory += tokens,
             false => hits.store += tokens,
         };
-        if plan.reused_rows > 0 {
-            for piece in plan.prompt_pieces(&self.space).iter().filter(|piece| piece.rows.start < plan.reused_rows) {
-                count(&piece.key, plan.owner, piece.rows.end.min(plan.reused_rows) - piece.rows.start);
-            }
+        for piece in names.pieces.iter().filter(|piece| piece.rows.start < plan.reused_rows) {
+            count(&piece.key, plan.owner, piece.rows.end.min(plan.reused_rows) - piece.rows.start);
         }
-        for chunk in plan.chunks.iter().filter(|chunk| chunk.warm) {
-            let key = self.space.chunk(plan.head(), &chunk.ids, &chunk.extra(plan.scope));
-            count(&key, chunk.rank, chunk.ids.len());
+        let warm = || plan.chunks.iter().zip(&names.chunks).filter(|(chunk, _)| chunk.warm);
+        warm().for_each(|(chunk, key)| count(key, chunk.rank, chunk.ids.len()));
+        // The lead is looked up where a chunk is warm.
+        if warm().next().is_some() {
+            let has = |(key, _): &&(ChunkKey, usize)| self.ranks.iter().all(|rank| rank.has(key));
+            hits.lead = names.lead.iter().take_while(has).map(|(_, tokens)| tokens).sum();
         }
         hits
     }
 
-    /// Tokens of the first pieces of the lead that every rank has; none where no chunk is warm.
-    fn lead(&self, plan: &Plan) -> usize {
-        if !plan.chunks.iter().any(|chunk| chunk.warm) {
-            return 0;
-        }
-        let has = |key: &ChunkKey| self.ranks.iter().all(|rank| rank.has(key));
-        let pieces = self.lead_pieces(plan);
-        pieces.iter().take_while(|(key, _)| has(key)).map(|(_, tokens)| tokens).sum()
-    }
-
-    /// Pieces of the lead by names that all ranks share here: each covers all tokens up to its end.
-    fn lead_pieces(&self, plan: &Plan) -> Vec<(ChunkKey, usize)> {
-        let piece = |rows: Range<u32>| {
-            let key = self.space.chunk(&plan.prefix[..rows.end as usize], &[], b"lead");
-            (key, rows.len())
-        };
-        plan.lead_rows().into_iter().map(piece).collect()
-    }
-
     /// Keeps what a plan leaves, and makes the ranks' reports of it.
-    pub fn keep(&mut self, plan: &Plan) -> Vec<RankReport> {
-        let mut stored = Vec::new();
-        let reports = (0..self.ranks.len()).map(|rank| self.keep_on(rank, plan, &mut stored)).collect();
-        let mut reports: Vec<RankReport> = reports;
+    pub fn keep(&mut self, plan: &Plan, names: &Names) -> Vec<RankReport> {
+        let mut written = Vec::new();
+        let reports = (0..self.ranks.len()).map(|rank| self.keep_on(rank, plan, names, &mut written));
+        let mut reports: Vec<RankReport> = reports.collect();
         if let Some(store) = &mut self.store {
-            reports[0].chunk_cache.store = Some(write(store, stored));
+            reports[0].chunk_cache.store = Some(write(store, written));
         }
         reports
     }
 
-    fn keep_on(&mut self, rank: usize, plan: &Plan, stored: &mut Vec<Piece>) -> RankReport {
-        let pieces = self.pieces(rank, plan);
+    fn keep_on(&mut self, rank: usize, plan: &Plan, names: &Names, written: &mut Vec<Piece>) -> RankReport {
+        let pieces = if plan.keep_chunks { self.pieces(rank, plan, names) } else { Vec::new() };
         let entries = &mut self.ranks[rank];
         entries.begin();
         let mut report = RankReport { rank, ..RankReport::default() };
@@ -113,33 +125,22 @@ impl Caches {
         }
         report.chunk_cache.used_bytes = entries.used_bytes();
         self.evicted += report.chunk_cache.evicted.len() as u64;
-        stored.extend(pieces);
+        written.extend(pieces);
         report
     }
 
     /// What a rank keeps of a plan, in the order in which it does.
-    fn pieces(&self, rank: usize, plan: &Plan) -> Vec<Piece> {
+    fn pieces(&self, rank: usize, plan: &Plan, names: &Names) -> Vec<Piece> {
         let row_bytes = self.shape.kv_bytes();
         let piece = |key, rows: usize, before| Piece { key, bytes: rows as u64 * row_bytes, before };
-        if !plan.keep_chunks {
-            return Vec::new();
-        }
-        if plan.method.reuses_prefix() {
-            let pieces = if rank == plan.owner { plan.prompt_pieces(&self.space) } else { Vec::new() };
-            return pieces.into_iter().map(|found| piece(found.key, found.ids.len(), found.rows.start)).collect();
-        }
-        if plan.method.selection().is_none() {
-            return Vec::new();
-        }
-        let head = piece(self.space.prefix(plan.head()), plan.head_tokens(), 0);
-        let lead = self.lead_pieces(plan).into_iter().map(|(key, rows)| piece(key, rows, 0));
-        let chunks = plan.chunks.iter().filter(|chunk| chunk.rank == rank).map(|chunk| Piece {
-            key: self.space.chunk(plan.head(), &chunk.ids, &chunk.extra(plan.scope)),
-            bytes: self.shape.chunk_bytes(chunk),
-            before: 0,
-        });
+        let prompt = names.pieces.iter().filter(|_| rank == plan.owner);
+        let prompt = prompt.map(|found| piece(found.key, found.ids.len(), found.rows.start));
+        let head = names.head.map(|head| piece(head, plan.head_tokens(), 0));
+        let lead = names.lead.iter().map(|&(key, rows)| piece(key, rows, 0));
+        let own = plan.chunks.iter().zip(&names.chunks).filter(|(chunk, _)| chunk.rank == rank);
+        let chunks = own.map(|(chunk, &key)| Piece { key, bytes: self.shape.chunk_bytes(chunk), before: 0 });
         let mut seen = HashSet::new();
-        std::iter::once(head).chain(lead).chain(chunks).filter(|piece| seen.insert(piece.key)).collect()
+        prompt.chain(head).chain(lead).chain(chunks).filter(|piece| seen.insert(piece.key)).collect()
     }
 
     /// Bytes in each rank's memory.

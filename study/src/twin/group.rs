@@ -170,8 +170,7 @@ impl<'a> Group<'a> {
     fn next(&mut self) -> Result<(Next, Option<Begun>)> {
         let Self { scheduler, planner, waiting, shape, room, .. } = self;
         // They are asked for by waiting requests only.
-        let (taken, owner) =
-            if waiting.is_empty() { (Vec::new(), 0) } else { (scheduler.taken(), scheduler.owner()) };
+        let (taken, owner) = if waiting.is_empty() { (Vec::new(), 0) } else { (scheduler.taken(), scheduler.owner()) };
         let busy = scheduler.running() > 0;
         let nothing = || Some(Reservation::nothing(shape.world));
         let mut failed = None;
@@ -202,7 +201,8 @@ impl<'a> Group<'a> {
 
     fn prefill(&mut self, (request, at_s, draft): Begun) {
         let plan = draft.plan();
-        let hits = self.caches.hits(plan);
+        let names = self.caches.names(plan);
+        let hits = self.caches.hits(plan, &names);
         let counted = Counted::new(plan, self.shape.world, &self.service.shape);
         let prefill_s = self.prefill_s(plan, &counted, hits);
         let answered = Answered { queue_s: self.now_s - at_s, prefill_s, hits };
@@ -211,7 +211,7 @@ impl<'a> Group<'a> {
         let evict_s = if goes_on { counted.evict_s(plan, &self.service.profile) } else { 0.0 };
         self.now_s += prefill_s + evict_s;
         self.usage.prefill_s += prefill_s + evict_s;
-        let reports = self.caches.keep(plan);
+        let reports = self.caches.keep(plan, &names);
         self.planner.note(self.shape, &reports);
         self.room = self.planner.room(self.shape);
         let running = counted.running(plan, &self.service.profile).filter(|_| goes_on);

@@ -27,12 +27,33 @@ pub fn render(answer: &Answer) -> String {
 }
 
 const TIMES: [&str; 13] = [
-    "method", "GPUs", "groups", "answered", "too long", "no memory", "queue full", "p50", "p95", "p99", "interval",
-    "queue p50", "queue p95",
+    "method",
+    "GPUs",
+    "groups",
+    "answered",
+    "too long",
+    "no memory",
+    "queue full",
+    "p50",
+    "p95",
+    "p99",
+    "interval",
+    "queue p50",
+    "queue p95",
 ];
 
 const USE: [&str; 12] = [
-    "method", "GPUs", "memory", "store", "computed", "prefill", "decode", "idle", "waiting", "running", "step [ms]",
+    "method",
+    "GPUs",
+    "memory",
+    "store",
+    "computed",
+    "prefill",
+    "decode",
+    "idle",
+    "waiting",
+    "running",
+    "step [ms]",
     "evicted",
 ];
 
@@ -135,7 +156,12 @@ fn limit(report: &Report, row: &TwinRow) -> String {
         None => "nothing that was tried".to_owned(),
     };
     let busy = prefill.zip(decode).map_or_else(String::new, |(prefill, decode)| {
-        format!(", busy {:.0} % ({:.0} % prefill, {:.0} % decode)", 100.0 * (prefill + decode), 100.0 * prefill, 100.0 * decode)
+        format!(
+            ", busy {:.0} % ({:.0} % prefill, {:.0} % decode)",
+            100.0 * (prefill + decode),
+            100.0 * prefill,
+            100.0 * decode
+        )
     });
     let holds = match (holds, breaks) {
         (Some(pace), _) => format!("it holds up to {} times this pace{}{busy}", digits(pace), rate(pace)),

@@ -55,7 +55,8 @@ fn answered(replayed: &Replayed) -> Vec<Answered> {
 
 /// Requests of five of sixty documents at each of these times, in a fixed disorder.
 fn busy(count: u64, every_s: f64, output_tokens: usize) -> Vec<TraceRequest> {
-    let documents = |number: u64| (0..5).map(|place| part(10 + (number * 7 + place * 13) % 60, 400)).collect::<Vec<_>>();
+    let documents =
+        |number: u64| (0..5).map(|place| part(10 + (number * 7 + place * 13) % 60, 400)).collect::<Vec<_>>();
     (0..count).map(|number| request(number as f64 * every_s, number, &documents(number), output_tokens)).collect()
 }
 
