@@ -102,7 +102,6 @@ const SHOWN: [(&str, &[&str]); 13] = [
             "tokens",
             "hit-rate",
             "methods",
-            "ratio",
             "slo-ttft",
             "requests-per-second",
             "trace",

@@ -352,7 +352,7 @@ fn a_trace_is_replayed_on_each_number_of_gpus() {
     let usual = ask(&["--requests", "5"]);
     let methods: Vec<_> = usual["rows"].as_array().expect("rows").iter().map(|row| row["method"].as_str()).collect();
     assert_eq!(methods, [Some("prefix-cache"), Some("infoflow")]);
-    assert_eq!((usual["rows"][0]["gpus"].as_u64(), usual["trace"]["requests"].as_u64()), (Some(8), Some(5)));
+    assert_eq!((usual["rows"][0]["gpus"].as_u64(), usual["replayed"]["requests"].as_u64()), (Some(8), Some(5)));
     let shown = text(&[&base[..], &["--gpus", "4", "--slo-ttft", "1s", "--method", "none"]].concat());
     for part in ["none on 4 GPUs: breaks first: ", "times as fast as real time", "not measured here"] {
         assert!(shown.contains(part), "`{part}` is not in:\n{shown}");

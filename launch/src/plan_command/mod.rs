@@ -28,9 +28,8 @@ use crate::named::{DTYPES, one_of};
 use crate::ranks;
 use crate::stdout::{print, print_json};
 
-/// Predict time to first token, bytes and memory of methods on a machine, and the lengths from
-/// which a selective method wins. The machine need not be available; with --slo-ttft the answer is
-/// the number of GPUs that a load needs, with --trace what a trace of requests meets on them
+/// Predict times, bytes and memory of methods on a machine that need not be available; with
+/// --slo-ttft the GPUs that a load needs, with --trace the times of a trace on numbers of GPUs
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// Hugging Face folder, of which only config.json is read, or a known shape: qwen3-14b,
@@ -74,8 +73,8 @@ pub struct PlanArgs {
     /// the first one
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0,1", help_heading = "Request")]
     hit_rate: Vec<f64>,
-    /// Methods to predict, NAME[:KEY[=VALUE]]..; without an exchange of its own, a method takes the
-    /// faster of replicate and pass-q among those that fit
+    /// Methods to predict, NAME[:KEY[=VALUE]]..; an exchange that is not named is the faster one that
+    /// fits. With --trace the default is prefix-cache and infoflow
     #[arg(
         long,
         visible_alias = "method",

@@ -11,8 +11,8 @@ use crate::stdout::{print, print_json};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sizing")]
 pub struct SizingArgs {
-    /// Time to first token that 95 % of the requests must meet, such as 1s or 800ms; prints the
-    /// number of GPUs needed, or with --trace the pace up to which it is met
+    /// Time to first token that 95 % of the requests must meet, such as 1s or 800ms; with --trace
+    /// the pace up to which it is met
     #[arg(
         long,
         value_name = "DURATION",

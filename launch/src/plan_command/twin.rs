@@ -17,8 +17,7 @@ use crate::values::{chunk_cache, size};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Trace")]
 pub struct TwinArgs {
-    /// Replay a trace in simulated time, by each of --methods on each of --gpus: RAGPulse's folder,
-    /// or a file in the format of Mooncake, Bailian or docs/load.md
+    /// Replay a trace (docs/load.md) in simulated time
     #[arg(
         long,
         value_name = "PATH",
@@ -27,8 +26,7 @@ pub struct TwinArgs {
             "document_tokens", "documents", "chart"]
     )]
     trace: Option<String>,
-    /// Numbers of GPUs, or of ranks on a machine without; a row each [default: all ranks of the
-    /// profile]
+    /// Numbers of GPUs, a row each [default: all ranks of the profile]
     #[arg(long, value_name = "N,..", value_delimiter = ',', requires = "trace")]
     gpus: Vec<usize>,
     #[arg(long, value_name = "N", help = of_load("speed"), requires = "trace")]

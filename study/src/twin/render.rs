@@ -58,7 +58,7 @@ const USE: [&str; 12] = [
 ];
 
 fn head(report: &Report) -> String {
-    let trace = &report.trace;
+    let trace = &report.replayed;
     let rate = trace.requests as f64 / trace.seconds.max(f64::MIN_POSITIVE);
     let rate = if trace.seconds > 0.0 { format!(", {} a second", digits(rate)) } else { String::new() };
     format!(
@@ -143,7 +143,7 @@ fn limit(report: &Report, row: &TwinRow) -> String {
     let Some(edge) = row.limit else { return format!("{} on {gpus}: no request is answered\n", row.method) };
     let Edge { holds, breaks, broken, prefill, decode } = edge;
     let rate = |pace: f64| {
-        let (count, seconds) = (report.trace.requests as f64, report.trace.seconds);
+        let (count, seconds) = (report.replayed.requests as f64, report.replayed.seconds);
         if seconds > 0.0 { format!(" ({} requests a second)", digits(pace * count / seconds)) } else { String::new() }
     };
     let bound = match report.slo_ttft_ms {

@@ -28,7 +28,7 @@ pub struct Report {
     /// The machine of each group.
     pub profile: Profile,
     /// The replayed requests.
-    pub trace: TraceRow,
+    pub replayed: TraceRow,
     /// The tokens that chunks are prefilled after: `system`, `head`, or a number after the head.
     pub chunk_prefix: String,
     /// Bound of the 95th percentile of the time to first token, if one was asked for.
@@ -159,7 +159,7 @@ impl Answer {
             notes: self.notes(),
             model: model.clone(),
             profile: profile.clone(),
-            trace: trace(&self.question),
+            replayed: trace(&self.question),
             chunk_prefix: chunk_prefix.to_string(),
             slo_ttft_ms: slo_s.map(|slo_s| 1e3 * slo_s),
             rows: self.cells.iter().map(row).collect(),
