@@ -20,7 +20,7 @@ use tributary_study::forecast::{Answer, render};
 use tributary_study::sizing::Question;
 
 use self::sizing::SizingArgs;
-use self::twin::TwinArgs;
+use self::twin::{Traced, TwinArgs};
 
 use crate::failure::usage;
 use crate::help;
@@ -73,8 +73,8 @@ pub struct PlanArgs {
     /// the first one
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0,1", help_heading = "Request")]
     hit_rate: Vec<f64>,
-    /// Methods to predict, NAME[:KEY[=VALUE]]..; an exchange that is not named is the faster one that
-    /// fits. With --trace the default is prefix-cache and infoflow
+    /// Methods to predict, NAME[:KEY[=VALUE]]..; an exchange that is not named is the faster one
+    /// that fits. With --trace the default is prefix-cache and infoflow
     #[arg(
         long,
         visible_alias = "method",
@@ -121,8 +121,17 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
     // Under a launcher every process comes here with the same arguments: once is enough to print.
     let leads = launcher().is_none_or(|launcher| launcher.rank == 0);
     if args.twin.is_asked() {
-        let profile = one(args, profiles)?;
-        return args.twin.answer(args, (shape, profile), args.sizing.slo_s(), leads);
+        let traced = Traced {
+            model: args.model.clone(),
+            shape,
+            profile: one(args, profiles)?,
+            methods: args.methods.clone(),
+            ratio: args.ratio,
+            world: args.world,
+            head_tokens: args.prefix_tokens,
+            slo_s: args.sizing.slo_s(),
+        };
+        return args.twin.answer(traced, args.json, leads);
     }
     if let Some(demand) = args.sizing.demand() {
         if args.world.is_some() {

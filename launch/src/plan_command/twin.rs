@@ -4,11 +4,11 @@ use clap::Args;
 use tributary_coordinator::ChunkPrefix;
 use tributary_coordinator::scheduler::Limits;
 use tributary_load::{OPTIONS, Replay};
+use tributary_methods::MethodSpec;
 use tributary_planner::ModelShape;
 use tributary_planner::forecast::Profile;
 use tributary_study::twin::{Answer, Question, render};
 
-use super::PlanArgs;
 use crate::failure::{Coded, usage};
 use crate::stdout::{print, print_json};
 use crate::values::{chunk_cache, size};
@@ -60,6 +60,26 @@ pub struct TwinArgs {
     max_waiting: usize,
 }
 
+/// What the options of every forecast say about a replay.
+pub struct Traced {
+    /// The model, as asked for.
+    pub model: String,
+    /// Its shape.
+    pub shape: ModelShape,
+    /// The machine.
+    pub profile: Profile,
+    /// The methods.
+    pub methods: Vec<MethodSpec>,
+    /// Share of the context to recompute by methods that name none.
+    pub ratio: Option<f64>,
+    /// Number of ranks of a group.
+    pub world: Option<usize>,
+    /// Tokens of the head.
+    pub head_tokens: usize,
+    /// Bound of the time to first token, in seconds.
+    pub slo_s: Option<f64>,
+}
+
 /// The help of an option of `tributary load`, which means the same here.
 fn of_load(name: &str) -> &'static str {
     OPTIONS.iter().find(|option| option.name == name).map_or("", |option| option.help)
@@ -72,13 +92,7 @@ impl TwinArgs {
     }
 
     /// Replays the trace, and prints the result where this process `leads`.
-    pub fn answer(
-        &self,
-        args: &PlanArgs,
-        (shape, profile): (ModelShape, Profile),
-        slo_s: Option<f64>,
-        leads: bool,
-    ) -> anyhow::Result<()> {
+    pub fn answer(&self, traced: Traced, json: bool, leads: bool) -> anyhow::Result<()> {
         let failed = |error: tributary_load::Error| Coded { exit_code: error.exit_code(), reason: error.to_string() };
         let given = |name: &str| match name {
             "trace" => self.trace.clone(),
@@ -88,18 +102,19 @@ impl TwinArgs {
             _ => self.requests.clone(),
         };
         let Some(replay) = Replay::read(&given).map_err(failed)? else { return Ok(()) };
+        let Traced { model, shape, profile, methods, ratio, world, head_tokens, slo_s } = traced;
         let question = Question {
-            model: args.model.clone(),
+            model,
             shape,
             profile,
             path: replay.path.display().to_string(),
             trace: replay.trace().map_err(failed)?,
             speed: replay.speed,
-            methods: args.methods.clone(),
-            ratio: args.ratio,
+            methods,
+            ratio,
             gpus: self.gpus.clone(),
-            world: args.world,
-            head_tokens: args.prefix_tokens,
+            world,
+            head_tokens,
             chunk_prefix: self.chunk_prefix,
             limits: self.limits()?,
             chunk_cache_bytes: self.chunk_cache,
@@ -107,7 +122,7 @@ impl TwinArgs {
             slo_s,
         };
         let answer = Answer::new(question)?;
-        match (leads, args.json) {
+        match (leads, json) {
             (false, _) => Ok(()),
             (true, true) => print_json(&answer.report()),
             (true, false) => print(&render(&answer)),

@@ -1,6 +1,7 @@
 //! Predicted time of a plan: its counted [`cost`](crate::cost) over the rates of a machine that a
 //! profile describes. It takes finished plans: the planner asks it which of two is faster.
 
+mod arithmetic;
 mod assumed;
 mod curve;
 mod interval;

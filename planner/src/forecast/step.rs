@@ -1,8 +1,8 @@
 //! Time of a step of decoding: one token of each of several sequences. Their rows pass the weights
 //! together on each rank that owns some, and each attends to its own keys.
 
+use super::arithmetic::{order_s, work_s};
 use super::profile::Profile;
-use super::time::{order_s, work_s};
 use crate::ModelShape;
 use crate::cost::{Decoding, Products, RankWork};
 

@@ -30,8 +30,8 @@ pub enum Limit {
 /// The pace up to which everything holds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Edge {
-    /// The fastest tried pace at which everything holds, as a multiple of the replay's; absent where
-    /// nothing that was tried does.
+    /// The fastest tried pace at which everything holds, as a multiple of the replay's; absent if
+    /// everything that was tried fails.
     pub holds: Option<f64>,
     /// The slowest tried pace at which a condition fails; absent where none does.
     pub breaks: Option<f64>,
