@@ -34,9 +34,9 @@ pub struct WorkerLink {
     signals: Signals,
 }
 
-/// What the coordinator wants of the prefill that rank 0 was sent last: that it is cancelled, or that
-/// it halts for other orders. Clones are of the same link. The ranks look here at their next control
-/// point.
+/// What the coordinator wants of the prefill that rank 0 was sent last: that it is cancelled, or
+/// that it halts for other orders. Clones are of the same link. The ranks look here at their next
+/// control point.
 #[derive(Debug, Clone, Default)]
 pub struct Signals(Arc<AtomicU64>);
 

@@ -24,8 +24,8 @@ pub fn separators(text: &str, chunking: &Chunking, from: usize) -> Vec<usize> {
 pub enum Cutting {
     /// Into chunks of this number of tokens.
     Fixed(usize),
-    /// Where the content says so, into chunks of at most this number of tokens: chunks after a
-    /// change in the text are as before it.
+    /// Where the content says so, into chunks of at most this number of tokens, and a 32nd more at
+    /// the end: chunks after a change in the text are as before it.
     Content(usize),
 }
 
@@ -47,10 +47,11 @@ impl Cutting {
     }
 }
 
-/// Ends of chunks by content: a chunk ends where a hash of the tokens before that place is small
-/// (a gear hash, as in FastCDC, Xia et al. 2016, over tokens instead of bytes). A chunk has at least
-/// a 32nd of `most` tokens and on average about a quarter; never ends within a run of equal tokens,
-/// unless it is full; and a shorter remainder belongs to the chunk before it.
+/// Ends of chunks by content: a chunk ends where a hash of the tokens before that place is small (a
+/// gear hash, as in FastCDC, Xia et al. 2016, over tokens instead of bytes). A chunk has at least a
+/// 32nd of `most` tokens and on average about a quarter. It never ends within a run of equal
+/// tokens, unless it is full; a run of a longer period has few hashes, and may have the shortest
+/// chunks. A remainder that is too short belongs to the chunk before it.
 fn by_content(ids: &[u32], most: usize) -> Vec<usize> {
     let (least, mean) = ((most / 32).max(1), (most / 4).max(2));
     let is_small = u64::MAX / (mean - least).max(1) as u64;
@@ -58,7 +59,8 @@ fn by_content(ids: &[u32], most: usize) -> Vec<usize> {
     for (index, &id) in ids.iter().enumerate() {
         // Each step forgets a bit: the hash is of the last 64 tokens, wherever the chunk began.
         hash = (hash << 1).wrapping_add(mixed(id));
-        let (end, repeats) = (index + 1, index > 0 && ids[index - 1] == id);
+        let end = index + 1;
+        let repeats = index > 0 && ids[index - 1] == id || ids.get(end) == Some(&id);
         if end - begin == most || (end - begin >= least && hash < is_small && !repeats) {
             ends.push(end);
             begin = end;

@@ -278,10 +278,10 @@ fn prefix(
 }
 
 /// Reads messages without documents, of which the last is `text`. All of it but the last tokens is
-/// the context, regardless of its author.
-/// It is one chunk, which makes every method exact: after the prefix and before the rest of the
-/// text, a single chunk is computed as the whole prompt would be. If it is longer than
-/// `chunk_tokens`, it is cut where its content says so, into chunks of at most that many tokens.
+/// the context, regardless of its author. It is one chunk, which makes every method exact: after
+/// the prefix and before the rest of the text, a single chunk is computed as the whole prompt would
+/// be. If it is longer than `chunk_tokens`, it is cut where its content says so, into chunks of at
+/// most that many tokens and a 32nd.
 ///
 /// # Errors
 /// Returns [`Error::EmptyQuery`] for a text without a token, [`Error::Template`],

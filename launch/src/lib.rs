@@ -12,6 +12,7 @@ mod failure;
 mod help;
 mod help_screen;
 mod launch_command;
+mod limits;
 mod load;
 mod methods;
 mod named;

@@ -20,12 +20,10 @@ use tributary_service::{Access, AllowedMethods, ApiKeys, ClientLimits, Doors, Op
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, seconds, settings, size};
 use crate::config::config;
 use crate::failure::{Coded, usage};
+use crate::limits::{GAP_MS, checked};
 use crate::progress::Progress;
 use crate::stdout::print;
 use crate::{help, ranks};
-
-/// Longest time for which a prefill may be said to compute without a halt.
-const MAX_GAP_MS: u64 = 60_000;
 
 /// Serve requests over HTTP: an OpenAI-compatible API for chat completions, with `documents` beside
 /// the messages
@@ -90,7 +88,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.5, help_heading = "Service")]
     decode_share: f64,
     /// Milliseconds for which a prefill may compute before it halts for decoding
-    #[arg(long, value_name = "MS", default_value_t = 250, help_heading = "Service")]
+    #[arg(long, value_name = "MS", default_value_t = GAP_MS, help_heading = "Service")]
     max_gap: u64,
     /// Rows of a layer between two places where a prefill may halt [default: as many as take half
     /// of --max-gap by the machine's rates]
@@ -270,11 +268,7 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     engine.drains();
     marker::serving();
     print(&format!("serving {} on http://{address} with {world} ranks\n", name(args)))?;
-    let ServeArgs { max_prefill_burst, max_running, max_waiting, decode_share, .. } = *args;
-    let max_waiting_each = args.max_waiting_per_client.unwrap_or((3 * max_waiting).div_ceil(4));
-    let max_gap = Duration::from_millis(args.max_gap);
-    let limits = Limits { max_prefill_burst, max_running, max_waiting, max_waiting_each, decode_share, max_gap };
-    let conducted = engine.conduct(&run_config, limits, inbox);
+    let conducted = engine.conduct(&run_config, scheduler_limits(args)?, inbox);
     // After a failure of the ranks too, and first: clients hear of it before this process ends.
     let served = listening.join();
     conducted?;
@@ -283,6 +277,14 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
         Err(panic) => std::panic::resume_unwind(panic),
     }
     Ok(engine.end()?)
+}
+
+/// Limits of the scheduler.
+fn scheduler_limits(args: &ServeArgs) -> anyhow::Result<Limits> {
+    let ServeArgs { max_prefill_burst, max_running, max_waiting, decode_share, .. } = *args;
+    let max_waiting_each = args.max_waiting_per_client.unwrap_or((3 * max_waiting).div_ceil(4));
+    let max_gap = Duration::from_millis(args.max_gap);
+    checked(Limits { max_prefill_burst, max_running, max_waiting, max_waiting_each, decode_share, max_gap })
 }
 
 /// How layers are cut, so that prefills halt in time for streams.
@@ -307,9 +309,6 @@ fn check(args: &ServeArgs) -> anyhow::Result<()> {
     }
     for (name, number) in [
         ("--chunk-tokens", args.chunk_tokens),
-        ("--max-prefill-burst", args.max_prefill_burst),
-        ("--max-running", args.max_running),
-        ("--max-waiting", args.max_waiting),
         ("--max-documents", args.clients.max_documents),
         ("--max-prompt-tokens", args.clients.max_prompt_tokens),
         ("--max-tokens-limit", args.clients.max_tokens_limit),
@@ -319,14 +318,9 @@ fn check(args: &ServeArgs) -> anyhow::Result<()> {
             return Err(usage(format!("{name} 0: must be at least 1")));
         }
     }
-    if !(0.0..=0.9).contains(&args.decode_share) {
-        return Err(usage(format!("--decode-share {}: must be from 0 to 0.9", args.decode_share)));
-    }
+    scheduler_limits(args)?;
     if args.prefill_slice == Some(0) {
         return Err(usage("--prefill-slice 0: must be at least 1"));
-    }
-    if args.max_gap > MAX_GAP_MS {
-        return Err(usage(format!("--max-gap {}: must be at most {MAX_GAP_MS} ms", args.max_gap)));
     }
     Ok(())
 }

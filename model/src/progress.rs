@@ -3,10 +3,11 @@
 //! device has passed it, not when the host has submitted it. A separate thread polls the device,
 //! because the rank's thread may be blocked in the driver.
 //!
-//! A control point follows each layer of a prefill: only there all ranks check for cancellation, and
-//! halt for steps of decoding ([`interleaved`]), so that no pass can omit the check. If the request is cancelled during a layer, the process that
-//! knows of it skips the layer's tiles; the next control point discards the layer. This module
-//! judges nothing: the group does (`tributary_comm::Liveness`).
+//! A control point follows each layer of a prefill: only there all ranks check for cancellation,
+//! and halt for steps of decoding ([`interleaved`]), so that no pass can omit the check. If the
+//! request is cancelled during a layer, the process that knows of it skips the layer's tiles; the
+//! next control point discards the layer. This module judges nothing: the group does
+//! (`tributary_comm::Liveness`).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,7 +57,7 @@ pub struct Progress {
     looks_only: bool,
     /// Whether the next point discards the current work if the request is cancelled.
     before_point: Arc<AtomicBool>,
-    /// Whether a point has ended the pass.
+    /// Whether a point has ended the pass: no other follows it.
     is_over: Arc<AtomicBool>,
     /// Number of slices in which a layer's rows are computed, the same on all ranks; 0 or 1 for a
     /// whole layer.
@@ -265,6 +266,8 @@ impl Progress {
                 let before = self.before_point.swap(false, Ordering::Relaxed);
                 let done = INTERLUDE.with(|interlude| interlude.run());
                 self.before_point.store(before, Ordering::Relaxed);
+                // No further point may follow a failure, even of a cancelled request.
+                self.is_over.fetch_or(done.is_err(), Ordering::Relaxed);
                 done
             }
         }

@@ -1,6 +1,6 @@
 //! A layer in slices of its rows: after each slice of its products, and of its attention where that
-//! is cut alike on all ranks, follows a control point ([`Progress::sliced`]). A row's numbers do not
-//! depend on the slice that it is in.
+//! is cut alike on all ranks, follows a control point ([`Progress::sliced`]). Numbers
+//! of a row depend on its slice by rounding only.
 
 use std::ops::Range;
 

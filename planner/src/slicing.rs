@@ -21,6 +21,9 @@ const LEAST_FLOPS: f64 = 1e8;
 /// Part of a lower rate that is believed at once: another program may have been at work.
 const BELIEVED: f64 = 0.1;
 
+/// Largest factor of a rise at once: a single time may be wrong.
+const MOST_RISE: f64 = 2.0;
+
 /// How layers of long prompts are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Slicing {
@@ -76,7 +79,10 @@ impl MeasuredRate {
         if flops < LEAST_FLOPS || seconds <= 0.0 {
             return;
         }
-        let (now, before) = (flops / seconds, self.flops_per_s.unwrap_or(0.0));
-        self.flops_per_s = Some(now.max(before + BELIEVED * (now - before)));
+        let now = flops / seconds;
+        self.flops_per_s = Some(match self.flops_per_s {
+            None => now,
+            Some(before) => now.min(MOST_RISE * before).max(before + BELIEVED * (now - before)),
+        });
     }
 }

@@ -23,6 +23,7 @@ mod plan;
 mod point;
 mod report;
 mod rows;
+mod slices;
 mod tier;
 mod traffic;
 
@@ -35,11 +36,12 @@ pub use order::Order;
 pub use phase::Phase;
 pub use pieces::{PIECE_ROWS, PromptPiece, prompt_pieces};
 pub use plan::{Around, Chunk, LookAhead, Plan, Returns, Sampling, Source};
-pub use point::{LOOK_TILE_ROWS, PointShape, Slices, Word};
+pub use point::{LOOK_TILE_ROWS, PointShape, Word};
 pub use report::{
     ChunkCacheReport, DeviceMemory, DrawnToken, Event, Evicted, FromStore, KeptRows, Logprobs, Outcome, RankReport,
     Refusal, ScoredQuery, ScoredToken, Sharpest, Span, StepReport,
 };
+pub use slices::Slices;
 pub use tier::{StoreError, StoreOperation, StoreReport, Tier};
 pub use traffic::{Collective, Traffic, TrafficEntry};
 /// A plan's data on its method and its eviction.

@@ -1,7 +1,6 @@
 //! Orders of the coordinator to the ranks: one at a time, broadcast by rank 0 and carried out by
-//! every rank.
-//! Every order but [`Order::Tick`], [`Order::Resume`] and [`Order::Stop`] ends with one gather to rank 0, which
-//! becomes an [`Event`](crate::Event).
+//! every rank. Every order but [`Order::Tick`], [`Order::Resume`] and [`Order::Stop`] ends with one
+//! gather to rank 0, which becomes an [`Event`](crate::Event).
 
 use std::sync::Arc;
 

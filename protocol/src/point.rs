@@ -6,7 +6,7 @@
 //! Their number follows from the plan and, where free probes decide their own number of rounds,
 //! from that number.
 
-use crate::{Drift, Evict, EvictionEvidence, Plan, Prefill};
+use crate::{Drift, Evict, EvictionEvidence, Plan, Prefill, Slices};
 
 /// The word that every rank receives at a control point, the same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -17,26 +17,6 @@ pub enum Word {
     Cancel,
     /// Carry out other orders until [`Order::Resume`](crate::Order::Resume), then continue.
     Halt,
-}
-
-/// Maximum numbers of rows between two control points of a layer; 0 for whole layers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub struct Slices {
-    /// In the pass that prefills chunks, whose rows see their chunk.
-    pub chunk_rows: u32,
-    /// In passes whose rows see the whole context.
-    pub context_rows: u32,
-}
-
-impl Slices {
-    /// Slices of this number of rows in every pass.
-    pub fn of(rows: u32) -> Self {
-        Self { chunk_rows: rows, context_rows: rows }
-    }
-}
-
-fn count(slice: u32, rows: usize) -> usize {
-    if slice == 0 { 1 } else { rows.div_ceil(slice as usize).max(1) }
 }
 
 /// Rows of the prompt in one tile when they run once more through the filled cache.
@@ -55,7 +35,7 @@ impl Plan {
     /// Number of slices of a layer in a pass over the whole context in which no rank has more than
     /// `rows` rows.
     pub fn context_slices(&self, rows: usize) -> usize {
-        count(self.slices.context_rows, rows)
+        Slices::count(self.slices.context_rows, rows)
     }
 
     /// Number of slices of a layer in the pass that prefills chunks on `world` ranks.
@@ -66,7 +46,7 @@ impl Plan {
         }
         let mut rows = vec![self.prefix_tokens(); world];
         self.chunks.iter().filter(|chunk| !chunk.warm).for_each(|chunk| rows[chunk.rank] += chunk.rows());
-        count(self.slices.chunk_rows, rows.into_iter().max().unwrap_or(0))
+        Slices::count(self.slices.chunk_rows, rows.into_iter().max().unwrap_or(0))
     }
 
     /// Number of control points of the pass that prefills chunks before selection; 0 if all of them

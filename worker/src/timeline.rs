@@ -86,9 +86,9 @@ impl Timeline {
         }
     }
 
-    /// The closed phases, without the times of `halts`: these make a phase of their own, if they came
-    /// before the first token. Waits until the device has reached the end of the last one. Then the
-    /// waits for other ranks are known, each in its own phase.
+    /// The closed phases, without the times of `halts`: these make a phase of their own, if they
+    /// came before the first token. Waits until the device has reached the end of the last one.
+    /// Then the waits for other ranks are known, each in its own phase.
     ///
     /// # Errors
     /// Returns an error if work on the device has failed.

@@ -10,7 +10,7 @@ use crate::{Communicator, Signals};
 /// Points of a request.
 const POINTS: u64 = 5;
 
-/// Points while calls are in flight, then a request that rank 0 signals at some point, with a call
+/// Points while calls are in flight, then a request that rank 0 cancels at some point, with a call
 /// that no rank waits for. Resets the counters.
 pub(super) fn points(comm: &mut dyn Communicator, device: &Device) -> Check {
     let (points, signals, rows) = (comm.points(), Signals::default(), vec![1; comm.size()]);

@@ -60,7 +60,8 @@ impl Points {
         Self { passage, rank, own: Arc::default() }
     }
 
-    /// In the process of rank 0: requests are cancelled and halt at their next point as is said here.
+    /// In the process of rank 0: requests are cancelled and halt at their next point as is said
+    /// here.
     pub fn listen(&self, signals: &Signals) {
         // The same ones may be set again.
         let _ = self.own.signals.set(signals.clone());

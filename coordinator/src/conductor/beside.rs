@@ -42,7 +42,8 @@ impl Conductor<'_> {
         }
     }
 
-    /// Takes the steps that decoding is owed, then lets the prefill go on.
+    /// Takes the steps that decoding is owed, then lets the prefill go on. A cancelled one is not
+    /// kept waiting.
     fn take_steps(&mut self, request: u64) -> Result<()> {
         loop {
             self.take_in(Some(request))?;
@@ -50,8 +51,8 @@ impl Conductor<'_> {
             if self.scheduler.running() == 0 {
                 self.pace.idles();
             }
-            let releases = self.scheduler.releases();
-            if !releases && !self.pace.is_due() {
+            let is_due = self.pace.is_due() && !self.inbox.counts.is_cancelled(request);
+            if !self.scheduler.releases() && !is_due {
                 break;
             }
             match self.scheduler.beside_prefill(&self.planner.room(self.group)) {

@@ -151,7 +151,7 @@ impl Counts {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Signals a request in any state, even in the middle of its prefill.
+    /// Cancels a request in any state, even in the middle of its prefill.
     fn cancel(&self, request: u64) {
         // The instruction first: a conductor that has just sent the request's order finds one or
         // the other.
@@ -265,7 +265,7 @@ impl Desk {
         Err(failure)
     }
 
-    /// Signals a request in any state; one that is over is skipped. It ends between two orders or,
+    /// Cancels a request in any state; one that is over is skipped. It ends between two orders or,
     /// during its prefill, at the ranks' next control point. Does not block.
     pub fn cancel(&self, request: u64) {
         self.counts.cancel(request);

@@ -58,6 +58,10 @@ pub struct ScriptedRanks {
     pub lets_go: bool,
     /// Number of halts that the prefill of this request waits for.
     pub halts: Option<(u64, usize)>,
+    /// Time that each prefill takes, if it counts the halts that are wanted meanwhile.
+    pub counts_halts: Option<Duration>,
+    /// Halts that were wanted.
+    pub wanted_halts: Mutex<usize>,
 }
 
 /// Holds ranks in their first step of decoding, or in their first order, until it is dropped.
@@ -111,6 +115,10 @@ impl ScriptedRanks {
                     Event::Refused { request: plan.request, refusal, traffic: vec![sent(1000), sent(2000)] }
                 }
                 Order::Prefill(plan) => {
+                    if let Some(time) = self.counts_halts {
+                        std::thread::sleep(time);
+                        *self.wanted_halts.lock().unwrap() += usize::from(worker.signals().take_halt(plan.request));
+                    }
                     let halts = self.halts.filter(|(request, _)| *request == plan.request);
                     (0..halts.map_or(0, |(_, halts)| halts))
                         .for_each(|_| self.halt(plan.request, worker, &mut scripted));

@@ -199,6 +199,7 @@ impl Conductor<'_> {
         let (plan, work) = (Arc::clone(&planned.plan), submission.work);
         let in_flight = InFlight::new(&plan, submission.clock, queued);
         self.running.insert(request, Request { submission, planned, in_flight, token_at: Instant::now() });
+        self.scheduler.prefills(self.planner.peak(&plan, self.group));
         // Before the order: a request counts as waiting until the ranks begin it.
         self.count();
         self.link.send(match work {

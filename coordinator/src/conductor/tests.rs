@@ -157,15 +157,20 @@ fn a_request_that_is_cancelled_while_its_prefill_halts_ends_with_it() {
 }
 
 #[test]
-fn at_share_0_a_prefill_never_halts() {
-    let limits = Limits { max_gap: Duration::ZERO, decode_share: 0.0, ..Limits::default() };
-    let ranks = ScriptedRanks::default();
-    let ended = with_conductor(&ranks, &mut planner(None), limits, |desk| {
-        let all: Vec<_> = (0..4).map(|_| submit(&desk, 8, 20, 64)).collect();
-        all.iter().for_each(|(_, updates)| assert!(tokens(updates).is_ok()));
-    });
-    assert!(ended.is_ok(), "{ended:?}");
-    assert!(!ranks.orders().contains(&"resume".to_owned()));
+fn a_prefill_halts_by_share_and_gap() {
+    for (decode_share, max_gap) in [(0.0, 0), (0.5, 10_000), (0.5, 0)] {
+        let limits = Limits { max_gap: Duration::from_millis(max_gap), decode_share, ..Limits::default() };
+        let counts_halts = Some(Duration::from_millis(30));
+        let ranks = ScriptedRanks { counts_halts, ..ScriptedRanks::default() };
+        let ended = with_conductor(&ranks, &mut planner(None), limits, |desk| {
+            let all: Vec<_> = (0..4).map(|_| submit(&desk, 8, 20, 64)).collect();
+            all.iter().for_each(|(_, updates)| assert!(tokens(updates).is_ok()));
+        });
+        assert!(ended.is_ok(), "{ended:?}");
+        // The first of them has no stream beside it.
+        let wanted = if decode_share > 0.0 && max_gap == 0 { 3 } else { 0 };
+        assert_eq!(*ranks.wanted_halts.lock().unwrap(), wanted, "share {decode_share}, gap {max_gap} ms");
+    }
 }
 
 #[test]

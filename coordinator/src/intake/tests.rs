@@ -166,8 +166,7 @@ fn what_is_longer_than_a_chunk_is_cut_whoever_wrote_it() {
     assert_eq!(whole.chunks.len(), 1);
     assert_eq!((&cut.query, cut.query.len()), (&whole.query, TEXT_QUERY_TOKENS));
     let lengths: Vec<usize> = cut.chunks.iter().map(|chunk| chunk.ids.len()).collect();
-    let (last, others) = lengths.split_last().unwrap();
-    assert!(others.iter().all(|&length| length == 8) && *last <= 8 && others.len() > 2, "{lengths:?}");
+    assert!(lengths.iter().all(|&length| (1..=8).contains(&length)) && lengths.len() > 4, "{lengths:?}");
     assert_eq!(cut.chunks.iter().flat_map(|chunk| chunk.ids.clone()).collect::<Vec<_>>(), whole.chunks[0].ids);
 }
 

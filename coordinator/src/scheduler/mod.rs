@@ -107,7 +107,7 @@ pub struct Scheduler {
     to_release: Vec<Running>,
     /// Prefills since the last step of decoding.
     burst: usize,
-    /// Memory of the request that is being prefilled.
+    /// Most memory of the request that is being prefilled.
     prefilling: Option<Reservation>,
 }
 
@@ -149,8 +149,7 @@ impl Scheduler {
             for index in 0..self.waiting.len() {
                 let Waiting { request, start, is_too_large } = self.waiting[index].clone();
                 let its = if is_too_large { None } else { takes(request) };
-                if let Some(its) = its.filter(|its| self.has_room(room, its)) {
-                    self.prefilling = Some(its);
+                if its.is_some_and(|its| self.has_room(room, &its)) {
                     self.waiting.remove(index);
                     self.passed = if index == 0 { 0 } else { self.passed + 1 };
                     self.now = self.now.max(start);
@@ -170,8 +169,8 @@ impl Scheduler {
         Next::Decode(self.steps(room))
     }
 
-    /// The next step while the prefill that [`next`](Self::next) gave is in progress: the release of
-    /// sequences that are over, or the next token of the running ones.
+    /// The next step while the prefill that [`next`](Self::next) gave is in progress: the release
+    /// of sequences that are over, or the next token of the running ones.
     pub fn beside_prefill(&mut self, room: &Room) -> Next {
         if !self.to_release.is_empty() {
             return Next::Release(self.to_release.iter().map(|sequence| sequence.request).collect());
@@ -180,7 +179,15 @@ impl Scheduler {
             return Next::Nothing;
         }
         self.burst = 0;
-        Next::Decode(self.steps(room))
+        match self.steps(room) {
+            drawn if drawn.is_empty() => Next::Nothing,
+            drawn => Next::Decode(drawn),
+        }
+    }
+
+    /// The prefill that [`next`](Self::next) gave begins; it takes this memory at most.
+    pub fn prefills(&mut self, peak: Reservation) {
+        self.prefilling = Some(peak);
     }
 
     /// Whether a request can run beside running ones, with answers of any length. A request alone
@@ -194,8 +201,8 @@ impl Scheduler {
         self.running.is_empty() || room.all_can_end(others.chain(&goes_on).chain([its]))
     }
 
-    /// The sequences that draw a token now: at least one. Those that need another step and have no
-    /// room for it pause.
+    /// The sequences that draw a token now: at least one, unless a prefill is in progress. Those
+    /// that need another step and have no room for it pause.
     fn steps(&mut self, room: &Room) -> Vec<u64> {
         let mut drawn = Vec::with_capacity(self.running.len());
         for index in 0..self.running.len() {
@@ -215,7 +222,8 @@ impl Scheduler {
         }
         // Chunks that were cached meanwhile may have taken the room of all: then the oldest goes on
         // beyond it.
-        if let (true, Some(oldest)) = (drawn.is_empty(), self.running.first_mut()) {
+        let is_stuck = drawn.is_empty() && self.prefilling.is_none();
+        if let (true, Some(oldest)) = (is_stuck, self.running.first_mut()) {
             oldest.reservation = oldest.reservation.with_another_step();
             oldest.reservation.writes();
             oldest.is_paused = false;

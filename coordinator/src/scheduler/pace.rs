@@ -55,7 +55,8 @@ impl Pace {
 
     /// The time for which a prefill may compute until a step is owed; `None` if none ever is.
     pub fn until_due(&self) -> Option<Duration> {
-        (self.rate > 0.0).then(|| Duration::from_secs_f64((-self.owed_s).max(0.0) / self.rate))
+        let seconds = (-self.owed_s).max(0.0) / self.rate;
+        (self.rate > 0.0).then(|| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     }
 }
 
@@ -112,5 +113,8 @@ mod tests {
         pace.idles();
         assert_eq!((pace.is_due(), pace.until_due()), (false, Some(250 * MS)));
         assert_eq!(Pace::new(0.0, MS).until_due(), None);
+        let mut hardly = Pace::new(1e-22, MS);
+        hardly.stepped(20 * MS);
+        assert_eq!(hardly.until_due(), Some(Duration::MAX), "a share too small to count");
     }
 }

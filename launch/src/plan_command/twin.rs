@@ -1,5 +1,7 @@
 //! The options of `tributary plan` that replay a trace in simulated time, and its answer.
 
+use std::time::Duration;
+
 use clap::Args;
 use tributary_coordinator::ChunkPrefix;
 use tributary_coordinator::scheduler::Limits;
@@ -9,7 +11,8 @@ use tributary_planner::ModelShape;
 use tributary_planner::forecast::Profile;
 use tributary_study::twin::{Answer, Question, render};
 
-use crate::failure::{Coded, usage};
+use crate::failure::Coded;
+use crate::limits::{GAP_MS, checked};
 use crate::stdout::{print, print_json};
 use crate::values::{chunk_cache, size};
 
@@ -52,6 +55,12 @@ pub struct TwinArgs {
     /// Maximum number of prefills between two decoding steps, while any sequence is decoding
     #[arg(long, value_name = "N", default_value_t = Limits::default().max_prefill_burst, requires = "trace")]
     max_prefill_burst: usize,
+    /// Decoding's share of the time while a prompt is prefilled, as in serve
+    #[arg(long, value_name = "SHARE", default_value_t = Limits::default().decode_share, requires = "trace")]
+    decode_share: f64,
+    /// Milliseconds for which a prefill may compute before it halts for decoding
+    #[arg(long, value_name = "MS", default_value_t = GAP_MS, requires = "trace")]
+    max_gap: u64,
     /// Maximum number of sequences decoded concurrently by a group
     #[arg(long, value_name = "N", default_value_t = Limits::default().max_running, requires = "trace")]
     max_running: usize,
@@ -130,15 +139,8 @@ impl TwinArgs {
     }
 
     fn limits(&self) -> anyhow::Result<Limits> {
-        let Self { max_prefill_burst, max_running, max_waiting, .. } = *self;
-        let named = [
-            ("--max-prefill-burst", max_prefill_burst),
-            ("--max-running", max_running),
-            ("--max-waiting", max_waiting),
-        ];
-        match named.iter().find(|(_, number)| *number == 0) {
-            Some((name, _)) => Err(usage(format!("{name} 0: must be at least 1"))),
-            None => Ok(Limits { max_prefill_burst, max_running, max_waiting, max_waiting_each: max_waiting }),
-        }
+        let Self { max_prefill_burst, max_running, max_waiting, decode_share, .. } = *self;
+        let (max_waiting_each, max_gap) = (max_waiting, Duration::from_millis(self.max_gap));
+        checked(Limits { max_prefill_burst, max_running, max_waiting, max_waiting_each, decode_share, max_gap })
     }
 }

@@ -74,13 +74,13 @@ fn without_a_share_for_decoding_a_prefill_never_halts() {
 #[test]
 fn a_client_that_leaves_while_its_prefill_halts_takes_no_stream_with_it() {
     for world in ["1", "2"] {
-        // Layers are slow enough for the client to leave in the middle.
         let server = server(world, &["--request-timeout", "20"]);
         let (told, _) = streamed(server.stream(&talk()));
         let stream = server.stream(&talk());
         for method in ["full", "infoflow"] {
             let connection = http::open(&server.address, "/v1/chat/completions", &long(method));
-            std::thread::sleep(Duration::from_millis(60));
+            server.becomes(RUNNING, 2.0);
+            std::thread::sleep(Duration::from_millis(30));
             drop(connection);
             let began = Instant::now();
             while server.metric(RUNNING) > 1.0 {

@@ -88,6 +88,11 @@ pub fn rank_bytes(plan: &Plan, world: usize, shape: &ModelShape, memory: MemoryO
     ranks(plan, world, shape, cached_bytes, false, memory).into_iter().map(with_weights).collect()
 }
 
+/// Peak bytes of a request on each rank, without weights and chunk caches.
+pub fn peak_bytes(plan: &Plan, world: usize, shape: &ModelShape, memory: MemoryOf) -> Vec<u64> {
+    ranks(plan, world, shape, &[], false, memory)
+}
+
 /// Bytes that a model beside the main one takes on a host: its weights, and the data of prompts of
 /// `rows` rows, read one by one. That data is activations, a layer's keys and values, and the last
 /// layer's attention of the queries.

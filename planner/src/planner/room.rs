@@ -19,6 +19,12 @@ impl Planner {
         Reservation::new(bytes, plan.owner, token_bytes, most)
     }
 
+    /// The memory that a request takes on each rank at most while it is prefilled.
+    pub fn peak(&self, plan: &Plan, group: GroupShape) -> Reservation {
+        let bytes = memory::peak_bytes(plan, group.world, &self.model, self.machine(group).memory);
+        Reservation::new(bytes, plan.owner, 0, 0)
+    }
+
     /// The memory that sequences of a group share with cached chunks. Chunk caches count as full:
     /// chunks that later prefills leave in them must not take memory that answers may need.
     pub fn room(&self, group: GroupShape) -> Room {

@@ -53,7 +53,10 @@ impl Predictions {
             .iter()
             .filter_map(|found| Some((phase(found.phase)?, found.critical_path_ms / 1000.0)))
             .collect();
-        let own_s = (report.ttft_ms / 1000.0 - answered.answer.queued.as_secs_f64()).max(0.0);
+        // Neither its turn nor other requests' steps in between are its own.
+        let interleaved = report.phases.iter().filter(|row| row.phase == Phase::Interleaved.name());
+        let others_s = interleaved.map(|row| row.critical_path_ms / 1000.0).sum::<f64>();
+        let own_s = (report.ttft_ms / 1000.0 - answered.answer.queued.as_secs_f64() - others_s).max(0.0);
         let mut learned = self.lock();
         let before = learned.ttft_s(&predicted, is_exact, only_learned);
         learned.learn(&predicted, is_exact, &phases, own_s);

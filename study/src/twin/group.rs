@@ -1,9 +1,11 @@
 //! One group of ranks in simulated time: the service's planner and scheduler decide, and predicted
-//! times pass. It follows the conductor: releases, then prefills, then a step of all sequences.
+//! times pass. It follows the conductor: releases, then prefills, then a step of all sequences, and
+//! steps at halts of long prefills.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use tributary_coordinator::scheduler::{Next, Scheduler};
+use tributary_coordinator::scheduler::{Next, Pace, Scheduler};
 use tributary_planner::forecast::{Counted, Running, step_s};
 use tributary_planner::{Draft, Error, GroupShape, GroupSurvey, Machine, MemoryOf, Planner, Reservation, Started};
 use tributary_planner::{RequestSettings, Room, StoreInventory, Tokens};
@@ -73,6 +75,8 @@ pub struct Group<'a> {
     shape: GroupShape,
     planner: Planner,
     scheduler: Scheduler,
+    /// Decoding's share of the time beside prefills.
+    pace: Pace,
     caches: Caches,
     /// Memory for sequences: it changes with what caches keep.
     room: Room,
@@ -111,6 +115,7 @@ impl<'a> Group<'a> {
             room: planner.room(shape),
             planner,
             scheduler: Scheduler::new(shape.world, service.limits),
+            pace: Pace::new(service.limits.decode_share, service.limits.max_gap),
             caches: Caches::new(space, service.shape, shape.world, (chunk_cache_bytes, service.store_bytes)),
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -205,23 +210,59 @@ impl<'a> Group<'a> {
         let hits = self.caches.hits(plan, &names);
         let counted = Counted::new(plan, self.shape.world, &self.service.shape);
         let prefill_s = self.prefill_s(plan, &counted, hits);
-        let answered = Answered { queue_s: self.now_s - at_s, prefill_s, hits };
+        let (queue_s, begins_s) = (self.now_s - at_s, self.now_s);
+        self.scheduler.prefills(self.planner.peak(plan, self.shape));
+        self.compute(prefill_s);
+        let answered = Answered { queue_s, prefill_s: self.now_s - begins_s, hits };
         self.outcomes.push((request, Outcome::Answered(answered)));
         let goes_on = plan.max_tokens > 1;
         let evict_s = if goes_on { counted.evict_s(plan, &self.service.profile) } else { 0.0 };
-        self.now_s += prefill_s + evict_s;
+        self.compute(evict_s);
         self.usage.prefill_s += prefill_s + evict_s;
         let reports = self.caches.keep(plan, &names);
         self.planner.note(self.shape, &reports);
         self.room = self.planner.room(self.shape);
         let running = counted.running(plan, &self.service.profile).filter(|_| goes_on);
         let Some(running) = running else {
-            self.just_ended = 1;
+            self.just_ended += 1;
             return;
         };
         self.scheduler.runs(request, self.planner.reservation(plan, self.shape.world));
         self.running.insert(request, Sequence { running, left: plan.max_tokens - 1 });
         self.usage.running = self.usage.running.max(self.running.len());
+    }
+
+    /// Computes a prefill for so long; it halts whenever decoding is owed steps, at any moment
+    /// rather than at a control point.
+    fn compute(&mut self, seconds: f64) {
+        match self.scheduler.running() {
+            0 => self.pace.idles(),
+            _ => self.pace.begins(),
+        }
+        let mut left_s = seconds;
+        while let Some(until_due) = self.pace.until_due().filter(|_| self.scheduler.running() > 0) {
+            if until_due.as_secs_f64() >= left_s {
+                break;
+            }
+            left_s -= until_due.as_secs_f64();
+            self.now_s += until_due.as_secs_f64();
+            // At least the clock's unit, or rounding would leave it due in no time for ever.
+            self.pace.prefilled(until_due.max(Duration::from_nanos(1)));
+            self.take_steps();
+        }
+        self.now_s += left_s;
+        self.pace.prefilled(Duration::from_secs_f64(left_s));
+    }
+
+    /// Takes the steps that decoding is owed, as the conductor does at a halt.
+    fn take_steps(&mut self) {
+        while self.scheduler.releases() || self.pace.is_due() {
+            match self.scheduler.beside_prefill(&self.room) {
+                Next::Release(_) => self.scheduler.released(),
+                Next::Decode(requests) => self.step(requests),
+                Next::Prefill(_) | Next::Nothing => return self.pace.idles(),
+            }
+        }
     }
 
     /// Seconds to the first token. The forecast counts the lead as computed and, unless a plan says
@@ -259,6 +300,7 @@ impl<'a> Group<'a> {
         let (requests, seconds) = (&self.last_step.0, self.last_step.1);
         self.now_s += seconds;
         self.usage.decode_s += seconds;
+        self.pace.stepped(Duration::from_secs_f64(seconds));
         self.usage.steps += 1;
         self.usage.paused = self.usage.paused.max(self.scheduler.paused());
         for request in requests {

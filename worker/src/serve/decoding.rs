@@ -9,7 +9,7 @@ use tributary_kernels::{Kernels, Moment};
 use tributary_model::Progress;
 use tributary_protocol::{Event, Order, Phase};
 
-use super::{gather, tell};
+use super::messages::{gather, tell};
 use crate::error::{Error, Result};
 use crate::models::Models;
 use crate::sequence::Sequence;

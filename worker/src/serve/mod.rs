@@ -7,6 +7,7 @@
 
 mod check;
 mod decoding;
+mod messages;
 mod prefill;
 mod step;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use tributary_model::{Interlude, Progress};
 use tributary_protocol::{Event, Order, Phase};
 
 use self::decoding::Decoding;
+use self::messages::{gather, tell};
 use crate::chunk_cache::ChunkCache;
 use crate::context::checkpoint;
 use crate::error::{Error, Result};
@@ -131,20 +133,6 @@ impl Interlude for Halting<'_, '_, '_> {
             Error::Comm(error) => error.into(),
             error => tributary_model::Error::Interlude { exit_code: error.exit_code(), cause: error.to_string() },
         })
-    }
-}
-
-/// Every rank's message on rank 0, in rank order; empty elsewhere.
-fn gather<T: Serialize + DeserializeOwned>(comm: &mut dyn Communicator, own: &T) -> Result<Vec<T>> {
-    let gathered = comm.gather_bytes(0, tributary_protocol::encode(own)?)?;
-    gathered.iter().map(|bytes| Ok(tributary_protocol::decode(bytes)?)).collect()
-}
-
-/// Sends an event to the coordinator, on rank 0.
-fn tell(link: Option<&WorkerLink>, event: impl FnOnce() -> Event) -> Result<()> {
-    match link {
-        Some(link) => Ok(link.send(event())?),
-        None => Ok(()),
     }
 }
 

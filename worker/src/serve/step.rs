@@ -8,7 +8,7 @@ use tributary_model::{Model, Rows};
 use tributary_protocol::{DrawnToken, Event, Phase, Refusal, StepReport};
 
 use super::decoding::Decoding;
-use super::gather;
+use super::messages::gather;
 use crate::attention::{Decode, DecodeRow, SharedCaches};
 use crate::context::{Math, checkpoint};
 use crate::error::{Error, Result};

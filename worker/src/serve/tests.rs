@@ -63,8 +63,8 @@ fn tensor_bytes_sent(traffic: &Traffic) -> u64 {
     traffic.entries.iter().filter(|(kind, _)| !kind.is_control()).map(|(_, entry)| entry.sent_bytes).sum()
 }
 
-/// The end event of a prefill that halts at every point, and the number of its halts; `at` is called
-/// with the number of each.
+/// The end event of a prefill that halts at every point, and the number of its halts; `at` is
+/// called with the number of each.
 fn halting(link: &CoordinatorLink, plan: &Plan, mut at: impl FnMut(usize)) -> (Event, usize) {
     link.send(Order::Prefill(Arc::new(plan.clone()))).expect("sent");
     link.signals().halt(plan.request);
