@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 
-from serving import free_port, make_model, serve
+from serving import free_port, get, make_model, serve
 
 STREAMS, ALONE_S, DOCUMENT = 8, 8, 2000
 
@@ -69,6 +69,12 @@ def rate(times, since, until):
     return sum(since <= at < until for at in times) / (until - since)
 
 
+def halted(url):
+    """Seconds of other requests' steps within prefills."""
+    name = 'tributary_phase_duration_seconds_sum{phase="interleaved_decode"} '
+    return sum(float(line.removeprefix(name)) for line in get(url + "/metrics").split("\n") if line.startswith(name))
+
+
 def alone_rate(streams):
     time.sleep(2)
     since = time.monotonic()
@@ -96,6 +102,7 @@ def line(options):
             time.sleep(0.05)
         before = alone_rate(streams)
         began, ended = prompt(port, tokens)
+        halted_s = halted(url)
         # Streams grow longer, and slower.
         alone = (before + alone_rate(streams)) / 2
         beside = statistics.mean(rate(stream.times, began, ended) for stream in streams)
@@ -106,13 +113,13 @@ def line(options):
         server.terminate()
         server.wait()
     prefill = f"{alone_s:.1f} | {ended - began:.1f} | {(ended - began) / alone_s:.2f}"
-    print(f"| {' '.join(options)} | {alone:.1f} | {beside:.1f} | {beside / alone:.2f} | {gap * 1e3:.0f} | {prefill} |", flush=True)
+    print(f"| {' '.join(options)} | {alone:.1f} | {beside:.1f} | {beside / alone:.2f} | {gap * 1e3:.0f} | {prefill} | {halted_s:.1f} |", flush=True)
 
 
 os.makedirs(folder, exist_ok=True)
 words = open(make_model(os.path.join(folder, "model"))).read().split()
 print(f"{STREAMS} streams beside a prompt of {tokens} tokens, {method}\n")
-print("| options | tokens/s of a stream alone | beside | ratio | longest gap, ms | TTFT alone, s | beside | ratio |")
-print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+print("| options | tokens/s of a stream alone | beside | ratio | longest gap, ms | TTFT alone, s | beside | ratio | of it halted, s |")
+print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 for options in rows:
     line(options)

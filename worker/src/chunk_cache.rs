@@ -2,13 +2,11 @@
 //! hash of everything that determines them. They are in memory, which ends with the rank, and
 //! optionally in a store, which outlives it.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::Tensor;
 use tributary_kernels::cuda;
-use tributary_protocol::{ChunkCacheReport, ChunkKey, FromStore, KeySpace};
+use tributary_protocol::{CacheEntries, ChunkCacheReport, ChunkKey, FromStore, KeySpace};
 use tributary_store::{Identity, Shape, Store, Writing};
 
 use crate::error::Result;
@@ -44,10 +42,7 @@ const TELLING_ROWS: usize = 64;
 #[derive(Debug)]
 pub struct ChunkCache {
     space: KeySpace,
-    capacity_bytes: u64,
-    entries: BTreeMap<ChunkKey, Entry>,
-    /// Number of the current request.
-    request: u64,
+    entries: CacheEntries<Entry>,
     report: ChunkCacheReport,
     store: Option<Arc<Store>>,
     /// Seconds in which a row of a chunk was computed last; absent before the first one.
@@ -60,19 +55,14 @@ struct Entry {
     /// Number of rows that count as reused with it: a compressed chunk's tokens, otherwise its
     /// rows.
     rows: usize,
-    bytes: u64,
-    /// Number of the last request that used it.
-    used: u64,
-    /// Rows of the prompt before it without which it is of no use; 0 for a chunk.
-    before: usize,
 }
 
 impl ChunkCache {
     /// An empty cache for chunks of one model, with at most `capacity_bytes` bytes of keys and
     /// values.
     pub fn new(space: KeySpace, capacity_bytes: u64) -> Self {
-        let report = ChunkCacheReport::default();
-        Self { space, capacity_bytes, entries: BTreeMap::new(), request: 0, report, store: None, row_s: None }
+        let (entries, report) = (CacheEntries::new(capacity_bytes), ChunkCacheReport::default());
+        Self { space, entries, report, store: None, row_s: None }
     }
 
     /// The same cache backed by a store, if there is one.
@@ -123,15 +113,14 @@ impl ChunkCache {
 
     /// Begins a new request: entries that it uses or adds stay until its end.
     pub fn begin(&mut self) {
-        self.request += 1;
-        self.report = ChunkCacheReport { used_bytes: self.report.used_bytes, ..ChunkCacheReport::default() };
+        self.entries.begin();
+        self.report = ChunkCacheReport::default();
     }
 
     /// A chunk's keys and values, if they are cached; counted as a hit. They share storage with the
     /// entry, which is never written to.
     pub fn get(&mut self, key: &ChunkKey) -> Option<Cached> {
-        let entry = self.entries.get_mut(key)?;
-        entry.used = self.request;
+        let entry = self.entries.used(key)?;
         self.report.hits += 1;
         self.report.hit_tokens += entry.rows;
         Some(entry.chunk.clone())
@@ -152,9 +141,7 @@ impl ChunkCache {
 
     /// As [`get`](Self::get), for the prefix, which is no chunk and is not counted.
     pub fn get_prefix(&mut self, key: &ChunkKey) -> Option<Layers> {
-        let entry = self.entries.get_mut(key)?;
-        entry.used = self.request;
-        Some(entry.chunk.layers.clone())
+        Some(self.entries.used(key)?.chunk.layers.clone())
     }
 
     /// Counts entries that were taken with [`get_prefix`](Self::get_prefix), of `tokens` tokens, as
@@ -164,18 +151,6 @@ impl ChunkCache {
         self.report.hit_tokens += tokens;
     }
 
-    /// As [`keep`](Self::keep), for a piece of a prompt after `before` rows of it: of pieces used
-    /// last by the same request, the last one is evicted first.
-    ///
-    /// # Errors
-    /// Returns an error if the copy fails.
-    pub fn keep_after(&mut self, before: usize, block: &Block, identity: Identity) -> Result<()> {
-        let key = identity.key;
-        self.keep(key, block, identity)?;
-        self.entries.entry(key).and_modify(|entry| entry.before = before);
-        Ok(())
-    }
-
     /// Puts a block into the cache, unless it is present or there is no room beside the entries of
     /// this request. The block is copied out of its batch, so that an entry holds only its own
     /// memory. The store gets it too, under `identity`.
@@ -183,9 +158,21 @@ impl ChunkCache {
     /// # Errors
     /// Returns an error if the copy fails.
     pub fn keep(&mut self, key: ChunkKey, block: &Block, identity: Identity) -> Result<()> {
+        self.keep_at((key, 0), block, identity)
+    }
+
+    /// As [`keep`](Self::keep), for a piece of a prompt after `before` rows of it: of pieces used
+    /// last by the same request, the last one is evicted first.
+    ///
+    /// # Errors
+    /// Returns an error if the copy fails.
+    pub fn keep_after(&mut self, before: usize, block: &Block, identity: Identity) -> Result<()> {
+        self.keep_at((identity.key, before), block, identity)
+    }
+
+    fn keep_at(&mut self, (key, before): (ChunkKey, usize), block: &Block, identity: Identity) -> Result<()> {
         let lacks = self.store.as_ref().is_some_and(|store| !store.has(&identity.key));
-        if let Some(entry) = self.entries.get_mut(&key) {
-            entry.used = self.request;
+        if let Some(entry) = self.entries.used(&key) {
             if lacks {
                 let chunk = entry.chunk.clone();
                 self.write(identity, chunk);
@@ -197,7 +184,9 @@ impl ChunkCache {
         let places: Option<Arc<[LayerRows]>> = block.places().map(Arc::from);
         let of_places: usize = places.iter().flat_map(|places| places.iter()).map(|rows| rows.bytes()).sum();
         let bytes = block.layers.iter().map(|(k, v)| bytes_of(k) + bytes_of(v)).sum::<u64>() + of_places as u64;
-        let has_room = self.make_room(bytes);
+        let evicted = self.entries.make_room(bytes);
+        let has_room = evicted.is_some();
+        self.report.evicted.extend(evicted.into_iter().flatten());
         if !has_room && !lacks {
             return Ok(());
         }
@@ -213,11 +202,9 @@ impl ChunkCache {
             self.write(identity, chunk.clone());
         }
         if has_room {
-            self.entries.insert(key, Entry { chunk, rows, bytes, used: self.request, before: 0 });
+            self.entries.add(key, (bytes, before), Entry { chunk, rows });
             self.report.stored.push(key);
-            self.report.used_bytes += bytes;
         }
-        assert!(self.report.used_bytes <= self.capacity_bytes, "{:?} of {} bytes", self.report, self.capacity_bytes);
         Ok(())
     }
 
@@ -233,29 +220,10 @@ impl ChunkCache {
         store.write(Writing { identity, shape, layer: Box::new(append) });
     }
 
-    /// Evicts the least recently used entries until `bytes` bytes fit; evicts none if they cannot
-    /// fit.
-    fn make_room(&mut self, bytes: u64) -> bool {
-        let idle = |entry: &Entry| entry.used < self.request;
-        let in_use: u64 = self.entries.values().filter(|entry| !idle(entry)).map(|entry| entry.bytes).sum();
-        if in_use.saturating_add(bytes) > self.capacity_bytes {
-            return false;
-        }
-        while self.report.used_bytes + bytes > self.capacity_bytes {
-            let age = |(key, entry): &(&ChunkKey, &Entry)| (entry.used, Reverse(entry.before), **key);
-            let oldest = self.entries.iter().filter(|(_, entry)| idle(entry)).min_by_key(age);
-            let key = *oldest.expect("what is not in use makes up the rest").0;
-            let entry = self.entries.remove(&key).expect("it was just found");
-            assert!(entry.bytes <= self.report.used_bytes, "{} bytes of {:?}", entry.bytes, self.report);
-            self.report.used_bytes -= entry.bytes;
-            self.report.evicted.push(key);
-        }
-        true
-    }
-
     /// Report of hits, misses and changes since the request began.
     pub fn report(&self) -> ChunkCacheReport {
-        ChunkCacheReport { store: self.store.as_ref().map(|store| store.report()), ..self.report.clone() }
+        let (used_bytes, store) = (self.entries.used_bytes(), self.store.as_ref().map(|store| store.report()));
+        ChunkCacheReport { used_bytes, store, ..self.report.clone() }
     }
 }
 
