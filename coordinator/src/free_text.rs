@@ -86,6 +86,9 @@ fn mixed(id: u32) -> u64 {
 /// Tokens as chunks, and the last ones as the text after them. A chunk begins at each of `cuts`,
 /// tokens after the last cut follow all chunks, and what is too long between two cuts is cut by
 /// `cutting`.
+///
+/// # Errors
+/// Returns [`Error::EmptyQuery`] if there is no token.
 pub fn text_chunks(mut ids: Vec<u32>, cutting: Cutting, cuts: &[usize]) -> Result<(Vec<Piece>, Vec<u32>)> {
     if ids.len() < 2 {
         // A single token has nothing before it that could be reused.

@@ -29,6 +29,7 @@ pub use chunking::{Chunking, Cut, Join};
 pub use conversation::{ChatOptions, Ending, Message, OWN_NAMES, TemplateValues};
 pub use dispatch::{Answer, Clock};
 pub use error::{Error, Result};
+pub use free_text::{Cutting, text_chunks};
 pub use intake::{
     Intake, Prefix, Prepared, TEXT_CHUNK_TOKENS, prepare, prepare_documents, prepare_ids, prepare_led, prepare_text,
     prepare_turns,

@@ -1,11 +1,8 @@
 //! Prompts of a trace's requests as token ids: equal identities are equal tokens.
 
-use tributary_coordinator::{ChunkPrefix, TEXT_CHUNK_TOKENS, lead_pieces};
+use tributary_coordinator::{ChunkPrefix, Cutting, TEXT_CHUNK_TOKENS, lead_pieces, text_chunks};
 use tributary_load::{Part, TraceRequest};
 use tributary_planner::{ModelShape, RequestSettings, Tokens};
-
-/// Tokens of a text without documents that are computed after its chunks.
-const TEXT_QUERY_TOKENS: usize = 32;
 
 /// Identity of the head, which no part of a trace has.
 const HEAD: u64 = u64::MAX;
@@ -35,7 +32,8 @@ impl Reading {
         let mut chunks: Vec<Vec<u32>> = request.documents.iter().map(|part| ids(&[*part])).collect();
         let mut settings = RequestSettings { max_tokens: request.output_tokens.max(1), ..self.settings.clone() };
         if chunks.is_empty() && query.len() > 1 {
-            (chunks, query) = cut(query);
+            let (pieces, rest) = text_chunks(query, Cutting::Content(TEXT_CHUNK_TOKENS), &[]).expect("it has tokens");
+            (chunks, query) = (pieces.into_iter().map(|piece| piece.ids).collect(), rest);
         }
         if query.is_empty() {
             fill(&mut query, Part { id: HEAD - 1, tokens: 1 }, shape.vocab);
@@ -60,12 +58,6 @@ impl Reading {
             }
         }
     }
-}
-
-/// A text without documents, as chunks and the rest of it.
-fn cut(mut ids: Vec<u32>) -> (Vec<Vec<u32>>, Vec<u32>) {
-    let query = ids.split_off(ids.len().saturating_sub(TEXT_QUERY_TOKENS).max(1));
-    (ids.chunks(TEXT_CHUNK_TOKENS).map(<[u32]>::to_vec).collect(), query)
 }
 
 /// Adds a part's tokens, which follow from its identity: a stream of numbers (SplitMix64).
@@ -126,8 +118,9 @@ mod tests {
         let (short, settings) = of("infoflow", 2000);
         assert_eq!((short.chunks.len(), short.query.len(), settings.method.name), (0, 2002, "prefix-cache"));
         let (long, settings) = of("infoflow", 5000);
-        let lengths: Vec<usize> = long.chunks.iter().map(Vec::len).collect();
-        assert_eq!((lengths, long.query.len(), settings.method.name), (vec![2048, 2048, 872], 32, "infoflow"));
+        let cut: usize = long.chunks.iter().map(Vec::len).sum();
+        assert_eq!((cut, long.query.len(), settings.method.name), (5000 - 32, 32, "infoflow"));
+        assert!(long.chunks.len() > 2, "by its content");
         assert_eq!(of("infoflow", 1).0.query.len(), 3, "a single token is a query");
     }
 }
