@@ -49,7 +49,7 @@ impl Conductor<'_> {
             self.take_in(Some(request))?;
             self.count();
             if self.scheduler.running() == 0 {
-                self.pace.idles();
+                self.pace.begins();
             }
             let is_due = self.pace.is_due() && !self.inbox.counts.is_cancelled(request);
             if !self.scheduler.releases() && !is_due {

@@ -211,10 +211,7 @@ impl Conductor<'_> {
             self.link.signals().cancel(request);
         }
         let began = Instant::now();
-        match self.scheduler.running() {
-            0 => self.pace.idles(),
-            _ => self.pace.begins(),
-        }
+        self.pace.begins();
         let done = match work {
             Work::Answer | Work::Test => self.prefill(request),
             Work::Chunks => self.keep(request, queued),

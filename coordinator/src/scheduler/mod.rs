@@ -36,7 +36,7 @@ pub struct Limits {
     /// Decoding's share of the time while a prefill is in progress, from 0 to below 1: the prefill
     /// halts at control points for steps of decoding. At 0 it never halts.
     pub decode_share: f64,
-    /// The time for which a prefill may compute after decoding had its share, until it halts for
+    /// The time for which a prefill may compute until it halts for
     /// the first time.
     pub max_gap: Duration,
 }

@@ -10,27 +10,26 @@ pub struct Pace {
     rate: f64,
     /// Seconds of decoding owed; below 0 if it has had more.
     owed_s: f64,
-    /// The most that decoding can have had before a prefill begins: that halts no later than the
-    /// gap allows.
-    most_in_hand_s: f64,
+    /// Seconds of decoding that a prefill owes only after the gap.
+    within_gap_s: f64,
 }
 
 impl Pace {
     /// A pace that gives decoding a share of the time from 0 (prefills never halt) to below 1, and
-    /// halts no prefill earlier than `max_gap` after decoding had its share.
+    /// halts no prefill within `max_gap` of its begin.
     ///
     /// # Panics
     /// If the share is not below 1.
     pub fn new(share: f64, max_gap: Duration) -> Self {
         assert!((0.0..1.0).contains(&share), "decoding's share of the time: {share}");
         let rate = share / (1.0 - share);
-        let most_in_hand_s = rate * max_gap.as_secs_f64();
-        Self { rate, owed_s: -most_in_hand_s, most_in_hand_s }
+        let within_gap_s = rate * max_gap.as_secs_f64();
+        Self { rate, owed_s: -within_gap_s, within_gap_s }
     }
 
-    /// A prefill begins: what decoding had before counts up to the gap.
+    /// A prefill begins: it computes up to the gap before decoding is owed a step.
     pub fn begins(&mut self) {
-        self.owed_s = self.owed_s.max(-self.most_in_hand_s);
+        self.owed_s = -self.within_gap_s;
     }
 
     /// A prefill has computed for so long.
@@ -41,11 +40,6 @@ impl Pace {
     /// A step of decoding has taken so long.
     pub fn stepped(&mut self, time: Duration) {
         self.owed_s -= time.as_secs_f64();
-    }
-
-    /// No sequence is in decoding: nothing is owed.
-    pub fn idles(&mut self) {
-        self.owed_s = -self.most_in_hand_s;
     }
 
     /// Whether a step of decoding is owed.
@@ -104,13 +98,13 @@ mod tests {
         assert_eq!(pace.until_due(), Some(250 * MS));
         pace.prefilled(249 * MS);
         assert!(!pace.is_due());
-        // The steps after it pay for it.
-        (0..20).for_each(|_| pace.stepped(20 * MS));
+        // One that follows it is no more to blame.
+        pace.stepped(20 * MS);
         pace.begins();
-        assert_eq!(pace.until_due(), Some(250 * MS), "no more is in hand, however long decoding was alone");
+        assert_eq!(pace.until_due(), Some(250 * MS));
         pace.prefilled(260 * MS);
         assert!(pace.is_due() && pace.until_due() == Some(Duration::ZERO));
-        pace.idles();
+        pace.begins();
         assert_eq!((pace.is_due(), pace.until_due()), (false, Some(250 * MS)));
         assert_eq!(Pace::new(0.0, MS).until_due(), None);
         let mut hardly = Pace::new(1e-22, MS);

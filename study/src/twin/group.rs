@@ -235,10 +235,7 @@ impl<'a> Group<'a> {
     /// Computes a prefill for so long; it halts whenever decoding is owed steps, at any moment
     /// rather than at a control point.
     fn compute(&mut self, seconds: f64) {
-        match self.scheduler.running() {
-            0 => self.pace.idles(),
-            _ => self.pace.begins(),
-        }
+        self.pace.begins();
         let mut left_s = seconds;
         while let Some(until_due) = self.pace.until_due().filter(|_| self.scheduler.running() > 0) {
             if until_due.as_secs_f64() >= left_s {
@@ -260,7 +257,7 @@ impl<'a> Group<'a> {
             match self.scheduler.beside_prefill(&self.room) {
                 Next::Release(_) => self.scheduler.released(),
                 Next::Decode(requests) => self.step(requests),
-                Next::Prefill(_) | Next::Nothing => return self.pace.idles(),
+                Next::Prefill(_) | Next::Nothing => return self.pace.begins(),
             }
         }
     }
