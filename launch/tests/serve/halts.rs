@@ -93,3 +93,21 @@ fn a_client_that_leaves_while_its_prefill_halts_takes_no_stream_with_it() {
         server.ends_well();
     }
 }
+
+#[test]
+fn options_of_halts_are_refused_before_the_service_listens() {
+    let refused = [
+        (["--decode-share", "1"], "--decode-share 1: must be from 0 to 0.9"),
+        (["--decode-share", "nan"], "--decode-share NaN: must be from 0 to 0.9"),
+        (["--prefill-slice", "0"], "--prefill-slice 0: must be at least 1"),
+        (["--max-gap", "60001"], "--max-gap 60001: must be at most 60000 ms"),
+    ];
+    for (options, why) in refused {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tributary"));
+        command.args(["serve", "--model", &crate::kit::demo(), "--listen", "127.0.0.1:0"]).args(options);
+        let output = command.output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), said.trim_end()), (Some(64), &*format!("tributary: {why}")));
+        assert!(output.stdout.is_empty(), "it does not listen");
+    }
+}
