@@ -160,7 +160,7 @@ fn a_request_that_is_cancelled_while_its_prefill_halts_ends_with_it() {
 fn a_prefill_halts_by_share_and_gap() {
     for (decode_share, max_gap) in [(0.0, 0), (0.5, 10_000), (0.5, 0)] {
         let limits = Limits { max_gap: Duration::from_millis(max_gap), decode_share, ..Limits::default() };
-        let counts_halts = Some(Duration::from_millis(30));
+        let counts_halts = Some(Duration::from_millis(150));
         let ranks = ScriptedRanks { counts_halts, ..ScriptedRanks::default() };
         let ended = with_conductor(&ranks, &mut planner(None), limits, |desk| {
             let all: Vec<_> = (0..4).map(|_| submit(&desk, 8, 20, 64)).collect();
