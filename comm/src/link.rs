@@ -56,7 +56,7 @@ impl Signals {
         self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, changed).is_ok()
     }
 
-    /// Signals the prefill of a request, if it is the one that was sent last; a request that is
+    /// Cancels the prefill of a request, if it is the one that was sent last; a request that is
     /// elsewhere is passed over.
     pub fn cancel(&self, request: u64) {
         // A request that is not being prefilled is not cancelled here.

@@ -1,4 +1,5 @@
-//! The last layer of a prompt computes only the rows that are asked for.
+//! The last layer of a prompt computes only the rows that are asked for; a failure at a halt ends a
+//! pass.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use super::{Attention, Model, Qkv, Rows};
 use crate::error::{Error, Result};
 use crate::kit;
-use crate::progress::Progress;
+use crate::progress::{Interlude, Progress, interleaved};
 
 /// Returns the values of the queries' own rows, and records the shapes of its inputs.
 #[derive(Default)]
@@ -90,4 +91,30 @@ fn yarn_on_part_of_a_head_scales_that_part_of_the_query() {
         let factor = if dim % 8 < 4 { 2.25 } else { 1.0 }; // heads of 8, half of each turns
         assert!((yarn - factor * plain).abs() < 1e-6, "dim {dim}: {yarn} for {factor} x {plain}");
     }
+}
+
+/// Cancels the pass that halts, and fails.
+struct Fails(tributary_comm::Signals);
+
+impl Interlude for Fails {
+    fn run(&self) -> Result<()> {
+        self.0.cancel(0);
+        Err(Error::Interlude { exit_code: 71, cause: "no memory".to_owned() })
+    }
+}
+
+#[test]
+fn a_failure_at_a_halt_is_told_and_no_point_follows_it_even_if_the_pass_is_cancelled() {
+    use tributary_comm::Communicator;
+
+    let (mut seats, (coordinator, worker)) = (tributary_comm::local::seats(1), tributary_comm::link(1));
+    let comm = seats.remove(0).take();
+    comm.points().listen(worker.signals());
+    let progress = Progress::on(&Device::Cpu, comm.liveness()).expect("no thread").passing(comm.points()).sliced(2);
+    progress.begin(0);
+    coordinator.signals().halt(0);
+    let fails = Fails(coordinator.signals().clone());
+    let ended: Result<()> = interleaved(&fails, || progress.layer(0, || progress.between_slices()));
+    assert!(matches!(ended, Err(Error::Interlude { exit_code: 71, .. })), "{ended:?}");
+    assert_eq!(progress.point_count(), 1);
 }

@@ -1,16 +1,14 @@
 //! Decoding beside a prefill: the prefill halts at a control point, and the ranks take the steps
 //! that decoding is owed there.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tributary_protocol::{Event, Order};
 
 use super::state::Conductor;
+use crate::Result;
+use crate::dispatch::{self, LOOK};
 use crate::scheduler::Next;
-use crate::{Error, Result};
-
-/// Interval at which a waiting conductor checks the link.
-const LOOK: Duration = Duration::from_secs(1);
 
 impl Conductor<'_> {
     /// The next event of the prefill in progress. Meanwhile the prefill halts whenever decoding is
@@ -20,7 +18,7 @@ impl Conductor<'_> {
         loop {
             let until_due = self.pace.until_due().filter(|_| !is_asked && self.scheduler.running() > 0);
             let left = until_due.map(|time| time.saturating_sub(since.elapsed()));
-            match self.link.next(left.unwrap_or(LOOK).min(LOOK))? {
+            match dispatch::next_within(self.link, left.unwrap_or(LOOK).min(LOOK))? {
                 None if left.is_some_and(|left| left <= LOOK) => {
                     self.link.signals().halt(request);
                     is_asked = true;
@@ -30,9 +28,6 @@ impl Conductor<'_> {
                     self.pace.prefilled(since.elapsed());
                     self.take_steps(request)?;
                     (since, is_asked) = (Instant::now(), false);
-                }
-                Some(Event::Failed { rank, exit_code, cause, .. }) => {
-                    return Err(Error::Failed { rank, exit_code, cause });
                 }
                 Some(event) => {
                     self.pace.prefilled(since.elapsed());

@@ -144,9 +144,8 @@ impl Conductor<'_> {
             Err(RecvTimeoutError::Disconnected) => self.open = false,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        match self.link.next(Duration::ZERO)? {
+        match dispatch::next_within(self.link, Duration::ZERO)? {
             None => Ok(()),
-            Some(Event::Failed { rank, exit_code, cause, .. }) => Err(Error::Failed { rank, exit_code, cause }),
             Some(event) => Err(dispatch::unexpected(&event, "nothing")),
         }
     }

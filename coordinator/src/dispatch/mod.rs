@@ -19,7 +19,7 @@ use crate::{Error, Result};
 /// Interval at which the waiting coordinator checks the link. It sets no deadline of its own: the
 /// ranks' group ends if a rank is silent or stuck, and reports it over the link, or ends this
 /// process too.
-const LOOK: Duration = Duration::from_secs(1);
+pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
 /// Runs a plan alone on the ranks at the other end of the link, to its last token. Calls `on_event`
 /// with each event on arrival, before it is processed.
@@ -100,13 +100,17 @@ pub(crate) fn release(link: &CoordinatorLink, requests: Vec<u64>) -> Result<()> 
 /// The next event.
 pub(crate) fn next(link: &CoordinatorLink) -> Result<Event> {
     loop {
-        match link.next(LOOK)? {
-            None => {}
-            Some(Event::Failed { rank, exit_code, cause, .. }) => {
-                return Err(Error::Failed { rank, exit_code, cause });
-            }
-            Some(event) => return Ok(event),
+        if let Some(event) = next_within(link, LOOK)? {
+            return Ok(event);
         }
+    }
+}
+
+/// The next event, if one comes within `time`.
+pub(crate) fn next_within(link: &CoordinatorLink, time: Duration) -> Result<Option<Event>> {
+    match link.next(time)? {
+        Some(Event::Failed { rank, exit_code, cause, .. }) => Err(Error::Failed { rank, exit_code, cause }),
+        event => Ok(event),
     }
 }
 

@@ -140,8 +140,8 @@ impl Scheduler {
     /// once for each request between two releases.
     pub fn next(&mut self, room: &Room, mut takes: impl FnMut(u64) -> Option<Reservation>) -> Next {
         self.prefilling = None;
-        if !self.to_release.is_empty() {
-            return Next::Release(self.to_release.iter().map(|sequence| sequence.request).collect());
+        if self.releases() {
+            return self.release();
         }
         let may_burst = self.running.is_empty() || self.burst < self.limits.max_prefill_burst;
         if may_burst && self.running.len() < self.limits.max_running.max(1) {
@@ -172,8 +172,8 @@ impl Scheduler {
     /// The next step while the prefill that [`next`](Self::next) gave is in progress: the release
     /// of sequences that are over, or the next token of the running ones.
     pub fn beside_prefill(&mut self, room: &Room) -> Next {
-        if !self.to_release.is_empty() {
-            return Next::Release(self.to_release.iter().map(|sequence| sequence.request).collect());
+        if self.releases() {
+            return self.release();
         }
         if self.running.is_empty() {
             return Next::Nothing;
@@ -249,6 +249,10 @@ impl Scheduler {
         self.running = running;
         let over: Vec<Running> = over;
         self.to_release.extend(over);
+    }
+
+    fn release(&self) -> Next {
+        Next::Release(self.to_release.iter().map(|sequence| sequence.request).collect())
     }
 
     /// Whether sequences are to be released.
