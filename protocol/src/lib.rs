@@ -35,7 +35,7 @@ pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_lim
 pub use order::Order;
 pub use phase::Phase;
 pub use pieces::{PIECE_ROWS, PromptPiece, prompt_pieces};
-pub use plan::{Around, Chunk, LookAhead, Plan, Returns, Sampling, Source};
+pub use plan::{Around, Chunk, Continues, LookAhead, Plan, Returns, Sampling, Source};
 pub use point::{LOOK_TILE_ROWS, PointShape, Word};
 pub use report::{
     ChunkCacheReport, DeviceMemory, DrawnToken, Event, Evicted, FromStore, KeptRows, Logprobs, Outcome, RankReport,

@@ -41,6 +41,11 @@ pub struct Plan {
     /// Rows at the beginning of the prompt that the owner may take from its chunk cache; 0 for
     /// methods that reuse no prefix. Missing ones are computed.
     pub reused_rows: usize,
+    /// The sequence of an earlier request that this one goes on from: only rows after those that
+    /// both share are computed.
+    pub continues: Option<Continues>,
+    /// Whether its sequence stays on the ranks after its last token, until it is released.
+    pub keep_sequence: bool,
     /// Scope of its entries in the chunk cache: requests of other scopes do not find them. Shared
     /// by all where absent.
     pub scope: Option<u64>,
@@ -78,6 +83,19 @@ pub struct Plan {
     pub look_ahead: Option<LookAhead>,
     /// The eviction after the first token; everything is kept where absent.
     pub evict: Option<Evict>,
+}
+
+/// An earlier request of the same conversation, whose sequence the ranks have kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Continues {
+    /// Its number.
+    pub request: u64,
+    /// Rows that both share, the first ones: prefix, context and the beginning of the query. Rows
+    /// of the earlier answer are rows of this query.
+    pub rows: usize,
+    /// Rows of the prompt of the conversation's first request, or of those of them that are shared.
+    /// They are where its method has put them; all later ones are on the owner.
+    pub first_rows: usize,
 }
 
 /// Rows of an adapter right after the query, between prefill and generation (LookaheadKV).
@@ -297,6 +315,11 @@ impl Plan {
         tokens.len() < self.max_tokens && !ended
     }
 
+    /// Whether the ranks have a sequence of it after its first token.
+    pub fn leaves_sequence(&self, first: u32) -> bool {
+        self.goes_on(&[first]) || self.keep_sequence
+    }
+
     /// Rows before the context.
     pub fn prefix_tokens(&self) -> usize {
         self.prefix.len()
@@ -345,6 +368,19 @@ impl Plan {
     /// Rows of prefix, context and query.
     pub fn total_rows(&self) -> usize {
         self.prefix_tokens() + self.context_rows() + self.query_tokens()
+    }
+
+    /// Rows that are computed anew if it goes on from an earlier request's sequence.
+    pub fn rows_after_kept(&self) -> Option<Range<u32>> {
+        self.continues.map(|continues| continues.rows as u32..self.total_rows() as u32)
+    }
+
+    /// Of a request that goes on from an earlier one: the prompt of the conversation's first request,
+    /// as far as it is shared.
+    pub fn first_turn(&self) -> Option<Plan> {
+        let Continues { first_rows, .. } = self.continues?;
+        let query = self.query[..first_rows - self.query_rows().start as usize].to_vec();
+        Some(Plan { query, continues: None, ..self.clone() })
     }
 
     /// Rows of the look-ahead, which are neither rows of the prompt nor tokens.

@@ -118,6 +118,8 @@ pub fn plan(
         budget: 0,
         order: Vec::new(),
         reused_rows: 0,
+        continues: None,
+        keep_sequence: false,
         scope: None,
         keep_chunks: false,
         from_store: false,

@@ -62,6 +62,8 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         budget: 0,
         order: Vec::new(),
         reused_rows: 0,
+        continues: None,
+        keep_sequence: false,
         scope: None,
         keep_chunks: false,
         from_store: false,

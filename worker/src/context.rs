@@ -64,13 +64,32 @@ impl Math {
     /// # Errors
     /// As [`attend`](Self::attend), and as a control point.
     pub fn attend_in_slices(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
+        self.in_slices(q, at, keys, |q, at, keys| self.attend(q, at, keys))
+    }
+
+    /// The same with keys that are already rotated, as in
+    /// [`attend_rotated`](Self::attend_rotated).
+    ///
+    /// # Errors
+    /// As [`attend_in_slices`](Self::attend_in_slices).
+    pub fn attend_rotated_in_slices(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
+        self.in_slices(q, at, keys, |q, at, keys| self.attend_rotated(q, at, keys))
+    }
+
+    fn in_slices(
+        &self,
+        q: &Tensor,
+        at: &Positions,
+        keys: &[Keys],
+        attend: impl Fn(&Tensor, &Positions, &[Keys]) -> Result<Partial>,
+    ) -> Result<Partial> {
         if self.progress.slices() == 1 {
-            return self.attend(q, at, keys);
+            return attend(q, at, keys);
         }
         let parts = in_slices(q.dim(0)?, &self.progress, |range| {
             let places: Vec<u32> = (range.start as u32..range.end as u32).collect();
             let at = at.select(&places);
-            self.attend(&q.narrow(0, range.start, range.len())?, &at, &in_sight(&at, keys)?)
+            attend(&q.narrow(0, range.start, range.len())?, &at, &in_sight(&at, keys)?)
         })?;
         let of = |pick: fn(&Partial) -> &Tensor| join(&parts.iter().map(pick).collect::<Vec<_>>(), 0);
         Ok(Partial { out: of(|part| &part.out)?, lse: of(|part| &part.lse)? })

@@ -94,6 +94,8 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         budget: 0,
         order: Vec::new(),
         reused_rows: 0,
+        continues: None,
+        keep_sequence: false,
         scope: None,
         keep_chunks: false,
         from_store: false,

@@ -92,6 +92,23 @@ impl Placement {
         Self { look_ahead: (self.rows() + generated) as u32, ..self.clone() }
     }
 
+    /// The placement of a later request of a conversation, which has all of these rows before
+    /// `from`, the first of them before its query, and `total` rows of its own: rows of its query go
+    /// on where these end. At most `generated` rows follow.
+    ///
+    /// # Panics
+    /// If rows are missing, or chunks are apart: only a bug can cause that.
+    #[must_use]
+    pub fn going_on(&self, (query_start, from): (usize, usize), total: usize, generated: usize) -> Self {
+        assert!(self.segment.is_none() && query_start <= from.min(self.rows()), "rows before {from} that others share");
+        let (first, mut rope, mut order) = (self.rope_of(query_start as u32), self.rope.clone(), self.order.clone());
+        rope.truncate(query_start);
+        order.truncate(query_start);
+        rope.extend((0..(total - query_start) as u32).map(|row| first + row));
+        order.extend(query_start as u32..total as u32);
+        Self { rope, order, look_ahead: (total + generated) as u32, ..self.clone() }
+    }
+
     /// Number of rows of prefix, context and query.
     pub fn rows(&self) -> usize {
         self.rope.len()

@@ -69,7 +69,9 @@ pub struct Turned {
     /// Parameters of attention to `own`, if contexts are parallel.
     pub parallel: Option<Ape>,
     placement: Placement,
-    /// Number of the next generated row.
+    /// Number of the first row of `generated`.
+    first_row: u32,
+    /// Number of the next row of `generated`.
     next_row: u32,
     /// Position of the first generated row, if it is not the one after the query.
     first_position: Option<u32>,
@@ -101,11 +103,37 @@ impl Sequence {
         let Remains { own, rest, alone, next_position, .. } = remains;
         let is_owner = rank == owner;
         let generated = GrowingBlock::new(if is_owner { positions - placement.positions(0) } else { 0 });
-        let (next_row, first_position) = (placement.rows() as u32, next_position);
-        let turned = Turned { own, rest, generated, parallel, placement, next_row, first_position };
+        let (first_row, first_position) = (placement.rows() as u32, next_position);
+        let turned =
+            Turned { own, rest, generated, parallel, placement, first_row, next_row: first_row, first_position };
         let held = if is_owner || !alone { CacheState::Turned(Box::new(turned)) } else { CacheState::Nothing };
         let drawing = is_owner.then_some(Drawing { sampler, newest: first });
         Self { owner, alone, positions, parallel, held, drawing }
+    }
+
+    /// The sequence of a later request of the conversation that has gone on from `turned`.
+    /// Its owner holds all of it if it is `alone`.
+    pub fn of_turned(
+        plan: &Plan,
+        (turned, alone): (Option<Turned>, bool),
+        (first, sampler): (u32, Sampler),
+        rank: usize,
+    ) -> Self {
+        let positions = turned.as_ref().map_or(0, |turned| turned.placement.positions(plan.max_tokens));
+        let held = turned.map_or(CacheState::Nothing, |turned| CacheState::Turned(Box::new(turned)));
+        let drawing = (rank == plan.owner).then_some(Drawing { sampler, newest: first });
+        Self { owner: plan.owner, alone, positions, parallel: plan.method.parallel(), held, drawing }
+    }
+
+    /// Its first `rows` rows for a later request of the conversation, whose further rows are
+    /// missing yet; `None` if this rank holds none of it.
+    ///
+    /// # Errors
+    /// Returns an error if a candle operation fails.
+    pub fn going_on(&mut self, plan: &Plan, rows: usize, rope: &Rope) -> Result<Option<Turned>> {
+        self.turn(rope)?;
+        let is_owner = self.drawing.is_some();
+        self.turned().map(|turned| turned.going_on(plan, rows, is_owner)).transpose()
     }
 
     /// Rotates the cached keys to their positions, if they are not rotated yet.
@@ -149,23 +177,45 @@ impl Turned {
             rest,
             generated,
             parallel: None,
+            first_row: placement.rows() as u32,
             next_row: placement.rows() as u32,
             placement,
             first_position: None,
         })
     }
 
+    /// Its first `rows` rows for a later request of the conversation.
+    fn going_on(&self, plan: &Plan, rows: usize, is_owner: bool) -> Result<Self> {
+        assert!(self.first_position.is_none(), "an evicted sequence ends with its answer");
+        let (total, limit) = (plan.total_rows(), rows as u32);
+        let query_start = plan.query_rows().start as usize;
+        let placement = self.placement.going_on((query_start, rows), total, plan.max_tokens);
+        let first_row = self.first_row.min(limit);
+        let generated = match is_owner {
+            true => self.generated.going_on((limit - first_row) as usize, total - rows + plan.max_tokens)?,
+            false => GrowingBlock::new(0),
+        };
+        let (own, rest) = (self.own.before(limit), self.rest.before(limit));
+        let (parallel, first_position) = (self.parallel, None);
+        Ok(Self { own, rest, generated, parallel, placement, first_row, next_row: limit, first_position })
+    }
+
     /// Begins the next generated row and returns its position. The owner makes room for its key and
     /// value. Every rank with a part of the sequence calls it, so that all know the row's position.
     pub fn begin_row(&mut self, is_owner: bool) -> Positions {
+        self.begin_rows(1, is_owner)
+    }
+
+    /// The same for `count` rows of a run.
+    pub fn begin_rows(&mut self, count: usize, is_owner: bool) -> Positions {
         let row = self.next_row;
-        self.next_row += 1;
+        self.next_row += count as u32;
+        let (placement, from, first) = (&self.placement, self.first_position, self.first_row);
         if is_owner {
-            let first = self.placement.rows() as u32;
-            let (placement, from) = (&self.placement, self.first_position);
-            self.generated.begin_row(|rows| generated_at(placement, from, first + rows.start..first + rows.end));
+            self.generated
+                .begin_rows(count, |rows| generated_at(placement, from, first + rows.start..first + rows.end));
         }
-        generated_at(&self.placement, self.first_position, row..row + 1)
+        generated_at(placement, from, row..self.next_row)
     }
 }
 

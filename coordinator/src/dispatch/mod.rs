@@ -22,7 +22,7 @@ use crate::{Error, Result};
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
 /// Runs a plan alone on the ranks at the other end of the link, to its last token. Calls `on_event`
-/// with each event on arrival, before it is processed.
+/// with each event on arrival, before it is processed. A sequence that is to be kept stays there.
 ///
 /// # Errors
 /// Returns [`Error::Refused`] if the request failed and the ranks live on. Returns
@@ -52,7 +52,7 @@ pub fn run(
             other => return Err(unexpected(&other, "the first token")),
         }
     }
-    let decodes = request.goes_on();
+    let is_left = request.goes_on() && !plan.keep_sequence;
     while request.goes_on() {
         link.send(Order::Decode(vec![plan.request]))?;
         let event = next(link)?;
@@ -70,7 +70,7 @@ pub fn run(
         }
     }
     let answer = request.answer()?;
-    if decodes {
+    if is_left {
         release(link, vec![plan.request])?;
     }
     Ok(answer)

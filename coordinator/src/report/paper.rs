@@ -16,7 +16,8 @@ pub(super) fn paper_clock_ms(plan: &Plan, answer: &Answer, phases: &[PhaseRow], 
         let row = phases.iter().find(|row| row.phase == phase.name());
         row.map_or(0.0, |row| row.critical_path_ms)
     };
-    let query_ms = if plan.method.is_exact() || plan.method.prefill.is_whole() {
+    let is_prefill = plan.method.is_exact() || plan.method.prefill.is_whole() || plan.continues.is_some();
+    let query_ms = if is_prefill {
         of(Phase::ChunkPrefill) * exact_share(plan, answer, shape)
     } else {
         of(Phase::Recompute) * recompute_share(plan, answer, shape)

@@ -17,6 +17,7 @@
 //! | `star`; only the M rows of query attend | (L − 1) · M · q, on the owner (L − 1) · (W − 1) · M · (q + e), + the last layer |
 //! | `apb`, whose blocks pass p rows on in all, p_r of them rank r's | (L − 1) · (p − p_r) · (κ / L + 4) + as `star` |
 //! | chunk prefill, `replicate`; warm chunks too | L · (T − T_r) · κ |
+//! | a request that goes on from a kept sequence with M rows of its own, where no rank holds all of it | as `star`, in the phase of chunk prefill |
 //! | a probe up to layer E: the one that reorders, the one that selects | E · (W − 1) · M · (q + e) + 4 · (T − T_r) |
 //! | relay's first hop over s rows, of which a_r belong to chunks of rank r and are computed elsewhere | L · ((s − s_r) · (q + e) + a_r · κ + (W − 1) · s_r · (q + e)) + 4 · (T − T_r) |
 //! | a free probe of trace over s rows | as relay's first hop, without scores; after the last one 4 · (T − T_r) |
@@ -108,6 +109,9 @@ pub fn flows(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected)
         return Vec::new();
     }
     let of = Flows { plan, world, shape, selected };
+    if let Some(rows) = plan.rows_after_kept() {
+        return if plan.decodes_alone(world) { Vec::new() } else { of.asking(Phase::ChunkPrefill, rows.len()) };
+    }
     match plan.method.prefill {
         Prefill::Whole { .. } => Vec::new(),
         Prefill::Ring => vec![of.shards(Collective::Exchange, world - 1)],

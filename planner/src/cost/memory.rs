@@ -161,6 +161,9 @@ struct Count<'a> {
 impl Count<'_> {
     fn rank(&self, rank: usize, cached_bytes: u64) -> u64 {
         let (plan, shape) = (self.plan, self.shape);
+        if plan.continues.is_some() {
+            return cached_bytes + self.going_on(rank);
+        }
         let held = self.held(rank);
         let kv = |rows: usize| rows as u64 * shape.kv_bytes();
         let in_chunks = plan.method.selection().is_some();
@@ -215,6 +218,23 @@ impl Count<'_> {
             + self.lists(&held)
             + beside
             + self.places(rank, &held)
+    }
+
+    /// Bytes of a request that goes on from a kept sequence: all keys and values, and the pass of the
+    /// rows after it. Their queries go to every rank with a part of the keys.
+    fn going_on(&self, rank: usize) -> u64 {
+        let (plan, shape) = (self.plan, self.shape);
+        let rows = plan.rows_after_kept().unwrap_or_default().len();
+        let kept = running_bytes(&Plan { keep_sequence: true, ..plan.clone() }, self.world, shape)[rank];
+        let queries = self.number_bytes() * rows as u64 * (4 * shape.query_width() + shape.heads) as u64;
+        let queries = if plan.decodes_alone(self.world) { 0 } else { slack(queries) };
+        if rank != plan.owner {
+            return kept + queries;
+        }
+        // Pieces of later turns are joined now and then.
+        let joined = plan.continues.map_or(0, |continues| continues.rows - continues.first_rows) as u64;
+        let logits = 2 * 4 * shape.vocab as u64;
+        kept + joined * shape.kv_bytes() + queries + self.activations(rows, true) + logits
     }
 
     /// Bytes while the rows of a look-ahead run, in addition to `all` keys and values.

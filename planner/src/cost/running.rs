@@ -14,6 +14,7 @@
 //! | rows are evicted, and kept rows are on the owner | C + m rows there (C a layer in the mean), and three numbers a row and KV head for its position |
 //! | rows are evicted, and kept rows stay | at most the number that a KV head keeps, of those that it holds; m more on the owner |
 //! | chunks were compressed | as above with the rows that they keep, and four numbers a row and KV head |
+//! | it goes on from a kept sequence | what the conversation's first request keeps; all later rows on the owner. Rows that both share count twice while the kept one is there |
 //! | chunks stay where they are | its chunks, as many recomputed rows as fall on them (at most s); prefix, query and m on the owner |
 
 use tributary_protocol::deal::shards;
@@ -22,10 +23,16 @@ use tributary_protocol::{Chunk, Evict, Plan};
 use super::evicting::held_rows;
 use crate::ModelShape;
 
-/// Bytes that each rank keeps until the sequence is released; 0 if only one token is generated.
+/// Bytes that each rank keeps until the sequence is released; 0 if only one token is generated, and
+/// the sequence is not kept for later.
 pub fn running_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> Vec<u64> {
-    if plan.max_tokens <= 1 {
+    if plan.max_tokens <= 1 && !plan.keep_sequence {
         return vec![0; world];
+    }
+    if let Some(first) = plan.first_turn() {
+        let mut bytes = running_bytes(&first, world, shape);
+        bytes[plan.owner] += (plan.total_rows() - first.total_rows()) as u64 * shape.kv_bytes();
+        return bytes;
     }
     if let Some(evict) = plan.evicts() {
         return kept_bytes(plan, evict, world, shape);

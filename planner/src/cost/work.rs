@@ -128,8 +128,10 @@ pub fn work(plan: &Plan, world: usize, shape: &ModelShape) -> Work {
 /// The work of a plan, for a known selection.
 pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> Work {
     let of = Count { plan, world, shape, selected };
-    let mut phases = vec![(Phase::ChunkPrefill, of.prefill())];
-    if plan.method.selection().is_some() {
+    let first = if plan.continues.is_some() { of.going_on() } else { of.prefill() };
+    let mut phases = vec![(Phase::ChunkPrefill, first)];
+    let has_phases = plan.continues.is_none();
+    if has_phases && plan.method.selection().is_some() {
         if plan.budget > 0 {
             phases.push((Phase::Auxiliary, of.auxiliary()));
         }
@@ -155,11 +157,12 @@ pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selecte
         }
         phases.push((Phase::Recompute, of.recompute()));
     }
-    if blocks(plan, world).is_some() {
+    if has_phases && blocks(plan, world).is_some() {
         phases.push((Phase::Recompute, of.query_over_blocks()));
     }
     phases.push((Phase::FirstToken, of.first_token()));
-    if let Some((phase, numbers)) = packing(plan, world, shape)
+    if has_phases
+        && let Some((phase, numbers)) = packing(plan, world, shape)
         && let Some((_, ranks)) = phases.iter_mut().find(|(of, _)| *of == phase)
     {
         ranks.iter_mut().zip(numbers).for_each(|(work, numbers)| work.elementwise += numbers);
@@ -230,6 +233,24 @@ impl Count<'_> {
                 split.unwrap_or_else(|| (0..self.world).map(|rank| self.chunks(rank)).collect())
             }
         }
+    }
+
+    /// The rows after those of a kept sequence, on the owner; ranks that hold a part of it attend for
+    /// them.
+    fn going_on(&self) -> Vec<RankWork> {
+        let (total, owner) = (self.plan.total_rows(), self.plan.owner);
+        let rows = self.plan.rows_after_kept().unwrap_or_default().len();
+        let pairs = triangle(total) - triangle(total - rows);
+        let shares = if self.plan.decodes_alone(self.world) { 1 } else { self.world };
+        let (pairs, last_pairs) = (pairs / shares as f64, total as f64 / shares as f64);
+        let rank = |rank: usize| match (rank == owner, shares) {
+            (true, _) => self.prompt(rows, 1, pairs, last_pairs),
+            (false, 1) => RankWork::default(),
+            (false, _) => {
+                RankWork { products: Vec::new(), elementwise: 0.0, ..self.prompt(rows, 1, pairs, last_pairs) }
+            }
+        };
+        (0..self.world).map(rank).collect()
     }
 
     /// A rank's cold chunks after the head, which comes from the chunk cache if any chunk does. The

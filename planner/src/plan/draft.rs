@@ -142,6 +142,8 @@ impl Draft {
             budget,
             order: Vec::new(),
             reused_rows: 0,
+            continues: None,
+            keep_sequence: false,
             scope: settings.cache_scope,
             keep_chunks: settings.keep_chunks && method.reuses(),
             from_store: settings.from_store,

@@ -1,7 +1,7 @@
-//! One step of decoding: the newest row of every sequence of this rank. The rows share everything
-//! except attention, which each computes alone over the cache of its own sequence. Keys on other
-//! ranks need one round of queries and one of partial results a layer, for all sequences of the
-//! step together.
+//! The newest rows of sequences: in a step of decoding one of every sequence of this rank, in a
+//! later turn of a conversation a run of one sequence. The rows share everything except attention,
+//! which each run computes alone over the cache of its own sequence. Keys on other ranks need one
+//! round of queries and one of partial results a layer, for all sequences together.
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
@@ -9,30 +9,30 @@ use tributary_kernels::{Partial, Positions, merge};
 use tributary_model::{Attention, Progress, Qkv};
 
 use super::parallel::{tempered, weighed};
-use super::rounds::{all_queries, bring_home, join, start_queries};
+use super::rounds::{all_queries, bring_home, join, last_of, start_queries};
 use crate::context::Math;
 use crate::error::{Error, Result};
 use crate::sequence::Turned;
 
-/// Rows: the newest one of each sequence that this rank owns.
+/// Rows: the newest ones of each sequence that this rank owns.
 pub struct Decode<'a> {
     /// Kernels and constants.
     pub math: Math,
     /// Caches of which this rank has a part.
     pub caches: Vec<&'a mut Turned>,
-    /// The rows, in their order.
-    pub rows: Vec<DecodeRow>,
+    /// The runs of rows, in their order.
+    pub runs: Vec<DecodeRun>,
     /// Positions of all rows.
     pub at: Positions,
     /// The sequences of the step that no rank holds alone, if there are any.
     pub shared: Option<SharedCaches<'a>>,
 }
 
-/// The newest row of a sequence that this rank owns.
-pub struct DecodeRow {
+/// The newest rows of a sequence that this rank owns.
+pub struct DecodeRun {
     /// Its cache, as a number in [`Decode::caches`].
     pub cache: usize,
-    /// Its position.
+    /// Their positions.
     pub at: Positions,
     /// Whether this rank holds all keys that it attends to.
     pub alone: bool,
@@ -42,28 +42,27 @@ pub struct DecodeRow {
 pub struct SharedCaches<'a> {
     /// Communicator with the other ranks.
     pub comm: &'a mut dyn Communicator,
-    /// Number of them that each rank owns.
+    /// Number of their newest rows that each rank owns.
     pub counts: Vec<usize>,
     /// For each of them, rank by rank: this rank's part, as a number in [`Decode::caches`], and the
-    /// position of its newest row.
+    /// positions of its newest rows.
     pub parts: Vec<(usize, Positions)>,
 }
 
 impl Decode<'_> {
-    /// A row's attention over the keys on its owner: all keys, or those that count once in the
-    /// merge.
-    fn at_home(&self, layer: usize, row: usize, q: &Tensor) -> Result<Partial> {
-        let DecodeRow { cache, at, alone } = &self.rows[row];
-        let cache = &self.caches[*cache];
-        let (q, mut context) = (q.narrow(0, row, 1)?, if *alone { cache.own.keys(layer) } else { Vec::new() });
+    /// Attention of a run's queries over the keys on its owner: all keys, or those that count once
+    /// in the merge.
+    fn at_home(&self, layer: usize, DecodeRun { cache, at, alone }: &DecodeRun, q: &Tensor) -> Result<Partial> {
+        let (cache, at) = (&self.caches[*cache], last_of(at, q.dim(0)?));
+        let mut context = if *alone { cache.own.keys(layer) } else { Vec::new() };
         // The growing block comes last: a device keeps the order of the blocks before it.
         let keys = [cache.rest.keys(layer), cache.generated.keys(layer)?].concat();
         let Some(ape) = cache.parallel else {
             context.extend(keys);
-            return self.math.attend_rotated(&q, at, &context);
+            return self.math.attend_rotated_in_slices(q, &at, &context);
         };
-        let context = tempered(&self.math, ape).attend_rotated(&q, at, &context)?;
-        Ok(merge(&weighed(context, ape)?, &self.math.attend_rotated(&q, at, &keys)?)?)
+        let context = tempered(&self.math, ape).attend_rotated(q, &at, &context)?;
+        Ok(merge(&weighed(context, ape)?, &self.math.attend_rotated_in_slices(q, &at, &keys)?)?)
     }
 
     /// Attention of the rows of shared sequences over every rank's own part, on their owner; `q`
@@ -72,20 +71,35 @@ impl Decode<'_> {
         let Some(SharedCaches { comm, counts, parts }) = &mut self.shared else { return Ok(None) };
         let queries = start_queries(*comm, q, counts, k.dtype())?;
         let all_q = all_queries(*comm, queries, q)?;
-        assert_eq!(parts.len(), all_q.dim(0)?, "parts of shared sequences, and queries from all ranks");
-        let part = |(index, (cache, at)): (usize, &(usize, Positions))| {
-            let cache = &self.caches[*cache];
+        let (mut found, mut from) = (Vec::with_capacity(parts.len()), 0);
+        for (cache, at) in parts.iter() {
+            let (cache, q) = (&self.caches[*cache], all_q.narrow(0, from, at.len())?);
             let math = cache.parallel.map(|ape| tempered(&self.math, ape));
-            let q = all_q.narrow(0, index, 1)?;
-            math.as_ref().unwrap_or(&self.math).attend_rotated(&q, at, &cache.own.keys(layer))
-        };
-        let parts = parts.iter().enumerate().map(part).collect::<Result<Vec<_>>>()?;
-        Ok(Some(bring_home(*comm, &stacked(parts)?, counts, k.dtype())?))
+            found.push(math.as_ref().unwrap_or(&self.math).attend_rotated(&q, at, &cache.own.keys(layer))?);
+            from += at.len();
+        }
+        assert_eq!(from, all_q.dim(0)?, "rows of shared sequences, and queries from all ranks");
+        Ok(Some(bring_home(*comm, &stacked(found)?, counts, k.dtype())?))
     }
 
-    /// Numbers of the rows of shared sequences.
-    fn shared_rows(&self) -> Vec<usize> {
-        (0..self.rows.len()).filter(|&row| !self.rows[row].alone).collect()
+    /// Adds keys and values of all rows, and returns the rotated queries of each run.
+    fn take(&mut self, layer: usize, Qkv { q, k, v }: &Qkv) -> Result<Vec<Tensor>> {
+        if self.runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let asked = q.dim(0)?;
+        let (q, k) = (self.math.rope.apply(q, &last_of(&self.at, asked))?, self.math.rope.apply(k, &self.at)?);
+        let (mut queries, mut from) = (Vec::with_capacity(self.runs.len()), 0);
+        for run in &self.runs {
+            let count = run.at.len();
+            let of = |x: &Tensor| x.narrow(0, from, count);
+            self.caches[run.cache].generated.push(layer, &of(&k)?, &of(v)?)?;
+            // In the last layer of a prompt, which has one run, only the last rows have a query.
+            queries.push(if asked == self.at.len() { of(&q)? } else { q.clone() });
+            from += count;
+        }
+        assert_eq!(from, self.at.len(), "rows of all runs");
+        Ok(queries)
     }
 }
 
@@ -97,37 +111,42 @@ impl Attention for Decode<'_> {
     }
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
-        let Qkv { q, k, v } = qkv;
-        assert_eq!(q.dim(0)?, self.rows.len(), "one query a sequence");
-        let any = !self.rows.is_empty();
-        let (q, k) = match any {
-            true => (self.math.rope.apply(&q, &self.at)?, self.math.rope.apply(&k, &self.at)?),
-            false => (q, k),
-        };
-        for (index, row) in self.rows.iter().enumerate() {
-            let (k, v) = (k.narrow(0, index, 1)?, v.narrow(0, index, 1)?);
-            self.caches[row.cache].generated.push(layer, &k, &v)?;
+        let queries = self.take(layer, &qkv)?;
+        let shared: Vec<usize> = (0..self.runs.len()).filter(|&run| !self.runs[run].alone).collect();
+        let asking = join_or_none(&qkv.q, shared.iter().map(|&run| Ok(queries[run].clone())))?;
+        let elsewhere = self.of_all_ranks(layer, &asking, &qkv.k)?;
+        if self.runs.is_empty() {
+            self.math.progress.idle_slices()?;
         }
-        let shared = self.shared_rows();
-        let asking = join_or_none(&q, shared.iter().map(|&row| Ok(q.narrow(0, row, 1)?)))?;
-        let elsewhere = self.of_all_ranks(layer, &asking, &k)?;
-        let mut found = (0..self.rows.len()).map(|row| self.at_home(layer, row, &q)).collect::<Result<Vec<_>>>()?;
+        let at_home = self.runs.iter().zip(&queries).map(|(run, q)| self.at_home(layer, run, q));
+        let mut found = at_home.collect::<Result<Vec<_>>>()?;
         if let Some(elsewhere) = elsewhere {
-            for (index, &row) in shared.iter().enumerate() {
-                let there =
-                    Partial { out: elsewhere.out.narrow(0, index, 1)?, lse: elsewhere.lse.narrow(0, index, 1)? };
-                let there = match self.caches[self.rows[row].cache].parallel {
+            let mut from = 0;
+            for &run in &shared {
+                let count = queries[run].dim(0)?;
+                let of = |x: &Tensor| x.narrow(0, from, count);
+                let there = Partial { out: of(&elsewhere.out)?, lse: of(&elsewhere.lse)? };
+                let there = match self.caches[self.runs[run].cache].parallel {
                     Some(ape) => weighed(there, ape)?,
                     None => there,
                 };
-                found[row] = merge(&there, &found[row])?;
+                found[run] = merge(&there, &found[run])?;
+                from += count;
             }
         }
-        join_or_none(&q, found.into_iter().map(|part| Ok(part.out)))
+        join_or_none(&qkv.q, found.into_iter().map(|part| Ok(part.out)))
+    }
+
+    fn last_layer(&mut self, rows: usize) -> usize {
+        if let Some(SharedCaches { counts, parts, .. }) = &mut self.shared {
+            counts.iter_mut().for_each(|count| *count = (*count).min(1));
+            parts.iter_mut().for_each(|(_, at)| *at = last_of(at, 1));
+        }
+        rows.min(1)
     }
 }
 
-/// Partial results of several rows, one below the other.
+/// Partial results of several runs, one below the other.
 fn stacked(parts: Vec<Partial>) -> Result<Partial> {
     let (out, lse): (Vec<_>, Vec<_>) = parts.into_iter().map(|part| (part.out, part.lse)).unzip();
     Ok(Partial { out: join(&out)?, lse: join(&lse)? })

@@ -32,7 +32,7 @@ pub use all_gather::AllGather;
 pub use anchored::Anchored;
 pub use chunk_prefill::{ChunkPrefill, ChunkRows, OutgoingRows};
 pub use compression::Compression;
-pub use decode::{Decode, DecodeRow, SharedCaches};
+pub use decode::{Decode, DecodeRun, SharedCaches};
 pub use drift::{CachedLayers, DriftPass, cached_rows};
 pub use free_probe::{ChosenHeads, FreeProbe, FreeReadings};
 pub use look_ahead::LookAhead;

@@ -33,7 +33,7 @@ impl Writing {
     pub fn begin_row(&mut self) {
         let prompt_rows = self.prompt[0].at.len() as u32;
         self.at = Positions::run(if self.is_reading { prompt_rows } else { self.at.order()[0] + 1 }, 1);
-        self.written.begin_row(|rows| Positions::run(prompt_rows + rows.start, rows.len()));
+        self.written.begin_rows(1, |rows| Positions::run(prompt_rows + rows.start, rows.len()));
         self.is_reading = false;
     }
 }

@@ -3,7 +3,7 @@
 
 use super::candidates::Candidates;
 use super::remains::Remains;
-use crate::attention::{Decode, DecodeRow, SharedCaches};
+use crate::attention::{Decode, DecodeRun, SharedCaches};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::first_token::logits;
@@ -35,9 +35,9 @@ pub(super) fn tokens(cx: &mut Context<'_>, of: &Candidates<'_>, remains: Remains
         counts[plan.owner] = 1;
         let parts = vec![(0, at.clone())];
         let shared = (!alone).then(|| SharedCaches { comm: &mut *cx.comm, counts, parts });
-        let rows = if is_owner { vec![DecodeRow { cache: 0, at: at.clone(), alone }] } else { Vec::new() };
+        let runs = if is_owner { vec![DecodeRun { cache: 0, at: at.clone(), alone }] } else { Vec::new() };
         let ids = if is_owner { vec![*tokens.last().expect("the first one")] } else { Vec::new() };
-        let mut attention = Decode { math: cx.math.clone(), caches: vec![turned], rows, at, shared };
+        let mut attention = Decode { math: cx.math.clone(), caches: vec![turned], runs, at, shared };
         let rows = model.layers(0..model.config().layers, model.embed(&ids)?, &mut attention)?;
         if let Some(drawing) = sequence.drawing() {
             let logits = logits(model, &rows)?;

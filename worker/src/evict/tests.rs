@@ -11,7 +11,7 @@ use tributary_protocol::{
 };
 
 use super::*;
-use crate::attention::{Decode, DecodeRow};
+use crate::attention::{Decode, DecodeRun};
 use crate::chunk_cache::ChunkCache;
 use crate::kit;
 use crate::models::Models;
@@ -333,9 +333,9 @@ fn what_remains_is_decoded_as_the_whole_cache_of_which_the_other_rows_are_not_se
             masked.row += 1;
             let turned = sequence.turned().expect("it was turned");
             let at = turned.begin_row(true);
-            let rows = vec![DecodeRow { cache: 0, at: at.clone(), alone: true }];
+            let runs = vec![DecodeRun { cache: 0, at: at.clone(), alone: true }];
             let math = kit::math(&*model, 64);
-            let found = logits(&*model, token, &mut Decode { math, caches: vec![turned], rows, at, shared: None });
+            let found = logits(&*model, token, &mut Decode { math, caches: vec![turned], runs, at, shared: None });
             let far = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(far < 1e-4, "{}: {far:e}", entry.name);
         }

@@ -192,6 +192,23 @@ impl View {
         Self { blocks: vec![(block, BlockPositions::PerLayer(at))] }
     }
 
+    /// The same without rows from this number on, which are hidden. It is a row of a query or of an
+    /// answer: blocks of other rows in each layer, which are compressed chunks, stay as they are.
+    #[must_use]
+    pub fn before(&self, row: u32) -> Self {
+        let before = |(block, at): &(Block, BlockPositions)| {
+            let BlockPositions::Everywhere(everywhere) = at else { return (block.clone(), at.clone()) };
+            let later = |place: &u32| block.rows()[*place as usize] >= row;
+            let places: Vec<u32> = (0..block.rows().len() as u32).filter(later).collect();
+            let at = match places.is_empty() {
+                true => at.clone(),
+                false => BlockPositions::Everywhere(everywhere.without(&places)),
+            };
+            (block.clone(), at)
+        };
+        Self { blocks: self.blocks.iter().map(before).collect() }
+    }
+
     /// These blocks, then those of `more`.
     #[must_use]
     pub fn and(mut self, more: View) -> Self {

@@ -8,7 +8,7 @@ use tributary_model::{Attention, Model, Progress, Qkv};
 use tributary_protocol::Exchange;
 
 use super::*;
-use crate::attention::{Decode, DecodeRow};
+use crate::attention::{Decode, DecodeRun};
 use crate::chunk_cache::ChunkCache;
 use crate::context::{Context, Math};
 use crate::error::Error;
@@ -48,8 +48,8 @@ fn decoded(model: &dyn Model, plan: &Plan, prefilled: Prefilled) -> Vec<f32> {
     let step = |&token: &u32| {
         let turned = sequence.turned().expect("it was turned");
         let at = turned.begin_row(true);
-        let rows = vec![DecodeRow { cache: 0, at: at.clone(), alone: true }];
-        let mut attention = Decode { math: math.clone(), caches: vec![turned], rows, at, shared: None };
+        let runs = vec![DecodeRun { cache: 0, at: at.clone(), alone: true }];
+        let mut attention = Decode { math: math.clone(), caches: vec![turned], runs, at, shared: None };
         logits(model, token, &mut attention)
     };
     TOKENS.iter().flat_map(step).collect()

@@ -2,7 +2,7 @@
 
 use tributary_methods::KEEP_PER_CHUNK;
 use tributary_model::Config;
-use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, Chunk, LookAhead, Plan, Source};
+use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, Chunk, Continues, LookAhead, Plan, Source};
 
 use crate::error::{Error, Result};
 use crate::models::Models;
@@ -28,6 +28,7 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
         return bad(format!("a lead of {lead} tokens in pieces {:?}, in a prefix of {}", plan.lead, plan.prefix.len()));
     }
     check_prefix(plan)?;
+    check_kept(plan)?;
     if plan.max_tokens == 0 {
         return bad("at least one token must be generated".to_owned());
     }
@@ -81,6 +82,24 @@ fn check_prefix(plan: &Plan) -> Result<()> {
     if plan.reused_rows > 0 && !may_reuse {
         let (rows, name) = (plan.reused_rows, plan.method.name());
         return bad(format!("{rows} of {} rows of its prompt reused by method {name}", plan.total_rows()));
+    }
+    Ok(())
+}
+
+/// Checks that a plan goes on from, and leaves, a sequence that has all of its rows.
+fn check_kept(plan: &Plan) -> Result<()> {
+    let is_whole = plan.evict.is_none() && plan.look_ahead.is_none();
+    let returns = plan.returns.scores || plan.returns.prompt_logprobs.is_some();
+    if let Some(Continues { rows, .. }) = plan.continues
+        && !(is_whole && !returns && (plan.query_rows().start as usize..plan.total_rows()).contains(&rows))
+    {
+        return Err(Error::Plan(format!(
+            "{rows} of {} rows of its prompt kept from another request",
+            plan.total_rows()
+        )));
+    }
+    if plan.keep_sequence && !is_whole {
+        return Err(Error::Plan("an evicted sequence is kept for nothing".to_owned()));
     }
     Ok(())
 }

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tributary_comm::{Communicator, Shared, WorkerLink};
-use tributary_kernels::{Kernels, Moment};
+use tributary_kernels::{Kernels, Moment, Rope};
 use tributary_model::Progress;
-use tributary_protocol::{Event, Order, Phase};
+use tributary_protocol::{Continues, Event, Order, Phase, Plan};
 
 use super::messages::{gather, tell};
 use crate::error::{Error, Result};
 use crate::models::Models;
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, Turned};
 use crate::timeline::Halt;
 
 /// Interval of rank 0's ticks while it has no order.
@@ -98,6 +98,28 @@ impl<'a, 'c> Decoding<'a, 'c> {
         self.comm.take_up(aside);
         self.halts.push(Halt { since, until: Moment::now(&device)? });
         Ok(())
+    }
+
+    /// This rank's part of the sequence from which a request goes on, and whether its owner holds
+    /// all of it.
+    ///
+    /// # Errors
+    /// Returns [`Error::Plan`] on every rank if there is no such sequence.
+    pub(super) fn going_on(
+        &mut self,
+        plan: &Plan,
+        Continues { request, rows, .. }: Continues,
+        rope: &Rope,
+    ) -> Result<(Option<Turned>, bool)> {
+        let missing = || Error::Plan(format!("there is no sequence of request {request} to go on from"));
+        let sequence = self.sequences.get_mut(&request).filter(|sequence| sequence.owner == plan.owner);
+        let sequence = sequence.ok_or_else(missing)?;
+        Ok((sequence.going_on(plan, rows, rope)?, sequence.alone))
+    }
+
+    /// Positions that a sequence's rotary tables must cover; 0 if it is unknown.
+    pub(super) fn positions(&self, request: u64) -> usize {
+        self.sequences.get(&request).map_or(0, |sequence| sequence.positions)
     }
 
     /// Releases sequences.

@@ -1,5 +1,7 @@
 //! Orders that fill caches: a request up to its first token, or chunks ahead of use.
 
+use std::cell::RefCell;
+
 use tributary_comm::{Communicator, Traffic};
 use tributary_kernels::cuda::{self, Pool};
 use tributary_protocol::{
@@ -10,12 +12,13 @@ use tributary_system::memory;
 
 use super::Rank;
 use super::check::check;
+use super::decoding::Decoding;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::evict::{self, Remains};
 use crate::first_token::{FirstToken, first_token, score_query};
 use crate::placement::Placement;
-use crate::sequence::{Sequence, Start};
+use crate::sequence::{Sequence, Start, Turned};
 use crate::strategy::{self, Prefilled, Selection};
 use crate::timeline::Halt;
 
@@ -33,6 +36,8 @@ enum Told {
 /// A filled cache, and the first token drawn from it.
 struct Filled {
     prefilled: Prefilled,
+    /// This rank's part of the sequence, if the request has gone on from a kept one.
+    turned: Option<Turned>,
     first: FirstToken,
     /// Log-probabilities of the query's tokens, if requested.
     prompt: Option<Vec<ScoredToken>>,
@@ -90,14 +95,14 @@ impl Rank<'_, '_> {
             drop(computing);
             link.map_or(Ok(()), |link| Ok(link.send(Event::FirstToken { request: plan.request, drawn })?))
         };
-        let filled = match fill(&mut cx, plan, tell) {
+        let filled = match fill(&mut cx, plan, decoding, tell) {
             Err(Error::Cancelled) => {
                 return Ok(Told::Cancelled(Box::new(cancelled(cx, plan, &decoding.borrow().halts)?)));
             }
             filled => filled?,
         };
-        let Filled { prefilled, first: FirstToken { drawn, logits, sampler }, prompt, remains, first_lap_after } =
-            filled;
+        let Filled { prefilled, turned, first, prompt, remains, first_lap_after } = filled;
+        let FirstToken { drawn, logits, sampler } = first;
         let is_owner = cx.rank() == prefilled.owner;
         let (token, margin) = (drawn.token, drawn.margin);
         let report = report(cx, plan, (is_owner, first_lap_after), &decoding.borrow().halts)?;
@@ -109,9 +114,12 @@ impl Rank<'_, '_> {
             kept: asked.map(|remains| Box::new(remains.kept.clone())),
             ..outcome
         });
-        if plan.goes_on(&[token]) {
+        if plan.leaves_sequence(token) {
             let rank = self.comm.rank();
             let sequence = match remains {
+                _ if plan.continues.is_some() => {
+                    Sequence::of_turned(plan, (turned, prefilled.alone), (token, sampler), rank)
+                }
                 Some(remains) => {
                     let (placement, tokens) = (prefilled.placement, plan.max_tokens);
                     Sequence::of_remains(plan, Start { placement, tokens, first: token, sampler }, remains, rank)
@@ -129,7 +137,8 @@ impl Rank<'_, '_> {
         let positions =
             Placement::new(plan, &request_order, Layout::Global).positions(plan.max_tokens.max(plan.passing_rows()));
         let traced = plan.traces().map_or(0, |_| plan.traced_positions());
-        let positions = positions.max(traced.min(self.models.main.config().max_positions));
+        let kept = plan.continues.map_or(0, |continues| self.decoding.borrow().positions(continues.request));
+        let positions = positions.max(traced.min(self.models.main.config().max_positions)).max(kept);
         self.comm.reset_traffic();
         self.chunk_cache.begin();
         let models = self.models.clone();
@@ -180,18 +189,32 @@ fn in_step(reports: &[RankReport]) -> Result<()> {
 
 /// Fills a request's cache, draws its first token, keeps its chunks, and evicts rows that decoding
 /// does not keep. The token goes to `tell` as soon as it is drawn.
-fn fill(cx: &mut Context<'_>, plan: &Plan, tell: impl FnOnce(DrawnToken) -> Result<()>) -> Result<Filled> {
-    let prefilled = strategy::build(&plan.method)?.prefill(cx, plan)?;
+fn fill(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    decoding: &RefCell<Decoding<'_, '_>>,
+    tell: impl FnOnce(DrawnToken) -> Result<()>,
+) -> Result<Filled> {
+    let (prefilled, turned) = match plan.continues {
+        None => (strategy::build(&plan.method)?.prefill(cx, plan)?, None),
+        Some(continues) => {
+            // Not borrowed while the pass runs, which may halt.
+            let (mut turned, alone) = decoding.borrow_mut().going_on(plan, continues, &cx.math.rope)?;
+            (strategy::going_on::go_on(cx, plan, &mut turned, alone)?, turned)
+        }
+    };
     let first = first_token(cx, plan, &prefilled)?;
     tell(first.drawn.clone())?;
     let prompt = score_query(cx, plan, &prefilled)?;
     let first_lap_after = cx.timeline.close(cx.comm)?;
     // The first token is out already: copying does not count towards it.
-    strategy::chunks::keep(cx, plan, &prefilled.cache)?;
-    strategy::prefix::keep(cx, plan, &prefilled.cache)?;
+    if plan.continues.is_none() {
+        strategy::chunks::keep(cx, plan, &prefilled.cache)?;
+        strategy::prefix::keep(cx, plan, &prefilled.cache)?;
+    }
     let token = first.drawn.token;
     let remains = if plan.goes_on(&[token]) { remains(cx, plan, &prefilled, token)? } else { None };
-    Ok(Filled { prefilled, first, prompt, remains, first_lap_after })
+    Ok(Filled { prefilled, turned, first, prompt, remains, first_lap_after })
 }
 
 /// Fills the chunk cache with a plan's chunks.
@@ -233,7 +256,7 @@ fn report(
     let (device_memory, points) = (device_memory(&cx)?, cx.math.progress.point_count());
     let Context { comm, timeline, prefilled_rows, recomputed_rows, auxiliary_s, chunk_cache, .. } = cx;
     let spans = timeline.into_spans(comm, halts)?;
-    if plan.method.selection().is_some() {
+    if plan.method.selection().is_some() && plan.continues.is_none() {
         let of_chunks = spans.iter().filter(|span| span.phase == Phase::ChunkPrefill);
         chunk_cache.computed(prefilled_rows, of_chunks.map(|span| span.seconds - span.waited_s).sum());
     }

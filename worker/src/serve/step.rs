@@ -9,7 +9,7 @@ use tributary_protocol::{DrawnToken, Event, Phase, Refusal, StepReport};
 
 use super::decoding::Decoding;
 use super::messages::gather;
-use crate::attention::{Decode, DecodeRow, SharedCaches};
+use crate::attention::{Decode, DecodeRun, SharedCaches};
 use crate::context::{Math, checkpoint};
 use crate::error::{Error, Result};
 use crate::first_token::{draw, logits};
@@ -87,7 +87,7 @@ impl Decoding<'_, '_> {
 struct Step<'a> {
     caches: Vec<&'a mut Turned>,
     /// The newest rows of the sequences that this rank owns, and their tokens.
-    rows: Vec<DecodeRow>,
+    runs: Vec<DecodeRun>,
     ids: Vec<u32>,
     requests: Vec<u64>,
     /// The shared sequences by owner: this rank's part and the position of the newest row.
@@ -97,8 +97,8 @@ struct Step<'a> {
 impl<'a> Step<'a> {
     /// The step of these sequences.
     fn of(sequences: Vec<(u64, &'a mut Sequence)>, world: usize, rope: &Rope) -> Result<Self> {
-        let (caches, rows, ids, requests) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut this = Self { caches, rows, ids, requests, shared: vec![Vec::new(); world] };
+        let (caches, runs, ids, requests) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut this = Self { caches, runs, ids, requests, shared: vec![Vec::new(); world] };
         for (request, sequence) in sequences {
             sequence.turn(rope)?;
             let (owner, alone) = (sequence.owner, sequence.alone);
@@ -109,7 +109,7 @@ impl<'a> Step<'a> {
                 this.shared[owner].push((cache, at.clone()));
             }
             if let Some(token) = newest {
-                this.rows.push(DecodeRow { cache, at, alone });
+                this.runs.push(DecodeRun { cache, at, alone });
                 this.ids.push(token);
                 this.requests.push(request);
             }
@@ -123,14 +123,14 @@ impl<'a> Step<'a> {
     fn run(self, model: &dyn Model, math: Math, comm: &mut dyn Communicator) -> Result<Option<Rows>> {
         let counts: Vec<usize> = self.shared.iter().map(Vec::len).collect();
         let any_shared = counts.iter().any(|&count| count > 0);
-        let owns = !self.rows.is_empty();
+        let owns = !self.runs.is_empty();
         if !owns && !any_shared {
             return Ok(None);
         }
-        let at = Positions::concat(&self.rows.iter().map(|row| &row.at).collect::<Vec<_>>());
+        let at = Positions::concat(&self.runs.iter().map(|run| &run.at).collect::<Vec<_>>());
         let parts = self.shared.into_iter().flatten().collect();
         let shared = any_shared.then_some(SharedCaches { comm, counts, parts });
-        let mut attention = Decode { math, caches: self.caches, rows: self.rows, at, shared };
+        let mut attention = Decode { math, caches: self.caches, runs: self.runs, at, shared };
         let rows = model.layers(0..model.config().layers, model.embed(&self.ids)?, &mut attention)?;
         Ok(owns.then_some(rows))
     }

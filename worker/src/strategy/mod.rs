@@ -20,6 +20,7 @@ mod drift;
 mod drift_tests;
 mod evidence;
 mod full;
+pub mod going_on;
 mod interface;
 mod oracle;
 #[cfg(test)]
