@@ -73,6 +73,11 @@ pub struct Prepared {
     pub query_text: Option<String>,
     /// Whether separators in a text cut it into chunks.
     pub separated: bool,
+    /// Whether it is one text without documents, which is cut by its length alone.
+    pub is_text: bool,
+    /// Tokens after the end of the last message, which the template writes: a later turn of the
+    /// conversation may have others there.
+    pub closing: usize,
     /// Notes for readers of the result on the choices made here.
     pub notes: Vec<String>,
 }
@@ -82,10 +87,10 @@ impl Prepared {
     /// without reuse.
     #[must_use]
     pub fn without_context(self) -> Self {
-        let Self { prefix, lead: _, chunks, query, query_text, separated: _, notes } = self;
+        let Self { prefix, lead: _, chunks, query, query_text, separated: _, is_text, closing, notes } = self;
         let context = chunks.into_iter().flat_map(|chunk| chunk.ids);
         let query = prefix.into_iter().chain(context).chain(query).collect();
-        Self { query, query_text, notes, ..Self::default() }
+        Self { query, query_text, is_text, closing, notes, ..Self::default() }
     }
 
     /// A copy of its tokens, for a plan.
@@ -185,7 +190,8 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
         notes.push("the chat template rewrites the documents: the whole prompt is computed as one text".into());
         let ids = intake.tokenizer.encode_parts(&written.parts(0..written.text.len()), true, intake.most_tokens)?;
         let (chunks, query) = text_chunks(ids, Cutting::Content(TEXT_CHUNK_TOKENS), &[])?;
-        return Ok(Prepared { chunks, query, query_text, notes, ..Prepared::default() });
+        let closing = closing(&written, intake)?;
+        return Ok(Prepared { chunks, query, query_text, closing, is_text: true, notes, ..Prepared::default() });
     };
     trim_chunks(&mut chunks, &placed.of, text.len(), intake.tokenizer)?;
     let (prefix, lead) = prefix(&written, placed.at.start, said.lead, intake, &mut notes)?;
@@ -198,7 +204,15 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
     if query.is_empty() {
         return Err(Error::EmptyQuery);
     }
-    Ok(Prepared { prefix, lead, chunks, query, query_text, notes, ..Prepared::default() })
+    let closing = closing(&written, intake)?.min(query.len());
+    Ok(Prepared { prefix, lead, chunks, query, query_text, closing, notes, ..Prepared::default() })
+}
+
+/// Tokens of the template's text after the last message.
+fn closing(written: &Written, intake: &Intake<'_>) -> Result<usize> {
+    let end = written.by_user.iter().map(|part| part.end).max().unwrap_or(0);
+    let parts = [PromptPart::Template(&written.text[end..])];
+    Ok(intake.tokenizer.encode_parts(&parts, false, intake.most_tokens)?.len())
 }
 
 /// Removes from the first and the last chunk the space that the template removed from the
@@ -305,13 +319,14 @@ pub fn prepare_text(
         Chunking::Fixed { tokens, .. } => Cutting::Fixed(*tokens),
         Chunking::Documents | Chunking::Separator(_) => Cutting::Content(chunk_tokens),
     };
-    let separated = !cuts.is_empty();
+    let (separated, closing) = (!cuts.is_empty(), closing(&written, intake)?);
+    let is_text = !separated && !matches!(cutting, Cutting::Fixed(_));
     // The text is one: if the head's tokens begin it, they are the prefix, and the rest follows
     // them.
     let rest = if head == 0 { Some(ids.as_slice()) } else { ids.strip_prefix(prefix.as_slice()) };
     let Some(rest) = rest else {
         let (chunks, query) = text_chunks(ids, cutting, &cuts)?;
-        return Ok(Prepared { chunks, query, separated, notes, ..Prepared::default() });
+        return Ok(Prepared { chunks, query, separated, is_text, closing, notes, ..Prepared::default() });
     };
     if rest.is_empty() {
         return Err(Error::EmptyQuery);
@@ -319,7 +334,7 @@ pub fn prepare_text(
     let before = ids.len() - rest.len();
     cuts.iter_mut().for_each(|cut| *cut = cut.saturating_sub(before));
     let (chunks, query) = text_chunks(rest.to_vec(), cutting, &cuts)?;
-    Ok(Prepared { prefix, lead, chunks, query, query_text: None, separated, notes })
+    Ok(Prepared { prefix, lead, chunks, query, query_text: None, separated, is_text, closing, notes })
 }
 
 /// Reads a prompt of tokens, to which nothing is added. With documents the tokens are the query,
@@ -343,7 +358,7 @@ pub fn prepare_ids(
     }
     let prefix = if intake.bos == ids.first().copied() { ids.drain(..1).collect() } else { Vec::new() };
     let (chunks, query) = text_chunks(ids, Cutting::Content(chunk_tokens), &[])?;
-    Ok(Prepared { prefix, chunks, query, ..Prepared::default() })
+    Ok(Prepared { prefix, chunks, query, is_text: true, ..Prepared::default() })
 }
 
 /// A conversation without a template: a single message unchanged, otherwise a line each. The system

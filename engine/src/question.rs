@@ -111,6 +111,8 @@ fn random(shape: Synthetic, seed: u64, vocab: usize, bos: Option<u32>) -> Prepar
         query: ids(shape.query_tokens),
         query_text: None,
         separated: false,
+        is_text: false,
+        closing: 0,
         notes: vec!["synthetic request: random token ids from the seed".to_owned()],
     }
 }

@@ -12,8 +12,8 @@ use clap::{Args, ValueEnum};
 use tributary_coordinator::TEXT_CHUNK_TOKENS;
 use tributary_engine::{Config, Engine, Limits, Ranks, RunConfig, SamplingDefaults, marker};
 use tributary_methods::MethodSpec;
-use tributary_planner::Slicing;
 use tributary_planner::forecast::Profile;
+use tributary_planner::{Conversation, Slicing};
 use tributary_protocol::{Method, Returns};
 use tributary_service::{Access, AllowedMethods, ApiKeys, ClientLimits, Doors, Options, ReasoningParser, Service};
 
@@ -61,6 +61,14 @@ pub struct ServeArgs {
     /// other clients' requests
     #[arg(long, requires = "api_key_file", help_heading = "Service")]
     cache_per_key: bool,
+    /// What a later turn of a conversation does with the keys and values of the earlier ones:
+    /// `reuse` computes only what is new, and a method that selects keeps the first turn's
+    /// selection; `recompute` lets such a method select anew; `off` keeps nothing
+    #[arg(long, value_name = "WHAT", default_value_t = Conversation::Reuse, help_heading = "Service")]
+    conversation: Conversation,
+    /// Memory on each rank for conversations that may go on, as far as no other request needs it
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "4GiB", help_heading = "Service")]
+    conversation_memory: u64,
     /// Origin of web pages that may send requests, such as https://example.com, or * for all; may
     /// be repeated [default: none]
     #[arg(long, value_name = "ORIGIN", help_heading = "Service")]
@@ -226,6 +234,7 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
     check(args)?;
     let mut settings = settings(&args.options, &args.run, world, Returns::default()).set(&args.method);
     (settings.reuse, settings.reuses_query, settings.keep_chunks) = (1.0, true, true);
+    settings.conversation = args.conversation;
     // It is chosen before any prompt is known.
     settings.eviction.at_most = true;
     if args.generation_config == GenerationConfig::Model {
@@ -283,8 +292,8 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
 fn scheduler_limits(args: &ServeArgs) -> anyhow::Result<Limits> {
     let ServeArgs { max_prefill_burst, max_running, max_waiting, decode_share, .. } = *args;
     let max_waiting_each = args.max_waiting_per_client.unwrap_or((3 * max_waiting).div_ceil(4));
-    let max_gap = Duration::from_millis(args.max_gap);
-    checked(Limits { max_prefill_burst, max_running, max_waiting, max_waiting_each, decode_share, max_gap })
+    let (max_gap, kept_bytes) = (Duration::from_millis(args.max_gap), args.conversation_memory);
+    checked(Limits { max_prefill_burst, max_running, max_waiting, max_waiting_each, decode_share, max_gap, kept_bytes })
 }
 
 /// How layers are cut, so that prefills halt in time for streams.

@@ -65,6 +65,11 @@ impl Reservation {
         Self { reserved: self.most.min(self.reserved + STEP_TOKENS), ..self.clone() }
     }
 
+    /// The same of a sequence whose answer has ended: it needs no further step.
+    pub fn ended(&self) -> Self {
+        Self { most: self.reserved, ..self.clone() }
+    }
+
     /// Bytes that it may still need on its owner.
     fn missing_bytes(&self) -> u64 {
         self.token_bytes * (self.most - self.reserved) as u64

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tributary_methods::{MethodSpec, ModelFacts};
 use tributary_protocol::{
-    Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Collective, DeviceMemory, DraftModel, DrawnToken, Error, Event,
-    Evict, Evicted, Eviction, Exchange, FromStore, HEADER_BYTES, Importance, KeptRows, KeySpace, Logprobs, LookAhead,
-    MESSAGE_LIMIT_BYTES, METHODS, Order, OrderFor, Outcome, PROTOCOL_VERSION, Phase, Plan, PlannedMethod, RankReport,
-    Refusal, Returns, Sampling, ScoredQuery, ScoredToken, Sharpest, Slices, Span, StepReport, StoreError,
-    StoreOperation, StoreReport, Tier, checksum, decode, decode_frame, encode, encode_frame,
+    Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Collective, Continues, DeviceMemory, DraftModel, DrawnToken,
+    Error, Event, Evict, Evicted, Eviction, Exchange, FromStore, HEADER_BYTES, Importance, KeptRows, KeySpace,
+    Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, METHODS, Order, OrderFor, Outcome, PROTOCOL_VERSION, Phase, Plan,
+    PlannedMethod, RankReport, Refusal, Returns, Sampling, ScoredQuery, ScoredToken, Sharpest, Slices, Span,
+    StepReport, StoreError, StoreOperation, StoreReport, Tier, checksum, decode, decode_frame, encode, encode_frame,
 };
 
 fn method(spec: &str) -> PlannedMethod {
@@ -61,6 +61,8 @@ prop_compose! {
             budget: numbers.0.into(),
             order: if flags.1 { vec![1, 0] } else { Vec::new() },
             reused_rows: numbers.1.into(),
+            continues: flags.1.then_some(Continues { request: numbers.2, rows: 3, first_rows: 2 }),
+            keep_sequence: flags.2,
             scope: flags.2.then_some(numbers.2),
             keep_chunks: !flags.0,
             from_store: flags.1,
@@ -274,6 +276,8 @@ fn samples() -> (Order, Event) {
         budget: 9,
         order: vec![1, 0],
         reused_rows: 3,
+        continues: Some(Continues { request: 6, rows: 5, first_rows: 4 }),
+        keep_sequence: true,
         scope: Some(13),
         keep_chunks: true,
         from_store: true,
@@ -327,6 +331,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     let headers = (header(&encode_frame(&order).unwrap()), header(&encode_frame(&event).unwrap()));
-    let told = ("545249421300000094020000a4e8c68f", "5452494213000000530200006d0351e0");
+    let told = ("5452494214000000ae020000ed0f21fc", "54524942140000005302000011545a89");
     assert_eq!((headers.0.as_str(), headers.1.as_str()), told);
 }

@@ -6,6 +6,7 @@
 
 mod ahead;
 mod beside;
+mod conversations;
 mod desk;
 mod endings;
 #[cfg(test)]
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use tributary_planner::{Draft, GroupShape, RequestSettings, Reservation};
+use tributary_planner::{Conversation, Draft, GroupShape, Planned, RequestSettings, Reservation};
 use tributary_protocol::{DrawnToken, Event, Order, Refusal, Slices, StepReport};
 
 use self::desk::{Submission, Wish};
@@ -89,23 +90,32 @@ impl Conductor<'_> {
     /// placement. Placement is done now: the places of its chunks and the free memory change with
     /// every order.
     fn next(&mut self) -> (Next, Option<(Duration, Result<()>)>) {
-        let Self { scheduler, planner, waiting, group, .. } = self;
+        let Self { scheduler, planner, waiting, conversations, group, .. } = self;
         let (taken, owner, busy) = (scheduler.taken(), scheduler.owner(), scheduler.running() > 0);
+        let alone = scheduler.is_alone();
         let nothing = || Some(Reservation::nothing(group.world));
         let mut made = None;
         let next = scheduler.next(&planner.room(*group), |request| {
-            let Some(Waiting { submission, draft }) = waiting.get_mut(&request) else { return nothing() };
+            let Some(Waiting { submission, draft, later }) = waiting.get_mut(&request) else { return nothing() };
             let queued = submission.clock.elapsed().saturating_sub(submission.prepared_after);
             let group = GroupShape { world: submission.settings.world, ..*group };
-            let placed = planner.place_beside(request, draft, Some(owner), group, &taken);
+            let mut placed = planner.place_beside(request, draft, Some(owner), group, &taken);
+            *later = conversations.going_on(draft, &submission.prepared).map(|(_, later)| later);
+            let draft = match later {
+                Some(later) => {
+                    placed = planner.place_beside(request, later, None, group, &taken);
+                    later
+                }
+                None => draft,
+            };
             if !busy {
                 // No sequence can come into decoding before its prefill has ended.
                 draft.slice(Slices::default());
             }
             let takes = match &placed {
                 Ok(()) => Some(planner.reservation(draft.plan(), group.world)),
-                // Memory comes free after a running request ends.
-                Err(tributary_planner::Error::Memory { .. }) if busy => return None,
+                // Memory comes free after a running request ends, or a kept sequence makes way.
+                Err(tributary_planner::Error::Memory { .. }) if !alone => return None,
                 Err(_) => nothing(),
             };
             made = Some((queued, placed.map_err(Error::from)));
@@ -163,7 +173,7 @@ impl Conductor<'_> {
                 RequestFailure::Busy { waiting: self.scheduler.waiting() }
             }
             Ok(draft) => {
-                self.waiting.insert(submission.request, Waiting { submission, draft });
+                self.waiting.insert(submission.request, Waiting { submission, draft, later: None });
                 return;
             }
         };
@@ -176,8 +186,10 @@ impl Conductor<'_> {
     fn draft(&self, work: Work, prepared: &Prepared, settings: &RequestSettings) -> Result<Draft> {
         let threads = self.group.threads;
         Ok(match work {
-            Work::Answer | Work::Test => {
-                self.planner.draft(self.readers.tokens(prepared, settings)?, settings, threads)?
+            Work::Answer => self.planner.draft(self.readers.tokens(prepared, settings)?, settings, threads)?,
+            Work::Test => {
+                let settings = RequestSettings { conversation: Conversation::Off, ..settings.clone() };
+                self.planner.draft(self.readers.tokens(prepared, &settings)?, &settings, threads)?
             }
             Work::Chunks => self.planner.draft_chunks(prepared.tokens(), settings, threads)?,
         })
@@ -186,11 +198,14 @@ impl Conductor<'_> {
     /// Sends the first order of a request whose turn has come, and processes its events to the end
     /// of the prefill.
     fn begin(&mut self, request: u64, queued: Duration) -> Result<()> {
-        let Some(Waiting { mut submission, draft }) = self.waiting.remove(&request) else {
+        let Some(Waiting { mut submission, draft, later }) = self.waiting.remove(&request) else {
             return Err(Error::Protocol(format!("request {request} was prefilled before")));
         };
         submission.waits = None;
-        let planned = draft.planned();
+        let planned = later.unwrap_or(draft).planned();
+        if let Some(continues) = planned.plan.continues {
+            self.scheduler.uses(continues.request);
+        }
         if let Some(note) = self.planner.foretold(&planned) {
             self.inbox.counts.observed.warn(&format!("request {request}: {note}"));
             submission.prepared.notes.push(note);
@@ -238,7 +253,7 @@ impl Conductor<'_> {
                     self.note(request, &reports);
                     let running = self.running.get_mut(&request).expect("it was put there");
                     running.in_flight.prefilled(outcome, reports)?;
-                    if running.in_flight.goes_on() {
+                    if running.in_flight.goes_on() || running.planned.plan.keep_sequence {
                         self.scheduler
                             .runs(request, self.planner.reservation(&running.planned.plan, running.planned.world));
                     }
@@ -323,7 +338,7 @@ impl Conductor<'_> {
         let Some(Request { mut submission, planned, in_flight, .. }) = self.running.remove(&request) else {
             return Ok(());
         };
-        self.scheduler.over(request);
+        self.keep_sequence(&planned, &submission.prepared, in_flight.tokens());
         self.count();
         let (prompt_tokens, generated_tokens) = (submission.prepared.token_count(), in_flight.token_count());
         let (prepared, answer) = (std::mem::take(&mut submission.prepared), in_flight.answer()?);
@@ -336,7 +351,20 @@ impl Conductor<'_> {
         Ok(())
     }
 
+    /// Keeps the sequence of an answered request for later ones, if it is to stay, in place of those
+    /// of earlier turns.
+    fn keep_sequence(&mut self, planned: &Planned, prepared: &Prepared, answer: &[u32]) {
+        let request = planned.plan.request;
+        if !planned.plan.keep_sequence {
+            return self.scheduler.over(request);
+        }
+        let earlier = self.conversations.add(planned.clone(), prepared, answer);
+        self.scheduler.drop_kept(&earlier);
+        self.scheduler.keep(request);
+    }
+
     fn release(&mut self, requests: Vec<u64>) -> Result<()> {
+        self.conversations.forget(&requests);
         dispatch::release(self.link, requests)?;
         self.scheduler.released();
         Ok(())

@@ -7,6 +7,7 @@ use tributary_comm::CoordinatorLink;
 use tributary_planner::{Draft, GroupShape, Planned, Planner};
 use tributary_protocol::RankReport;
 
+use super::conversations::Conversations;
 use super::desk::{Inbox, Submission};
 use super::observer::Prefilled;
 use crate::auxiliary::Readers;
@@ -17,6 +18,8 @@ use crate::scheduler::{Limits, Pace, Scheduler};
 pub(super) struct Waiting {
     pub(super) submission: Submission,
     pub(super) draft: Draft,
+    /// The same for a request that goes on from a kept sequence, as it was placed last.
+    pub(super) later: Option<Draft>,
 }
 
 /// A request in progress on the ranks.
@@ -44,6 +47,8 @@ pub struct Conductor<'a> {
     pub(super) waiting: BTreeMap<u64, Waiting>,
     /// Requests that have been prefilled and are in decoding.
     pub(super) running: BTreeMap<u64, Request>,
+    /// Sequences of answered requests that stay for later ones.
+    pub(super) conversations: Conversations,
 }
 
 impl<'a> Conductor<'a> {
@@ -60,8 +65,8 @@ impl<'a> Conductor<'a> {
         let scheduler = Scheduler::new(group.world, limits);
         let pace = Pace::new(limits.decode_share, limits.max_gap);
         let (waiting, running) = (BTreeMap::new(), BTreeMap::new());
-        let readers = Readers::default();
-        Self { link, planner, readers, group, scheduler, pace, inbox, open: true, waiting, running }
+        let (readers, conversations) = (Readers::default(), Conversations::default());
+        Self { link, planner, readers, group, scheduler, pace, inbox, open: true, waiting, running, conversations }
     }
 
     /// The same with models that read or write for requests.
@@ -73,7 +78,7 @@ impl<'a> Conductor<'a> {
     /// Publishes the numbers of waiting and running requests. This precedes the notification of a
     /// request's end, so that its client finds it gone from the counts.
     pub(super) fn count(&self) {
-        let numbers = [self.waiting.len(), self.running.len(), self.scheduler.paused()];
+        let numbers = [self.waiting.len(), self.running.len(), self.scheduler.paused(), self.scheduler.kept()];
         self.inbox.counts.tally.set(numbers, self.scheduler.sequences());
     }
 

@@ -13,6 +13,7 @@ struct Numbers {
     waiting: AtomicUsize,
     running: AtomicUsize,
     paused: AtomicUsize,
+    kept: AtomicUsize,
     /// Requests that were submitted and that the conductor has not taken yet.
     on_the_way: AtomicUsize,
     /// Requests whose text is being read, or waits for it.
@@ -67,12 +68,13 @@ impl Drop for Waits {
 }
 
 impl Tally {
-    /// Sets the numbers of waiting, running and paused requests, and of the sequences that each
-    /// rank holds.
-    pub(super) fn set(&self, [waiting, running, paused]: [usize; 3], sequences: Vec<usize>) {
+    /// Sets the numbers of waiting, running and paused requests and of kept sequences, and of the
+    /// sequences that each rank holds for decoding.
+    pub(super) fn set(&self, [waiting, running, paused, kept]: [usize; 4], sequences: Vec<usize>) {
         self.0.waiting.store(waiting, Ordering::Relaxed);
         self.0.running.store(running, Ordering::Relaxed);
         self.0.paused.store(paused, Ordering::Relaxed);
+        self.0.kept.store(kept, Ordering::Relaxed);
         *self.0.sequences.lock().unwrap_or_else(PoisonError::into_inner) = sequences;
     }
 
@@ -152,6 +154,11 @@ impl Tally {
     /// Number of requests in prefill or decoding.
     pub fn running(&self) -> usize {
         self.0.running.load(Ordering::Relaxed)
+    }
+
+    /// Number of sequences of answered requests that stay for later ones.
+    pub fn kept(&self) -> usize {
+        self.0.kept.load(Ordering::Relaxed)
     }
 
     /// Number of those whose next token waits for memory, until another one has ended.

@@ -428,3 +428,59 @@ fn ranks_and_client_have_the_same_plan() {
     });
     assert!(ended.is_ok(), "{ended:?}");
 }
+
+/// Submits a request with this query; returns its updates.
+fn asks(desk: &Desk, query: &[u32], settings: RequestSettings) -> std::sync::mpsc::Receiver<Update> {
+    let (sink, updates) = sync_channel(64);
+    let prepared = Prepared { query: query.to_vec(), closing: 2, ..prepared(8) };
+    desk.submit(Work::Answer, (prepared, settings), (Clock::start(), None), Box::new(sink)).expect("it is taken");
+    updates
+}
+
+/// Rows that a request took from an earlier one's sequence, and its query.
+fn answered(updates: &std::sync::mpsc::Receiver<Update>) -> (Option<(u64, usize)>, usize) {
+    loop {
+        match updates.recv_timeout(PATIENCE).expect("an update in time") {
+            Update::Done(done) => {
+                let plan = &done.planned.plan;
+                let continues = plan.continues.map(|continues| (continues.request, continues.rows));
+                return (continues, plan.query.len());
+            }
+            Update::Failed(failure) => panic!("{failure:?}"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_later_turn_goes_on_from_the_sequence_of_the_earlier_one() {
+    let ranks = ScriptedRanks::default();
+    let reuse = RequestSettings { conversation: Conversation::Reuse, ..settings(4) };
+    // Its method is exact, or not.
+    let recompute = RequestSettings { conversation: Conversation::Recompute, ..settings(4) };
+    let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
+        // A prefix of one token, two chunks of eight, and a query that ends as the template does.
+        let first = [4, 5, 90, 91];
+        assert_eq!(answered(&asks(&desk, &first, reuse.clone())), (None, 4));
+        // The answer is 10, 11, 12, 13: the last has no row. The template writes one token more.
+        let second = [&first[..], &[10, 11, 12, 13, 90, 7, 90, 91]].concat();
+        assert_eq!(answered(&asks(&desk, &second, reuse.clone())), (Some((1, 17 + 4 + 3)), 12));
+        // The next turn has another end of the prompt than the one before: 90 alone is the same.
+        let third = [&second[..11], &[92, 30, 8, 90, 91]].concat();
+        assert_eq!(answered(&asks(&desk, &third, reuse.clone())), (Some((2, 17 + 11)), 16));
+        // Another question, a longer one, the same again: none goes on with the conversation.
+        for query in [&[4, 6, 90, 91, 1, 2][..], &[4, 5, 6, 90, 91], &third] {
+            assert_eq!(answered(&asks(&desk, query, reuse.clone())).0, None, "{query:?}");
+        }
+        let other = RequestSettings { cache_scope: Some(5), ..reuse.clone() };
+        let fourth = [&third[..], &[40, 90, 90, 91]].concat();
+        assert_eq!(answered(&asks(&desk, &fourth, other)).0, None, "another client's");
+        let ratio = RequestSettings { ratio: Some(0.9), ..reuse.clone() };
+        assert_eq!(answered(&asks(&desk, &fourth, ratio)).0, None, "another ratio");
+        assert_eq!(answered(&asks(&desk, &fourth, recompute)).0, None, "it selects anew");
+        assert_eq!(answered(&asks(&desk, &fourth, settings(4))).0, None, "off");
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+    let released: Vec<String> = ranks.orders().into_iter().filter(|order| order.starts_with('R')).collect();
+    assert!(released.contains(&"R[1]".to_owned()), "the second turn replaces the first: {released:?}");
+}

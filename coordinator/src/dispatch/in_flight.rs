@@ -108,6 +108,11 @@ impl InFlight {
         self.outcome.tokens.len().max(usize::from(self.first.is_some()))
     }
 
+    /// Those that the ranks have reported.
+    pub fn tokens(&self) -> &[u32] {
+        &self.outcome.tokens
+    }
+
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan

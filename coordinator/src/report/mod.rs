@@ -69,6 +69,10 @@ pub struct Report {
     pub chunks: ChunkRows,
     /// Work of the chunk cache, all ranks together.
     pub chunk_cache: ChunkCacheRow,
+    /// The part that came from an earlier turn of the conversation, if the request went on from
+    /// one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationRow>,
     /// Chunk numbers in the order of the layout.
     pub order: Vec<u32>,
     /// Result of free probes, which decided the order of chunks, if there were any.
@@ -129,6 +133,23 @@ impl TokenCounts {
             recomputed: answer.reports.iter().map(|report| report.recomputed_rows).sum(),
             generated: outcome.tokens.len(),
         }
+    }
+}
+
+/// Part of a prompt that came from the kept sequence of an earlier turn. Of a method that selects,
+/// the selection of the first turn stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ConversationRow {
+    /// Rows of the prompt that were not computed: those that both turns share.
+    pub reused_rows: usize,
+    /// Rows after them.
+    pub computed_rows: usize,
+}
+
+impl ConversationRow {
+    fn new(plan: &Plan) -> Option<Self> {
+        let computed = plan.rows_after_kept()?;
+        Some(Self { reused_rows: computed.start as usize, computed_rows: computed.len() })
     }
 }
 
@@ -194,7 +215,12 @@ pub fn report(
             tokens: lengths,
             ranks: plan.chunks.iter().map(|chunk| chunk.rank).collect(),
         },
-        chunk_cache: chunk_cache(plan.cacheable_count(), &answer.reports),
+        chunk_cache: match plan.continues {
+            // All of the context is there.
+            Some(_) => ChunkCacheRow { state: "warm", ..chunk_cache(0, &answer.reports) },
+            None => chunk_cache(plan.cacheable_count(), &answer.reports),
+        },
+        conversation: ConversationRow::new(plan),
         order: outcome.order.clone(),
         trace: facts::trace(plan, outcome),
         auxiliary,

@@ -39,6 +39,8 @@ pub struct Limits {
     /// The time for which a prefill may compute until it halts for
     /// the first time.
     pub max_gap: Duration,
+    /// Maximum bytes of kept sequences on each rank.
+    pub kept_bytes: u64,
 }
 
 impl Default for Limits {
@@ -50,6 +52,7 @@ impl Default for Limits {
             max_waiting_each: 192,
             decode_share: 0.5,
             max_gap: Duration::from_millis(250),
+            kept_bytes: u64::MAX,
         }
     }
 }
@@ -104,6 +107,8 @@ pub struct Scheduler {
     /// Requests that have passed the first one in line.
     passed: usize,
     running: Vec<Running>,
+    /// Sequences of answered requests that stay for later ones, the one used longest ago first.
+    kept: Vec<Running>,
     to_release: Vec<Running>,
     /// Prefills since the last step of decoding.
     burst: usize,
@@ -115,9 +120,9 @@ impl Scheduler {
     /// An idle scheduler of a group of `world` ranks.
     pub fn new(world: usize, limits: Limits) -> Self {
         assert!(world > 0, "a group has at least one rank");
-        let (waiting, running, to_release) = (VecDeque::new(), Vec::new(), Vec::new());
+        let (waiting, running, kept, to_release) = (VecDeque::new(), Vec::new(), Vec::new(), Vec::new());
         let (now, ends) = (0, BTreeMap::new());
-        Self { limits, world, waiting, now, ends, passed: 0, running, to_release, burst: 0, prefilling: None }
+        Self { limits, world, waiting, now, ends, passed: 0, running, kept, to_release, burst: 0, prefilling: None }
     }
 
     /// Adds a client's request with its `cost` (its tokens); returns whether there is room for it
@@ -156,6 +161,9 @@ impl Scheduler {
                     self.burst += 1;
                     return Next::Prefill(request);
                 }
+                if index == 0 && self.gives_way() {
+                    return self.release();
+                }
                 self.waiting[index].is_too_large = !self.running.is_empty();
                 if !may_pass {
                     break;
@@ -166,7 +174,7 @@ impl Scheduler {
             return Next::Nothing;
         }
         self.burst = 0;
-        Next::Decode(self.steps(room))
+        self.step(room)
     }
 
     /// The next step while the prefill that [`next`](Self::next) gave is in progress: the release
@@ -179,10 +187,35 @@ impl Scheduler {
             return Next::Nothing;
         }
         self.burst = 0;
-        match self.steps(room) {
-            drawn if drawn.is_empty() => Next::Nothing,
-            drawn => Next::Decode(drawn),
+        self.step(room)
+    }
+
+    /// The next tokens, or the release of a kept sequence whose memory they need.
+    fn step(&mut self, room: &Room) -> Next {
+        let before = (!self.kept.is_empty()).then(|| self.running.clone());
+        let mut drawn = self.steps(room);
+        if let Some(before) = before.filter(|_| self.paused() > 0) {
+            self.running = before;
+            self.gives_way();
+            return self.release();
         }
+        // Chunks that were cached meanwhile may have taken the room of all: then the oldest goes on
+        // beyond it.
+        let is_stuck = drawn.is_empty() && self.prefilling.is_none();
+        if let (true, Some(oldest)) = (is_stuck, self.running.first_mut()) {
+            oldest.reservation = oldest.reservation.with_another_step();
+            oldest.reservation.writes();
+            oldest.is_paused = false;
+            drawn.push(oldest.request);
+        }
+        if drawn.is_empty() { Next::Nothing } else { Next::Decode(drawn) }
+    }
+
+    /// Whether a kept sequence made way: the one used longest ago is to be released.
+    fn gives_way(&mut self) -> bool {
+        let oldest = (!self.kept.is_empty()).then(|| self.kept.remove(0));
+        self.to_release.extend(oldest);
+        self.releases()
     }
 
     /// The prefill that [`next`](Self::next) gave begins; it takes this memory at most.
@@ -196,13 +229,13 @@ impl Scheduler {
     fn has_room(&self, room: &Room, its: &Reservation) -> bool {
         let oldest_paused = self.running.iter().position(|sequence| sequence.is_paused);
         let goes_on = oldest_paused.map(|index| self.running[index].reservation.with_another_step());
-        let others = self.running.iter().chain(&self.to_release).enumerate();
+        let others = self.running.iter().chain(&self.kept).chain(&self.to_release).enumerate();
         let others = others.filter(|(index, _)| Some(*index) != oldest_paused).map(|(_, other)| &other.reservation);
-        self.running.is_empty() || room.all_can_end(others.chain(&goes_on).chain([its]))
+        self.is_alone() || room.all_can_end(others.chain(&goes_on).chain([its]))
     }
 
-    /// The sequences that draw a token now: at least one, unless a prefill is in progress. Those
-    /// that need another step and have no room for it pause.
+    /// The sequences that draw a token now. Those that need another step and have no room for it
+    /// pause.
     fn steps(&mut self, room: &Room) -> Vec<u64> {
         let mut drawn = Vec::with_capacity(self.running.len());
         for index in 0..self.running.len() {
@@ -210,8 +243,8 @@ impl Scheduler {
             if self.running[index].reservation.is_at_its_end() {
                 let more = self.running[index].reservation.with_another_step();
                 let now = std::mem::replace(&mut self.running[index].reservation, more);
-                let prefilling = self.prefilling.iter();
-                if !room.all_can_end(self.running.iter().map(|sequence| &sequence.reservation).chain(prefilling)) {
+                let there = self.running.iter().chain(&self.kept).map(|sequence| &sequence.reservation);
+                if !room.all_can_end(there.chain(&self.prefilling)) {
                     self.running[index].reservation = now;
                     self.running[index].is_paused = true;
                     continue;
@@ -219,15 +252,6 @@ impl Scheduler {
             }
             self.running[index].reservation.writes();
             drawn.push(self.running[index].request);
-        }
-        // Chunks that were cached meanwhile may have taken the room of all: then the oldest goes on
-        // beyond it.
-        let is_stuck = drawn.is_empty() && self.prefilling.is_none();
-        if let (true, Some(oldest)) = (is_stuck, self.running.first_mut()) {
-            oldest.reservation = oldest.reservation.with_another_step();
-            oldest.reservation.writes();
-            oldest.is_paused = false;
-            drawn.push(oldest.request);
         }
         drawn
     }
@@ -251,6 +275,51 @@ impl Scheduler {
         self.to_release.extend(over);
     }
 
+    /// A sequence in decoding is over, and stays for later requests until it has to make way.
+    pub fn keep(&mut self, request: u64) {
+        let index = self.running.iter().position(|sequence| sequence.request == request);
+        let Some(index) = index else { return self.over(request) };
+        let mut sequence = self.running.remove(index);
+        sequence.reservation = sequence.reservation.ended();
+        self.kept.push(sequence);
+        while self.kept_bytes() > self.limits.kept_bytes {
+            self.gives_way();
+        }
+    }
+
+    /// A kept sequence is used: others make way before it.
+    pub fn uses(&mut self, request: u64) {
+        if let Some(index) = self.kept.iter().position(|sequence| sequence.request == request) {
+            let used = self.kept.remove(index);
+            self.kept.push(used);
+        }
+    }
+
+    /// Kept sequences that are of no more use are to be released.
+    pub fn drop_kept(&mut self, requests: &[u64]) {
+        let (dropped, kept) = self.kept.drain(..).partition(|sequence| requests.contains(&sequence.request));
+        let dropped: Vec<Running> = dropped;
+        self.kept = kept;
+        self.to_release.extend(dropped);
+    }
+
+    /// Number of kept sequences.
+    pub fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Bytes of kept sequences on the rank that has most.
+    fn kept_bytes(&self) -> u64 {
+        let mut bytes = vec![0; self.world];
+        self.kept.iter().for_each(|sequence| sequence.reservation.add_to(&mut bytes));
+        bytes.into_iter().max().unwrap_or(0)
+    }
+
+    /// Whether no sequence takes memory.
+    pub fn is_alone(&self) -> bool {
+        self.running.is_empty() && self.kept.is_empty()
+    }
+
     fn release(&self) -> Next {
         Next::Release(self.to_release.iter().map(|sequence| sequence.request).collect())
     }
@@ -270,7 +339,7 @@ impl Scheduler {
     /// Bytes that sequences take on each rank.
     pub fn taken(&self) -> Vec<u64> {
         let mut taken = vec![0; self.world];
-        for sequence in self.running.iter().chain(&self.to_release) {
+        for sequence in self.running.iter().chain(&self.kept).chain(&self.to_release) {
             sequence.reservation.add_to(&mut taken);
         }
         taken

@@ -247,3 +247,65 @@ fn one_goes_on_where_cached_chunks_have_taken_the_room_of_all() {
     assert!(decode(&mut scheduler, &full, STEP_TOKENS).iter().all(|step| *step == [1]));
     assert_eq!(scheduler.paused(), 1);
 }
+
+/// Runs a request to the end of its answer; its sequence is kept.
+fn keeps(scheduler: &mut Scheduler, request: u64) {
+    assert!(scheduler.submit(request, 0, 1));
+    assert_eq!(carry_out(scheduler), Next::Prefill(request));
+    scheduler.keep(request);
+}
+
+#[test]
+fn kept_sequences_stay_until_memory_is_needed_the_one_used_longest_ago_first() {
+    let mut scheduler = scheduler(Limits::default());
+    (1..=3).for_each(|request| keeps(&mut scheduler, request));
+    assert_eq!((scheduler.kept(), scheduler.running(), scheduler.taken()), (3, 0, vec![30, 3]));
+    assert_eq!(carry_out(&mut scheduler), Next::Nothing, "there is nothing to release");
+    scheduler.uses(1);
+    assert!(scheduler.submit(4, 0, 1));
+    // A prefill that does not fit, until two have made way.
+    for oldest in [2, 3] {
+        assert_eq!(next(&mut scheduler, |_| false), Next::Release(vec![oldest]));
+        scheduler.released();
+    }
+    assert_eq!(carry_out(&mut scheduler), Next::Prefill(4));
+    assert_eq!((scheduler.kept(), scheduler.taken()), (1, vec![20, 2]));
+}
+
+#[test]
+fn kept_sequences_make_way_for_the_steps_of_running_ones() {
+    let step = STEP_TOKENS as u64;
+    let room = Room { bytes: Some(2 * step + 15), ranks_here: 1, cached_bytes: vec![0, 0] };
+    for beside_prefill in [false, true] {
+        let mut scheduler = scheduler(Limits::default());
+        keeps(&mut scheduler, 1);
+        keeps(&mut scheduler, 2);
+        assert!(scheduler.submit(3, 0, 1));
+        assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(3));
+        scheduler.runs(3, Reservation::new(vec![0, 0], 0, 1, 2 * STEP_TOKENS));
+        let step = |scheduler: &mut Scheduler| match beside_prefill {
+            true => scheduler.beside_prefill(&room),
+            false => scheduler.next(&room, |_| panic!("no request waits")),
+        };
+        (0..STEP_TOKENS).for_each(|_| assert_eq!(step(&mut scheduler), Next::Decode(vec![3])));
+        // Its second step has room beside one of them.
+        assert_eq!(step(&mut scheduler), Next::Release(vec![1]));
+        scheduler.released();
+        (0..STEP_TOKENS).for_each(|_| assert_eq!(step(&mut scheduler), Next::Decode(vec![3])));
+        assert_eq!((scheduler.kept(), scheduler.paused()), (1, 0));
+    }
+}
+
+#[test]
+fn kept_sequences_have_a_bound_and_are_dropped_by_name() {
+    let mut scheduler = scheduler(Limits { kept_bytes: 25, ..Limits::default() });
+    (1..=2).for_each(|request| keeps(&mut scheduler, request));
+    assert_eq!(carry_out(&mut scheduler), Next::Nothing);
+    keeps(&mut scheduler, 3);
+    assert_eq!(carry_out(&mut scheduler), Next::Release(vec![1]), "30 bytes are more than 25");
+    scheduler.drop_kept(&[3, 9]);
+    assert_eq!(carry_out(&mut scheduler), Next::Release(vec![3]));
+    assert_eq!((scheduler.kept(), scheduler.taken()), (1, vec![10, 1]));
+    scheduler.keep(7);
+    assert_eq!(scheduler.kept(), 1, "what does not run is not kept");
+}

@@ -141,6 +141,15 @@ impl TwinArgs {
     fn limits(&self) -> anyhow::Result<Limits> {
         let Self { max_prefill_burst, max_running, max_waiting, decode_share, .. } = *self;
         let (max_waiting_each, max_gap) = (max_waiting, Duration::from_millis(self.max_gap));
-        checked(Limits { max_prefill_burst, max_running, max_waiting, max_waiting_each, decode_share, max_gap })
+        let kept_bytes = 0; // Answers of a trace have no text that a later turn could repeat.
+        checked(Limits {
+            max_prefill_burst,
+            max_running,
+            max_waiting,
+            max_waiting_each,
+            decode_share,
+            max_gap,
+            kept_bytes,
+        })
     }
 }

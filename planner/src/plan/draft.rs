@@ -163,6 +163,7 @@ impl Draft {
             evict: None,
         };
         plan.evict = eviction::resolved(&plan, &settings.eviction, settings.sampling.seed)?;
+        plan.keep_sequence = settings.keeps_sequence(&plan);
         let (prompt_tokens, passing) = (plan.total_rows(), plan.passing_rows());
         if prompt_tokens + passing > shape.max_positions {
             return Err(Error::TooManyTokens { prompt_tokens, max_tokens: passing, limit: shape.max_positions });
@@ -220,6 +221,10 @@ impl Draft {
         (machine, profile): (&Machine, Option<&Profile>),
     ) -> Result<()> {
         self.plan.request = request;
+        if self.plan.continues.is_some() {
+            // Its rows are where those of the kept sequence are.
+            return self.check_memory(shape, machine, cached.bytes);
+        }
         let usual = owner.unwrap_or_else(|| usual_owner(self.plan.method.prefill, self.world));
         assert!(usual < self.world, "owner {usual} of {} ranks", self.world);
         let nearest = self.nearest(cached.prefix, usual);
@@ -260,26 +265,41 @@ impl Draft {
         self.plan.owner = owner;
         self.plan.reused_rows = cached.prefix.get(owner).map_or(0, |&rows| rows.min(self.reusable_rows()));
         let warm = self.warm(cached.chunks);
-        let mut smallest_bytes = None;
+        let mut least = None;
         for exchange in self.exchanges(&warm, shape, (machine, profile)) {
             self.deal(exchange, &warm, shape);
-            let bytes = |plan: &Plan| memory::host_bytes(plan, self.world, shape, machine, cached.bytes);
-            self.memory_bytes = bytes(&self.plan);
-            let at_first = self.plan.max_tokens.min(self.reserved_tokens);
-            let all = std::mem::replace(&mut self.plan.max_tokens, at_first);
-            let needed_bytes = if at_first < all { bytes(&self.plan) } else { self.memory_bytes };
-            self.plan.max_tokens = all;
-            if machine.available_bytes.is_none_or(|available| needed_bytes <= available) {
-                return Ok(());
-            }
-            smallest_bytes = smallest_bytes.into_iter().chain([needed_bytes]).min();
+            let Err(error) = self.check_memory(shape, machine, cached.bytes) else { return Ok(()) };
+            least = least.into_iter().chain([error]).min_by_key(needed_bytes);
         }
-        Err(Error::Memory {
-            of: machine.memory,
-            rank: machine.of_rank,
-            needed_bytes: smallest_bytes.expect("at least one exchange was tried"),
-            available_bytes: machine.available_bytes.expect("a machine of unknown memory refuses nothing"),
-        })
+        Err(least.expect("at least one exchange was tried"))
+    }
+
+    /// Checks that it has memory as it is placed.
+    fn check_memory(&mut self, shape: &ModelShape, machine: &Machine, cached_bytes: &[u64]) -> Result<()> {
+        let bytes = |plan: &Plan| memory::host_bytes(plan, self.world, shape, machine, cached_bytes);
+        self.memory_bytes = bytes(&self.plan);
+        let at_first = self.plan.max_tokens.min(self.reserved_tokens);
+        let all = std::mem::replace(&mut self.plan.max_tokens, at_first);
+        let needed_bytes = if at_first < all { bytes(&self.plan) } else { self.memory_bytes };
+        self.plan.max_tokens = all;
+        match machine.available_bytes {
+            Some(available_bytes) if needed_bytes > available_bytes => {
+                Err(Error::Memory { of: machine.memory, rank: machine.of_rank, needed_bytes, available_bytes })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The same with another plan, which has the settings of an earlier one.
+    pub(super) fn of_plan(&self, plan: Plan, before: &Planned) -> Self {
+        let lengths = plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();
+        let Planned { ratio, options, .. } = before.clone();
+        Self { plan, lengths, ratio, options, chosen: None, ..self.clone() }
+    }
+
+    /// Number of ranks that it is made for.
+    pub(super) fn world(&self) -> usize {
+        self.world
     }
 
     /// From now on its chunks have this order, of which a prefix is cached.
@@ -383,6 +403,11 @@ impl Draft {
             (chunk.rank, chunk.warm) = (rank, *warm != Held::Nowhere);
         }
     }
+}
+
+/// Bytes that a request lacks memory for.
+fn needed_bytes(error: &Error) -> u64 {
+    if let Error::Memory { needed_bytes, .. } = error { *needed_bytes } else { u64::MAX }
 }
 
 fn check(tokens: &Tokens, settings: &RequestSettings, method: &PlannedMethod, shape: &ModelShape) -> Result<()> {

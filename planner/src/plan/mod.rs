@@ -3,6 +3,7 @@
 
 mod cached;
 mod compression;
+mod conversation;
 mod dealing;
 mod draft;
 mod eviction;
@@ -24,6 +25,7 @@ use crate::{Error, ModelShape, Result};
 
 pub use self::cached::{Cached, Held};
 pub use self::compression::window_of;
+pub use self::conversation::Conversation;
 pub use self::draft::{Draft, Planned, Tokens};
 pub use self::eviction::EvictionWish;
 pub use self::settings::RequestSettings;

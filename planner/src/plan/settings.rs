@@ -10,6 +10,7 @@ use tributary_protocol::{
 };
 
 use super::compression;
+use super::conversation::Conversation;
 use super::eviction::EvictionWish;
 use crate::Result;
 use crate::error::setting;
@@ -65,6 +66,8 @@ pub struct RequestSettings {
     pub cache_scope: Option<u64>,
     /// Whether chunks in ranks' memories are ignored, so that cached chunks come from the store.
     pub from_store: bool,
+    /// What it does with the sequences of earlier requests of its conversation.
+    pub conversation: Conversation,
 }
 
 /// An option that settings keep in fields of their own.
@@ -154,6 +157,7 @@ impl Default for RequestSettings {
             keep_chunks: false,
             cache_scope: None,
             from_store: false,
+            conversation: Conversation::Off,
         }
     }
 }
@@ -295,6 +299,7 @@ impl RequestSettings {
             returns: Returns::default(),
             reuse: 1.0,
             keep_chunks: true,
+            conversation: Conversation::Off,
             ..self.clone()
         }
     }

@@ -326,7 +326,8 @@ impl Planner {
         running_bytes: &[u64],
     ) -> Result<()> {
         let directory = self.directories.get(&group);
-        if let Some(directory) = directory.filter(|_| draft.plan().method.orders_chunks()) {
+        let is_ordered = draft.plan().method.orders_chunks() && draft.plan().continues.is_none();
+        if let Some(directory) = directory.filter(|_| is_ordered) {
             draft.order_chunks(directory.order(draft.plan(), group.world));
         }
         let plan = draft.plan();

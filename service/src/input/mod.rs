@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tributary_coordinator::Prepared;
 use tributary_engine::Client;
 use tributary_methods::{EvictChoice, KEEP, Keep, MethodSpec};
-use tributary_planner::{EvictionWish, RequestSettings};
+use tributary_planner::{Conversation, EvictionWish, RequestSettings};
 use tributary_protocol::Importance;
 
 use crate::body::Fields;
@@ -95,6 +95,9 @@ pub struct Choices {
     /// Rows that each KV head keeps of the prompt in a layer, as a number, or as a share such as
     /// `30%`.
     pub keep: Option<Rows>,
+    /// What the request does with earlier turns of its conversation, as for `--conversation`:
+    /// `reuse`, `recompute` or `off`.
+    pub conversation: Option<String>,
     /// Whether the answer has the recomputed tokens of the context, and a timeline of each rank.
     pub explain: Option<bool>,
 }
@@ -128,6 +131,10 @@ impl Choices {
         }
         if let Some(eviction) = evicted(&choices, settings.eviction)? {
             settings.eviction = eviction;
+        }
+        if let Some(conversation) = &choices.conversation {
+            let wanted = conversation.parse::<Conversation>();
+            settings.conversation = wanted.map_err(|error| of("conversation")(error.to_string()))?;
         }
         let explains = choices.explain.unwrap_or(false);
         settings.returns.scores |= explains;

@@ -64,7 +64,7 @@ pub fn claim(is_exact: bool) -> &'static str {
 }
 
 /// Sources of a prompt's tokens.
-pub const SOURCES: &[&str] = &["computed", "cached", "recomputed"];
+pub const SOURCES: &[&str] = &["computed", "cached", "recomputed", "earlier_turn"];
 
 /// Tiers that keep chunks.
 pub const TIERS: Values = Values::Named(|| Tier::ALL.into_iter().map(Tier::name).collect());

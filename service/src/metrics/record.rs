@@ -52,7 +52,8 @@ pub fn report(sheet: &Sheet, answered: &Answered, predictions: Option<&Predictio
 fn tokens(sheet: &Sheet, answered: &Answered) {
     let (report, tokens) = (&answered.report, &answered.report.tokens);
     let computed: usize = report.ranks.iter().map(|rank| rank.prefilled_rows).sum();
-    let rows = [computed, report.chunk_cache.hit_tokens, tokens.recomputed];
+    let reused = report.conversation.map_or(0, |conversation| conversation.reused_rows);
+    let rows = [computed, report.chunk_cache.hit_tokens, tokens.recomputed, reused];
     for (source, rows) in SOURCES.iter().zip(rows) {
         sheet.count(&of::PROMPT_TOKENS, &[source], rows as u64);
     }

@@ -112,6 +112,7 @@ metrics! {
     REQUESTS_WAITING: Gauge, "requests_waiting", [], "Requests that wait for their turn.";
     RUNNING_SEQUENCES: Gauge, "running_sequences", [RANK],
         "Sequences whose keys and values the rank holds for decoding.";
+    KEPT_SEQUENCES: Gauge, "kept_sequences", [], "Sequences of answered requests that stay for later turns of their conversations.";
     TIME_TO_FIRST_TOKEN: Histogram(REQUEST), "time_to_first_token_seconds", [METHOD, OF_CACHE],
         "Time from a request's acceptance to its first token.";
     PREDICTED_TIME_TO_FIRST_TOKEN: Histogram(REQUEST), "predicted_time_to_first_token_seconds", [METHOD, OF_CACHE],
@@ -126,7 +127,7 @@ metrics! {
     PHASE_IMBALANCE: Histogram(IMBALANCE), "phase_imbalance_ratio", [RANK_PHASE],
         "Compute time of a phase on the slowest rank over its mean over the ranks, a request each; 1 is even.";
     PROMPT_TOKENS: Counter, "prompt_tokens_total", [("source", Words(SOURCES))],
-        "Rows of prompts: computed, taken from the chunk cache, recomputed.";
+        "Rows of prompts: computed, taken from the chunk cache, recomputed, taken from an earlier turn of the conversation.";
     SELECTED_TOKENS: Counter, "selected_tokens_total", [], "Context tokens that were selected to be recomputed.";
     SELECTION_CANDIDATE_TOKENS: Counter, "selection_candidate_tokens_total", [],
         "Context tokens that could have been selected.";

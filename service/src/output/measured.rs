@@ -22,7 +22,8 @@ pub struct Usage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct PromptTokens {
-    /// Context tokens that were taken from the chunk cache.
+    /// Tokens that were not computed: from the chunk cache, or of an earlier turn of the
+    /// conversation.
     pub cached_tokens: usize,
 }
 
@@ -47,7 +48,8 @@ impl Usage {
     pub fn of(answered: &Answered, completion_tokens: usize) -> Self {
         let tokens = &answered.report.tokens;
         let prompt = tokens.prefix + tokens.context + tokens.query;
-        Self::new(prompt, answered.report.chunk_cache.hit_tokens, completion_tokens)
+        let reused = answered.report.conversation.map_or(0, |conversation| conversation.reused_rows);
+        Self::new(prompt, answered.report.chunk_cache.hit_tokens + reused.min(prompt), completion_tokens)
     }
 }
 
@@ -63,8 +65,12 @@ pub struct Metrics<'a> {
     pub method: &'static str,
     /// Whether that equals a full prefill but for rounding.
     pub exact: bool,
-    /// `cold`, `partial` or `warm`: how much of the context came from the chunk cache.
+    /// `cold`, `partial` or `warm`: how much of the context came from the chunk cache, or from an
+    /// earlier turn.
     pub cache: &'static str,
+    /// `reused` if the request went on from an earlier turn of its conversation; absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<&'static str>,
     /// Milliseconds of each phase on the critical path, the wait for its turn (`queue`) among them.
     #[cfg_attr(test, schema(value_type = std::collections::BTreeMap<String, f64>))]
     #[serde(serialize_with = "as_object")]
@@ -129,6 +135,7 @@ impl<'a> Metrics<'a> {
             method: report.method,
             exact: report.exact,
             cache: report.chunk_cache.state,
+            conversation: report.conversation.map(|_| "reused"),
             phases_ms: report.phases.iter().map(|phase| (phase.phase, phase.critical_path_ms)).collect(),
             selected_tokens: report.tokens.selected,
             recomputed_tokens: report.tokens.recomputed,

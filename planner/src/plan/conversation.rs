@@ -1,0 +1,125 @@
+//! Later requests of a conversation, which go on from the kept sequence of an earlier one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tributary_protocol::{Continues, Plan};
+
+use super::draft::{Draft, Planned};
+use super::settings::RequestSettings;
+use crate::Error;
+use crate::error::setting;
+
+/// What a request of a conversation does with the sequences of earlier ones.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Conversation {
+    /// Nothing; its own is not kept.
+    #[default]
+    Off,
+    /// It goes on from one of an exact method. Another method selects anew in each turn.
+    Recompute,
+    /// It goes on from one, and keeps the selection of the first turn.
+    Reuse,
+}
+
+impl Conversation {
+    const ALL: [Self; 3] = [Self::Reuse, Self::Recompute, Self::Off];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Recompute => "recompute",
+            Self::Reuse => "reuse",
+        }
+    }
+}
+
+impl fmt::Display for Conversation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Conversation {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let named = Self::ALL.into_iter().find(|this| this.name() == text);
+        named.ok_or_else(|| setting("--conversation", text, "must be reuse, recompute or off"))
+    }
+}
+
+impl RequestSettings {
+    /// Whether the sequence of this request stays for later ones. What an eviction leaves does not.
+    pub(super) fn keeps_sequence(&self, plan: &Plan) -> bool {
+        let is_whole = plan.evict.is_none() && plan.look_ahead.is_none();
+        is_whole
+            && match self.conversation {
+                Conversation::Off => false,
+                Conversation::Recompute => plan.is_exact(),
+                Conversation::Reuse => true,
+            }
+    }
+}
+
+impl Draft {
+    /// Rows that this request may take from the sequence of an earlier one, whose rows have `ids`;
+    /// the last `closing` tokens of that one's prompt may differ. `None` if it does not go on with
+    /// that conversation. If both are one text, its cuts need not be the same.
+    pub fn shared_rows(&self, before: &Planned, (ids, closing): (&[u32], usize), is_text: bool) -> Option<usize> {
+        let (plan, kept) = (self.plan(), &*before.plan);
+        let is_asked = plan.returns.scores || plan.returns.prompt_logprobs.is_some();
+        if !plan.keep_sequence || is_asked || plan.scope != kept.scope || before.world != self.world() {
+            return None;
+        }
+        let as_exact = kept.method.prefill.is_whole() && kept.is_exact();
+        let fits = is_same(plan, kept) || (is_text && (as_exact || plan.method == kept.method));
+        let own = plan.all_ids();
+        // The last row is computed in any case: its logits are needed.
+        let common = own[..own.len() - 1].iter().zip(ids).take_while(|(own, kept)| own == kept).count();
+        let prompt = kept.prefix_tokens() + kept.context_tokens() + kept.query_tokens();
+        let before_query = prompt - kept.query_tokens();
+        // The first token of the closing ends the last message: a longer message is no later turn.
+        let said = prompt - closing.saturating_sub(1).min(prompt);
+        let goes_on = common >= said.max(before_query) && own.len() > prompt;
+        let around = kept.context_rows() - kept.context_tokens();
+        (fits && goes_on && common > plan.reused_rows).then_some(common + around)
+    }
+
+    /// The same request as one that goes on from the sequence of an earlier one, whose first `rows`
+    /// rows it shares.
+    #[must_use]
+    pub fn going_on(&self, before: &Planned, rows: usize) -> Self {
+        let (own, kept) = (self.plan(), &*before.plan);
+        let query = own.all_ids().split_off(kept.prefix_tokens() + kept.context_tokens());
+        let first_rows = kept.continues.map_or(kept.total_rows(), |continues| continues.first_rows).min(rows);
+        let plan = Plan {
+            request: own.request,
+            query,
+            continues: Some(Continues { request: kept.request, rows, first_rows }),
+            max_tokens: own.max_tokens,
+            eos: own.eos.clone(),
+            sampling: own.sampling.clone(),
+            timeout_ms: own.timeout_ms,
+            returns: own.returns,
+            reused_rows: 0,
+            auxiliary: Vec::new(),
+            ..kept.clone()
+        };
+        self.of_plan(plan, before)
+    }
+}
+
+/// Whether two requests have the same context, computed in the same way.
+fn is_same(one: &Plan, other: &Plan) -> bool {
+    let chunk = |(one, other): (&tributary_protocol::Chunk, &tributary_protocol::Chunk)| {
+        one.ids == other.ids && one.around == other.around && one.compress == other.compress
+    };
+    one.method == other.method
+        && (one.budget, one.include_first_chunk) == (other.budget, other.include_first_chunk)
+        && (one.reorder, one.order_for) == (other.reorder, other.order_for)
+        && (&one.prefix, &one.lead) == (&other.prefix, &other.lead)
+        && one.chunks.len() == other.chunks.len()
+        && one.chunks.iter().zip(&other.chunks).all(chunk)
+}
