@@ -20,7 +20,7 @@ SCHEMATHESIS = $(CURDIR)/target/schemathesis
 MOTO = $(CURDIR)/target/moto
 
 .PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality quality-full quality-real quality-real-short train-demo deny clean tools mpi-tools \
-  openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models clients-tools clients record-clients attack fuzz-api load reuse gaps twin slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
+  openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models clients-tools clients record-clients attack fuzz-api load reuse gaps conversation twin slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -40,6 +40,7 @@ help:
 	@echo "make load    what a service bears, from idle to beyond saturation (docs/load.md); half an hour"
 	@echo "make reuse   prefix cache and chunk cache behind the same requests (docs/performance.md); some minutes"
 	@echo "make gaps    how long streams wait beside a long prompt (docs/performance.md); ten minutes"
+	@echo "make conversation  later turns: their time to first token, and their answers (docs/performance.md); some minutes"
 	@echo "make twin TRACE=FOLDER  a trace replayed in simulated time and on a service (docs/studies.md); an hour"
 	@echo "make fuzz-api SECONDS=3600  the HTTP interface against its own description, by schemathesis"
 	@echo "make clients  real clients (load generators, frameworks, SDKs) against a service: a table; installs 16 GB in target/clients"
@@ -267,6 +268,10 @@ reuse: build
 # How long streams wait beside a long prompt (docs/performance.md); ten minutes.
 gaps: build
 	python3 examples/studies/gaps.py $(TRIBUTARY) target/gaps
+
+# Later turns of a conversation: their times, and what reusing the first turn's selection costs in answers (docs/performance.md); some minutes.
+conversation: build
+	python3 examples/studies/conversation.py $(TRIBUTARY) target/conversation
 
 # What the twin predicts for a replay of a trace, and what a service measures (docs/studies.md). TRACE=FOLDER; an hour.
 twin: build

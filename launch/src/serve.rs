@@ -61,10 +61,10 @@ pub struct ServeArgs {
     /// other clients' requests
     #[arg(long, requires = "api_key_file", help_heading = "Service")]
     cache_per_key: bool,
-    /// What a later turn of a conversation does with the keys and values of the earlier ones:
-    /// `reuse` computes only what is new, and a method that selects keeps the first turn's
-    /// selection; `recompute` lets such a method select anew; `off` keeps nothing
-    #[arg(long, value_name = "WHAT", default_value_t = Conversation::Reuse, help_heading = "Service")]
+    /// Later turns of a conversation: with `recompute` exact methods compute only what is new, and
+    /// methods that select do so anew in each turn; with `reuse` these too compute only what is
+    /// new, and keep the first turn's selection; `off` keeps nothing of earlier turns
+    #[arg(long, value_name = "WHAT", default_value_t = Conversation::Recompute, help_heading = "Service")]
     conversation: Conversation,
     /// Memory on each rank for conversations that may go on, as far as no other request needs it
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "4GiB", help_heading = "Service")]

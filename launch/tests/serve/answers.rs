@@ -159,6 +159,7 @@ fn later_turns_of_a_conversation_reuse_the_earlier_ones() {
             let second = server.chat(&request).json();
             assert_eq!(text(&second), reference.answer(&request));
             assert!(cached(&second) >= least, "{second}");
+            assert_eq!(second["metrics"]["conversation"], "reused");
             let again = server.chat(&request).json();
             assert_eq!(cached(&again), again["usage"]["prompt_tokens"].as_u64().expect("a number") - 1, "{again}");
             assert_eq!(again["metrics"]["method"], "prefix-cache");
@@ -166,6 +167,55 @@ fn later_turns_of_a_conversation_reuse_the_earlier_ones() {
         server.ends_well();
     }
     reference.ends_well();
+}
+
+/// Exact methods over several ranks go on from earlier turns; a method that selects does so anew in
+/// each turn unless it is told to keep the first selection.
+#[test]
+fn later_turns_go_on_as_the_service_or_the_request_says() {
+    let said = |role: &str, content: &str| json!({"role": role, "content": content});
+    let turns = |server: &Server, method: &str, conversation: Option<&str>| -> Vec<(Value, String)> {
+        let mut messages = vec![said("user", "a"), said("assistant", "b"), said("user", "question : hugo stays in")];
+        let mut request = body("hop2-0", 4);
+        request["tributary"] = json!({"method": method});
+        if let Some(conversation) = conversation {
+            request["tributary"]["conversation"] = json!(conversation);
+        }
+        let mut turn = |question: &str| {
+            request["messages"] = json!(messages);
+            let answer = server.chat(&request).json();
+            let text = answer["choices"][0]["message"]["content"].as_str().expect("a text").to_owned();
+            messages.extend([said("assistant", &text), said("user", question)]);
+            (answer["metrics"].get("conversation").cloned().unwrap_or_default(), text)
+        };
+        vec![turn("question : mary stays in"), turn("question : elena stays in"), turn("")]
+    };
+    let told = |turns: &[(Value, String)]| turns.iter().map(|(told, _)| told.clone()).collect::<Vec<_>>();
+    let (not, reused) = (Value::Null, json!("reused"));
+    let server = Server::start(&["--world-size", "2"]);
+    let full = turns(&server, "full", Some("off"));
+    assert_eq!(told(&full), [not.clone(), not.clone(), not.clone()]);
+    for method in ["full", "ring", "pass-q", "prefix-cache"] {
+        let found = turns(&server, method, None);
+        assert_eq!(told(&found)[1..], [reused.clone(), reused.clone()], "{method}");
+        assert!(found.iter().zip(&full).all(|(found, full)| found.1 == full.1), "{method}: {found:?}, {full:?}");
+    }
+    assert_eq!(told(&turns(&server, "infoflow", None)), [not.clone(), not.clone(), not.clone()]);
+    assert_eq!(told(&turns(&server, "infoflow", Some("reuse"))), [not.clone(), reused.clone(), reused.clone()]);
+    let request = json!({"messages": [said("user", "a")], "tributary": {"conversation": "perhaps"}});
+    let refused = server.chat(&request);
+    assert_eq!((refused.status, refused.json()["error"]["param"].as_str()), (400, Some("tributary.conversation")));
+    let kept = server
+        .get("/metrics")
+        .body
+        .lines()
+        .find(|line| line.starts_with("tributary_kept_sequences "))
+        .map(str::to_owned);
+    assert!(kept.is_some_and(|line| line != "tributary_kept_sequences 0"));
+    server.ends_well();
+    let nothing = Server::start(&["--conversation", "off"]);
+    assert_eq!(told(&turns(&nothing, "full", None)), [not.clone(), not.clone(), not]);
+    nothing.ends_well();
 }
 
 #[test]

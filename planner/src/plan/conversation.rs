@@ -66,7 +66,8 @@ impl RequestSettings {
 impl Draft {
     /// Rows that this request may take from the sequence of an earlier one, whose rows have `ids`;
     /// the last `closing` tokens of that one's prompt may differ. `None` if it does not go on with
-    /// that conversation. If both are one text, its cuts need not be the same.
+    /// that conversation; a method that reuses prefixes need not. If both are one text, its cuts
+    /// need not be the same.
     pub fn shared_rows(&self, before: &Planned, (ids, closing): (&[u32], usize), is_text: bool) -> Option<usize> {
         let (plan, kept) = (self.plan(), &*before.plan);
         let is_asked = plan.returns.scores || plan.returns.prompt_logprobs.is_some();
@@ -82,9 +83,13 @@ impl Draft {
         let before_query = prompt - kept.query_tokens();
         // The first token of the closing ends the last message: a longer message is no later turn.
         let said = prompt - closing.saturating_sub(1).min(prompt);
-        let goes_on = common >= said.max(before_query) && own.len() > prompt;
+        let goes_on = common >= said && own.len() > prompt;
+        // What a prefix cache finds need not be a later turn. Less than half would hold the memory
+        // of more than twice as many rows.
+        let has_prefix = plan.method.reuses_prefix() && 2 * common >= ids.len();
+        let fits = fits && common >= before_query && (goes_on || has_prefix);
         let around = kept.context_rows() - kept.context_tokens();
-        (fits && goes_on && common > plan.reused_rows).then_some(common + around)
+        (fits && common > plan.reused_rows).then_some(common + around)
     }
 
     /// The same request as one that goes on from the sequence of an earlier one, whose first `rows`
