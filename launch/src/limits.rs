@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tributary_coordinator::scheduler::Limits;
+use clap::ValueEnum;
+use tributary_coordinator::scheduler::{Limits, Policy};
 
 use crate::failure::usage;
 
@@ -14,6 +15,32 @@ const MAX_GAP: Duration = Duration::from_mins(1);
 
 /// Default of `--max-gap` in milliseconds.
 pub const GAP_MS: u64 = 250;
+
+/// Order in which waiting requests are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PolicyChoice {
+    /// Clients take turns by the tokens of their prompts; each client's requests go in order of
+    /// arrival
+    Fifo,
+    /// The request with the fewest rows to compute goes first; one older than --max-age goes before
+    /// all younger ones. Clients take no turns: up to that age, short requests of one client keep
+    /// another's long ones waiting
+    Shortest,
+}
+
+/// The policy of `--policy` and `--max-age`.
+pub fn policy(choice: PolicyChoice, max_age: Option<u64>) -> anyhow::Result<Policy> {
+    match (choice, max_age.map(Duration::from_secs)) {
+        (PolicyChoice::Fifo, None) => Ok(Policy::Fifo),
+        (PolicyChoice::Shortest, Some(max_age)) => Ok(Policy::Shortest { max_age }),
+        (PolicyChoice::Shortest, None) => {
+            Err(usage("--policy shortest: long requests could wait for ever; add --max-age SECONDS"))
+        }
+        (PolicyChoice::Fifo, Some(max_age)) => {
+            Err(usage(format!("--max-age {}: only with --policy shortest", max_age.as_secs())))
+        }
+    }
+}
 
 /// These limits, if the options that they come from are sound.
 pub fn checked(limits: Limits) -> anyhow::Result<Limits> {

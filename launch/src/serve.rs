@@ -20,7 +20,7 @@ use tributary_service::{Access, AllowedMethods, ApiKeys, ClientLimits, Doors, Op
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, seconds, settings, size};
 use crate::config::config;
 use crate::failure::{Coded, usage};
-use crate::limits::{GAP_MS, checked};
+use crate::limits::{GAP_MS, PolicyChoice, checked, policy};
 use crate::progress::Progress;
 use crate::stdout::print;
 use crate::{help, ranks};
@@ -102,6 +102,13 @@ pub struct ServeArgs {
     /// of --max-gap by the machine's rates]
     #[arg(long, value_name = "ROWS", help_heading = "Service")]
     prefill_slice: Option<u32>,
+    /// Order in which waiting requests are taken; none overtakes a prefill in progress
+    #[arg(long, value_enum, default_value_t = PolicyChoice::Fifo, help_heading = "Service")]
+    policy: PolicyChoice,
+    /// With --policy shortest: seconds in the queue after which a request is taken before all
+    /// younger ones
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(), help_heading = "Service")]
+    max_age: Option<u64>,
     /// Maximum number of sequences decoded concurrently
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Service")]
     max_running: usize,
@@ -292,8 +299,17 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
 fn scheduler_limits(args: &ServeArgs) -> anyhow::Result<Limits> {
     let ServeArgs { max_prefill_burst, max_running, max_waiting, decode_share, .. } = *args;
     let max_waiting_each = args.max_waiting_per_client.unwrap_or((3 * max_waiting).div_ceil(4));
-    let (max_gap, kept_bytes) = (Duration::from_millis(args.max_gap), args.conversation_memory);
-    checked(Limits { max_prefill_burst, max_running, max_waiting, max_waiting_each, decode_share, max_gap, kept_bytes })
+    let policy = policy(args.policy, args.max_age)?;
+    checked(Limits {
+        max_prefill_burst,
+        max_running,
+        max_waiting,
+        max_waiting_each,
+        decode_share,
+        max_gap: Duration::from_millis(args.max_gap),
+        policy,
+        kept_bytes: args.conversation_memory,
+    })
 }
 
 /// How layers are cut, so that prefills halt in time for streams.

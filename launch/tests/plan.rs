@@ -373,9 +373,11 @@ fn traces_that_cannot_be_replayed_are_refused() {
     replay(&["--window", "1e6..2e6"], &["--window", "no request"]);
     replay(&["--speed", "0"], &["--speed 0"]);
     replay(&["--max-running", "0"], &["--max-running 0"]);
+    replay(&["--policy", "shortest"], &["--policy shortest", "--max-age"]);
     replay(&["--tokens", "8k"], &["--tokens", "--trace"]);
     replay(&["--chunk-store-size", "1GiB"], &["--chunk-store-size", "no rates"]);
     refused(&[&BASE[..], &["--trace", &empty]].concat(), &["empty.jsonl", "no request"]);
     refused(&with(&["--gpus", "8"]), &["--trace"]);
     refused(&with(&["--speed", "2"]), &["--trace"]);
+    refused(&with(&["--policy", "fifo"]), &["--trace"]);
 }

@@ -29,7 +29,7 @@ use self::endings::stage;
 use self::state::{Request, Waiting};
 use crate::dispatch::{self, InFlight};
 use crate::intake::Prepared;
-use crate::scheduler::Next;
+use crate::scheduler::{Arrival, Next};
 use crate::{Error, Result};
 
 pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, RequestFailure, Sink, Update, Work, desk};
@@ -90,12 +90,13 @@ impl Conductor<'_> {
     /// placement. Placement is done now: the places of its chunks and the free memory change with
     /// every order.
     fn next(&mut self) -> (Next, Option<(Duration, Result<()>)>) {
+        let now = self.began.elapsed();
         let Self { scheduler, planner, waiting, conversations, group, .. } = self;
         let (taken, owner, busy) = (scheduler.taken(), scheduler.owner(), scheduler.running() > 0);
         let alone = scheduler.is_alone();
         let nothing = || Some(Reservation::nothing(group.world));
         let mut made = None;
-        let next = scheduler.next(&planner.room(*group), |request| {
+        let next = scheduler.next(now, &planner.room(*group), |request| {
             let Some(Waiting { submission, draft, later }) = waiting.get_mut(&request) else { return nothing() };
             let queued = submission.clock.elapsed().saturating_sub(submission.prepared_after);
             let group = GroupShape { world: submission.settings.world, ..*group };
@@ -165,14 +166,12 @@ impl Conductor<'_> {
         // A request that cannot run even alone is refused at once.
         let Submission { prepared, settings, .. } = &submission;
         let draft = self.draft(submission.work, prepared, settings);
-        let asker = submission.waits.as_ref().map_or(0, Waits::asker);
-        let cost = submission.prepared.token_count() as u64;
-        let failure = match draft {
+        let failure = match draft.map(|draft| (self.arrival(&submission, &draft), draft)) {
             Err(error) => RequestFailure::Refused(Refusal { exit_code: error.exit_code(), cause: error.to_string() }),
-            Ok(_) if !self.scheduler.submit(submission.request, asker, cost) => {
+            Ok((arrival, _)) if !self.scheduler.submit(arrival) => {
                 RequestFailure::Busy { waiting: self.scheduler.waiting() }
             }
-            Ok(draft) => {
+            Ok((_, draft)) => {
                 self.waiting.insert(submission.request, Waiting { submission, draft, later: None });
                 return;
             }
@@ -181,6 +180,22 @@ impl Conductor<'_> {
         submission.waits = None;
         // A departed client need not be notified.
         let _ = submission.sink.take(Update::Failed(failure));
+    }
+
+    /// A request as the scheduler takes it. Its work follows from what is cached now.
+    fn arrival(&self, submission: &Submission, draft: &Draft) -> Arrival {
+        let Submission { request, clock, prepared_after, prepared, settings, waits, .. } = submission;
+        let (submitted, tokens) = (clock.accepted() + *prepared_after, prepared.token_count());
+        let group = GroupShape { world: settings.world, ..self.group };
+        let reads_work = self.scheduler.policy().reads_work();
+        let work = if reads_work { self.planner.rows_to_compute(draft, group) } else { tokens };
+        Arrival {
+            request: *request,
+            asker: waits.as_ref().map_or(0, Waits::asker),
+            tokens: tokens as u64,
+            work: work as u64,
+            at: submitted.saturating_duration_since(self.began),
+        }
     }
 
     fn draft(&self, work: Work, prepared: &Prepared, settings: &RequestSettings) -> Result<Draft> {

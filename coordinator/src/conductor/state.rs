@@ -41,6 +41,8 @@ pub struct Conductor<'a> {
     pub(super) scheduler: Scheduler,
     /// Decoding's share of the time beside prefills.
     pub(super) pace: Pace,
+    /// The moment from which arrivals are counted.
+    pub(super) began: Instant,
     pub(super) inbox: Inbox,
     /// Whether requests can still be submitted.
     pub(super) open: bool,
@@ -66,7 +68,8 @@ impl<'a> Conductor<'a> {
         let pace = Pace::new(limits.decode_share, limits.max_gap);
         let (waiting, running) = (BTreeMap::new(), BTreeMap::new());
         let (readers, conversations) = (Readers::default(), Conversations::default());
-        Self { link, planner, readers, group, scheduler, pace, inbox, open: true, waiting, running, conversations }
+        let (open, began) = (true, Instant::now());
+        Self { link, planner, readers, group, scheduler, pace, began, inbox, open, waiting, running, conversations }
     }
 
     /// The same with models that read or write for requests.

@@ -10,7 +10,7 @@ use super::kit::{
 };
 use super::*;
 use crate::dispatch::Clock;
-use crate::scheduler::Limits;
+use crate::scheduler::{Limits, Policy};
 
 #[test]
 fn every_client_gets_its_own_tokens() {
@@ -136,6 +136,28 @@ fn sequences_take_steps_while_a_prompt_is_prefilled() {
     assert!(beside.iter().any(|order| order.starts_with('D')), "steps within the prefill: {orders:?}");
     assert_eq!(orders.iter().filter(|order| *order == "resume").count(), 2, "{orders:?}");
     assert!(!beside.iter().any(|order| order.starts_with('P')), "no prefill within another: {orders:?}");
+}
+
+#[test]
+fn a_short_request_overtakes_a_waiting_one_until_that_is_too_old() {
+    let shortest = |max_age| Policy::Shortest { max_age };
+    for (policy, expected) in [
+        (Policy::Fifo, ["P1", "P2", "P3"]),
+        (shortest(PATIENCE), ["P1", "P3", "P2"]),
+        (shortest(Duration::ZERO), ["P1", "P2", "P3"]),
+    ] {
+        let limits = Limits { policy, ..Limits::default() };
+        let (ranks, hold) = ScriptedRanks { holds_first: true, ..ScriptedRanks::default() }.held();
+        let ended = with_conductor(&ranks, &mut planner(None), limits, |desk| {
+            let first = submit(&desk, 8, 1, 64);
+            hold.begun();
+            let others = [submit(&desk, 64, 1, 64), submit(&desk, 8, 1, 64)];
+            drop(hold);
+            others.iter().chain([&first]).for_each(|(_, updates)| assert!(tokens(updates).is_ok()));
+        });
+        assert!(ended.is_ok(), "{ended:?}");
+        assert_eq!(ranks.orders(), expected, "{policy:?}");
+    }
 }
 
 #[test]

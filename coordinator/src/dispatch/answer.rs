@@ -16,6 +16,11 @@ impl Clock {
         Self { accepted: Instant::now() }
     }
 
+    /// The moment at which the request was accepted.
+    pub fn accepted(&self) -> Instant {
+        self.accepted
+    }
+
     /// Time since the request was accepted.
     pub fn elapsed(&self) -> Duration {
         self.accepted.elapsed()

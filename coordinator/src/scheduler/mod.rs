@@ -6,12 +6,15 @@
 //! one that submits fifty long prompts does not keep another's short one waiting. Requests of one
 //! client are taken in the order of their arrival. The first one in line that does not fit now
 //! waits until memory is free. Smaller ones may pass it, but only a limited number: a large request
-//! is not starved by small ones.
+//! is not starved by small ones. Another [`Policy`] takes the shortest request first, up to an age.
 //!
 //! Memory of answers is reserved in steps ([`Reservation`]): a sequence whose next step has no room
 //! pauses.
 
 mod pace;
+mod policy;
+#[cfg(test)]
+mod policy_tests;
 #[cfg(test)]
 mod tests;
 
@@ -20,7 +23,10 @@ use std::time::Duration;
 
 use tributary_planner::{Reservation, Room};
 
+use self::policy::Standing;
+
 pub use self::pace::Pace;
+pub use self::policy::{Arrival, Policy};
 
 /// Limits of running and waiting requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,6 +47,8 @@ pub struct Limits {
     pub max_gap: Duration,
     /// Maximum bytes of kept sequences on each rank.
     pub kept_bytes: u64,
+    /// The order in which waiting requests are taken.
+    pub policy: Policy,
 }
 
 impl Default for Limits {
@@ -53,6 +61,7 @@ impl Default for Limits {
             decode_share: 0.5,
             max_gap: Duration::from_millis(250),
             kept_bytes: u64::MAX,
+            policy: Policy::Fifo,
         }
     }
 }
@@ -87,8 +96,7 @@ const MAX_PASSED: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Waiting {
     request: u64,
-    /// Its place in the fair order: the smallest is next, ties in the order of arrival.
-    start: u64,
+    standing: Standing,
     /// Whether it was found not to fit beside running ones.
     is_too_large: bool,
 }
@@ -98,7 +106,7 @@ struct Waiting {
 pub struct Scheduler {
     limits: Limits,
     world: usize,
-    /// Waiting requests, in the order in which they are taken.
+    /// Waiting requests, in the order in which they are taken at the last moment that was told.
     waiting: VecDeque<Waiting>,
     /// Place in the fair order of the request that was taken last.
     now: u64,
@@ -125,39 +133,47 @@ impl Scheduler {
         Self { limits, world, waiting, now, ends, passed: 0, running, kept, to_release, burst: 0, prefilling: None }
     }
 
-    /// Adds a client's request with its `cost` (its tokens); returns whether there is room for it
-    /// among the waiting ones.
-    pub fn submit(&mut self, request: u64, asker: u64, cost: u64) -> bool {
+    /// Adds a client's request; returns whether there is room for it among the waiting ones.
+    pub fn submit(&mut self, arrival: Arrival) -> bool {
         if self.waiting.len() >= self.limits.max_waiting {
             return false;
         }
+        let Arrival { request, asker, tokens, work, at } = arrival;
         let now = self.now;
         self.ends.retain(|_, end| *end > now);
         let start = self.ends.get(&asker).copied().unwrap_or(now);
-        self.ends.insert(asker, start.saturating_add(cost.max(1)));
-        let place = self.waiting.partition_point(|waiting| waiting.start <= start);
-        self.waiting.insert(place, Waiting { request, start, is_too_large: false });
+        self.ends.insert(asker, start.saturating_add(tokens.max(1)));
+        self.waiting.push_back(Waiting { request, standing: Standing { start, work, at }, is_too_large: false });
+        self.line_up(at);
         true
     }
 
-    /// The next step, in this room. `takes` returns the memory that a request takes during
-    /// decoding, if its prefill has room now beside running ones. While anything runs it is called
-    /// once for each request between two releases.
-    pub fn next(&mut self, room: &Room, mut takes: impl FnMut(u64) -> Option<Reservation>) -> Next {
+    /// Puts waiting requests in the order in which they are taken at the moment `now`.
+    fn line_up(&mut self, now: Duration) {
+        let policy = self.limits.policy;
+        self.waiting.make_contiguous().sort_by_key(|waiting| policy.place(waiting.standing, now));
+    }
+
+    /// The next step at the moment `now`, on the clock of [arrivals](Arrival), in this room.
+    /// `takes` returns the memory that a request takes during decoding, if its prefill has room now
+    /// beside running ones. While anything runs it is called once for each request between two
+    /// releases.
+    pub fn next(&mut self, now: Duration, room: &Room, mut takes: impl FnMut(u64) -> Option<Reservation>) -> Next {
         self.prefilling = None;
         if self.releases() {
             return self.release();
         }
         let may_burst = self.running.is_empty() || self.burst < self.limits.max_prefill_burst;
         if may_burst && self.running.len() < self.limits.max_running.max(1) {
+            self.line_up(now);
             let may_pass = self.passed < MAX_PASSED;
             for index in 0..self.waiting.len() {
-                let Waiting { request, start, is_too_large } = self.waiting[index].clone();
+                let Waiting { request, standing, is_too_large } = self.waiting[index].clone();
                 let its = if is_too_large { None } else { takes(request) };
                 if its.is_some_and(|its| self.has_room(room, &its)) {
                     self.waiting.remove(index);
                     self.passed = if index == 0 { 0 } else { self.passed + 1 };
-                    self.now = self.now.max(start);
+                    self.now = self.now.max(standing.start);
                     self.burst += 1;
                     return Next::Prefill(request);
                 }
@@ -358,6 +374,11 @@ impl Scheduler {
     pub fn owner(&self) -> usize {
         let taken = self.taken();
         (0..self.world).min_by_key(|&rank| taken[rank]).expect("a group has at least one rank")
+    }
+
+    /// The order in which waiting requests are taken.
+    pub fn policy(&self) -> Policy {
+        self.limits.policy
     }
 
     /// Number of waiting requests.

@@ -8,6 +8,11 @@ fn scheduler(limits: Limits) -> Scheduler {
     Scheduler::new(2, limits)
 }
 
+/// A client's request of this number of tokens, none of them cached.
+fn arrival(request: u64, asker: u64, tokens: u64) -> Arrival {
+    Arrival { request, asker, tokens, work: tokens, at: Duration::ZERO }
+}
+
 /// A sequence that takes these bytes on two ranks, and nothing for its answer.
 fn takes(bytes: [u64; 2]) -> Reservation {
     Reservation::new(bytes.to_vec(), 0, 0, 0)
@@ -15,7 +20,7 @@ fn takes(bytes: [u64; 2]) -> Reservation {
 
 /// The next order with unlimited memory; `fits` decides which prefills fit.
 fn next(scheduler: &mut Scheduler, mut fits: impl FnMut(u64) -> bool) -> Next {
-    scheduler.next(&Room::unknown(2), |request| fits(request).then(|| takes([10, 1])))
+    scheduler.next(Duration::ZERO, &Room::unknown(2), |request| fits(request).then(|| takes([10, 1])))
 }
 
 /// The next order if everything fits, with its consequence: a prefill's sequence runs.
@@ -33,7 +38,7 @@ fn carry_out(scheduler: &mut Scheduler) -> Next {
 fn prefills_come_first_but_not_more_than_the_burst() {
     for (burst, expected) in [(1, "PDPDPDPD"), (2, "PPDPPDDD"), (9, "PPPPDDDD")] {
         let mut scheduler = scheduler(Limits { max_prefill_burst: burst, ..Limits::default() });
-        (1..=4).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+        (1..=4).for_each(|request| assert!(scheduler.submit(arrival(request, 0, 1))));
         let order = |_| match carry_out(&mut scheduler) {
             Next::Prefill(_) => 'P',
             Next::Decode(_) => 'D',
@@ -48,7 +53,7 @@ fn nobody_decodes_nobody_waits() {
     let mut scheduler = scheduler(Limits::default());
     assert_eq!(carry_out(&mut scheduler), Next::Nothing);
     // Prefills that leave no sequence, of one token each, follow each other.
-    (1..=3).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+    (1..=3).for_each(|request| assert!(scheduler.submit(arrival(request, 0, 1))));
     for request in 1..=3 {
         assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(request));
         scheduler.over(request);
@@ -59,7 +64,7 @@ fn nobody_decodes_nobody_waits() {
 #[test]
 fn what_does_not_fit_waits_until_memory_is_free() {
     let mut scheduler = scheduler(Limits::default());
-    (1..=3).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+    (1..=3).for_each(|request| assert!(scheduler.submit(arrival(request, 0, 1))));
     assert_eq!(carry_out(&mut scheduler), Next::Prefill(1));
     assert_eq!(carry_out(&mut scheduler), Next::Decode(vec![1]));
     let none = |_| false;
@@ -75,7 +80,7 @@ fn what_does_not_fit_waits_until_memory_is_free() {
 #[test]
 fn whether_the_front_fits_is_asked_once_between_two_releases() {
     let mut scheduler = scheduler(Limits::default());
-    (1..=3).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+    (1..=3).for_each(|request| assert!(scheduler.submit(arrival(request, 0, 1))));
     assert_eq!(carry_out(&mut scheduler), Next::Prefill(1));
     let mut asked = Vec::new();
     let mut refused = |scheduler: &mut Scheduler| {
@@ -98,7 +103,7 @@ fn whether_the_front_fits_is_asked_once_between_two_releases() {
 #[test]
 fn limits_hold() {
     let mut scheduler = scheduler(Limits { max_running: 2, max_waiting: 3, max_prefill_burst: 9, ..Limits::default() });
-    let taken: Vec<bool> = (1..=4).map(|request| scheduler.submit(request, 0, 1)).collect();
+    let taken: Vec<bool> = (1..=4).map(|request| scheduler.submit(arrival(request, 0, 1))).collect();
     assert_eq!(taken, [true, true, true, false]);
     assert_eq!(carry_out(&mut scheduler), Next::Prefill(1));
     assert_eq!(carry_out(&mut scheduler), Next::Prefill(2));
@@ -114,14 +119,14 @@ fn clients_take_turns_by_what_they_ask_for() {
     let mut scheduler = scheduler(Limits::default());
     // One client hands in long prompts, then another a short one, then a third two of the same
     // length.
-    (1..=6).for_each(|request| assert!(scheduler.submit(request, 1, 1000)));
+    (1..=6).for_each(|request| assert!(scheduler.submit(arrival(request, 1, 1000))));
     assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(1));
-    assert!(scheduler.submit(7, 2, 10));
-    (8..=9).for_each(|request| assert!(scheduler.submit(request, 3, 1000)));
+    assert!(scheduler.submit(arrival(7, 2, 10)));
+    (8..=9).for_each(|request| assert!(scheduler.submit(arrival(request, 3, 1000))));
     let order: Vec<Next> = (0..8).map(|_| next(&mut scheduler, |_| true)).collect();
     assert_eq!(order, [7, 8, 2, 9, 3, 4, 5, 6].map(Next::Prefill));
     // A client without waiting requests has no debt.
-    assert!(scheduler.submit(10, 1, 10) && scheduler.submit(11, 4, 10));
+    assert!(scheduler.submit(arrival(10, 1, 10)) && scheduler.submit(arrival(11, 4, 10)));
     assert_eq!(
         [next(&mut scheduler, |_| true), next(&mut scheduler, |_| true)],
         [Next::Prefill(11), Next::Prefill(10)]
@@ -132,7 +137,7 @@ fn clients_take_turns_by_what_they_ask_for() {
 fn small_requests_pass_a_large_one_but_only_so_often() {
     let mut scheduler = scheduler(Limits { max_running: 100, max_prefill_burst: 100, ..Limits::default() });
     scheduler.runs(1000, takes([5, 5]));
-    (1..=30).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+    (1..=30).for_each(|request| assert!(scheduler.submit(arrival(request, 0, 1))));
     let mut taken = Vec::new();
     while let Next::Prefill(request) = next(&mut scheduler, |request| request != 1) {
         taken.push(request);
@@ -148,7 +153,7 @@ fn small_requests_pass_a_large_one_but_only_so_often() {
 #[test]
 fn a_request_that_waits_can_go() {
     let mut scheduler = scheduler(Limits::default());
-    (1..=2).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+    (1..=2).for_each(|request| assert!(scheduler.submit(arrival(request, 0, 1))));
     scheduler.over(1);
     assert_eq!(carry_out(&mut scheduler), Next::Prefill(2));
 }
@@ -165,7 +170,7 @@ fn the_owner_is_the_rank_with_least_taken() {
 
 /// Carries out `steps` orders in a room; returns the sequences that each decodes.
 fn decode(scheduler: &mut Scheduler, room: &Room, steps: usize) -> Vec<Vec<u64>> {
-    let of = |scheduler: &mut Scheduler| match scheduler.next(room, |_| None) {
+    let of = |scheduler: &mut Scheduler| match scheduler.next(Duration::ZERO, room, |_| None) {
         Next::Decode(requests) => requests,
         other => panic!("{other:?}"),
     };
@@ -185,19 +190,19 @@ fn room(steps: usize) -> Room {
 #[test]
 fn many_long_answers_that_end_early_leave_room_for_others() {
     let mut scheduler = scheduler(Limits { max_prefill_burst: 100, ..Limits::default() });
-    (1..=30).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+    (1..=30).for_each(|request| assert!(scheduler.submit(arrival(request, 0, 1))));
     // Each may reach ten steps: twenty have one beside nine more of one of them.
     let room = room(29);
     let mut taken = Vec::new();
-    while let Next::Prefill(request) = scheduler.next(&room, |_| Some(answer(10))) {
+    while let Next::Prefill(request) = scheduler.next(Duration::ZERO, &room, |_| Some(answer(10))) {
         taken.push(request);
         scheduler.runs(request, answer(10));
     }
     assert_eq!(taken, (1..=20).collect::<Vec<_>>());
     scheduler.over(7);
-    assert_eq!(scheduler.next(&room, |_| None), Next::Release(vec![7]));
+    assert_eq!(scheduler.next(Duration::ZERO, &room, |_| None), Next::Release(vec![7]));
     scheduler.released();
-    assert_eq!(scheduler.next(&room, |_| Some(answer(10))), Next::Prefill(21));
+    assert_eq!(scheduler.next(Duration::ZERO, &room, |_| Some(answer(10))), Next::Prefill(21));
 }
 
 #[test]
@@ -211,7 +216,7 @@ fn a_sequence_without_room_for_its_next_step_pauses_until_another_has_ended() {
     assert!(decode(&mut scheduler, &room, STEP_TOKENS - 1).iter().all(|step| *step == [1]), "the oldest first");
     assert_eq!((scheduler.paused(), scheduler.taken()), (2, vec![4 * STEP_TOKENS as u64, 0]));
     scheduler.over(1);
-    assert_eq!(scheduler.next(&room, |_| None), Next::Release(vec![1]));
+    assert_eq!(scheduler.next(Duration::ZERO, &room, |_| None), Next::Release(vec![1]));
     scheduler.released();
     assert!(decode(&mut scheduler, &room, STEP_TOKENS).iter().all(|step| *step == [2, 3]));
     assert_eq!(scheduler.paused(), 0);
@@ -223,13 +228,17 @@ fn newcomers_do_not_take_what_comes_free_for_one_that_pauses() {
     let room = room(4);
     scheduler.runs(1, answer(3));
     (2..=4).for_each(|request| scheduler.runs(request, answer(1)));
-    (5..=20).for_each(|request| assert!(scheduler.submit(request, 0, 1)));
+    (5..=20).for_each(|request| assert!(scheduler.submit(arrival(request, 0, 1))));
     assert!(decode(&mut scheduler, &room, STEP_TOKENS).iter().all(|step| *step == [1, 2, 3, 4]));
     assert_eq!((decode(&mut scheduler, &room, 1), scheduler.paused()), (vec![vec![2, 3, 4]], 1));
     scheduler.over(2);
-    assert_eq!(scheduler.next(&room, |_| Some(answer(1))), Next::Release(vec![2]));
+    assert_eq!(scheduler.next(Duration::ZERO, &room, |_| Some(answer(1))), Next::Release(vec![2]));
     scheduler.released();
-    assert_eq!(scheduler.next(&room, |_| Some(answer(1))), Next::Decode(vec![1, 3, 4]), "the oldest goes on first");
+    assert_eq!(
+        scheduler.next(Duration::ZERO, &room, |_| Some(answer(1))),
+        Next::Decode(vec![1, 3, 4]),
+        "the oldest goes on first"
+    );
     // A paused one that is released does not pause any more.
     let mut left = decode(&mut scheduler, &room, STEP_TOKENS).pop().expect("steps");
     assert_eq!((left.len(), scheduler.paused()), (2, 1));

@@ -12,9 +12,9 @@ use tributary_planner::forecast::Profile;
 use tributary_study::twin::{Answer, Question, render};
 
 use crate::failure::Coded;
-use crate::limits::{GAP_MS, checked};
+use crate::limits::{GAP_MS, PolicyChoice, checked, policy};
 use crate::stdout::{print, print_json};
-use crate::values::{chunk_cache, size};
+use crate::values::{chunk_cache, seconds, size};
 
 /// Trace, and the service that is simulated.
 #[derive(Debug, Args)]
@@ -61,6 +61,13 @@ pub struct TwinArgs {
     /// Milliseconds for which a prefill may compute before it halts for decoding
     #[arg(long, value_name = "MS", default_value_t = GAP_MS, requires = "trace")]
     max_gap: u64,
+    /// Order in which the waiting requests of a group are taken, as in serve
+    #[arg(long, value_enum, default_value_t = PolicyChoice::Fifo, requires = "trace")]
+    policy: PolicyChoice,
+    /// With --policy shortest: seconds in the queue after which a request is taken before all
+    /// younger ones
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(), requires = "trace")]
+    max_age: Option<u64>,
     /// Maximum number of sequences decoded concurrently by a group
     #[arg(long, value_name = "N", default_value_t = Limits::default().max_running, requires = "trace")]
     max_running: usize,
@@ -141,7 +148,7 @@ impl TwinArgs {
     fn limits(&self) -> anyhow::Result<Limits> {
         let Self { max_prefill_burst, max_running, max_waiting, decode_share, .. } = *self;
         let (max_waiting_each, max_gap) = (max_waiting, Duration::from_millis(self.max_gap));
-        let kept_bytes = 0; // Answers of a trace have no text that a later turn could repeat.
+        let policy = policy(self.policy, self.max_age)?;
         checked(Limits {
             max_prefill_burst,
             max_running,
@@ -149,7 +156,9 @@ impl TwinArgs {
             max_waiting_each,
             decode_share,
             max_gap,
-            kept_bytes,
+            policy,
+            // Answers of a trace have no text that a later turn could repeat.
+            kept_bytes: 0,
         })
     }
 }

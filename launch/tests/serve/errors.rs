@@ -102,11 +102,13 @@ fn services_that_cannot_be_are_refused_in_one_line() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = listener.local_addr().expect("an address").to_string();
     let demo = demo();
-    let cases: [(&[&str], i32, &str); 4] = [
+    let cases: [(&[&str], i32, &str); 6] = [
         (&["--listen", &taken], 78, &taken),
         (&["--listen", "0.0.0.0:0"], 64, "--insecure"),
         (&["--synthetic", "2x8"], 64, "--synthetic"),
         (&["--max-waiting", "0"], 64, "--max-waiting"),
+        (&["--policy", "shortest"], 64, "add --max-age SECONDS"),
+        (&["--max-age", "30"], 64, "--max-age 30: only with --policy shortest"),
     ];
     for (options, code, says) in cases {
         let output = tributary(&[&["serve", "--model", &demo][..], options].concat());

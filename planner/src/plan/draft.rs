@@ -371,6 +371,16 @@ impl Draft {
         (0..self.lengths.len()).map(of).collect()
     }
 
+    /// Rows that a prefill would compute with these chunks cached, and these rows of the prompt's
+    /// prefix on each rank: those that no cache has, and those that its method recomputes.
+    pub(crate) fn rows_to_compute(&self, held: &[Held], prefix: &[usize]) -> usize {
+        let warm = self.plan.chunks.iter().zip(self.warm(held)).filter(|(_, held)| *held != Held::Nowhere);
+        let warm_rows: usize = warm.map(|(chunk, _)| chunk.rows()).sum();
+        let reused_rows = prefix.iter().copied().max().unwrap_or(0).min(self.reusable_rows());
+        let recomputed_rows = self.plan.method.selection().map_or(0, |_| self.plan.budget);
+        self.plan.total_rows() - warm_rows - reused_rows + recomputed_rows
+    }
+
     /// Weights of chunks for the assignment to ranks.
     fn weights(&self, exchange: Exchange, warm: &[Held], shape: &ModelShape) -> Vec<f64> {
         let (before, after) = (self.plan.head_tokens(), self.plan.query.len());

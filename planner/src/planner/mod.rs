@@ -330,18 +330,31 @@ impl Planner {
         if let Some(directory) = directory.filter(|_| is_ordered) {
             draft.order_chunks(directory.order(draft.plan(), group.world));
         }
-        let plan = draft.plan();
-        let (head, from) = (plan.head(), (plan.scope, plan.from_store));
-        let held = |chunk: &Chunk| directory.map(|directory| directory.held(head, chunk, from)).unwrap_or_default();
-        let held: Vec<Held> = plan.chunks.iter().map(held).collect();
-        let reuses = directory.filter(|_| plan.method.reuses_prefix());
-        let prefix = reuses.map_or_else(Vec::new, |directory| directory.prefix(plan, group.world));
+        let (held, prefix) = self.found(draft.plan(), group);
         let mut bytes = self.cached_bytes(group);
         bytes.iter_mut().zip(running_bytes).for_each(|(bytes, running)| *bytes += running);
         let cached = Cached { chunks: &held, prefix: &prefix, bytes: &bytes };
         let machine = self.machine_of(group, draft);
         draft.slice(self.slicing.slices(draft.plan(), &self.model, self.flops_per_s(&machine)));
         draft.place(number, owner, cached, &self.model, (&machine, self.profile.as_ref()))
+    }
+
+    /// Rows that a draft's prefill would have to compute now: those of its prompt that are not
+    /// known to be cached, and those that its method recomputes.
+    pub fn rows_to_compute(&self, draft: &Draft, group: GroupShape) -> usize {
+        let (held, prefix) = self.found(draft.plan(), group);
+        draft.rows_to_compute(&held, &prefix)
+    }
+
+    /// The place of each chunk of a plan, and the cached rows of its prompt's prefix on each rank,
+    /// as far as a group is known to have them.
+    fn found(&self, plan: &Plan, group: GroupShape) -> (Vec<Held>, Vec<usize>) {
+        let directory = self.directories.get(&group);
+        let (head, from) = (plan.head(), (plan.scope, plan.from_store));
+        let held = |chunk: &Chunk| directory.map(|directory| directory.held(head, chunk, from)).unwrap_or_default();
+        let reuses = directory.filter(|_| plan.method.reuses_prefix());
+        let prefix = reuses.map_or_else(Vec::new, |directory| directory.prefix(plan, group.world));
+        (plan.chunks.iter().map(held).collect(), prefix)
     }
 
     /// FLOPs of a rank in a second: as measured while it prefilled, by the profile, or assumed.

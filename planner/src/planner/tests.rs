@@ -175,6 +175,26 @@ fn a_prompt_goes_to_the_rank_that_has_most_of_its_prefix() {
 }
 
 #[test]
+fn cached_rows_are_not_to_be_computed_and_recomputed_ones_are() {
+    let (mut planner, request) = (planner(true), request());
+    planner.started(TWO, started(None));
+    let usual = RequestSettings { reuse: 1.0, reuses_query: true, ..settings() };
+    let named = |name: &str| usual.clone().set(&name.parse().expect("a method"));
+    let rows = |planner: &Planner, name: &str| {
+        let draft = planner.draft(request.clone(), &named(name), 1).expect("a draft");
+        planner.rows_to_compute(&draft, TWO)
+    };
+    // A prefix of 1, three documents of 32, and a query of 2; 15 % of the context are recomputed.
+    let all = 1 + 96 + 2;
+    assert_eq!(["full", "prefix-cache", "infoflow"].map(|name| rows(&planner, name)), [all, all, all + 14]);
+    let (mut reports, plan) = (reports(&request), planner.plan(request.clone(), &named("prefix-cache"), 1).unwrap());
+    reports[0].chunk_cache.stored = vec![plan.plan.prompt_pieces(&space())[0].key];
+    planner.note(TWO, &reports);
+    let expected = [all, all - 64, all - 32 + 14];
+    assert_eq!(["full", "prefix-cache", "infoflow"].map(|name| rows(&planner, name)), expected);
+}
+
+#[test]
 fn documents_come_in_the_order_of_which_most_is_cached() {
     let document = |first: u32| -> Vec<u32> { (first..first + 80).map(|id| id % 100).collect() };
     let [a, b, c, d] = [3, 20, 50, 90].map(document);

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tributary_coordinator::scheduler::{Next, Pace, Scheduler};
+use tributary_coordinator::scheduler::{Arrival, Next, Pace, Scheduler};
 use tributary_planner::forecast::{Counted, Running, step_s};
 use tributary_planner::{Draft, Error, GroupShape, GroupSurvey, Machine, MemoryOf, Planner, Reservation, Started};
 use tributary_planner::{RequestSettings, Room, StoreInventory, Tokens};
@@ -135,13 +135,15 @@ impl<'a> Group<'a> {
 
     /// A request comes, at a moment up to which the group has advanced.
     pub fn submit(&mut self, request: u64, at_s: f64, (tokens, settings): (Tokens, RequestSettings)) -> Result<()> {
-        let cost = tokens.prefix.len() + tokens.chunks.iter().map(Vec::len).sum::<usize>() + tokens.query.len();
-        let outcome = match self.planner.draft(tokens, &settings, self.shape.threads) {
+        let prompt_tokens =
+            tokens.prefix.len() + tokens.chunks.iter().map(Vec::len).sum::<usize>() + tokens.query.len();
+        let draft = self.planner.draft(tokens, &settings, self.shape.threads);
+        let outcome = match draft.map(|draft| (self.arrival((request, at_s), prompt_tokens, &draft), draft)) {
             Err(Error::TooManyTokens { .. }) => Outcome::TooLong,
             Err(Error::Memory { .. } | Error::MemoryOfWeights { .. }) => Outcome::Memory,
             Err(error) => return Err(crate::Error::from(tributary_engine::Error::from(error))),
-            Ok(_) if !self.scheduler.submit(request, 0, cost as u64) => Outcome::QueueFull,
-            Ok(draft) => {
+            Ok((arrival, _)) if !self.scheduler.submit(arrival) => Outcome::QueueFull,
+            Ok((_, draft)) => {
                 self.waiting.insert(request, Waiting { draft, at_s });
                 self.usage.waiting = self.usage.waiting.max(self.waiting.len());
                 return Ok(());
@@ -149,6 +151,13 @@ impl<'a> Group<'a> {
         };
         self.outcomes.push((request, outcome));
         Ok(())
+    }
+
+    /// A request as the scheduler takes it, as in the conductor; all are of one client.
+    fn arrival(&self, (request, at_s): (u64, f64), tokens: usize, draft: &Draft) -> Arrival {
+        let reads_work = self.service.limits.policy.reads_work();
+        let work = if reads_work { self.planner.rows_to_compute(draft, self.shape) } else { tokens };
+        Arrival { request, asker: 0, tokens: tokens as u64, work: work as u64, at: moment(at_s) }
     }
 
     /// Carries out orders that begin before a moment; an idle group waits for it.
@@ -173,13 +182,14 @@ impl<'a> Group<'a> {
 
     /// The next order; for a prefill also its request. As in the conductor, it is placed now.
     fn next(&mut self) -> Result<(Next, Option<Begun>)> {
+        let now = moment(self.now_s);
         let Self { scheduler, planner, waiting, shape, room, .. } = self;
         // They are asked for by waiting requests only.
         let (taken, owner) = if waiting.is_empty() { (Vec::new(), 0) } else { (scheduler.taken(), scheduler.owner()) };
         let busy = scheduler.running() > 0;
         let nothing = || Some(Reservation::nothing(shape.world));
         let mut failed = None;
-        let next = scheduler.next(room, |request| {
+        let next = scheduler.next(now, room, |request| {
             failed = None;
             let Some(Waiting { draft, .. }) = waiting.get_mut(&request) else { return nothing() };
             match planner.place_beside(request, draft, Some(owner), *shape, &taken) {
@@ -325,6 +335,11 @@ impl<'a> Group<'a> {
     pub fn ended(self) -> (Usage, Vec<(u64, Outcome)>) {
         (self.usage, self.outcomes)
     }
+}
+
+/// A moment on the scheduler's clock.
+fn moment(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 /// The machine of a group, as a planner sees it. On a host, ranks are threads that share its memory

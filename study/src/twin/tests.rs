@@ -1,7 +1,9 @@
 //! Replays whose results can be worked out by hand.
 
+use std::time::Duration;
+
 use tributary_coordinator::ChunkPrefix;
-use tributary_coordinator::scheduler::Limits;
+use tributary_coordinator::scheduler::{Limits, Policy};
 use tributary_load::{Part, Trace, TraceRequest};
 use tributary_planner::ModelShape;
 use tributary_planner::forecast::Profile;
@@ -105,6 +107,32 @@ fn requests_that_come_together_wait_for_each_other() {
         assert!((one.queue_s - waited).abs() < 1e-12, "{found:?}");
         waited += one.prefill_s;
     }
+}
+
+#[test]
+fn the_shortest_of_waiting_requests_goes_first_until_another_is_too_old() {
+    // The first one keeps the group busy, and leaves the documents of the fifth in the cache.
+    let documents = [[20, 2000], [21, 4000], [22, 1000], [23, 3000], [20, 2000]];
+    let requests = (0..).zip(documents);
+    let requests: Vec<_> = requests
+        .map(|(number, [id, tokens])| {
+            let at_s = if number == 0 { 0.0 } else { 0.001 * (number + 1) as f64 };
+            request(at_s, number, &[part(id, tokens as usize), part(30 + id, 10)], 1)
+        })
+        .collect();
+    let order = |policy| {
+        let mut asked = question("infoflow", requests.clone());
+        (asked.gpus, asked.limits.policy) = (vec![1], policy);
+        let found = answered(&replayed(&asked));
+        let mut order: Vec<usize> = (0..found.len()).collect();
+        let began_s = |number: usize| requests[number].at_s + found[number].queue_s;
+        order.sort_by(|one, other| began_s(*one).total_cmp(&began_s(*other)));
+        order
+    };
+    let shortest = |max_age_s| Policy::Shortest { max_age: Duration::from_secs(max_age_s) };
+    assert_eq!(order(Policy::Fifo), [0, 1, 2, 3, 4]);
+    assert_eq!(order(shortest(0)), [0, 1, 2, 3, 4]);
+    assert_eq!(order(shortest(60)), [0, 4, 2, 3, 1], "what is cached need not be computed");
 }
 
 #[test]
