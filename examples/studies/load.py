@@ -26,7 +26,9 @@ program, folder = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 window = int(sys.argv[3]) if len(sys.argv) > 3 else 90
 def load(url, words, name, *options):
     """One run of `tributary load`; its result, which is also written to the folder."""
-    command = [program, "load", "--url", url, "--words", words, "--json", "--csv", os.path.join(folder, name + ".csv"), *options]
+    shape = ["--documents-per-request", "8", "--document-tokens", "256", "--zipf", "1"]
+    files = ["--words", words, "--csv", os.path.join(folder, name + ".csv")]
+    command = [program, "load", "--url", url, "--json", *files, *shape, *options]
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     open(os.path.join(folder, name + ".json"), "w").write(text)
     return json.loads(text)

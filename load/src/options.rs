@@ -61,8 +61,18 @@ pub const OPTIONS: [Declared; 30] = [
         "documents",
         "Form of a request: documents beside the messages, or all in one plain prompt",
     ),
-    option("documents-per-request", "N", "8", "Number of documents in a request"),
-    option("document-tokens", "N", "256", "Approximate number of tokens in a document"),
+    option(
+        "documents-per-request",
+        "N",
+        "4.7",
+        "Mean number of documents in a request; the default is that of the trace RAGPulse",
+    ),
+    option(
+        "document-tokens",
+        "N",
+        "267",
+        "Approximate number of tokens in a document; the default is that of the trace RAGPulse",
+    ),
     option(
         "query-tokens",
         "N",
@@ -70,7 +80,12 @@ pub const OPTIONS: [Declared; 30] = [
         "Approximate number of tokens in the question; every request has a different one",
     ),
     option("corpus", "N", "64", "Size of the document corpus"),
-    option("zipf", "S", "1", "Exponent of Zipf's law, by which a request draws its documents; 0: uniform"),
+    option(
+        "zipf",
+        "S",
+        "0.8",
+        "Exponent of Zipf's law, by which a request draws its documents; 0: uniform; the default is that of the trace RAGPulse",
+    ),
     switch("fresh", "Send only new documents, even to a server that has had this load before: everything is cold"),
     switch("warm-up", "Send every document of the corpus once before the measurement"),
     option("max-tokens", "N", "32", "Maximum number of generated tokens"),
@@ -154,8 +169,8 @@ pub struct Options {
     pub seed: u64,
     /// Form of documents in requests.
     pub form: Form,
-    /// Documents of a request.
-    pub documents_per_request: usize,
+    /// Mean number of documents of a request, which has one of the two nearest whole numbers.
+    pub documents_per_request: f64,
     /// Tokens of a document, about.
     pub document_tokens: usize,
     /// Tokens of a question, about.
@@ -291,7 +306,7 @@ impl Options {
             requests,
             seed: given.must("seed")?,
             form: given.form()?,
-            documents_per_request: given.count("documents-per-request")?,
+            documents_per_request: given.mean("documents-per-request")?,
             document_tokens: given.count("document-tokens")?,
             query_tokens: given.count("query-tokens")?,
             corpus: given.count("corpus")?,
@@ -320,7 +335,7 @@ impl Options {
         if !(0.0..=100.0).contains(&self.zipf) {
             return Err(Error::usage(format!("--zipf {}: an exponent is 0 to 100", self.zipf)));
         }
-        if !self.fresh && self.documents_per_request > self.corpus {
+        if !self.fresh && self.documents_per_request > self.corpus as f64 {
             let (wanted, there) = (self.documents_per_request, self.corpus);
             let line =
                 format!("--documents-per-request {wanted}: there are {there} documents; raise --corpus, or --fresh");
@@ -370,6 +385,14 @@ impl Given<'_> {
 
     fn count(&self, name: &str) -> Result<usize> {
         at_least_one(name, self.must(name)?)
+    }
+
+    fn mean(&self, name: &str) -> Result<f64> {
+        let mean = self.must(name)?;
+        if (1.0..=1e6).contains(&mean) {
+            return Ok(mean);
+        }
+        Err(Error::usage(format!("--{name} {mean}: must be 1 to 1000000")))
     }
 
     fn form(&self) -> Result<Form> {
@@ -471,7 +494,8 @@ mod tests {
     fn what_is_not_said_is_usual() {
         let options = read(&[]).unwrap();
         assert_eq!((options.paces, options.duration), (vec![Pace::Closed(1)], Some(Duration::from_secs(30))));
-        assert_eq!((options.documents_per_request, options.document_tokens, options.max_tokens), (8, 256, 32));
+        assert_eq!((options.document_tokens, options.corpus, options.max_tokens), (267, 64, 32));
+        assert_eq!((options.documents_per_request, options.zipf), (4.7, 0.8), "as in RAGPulse");
         assert_eq!((options.form, options.max_in_flight), (Form::Documents, 1024));
         let found = read(&["find-saturation"]).unwrap();
         assert_eq!((found.paces, found.duration), (vec![Pace::Open(1.0)], Some(Duration::from_secs(120))));
@@ -481,7 +505,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let refused: [(&[&str], &str); 19] = [
+        let refused: [(&[&str], &str); 21] = [
             (&["rate=1", "clients=2"], "--rate and --clients"),
             (&["rate=0"], "--rate 0"),
             (&["rate=1,x"], "--rate x"),
@@ -489,7 +513,9 @@ mod tests {
             (&["clients=0"], "--clients 0"),
             (&["duration=-1"], "--duration -1"),
             (&["form=xml"], "--form xml"),
-            (&["corpus=4"], "--documents-per-request 8"),
+            (&["corpus=4"], "--documents-per-request 4.7: there are 4 documents"),
+            (&["documents-per-request=0.5"], "--documents-per-request 0.5: must be 1 to 1000000"),
+            (&["documents-per-request=NaN"], "--documents-per-request NaN"),
             (&["zipf=-1"], "--zipf -1"),
             (&["fresh", "warm-up"], "--warm-up"),
             (&["find-saturation", "clients=2"], "--find-saturation"),

@@ -48,8 +48,9 @@ pub struct Shape {
     pub form: &'static str,
     /// Seed of arrivals, texts and draws.
     pub seed: u64,
-    /// Documents of a request.
-    pub documents: usize,
+    /// Mean number of documents of a request that was asked for; each has one of the two nearest
+    /// whole numbers.
+    pub documents: f64,
     /// Tokens of a document that were asked for.
     pub document_tokens: usize,
     /// Tokens of a question that were asked for.

@@ -20,6 +20,9 @@ const CALIBRATION_WORDS: [usize; 2] = [64, 320];
 /// The kind of draws that choose documents.
 const CHOICE: u32 = 4;
 
+/// The kind of draws that choose the number of documents.
+const COUNT: u32 = 5;
+
 /// Makes requests by their numbers.
 pub struct Requests {
     words: Words,
@@ -27,7 +30,7 @@ pub struct Requests {
     seed: u64,
     form: Form,
     model: String,
-    documents_per_request: usize,
+    documents_per_request: f64,
     corpus: usize,
     max_tokens: usize,
     document_words: usize,
@@ -118,12 +121,15 @@ impl Requests {
 
     /// A request with documents of the corpus.
     fn drawn(&self, number: u64) -> Value {
-        let of = self.documents_per_request as u64;
+        let (count, most) = (self.document_count(number), self.most_documents() as u64);
         let documents: Vec<u64> = match self.fresh_from {
-            Some(first) => (0..of).map(|index| first.wrapping_add(number.wrapping_mul(of) + index)).collect(),
+            Some(first) => {
+                let begin = first.wrapping_add(number.wrapping_mul(most));
+                (0..count as u64).map(|index| begin.wrapping_add(index)).collect()
+            }
             None => {
                 let mut draws = Draws::new(self.seed, CHOICE, number);
-                let drawn = self.zipf.distinct(self.documents_per_request, &mut draws);
+                let drawn = self.zipf.distinct(count, &mut draws);
                 drawn.into_iter().map(|document| document as u64).collect()
             }
         };
@@ -131,10 +137,22 @@ impl Requests {
         self.message(texts, &self.words.question(number, self.query_words), self.max_tokens)
     }
 
+    /// Number of documents of a request: one of the two whole numbers next to the mean.
+    fn document_count(&self, number: u64) -> usize {
+        let fewest = self.documents_per_request.floor();
+        let is_more = Draws::new(self.seed, COUNT, number).uniform() < self.documents_per_request - fewest;
+        fewest as usize + usize::from(is_more)
+    }
+
+    /// Most documents of a request.
+    fn most_documents(&self) -> usize {
+        self.documents_per_request.ceil() as usize
+    }
+
     /// Bodies that together have every document of the corpus once, for one token each.
     pub fn warming(&self) -> impl Iterator<Item = String> {
         let all: Vec<usize> = (0..self.corpus).collect();
-        let groups: Vec<Vec<usize>> = all.chunks(self.documents_per_request).map(<[usize]>::to_vec).collect();
+        let groups: Vec<Vec<usize>> = all.chunks(self.most_documents()).map(<[usize]>::to_vec).collect();
         groups.into_iter().map(|group| {
             let texts = group.into_iter().map(|document| self.words.document(document as u64, self.document_words));
             self.message(texts.collect(), &self.words.question(u64::MAX, self.query_words), 1).to_string()

@@ -168,7 +168,7 @@ fn what_is_asked_is_what_was_said() {
     assert_eq!(warmed, seen, "the same were warmed up");
 
     let fresh = Fake::start(|_| Reply::default());
-    let set = options(&fresh, &["requests=5", "fresh", "form=prompt", "document-tokens=40"]);
+    let set = options(&fresh, &["requests=5", "fresh", "form=prompt", "documents-per-request=8", "document-tokens=40"]);
     load(&set);
     load(&set);
     let prompts: Vec<String> = fresh
@@ -190,6 +190,24 @@ fn what_is_asked_is_what_was_said() {
         .collect();
     let different: std::collections::BTreeSet<&&str> = documents.iter().collect();
     assert_eq!((documents.len(), different.len()), (80, 80), "in the second load too, every document is new");
+}
+
+#[test]
+fn a_mean_with_a_fraction_gives_requests_of_two_lengths() {
+    for fresh in [&[][..], &["fresh"]] {
+        let fake = Fake::start(|_| Reply::default());
+        load(&options(&fake, &[&["clients=4", "requests=200", "document-tokens=8"], fresh].concat()));
+        let bodies = fake.bodies();
+        let of = |body: &serde_json::Value| body["documents"].as_array().expect("documents").clone();
+        let documents: Vec<_> = bodies.iter().filter(|body| body["stream"] == true).map(of).collect();
+        assert!(documents.iter().all(|all| (4..=5).contains(&all.len())), "{fresh:?}");
+        let texts: Vec<_> = documents.iter().flatten().map(ToString::to_string).collect();
+        let mean = texts.len() as f64 / documents.len() as f64;
+        // Four standard deviations of the mean of 200 draws.
+        assert!((mean - 4.7).abs() < 0.13, "{mean} documents a request, {fresh:?}");
+        let different = std::collections::BTreeSet::from_iter(&texts).len();
+        assert_eq!(different, if fresh.is_empty() { 64 } else { texts.len() }, "{fresh:?}");
+    }
 }
 
 #[test]
