@@ -91,13 +91,17 @@ fn a_trace_is_replayed_counted_and_exported() {
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
         String::from_utf8(run.stdout).expect("text")
     };
-    let counted = offline(&["--count-reuse"]);
+    let counted = offline(&["--count-reuse", "--cache-tokens", "24,1k"]);
     assert!(counted.contains("# 4 requests, 267 tokens in prompts, 120 of them in documents"), "{counted}");
     let row = |name: &str| counted.lines().find(|line| line.contains(name)).expect("a row").to_owned();
     assert!(
         row("--chunk-prefix head").contains("60.0 %") && row("--chunk-prefix system").contains("40.0 %"),
         "{counted}"
     );
+    // Room for one document: the first of two that come together stays.
+    let (small, large) = (row("  24 "), row("  1024 "));
+    assert!(small.contains("20.0 %") && small.contains("40.0 %"), "{counted}");
+    assert!(large.contains("40.0 %") && large.contains("60.0 %"), "{counted}");
     let told = offline(&["--export", &exported, "--window", "0..1.5", "--scale", "10"]);
     assert_eq!(told, format!("2 requests written to {exported}\n"));
     let lines = std::fs::read_to_string(&exported).expect("written");

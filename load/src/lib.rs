@@ -97,7 +97,7 @@ pub fn offline(options: &Options) -> Result<Option<String>> {
         lines += &format!("{} requests written to {}\n", trace.requests.len(), path.display());
     }
     if options.counts_reuse {
-        lines += &trace::reuse(&trace).text(&trace);
+        lines += &trace::reuse(&trace, &options.cache_tokens).text(&trace);
     }
     Ok(Some(lines))
 }

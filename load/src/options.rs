@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use tributary_system::token_count;
+
 use crate::error::{Error, Result};
 use crate::trace::{self, Trace};
 
@@ -32,7 +34,7 @@ const fn switch(name: &'static str, help: &'static str) -> Declared {
 }
 
 /// Every option, in the order in which a help shows them.
-pub const OPTIONS: [Declared; 30] = [
+pub const OPTIONS: [Declared; 31] = [
     option("url", "URL", "http://127.0.0.1:8080", "URL of the server, over http; for https name a proxy"),
     option("model", "NAME", "", "Name of the model at the server [default: the first of /v1/models]"),
     option("api-key-file", "FILE", "", "File with the server's API key as its only word"),
@@ -100,6 +102,12 @@ pub const OPTIONS: [Declared; 30] = [
     option("scale", "S", "1", "Multiply every length in --trace by this number"),
     option("export", "FILE", "", "Write --trace as a trace of Mooncake's format, and send nothing"),
     switch("count-reuse", "Count the tokens of --trace that caches of unlimited size would find, and send nothing"),
+    option(
+        "cache-tokens",
+        "N,..",
+        "",
+        "With --count-reuse: count documents in caches of N tokens too, where the least recently used go first",
+    ),
     option(
         "words",
         "FILE",
@@ -195,6 +203,8 @@ pub struct Options {
     pub export: Option<PathBuf>,
     /// Whether reuse in the trace is counted.
     pub counts_reuse: bool,
+    /// Sizes in tokens of caches for which it is counted too.
+    pub cache_tokens: Vec<u64>,
     /// File with the vocabulary.
     pub words: Option<PathBuf>,
     /// Maximum in-flight requests.
@@ -319,6 +329,7 @@ impl Options {
             scale: positive("scale", given.must("scale")?)?,
             export: given.optional("export")?,
             counts_reuse: given.is_set("count-reuse"),
+            cache_tokens: given.cache_tokens()?,
             words: given.optional("words")?,
             max_in_flight: given.count("max-in-flight")?,
             timeout: seconds("timeout", given.must("timeout")?)?,
@@ -353,6 +364,9 @@ impl Options {
             ("window", self.window != (0.0..f64::INFINITY)),
             ("scale", self.scale != 1.0),
         ];
+        if !self.counts_reuse && !self.cache_tokens.is_empty() {
+            return Err(Error::usage("--cache-tokens: only with --count-reuse"));
+        }
         if let (None, Some((name, _))) = (&self.trace, of_trace.iter().find(|(_, is_given)| *is_given)) {
             return Err(Error::usage(format!("--{name}: only with --trace")));
         }
@@ -411,6 +425,16 @@ impl Given<'_> {
             Some((from, to)) => Ok(from..to),
             None => Err(Error::usage(format!("--window {text}: it is FROM..TO, in seconds, such as 0..3600"))),
         }
+    }
+
+    /// Sizes of caches, such as 50000,400k.
+    fn cache_tokens(&self) -> Result<Vec<u64>> {
+        let Some(text) = (self.0)("cache-tokens") else { return Ok(Vec::new()) };
+        let size = |size: &str| match token_count::parse(size) {
+            Ok(tokens) if tokens > 0 => Ok(tokens as u64),
+            _ => Err(Error::usage(format!("--cache-tokens {text}: sizes are numbers of tokens, such as 50000,400k"))),
+        };
+        text.split(',').map(size).collect()
     }
 
     fn requests(&self) -> Result<Option<usize>> {
@@ -505,7 +529,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let refused: [(&[&str], &str); 21] = [
+        let refused: [(&[&str], &str); 24] = [
             (&["rate=1", "clients=2"], "--rate and --clients"),
             (&["rate=0"], "--rate 0"),
             (&["rate=1,x"], "--rate x"),
@@ -523,6 +547,9 @@ mod tests {
             (&["max-tokens=no"], "--max-tokens no"),
             (&["scale=0.5"], "--scale: only with --trace"),
             (&["speed=10x"], "--speed: only with --trace"),
+            (&["trace=t", "cache-tokens=4"], "--cache-tokens: only with --count-reuse"),
+            (&["trace=t", "count-reuse", "cache-tokens=4,0"], "--cache-tokens 4,0: sizes are numbers"),
+            (&["trace=t", "count-reuse", "cache-tokens="], "--cache-tokens : sizes are numbers"),
             (&["trace=t", "rate=1"], "--rate: not with --trace"),
             (&["trace=t", "fresh"], "--fresh: not with --trace"),
             (&["trace=t", "window=5..2"], "--window 5..2"),
@@ -541,6 +568,8 @@ mod tests {
         assert_eq!((part.speed, part.scale, part.window, part.requests), (10.0, 1.0, 0.0..f64::INFINITY, None));
         let alone = |name: &str| (name == "scale").then(|| "2".to_owned());
         assert_eq!(Replay::read(&alone).unwrap_err().to_string(), "--scale: only with --trace");
+        let counted = read(&["trace=t", "count-reuse", "cache-tokens=50000,100k"]).expect("sizes");
+        assert_eq!(counted.cache_tokens, [50_000, 102_400]);
         let in_turn = read(&["trace=t", "clients=2"]).expect("the trace's requests by two clients");
         assert_eq!((in_turn.paces, in_turn.duration), (vec![Pace::Closed(2)], None));
     }
