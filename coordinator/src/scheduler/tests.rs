@@ -259,7 +259,7 @@ fn one_goes_on_where_cached_chunks_have_taken_the_room_of_all() {
 
 /// Runs a request to the end of its answer; its sequence is kept.
 fn keeps(scheduler: &mut Scheduler, request: u64) {
-    assert!(scheduler.submit(request, 0, 1));
+    assert!(scheduler.submit(arrival(request, 0, 1)));
     assert_eq!(carry_out(scheduler), Next::Prefill(request));
     scheduler.keep(request);
 }
@@ -271,7 +271,7 @@ fn kept_sequences_stay_until_memory_is_needed_the_one_used_longest_ago_first() {
     assert_eq!((scheduler.kept(), scheduler.running(), scheduler.taken()), (3, 0, vec![30, 3]));
     assert_eq!(carry_out(&mut scheduler), Next::Nothing, "there is nothing to release");
     scheduler.uses(1);
-    assert!(scheduler.submit(4, 0, 1));
+    assert!(scheduler.submit(arrival(4, 0, 1)));
     // A prefill that does not fit, until two have made way.
     for oldest in [2, 3] {
         assert_eq!(next(&mut scheduler, |_| false), Next::Release(vec![oldest]));
@@ -289,12 +289,12 @@ fn kept_sequences_make_way_for_the_steps_of_running_ones() {
         let mut scheduler = scheduler(Limits::default());
         keeps(&mut scheduler, 1);
         keeps(&mut scheduler, 2);
-        assert!(scheduler.submit(3, 0, 1));
+        assert!(scheduler.submit(arrival(3, 0, 1)));
         assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(3));
         scheduler.runs(3, Reservation::new(vec![0, 0], 0, 1, 2 * STEP_TOKENS));
         let step = |scheduler: &mut Scheduler| match beside_prefill {
             true => scheduler.beside_prefill(&room),
-            false => scheduler.next(&room, |_| panic!("no request waits")),
+            false => scheduler.next(Duration::ZERO, &room, |_| panic!("no request waits")),
         };
         (0..STEP_TOKENS).for_each(|_| assert_eq!(step(&mut scheduler), Next::Decode(vec![3])));
         // Its second step has room beside one of them.

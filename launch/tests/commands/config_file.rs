@@ -1,12 +1,10 @@
 //! `--config`: options from a file, their precedence, refusals, and `--print-config`, which writes
 //! such a file.
 
-mod kit;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use kit::{demo, request, root, tributary};
+use crate::kit::{demo, request, root, tributary};
 use serde_json::Value;
 use tempfile::TempDir;
 

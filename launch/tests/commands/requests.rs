@@ -1,12 +1,10 @@
 //! Many requests in one start: repeated chunks are taken from the chunk cache, and answers do not
 //! change.
 
-mod kit;
-
 use std::path::Path;
 use std::process::Command;
 
-use kit::{demo, root, tributary};
+use crate::kit::{demo, root, tributary};
 use serde_json::Value;
 
 /// A file of requests; each entry a request of the demo's, perhaps with its documents the other way
@@ -158,7 +156,7 @@ fn read_for_hashes(cache: Option<&Path>, arguments: &[&str]) -> Vec<u64> {
 fn weights_are_read_for_a_hash_only_where_chunks_are_kept_and_only_once() {
     let (folder, cache) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let requests = lines(&folder, &[("hop2-0", false)]);
-    let (demo, request) = (demo(), kit::request("hop2-0"));
+    let (demo, request) = (demo(), crate::kit::request("hop2-0"));
     let bytes = root().join("examples/models/demo/model.safetensors").metadata().expect("there").len();
     let one = ["prefill", "--model", &demo, "--request", &request];
     let many = ["prefill", "--model", &demo, "--requests", &requests, "--world-size", "2"];
@@ -198,7 +196,7 @@ fn a_job_writes_its_metrics_and_answers_scrapes() {
     let scraped = loop {
         assert!(begun.elapsed().as_secs() < 60, "no request is seen in a minute");
         if std::net::TcpStream::connect(free).is_ok() {
-            let text = kit::http::get(&address, "/metrics").body;
+            let text = crate::kit::http::get(&address, "/metrics").body;
             if sample(&text, name) > 0.0 {
                 break text;
             }
@@ -212,7 +210,7 @@ fn a_job_writes_its_metrics_and_answers_scrapes() {
     let written = std::fs::read_to_string(&file).expect("the file");
     assert_eq!((sample(&written, name), sample(&written, "tributary_job_progress_ratio")), (200.0, 1.0));
     assert_eq!(sample(&written, "tributary_job_info{command=\"prefill\",study=\"\"}"), 1.0);
-    kit::promtool::finds_nothing(&written);
+    crate::kit::promtool::finds_nothing(&written);
     // The first is cold and has two steps, as all others have.
     assert_eq!(sample(&written, "tributary_decode_step_duration_seconds_count"), 400.0);
     assert_eq!(
@@ -230,7 +228,7 @@ fn metrics_that_cannot_be_are_refused_in_one_line() {
     let requests = lines(&folder, &[("hop2-0", false)]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let (demo, request, address) =
-        (demo(), kit::request("hop2-0"), taken.local_addr().expect("an address").to_string());
+        (demo(), crate::kit::request("hop2-0"), taken.local_addr().expect("an address").to_string());
     let absent = folder.path().join("absent/job.prom").display().to_string();
     for (of, metrics, code, line) in [
         (["--request", &request], ["--metrics-file", &absent], 64, "give --requests FILE.jsonl"),

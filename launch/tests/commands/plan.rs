@@ -1,11 +1,9 @@
 //! `tributary plan`: predictions without a machine, a tokenizer or weights; impossible values are
 //! refused in one line.
 
-mod kit;
-
 use std::path::Path;
 
-use kit::{json, root, tributary};
+use crate::kit::{json, root, tributary};
 use serde_json::Value;
 
 const BASE: [&str; 5] = ["plan", "--model", "qwen3-14b", "--profile", "h100x4"];

@@ -1,12 +1,10 @@
 //! `tributary train`: an adapter of each kind, and a small model that reads, for the demo model in
 //! a few steps; refusals with their exit codes.
 
-mod kit;
-
 use std::path::Path;
 
-use kit::mounts::{in_own_mounts, quoted};
-use kit::{demo, tributary};
+use crate::kit::mounts::{in_own_mounts, quoted};
+use crate::kit::{demo, tributary};
 use serde_json::Value;
 
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -75,9 +73,10 @@ fn rows_that_look_ahead_are_learned_and_then_evict() {
     assert_eq!(training["settings"]["learning_rate"], 0.001, "LookaheadKV's own");
     let about = read(&folder.path().join("adapter.json"));
     assert_eq!(about["kind"], serde_json::json!({ "lookahead": { "rows": 4, "rank": 2, "alpha": 8.0 } }));
-    let asked = kit::request("hop2-0");
+    let asked = crate::kit::request("hop2-0");
     let base = ["prefill", "--model", &model, "--request", &asked, "--method", "full", "--json", "--max-tokens", "4"];
-    let report = kit::json(&[&base[..], &["--evict", "lookahead", "--keep", "64", "--adapter", &adapter]].concat());
+    let report =
+        crate::kit::json(&[&base[..], &["--evict", "lookahead", "--keep", "64", "--adapter", &adapter]].concat());
     assert_eq!(report["evicted"]["asking_rows"].as_u64(), Some(4), "{report}");
     for (option, value, words) in [("--rows", "0", "--rows 0: there would be nothing"), ("--alpha", "0", "above 0")] {
         let base = ["train", "lookahead", "--model", &model, "--suite", "hops", "--out", &adapter];
@@ -115,9 +114,9 @@ fn a_small_model_is_learned_in_two_stages_and_then_reads() {
     let training = read(&second.join("training.json"));
     let losses: Vec<f64> = serde_json::from_value(training["epoch_losses"].clone()).expect("losses");
     assert!(losses[5] < losses[0], "{losses:?}");
-    let (model, asked, reader) = (demo(), kit::request("hop2-0"), second.display().to_string());
+    let (model, asked, reader) = (demo(), crate::kit::request("hop2-0"), second.display().to_string());
     let base = ["prefill", "--model", &model, "--request", &asked, "--method", "cacheclip", "--ratio", "0.8"];
-    let report = kit::json(&[&base[..], &["--aux-model", &reader, "--json", "--max-tokens", "1"]].concat());
+    let report = crate::kit::json(&[&base[..], &["--aux-model", &reader, "--json", "--max-tokens", "1"]].concat());
     assert_eq!(report["auxiliary"]["prompts"].as_u64(), Some(7), "{report}");
 
     // Another tokenizer means other tokens by the same ids.
@@ -133,7 +132,7 @@ fn a_small_model_is_learned_in_two_stages_and_then_reads() {
 fn the_demo_models_small_one_chooses_better_than_one_that_has_not_learned() {
     let folder = tempfile::tempdir().expect("a folder");
     let [shipped, drawn] = ["shipped", "drawn"].map(|name| folder.path().join(name));
-    let auxiliary = kit::root().join("examples/models/demo/auxiliary").display().to_string();
+    let auxiliary = crate::kit::root().join("examples/models/demo/auxiliary").display().to_string();
     // Requests of another seed than those it has learned from.
     let unseen = ["--epochs", "0", "--samples", "34", "--seed", "0"];
     let (code, _, errors) = read_by(&shipped, &[&unseen[..], &["--aux-model", &auxiliary]].concat());

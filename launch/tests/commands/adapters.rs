@@ -1,12 +1,10 @@
 //! `--adapter`: trained rows around chunks, with the method that consists of them and with others;
 //! their reports, chunks that are kept with them, and folders that are refused.
 
-mod kit;
-
 use std::path::Path;
 
-use kit::adapter::{look_ahead, packet};
-use kit::{demo, json, request, root, tributary};
+use crate::kit::adapter::{look_ahead, packet};
+use crate::kit::{demo, json, request, root, tributary};
 use serde_json::Value;
 
 /// The report of a request of the demo model.

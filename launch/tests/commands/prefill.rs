@@ -1,9 +1,7 @@
 //! `tributary prefill` on the demo model: its output, dumps and pages.
 
-mod kit;
-
+use crate::kit::{demo, json, request, tributary};
 use candle_core::{DType, Device, safetensors};
-use kit::{demo, json, request, tributary};
 
 fn prefill(name: &str, more: &[&str]) -> serde_json::Value {
     let (demo, request) = (demo(), request(name));
@@ -200,7 +198,7 @@ fn chunks_are_cut_as_asked() {
 
 #[test]
 fn dummy_weights_need_a_config_only() {
-    let folder = kit::root().join("examples/models/dummy-25m").display().to_string();
+    let folder = crate::kit::root().join("examples/models/dummy-25m").display().to_string();
     let run = |seed: &str, dtype: &str| {
         json(&[
             "prefill",

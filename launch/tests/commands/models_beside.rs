@@ -2,11 +2,9 @@
 //! another one, and `--draft-model`, which writes ahead of it; and folders and requests that are
 //! refused.
 
-mod kit;
-
 use std::path::Path;
 
-use kit::{demo, json, request, root, tributary};
+use crate::kit::{demo, json, request, root, tributary};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -83,7 +81,7 @@ fn another_tokenizer_is_mapped_by_letters_in_every_world() {
 fn a_real_tokenizer_is_mapped_too() {
     let folder = root().join("../shared/data/models/stories260K-hf");
     if !folder.is_dir() {
-        return kit::skipped("real inputs are not beside the repository: the tokenizer of stories260K");
+        return crate::kit::skipped("real inputs are not beside the repository: the tokenizer of stories260K");
     }
     let report = prefilled(&folder, &["--chunk", "32"]);
     assert!(report["auxiliary"]["tokens"].as_u64() > report["tokens"]["context"].as_u64(), "{report}");

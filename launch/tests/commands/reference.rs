@@ -2,12 +2,10 @@
 //! completes by it, a formatter takes the pages, and helps describe a command's output and exit
 //! codes.
 
-mod kit;
-
 use std::path::Path;
 use std::process::Command;
 
-use kit::{root, skipped, tributary};
+use crate::kit::{root, skipped, tributary};
 use tributary_protocol::METHODS;
 
 fn text(arguments: &[&str]) -> String {

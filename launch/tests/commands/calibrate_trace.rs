@@ -1,11 +1,9 @@
 //! `tributary quality --calibrate-trace`: α of trace is measured, kept beside the model, and taken
 //! from there.
 
-mod kit;
-
 use std::path::Path;
 
-use kit::{demo, tributary};
+use crate::kit::{demo, tributary};
 use serde_json::Value;
 
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -39,10 +37,10 @@ fn trace_is_calibrated_and_the_model_keeps_it() {
     );
     assert!(out.starts_with(&format!("alpha {alpha:.3}\n")) && out.contains("in 12 requests"), "{out}");
 
-    let request = kit::request("vt3_rev-0");
+    let request = crate::kit::request("vt3_rev-0");
     let alpha_of = |method: &str| {
         let base = ["prefill", "--model", &model, "--request", &request, "--json", "--max-tokens", "1", "--method"];
-        kit::json(&[&base[..], &[method]].concat())["settings"]["options"]["alpha"].as_f64().expect("α")
+        crate::kit::json(&[&base[..], &[method]].concat())["settings"]["options"]["alpha"].as_f64().expect("α")
     };
     assert!((alpha_of("trace") - alpha).abs() < 1e-6, "the model's own");
     assert!((alpha_of("trace:alpha=0.5") - 0.5).abs() < 1e-6, "an option stands before it");

@@ -1,11 +1,9 @@
 //! `tributary bench` as a user runs it: its measurements and files, the resumption of an
 //! interrupted study, and refusals.
 
-mod kit;
-
 use std::path::Path;
 
-use kit::{demo, root, tributary};
+use crate::kit::{demo, root, tributary};
 use serde_json::Value;
 
 /// Runs `bench` on the demo model with chunks of 64 tokens.

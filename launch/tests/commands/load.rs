@@ -1,10 +1,8 @@
 //! `tributary load` on `tributary serve` with the demo model: its requests are answered, its report
 //! is true, and an error is one line.
 
-mod kit;
-
-use kit::server::Server;
-use kit::{json, tributary};
+use crate::kit::server::Server;
+use crate::kit::{json, tributary};
 use serde_json::Value;
 
 /// Words that the demo's tokenizer has, one token each.

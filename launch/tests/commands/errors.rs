@@ -1,14 +1,12 @@
 //! Bad input: one line with the error and its remedy, the exit code of its kind, no output and no
 //! files.
 
-mod kit;
-
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 
+use crate::kit::{copy_of_demo, demo, request, root, tributary};
 use candle_core::{Device, Tensor, safetensors};
-use kit::{copy_of_demo, demo, request, root, tributary};
 use tempfile::TempDir;
 
 /// Runs `prefill` with its required options unless given, and checks the refusal.

@@ -1,0 +1,19 @@
+//! Methods and what holds of all of them: one program, so that it is linked once.
+
+mod apb;
+mod ape;
+mod bytes;
+mod cacheclip;
+mod cancel;
+mod conversation;
+mod equivalence;
+mod lead;
+mod order_for;
+mod packets;
+mod prefix;
+mod samkv;
+mod scored;
+mod star;
+mod stored;
+mod trace;
+mod warm;
