@@ -1,5 +1,7 @@
 //! Texts without documents: their cuts into chunks, and the part of them after all chunks.
 
+use tributary_protocol::SplitMix64;
+
 use crate::chunking::Chunking;
 use crate::tokenize::Piece;
 use crate::{Error, Result};
@@ -75,12 +77,9 @@ fn by_content(ids: &[u32], most: usize) -> Vec<usize> {
     ends
 }
 
-/// A token id with its bits mixed (the finalizer of SplitMix64, Steele et al. 2014).
+/// A token id with its bits mixed: the number of SplitMix64 at that place.
 fn mixed(id: u32) -> u64 {
-    let mut bits = (u64::from(id) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
+    SplitMix64::after(0, u64::from(id)).draw()
 }
 
 /// Tokens as chunks, and the last ones as the text after them. A chunk begins at each of `cuts`,

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tributary_coordinator::{Document, Intake, Piece, Prepared, Request, prepare, prepare_led};
+use tributary_protocol::SplitMix64;
 
 use crate::config::IntakeConfig;
 use crate::error::{Error, Result};
@@ -93,16 +94,9 @@ impl Question {
 
 /// Token ids drawn uniformly from the vocabulary.
 fn random(shape: Synthetic, seed: u64, vocab: usize, bos: Option<u32>) -> Prepared {
-    let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
-    let mut draw = || {
-        // splitmix64: any fixed, well mixed sequence would do.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % vocab as u64) as u32
-    };
-    let mut ids = |count: usize| -> Vec<u32> { (0..count).map(|_| draw()).collect() };
+    // Any fixed, well mixed sequence would do; results of earlier versions have this one.
+    let mut random = SplitMix64::new(seed ^ 0x9e37_79b9_7f4a_7c15);
+    let mut ids = |count: usize| -> Vec<u32> { (0..count).map(|_| random.below(vocab) as u32).collect() };
     let chunk = |ids: Vec<u32>| Piece { ids, ..Piece::default() };
     Prepared {
         prefix: vec![bos.unwrap_or(0)],

@@ -24,6 +24,7 @@ mod point;
 mod report;
 mod rows;
 mod slices;
+mod split_mix;
 mod tier;
 mod traffic;
 
@@ -42,6 +43,7 @@ pub use report::{
     Refusal, ScoredQuery, ScoredToken, Sharpest, Span, StepReport,
 };
 pub use slices::Slices;
+pub use split_mix::SplitMix64;
 pub use tier::{StoreError, StoreOperation, StoreReport, Tier};
 pub use traffic::{Collective, Traffic, TrafficEntry};
 /// A plan's data on its method and its eviction.

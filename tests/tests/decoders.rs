@@ -80,7 +80,7 @@ fn loaded(config: &Value, weights: &HashMap<String, Tensor>, shards: usize, dtyp
 }
 
 fn prompt(vocab: usize, count: usize, seed: u64) -> Vec<u32> {
-    let mut random = families::Random(seed);
+    let mut random = families::Random::new(seed);
     (0..count).map(|_| (random.uniform() * vocab as f32) as u32).collect()
 }
 

@@ -1,6 +1,7 @@
 //! Tensors whose every value says where it comes from and where it goes, made alike on all ranks.
 
 use candle_core::{DType, Device, Tensor};
+use tributary_protocol::SplitMix64;
 
 use crate::download::download;
 use crate::{Communicator, Traffic};
@@ -13,28 +14,11 @@ pub(super) struct Tag {
     pub(super) target: usize,
 }
 
-/// A small generator (SplitMix64): the same numbers on every rank from the same seed.
-pub(super) struct Draw(pub(super) u64);
-
-impl Draw {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `bound`.
-    pub(super) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
-
 /// Whole numbers from 0 to 255: every dtype holds them exactly.
 fn values(tag: Tag, count: usize) -> Vec<u32> {
     let seed = tag.step << 20 | (tag.source as u64) << 10 | tag.target as u64;
-    let mut draw = Draw(seed);
-    (0..count).map(|_| draw.below(256) as u32).collect()
+    let mut random = SplitMix64::new(seed);
+    (0..count).map(|_| random.below(256) as u32).collect()
 }
 
 /// The tensor of a tag: `rows` rows of `row_dims`, made on the CPU.

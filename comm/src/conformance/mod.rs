@@ -14,10 +14,10 @@ mod together;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
-use tributary_protocol::Phase;
+use tributary_protocol::{Phase, SplitMix64};
 
 use self::control::{control, gather};
-use self::data::{Draw, Ledger};
+use self::data::Ledger;
 use self::outcome::{Check, said};
 use self::tensors::{Form, all_gather, all_to_all, out_of_order, ring};
 use self::together::together;
@@ -101,20 +101,20 @@ fn tables(world: usize) -> Vec<Vec<usize>> {
 
 /// Calls, forms and sizes drawn from a seed that all ranks share.
 fn random_rounds(comm: &mut dyn Communicator, ledger: &mut Ledger, first_step: u64, device: &Device) -> Check {
-    let mut draw = Draw(0x7419);
+    let mut random = SplitMix64::new(0x7419);
     for round in 0..RANDOM_ROUNDS {
         let step = first_step + together::STEPS * round;
-        let form = Form { row_dims: ROW_DIMS[draw.below(3)], dtype: DTYPES[draw.below(3)], device };
-        let rows: Vec<usize> = (0..comm.size()).map(|_| draw.below(20)).collect();
-        match draw.below(6) {
+        let form = Form { row_dims: ROW_DIMS[random.below(3)], dtype: DTYPES[random.below(3)], device };
+        let rows: Vec<usize> = (0..comm.size()).map(|_| random.below(20)).collect();
+        match random.below(6) {
             0 => all_gather(comm, ledger, step, form, &rows)?,
             1 => all_to_all(comm, ledger, step, form, &rows)?,
             2 => ring(comm, ledger, step, form, &rows)?,
             3 => out_of_order(comm, ledger, step, form, &rows)?,
             4 => together(comm, ledger, step, form, &rows)?,
             _ => {
-                let root = draw.below(comm.size());
-                gather(comm, ledger, step, root, draw.below(500))?;
+                let root = random.below(comm.size());
+                gather(comm, ledger, step, root, random.below(500))?;
             }
         }
     }

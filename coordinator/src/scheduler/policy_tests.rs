@@ -1,6 +1,8 @@
 //! The order of waiting requests under each policy, and the bound of what the shortest first may
 //! keep waiting.
 
+use tributary_protocol::SplitMix64;
+
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -123,21 +125,13 @@ fn served(policy: Policy, arrivals: &[Arrival]) -> Vec<(Arrival, Duration)> {
     served
 }
 
-/// Numbers below a bound, drawn from a seed.
-fn draws(seed: u64) -> impl FnMut(u64) -> u64 {
-    let mut state = seed.wrapping_mul(2).wrapping_add(1);
-    move |below| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % below
-    }
-}
-
 /// Requests of one to nine seconds of work, `every_s` seconds apart in the mean.
 fn random(seed: u64, count: u64, every_s: u64) -> Vec<Arrival> {
-    let (mut draw, mut at_s) = (draws(seed), 0);
+    let (mut random, mut at_s) = (SplitMix64::new(seed), 0);
+    let mut below = |bound: u64| random.below(bound as usize) as u64;
     let each = |request| {
-        at_s += draw(2 * every_s + 1);
-        arrival(request, draw(3), 1 + draw(9), at_s)
+        at_s += below(2 * every_s + 1);
+        arrival(request, below(3), 1 + below(9), at_s)
     };
     (0..count).map(each).collect()
 }
@@ -174,10 +168,10 @@ fn the_shortest_is_taken_except_for_those_older_than_the_bound_and_none_waits_mu
 #[test]
 fn a_long_request_waits_for_the_bound_and_one_prefill_while_short_ones_keep_arriving() {
     for seed in 0..100 {
-        let mut draw = draws(seed);
+        let mut random = SplitMix64::new(seed);
         // More of them than can be served, each shorter than the first one.
         let mut arrivals = vec![arrival(0, 0, 10, 0)];
-        arrivals.extend((1..100).map(|request| arrival(request, 1, 1 + draw(9), request)));
+        arrivals.extend((1..100).map(|request| arrival(request, 1, 1 + random.below(9) as u64, request)));
         arrivals.insert(0, arrival(0, 1, 9, 0));
         (0..).zip(&mut arrivals).for_each(|(number, arrival)| arrival.request = number);
         let waits = |policy| {

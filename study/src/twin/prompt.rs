@@ -3,6 +3,7 @@
 use tributary_coordinator::{ChunkPrefix, Cutting, TEXT_CHUNK_TOKENS, lead_pieces, text_chunks};
 use tributary_load::{Part, TraceRequest};
 use tributary_planner::{ModelShape, RequestSettings, Tokens};
+use tributary_protocol::SplitMix64;
 
 /// Identity of the head, which no part of a trace has.
 const HEAD: u64 = u64::MAX;
@@ -60,16 +61,11 @@ impl Reading {
     }
 }
 
-/// Adds a part's tokens, which follow from its identity: a stream of numbers (SplitMix64).
+/// Adds a part's tokens, which follow from its identity: a stream of numbers.
 fn fill(ids: &mut Vec<u32>, part: Part, vocab: usize) {
-    let mut state = part.id;
-    for _ in 0..part.tokens {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // The upper half of a product with the vocabulary's size is below it.
-        ids.push((((mixed >> 32) * vocab.max(1) as u64) >> 32) as u32);
-    }
+    let mut random = SplitMix64::new(part.id);
+    // The upper half of a product with the vocabulary's size is below it.
+    ids.extend((0..part.tokens).map(|_| (((random.draw() >> 32) * vocab.max(1) as u64) >> 32) as u32));
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use candle_core::Tensor;
 use tributary_kernels::{Positions, Rope};
 use tributary_model::{Attention, Model, Progress, Qkv, Result, Rows};
-use tributary_protocol::{Evict, EvictionEvidence, KeptRows, Plan, Source};
+use tributary_protocol::{Evict, EvictionEvidence, KeptRows, Plan, Source, SplitMix64};
 use tributary_tests::adapters;
 
 /// Keys that have their positions and values of every row of prefix, context and query:
@@ -222,12 +222,7 @@ fn chosen(
 
 /// 24 bits of splitmix64 of a seed and some numbers.
 fn drawn(seed: u64, numbers: [u64; 3]) -> f64 {
-    let step = |state: u64| {
-        let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
+    let step = SplitMix64::mixed;
     let state = numbers.iter().fold(step(seed), |state, number| step(state.wrapping_add(*number)));
     (state >> 40) as f64
 }

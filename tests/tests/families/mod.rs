@@ -7,6 +7,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models;
 use serde_json::{Value, from_value, json};
+use tributary_protocol::SplitMix64;
 
 /// Invariant of every config given to the judge.
 const READABLE: &str = "a config that candle-transformers reads";
@@ -33,17 +34,18 @@ impl Family {
     }
 }
 
-/// Splitmix64: good enough for weights, and in four lines.
-pub struct Random(pub u64);
+/// Random weights.
+pub struct Random(SplitMix64);
 
 impl Random {
+    /// The weights of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(SplitMix64::new(seed))
+    }
+
     /// In [0, 1).
     pub fn uniform(&mut self) -> f32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (((x ^ (x >> 31)) >> 40) as f32) / (1u32 << 24) as f32
+        self.0.uniform()
     }
 
     fn tensor(&mut self, shape: &[usize], low: f32, high: f32) -> Tensor {
@@ -115,7 +117,7 @@ fn shapes(family: Family, config: &Value) -> Vec<(String, Vec<usize>)> {
 /// Weights from a seed: norms between 0.5 and 1.5, biases up to 0.5, matrices that keep a row's
 /// size, so that every tensor matters and attention is neither flat nor a single peak.
 pub fn weights(family: Family, config: &Value, seed: u64) -> HashMap<String, Tensor> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let draw = |(name, shape): (String, Vec<usize>)| {
         let (low, high) = if name.contains("norm") {
             (0.5, 1.5)

@@ -1,7 +1,7 @@
 //! Selects the rows that each KV head of each layer keeps from their scores: pure functions of
 //! numbers in causal order.
 
-use tributary_protocol::{Evict, EvictionEvidence, KeptRows as Kept};
+use tributary_protocol::{Evict, EvictionEvidence, KeptRows as Kept, SplitMix64};
 
 /// Layers of kept rows from `from` on, up to `bytes` bytes; at least one.
 pub(super) fn some_layers(kept: &Kept, from: usize, bytes: usize) -> Vec<Vec<Vec<u32>>> {
@@ -90,16 +90,9 @@ fn mean(heads: &[Vec<f32>]) -> Vec<f32> {
 /// (Steele et al. 2014) over seed, layer, head and row, mixed one into the other. The same on every
 /// rank and in every world.
 fn drawn(seed: u64, layer: usize, head: usize, rows: &[u32]) -> Vec<f32> {
+    let mixed = SplitMix64::mixed;
     let of = mixed(mixed(mixed(seed).wrapping_add(layer as u64)).wrapping_add(head as u64));
-    rows.iter().map(|&row| (mixed(of.wrapping_add(u64::from(row))) >> 40) as f32 / (1 << 24) as f32).collect()
-}
-
-/// One step of splitmix64.
-fn mixed(state: u64) -> u64 {
-    let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    rows.iter().map(|&row| SplitMix64::new(of.wrapping_add(u64::from(row))).uniform()).collect()
 }
 
 #[cfg(test)]
