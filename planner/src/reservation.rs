@@ -70,6 +70,13 @@ impl Reservation {
         Self { most: self.reserved, ..self.clone() }
     }
 
+    /// The memory that it takes in addition to that of another one, whose place it takes.
+    #[must_use]
+    pub fn beside(&self, replaced: &Self) -> Self {
+        let bytes = self.bytes.iter().enumerate().map(|(rank, bytes)| bytes.saturating_sub(replaced.bytes(rank)));
+        Self { bytes: bytes.collect(), ..self.clone() }
+    }
+
     /// Bytes that it may still need on its owner.
     fn missing_bytes(&self) -> u64 {
         self.token_bytes * (self.most - self.reserved) as u64

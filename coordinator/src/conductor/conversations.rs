@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tributary_planner::{Draft, Planned};
+use tributary_planner::{Draft, Planned, Reservation};
 
 use crate::intake::Prepared;
 
@@ -16,6 +16,37 @@ struct Kept {
     closing: usize,
     /// Whether its prompt is a text without documents.
     is_text: bool,
+}
+
+/// A request that goes on from a kept sequence.
+pub(super) struct Later {
+    /// Its draft.
+    pub(super) draft: Draft,
+    /// Number of the request whose sequence it goes on from.
+    pub(super) from: u64,
+    /// Whether it takes that one's place: there is no memory for both, of which most is the same.
+    pub(super) replaces: bool,
+}
+
+impl Later {
+    /// Places it beside sequences that take these bytes on each rank, or in place of the one that
+    /// it goes on from.
+    pub(super) fn place(
+        &mut self,
+        mut place: impl FnMut(&mut Draft, &[u64]) -> tributary_planner::Result<()>,
+        taken: &[u64],
+        kept: &BTreeMap<u64, Reservation>,
+    ) -> tributary_planner::Result<()> {
+        match (place(&mut self.draft, taken), kept.get(&self.from)) {
+            (Err(tributary_planner::Error::Memory { .. }), Some(own)) => {
+                self.replaces = true;
+                let others: Vec<u64> =
+                    taken.iter().enumerate().map(|(rank, taken)| taken.saturating_sub(own.bytes(rank))).collect();
+                place(&mut self.draft, &others)
+            }
+            (placed, _) => placed,
+        }
+    }
 }
 
 /// The kept sequences, by the numbers of their requests.
@@ -41,16 +72,15 @@ impl Conversations {
         earlier
     }
 
-    /// The draft of a request as one that goes on from the sequence with which it shares most rows,
-    /// and the number of that one's request.
-    pub(super) fn going_on(&self, draft: &Draft, prepared: &Prepared) -> Option<(u64, Draft)> {
+    /// A request as one that goes on from the sequence with which it shares most rows.
+    pub(super) fn going_on(&self, draft: &Draft, prepared: &Prepared) -> Option<Later> {
         let shared = |request: u64, kept: &Kept| {
             let is_text = prepared.is_text && kept.is_text;
             draft.shared_rows(&kept.planned, (&kept.ids, kept.closing), is_text).map(|rows| (rows, request))
         };
         let (rows, request) = self.0.iter().filter_map(|(&request, kept)| shared(request, kept)).max()?;
         let kept = &self.0[&request];
-        Some((request, draft.going_on(&kept.planned, rows)))
+        Some(Later { draft: draft.going_on(&kept.planned, rows), from: request, replaces: false })
     }
 
     /// These are released.

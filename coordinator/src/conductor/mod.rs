@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use tributary_planner::{Conversation, Draft, GroupShape, Planned, RequestSettings, Reservation};
 use tributary_protocol::{DrawnToken, Event, Order, Refusal, Slices, StepReport};
 
+use self::conversations::Later;
 use self::desk::{Submission, Wish};
 use self::endings::stage;
 use self::state::{Request, Waiting};
@@ -93,7 +94,7 @@ impl Conductor<'_> {
         let now = self.began.elapsed();
         let Self { scheduler, planner, waiting, conversations, group, .. } = self;
         let (taken, owner, busy) = (scheduler.taken(), scheduler.owner(), scheduler.running() > 0);
-        let alone = scheduler.is_alone();
+        let (alone, kept) = (scheduler.is_alone(), scheduler.kept_reservations());
         let nothing = || Some(Reservation::nothing(group.world));
         let mut made = None;
         let next = scheduler.next(now, &planner.room(*group), |request| {
@@ -101,20 +102,27 @@ impl Conductor<'_> {
             let queued = submission.clock.elapsed().saturating_sub(submission.prepared_after);
             let group = GroupShape { world: submission.settings.world, ..*group };
             let mut placed = planner.place_beside(request, draft, Some(owner), group, &taken);
-            *later = conversations.going_on(draft, &submission.prepared).map(|(_, later)| later);
-            let draft = match later {
+            *later = conversations.going_on(draft, &submission.prepared);
+            let (draft, its) = match later {
                 Some(later) => {
-                    placed = planner.place_beside(request, later, None, group, &taken);
-                    later
+                    placed = later.place(
+                        |draft, taken| planner.place_beside(request, draft, None, group, taken),
+                        &taken,
+                        &kept,
+                    );
+                    (&mut later.draft, later.replaces.then(|| &kept[&later.from]))
                 }
-                None => draft,
+                None => (draft, None),
             };
             if !busy {
                 // No sequence can come into decoding before its prefill has ended.
                 draft.slice(Slices::default());
             }
             let takes = match &placed {
-                Ok(()) => Some(planner.reservation(draft.plan(), group.world)),
+                Ok(()) => {
+                    let all = planner.reservation(draft.plan(), group.world);
+                    Some(its.map_or(all.clone(), |replaced| all.beside(replaced)))
+                }
                 // Memory comes free after a running request ends, or a kept sequence makes way.
                 Err(tributary_planner::Error::Memory { .. }) if !alone => return None,
                 Err(_) => nothing(),
@@ -217,10 +225,12 @@ impl Conductor<'_> {
             return Err(Error::Protocol(format!("request {request} was prefilled before")));
         };
         submission.waits = None;
-        let planned = later.unwrap_or(draft).planned();
-        if let Some(continues) = planned.plan.continues {
-            self.scheduler.uses(continues.request);
+        match &later {
+            Some(Later { from, replaces: true, .. }) => self.scheduler.drop_kept(&[*from]),
+            Some(Later { from, .. }) => self.scheduler.uses(*from),
+            None => {}
         }
+        let planned = later.map_or(draft, |later| later.draft).planned();
         if let Some(note) = self.planner.foretold(&planned) {
             self.inbox.counts.observed.warn(&format!("request {request}: {note}"));
             submission.prepared.notes.push(note);

@@ -7,7 +7,7 @@ use tributary_comm::CoordinatorLink;
 use tributary_planner::{Draft, GroupShape, Planned, Planner};
 use tributary_protocol::RankReport;
 
-use super::conversations::Conversations;
+use super::conversations::{Conversations, Later};
 use super::desk::{Inbox, Submission};
 use super::observer::Prefilled;
 use crate::auxiliary::Readers;
@@ -19,7 +19,7 @@ pub(super) struct Waiting {
     pub(super) submission: Submission,
     pub(super) draft: Draft,
     /// The same for a request that goes on from a kept sequence, as it was placed last.
-    pub(super) later: Option<Draft>,
+    pub(super) later: Option<Later>,
 }
 
 /// A request in progress on the ranks.

@@ -1,10 +1,13 @@
 //! Updates of a conductor's clients, and orders of its ranks.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
+use tributary_planner::MemoryOf;
 use tributary_protocol::exit;
 
+use super::conversations::Later;
 use super::kit::{
     Notes, PATIENCE, ScriptedRanks, planner, prepared, settings, submit, submit_chunks, tokens, with_conductor,
 };
@@ -505,4 +508,27 @@ fn a_later_turn_goes_on_from_the_sequence_of_the_earlier_one() {
     assert!(ended.is_ok(), "{ended:?}");
     let released: Vec<String> = ranks.orders().into_iter().filter(|order| order.starts_with('R')).collect();
     assert!(released.contains(&"R[1]".to_owned()), "the second turn replaces the first: {released:?}");
+}
+
+#[test]
+fn a_later_turn_takes_the_place_of_the_earlier_one_where_there_is_no_memory_for_both() {
+    let draft = planner(None).draft(prepared(8).tokens(), &settings(4), 1).expect("a draft");
+    let kept = BTreeMap::from([(7, Reservation::new(vec![100, 50], 0, 0, 0))]);
+    // Its own 120 bytes on rank 0, of which 100 are the earlier turn's.
+    for (available, placed) in [(240, Some(false)), (239, Some(true)), (139, None)] {
+        let mut later = Later { draft: draft.clone(), from: 7, replaces: false };
+        let place = |_: &mut Draft, taken: &[u64]| match taken[0] + 120 <= available {
+            true => Ok(()),
+            false => Err(tributary_planner::Error::Memory {
+                of: MemoryOf::Host,
+                rank: None,
+                needed_bytes: taken[0] + 120,
+                available_bytes: available,
+            }),
+        };
+        let found = later.place(place, &[120, 60], &kept).is_ok().then_some(later.replaces);
+        assert_eq!(found, placed, "{available} bytes");
+    }
+    let beside = Reservation::new(vec![120, 40], 1, 2, 3).beside(&kept[&7]);
+    assert_eq!([beside.bytes(0), beside.bytes(1)], [20, 6]);
 }

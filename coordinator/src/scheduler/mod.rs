@@ -319,6 +319,11 @@ impl Scheduler {
         self.to_release.extend(dropped);
     }
 
+    /// Memory of each kept sequence.
+    pub fn kept_reservations(&self) -> BTreeMap<u64, Reservation> {
+        self.kept.iter().map(|sequence| (sequence.request, sequence.reservation.clone())).collect()
+    }
+
     /// Number of kept sequences.
     pub fn kept(&self) -> usize {
         self.kept.len()
