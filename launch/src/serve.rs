@@ -308,7 +308,8 @@ fn scheduler_limits(args: &ServeArgs) -> anyhow::Result<Limits> {
         decode_share,
         max_gap: Duration::from_millis(args.max_gap),
         policy,
-        kept_bytes: args.conversation_memory,
+        // What the service turns off no request turns on.
+        kept_bytes: if args.conversation == Conversation::Off { 0 } else { args.conversation_memory },
     })
 }
 

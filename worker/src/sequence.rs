@@ -195,7 +195,7 @@ impl Turned {
             true => self.generated.going_on((limit - first_row) as usize, total - rows + plan.max_tokens)?,
             false => GrowingBlock::new(0),
         };
-        let (own, rest) = (self.own.before(limit), self.rest.before(limit));
+        let (own, rest) = (self.own.before(limit)?, self.rest.before(limit)?);
         let (parallel, first_position) = (self.parallel, None);
         Ok(Self { own, rest, generated, parallel, placement, first_row, next_row: limit, first_position })
     }

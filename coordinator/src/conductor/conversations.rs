@@ -60,7 +60,8 @@ impl Conversations {
         ids.extend(answer.iter().take(answer.len().saturating_sub(1)));
         let replaced = |kept: &Kept| {
             let plan = &kept.planned.plan;
-            let said = plan.prefix_tokens() + plan.context_tokens() + plan.query_tokens() - kept.closing;
+            let said = plan.prefix_tokens() + plan.context_tokens() + plan.query_tokens();
+            let said = said.saturating_sub(kept.closing);
             plan.scope == planned.plan.scope
                 && plan.method == planned.plan.method
                 && ids.len() > said

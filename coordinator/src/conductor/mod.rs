@@ -174,6 +174,10 @@ impl Conductor<'_> {
         // A request that cannot run even alone is refused at once.
         let Submission { prepared, settings, .. } = &submission;
         let draft = self.draft(submission.work, prepared, settings);
+        // Its conversation makes way after others.
+        if let Some(later) = draft.as_ref().ok().and_then(|draft| self.conversations.going_on(draft, prepared)) {
+            self.scheduler.uses(later.from);
+        }
         let failure = match draft.map(|draft| (self.arrival(&submission, &draft), draft)) {
             Err(error) => RequestFailure::Refused(Refusal { exit_code: error.exit_code(), cause: error.to_string() }),
             Ok((arrival, _)) if !self.scheduler.submit(arrival) => {
@@ -196,7 +200,12 @@ impl Conductor<'_> {
         let (submitted, tokens) = (clock.accepted() + *prepared_after, prepared.token_count());
         let group = GroupShape { world: settings.world, ..self.group };
         let reads_work = self.scheduler.policy().reads_work();
-        let work = if reads_work { self.planner.rows_to_compute(draft, group) } else { tokens };
+        let later = self.conversations.going_on(draft, prepared);
+        let work = match later.as_ref().and_then(|later| later.draft.plan().rows_after_kept()) {
+            Some(rows) => rows.len(),
+            None if reads_work => self.planner.rows_to_compute(draft, group),
+            None => tokens,
+        };
         Arrival {
             request: *request,
             asker: waits.as_ref().map_or(0, Waits::asker),
@@ -383,9 +392,10 @@ impl Conductor<'_> {
         if !planned.plan.keep_sequence {
             return self.scheduler.over(request);
         }
-        let earlier = self.conversations.add(planned.clone(), prepared, answer);
-        self.scheduler.drop_kept(&earlier);
-        self.scheduler.keep(request);
+        if self.scheduler.keep(request) {
+            let earlier = self.conversations.add(planned.clone(), prepared, answer);
+            self.scheduler.drop_kept(&earlier);
+        }
     }
 
     fn release(&mut self, requests: Vec<u64>) -> Result<()> {

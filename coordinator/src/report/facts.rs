@@ -277,7 +277,7 @@ impl AuxiliaryRow {
 
 /// Results of free probes for a plan; `None` if the method has no such probes.
 pub(super) fn trace(plan: &Plan, outcome: &Outcome) -> Option<TraceRow> {
-    plan.method.evidence()?.trace?;
+    plan.method.evidence()?.trace.filter(|_| plan.continues.is_none())?;
     Some(TraceRow {
         measured_rows: outcome.measured.len(),
         rounds: outcome.rounds.len(),

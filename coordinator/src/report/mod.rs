@@ -140,16 +140,17 @@ impl TokenCounts {
 /// the selection of the first turn stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ConversationRow {
-    /// Rows of the prompt that were not computed: those that both turns share.
-    pub reused_rows: usize,
-    /// Rows after them.
-    pub computed_rows: usize,
+    /// Tokens of the prompt that were not computed: those that both turns share.
+    pub reused_tokens: usize,
+    /// Tokens after them.
+    pub computed_tokens: usize,
 }
 
 impl ConversationRow {
     fn new(plan: &Plan) -> Option<Self> {
         let computed = plan.rows_after_kept()?;
-        Some(Self { reused_rows: computed.start as usize, computed_rows: computed.len() })
+        let around = plan.context_rows() - plan.context_tokens();
+        Some(Self { reused_tokens: computed.start as usize - around, computed_tokens: computed.len() })
     }
 }
 

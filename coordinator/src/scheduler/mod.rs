@@ -170,14 +170,16 @@ impl Scheduler {
             for index in 0..self.waiting.len() {
                 let Waiting { request, standing, is_too_large } = self.waiting[index].clone();
                 let its = if is_too_large { None } else { takes(request) };
-                if its.is_some_and(|its| self.has_room(room, &its)) {
+                if its.as_ref().is_some_and(|its| self.has_room(room, its, &self.kept)) {
                     self.waiting.remove(index);
                     self.passed = if index == 0 { 0 } else { self.passed + 1 };
                     self.now = self.now.max(standing.start);
                     self.burst += 1;
                     return Next::Prefill(request);
                 }
-                if index == 0 && self.gives_way() {
+                // Kept sequences make way where that helps.
+                let would_help = !is_too_large && its.is_none_or(|its| self.has_room(room, &its, &[]));
+                if index == 0 && would_help && self.gives_way() {
                     return self.release();
                 }
                 self.waiting[index].is_too_large = !self.running.is_empty();
@@ -242,12 +244,13 @@ impl Scheduler {
     /// Whether a request can run beside running ones, with answers of any length. A request alone
     /// has been checked before. Released memory goes to the oldest paused sequence before a
     /// newcomer.
-    fn has_room(&self, room: &Room, its: &Reservation) -> bool {
+    /// `kept` are the sequences that are kept meanwhile.
+    fn has_room(&self, room: &Room, its: &Reservation, kept: &[Running]) -> bool {
         let oldest_paused = self.running.iter().position(|sequence| sequence.is_paused);
         let goes_on = oldest_paused.map(|index| self.running[index].reservation.with_another_step());
-        let others = self.running.iter().chain(&self.kept).chain(&self.to_release).enumerate();
+        let others = self.running.iter().chain(kept).chain(&self.to_release).enumerate();
         let others = others.filter(|(index, _)| Some(*index) != oldest_paused).map(|(_, other)| &other.reservation);
-        self.is_alone() || room.all_can_end(others.chain(&goes_on).chain([its]))
+        (self.running.is_empty() && kept.is_empty()) || room.all_can_end(others.chain(&goes_on).chain([its]))
     }
 
     /// The sequences that draw a token now. Those that need another step and have no room for it
@@ -291,16 +294,26 @@ impl Scheduler {
         self.to_release.extend(over);
     }
 
-    /// A sequence in decoding is over, and stays for later requests until it has to make way.
-    pub fn keep(&mut self, request: u64) {
-        let index = self.running.iter().position(|sequence| sequence.request == request);
-        let Some(index) = index else { return self.over(request) };
-        let mut sequence = self.running.remove(index);
-        sequence.reservation = sequence.reservation.ended();
-        self.kept.push(sequence);
+    /// A sequence in decoding is over, and stays for later requests until it has to make way;
+    /// returns whether it does. One that is larger than all may be is over.
+    pub fn keep(&mut self, request: u64) -> bool {
+        let is_small = |sequence: &&Running| {
+            (0..self.world).all(|rank| sequence.reservation.bytes(rank) <= self.limits.kept_bytes)
+        };
+        let mut found = self.running.iter().filter(|sequence| sequence.request == request);
+        if found.find(is_small).is_none() {
+            self.over(request);
+            return false;
+        }
+        let (kept, running) = self.running.drain(..).partition(|sequence| sequence.request == request);
+        self.running = running;
+        let kept: Vec<Running> = kept;
+        let ended = |sequence: Running| Running { reservation: sequence.reservation.ended(), ..sequence };
+        self.kept.extend(kept.into_iter().map(ended));
         while self.kept_bytes() > self.limits.kept_bytes {
             self.gives_way();
         }
+        true
     }
 
     /// A kept sequence is used: others make way before it.

@@ -315,6 +315,27 @@ fn kept_sequences_have_a_bound_and_are_dropped_by_name() {
     scheduler.drop_kept(&[3, 9]);
     assert_eq!(carry_out(&mut scheduler), Next::Release(vec![3]));
     assert_eq!((scheduler.kept(), scheduler.taken()), (1, vec![10, 1]));
-    scheduler.keep(7);
-    assert_eq!(scheduler.kept(), 1, "what does not run is not kept");
+    assert!(!scheduler.keep(7), "what does not run is not kept");
+    // What is larger than all may be drives no other one out.
+    assert!(scheduler.submit(arrival(8, 0, 1)));
+    assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(8));
+    scheduler.runs(8, takes([26, 0]));
+    assert!(!scheduler.keep(8));
+    assert_eq!(carry_out(&mut scheduler), Next::Release(vec![8]));
+    assert_eq!(scheduler.kept(), 1);
+}
+
+#[test]
+fn kept_sequences_stay_where_their_memory_would_not_be_enough() {
+    let room = Room { bytes: Some(40), ranks_here: 1, cached_bytes: vec![0, 0] };
+    let mut scheduler = scheduler(Limits { max_prefill_burst: 9, ..Limits::default() });
+    keeps(&mut scheduler, 1);
+    assert!(scheduler.submit(arrival(2, 0, 1)) && scheduler.submit(arrival(3, 0, 1)));
+    assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(2));
+    scheduler.runs(2, takes([25, 0]));
+    // Beside the running one 20 bytes have no room in any case; 15 have it in place of the kept one.
+    let asked = |scheduler: &mut Scheduler, bytes| scheduler.next(Duration::ZERO, &room, |_| Some(takes([bytes, 0])));
+    assert_eq!(asked(&mut scheduler, 20), Next::Decode(vec![2]));
+    scheduler.released();
+    assert_eq!(asked(&mut scheduler, 15), Next::Release(vec![1]));
 }

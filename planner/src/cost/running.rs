@@ -107,7 +107,8 @@ fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
 /// Bytes of values that lie in the chunk cache, on the rank that keeps them.
 fn shared(plan: &Plan, world: usize, rank: usize, shape: &ModelShape) -> u64 {
     let keeps = !plan.decodes_alone(world) || rank == plan.owner;
-    let in_chunks = plan.method.selection().is_some() && plan.drops().is_none();
+    // The cache may drop the chunk of a kept sequence.
+    let in_chunks = plan.method.selection().is_some() && plan.drops().is_none() && !plan.keep_sequence;
     if keeps && in_chunks { plan.held_warm_counts(world)[rank] as u64 * shape.kv_bytes() / 2 } else { 0 }
 }
 

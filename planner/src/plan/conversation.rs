@@ -3,10 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tributary_protocol::{Continues, Plan};
+use tributary_protocol::{Continues, Exchange, Plan};
 
 use super::draft::{Draft, Planned};
-use super::settings::RequestSettings;
 use crate::Error;
 use crate::error::setting;
 
@@ -50,15 +49,16 @@ impl FromStr for Conversation {
     }
 }
 
-impl RequestSettings {
-    /// Whether the sequence of this request stays for later ones. What an eviction leaves does not.
-    pub(super) fn keeps_sequence(&self, plan: &Plan) -> bool {
+impl Conversation {
+    /// Whether the sequence of a request may stay for later ones, and be gone on from. What an
+    /// eviction leaves may not.
+    pub(super) fn takes(self, plan: &Plan) -> bool {
         let is_whole = plan.evict.is_none() && plan.look_ahead.is_none();
         is_whole
-            && match self.conversation {
-                Conversation::Off => false,
-                Conversation::Recompute => plan.is_exact(),
-                Conversation::Reuse => true,
+            && match self {
+                Self::Off => false,
+                Self::Recompute => plan.is_exact(),
+                Self::Reuse => true,
             }
     }
 }
@@ -69,13 +69,19 @@ impl Draft {
     /// that conversation; a method that reuses prefixes need not. If both are one text, its cuts
     /// need not be the same.
     pub fn shared_rows(&self, before: &Planned, (ids, closing): (&[u32], usize), is_text: bool) -> Option<usize> {
-        let (plan, kept) = (self.plan(), &*before.plan);
+        let (plan, kept) = (&self.plan, &*before.plan);
         let is_asked = plan.returns.scores || plan.returns.prompt_logprobs.is_some();
-        if !plan.keep_sequence || is_asked || plan.scope != kept.scope || before.world != self.world() {
+        let is_allowed = self.conversation.takes(kept) && (kept.is_exact() || !plan.is_exact());
+        if !is_allowed || is_asked || plan.scope != kept.scope || before.world != self.world {
             return None;
         }
         let as_exact = kept.method.prefill.is_whole() && kept.is_exact();
-        let fits = is_same(plan, kept) || (is_text && (as_exact || plan.method == kept.method));
+        let is_alike = || {
+            let is_bare =
+                |plan: &Plan| plan.chunks.iter().all(|chunk| chunk.around.is_none() && chunk.compress.is_none());
+            self.is_as(before) && is_bare(plan) && is_bare(kept)
+        };
+        let fits = (self.is_as(before) && is_same(plan, kept)) || (is_text && (as_exact || is_alike()));
         let own = plan.all_ids();
         // The last row is computed in any case: its logits are needed.
         let common = own[..own.len() - 1].iter().zip(ids).take_while(|(own, kept)| own == kept).count();
@@ -89,14 +95,28 @@ impl Draft {
         let has_prefix = plan.method.reuses_prefix() && 2 * common >= ids.len();
         let fits = fits && common >= before_query && (goes_on || has_prefix);
         let around = kept.context_rows() - kept.context_tokens();
-        (fits && common > plan.reused_rows).then_some(common + around)
+        // Its rows are computed on one rank, which others would share.
+        let (new, ranks) = (own.len() - common, if kept.decodes_alone(self.world) { 1 } else { self.world });
+        let is_less = common > plan.reused_rows && new * ranks <= own.len() - plan.reused_rows;
+        (fits && is_less).then_some(common + around)
+    }
+
+    /// Whether the method of an earlier request has the options of this one's.
+    fn is_as(&self, before: &Planned) -> bool {
+        let (plan, kept) = (&self.plan, &*before.plan);
+        let only_selected = |exchange: Exchange| plan.method.in_chunks() && exchange == Exchange::Selected;
+        plan.method == kept.method
+            && (self.ratio, &self.options) == (before.ratio, &before.options)
+            && plan.include_first_chunk == kept.include_first_chunk
+            && (plan.reorder, plan.order_for) == (kept.reorder, kept.order_for)
+            && self.exchange.is_some_and(only_selected) == only_selected(kept.exchange)
     }
 
     /// The same request as one that goes on from the sequence of an earlier one, whose first `rows`
     /// rows it shares.
     #[must_use]
     pub fn going_on(&self, before: &Planned, rows: usize) -> Self {
-        let (own, kept) = (self.plan(), &*before.plan);
+        let (own, kept) = (&self.plan, &*before.plan);
         let query = own.all_ids().split_off(kept.prefix_tokens() + kept.context_tokens());
         let first_rows = kept.continues.map_or(kept.total_rows(), |continues| continues.first_rows).min(rows);
         let plan = Plan {
@@ -116,14 +136,12 @@ impl Draft {
     }
 }
 
-/// Whether two requests have the same context, computed in the same way.
+/// Whether two requests have the same context, in the same chunks.
 fn is_same(one: &Plan, other: &Plan) -> bool {
     let chunk = |(one, other): (&tributary_protocol::Chunk, &tributary_protocol::Chunk)| {
         one.ids == other.ids && one.around == other.around && one.compress == other.compress
     };
-    one.method == other.method
-        && (one.budget, one.include_first_chunk) == (other.budget, other.include_first_chunk)
-        && (one.reorder, one.order_for) == (other.reorder, other.order_for)
+    one.budget == other.budget
         && (&one.prefix, &one.lead) == (&other.prefix, &other.lead)
         && one.chunks.len() == other.chunks.len()
         && one.chunks.iter().zip(&other.chunks).all(chunk)

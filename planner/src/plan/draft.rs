@@ -11,6 +11,7 @@ use tributary_protocol::{
 };
 
 use super::cached::{Cached, Held};
+use super::conversation::Conversation;
 use super::settings::{RequestSettings, budget};
 use super::{dealing, eviction, exchange};
 use crate::cost::{evicting, memory};
@@ -66,14 +67,16 @@ pub struct Planned {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draft {
     /// All but number, owner, exchange, and the ranks of chunks, which are from the last placement.
-    plan: Plan,
+    pub(super) plan: Plan,
     /// Tokens of each chunk.
     lengths: Vec<usize>,
-    world: usize,
-    ratio: f64,
-    options: Options,
+    pub(super) world: usize,
+    pub(super) ratio: f64,
+    pub(super) options: Options,
     /// The requested exchange.
-    exchange: Option<Exchange>,
+    pub(super) exchange: Option<Exchange>,
+    /// What it does with earlier requests of its conversation.
+    pub(super) conversation: Conversation,
     /// The share of cached chunks that are not computed.
     reuse: f64,
     /// Whether a reused prefix may reach into the query.
@@ -163,12 +166,11 @@ impl Draft {
             evict: None,
         };
         plan.evict = eviction::resolved(&plan, &settings.eviction, settings.sampling.seed)?;
-        plan.keep_sequence = settings.keeps_sequence(&plan);
         let (prompt_tokens, passing) = (plan.total_rows(), plan.passing_rows());
         if prompt_tokens + passing > shape.max_positions {
             return Err(Error::TooManyTokens { prompt_tokens, max_tokens: passing, limit: shape.max_positions });
         }
-        let RequestSettings { world, exchange, reuse, reuses_query, .. } = *settings;
+        let RequestSettings { world, exchange, reuse, reuses_query, conversation, .. } = *settings;
         let reserved_tokens = usize::MAX;
         Ok(Self {
             plan,
@@ -177,6 +179,7 @@ impl Draft {
             ratio,
             options,
             exchange,
+            conversation,
             reuse,
             reuses_query,
             chosen: None,
@@ -263,11 +266,14 @@ impl Draft {
         (machine, profile): (&Machine, Option<&Profile>),
     ) -> Result<()> {
         self.plan.owner = owner;
+        self.plan.keep_sequence = false;
         self.plan.reused_rows = cached.prefix.get(owner).map_or(0, |&rows| rows.min(self.reusable_rows()));
         let warm = self.warm(cached.chunks);
         let mut least = None;
         for exchange in self.exchanges(&warm, shape, (machine, profile)) {
             self.deal(exchange, &warm, shape);
+            // Exchange and order of chunks decide whether it is exact.
+            self.plan.keep_sequence = self.conversation.takes(&self.plan);
             let Err(error) = self.check_memory(shape, machine, cached.bytes) else { return Ok(()) };
             least = least.into_iter().chain([error]).min_by_key(needed_bytes);
         }
@@ -295,11 +301,6 @@ impl Draft {
         let lengths = plan.chunks.iter().map(|chunk| chunk.ids.len()).collect();
         let Planned { ratio, options, .. } = before.clone();
         Self { plan, lengths, ratio, options, chosen: None, ..self.clone() }
-    }
-
-    /// Number of ranks that it is made for.
-    pub(super) fn world(&self) -> usize {
-        self.world
     }
 
     /// From now on its chunks have this order, of which a prefix is cached.

@@ -52,7 +52,7 @@ pub fn report(sheet: &Sheet, answered: &Answered, predictions: Option<&Predictio
 fn tokens(sheet: &Sheet, answered: &Answered) {
     let (report, tokens) = (&answered.report, &answered.report.tokens);
     let computed: usize = report.ranks.iter().map(|rank| rank.prefilled_rows).sum();
-    let reused = report.conversation.map_or(0, |conversation| conversation.reused_rows);
+    let reused = report.conversation.map_or(0, |conversation| conversation.reused_tokens);
     let rows = [computed, report.chunk_cache.hit_tokens, tokens.recomputed, reused];
     for (source, rows) in SOURCES.iter().zip(rows) {
         sheet.count(&of::PROMPT_TOKENS, &[source], rows as u64);
@@ -60,7 +60,8 @@ fn tokens(sheet: &Sheet, answered: &Answered) {
     sheet.count(&of::GENERATED_TOKENS, &[], tokens.generated as u64);
     sheet.count(&of::SELECTED_TOKENS, &[], tokens.selected as u64);
     sheet.count(&of::SELECTION_CANDIDATE_TOKENS, &[], tokens.candidates as u64);
-    if !answered.planned.plan.method.prefill.is_whole() && tokens.context > 0 {
+    let selects = !answered.planned.plan.method.prefill.is_whole() && report.conversation.is_none();
+    if selects && tokens.context > 0 {
         sheet.observe(&of::RECOMPUTE_RATIO, &[], tokens.selected as f64 / tokens.context as f64);
     }
 }

@@ -48,8 +48,8 @@ impl Usage {
     pub fn of(answered: &Answered, completion_tokens: usize) -> Self {
         let tokens = &answered.report.tokens;
         let prompt = tokens.prefix + tokens.context + tokens.query;
-        let reused = answered.report.conversation.map_or(0, |conversation| conversation.reused_rows);
-        Self::new(prompt, answered.report.chunk_cache.hit_tokens + reused.min(prompt), completion_tokens)
+        let reused = answered.report.conversation.map_or(0, |conversation| conversation.reused_tokens);
+        Self::new(prompt, answered.report.chunk_cache.hit_tokens + reused, completion_tokens)
     }
 }
 

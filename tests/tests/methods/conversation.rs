@@ -50,7 +50,7 @@ fn next(before: &Plan, tokens: &[u32], rows: usize, max_tokens: usize) -> Plan {
     let first_rows = before.continues.map_or(before.total_rows(), |continues| continues.first_rows).min(rows);
     let continues = Some(Continues { request: before.request, rows, first_rows });
     let query = before.query.iter().chain(tokens).copied().collect();
-    Plan { query, continues, ..kept(before, before.request + 1, max_tokens) }
+    Plan { query, continues, auxiliary: Vec::new(), ..kept(before, before.request + 1, max_tokens) }
 }
 
 /// Compares an answer with tokens, up to a near tie.

@@ -53,8 +53,12 @@ impl GrowingBlock {
         for piece in self.pieces.iter().filter(|piece| piece.first < rows) {
             let count = piece.at.len().min(rows - piece.first);
             let places: Vec<u32> = (0..count as u32).collect();
-            let narrowed = piece.layers.iter().map(|(k, v)| Ok((k.narrow(0, 0, count)?, v.narrow(0, 0, count)?)));
-            let layers = narrowed.collect::<Result<_>>()?;
+            // A piece with room would keep the memory of its room.
+            let own = |x: &Tensor| match count == piece.rows {
+                true => Ok(x.clone()),
+                false => x.narrow(0, 0, count)?.force_contiguous(),
+            };
+            let layers = piece.layers.iter().map(|(k, v)| Ok((own(k)?, own(v)?))).collect::<Result<_>>()?;
             pieces.push(Piece { first: piece.first, rows: count, layers, at: piece.at.select(&places) });
         }
         if pieces.len() > MOST_PIECES {

@@ -18,6 +18,9 @@ pub use self::layer_rows::LayerRows;
 use crate::error::Result;
 use crate::placement::Placement;
 
+/// Number of rows below which a part of a block may keep the memory of the whole.
+const FEW_ROWS: usize = 64;
+
 /// Number of a row in a block whose rows are known by their places only.
 const NO_ROW: u32 = u32::MAX;
 
@@ -192,21 +195,28 @@ impl View {
         Self { blocks: vec![(block, BlockPositions::PerLayer(at))] }
     }
 
-    /// The same without rows from this number on, which are hidden. It is a row of a query or of an
-    /// answer: blocks of other rows in each layer, which are compressed chunks, stay as they are.
-    #[must_use]
-    pub fn before(&self, row: u32) -> Self {
+    /// The same without rows from this number on. It is a row of a query or of an answer: blocks of
+    /// other rows in each layer, which are compressed chunks, stay as they are. What is left of a
+    /// block is copied where much of it goes: the rest would keep its memory.
+    ///
+    /// # Errors
+    /// Returns an error if a candle operation fails.
+    pub fn before(&self, row: u32) -> Result<Self> {
         let before = |(block, at): &(Block, BlockPositions)| {
-            let BlockPositions::Everywhere(everywhere) = at else { return (block.clone(), at.clone()) };
-            let later = |place: &u32| block.rows()[*place as usize] >= row;
-            let places: Vec<u32> = (0..block.rows().len() as u32).filter(later).collect();
-            let at = match places.is_empty() {
-                true => at.clone(),
-                false => BlockPositions::Everywhere(everywhere.without(&places)),
-            };
-            (block.clone(), at)
+            let is_left = |place: &u32| block.rows()[*place as usize] < row;
+            let BlockPositions::Everywhere(everywhere) = at else { return Ok((block.clone(), at.clone())) };
+            let (left, later): (Vec<u32>, Vec<u32>) = (0..block.rows().len() as u32).partition(is_left);
+            if later.is_empty() {
+                return Ok((block.clone(), at.clone()));
+            }
+            if left.last().is_some_and(|&last| last as usize >= left.len()) {
+                return Ok((block.clone(), BlockPositions::Everywhere(everywhere.without(&later))));
+            }
+            let part = block.narrow(0, left.len())?;
+            let part = if later.len() < FEW_ROWS { part } else { part.in_memory_of_its_own()? };
+            Ok((part, BlockPositions::Everywhere(everywhere.select(&left))))
         };
-        Self { blocks: self.blocks.iter().map(before).collect() }
+        Ok(Self { blocks: self.blocks.iter().map(before).collect::<Result<_>>()? })
     }
 
     /// These blocks, then those of `more`.

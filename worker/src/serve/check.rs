@@ -55,7 +55,7 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
     if plan.drops().is_some() && plan.budget != kept {
         return bad(format!("a budget of {} rows, and {kept} are kept of its documents", plan.budget));
     }
-    if plan.method.reads_by_auxiliary() && plan.budget > 0 && plan.auxiliary.len() != 1 {
+    if plan.continues.is_none() && plan.method.reads_by_auxiliary() && plan.budget > 0 && plan.auxiliary.len() != 1 {
         return bad(format!(
             "method {} wants one model beside the main one, not {}",
             plan.method.name(),

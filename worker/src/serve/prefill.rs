@@ -105,6 +105,7 @@ impl Rank<'_, '_> {
         let FirstToken { drawn, logits, sampler } = first;
         let is_owner = cx.rank() == prefilled.owner;
         let (token, margin) = (drawn.token, drawn.margin);
+        let rope = cx.math.rope.clone();
         let report = report(cx, plan, (is_owner, first_lap_after), &decoding.borrow().halts)?;
         let report = RankReport { evicted: remains.as_ref().map(|remains| remains.report), ..report };
         let outcome = is_owner.then(|| outcome(plan, prefilled.selection.clone(), (token, margin), logits));
@@ -126,6 +127,11 @@ impl Rank<'_, '_> {
                 }
                 None => Sequence::new(plan, prefilled, token, sampler, rank)?,
             };
+            let mut sequence = sequence;
+            if !plan.goes_on(&[token]) {
+                // No step follows: it keeps what later requests see, and no more.
+                sequence.turn(&rope)?;
+            }
             decoding.borrow_mut().sequences.insert(plan.request, sequence);
         }
         Ok(Told::Filled(Box::new((report, outcome))))
