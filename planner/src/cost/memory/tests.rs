@@ -12,28 +12,43 @@ fn host(plan: &Plan, world: usize, shape: &ModelShape) -> f64 {
 }
 
 /// Largest resident memory of `tributary prefill --max-tokens 1` on examples/models/dummy-25m, 4
-/// chunks of 2048 tokens, ranks as threads, measured on Linux; the prediction is above it, by a
-/// third at most.
+/// chunks of 2048 tokens, ranks as threads, measured on Linux; the prediction is above it, by
+/// two fifths at most.
 #[test]
 fn the_prediction_is_above_what_was_measured_and_near_it() {
     let bf16 = ModelShape { weight_bytes: DUMMY_25M.weight_bytes / 2, dtype_bytes: 2, ..DUMMY_25M };
     let cases = [
-        ("full", 1, Exchange::Replicate, DUMMY_25M, 288.4),
-        ("full", 1, Exchange::Replicate, bf16, 227.3),
-        ("infoflow", 1, Exchange::Replicate, DUMMY_25M, 287.8),
-        ("infoflow", 2, Exchange::Replicate, DUMMY_25M, 349.4),
-        ("infoflow", 2, Exchange::PassQ, DUMMY_25M, 338.3),
-        ("ring", 2, Exchange::Replicate, DUMMY_25M, 358.8),
-        ("all-gather", 2, Exchange::Replicate, DUMMY_25M, 328.5),
-        ("ideal", 1, Exchange::PassQ, DUMMY_25M, 432.2),
-        ("ideal", 2, Exchange::Replicate, DUMMY_25M, 543.6),
+        ("full", 1, Exchange::Replicate, DUMMY_25M, 404.4),
+        ("full", 1, Exchange::Replicate, bf16, 276.4),
+        ("infoflow", 1, Exchange::Replicate, DUMMY_25M, 404.2),
+        ("infoflow", 2, Exchange::Replicate, DUMMY_25M, 444.1),
+        ("infoflow", 2, Exchange::PassQ, DUMMY_25M, 452.2),
+        ("ring", 2, Exchange::Replicate, DUMMY_25M, 471.1),
+        ("all-gather", 2, Exchange::Replicate, DUMMY_25M, 399.9),
+        ("ideal", 1, Exchange::PassQ, DUMMY_25M, 437.7),
+        ("ideal", 2, Exchange::Replicate, DUMMY_25M, 543.3),
     ];
     for (method, world, exchange, shape, measured) in cases {
         let plan = Plan { exchange, ..planned(method, 8192, 2048, world, &shape) };
         let found = host(&plan, world, &shape);
         println!("{method}, world {world}, {exchange:?}: predicted {found:.1} MB, measured {measured}");
         assert!(found >= measured, "{method}, world {world}, {exchange:?}: {found} MB, {measured} measured");
-        assert!(found < 1.34 * measured, "{method}, world {world}, {exchange:?}: {found} MB, {measured} measured");
+        assert!(found < 1.4 * measured, "{method}, world {world}, {exchange:?}: {found} MB, {measured} measured");
+    }
+}
+
+/// The same for `none` with 9 tokens of an answer, at several lengths in chunks of 2048 tokens: the
+/// largest of several runs; at 128K tokens where nothing that was freed went back to the system.
+#[test]
+fn the_prediction_is_above_what_long_prompts_took() {
+    let cases = [(8192, 1, 404.0), (8192, 2, 465.0), (16_384, 1, 627.0), (16_384, 2, 593.0)];
+    let long = [(32_768, 2, 1073.3), (65_536, 1, 1777.0), (65_536, 2, 1882.0), (131_072, 2, 3660.4), (524_288, 2, 9830.0)];
+    for (tokens, world, measured) in cases.into_iter().chain(long) {
+        let exchange = Exchange::Replicate;
+        let plan = Plan { exchange, max_tokens: 9, ..planned("none", tokens, 2048, world, &DUMMY_25M) };
+        let found = host(&plan, world, &DUMMY_25M);
+        println!("{tokens} tokens, world {world}: predicted {found:.1} MB, measured {measured}");
+        assert!(found >= measured, "{tokens} tokens, world {world}: {found} MB, {measured} measured");
     }
 }
 
@@ -46,7 +61,7 @@ fn a_device_holds_numbers_of_the_weights_type_and_a_layers_keys_put_together() {
     let activations = |memory| on(memory, &plan) - shape.weight_bytes - kv;
     let (host, device) = (activations(MemoryOf::Host), activations(MemoryOf::Device));
     assert!(device < host, "bf16 beside f32, but a larger tile and a layer's keys: {device}, {host}");
-    assert!(device > host / 2, "{device}, {host}");
+    assert!(device > host / 3, "a host keeps what it has freed for a while: {device}, {host}");
     // 29.5 GB of weights, 21.5 GB of keys and values, and activations.
     let long = planned("full", 131_072, 2048, 1, &shape);
     let bytes = on(MemoryOf::Device, &long);
