@@ -20,7 +20,7 @@ SCHEMATHESIS = $(CURDIR)/target/schemathesis
 MOTO = $(CURDIR)/target/moto
 
 .PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality quality-full quality-real quality-real-short train-demo deny clean tools mpi-tools \
-  openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models clients-tools clients record-clients attack fuzz-api load reuse gaps conversation twin slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
+  openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models clients-tools clients record-clients attack fuzz-api load reuse gaps conversation long twin slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -32,7 +32,7 @@ help:
 	@echo "make bench   the kernels' benchmark, and methods side by side on a 25 M parameter model"
 	@echo "make bench-store    how fast stored chunks are read, and what storing them costs requests; a quarter of an hour"
 	@echo "make bench-metrics  what a scrape each second costs the time to first token; a quarter of an hour"
-	@echo "make bench-decode  decoding, compared with a plain read of as many bytes, on one thread; some minutes"
+	@echo "make bench-decode  decoding, compared with a plain read of as many bytes, on one thread; a quarter of an hour"
 	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine, gpu-rehearsal"
 	@echo "             runs it on an emulated one, gpu-check for a moment only"
 	@echo "make picture  the picture in docs/performance.md (docs/ttft.svg), measured anew; a quarter of an hour"
@@ -41,6 +41,7 @@ help:
 	@echo "make reuse   prefix cache and chunk cache behind the same requests (docs/performance.md); some minutes"
 	@echo "make gaps    how long streams wait beside a long prompt (docs/performance.md); ten minutes"
 	@echo "make conversation  later turns: their time to first token, and their answers (docs/performance.md); some minutes"
+	@echo "make long    512K tokens on two ranks beside two busy loops (docs/performance.md); at most 40 minutes, 12 GB of memory"
 	@echo "make twin TRACE=FOLDER  a trace replayed in simulated time and on a service (docs/studies.md); an hour"
 	@echo "make fuzz-api SECONDS=3600  the HTTP interface against its own description, by schemathesis"
 	@echo "make clients  real clients (load generators, frameworks, SDKs) against a service: a table; installs 16 GB in target/clients"
@@ -272,6 +273,10 @@ gaps: build
 # Later turns of a conversation: their times, and what reusing the first turn's selection costs in answers (docs/performance.md); some minutes.
 conversation: build
 	python3 examples/studies/conversation.py $(TRIBUTARY) target/conversation
+
+# A prompt of 512K tokens on two ranks beside two busy loops (docs/performance.md); at most 40 minutes. TOKENS=131072 is shorter.
+long: build
+	python3 examples/studies/long.py $(TRIBUTARY) target/long $(TOKENS)
 
 # What the twin predicts for a replay of a trace, and what a service measures (docs/studies.md). TRACE=FOLDER; an hour.
 twin: build
