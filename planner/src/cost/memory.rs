@@ -41,9 +41,9 @@ pub const PROGRAM_BYTES: u64 = 32 << 20;
 const SLACK: f64 = 1.2;
 
 /// Freed memory that a rank keeps on a host, where the command returns it after 30 s, as a share of
-/// activations and in bytes at most: keys and values that stay take up parts of a freed piece, which
-/// then has no room for the next layer's. Up to 0.84 and 423 MB were measured; pieces of 512K tokens
-/// are so large that nothing of them was kept.
+/// activations and in bytes at most. Keys and values that stay take up parts of a freed piece,
+/// which then has no room for the next layer's. Up to 0.84 and 423 MB were measured; of the large
+/// pieces of 512K tokens nothing was kept.
 const KEPT: f64 = 0.9;
 const MOST_KEPT_BYTES: u64 = 512 << 20;
 

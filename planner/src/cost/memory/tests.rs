@@ -42,7 +42,8 @@ fn the_prediction_is_above_what_was_measured_and_near_it() {
 #[test]
 fn the_prediction_is_above_what_long_prompts_took() {
     let cases = [(8192, 1, 404.0), (8192, 2, 465.0), (16_384, 1, 627.0), (16_384, 2, 593.0)];
-    let long = [(32_768, 2, 1073.3), (65_536, 1, 1777.0), (65_536, 2, 1882.0), (131_072, 2, 3660.4), (524_288, 2, 9830.0)];
+    let long =
+        [(32_768, 2, 1073.3), (65_536, 1, 1777.0), (65_536, 2, 1882.0), (131_072, 2, 3660.4), (524_288, 2, 9830.0)];
     for (tokens, world, measured) in cases.into_iter().chain(long) {
         let exchange = Exchange::Replicate;
         let plan = Plan { exchange, max_tokens: 9, ..planned("none", tokens, 2048, world, &DUMMY_25M) };
