@@ -4,12 +4,12 @@
 //! A step must read every weight once and the keys and values of every sequence, so the rate of a
 //! plain read is its bound. Steps of one sequence, steps of eight and both reads run in turn in
 //! every round, so that all see the same machine. The difference to the plain kernels follows the
-//! tables. Arguments: lengths of the context, or none for all.
+//! tables. Arguments: lengths of the context and types of numbers, or none for all.
 
 #![allow(clippy::unwrap_used)] // a measurement may panic, its helpers too
 
 use std::hint::black_box;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,9 @@ use tributary_protocol::{
 };
 use tributary_worker::{ChunkCache, serve};
 
-const CONTEXTS: [usize; 2] = [1024, 8192];
+const CONTEXTS: [usize; 3] = [1024, 8192, 131_072];
+/// Number of positions that the model has, in place of those of its config.
+const POSITIONS: usize = 262_144;
 const SEQUENCES: usize = 8;
 /// Number of tokens beyond which the prompt is prefilled in pieces of [`PIECE`] tokens, none of
 /// which sees another: a step reads as many keys. [`LONG_SEQUENCES`] sequences then replace
@@ -140,16 +142,12 @@ fn step_bytes(config: &Config, dtype: DType, context: usize, sequences: usize) -
     (weights + sequences * context * config.layers * 2 * kv) * dtype.size_in_bytes()
 }
 
-/// Time in which a thread adds up `bytes` bytes, in milliseconds.
-fn read_ms(buffer: &[u32], bytes: usize) -> f64 {
+/// Time in which a thread reads `bytes` bytes, in milliseconds. It compares the two halves of a
+/// buffer, which the C library does in vectors: no other safe read is as fast.
+fn read_ms(halves: &[Vec<u32>; 2], bytes: usize) -> f64 {
+    let [left, right] = halves.each_ref().map(|half| &half[..bytes / 2 / size_of::<u32>()]);
     let start = Instant::now();
-    let mut sums = [0u32; 64];
-    for line in buffer[..bytes / size_of::<u32>()].as_chunks::<64>().0 {
-        for (sum, value) in sums.iter_mut().zip(line) {
-            *sum = sum.wrapping_add(*value);
-        }
-    }
-    black_box(sums);
+    assert!(black_box(left == right), "halves alike, read to their ends");
     start.elapsed().as_secs_f64() * 1e3
 }
 
@@ -166,7 +164,8 @@ fn side_by_side(model: &dyn Model, name: &str, dtype: DType, context: usize) {
     let cases = [&all[..1], &all[..]];
     let taken = 2 * ROUNDS * STEPS + 8;
     let bytes = cases.map(|list| step_bytes(model.config(), dtype, context + taken / 2, list.len()));
-    let buffer: Vec<u32> = (0..bytes[1] / size_of::<u32>()).map(|i| i as u32).collect();
+    let half = || (0..bytes[1] / 2 / size_of::<u32>()).map(|i| i as u32).collect();
+    let halves: [Vec<u32>; 2] = [half(), half()];
     let mut samples = [const { Vec::new() }; 4];
     with_rank(model, Kernels::Auto, |group| {
         all.iter().for_each(|&request| group.prefill(plan(request, context, taken + 2)));
@@ -174,18 +173,21 @@ fn side_by_side(model: &dyn Model, name: &str, dtype: DType, context: usize) {
         for _ in 0..ROUNDS {
             for (case, list) in cases.iter().enumerate() {
                 samples[2 * case].push(group.time_ms(list, STEPS));
-                samples[2 * case + 1].push(read_ms(&buffer, bytes[case]));
+                samples[2 * case + 1].push(read_ms(&halves, bytes[case]));
             }
         }
     });
+    let rounds = |at: usize| samples[at].iter().zip(&samples[at + 1]).map(|(step, read)| step / read).collect();
+    let ratios = [0, 2].map(|at| summary(rounds(at))[0]);
     let times = samples.map(summary);
     for (case, list) in cases.iter().enumerate() {
-        let ([step, least, most], [read, ..]) = (times[2 * case], times[2 * case + 1]);
+        let ([step, least, most], [read, least_read, _]) = (times[2 * case], times[2 * case + 1]);
+        let (ratio, best) = (ratios[case], least / least_read);
         let megabytes = bytes[case] as f64 / 1e6;
         let (count, rate, bound) = (list.len(), megabytes / step, megabytes / read);
-        let (per_second, share) = (count as f64 * 1e3 / step, 100.0 * read / step);
+        let per_second = count as f64 * 1e3 / step;
         println!(
-            "{name:5} {context:6} {count:4} {step:8.2} {least:8.2} {most:8.2} {per_second:9.1} {megabytes:8.1} {rate:7.1} {bound:7.1} {share:6.0}%"
+            "{name:5} {context:6} {count:4} {step:8.2} {least:8.2} {most:8.2} {per_second:9.1} {megabytes:8.1} {rate:7.1} {bound:7.1} {ratio:6.2} {best:6.2}"
         );
     }
     let ratio = sequences as f64 * times[0][0] / times[2][0];
@@ -232,14 +234,30 @@ fn difference(model: &dyn Model, name: &str) {
     );
 }
 
+/// A folder with the config of the 25 M shape and [`POSITIONS`] positions.
+fn model_folder() -> PathBuf {
+    let shape = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/dummy-25m/config.json");
+    let config = std::fs::read_to_string(shape).unwrap();
+    let longer = config.replace("131072", &POSITIONS.to_string());
+    assert_ne!(config, longer, "the config's own number of positions");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("decode-25m");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("config.json"), longer).unwrap();
+    folder
+}
+
 fn main() {
     let asked: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     let contexts = if asked.is_empty() { CONTEXTS.to_vec() } else { asked };
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/dummy-25m");
+    let folder = model_folder();
     println!("decoding, one thread, {ROUNDS} rounds in turn, median of the means of {STEPS} steps");
     println!("ms: a step; GB/s: of the bytes that a step must read; read: of a plain read of as many bytes");
-    println!("dtype  tokens  seq       ms      min      max  tokens/s       MB    GB/s    read  share");
-    for (name, dtype) in [("f32", DType::F32), ("bf16", DType::BF16)] {
+    println!("ratio: time of a step to that of the read after it, median; best: the shortest of both times");
+    println!("dtype  tokens  seq       ms      min      max  tokens/s       MB    GB/s    read  ratio   best");
+    let all = [("f32", DType::F32), ("bf16", DType::BF16)];
+    let is_named = |name: &str| std::env::args().any(|argument| argument == name);
+    let all_types = !all.iter().any(|(name, _)| is_named(name));
+    for (name, dtype) in all.into_iter().filter(|(name, _)| all_types || is_named(name)) {
         let model = load(&folder, LoadFormat::Dummy { seed: 1 }, dtype, &Device::Cpu).unwrap();
         contexts.iter().for_each(|&context| side_by_side(&*model, name, dtype, context));
         tenth_and_thousandth(&*model, name, CONTEXTS[0]);
