@@ -375,8 +375,8 @@ impl Plan {
         self.continues.map(|continues| continues.rows as u32..self.total_rows() as u32)
     }
 
-    /// Of a request that goes on from an earlier one: the prompt of the conversation's first request,
-    /// as far as it is shared.
+    /// Of a request that goes on from an earlier one: the prompt of the conversation's first
+    /// request, as far as it is shared.
     pub fn first_turn(&self) -> Option<Plan> {
         let Continues { first_rows, .. } = self.continues?;
         let query = self.query[..first_rows - self.query_rows().start as usize].to_vec();

@@ -224,7 +224,7 @@ fn events_and_orders_come_back() {
         kept: Some(Box::new(KeptRows(vec![vec![vec![1, 2], vec![0, 3]]]))),
         kept_of_chunks: Some(Box::new(KeptRows(vec![vec![vec![3]]]))),
     };
-    let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
+    let mut report = RankReport { rank: 1, drew_first_token: true, auxiliary_s: 0.75, ..RankReport::default() };
     report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
     report.resident_bytes = 1 << 33;
     report.traffic.count(Collective::AllGather, 3, 4);
@@ -295,10 +295,9 @@ fn samples() -> (Order, Event) {
         look_ahead: Some(LookAhead { adapter: 4, rows: 32 }),
         evict: Some(evict()),
     };
-    let mut report = RankReport { rank: 1, drew_first_token: true, ..RankReport::default() };
+    let mut report = RankReport { rank: 1, drew_first_token: true, auxiliary_s: 0.75, ..RankReport::default() };
     report.device_memory = Some(DeviceMemory { used_bytes: 1, high_bytes: 3, reserved_bytes: 4, message_bytes: 5 });
     report.resident_bytes = 1 << 33;
-    report.auxiliary_s = 0.75;
     report.evicted = Some(Evicted {
         rows_before: 1,
         rows_kept: 2,

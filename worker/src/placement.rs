@@ -93,8 +93,8 @@ impl Placement {
     }
 
     /// The placement of a later request of a conversation, which has all of these rows before
-    /// `from`, the first of them before its query, and `total` rows of its own: rows of its query go
-    /// on where these end. At most `generated` rows follow.
+    /// `from`, the first of them before its query, and `total` rows of its own: rows of its query
+    /// go on where these end. At most `generated` rows follow.
     ///
     /// # Panics
     /// If rows are missing, or chunks are apart: only a bug can cause that.

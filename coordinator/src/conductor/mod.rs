@@ -385,8 +385,8 @@ impl Conductor<'_> {
         Ok(())
     }
 
-    /// Keeps the sequence of an answered request for later ones, if it is to stay, in place of those
-    /// of earlier turns.
+    /// Keeps the sequence of an answered request for later ones, if it is to stay, in place of
+    /// those of earlier turns.
     fn keep_sequence(&mut self, planned: &Planned, prepared: &Prepared, answer: &[u32]) {
         let request = planned.plan.request;
         if !planned.plan.keep_sequence {

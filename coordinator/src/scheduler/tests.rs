@@ -333,7 +333,8 @@ fn kept_sequences_stay_where_their_memory_would_not_be_enough() {
     assert!(scheduler.submit(arrival(2, 0, 1)) && scheduler.submit(arrival(3, 0, 1)));
     assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(2));
     scheduler.runs(2, takes([25, 0]));
-    // Beside the running one 20 bytes have no room in any case; 15 have it in place of the kept one.
+    // Beside the running one 20 bytes have no room in any case; 15 have it in place of the kept
+    // one.
     let asked = |scheduler: &mut Scheduler, bytes| scheduler.next(Duration::ZERO, &room, |_| Some(takes([bytes, 0])));
     assert_eq!(asked(&mut scheduler, 20), Next::Decode(vec![2]));
     scheduler.released();

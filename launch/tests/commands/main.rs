@@ -1,4 +1,4 @@
-//! Commands as users run them, but for services and `quality`: one program, so that it is linked once.
+//! Commands as users run them, but for services and `quality`: one program, which is linked once.
 
 mod adapters;
 mod bench;

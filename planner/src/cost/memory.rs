@@ -227,8 +227,8 @@ impl Count<'_> {
             + self.places(rank, &held)
     }
 
-    /// Bytes of a request that goes on from a kept sequence: all keys and values, and the pass of the
-    /// rows after it. Their queries go to every rank with a part of the keys.
+    /// Bytes of a request that goes on from a kept sequence: all keys and values, and the pass of
+    /// the rows after it. Their queries go to every rank with a part of the keys.
     fn going_on(&self, rank: usize) -> u64 {
         let (plan, shape) = (self.plan, self.shape);
         let rows = plan.rows_after_kept().unwrap_or_default().len();

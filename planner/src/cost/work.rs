@@ -235,8 +235,8 @@ impl Count<'_> {
         }
     }
 
-    /// The rows after those of a kept sequence, on the owner; ranks that hold a part of it attend for
-    /// them.
+    /// The rows after those of a kept sequence, on the owner; ranks that hold a part of it attend
+    /// for them.
     fn going_on(&self) -> Vec<RankWork> {
         let (total, owner) = (self.plan.total_rows(), self.plan.owner);
         let rows = self.plan.rows_after_kept().unwrap_or_default().len();

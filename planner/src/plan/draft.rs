@@ -11,7 +11,7 @@ use tributary_protocol::{
 };
 
 use super::cached::{Cached, Held};
-use super::conversation::Conversation;
+use super::keeping::Conversation;
 use super::settings::{RequestSettings, budget};
 use super::{dealing, eviction, exchange};
 use crate::cost::{evicting, memory};
@@ -171,7 +171,6 @@ impl Draft {
             return Err(Error::TooManyTokens { prompt_tokens, max_tokens: passing, limit: shape.max_positions });
         }
         let RequestSettings { world, exchange, reuse, reuses_query, conversation, .. } = *settings;
-        let reserved_tokens = usize::MAX;
         Ok(Self {
             plan,
             lengths,
@@ -183,7 +182,7 @@ impl Draft {
             reuse,
             reuses_query,
             chosen: None,
-            reserved_tokens,
+            reserved_tokens: usize::MAX,
             memory_bytes: 0,
         })
     }

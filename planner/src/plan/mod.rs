@@ -10,6 +10,7 @@ mod eviction;
 #[cfg(test)]
 mod eviction_tests;
 mod exchange;
+mod keeping;
 #[cfg(test)]
 mod method_inputs_tests;
 mod settings;
@@ -25,9 +26,9 @@ use crate::{Error, ModelShape, Result};
 
 pub use self::cached::{Cached, Held};
 pub use self::compression::window_of;
-pub use self::conversation::Conversation;
 pub use self::draft::{Draft, Planned, Tokens};
 pub use self::eviction::EvictionWish;
+pub use self::keeping::Conversation;
 pub use self::settings::RequestSettings;
 
 /// A request as token ids.

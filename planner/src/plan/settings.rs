@@ -10,8 +10,8 @@ use tributary_protocol::{
 };
 
 use super::compression;
-use super::conversation::Conversation;
 use super::eviction::EvictionWish;
+use super::keeping::Conversation;
 use crate::Result;
 use crate::error::setting;
 

@@ -66,8 +66,9 @@ fn tensor_bytes_sent(traffic: &Traffic) -> u64 {
 /// The end event of a prefill that halts at every point, and the number of its halts; `at` is
 /// called with the number of each.
 fn halting(link: &CoordinatorLink, plan: &Plan, mut at: impl FnMut(usize)) -> (Event, usize) {
-    link.send(Order::Prefill(Arc::new(plan.clone()))).expect("sent");
+    // Before the order: the first point may come at once.
     link.signals().halt(plan.request);
+    link.send(Order::Prefill(Arc::new(plan.clone()))).expect("sent");
     let mut halts = 0;
     loop {
         match event(link) {
