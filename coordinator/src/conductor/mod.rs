@@ -174,10 +174,6 @@ impl Conductor<'_> {
         // A request that cannot run even alone is refused at once.
         let Submission { prepared, settings, .. } = &submission;
         let draft = self.draft(submission.work, prepared, settings);
-        // Its conversation makes way after others.
-        if let Some(later) = draft.as_ref().ok().and_then(|draft| self.conversations.going_on(draft, prepared)) {
-            self.scheduler.uses(later.from);
-        }
         let failure = match draft.map(|draft| (self.arrival(&submission, &draft), draft)) {
             Err(error) => RequestFailure::Refused(Refusal { exit_code: error.exit_code(), cause: error.to_string() }),
             Ok((arrival, _)) if !self.scheduler.submit(arrival) => {
@@ -194,13 +190,15 @@ impl Conductor<'_> {
         let _ = submission.sink.take(Update::Failed(failure));
     }
 
-    /// A request as the scheduler takes it. Its work follows from what is cached now.
-    fn arrival(&self, submission: &Submission, draft: &Draft) -> Arrival {
+    /// A request as the scheduler takes it. Its work follows from what is cached now, and its
+    /// conversation makes way after others.
+    fn arrival(&mut self, submission: &Submission, draft: &Draft) -> Arrival {
         let Submission { request, clock, prepared_after, prepared, settings, waits, .. } = submission;
         let (submitted, tokens) = (clock.accepted() + *prepared_after, prepared.token_count());
         let group = GroupShape { world: settings.world, ..self.group };
         let reads_work = self.scheduler.policy().reads_work();
         let later = self.conversations.going_on(draft, prepared);
+        later.iter().for_each(|later| self.scheduler.uses(later.from));
         let work = match later.as_ref().and_then(|later| later.draft.plan().rows_after_kept()) {
             Some(rows) => rows.len(),
             None if reads_work => self.planner.rows_to_compute(draft, group),

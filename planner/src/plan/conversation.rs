@@ -23,6 +23,9 @@ impl Draft {
             self.is_as(before) && is_bare(plan) && is_bare(kept)
         };
         let fits = (self.is_as(before) && is_same(plan, kept)) || (is_text && (as_exact || is_alike()));
+        if !fits {
+            return None;
+        }
         let own = plan.all_ids();
         // The last row is computed in any case: its logits are needed.
         let common = own[..own.len() - 1].iter().zip(ids).take_while(|(own, kept)| own == kept).count();
@@ -34,12 +37,12 @@ impl Draft {
         // What a prefix cache finds need not be a later turn. Less than half would hold the memory
         // of more than twice as many rows.
         let has_prefix = plan.method.reuses_prefix() && 2 * common >= ids.len();
-        let fits = fits && common >= before_query && (goes_on || has_prefix);
+        let has_context = common >= before_query && (goes_on || has_prefix);
         let around = kept.context_rows() - kept.context_tokens();
         // Its rows are computed on one rank, which others would share.
         let (new, ranks) = (own.len() - common, if kept.decodes_alone(self.world) { 1 } else { self.world });
         let is_less = common > plan.reused_rows && new * ranks <= own.len() - plan.reused_rows;
-        (fits && is_less).then_some(common + around)
+        (has_context && is_less).then_some(common + around)
     }
 
     /// Whether the method of an earlier request has the options of this one's.
