@@ -104,7 +104,7 @@ fn answer(client: &Client, question: &Question) -> Result<Answered> {
     submitted.map_err(Error::Request)?;
     for update in updates {
         match update {
-            Update::FirstToken(..) | Update::Token(_) | Update::Kept(_) => {}
+            Update::Begun(_) | Update::FirstToken(..) | Update::Token(_) | Update::Kept(_) => {}
             Update::Done(done) => return client.answered(*done),
             Update::Failed(failure) => return Err(Error::Request(failure)),
         }

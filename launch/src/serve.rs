@@ -310,6 +310,7 @@ fn scheduler_limits(args: &ServeArgs) -> anyhow::Result<Limits> {
         policy,
         // What the service turns off no request turns on.
         kept_bytes: if args.conversation == Conversation::Off { 0 } else { args.conversation_memory },
+        held_bytes: args.hand_over_memory,
     })
 }
 

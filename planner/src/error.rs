@@ -72,6 +72,14 @@ pub enum Error {
         /// How many there are.
         count: usize,
     },
+    /// No other program can decode with the keys and values of this request.
+    #[error("the keys and values of {method} cannot be handed over: {cause}")]
+    HandOver {
+        /// The method.
+        method: &'static str,
+        /// Why.
+        cause: &'static str,
+    },
     /// A setting has a value that it cannot have.
     #[error("{name} {found}: {wanted}")]
     Setting {
@@ -150,6 +158,7 @@ impl Error {
             | Error::EmptyQuery
             | Error::NoDocuments
             | Error::EmptyDocument { .. }
+            | Error::HandOver { .. }
             | Error::Setting { .. }
             | Error::TooManyTokens { .. } => exit::USAGE,
             Error::Memory { .. } | Error::MemoryOfWeights { .. } => exit::OUT_OF_MEMORY,

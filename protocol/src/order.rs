@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::Plan;
+use crate::{HandOver, Plan};
 
 /// A step that all ranks take together.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -21,10 +21,12 @@ pub enum Order {
     /// Draw the next token of each of these sequences, named by their requests. Ranks that own none
     /// of them take part too: the messages follow from the list.
     Decode(Vec<u64>),
+    /// Gather these rows of a sequence on rank 0, for another program.
+    HandOver(HandOver),
     /// Release these sequences. Unknown or ended ones are skipped.
     Release(Vec<u64>),
     /// Go on with the prefill that has halted at a control point. It is an order only there, where
-    /// [`Order::Tick`], [`Order::Decode`] and [`Order::Release`] are the others.
+    /// [`Order::Tick`], [`Order::Decode`], [`Order::HandOver`] and [`Order::Release`] are the others.
     Resume,
     /// Stop the ranks.
     Stop,

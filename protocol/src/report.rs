@@ -42,6 +42,14 @@ pub enum Event {
         /// One report a rank, in rank order.
         reports: Vec<StepReport>,
     },
+    /// The end of [`Order::HandOver`](crate::Order::HandOver).
+    HandedOver {
+        /// Number of the request.
+        request: u64,
+        /// Keys after RoPE and values, `[rows, 2, kv_heads, head_dim]`, little-endian; a refusal if
+        /// the ranks do not have each of the rows once.
+        rows: Result<Vec<u8>, Refusal>,
+    },
     /// The end of [`Order::Release`](crate::Order::Release).
     Released {
         /// Number of sequences that each rank still has, in rank order.

@@ -79,6 +79,7 @@ impl Answering {
                 self.running.answered(&answered);
                 Ok(Step::End(rest, Box::new(Ended { reason, tokens: self.spoken.tokens, answered })))
             }
+            Update::Begun(_) => Ok(Step::Nothing),
             Update::Kept(_) => Err(ApiError::internal("a bug: an answer was due, and chunks came")),
             Update::Failed(failure) => Err(failure.into()),
         }

@@ -20,7 +20,7 @@ pub async fn chunks(State(shared): State<Shared>, arrival: Arrival) -> Result<Re
     let kept = match running.next().await {
         Ok(Update::Kept(kept)) => Ok(kept),
         Ok(Update::Failed(failure)) => Err(failure.into()),
-        Ok(Update::FirstToken(..) | Update::Token(_) | Update::Done(_)) => {
+        Ok(Update::Begun(_) | Update::FirstToken(..) | Update::Token(_) | Update::Done(_)) => {
             Err(ApiError::internal("a bug: chunks were due, and an answer came"))
         }
         Err(error) => Err(error),

@@ -145,7 +145,7 @@ async fn draw(client: &Client, method: &'static Method) -> Result<Drawn, Failure
         match update {
             Update::FirstToken(token, _) | Update::Token(token) => drawn.push((token.token, token.margin)),
             Update::Done(_) => return Ok(drawn),
-            Update::Kept(_) => return Err(wrong(&"a bug: an answer was due, and chunks came")),
+            Update::Begun(_) | Update::Kept(_) => return Err(wrong(&"a bug: an answer was due, and chunks came")),
             Update::Failed(failure) => return Err(failed(failure)),
         }
     }

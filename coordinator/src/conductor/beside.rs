@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use tributary_protocol::{Event, Order};
 
+use super::reading;
 use super::state::Conductor;
 use crate::Result;
 use crate::dispatch::{self, LOOK};
@@ -18,8 +19,9 @@ impl Conductor<'_> {
         loop {
             let until_due = self.pace.until_due().filter(|_| !is_asked && self.scheduler.running() > 0);
             let left = until_due.map(|time| time.saturating_sub(since.elapsed()));
-            match dispatch::next_within(self.link, left.unwrap_or(LOOK).min(LOOK))? {
-                None if left.is_some_and(|left| left <= LOOK) => {
+            let look = if self.scheduler.held() > 0 { reading::LOOK } else { LOOK };
+            match dispatch::next_within(self.link, left.unwrap_or(look).min(look))? {
+                None if !is_asked && (left.is_some_and(|left| left <= look) || self.has_reads(request)?) => {
                     self.link.signals().halt(request);
                     is_asked = true;
                 }
@@ -37,11 +39,20 @@ impl Conductor<'_> {
         }
     }
 
-    /// Takes the steps that decoding is owed, then lets the prefill go on. A cancelled one is not
+    /// Whether programs wait for rows of held sequences.
+    fn has_reads(&mut self, prefilling: u64) -> Result<bool> {
+        if self.scheduler.held() > 0 {
+            self.take_in(Some(prefilling))?;
+        }
+        Ok(!self.reads.is_empty())
+    }
+
+    /// Serves the reads that wait, takes the steps that decoding is owed, then lets the prefill go on. A cancelled one is not
     /// kept waiting.
     fn take_steps(&mut self, request: u64) -> Result<()> {
         loop {
             self.take_in(Some(request))?;
+            self.serve_reads()?;
             self.count();
             if self.scheduler.running() == 0 {
                 self.pace.begins();

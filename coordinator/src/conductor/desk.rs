@@ -1,5 +1,6 @@
 //! The request queue: the clients' side of the conductor.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,6 +11,7 @@ use tributary_planner::{Planned, RequestSettings};
 use tributary_protocol::{DrawnToken, RankReport, Refusal, exit};
 
 use super::observer::{Observed, Observer};
+use super::reading::{Read, Reply};
 use super::tally::{Tally, Waits};
 use crate::dispatch::{Answer, Clock};
 use crate::intake::Prepared;
@@ -20,6 +22,8 @@ const ON_THE_WAY: usize = 4096;
 /// An update that a client receives on its request.
 #[derive(Debug)]
 pub enum Update {
+    /// The prefill of a request that another program decodes is about to begin: its plan.
+    Begun(Box<Planned>),
     /// The first token, and the time from the request's acceptance to it.
     FirstToken(DrawnToken, Duration),
     /// A later token.
@@ -65,6 +69,9 @@ pub enum Work {
     Test,
     /// Its chunks in the chunk cache, ahead of use.
     Chunks,
+    /// Its first token, and its keys and values for another program. They are held until the
+    /// request is [cancelled](Desk::cancel).
+    HandOver,
 }
 
 /// A client's instruction for a request of its own.
@@ -134,6 +141,12 @@ pub(super) struct Submission {
     pub(super) sink: Box<dyn Sink>,
 }
 
+/// What clients hand in.
+pub(super) enum Errand {
+    Request(Box<Submission>),
+    Read(Read),
+}
+
 /// State shared by clients and conductor.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -190,14 +203,14 @@ impl Counts {
 /// dropped.
 #[derive(Clone)]
 pub struct Desk {
-    submissions: SyncSender<Box<Submission>>,
+    errands: SyncSender<Errand>,
     numbers: Arc<AtomicU64>,
     counts: Arc<Counts>,
 }
 
 /// The conductor's side of a desk.
 pub struct Inbox {
-    pub(super) submissions: Receiver<Box<Submission>>,
+    pub(super) errands: Receiver<Errand>,
     pub(super) counts: Arc<Counts>,
 }
 
@@ -206,8 +219,14 @@ impl Inbox {
     /// is among them or is refused as too late, perhaps both.
     pub(super) fn close(&self) -> Vec<Submission> {
         self.counts.tally.close();
-        let late = self.submissions.try_iter().inspect(|_| self.counts.tally.taken());
-        late.map(|submission| *submission).collect()
+        let late = self.errands.try_iter().filter_map(|errand| match errand {
+            Errand::Request(submission) => Some(*submission),
+            Errand::Read(Read { reply, .. }) => {
+                reply(Err(RequestFailure::Closed));
+                None
+            }
+        });
+        late.inspect(|_| self.counts.tally.taken()).collect()
     }
 }
 
@@ -222,8 +241,8 @@ pub fn desk(observed: Observed) -> (Desk, Inbox) {
     let (sender, receiver) = sync_channel(ON_THE_WAY);
     let counts = Arc::new(Counts { observed, ..Counts::default() });
     counts.observed.tell(|observer| observer.opened(counts.tally.clone()));
-    let desk = Desk { submissions: sender, numbers: Arc::new(AtomicU64::new(1)), counts: Arc::clone(&counts) };
-    (desk, Inbox { submissions: receiver, counts })
+    let desk = Desk { errands: sender, numbers: Arc::new(AtomicU64::new(1)), counts: Arc::clone(&counts) };
+    (desk, Inbox { errands: receiver, counts })
 }
 
 impl Desk {
@@ -254,7 +273,7 @@ impl Desk {
         let prepared_after = clock.elapsed();
         let submission = Submission { request, work, clock, waits, prepared_after, prepared, settings, sink };
         tally.arrives();
-        let failure = match self.submissions.try_send(Box::new(submission)) {
+        let failure = match self.errands.try_send(Errand::Request(Box::new(submission))) {
             // The conductor may have closed before taking it.
             Ok(()) if self.is_closed() => return Err(RequestFailure::Closed),
             Ok(()) => return Ok(request),
@@ -263,6 +282,17 @@ impl Desk {
         };
         tally.taken();
         Err(failure)
+    }
+
+    /// Reads rows of a layer of a held sequence, at most as many as
+    /// [fit into a message](tributary_protocol::HandOver::rows_at_once): their keys after RoPE and
+    /// values, `[rows, 2, kv_heads, head_dim]`, little-endian. `reply` is called on the conductor's
+    /// thread, or on this one if the read is not taken. Does not block.
+    pub fn read(&self, request: u64, layer: u32, rows: Range<u32>, reply: Reply) {
+        let taken = self.errands.try_send(Errand::Read(Read::new(request, layer, rows, reply)));
+        if let Err(TrySendError::Full(Errand::Read(read)) | TrySendError::Disconnected(Errand::Read(read))) = taken {
+            (read.reply)(Err(RequestFailure::Closed));
+        }
     }
 
     /// Cancels a request in any state; one that is over is skipped. It ends between two orders or,

@@ -12,6 +12,7 @@ mod endings;
 #[cfg(test)]
 mod kit;
 mod observer;
+mod reading;
 mod state;
 mod tally;
 #[cfg(test)]
@@ -25,7 +26,7 @@ use tributary_planner::{Conversation, Draft, GroupShape, Planned, RequestSetting
 use tributary_protocol::{DrawnToken, Event, Order, Refusal, Slices, StepReport};
 
 use self::conversations::Later;
-use self::desk::{Submission, Wish};
+use self::desk::{Errand, Submission, Wish};
 use self::endings::stage;
 use self::state::{Request, Waiting};
 use crate::dispatch::{self, InFlight};
@@ -34,6 +35,7 @@ use crate::scheduler::{Arrival, Next};
 use crate::{Error, Result};
 
 pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, RequestFailure, Sink, Update, Work, desk};
+pub use self::reading::Reply;
 pub use self::observer::{Breakage, Ended, Observed, Observer, Prefilled, Stage};
 pub use self::state::Conductor;
 pub use self::tally::{Tally, Waits};
@@ -71,6 +73,7 @@ impl Conductor<'_> {
     fn conduct(&mut self) -> Result<()> {
         loop {
             self.take_in(None)?;
+            self.serve_reads()?;
             self.count();
             let (next, placed) = self.next();
             match next {
@@ -139,8 +142,9 @@ impl Conductor<'_> {
         // Instructions first: their requests have been submitted before, and are taken in below.
         let wishes = self.inbox.counts.take_wishes(prefilling);
         while self.open {
-            match self.inbox.submissions.try_recv() {
-                Ok(submission) => self.submit(*submission),
+            match self.inbox.errands.try_recv() {
+                Ok(Errand::Request(submission)) => self.submit(*submission),
+                Ok(Errand::Read(read)) => self.reads.push_back(read),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => self.open = false,
             }
@@ -158,8 +162,9 @@ impl Conductor<'_> {
 
     /// Waits for a client, and checks that the ranks are alive.
     fn wait(&mut self) -> Result<()> {
-        match self.inbox.submissions.recv_timeout(LOOK) {
-            Ok(submission) => self.submit(*submission),
+        match self.inbox.errands.recv_timeout(LOOK) {
+            Ok(Errand::Request(submission)) => self.submit(*submission),
+            Ok(Errand::Read(read)) => self.reads.push_back(read),
             Err(RecvTimeoutError::Disconnected) => self.open = false,
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -210,6 +215,7 @@ impl Conductor<'_> {
             tokens: tokens as u64,
             work: work as u64,
             at: submitted.saturating_duration_since(self.began),
+            is_held: submission.work == Work::HandOver,
         }
     }
 
@@ -219,6 +225,10 @@ impl Conductor<'_> {
             Work::Answer => self.planner.draft(self.readers.tokens(prepared, settings)?, settings, threads)?,
             Work::Test => {
                 let settings = RequestSettings { conversation: Conversation::Off, ..settings.clone() };
+                self.planner.draft(self.readers.tokens(prepared, &settings)?, &settings, threads)?
+            }
+            Work::HandOver => {
+                let settings = settings.for_hand_over();
                 self.planner.draft(self.readers.tokens(prepared, &settings)?, &settings, threads)?
             }
             Work::Chunks => self.planner.draft_chunks(prepared.tokens(), settings, threads)?,
@@ -243,13 +253,17 @@ impl Conductor<'_> {
             submission.prepared.notes.push(note);
         }
         let (plan, work) = (Arc::clone(&planned.plan), submission.work);
+        if work == Work::HandOver {
+            // A client that is gone does not take the first token either.
+            let _ = submission.sink.take(Update::Begun(Box::new(planned.clone())));
+        }
         let in_flight = InFlight::new(&plan, submission.clock, queued);
         self.running.insert(request, Request { submission, planned, in_flight, token_at: Instant::now() });
         self.scheduler.prefills(self.planner.peak(&plan, self.group));
         // Before the order: a request counts as waiting until the ranks begin it.
         self.count();
         self.link.send(match work {
-            Work::Answer | Work::Test => Order::Prefill(plan),
+            Work::Answer | Work::Test | Work::HandOver => Order::Prefill(plan),
             Work::Chunks => Order::Chunks(plan),
         })?;
         // A cancellation just before the order was sent could not reach the request there.
@@ -259,7 +273,7 @@ impl Conductor<'_> {
         let began = Instant::now();
         self.pace.begins();
         let done = match work {
-            Work::Answer | Work::Test => self.prefill(request),
+            Work::Answer | Work::Test | Work::HandOver => self.prefill(request),
             Work::Chunks => self.keep(request, queued),
         };
         self.inbox.counts.tally.took(began.elapsed().as_secs_f64());
@@ -370,12 +384,19 @@ impl Conductor<'_> {
         let Some(Request { mut submission, planned, in_flight, .. }) = self.running.remove(&request) else {
             return Ok(());
         };
-        self.keep_sequence(&planned, &submission.prepared, in_flight.tokens());
+        match submission.work {
+            Work::HandOver => self.scheduler.hold(request),
+            _ => self.keep_sequence(&planned, &submission.prepared, in_flight.tokens()),
+        }
         self.count();
         let (prompt_tokens, generated_tokens) = (submission.prepared.token_count(), in_flight.token_count());
         let (prepared, answer) = (std::mem::take(&mut submission.prepared), in_flight.answer()?);
         let (method, ttft, total) = (submission.settings.method.name, Some(answer.ttft), answer.total);
+        let work = submission.work;
         if let Err(why) = submission.sink.take(Update::Done(Box::new(Done { prepared, planned, answer }))) {
+            if work == Work::HandOver {
+                self.scheduler.over(request);
+            }
             let stage = Some(stage(generated_tokens, Some(why)));
             let ended = Ended { request, method, stage, ttft, total, prompt_tokens, generated_tokens };
             self.inbox.counts.observed.tell(|observer| observer.ended(&ended));

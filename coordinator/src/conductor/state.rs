@@ -10,6 +10,7 @@ use tributary_protocol::RankReport;
 use super::conversations::{Conversations, Later};
 use super::desk::{Inbox, Submission};
 use super::observer::Prefilled;
+use super::reading::Reads;
 use crate::auxiliary::Readers;
 use crate::dispatch::InFlight;
 use crate::scheduler::{Limits, Pace, Scheduler};
@@ -51,6 +52,8 @@ pub struct Conductor<'a> {
     pub(super) running: BTreeMap<u64, Request>,
     /// Sequences of answered requests that stay for later ones.
     pub(super) conversations: Conversations,
+    /// Reads of held sequences that wait for their order.
+    pub(super) reads: Reads,
 }
 
 impl<'a> Conductor<'a> {
@@ -67,9 +70,23 @@ impl<'a> Conductor<'a> {
         let scheduler = Scheduler::new(group.world, limits);
         let pace = Pace::new(limits.decode_share, limits.max_gap);
         let (waiting, running) = (BTreeMap::new(), BTreeMap::new());
-        let (readers, conversations) = (Readers::default(), Conversations::default());
+        let (readers, conversations, reads) = (Readers::default(), Conversations::default(), Reads::new());
         let (open, began) = (true, Instant::now());
-        Self { link, planner, readers, group, scheduler, pace, began, inbox, open, waiting, running, conversations }
+        Self {
+            link,
+            planner,
+            readers,
+            group,
+            scheduler,
+            pace,
+            began,
+            inbox,
+            open,
+            waiting,
+            running,
+            conversations,
+            reads,
+        }
     }
 
     /// The same with models that read or write for requests.
@@ -81,7 +98,9 @@ impl<'a> Conductor<'a> {
     /// Publishes the numbers of waiting and running requests. This precedes the notification of a
     /// request's end, so that its client finds it gone from the counts.
     pub(super) fn count(&self) {
-        let numbers = [self.waiting.len(), self.running.len(), self.scheduler.paused(), self.scheduler.kept()];
+        let scheduler = &self.scheduler;
+        let numbers =
+            [self.waiting.len(), self.running.len(), scheduler.paused(), scheduler.kept(), scheduler.held()];
         self.inbox.counts.tally.set(numbers, self.scheduler.sequences());
     }
 

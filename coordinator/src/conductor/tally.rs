@@ -14,6 +14,7 @@ struct Numbers {
     running: AtomicUsize,
     paused: AtomicUsize,
     kept: AtomicUsize,
+    held: AtomicUsize,
     /// Requests that were submitted and that the conductor has not taken yet.
     on_the_way: AtomicUsize,
     /// Requests whose text is being read, or waits for it.
@@ -68,13 +69,14 @@ impl Drop for Waits {
 }
 
 impl Tally {
-    /// Sets the numbers of waiting, running and paused requests and of kept sequences, and of the
-    /// sequences that each rank holds for decoding.
-    pub(super) fn set(&self, [waiting, running, paused, kept]: [usize; 4], sequences: Vec<usize>) {
+    /// Sets the numbers of waiting, running and paused requests and of kept and held sequences, and
+    /// of the sequences of which each rank has a part.
+    pub(super) fn set(&self, [waiting, running, paused, kept, held]: [usize; 5], sequences: Vec<usize>) {
         self.0.waiting.store(waiting, Ordering::Relaxed);
         self.0.running.store(running, Ordering::Relaxed);
         self.0.paused.store(paused, Ordering::Relaxed);
         self.0.kept.store(kept, Ordering::Relaxed);
+        self.0.held.store(held, Ordering::Relaxed);
         *self.0.sequences.lock().unwrap_or_else(PoisonError::into_inner) = sequences;
     }
 
@@ -159,6 +161,11 @@ impl Tally {
     /// Number of sequences of answered requests that stay for later ones.
     pub fn kept(&self) -> usize {
         self.0.kept.load(Ordering::Relaxed)
+    }
+
+    /// Number of sequences that are held for other programs.
+    pub fn held(&self) -> usize {
+        self.0.held.load(Ordering::Relaxed)
     }
 
     /// Number of those whose next token waits for memory, until another one has ended.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tributary_comm::CoordinatorLink;
-use tributary_protocol::{Event, Order, Plan, RankReport};
+use tributary_protocol::{Event, HandOver, Order, Plan, RankReport, Refusal};
 
 pub use self::answer::{Answer, Clock};
 pub use self::in_flight::InFlight;
@@ -88,6 +88,19 @@ pub fn keep(link: &CoordinatorLink, plan: &Arc<Plan>) -> Result<Vec<RankReport>>
     }
 }
 
+/// Rows of a layer of a sequence that stays on the ranks, or their refusal.
+///
+/// # Errors
+/// As [`run`].
+pub fn hand_over(link: &CoordinatorLink, wanted: HandOver) -> Result<std::result::Result<Vec<u8>, Refusal>> {
+    let request = wanted.request;
+    link.send(Order::HandOver(wanted))?;
+    match next(link)? {
+        Event::HandedOver { request: number, rows } if number == request => Ok(rows),
+        other => Err(unexpected(&other, "rows of a sequence")),
+    }
+}
+
 /// Releases sequences on the ranks.
 pub(crate) fn release(link: &CoordinatorLink, requests: Vec<u64>) -> Result<()> {
     link.send(Order::Release(requests))?;
@@ -121,6 +134,7 @@ pub(crate) fn unexpected(event: &Event, wanted: &str) -> Error {
         Event::Halted { .. } => "a halt of a prefill",
         Event::Kept { .. } => "the end of a prefill ahead of use",
         Event::Stepped { .. } => "a step of decoding",
+        Event::HandedOver { .. } => "rows of a sequence",
         Event::Released { .. } => "a release",
         Event::Refused { .. } => "a refusal",
         Event::Cancelled { .. } => "the end of a cancelled prefill",

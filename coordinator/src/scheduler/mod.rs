@@ -47,6 +47,8 @@ pub struct Limits {
     pub max_gap: Duration,
     /// Maximum bytes of kept sequences on each rank.
     pub kept_bytes: u64,
+    /// Maximum bytes of held sequences on each rank; one alone may have more.
+    pub held_bytes: u64,
     /// The order in which waiting requests are taken.
     pub policy: Policy,
 }
@@ -61,6 +63,7 @@ impl Default for Limits {
             decode_share: 0.5,
             max_gap: Duration::from_millis(250),
             kept_bytes: u64::MAX,
+            held_bytes: u64::MAX,
             policy: Policy::Fifo,
         }
     }
@@ -99,6 +102,8 @@ struct Waiting {
     standing: Standing,
     /// Whether it was found not to fit beside running ones.
     is_too_large: bool,
+    /// Whether its sequence is to be held.
+    is_held: bool,
 }
 
 /// Requests that wait, run, or are to be released.
@@ -117,6 +122,8 @@ pub struct Scheduler {
     running: Vec<Running>,
     /// Sequences of answered requests that stay for later ones, the one used longest ago first.
     kept: Vec<Running>,
+    /// Sequences that other programs read. They make way for nothing, and take no steps.
+    held: Vec<Running>,
     to_release: Vec<Running>,
     /// Prefills since the last step of decoding.
     burst: usize,
@@ -128,9 +135,10 @@ impl Scheduler {
     /// An idle scheduler of a group of `world` ranks.
     pub fn new(world: usize, limits: Limits) -> Self {
         assert!(world > 0, "a group has at least one rank");
-        let (waiting, running, kept, to_release) = (VecDeque::new(), Vec::new(), Vec::new(), Vec::new());
-        let (now, ends) = (0, BTreeMap::new());
-        Self { limits, world, waiting, now, ends, passed: 0, running, kept, to_release, burst: 0, prefilling: None }
+        let (waiting, running, kept, held) = (VecDeque::new(), Vec::new(), Vec::new(), Vec::new());
+        let (now, ends, to_release) = (0, BTreeMap::new(), Vec::new());
+        let (passed, burst, prefilling) = (0, 0, None);
+        Self { limits, world, waiting, now, ends, passed, running, kept, held, to_release, burst, prefilling }
     }
 
     /// Adds a client's request; returns whether there is room for it among the waiting ones.
@@ -138,12 +146,13 @@ impl Scheduler {
         if self.waiting.len() >= self.limits.max_waiting {
             return false;
         }
-        let Arrival { request, asker, tokens, work, at } = arrival;
+        let Arrival { request, asker, tokens, work, at, is_held } = arrival;
         let now = self.now;
         self.ends.retain(|_, end| *end > now);
         let start = self.ends.get(&asker).copied().unwrap_or(now);
         self.ends.insert(asker, start.saturating_add(tokens.max(1)));
-        self.waiting.push_back(Waiting { request, standing: Standing { start, work, at }, is_too_large: false });
+        let standing = Standing { start, work, at };
+        self.waiting.push_back(Waiting { request, standing, is_too_large: false, is_held });
         self.line_up(at);
         true
     }
@@ -166,26 +175,8 @@ impl Scheduler {
         let may_burst = self.running.is_empty() || self.burst < self.limits.max_prefill_burst;
         if may_burst && self.running.len() < self.limits.max_running.max(1) {
             self.line_up(now);
-            let may_pass = self.passed < MAX_PASSED;
-            for index in 0..self.waiting.len() {
-                let Waiting { request, standing, is_too_large } = self.waiting[index].clone();
-                let its = if is_too_large { None } else { takes(request) };
-                if its.as_ref().is_some_and(|its| self.has_room(room, its, &self.kept)) {
-                    self.waiting.remove(index);
-                    self.passed = if index == 0 { 0 } else { self.passed + 1 };
-                    self.now = self.now.max(standing.start);
-                    self.burst += 1;
-                    return Next::Prefill(request);
-                }
-                // Kept sequences make way where that helps.
-                let would_help = !is_too_large && its.is_none_or(|its| self.has_room(room, &its, &[]));
-                if index == 0 && would_help && self.gives_way() {
-                    return self.release();
-                }
-                self.waiting[index].is_too_large = !self.running.is_empty();
-                if !may_pass {
-                    break;
-                }
+            if let Some(next) = self.first_that_fits(room, &mut takes) {
+                return next;
             }
         }
         if self.running.is_empty() {
@@ -193,6 +184,46 @@ impl Scheduler {
         }
         self.burst = 0;
         self.step(room)
+    }
+
+    /// The first waiting request that has room, or the release of a kept sequence that gives it
+    /// room.
+    fn first_that_fits(&mut self, room: &Room, takes: &mut dyn FnMut(u64) -> Option<Reservation>) -> Option<Next> {
+        let may_pass = self.passed < MAX_PASSED;
+        // One that waits until other programs have read theirs keeps nobody waiting.
+        let mut is_first = true;
+        for index in 0..self.waiting.len() {
+            let Waiting { request, standing, is_too_large, is_held } = self.waiting[index].clone();
+            let its = if is_too_large { None } else { takes(request) };
+            if is_held && its.as_ref().is_some_and(|its| !self.may_hold(its)) {
+                continue;
+            }
+            if its.as_ref().is_some_and(|its| self.has_room(room, its, &self.kept)) {
+                self.waiting.remove(index);
+                self.passed = if is_first { 0 } else { self.passed + 1 };
+                self.now = self.now.max(standing.start);
+                self.burst += 1;
+                return Some(Next::Prefill(request));
+            }
+            // Kept sequences make way where that helps.
+            let would_help = !is_too_large && its.is_none_or(|its| self.has_room(room, &its, &[]));
+            if is_first && would_help && self.gives_way() {
+                return Some(self.release());
+            }
+            self.waiting[index].is_too_large = !self.running.is_empty() || !self.held.is_empty();
+            if !may_pass {
+                break;
+            }
+            is_first = false;
+        }
+        None
+    }
+
+    /// Whether another sequence may be held beside those that are.
+    fn may_hold(&self, its: &Reservation) -> bool {
+        let mut bytes = vec![0; self.world];
+        self.held.iter().map(|held| &held.reservation).chain([its]).for_each(|one| one.add_to(&mut bytes));
+        self.held.is_empty() || bytes.into_iter().all(|bytes| bytes <= self.limits.held_bytes)
     }
 
     /// The next step while the prefill that [`next`](Self::next) gave is in progress: the release
@@ -248,9 +279,10 @@ impl Scheduler {
     fn has_room(&self, room: &Room, its: &Reservation, kept: &[Running]) -> bool {
         let oldest_paused = self.running.iter().position(|sequence| sequence.is_paused);
         let goes_on = oldest_paused.map(|index| self.running[index].reservation.with_another_step());
-        let others = self.running.iter().chain(kept).chain(&self.to_release).enumerate();
+        let others = self.running.iter().chain(kept).chain(&self.held).chain(&self.to_release).enumerate();
         let others = others.filter(|(index, _)| Some(*index) != oldest_paused).map(|(_, other)| &other.reservation);
-        (self.running.is_empty() && kept.is_empty()) || room.all_can_end(others.chain(&goes_on).chain([its]))
+        let is_alone = self.running.is_empty() && kept.is_empty() && self.held.is_empty();
+        is_alone || room.all_can_end(others.chain(&goes_on).chain([its]))
     }
 
     /// The sequences that draw a token now. Those that need another step and have no room for it
@@ -262,7 +294,8 @@ impl Scheduler {
             if self.running[index].reservation.is_at_its_end() {
                 let more = self.running[index].reservation.with_another_step();
                 let now = std::mem::replace(&mut self.running[index].reservation, more);
-                let there = self.running.iter().chain(&self.kept).map(|sequence| &sequence.reservation);
+                let there = self.running.iter().chain(&self.kept).chain(&self.held);
+                let there = there.map(|sequence| &sequence.reservation);
                 if !room.all_can_end(there.chain(&self.prefilling)) {
                     self.running[index].reservation = now;
                     self.running[index].is_paused = true;
@@ -288,10 +321,26 @@ impl Scheduler {
             self.passed = 0;
         }
         self.waiting.retain(|waiting| waiting.request != request);
-        let (over, running) = self.running.drain(..).partition(|sequence| sequence.request == request);
-        self.running = running;
-        let over: Vec<Running> = over;
-        self.to_release.extend(over);
+        for sequences in [&mut self.running, &mut self.held] {
+            self.to_release.extend(sequences.extract_if(.., |sequence| sequence.request == request));
+        }
+    }
+
+    /// A sequence whose first token has been drawn stays for another program, until it is
+    /// [over](Self::over).
+    pub fn hold(&mut self, request: u64) {
+        let held = self.running.extract_if(.., |sequence| sequence.request == request);
+        self.held.extend(held.map(|held| Running { reservation: held.reservation.ended(), ..held }));
+    }
+
+    /// Whether the sequence of this request is held.
+    pub fn holds(&self, request: u64) -> bool {
+        self.held.iter().any(|sequence| sequence.request == request)
+    }
+
+    /// Number of held sequences.
+    pub fn held(&self) -> usize {
+        self.held.len()
     }
 
     /// A sequence in decoding is over, and stays for later requests until it has to make way;
@@ -351,7 +400,7 @@ impl Scheduler {
 
     /// Whether no sequence takes memory.
     pub fn is_alone(&self) -> bool {
-        self.running.is_empty() && self.kept.is_empty()
+        self.running.is_empty() && self.kept.is_empty() && self.held.is_empty()
     }
 
     fn release(&self) -> Next {
@@ -373,7 +422,7 @@ impl Scheduler {
     /// Bytes that sequences take on each rank.
     pub fn taken(&self) -> Vec<u64> {
         let mut taken = vec![0; self.world];
-        for sequence in self.running.iter().chain(&self.kept).chain(&self.to_release) {
+        for sequence in self.running.iter().chain(&self.kept).chain(&self.held).chain(&self.to_release) {
             sequence.reservation.add_to(&mut taken);
         }
         taken
@@ -382,7 +431,8 @@ impl Scheduler {
     /// Numbers of sequences that each rank holds a part of.
     pub fn sequences(&self) -> Vec<usize> {
         let holds = |rank: usize| {
-            self.running.iter().chain(&self.to_release).filter(|sequence| sequence.reservation.bytes(rank) > 0).count()
+            let there = self.running.iter().chain(&self.held).chain(&self.to_release);
+            there.filter(|sequence| sequence.reservation.bytes(rank) > 0).count()
         };
         (0..self.world).map(holds).collect()
     }

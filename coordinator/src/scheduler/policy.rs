@@ -30,6 +30,8 @@ pub struct Arrival {
     pub work: u64,
     /// Moment of its arrival, on the clock of the scheduler's caller.
     pub at: Duration,
+    /// Whether its sequence is to be held for another program.
+    pub is_held: bool,
 }
 
 /// Facts of a waiting request that decide when it is taken.

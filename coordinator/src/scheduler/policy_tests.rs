@@ -15,7 +15,7 @@ fn scheduler(policy: Policy) -> Scheduler {
 
 /// A client's request of this work at this second.
 fn arrival(request: u64, asker: u64, work: u64, at_s: u64) -> Arrival {
-    Arrival { request, asker, tokens: work, work, at: at_s as u32 * SECOND }
+    Arrival { request, asker, tokens: work, work, at: at_s as u32 * SECOND, is_held: false }
 }
 
 fn submit(scheduler: &mut Scheduler, arrivals: &[Arrival]) {

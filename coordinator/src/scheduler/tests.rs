@@ -10,7 +10,7 @@ fn scheduler(limits: Limits) -> Scheduler {
 
 /// A client's request of this number of tokens, none of them cached.
 fn arrival(request: u64, asker: u64, tokens: u64) -> Arrival {
-    Arrival { request, asker, tokens, work: tokens, at: Duration::ZERO }
+    Arrival { request, asker, tokens, work: tokens, at: Duration::ZERO, is_held: false }
 }
 
 /// A sequence that takes these bytes on two ranks, and nothing for its answer.

@@ -159,6 +159,7 @@ impl TwinArgs {
             policy,
             // Answers of a trace have no text that a later turn could repeat.
             kept_bytes: 0,
+            held_bytes: 0,
         })
     }
 }

@@ -77,6 +77,8 @@ pub struct Draft {
     pub(super) exchange: Option<Exchange>,
     /// What it does with earlier requests of its conversation.
     pub(super) conversation: Conversation,
+    /// Whether another program decodes with its sequence.
+    hands_over: bool,
     /// The share of cached chunks that are not computed.
     reuse: f64,
     /// Whether a reused prefix may reach into the query.
@@ -170,7 +172,12 @@ impl Draft {
         if prompt_tokens + passing > shape.max_positions {
             return Err(Error::TooManyTokens { prompt_tokens, max_tokens: passing, limit: shape.max_positions });
         }
-        let RequestSettings { world, exchange, reuse, reuses_query, conversation, .. } = *settings;
+        if settings.hands_over
+            && let Some(cause) = plan.no_hand_over()
+        {
+            return Err(Error::HandOver { method: plan.method.name(), cause });
+        }
+        let RequestSettings { world, exchange, reuse, reuses_query, conversation, hands_over, .. } = *settings;
         Ok(Self {
             plan,
             lengths,
@@ -179,6 +186,7 @@ impl Draft {
             options,
             exchange,
             conversation,
+            hands_over,
             reuse,
             reuses_query,
             chosen: None,
@@ -272,7 +280,7 @@ impl Draft {
         for exchange in self.exchanges(&warm, shape, (machine, profile)) {
             self.deal(exchange, &warm, shape);
             // Exchange and order of chunks decide whether it is exact.
-            self.plan.keep_sequence = self.conversation.takes(&self.plan);
+            self.plan.keep_sequence = self.hands_over || self.conversation.takes(&self.plan);
             let Err(error) = self.check_memory(shape, machine, cached.bytes) else { return Ok(()) };
             least = least.into_iter().chain([error]).min_by_key(needed_bytes);
         }

@@ -68,6 +68,8 @@ pub struct RequestSettings {
     pub from_store: bool,
     /// What it does with the sequences of earlier requests of its conversation.
     pub conversation: Conversation,
+    /// Whether its sequence stays after the first token, for another program that decodes.
+    pub hands_over: bool,
 }
 
 /// An option that settings keep in fields of their own.
@@ -158,6 +160,7 @@ impl Default for RequestSettings {
             cache_scope: None,
             from_store: false,
             conversation: Conversation::Off,
+            hands_over: false,
         }
     }
 }
@@ -300,8 +303,15 @@ impl RequestSettings {
             reuse: 1.0,
             keep_chunks: true,
             conversation: Conversation::Off,
+            hands_over: false,
             ..self.clone()
         }
+    }
+
+    /// The same for a request that another program decodes.
+    #[must_use]
+    pub fn for_hand_over(&self) -> Self {
+        Self { max_tokens: 1, conversation: Conversation::Off, hands_over: true, ..self.clone() }
     }
 
     /// The share of the context to recompute: 0 for methods that recompute nothing.

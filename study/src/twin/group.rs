@@ -157,7 +157,7 @@ impl<'a> Group<'a> {
     fn arrival(&self, (request, at_s): (u64, f64), tokens: usize, draft: &Draft) -> Arrival {
         let reads_work = self.service.limits.policy.reads_work();
         let work = if reads_work { self.planner.rows_to_compute(draft, self.shape) } else { tokens };
-        Arrival { request, asker: 0, tokens: tokens as u64, work: work as u64, at: moment(at_s) }
+        Arrival { request, asker: 0, tokens: tokens as u64, work: work as u64, at: moment(at_s), is_held: false }
     }
 
     /// Carries out orders that begin before a moment; an idle group waits for it.

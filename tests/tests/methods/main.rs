@@ -7,6 +7,7 @@ mod cacheclip;
 mod cancel;
 mod conversation;
 mod equivalence;
+mod hand_over;
 mod lead;
 mod order_for;
 mod packets;

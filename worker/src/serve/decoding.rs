@@ -67,6 +67,7 @@ impl<'a, 'c> Decoding<'a, 'c> {
         match order {
             Order::Tick => return Ok(()),
             Order::Decode(requests) => self.step(requests)?,
+            Order::HandOver(wanted) => self.hand_over(wanted)?,
             Order::Release(requests) => self.release(requests)?,
             Order::Resume => return Err(Error::Bug("no prefill has halted")),
             Order::Stop => return Err(tributary_comm::Error::Disconnected("coordinator").into()),

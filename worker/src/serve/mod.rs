@@ -7,6 +7,7 @@
 
 mod check;
 mod decoding;
+mod hand_over;
 mod messages;
 mod prefill;
 mod step;
@@ -92,6 +93,7 @@ impl Rank<'_, '_> {
         self.request = match &order {
             Order::Prefill(plan) | Order::Chunks(plan) => plan.request,
             Order::Decode(requests) => requests.first().copied().unwrap_or(0),
+            Order::HandOver(wanted) => wanted.request,
             Order::Tick | Order::Release(_) | Order::Resume | Order::Stop => 0,
         };
         match order {

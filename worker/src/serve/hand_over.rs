@@ -1,0 +1,110 @@
+//! Rows of a held sequence for another program: gathered on rank 0, layer by layer, in the order of
+//! their positions.
+
+use tributary_comm::Communicator;
+use tributary_kernels::{Keys, PAD, gather};
+use tributary_protocol::{Event, HandOver, Phase, Refusal, exit};
+
+use super::decoding::Decoding;
+use super::messages::tell;
+use crate::error::Result;
+use crate::numbers;
+use crate::sequence::{Sequence, Turned};
+
+impl Decoding<'_, '_> {
+    /// Gathers rows of a layer on rank 0, which hands them to the coordinator.
+    pub(super) fn hand_over(&mut self, wanted: &HandOver) -> Result<()> {
+        self.comm.set_deadline(Phase::Decode, self.timeout);
+        let turned = self.sequences.get_mut(&wanted.request).and_then(Sequence::turned);
+        let own = turned.map(|turned| part(turned, wanted)).transpose()?.unwrap_or_default();
+        let parts = self.comm.gather_bytes(0, own)?;
+        let request = wanted.request;
+        tell(self.link, || {
+            let rows = joined(&parts, wanted);
+            let rows = rows.map_err(|cause| Refusal { exit_code: exit::BUG, cause });
+            Event::HandedOver { request, rows }
+        })
+    }
+}
+
+/// This rank's rows, block by block.
+fn part(turned: &Turned, wanted: &HandOver) -> Result<Vec<u8>> {
+    let (mut bytes, layer) = (Vec::new(), wanted.layer as usize);
+    for keys in turned.own.keys(layer).iter().chain(&turned.rest.keys(layer)) {
+        let Keys { k, v, at } = keys;
+        let (rope, order) = (at.rope(), at.order());
+        let is_wanted = |&place: &u32| {
+            let (position, order) = (rope[place as usize], order[place as usize]);
+            order != PAD && order == position && wanted.rows.contains(&position)
+        };
+        let places: Vec<u32> = (0..at.len() as u32).filter(is_wanted).collect();
+        let (Some(&first), Some(&last)) = (places.first(), places.last()) else { continue };
+        let (_, kv_heads, head_dim) = k.dims3()?;
+        let row_bytes = kv_heads * head_dim * k.dtype().size_in_bytes();
+        bytes.extend([places.len() as u32, row_bytes as u32].iter().flat_map(|number| number.to_le_bytes()));
+        bytes.extend(places.iter().flat_map(|&place| rope[place as usize].to_le_bytes()));
+        let is_run = (last - first) as usize + 1 == places.len();
+        for tensor in [k, v] {
+            let rows = match is_run {
+                true => tensor.narrow(0, first as usize, places.len())?,
+                false => gather(tensor, &places)?,
+            };
+            numbers::append(&rows, &mut bytes)?;
+        }
+    }
+    Ok(bytes)
+}
+
+/// Rows of one block of a rank, as [`part`] writes them: their number, the bytes of a row's keys,
+/// their positions, all keys, all values.
+struct BlockPart<'a> {
+    row_bytes: usize,
+    positions: &'a [u8],
+    keys: &'a [u8],
+    values: &'a [u8],
+}
+
+impl<'a> BlockPart<'a> {
+    /// The first block of `bytes`, and the bytes after it.
+    fn read(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let (count, bytes) = bytes.split_first_chunk()?;
+        let (row_bytes, bytes) = bytes.split_first_chunk()?;
+        let (count, row_bytes) = (u32::from_le_bytes(*count) as usize, u32::from_le_bytes(*row_bytes) as usize);
+        let (positions, bytes) = bytes.split_at_checked(4 * count)?;
+        let (keys, bytes) = bytes.split_at_checked(count * row_bytes)?;
+        let (values, bytes) = bytes.split_at_checked(count * row_bytes)?;
+        Some((Self { row_bytes, positions, keys, values }, bytes))
+    }
+}
+
+/// All ranks' rows in the order of their positions, each with its keys before its values.
+///
+/// # Errors
+/// Returns a line that names a row which is missing or is there twice.
+fn joined(parts: &[Vec<u8>], wanted: &HandOver) -> std::result::Result<Vec<u8>, String> {
+    let HandOver { layer, rows, .. } = wanted;
+    let (mut seen, mut joined) = (vec![false; rows.len()], Vec::new());
+    for part in parts {
+        let mut left = &part[..];
+        while let Some((block, rest)) = BlockPart::read(left) {
+            left = rest;
+            let width = block.row_bytes;
+            joined.resize(2 * width * rows.len(), 0);
+            let pairs = block.keys.chunks_exact(width).zip(block.values.chunks_exact(width));
+            for (position, (key, value)) in block.positions.chunks_exact(4).zip(pairs) {
+                let position = u32::from_le_bytes(position.try_into().expect("four bytes"));
+                let place = (position - rows.start) as usize;
+                if std::mem::replace(&mut seen[place], true) {
+                    return Err(format!("a bug: row {position} of layer {layer} is there twice"));
+                }
+                let (to_key, to_value) = joined[2 * width * place..][..2 * width].split_at_mut(width);
+                to_key.copy_from_slice(key);
+                to_value.copy_from_slice(value);
+            }
+        }
+    }
+    match seen.iter().position(|seen| !seen) {
+        Some(place) => Err(format!("a bug: row {} of layer {layer} is missing", rows.start + place as u32)),
+        None => Ok(joined),
+    }
+}
