@@ -234,6 +234,20 @@ impl Client {
         self.shared.folder.shape()
     }
 
+    /// Hash of the model's weights and config. The first caller may have to wait until the weights
+    /// are read.
+    ///
+    /// # Errors
+    /// Returns an error if a file of the model cannot be read.
+    pub fn model_hash(&self) -> Result<[u8; 32]> {
+        self.shared.folder.hash().get()
+    }
+
+    /// Type of the numbers of weights, keys and values: `f32`, `bf16` or `f16`.
+    pub fn dtype(&self) -> &str {
+        &self.shared.environment.dtype
+    }
+
     /// Size of the vocabulary: token ids are below it.
     pub fn vocabulary(&self) -> usize {
         self.shared.folder.config.vocab

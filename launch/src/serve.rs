@@ -15,7 +15,7 @@ use tributary_methods::MethodSpec;
 use tributary_planner::forecast::Profile;
 use tributary_planner::{Conversation, Slicing};
 use tributary_protocol::{Method, Returns};
-use tributary_service::{Access, AllowedMethods, ApiKeys, ClientLimits, Doors, Options, ReasoningParser, Service};
+use tributary_service::{Access, AllowedMethods, ApiKeys, ClientLimits, Decoder, Doors, Options, ReasoningParser, Service};
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, seconds, settings, size};
 use crate::config::config;
@@ -69,6 +69,20 @@ pub struct ServeArgs {
     /// Memory on each rank for conversations that may go on, as far as no other request needs it
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "4GiB", help_heading = "Service")]
     conversation_memory: u64,
+    /// Memory on each rank for prompts that other programs read after POST /v1/prefill; a prompt
+    /// that finds no room waits
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "4GiB", help_heading = "Service")]
+    hand_over_memory: u64,
+    /// Seconds after its last use for which such a prompt is held
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value = "60", help_heading = "Service")]
+    hand_over_expiry: u64,
+    /// Server that decodes, such as vLLM with the connector of integrations/vllm: this one prefills
+    /// and draws the first token, that one the others
+    #[arg(long, value_name = "URL", help_heading = "Service")]
+    decode_at: Option<String>,
+    /// File whose first line is the API key of that server
+    #[arg(long, value_name = "FILE", requires = "decode_at", help_heading = "Service")]
+    decode_key_file: Option<PathBuf>,
     /// Origin of web pages that may send requests, such as https://example.com, or * for all; may
     /// be repeated [default: none]
     #[arg(long, value_name = "ORIGIN", help_heading = "Service")]
@@ -269,6 +283,8 @@ fn lead(args: &ServeArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Result<
         ignores_unknown,
         caches_apart: args.cache_per_key,
         default_tokens,
+        hand_over_expiry: Duration::from_secs(args.hand_over_expiry),
+        decoder: decoder(args)?,
     };
     let service = Service::bind(options).map_err(refused)?;
     let mut engine = Engine::open(config, ranks)?;
@@ -312,6 +328,18 @@ fn scheduler_limits(args: &ServeArgs) -> anyhow::Result<Limits> {
         kept_bytes: if args.conversation == Conversation::Off { 0 } else { args.conversation_memory },
         held_bytes: args.hand_over_memory,
     })
+}
+
+/// The server that decodes, if one is named.
+fn decoder(args: &ServeArgs) -> anyhow::Result<Option<Decoder>> {
+    let Some(url) = &args.decode_at else { return Ok(None) };
+    let key = args.decode_key_file.as_ref().map(|path| {
+        let text = std::fs::read_to_string(path);
+        text.map(|text| text.lines().next().unwrap_or_default().trim().to_owned())
+            .map_err(|error| usage(format!("--decode-key-file {}: {error}", path.display())))
+    });
+    let decoder = Decoder::new(url, key.transpose()?.as_deref());
+    Ok(Some(decoder.map_err(|what| usage(format!("--decode-at {url}: {what}")))?))
 }
 
 /// How layers are cut, so that prefills halt in time for streams.

@@ -64,8 +64,7 @@ impl Answering {
                 let was_stopped = self.spoken.is_stopped;
                 let piece = self.spoken.push(&drawn)?;
                 if self.spoken.is_stopped && !was_stopped {
-                    // The ranks drop it by their next order; its text so far then comes as its end.
-                    self.running.shared.client.desk().end(self.running.request);
+                    self.running.end();
                 }
                 Ok(piece.and_then(|piece| self.parted(piece, delivery)).map_or(Step::Nothing, Step::Piece))
             }

@@ -120,6 +120,11 @@ impl ApiError {
         Self { code: Some("timeout"), ..Self::internal(message).with_status(StatusCode::GATEWAY_TIMEOUT) }
     }
 
+    /// A failure of the server that decodes.
+    pub fn decoder(message: impl Into<String>) -> Self {
+        Self { code: Some("decoder_failed"), ..Self::internal(message).with_status(StatusCode::BAD_GATEWAY) }
+    }
+
     /// A failure of this program or its ranks.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)

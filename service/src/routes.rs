@@ -27,10 +27,11 @@ use crate::page;
 use crate::ready::Readiness;
 use crate::shared::Shared;
 use crate::upload::{self, Bodies};
-use crate::{chunks, completions, openapi, origin, status};
+use crate::{chunks, completions, hand_over, openapi, origin, status};
 
 /// Every route, and the method that it takes.
-const ROUTES: [(&str, &str); 12] = [
+const ROUTES: [(&str, &str); 16] = [
+    ("DELETE", "/v1/prefill/ID"),
     ("GET", "/"),
     ("GET", "/health"),
     ("GET", "/metrics"),
@@ -39,8 +40,11 @@ const ROUTES: [(&str, &str); 12] = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/chunks"),
     ("POST", "/v1/completions"),
+    ("GET", "/v1/kv/ID/LAYER"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/NAME"),
+    ("POST", "/v1/prefill"),
+    ("GET", "/v1/prefill/ID"),
     ("GET", "/v1/status"),
     ("GET", "/version"),
 ];
@@ -53,8 +57,11 @@ pub fn routes(shared: Shared, access: Access, doors: Doors, deadlines: Deadlines
         .route("/v1/chat/completions", post(completions::complete::<ChatRequest>))
         .route("/v1/completions", post(completions::complete::<CompletionRequest>))
         .route("/v1/chunks", post(chunks::chunks))
+        .route("/v1/prefill", post(hand_over::prefill))
         // No body is read for a method of HTTP that is not allowed.
         .route_layer(from_fn_with_state(bodies, upload::whole))
+        .route("/v1/prefill/{id}", get(hand_over::state).delete(hand_over::release))
+        .route("/v1/kv/{id}/{layer}", get(hand_over::layer))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/openapi.json", get(openapi::document))
@@ -86,8 +93,11 @@ async fn unknown(method: Method, uri: Uri) -> ApiError {
 /// A path that is served by another method.
 async fn not_allowed(method: Method, uri: Uri) -> ApiError {
     let path = uri.path();
-    let is_it =
-        |(_, route): &&(&str, &str)| *route == path || (*route == "/v1/models/NAME" && path.starts_with("/v1/models/"));
+    // A part of a path in capitals stands for any, and the last one for several.
+    let is_it = |(_, route): &&(&str, &str)| {
+        let (fixed, rest) = route.split_at(route.find(|c: char| c.is_ascii_uppercase()).unwrap_or(route.len()));
+        if rest.is_empty() { *route == path } else { path.starts_with(fixed) }
+    };
     let wanted = ROUTES.iter().find(is_it).map_or("another method", |(method, _)| method);
     let message = format!("{method} {} is not served here; this path takes {wanted}", short(path));
     ApiError::invalid(message).with_status(StatusCode::METHOD_NOT_ALLOWED)

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tributary_coordinator::Prepared;
 use tributary_engine::{Answered, NotTaken, RequestFailure, Sink, Update, Work};
 use tributary_planner::RequestSettings;
@@ -15,6 +15,7 @@ use crate::body::Fields;
 use crate::deadline::TimeUp;
 use crate::error::ApiError;
 use crate::guard::Asker;
+use crate::hand_over::{Relay, Updates};
 use crate::input::Asked;
 use crate::metrics::Outcome;
 use crate::shared::Shared;
@@ -79,9 +80,13 @@ pub struct Running {
     pub request: u64,
     /// Facts of its prompt that its client may get before the ranks have seen it.
     pub prompt: Arc<AskedPrompt>,
+    /// How it is prefilled, and its tokens are drawn.
+    pub settings: Arc<RequestSettings>,
     /// The method of an answer.
     method: Option<&'static str>,
-    updates: mpsc::Receiver<Update>,
+    updates: Updates,
+    /// Notified when an answer that another server decodes is long enough.
+    ending: Option<Arc<Notify>>,
     time_up: TimeUp,
     is_over: bool,
 }
@@ -118,12 +123,26 @@ impl Running {
             let (sender, updates) = mpsc::channel(BUFFERED);
             let (method, sink) = (settings.method.name, Box::new(Channel(sender)));
             let waits = waits.take().map_or_else(|| desk.announce(asker.0), Ok).map_err(busy)?;
+            let decoder = shared.decoder.clone().filter(|_| work == Work::Answer);
+            let work = if decoder.is_some() { Work::HandOver } else { work };
+            let kept = Arc::new(settings.clone());
+            let drawn_by = decoder.map(|decoder| (decoder, Arc::clone(&kept)));
             // There is no await between handing it in and holding it: no request remains without a
             // holder.
             let request = desk.submit(work, (prepared, settings), (clock, Some(waits)), sink).map_err(busy)?;
             let method = (work != Work::Chunks).then_some(method);
             let (shared, time_up) = (shared.clone(), time_up.clone());
-            all.push(Self { shared, request, prompt, method, updates, time_up, is_over: false });
+            let (updates, ending) = match drawn_by {
+                None => (updates, None),
+                Some((decoder, settings)) => {
+                    let (ending, shared) = (Arc::new(Notify::new()), shared.clone());
+                    let told = Arc::clone(&ending);
+                    let relay = Relay { shared, decoder, asker, request, clock, settings, ending: told };
+                    (relay.start(updates, BUFFERED), Some(ending))
+                }
+            };
+            let (settings, is_over) = (kept, false);
+            all.push(Self { shared, request, prompt, settings, method, updates, ending, time_up, is_over });
         }
         Ok((all, asked))
     }
@@ -139,10 +158,20 @@ impl Running {
     /// The same for a caller that waits for several.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Update, ApiError>> {
         self.updates.poll_recv(cx).map(|update| match update {
-            Some(update) => Ok(update),
+            Some(update) => update,
             None if self.shared.client.desk().is_closed() => Err(RequestFailure::Closed.into()),
             None => Err(ApiError::internal("the request was cut: its client reads too slowly")),
         })
+    }
+
+    /// The answer is long enough for its client.
+    pub fn end(&self) {
+        match &self.ending {
+            // It is the other server that draws.
+            Some(ending) => ending.notify_one(),
+            // The ranks drop it by their next order; its text so far then comes as its end.
+            None => self.shared.client.desk().end(self.request),
+        }
     }
 
     /// The whole answer is there.
@@ -178,7 +207,7 @@ impl Drop for Running {
         // just before.
         self.updates.close();
         while let Ok(update) = self.updates.try_recv() {
-            if let Update::Done(done) = update
+            if let Ok(Update::Done(done)) = update
                 && let Ok(answered) = client.answered(*done)
             {
                 metrics.unread(&answered);
@@ -189,11 +218,11 @@ impl Drop for Running {
     }
 }
 
-struct Channel(mpsc::Sender<Update>);
+struct Channel(mpsc::Sender<Result<Update, ApiError>>);
 
 impl Sink for Channel {
     fn take(&mut self, update: Update) -> Result<(), NotTaken> {
-        self.0.try_send(update).map_err(|error| match error {
+        self.0.try_send(Ok(update)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => NotTaken::Full,
             mpsc::error::TrySendError::Closed(_) => NotTaken::Gone,
         })

@@ -13,7 +13,9 @@ use tributary_protocol::exit;
 
 use crate::connections;
 use crate::deadline::Deadlines;
+use crate::decoder::Decoder;
 use crate::guard::{Access, Doors};
+use crate::hand_over::HandOvers;
 use crate::limits::ClientLimits;
 use crate::metrics::{Basis, Metrics, Setup};
 use crate::readers::Readers;
@@ -76,6 +78,10 @@ pub struct Options {
     /// Tokens of an answer where a request does not say how many; where absent 2048 of a chat, and
     /// 16 of a text.
     pub default_tokens: Option<usize>,
+    /// Time without use after which a prompt that is held for another program is released.
+    pub hand_over_expiry: Duration,
+    /// The server that decodes, if another one does.
+    pub decoder: Option<Decoder>,
 }
 
 /// Why a service cannot be.
@@ -222,7 +228,9 @@ impl Service {
         attendance: &Attendance,
     ) -> Result<(), Error> {
         let Options { model, access, doors, limits, reasoning, self_test, .. } = self.options;
-        let Options { ignores_unknown, caches_apart, default_tokens, .. } = self.options;
+        let Options { ignores_unknown, caches_apart, default_tokens, hand_over_expiry, decoder, .. } = self.options;
+        let has_keys = matches!(access, Access::Keys { .. });
+        let hand_overs = Arc::new(HandOvers::new(hand_over_expiry, has_keys));
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let (cut, is_cut) = watch::channel(false);
         let (tested, readiness) = watch::channel(Readiness::Starting);
@@ -240,6 +248,8 @@ impl Service {
             client,
             model,
             metrics,
+            hand_overs,
+            decoder: decoder.map(Arc::new),
             limits,
             reasoning,
             readers,

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tributary_engine::Client;
 
+use crate::decoder::Decoder;
+use crate::hand_over::HandOvers;
 use crate::input::Terms;
 use crate::limits::ClientLimits;
 use crate::metrics::Metrics;
@@ -21,6 +23,10 @@ pub struct Shared {
     pub model: Arc<str>,
     /// Metrics of the service.
     pub metrics: Arc<Metrics>,
+    /// Prompts that are held for other programs.
+    pub hand_overs: Arc<HandOvers>,
+    /// The server that decodes, if another one does.
+    pub decoder: Option<Arc<Decoder>>,
     /// Limits of clients' requests.
     pub limits: ClientLimits,
     /// Parser that separates a model's reasoning from its answer.

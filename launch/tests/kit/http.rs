@@ -73,9 +73,18 @@ pub fn send(address: &str, line: &str, body: Option<&str>) -> Option<Stream> {
 
 /// The same to a service that is called by the name `host`.
 pub fn send_as(address: &str, host: &str, line: &str, body: Option<&str>) -> Option<Stream> {
+    exchange(address, &format!("{line} HTTP/1.1\r\nhost: {host}\r\n"), body)
+}
+
+/// The same with further headers, each with its line's end.
+pub fn send_with(address: &str, line: &str, headers: &str, body: Option<&str>) -> Option<Stream> {
+    exchange(address, &format!("{line} HTTP/1.1\r\nhost: {address}\r\n{headers}"), body)
+}
+
+fn exchange(address: &str, head: &str, body: Option<&str>) -> Option<Stream> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
-    let mut head = format!("{line} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n");
+    let mut head = format!("{head}connection: close\r\n");
     if let Some(body) = body {
         head += &format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
     }
@@ -118,6 +127,13 @@ impl Stream {
         let mut bytes = vec![0; length];
         self.reader.read_exact(&mut bytes).ok()?;
         String::from_utf8(bytes).ok()
+    }
+
+    /// The status, and the whole body as bytes.
+    pub fn bytes(mut self) -> (u16, Vec<u8>) {
+        let mut bytes = Vec::new();
+        self.reader.read_to_end(&mut bytes).expect("readable");
+        (self.status, bytes)
     }
 
     /// All events, those that have been read already among them.

@@ -3,10 +3,12 @@
 
 mod answers;
 mod chunk_prefix;
+mod decode_at;
 mod ending;
 mod errors;
 mod fuzz;
 mod halts;
+mod hand_over;
 mod limits;
 mod metrics;
 mod openai;

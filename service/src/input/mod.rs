@@ -11,6 +11,7 @@ mod generation;
 #[cfg(test)]
 pub mod kit;
 pub mod others;
+pub mod prefill;
 mod terms;
 
 use serde::Deserialize;

@@ -198,6 +198,17 @@ impl Metrics {
         self.lock().recent.finished(finished, answered.planned.plan.request);
     }
 
+    /// Counts bytes of keys and values that another program has read.
+    pub fn handed_over(&self, bytes: usize) {
+        self.sheet.count(&of::HANDED_OVER_BYTES, &[], bytes as u64);
+    }
+
+    /// Counts an answer that another server has decoded, or failed to.
+    pub fn decoded(&self, is_whole: bool) {
+        let outcome = if is_whole { Outcome::Answered } else { Outcome::Failed };
+        self.sheet.count(&of::DECODER_REQUESTS, &[outcome.name()], 1);
+    }
+
     /// Sets the name that a request has for its client, by its number in the queue.
     pub fn named(&self, request: u64, id: &str) {
         self.lock().recent.named(request, id);

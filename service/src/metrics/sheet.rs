@@ -104,6 +104,7 @@ impl Sheet {
         self.set(&of::REQUESTS_WAITING, &[], tally.waiting() as f64);
         self.set(&of::REQUESTS_RUNNING, &[], tally.running() as f64);
         self.set(&of::REQUESTS_PAUSED, &[], tally.paused() as f64);
+        self.set(&of::HELD_SEQUENCES, &[], tally.held() as f64);
         self.set(&of::KEPT_SEQUENCES, &[], tally.kept() as f64);
         let sequences = tally.sequences();
         for rank in 0..world {

@@ -112,6 +112,10 @@ metrics! {
     REQUESTS_WAITING: Gauge, "requests_waiting", [], "Requests that wait for their turn.";
     RUNNING_SEQUENCES: Gauge, "running_sequences", [RANK],
         "Sequences whose keys and values the rank holds for decoding.";
+    HELD_SEQUENCES: Gauge, "held_sequences", [], "Prompts whose keys and values are held for other programs.";
+    HANDED_OVER_BYTES: Counter, "handed_over_bytes_total", [], "Bytes of keys and values that other programs have read.";
+    DECODER_REQUESTS: Counter, "decoder_requests_total", [("outcome", Words(OUTCOMES))],
+        "Answers that another server decodes (--decode-at), by outcome.";
     KEPT_SEQUENCES: Gauge, "kept_sequences", [], "Sequences of answered requests that stay for later turns of their conversations.";
     TIME_TO_FIRST_TOKEN: Histogram(REQUEST), "time_to_first_token_seconds", [METHOD, OF_CACHE],
         "Time from a request's acceptance to its first token.";

@@ -11,6 +11,7 @@ use crate::body::Fields;
 use crate::error::ApiError;
 use crate::input::kit::with_terms;
 use crate::input::{Asked, chat::ChatRequest, chunks::ChunksRequest, completion::CompletionRequest, others};
+use crate::hand_over::Told as Prefill;
 use crate::output::{ChatCompletion, ChatPart, ChunksAnswer, TextCompletion};
 use crate::status::Status;
 
@@ -102,6 +103,36 @@ fn completions() {}
 #[allow(dead_code, reason = "it is described, not called")]
 fn chunks() {}
 
+/// Prefills a prompt for another program, which decodes: the answer comes as soon as it is planned.
+#[utoipa::path(post, path = "/v1/prefill", request_body = ChatBody, responses(
+    (status = 202, description = "The prompt is planned; its keys and values can be waited for.", body = Prefill)))]
+#[allow(dead_code, reason = "it is described, not called")]
+fn prefill() {}
+
+/// State of a prefill for another program.
+#[utoipa::path(get, path = "/v1/prefill/{id}", params(("id" = String, Path, description = "The prefill's id.")),
+    responses((status = 200, description = "Its state.", body = Prefill)))]
+#[allow(dead_code, reason = "it is described, not called")]
+fn prefill_state() {}
+
+/// Releases a prefill for another program, in any state.
+#[utoipa::path(delete, path = "/v1/prefill/{id}", params(("id" = String, Path, description = "The prefill's id.")),
+    responses((status = 204, description = "It is released.")))]
+#[allow(dead_code, reason = "it is described, not called")]
+fn release() {}
+
+/// Keys and values of a layer, once they are there.
+#[utoipa::path(get, path = "/v1/kv/{id}/{layer}", params(
+    ("id" = String, Path, description = "The prefill's id."),
+    ("layer" = usize, Path, description = "The layer, from 0 on."),
+    ("first" = Option<usize>, Query, description = "The first row; 0 where absent."),
+    ("rows" = Option<usize>, Query, description = "Number of rows; all others where absent.")),
+    responses((status = 200, description = "`[rows, 2, kv_heads, head_dim]`, little-endian: keys after RoPE, then \
+     values, of each row; then the 32 bytes of the BLAKE3 hash of all bytes before it.",
+     body = Vec<u8>, content_type = "application/octet-stream")))]
+#[allow(dead_code, reason = "it is described, not called")]
+fn layer() {}
+
 /// The models that are served.
 #[utoipa::path(get, path = "/v1/models", responses((status = 200, description = "The models.", body = Models)))]
 #[allow(dead_code, reason = "it is described, not called")]
@@ -157,23 +188,26 @@ fn openapi() {}
         description = "An OpenAI-compatible interface with documents beside the messages.",
         license(name = "MIT OR Apache-2.0")
     ),
-    paths(chat, completions, chunks, models, model, status, page, health, ready, metrics, version, openapi),
+    paths(
+        chat, completions, chunks, prefill, prefill_state, release, layer, models, model, status, page, health, ready, metrics, version, openapi
+    ),
     components(schemas(ErrorBody))
 )]
 struct Described;
 
 /// Statuses of failures, and their meanings.
-const FAILURES: [(u16, &str); 12] = [
+const FAILURES: [(u16, &str); 13] = [
     (400, "A parameter or a text that cannot be; a request that can never fit into memory, with both numbers."),
     (401, "The API key is missing or wrong."),
     (403, "The Host header names another machine, and the service is for its own only."),
-    (404, "An unknown model."),
+    (404, "An unknown model, or a prefill that is not held."),
     (408, "The request did not arrive in time."),
     (413, "The body is too long."),
     (415, "The body is not JSON by its Content-Type."),
     (429, "Too many requests wait already; `Retry-After` says when to come again."),
     (431, "The headers are too long."),
     (500, "The request alone has failed."),
+    (502, "The server that decodes has failed."),
     (503, "The ranks have failed, or the service ends; `Retry-After` says when to come again."),
     (504, "The request took longer than any may."),
 ];
@@ -183,7 +217,8 @@ fn failures(method: &str, path: &str) -> Vec<u16> {
     match (method, path) {
         ("post", _) => FAILURES.iter().map(|(status, _)| *status).collect(),
         (_, "/" | "/health" | "/ready") => vec![403, 431],
-        (_, "/v1/models/{name}") => vec![401, 403, 404, 431],
+        (_, "/v1/models/{name}" | "/v1/prefill/{id}") => vec![401, 403, 404, 431],
+        (_, "/v1/kv/{id}/{layer}") => vec![400, 401, 403, 404, 431, 500, 503, 504],
         _ => vec![401, 403, 431],
     }
 }
@@ -220,6 +255,9 @@ fn examples(path: &str) -> Value {
             "whole": {"value": {"prompt": "alice lives in", "max_tokens": 8}},
             "streamed": {"value": {"prompt": "alice lives in", "max_tokens": 8, "stream": true}},
         }),
+        "/v1/prefill" => json!({"chat": {"value": {
+            "messages": messages, "documents": documents, "tributary": {"method": "infoflow"},
+        }}}),
         "/v1/chunks" => json!({"documents": {"value": {"documents": documents}}}),
         _ => panic!("{path} takes a body and has no example"),
     }

@@ -12,7 +12,7 @@ use crate::delivery::Delivery;
 use crate::spoken::Piece;
 
 pub use self::chunks::ChunksAnswer;
-pub use self::measured::Usage;
+pub use self::measured::{Metrics, Usage};
 pub use self::parts::{Ending, Form, Frame, Part, PromptLogprob, Told};
 
 #[cfg(test)]
