@@ -167,6 +167,7 @@ impl ScriptedRanks {
             Order::Prefill(plan) => format!("P{}", plan.request),
             Order::Chunks(plan) => format!("C{}", plan.request),
             Order::Decode(requests) => format!("D{requests:?}"),
+            Order::HandOver(wanted) => format!("H{} {:?}", wanted.request, wanted.rows),
             Order::Release(requests) => format!("R{requests:?}"),
             Order::Resume => "resume".to_owned(),
             other => panic!("{other:?}"),
@@ -198,6 +199,10 @@ impl Scripted {
                     .map(|rank| StepReport { rank, traffic: sent(rank as u64), ..StepReport::default() })
                     .collect();
                 Event::Stepped { tokens, reports }
+            }
+            Order::HandOver(wanted) => {
+                assert!(self.newest.contains_key(&wanted.request), "{wanted:?} of a sequence that is gone");
+                Event::HandedOver { request: wanted.request, rows: Ok(vec![wanted.layer as u8; wanted.rows.len()]) }
             }
             Order::Release(requests) => {
                 self.newest.retain(|request, _| !requests.contains(request));
@@ -304,6 +309,28 @@ pub fn submit_chunks(desk: &Desk, context: usize) -> (u64, Receiver<Update>) {
     (request.expect("it is taken"), updates)
 }
 
+/// Submits a prompt that another program decodes; returns its number once it is held, and its
+/// updates.
+pub fn held(desk: &Desk, context: usize) -> (u64, Receiver<Update>) {
+    let (sink, updates) = sync_channel(4);
+    let request = desk.submit(Work::HandOver, (prepared(context), settings(9)), (Clock::start(), None), Box::new(sink));
+    let mut next = || updates.recv_timeout(PATIENCE).expect("an update in time");
+    let Update::Begun(planned) = next() else { panic!("its plan comes first") };
+    assert!(planned.plan.keep_sequence && planned.plan.max_tokens == 1);
+    assert!(matches!(next(), Update::FirstToken(..)) && matches!(next(), Update::Done(_)));
+    (request.expect("it is taken"), updates)
+}
+
+/// Reads rows of a held sequence.
+pub fn read(desk: &Desk, request: u64, layer: u32, rows: std::ops::Range<u32>) -> Receiver<Rows> {
+    let (sender, receiver) = sync_channel(1);
+    desk.read(request, layer, rows, Box::new(move |rows| sender.send(rows).expect("the test waits")));
+    receiver
+}
+
+/// Rows of a held sequence, or why there are none.
+pub type Rows = std::result::Result<Vec<u8>, RequestFailure>;
+
 /// All tokens of a request, as they came and as the answer has them, or its failure.
 pub fn tokens(updates: &Receiver<Update>) -> std::result::Result<(Vec<u32>, Vec<u32>), RequestFailure> {
     let mut streamed = Vec::new();
@@ -315,6 +342,7 @@ pub fn tokens(updates: &Receiver<Update>) -> std::result::Result<(Vec<u32>, Vec<
             }
             Update::Token(drawn) => streamed.push(drawn.token),
             Update::Done(done) => return Ok((streamed, done.answer.outcome.tokens)),
+            Update::Begun(_) => panic!("no other program was to decode"),
             Update::Kept(_) => panic!("no chunks were wanted ahead of use"),
             Update::Failed(failure) => return Err(failure),
         }

@@ -61,6 +61,7 @@ impl Conductor<'_> {
             not_begun.for_each(|submission| self.tell_end(submission, None, None));
             let running = std::mem::take(&mut self.running).into_values().map(|request| request.submission);
             let waiting = std::mem::take(&mut self.waiting).into_values().map(|waiting| waiting.submission);
+            self.reads.drain(..).for_each(|read| (read.reply)(Err(RequestFailure::Group(refusal.clone()))));
             self.count();
             for mut submission in running.chain(waiting).chain(late) {
                 // Departed clients do not matter any more.

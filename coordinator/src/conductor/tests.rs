@@ -532,3 +532,43 @@ fn a_later_turn_takes_the_place_of_the_earlier_one_where_there_is_no_memory_for_
     let beside = Reservation::new(vec![120, 40], 1, 2, 3).beside(&kept[&7]);
     assert_eq!([beside.bytes(0), beside.bytes(1)], [20, 6]);
 }
+
+#[test]
+fn held_sequences_are_read_until_they_are_released() {
+    let ranks = ScriptedRanks { halts: Some((3, 1)), ..ScriptedRanks::default() };
+    let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
+        let ((first, _updates), (second, _others)) = (held(&desk, 8), held(&desk, 8));
+        assert_eq!((desk.tally().held(), desk.running()), (2, 0));
+        assert_eq!(read(&desk, first, 3, 2..6).recv_timeout(PATIENCE), Ok(Ok(vec![3; 4])));
+        // A prefill in progress halts for a read, and goes on to its end after it.
+        let (third, answer) = submit(&desk, 8, 2, 64);
+        assert_eq!(read(&desk, second, 1, 0..1).recv_timeout(PATIENCE), Ok(Ok(vec![1])));
+        assert_eq!(tokens(&answer).map(|(streamed, _)| streamed.len()), Ok(2));
+        desk.cancel(first);
+        while desk.tally().held() > 1 {
+            std::thread::yield_now();
+        }
+        for gone in [first, third, 77] {
+            let refused = read(&desk, gone, 0, 0..1).recv_timeout(PATIENCE).expect("a reply");
+            assert!(matches!(&refused, Err(RequestFailure::Refused(why)) if why.exit_code == 64), "{refused:?}");
+        }
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+    let orders = ranks.orders();
+    assert_eq!(orders[..6], ["P1", "P2", "H1 2..6", "P3", "H2 0..1", "resume"], "{orders:?}");
+    assert!(orders.contains(&"R[1]".to_owned()) && !orders.contains(&"D[1]".to_owned()), "{orders:?}");
+}
+
+#[test]
+fn a_read_that_the_ranks_do_not_live_to_answer_is_told() {
+    let ranks = ScriptedRanks { fails_at_step: Some(1), ..ScriptedRanks::default() };
+    let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
+        let (request, _updates) = held(&desk, 8);
+        let (_, answer) = submit(&desk, 8, 5, 64);
+        assert!(tokens(&answer).is_err(), "the group fails in its first step");
+        // On its way when the group failed, or handed in after that.
+        let late = read(&desk, request, 0, 0..1).recv_timeout(PATIENCE).expect("a reply");
+        assert!(matches!(late, Err(RequestFailure::Closed | RequestFailure::Group(_))), "{late:?}");
+    });
+    assert!(ended.is_err());
+}

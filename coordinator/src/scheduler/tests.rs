@@ -340,3 +340,44 @@ fn kept_sequences_stay_where_their_memory_would_not_be_enough() {
     scheduler.released();
     assert_eq!(asked(&mut scheduler, 15), Next::Release(vec![1]));
 }
+
+/// A sequence that is held for another program.
+fn holds(scheduler: &mut Scheduler, request: u64) {
+    assert!(scheduler.submit(Arrival { is_held: true, ..arrival(request, 0, 1) }));
+    assert_eq!(carry_out(scheduler), Next::Prefill(request));
+    scheduler.hold(request);
+}
+
+#[test]
+fn held_sequences_take_memory_and_no_steps_until_they_are_over() {
+    let room = Room { bytes: Some(25), ranks_here: 1, cached_bytes: vec![0, 0] };
+    let mut scheduler = scheduler(Limits::default());
+    holds(&mut scheduler, 1);
+    assert_eq!((scheduler.held(), scheduler.running(), scheduler.taken()), (1, 0, vec![10, 1]));
+    assert_eq!(carry_out(&mut scheduler), Next::Nothing, "it draws nothing");
+    // What does not fit beside it waits until it is over; nothing makes it give way.
+    assert!(scheduler.submit(arrival(2, 0, 1)));
+    let asked = |scheduler: &mut Scheduler| scheduler.next(Duration::ZERO, &room, |_| Some(takes([20, 0])));
+    assert_eq!(asked(&mut scheduler), Next::Nothing);
+    scheduler.over(1);
+    assert_eq!(asked(&mut scheduler), Next::Release(vec![1]));
+    scheduler.released();
+    assert_eq!((asked(&mut scheduler), scheduler.held()), (Next::Prefill(2), 0));
+}
+
+#[test]
+fn held_sequences_have_a_bound_that_keeps_no_other_request_waiting() {
+    let mut scheduler = scheduler(Limits { held_bytes: 15, ..Limits::default() });
+    holds(&mut scheduler, 1);
+    // The second would make 20 bytes of 15; more requests than may pass a large one pass it.
+    assert!(scheduler.submit(Arrival { is_held: true, ..arrival(2, 0, 1) }));
+    for request in 3..3 + 2 * MAX_PASSED as u64 {
+        assert!(scheduler.submit(arrival(request, 0, 1)));
+        assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(request));
+        scheduler.over(request);
+    }
+    assert_eq!(next(&mut scheduler, |_| true), Next::Nothing);
+    scheduler.over(1);
+    assert_eq!(carry_out(&mut scheduler), Next::Release(vec![1]));
+    assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(2));
+}

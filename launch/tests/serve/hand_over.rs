@@ -2,6 +2,8 @@
 //! that can be handed over, their hash, ids that expire, keys that they are bound to, memory that
 //! they take.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -151,6 +153,7 @@ fn an_id_is_of_use_to_the_key_that_got_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let keys = folder.path().join("keys");
     std::fs::write(&keys, "one\ntwo\n").expect("written");
+    std::fs::set_permissions(&keys, Permissions::from_mode(0o600)).expect("ours alone");
     let server = Server::start(&["--api-key-file", keys.to_str().expect("text")]);
     let ask = |line: &str, key: &str, body: Option<&str>| {
         send_with(&server.address, line, &format!("authorization: Bearer {key}\r\n"), body).expect("it answers").bytes()

@@ -108,3 +108,28 @@ fn joined(parts: &[Vec<u8>], wanted: &HandOver) -> std::result::Result<Vec<u8>, 
         None => Ok(joined),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A block of rows at these positions, with keys and values of two bytes.
+    fn block(positions: &[u32]) -> Vec<u8> {
+        let head = [positions.len() as u32, 2].into_iter().chain(positions.iter().copied());
+        let keys = positions.iter().flat_map(|&position| [position as u8, 1]);
+        let values = positions.iter().flat_map(|&position| [position as u8, 2]);
+        head.flat_map(u32::to_le_bytes).chain(keys).chain(values).collect()
+    }
+
+    #[test]
+    fn rows_of_all_ranks_are_joined_by_position_and_each_is_there_once() {
+        let wanted = HandOver { request: 1, layer: 3, rows: 4..8 };
+        let parts = [[block(&[7, 4]), block(&[])].concat(), Vec::new(), block(&[5, 6])];
+        let joined_rows: Vec<u8> = (4..8).flat_map(|row| [row, 1, row, 2]).collect();
+        assert_eq!(joined(&parts, &wanted), Ok(joined_rows));
+        let why = |parts: &[Vec<u8>]| joined(parts, &wanted).expect_err("refused");
+        assert!(why(&parts[..2]).contains("row 5 of layer 3 is missing"));
+        assert!(why(&[]).contains("row 4 of layer 3 is missing"));
+        assert!(why(&[block(&[4, 5, 6, 7]), block(&[6])]).contains("row 6 of layer 3 is there twice"));
+    }
+}
