@@ -46,6 +46,8 @@ pub struct Plan {
     pub continues: Option<Continues>,
     /// Whether its sequence stays on the ranks after its last token, until it is released.
     pub keep_sequence: bool,
+    /// Whether another program reads its keys and values, from the first complete layer on.
+    pub hands_over: bool,
     /// Scope of its entries in the chunk cache: requests of other scopes do not find them. Shared
     /// by all where absent.
     pub scope: Option<u64>,

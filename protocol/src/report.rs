@@ -46,9 +46,10 @@ pub enum Event {
     HandedOver {
         /// Number of the request.
         request: u64,
-        /// Keys after RoPE and values, `[rows, 2, kv_heads, head_dim]`, little-endian; a refusal if
-        /// the ranks do not have each of the rows once.
-        rows: Result<Vec<u8>, Refusal>,
+        /// Keys after RoPE and values, `[rows, 2, kv_heads, head_dim]`, little-endian; none while
+        /// its prefill has not come to this layer, and a refusal if the ranks do not have each of
+        /// the rows once.
+        rows: Result<Option<Vec<u8>>, Refusal>,
     },
     /// The end of [`Order::Release`](crate::Order::Release).
     Released {

@@ -120,6 +120,7 @@ pub fn plan(
         reused_rows: 0,
         continues: None,
         keep_sequence: false,
+        hands_over: false,
         scope: None,
         keep_chunks: false,
         from_store: false,

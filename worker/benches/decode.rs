@@ -66,6 +66,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         reused_rows: 0,
         continues: None,
         keep_sequence: false,
+        hands_over: false,
         scope: None,
         keep_chunks: false,
         from_store: false,

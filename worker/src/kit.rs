@@ -96,6 +96,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         reused_rows: 0,
         continues: None,
         keep_sequence: false,
+        hands_over: false,
         scope: None,
         keep_chunks: false,
         from_store: false,

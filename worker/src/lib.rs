@@ -9,6 +9,7 @@ mod context;
 mod error;
 mod evict;
 mod first_token;
+mod handing;
 #[cfg(test)]
 mod kit;
 mod kv;

@@ -19,9 +19,11 @@ impl Conductor<'_> {
         loop {
             let until_due = self.pace.until_due().filter(|_| !is_asked && self.scheduler.running() > 0);
             let left = until_due.map(|time| time.saturating_sub(since.elapsed()));
-            let look = if self.scheduler.held() > 0 { reading::LOOK } else { LOOK };
+            let look = if self.may_be_read(request) { reading::LOOK } else { LOOK };
             match dispatch::next_within(self.link, left.unwrap_or(look).min(look))? {
-                None if !is_asked && (left.is_some_and(|left| left <= look) || self.has_reads(request)?) => {
+                None if !is_asked
+                    && (left.is_some_and(|left| left <= look) || self.halts_for_reads(request, since.elapsed())?) =>
+                {
                     self.link.signals().halt(request);
                     is_asked = true;
                 }
@@ -39,20 +41,12 @@ impl Conductor<'_> {
         }
     }
 
-    /// Whether programs wait for rows of held sequences.
-    fn has_reads(&mut self, prefilling: u64) -> Result<bool> {
-        if self.scheduler.held() > 0 {
-            self.take_in(Some(prefilling))?;
-        }
-        Ok(!self.reads.is_empty())
-    }
-
-    /// Serves the reads that wait, takes the steps that decoding is owed, then lets the prefill go on. A cancelled one is not
-    /// kept waiting.
+    /// Serves the reads that wait, takes the steps that decoding is owed, then lets the prefill go
+    /// on. A cancelled one is not kept waiting.
     fn take_steps(&mut self, request: u64) -> Result<()> {
         loop {
             self.take_in(Some(request))?;
-            self.serve_reads()?;
+            self.serve_reads(Some(request))?;
             self.count();
             if self.scheduler.running() == 0 {
                 self.pace.begins();

@@ -201,8 +201,10 @@ impl Scripted {
                 Event::Stepped { tokens, reports }
             }
             Order::HandOver(wanted) => {
-                assert!(self.newest.contains_key(&wanted.request), "{wanted:?} of a sequence that is gone");
-                Event::HandedOver { request: wanted.request, rows: Ok(vec![wanted.layer as u8; wanted.rows.len()]) }
+                // One that is being prefilled has not come to its layers.
+                let is_there = self.newest.contains_key(&wanted.request);
+                let rows = is_there.then(|| vec![wanted.layer as u8; wanted.rows.len()]);
+                Event::HandedOver { request: wanted.request, rows: Ok(rows) }
             }
             Order::Release(requests) => {
                 self.newest.retain(|request, _| !requests.contains(request));

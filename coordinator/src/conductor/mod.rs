@@ -74,7 +74,7 @@ impl Conductor<'_> {
     fn conduct(&mut self) -> Result<()> {
         loop {
             self.take_in(None)?;
-            self.serve_reads()?;
+            self.serve_reads(None)?;
             self.count();
             let (next, placed) = self.next();
             match next {

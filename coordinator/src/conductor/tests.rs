@@ -572,3 +572,21 @@ fn a_read_that_the_ranks_do_not_live_to_answer_is_told() {
     });
     assert!(ended.is_err());
 }
+
+#[test]
+fn a_layer_that_is_not_there_is_read_when_it_is() {
+    let ranks = ScriptedRanks { halts: Some((1, 1)), ..ScriptedRanks::default() };
+    let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
+        let (sink, updates) = sync_channel(4);
+        let asked = (prepared(8), settings(9));
+        let request = desk.submit(Work::HandOver, asked, (Clock::start(), None), Box::new(sink)).expect("it is taken");
+        assert!(matches!(updates.recv_timeout(PATIENCE), Ok(Update::Begun(_))));
+        let layers: Vec<_> = (0..2).map(|layer| read(&desk, request, layer, 0..1)).collect();
+        for (layer, rows) in layers.iter().enumerate() {
+            assert_eq!(rows.recv_timeout(PATIENCE), Ok(Ok(vec![layer as u8])));
+        }
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+    let orders = ranks.orders();
+    assert_eq!(orders, ["P1", "H1 0..1", "resume", "H1 0..1", "H1 0..1"], "once at the halt, and both after it");
+}

@@ -88,11 +88,15 @@ pub fn keep(link: &CoordinatorLink, plan: &Arc<Plan>) -> Result<Vec<RankReport>>
     }
 }
 
-/// Rows of a layer of a sequence that stays on the ranks, or their refusal.
+/// Rows of a layer, none while it has not been computed; or the ranks' refusal.
+pub type HandedOver = std::result::Result<Option<Vec<u8>>, Refusal>;
+
+/// Rows of a layer of a sequence that stays on the ranks, or their refusal; none while the layer
+/// has not been computed.
 ///
 /// # Errors
 /// As [`run`].
-pub fn hand_over(link: &CoordinatorLink, wanted: HandOver) -> Result<std::result::Result<Vec<u8>, Refusal>> {
+pub fn hand_over(link: &CoordinatorLink, wanted: HandOver) -> Result<HandedOver> {
     let request = wanted.request;
     link.send(Order::HandOver(wanted))?;
     match next(link)? {

@@ -77,8 +77,6 @@ pub struct Draft {
     pub(super) exchange: Option<Exchange>,
     /// What it does with earlier requests of its conversation.
     pub(super) conversation: Conversation,
-    /// Whether another program decodes with its sequence.
-    hands_over: bool,
     /// The share of cached chunks that are not computed.
     reuse: f64,
     /// Whether a reused prefix may reach into the query.
@@ -149,6 +147,7 @@ impl Draft {
             reused_rows: 0,
             continues: None,
             keep_sequence: false,
+            hands_over: settings.hands_over,
             scope: settings.cache_scope,
             keep_chunks: settings.keep_chunks && method.reuses(),
             from_store: settings.from_store,
@@ -177,7 +176,7 @@ impl Draft {
         {
             return Err(Error::HandOver { method: plan.method.name(), cause });
         }
-        let RequestSettings { world, exchange, reuse, reuses_query, conversation, hands_over, .. } = *settings;
+        let RequestSettings { world, exchange, reuse, reuses_query, conversation, .. } = *settings;
         Ok(Self {
             plan,
             lengths,
@@ -186,7 +185,6 @@ impl Draft {
             options,
             exchange,
             conversation,
-            hands_over,
             reuse,
             reuses_query,
             chosen: None,
@@ -280,7 +278,7 @@ impl Draft {
         for exchange in self.exchanges(&warm, shape, (machine, profile)) {
             self.deal(exchange, &warm, shape);
             // Exchange and order of chunks decide whether it is exact.
-            self.plan.keep_sequence = self.hands_over || self.conversation.takes(&self.plan);
+            self.plan.keep_sequence = self.plan.hands_over || self.conversation.takes(&self.plan);
             let Err(error) = self.check_memory(shape, machine, cached.bytes) else { return Ok(()) };
             least = least.into_iter().chain([error]).min_by_key(needed_bytes);
         }

@@ -16,6 +16,9 @@ use crate::output::Metrics;
 use crate::running::Running;
 use crate::shared::Shared;
 
+/// Longest time between a failure and its notice here.
+const SHORTLY: Duration = Duration::from_secs(1);
+
 /// The state of a prefill.
 #[derive(Clone)]
 enum State {
@@ -85,7 +88,7 @@ impl Entry {
         Listed(Self::new(of, request, (facts, State::Done(None)), id))
     }
 
-    /// It is found by its id no more, and waiting reads end.
+    /// It is found by its id no more.
     fn forget(&self) {
         self.shared.hand_overs.lock().remove(&self.id);
         let gone = ApiError::invalid("the prefill was released").with_status(StatusCode::NOT_FOUND);
@@ -102,17 +105,14 @@ impl Entry {
         self.released.notify_one();
     }
 
-    /// Waits until its keys and values are there.
-    ///
-    /// # Errors
-    /// Returns the failure of the prefill.
-    pub async fn ready(&self) -> Result<(), ApiError> {
+    /// Why the prefill has failed, or that it was released. A failure may be known to a reader
+    /// shortly before it is known here.
+    pub async fn failure(&self) -> Option<ApiError> {
         let mut state = self.state.subscribe();
-        let known = state.wait_for(|state| !matches!(state, State::Planned)).await;
-        match known.as_deref() {
-            Ok(State::Failed(error)) => Err(error.clone()),
-            Ok(_) => Ok(()),
-            Err(_) => Err(ApiError::unavailable("the service ends")),
+        let known = state.wait_for(|state| !matches!(state, State::Planned));
+        match tokio::time::timeout(SHORTLY, known).await.ok()?.ok().as_deref() {
+            Some(State::Failed(error)) => Some(error.clone()),
+            _ => None,
         }
     }
 

@@ -42,12 +42,18 @@ pub async fn stream(
     if first >= end || end > tokens {
         return Err(ApiError::invalid(format!("rows {first} to {end}: the prompt has {tokens}, from 0 on")));
     }
-    entry.ready().await?;
-    let pieces = pieces(first..end, row_bytes);
+    let mut pieces = pieces(first..end, row_bytes);
+    // The first piece waits for the layer: a failure until then has its own status.
+    let begin = piece(shared.clone(), Arc::clone(&entry), layer as u32, pieces.remove(0)).await;
+    let begin = match begin {
+        Ok(begin) => begin,
+        Err(error) => return Err(entry.failure().await.unwrap_or_else(|| ApiError::internal(error.to_string()))),
+    };
     let (reader, hash) = (shared.clone(), Arc::new(Mutex::new(blake3::Hasher::new())));
     let sealed = Arc::clone(&hash);
     let read = move |rows: Range<u32>| piece(reader.clone(), Arc::clone(&entry), layer as u32, rows);
-    let rows = stream::iter(pieces).map(read).buffered(AHEAD).inspect_ok(move |bytes| {
+    let rest = stream::iter(pieces).map(read).buffered(AHEAD);
+    let rows = stream::once(async { Ok(begin) }).chain(rest).inspect_ok(move |bytes| {
         hash.lock().unwrap_or_else(PoisonError::into_inner).update(bytes);
     });
     let seal = stream::once(async move {

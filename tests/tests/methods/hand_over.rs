@@ -2,6 +2,7 @@
 //! with the tokens that the ranks would have drawn.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 use tributary_coordinator::dispatch;
@@ -9,12 +10,15 @@ use tributary_engine::Group;
 use tributary_kernels::{Keys, Kernels, Positions, Query};
 use tributary_model::{Attention, Model, Progress, Qkv};
 use tributary_planner::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, RequestSettings};
-use tributary_protocol::{Exchange, HandOver, Outcome, Plan};
+use tributary_protocol::{Event, Exchange, HandOver, Order, Outcome, Plan};
 use tributary_tests::samples::{COMBINATIONS, Case, Sample, leads};
 use tributary_tests::{dummy_model, group, relative_error, run_one, shape, tiny_config};
 
 /// Choices that two ways of computing the same logits may make differently.
 const NEAR_TIE: f32 = 1e-4;
+
+/// Longest wait for an event.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Tokens of an answer.
 const TOKENS: usize = 5;
@@ -66,13 +70,40 @@ impl Attention for Decoder<'_> {
     }
 }
 
+/// Runs a prefill that halts wherever it can, and reads the first layer that has not been read at
+/// each halt. Returns the bytes of the layers that were read before its end, and its outcome.
+fn read_meanwhile(group: &Group, plan: &Plan, layers: usize) -> (Vec<Vec<u8>>, Outcome) {
+    let (link, request) = (group.link(), plan.request);
+    let (mut read, mut outcome) = (Vec::new(), None);
+    link.send(Order::Prefill(Arc::new(plan.clone()))).expect("the ranks live");
+    link.signals().halt(request);
+    while outcome.is_none() {
+        match link.next(PATIENCE).expect("the ranks live").expect("an event in time") {
+            Event::Halted { .. } => {
+                if read.len() < layers {
+                    let wanted = HandOver { request, layer: read.len() as u32, rows: 0..plan.total_rows() as u32 };
+                    let found = dispatch::hand_over(link, wanted).expect("the ranks live");
+                    read.extend(found.expect("each row once"));
+                }
+                link.signals().halt(request);
+                link.send(Order::Resume).expect("the ranks live");
+            }
+            Event::FirstToken { .. } => {}
+            Event::Prefilled { outcome: found, .. } => outcome = Some(*found),
+            other => panic!("{other:?}"),
+        }
+    }
+    (read, outcome.expect("the prefill has ended"))
+}
+
 /// A layer of a kept sequence as it is handed over, read in two pieces.
 fn handed_over(group: &Group, model: &dyn Model, plan: &Plan, layer: usize) -> (Tensor, Tensor) {
     let rows = plan.total_rows() as u32;
     let mut numbers = Vec::new();
     for rows in [0..rows / 3, rows / 3..rows] {
         let wanted = HandOver { request: plan.request, layer: layer as u32, rows };
-        let bytes = dispatch::hand_over(group.link(), wanted).expect("the ranks live").expect("all rows");
+        let bytes = dispatch::hand_over(group.link(), wanted).expect("the ranks live");
+        let bytes = bytes.expect("each row once").expect("the layer is there");
         numbers.extend(bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().expect("four bytes"))));
     }
     let config = model.config();
@@ -178,6 +209,34 @@ fn another_decoder_goes_on_with_every_method_that_can_be_handed_over() {
         }
     }
     assert!(10 * different >= 3 * handed, "{different} of {handed} answers differ from the exact one");
+}
+
+#[test]
+fn layers_are_read_while_later_ones_are_computed() {
+    let model = dummy_model(&tiny_config(&[]), 11);
+    let layers = model.config().layers;
+    let (mut early, mut samples) = (0, 0);
+    for (world, turn) in [(1, 0), (2, 1), (3, 2), (2, 0), (3, 1)] {
+        for sample in case(world, turn).samples("", &*model) {
+            if sample.plan.no_hand_over().is_some() {
+                continue;
+            }
+            let (what, group) = (sample.what(), group(&model, world));
+            let plan = Plan { request: 7, max_tokens: 1, keep_sequence: true, hands_over: true, ..sample.plan };
+            let (read, _) = read_meanwhile(&group, &plan, layers);
+            for (layer, early) in read.iter().enumerate() {
+                let rows = 0..plan.total_rows() as u32;
+                let late = dispatch::hand_over(group.link(), HandOver { request: 7, layer: layer as u32, rows });
+                let late = late.expect("the ranks live").expect("each row once").expect("it is there");
+                assert!(*early == late, "{what}: layer {layer} was another before the end of the prefill");
+            }
+            group.end().expect("the group ends well");
+            (early, samples) = (early + read.len(), samples + 1);
+        }
+    }
+    // The halt after the last layer but one may come too late; more would mean that layers are not
+    // there when they are computed.
+    assert!(early >= samples * (layers - 2), "{early} layers of {samples} prefills were read early");
 }
 
 #[test]

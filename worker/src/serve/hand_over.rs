@@ -8,6 +8,7 @@ use tributary_protocol::{Event, HandOver, Phase, Refusal, exit};
 use super::decoding::Decoding;
 use super::messages::tell;
 use crate::error::Result;
+use crate::handing;
 use crate::numbers;
 use crate::sequence::{Sequence, Turned};
 
@@ -15,23 +16,39 @@ impl Decoding<'_, '_> {
     /// Gathers rows of a layer on rank 0, which hands them to the coordinator.
     pub(super) fn hand_over(&mut self, wanted: &HandOver) -> Result<()> {
         self.comm.set_deadline(Phase::Decode, self.timeout);
-        let turned = self.sequences.get_mut(&wanted.request).and_then(Sequence::turned);
-        let own = turned.map(|turned| part(turned, wanted)).transpose()?.unwrap_or_default();
-        let parts = self.comm.gather_bytes(0, own)?;
-        let request = wanted.request;
+        let (request, layer) = (wanted.request, wanted.layer as usize);
+        let is_filling = handing::fills(request);
+        let keys = match self.sequences.get_mut(&request).and_then(Sequence::turned) {
+            _ if is_filling => handing::keys(layer)?,
+            Some(Turned { own, rest, .. }) => [own.keys(layer), rest.keys(layer)].concat(),
+            None => Vec::new(),
+        };
+        let parts = self.comm.gather_bytes(0, part(&keys, wanted)?)?;
         tell(self.link, || {
-            let rows = joined(&parts, wanted);
-            let rows = rows.map_err(|cause| Refusal { exit_code: exit::BUG, cause });
+            let rows = match joined(&parts, wanted) {
+                // Some rank has not come to this layer.
+                Err(Lack::Missing(_)) if is_filling => Ok(None),
+                Err(lack) => Err(Refusal { exit_code: exit::BUG, cause: lack.to_string() }),
+                Ok(rows) => Ok(Some(rows)),
+            };
             Event::HandedOver { request, rows }
         })
     }
 }
 
+/// Why rows cannot be joined.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Lack {
+    #[error("a bug: row {0} is missing")]
+    Missing(u32),
+    #[error("a bug: row {0} is there twice")]
+    Twice(u32),
+}
+
 /// This rank's rows, block by block.
-fn part(turned: &Turned, wanted: &HandOver) -> Result<Vec<u8>> {
-    let (mut bytes, layer) = (Vec::new(), wanted.layer as usize);
-    for keys in turned.own.keys(layer).iter().chain(&turned.rest.keys(layer)) {
-        let Keys { k, v, at } = keys;
+fn part(keys: &[Keys], wanted: &HandOver) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for Keys { k, v, at } in keys {
         let (rope, order) = (at.rope(), at.order());
         let is_wanted = |&place: &u32| {
             let (position, order) = (rope[place as usize], order[place as usize]);
@@ -78,11 +95,7 @@ impl<'a> BlockPart<'a> {
 }
 
 /// All ranks' rows in the order of their positions, each with its keys before its values.
-///
-/// # Errors
-/// Returns a line that names a row which is missing or is there twice.
-fn joined(parts: &[Vec<u8>], wanted: &HandOver) -> std::result::Result<Vec<u8>, String> {
-    let HandOver { layer, rows, .. } = wanted;
+fn joined(parts: &[Vec<u8>], HandOver { rows, .. }: &HandOver) -> std::result::Result<Vec<u8>, Lack> {
     let (mut seen, mut joined) = (vec![false; rows.len()], Vec::new());
     for part in parts {
         let mut left = &part[..];
@@ -95,7 +108,7 @@ fn joined(parts: &[Vec<u8>], wanted: &HandOver) -> std::result::Result<Vec<u8>, 
                 let position = u32::from_le_bytes(position.try_into().expect("four bytes"));
                 let place = (position - rows.start) as usize;
                 if std::mem::replace(&mut seen[place], true) {
-                    return Err(format!("a bug: row {position} of layer {layer} is there twice"));
+                    return Err(Lack::Twice(position));
                 }
                 let (to_key, to_value) = joined[2 * width * place..][..2 * width].split_at_mut(width);
                 to_key.copy_from_slice(key);
@@ -104,7 +117,7 @@ fn joined(parts: &[Vec<u8>], wanted: &HandOver) -> std::result::Result<Vec<u8>, 
         }
     }
     match seen.iter().position(|seen| !seen) {
-        Some(place) => Err(format!("a bug: row {} of layer {layer} is missing", rows.start + place as u32)),
+        Some(place) => Err(Lack::Missing(rows.start + place as u32)),
         None => Ok(joined),
     }
 }
@@ -128,8 +141,7 @@ mod tests {
         let joined_rows: Vec<u8> = (4..8).flat_map(|row| [row, 1, row, 2]).collect();
         assert_eq!(joined(&parts, &wanted), Ok(joined_rows));
         let why = |parts: &[Vec<u8>]| joined(parts, &wanted).expect_err("refused");
-        assert!(why(&parts[..2]).contains("row 5 of layer 3 is missing"));
-        assert!(why(&[]).contains("row 4 of layer 3 is missing"));
-        assert!(why(&[block(&[4, 5, 6, 7]), block(&[6])]).contains("row 6 of layer 3 is there twice"));
+        assert_eq!((why(&parts[..2]), why(&[])), (Lack::Missing(5), Lack::Missing(4)));
+        assert_eq!(why(&[block(&[4, 5, 6, 7]), block(&[6])]), Lack::Twice(6));
     }
 }

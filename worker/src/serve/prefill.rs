@@ -16,6 +16,7 @@ use super::decoding::Decoding;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::evict::{self, Remains};
+use crate::handing::{self, Filling};
 use crate::first_token::{FirstToken, first_token, score_query};
 use crate::placement::Placement;
 use crate::sequence::{Sequence, Start, Turned};
@@ -95,7 +96,8 @@ impl Rank<'_, '_> {
             drop(computing);
             link.map_or(Ok(()), |link| Ok(link.send(Event::FirstToken { request: plan.request, drawn })?))
         };
-        let filled = match fill(&mut cx, plan, decoding, tell) {
+        let filling = plan.hands_over.then(|| Filling::new(plan.request, cx.math.rope.clone()));
+        let filled = match handing::filled(filling.as_ref(), || fill(&mut cx, plan, decoding, tell)) {
             Err(Error::Cancelled) => {
                 return Ok(Told::Cancelled(Box::new(cancelled(cx, plan, &decoding.borrow().halts)?)));
             }

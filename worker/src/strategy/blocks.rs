@@ -15,6 +15,7 @@ use super::{output, recompute};
 use crate::attention::{Anchored, PassQ, Passing, PassingBlock, PassingRows, Placed};
 use crate::context::Context;
 use crate::error::Result;
+use crate::handing;
 use crate::kv::{Block, KvCache};
 use crate::placement::Placement;
 
@@ -31,6 +32,7 @@ impl Strategy for Blocks {
         let homes = Homes { context: vec![Vec::new(); world], query: plan.query_rows().collect(), owner: plan.owner };
         let rows = recompute::embed(cx, plan, &homes)?;
         cx.recomputed_rows = rows.len();
+        handing::last_pass(|| (cache.view_of_own(&placement, &[]), placement.at(&homes.of(rank))));
         let math = cx.math.clone();
         let placed = Placed { cache: &cache, placement: &placement, hidden: &[] };
         let mut pass = PassQ::new(math, &mut *cx.comm, &homes, placed, &|_| rank);

@@ -9,6 +9,7 @@ use super::prefix;
 use crate::attention::ChunkPrefill;
 use crate::context::Context;
 use crate::error::Result;
+use crate::handing;
 use crate::kv::{Block, KvCache, View};
 use crate::placement::Placement;
 
@@ -50,6 +51,7 @@ impl Strategy for Full {
             outgoing: None,
             compression: None,
         };
+        handing::last_pass(|| (attention.before.clone(), attention.at.clone()));
         let rows = (cx.embed(&sources)?, block.rows());
         this.output = output::run((cx.models.main, plan, plan.owner), rows, &mut attention)?;
         block.layers = attention.layers;

@@ -7,6 +7,7 @@ use tributary_protocol::Plan;
 
 use super::arrivals::Arrivals;
 use crate::error::{Error, Result};
+use crate::handing;
 use crate::models::Models;
 
 /// Rows after the last layer.
@@ -29,10 +30,12 @@ pub(super) fn run(
     (rows, numbers): (Rows, &[u32]),
     attention: &mut dyn Attention<Error = Error>,
 ) -> Result<Output> {
-    if plan.returns.prompt_logprobs.is_none() {
-        return Ok(Output { last: last(model.prompt(rows, attention)?, plan, rank), scored: None });
-    }
-    all(model.layers(0..model.config().layers, rows, attention)?, plan, rank, numbers)
+    handing::noted(attention, |attention| {
+        if plan.returns.prompt_logprobs.is_none() {
+            return Ok(Output { last: last(model.prompt(rows, attention)?, plan, rank), scored: None });
+        }
+        all(model.layers(0..model.config().layers, rows, attention)?, plan, rank, numbers)
+    })
 }
 
 /// The same with chunks that are still being read.
@@ -45,10 +48,12 @@ pub(super) fn run_arriving(
     (rows, numbers): (Rows, &[u32]),
     attention: &mut dyn Attention<Error = Error>,
 ) -> Result<Output> {
-    if plan.returns.prompt_logprobs.is_none() {
-        return Ok(Output { last: last(arrivals.prompt(models, rows, attention)?, plan, rank), scored: None });
-    }
-    all(arrivals.whole(models, rows, attention)?, plan, rank, numbers)
+    handing::noted(attention, |attention| {
+        if plan.returns.prompt_logprobs.is_none() {
+            return Ok(Output { last: last(arrivals.prompt(models, rows, attention)?, plan, rank), scored: None });
+        }
+        all(arrivals.whole(models, rows, attention)?, plan, rank, numbers)
+    })
 }
 
 fn last(rows: Rows, plan: &Plan, rank: usize) -> Option<Rows> {

@@ -10,7 +10,8 @@ use super::output::{self, Output};
 use crate::attention::{Mix, PassQ, Placed, Replicated, SelectedOnly};
 use crate::context::Context;
 use crate::error::Result;
-use crate::kv::KvCache;
+use crate::handing;
+use crate::kv::{KvCache, View};
 use crate::placement::Placement;
 
 /// Recomputes `selected`; fresh rows and the query's join the cache. If the other rows are dropped,
@@ -31,16 +32,22 @@ pub(super) fn recompute(
     let rows = embed(cx, plan, &homes)?;
     cx.recomputed_rows = rows.len();
     let most = (0..cx.comm.size()).map(|rank| homes.of(rank).len()).max().unwrap_or(0);
-    let (math, models) = (cx.math.sliced(plan.context_slices(most)), cx.models.clone());
+    let (math, models, rank) = (cx.math.sliced(plan.context_slices(most)), cx.models.clone(), cx.rank());
     let hidden = plan.out_of_sight(selected);
     let cached: &KvCache = cache;
     let placed = Placed { cache: cached, placement, hidden: &hidden };
+    handing::last_pass(|| {
+        let placement = reading.unwrap_or(placement);
+        let own = cached.view_of_own(placement, selected);
+        let prefix = if rank == plan.owner { cached.view_of_prefix(placement) } else { View::default() };
+        (prefix.and(own), placement.at(&homes.of(rank)))
+    });
     let reading = reading.map(|placement| placed.at(placement));
     let mix = |rows: &[u32]| {
         let blocks = cached.own.iter().chain(&cached.others);
         plan.drops().map(|sparse| Mix::new(sparse.theta, blocks, rows))
     };
-    let (own, rank) = (&homes.context[cx.rank()], cx.rank());
+    let own = &homes.context[rank];
     let (of, rows) = ((&models, plan, rank), (rows, &*homes.of(rank)));
     let (output, (fresh, tail)) = match plan.exchange {
         Exchange::Replicate => {

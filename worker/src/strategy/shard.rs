@@ -11,7 +11,8 @@ use super::interface::{Prefilled, nothing_selected};
 use super::output::Output;
 use crate::context::Context;
 use crate::error::Result;
-use crate::kv::{Block, KvCache};
+use crate::handing;
+use crate::kv::{Block, KvCache, View};
 use crate::placement::Placement;
 
 /// The sequence dealt to ranks.
@@ -45,6 +46,7 @@ impl Shards {
         let sources = plan.sources();
         let own: Vec<Source> = self.rows[cx.rank()].iter().map(|&row| sources[row as usize]).collect();
         cx.prefilled_rows = own.len();
+        handing::last_pass(|| (View::default(), self.at[cx.rank()].clone()));
         cx.embed(&own)
     }
 

@@ -1,0 +1,117 @@
+//! Layers of a prompt that another program reads while later ones are being computed.
+//!
+//! Each rank notes the keys and values of its rows in the last pass over the prompt, layer by
+//! layer, beside those that were there before it. A halt at a control point then finds the layers
+//! that are complete.
+
+use std::cell::RefCell;
+
+use candle_core::Tensor;
+use tributary_kernels::{Keys, Positions, Rope};
+use tributary_model::{Attention, Progress, Qkv};
+
+use crate::error::{Error, Result};
+use crate::kv::View;
+
+scoped_tls_hkt::scoped_thread_local!(static FILLING: for<'a> &'a Filling);
+
+/// A cache that is being filled, of which layers are read meanwhile.
+pub struct Filling {
+    request: u64,
+    rope: Rope,
+    last_pass: RefCell<Option<LastPass>>,
+}
+
+/// This rank's rows in the last pass over a prompt.
+struct LastPass {
+    /// Rows that were there before it.
+    before: View,
+    /// Positions of its own.
+    at: Positions,
+    /// Keys before RoPE and values of its own, layer by layer.
+    layers: Vec<(Tensor, Tensor)>,
+}
+
+impl Filling {
+    /// The cache of a request, before its last pass.
+    pub fn new(request: u64, rope: Rope) -> Self {
+        Self { request, rope, last_pass: RefCell::default() }
+    }
+
+    /// This rank's keys of a layer, turned to their positions; none while it is not complete here.
+    fn keys(&self, layer: usize) -> Result<Vec<Keys>> {
+        let pass = self.last_pass.borrow();
+        let Some(pass) = pass.as_ref().filter(|pass| layer < pass.layers.len()) else { return Ok(Vec::new()) };
+        let (k, v) = pass.layers[layer].clone();
+        let mut keys = pass.before.keys(layer);
+        keys.push(Keys { k, v, at: pass.at.clone() });
+        let turn = |keys: Keys| Ok(Keys { k: self.rope.apply(&keys.k, &keys.at)?, ..keys });
+        keys.into_iter().map(turn).collect()
+    }
+}
+
+/// Fills a cache, of which layers are read meanwhile if there is a `filling`.
+pub fn filled<T>(filling: Option<&Filling>, fill: impl FnOnce() -> T) -> T {
+    match filling {
+        Some(filling) => FILLING.set(filling, fill),
+        None => fill(),
+    }
+}
+
+/// Whether the cache of a request is being filled on this thread, so that layers are read.
+pub fn fills(request: u64) -> bool {
+    FILLING.is_set() && FILLING.with(|filling| filling.request == request)
+}
+
+/// This rank's keys of a layer of the cache that is being filled, turned to their positions; none
+/// while the layer is not complete here.
+///
+/// # Errors
+/// Returns an error if a candle operation fails.
+pub fn keys(layer: usize) -> Result<Vec<Keys>> {
+    if FILLING.is_set() { FILLING.with(|filling| filling.keys(layer)) } else { Ok(Vec::new()) }
+}
+
+/// The last pass over the prompt begins: rows that this rank alone holds before it, and positions
+/// of its own rows.
+pub fn last_pass(rows: impl FnOnce() -> (View, Positions)) {
+    if FILLING.is_set() {
+        let (before, at) = rows();
+        FILLING.with(|filling| *filling.last_pass.borrow_mut() = Some(LastPass { before, at, layers: Vec::new() }));
+    }
+}
+
+/// Runs the last pass over the prompt. Its layers are noted if they are read meanwhile.
+pub fn noted<T>(
+    attention: &mut dyn Attention<Error = Error>,
+    pass: impl FnOnce(&mut dyn Attention<Error = Error>) -> T,
+) -> T {
+    if FILLING.is_set() { pass(&mut Noted(attention)) } else { pass(attention) }
+}
+
+/// An attention whose keys and values are noted once they have been attended to.
+struct Noted<'a>(&'a mut dyn Attention<Error = Error>);
+
+impl Attention for Noted<'_> {
+    type Error = Error;
+
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let pair = (qkv.k.clone(), qkv.v.clone());
+        let out = self.0.attend(layer, qkv)?;
+        FILLING.with(|filling| {
+            if let Some(pass) = filling.last_pass.borrow_mut().as_mut() {
+                assert_eq!(pass.layers.len(), layer, "layers come in order");
+                pass.layers.push(pair);
+            }
+        });
+        Ok(out)
+    }
+
+    fn progress(&self) -> &Progress {
+        self.0.progress()
+    }
+
+    fn last_layer(&mut self, rows: usize) -> usize {
+        self.0.last_layer(rows)
+    }
+}
