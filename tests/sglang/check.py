@@ -163,7 +163,8 @@ def plain_export(folder, manifest, prompt, keys, values):
                 blob += page.contiguous().view(torch.uint8).numpy().tobytes()
             (folder / f"{digest.hex()}{suffix}.bin").write_bytes(blob)
     (folder / "manifest.json").write_text(json.dumps({**manifest, "prompts": [prompt]}), encoding="utf-8")
-    save_file({f"layers.{n}": torch.stack([k, v], 1).contiguous() for n, (k, v) in enumerate(zip(keys, values))}, folder / "kv.safetensors")
+    layers = {f"layers.{n}": torch.stack([k, v], 1).contiguous() for n, (k, v) in enumerate(zip(keys, values))}
+    save_file(layers, folder / "kv.safetensors")
 
 
 def self_test():
