@@ -128,7 +128,7 @@ slurm-test: mpi
 
 check: mpi-tools emulated
 	@$(STEP) "formatting" $(CARGO) fmt --all --check
-	@$(STEP) "clippy, no features" $(CLIPPY) -- -D warnings
+	@$(STEP) "clippy, no features" $(CARGO) clippy --release --locked --workspace -- -D warnings
 	@$(STEP) "clippy, MPI" $(CARGO) clippy --release --locked --workspace $(MPI) -- -D warnings
 	@$(STEP) "clippy, all features" $(EMULATED) $(CLIPPY) $(ALL) -- -D warnings
 	@$(STEP) "documentation" env RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps

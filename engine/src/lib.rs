@@ -25,6 +25,7 @@ mod environment;
 mod error;
 mod follow;
 mod generation_config;
+mod held;
 mod highlight;
 mod machine;
 pub mod marker;

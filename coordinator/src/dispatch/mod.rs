@@ -106,7 +106,10 @@ pub fn hand_over(link: &CoordinatorLink, wanted: HandOver) -> Result<HandedOver>
 }
 
 /// Releases sequences on the ranks.
-pub(crate) fn release(link: &CoordinatorLink, requests: Vec<u64>) -> Result<()> {
+///
+/// # Errors
+/// As [`run`].
+pub fn release(link: &CoordinatorLink, requests: Vec<u64>) -> Result<()> {
     link.send(Order::Release(requests))?;
     match next(link)? {
         Event::Released { .. } => Ok(()),

@@ -1,0 +1,39 @@
+//! Keys and values of an answered request that stay on the ranks, for another program.
+
+use tributary_coordinator::dispatch;
+use tributary_protocol::{HandOver, Plan};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::run_config::RunConfig;
+
+impl Engine<'_> {
+    /// Keys after RoPE and values of a layer of the prompt of a request that
+    /// [hands them over](tributary_planner::RequestSettings::hands_over) and has been
+    /// [answered](Self::answer): `[rows, 2, kv_heads, head_dim]`, little-endian, in the order of
+    /// positions.
+    ///
+    /// # Errors
+    /// Returns an error if the ranks hold no such rows, or if a rank fails.
+    pub fn held_layer(&mut self, plan: &Plan, layer: usize, run_config: &RunConfig) -> Result<Vec<u8>> {
+        let (rows, row_bytes) = (plan.total_rows(), self.folder.shape().layer_kv_bytes() as usize);
+        let link = self.ranks.backend().link(run_config.group()).ok_or(Error::Bug("the ranks were not started"))?;
+        let (at_once, mut bytes) = (HandOver::rows_at_once(row_bytes), Vec::with_capacity(rows * row_bytes));
+        for first in (0..rows).step_by(at_once) {
+            let rows = first as u32..rows.min(first + at_once) as u32;
+            let wanted = HandOver { request: plan.request, layer: layer as u32, rows };
+            let read = dispatch::hand_over(link, wanted)?.map_err(tributary_coordinator::Error::Refused)?;
+            bytes.extend(read.ok_or(Error::Bug("an answered request has all of its layers"))?);
+        }
+        Ok(bytes)
+    }
+
+    /// Releases what such a request holds.
+    ///
+    /// # Errors
+    /// Returns an error if a rank fails.
+    pub fn release_held(&mut self, plan: &Plan, run_config: &RunConfig) -> Result<()> {
+        let link = self.ranks.backend().link(run_config.group()).ok_or(Error::Bug("the ranks were not started"))?;
+        Ok(dispatch::release(link, vec![plan.request])?)
+    }
+}
