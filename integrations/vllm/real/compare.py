@@ -1,6 +1,6 @@
 """Tributary's answers and vLLM's after a hand-over, token by token: a table of methods, worlds and models; exit code 1 if any row fails.
 
-    target/vllm/bin/python integrations/vllm/real/compare.py PROGRAM --model FOLDER [--worlds 2:200,1:20] [--methods NAME..] [--json FILE]
+    with.sh target/vllm python compare.py PROGRAM --model FOLDER [--worlds 2:200,1:20] [--methods NAME..] [--json FILE]
 
 PROGRAM may also be the URL of a server that runs. An answer is judged against Tributary's own greedy decoding of the same request. It must be the same, or
 differ first where Tributary's two likeliest tokens are closer than --tie. A method that cannot be handed over is a row with the server's reason.
@@ -68,7 +68,8 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--model", type=pathlib.Path, default=kit.DEMO)
     parser.add_argument("--worlds", default="2:200,1:20,3:20,4:20", help="WORLD:REQUESTS of each method, with commas")
-    parser.add_argument("--methods", nargs="*", help="NAME or NAME:REQUESTS; all by default")
+    parser.add_argument("--methods", nargs="*", help="all by default")
+    parser.add_argument("--counts", nargs="*", default=[], help="METHOD:REQUESTS, where they are not those of the world")
     parser.add_argument("--tokens", type=int, default=12)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--tie", type=float, default=1e-3)
@@ -79,7 +80,7 @@ def main():
 
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
     make = kit.demo_request if args.model.resolve() == kit.DEMO else kit.prose_request
-    counts = dict(name.partition(":")[::2] for name in args.methods or ())
+    counts = dict(name.split(":") for name in args.counts)
     proxy, rows = kit.Proxy(), []
     llm = kit.engine(args.model, proxy.url, enable_prefix_caching=True)
     for world, requests in (map(int, part.split(":")) for part in args.worlds.split(",")):
@@ -87,9 +88,9 @@ def main():
             args.program, args.model, ["--world-size", world, "--threads", 1, *args.options.split()], log="target/vllm-serve.log")
         url = running.url if running else args.program
         proxy.target, exact_answers = url, {}
-        for method in methods_of(url, counts):
+        for method in methods_of(url, args.methods):
             proxy.rows = 0
-            row = compare_method(llm, proxy, url, [make(number) for number in range(int(counts.get(method) or requests))], method, exact_answers, args, tokenizer)
+            row = compare_method(llm, proxy, url, [make(number) for number in range(int(counts.get(method, requests)))], method, exact_answers, args, tokenizer)
             row.update(world=world, model=args.model.name, layer_rows_sent=proxy.rows)
             rows.append(row)
             print(f"{args.model.name}, world {world}, {method}: " + (f"not handed over: {row['refused']}" if row["refused"] else

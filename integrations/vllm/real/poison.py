@@ -1,6 +1,6 @@
 """No request that asks for exact computing may ever get approximate keys and values: requests of all kinds in random order, prefix cache on.
 
-    target/vllm/bin/python integrations/vllm/real/poison.py PROGRAM [--requests 10000] [--seed 1] [--json FILE]
+    with.sh target/vllm python poison.py PROGRAM [--requests 10000] [--seed 1] [--json FILE]
 
 PROGRAM may also be the URL of a server that runs. The KV cache of vLLM is small, so that requests are preempted. Kinds:
 
