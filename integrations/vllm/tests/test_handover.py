@@ -48,10 +48,15 @@ class Rules(unittest.TestCase):
         self.refused("fingerprint", self.told(), fingerprint="1" * 64)
         check(self.told(exact=True), IDS, None, SHAPE, "0" * 64)
 
-    def test_the_prompt_must_be_the_prefilled_one(self):
-        other = [*IDS[:-1], 999]
-        for prompt in (other, IDS[:-1], [*IDS, 1], []):
-            self.refused("not the one that was prefilled", self.told(), prompt)
+    def test_the_prompt_must_begin_with_the_prefilled_one(self):
+        for prompt in ([*IDS[:-1], 999], [999, *IDS[1:]], [0, *IDS], IDS[:-1], []):
+            self.refused("does not begin with the prefilled one", self.told(), prompt)
+        self.refused("does not begin with the prefilled one", self.told(token_ids=[], tokens=0), IDS)
+
+    def test_the_last_token_is_not_taken(self):
+        told = self.told()
+        for prompt, rows in ((IDS, 20), ([*IDS, 7], 21), ([*IDS, 7, 8, 9], 21)):
+            self.assertEqual(check(told, prompt, told["cache_salt"], SHAPE), rows)
         self.refused("count differ", self.told(tokens=20))
         self.refused("count differ", self.told(token_ids=None))
 

@@ -95,6 +95,14 @@ class States(unittest.TestCase):
         (load,) = self.handovers.take_loads()
         self.assertEqual((load.first, load.rows), (16, 4))
 
+    def test_a_prompt_that_goes_on_takes_all_prefilled_rows(self):
+        mine = request(self.prefill, prompt_token_ids=[*IDS, 7, 8])
+        self.assertEqual(self.load(mine, 16), 5)
+        (load,) = self.handovers.take_loads()
+        self.assertEqual((load.first, load.rows), (16, 5))
+        # A local hit beyond the prefilled rows leaves nothing to load.
+        self.exact("prefix cache", request(self.prefill, "s", prompt_token_ids=[*IDS, *range(40)]), computed=48)
+
     def test_a_whole_local_hit_loads_nothing_and_releases(self):
         self.exact("prefix cache holds its prompt", request(self.prefill), computed=20)
         self.released(1)
@@ -120,7 +128,7 @@ class States(unittest.TestCase):
             ("does not know its id", request(unknown)),
             ("cache_salt", request(self.prefill, cache_salt=None)),
             ("cache_salt", request(self.prefill, cache_salt="x")),
-            ("not the one that was prefilled", request(self.prefill, prompt_token_ids=IDS[::-1])),
+            ("does not begin with the prefilled one", request(self.prefill, prompt_token_ids=IDS[::-1])),
             ("no valid id", request(self.prefill, kv_transfer_params={"tributary": {"id": "x"}})),
             ("another server", request(self.prefill, kv_transfer_params={"tributary": {"id": self.prefill.id, "url": "http://b"}})),
             ("embeddings", request(self.prefill, prompt_token_ids=None)),

@@ -90,8 +90,12 @@ class Reference:
         return cls(given["id"], str(url))
 
 
-def check(told: Mapping[str, Any], prompt: Sequence[int], salt: str | None, shape: Shape, fingerprint: str | None = None) -> None:
-    """Whether KV that the server describes as `told` may be used for this prompt; raises `Refused` with the reason."""
+def check(told: Mapping[str, Any], prompt: Sequence[int], salt: str | None, shape: Shape, fingerprint: str | None = None) -> int:
+    """Rows that a prompt may take of the KV that the server describes as `told`; raises `Refused` with the reason why none.
+
+    The prompt is the prefilled one, or goes on from it, as where the server has drawn the first token already. The prompt's last token is
+    computed by vLLM in any case: its logits are needed.
+    """
     if told.get("version") != VERSION:
         raise Refused(f"the server hands over version {told.get('version')}, not {VERSION}")
     if told.get("status") == "failed":
@@ -107,8 +111,8 @@ def check(told: Mapping[str, Any], prompt: Sequence[int], salt: str | None, shap
     ids = told.get("token_ids")
     if not isinstance(ids, list) or told.get("tokens") != len(ids):
         raise Refused("the server's token ids and their count differ")
-    if len(ids) != len(prompt) or any(a != b for a, b in zip(ids, prompt)):
-        raise Refused("the prompt is not the one that was prefilled")
+    if not ids or len(ids) > len(prompt) or any(a != b for a, b in zip(ids, prompt)):
+        raise Refused("the prompt does not begin with the prefilled one")
     # Approximate KV belongs under a key of its own in vLLM's prefix cache. A connector cannot set it; the request must bring it.
     if told.get("exact") is not True:
         expected = told.get("cache_salt")
@@ -116,6 +120,7 @@ def check(told: Mapping[str, Any], prompt: Sequence[int], salt: str | None, shap
             raise Refused("the server tells no cache_salt for approximate KV")
         if salt != expected:
             raise Refused("its cache_salt is not that of the approximate KV")
+    return min(len(ids), len(prompt) - 1)
 
 
 def heads_of_rank(kv_heads: int, ranks: int, rank: int) -> range:

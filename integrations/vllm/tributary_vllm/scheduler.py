@@ -49,9 +49,11 @@ class Entry:
     reference: Reference | None
     prompt: list[int]
     state: str = "asking"
-    answer: "Future[dict[str, Any]] | None" = None
+    answer: "Future[tuple[int, dict[str, Any]]] | None" = None
     asked_at: float = 0.0
     told: str = ""
+    # Rows from the first one on that the server has, and rows that are loaded.
+    usable: int = 0
     rows: int = 0
     reason: str | None = None
 
@@ -118,8 +120,7 @@ class Handovers:
             return 0, False
         if entry.state == "asking" and not self._answered(request.request_id, entry):
             return (None, False) if entry.state == "asking" else (0, False)
-        # The last token is always computed by vLLM: its logits are needed.
-        rows = len(entry.prompt) - 1 - computed
+        rows = entry.usable - computed
         if rows <= 0:
             self._leave(request.request_id, entry, "vLLM's prefix cache holds its prompt", spent=True)
             return 0, False
@@ -131,7 +132,7 @@ class Handovers:
         if rows <= 0 or entry is None or entry.reference is None:
             return
         entry.state, entry.rows = "loading", rows
-        self._loads.append(Load(request.request_id, entry.reference, len(entry.prompt) - 1 - rows, rows, list(blocks)))
+        self._loads.append(Load(request.request_id, entry.reference, entry.usable - rows, rows, list(blocks)))
 
     def take_loads(self) -> list[Load]:
         loads, self._loads = self._loads, []
@@ -176,10 +177,9 @@ class Handovers:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, reference: Reference, prompt: list[int], salt: str | None) -> dict[str, Any]:
+    def _ask(self, reference: Reference, prompt: list[int], salt: str | None) -> tuple[int, dict[str, Any]]:
         told = self._connect(reference).describe(reference.id, self._settings.ask_seconds)
-        check(told, prompt, salt, self._shape, self._settings.fingerprint)
-        return told
+        return check(told, prompt, salt, self._shape, self._settings.fingerprint), told
 
     def _connect(self, reference: Reference) -> Server:
         # The key belongs to the configured server and goes to no other.
@@ -195,7 +195,7 @@ class Handovers:
                 self._leave(name, entry, "the server did not answer in time")
             return False
         try:
-            told = entry.answer.result()
+            entry.usable, told = entry.answer.result()
         except Refused as why:
             self._leave(name, entry, str(why))
             return False
