@@ -1,6 +1,7 @@
 //! Keys and values of an answered request that stay on the ranks, for another program.
 
 use tributary_coordinator::dispatch;
+use tributary_planner::ModelShape;
 use tributary_protocol::{HandOver, Plan};
 
 use crate::engine::Engine;
@@ -8,6 +9,24 @@ use crate::error::{Error, Result};
 use crate::run_config::RunConfig;
 
 impl Engine<'_> {
+    /// The shape of the model.
+    pub fn shape(&self) -> ModelShape {
+        self.folder.shape()
+    }
+
+    /// Type of the numbers of weights, keys and values: `f32`, `bf16` or `f16`.
+    pub fn dtype(&self) -> &str {
+        &self.environment.dtype
+    }
+
+    /// Hash of the model's weights and config.
+    ///
+    /// # Errors
+    /// Returns an error if a file of the model cannot be read.
+    pub fn model_hash(&self) -> Result<[u8; 32]> {
+        self.folder.hash().get()
+    }
+
     /// Keys after RoPE and values of a layer of the prompt of a request that
     /// [hands them over](tributary_planner::RequestSettings::hands_over) and has been
     /// [answered](Self::answer): `[rows, 2, kv_heads, head_dim]`, little-endian, in the order of

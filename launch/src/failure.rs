@@ -1,6 +1,7 @@
 //! Failures as a user sees them: one line, and an exit code that names their kind.
 
 use std::fmt;
+use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use schemars::JsonSchema;
@@ -35,6 +36,11 @@ pub fn usage(what: impl Into<String>) -> anyhow::Error {
 /// An error of configuration: something in the way the program was started or built does not fit.
 pub fn configuration(what: impl Into<String>) -> anyhow::Error {
     Error::Configuration(what.into()).into()
+}
+
+/// A file or folder that cannot be written.
+pub fn unwritable(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    Coded { exit_code: exit::DISK, reason: format!("{}: {error}", path.display()) }.into()
 }
 
 /// Refusal of clap, in one line.

@@ -7,6 +7,7 @@ mod compare;
 mod config;
 mod config_file;
 pub mod doctor;
+mod export_kv;
 mod exporting;
 mod failure;
 mod help;

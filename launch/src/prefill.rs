@@ -13,6 +13,7 @@ use tributary_study::dump;
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, settings};
 use crate::config::config;
+use crate::export_kv::Target;
 use crate::exporting::MetricsArgs;
 use crate::failure::usage;
 use crate::help;
@@ -65,6 +66,10 @@ pub struct PrefillArgs {
     /// Print the context with the recomputed tokens highlighted
     #[arg(long, help_heading = "Output")]
     show_selected: bool,
+    /// Write the prompt's keys and values as pages of SGLang's file back-end
+    /// (docs/hand-over.md); what a request must send to find approximate ones is printed
+    #[arg(long, value_name = "sglang:DIR[,KEY=VALUE]..", conflicts_with = "requests", help_heading = "Output")]
+    export_kv: Option<Target>,
     #[command(flatten)]
     metrics: MetricsArgs,
 }
@@ -98,21 +103,36 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
         (settings.reuse, settings.reuses_query, settings.keep_chunks) = (1.0, true, true);
         engine.keep_chunks(&[world]);
     }
+    settings.hands_over = args.export_kv.is_some();
     let run_config = RunConfig { settings, threads: args.run.group.threads };
     for question in &questions {
         engine.check(question, &run_config)?;
+    }
+    let name = config.model.folder.display().to_string();
+    if let Some(target) = &args.export_kv {
+        target.check(&engine, &name)?;
     }
     let progress = Progress::start("loading the weights");
     engine.start(&run_config)?;
     progress.now(format!("{} on {} ranks", args.method, world));
     if args.requests.is_none() {
         let answered = engine.answer(&questions[0], &run_config)?;
+        let target = args.export_kv.as_ref();
+        let exported = target.map(|target| target.write(&mut engine, &answered, (&run_config, &name))).transpose()?;
         drop(progress);
         engine.end()?;
         if let Some(folder) = &args.dump {
             dump::write(folder, &answered)?;
         }
-        return show(args, &answered);
+        show(args, &answered)?;
+        return match (exported, args.json) {
+            (None, _) => Ok(()),
+            (Some(lines), false) => print(&lines),
+            (Some(lines), true) => {
+                eprint!("{lines}");
+                Ok(())
+            }
+        };
     }
     drop(progress);
     let count = questions.len();

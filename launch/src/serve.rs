@@ -15,7 +15,9 @@ use tributary_methods::MethodSpec;
 use tributary_planner::forecast::Profile;
 use tributary_planner::{Conversation, Slicing};
 use tributary_protocol::{Method, Returns};
-use tributary_service::{Access, AllowedMethods, ApiKeys, ClientLimits, Decoder, Doors, Options, ReasoningParser, Service};
+use tributary_service::{
+    Access, AllowedMethods, ApiKeys, ClientLimits, Decoder, Doors, Options, ReasoningParser, Service,
+};
 
 use crate::args::{IntakeArgs, MethodArgs, ModelArgs, RunArgs, seconds, settings, size};
 use crate::config::config;

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use kit::adapter::packet;
+use kit::http::{post, send};
 use kit::job::{Fault, Job, LONG_MS, launchers, launches, mpirun};
 use kit::server::{Server, body, streamed};
 use kit::{demo, dump, request, tributary};
@@ -370,4 +371,38 @@ fn an_evaluation_on_processes_answers_as_on_threads_and_goes_on() {
     assert!(again.stdout.contains("12 answers to 6 requests; 12 of them were there before"), "{}", again.stdout);
     let refused = started(&["--resume", "--seed", "9"]);
     assert_eq!((refused.code, answers(&processes).len()), (64, 12), "{:#?}", refused.errors);
+}
+
+/// Keys and values of every layer of a prompt.
+fn handed_over(server: &Server, method: &str) -> Vec<u8> {
+    let mut request = body("hop2-0", 4);
+    request["tributary"] = serde_json::json!({"method": method});
+    let prefill = post(&server.address, "/v1/prefill", &request);
+    assert_eq!(prefill.status, 202, "{method}: {}", prefill.body);
+    let prefill = prefill.json();
+    let id = prefill["id"].as_str().expect("an id");
+    let layer = |layer: u64| {
+        let line = format!("GET /v1/kv/{id}/{layer}");
+        let (status, mut bytes) = send(&server.address, &line, None).expect("it answers").bytes();
+        let hash = bytes.split_off(bytes.len() - 32);
+        assert_eq!((status, blake3::hash(&bytes).as_bytes()[..] == hash[..]), (200, true), "{method}, layer {layer}");
+        bytes
+    };
+    (0..prefill["layers"].as_u64().expect("layers")).flat_map(layer).collect()
+}
+
+/// Rows of several processes are handed over as those of threads are.
+#[test]
+fn keys_and_values_of_several_processes_are_handed_over() {
+    for world in [2, 3] {
+        let threads = Server::start(&["--world-size", &world.to_string()]);
+        let server = Server::start_with(mpirun(world), &[]);
+        for method in ["full", "ring", "star", "infoflow:exchange=pass-q", "relay:exchange=replicate", "none"] {
+            let (found, wanted) = (handed_over(&server, method), handed_over(&threads, method));
+            assert!(found == wanted, "{method}, {world} processes: other bytes than of threads");
+        }
+        threads.ends_well();
+        server.terminate();
+        assert_eq!(server.end().code, Some(0));
+    }
 }

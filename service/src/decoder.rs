@@ -69,7 +69,9 @@ impl Decoder {
         let is_plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         let rest = match url.split_once("://") {
             Some(("http", rest)) => rest,
-            Some(("https", _)) => return Err("there is no TLS here: name a proxy on this machine that speaks it".into()),
+            Some(("https", _)) => {
+                return Err("there is no TLS here: name a proxy on this machine that speaks it".into());
+            }
             _ => return Err("it must begin with http://".into()),
         };
         let (host, path) = rest.split_once('/').map_or((rest, ""), |(host, path)| (host, path.trim_matches('/')));

@@ -316,7 +316,7 @@ pub fn submit_chunks(desk: &Desk, context: usize) -> (u64, Receiver<Update>) {
 pub fn held(desk: &Desk, context: usize) -> (u64, Receiver<Update>) {
     let (sink, updates) = sync_channel(4);
     let request = desk.submit(Work::HandOver, (prepared(context), settings(9)), (Clock::start(), None), Box::new(sink));
-    let mut next = || updates.recv_timeout(PATIENCE).expect("an update in time");
+    let next = || updates.recv_timeout(PATIENCE).expect("an update in time");
     let Update::Begun(planned) = next() else { panic!("its plan comes first") };
     assert!(planned.plan.keep_sequence && planned.plan.max_tokens == 1);
     assert!(matches!(next(), Update::FirstToken(..)) && matches!(next(), Update::Done(_)));

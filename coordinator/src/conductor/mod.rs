@@ -35,8 +35,8 @@ use crate::scheduler::{Arrival, Next};
 use crate::{Error, Result};
 
 pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, RequestFailure, Sink, Update, Work, desk};
-pub use self::reading::Reply;
 pub use self::observer::{Breakage, Ended, Observed, Observer, Prefilled, Stage};
+pub use self::reading::Reply;
 pub use self::state::Conductor;
 pub use self::tally::{Tally, Waits};
 

@@ -99,8 +99,7 @@ impl<'a> Conductor<'a> {
     /// request's end, so that its client finds it gone from the counts.
     pub(super) fn count(&self) {
         let scheduler = &self.scheduler;
-        let numbers =
-            [self.waiting.len(), self.running.len(), scheduler.paused(), scheduler.kept(), scheduler.held()];
+        let numbers = [self.waiting.len(), self.running.len(), scheduler.paused(), scheduler.kept(), scheduler.held()];
         self.inbox.counts.tally.set(numbers, self.scheduler.sequences());
     }
 

@@ -9,7 +9,8 @@ use tributary_protocol::exit;
 
 use super::conversations::Later;
 use super::kit::{
-    Notes, PATIENCE, ScriptedRanks, planner, prepared, settings, submit, submit_chunks, tokens, with_conductor,
+    Notes, PATIENCE, ScriptedRanks, held, planner, prepared, read, settings, submit, submit_chunks, tokens,
+    with_conductor,
 };
 use super::*;
 use crate::dispatch::Clock;

@@ -184,7 +184,10 @@ fn the_first_token_is_drawn_here_and_the_others_there() {
     request["top_logprobs"] = 1.into();
     let told = server.chat(&request).json();
     let told = told["choices"][0]["logprobs"]["content"].as_array().expect("tokens");
-    assert_eq!((told.len(), &told[2]["logprob"], &told[2]["top_logprobs"][0]["logprob"]), (4, &json!(-0.5), &json!(-0.5)));
+    assert_eq!(
+        (told.len(), &told[2]["logprob"], &told[2]["top_logprobs"][0]["logprob"]),
+        (4, &json!(-0.5), &json!(-0.5))
+    );
     let refused = error(&server.chat(&asked("ape", 4)));
     assert!(refused.0 == 400 && refused.2.contains("cannot be handed over"), "{refused:?}");
     server.ends_well();

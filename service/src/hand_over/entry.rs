@@ -178,7 +178,8 @@ pub async fn begin(mut running: Running, asker: Asker) -> Result<Arc<Entry>, Api
         }
     };
     // The first time a model's weights may have to be read for their hash.
-    let facts = tokio::task::block_in_place(|| Facts::new(&shared.client, (&planned.plan, &running.settings), &order, &id));
+    let facts =
+        tokio::task::block_in_place(|| Facts::new(&shared.client, (&planned.plan, &running.settings), &order, &id));
     let facts = facts.inspect_err(|_| running.failed())?;
     let state = ended.map_or(State::Planned, |ended| State::Done(Some(ended)));
     let entry = Entry::new((&shared, asker), running.request, (facts, state), &id);

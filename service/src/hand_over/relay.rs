@@ -65,12 +65,13 @@ impl Relay {
         }
         let order = planned.plan.final_order().unwrap_or_else(|| done.answer.outcome.order.clone());
         let id = new_id()?;
-        let facts = tokio::task::block_in_place(|| Facts::new(&self.shared.client, (&planned.plan, &self.settings), &order, &id))?;
+        let facts = tokio::task::block_in_place(|| {
+            Facts::new(&self.shared.client, (&planned.plan, &self.settings), &order, &id)
+        })?;
         let ids: Vec<u32> = facts.token_ids.iter().copied().chain([first.token]).collect();
         let cache_salt = facts.cache_salt.clone();
         let _entry = Entry::held_now((&self.shared, self.asker), self.request, facts, &id);
-        let wanted =
-            Continuation { ids: &ids, id: &id, cache_salt: cache_salt.as_deref(), settings: &self.settings };
+        let wanted = Continuation { ids: &ids, id: &id, cache_salt: cache_salt.as_deref(), settings: &self.settings };
         let told = self.decoded(&wanted, to).await;
         self.shared.metrics.decoded(told.is_ok());
         let outcome = &mut done.answer.outcome;

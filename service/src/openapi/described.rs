@@ -9,9 +9,9 @@ use super::TEXT;
 use super::bodies::{ChatBody, ChunksBody, CompletionBody, asking_nothing, by_hand};
 use crate::body::Fields;
 use crate::error::ApiError;
+use crate::hand_over::Told as Prefill;
 use crate::input::kit::with_terms;
 use crate::input::{Asked, chat::ChatRequest, chunks::ChunksRequest, completion::CompletionRequest, others};
-use crate::hand_over::Told as Prefill;
 use crate::output::{ChatCompletion, ChatPart, ChunksAnswer, TextCompletion};
 use crate::status::Status;
 
@@ -189,7 +189,22 @@ fn openapi() {}
         license(name = "MIT OR Apache-2.0")
     ),
     paths(
-        chat, completions, chunks, prefill, prefill_state, release, layer, models, model, status, page, health, ready, metrics, version, openapi
+        chat,
+        completions,
+        chunks,
+        prefill,
+        prefill_state,
+        release,
+        layer,
+        models,
+        model,
+        status,
+        page,
+        health,
+        ready,
+        metrics,
+        version,
+        openapi
     ),
     components(schemas(ErrorBody))
 )]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, Tensor};
 use tributary_coordinator::dispatch;
 use tributary_engine::Group;
-use tributary_kernels::{Keys, Kernels, Positions, Query};
+use tributary_kernels::{Kernels, Keys, Positions, Query};
 use tributary_model::{Attention, Model, Progress, Qkv};
 use tributary_planner::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, RequestSettings};
 use tributary_protocol::{Event, Exchange, HandOver, Order, Outcome, Plan};
@@ -248,7 +248,11 @@ fn rows_that_no_token_id_stands_for_are_not_handed_over() {
             assert!(is_refused(&case, &sample), "{} changes rows, and may be handed over", sample.what());
         }
     }
-    let refused: Vec<String> = case(2, 0).samples("", &*model).into_iter().filter_map(|sample| sample.plan.no_hand_over().map(|_| sample.plan.method.name().to_owned())).collect();
+    let refused: Vec<String> = case(2, 0)
+        .samples("", &*model)
+        .into_iter()
+        .filter_map(|sample| sample.plan.no_hand_over().map(|_| sample.plan.method.name().to_owned()))
+        .collect();
     for name in ["ape", "kv-packet", "samkv"] {
         assert!(refused.iter().any(|refused| refused == name), "{name} may be handed over, {refused:?} may not");
     }
