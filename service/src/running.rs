@@ -137,7 +137,7 @@ impl Running {
                 Some((decoder, settings)) => {
                     let (ending, shared) = (Arc::new(Notify::new()), shared.clone());
                     let told = Arc::clone(&ending);
-                    let relay = Relay { shared, decoder, asker, request, clock, settings, ending: told };
+                    let relay = Relay { shared, decoder, request, clock, settings, ending: told };
                     (relay.start(updates, BUFFERED), Some(ending))
                 }
             };

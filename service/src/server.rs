@@ -240,7 +240,8 @@ impl Service {
         beside.spawn(keep_testing(client.clone(), self_test, tested, draining.clone()));
         beside.spawn(tells(draining.clone(), Arc::clone(&metrics)));
         let (since, time) = (OnceLock::new(), limits.drain_time);
-        let overtime = Overtime { draining: draining.clone(), since, time, attendance };
+        let relaying = Arc::clone(&hand_overs);
+        let overtime = Overtime { draining: draining.clone(), since, time, attendance, relaying };
         let (asked, lingering) = (client.clone(), lingering(client.clone(), &overtime, cut));
         let deadlines = Deadlines { request_time: limits.request_time, cut: is_cut, metrics: Arc::clone(&metrics) };
         let (model, readers, told) = (model.into(), Readers::default(), draining.clone());
@@ -311,18 +312,13 @@ async fn lingering(client: Client, overtime: &Overtime<'_>, cut: watch::Sender<b
     };
     while idle < enough() {
         tokio::time::sleep(LOOK).await;
-        idle = if is_busy(&client) { Duration::ZERO } else { idle + LOOK };
+        idle = if overtime.is_busy(&client) { Duration::ZERO } else { idle + LOOK };
         if overtime.is_up() {
             // Handlers of requests get the signal, unless all are gone.
             cut.send_replace(true);
         }
         overtime.end_if_over(&client);
     }
-}
-
-/// Whether the ranks have something to compute.
-fn is_busy(client: &Client) -> bool {
-    client.desk().waiting() + client.desk().running() > 0
 }
 
 /// The time to drain, and the end of the process where ranks do not come to a control point soon
@@ -332,9 +328,20 @@ struct Overtime<'a> {
     since: OnceLock<Instant>,
     time: Duration,
     attendance: &'a Attendance,
+    relaying: Arc<HandOvers>,
 }
 
 impl Overtime<'_> {
+    /// Whether the ranks have something to compute, or an answer goes on elsewhere.
+    fn is_busy(&self, client: &Client) -> bool {
+        self.has_work(client) || self.relaying.relays() > 0
+    }
+
+    /// Whether the ranks have something to compute.
+    fn has_work(&self, client: &Client) -> bool {
+        client.desk().waiting() + client.desk().running() > 0
+    }
+
     /// Time for which the service has drained.
     fn drained(&self) -> Duration {
         self.since.get_or_init(Instant::now).elapsed()
@@ -347,14 +354,14 @@ impl Overtime<'_> {
 
     /// Ends the process where ranks still compute.
     fn end_if_over(&self, client: &Client) {
-        if self.drained() >= self.time + OVERTIME && is_busy(client) {
+        if self.drained() >= self.time + OVERTIME && self.has_work(client) {
             self.attendance.end_process();
         }
     }
 
     /// Waits for the ranks, whose clients have all gone.
     async fn wait(&self, client: &Client) {
-        while is_busy(client) {
+        while self.has_work(client) {
             self.end_if_over(client);
             tokio::time::sleep(LOOK).await;
         }

@@ -8,7 +8,7 @@ FILE is safetensors with one tensor `layers.N` [tokens, 2, kv_heads, head_dim] a
 the manifest's dtype. With several prompts in DIR, `--prompt N` (from 0) says which one FILE holds; the default is the last.
 
 manifest.json: the same for every prompt of a folder are `format` ("tributary-sglang"), `version` (1), `sglang`,
-`model_name` (the server's --served-model-name), `tp_size`, `page_size`, `layout`, `dtype`, `layers`, `kv_heads` (of all
+`model_name` (the server's --served-model-name), `fingerprint` (of the weights), `tp_size`, `page_size`, `layout`, `dtype`, `layers`, `kv_heads` (of all
 ranks), `head_dim` and `suffixes` (one a tensor rank). A prompt in `prompts` has `token_ids`, `cache_salt` (or null),
 `exact`, `method` and `pages` (hashes). A page's file for rank r is `<hash><suffixes[r]>.bin`.
 """
@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 import pages
 
 SHARED = {
-    "format": str, "version": int, "sglang": str, "model_name": str, "tp_size": int, "page_size": int, "layout": str,
+    "format": str, "version": int, "sglang": str, "model_name": str, "fingerprint": str, "tp_size": int, "page_size": int, "layout": str,
     "dtype": str, "layers": int, "kv_heads": int, "head_dim": int, "suffixes": list,
 }
 PROMPT = {"token_ids": list, "cache_salt": (str, type(None)), "exact": bool, "method": str, "pages": list}

@@ -5,9 +5,10 @@
 //! that are complete.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use candle_core::Tensor;
-use tributary_kernels::{Keys, Positions, Rope};
+use tributary_kernels::{Keys, PAD, Positions, Rope, gather};
 use tributary_model::{Attention, Progress, Qkv};
 
 use crate::error::{Error, Result};
@@ -38,16 +39,42 @@ impl Filling {
         Self { request, rope, last_pass: RefCell::default() }
     }
 
-    /// This rank's keys of a layer, turned to their positions; none while it is not complete here.
-    fn keys(&self, layer: usize) -> Result<Vec<Keys>> {
+    /// This rank's keys of a layer at these positions, turned to them; none while the layer is not
+    /// complete here.
+    fn keys(&self, layer: usize, rows: &Range<u32>) -> Result<Vec<Keys>> {
         let pass = self.last_pass.borrow();
         let Some(pass) = pass.as_ref().filter(|pass| layer < pass.layers.len()) else { return Ok(Vec::new()) };
         let (k, v) = pass.layers[layer].clone();
         let mut keys = pass.before.keys(layer);
         keys.push(Keys { k, v, at: pass.at.clone() });
         let turn = |keys: Keys| Ok(Keys { k: self.rope.apply(&keys.k, &keys.at)?, ..keys });
-        keys.into_iter().map(turn).collect()
+        standing(&keys, rows)?.into_iter().map(turn).collect()
     }
+}
+
+/// Those of the keys that stand at these positions. Hidden ones stand nowhere.
+///
+/// # Errors
+/// Returns an error if a candle operation fails.
+pub fn standing(keys: &[Keys], rows: &Range<u32>) -> Result<Vec<Keys>> {
+    let mut found = Vec::new();
+    for Keys { k, v, at } in keys {
+        let (rope, order) = (at.rope(), at.order());
+        let is_wanted = |&place: &u32| {
+            let (position, order) = (rope[place as usize], order[place as usize]);
+            order != PAD && order == position && rows.contains(&position)
+        };
+        let places: Vec<u32> = (0..at.len() as u32).filter(is_wanted).collect();
+        let (Some(&first), Some(&last)) = (places.first(), places.last()) else { continue };
+        let cut = |x: &Tensor| -> Result<Tensor> {
+            Ok(match (last - first) as usize + 1 == places.len() {
+                true => x.narrow(0, first as usize, places.len())?,
+                false => gather(x, &places)?,
+            })
+        };
+        found.push(Keys { k: cut(k)?, v: cut(v)?, at: at.select(&places) });
+    }
+    Ok(found)
 }
 
 /// Fills a cache, of which layers are read meanwhile if there is a `filling`.
@@ -63,13 +90,13 @@ pub fn fills(request: u64) -> bool {
     FILLING.is_set() && FILLING.with(|filling| filling.request == request)
 }
 
-/// This rank's keys of a layer of the cache that is being filled, turned to their positions; none
-/// while the layer is not complete here.
+/// This rank's keys of a layer of the cache that is being filled, turned to their positions, which
+/// are these; none while the layer is not complete here.
 ///
 /// # Errors
 /// Returns an error if a candle operation fails.
-pub fn keys(layer: usize) -> Result<Vec<Keys>> {
-    if FILLING.is_set() { FILLING.with(|filling| filling.keys(layer)) } else { Ok(Vec::new()) }
+pub fn keys(layer: usize, rows: &Range<u32>) -> Result<Vec<Keys>> {
+    if FILLING.is_set() { FILLING.with(|filling| filling.keys(layer, rows)) } else { Ok(Vec::new()) }
 }
 
 /// The last pass over the prompt begins: rows that this rank alone holds before it, and positions

@@ -11,7 +11,7 @@ use tributary_planner::{Planned, RequestSettings};
 use tributary_protocol::{DrawnToken, RankReport, Refusal, exit};
 
 use super::observer::{Observed, Observer};
-use super::reading::{Read, Reply};
+use super::reading::{Read, Reader};
 use super::tally::{Tally, Waits};
 use crate::dispatch::{Answer, Clock};
 use crate::intake::Prepared;
@@ -221,8 +221,8 @@ impl Inbox {
         self.counts.tally.close();
         let late = self.errands.try_iter().filter_map(|errand| match errand {
             Errand::Request(submission) => Some(*submission),
-            Errand::Read(Read { reply, .. }) => {
-                reply(Err(RequestFailure::Closed));
+            Errand::Read(read) => {
+                read.fails(RequestFailure::Closed);
                 None
             }
         });
@@ -286,12 +286,12 @@ impl Desk {
 
     /// Reads rows of a layer of a held sequence, at most as many as
     /// [fit into a message](tributary_protocol::HandOver::rows_at_once): their keys after RoPE and
-    /// values, `[rows, 2, kv_heads, head_dim]`, little-endian. `reply` is called on the conductor's
-    /// thread, or on this one if the read is not taken. Does not block.
-    pub fn read(&self, request: u64, layer: u32, rows: Range<u32>, reply: Reply) {
-        let taken = self.errands.try_send(Errand::Read(Read::new(request, layer, rows, reply)));
+    /// values, `[rows, 2, kv_heads, head_dim]`, little-endian. The reader takes them on the
+    /// conductor's thread, or a refusal on this one. Does not block.
+    pub fn read(&self, request: u64, layer: u32, rows: Range<u32>, reader: Box<dyn Reader>) {
+        let taken = self.errands.try_send(Errand::Read(Read::new(request, layer, rows, reader)));
         if let Err(TrySendError::Full(Errand::Read(read)) | TrySendError::Disconnected(Errand::Read(read))) = taken {
-            (read.reply)(Err(RequestFailure::Closed));
+            read.fails(RequestFailure::Closed);
         }
     }
 

@@ -47,9 +47,11 @@ pub fn planner(available_bytes: Option<u64>) -> Planner {
 #[derive(Default)]
 pub struct ScriptedRanks {
     pub orders: Mutex<Vec<Order>>,
-    /// Requests that are refused, and the step of decoding in which the group fails.
+    /// Requests that are refused, and the step of decoding in which the group fails; or the first
+    /// read.
     pub refuses: Option<u64>,
     pub fails_at_step: Option<usize>,
+    pub fails_at_read: bool,
     /// Holds the first step of decoding, or the first order if `holds_first`. The held order
     /// signals its beginning, and ends after the other side is dropped.
     pub held: Mutex<Option<(SyncSender<()>, Receiver<()>)>>,
@@ -135,6 +137,10 @@ impl ScriptedRanks {
                 Order::Chunks(plan) => {
                     assert!(plan.query.is_empty() && plan.keep_chunks && plan.budget == 0, "{plan:?}");
                     Event::Kept { request: plan.request, reports: moved(10) }
+                }
+                Order::HandOver(_) if self.fails_at_read => {
+                    let _ = worker.send(Event::Failed { request: 0, rank: 1, exit_code: 69, cause: "gone".into() });
+                    return;
                 }
                 Order::Decode(_) if self.fails_at_step == Some(scripted.steps + 1) => {
                     let _ = worker.send(Event::Failed { request: 0, rank: 1, exit_code: 69, cause: "gone".into() });
@@ -326,8 +332,20 @@ pub fn held(desk: &Desk, context: usize) -> (u64, Receiver<Update>) {
 /// Reads rows of a held sequence.
 pub fn read(desk: &Desk, request: u64, layer: u32, rows: std::ops::Range<u32>) -> Receiver<Rows> {
     let (sender, receiver) = sync_channel(1);
-    desk.read(request, layer, rows, Box::new(move |rows| sender.send(rows).expect("the test waits")));
+    desk.read(request, layer, rows, Box::new(Waits(sender)));
     receiver
+}
+
+struct Waits(SyncSender<Rows>);
+
+impl Reader for Waits {
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn take(self: Box<Self>, rows: Rows) {
+        self.0.send(rows).expect("the test waits");
+    }
 }
 
 /// Rows of a held sequence, or why there are none.

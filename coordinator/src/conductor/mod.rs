@@ -36,7 +36,7 @@ use crate::{Error, Result};
 
 pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, RequestFailure, Sink, Update, Work, desk};
 pub use self::observer::{Breakage, Ended, Observed, Observer, Prefilled, Stage};
-pub use self::reading::Reply;
+pub use self::reading::Reader;
 pub use self::state::Conductor;
 pub use self::tally::{Tally, Waits};
 
@@ -61,7 +61,7 @@ impl Conductor<'_> {
             not_begun.for_each(|submission| self.tell_end(submission, None, None));
             let running = std::mem::take(&mut self.running).into_values().map(|request| request.submission);
             let waiting = std::mem::take(&mut self.waiting).into_values().map(|waiting| waiting.submission);
-            self.reads.drain(..).for_each(|read| (read.reply)(Err(RequestFailure::Group(refusal.clone()))));
+            self.reads.fail(&RequestFailure::Group(refusal.clone()));
             self.count();
             for mut submission in running.chain(waiting).chain(late) {
                 // Departed clients do not matter any more.
@@ -85,6 +85,7 @@ impl Conductor<'_> {
                     None => return Err(Error::Protocol(format!("request {request} waits and was not handed in"))),
                 },
                 Next::Decode(requests) => self.step(requests)?,
+                Next::Nothing if self.can_serve_reads() => {}
                 Next::Nothing if !self.open => return Ok(()),
                 Next::Nothing => self.wait()?,
             }
@@ -145,7 +146,7 @@ impl Conductor<'_> {
         while self.open {
             match self.inbox.errands.try_recv() {
                 Ok(Errand::Request(submission)) => self.submit(*submission),
-                Ok(Errand::Read(read)) => self.reads.push_back(read),
+                Ok(Errand::Read(read)) => self.reads.add(read),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => self.open = false,
             }
@@ -165,7 +166,7 @@ impl Conductor<'_> {
     fn wait(&mut self) -> Result<()> {
         match self.inbox.errands.recv_timeout(LOOK) {
             Ok(Errand::Request(submission)) => self.submit(*submission),
-            Ok(Errand::Read(read)) => self.reads.push_back(read),
+            Ok(Errand::Read(read)) => self.reads.add(read),
             Err(RecvTimeoutError::Disconnected) => self.open = false,
             Err(RecvTimeoutError::Timeout) => {}
         }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tributary_protocol::{HandOver, Refusal, exit};
 
@@ -13,26 +13,60 @@ use crate::{Result, dispatch};
 /// Interval at which reads are looked for while a prefill is in progress.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
 
-/// Time for which a prefill computes until it halts for a read of its own layers, and its share of
-/// the time so far: a prefill of any length halts some dozens of times.
-const BETWEEN_LAYERS: Duration = Duration::from_millis(20);
+/// Time for which a prefill computes until it halts for reads. For a read of its own layers also
+/// a share of the time so far: a prefill of any length halts some dozens of times.
+const BETWEEN_READS: Duration = Duration::from_millis(20);
 const SHARE_BETWEEN_LAYERS: u32 = 16;
+
+/// Time for which reads are served in one go: steps of decoding and a halted prefill wait for it.
+const AT_ONCE: Duration = Duration::from_millis(20);
+
+/// Maximum number of reads that wait.
+const MOST: usize = 4096;
+
+/// A program that waits for rows.
+pub trait Reader: Send {
+    /// Whether it still waits.
+    fn waits(&self) -> bool;
+
+    /// Takes the rows, or the reason why there are none.
+    fn take(self: Box<Self>, rows: std::result::Result<Vec<u8>, RequestFailure>);
+}
 
 /// Rows of a held sequence that a program waits for.
 pub(super) struct Read {
-    pub(super) wanted: HandOver,
-    pub(super) reply: Reply,
+    wanted: HandOver,
+    reader: Box<dyn Reader>,
 }
 
-/// Takes the rows, or the reason why there are none.
-pub type Reply = Box<dyn FnOnce(std::result::Result<Vec<u8>, RequestFailure>) + Send>;
-
 /// Reads that wait for their order, the oldest first.
-pub(super) type Reads = VecDeque<Read>;
+#[derive(Default)]
+pub(super) struct Reads(VecDeque<Read>);
 
 impl Read {
-    pub(super) fn new(request: u64, layer: u32, rows: Range<u32>, reply: Reply) -> Self {
-        Self { wanted: HandOver { request, layer, rows }, reply }
+    pub(super) fn new(request: u64, layer: u32, rows: Range<u32>, reader: Box<dyn Reader>) -> Self {
+        Self { wanted: HandOver { request, layer, rows }, reader }
+    }
+
+    /// Ends it without rows.
+    pub(super) fn fails(self, why: RequestFailure) {
+        self.reader.take(Err(why));
+    }
+}
+
+impl Reads {
+    /// Adds one, if there is room for it.
+    pub(super) fn add(&mut self, read: Read) {
+        self.0.retain(|read| read.reader.waits());
+        match self.0.len() {
+            MOST.. => read.fails(RequestFailure::Busy { waiting: MOST }),
+            _ => self.0.push_back(read),
+        }
+    }
+
+    /// Ends all of them.
+    pub(super) fn fail(&mut self, why: &RequestFailure) {
+        self.0.drain(..).for_each(|read| read.fails(why.clone()));
     }
 }
 
@@ -40,51 +74,77 @@ impl Conductor<'_> {
     /// Whether programs may read while this prefill is in progress.
     pub(super) fn may_be_read(&self, prefilling: u64) -> bool {
         let is_read = |request: &Request| request.submission.work == Work::HandOver;
-        self.scheduler.held() > 0 || self.running.get(&prefilling).is_some_and(is_read)
+        let is_asked = self.scheduler.held() > 0 || !self.reads.0.is_empty();
+        is_asked || self.running.get(&prefilling).is_some_and(is_read)
     }
 
-    /// Whether a prefill that has computed for this long halts for reads: for those of held
-    /// sequences at once, for those of its own layers after a while.
+    /// Whether a prefill that has computed for this long halts for reads.
     pub(super) fn halts_for_reads(&mut self, prefilling: u64, computed: Duration) -> Result<bool> {
         if !self.may_be_read(prefilling) {
             return Ok(false);
         }
         self.take_in(Some(prefilling))?;
+        self.end_vain_reads();
         let so_far = self.running.get(&prefilling).map_or(Duration::ZERO, |request| request.token_at.elapsed());
-        let between = BETWEEN_LAYERS.max(so_far / SHARE_BETWEEN_LAYERS);
         let is_due = |read: &Read| match read.wanted.request {
-            request if request == prefilling => computed >= between,
-            request => self.scheduler.holds(request),
+            request if request == prefilling => computed >= BETWEEN_READS.max(so_far / SHARE_BETWEEN_LAYERS),
+            request => computed >= BETWEEN_READS && self.scheduler.holds(request),
         };
-        Ok(self.reads.iter().any(is_due))
+        Ok(self.reads.0.iter().any(is_due))
     }
 
-    /// Carries out the reads that wait, but for those of layers that have not been computed. A
-    /// prefill may have halted for it.
-    pub(super) fn serve_reads(&mut self, halted: Option<u64>) -> Result<()> {
-        let mut missing = None;
-        for read in std::mem::take(&mut self.reads) {
-            let HandOver { request, layer, .. } = read.wanted;
-            let is_there = self.scheduler.holds(request);
-            if !is_there && !self.waiting.contains_key(&request) && !self.running.contains_key(&request) {
-                let cause = format!("request {request} holds no sequence");
-                (read.reply)(Err(RequestFailure::Refused(Refusal { exit_code: exit::USAGE, cause })));
-                continue;
-            }
-            let is_behind = missing.is_some_and(|missing| layer >= missing);
-            if !is_there && (halted != Some(request) || is_behind) {
-                self.reads.push_back(read);
-                continue;
-            }
-            match dispatch::hand_over(self.link, read.wanted.clone())? {
-                Ok(None) => {
-                    missing = Some(layer);
-                    self.reads.push_back(read);
+    /// Whether a read waits whose rows are there.
+    pub(super) fn can_serve_reads(&self) -> bool {
+        self.reads.0.iter().any(|read| self.scheduler.holds(read.wanted.request))
+    }
+
+    /// Ends reads of requests that are over.
+    fn end_vain_reads(&mut self) {
+        let Self { reads, scheduler, waiting, running, .. } = self;
+        let is_known =
+            |request: &u64| scheduler.holds(*request) || waiting.contains_key(request) || running.contains_key(request);
+        for read in std::mem::take(&mut reads.0) {
+            let request = read.wanted.request;
+            match (read.reader.waits(), is_known(&request)) {
+                (false, _) => {}
+                (true, true) => reads.0.push_back(read),
+                (true, false) => {
+                    let cause = format!("request {request} holds no sequence");
+                    read.fails(RequestFailure::Refused(Refusal { exit_code: exit::USAGE, cause }));
                 }
-                Ok(Some(rows)) => (read.reply)(Ok(rows)),
-                Err(refusal) => (read.reply)(Err(RequestFailure::Refused(refusal))),
             }
         }
+    }
+
+    /// Carries out reads that wait, as many as fit into a short time, but for those of layers that
+    /// have not been computed. A prefill may have halted for it.
+    pub(super) fn serve_reads(&mut self, halted: Option<u64>) -> Result<()> {
+        self.end_vain_reads();
+        let (began, mut missing, mut later) = (Instant::now(), None, VecDeque::new());
+        while let Some(read) = self.reads.0.pop_front() {
+            let HandOver { request, layer, .. } = read.wanted;
+            let is_there = self.scheduler.holds(request);
+            let is_behind = missing.is_some_and(|missing| layer >= missing);
+            if (!is_there && (halted != Some(request) || is_behind)) || began.elapsed() > AT_ONCE {
+                later.push_back(read);
+                continue;
+            }
+            match dispatch::hand_over(self.link, read.wanted.clone()) {
+                Ok(Ok(Some(rows))) => read.reader.take(Ok(rows)),
+                Ok(Ok(None)) => {
+                    missing = Some(layer);
+                    later.push_back(read);
+                }
+                Ok(Err(refusal)) => read.fails(RequestFailure::Refused(refusal)),
+                Err(error) => {
+                    // All of them are told why with the other clients.
+                    later.push_back(read);
+                    self.reads.0.append(&mut later);
+                    return Err(error);
+                }
+            }
+        }
+        self.reads.0 = later;
         Ok(())
     }
 }

@@ -70,7 +70,7 @@ impl<'a> Conductor<'a> {
         let scheduler = Scheduler::new(group.world, limits);
         let pace = Pace::new(limits.decode_share, limits.max_gap);
         let (waiting, running) = (BTreeMap::new(), BTreeMap::new());
-        let (readers, conversations, reads) = (Readers::default(), Conversations::default(), Reads::new());
+        let (readers, conversations, reads) = (Readers::default(), Conversations::default(), Reads::default());
         let (open, began) = (true, Instant::now());
         Self {
             link,

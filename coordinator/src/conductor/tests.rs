@@ -562,14 +562,18 @@ fn held_sequences_are_read_until_they_are_released() {
 
 #[test]
 fn a_read_that_the_ranks_do_not_live_to_answer_is_told() {
-    let ranks = ScriptedRanks { fails_at_step: Some(1), ..ScriptedRanks::default() };
+    let ranks = ScriptedRanks { fails_at_read: true, ..ScriptedRanks::default() };
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
         let (request, _updates) = held(&desk, 8);
-        let (_, answer) = submit(&desk, 8, 5, 64);
-        assert!(tokens(&answer).is_err(), "the group fails in its first step");
-        // On its way when the group failed, or handed in after that.
+        let reads = [read(&desk, request, 0, 0..1), read(&desk, request, 1, 0..1)];
+        let replies = reads.map(|rows| rows.recv_timeout(PATIENCE).expect("a reply"));
+        let is_told = |reply: &std::result::Result<Vec<u8>, RequestFailure>| {
+            matches!(reply, Err(RequestFailure::Closed))
+                || matches!(reply, Err(RequestFailure::Group(why)) if why.exit_code == 69)
+        };
+        assert!(matches!(replies[0], Err(RequestFailure::Group(_))) && is_told(&replies[1]), "{replies:?}");
         let late = read(&desk, request, 0, 0..1).recv_timeout(PATIENCE).expect("a reply");
-        assert!(matches!(late, Err(RequestFailure::Closed | RequestFailure::Group(_))), "{late:?}");
+        assert!(is_told(&late), "{late:?}");
     });
     assert!(ended.is_err());
 }

@@ -102,8 +102,9 @@ struct Waiting {
     standing: Standing,
     /// Whether it was found not to fit beside running ones.
     is_too_large: bool,
-    /// Whether its sequence is to be held.
+    /// Whether its sequence is to be held, and was found to exceed the bound of those.
     is_held: bool,
+    is_held_back: bool,
 }
 
 /// Requests that wait, run, or are to be released.
@@ -152,7 +153,7 @@ impl Scheduler {
         let start = self.ends.get(&asker).copied().unwrap_or(now);
         self.ends.insert(asker, start.saturating_add(tokens.max(1)));
         let standing = Standing { start, work, at };
-        self.waiting.push_back(Waiting { request, standing, is_too_large: false, is_held });
+        self.waiting.push_back(Waiting { request, standing, is_too_large: false, is_held, is_held_back: false });
         self.line_up(at);
         true
     }
@@ -190,15 +191,21 @@ impl Scheduler {
     /// room.
     fn first_that_fits(&mut self, room: &Room, takes: &mut dyn FnMut(u64) -> Option<Reservation>) -> Option<Next> {
         let may_pass = self.passed < MAX_PASSED;
-        // One that waits until other programs have read theirs keeps nobody waiting.
-        let mut is_first = true;
+        // Those that wait until other programs have read theirs keep their order, and let others
+        // pass.
+        let (mut is_first, mut holds_back) = (true, false);
         for index in 0..self.waiting.len() {
-            let Waiting { request, standing, is_too_large, is_held } = self.waiting[index].clone();
-            let its = if is_too_large { None } else { takes(request) };
-            if is_held && its.as_ref().is_some_and(|its| !self.may_hold(its)) {
+            let Waiting { request, standing, is_too_large, is_held, .. } = self.waiting[index].clone();
+            holds_back |= is_held && self.waiting[index].is_held_back;
+            if is_held && holds_back {
                 continue;
             }
-            if its.as_ref().is_some_and(|its| self.has_room(room, its, &self.kept)) {
+            let its = if is_too_large { None } else { takes(request) };
+            if is_held && its.as_ref().is_some_and(|its| !self.may_hold(its)) {
+                (self.waiting[index].is_held_back, holds_back) = (true, true);
+                continue;
+            }
+            if its.as_ref().is_some_and(|its| self.has_room(room, (its, is_held), &self.kept)) {
                 self.waiting.remove(index);
                 self.passed = if is_first { 0 } else { self.passed + 1 };
                 self.now = self.now.max(standing.start);
@@ -206,7 +213,7 @@ impl Scheduler {
                 return Some(Next::Prefill(request));
             }
             // Kept sequences make way where that helps.
-            let would_help = !is_too_large && its.is_none_or(|its| self.has_room(room, &its, &[]));
+            let would_help = !is_too_large && its.is_none_or(|its| self.has_room(room, (&its, is_held), &[]));
             if is_first && would_help && self.gives_way() {
                 return Some(self.release());
             }
@@ -217,6 +224,14 @@ impl Scheduler {
             is_first = false;
         }
         None
+    }
+
+    /// The room beside held sequences, and beside one that is to be held: their end is not in the
+    /// scheduler's hands, so nothing counts on their memory.
+    fn beside_held(&self, room: &Room, its: Option<&Reservation>) -> Room {
+        let mut room = room.clone();
+        self.held.iter().map(|held| &held.reservation).chain(its).for_each(|one| one.add_to(&mut room.cached_bytes));
+        room
     }
 
     /// Whether another sequence may be held beside those that are.
@@ -250,7 +265,8 @@ impl Scheduler {
         }
         // Chunks that were cached meanwhile may have taken the room of all: then the oldest goes on
         // beyond it.
-        let is_stuck = drawn.is_empty() && self.prefilling.is_none();
+        // Held ones end without an order.
+        let is_stuck = drawn.is_empty() && self.prefilling.is_none() && self.held.is_empty();
         if let (true, Some(oldest)) = (is_stuck, self.running.first_mut()) {
             oldest.reservation = oldest.reservation.with_another_step();
             oldest.reservation.writes();
@@ -275,27 +291,29 @@ impl Scheduler {
     /// Whether a request can run beside running ones, with answers of any length. A request alone
     /// has been checked before. Released memory goes to the oldest paused sequence before a
     /// newcomer.
-    /// `kept` are the sequences that are kept meanwhile.
-    fn has_room(&self, room: &Room, its: &Reservation, kept: &[Running]) -> bool {
+    /// `kept` are the sequences that are kept meanwhile. Its own is to be held if `is_held`.
+    fn has_room(&self, room: &Room, (its, is_held): (&Reservation, bool), kept: &[Running]) -> bool {
         let oldest_paused = self.running.iter().position(|sequence| sequence.is_paused);
         let goes_on = oldest_paused.map(|index| self.running[index].reservation.with_another_step());
-        let others = self.running.iter().chain(kept).chain(&self.held).chain(&self.to_release).enumerate();
+        let others = self.running.iter().chain(kept).chain(&self.to_release).enumerate();
         let others = others.filter(|(index, _)| Some(*index) != oldest_paused).map(|(_, other)| &other.reservation);
         let is_alone = self.running.is_empty() && kept.is_empty() && self.held.is_empty();
-        is_alone || room.all_can_end(others.chain(&goes_on).chain([its]))
+        let room = self.beside_held(room, Some(its).filter(|_| is_held));
+        let its = Some(its).filter(|_| !is_held);
+        is_alone || room.all_can_end(others.chain(&goes_on).chain(its))
     }
 
     /// The sequences that draw a token now. Those that need another step and have no room for it
     /// pause.
     fn steps(&mut self, room: &Room) -> Vec<u64> {
+        let room = self.beside_held(room, None);
         let mut drawn = Vec::with_capacity(self.running.len());
         for index in 0..self.running.len() {
             self.running[index].is_paused = false;
             if self.running[index].reservation.is_at_its_end() {
                 let more = self.running[index].reservation.with_another_step();
                 let now = std::mem::replace(&mut self.running[index].reservation, more);
-                let there = self.running.iter().chain(&self.kept).chain(&self.held);
-                let there = there.map(|sequence| &sequence.reservation);
+                let there = self.running.iter().chain(&self.kept).map(|sequence| &sequence.reservation);
                 if !room.all_can_end(there.chain(&self.prefilling)) {
                     self.running[index].reservation = now;
                     self.running[index].is_paused = true;
@@ -416,7 +434,7 @@ impl Scheduler {
     pub fn released(&mut self) {
         self.to_release.clear();
         // Memory has come free.
-        self.waiting.iter_mut().for_each(|waiting| waiting.is_too_large = false);
+        self.waiting.iter_mut().for_each(|waiting| (waiting.is_too_large, waiting.is_held_back) = (false, false));
     }
 
     /// Bytes that sequences take on each rank.

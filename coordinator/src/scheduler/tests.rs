@@ -376,8 +376,38 @@ fn held_sequences_have_a_bound_that_keeps_no_other_request_waiting() {
         assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(request));
         scheduler.over(request);
     }
-    assert_eq!(next(&mut scheduler, |_| true), Next::Nothing);
+    // A smaller one that is to be held does not pass: it could keep the second waiting for ever.
+    assert!(scheduler.submit(Arrival { is_held: true, ..arrival(99, 0, 1) }));
+    let small = |request| Some(takes(if request == 99 { [1, 0] } else { [10, 1] }));
+    assert_eq!(scheduler.next(Duration::ZERO, &Room::unknown(2), small), Next::Nothing);
+    assert_eq!(next(&mut scheduler, |_| panic!("it is known until something is released")), Next::Nothing);
     scheduler.over(1);
     assert_eq!(carry_out(&mut scheduler), Next::Release(vec![1]));
     assert_eq!(next(&mut scheduler, |_| true), Next::Prefill(2));
+}
+
+#[test]
+fn nothing_counts_on_the_memory_of_held_sequences() {
+    let step = STEP_TOKENS as u64;
+    let room = Room { bytes: Some(2 * step + 5), ranks_here: 1, cached_bytes: vec![0, 0] };
+    let long = Reservation::new(vec![0, 0], 0, 1, 2 * STEP_TOKENS);
+    let asked = |scheduler: &mut Scheduler| scheduler.next(Duration::ZERO, &room, |_| Some(long.clone()));
+    // An answer that would need the memory of the held one to end is not begun.
+    let mut beside = scheduler(Limits::default());
+    holds(&mut beside, 1);
+    assert!(beside.submit(arrival(2, 0, 1)));
+    assert_eq!(asked(&mut beside), Next::Nothing);
+    // One that has begun waits for the step that has no room beside it, and takes none beyond it.
+    let mut scheduler = scheduler(Limits::default());
+    assert!(scheduler.submit(arrival(2, 0, 1)));
+    assert_eq!(asked(&mut scheduler), Next::Prefill(2));
+    scheduler.runs(2, long.clone());
+    (0..STEP_TOKENS).for_each(|_| assert_eq!(asked(&mut scheduler), Next::Decode(vec![2])));
+    scheduler.runs(1, takes([10, 1]));
+    scheduler.hold(1);
+    assert_eq!((asked(&mut scheduler), scheduler.paused()), (Next::Nothing, 1));
+    scheduler.over(1);
+    assert_eq!(asked(&mut scheduler), Next::Release(vec![1]));
+    scheduler.released();
+    assert_eq!(asked(&mut scheduler), Next::Decode(vec![2]));
 }

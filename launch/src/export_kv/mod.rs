@@ -83,8 +83,11 @@ impl Target {
         engine.release_held(plan, run_config)?;
         let exact = plan.is_exact_as_placed();
         let method = run_config.settings.spec().to_string();
-        let salt =
-            (!exact).then(|| salt(plan, &ids, (&method, &answered.answer.outcome.selected), engine)).transpose()?;
+        let salt = (!exact).then(|| -> anyhow::Result<String> {
+            let (selected, world) = (&answered.answer.outcome.selected, answered.planned.world);
+            Ok(salt(plan, (&order, selected), &[&engine.model_hash()?, method.as_bytes(), &world.to_le_bytes()]))
+        });
+        let salt = salt.transpose()?;
         let pages = Pages { shape: &manifest, layers: &layers };
         let (written, there) = pages.write(&self.folder, (&ids, salt.as_deref()))?;
         let hashes = sglang::hashes(&ids, manifest.page_size, salt.as_deref());
@@ -97,7 +100,8 @@ impl Target {
     fn manifest(&self, engine: &Engine<'_>, model: &str) -> anyhow::Result<Manifest> {
         let (shape, dtype) = (engine.shape(), engine.dtype());
         let name = self.model.as_deref().unwrap_or(model);
-        let manifest = Manifest::new(name, (self.tp, self.page_size, self.layout), (&shape, dtype));
+        let manifest =
+            Manifest::new((name, engine.model_hash()?), (self.tp, self.page_size, self.layout), (&shape, dtype));
         manifest.map_err(|what| usage(format!("--export-kv: {what}")))
     }
 }
@@ -115,15 +119,19 @@ fn told(prompt: &Prompt, (written, there): (usize, usize), page_size: usize) -> 
     told
 }
 
-/// The salt of approximate keys and values: of their model, method, tokens and recomputed rows.
-fn salt(plan: &Plan, ids: &[u32], (method, selected): (&str, &[u32]), engine: &Engine<'_>) -> anyhow::Result<String> {
+/// The salt of approximate keys and values: of everything that they follow from. That is the model,
+/// the method and the number of ranks (`of`), the exchange, all tokens, the bounds and the order of
+/// the chunks, the pieces of the lead, and the recomputed rows.
+fn salt(plan: &Plan, (order, selected): (&[u32], &[u32]), of: &[&[u8]]) -> String {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(&engine.model_hash()?).update(method.as_bytes());
-    for numbers in [ids, selected, &[plan.prefix_tokens() as u32]] {
-        hasher.update(&(numbers.len() as u64).to_le_bytes());
-        numbers.iter().for_each(|number| _ = hasher.update(&number.to_le_bytes()));
+    let mut add = |bytes: &[u8]| _ = hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+    of.iter().for_each(|bytes| add(bytes));
+    add(plan.exchange.name().as_bytes());
+    let rows: Vec<u32> = plan.chunks.iter().map(|chunk| chunk.rows() as u32).collect();
+    for numbers in [&plan.all_ids()[..], &[plan.prefix_tokens() as u32], &plan.lead, &rows, order, selected] {
+        add(&numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>());
     }
-    Ok(format!("tributary-{}", hasher.finalize().to_hex()))
+    format!("tributary-{}", hasher.finalize().to_hex())
 }
 
 #[cfg(test)]

@@ -52,6 +52,8 @@ pub struct Manifest {
     version: u32,
     sglang: String,
     model_name: String,
+    /// Hash of the weights and their config: names of pages do not tell them apart.
+    fingerprint: String,
     tp_size: usize,
     /// Rows of a page.
     pub page_size: usize,
@@ -102,10 +104,15 @@ pub fn hashes(ids: &[u32], page_size: usize, cache_salt: Option<&str>) -> Vec<St
         let mut hash = before.map_or_else(Sha256::new, Sha256::new_with_prefix);
         page.iter().for_each(|id| hash.update(id.to_le_bytes()));
         let hash: [u8; 32] = hash.finalize().into();
-        hashes.push(hash.iter().map(|byte| format!("{byte:02x}")).collect());
+        hashes.push(hex(&hash));
         before = Some(hash);
     }
     hashes
+}
+
+/// Bytes as hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// End of a page's file name on a tensor-parallel rank, without `.bin`.
@@ -129,7 +136,7 @@ impl Manifest {
     /// # Errors
     /// Returns a line if ranks and heads do not fit.
     pub fn new(
-        model: &str,
+        (model, fingerprint): (&str, [u8; 32]),
         (tp, page_size, layout): (usize, usize, Layout),
         (shape, dtype): (&ModelShape, &str),
     ) -> Result<Self, String> {
@@ -147,6 +154,7 @@ impl Manifest {
             version: 1,
             sglang: SGLANG.to_owned(),
             model_name: model.to_owned(),
+            fingerprint: hex(&fingerprint),
             tp_size: tp,
             page_size,
             layout,
@@ -378,7 +386,7 @@ mod tests {
             let dtype = if case["dtype"] == "bfloat16" { "bf16" } else { "f32" };
             let (layout, tp) = (case["layout"].as_str().expect("a layout"), case["tp_size"].as_u64().expect("ranks"));
             let settings = (tp as usize, page_size, layout.parse().expect("a layout"));
-            let manifest = Manifest::new(model, settings, (&shape(&golden), dtype)).expect("it fits");
+            let manifest = Manifest::new((model, [0; 32]), settings, (&shape(&golden), dtype)).expect("it fits");
             let folder = tempfile::tempdir().expect("a folder");
             let layers = layers(&golden, dtype);
             let pages = Pages { shape: &manifest, layers: &layers };
@@ -388,8 +396,7 @@ mod tests {
             let mut found = BTreeMap::new();
             for entry in std::fs::read_dir(folder.path()).expect("readable").flatten() {
                 let bytes = std::fs::read(entry.path()).expect("readable");
-                let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-                found.insert(entry.file_name().into_string().expect("text"), hex);
+                found.insert(entry.file_name().into_string().expect("text"), hex(&bytes));
             }
             let wanted: BTreeMap<String, String> = serde_json::from_value(case["files"].clone()).expect("files");
             assert_eq!(found, wanted, "{layout}, {dtype}, {tp} ranks");
@@ -401,8 +408,9 @@ mod tests {
     #[test]
     fn a_folder_is_for_one_server() {
         let folder = tempfile::tempdir().expect("a folder");
-        let manifest = |page_size, dtype| {
-            Manifest::new("a/b", (1, page_size, Layout::PageFirst), (&any_shape(), dtype)).expect("it fits")
+        let manifest = |page_size, dtype, weights| {
+            Manifest::new(("a/b", [weights; 32]), (1, page_size, Layout::PageFirst), (&any_shape(), dtype))
+                .expect("it fits")
         };
         let prompt = |id| Prompt {
             token_ids: vec![id],
@@ -411,19 +419,23 @@ mod tests {
             method: "full".to_owned(),
             pages: Vec::new(),
         };
-        let first = manifest(4, "f32").joined_with(folder.path()).expect("it is empty").with(prompt(1));
+        let first = manifest(4, "f32", 1).joined_with(folder.path()).expect("it is empty").with(prompt(1));
         first.write(folder.path()).expect("written");
-        let second = manifest(4, "f32").joined_with(folder.path()).expect("the same server").with(prompt(2));
+        let second = manifest(4, "f32", 1).joined_with(folder.path()).expect("the same server").with(prompt(2));
         assert_eq!(second.with(prompt(1)).prompts, [prompt(2), prompt(1)], "each prompt once");
-        for (other, word) in [(manifest(8, "f32"), "page_size 4, these 8"), (manifest(4, "bf16"), "dtype")] {
+        for (other, word) in [
+            (manifest(8, "f32", 1), "page_size 4, these 8"),
+            (manifest(4, "bf16", 1), "dtype"),
+            (manifest(4, "f32", 2), "fingerprint"),
+        ] {
             let why = other.joined_with(folder.path()).expect_err("another server").to_string();
             assert!(why.contains(word), "{why}");
         }
         let unknown = tempfile::tempdir().expect("a folder");
         std::fs::write(unknown.path().join("page.bin"), "").expect("written");
-        assert!(manifest(4, "f32").joined_with(unknown.path()).is_err(), "pages that nothing describes");
+        assert!(manifest(4, "f32", 1).joined_with(unknown.path()).is_err(), "pages that nothing describes");
         assert!(
-            Manifest::new("m", (3, 4, Layout::PageFirst), (&any_shape(), "f32")).is_err(),
+            Manifest::new(("m", [0; 32]), (3, 4, Layout::PageFirst), (&any_shape(), "f32")).is_err(),
             "two heads of three ranks"
         );
         assert_eq!([heads_of(3, 4, 2), heads_of(1, 2, 4)], [1..2, 2..4]);

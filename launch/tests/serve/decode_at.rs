@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::kit::http::{Response, post, send};
+use crate::kit::http::{Response, post, send, send_with};
 use crate::kit::server::{Server, body, streamed};
 
 /// What the stand-in does with the next requests.
@@ -245,8 +245,40 @@ fn failures_of_the_decoder_are_its_own() {
     // A token of this side alone needs no decoder.
     assert_eq!(server.chat(&asked("full", 1)).status, 200);
     server.ends_well();
-    let nobody = Server::start(&["--decode-at", "http://127.0.0.1:9"]);
-    let (status, _, message) = error(&nobody.chat(&asked("full", 4)));
+    let alone = Server::start(&["--decode-at", "http://127.0.0.1:9"]);
+    let (status, _, message) = error(&alone.chat(&asked("full", 4)));
     assert!(status == 502 && message.contains("refused"), "{message}");
-    nobody.ends_well();
+    alone.ends_well();
+}
+
+#[test]
+fn a_decoder_with_a_key_of_its_own_reads_and_releases_what_a_client_asked_for() {
+    let decoder = Decoder::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let keys = folder.path().join("keys");
+    std::fs::write(&keys, "client\ndecoder\n").expect("written");
+    std::fs::set_permissions(&keys, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
+    let keys = keys.to_str().expect("text");
+    let server = Server::start(&["--decode-at", &decoder.url, "--api-key-file", keys, "--metrics-public"]);
+    let ask = |line: &str, key: &str, body: Option<&str>| {
+        send_with(&server.address, line, &format!("authorization: Bearer {key}\r\n"), body).expect("it answers")
+    };
+    decoder.does(Behaviour::NeverEnds(101));
+    let mut request = asked("infoflow", 4000);
+    request["stream"] = true.into();
+    let mut stream = ask("POST /v1/chat/completions", "client", Some(&request.to_string()));
+    while decoder.asked.lock().expect("unpoisoned").is_empty() {
+        stream.event().expect("the first token");
+    }
+    let id = decoder.asked()["kv_transfer_params"]["tributary"]["id"].as_str().expect("an id").to_owned();
+    assert_eq!(ask(&format!("GET /v1/kv/{id}/0"), "decoder", None).bytes().0, 200);
+    assert_eq!(ask(&format!("DELETE /v1/prefill/{id}"), "decoder", None).status, 204);
+    // The decoder has what it needs: memory is free here while the answer goes on there.
+    server.becomes("tributary_held_sequences", 0.0);
+    for _ in 0..5 {
+        stream.event().expect("another token");
+    }
+    drop(stream);
+    server.becomes("tributary_decoder_requests_total{outcome=\"cancelled\"}", 1.0);
+    server.ends_well();
 }

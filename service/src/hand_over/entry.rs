@@ -38,8 +38,9 @@ struct Ended {
 
 /// A prompt that is held.
 pub struct Entry {
-    /// The client that asked for it.
-    pub asker: Asker,
+    /// The client whose key it is bound to. What a decoder reads is bound to none: it has a key of its
+    /// own, and got the id alone.
+    pub asker: Option<Asker>,
     /// Number of its request.
     pub request: u64,
     /// Facts of its keys and values.
@@ -75,7 +76,12 @@ impl Drop for Listed {
 }
 
 impl Entry {
-    fn new((shared, asker): (&Shared, Asker), request: u64, (facts, state): (Facts, State), id: &str) -> Arc<Self> {
+    fn new(
+        (shared, asker): (&Shared, Option<Asker>),
+        request: u64,
+        (facts, state): (Facts, State),
+        id: &str,
+    ) -> Arc<Self> {
         let (state, used, released) = (watch::Sender::new(state), Mutex::new(Instant::now()), Notify::new());
         let (id, shared) = (id.to_owned(), shared.clone());
         let entry = Arc::new(Self { asker, request, facts, id, shared, state, used, released });
@@ -83,9 +89,9 @@ impl Entry {
         entry
     }
 
-    /// A prefill of which all is there already.
-    pub fn held_now(of: (&Shared, Asker), request: u64, facts: Facts, id: &str) -> Listed {
-        Listed(Self::new(of, request, (facts, State::Done(None)), id))
+    /// A prefill of which all is there already, for a decoder.
+    pub fn held_now(shared: &Shared, request: u64, facts: Facts, id: &str) -> Listed {
+        Listed(Self::new((shared, None), request, (facts, State::Done(None)), id))
     }
 
     /// It is found by its id no more.
@@ -100,9 +106,10 @@ impl Entry {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Lets go of its keys and values.
+    /// Lets go of its keys and values, in any state. An answer that a decoder has begun goes on.
     pub fn release(&self) {
         self.released.notify_one();
+        self.shared.client.desk().cancel(self.request);
     }
 
     /// Why the prefill has failed, or that it was released. A failure may be known to a reader
@@ -182,12 +189,12 @@ pub async fn begin(mut running: Running, asker: Asker) -> Result<Arc<Entry>, Api
         tokio::task::block_in_place(|| Facts::new(&shared.client, (&planned.plan, &running.settings), &order, &id));
     let facts = facts.inspect_err(|_| running.failed())?;
     let state = ended.map_or(State::Planned, |ended| State::Done(Some(ended)));
-    let entry = Entry::new((&shared, asker), running.request, (facts, state), &id);
+    let entry = Entry::new((&shared, Some(asker)), running.request, (facts, state), &id);
     tokio::spawn(hold(running, Arc::clone(&entry)));
     Ok(entry)
 }
 
-/// 128 bits that nobody guesses.
+/// 128 random bits.
 pub fn new_id() -> Result<String, ApiError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| ApiError::internal(format!("no random numbers: {error}")))?;

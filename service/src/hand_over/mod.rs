@@ -8,6 +8,7 @@ mod rows;
 mod told;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -41,12 +42,19 @@ pub struct HandOvers {
     expiry: Duration,
     /// Whether an id is of use to the client alone that got it: clients are told apart by keys.
     is_bound: bool,
+    /// Answers that go on elsewhere.
+    relays: AtomicUsize,
 }
 
 impl HandOvers {
     /// None yet.
     pub fn new(expiry: Duration, is_bound: bool) -> Self {
-        Self { entries: Mutex::default(), expiry, is_bound }
+        Self { entries: Mutex::default(), expiry, is_bound, relays: AtomicUsize::new(0) }
+    }
+
+    /// Number of answers that go on elsewhere.
+    pub fn relays(&self) -> usize {
+        self.relays.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Entry>>> {
@@ -55,7 +63,8 @@ impl HandOvers {
 
     /// An entry that this client may read.
     fn find(&self, id: &str, asker: Asker) -> Result<Arc<Entry>, ApiError> {
-        let found = self.lock().get(id).cloned().filter(|entry| !self.is_bound || entry.asker == asker);
+        let found =
+            self.lock().get(id).cloned().filter(|entry| !self.is_bound || entry.asker.is_none_or(|own| own == asker));
         found.inspect(|entry| entry.is_used()).ok_or_else(|| {
             let message = format!("there is no prefill `{}`: it has expired, was released, or never was", short(id));
             ApiError::invalid(message).with_status(StatusCode::NOT_FOUND)

@@ -2,6 +2,7 @@
 //! Its tokens become updates of the request, so that texts, stops and streams are as always.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::sync::{Notify, mpsc};
 use tributary_engine::{Clock, Done, Update};
@@ -12,7 +13,7 @@ use super::entry::{Entry, Held, new_id};
 use super::told::Facts;
 use crate::decoder::{Continuation, Decoder};
 use crate::error::ApiError;
-use crate::guard::Asker;
+use crate::metrics::Outcome;
 use crate::shared::Shared;
 
 /// Updates as a handler reads them.
@@ -27,8 +28,6 @@ pub struct Relay {
     pub shared: Shared,
     /// The server that decodes.
     pub decoder: Arc<Decoder>,
-    /// The client that asked.
-    pub asker: Asker,
     /// Number of the request.
     pub request: u64,
     /// Runs since its acceptance.
@@ -43,7 +42,9 @@ impl Relay {
     /// Reads the updates of the prefill, and gives those of the whole answer.
     pub fn start(self, prefill: Updates, buffered: usize) -> Updates {
         let (sender, receiver) = mpsc::channel(buffered);
+        let counted = Counted::new(&self.shared);
         tokio::spawn(async move {
+            let _counted = counted;
             let told = tokio::select! {
                 told = self.relay(prefill, &sender) => told,
                 // The client has gone: what is held is released as this ends.
@@ -70,10 +71,9 @@ impl Relay {
         })?;
         let ids: Vec<u32> = facts.token_ids.iter().copied().chain([first.token]).collect();
         let cache_salt = facts.cache_salt.clone();
-        let _entry = Entry::held_now((&self.shared, self.asker), self.request, facts, &id);
+        let _entry = Entry::held_now(&self.shared, self.request, facts, &id);
         let wanted = Continuation { ids: &ids, id: &id, cache_salt: cache_salt.as_deref(), settings: &self.settings };
         let told = self.decoded(&wanted, to).await;
-        self.shared.metrics.decoded(told.is_ok());
         let outcome = &mut done.answer.outcome;
         for DrawnToken { token, margin, .. } in told? {
             outcome.tokens.push(token);
@@ -85,16 +85,54 @@ impl Relay {
 
     /// Passes on the tokens that the decoder draws, and returns them.
     async fn decoded(&self, wanted: &Continuation<'_>, to: &Sender) -> Result<Vec<DrawnToken>, ApiError> {
-        let (mut tokens, mut drawn) = (self.decoder.decode(wanted).await?, Vec::new());
+        // A client that leaves, or reads too slowly, is no failure of the decoder.
+        let mut outcome = Told { shared: &self.shared, outcome: Outcome::Cancelled };
+        let (begun, mut drawn) = (self.decoder.decode(wanted).await, Vec::new());
+        let mut tokens = begun.inspect_err(|_| outcome.outcome = Outcome::Failed)?;
         loop {
             let next = tokio::select! {
-                next = tokens.next() => next.map_err(|cause| self.decoder.failed(&cause))?,
-                () = self.ending.notified() => None,
+                next = tokens.next() => next,
+                () = self.ending.notified() => Ok(None),
             };
-            let Some(token) = next else { return Ok(drawn) };
+            let next = next.map_err(|cause| {
+                outcome.outcome = Outcome::Failed;
+                self.decoder.failed(&cause)
+            })?;
+            let Some(token) = next else {
+                outcome.outcome = Outcome::Answered;
+                return Ok(drawn);
+            };
             drawn.push(token.clone());
             pass(to, Update::Token(token))?;
         }
+    }
+}
+
+/// The outcome of an answer that another server decodes: counted when this is dropped.
+struct Told<'a> {
+    shared: &'a Shared,
+    outcome: Outcome,
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        self.shared.metrics.decoded(self.outcome);
+    }
+}
+
+/// An answer that goes on elsewhere: a service that ends waits for it.
+struct Counted(Shared);
+
+impl Counted {
+    fn new(shared: &Shared) -> Self {
+        shared.hand_overs.relays.fetch_add(1, Ordering::Relaxed);
+        Self(shared.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.hand_overs.relays.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

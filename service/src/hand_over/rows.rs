@@ -10,6 +10,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use tokio::sync::oneshot;
+use tributary_engine::{Reader, RequestFailure};
 use tributary_protocol::HandOver;
 
 use super::entry::Entry;
@@ -84,11 +85,24 @@ fn until_error(parts: impl Stream<Item = io::Result<Bytes>>) -> impl Stream<Item
     })
 }
 
+/// A task that waits for a piece.
+struct Waits(oneshot::Sender<Result<Vec<u8>, RequestFailure>>);
+
+impl Reader for Waits {
+    fn waits(&self) -> bool {
+        !self.0.is_closed()
+    }
+
+    fn take(self: Box<Self>, rows: Result<Vec<u8>, RequestFailure>) {
+        // A client that has gone meanwhile takes none.
+        let _ = self.0.send(rows);
+    }
+}
+
 /// Reads one piece.
 async fn piece(shared: Shared, entry: Arc<Entry>, layer: u32, rows: Range<u32>) -> io::Result<Bytes> {
     let (sender, receiver) = oneshot::channel();
-    // A client that has gone takes no rows.
-    shared.client.desk().read(entry.request, layer, rows, Box::new(move |rows| _ = sender.send(rows)));
+    shared.client.desk().read(entry.request, layer, rows, Box::new(Waits(sender)));
     let read = receiver.await.map_err(io::Error::other)?;
     let bytes = read.map_err(|failure| io::Error::other(failure.to_string()))?;
     entry.is_used();

@@ -203,9 +203,8 @@ impl Metrics {
         self.sheet.count(&of::HANDED_OVER_BYTES, &[], bytes as u64);
     }
 
-    /// Counts an answer that another server has decoded, or failed to.
-    pub fn decoded(&self, is_whole: bool) {
-        let outcome = if is_whole { Outcome::Answered } else { Outcome::Failed };
+    /// Counts an answer that another server has decoded, or has not.
+    pub fn decoded(&self, outcome: Outcome) {
         self.sheet.count(&of::DECODER_REQUESTS, &[outcome.name()], 1);
     }
 

@@ -111,7 +111,7 @@ metrics! {
         "Requests being decoded whose next token waits for memory, until another one has ended.";
     REQUESTS_WAITING: Gauge, "requests_waiting", [], "Requests that wait for their turn.";
     RUNNING_SEQUENCES: Gauge, "running_sequences", [RANK],
-        "Sequences whose keys and values the rank holds for decoding.";
+        "Sequences, in decoding or held for other programs, of whose keys and values the rank has a part.";
     HELD_SEQUENCES: Gauge, "held_sequences", [], "Prompts whose keys and values are held for other programs.";
     HANDED_OVER_BYTES: Counter, "handed_over_bytes_total", [], "Bytes of keys and values that other programs have read.";
     DECODER_REQUESTS: Counter, "decoder_requests_total", [("outcome", Words(OUTCOMES))],

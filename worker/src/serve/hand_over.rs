@@ -2,7 +2,7 @@
 //! their positions.
 
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, PAD, gather};
+use tributary_kernels::Keys;
 use tributary_protocol::{Event, HandOver, Phase, Refusal, exit};
 
 use super::decoding::Decoding;
@@ -19,11 +19,13 @@ impl Decoding<'_, '_> {
         let (request, layer) = (wanted.request, wanted.layer as usize);
         let is_filling = handing::fills(request);
         let keys = match self.sequences.get_mut(&request).and_then(Sequence::turned) {
-            _ if is_filling => handing::keys(layer)?,
-            Some(Turned { own, rest, .. }) => [own.keys(layer), rest.keys(layer)].concat(),
+            _ if is_filling => handing::keys(layer, &wanted.rows)?,
+            Some(Turned { own, rest, .. }) => {
+                handing::standing(&[own.keys(layer), rest.keys(layer)].concat(), &wanted.rows)?
+            }
             None => Vec::new(),
         };
-        let parts = self.comm.gather_bytes(0, part(&keys, wanted)?)?;
+        let parts = self.comm.gather_bytes(0, part(&keys)?)?;
         tell(self.link, || {
             let rows = match joined(&parts, wanted) {
                 // Some rank has not come to this layer.
@@ -46,28 +48,15 @@ enum Lack {
 }
 
 /// This rank's rows, block by block.
-fn part(keys: &[Keys], wanted: &HandOver) -> Result<Vec<u8>> {
+fn part(keys: &[Keys]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for Keys { k, v, at } in keys {
-        let (rope, order) = (at.rope(), at.order());
-        let is_wanted = |&place: &u32| {
-            let (position, order) = (rope[place as usize], order[place as usize]);
-            order != PAD && order == position && wanted.rows.contains(&position)
-        };
-        let places: Vec<u32> = (0..at.len() as u32).filter(is_wanted).collect();
-        let (Some(&first), Some(&last)) = (places.first(), places.last()) else { continue };
-        let (_, kv_heads, head_dim) = k.dims3()?;
+        let (rows, kv_heads, head_dim) = k.dims3()?;
         let row_bytes = kv_heads * head_dim * k.dtype().size_in_bytes();
-        bytes.extend([places.len() as u32, row_bytes as u32].iter().flat_map(|number| number.to_le_bytes()));
-        bytes.extend(places.iter().flat_map(|&place| rope[place as usize].to_le_bytes()));
-        let is_run = (last - first) as usize + 1 == places.len();
-        for tensor in [k, v] {
-            let rows = match is_run {
-                true => tensor.narrow(0, first as usize, places.len())?,
-                false => gather(tensor, &places)?,
-            };
-            numbers::append(&rows, &mut bytes)?;
-        }
+        bytes.extend([rows as u32, row_bytes as u32].iter().flat_map(|number| number.to_le_bytes()));
+        bytes.extend(at.rope().iter().flat_map(|position| position.to_le_bytes()));
+        numbers::append(k, &mut bytes)?;
+        numbers::append(v, &mut bytes)?;
     }
     Ok(bytes)
 }

@@ -97,7 +97,10 @@ impl Rank<'_, '_> {
             link.map_or(Ok(()), |link| Ok(link.send(Event::FirstToken { request: plan.request, drawn })?))
         };
         let filling = plan.hands_over.then(|| Filling::new(plan.request, cx.math.rope.clone()));
-        let filled = match handing::filled(filling.as_ref(), || fill(&mut cx, plan, decoding, tell)) {
+        let filled = handing::filled(filling.as_ref(), || fill(&mut cx, plan, decoding, tell));
+        // It would keep the keys before RoPE.
+        drop(filling);
+        let filled = match filled {
             Err(Error::Cancelled) => {
                 return Ok(Told::Cancelled(Box::new(cancelled(cx, plan, &decoding.borrow().halts)?)));
             }
