@@ -20,7 +20,7 @@ SCHEMATHESIS = $(CURDIR)/target/schemathesis
 MOTO = $(CURDIR)/target/moto
 
 .PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality quality-full quality-real quality-real-short train-demo deny clean tools mpi-tools \
-  openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models clients-tools clients record-clients attack fuzz-api load reuse gaps conversation long twin slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
+  openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models vllm-tools vllm-test clients-tools clients record-clients attack fuzz-api load reuse gaps conversation long twin slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -45,6 +45,7 @@ help:
 	@echo "make twin TRACE=FOLDER  a trace replayed in simulated time and on a service (docs/studies.md); an hour"
 	@echo "make fuzz-api SECONDS=3600  the HTTP interface against its own description, by schemathesis"
 	@echo "make clients  real clients (load generators, frameworks, SDKs) against a service: a table; installs 16 GB in target/clients"
+	@echo "make vllm-test  prefill here, decoding in a real vLLM: answers compared (integrations/vllm); 5.5 GB in target/vllm; SHORT=1 in ten minutes, else two hours"
 	@echo "make attack  hostile clients, files and folders against services of this machine: a table; a quarter of an hour"
 	@echo "make soak SECONDS=3600  a service that is asked without pause while its ranks are killed and start again"
 	@echo "make slurm-test  ranks under a real Slurm of one node; as root"
@@ -78,6 +79,15 @@ page-tools:
 
 real-models-tools:
 	@$(STEP) "numpy" sh .ci/tools real-models
+
+# VLLM=0.31.0 is another version that integrations/vllm knows, in a folder of its own.
+VLLM ?= 0.32.0
+vllm-tools:
+	@$(STEP) "vLLM" sh .ci/tools vllm $(VLLM)
+
+# Answers of vLLM after a hand-over and Tributary's own, requests of all kinds in random order, and times. SHORT=1 is a part of it.
+vllm-test: build vllm-tools
+	env SHORT=$(SHORT) sh integrations/vllm/real/test.sh $(TRIBUTARY) target/vllm$(if $(filter-out 0.32.0,$(VLLM)),-$(basename $(VLLM)))
 
 # Pinned by hash, into the folder that TRIBUTARY_MODELS names, else ~/.cache/tributary/models; what is there is not fetched again.
 # MODELS="smollm2-135m-instruct data" fetches these only.

@@ -1,0 +1,148 @@
+"""The worker's side: threads fetch rows, the worker's own thread writes them into the cache between two forward passes.
+
+Only the worker's thread touches the cache: on a CPU nothing else orders a write with a running forward pass, and on a GPU it is the
+thread whose stream the next pass runs on.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from .handover import Refused, Server, Settings, Shape, pieces
+from .scheduler import Load
+
+logger = logging.getLogger("vllm.tributary")
+
+# Rows come in pieces of this size, and a load holds at most this many of them: memory is bounded, whatever a prompt's length.
+PIECE_BYTES = 16 << 20
+PIECES_HELD = 2
+
+
+@dataclass(frozen=True)
+class Piece:
+    layer: int
+    first: int
+    rows: int
+    data: bytearray
+
+
+class Loading(threading.Thread):
+    """Fetches one load, layer after layer."""
+
+    def __init__(self, load: Load, server: Server, shape: Shape, layers: Iterable[int], deadline: float, piece_bytes: int):
+        super().__init__(name=f"tributary-{load.request}", daemon=True)
+        self.load = load
+        self._server, self._shape, self._layers, self._deadline = server, shape, list(layers), deadline
+        self._rows_at_once = max(1, piece_bytes // shape.row_bytes)
+        self._ready: deque[Piece] = deque()
+        self._changed = threading.Condition()
+        self._stopped = False
+        self.ended = False
+        self.failure: str | None = None
+
+    def run(self) -> None:
+        load, failure = self.load, None
+        try:
+            for layer in self._layers:
+                for first, rows in pieces(load.first, load.rows, self._rows_at_once):
+                    if not self._room():
+                        return
+                    data = self._server.layer(load.reference.id, layer, first, rows, self._shape.row_bytes, self._deadline)
+                    with self._changed:
+                        self._ready.append(Piece(layer, first, rows, data))
+        except Refused as why:
+            failure = str(why)
+        except Exception as error:  # noqa: BLE001 - whatever it is, vLLM can compute the prompt
+            failure = f"{type(error).__name__}: {error}"
+        finally:
+            self._server.close()
+            with self._changed:
+                self.failure, self.ended = failure, True
+
+    def _room(self) -> bool:
+        """Waits for room for one more piece; false once stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or len(self._ready) < PIECES_HELD)
+            return not self._stopped
+
+    def take(self) -> Piece | None:
+        with self._changed:
+            if not self._ready or self.failure is not None:
+                return None
+            self._changed.notify()
+            return self._ready.popleft()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._ready.clear()
+            self._changed.notify()
+        self._server.close()
+
+    def complete(self) -> bool:
+        with self._changed:
+            return self.failure is not None or (self.ended and not self._ready)
+
+
+class Loads:
+    """The loads of one worker."""
+
+    def __init__(self, settings: Settings, shape: Shape, layers: Iterable[int], server: Callable[[str, str | None], Server] = Server,
+                 piece_bytes: int = PIECE_BYTES):
+        self._settings, self._shape, self._layers = settings, shape, list(layers)
+        self._server, self._piece_bytes = server, piece_bytes
+        self._key = settings.api_key()
+        self._loading: dict[str, Loading] = {}
+        self._stopped: set[str] = set()
+
+    def start(self, load: Load) -> None:
+        server = self._server(load.reference.url, self._key if load.reference.url == self._settings.url else None)
+        deadline = time.monotonic() + self._settings.load_seconds
+        loading = Loading(load, server, self._shape, self._layers, deadline, self._piece_bytes)
+        self._loading[load.request] = loading
+        loading.start()
+
+    def write(self, budget: int, write: Callable[[Load, Piece], None]) -> int:
+        """Writes pieces that have come, until they are `budget` bytes; the number of bytes."""
+        written, some = 0, True
+        while some and written < budget:
+            some = False
+            for loading in self._loading.values():
+                piece = loading.take()
+                if piece is None:
+                    continue
+                try:
+                    write(loading.load, piece)
+                except Exception as error:  # noqa: BLE001 - as above; the engine must live
+                    loading.stop()
+                    loading.failure = f"layer {piece.layer}: {type(error).__name__}: {error}"
+                written, some = written + len(piece.data), True
+        return written
+
+    def stop(self, requests: Iterable[str]) -> None:
+        """These requests have ended. Loads that still go on end without another write; they are reported as finished once."""
+        for name in requests:
+            if name in self._loading:
+                self._loading.pop(name).stop()
+                self._stopped.add(name)
+
+    def take_finished(self) -> tuple[set[str], set[str]]:
+        """Loads that have ended since the last call, and those of them that failed."""
+        finished, self._stopped = self._stopped, set()
+        failed = set()
+        for name, loading in list(self._loading.items()):
+            if not loading.complete():
+                continue
+            del self._loading[name]
+            finished.add(name)
+            if loading.failure is not None:
+                failed.add(name)
+                loading.stop()
+                logger.warning("tributary: request %s: its KV did not come: %s", name, loading.failure)
+        return finished, failed
+
+    def close(self) -> None:
+        self.stop(list(self._loading))
