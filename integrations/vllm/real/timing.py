@@ -185,7 +185,8 @@ def measure(args, client, alone, both, vllm):
     rows.append({"prefill": "-", "cache": "-", "way": "copy", "seconds": samples, "load": [os.getloadavg()[0]] * 2})
     print(f"{tokens} tokens, {size} bytes: {size / statistics.median(samples) / 1e9:.2f} GB/s", flush=True)
     for method in args.methods:
-        for cache in ("cold", "warm"):
+        # Full prefill has no use for caches.
+        for cache in ("cold", "warm") if method != "full" else ("cold",):
             documents = client.documents()
 
             def fresh(cache=cache, documents=documents):
