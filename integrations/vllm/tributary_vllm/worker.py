@@ -17,7 +17,7 @@ from .scheduler import Load
 logger = logging.getLogger("vllm.tributary")
 
 # Rows come in pieces of this size, and a load holds at most this many of them: memory is bounded, whatever a prompt's length.
-PIECE_BYTES = 8 << 20
+PIECE_BYTES = 16 << 20
 PIECES_HELD = 4
 FETCHERS = 2
 
