@@ -95,9 +95,23 @@ def main():
             rows.append(row)
             print(f"{args.model.name}, world {world}, {method}: " + (f"not handed over: {row['refused']}" if row["refused"] else
                   f"{row['requests']} requests, {row['imported']} imported, {row['equal']} equal, {len(row['ties'])} near ties, {len(row['different'])} different"), flush=True)
+            save(rows, args)
         if running:
             running.end()
     sys.exit(report(rows, args))
+
+
+def told_apart(rows):
+    """Answers of approximate methods, and those of them that differ from the exact one."""
+    approximate = [row for row in rows if not row["refused"] and not row["exact"]]
+    return sum(row["requests"] for row in approximate), sum(row["unlike_exact"] for row in approximate)
+
+
+def save(rows, args):
+    """After every row: a run of hours may be ended early."""
+    if args.json:
+        compared, unlike = told_apart(rows)
+        args.json.write_text(json.dumps({"tokens": args.tokens, "tie": args.tie, "rows": rows, "unlike": unlike, "compared": compared}, indent=1))
 
 
 def report(rows, args):
@@ -115,13 +129,10 @@ def report(rows, args):
                 print(f"{kind}: {row['model']}, world {row['world']}, {row['method']}, request {one['request']}, token {one['at']}, gap {one['gap']:.2e}: "
                       f"vLLM {one['vllm']!r}, Tributary {one['tributary']!r}, {one['import']}")
     judged = [row for row in rows if not row["refused"]]
-    approximate = [row for row in judged if not row["exact"]]
-    compared, unlike = sum(row["requests"] for row in approximate), sum(row["unlike_exact"] for row in approximate)
+    compared, unlike = told_apart(rows)
     wrong = [row for row in judged if not row["right"]]
     blind = compared > 0 and unlike < LEAST_DIFFERENT * compared
     print(f"approximate answers unlike the exact one: {unlike} of {compared}" + (f": fewer than {LEAST_DIFFERENT:.0%}, too few to judge" if blind else ""))
-    if args.json:
-        args.json.write_text(json.dumps({"tokens": args.tokens, "tie": args.tie, "rows": rows, "unlike": unlike, "compared": compared}, indent=1))
     print(f"{len(judged) - len(wrong)} passed, {len(wrong) + blind + (not judged)} failed")
     return 1 if wrong or blind or not judged else 0
 

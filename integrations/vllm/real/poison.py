@@ -59,6 +59,8 @@ class Poison:
         self.rng = random.Random(args.seed)
         self.counts, self.poisoned, self.furthest, self.unlike = Counter(), [], Counter(), Counter()
         self.reasons = Counter()
+        # The smallest distance of an approximate answer to the clean one, for comparison with the tolerance.
+        self.nearest = float("inf")
 
     def make(self, kind):
         """A request of vLLM: prompt, hand-over, salt."""
@@ -117,6 +119,7 @@ class Poison:
             if told.get("imported_tokens"):
                 self.unlike["imported"] += 1
                 self.unlike["unlike"] += distance > self.args.tolerance
+                self.nearest = min(self.nearest, distance)
             return
         if distance <= self.args.tolerance:
             self.furthest[kind] = max(self.furthest[kind], distance)
@@ -174,7 +177,7 @@ def report(poison, preemptions, free, args):
     # Block 0 is vLLM's own null block.
     checks = {
         f"{len(poison.poisoned)} of {sum(poison.counts[kind] for kind in EXACT_KINDS)} exact requests differ from a clean vLLM": not poison.poisoned,
-        f"{unlike} of {imported} imports of approximate KV differ from a clean vLLM": imported and unlike >= 0.9 * imported,
+        f"{unlike} of {imported} imports of approximate KV differ from a clean vLLM, the nearest by {poison.nearest:.1e}": imported and unlike >= 0.9 * imported,
         f"{preemptions} preemptions": preemptions > 0,
         f"{free} of {args.blocks - 1} blocks are free at the end": free == args.blocks - 1,
     }
@@ -183,7 +186,7 @@ def report(poison, preemptions, free, args):
     for one in poison.poisoned[:10]:
         print(one)
     args.json.write_text(json.dumps({"counts": poison.counts, "reasons": poison.reasons, "poisoned": poison.poisoned, "preemptions": preemptions,
-                                     "unlike": poison.unlike, "furthest": poison.furthest, "seed": args.seed}, indent=1))
+                                     "unlike": poison.unlike, "furthest": poison.furthest, "nearest": poison.nearest, "seed": args.seed}, indent=1))
     wrong = sum(not right for right in checks.values())
     print(f"{len(checks) - wrong} passed, {wrong} failed")
     return 1 if wrong else 0

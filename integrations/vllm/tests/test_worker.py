@@ -145,24 +145,26 @@ class Fetching(unittest.TestCase):
     def test_a_stopped_load_is_reported_once_and_written_no_more(self):
         self.prefill.gate = threading.Event()
         self.loads.start(self.load())
-        thread = self.loads._loading["r"]
+        threads = self.loads._loading["r"].threads
         time.sleep(0.1)
         self.loads.stop({"r", "unknown"})
         self.assertEqual(self.loads.take_finished(), ({"r"}, set()))
         self.prefill.gate.set()
-        thread.join(5)
-        self.assertFalse(thread.is_alive())
+        for thread in threads:
+            thread.join(5)
+            self.assertFalse(thread.is_alive())
         self.loads.write(1 << 20, self.write)
         self.assertEqual(self.cache, {})
         self.assertEqual(self.loads.take_finished(), (set(), set()))
 
     def test_stopping_wakes_a_thread_that_waits_for_room(self):
         self.loads.start(self.load())
-        thread = self.loads._loading["r"]
+        threads = self.loads._loading["r"].threads
         time.sleep(0.3)
         self.loads.stop({"r"})
-        thread.join(5)
-        self.assertFalse(thread.is_alive())
+        for thread in threads:
+            thread.join(5)
+            self.assertFalse(thread.is_alive())
 
 
 if __name__ == "__main__":

@@ -8,10 +8,12 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 VERSION = 1
 HASH_BYTES = 32
+# Read, and hashed, at a time.
+READ_BYTES = 1 << 20
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 # What the description of a prefill may take: the ids of a million tokens and more.
 DESCRIPTION_BYTES = 32 << 20
@@ -138,16 +140,23 @@ def pieces(first: int, rows: int, at_once: int) -> Iterator[tuple[int, int]]:
         yield start, min(at_once, first + rows - start)
 
 
-def blake3(data: memoryview) -> bytes:
+class Hasher(Protocol):
+    def update(self, data: memoryview, /) -> Any: ...
+
+    def digest(self) -> bytes: ...
+
+
+def blake3() -> Hasher:
     import blake3 as library
 
-    return bytes(library.blake3(data).digest())
+    hasher: Hasher = library.blake3()
+    return hasher
 
 
 class Server:
     """One server. A connection serves one thread; `layer` keeps it open between pieces."""
 
-    def __init__(self, url: str, key: str | None, digest: Callable[[memoryview], bytes] = blake3):
+    def __init__(self, url: str, key: str | None, hasher: Callable[[], Hasher] = blake3):
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise Refused(f"not the URL of a server: {url}")
@@ -155,7 +164,7 @@ class Server:
         self._host, self._port = parts.hostname, parts.port
         self._path = parts.path.rstrip("/").removesuffix("/v1")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._digest = digest
+        self._hasher = hasher
         self._connection: http.client.HTTPConnection | None = None
         self._closed = False
 
@@ -189,21 +198,24 @@ class Server:
             answer = self._request("GET", f"/v1/kv/{id}/{layer}?first={first}&rows={rows}", deadline - time.monotonic())
             if answer.status != 200:
                 raise Refused(f"{where}: the server answers {answer.status}: {answer.read(300).decode(errors='replace')}")
-            read = 0
+            read, hasher, view = 0, self._hasher(), memoryview(data)
             while read < len(data):
                 if time.monotonic() > deadline:
                     raise Refused(f"{where}: not there in time")
-                count = answer.readinto(memoryview(data)[read : read + (1 << 20)])
+                count = answer.readinto(view[read : read + READ_BYTES])
                 if not count:
                     raise Refused(f"{where}: {read} of {len(data)} bytes came")
+                # While the server sends the next ones.
+                hasher.update(view[read : min(read + count, size)])
                 read += count
+            view.release()
             if answer.read(1):
                 raise Refused(f"{where}: more bytes came than {len(data)}")
         except TimeoutError as error:
             raise Refused(f"{where}: not there in time") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Refused(f"{where}: {error or type(error).__name__}") from error
-        if self._digest(memoryview(data)[:size]) != data[size:]:
+        if hasher.digest() != data[size:]:
             raise Refused(f"{where}: damaged, the hash is another")
         del data[size:]
         return data

@@ -18,7 +18,8 @@ logger = logging.getLogger("vllm.tributary")
 
 # Rows come in pieces of this size, and a load holds at most this many of them: memory is bounded, whatever a prompt's length.
 PIECE_BYTES = 16 << 20
-PIECES_HELD = 2
+PIECES_HELD = 4
+FETCHERS = 2
 
 
 @dataclass(frozen=True)
@@ -29,62 +30,75 @@ class Piece:
     data: bytearray
 
 
-class Loading(threading.Thread):
-    """Fetches one load, layer after layer."""
+class Loading:
+    """Fetches one load, layer after layer, a few pieces at a time: the server gathers one while another is on its way."""
 
-    def __init__(self, load: Load, server: Server, shape: Shape, layers: Iterable[int], deadline: float, piece_bytes: int):
-        super().__init__(name=f"tributary-{load.request}", daemon=True)
+    def __init__(self, load: Load, server: Callable[[], Server], shape: Shape, layers: Iterable[int], deadline: float, piece_bytes: int):
         self.load = load
-        self._server, self._shape, self._layers, self._deadline = server, shape, list(layers), deadline
-        self._rows_at_once = max(1, piece_bytes // shape.row_bytes)
+        self._shape, self._deadline = shape, deadline
+        rows_at_once = max(1, piece_bytes // shape.row_bytes)
+        self._wanted = deque((layer, *piece) for layer in layers for piece in pieces(load.first, load.rows, rows_at_once))
         self._ready: deque[Piece] = deque()
+        # Pieces that are asked for and not there.
+        self._coming = 0
         self._changed = threading.Condition()
         self._stopped = False
-        self.ended = False
         self.failure: str | None = None
+        self._servers = [server() for _ in range(min(FETCHERS, len(self._wanted)))]
+        self._running = len(self._servers)
+        self.threads = [threading.Thread(target=self._fetch, args=(each,), name=f"tributary-{load.request}", daemon=True) for each in self._servers]
 
-    def run(self) -> None:
-        load, failure = self.load, None
+    def start(self) -> None:
+        for thread in self.threads:
+            thread.start()
+
+    def _fetch(self, server: Server) -> None:
+        failure = None
         try:
-            for layer in self._layers:
-                for first, rows in pieces(load.first, load.rows, self._rows_at_once):
-                    if not self._room():
-                        return
-                    data = self._server.layer(load.reference.id, layer, first, rows, self._shape.row_bytes, self._deadline)
-                    with self._changed:
-                        self._ready.append(Piece(layer, first, rows, data))
+            while (wanted := self._next()) is not None:
+                layer, first, rows = wanted
+                data = server.layer(self.load.reference.id, layer, first, rows, self._shape.row_bytes, self._deadline)
+                with self._changed:
+                    self._coming -= 1
+                    self._ready.append(Piece(layer, first, rows, data))
         except Refused as why:
             failure = str(why)
         except Exception as error:  # noqa: BLE001 - whatever it is, vLLM can compute the prompt
             failure = f"{type(error).__name__}: {error}"
         finally:
-            self._server.close()
+            server.close()
             with self._changed:
-                self.failure, self.ended = failure, True
+                # The first failure is the reason; those of other threads follow from it.
+                self.failure = self.failure or failure
+                self._running -= 1
 
-    def _room(self) -> bool:
-        """Waits for room for one more piece; false once stopped."""
+    def _next(self) -> tuple[int, int, int] | None:
+        """Waits for room for one more piece, and takes it from the list; None where there is none, and once stopped."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or len(self._ready) < PIECES_HELD)
-            return not self._stopped
+            self._changed.wait_for(lambda: self._stopped or len(self._ready) + self._coming < PIECES_HELD)
+            if self._stopped or self.failure is not None or not self._wanted:
+                return None
+            self._coming += 1
+            return self._wanted.popleft()
 
     def take(self) -> Piece | None:
         with self._changed:
             if not self._ready or self.failure is not None:
                 return None
-            self._changed.notify()
+            self._changed.notify_all()
             return self._ready.popleft()
 
     def stop(self) -> None:
         with self._changed:
             self._stopped = True
             self._ready.clear()
-            self._changed.notify()
-        self._server.close()
+            self._changed.notify_all()
+        for server in self._servers:
+            server.close()
 
     def complete(self) -> bool:
         with self._changed:
-            return self.failure is not None or (self.ended and not self._ready)
+            return self.failure is not None or (self._running == 0 and not self._ready)
 
 
 class Loads:
@@ -99,9 +113,10 @@ class Loads:
         self._stopped: set[str] = set()
 
     def start(self, load: Load) -> None:
-        server = self._server(load.reference.url, self._key if load.reference.url == self._settings.url else None)
+        url = load.reference.url
+        key = self._key if url == self._settings.url else None
         deadline = time.monotonic() + self._settings.load_seconds
-        loading = Loading(load, server, self._shape, self._layers, deadline, self._piece_bytes)
+        loading = Loading(load, lambda: self._server(url, key), self._shape, self._layers, deadline, self._piece_bytes)
         self._loading[load.request] = loading
         loading.start()
 
