@@ -121,18 +121,7 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
         let exported = target.map(|target| target.write(&mut engine, &answered, (&run_config, &name))).transpose()?;
         drop(progress);
         engine.end()?;
-        if let Some(folder) = &args.dump {
-            dump::write(folder, &answered)?;
-        }
-        show(args, &answered)?;
-        return match (exported, args.json) {
-            (None, _) => Ok(()),
-            (Some(lines), false) => print(&lines),
-            (Some(lines), true) => {
-                eprint!("{lines}");
-                Ok(())
-            }
-        };
+        return show_alone(args, &answered, exported);
     }
     drop(progress);
     let count = questions.len();
@@ -148,6 +137,20 @@ fn lead(args: &PrefillArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
     asked?;
     engine.end()?;
     exported.map_err(refused)
+}
+
+/// Shows the answer to the only request, writes its dump, and says what was exported.
+fn show_alone(args: &PrefillArgs, answered: &Answered, exported: Option<String>) -> anyhow::Result<()> {
+    if let Some(folder) = &args.dump {
+        dump::write(folder, answered)?;
+    }
+    show(args, answered)?;
+    match exported {
+        Some(lines) if args.json => eprint!("{lines}"),
+        Some(lines) => print(&lines)?,
+        None => {}
+    }
+    Ok(())
 }
 
 /// Shows the answer to one of many requests.

@@ -59,8 +59,8 @@ impl Plan {
         placed
     }
 
-    /// Whether the filled cache is that of a full prefill of the [placed ids](Self::placed_ids), up to
-    /// rounding: a whole prefill computes them as they stand, in whatever order.
+    /// Whether the filled cache is that of a full prefill of the [placed ids](Self::placed_ids), up
+    /// to rounding: a whole prefill computes them as they stand, in whatever order.
     pub fn is_exact_as_placed(&self) -> bool {
         self.is_exact() || self.method.prefill.is_whole()
     }

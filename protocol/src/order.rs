@@ -26,7 +26,8 @@ pub enum Order {
     /// Release these sequences. Unknown or ended ones are skipped.
     Release(Vec<u64>),
     /// Go on with the prefill that has halted at a control point. It is an order only there, where
-    /// [`Order::Tick`], [`Order::Decode`], [`Order::HandOver`] and [`Order::Release`] are the others.
+    /// [`Order::Tick`], [`Order::Decode`], [`Order::HandOver`] and [`Order::Release`] are the
+    /// others.
     Resume,
     /// Stop the ranks.
     Stop,

@@ -20,6 +20,7 @@ use crate::body::short;
 use crate::deadline::{self, Deadlines};
 use crate::error::{self, ApiError};
 use crate::guard::{self, Access, Doors};
+use crate::hand_over::handlers as hand_over;
 use crate::input::chat::ChatRequest;
 use crate::input::completion::CompletionRequest;
 use crate::metrics::{OPENMETRICS, TEXT, openmetrics};
@@ -27,7 +28,7 @@ use crate::page;
 use crate::ready::Readiness;
 use crate::shared::Shared;
 use crate::upload::{self, Bodies};
-use crate::{chunks, completions, hand_over, openapi, origin, status};
+use crate::{chunks, completions, openapi, origin, status};
 
 /// Every route, and the method that it takes.
 const ROUTES: [(&str, &str); 16] = [

@@ -15,7 +15,7 @@ use crate::body::Fields;
 use crate::deadline::TimeUp;
 use crate::error::ApiError;
 use crate::guard::Asker;
-use crate::hand_over::{Relay, Updates};
+use crate::hand_over::relay::{Relay, Updates};
 use crate::input::Asked;
 use crate::metrics::Outcome;
 use crate::shared::Shared;

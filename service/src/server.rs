@@ -15,7 +15,7 @@ use crate::connections;
 use crate::deadline::Deadlines;
 use crate::decoder::Decoder;
 use crate::guard::{Access, Doors};
-use crate::hand_over::HandOvers;
+use crate::hand_over::held::HandOvers;
 use crate::limits::ClientLimits;
 use crate::metrics::{Basis, Metrics, Setup};
 use crate::readers::Readers;

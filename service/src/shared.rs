@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tributary_engine::Client;
 
 use crate::decoder::Decoder;
-use crate::hand_over::HandOvers;
+use crate::hand_over::held::{HandOvers, Place};
 use crate::input::Terms;
 use crate::limits::ClientLimits;
 use crate::metrics::Metrics;
@@ -46,6 +46,12 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Where prompts are held for other programs.
+    pub fn place(&self) -> Place {
+        let Self { client, model, hand_overs, .. } = self;
+        Place { model: Arc::clone(model), hand_overs: Arc::clone(hand_overs), desk: client.desk().clone() }
+    }
+
     /// Terms for reading bodies.
     pub fn terms(&self) -> Terms<'_> {
         let Self { client, model, limits, ignores_unknown, default_tokens, .. } = self;

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use tributary_comm::Signals;
 use tributary_planner::{Planned, RequestSettings};
-use tributary_protocol::{DrawnToken, RankReport, Refusal, exit};
+use tributary_protocol::{DrawnToken, HandOver, RankReport, Refusal, exit};
 
 use super::observer::{Observed, Observer};
-use super::reading::{Read, Reader};
 use super::tally::{Tally, Waits};
 use crate::dispatch::{Answer, Clock};
 use crate::intake::Prepared;
@@ -139,6 +138,32 @@ pub(super) struct Submission {
     pub(super) prepared: Prepared,
     pub(super) settings: RequestSettings,
     pub(super) sink: Box<dyn Sink>,
+}
+
+/// A program that waits for rows.
+pub trait Reader: Send {
+    /// Whether it still waits.
+    fn waits(&self) -> bool;
+
+    /// Takes the rows, or the reason why there are none.
+    fn take(self: Box<Self>, rows: std::result::Result<Vec<u8>, RequestFailure>);
+}
+
+/// Rows of a held sequence that a program waits for.
+pub(super) struct Read {
+    pub(super) wanted: HandOver,
+    pub(super) reader: Box<dyn Reader>,
+}
+
+impl Read {
+    pub(super) fn new(request: u64, layer: u32, rows: Range<u32>, reader: Box<dyn Reader>) -> Self {
+        Self { wanted: HandOver { request, layer, rows }, reader }
+    }
+
+    /// Ends it without rows.
+    pub(super) fn fails(self, why: RequestFailure) {
+        self.reader.take(Err(why));
+    }
 }
 
 /// What clients hand in.

@@ -13,6 +13,7 @@ mod endings;
 mod kit;
 mod observer;
 mod reading;
+mod reads;
 mod state;
 mod tally;
 #[cfg(test)]
@@ -34,9 +35,8 @@ use crate::intake::Prepared;
 use crate::scheduler::{Arrival, Next};
 use crate::{Error, Result};
 
-pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, RequestFailure, Sink, Update, Work, desk};
+pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, Reader, RequestFailure, Sink, Update, Work, desk};
 pub use self::observer::{Breakage, Ended, Observed, Observer, Prefilled, Stage};
-pub use self::reading::Reader;
 pub use self::state::Conductor;
 pub use self::tally::{Tally, Waits};
 

@@ -1,12 +1,11 @@
 //! Reads of held sequences: rows of a layer for another program, one order each.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use tributary_protocol::{HandOver, Refusal, exit};
 
-use super::desk::{RequestFailure, Work};
+use super::desk::{Read, RequestFailure, Work};
 use super::state::{Conductor, Request};
 use crate::{Result, dispatch};
 
@@ -20,55 +19,6 @@ const SHARE_BETWEEN_LAYERS: u32 = 16;
 
 /// Time for which reads are served in one go: steps of decoding and a halted prefill wait for it.
 const AT_ONCE: Duration = Duration::from_millis(20);
-
-/// Maximum number of reads that wait.
-const MOST: usize = 4096;
-
-/// A program that waits for rows.
-pub trait Reader: Send {
-    /// Whether it still waits.
-    fn waits(&self) -> bool;
-
-    /// Takes the rows, or the reason why there are none.
-    fn take(self: Box<Self>, rows: std::result::Result<Vec<u8>, RequestFailure>);
-}
-
-/// Rows of a held sequence that a program waits for.
-pub(super) struct Read {
-    wanted: HandOver,
-    reader: Box<dyn Reader>,
-}
-
-/// Reads that wait for their order, the oldest first.
-#[derive(Default)]
-pub(super) struct Reads(VecDeque<Read>);
-
-impl Read {
-    pub(super) fn new(request: u64, layer: u32, rows: Range<u32>, reader: Box<dyn Reader>) -> Self {
-        Self { wanted: HandOver { request, layer, rows }, reader }
-    }
-
-    /// Ends it without rows.
-    pub(super) fn fails(self, why: RequestFailure) {
-        self.reader.take(Err(why));
-    }
-}
-
-impl Reads {
-    /// Adds one, if there is room for it.
-    pub(super) fn add(&mut self, read: Read) {
-        self.0.retain(|read| read.reader.waits());
-        match self.0.len() {
-            MOST.. => read.fails(RequestFailure::Busy { waiting: MOST }),
-            _ => self.0.push_back(read),
-        }
-    }
-
-    /// Ends all of them.
-    pub(super) fn fail(&mut self, why: &RequestFailure) {
-        self.0.drain(..).for_each(|read| read.fails(why.clone()));
-    }
-}
 
 impl Conductor<'_> {
     /// Whether programs may read while this prefill is in progress.

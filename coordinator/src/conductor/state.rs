@@ -10,7 +10,7 @@ use tributary_protocol::RankReport;
 use super::conversations::{Conversations, Later};
 use super::desk::{Inbox, Submission};
 use super::observer::Prefilled;
-use super::reading::Reads;
+use super::reads::Reads;
 use crate::auxiliary::Readers;
 use crate::dispatch::InFlight;
 use crate::scheduler::{Limits, Pace, Scheduler};

@@ -543,6 +543,9 @@ fn held_sequences_are_read_until_they_are_released() {
         assert_eq!(read(&desk, first, 3, 2..6).recv_timeout(PATIENCE), Ok(Ok(vec![3; 4])));
         // A prefill in progress halts for a read, and goes on to its end after it.
         let (third, answer) = submit(&desk, 8, 2, 64);
+        while !ranks.orders().contains(&"P3".to_owned()) {
+            std::thread::yield_now();
+        }
         assert_eq!(read(&desk, second, 1, 0..1).recv_timeout(PATIENCE), Ok(Ok(vec![1])));
         assert_eq!(tokens(&answer).map(|(streamed, _)| streamed.len()), Ok(2));
         desk.cancel(first);

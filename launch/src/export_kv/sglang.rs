@@ -1,6 +1,6 @@
 //! Pages of SGLang's HiCache file back-end, version 0.5.23, as its own code writes and reads them:
-//! `srt/mem_cache/hicache_storage.py`, `utils.py` and `pool_host/mha.py` there. Golden pages made by
-//! that code are in `tests/sglang`.
+//! `srt/mem_cache/hicache_storage.py`, `utils.py` and `pool_host/mha.py` there. Golden pages made
+//! by that code are in `tests/sglang`.
 
 use std::ops::Range;
 use std::path::Path;

@@ -198,7 +198,7 @@ fn keys_and_values_can_be_read_while_the_answer_goes_on() {
     let decoder = Decoder::start();
     let server = Server::start(&["--decode-at", &decoder.url]);
     decoder.does(Behaviour::NeverEnds(101));
-    let mut stream = server.stream(&asked("infoflow", 4000));
+    let mut stream = server.stream(&asked("infoflow", 1000));
     while decoder.asked.lock().expect("unpoisoned").is_empty() {
         stream.event().expect("the first token");
     }
@@ -214,7 +214,7 @@ fn keys_and_values_can_be_read_while_the_answer_goes_on() {
     server.becomes("tributary_held_sequences", 0.0);
     // So does a stop text, whose answer is whole.
     let word = text_of(&server, &[101]);
-    let mut request = asked("infoflow", 4000);
+    let mut request = asked("infoflow", 1000);
     request["stop"] = json!([format!("{} {}", word.trim(), word.trim())]);
     let answer = server.chat(&request).json();
     assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
@@ -264,7 +264,7 @@ fn a_decoder_with_a_key_of_its_own_reads_and_releases_what_a_client_asked_for() 
         send_with(&server.address, line, &format!("authorization: Bearer {key}\r\n"), body).expect("it answers")
     };
     decoder.does(Behaviour::NeverEnds(101));
-    let mut request = asked("infoflow", 4000);
+    let mut request = asked("infoflow", 1000);
     request["stream"] = true.into();
     let mut stream = ask("POST /v1/chat/completions", "client", Some(&request.to_string()));
     while decoder.asked.lock().expect("unpoisoned").is_empty() {

@@ -167,15 +167,8 @@ impl Draft {
             evict: None,
         };
         plan.evict = eviction::resolved(&plan, &settings.eviction, settings.sampling.seed)?;
-        let (prompt_tokens, passing) = (plan.total_rows(), plan.passing_rows());
-        if prompt_tokens + passing > shape.max_positions {
-            return Err(Error::TooManyTokens { prompt_tokens, max_tokens: passing, limit: shape.max_positions });
-        }
-        if settings.hands_over
-            && let Some(cause) = plan.no_hand_over()
-        {
-            return Err(Error::HandOver { method: plan.method.name(), cause });
-        }
+        has_positions(&plan, shape)?;
+        can_be_handed_over(&plan)?;
         let RequestSettings { world, exchange, reuse, reuses_query, conversation, .. } = *settings;
         Ok(Self {
             plan,
@@ -475,6 +468,23 @@ fn check(tokens: &Tokens, settings: &RequestSettings, method: &PlannedMethod, sh
 fn leading_rows(lengths: &[usize], rows: usize, from_first: bool) -> usize {
     let first = usize::from(!from_first).min(lengths.len());
     leading_counts(&lengths[first..], usize::MAX, Some(rows)).iter().sum()
+}
+
+/// Refuses a plan whose keys and values another program is to read and cannot.
+fn can_be_handed_over(plan: &Plan) -> Result<()> {
+    match plan.no_hand_over().filter(|_| plan.hands_over) {
+        Some(cause) => Err(Error::HandOver { method: plan.method.name(), cause }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a prompt that takes more positions than the model has.
+fn has_positions(plan: &Plan, shape: &ModelShape) -> Result<()> {
+    let (prompt_tokens, passing, limit) = (plan.total_rows(), plan.passing_rows(), shape.max_positions);
+    if prompt_tokens + passing > limit {
+        return Err(Error::TooManyTokens { prompt_tokens, max_tokens: passing, limit });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

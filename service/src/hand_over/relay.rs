@@ -2,14 +2,13 @@
 //! Its tokens become updates of the request, so that texts, stops and streams are as always.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tokio::sync::{Notify, mpsc};
 use tributary_engine::{Clock, Done, Update};
 use tributary_planner::{Planned, RequestSettings};
 use tributary_protocol::DrawnToken;
 
-use super::entry::{Entry, Held, new_id};
+use super::held::{Entry, Held, new_id};
 use super::told::Facts;
 use crate::decoder::{Continuation, Decoder};
 use crate::error::ApiError;
@@ -71,7 +70,7 @@ impl Relay {
         })?;
         let ids: Vec<u32> = facts.token_ids.iter().copied().chain([first.token]).collect();
         let cache_salt = facts.cache_salt.clone();
-        let _entry = Entry::held_now(&self.shared, self.request, facts, &id);
+        let _entry = Entry::held_now(&self.shared.place(), self.request, facts, &id);
         let wanted = Continuation { ids: &ids, id: &id, cache_salt: cache_salt.as_deref(), settings: &self.settings };
         let told = self.decoded(&wanted, to).await;
         let outcome = &mut done.answer.outcome;
@@ -125,14 +124,14 @@ struct Counted(Shared);
 
 impl Counted {
     fn new(shared: &Shared) -> Self {
-        shared.hand_overs.relays.fetch_add(1, Ordering::Relaxed);
+        shared.hand_overs.relay_begins();
         Self(shared.clone())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.hand_overs.relays.fetch_sub(1, Ordering::Relaxed);
+        self.0.hand_overs.relay_ends();
     }
 }
 

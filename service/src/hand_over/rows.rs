@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tributary_engine::{Reader, RequestFailure};
 use tributary_protocol::HandOver;
 
-use super::entry::Entry;
+use super::held::Entry;
 use crate::error::ApiError;
 use crate::shared::Shared;
 

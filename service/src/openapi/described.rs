@@ -9,7 +9,7 @@ use super::TEXT;
 use super::bodies::{ChatBody, ChunksBody, CompletionBody, asking_nothing, by_hand};
 use crate::body::Fields;
 use crate::error::ApiError;
-use crate::hand_over::Told as Prefill;
+use crate::hand_over::told::Told as Prefill;
 use crate::input::kit::with_terms;
 use crate::input::{Asked, chat::ChatRequest, chunks::ChunksRequest, completion::CompletionRequest, others};
 use crate::output::{ChatCompletion, ChatPart, ChunksAnswer, TextCompletion};
