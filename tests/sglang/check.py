@@ -172,7 +172,7 @@ def self_test():
         manifest = dict(
             format="tributary-sglang", version=1, sglang="0.5.23", model_name="tributary/demo", tp_size=tp_size, page_size=4,
             layout=layout, dtype=dtype, layers=3, kv_heads=2, head_dim=8,
-            suffixes=[f"_tributary-demo_{rank}_{tp_size}" for rank in range(tp_size)],
+            fingerprint="0" * 64, suffixes=[f"_tributary-demo_{rank}_{tp_size}" for rank in range(tp_size)],
         )
         prompt = dict(token_ids=[(7 * i) ** 3 % 151936 for i in range(tokens)], cache_salt=salt, exact=not salt, method="full")
         generator = torch.Generator().manual_seed(1)
