@@ -9,7 +9,7 @@ use tributary_engine::{Answered, Engine, RunConfig};
 use tributary_protocol::Plan;
 
 use self::sglang::{Layout, Manifest, Pages, Prompt};
-use crate::failure::usage;
+use crate::failure::{unwritable, usage};
 
 /// Rows of a page where none are named: what SGLang's attention back-ends all take.
 const PAGE_SIZE: usize = 64;
@@ -77,7 +77,10 @@ impl Target {
         let plan = &answered.planned.plan;
         let order = plan.final_order().unwrap_or_else(|| answered.answer.outcome.order.clone());
         let ids = plan.placed_ids(&order);
-        let manifest = self.manifest(engine, model)?;
+        // The folder is described before it has pages: their own names and bytes do not say.
+        std::fs::create_dir_all(&self.folder).map_err(|error| unwritable(&self.folder, &error))?;
+        let manifest = self.manifest(engine, model)?.joined_with(&self.folder)?;
+        manifest.write(&self.folder)?;
         let layers = (0..manifest.layers).map(|layer| engine.held_layer(plan, layer, run_config));
         let layers = layers.collect::<Result<Vec<_>, _>>()?;
         engine.release_held(plan, run_config)?;
@@ -93,7 +96,7 @@ impl Target {
         let hashes = sglang::hashes(&ids, manifest.page_size, salt.as_deref());
         let prompt = Prompt { token_ids: ids, cache_salt: salt, exact, method, pages: hashes };
         let told = told(&prompt, (written, there), manifest.page_size);
-        manifest.joined_with(&self.folder)?.with(prompt).write(&self.folder)?;
+        manifest.with(prompt).write(&self.folder)?;
         Ok(told)
     }
 

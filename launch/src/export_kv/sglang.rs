@@ -230,7 +230,6 @@ impl Pages<'_> {
     /// # Errors
     /// Returns an error if a file cannot be written, or has another size.
     pub fn write(&self, folder: &Path, (ids, salt): (&[u32], Option<&str>)) -> anyhow::Result<(usize, usize)> {
-        std::fs::create_dir_all(folder).map_err(|error| unwritable(folder, &error))?;
         let (mut written, mut there) = (0, 0);
         for (page, hash) in hashes(ids, self.shape.page_size, salt).iter().enumerate() {
             let mut is_new = false;

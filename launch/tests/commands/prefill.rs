@@ -143,6 +143,50 @@ fn a_dump_holds_what_another_implementation_needs() {
     assert_eq!(names.len(), 2, "{names:?}");
 }
 
+/// A folder gets the pages of one prompt after the other, and none of another server.
+#[test]
+fn pages_are_exported_into_a_folder_of_one_server() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pages = folder.path().join("pages");
+    let run = |settings: &str, more: &[&str]| {
+        let (demo, request) = (demo(), request("vt3-1"));
+        let target = format!("sglang:{},page-size=16{settings}", pages.display());
+        let all = ["prefill", "--model", &demo, "--request", &request, "--max-tokens", "2", "--export-kv", &target];
+        let output = tributary(&[&all[..], more].concat());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let manifest = || -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(pages.join("manifest.json")).expect("a manifest")).expect("JSON")
+    };
+    let (code, told, errors) = run("", &["--method", "full"]);
+    assert_eq!(code, Some(0), "{errors}");
+    let count = manifest()["prompts"][0]["pages"].as_array().expect("pages").len();
+    assert!(told.contains(&format!("({count} written, 0 were there)")) && told.contains("cache_salt none"), "{told}");
+    // The same prompt again, computed by two ranks: its pages are there.
+    let (_, told, _) = run("", &["--method", "ring", "--world-size", "2"]);
+    assert!(told.contains(&format!("(0 written, {count} were there)")), "{told}");
+    let (code, told, errors) = run("", &["--method", "infoflow:reorder", "--world-size", "2"]);
+    assert_eq!(code, Some(0), "{errors}");
+    let prompts = manifest()["prompts"].as_array().expect("prompts").clone();
+    assert_eq!((prompts.len(), &prompts[1]["exact"]), (2, &false.into()));
+    let salt = prompts[1]["cache_salt"].as_str().expect("a salt");
+    assert!(told.contains(&format!("cache_salt {salt}")), "{told}");
+    let there = std::fs::read_dir(&pages).expect("readable").count();
+    assert_eq!(there, 2 * count + 1, "the pages of two prompts, and the manifest");
+    for (settings, more, word) in [
+        (",layout=layer_first", &[][..], "layout"),
+        ("", &["--dtype", "bf16"], "dtype"),
+        (",tp=3", &[], "tp=3"),
+        ("", &["--method", "ape"], "cannot be handed over"),
+    ] {
+        let (code, _, errors) = run(settings, more);
+        assert_eq!(code, Some(64), "{settings} {more:?}: {errors}");
+        assert!(errors.contains(word), "{errors}");
+    }
+    assert_eq!(std::fs::read_dir(&pages).expect("readable").count(), there, "refusals write nothing");
+}
+
 #[test]
 fn selected_tokens_are_shown_in_their_text() {
     let (demo, request) = (demo(), request("hop2-0"));

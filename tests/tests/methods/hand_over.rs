@@ -9,9 +9,9 @@ use tributary_coordinator::dispatch;
 use tributary_engine::Group;
 use tributary_kernels::{Kernels, Keys, Positions, Query};
 use tributary_model::{Attention, Model, Progress, Qkv};
-use tributary_planner::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, RequestSettings};
+use tributary_planner::{Cached, MethodInputs, PlanInput, RequestSettings};
 use tributary_protocol::{Event, Exchange, HandOver, Order, Outcome, Plan};
-use tributary_tests::samples::{COMBINATIONS, Case, Sample, leads};
+use tributary_tests::samples::{COMBINATIONS, Case, MACHINE, Sample, leads};
 use tributary_tests::{dummy_model, group, relative_error, run_one, shape, tiny_config};
 
 /// Choices that two ways of computing the same logits may make differently.
@@ -259,15 +259,6 @@ fn rows_that_no_token_id_stands_for_are_not_handed_over() {
 #[test]
 fn the_planner_holds_a_sequence_that_is_handed_over_or_says_why_not() {
     let model = dummy_model(&tiny_config(&[]), 11);
-    let machine = Machine {
-        flops_per_s: 1e10,
-        link_bytes_per_s: 4e9,
-        memory: MemoryOf::Host,
-        available_bytes: None,
-        ranks_here: usize::MAX,
-        weight_copies: 1,
-        of_rank: None,
-    };
     let planned = |spec: &str| {
         let chunks = [vec![5; 9], vec![6; 8]];
         let input = PlanInput {
@@ -282,7 +273,7 @@ fn the_planner_holds_a_sequence_that_is_handed_over_or_says_why_not() {
         };
         let spec: tributary_methods::MethodSpec = spec.parse().expect("a spec");
         let settings = RequestSettings { max_tokens: 40, ..RequestSettings::default() }.apply(&spec).for_hand_over();
-        tributary_planner::plan(&input, &settings, &shape(&*model, DType::F32), &machine, None)
+        tributary_planner::plan(&input, &settings, &shape(&*model, DType::F32), &MACHINE, None)
     };
     for spec in ["full", "infoflow:ratio=0.2"] {
         let plan = planned(spec).expect("a plan").plan;
