@@ -1,4 +1,5 @@
-//! The connector for vLLM in `integrations/vllm`, without vLLM: rules, states, threads. With a real one: `make vllm-test`.
+//! The connector for vLLM in `integrations/vllm`, without vLLM: rules, states, threads. With a real
+//! one: `make vllm-test`.
 
 use std::process::Command;
 

@@ -560,7 +560,8 @@ fn held_sequences_are_read_until_they_are_released() {
     assert!(ended.is_ok(), "{ended:?}");
     let orders = ranks.orders();
     assert_eq!(orders[..6], ["P1", "P2", "H1 2..6", "P3", "H2 0..1", "resume"], "{orders:?}");
-    assert!(orders.contains(&"R[1]".to_owned()) && !orders.contains(&"D[1]".to_owned()), "{orders:?}");
+    let is_released = |order: &String| order.starts_with('R') && order.contains('1');
+    assert!(orders.iter().any(is_released) && !orders.contains(&"D[1]".to_owned()), "{orders:?}");
 }
 
 #[test]

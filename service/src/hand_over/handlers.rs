@@ -1,5 +1,5 @@
-//! `POST /v1/prefill` computes a prompt and holds its keys and values, `GET /v1/kv/ID/LAYER` streams
-//! them, `GET /v1/prefill/ID` tells the state, `DELETE /v1/prefill/ID` lets go.
+//! `POST /v1/prefill` computes a prompt and holds its keys and values, `GET /v1/kv/ID/LAYER`
+//! streams them, `GET /v1/prefill/ID` tells the state, `DELETE /v1/prefill/ID` lets go.
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};

@@ -99,8 +99,8 @@ pub struct Place {
 
 /// A prompt that is held.
 pub struct Entry {
-    /// The client whose key it is bound to. What a decoder reads is bound to none: it has a key of its
-    /// own, and got the id alone.
+    /// The client whose key it is bound to. What a decoder reads is bound to none: it has a key of
+    /// its own, and got the id alone.
     pub asker: Option<Asker>,
     /// Number of its request.
     pub request: u64,
