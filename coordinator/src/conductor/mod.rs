@@ -13,6 +13,8 @@ mod endings;
 mod kit;
 mod observer;
 mod reading;
+#[cfg(test)]
+mod reading_tests;
 mod reads;
 mod state;
 mod tally;
