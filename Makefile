@@ -20,7 +20,7 @@ SCHEMATHESIS = $(CURDIR)/target/schemathesis
 MOTO = $(CURDIR)/target/moto
 
 .PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality quality-full quality-real quality-real-short train-demo deny clean tools mpi-tools \
-  openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models vllm-tools vllm-test sglang-check clients-tools clients record-clients attack fuzz-api load reuse gaps conversation long twin slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
+  openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models vllm-tools vllm-test sglang-check clients-tools clients record-clients attack fuzz-api load reuse gaps conversation activations long twin slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -41,6 +41,7 @@ help:
 	@echo "make reuse   prefix cache and chunk cache behind the same requests (docs/performance.md); some minutes"
 	@echo "make gaps    how long streams wait beside a long prompt (docs/performance.md); ten minutes"
 	@echo "make conversation  later turns: their time to first token, and their answers (docs/performance.md); some minutes"
+	@echo "make activations  memory of a prefill by length and method, counted (docs/performance.md); half an hour"
 	@echo "make long    512K tokens on two ranks beside two busy loops (docs/performance.md); at most 40 minutes, 12 GB of memory"
 	@echo "make twin TRACE=FOLDER  a trace replayed in simulated time and on a service (docs/studies.md); an hour"
 	@echo "make fuzz-api SECONDS=3600  the HTTP interface against its own description, by schemathesis"
@@ -285,6 +286,11 @@ reuse: build
 # How long streams wait beside a long prompt (docs/performance.md); ten minutes.
 gaps: build
 	python3 examples/studies/gaps.py $(TRIBUTARY) target/gaps
+
+# Memory of a prefill beyond weights and the keys and values that stay, from 8K to 256K tokens (docs/performance.md); half an hour.
+# TOKENS=8192,32768 is shorter.
+activations: tools
+	$(CARGO) test --release --locked -p tributary-tests --test activations -- --ignored --nocapture
 
 # Later turns of a conversation: their times, and what reusing the first turn's selection costs in answers (docs/performance.md); some minutes.
 conversation: build

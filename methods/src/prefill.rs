@@ -45,6 +45,31 @@ impl Prefill {
     pub fn is_whole(self) -> bool {
         matches!(self, Prefill::Whole { .. })
     }
+
+    /// Numbers that are alive for all rows of a rank while it runs prompt, shard, blocks or chunks.
+    pub fn activations(self) -> Activations {
+        match self {
+            Prefill::Whole { .. }
+            | Prefill::Gathered { heads_per_gather: None }
+            | Prefill::Queries
+            | Prefill::Anchored { .. }
+            | Prefill::Chunks(_) => Activations::Stream,
+            Prefill::Ring => Activations::Queries,
+            Prefill::Gathered { heads_per_gather: Some(_) } => Activations::Results,
+        }
+    }
+}
+
+/// Numbers of a prefill that are alive for all rows of a rank, beside keys, values and one slice of
+/// everything else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activations {
+    /// The residual stream: the attention takes queries slice by slice.
+    Stream,
+    /// And queries and their results: keys pass by, and each is for all queries.
+    Queries,
+    /// And queries, two partial results and their sum: results are found for all queries at once.
+    Results,
 }
 
 /// Selection of the context rows to recompute.

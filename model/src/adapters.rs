@@ -112,7 +112,7 @@ pub fn embed(model: &dyn Model, sources: &[Source], adapters: &Adapters) -> Resu
     }
     let filled: Vec<&Tensor> = all.iter().filter(|part| part.dims()[0] > 0).collect();
     let hidden = gather(&join(&filled, 0)?, &rows)?;
-    Ok(Rows::new(cast(&hidden, tokens.hidden.dtype())?))
+    Ok(Rows::fresh(cast(&hidden, tokens.hidden.dtype())?))
 }
 
 #[cfg(test)]

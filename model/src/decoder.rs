@@ -14,12 +14,12 @@ use super::weights::Weights;
 use super::{Config, Model, Qkv, Rows};
 use crate::error::{Error, Result};
 
-/// Rows that pass through the MLP at a time on a CPU, so that its wide activations take little
-/// memory.
-const MLP_TILE_ROWS: usize = 2048;
+/// Rows that pass through a layer's products and its MLP at a time on a CPU, so that their
+/// activations take little memory.
+const SLICE_ROWS: usize = 2048;
 
 /// The same on a device, whose matrix units need larger products.
-const DEVICE_MLP_TILE_ROWS: usize = 8192;
+const DEVICE_SLICE_ROWS: usize = 8192;
 
 /// Step in positions by which rotary tables grow. They are kept for the next request.
 const ROPE_STEP: usize = 4096;
@@ -121,7 +121,7 @@ pub struct Decoder {
     /// The dtype of the residual stream and of everything computed from it: f32 on a CPU (f64 with
     /// weights in f64), the weights' on a device.
     activations: DType,
-    mlp_tile_rows: usize,
+    slice_rows: usize,
     embedding: Tensor, // [vocab, hidden]
     layers: Vec<Layer>,
     norm: Tensor,
@@ -154,25 +154,33 @@ impl Decoder {
         )?;
         let query_factors = query_factors(&config, rope.attention_factor(), &weights.device)?;
         let scale = config.scale(rope.attention_factor());
-        let (activations, mlp_tile_rows) = match weights.device.is_cpu() {
-            true if weights.dtype == DType::F64 => (DType::F64, MLP_TILE_ROWS),
-            true => (DType::F32, MLP_TILE_ROWS),
-            false => (weights.dtype, DEVICE_MLP_TILE_ROWS),
+        let (activations, slice_rows) = match weights.device.is_cpu() {
+            true if weights.dtype == DType::F64 => (DType::F64, SLICE_ROWS),
+            true => (DType::F32, SLICE_ROWS),
+            false => (weights.dtype, DEVICE_SLICE_ROWS),
         };
         let (dtype, rope) = (weights.dtype, Mutex::new(rope));
-        Ok(Self {
-            config,
-            dtype,
-            activations,
-            mlp_tile_rows,
-            embedding,
-            layers,
-            norm,
-            head,
-            query_factors,
-            scale,
-            rope,
-        })
+        Ok(Self { config, dtype, activations, slice_rows, embedding, layers, norm, head, query_factors, scale, rope })
+    }
+
+    /// Queries `[rows, heads, head_dim]` of rows `x` after the layer's norm.
+    fn query_of(&self, index: usize, x: &Tensor, adapted: Option<&Adapted>) -> Result<Tensor> {
+        let (layer, Config { heads, head_dim, .. }) = (&self.layers[index], &self.config);
+        let added = adapted.and_then(|adapted| adapted.at(index, Linear::Query));
+        let q = layer.q.apply(x, added)?.reshape((x.dim(0)?, *heads, *head_dim))?;
+        let q = self.normed(q, layer.q_norm.as_ref())?;
+        match &self.query_factors {
+            Some(factors) => Ok(q.to_dtype(DType::F32)?.broadcast_mul(factors)?.to_dtype(self.activations)?),
+            None => Ok(q),
+        }
+    }
+
+    /// Queries or keys with the family's norm over each head, if there is one.
+    fn normed(&self, x: Tensor, weight: Option<&Tensor>) -> Result<Tensor> {
+        match weight {
+            Some(weight) => Ok(rms_norm(&x, weight, self.config.norm_eps)?),
+            None => Ok(x),
+        }
     }
 
     /// The residual stream `hidden` with the output of the MLP added. With `in_place` it may be
@@ -267,30 +275,30 @@ impl Model for Decoder {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.config.vocab) {
             return Err(Error::Input(format!("token id {id} is outside the vocabulary of {}", self.config.vocab)));
         }
-        Ok(Rows::new(cast(&gather(&self.embedding, ids)?, self.activations)?))
+        Ok(Rows::fresh(cast(&gather(&self.embedding, ids)?, self.activations)?))
+    }
+
+    fn slice_rows(&self) -> usize {
+        self.slice_rows
     }
 
     fn qkv_of_last(&self, index: usize, rows: &Rows, queries: usize) -> Result<Qkv> {
         let (layer, count) = (&self.layers[index], rows.len());
-        let Config { heads, kv_heads, head_dim, norm_eps, .. } = self.config;
+        let Config { kv_heads, head_dim, norm_eps, .. } = self.config;
         let x = rms_norm(&rows.hidden, &layer.input_norm, norm_eps)?;
         let from = count.saturating_sub(queries);
-        let asking = x.narrow(0, from, queries)?;
         let asked = rows.adapted.as_ref().and_then(|adapted| adapted.within(from, queries));
+        let q = self.query_of(index, &x.narrow(0, from, queries)?, asked.as_ref())?;
         let added = |linear| rows.adapted.as_ref().and_then(|adapted| adapted.at(index, linear));
-        let to_queries = asked.as_ref().and_then(|adapted| adapted.at(index, Linear::Query));
-        let normed = |x: Tensor, weight: &Option<Tensor>| match weight {
-            Some(weight) => rms_norm(&x, weight, norm_eps),
-            None => Ok(x),
-        };
-        let q = normed(layer.q.apply(&asking, to_queries)?.reshape((queries, heads, head_dim))?, &layer.q_norm)?;
-        let q = match &self.query_factors {
-            Some(factors) => q.to_dtype(DType::F32)?.broadcast_mul(factors)?.to_dtype(self.activations)?,
-            None => q,
-        };
-        let k = normed(layer.k.apply(&x, added(Linear::Key))?.reshape((count, kv_heads, head_dim))?, &layer.k_norm)?;
+        let k = layer.k.apply(&x, added(Linear::Key))?.reshape((count, kv_heads, head_dim))?;
+        let k = self.normed(k, layer.k_norm.as_ref())?;
         let v = layer.v.apply(&x, added(Linear::Value))?.reshape((count, kv_heads, head_dim))?;
         Ok(Qkv { q, k: cast(&k, self.dtype)?, v: cast(&v, self.dtype)? })
+    }
+
+    fn queries(&self, index: usize, rows: &Rows) -> Result<Tensor> {
+        let x = rms_norm(&rows.hidden, &self.layers[index].input_norm, self.config.norm_eps)?;
+        self.query_of(index, &x, rows.adapted.as_ref())
     }
 
     fn finish(&self, index: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
@@ -305,9 +313,9 @@ impl Model for Decoder {
         };
         // An adapter is active on some rows, and perhaps only on some tiles: either all tiles are
         // written in place, or none.
-        let starts = (0..count).step_by(self.mlp_tile_rows);
+        let starts = (0..count).step_by(self.slice_rows);
         let tiles = starts.map(|from| {
-            let tile_rows = self.mlp_tile_rows.min(count - from);
+            let tile_rows = self.slice_rows.min(count - from);
             let within = adapted.and_then(|adapted| adapted.within(from, tile_rows));
             let in_place = adapted.is_none();
             self.mlp(index, &hidden.narrow(0, from, tile_rows)?, within.as_ref(), in_place)

@@ -38,7 +38,7 @@ pub use fingerprint::{Fingerprint, fingerprint};
 pub use learnable::Learnable;
 pub use low_rank::{Linear, LowRank, LowRankPair};
 pub use progress::{Interlude, Progress, interleaved};
-pub use slices::in_slices;
+pub use slices::{Filling, in_parts, slice_count, slice_of};
 
 use self::low_rank::Adapted;
 
@@ -58,6 +58,11 @@ impl Rows {
     /// Rows without an adapter, `[rows, hidden]`.
     pub fn new(hidden: Tensor) -> Self {
         Self { hidden, adapted: None, own: None }
+    }
+
+    /// The same with numbers that have just been computed: no other rows share them.
+    fn fresh(hidden: Tensor) -> Self {
+        Self::new(hidden.clone()).computed(hidden)
     }
 
     /// The same rows; an adapter's low-rank matrices are active on `range` of them from here on,
@@ -175,6 +180,17 @@ pub trait Model: Send + Sync {
     /// Returns an error if there are more queries than rows, or if a candle operation fails.
     fn qkv_of_last(&self, layer: usize, rows: &Rows, queries: usize) -> Result<Qkv>;
 
+    /// Queries of all rows before RoPE, `[rows, heads, head_dim]`: those of
+    /// [`qkv_of_last`](Self::qkv_of_last) alone.
+    ///
+    /// # Errors
+    /// Returns an error if a candle operation fails.
+    fn queries(&self, layer: usize, rows: &Rows) -> Result<Tensor>;
+
+    /// Maximum number of rows that pass through a layer at a time, apart from attention that needs
+    /// the queries of all rows: the memory of activations is that of a slice.
+    fn slice_rows(&self) -> usize;
+
     /// Second half of a layer, given the attention output, `[rows, heads, head_dim]`.
     ///
     /// # Errors
@@ -204,11 +220,63 @@ pub trait Attention {
     /// The record of the pass's steps.
     fn progress(&self) -> &Progress;
 
+    /// The same attention for queries that come in slices, if it does not need all of them at once.
+    /// Whether it is there is the same on all ranks.
+    fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Self::Error>> {
+        None
+    }
+
     /// Announces the last layer of a prompt with `rows` rows on this rank, and returns the number
     /// of last rows that need an output. The next [`attend`](Self::attend) gets the queries of
     /// those and the keys of all rows. Every rank is called, so that an implementation may rely on
     /// the other ranks' counts.
     fn last_layer(&mut self, rows: usize) -> usize {
         rows
+    }
+}
+
+/// An attention whose queries come in slices, so that only those of one slice are alive.
+pub trait SlicedAttention {
+    /// The error of a call.
+    type Error;
+
+    /// Takes keys and values of all rows in `layer`. Their queries follow, slice by slice.
+    ///
+    /// # Errors
+    /// Returns an error if a kernel or the communicator fails.
+    fn take(&mut self, layer: usize, k: Tensor, v: Tensor) -> Result<(), Self::Error>;
+
+    /// Ranges of rows whose queries are needed before all slices, after
+    /// [`take`](Self::take).
+    fn ahead(&mut self) -> Vec<Range<usize>> {
+        Vec::new()
+    }
+
+    /// Takes the queries of one of the ranges that [`ahead`](Self::ahead) names, in their order.
+    /// They come in their slices too.
+    ///
+    /// # Errors
+    /// Returns an error if a kernel or the communicator fails.
+    fn take_ahead(&mut self, _layer: usize, _q: Tensor) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// The attention output `[rows, heads, head_dim]` of the queries `q` of the rows `rows`, a
+    /// range of those that ask.
+    ///
+    /// # Errors
+    /// Returns an error if a kernel or the communicator fails.
+    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor, Self::Error>;
+
+    /// Ends the layer, after its slices.
+    ///
+    /// # Errors
+    /// Returns an error if a kernel or the communicator fails.
+    fn end(&mut self, layer: usize) -> Result<(), Self::Error>;
+
+    /// The largest number of rows of any rank, if a slice communicates: then every rank makes the
+    /// same number of slices.
+    fn common_rows(&mut self) -> Option<usize> {
+        None
     }
 }

@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use candle_core::Tensor;
+
 use crate::error::{Error, Result};
-use crate::{Attention, Model, Qkv, Rows, slices};
+use crate::{Attention, Model, Progress, Qkv, Rows, slices};
 
 /// Passes of rows through the layers. A pass fails with the error type of its attention.
 impl dyn Model + '_ {
@@ -13,6 +15,22 @@ impl dyn Model + '_ {
     /// Returns an error if a candle operation fails.
     pub fn qkv(&self, layer: usize, rows: &Rows) -> Result<Qkv> {
         self.qkv_of_last(layer, rows, rows.len())
+    }
+
+    /// First half of a layer in slices: keys and values of all rows, queries of the last `queries`.
+    ///
+    /// # Errors
+    /// Returns an error if there are more queries than rows, or if a candle operation fails.
+    pub fn qkv_in_slices(&self, layer: usize, rows: &Rows, queries: usize) -> Result<Qkv> {
+        slices::qkv_of_last(self, layer, rows, queries, &Progress::default())
+    }
+
+    /// Second half of a layer in slices.
+    ///
+    /// # Errors
+    /// Returns an error if a candle operation fails.
+    pub fn finish_in_slices(&self, layer: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
+        slices::finish(self, layer, (rows, attended), &Progress::default())
     }
 
     /// One layer.
@@ -26,11 +44,8 @@ impl dyn Model + '_ {
         attention: &mut dyn Attention<Error = E>,
     ) -> Result<Rows, E> {
         let progress = attention.progress().clone();
-        progress.layer(layer, || {
-            let qkv = slices::qkv(self, layer, &rows, &progress)?;
-            let attended = attention.attend(layer, qkv)?;
-            Ok(slices::finish(self, layer, (rows, attended), &progress)?)
-        })
+        let asked = rows.len();
+        progress.layer(layer, || slices::layer(self, layer, rows, asked, attention))
     }
 
     /// The layers of `range`, one after the other.
@@ -58,7 +73,10 @@ impl dyn Model + '_ {
     ) -> Result<(), E> {
         let rows = self.layers(0..last, rows, attention)?;
         let progress = attention.progress().clone();
-        progress.layer(last, || attention.attend(last, self.qkv(last, &rows)?).map(drop))
+        progress.layer(last, || {
+            let qkv = self.qkv_in_slices(last, &rows, rows.len())?;
+            attention.attend(last, qkv).map(drop)
+        })
     }
 
     /// All layers of a prompt. Every row leaves its keys and values. Of the last layer's output,
@@ -72,10 +90,7 @@ impl dyn Model + '_ {
         let progress = attention.progress().clone();
         progress.layer(last, || {
             let asked = attention.last_layer(rows.len());
-            let qkv = self.qkv_of_last(last, &rows, asked)?;
-            progress.idle_slices()?;
-            let attended = attention.attend(last, qkv)?;
-            Ok(slices::finish(self, last, (rows.last(asked)?, attended), &progress)?)
+            slices::layer(self, last, rows, asked, attention)
         })
     }
 }

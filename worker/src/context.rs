@@ -5,7 +5,7 @@ use std::time::Duration;
 use candle_core::Tensor;
 use tributary_comm::{Communicator, KeptFree};
 use tributary_kernels::{Kernels, Keys, Partial, Positions, Query, Readings, Reduce, Rope, RowSums, cuda, join};
-use tributary_model::{Model, Progress, Rows, embed, in_slices};
+use tributary_model::{Model, Progress, Rows, embed, in_parts};
 use tributary_protocol::{Phase, Plan, Source};
 
 use crate::chunk_cache::ChunkCache;
@@ -31,6 +31,8 @@ pub struct Math {
     pub progress: Progress,
     /// Number of the GPU's multiprocessors that messages in flight need.
     pub kept_free: KeptFree,
+    /// Maximum number of rows in a slice of a layer.
+    pub slice_rows: usize,
 }
 
 impl Math {
@@ -43,7 +45,8 @@ impl Math {
         positions: usize,
         (kernels, progress, kept_free): (Kernels, &Progress, KeptFree),
     ) -> Result<Self> {
-        Ok(Self { kernels, rope: model.rope(positions)?, scale: model.scale(), progress: progress.clone(), kept_free })
+        let (rope, scale, slice_rows) = (model.rope(positions)?, model.scale(), model.slice_rows());
+        Ok(Self { kernels, rope, scale, progress: progress.clone(), kept_free, slice_rows })
     }
 
     /// The same for work that other ranks do not know of: it passes no control point.
@@ -86,7 +89,7 @@ impl Math {
         if self.progress.slices() == 1 {
             return attend(q, at, keys);
         }
-        let parts = in_slices(q.dim(0)?, &self.progress, |range| {
+        let parts = in_parts(q.dim(0)?, &self.progress, |range| {
             let places: Vec<u32> = (range.start as u32..range.end as u32).collect();
             let at = at.select(&places);
             attend(&q.narrow(0, range.start, range.len())?, &at, &in_sight(&at, keys)?)

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use tributary_kernels::{Keys, PAD, Positions, Rope, gather};
-use tributary_model::{Attention, Progress, Qkv};
+use tributary_model::{Attention, Progress, Qkv, SlicedAttention};
 
 use crate::error::{Error, Result};
 use crate::kv::View;
@@ -113,32 +113,82 @@ pub fn noted<T>(
     attention: &mut dyn Attention<Error = Error>,
     pass: impl FnOnce(&mut dyn Attention<Error = Error>) -> T,
 ) -> T {
-    if FILLING.is_set() { pass(&mut Noted(attention)) } else { pass(attention) }
+    if FILLING.is_set() { pass(&mut Noted { attention, taken: None }) } else { pass(attention) }
 }
 
 /// An attention whose keys and values are noted once they have been attended to.
-struct Noted<'a>(&'a mut dyn Attention<Error = Error>);
+struct Noted<'a> {
+    attention: &'a mut dyn Attention<Error = Error>,
+    /// Those of the layer whose queries come in slices.
+    taken: Option<(Tensor, Tensor)>,
+}
 
-impl Attention for Noted<'_> {
-    type Error = Error;
-
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
-        let pair = (qkv.k.clone(), qkv.v.clone());
-        let out = self.0.attend(layer, qkv)?;
+impl Noted<'_> {
+    fn note(layer: usize, pair: (Tensor, Tensor)) {
         FILLING.with(|filling| {
             if let Some(pass) = filling.last_pass.borrow_mut().as_mut() {
                 assert_eq!(pass.layers.len(), layer, "layers come in order");
                 pass.layers.push(pair);
             }
         });
+    }
+
+    fn sliced(&mut self) -> &mut dyn SlicedAttention<Error = Error> {
+        self.attention.in_slices().expect("the attention takes slices")
+    }
+}
+
+impl Attention for Noted<'_> {
+    type Error = Error;
+
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        let pair = (qkv.k.clone(), qkv.v.clone());
+        let out = self.attention.attend(layer, qkv)?;
+        Self::note(layer, pair);
         Ok(out)
     }
 
     fn progress(&self) -> &Progress {
-        self.0.progress()
+        self.attention.progress()
+    }
+
+    fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Error>> {
+        if self.attention.in_slices().is_some() { Some(self) } else { None }
     }
 
     fn last_layer(&mut self, rows: usize) -> usize {
-        self.0.last_layer(rows)
+        self.attention.last_layer(rows)
+    }
+}
+
+impl SlicedAttention for Noted<'_> {
+    type Error = Error;
+
+    fn take(&mut self, layer: usize, k: Tensor, v: Tensor) -> Result<()> {
+        self.taken = Some((k.clone(), v.clone()));
+        self.sliced().take(layer, k, v)
+    }
+
+    fn ahead(&mut self) -> Vec<Range<usize>> {
+        self.sliced().ahead()
+    }
+
+    fn take_ahead(&mut self, layer: usize, q: Tensor) -> Result<()> {
+        self.sliced().take_ahead(layer, q)
+    }
+
+    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
+        self.sliced().slice(layer, q, rows)
+    }
+
+    fn end(&mut self, layer: usize) -> Result<()> {
+        self.sliced().end(layer)?;
+        let pair = self.taken.take().expect("the layer's keys were taken");
+        Self::note(layer, pair);
+        Ok(())
+    }
+
+    fn common_rows(&mut self) -> Option<usize> {
+        self.sliced().common_rows()
     }
 }

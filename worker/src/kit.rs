@@ -157,6 +157,14 @@ impl Model for Spoilt {
         self.model.qkv_of_last(layer, rows, queries)
     }
 
+    fn queries(&self, layer: usize, rows: &Rows) -> Result<Tensor> {
+        self.model.queries(layer, rows)
+    }
+
+    fn slice_rows(&self) -> usize {
+        self.model.slice_rows()
+    }
+
     fn finish(&self, layer: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
         self.model.finish(layer, rows, attended)
     }

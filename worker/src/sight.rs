@@ -15,29 +15,12 @@ const GAP_ROWS: usize = 256;
 /// # Errors
 /// Returns an error if a candle operation fails.
 pub fn in_sight(at: &Positions, keys: &[Keys]) -> Result<Vec<Keys>> {
-    if at.rule() != Rule::Causal {
-        return Ok(keys.to_vec());
-    }
-    let latest = at.order().iter().copied().filter(|&order| order != PAD).max();
-    let mut segments = at.segment().to_vec();
-    segments.sort_unstable();
-    segments.dedup();
     let mut seen = Vec::with_capacity(keys.len());
     for block in keys {
-        if block.at.heads().is_some() {
+        let Some(runs) = runs_in_sight(at, &block.at) else {
             seen.push(block.clone());
             continue;
-        }
-        let is_seen = |row: usize| {
-            let (order, segment) = (block.at.order()[row], block.at.segment()[row]);
-            let in_past = order != PAD && latest.is_some_and(|latest| order <= latest);
-            in_past && (segment == SHARED || segments.binary_search(&segment).is_ok())
         };
-        let runs = runs(block.at.len(), is_seen);
-        if matches!(&*runs, [run] if run.len() == block.at.len()) {
-            seen.push(block.clone());
-            continue;
-        }
         for run in runs {
             let of = |x: &candle_core::Tensor| x.narrow(0, run.start, run.len());
             let rows: Vec<u32> = (run.start as u32..run.end as u32).collect();
@@ -46,6 +29,25 @@ pub fn in_sight(at: &Positions, keys: &[Keys]) -> Result<Vec<Keys>> {
     }
     // Queries that see nothing need a block too.
     Ok(if seen.is_empty() { keys.to_vec() } else { seen })
+}
+
+/// The runs of keys outside which no query at `at` sees a key at `keys`; `None` for all keys.
+pub fn runs_in_sight(at: &Positions, keys: &Positions) -> Option<Vec<Range<usize>>> {
+    if at.rule() != Rule::Causal || keys.heads().is_some() {
+        return None;
+    }
+    let latest = at.order().iter().copied().filter(|&order| order != PAD).max();
+    let mut segments = at.segment().to_vec();
+    segments.sort_unstable();
+    segments.dedup();
+    let (orders, segment_of) = (keys.order(), keys.segment());
+    let is_seen = |row: usize| {
+        let (order, segment) = (orders[row], segment_of[row]);
+        let in_past = order != PAD && latest.is_some_and(|latest| order <= latest);
+        in_past && (segment == SHARED || segments.binary_search(&segment).is_ok())
+    };
+    let runs = runs(keys.len(), is_seen);
+    if matches!(&*runs, [run] if run.len() == keys.len()) { None } else { Some(runs) }
 }
 
 /// Runs of rows that are seen, joined over short gaps.

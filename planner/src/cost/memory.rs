@@ -20,13 +20,15 @@
 //!
 //! Chunks from the chunk cache lie there once and are shared, so they are not counted again.
 
+mod activations;
 mod measuring;
 #[cfg(test)]
 mod tests;
 
 use tributary_protocol::deal::{blocks, shards};
-use tributary_protocol::{Evict, Exchange, Plan, Prefill};
+use tributary_protocol::{Activations, Evict, Exchange, Plan, Prefill};
 
+use self::activations::{Allowance, Pass, number_bytes, slice_rows};
 use super::evicting::asking_rows;
 use super::running_bytes;
 use crate::ModelShape;
@@ -35,17 +37,6 @@ use crate::machine::{Machine, MemoryOf};
 /// Memory of a process without weights and requests: program, threads, rotary tables, the
 /// allocator's own. About 25 MB were measured.
 pub const PROGRAM_BYTES: u64 = 32 << 20;
-
-/// Factor of activations: freed pieces of other sizes stay with the process. 1.0 to 1.15 was
-/// measured where the allocator returns them at once.
-const SLACK: f64 = 1.2;
-
-/// Freed memory that a rank keeps on a host, where the command returns it after 30 s, as a share of
-/// activations and in bytes at most. Keys and values that stay take up parts of a freed piece,
-/// which then has no room for the next layer's. Up to 0.84 and 423 MB were measured; of the large
-/// pieces of 512K tokens nothing was kept.
-const KEPT: f64 = 0.9;
-const MOST_KEPT_BYTES: u64 = 512 << 20;
 
 /// Workspace of cuBLAS on Hopper, 32 MiB; elsewhere 4 MiB (cuBLAS documentation,
 /// `cublasSetWorkspace`).
@@ -64,10 +55,6 @@ const LIST_TILE: usize = 64;
 /// Rows of the prompt that attend to the cache at a time.
 const EVICTING_ROWS: usize = 512;
 
-/// Rows that pass through the feed-forward part at a time, on a CPU and on a device.
-const MLP_TILE_ROWS: usize = 2048;
-const DEVICE_MLP_TILE_ROWS: usize = 8192;
-
 /// Peak bytes of a request on the host whose ranks need most: weights and chunk cache included.
 /// `cached_bytes` is the present size of each rank's chunk cache; empty stands for nothing.
 ///
@@ -76,7 +63,8 @@ const DEVICE_MLP_TILE_ROWS: usize = 8192;
 /// keys, joined and rotated.
 pub fn host_bytes(plan: &Plan, world: usize, shape: &ModelShape, machine: &Machine, cached_bytes: &[u64]) -> u64 {
     let threads = machine.ranks_here > 1 && machine.weight_copies == 1;
-    let mut largest_first = ranks(plan, world, shape, cached_bytes, threads, machine.memory);
+    let how = Counted { threads, ..Counted::of(machine.memory) };
+    let mut largest_first = ranks(plan, world, shape, cached_bytes, how);
     largest_first.sort_unstable_by(|a, b| b.cmp(a));
     let of_ranks: u64 = largest_first.iter().take(machine.ranks_here).sum();
     weights_bytes(shape, machine).saturating_add(of_ranks)
@@ -92,19 +80,27 @@ pub fn weights_bytes(shape: &ModelShape, machine: &Machine) -> u64 {
 /// cache included.
 pub fn rank_bytes(plan: &Plan, world: usize, shape: &ModelShape, memory: MemoryOf, cached_bytes: &[u64]) -> Vec<u64> {
     let with_weights = |bytes| bytes + shape.weight_bytes + besides(memory);
-    ranks(plan, world, shape, cached_bytes, false, memory).into_iter().map(with_weights).collect()
+    ranks(plan, world, shape, cached_bytes, Counted::of(memory)).into_iter().map(with_weights).collect()
 }
 
 /// Peak bytes of a request on each rank, without weights and chunk caches.
 pub fn peak_bytes(plan: &Plan, world: usize, shape: &ModelShape, memory: MemoryOf) -> Vec<u64> {
-    ranks(plan, world, shape, &[], false, memory)
+    ranks(plan, world, shape, &[], Counted::of(memory))
+}
+
+/// Peak bytes of a request on each rank of a host, as an allocator hands them out: as
+/// [`peak_bytes`] without freed memory that stays with the process. Ranks are threads.
+pub fn alive_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> Vec<u64> {
+    let how = Counted { threads: true, memory: MemoryOf::Host, allowance: Allowance::Alive };
+    ranks(plan, world, shape, &[], how)
 }
 
 /// Bytes that a model beside the main one takes on a host: its weights, and the data of prompts of
 /// `rows` rows, read one by one. That data is activations, a layer's keys and values, and the last
 /// layer's attention of the queries.
 pub fn beside_bytes(shape: &ModelShape, rows: usize) -> u64 {
-    let passing = activations(shape, MemoryOf::Host, rows, false);
+    let pass = Pass::of(rows, Activations::Results);
+    let passing = activations::bytes(shape, MemoryOf::Host, Allowance::Resident, pass);
     shape.weight_bytes + passing + rows as u64 * (shape.layer_kv_bytes() + 4 * shape.heads as u64)
 }
 
@@ -116,16 +112,26 @@ fn besides(memory: MemoryOf) -> u64 {
     }
 }
 
-fn ranks(
-    plan: &Plan,
-    world: usize,
-    shape: &ModelShape,
-    cached_bytes: &[u64],
+/// What is counted.
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    /// Whether ranks are threads of a process.
     threads: bool,
     memory: MemoryOf,
-) -> Vec<u64> {
+    allowance: Allowance,
+}
+
+impl Counted {
+    /// Everything that stays with ranks that are processes.
+    fn of(memory: MemoryOf) -> Self {
+        Self { threads: false, memory, allowance: Allowance::Resident }
+    }
+}
+
+fn ranks(plan: &Plan, world: usize, shape: &ModelShape, cached_bytes: &[u64], counted: Counted) -> Vec<u64> {
     let shard_rows = shards(plan, world).iter().flatten().map(Vec::len).collect();
-    let of = Count { plan, world, shape, threads, memory, shard_rows };
+    let Counted { threads, memory, allowance } = counted;
+    let of = Count { plan, world, shape, threads, memory, allowance, shard_rows };
     if cached_bytes.is_empty() {
         return (0..world).map(|rank| of.rank(rank, 0)).collect();
     }
@@ -161,6 +167,7 @@ struct Count<'a> {
     shape: &'a ModelShape,
     threads: bool,
     memory: MemoryOf,
+    allowance: Allowance,
     /// Rows of each rank's shard, if the method splits the sequence.
     shard_rows: Vec<usize>,
 }
@@ -183,19 +190,12 @@ impl Count<'_> {
         let stale = kv(held.own) + kv(held.others) + kv(held.joined);
         let all = stale + kv(held.fresh);
         let flying = held.flying as u64 * shape.layer_kv_bytes();
-        let merges = matches!(
-            plan.method.prefill,
-            Prefill::Ring | Prefill::Queries | Prefill::Anchored { passing: Some(_), .. }
-        );
         let logits = 2 * 4 * shape.vocab as u64;
         let passing = held.own + held.borrowed;
-        let prefill = stale + flying + self.activations(passing, merges) + self.rotated(passing);
-        let queries = self.number_bytes() * held.asking as u64 * (4 * shape.query_width() + shape.heads) as u64;
-        let turned = self.rotated(held.own + held.others + held.fresh + plan.held_warm_counts(self.world)[rank]);
-        // Cached state that recomputed rows are mixed with: picked, put in order, weighted, and the
-        // sum.
-        let mixed = if plan.drops().is_some() { 4 * held.fresh as u64 * 8 * shape.kv_width() as u64 } else { 0 };
-        let recompute = all + mixed + self.activations(held.recomputed, true) + slack(queries) + logits + turned;
+        // A layer of rows that do not stay is there as a whole, beside the part that stays.
+        let borrowed = if held.borrowed > 0 { passing as u64 * shape.layer_kv_bytes() } else { 0 };
+        let prefill = stale + flying + borrowed + self.activations(self.prefill_pass(passing)) + self.rotated(passing);
+        let recompute = all + self.recompute(rank, &held) + logits;
         let generated = kv(if plan.max_tokens > 1 { plan.max_tokens } else { 0 });
         let decode = if plan.evicts().is_some() {
             running_bytes(plan, self.world, shape)[rank] + logits
@@ -227,6 +227,18 @@ impl Count<'_> {
             + self.places(rank, &held)
     }
 
+    /// Bytes of the recompute pass, in addition to keys and values: activations of its rows, and
+    /// the queries that come to its keys.
+    fn recompute(&self, rank: usize, held: &Held) -> u64 {
+        let (plan, shape) = (self.plan, self.shape);
+        let queries = self.number_bytes() * held.asking as u64 * (4 * shape.query_width() + shape.heads) as u64;
+        let turned = self.rotated(held.own + held.others + held.fresh + plan.held_warm_counts(self.world)[rank]);
+        // Cached state that recomputed rows are mixed with: picked, put in order, weighted, and the
+        // sum.
+        let mixed = if plan.drops().is_some() { 4 * held.fresh as u64 * 8 * shape.kv_width() as u64 } else { 0 };
+        mixed + self.activations(self.recompute_pass(held.recomputed)) + self.slack(queries) + turned
+    }
+
     /// Bytes of a request that goes on from a kept sequence: all keys and values, and the pass of
     /// the rows after it. Their queries go to every rank with a part of the keys.
     fn going_on(&self, rank: usize) -> u64 {
@@ -234,14 +246,17 @@ impl Count<'_> {
         let rows = plan.rows_after_kept().unwrap_or_default().len();
         let kept = running_bytes(&Plan { keep_sequence: true, ..plan.clone() }, self.world, shape)[rank];
         let queries = self.number_bytes() * rows as u64 * (4 * shape.query_width() + shape.heads) as u64;
-        let queries = if plan.decodes_alone(self.world) { 0 } else { slack(queries) };
+        let queries = if plan.decodes_alone(self.world) { 0 } else { self.slack(queries) };
         if rank != plan.owner {
             return kept + queries;
         }
         // Pieces of later turns are joined now and then.
         let joined = plan.continues.map_or(0, |continues| continues.rows - continues.first_rows) as u64;
         let logits = 2 * 4 * shape.vocab as u64;
-        kept + joined * shape.kv_bytes() + queries + self.activations(rows, true) + logits
+        kept + joined * shape.kv_bytes()
+            + queries
+            + self.activations(Pass::of(rows, Activations::Results).merging(3))
+            + logits
     }
 
     /// Bytes while the rows of a look-ahead run, in addition to `all` keys and values.
@@ -258,8 +273,12 @@ impl Count<'_> {
         let attention = 4 * shape.heads * rows * keys; // scores, masked, less the denominator, their exponentials
         let wide_keys = 8 * shape.kv_width() * keys; // joined, picked, turned, transposed; values joined, picked
         let received = shape.layers * shape.kv_heads * keys;
-        let passing = if is_owner { rows as u64 * shape.layer_kv_bytes() + self.activations(rows, true) } else { 0 };
-        all + passing + slack(4 * (attention + wide_keys + received) as u64)
+        let passing = if is_owner {
+            rows as u64 * shape.layer_kv_bytes() + self.activations(Pass::in_whole_layers(rows))
+        } else {
+            0
+        };
+        all + passing + self.slack(4 * (attention + wide_keys + received) as u64)
     }
 
     /// Bytes while rows are evicted, in addition to `all` keys and values.
@@ -287,7 +306,11 @@ impl Count<'_> {
             rows if rows == plan.total_rows() => all + generated,
             _ => kept + generated,
         };
-        all + kept + draft + layer + self.activations(asking[rank], true) + slack(queries + received)
+        all + kept
+            + draft
+            + layer
+            + self.activations(Pass::in_whole_layers(asking[rank]))
+            + self.slack(queries + received)
     }
 
     /// Bytes of the numbers and positions of the rows that each KV head holds of compressed chunks,
@@ -313,8 +336,19 @@ impl Count<'_> {
             5 * queries + 4 * keys + (queries * group).div_ceil(LIST_TILE) * keys.div_ceil(LIST_TILE)
         };
         let there = held.own + held.others + held.fresh;
-        let passes = [(held.own, held.own), (held.recomputed.max(held.asking), there)];
-        4 * passes.into_iter().map(|(queries, keys)| words(queries, keys) as u64).sum::<u64>()
+        // Each slice has lists of the keys that it sees: rows of chunks see their own alone.
+        let most = slice_rows(self.memory);
+        let slices = |queries: usize, keys: usize| {
+            let count = queries.div_ceil(most).max(1);
+            count * words(queries.div_ceil(count), keys)
+        };
+        let longest = self.plan.chunks.iter().map(|chunk| chunk.rows()).max().unwrap_or(0);
+        let seen = match self.plan.method.in_chunks() {
+            true => held.own.min(self.plan.prefix_tokens() + most + longest),
+            false => held.own,
+        };
+        let passes = [(held.own, seen), (held.recomputed.max(held.asking), there)];
+        4 * passes.into_iter().map(|(queries, keys)| slices(queries, keys) as u64).sum::<u64>()
     }
 
     fn held(&self, rank: usize) -> Held {
@@ -330,8 +364,9 @@ impl Count<'_> {
             // The present shard and the next one.
             Prefill::Ring => shard(2 * self.shard_rows.iter().copied().max().unwrap_or(0)),
             Prefill::Gathered { .. } => shard(self.shard_rows.iter().sum()),
-            // The present queries, the next ones, and the partial results on their way home.
-            Prefill::Queries => shard(self.kv_rows_of_queries(4 * self.shard_rows.iter().copied().max().unwrap_or(0))),
+            // Of a slice the present queries, the next ones, and the partial results on their way
+            // home.
+            Prefill::Queries => shard(self.kv_rows_of_queries(4 * self.longest_slice())),
             Prefill::Anchored { .. } => self.held_of_blocks(rank),
             Prefill::Chunks(_) => self.held_of_chunks(rank),
         }
@@ -380,9 +415,46 @@ impl Count<'_> {
         }
     }
 
-    /// [`activations`] of the plan's model.
-    fn activations(&self, rows: usize, merges: bool) -> u64 {
-        activations(self.shape, self.memory, rows, merges)
+    /// Rows of the longest slice of a shard.
+    fn longest_slice(&self) -> usize {
+        self.shard_rows.iter().copied().max().unwrap_or(0).min(slice_rows(self.memory))
+    }
+
+    /// The pass of a rank's rows of the prompt, or of its chunks.
+    fn prefill_pass(&self, rows: usize) -> Pass {
+        let prefill = self.plan.method.prefill;
+        if self.plan.compresses() {
+            // Rows are chosen by the queries and results of all rows.
+            return Pass::of(rows, Activations::Results);
+        }
+        let pass = Pass::of(rows, prefill.activations());
+        match prefill {
+            // Results from every rank, and their sum.
+            Prefill::Queries => pass.merging(self.world + 1),
+            Prefill::Ring | Prefill::Anchored { passing: Some(_), .. } => pass.merging(3),
+            _ if prefill.activations() == Activations::Results => pass.merging(3),
+            _ => pass,
+        }
+    }
+
+    /// The pass of a rank's recomputed rows and the query's.
+    fn recompute_pass(&self, rows: usize) -> Pass {
+        let alive = match self.plan.exchange {
+            Exchange::Replicate => Activations::Stream,
+            // Queries of all ranks attend to this one's keys.
+            Exchange::PassQ | Exchange::Selected => Activations::Results,
+        };
+        Pass::of(rows, alive).merging(3)
+    }
+
+    /// [`activations::bytes`] of the plan's model.
+    fn activations(&self, pass: Pass) -> u64 {
+        activations::bytes(self.shape, self.memory, self.allowance, pass)
+    }
+
+    /// Bytes with the memory that the allocator does not return.
+    fn slack(&self, bytes: u64) -> u64 {
+        self.allowance.slack(bytes)
     }
 
     /// Bytes of a number between layers.
@@ -399,42 +471,8 @@ impl Count<'_> {
                 let layer = rows as u64 * self.shape.layer_kv_bytes();
                 let after = self.plan.max_tokens.max(self.plan.passing_rows());
                 let tables = 4 * (self.plan.total_rows() + after) * self.shape.head_dim;
-                slack(layer + layer / 2 + tables as u64)
+                self.slack(layer + layer / 2 + tables as u64)
             }
         }
     }
-}
-
-/// Bytes of a pass of `rows` rows in addition to keys and values: the larger of attention and the
-/// part after it.
-/// Attention has residual, query, and one result, or, if it `merges` partial ones, two of them and
-/// the merged one. The part after it has the residual before and after, attention's output, and the
-/// result in tiles and in one piece; in place of the piece, the wide rows of a tile.
-fn activations(shape: &ModelShape, memory: MemoryOf, rows: usize, merges: bool) -> u64 {
-    let (hidden, query, kv) = (shape.hidden, shape.query_width(), shape.kv_width());
-    let results = if merges { 3 } else { 1 };
-    let before = 2 * hidden + 2 * query + 4 * kv;
-    let attention = hidden + query + results * (query + shape.heads);
-    let finish = 3 * hidden + query;
-    let (tile_rows, kept) = match memory {
-        MemoryOf::Host => (MLP_TILE_ROWS, KEPT),
-        MemoryOf::Device => (DEVICE_MLP_TILE_ROWS, 0.0),
-    };
-    let tile = rows.min(tile_rows) * (2 * hidden + 3 * shape.intermediate);
-    let after = rows * finish + tile.max(rows * hidden);
-    let bytes = number_bytes(shape, memory) * (rows * before.max(attention)).max(after) as u64;
-    slack(bytes) + ((kept * bytes as f64) as u64).min(MOST_KEPT_BYTES)
-}
-
-/// Bytes of a number between layers.
-fn number_bytes(shape: &ModelShape, memory: MemoryOf) -> u64 {
-    match memory {
-        MemoryOf::Host => 4,
-        MemoryOf::Device => shape.dtype_bytes as u64,
-    }
-}
-
-/// Bytes with the memory that the allocator does not return.
-fn slack(bytes: u64) -> u64 {
-    (SLACK * bytes as f64) as u64
 }

@@ -260,10 +260,11 @@ mod tests {
             scenario.forecast(131_072, &QWEN3_14B, &profile).unwrap().most_memory_bytes()
         };
         let (device, host) = (of(MemoryOf::Device), of(MemoryOf::Host));
-        // 29.5 GB of weights, 21.5 GB of keys and values; activations are bf16 on a device and f32
-        // on a host.
+        // 29.5 GB of weights, 21.5 GB of keys and values. Activations are bf16 on a device and f32
+        // on a host; a device has larger slices, and a layer's keys turned.
         assert!((55_000_000_000..75_000_000_000).contains(&device), "{device}");
-        assert!(device < host, "{device} {host}");
+        assert!((55_000_000_000..75_000_000_000).contains(&host), "{host}");
+        assert_ne!(device, host);
         for name in Profile::names() {
             assert_eq!(Profile::by_name(name).unwrap().rank.memory_of, MemoryOf::Device, "{name}");
         }

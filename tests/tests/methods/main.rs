@@ -14,6 +14,7 @@ mod packets;
 mod prefix;
 mod samkv;
 mod scored;
+mod slices;
 mod star;
 mod stored;
 mod trace;

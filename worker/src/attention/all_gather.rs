@@ -2,42 +2,83 @@
 //! gathered on every rank, all heads at once or some at a time. One at a time is the weak baseline
 //! of the literature.
 
+use std::ops::Range;
+
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Positions, contiguous, join};
-use tributary_model::{Attention, Progress, Qkv};
+use tributary_model::{Attention, Progress, Qkv, SlicedAttention};
 
 use super::rounds::{last_of, start_all};
+use super::slices::Slices;
 use crate::context::Math;
 use crate::error::{Error, Result};
 
 /// Rows: this rank's run of the sequence.
 pub struct AllGather<'a> {
-    /// Kernels and constants.
-    pub math: Math,
+    math: Math,
     /// Communicator with the other ranks.
-    pub comm: &'a mut dyn Communicator,
+    comm: &'a mut dyn Communicator,
     /// Positions of each rank's run.
-    pub at: Vec<Positions>,
+    at: Vec<Positions>,
+    /// Positions of this rank's rows that ask.
+    asking: Positions,
     /// The rank that holds the prompt's last row.
-    pub owner: usize,
-    /// Number of KV heads gathered at a time.
-    pub heads_per_gather: usize,
+    owner: usize,
+    /// Number of KV heads gathered at a time; absent for all of them.
+    heads_per_gather: Option<usize>,
     /// This rank's keys and values of every layer so far.
-    pub layers: Vec<(Tensor, Tensor)>,
+    layers: Vec<(Tensor, Tensor)>,
+    /// The gathered keys of the current layer.
+    keys: Vec<Keys>,
+    slices: Slices,
 }
 
-impl AllGather<'_> {
-    fn some_heads(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+impl<'a> AllGather<'a> {
+    /// The pass over ranks whose runs have the positions `at`; the prompt's last row is on `owner`.
+    pub fn new(math: Math, comm: &'a mut dyn Communicator, at: Vec<Positions>, owner: usize) -> Self {
+        assert_eq!(at.len(), comm.size(), "ranks with a run");
+        let (asking, slices) = (at[comm.rank()].clone(), Slices::default());
+        let (layers, keys, heads_per_gather) = (Vec::new(), Vec::new(), None);
+        Self { math, comm, at, asking, owner, heads_per_gather, layers, keys, slices }
+    }
+
+    /// The same; `heads` of the `kv_heads` KV heads are gathered at a time.
+    #[must_use]
+    pub fn gathering(self, heads: usize, kv_heads: usize) -> Self {
+        Self { heads_per_gather: (heads < kv_heads).then_some(heads), ..self }
+    }
+
+    /// This rank's keys and values of every layer.
+    pub fn into_layers(self) -> Vec<(Tensor, Tensor)> {
+        self.layers
+    }
+
+    /// These keys and values of every rank.
+    fn gather(&mut self, k: &Tensor, v: &Tensor) -> Result<Vec<Keys>> {
         let counts: Vec<usize> = self.at.iter().map(Positions::len).collect();
         let [sending_k, sending_v] = start_all(self.comm, [k, v].map(|send| Start::AllGather { send, rows: &counts }))?;
         let k = self.comm.wait(sending_k)?;
         let v = self.comm.wait(sending_v)?;
         assert_eq!(k.len(), self.at.len(), "ranks whose keys came");
         let key = |((k, v), at): ((Tensor, Tensor), &Positions)| Keys { k, v, at: at.clone() };
-        let keys: Vec<Keys> = k.into_iter().zip(v).zip(&self.at).map(key).collect();
-        let at = last_of(&self.at[self.comm.rank()], q.dim(0)?);
-        Ok(self.math.attend_in_slices(q, &at, &keys)?.out)
+        Ok(k.into_iter().zip(v).zip(&self.at).map(key).collect())
+    }
+
+    /// Attention of all queries, some heads at a time.
+    fn some_heads_at_a_time(&mut self, heads: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+        let kv_heads = k.dim(1)?;
+        let group = q.dim(1)? / kv_heads;
+        let mut parts = Vec::new();
+        for from in (0..kv_heads).step_by(heads) {
+            let heads = heads.min(kv_heads - from);
+            let (k, v) = (contiguous(&k.narrow(1, from, heads)?)?, contiguous(&v.narrow(1, from, heads)?)?);
+            let q = contiguous(&q.narrow(1, from * group, heads * group)?)?;
+            let keys = self.gather(&k, &v)?;
+            let at = self.asking.clone();
+            parts.push(self.slices.attend_onto(&self.math, None, (&q, &at), &keys)?.out);
+        }
+        Ok(join(&parts.iter().collect::<Vec<_>>(), 1)?)
     }
 }
 
@@ -48,25 +89,45 @@ impl Attention for AllGather<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        if let Some(heads) = self.heads_per_gather {
+            self.layers.push((qkv.k.clone(), qkv.v.clone()));
+            return self.some_heads_at_a_time(heads, qkv);
+        }
         let Qkv { q, k, v } = qkv;
-        self.layers.push((k.clone(), v.clone()));
-        let kv_heads = k.dim(1)?;
-        if self.heads_per_gather >= kv_heads {
-            return self.some_heads(&q, &k, &v);
-        }
-        let group = q.dim(1)? / kv_heads;
-        let mut parts = Vec::new();
-        for from in (0..kv_heads).step_by(self.heads_per_gather) {
-            let heads = self.heads_per_gather.min(kv_heads - from);
-            let (k, v) = (contiguous(&k.narrow(1, from, heads)?)?, contiguous(&v.narrow(1, from, heads)?)?);
-            let q = contiguous(&q.narrow(1, from * group, heads * group)?)?;
-            parts.push(self.some_heads(&q, &k, &v)?);
-        }
-        Ok(join(&parts.iter().collect::<Vec<_>>(), 1)?)
+        self.take(layer, k, v)?;
+        let rows = 0..q.dim(0)?;
+        let out = self.slice(layer, q, rows)?;
+        self.end(layer)?;
+        Ok(out)
+    }
+
+    fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Error>> {
+        if self.heads_per_gather.is_some() { None } else { Some(self) }
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {
-        usize::from(self.comm.rank() == self.owner)
+        let asked = usize::from(self.comm.rank() == self.owner);
+        self.asking = last_of(&self.asking, asked);
+        asked
+    }
+}
+
+impl SlicedAttention for AllGather<'_> {
+    type Error = Error;
+
+    fn take(&mut self, _layer: usize, k: Tensor, v: Tensor) -> Result<()> {
+        self.keys = self.gather(&k, &v)?;
+        self.layers.push((k, v));
+        Ok(())
+    }
+
+    fn slice(&mut self, _layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
+        Ok(self.slices.attend(&self.math, (&q, rows), &self.asking, &self.keys)?.out)
+    }
+
+    fn end(&mut self, _layer: usize) -> Result<()> {
+        self.keys.clear();
+        Ok(())
     }
 }

@@ -2,11 +2,14 @@
 //! (phase 1 of Star Attention, Acharya et al. 2024, section 2.1). A rank that does not keep the
 //! anchor computes it for its blocks only, and drops it.
 
+use std::ops::Range;
+
 use candle_core::Tensor;
 use tributary_kernels::{DeviceList, Keys, Positions, gather_list};
-use tributary_model::{Attention, Progress, Qkv};
+use tributary_model::{Attention, Progress, Qkv, SlicedAttention};
 
 use super::rounds::last_of;
+use super::slices::Slices;
 use crate::context::Math;
 use crate::error::{Error, Result};
 
@@ -14,13 +17,19 @@ use crate::error::{Error, Result};
 pub struct Anchored {
     math: Math,
     at: Positions,
+    /// Positions of the rows that ask.
+    asking: Positions,
     kept: KeptRows,
+    /// Keys of the current layer.
+    keys: Vec<Keys>,
+    slices: Slices,
 }
 
 impl Anchored {
     /// A pass over rows at the positions `at`, which keeps the rows at the places `kept`.
     pub fn new(math: Math, at: Positions, kept: Vec<u32>) -> Self {
-        Self { math, at, kept: KeptRows::new(kept) }
+        let (asking, kept) = (at.clone(), KeptRows::new(kept));
+        Self { math, at, asking, kept, keys: Vec::new(), slices: Slices::default() }
     }
 
     /// Keys and values of the kept rows, of every layer.
@@ -36,15 +45,40 @@ impl Attention for Anchored {
         &self.math.progress
     }
 
-    fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
-        let Qkv { q, k, v } = qkv;
-        self.kept.keep(&k, &v)?;
-        let at = last_of(&self.at, q.dim(0)?);
-        Ok(self.math.attend(&q, &at, &[Keys { k, v, at: self.at.clone() }])?.out)
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+        self.take(layer, k, v)?;
+        let rows = 0..q.dim(0)?;
+        let out = self.slice(layer, q, rows)?;
+        self.end(layer)?;
+        Ok(out)
+    }
+
+    fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Error>> {
+        Some(self)
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {
+        self.asking = last_of(&self.asking, 0);
         0
+    }
+}
+
+impl SlicedAttention for Anchored {
+    type Error = Error;
+
+    fn take(&mut self, _layer: usize, k: Tensor, v: Tensor) -> Result<()> {
+        self.kept.keep(&k, &v)?;
+        self.keys = vec![Keys { k, v, at: self.at.clone() }];
+        Ok(())
+    }
+
+    fn slice(&mut self, _layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
+        Ok(self.slices.attend(&self.math, (&q, rows), &self.asking, &self.keys)?.out)
+    }
+
+    fn end(&mut self, _layer: usize) -> Result<()> {
+        self.keys.clear();
+        Ok(())
     }
 }
 

@@ -2,12 +2,15 @@
 //! and itself. Under `replicate` each layer's keys and values go to all ranks while the next layer
 //! is computed. Also the full prefill of one rank, which differs only in positions.
 
+use std::ops::Range;
+
 use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Positions};
-use tributary_model::{Attention, Progress, Qkv};
+use tributary_model::{Attention, Progress, Qkv, SlicedAttention};
 
 use super::rounds::{join, last_of};
+use super::slices::Slices;
 use super::{Compression, Replication};
 use crate::context::Math;
 use crate::error::{Error, Result};
@@ -17,22 +20,25 @@ use crate::kv::{Block, View};
 /// prompt.
 pub struct ChunkPrefill<'a> {
     /// Kernels and constants.
-    pub math: Math,
+    math: Math,
     /// Positions of the rows. For chunks this is the LOCAL layout: one segment a chunk, the prefix
     /// shared.
-    pub at: Positions,
+    at: Positions,
+    /// Positions of the rows that ask: all before the last layer.
+    asking_at: Positions,
     /// Cached keys visible to all rows: the prefix, if it was cached.
-    pub before: View,
+    before: View,
     /// Number of rows whose output is needed after the last layer: one for a whole prompt; none for
     /// chunks, which stop at their keys.
-    pub asked: usize,
+    asked: usize,
     /// Keys and values of every layer so far.
-    pub layers: Vec<(Tensor, Tensor)>,
+    layers: Vec<(Tensor, Tensor)>,
     /// The replication, if there is one.
-    pub outgoing: Option<OutgoingRows<'a>>,
+    outgoing: Option<OutgoingRows<'a>>,
     /// The compression of the chunks, if there is one: then `layers` hold only the rows before
     /// them.
-    pub compression: Option<Compression>,
+    compression: Option<Compression>,
+    slices: Slices,
 }
 
 /// The replication of this rank's context rows, layer by layer.
@@ -87,7 +93,42 @@ impl OutgoingRows<'_> {
     }
 }
 
-impl ChunkPrefill<'_> {
+impl<'a> ChunkPrefill<'a> {
+    /// A pass of rows at the positions `at`, which see the cached keys `before`, each other, and
+    /// nothing else. Without [`asking`](Self::asking) no row has an output after the last layer.
+    pub fn new(math: Math, at: Positions, before: View) -> Self {
+        let (layers, slices, asking_at) = (Vec::new(), Slices::default(), at.clone());
+        Self { math, at, asking_at, before, asked: 0, layers, outgoing: None, compression: None, slices }
+    }
+
+    /// The same; the last `asked` rows have an output after the last layer.
+    #[must_use]
+    pub fn asking(self, asked: usize) -> Self {
+        Self { asked, ..self }
+    }
+
+    /// The same; each layer is sent to the other ranks, if `outgoing` is given.
+    #[must_use]
+    pub fn sending(self, outgoing: Option<OutgoingRows<'a>>) -> Self {
+        Self { outgoing, ..self }
+    }
+
+    /// The same; the chunks are compressed, if `compression` is given.
+    #[must_use]
+    pub fn compressing(self, compression: Option<Compression>) -> Self {
+        Self { compression, ..self }
+    }
+
+    /// Whether the chunks are compressed.
+    pub fn compresses(&self) -> bool {
+        self.compression.is_some()
+    }
+
+    /// Keys and values of every layer, and the compression.
+    pub fn into_parts(self) -> (Vec<(Tensor, Tensor)>, Option<Compression>) {
+        (self.layers, self.compression)
+    }
+
     /// As [`attend`](Attention::attend); then each chunk is cut to its kept rows, and those are
     /// sent. The output of the last layer is not needed.
     fn attend_and_compress(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
@@ -119,18 +160,43 @@ impl Attention for ChunkPrefill<'_> {
         if self.compression.is_some() {
             return self.attend_and_compress(layer, qkv);
         }
-        if let Some(outgoing) = &mut self.outgoing {
-            outgoing.layer(layer, &qkv.k, &qkv.v)?;
-        }
-        let mut keys = self.before.keys(layer);
-        keys.push(Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() });
-        let at = last_of(&self.at, qkv.q.dim(0)?);
-        let partial = self.math.attend_in_slices(&qkv.q, &at, &keys)?;
-        self.layers.push((qkv.k, qkv.v));
-        Ok(partial.out)
+        let Qkv { q, k, v } = qkv;
+        self.take(layer, k, v)?;
+        let rows = 0..q.dim(0)?;
+        self.slice(layer, q, rows)
+    }
+
+    fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Error>> {
+        if self.compression.is_some() { None } else { Some(self) }
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {
+        if self.asked < self.at.len() {
+            self.asking_at = last_of(&self.at, self.asked);
+        }
         self.asked
+    }
+}
+
+impl SlicedAttention for ChunkPrefill<'_> {
+    type Error = Error;
+
+    fn take(&mut self, layer: usize, k: Tensor, v: Tensor) -> Result<()> {
+        if let Some(outgoing) = &mut self.outgoing {
+            outgoing.layer(layer, &k, &v)?;
+        }
+        self.layers.push((k, v));
+        Ok(())
+    }
+
+    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
+        let (k, v) = self.layers.last().expect("the layer's keys were taken").clone();
+        let mut keys = self.before.keys(layer);
+        keys.push(Keys { k, v, at: self.at.clone() });
+        Ok(self.slices.attend(&self.math, (&q, rows), &self.asking_at, &keys)?.out)
+    }
+
+    fn end(&mut self, _layer: usize) -> Result<()> {
+        Ok(())
     }
 }

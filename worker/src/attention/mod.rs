@@ -25,6 +25,7 @@ mod ring;
 mod ring_queries;
 mod rounds;
 mod selected;
+mod slices;
 mod sparse_probe;
 mod writing;
 

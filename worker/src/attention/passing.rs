@@ -9,10 +9,11 @@ use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};
 use tributary_kernels::{DeviceList, Keys, Partial, Positions, Reduce, SHARED, cuda, gather_list, merge};
 use tributary_methods::top_rows;
-use tributary_model::{Attention, Progress, Qkv};
+use tributary_model::{Attention, Progress, Qkv, SlicedAttention};
 
 use super::anchored::KeptRows;
 use super::rounds::{join, start_all};
+use super::slices::Slices;
 use crate::context::Math;
 use crate::error::{Error, Result};
 
@@ -41,6 +42,19 @@ pub struct Passing<'a> {
     kept: KeptRows,
     /// Whether this is the last layer, in which no row asks and none is passed on.
     last: bool,
+    /// The current layer.
+    now: Option<Now>,
+    slices: Slices,
+}
+
+/// A layer whose queries come.
+struct Now {
+    keys: Keys,
+    /// Places of the rows that this rank's blocks pass on, and number of blocks that have chosen.
+    places: Vec<u32>,
+    chosen: usize,
+    /// The rows that all ranks pass on, after all blocks have chosen.
+    passed: Vec<Passed>,
 }
 
 /// The rows that a rank passes on in a layer.
@@ -68,7 +82,8 @@ impl<'a> Passing<'a> {
         assert_eq!(counts.len(), comm.size(), "ranks that pass rows on");
         let own: usize = blocks.iter().map(|block| block.passed).sum();
         assert_eq!(own, counts[comm.rank()], "rows that this rank passes on");
-        Self { math, comm, at, blocks, counts, kept: KeptRows::new(kept), last: false }
+        let (kept, slices) = (KeptRows::new(kept), Slices::default());
+        Self { math, comm, at, blocks, counts, kept, last: false, now: None, slices }
     }
 
     /// Keys and values of the kept rows, of every layer.
@@ -77,21 +92,14 @@ impl<'a> Passing<'a> {
     }
 
     /// Places of the rows that a block passes on: those that its query rows attend to most, given
-    /// their log-sum-exp so far.
-    fn best(&self, block: &PassingBlock, q: &Tensor, keys: &Keys, lse: &Tensor) -> Result<Vec<u32>> {
+    /// their queries and log-sum-exp so far.
+    fn best(&self, block: &PassingBlock, (q, lse): (&Tensor, &Tensor), keys: &Keys) -> Result<Vec<u32>> {
         let candidates: Vec<u32> = block.candidates.clone().collect();
         if block.passed == candidates.len() {
             return Ok(candidates);
         }
-        let of_query = |x: &Tensor| part(x, &block.query);
         let at = at(&self.at, &block.query);
-        let scores = self.math.scores(
-            &of_query(q)?,
-            &at,
-            &[part_of_keys(keys, &block.candidates)?],
-            &of_query(lse)?,
-            Reduce::Mass,
-        )?;
+        let scores = self.math.scores(q, &at, &[part_of_keys(keys, &block.candidates)?], lse, Reduce::Mass)?;
         let scores = cuda::download(&scores)?.to_vec1::<f32>()?;
         Ok(top_rows(&candidates, |place| scores[(place - block.candidates.start) as usize], block.passed))
     }
@@ -136,6 +144,48 @@ impl<'a> Passing<'a> {
     }
 }
 
+/// A caller's mistake.
+const NOT_TAKEN: Error = Error::Bug("queries come after the keys of their layer");
+
+impl Passing<'_> {
+    /// The next block chooses the rows that it passes on, by its query rows' queries and their
+    /// log-sum-exp. After the last one, all ranks pass rows on.
+    fn choose(&mut self, q: &Tensor, lse: &Tensor) -> Result<()> {
+        let mut now = self.now.take().ok_or(NOT_TAKEN)?;
+        now.places.extend(self.best(&self.blocks[now.chosen], (q, lse), &now.keys)?);
+        now.chosen += 1;
+        if now.chosen == self.blocks.len() {
+            now.passed = self.pass_on(&now.keys, &now.places)?;
+        }
+        self.now = Some(now);
+        Ok(())
+    }
+
+    /// The attention `own` of the queries `q` of the rows `rows` to this rank's rows, merged with
+    /// that to the rows that other blocks pass on.
+    fn with_passed(&self, (q, rows): (&Tensor, Range<usize>), own: &Partial) -> Result<Tensor> {
+        let passed = &self.now.as_ref().ok_or(NOT_TAKEN)?.passed;
+        let rows = rows.start as u32..rows.end as u32;
+        let first = self.blocks.first().map_or(0, |block| block.rows.start);
+        let within = |run: &Range<u32>| run.start.clamp(rows.start, rows.end)..run.end.clamp(rows.start, rows.end);
+        let of = |x: &Tensor, run: &Range<u32>| part(x, &(run.start - rows.start..run.end - rows.start));
+        let mut outs = vec![of(&own.out, &within(&(0..first)))?];
+        for (index, block) in self.blocks.iter().enumerate() {
+            let run = within(&block.rows);
+            if run.is_empty() && !block.rows.is_empty() {
+                continue;
+            }
+            let found = Partial { out: of(&own.out, &run)?, lse: of(&own.lse, &run)? };
+            let keys = self.keys_for(index, passed)?;
+            outs.push(match keys.is_empty() {
+                true => found.out,
+                false => merge(&found, &self.math.attend(&of(q, &run)?, &at(&self.at, &run), &keys)?)?.out,
+            });
+        }
+        join(&outs)
+    }
+}
+
 impl Attention for Passing<'_> {
     type Error = Error;
 
@@ -143,39 +193,65 @@ impl Attention for Passing<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
-        let Qkv { q, k, v } = qkv;
-        self.kept.keep(&k, &v)?;
-        if self.last {
-            return Ok(q);
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+        self.take(layer, k, v)?;
+        let Some(now) = &self.now else { return Ok(q) };
+        let own = self.math.attend(&q, &self.at, std::slice::from_ref(&now.keys))?;
+        for index in 0..self.blocks.len() {
+            let query = self.blocks[index].query.clone();
+            self.choose(&part(&q, &query)?, &part(&own.lse, &query)?)?;
         }
-        let keys = Keys { k, v, at: self.at.clone() };
-        let own = self.math.attend(&q, &self.at, std::slice::from_ref(&keys))?;
-        let mut places = Vec::new();
-        for block in &self.blocks {
-            places.extend(self.best(block, &q, &keys, &own.lse)?);
-        }
-        let passed = self.pass_on(&keys, &places)?;
-        let mut outs = Vec::new();
-        let first = self.blocks.first().map_or(0, |block| block.rows.start);
-        outs.push(part(&own.out, &(0..first))?);
-        for (index, block) in self.blocks.iter().enumerate() {
-            let found = Partial { out: part(&own.out, &block.rows)?, lse: part(&own.lse, &block.rows)? };
-            let keys = self.keys_for(index, &passed)?;
-            outs.push(match keys.is_empty() {
-                true => found.out,
-                false => {
-                    let at = at(&self.at, &block.rows);
-                    merge(&found, &self.math.attend(&part(&q, &block.rows)?, &at, &keys)?)?.out
-                }
-            });
-        }
-        join(&outs)
+        let out = self.with_passed((&q, 0..q.dim(0)?), &own)?;
+        self.end(layer)?;
+        Ok(out)
+    }
+
+    fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Error>> {
+        Some(self)
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {
         self.last = true;
         0
+    }
+}
+
+impl SlicedAttention for Passing<'_> {
+    type Error = Error;
+
+    fn take(&mut self, _layer: usize, k: Tensor, v: Tensor) -> Result<()> {
+        self.kept.keep(&k, &v)?;
+        if self.last {
+            return Ok(());
+        }
+        let keys = Keys { k, v, at: self.at.clone() };
+        // Without a block this rank passes nothing on, but the others do.
+        let passed = if self.blocks.is_empty() { self.pass_on(&keys, &[])? } else { Vec::new() };
+        self.now = Some(Now { keys, places: Vec::new(), chosen: 0, passed });
+        Ok(())
+    }
+
+    /// The query's rows of each block decide on the rows that it passes on.
+    fn ahead(&mut self) -> Vec<Range<usize>> {
+        self.blocks.iter().map(|block| block.query.start as usize..block.query.end as usize).collect()
+    }
+
+    fn take_ahead(&mut self, _layer: usize, q: Tensor) -> Result<()> {
+        let now = self.now.as_ref().ok_or(NOT_TAKEN)?;
+        let at = at(&self.at, &self.blocks[now.chosen].query);
+        let lse = self.math.attend(&q, &at, std::slice::from_ref(&now.keys))?.lse;
+        self.choose(&q, &lse)
+    }
+
+    fn slice(&mut self, _layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
+        let keys = self.now.as_ref().ok_or(NOT_TAKEN)?.keys.clone();
+        let own = self.slices.attend(&self.math, (&q, rows.clone()), &self.at, &[keys])?;
+        self.with_passed((&q, rows), &own)
+    }
+
+    fn end(&mut self, _layer: usize) -> Result<()> {
+        self.now = None;
+        Ok(())
     }
 }
 

@@ -1,15 +1,18 @@
 //! Recompute under `replicate`: every rank holds every stale key and value; in each layer, the
 //! fresh ones of all ranks' rows are gathered while the rows attend to the keys already present.
 
+use std::ops::Range;
+
 use candle_core::Tensor;
-use tributary_comm::{Communicator, Start};
-use tributary_kernels::{Keys, Positions, merge};
-use tributary_model::{Attention, Progress, Qkv};
+use tributary_comm::{Communicator, Pending, Start};
+use tributary_kernels::{Keys, Partial, Positions, merge};
+use tributary_model::{Attention, Progress, Qkv, SlicedAttention};
 use tributary_protocol::deal::Homes;
 
 use super::mix::Mix;
 use super::placed::Placed;
-use super::rounds::{attend_apart, join, last_of, start_all};
+use super::rounds::{join, last_of, start_all};
+use super::slices::Slices;
 use crate::context::Math;
 use crate::error::{Error, Result};
 use crate::kv::{Block, View};
@@ -19,6 +22,7 @@ pub struct Replicated<'a> {
     math: Math,
     comm: &'a mut dyn Communicator,
     counts: Vec<usize>,
+    /// Positions of this rank's rows that ask.
     at: Positions,
     at_fresh: Positions,
     at_tail: Positions,
@@ -28,6 +32,19 @@ pub struct Replicated<'a> {
     fresh: Block,
     tail: Block,
     mix: Option<Mix>,
+    /// Keys and values of the fresh rows in the current layer.
+    fresh_now: Fresh,
+    slices: Slices,
+}
+
+/// The fresh rows of a layer.
+enum Fresh {
+    /// Of all ranks, on their way.
+    InFlight([Pending; 2]),
+    /// Of all ranks.
+    There(Tensor, Tensor),
+    /// Before the first layer.
+    None,
 }
 
 impl<'a> Replicated<'a> {
@@ -49,6 +66,8 @@ impl<'a> Replicated<'a> {
             fresh,
             tail,
             mix: None,
+            fresh_now: Fresh::None,
+            slices: Slices::default(),
         }
     }
 
@@ -73,6 +92,40 @@ impl<'a> Replicated<'a> {
     pub fn into_blocks(self) -> (Block, Block) {
         (self.fresh, self.tail)
     }
+
+    /// Whether no fresh row comes from another rank, so that one attention covers all keys.
+    fn is_alone(&self) -> bool {
+        self.counts.len() == 1
+    }
+
+    /// Waits for the fresh rows of a layer.
+    fn arrived(&mut self) -> Result<(Tensor, Tensor)> {
+        self.fresh_now = match std::mem::replace(&mut self.fresh_now, Fresh::None) {
+            Fresh::InFlight([k, v]) => Fresh::There(join(&self.comm.wait(k)?)?, join(&self.comm.wait(v)?)?),
+            there => there,
+        };
+        match &self.fresh_now {
+            Fresh::There(k, v) => Ok((k.clone(), v.clone())),
+            _ => Err(Error::Bug("fresh rows are there after their layer was taken")),
+        }
+    }
+
+    /// Attention of the queries `q` of the rows `rows` to `keys`; the query's rows attend to
+    /// `apart` in place of these, if it is given.
+    fn look(&mut self, (q, rows): (&Tensor, Range<usize>), keys: &[Keys], apart: Option<&[Keys]>) -> Result<Partial> {
+        let Some(apart) = apart else { return self.slices.attend(&self.math, (q, rows), &self.at, keys) };
+        let first = self.at.len() - self.tail.rows().len().min(self.at.len());
+        let cut = first.clamp(rows.start, rows.end);
+        let mut parts = Vec::new();
+        for (run, keys) in [(rows.start..cut, keys), (cut..rows.end, apart)] {
+            if !run.is_empty() || rows.is_empty() {
+                let q = q.narrow(0, run.start - rows.start, run.len())?;
+                parts.push(self.slices.attend(&self.math, (&q, run), &self.at, keys)?);
+            }
+        }
+        let (outs, lses): (Vec<Tensor>, Vec<Tensor>) = parts.into_iter().map(|part| (part.out, part.lse)).unzip();
+        Ok(Partial { out: join(&outs)?, lse: join(&lses)? })
+    }
 }
 
 impl Attention for Replicated<'_> {
@@ -82,45 +135,71 @@ impl Attention for Replicated<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
-        let Qkv { q, k, v } = qkv;
-        let own = self.counts[self.comm.rank()];
-        let at = last_of(&self.at, q.dim(0)?);
-        let cut =
-            |x: &Tensor| -> Result<(Tensor, Tensor)> { Ok((x.narrow(0, 0, own)?, x.narrow(0, own, x.dim(0)? - own)?)) };
-        let ((mut fresh_k, tail_k), (mut fresh_v, tail_v)) = (cut(&k)?, cut(&v)?);
-        if let Some(mix) = &self.mix {
-            (fresh_k, fresh_v) = mix.of(layer, (fresh_k, fresh_v))?;
-        }
-        let asked = q.dim(0)? - self.tail.rows().len().min(q.dim(0)?)..q.dim(0)?;
-        let tail = Keys { k: tail_k.clone(), v: tail_v.clone(), at: self.at_tail.clone() };
-        // If nothing is in flight, one attention covers all keys.
-        let is_alone = self.counts.len() == 1;
-        let beside = |at: &Positions| match is_alone && !at.is_empty() {
-            true => vec![Keys { k: fresh_k.clone(), v: fresh_v.clone(), at: at.clone() }],
-            false => Vec::new(),
-        };
-        let with_tail = |view: &View, at: &Positions| [view.keys(layer), beside(at), vec![tail.clone()]].concat();
-        let there = with_tail(&self.there, &self.at_fresh);
-        let there_apart = self.reading.as_ref().map(|(view, at)| (asked.clone(), with_tail(view, at)));
-        self.tail.layers.push((tail_k, tail_v));
-        if is_alone || self.fresh.rows().is_empty() {
-            self.fresh.layers.push((fresh_k, fresh_v));
-            return Ok(attend_apart(&self.math, &q, &at, &there, there_apart)?.out);
-        }
-        let starts = [&fresh_k, &fresh_v].map(|send| Start::AllGather { send, rows: &self.counts });
-        let [sending_k, sending_v] = start_all(self.comm, starts)?;
-        let part = attend_apart(&self.math, &q, &at, &there, there_apart)?;
-        let k = join(&self.comm.wait(sending_k)?)?;
-        let v = join(&self.comm.wait(sending_v)?)?;
-        let fresh = |at: &Positions| vec![Keys { k: k.clone(), v: v.clone(), at: at.clone() }];
-        let apart = self.reading.as_ref().map(|(_, at)| (asked, fresh(at)));
-        let part = merge(&part, &attend_apart(&self.math, &q, &at, &fresh(&self.at_fresh), apart)?)?;
-        self.fresh.layers.push((k, v));
-        Ok(part.out)
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+        self.take(layer, k, v)?;
+        let rows = 0..q.dim(0)?;
+        let out = self.slice(layer, q, rows)?;
+        self.end(layer)?;
+        Ok(out)
+    }
+
+    fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Error>> {
+        Some(self)
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {
-        self.tail.rows().len().min(1)
+        let asked = self.tail.rows().len().min(1);
+        self.at = last_of(&self.at, asked);
+        asked
+    }
+}
+
+impl SlicedAttention for Replicated<'_> {
+    type Error = Error;
+
+    fn take(&mut self, layer: usize, k: Tensor, v: Tensor) -> Result<()> {
+        let own = self.counts[self.comm.rank()];
+        let cut =
+            |x: &Tensor| -> Result<(Tensor, Tensor)> { Ok((x.narrow(0, 0, own)?, x.narrow(0, own, x.dim(0)? - own)?)) };
+        let ((mut k, tail_k), (mut v, tail_v)) = (cut(&k)?, cut(&v)?);
+        if let Some(mix) = &self.mix {
+            (k, v) = mix.of(layer, (k, v))?;
+        }
+        self.tail.layers.push((tail_k, tail_v));
+        self.fresh_now = if self.is_alone() || self.fresh.rows().is_empty() {
+            Fresh::There(k, v)
+        } else {
+            let starts = [&k, &v].map(|send| Start::AllGather { send, rows: &self.counts });
+            Fresh::InFlight(start_all(self.comm, starts)?)
+        };
+        Ok(())
+    }
+
+    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
+        let (tail_k, tail_v) = self.tail.layers.last().expect("the layer's keys were taken").clone();
+        let tail = Keys { k: tail_k, v: tail_v, at: self.at_tail.clone() };
+        let alone = if self.is_alone() { Some(self.arrived()?) } else { None };
+        let fresh = |(k, v): &(Tensor, Tensor), at: &Positions| Keys { k: k.clone(), v: v.clone(), at: at.clone() };
+        let beside = |at: &Positions| alone.iter().filter(|_| !at.is_empty()).map(|kv| fresh(kv, at)).collect();
+        let there =
+            |view: &View, at: &Positions| -> Vec<Keys> { [view.keys(layer), beside(at), vec![tail.clone()]].concat() };
+        let keys = there(&self.there, &self.at_fresh);
+        let apart = self.reading.as_ref().map(|(view, at)| there(view, at));
+        let part = self.look((&q, rows.clone()), &keys, apart.as_deref())?;
+        if self.is_alone() || self.fresh.rows().is_empty() {
+            return Ok(part.out);
+        }
+        let arrived = self.arrived()?;
+        let apart = self.reading.as_ref().map(|(_, at)| [fresh(&arrived, at)]);
+        let keys = [fresh(&arrived, &self.at_fresh)];
+        let found = self.look((&q, rows), &keys, apart.as_ref().map(<[Keys; 1]>::as_slice))?;
+        Ok(merge(&part, &found)?.out)
+    }
+
+    fn end(&mut self, _layer: usize) -> Result<()> {
+        let fresh = self.arrived()?;
+        self.fresh.layers.push(fresh);
+        self.fresh_now = Fresh::None;
+        Ok(())
     }
 }

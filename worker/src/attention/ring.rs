@@ -4,28 +4,42 @@
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending, Start};
-use tributary_kernels::{Keys, Partial, Positions, merge};
+use tributary_kernels::{Keys, Partial, Positions};
 use tributary_model::{Attention, Progress, Qkv};
 
 use super::rounds::{last_of, start_all};
+use super::slices::Slices;
 use crate::context::Math;
 use crate::error::{Error, Result};
 
 /// Rows: this rank's shard of the sequence.
 pub struct Ring<'a> {
     /// Kernels and constants.
-    pub math: Math,
+    math: Math,
     /// Communicator with the other ranks.
-    pub comm: &'a mut dyn Communicator,
+    comm: &'a mut dyn Communicator,
     /// Positions of each rank's shard.
-    pub at: Vec<Positions>,
+    at: Vec<Positions>,
     /// The rank that holds the prompt's last row.
-    pub owner: usize,
+    owner: usize,
     /// This rank's keys and values of every layer so far.
-    pub layers: Vec<(Tensor, Tensor)>,
+    layers: Vec<(Tensor, Tensor)>,
+    slices: Slices,
 }
 
-impl Ring<'_> {
+impl<'a> Ring<'a> {
+    /// The pass over ranks whose shards have the positions `at`; the prompt's last row is on
+    /// `owner`.
+    pub fn new(math: Math, comm: &'a mut dyn Communicator, at: Vec<Positions>, owner: usize) -> Self {
+        assert_eq!(at.len(), comm.size(), "ranks with a shard");
+        Self { math, comm, at, owner, layers: Vec::new(), slices: Slices::default() }
+    }
+
+    /// This rank's keys and values of every layer.
+    pub fn into_layers(self) -> Vec<(Tensor, Tensor)> {
+        self.layers
+    }
+
     /// Starts to pass keys and values on; `rows` rows of them will arrive.
     fn pass_on(&mut self, k: &Tensor, v: &Tensor, rows: usize) -> Result<[Pending; 2]> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
@@ -59,11 +73,7 @@ impl Attention for Ring<'_> {
                 false => None,
             };
             let keys = Keys { k: k.clone(), v: v.clone(), at: self.at[holder].clone() };
-            let part = self.math.attend_in_slices(&q, &at, &[keys])?;
-            sum = Some(match sum {
-                Some(sum) => merge(&sum, &part)?,
-                None => part,
-            });
+            sum = Some(self.slices.attend_onto(&self.math, sum, (&q, &at), &[keys])?);
             if let Some([next_k, next_v]) = coming {
                 (k, v) = (self.receive(next_k)?, self.receive(next_v)?);
             }

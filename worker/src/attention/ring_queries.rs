@@ -3,12 +3,15 @@
 //! directly home while others are computed. It moves fewer bytes than a ring if queries and outputs
 //! are smaller than keys and values; they are not if query heads share KV heads.
 
+use std::ops::Range;
+
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending, Start};
 use tributary_kernels::{Keys, Positions, cast};
-use tributary_model::{Attention, Progress, Qkv};
+use tributary_model::{Attention, Progress, Qkv, SlicedAttention, slice_count, slice_of};
 
 use super::rounds::{last_of, merge_all, start_all};
+use super::slices::Slices;
 use crate::context::Math;
 use crate::error::{Error, Result};
 
@@ -24,6 +27,9 @@ pub struct RingQueries<'a> {
     owner: usize,
     /// This rank's keys and values of every layer so far.
     layers: Vec<(Tensor, Tensor)>,
+    slices: Slices,
+    /// Number of slices of the current layer that are done.
+    done: usize,
 }
 
 impl<'a> RingQueries<'a> {
@@ -31,7 +37,16 @@ impl<'a> RingQueries<'a> {
     /// `owner`.
     pub fn new(math: Math, comm: &'a mut dyn Communicator, at: Vec<Positions>, owner: usize) -> Self {
         assert_eq!(at.len(), comm.size(), "ranks with a shard");
-        Self { at_keys: at[comm.rank()].clone(), math, comm, at, owner, layers: Vec::new() }
+        Self {
+            at_keys: at[comm.rank()].clone(),
+            math,
+            comm,
+            at,
+            owner,
+            layers: Vec::new(),
+            slices: Slices::default(),
+            done: 0,
+        }
     }
 
     /// This rank's keys and values of every layer.
@@ -39,47 +54,40 @@ impl<'a> RingQueries<'a> {
         self.layers
     }
 
-    /// Starts to pass queries on; those of rank `coming` will arrive.
-    fn pass_on(&mut self, queries: &Tensor, coming: usize) -> Result<Pending> {
+    /// Starts to pass queries on; `rows` rows of them will arrive.
+    fn pass_on(&mut self, send: &Tensor, rows: usize) -> Result<Pending> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
         let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
-        let [pending] =
-            start_all(self.comm, [Start::Exchange { send: queries, to, from, rows: self.at[coming].len() }])?;
+        let [pending] = start_all(self.comm, [Start::Exchange { send, to, from, rows }])?;
         Ok(pending)
     }
 
     fn received(&mut self, pending: Pending) -> Result<Tensor> {
         Ok(self.comm.wait(pending)?.swap_remove(0))
     }
-}
 
-impl Attention for RingQueries<'_> {
-    type Error = Error;
-
-    fn progress(&self) -> &Progress {
-        &self.math.progress
-    }
-
-    fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
+    /// Attention of the queries `q`, which are the rows `rows[rank]` of this rank's; every rank
+    /// calls it with the rows of all ranks.
+    fn round(&mut self, q: &Tensor, rows: &[Range<usize>]) -> Result<Tensor> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
-        let Qkv { q, k, v } = qkv;
+        let (k, v) = self.layers.last().expect("the layer's keys were taken").clone();
         let dtype = k.dtype();
-        self.layers.push((k.clone(), v.clone()));
         let keys = [Keys { k, v, at: self.at_keys.clone() }];
         // Queries that travel are rounded to the model's dtype; this rank's own are not.
-        let (mut visiting, mut queries) = (cast(&q, dtype)?, q.clone());
+        let (mut visiting, mut queries) = (cast(q, dtype)?, q.clone());
         let (mut outs, mut lses, mut going_home) = (Vec::new(), Vec::new(), Vec::new());
         for step in 0..size {
             let holder = (rank + size - step) % size;
             let coming = match step + 1 < size {
-                true => Some(self.pass_on(&visiting, (holder + size - 1) % size)?),
+                true => Some(self.pass_on(&visiting, rows[(holder + size - 1) % size].len())?),
                 false => None,
             };
-            let part = self.math.attend(&queries, &self.at[holder], &keys)?;
+            let asking = (&queries, rows[holder].clone());
+            let part = self.slices.attend(&self.math, asking, &self.at[holder], &keys)?;
             if step == 0 {
                 (outs, lses) = (vec![part.out], vec![part.lse]);
             } else {
-                let (to, from, rows) = (holder, (rank + step) % size, self.at[rank].len());
+                let (to, from, rows) = (holder, (rank + step) % size, rows[rank].len());
                 let out = cast(&part.out, dtype)?;
                 let starts = [&out, &part.lse].map(|send| Start::Exchange { send, to, from, rows });
                 going_home.push(start_all(self.comm, starts)?);
@@ -97,10 +105,60 @@ impl Attention for RingQueries<'_> {
         Ok(merge_all(outs, lses, wide)?.out)
     }
 
+    /// The largest number of rows of any rank.
+    fn most_rows(&self) -> usize {
+        self.at.iter().map(Positions::len).max().unwrap_or(0)
+    }
+}
+
+impl Attention for RingQueries<'_> {
+    type Error = Error;
+
+    fn progress(&self) -> &Progress {
+        &self.math.progress
+    }
+
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+        self.take(layer, k, v)?;
+        let rows: Vec<Range<usize>> = self.at.iter().map(|at| 0..at.len()).collect();
+        self.round(&q, &rows)
+    }
+
+    fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Error>> {
+        Some(self)
+    }
+
     fn last_layer(&mut self, _rows: usize) -> usize {
         let owner = self.owner;
         let asked = |(rank, at): (usize, &Positions)| last_of(at, usize::from(rank == owner));
         self.at = self.at.iter().enumerate().map(asked).collect();
         usize::from(self.comm.rank() == owner)
+    }
+}
+
+impl SlicedAttention for RingQueries<'_> {
+    type Error = Error;
+
+    fn take(&mut self, _layer: usize, k: Tensor, v: Tensor) -> Result<()> {
+        self.layers.push((k, v));
+        self.done = 0;
+        Ok(())
+    }
+
+    fn slice(&mut self, _layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
+        let count = slice_count(self.most_rows(), self.math.slice_rows);
+        let of = |at: &Positions| slice_of(at.len(), self.done, count);
+        let all: Vec<Range<usize>> = self.at.iter().map(of).collect();
+        assert_eq!(all[self.comm.rank()], rows, "slice {} of {count}", self.done);
+        self.done += 1;
+        self.round(&q, &all)
+    }
+
+    fn end(&mut self, _layer: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn common_rows(&mut self) -> Option<usize> {
+        Some(self.most_rows())
     }
 }

@@ -22,18 +22,12 @@ impl Strategy for AllGather {
         cx.enter(Phase::ChunkPrefill, plan)?;
         let (shards, rank) = (Shards::new(plan, cx.comm.size()), cx.rank());
         let rows = shards.embed(cx, plan)?;
-        let config = cx.models.main.config();
-        let mut attention = attention::AllGather {
-            math: cx.math.sliced(shards.slices(plan)),
-            comm: cx.comm,
-            at: shards.at.clone(),
-            owner: plan.owner,
-            heads_per_gather: self.heads_per_gather.unwrap_or(config.kv_heads),
-            layers: Vec::new(),
-        };
+        let (kv_heads, math) = (cx.models.main.config().kv_heads, cx.math.sliced(shards.slices(plan)));
+        let attention = attention::AllGather::new(math, cx.comm, shards.at.clone(), plan.owner);
+        let mut attention = attention.gathering(self.heads_per_gather.unwrap_or(kv_heads), kv_heads);
         let rows = (rows, &*shards.rows[rank]);
         let output = output::run((cx.models.main, plan, rank), rows, &mut attention)?;
-        let layers = attention.layers;
+        let layers = attention.into_layers();
         Ok(shards.finish(cx, plan, output, layers))
     }
 }

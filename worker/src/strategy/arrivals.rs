@@ -2,11 +2,12 @@
 //! Before a pass reads a layer, that layer of every such chunk is present. It has been read, or the
 //! chunk was unusable and has been computed alone from its ids, after the head as usual.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::Tensor;
 use tributary_kernels::{Positions, SHARED};
-use tributary_model::{Attention, Progress, Qkv, Rows, embed};
+use tributary_model::{Attention, Progress, Qkv, Rows, SlicedAttention, embed};
 use tributary_protocol::{Chunk, FromStore, Plan, Source};
 
 use crate::attention::{ChunkPrefill, Compression};
@@ -138,7 +139,7 @@ impl Arrivals {
     /// # Errors
     /// As a prompt of the model.
     pub fn chunks(&mut self, models: &Models<'_>, rows: Rows, attention: &mut ChunkPrefill<'_>) -> Result<()> {
-        let compresses = attention.compression.is_some();
+        let compresses = attention.compresses();
         let mut awaited = self.awaited(models, &|_| 0, attention);
         if compresses {
             // The last layer's queries choose the rows kept in it.
@@ -192,16 +193,15 @@ fn compute(chunk: &mut Arriving, head: &Block, models: &Models<'_>, math: &Math)
     let places: Vec<u32> = (from..from + count).collect();
     let at = Positions::new(places.clone(), places.clone(), vec![0; count as usize]);
     let before = seen_by_all(head);
-    let (math, layers, outgoing) = (math.clone(), Vec::new(), None);
     let of = std::iter::once((&chunk.chunk, from..from + count));
     let compresses = chunk.chunk.compress.is_some();
     let compression = compresses.then(|| Compression::new(0, of, &at, models.main.config().layers));
-    let mut attention = ChunkPrefill { math, at, before, asked: 0, layers, outgoing, compression };
+    let mut attention = ChunkPrefill::new(math.clone(), at, before).compressing(compression);
     let sources: Vec<Source> = chunk.chunk.sources().collect();
     Arrivals::default().chunks(models, embed(models.main, &sources, &models.adapters)?, &mut attention)?;
-    let block = match attention.compression {
-        Some(compression) => compression.into_blocks().swap_remove(0),
-        None => Block::of(places, attention.layers),
+    let block = match attention.into_parts() {
+        (_, Some(compression)) => compression.into_blocks().swap_remove(0),
+        (layers, None) => Block::of(places, layers),
     };
     let held = block.places();
     for (layer, pair) in block.layers.into_iter().enumerate() {
@@ -234,7 +234,7 @@ impl Attention for Awaited<'_> {
     type Error = Error;
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
-        self.arrivals.wait((self.needs)(layer).max(layer + 1), self.models)?;
+        self.wait(layer)?;
         self.attention.attend(layer, qkv)
     }
 
@@ -242,7 +242,51 @@ impl Attention for Awaited<'_> {
         self.attention.progress()
     }
 
+    fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Error>> {
+        if self.attention.in_slices().is_some() { Some(self) } else { None }
+    }
+
     fn last_layer(&mut self, rows: usize) -> usize {
         self.attention.last_layer(rows)
+    }
+}
+
+impl Awaited<'_> {
+    /// Waits for the chunks that a layer reads.
+    fn wait(&mut self, layer: usize) -> Result<()> {
+        self.arrivals.wait((self.needs)(layer).max(layer + 1), self.models)
+    }
+
+    fn sliced(&mut self) -> &mut dyn SlicedAttention<Error = Error> {
+        self.attention.in_slices().expect("the attention takes slices")
+    }
+}
+
+impl SlicedAttention for Awaited<'_> {
+    type Error = Error;
+
+    fn take(&mut self, layer: usize, k: Tensor, v: Tensor) -> Result<()> {
+        self.wait(layer)?;
+        self.sliced().take(layer, k, v)
+    }
+
+    fn ahead(&mut self) -> Vec<Range<usize>> {
+        self.sliced().ahead()
+    }
+
+    fn take_ahead(&mut self, layer: usize, q: Tensor) -> Result<()> {
+        self.sliced().take_ahead(layer, q)
+    }
+
+    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
+        self.sliced().slice(layer, q, rows)
+    }
+
+    fn end(&mut self, layer: usize) -> Result<()> {
+        self.sliced().end(layer)
+    }
+
+    fn common_rows(&mut self) -> Option<usize> {
+        self.sliced().common_rows()
     }
 }

@@ -56,22 +56,23 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
         _ => {
             let (at, before) = (stock.missing_positions(plan), stock.before(plan));
             let rows = stock.missing_rows(plan);
-            let (layers, sends) = (Vec::new(), outgoing.is_some());
+            let sends = outgoing.is_some();
             let count = cx.models.main.config().layers;
             // A rank that lacks a chunk called warm computes it without the others' knowledge.
             let math = if plan.chunk_points(count) > 0 { math } else { math.alone() };
             let compression = plan.compresses().then(|| stock.compression(plan, &at, count));
-            let mut attention = ChunkPrefill { math, at, before, asked: 0, layers, outgoing, compression };
+            let mut attention = ChunkPrefill::new(math, at, before).sending(outgoing).compressing(compression);
             let embedded = embed(cx.models.main, &sources, &cx.models.adapters)?;
             let mut nothing = Arrivals::default();
             // Chunks that are read are sent together with those that are computed.
             let arrivals = if sends { &mut stock.arrivals } else { &mut nothing };
             arrivals.chunks(&cx.models, embedded, &mut attention)?;
-            if let Some(compression) = attention.compression {
+            let (layers, compression) = attention.into_parts();
+            if let Some(compression) = compression {
                 compressed = Some(compression.into_blocks());
-                Block::of(&rows[..stock.prefix_rows_missing(plan)], attention.layers).complete(count)
+                Block::of(&rows[..stock.prefix_rows_missing(plan)], layers).complete(count)
             } else {
-                Block::of(rows, attention.layers).complete(count)
+                Block::of(rows, layers).complete(count)
             }
         }
     };

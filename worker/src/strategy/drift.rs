@@ -49,7 +49,7 @@ pub(super) fn measure(
         let found = math.progress.layer(layer, || -> Result<_> {
             // In the last layer no row attends, unless attention counts.
             let asking = if layer < drift.layers || drift.score == DriftScore::Attended { hidden.len() } else { 0 };
-            let mut qkv = model.qkv_of_last(layer, &hidden, asking)?;
+            let mut qkv = model.qkv_in_slices(layer, &hidden, asking)?;
             let there = cached.next(cx.comm)?;
             if let Some(left) = left {
                 let own = distances(&qkv, &there, &kept, &rows[rank], drift)?;
@@ -75,7 +75,7 @@ pub(super) fn measure(
             }
             let mut attention = pass_of(cx.comm, (&math, &placement, &prefix, &kept));
             let attended = attention.attend(layer, qkv, &rows, &there, layer > 0)?;
-            hidden = model.finish(layer, hidden.clone(), attended)?;
+            hidden = model.finish_in_slices(layer, hidden.clone(), attended)?;
             Ok(None)
         })?;
         if let Some(found) = found {

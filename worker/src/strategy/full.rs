@@ -42,19 +42,12 @@ impl Strategy for Full {
         let mut block = Block::new(rows);
         let at = this.placement.at(block.rows());
         let view = |block: &Block| View::of(block.clone(), this.placement.at(block.rows()));
-        let mut attention = ChunkPrefill {
-            math,
-            at,
-            before: cached.as_ref().map(view).unwrap_or_default(),
-            asked: 1,
-            layers: Vec::new(),
-            outgoing: None,
-            compression: None,
-        };
-        handing::last_pass(|| (attention.before.clone(), attention.at.clone()));
+        let before = cached.as_ref().map(view).unwrap_or_default();
+        handing::last_pass(|| (before.clone(), at.clone()));
+        let mut attention = ChunkPrefill::new(math, at, before).asking(1);
         let rows = (cx.embed(&sources)?, block.rows());
         this.output = output::run((cx.models.main, plan, plan.owner), rows, &mut attention)?;
-        block.layers = attention.layers;
+        (block.layers, _) = attention.into_parts();
         cx.prefilled_rows = sources.len();
         let computed = block.complete(cx.models.main.config().layers);
         this.cache.own = cached.into_iter().chain([computed]).collect();

@@ -42,7 +42,7 @@ pub(super) fn differences(
     let progress = pass.progress().clone();
     progress.layer(layers - 1, || {
         let asking = pass.last_layer(rows.len());
-        pass.attend(layers - 1, model.qkv_of_last(layers - 1, &rows, asking)?)
+        pass.attend(layers - 1, model.qkv_in_slices(layers - 1, &rows, asking)?)
     })?;
     let mut of_row = vec![0.0; plan.total_rows()];
     pass.into_measured().for_each(|(row, difference)| of_row[row as usize] = difference);

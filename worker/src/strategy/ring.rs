@@ -18,16 +18,11 @@ impl Strategy for Ring {
         cx.enter(Phase::ChunkPrefill, plan)?;
         let (shards, rank) = (Shards::new(plan, cx.comm.size()), cx.rank());
         let rows = shards.embed(cx, plan)?;
-        let mut attention = attention::Ring {
-            math: cx.math.sliced(shards.slices(plan)),
-            comm: cx.comm,
-            at: shards.at.clone(),
-            owner: plan.owner,
-            layers: Vec::new(),
-        };
+        let math = cx.math.sliced(shards.slices(plan));
+        let mut attention = attention::Ring::new(math, cx.comm, shards.at.clone(), plan.owner);
         let rows = (rows, &*shards.rows[rank]);
         let output = output::run((cx.models.main, plan, rank), rows, &mut attention)?;
-        let layers = attention.layers;
+        let layers = attention.into_layers();
         Ok(shards.finish(cx, plan, output, layers))
     }
 }

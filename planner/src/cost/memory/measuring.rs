@@ -1,8 +1,9 @@
 //! Memory while context rows are measured before any is selected.
 
-use tributary_protocol::{DriftScore, Trace};
+use tributary_protocol::{Activations, DriftScore, Trace};
 
-use super::{Count, slack};
+use super::Count;
+use super::activations::Pass;
 use crate::machine::MemoryOf;
 
 /// Numbers that a free probe holds at once for each of its rows and each key on the rank: its
@@ -12,6 +13,11 @@ const NUMBERS_A_READING: usize = 6;
 
 /// Maximum number of scores in a tile of rows while the sharpest heads are found.
 const PEAK_SCORES: u64 = 1 << 24;
+
+/// A pass of rows whose queries go to all ranks.
+fn measured_pass(rows: usize) -> Pass {
+    Pass::of(rows, Activations::Results).merging(3)
+}
 
 impl Count<'_> {
     /// Bytes while drift is measured, in addition to `stale` keys and values: the cached state of
@@ -27,7 +33,7 @@ impl Count<'_> {
         let cached = gathered * (drift.layers as u64 * layer_bytes + last_bytes);
         let compared = plan.context_rows() as u64 * layer_bytes;
         let rows = plan.candidate_rows(&order).len().div_ceil(self.world);
-        stale + cached + compared + self.activations(rows, true) + self.rotated(plan.context_rows())
+        stale + cached + compared + self.activations(Pass::in_whole_layers(rows)) + self.rotated(plan.context_rows())
     }
 
     /// Bytes in ideal's full prefill, in addition to `stale` keys and values.
@@ -45,8 +51,8 @@ impl Count<'_> {
         let fresh = 2 * kept as u64 * shape.layer_kv_bytes();
         let compared = kept * shape.kv_width() * (4 * 4 + 2 * shape.dtype_bytes);
         let paid = 4 * kept * (shape.layers + 4);
-        let passing = self.activations(share, true) + self.rotated(kept + query);
-        stale + fresh + passing + slack(queries + (compared + paid) as u64)
+        let passing = self.activations(measured_pass(share)) + self.rotated(kept + query);
+        stale + fresh + passing + self.slack(queries + (compared + paid) as u64)
     }
 
     /// Bytes of a probe for peaks: keys and values in f32, the turned keys, a tile's scores,
@@ -73,11 +79,11 @@ impl Count<'_> {
         let queries = self.number_bytes() * (rows * (6 * shape.query_width() + shape.heads)) as u64;
         let on_host = if self.memory == MemoryOf::Host { Trace::rows_of_all(plan.budget) } else { 0 };
         let readings = 4 * ((NUMBERS_A_READING * rows + on_host) as u64).saturating_mul(kept as u64);
-        let passing = self.activations(rows.div_ceil(self.world), true) + self.rotated(kept + warm + rows);
+        let passing = self.activations(measured_pass(rows.div_ceil(self.world))) + self.rotated(kept + warm + rows);
         let peaks = match plan.traces().and_then(|trace| trace.heads.count(1)) {
             Some(_) => self.peaks(rows, kept),
             None => 0,
         };
-        stale + fresh + passing + slack(queries + readings.max(peaks))
+        stale + fresh + passing + self.slack(queries + readings.max(peaks))
     }
 }
