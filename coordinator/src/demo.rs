@@ -10,6 +10,7 @@ pub(crate) const DEMO: ModelShape = ModelShape {
     kv_heads: 2,
     head_dim: 32,
     intermediate: 256,
+    experts: None,
     vocab: 378,
     tied_embeddings: false,
     max_positions: 4096,

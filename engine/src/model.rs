@@ -246,6 +246,7 @@ pub fn shape_of(config: &Config, dtype_bytes: usize) -> ModelShape {
         kv_heads: config.kv_heads,
         head_dim: config.head_dim,
         intermediate: config.intermediate,
+        experts: config.experts.as_ref().map(|experts| experts.sizes),
         vocab: config.vocab,
         tied_embeddings: config.tied_embeddings,
         max_positions: config.max_positions,

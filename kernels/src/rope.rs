@@ -8,8 +8,10 @@
 use std::f64::consts::PI;
 use std::sync::Arc;
 
-use crate::cuda;
+use candle_core::{DType, Tensor};
+
 use crate::error::{Error, Result, expect};
+use crate::{Positions, cuda};
 
 /// Which two dimensions of a head turn together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,9 +79,28 @@ pub struct RopeConfig<'a> {
     pub pairing: Pairing,
 }
 
+/// Growth of queries with their position p: a factor of 1 + β·ln(1 + ⌊p / original⌋), so that
+/// attention over many more keys than in training stays as sharp. (Llama 4's and Ministral 3's;
+/// after Nakanishi 2025, "Scalable-Softmax Is Superior for Attention".)
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QueryGrowth {
+    /// β.
+    pub beta: f64,
+    /// Number of positions in training, before which the factor is 1.
+    pub original: usize,
+}
+
+impl QueryGrowth {
+    /// The factor at a position.
+    pub fn factor(self, position: u32) -> f32 {
+        (1.0 + self.beta * (1.0 + f64::from(position / self.original as u32)).ln()) as f32
+    }
+}
+
 /// Rotations of every position up to a bound. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Rope {
+    growth: Option<QueryGrowth>,
     head_dim: usize,
     pairing: Pairing,
     attention_factor: f32,
@@ -116,7 +137,30 @@ impl Rope {
             _ => 1.0,
         };
         let tables = Arc::new(Tables::new(&frequencies, positions));
-        Ok(Self { head_dim, pairing, attention_factor: attention_factor as f32, frequencies, tables })
+        let attention_factor = attention_factor as f32;
+        Ok(Self { growth: None, head_dim, pairing, attention_factor, frequencies, tables })
+    }
+
+    /// The same for a model whose queries grow with their position, if they do.
+    #[must_use]
+    pub fn growing(self, growth: Option<QueryGrowth>) -> Self {
+        Self { growth, ..self }
+    }
+
+    /// Queries `[rows, heads, head_dim]`, before RoPE or after it, with the growth of their
+    /// positions; as they are where none grows. Every query passes here once before it meets keys.
+    ///
+    /// # Errors
+    /// Returns an error if a candle operation fails.
+    pub fn grown(&self, q: &Tensor, at: &Positions) -> Result<Tensor> {
+        let Some(growth) = self.growth else { return Ok(q.clone()) };
+        let factors: Vec<f32> = at.rope().iter().map(|&position| growth.factor(position)).collect();
+        if factors.iter().all(|&factor| factor == 1.0) {
+            return Ok(q.clone());
+        }
+        let wide = if q.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let factors = Tensor::from_vec(factors, (q.dim(0)?, 1, 1), q.device())?.to_dtype(wide)?;
+        Ok(q.to_dtype(wide)?.broadcast_mul(&factors)?.to_dtype(q.dtype())?)
     }
 
     /// The same rotations, with tables for at least `positions` positions.

@@ -4,7 +4,7 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use tributary_kernels::{
-    Distance, add, distance, gather, linear, linear_f32, linear_onto, rms_norm, scale, scale_rows, silu_mul,
+    Distance, add, add_rows, distance, gather, linear, linear_f32, linear_onto, rms_norm, scale, scale_rows, silu_mul,
 };
 
 fn random(shape: &[usize]) -> Tensor {
@@ -92,6 +92,33 @@ fn linear_onto_a_residual_of_another_type() {
             assert_near(&format!("{what}, summed in f32"), &linear_f32(x, &weight).unwrap(), &products, 1e-5);
         }
     }
+}
+
+#[test]
+fn rows_are_added_with_their_weights() {
+    for (rows, width, places) in [(9, 5, vec![0, 3, 8]), (400, 64, (0..400).step_by(3).collect()), (2, 3, vec![])] {
+        let (into, added) = (random(&[rows, width]), random(&[places.len(), width]));
+        let weights: Vec<f32> = (0..places.len()).map(|i| 0.5 + i as f32 / 7.0).collect();
+        let mut expected = flat(&into);
+        let added_values = flat(&added);
+        for ((&place, &weight), row) in places.iter().zip(&weights).zip(added_values.chunks(width)) {
+            for (sum, x) in expected[place as usize * width..].iter_mut().zip(row) {
+                *sum += f64::from(weight) * x;
+            }
+        }
+        for dtype in [DType::F32, DType::F64] {
+            let (into, added) = (into.copy().unwrap().to_dtype(dtype).unwrap(), added.to_dtype(dtype).unwrap());
+            add_rows(&into, &added, &places, &weights).unwrap();
+            assert_near(&format!("{rows} rows, {dtype:?}"), &into, &expected, 1e-5);
+        }
+    }
+    let (into, added) = (random(&[4, 2]), random(&[2, 2]));
+    for (places, said) in [(&[1, 1][..], "rising"), (&[2, 1], "rising"), (&[1, 4], "add_rows"), (&[1], "places")] {
+        let error = add_rows(&into, &added, places, &[1.0; 2]).unwrap_err().to_string();
+        assert!(error.contains(said), "{places:?}: {error}");
+    }
+    let error = add_rows(&into, &added.to_dtype(DType::F64).unwrap(), &[0, 1], &[1.0; 2]).unwrap_err().to_string();
+    assert!(error.contains("F64"), "{error}");
 }
 
 #[test]

@@ -108,6 +108,9 @@ impl AdapterKind {
         if rank as usize > model.hidden {
             return Err(format!("rank {rank}: low-rank matrices of rows of {} have at most that rank", model.hidden));
         }
+        if rank > 0 && model.experts.is_some() {
+            return Err("the adapter has low-rank matrices; beside experts they are not supported".to_owned());
+        }
         let factor = alpha / f64::from(rank.max(1));
         match factor > 0.0 && factor <= FACTOR {
             true => Ok(()),

@@ -4,9 +4,10 @@
 use std::path::Path;
 
 use serde::{Deserialize, Deserializer};
-use tributary_kernels::{Pairing, RopeScaling};
+use tributary_kernels::{Pairing, QueryGrowth, RopeScaling};
 
 use crate::error::{Error, Result};
+use crate::experts::{Experts, Stated};
 use crate::families::{self, FAMILIES, Family, Window};
 use crate::rope_config;
 
@@ -30,8 +31,10 @@ pub struct Config {
     pub vocab: usize,
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Width of the MLP.
+    /// Width of the MLP, of layers without experts.
     pub intermediate: usize,
+    /// Experts in place of the MLP, if some layers have them.
+    pub experts: Option<Experts>,
     /// Number of decoder layers.
     pub layers: usize,
     /// Number of query heads.
@@ -48,6 +51,8 @@ pub struct Config {
     pub rope_theta: f64,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: RopeScaling,
+    /// Growth of queries with their position, if they grow.
+    pub query_growth: Option<QueryGrowth>,
     /// Epsilon of every RMS norm.
     pub norm_eps: f64,
     /// Whether the output projection has the embedding's weights.
@@ -94,6 +99,7 @@ struct Raw {
     tie_word_embeddings: bool,
     attention_bias: Option<bool>,
     mlp_bias: Option<bool>,
+    use_qk_norm: Option<bool>,
     hidden_act: Option<String>,
     max_position_embeddings: usize,
     #[serde(default, deserialize_with = "stated")]
@@ -138,9 +144,11 @@ impl Config {
     pub fn parse(text: &str, path: &Path) -> Result<Self> {
         let bad = |what: String| Error::Config { path: path.to_owned(), what };
         let value: serde_json::Value = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
+        let (value, with_pictures) = text_part(value).map_err(&bad)?;
         let family = family(&value, path)?;
         rope_config::agrees(&value).map_err(&bad)?;
         agree(&value, "dtype", "torch_dtype").map_err(&bad)?;
+        let stated: Stated = Stated::deserialize(&value).map_err(|error| bad(error.to_string()))?;
         let raw: Raw = serde_json::from_value(value).map_err(|error| bad(error.to_string()))?;
         let activation = raw.hidden_act.as_deref().unwrap_or("silu");
         if !matches!(activation, "silu" | "swish") {
@@ -149,8 +157,14 @@ impl Config {
         if !raw.quantization_config.is_null() {
             return Err(bad("quantized weights are not supported; weights in F32, F16 or BF16 are".to_owned()));
         }
-        let config = raw.into_config(family).map_err(&bad)?;
-        config.check().map_err(bad)?;
+        let mut config = raw.into_config(family).map_err(&bad)?;
+        config.check().map_err(&bad)?;
+        if let Some(scores) = family.router {
+            config.experts = stated.into_experts(scores, config.layers).map_err(bad)?;
+        }
+        if let Some(architecture) = with_pictures {
+            config.architecture = architecture;
+        }
         Ok(config)
     }
 
@@ -204,13 +218,22 @@ impl Config {
         factor / (self.head_dim as f32).sqrt()
     }
 
+    /// Width of the MLP in which a row meets as many matrix numbers as in a layer on average.
+    pub fn mlp_width(&self) -> usize {
+        let dense = self.intermediate;
+        self.experts.as_ref().map_or(dense, |experts| experts.sizes.mean_width(self.layers, dense))
+    }
+
     /// Number of parameters, from the shapes.
     pub fn parameters(&self) -> usize {
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let attention = self.hidden * (q + 2 * kv) + q * self.hidden;
-        let layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden;
+        let mlps = match &self.experts {
+            Some(experts) => experts.sizes.numbers(self.layers, self.intermediate, self.hidden),
+            None => self.layers * 3 * self.hidden * self.intermediate,
+        };
         let embeddings = self.vocab * self.hidden * if self.tied_embeddings { 1 } else { 2 };
-        self.layers * layer + embeddings + self.hidden
+        self.layers * (attention + 2 * self.hidden) + mlps + embeddings + self.hidden
     }
 }
 
@@ -222,7 +245,7 @@ impl Raw {
             None => self.max_window_layers.is_none_or(|first| first < self.num_hidden_layers),
         };
         let active = match rule {
-            Window::Always => true,
+            Window::Always | Window::Stated => true,
             Window::Switched => self.use_sliding_window == Some(true) && slides,
             Window::Never => false,
         };
@@ -230,6 +253,7 @@ impl Raw {
             return Ok(None);
         }
         match &self.sliding_window {
+            None if rule == Window::Stated => Ok(None),
             None => Ok(Some(DEFAULT_WINDOW)),
             Some(serde_json::Value::Null) => Ok(None),
             Some(value) => match value.as_u64() {
@@ -248,10 +272,15 @@ impl Raw {
         let partial = partial.unwrap_or(family.rotating);
         let rope_scaling = rope_config::scaling(rope, self.max_position_embeddings)?;
         let window = self.window(family.window)?;
+        let query_growth = match family.grows {
+            true => rope_config::query_growth(rope, self.max_position_embeddings)?,
+            false => None,
+        };
         Ok(Config {
             vocab: self.vocab_size,
             hidden: self.hidden_size,
             intermediate: self.intermediate_size,
+            experts: None,
             layers: self.num_hidden_layers,
             heads: self.num_attention_heads,
             kv_heads: self.num_key_value_heads.unwrap_or(self.num_attention_heads),
@@ -261,12 +290,13 @@ impl Raw {
             rope_theta: theta,
             max_positions: rope_config::positions(&rope_scaling, self.max_position_embeddings),
             rope_scaling,
+            query_growth,
             norm_eps: self.rms_norm_eps,
             tied_embeddings: self.tie_word_embeddings,
             qkv_bias: family.qkv_bias.is_there(self.attention_bias),
             output_bias: family.output_bias.is_there(self.attention_bias),
             mlp_bias: family.mlp_bias.is_there(self.mlp_bias),
-            qk_norm: family.qk_norm,
+            qk_norm: family.qk_norm.is_there(self.use_qk_norm),
             fused_gate_up: family.fused_gate_up,
             output_norms: family.output_norms,
             sliding_window: window,
@@ -275,6 +305,26 @@ impl Raw {
             architecture: family.name.to_owned(),
         })
     }
+}
+
+/// The config of the text part, and the name of the whole, if it is a model of text and pictures;
+/// else the config itself. Tokens and tied embeddings may be stated for the whole.
+fn text_part(mut value: serde_json::Value) -> std::result::Result<(serde_json::Value, Option<String>), String> {
+    let name = value["architectures"][0].as_str().unwrap_or_default().to_owned();
+    if !families::WITH_PICTURES.contains(&&*name) {
+        return Ok((value, None));
+    }
+    let mut text = value["text_config"].take();
+    let Some(fields) = text.as_object_mut() else {
+        return Err(format!("`{name}` lacks `text_config`, the config of its text part"));
+    };
+    fields.remove("architectures");
+    for key in ["tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config"] {
+        if fields.get(key).is_none_or(serde_json::Value::is_null) && !value[key].is_null() {
+            fields.insert(key.to_owned(), value[key].take());
+        }
+    }
+    Ok((text, Some(name)))
 }
 
 fn family(value: &serde_json::Value, path: &Path) -> Result<&'static Family> {
@@ -288,7 +338,8 @@ fn family(value: &serde_json::Value, path: &Path) -> Result<&'static Family> {
         return Ok(family);
     }
     let found: String = found.chars().filter(|letter| !letter.is_control()).take(80).collect();
-    let supported = FAMILIES.map(|family| family.name).join(", ");
+    let supported: Vec<&str> = FAMILIES.iter().map(|family| family.name).chain(families::WITH_PICTURES).collect();
+    let supported = supported.join(", ");
     Err(Error::Architecture { path: path.to_owned(), found: found.to_owned(), supported })
 }
 

@@ -1,5 +1,5 @@
-//! One decoder for Llama, Mistral, Qwen2, Qwen3 and GLM-4: the families differ in switches of the
-//! [`Config`], not in code.
+//! One decoder for Llama, Mistral, Qwen and GLM: the families differ in switches of the [`Config`],
+//! not in code.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,9 +9,10 @@ use tributary_kernels::{
     Rope, RopeConfig, add, add_linear, cast, gather, join, linear, linear_f32, linear_onto, rms_norm, silu_mul,
 };
 
+use super::experts::ExpertLayer;
 use super::low_rank::{Adapted, Added, Linear};
 use super::weights::Weights;
-use super::{Config, Model, Qkv, Rows};
+use super::{Config, Model, Qkv, Rows, families};
 use crate::error::{Error, Result};
 
 /// Rows that pass through a layer's products and its MLP at a time on a CPU, so that their
@@ -42,6 +43,9 @@ pub enum LoadFormat {
 /// Returns an error if the folder is incomplete, damaged or not supported: see [`Error`].
 pub fn load(folder: &Path, format: LoadFormat, dtype: DType, device: &Device) -> Result<Arc<dyn Model>> {
     let config = Config::read(folder)?;
+    if families::WITH_PICTURES.contains(&&*config.architecture) {
+        tracing::warn!(model = config.architecture, "its text part is loaded; what reads pictures is not");
+    }
     let weights = match format {
         LoadFormat::Safetensors => Weights::open(folder, dtype, device)?,
         LoadFormat::Dummy { seed } => Weights::dummy(seed, dtype, device),
@@ -77,7 +81,7 @@ impl Projection {
     fn add_to(&self, residual: &Tensor, x: &Tensor, added: Option<Added<'_>>, norm: Norm<'_>) -> Result<Tensor> {
         match norm.weight {
             None => with(linear_onto(residual, x, &self.weight, self.bias.as_ref())?, x, added),
-            Some(weight) => Ok(add(residual, &rms_norm(&self.apply(x, added)?, weight, norm.eps)?)?),
+            Some(_) => norm.add_to(residual, self.apply(x, added)?),
         }
     }
 }
@@ -87,6 +91,17 @@ impl Projection {
 struct Norm<'a> {
     weight: Option<&'a Tensor>,
     eps: f64,
+}
+
+impl Norm<'_> {
+    /// The residual stream with `x` added, normalised first if the family does so.
+    fn add_to(&self, residual: &Tensor, x: Tensor) -> Result<Tensor> {
+        let x = match self.weight {
+            None => x,
+            Some(weight) => rms_norm(&x, weight, self.eps)?,
+        };
+        Ok(add(residual, &x)?)
+    }
 }
 
 /// A product with an adapter's product for the rows of `x` added; unchanged without an adapter.
@@ -107,10 +122,14 @@ struct Layer {
     output: Projection,
     attention_norm: Option<Tensor>,
     mlp_norm: Tensor,
-    gate: Projection,
-    up: Projection,
-    down: Projection,
+    mlp: Mlp,
     output_norm: Option<Tensor>,
+}
+
+/// The part of a layer after its attention.
+enum Mlp {
+    Dense { gate: Projection, up: Projection, down: Projection },
+    Experts(ExpertLayer),
 }
 
 /// The decoder.
@@ -151,7 +170,8 @@ impl Decoder {
                 pairing: config.pairing,
             },
             config.max_positions.min(ROPE_STEP),
-        )?;
+        )?
+        .growing(config.query_growth);
         let query_factors = query_factors(&config, rope.attention_factor(), &weights.device)?;
         let scale = config.scale(rope.attention_factor());
         let (activations, slice_rows) = match weights.device.is_cpu() {
@@ -189,12 +209,17 @@ impl Decoder {
         let (layer, eps) = (&self.layers[index], self.config.norm_eps);
         let added = |linear| adapted.and_then(|adapted| adapted.at(index, linear));
         let x = rms_norm(hidden, &layer.mlp_norm, eps)?;
-        let gated = silu_mul(&layer.gate.apply(&x, added(Linear::Gate))?, &layer.up.apply(&x, added(Linear::Up))?)?;
         let norm = Norm { weight: layer.output_norm.as_ref(), eps };
-        if in_place && layer.down.add_in_place(hidden, &gated, norm)? {
-            return Ok(None);
+        match &layer.mlp {
+            Mlp::Dense { gate, up, down } => {
+                let gated = silu_mul(&gate.apply(&x, added(Linear::Gate))?, &up.apply(&x, added(Linear::Up))?)?;
+                if in_place && down.add_in_place(hidden, &gated, norm)? {
+                    return Ok(None);
+                }
+                down.add_to(hidden, &gated, added(Linear::Down), norm).map(Some)
+            }
+            Mlp::Experts(experts) => norm.add_to(hidden, cast(&experts.apply(&x)?, hidden.dtype())?).map(Some),
         }
-        layer.down.add_to(hidden, &gated, added(Linear::Down), norm).map(Some)
     }
 }
 
@@ -220,15 +245,24 @@ impl Layer {
             Projection::new(weights, &format!("{prefix}.{name}"), out, input, bias)
         };
         let (q_dim, kv_dim) = (heads * head_dim, kv_heads * head_dim);
-        let (gate, up) = if config.fused_gate_up {
-            let fused = weights.get(&format!("{prefix}.mlp.gate_up_proj.weight"), &[2 * intermediate, hidden])?;
-            let half = |from: usize| -> Result<Projection> {
-                Ok(Projection { weight: fused.i(from..from + intermediate)?, bias: None })
+        let dense = || -> Result<Mlp> {
+            let wide = |name: &str| projection(name, intermediate, hidden, config.mlp_bias);
+            let (gate, up) = if config.fused_gate_up {
+                let fused = weights.get(&format!("{prefix}.mlp.gate_up_proj.weight"), &[2 * intermediate, hidden])?;
+                let half = |from: usize| -> Result<Projection> {
+                    Ok(Projection { weight: fused.i(from..from + intermediate)?, bias: None })
+                };
+                (half(0)?, half(intermediate)?)
+            } else {
+                (wide("mlp.gate_proj")?, wide("mlp.up_proj")?)
             };
-            (half(0)?, half(intermediate)?)
-        } else {
-            let gate = projection("mlp.gate_proj", intermediate, hidden, config.mlp_bias)?;
-            (gate, projection("mlp.up_proj", intermediate, hidden, config.mlp_bias)?)
+            Ok(Mlp::Dense { gate, up, down: projection("mlp.down_proj", hidden, intermediate, config.mlp_bias)? })
+        };
+        let mlp = match &config.experts {
+            Some(experts) if experts.in_layer[index] => {
+                Mlp::Experts(ExpertLayer::new(experts, weights, &format!("{prefix}.mlp"), hidden)?)
+            }
+            _ => dense()?,
         };
         Ok(Self {
             input_norm: norm("input_layernorm", hidden)?,
@@ -240,9 +274,7 @@ impl Layer {
             output: projection("self_attn.o_proj", hidden, q_dim, config.output_bias)?,
             attention_norm: optional(config.output_norms, "post_self_attn_layernorm", hidden)?,
             mlp_norm: norm("post_attention_layernorm", hidden)?,
-            gate,
-            up,
-            down: projection("mlp.down_proj", hidden, intermediate, config.mlp_bias)?,
+            mlp,
             output_norm: optional(config.output_norms, "post_mlp_layernorm", hidden)?,
         })
     }

@@ -3,6 +3,8 @@
 
 use tributary_kernels::Pairing;
 
+use crate::experts::Scores;
+
 /// The properties in which a family differs from others.
 #[derive(Debug, Clone, Copy)]
 pub struct Family {
@@ -17,37 +19,41 @@ pub struct Family {
     /// The rule for its sliding window.
     pub window: Window,
     /// Bias of the projections to queries, keys and values.
-    pub qkv_bias: Bias,
+    pub qkv_bias: Part,
     /// Bias of the attention's output projection.
-    pub output_bias: Bias,
+    pub output_bias: Part,
     /// Bias of the MLP's projections.
-    pub mlp_bias: Bias,
+    pub mlp_bias: Part,
     /// Whether queries and keys are normalised per head before RoPE.
-    pub qk_norm: bool,
+    pub qk_norm: Part,
     /// Whether the gate and up projections are one tensor, gate first.
     pub fused_gate_up: bool,
     /// Whether attention's and MLP's outputs are normalised before they are added.
     pub output_norms: bool,
+    /// How the router of its experts chooses, if it has experts.
+    pub router: Option<Scores>,
+    /// Whether its queries grow with their position, if a config says so.
+    pub grows: bool,
 }
 
-/// The rule for a linear layer's bias.
+/// The rule for a bias or a norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bias {
-    /// Whatever a config says.
+pub enum Part {
+    /// There, whatever a config says.
     Always,
-    /// Whatever a config says.
+    /// Absent, whatever a config says.
     Never,
     /// If a config says so.
     Stated,
 }
 
-impl Bias {
-    /// Whether there is a bias, given the config's value.
+impl Part {
+    /// Whether it is there, given the config's value.
     pub fn is_there(self, stated: Option<bool>) -> bool {
         match self {
-            Bias::Always => true,
-            Bias::Never => false,
-            Bias::Stated => stated == Some(true),
+            Part::Always => true,
+            Part::Never => false,
+            Part::Stated => stated == Some(true),
         }
     }
 }
@@ -61,6 +67,8 @@ pub enum Window {
     Always,
     /// If the config switches it on and applies it to a layer.
     Switched,
+    /// The window of the config, if it has one.
+    Stated,
 }
 
 const LLAMA: Family = Family {
@@ -69,27 +77,32 @@ const LLAMA: Family = Family {
     rotating: 1.0,
     pairing: Pairing::Half,
     window: Window::Never,
-    qkv_bias: Bias::Stated,
-    output_bias: Bias::Stated,
-    mlp_bias: Bias::Stated,
-    qk_norm: false,
+    qkv_bias: Part::Stated,
+    output_bias: Part::Stated,
+    mlp_bias: Part::Stated,
+    qk_norm: Part::Never,
     fused_gate_up: false,
     output_norms: false,
+    router: None,
+    grows: false,
 };
 
 /// A Llama whose config decides only on the bias of queries, keys and values.
-const PLAIN: Family = Family { output_bias: Bias::Never, mlp_bias: Bias::Never, ..LLAMA };
+const PLAIN: Family = Family { output_bias: Part::Never, mlp_bias: Part::Never, ..LLAMA };
 
-const MISTRAL: Family = Family { name: "MistralForCausalLM", window: Window::Always, qkv_bias: Bias::Never, ..PLAIN };
+const MISTRAL: Family = Family { name: "MistralForCausalLM", window: Window::Always, qkv_bias: Part::Never, ..PLAIN };
 
-const QWEN2: Family = Family { name: "Qwen2ForCausalLM", window: Window::Switched, qkv_bias: Bias::Always, ..PLAIN };
+const MINISTRAL3: Family =
+    Family { name: "Ministral3ForCausalLM", head_dim: Some(128), window: Window::Stated, grows: true, ..MISTRAL };
+
+const QWEN2: Family = Family { name: "Qwen2ForCausalLM", window: Window::Switched, qkv_bias: Part::Always, ..PLAIN };
 
 const QWEN3: Family = Family {
     name: "Qwen3ForCausalLM",
     head_dim: Some(128),
     window: Window::Switched,
-    output_bias: Bias::Stated,
-    qk_norm: true,
+    output_bias: Part::Stated,
+    qk_norm: Part::Always,
     ..PLAIN
 };
 
@@ -105,8 +118,20 @@ const GLM: Family = Family {
 /// GLM-4-0414.
 const GLM4: Family = Family { name: "Glm4ForCausalLM", output_norms: true, ..GLM };
 
+const QWEN3_MOE: Family = Family {
+    name: "Qwen3MoeForCausalLM",
+    head_dim: None,
+    output_bias: Part::Stated,
+    router: Some(Scores::Softmax),
+    ..QWEN3
+};
+
+/// GLM-4.5 to 4.7. Unlike its dense relatives it rotates halves.
+const GLM4_MOE: Family =
+    Family { name: "Glm4MoeForCausalLM", rotating: 0.5, qk_norm: Part::Stated, router: Some(Scores::Sigmoid), ..PLAIN };
+
 /// The supported families.
-pub static FAMILIES: [Family; 6] = [LLAMA, MISTRAL, QWEN2, QWEN3, GLM, GLM4];
+pub static FAMILIES: [Family; 9] = [LLAMA, MISTRAL, MINISTRAL3, QWEN2, QWEN3, QWEN3_MOE, GLM, GLM4, GLM4_MOE];
 
 /// The family of a name in `architectures`.
 pub fn named(name: &str) -> Option<&'static Family> {
@@ -115,7 +140,12 @@ pub fn named(name: &str) -> Option<&'static Family> {
 
 /// The family of a `model_type`.
 pub fn of_type(kind: &str) -> Option<&'static Family> {
+    let kind = kind.replace('_', "");
     let stem =
-        |family: &&Family| family.name.strip_suffix("ForCausalLM").is_some_and(|stem| stem.eq_ignore_ascii_case(kind));
+        |family: &&Family| family.name.strip_suffix("ForCausalLM").is_some_and(|stem| stem.eq_ignore_ascii_case(&kind));
     FAMILIES.iter().find(stem)
 }
+
+/// Families of text and pictures whose text part is one of [`FAMILIES`], by their names in
+/// `architectures`. The part's config is the field `text_config`; pictures are not read.
+pub static WITH_PICTURES: [&str; 1] = ["Mistral3ForConditionalGeneration"];

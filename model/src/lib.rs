@@ -9,6 +9,7 @@ mod config;
 mod decoder;
 mod dummy;
 mod error;
+mod experts;
 mod families;
 mod fingerprint;
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The `rope_scaling` object of a config.json (or `rope_parameters` of newer ones).
 
 use serde_json::Value;
-use tributary_kernels::RopeScaling;
+use tributary_kernels::{QueryGrowth, RopeScaling};
 
 /// The fields of both objects; as in transformers, those of `rope_scaling` take precedence.
 pub(super) fn merged(scaling: &Value, parameters: &Value) -> Value {
@@ -118,6 +118,22 @@ pub(super) fn scaling(rope: &Value, max_positions: usize) -> Result<RopeScaling,
         }
         other => Err(format!("rope_scaling `{other}` is not supported; supported are default, linear, llama3, yarn")),
     }
+}
+
+/// The growth of queries that `rope` asks for; `max_positions` stands in for a missing original
+/// length.
+///
+/// # Errors
+/// Returns the number that gives no growth.
+pub(super) fn query_growth(rope: &Value, max_positions: usize) -> Result<Option<QueryGrowth>, String> {
+    let Some(beta) = rope["llama_4_scaling_beta"].as_f64() else { return Ok(None) };
+    let original = rope["original_max_position_embeddings"].as_u64().map_or(max_positions, |value| value as usize);
+    if !(beta.is_finite() && beta >= 0.0) || original == 0 || original > u32::MAX as usize {
+        return Err(format!(
+            "rope llama_4_scaling_beta {beta} after {original} positions: must be from 0 on, after some"
+        ));
+    }
+    Ok(Some(QueryGrowth { beta, original }))
 }
 
 /// Number of positions that a model supports with the scaling. YaRN stretches the original context

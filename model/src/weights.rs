@@ -58,7 +58,12 @@ pub(super) struct Weights {
 /// The source of tensors.
 enum WeightSource {
     /// Mapped files.
-    Files { folder: PathBuf, files: HashMap<PathBuf, MmapedSafetensors>, index: HashMap<String, PathBuf> },
+    Files {
+        folder: PathBuf,
+        files: HashMap<PathBuf, MmapedSafetensors>,
+        /// The file of each tensor, and its name there, by its name in a model of text alone.
+        index: HashMap<String, (PathBuf, String)>,
+    },
     /// Random numbers from this seed.
     Dummy(u64),
 }
@@ -74,7 +79,7 @@ impl Weights {
         for path in weight_files(folder)? {
             let file = map(&path)?;
             for (name, _) in file.tensors() {
-                index.insert(name, path.clone());
+                index.insert(text_name(&name), (path.clone(), name));
             }
             files.insert(path, file);
         }
@@ -127,13 +132,13 @@ impl Weights {
             WeightSource::Dummy(seed) => return dummy::tensor(*seed, name, shape, dtype, &self.device),
             WeightSource::Files { folder, files, index } => (folder, files, index),
         };
-        let Some(path) = index.get(name) else {
+        let Some((path, stored_name)) = index.get(name) else {
             let (folder, name) = (folder.clone(), name.to_owned());
             return Err(Error::MissingTensor { folder, name, expected: shape.to_vec() });
         };
         let bad = |what: String| Error::Weights { path: path.clone(), what };
         let file = &files[path];
-        let view = file.get(name).map_err(|error| bad(error.to_string()))?;
+        let view = file.get(stored_name).map_err(|error| bad(error.to_string()))?;
         let stored = DType::try_from(view.dtype()).ok().filter(|stored| FLOATS.contains(stored));
         let Some(stored) = stored else {
             let what = format!("tensor `{name}` is {:?}; expected F32, F16, BF16 or F64", view.dtype());
@@ -146,13 +151,23 @@ impl Weights {
         }
         if stored == dtype {
             // From the mapped file directly to its device.
-            let tensor = file.load(name, &self.device);
+            let tensor = file.load(stored_name, &self.device);
             // On a device memory may be short; on the host only the file can be at fault.
             return tensor.map_err(|error| if self.device.is_cpu() { bad(error.to_string()) } else { error.into() });
         }
         // Another dtype is converted on the host, so that the device holds no second copy.
-        let tensor = file.load(name, &Device::Cpu).map_err(|error| bad(error.to_string()))?;
+        let tensor = file.load(stored_name, &Device::Cpu).map_err(|error| bad(error.to_string()))?;
         Ok(tensor.to_dtype(dtype)?.to_device(&self.device)?)
+    }
+}
+
+/// A tensor's name in a model of text alone, if it is of the text part of one of text and pictures:
+/// transformers 4 writes `language_model.model.*` and `language_model.lm_head.*`, transformers 5
+/// `model.language_model.*`.
+fn text_name(name: &str) -> String {
+    match name.strip_prefix("model.language_model.") {
+        Some(rest) => format!("model.{rest}"),
+        None => name.strip_prefix("language_model.").unwrap_or(name).to_owned(),
     }
 }
 

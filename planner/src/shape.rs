@@ -1,5 +1,7 @@
 //! The planner's view of a model: its shape, and facts that follow from it.
 
+use tributary_protocol::ExpertSizes;
+
 /// The shape of a decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelShape {
@@ -13,8 +15,10 @@ pub struct ModelShape {
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
-    /// Width of the feed-forward part.
+    /// Width of the feed-forward part, of layers without experts.
     pub intermediate: usize,
+    /// Experts in place of the feed-forward part, if some layers have them.
+    pub experts: Option<ExpertSizes>,
     /// Number of token ids.
     pub vocab: usize,
     /// Whether input and output embeddings are one.
@@ -27,19 +31,37 @@ pub struct ModelShape {
     pub dtype_bytes: usize,
 }
 
-/// Shapes that are known by name, bf16: name, layers, hidden, heads, KV heads, head dim,
-/// intermediate, vocabulary, positions. From the models' published configs.
-const NAMED: [(&str, [usize; 8]); 3] = [
-    ("llama-3.1-405b", [126, 16_384, 128, 8, 128, 53_248, 128_256, 131_072]),
-    ("llama-3.1-8b", [32, 4096, 32, 8, 128, 14_336, 128_256, 131_072]),
-    ("qwen3-14b", [40, 5120, 40, 8, 128, 17_408, 151_936, 40_960]),
+/// A shape without experts: layers, hidden, heads, KV heads, head dim, intermediate, vocabulary,
+/// positions.
+type Sizes = [usize; 8];
+
+/// Experts of a shape: how many, active ones, width, shared width, layers.
+type Experts = Option<[usize; 5]>;
+
+/// Shapes that are known by name, bf16. From the models' published configs.
+const NAMED: [(&str, Sizes, Experts); 8] = [
+    ("glm-4.5", [92, 5120, 96, 8, 128, 12_288, 151_552, 131_072], Some([160, 8, 1536, 1536, 89])),
+    ("glm-4.5-air", [46, 4096, 96, 8, 128, 10_944, 151_552, 131_072], Some([128, 8, 1408, 1408, 45])),
+    ("llama-3.1-405b", [126, 16_384, 128, 8, 128, 53_248, 128_256, 131_072], None),
+    ("llama-3.1-8b", [32, 4096, 32, 8, 128, 14_336, 128_256, 131_072], None),
+    ("llama-3.3-70b", [80, 8192, 64, 8, 128, 28_672, 128_256, 131_072], None),
+    ("qwen3-14b", [40, 5120, 40, 8, 128, 17_408, 151_936, 40_960], None),
+    ("qwen3-235b-a22b", [94, 4096, 64, 4, 128, 12_288, 151_936, 40_960], Some([128, 8, 1536, 0, 94])),
+    ("qwen3-30b-a3b", [48, 2048, 32, 4, 128, 6144, 151_936, 40_960], Some([128, 8, 768, 0, 48])),
 ];
 
 impl ModelShape {
     /// A shape that is known by name.
     pub fn named(name: &str) -> Option<Self> {
-        let (_, sizes) = NAMED.iter().find(|(known, _)| *known == name)?;
+        let (_, sizes, experts) = NAMED.iter().find(|(known, ..)| *known == name)?;
         let [layers, hidden, heads, kv_heads, head_dim, intermediate, vocab, max_positions] = *sizes;
+        let of_experts = |[count, active, width, shared_width, layers]: [usize; 5]| ExpertSizes {
+            count,
+            active,
+            width,
+            shared_width,
+            layers,
+        };
         let mut shape = Self {
             layers,
             hidden,
@@ -47,6 +69,7 @@ impl ModelShape {
             kv_heads,
             head_dim,
             intermediate,
+            experts: experts.map(of_experts),
             vocab,
             tied_embeddings: false,
             max_positions,
@@ -59,7 +82,7 @@ impl ModelShape {
 
     /// The names that [`named`](Self::named) knows.
     pub fn names() -> Vec<&'static str> {
-        NAMED.iter().map(|(name, _)| *name).collect()
+        NAMED.iter().map(|(name, ..)| *name).collect()
     }
 
     /// Numbers in the queries of one row.
@@ -72,10 +95,26 @@ impl ModelShape {
         self.kv_heads * self.head_dim
     }
 
-    /// Numbers in the matrices of one layer.
+    /// Width of the MLP in which a row meets as many matrix numbers as in a layer on average.
+    pub fn mlp_width(&self) -> usize {
+        self.experts.map_or(self.intermediate, |experts| experts.mean_width(self.layers, self.intermediate))
+    }
+
+    /// Numbers in the matrices that a row meets in one layer, on average.
     pub fn layer_matrix_parameters(&self) -> u64 {
         let attention = 2 * self.hidden * (self.query_width() + self.kv_width());
-        (attention + 3 * self.hidden * self.intermediate) as u64
+        (attention + 3 * self.hidden * self.mlp_width()) as u64
+    }
+
+    /// Numbers in the matrices that a product of `rows` rows reads in one layer, on average: of
+    /// experts those that some row passes, if rows pass each as often.
+    pub fn layer_numbers_read(&self, rows: usize) -> f64 {
+        let further = self.experts.map_or(0.0, |experts| {
+            let further =
+                (experts.met_by(rows.max(1)) - experts.active as f64) * (experts.width * experts.layers) as f64;
+            3.0 * self.hidden as f64 * further / self.layers as f64
+        });
+        self.layer_matrix_parameters() as f64 + further
     }
 
     /// FLOPs of a row's keys and values in one layer.
@@ -90,14 +129,16 @@ impl ModelShape {
 
     /// FLOPs in the matrices that a row passes after its attention in one layer.
     pub fn layer_finish_flops(&self) -> f64 {
-        2.0 * (self.hidden * (self.query_width() + 3 * self.intermediate)) as f64
+        2.0 * (self.hidden * (self.query_width() + 3 * self.mlp_width())) as f64
     }
 
     /// Numbers that a row reads and writes in one layer in addition to its products and its
     /// attention: two norms (in and out), two sums (two in, one out), the rotation of query and key
-    /// (in and out), the gate's activation (two in, one out).
+    /// (in and out), the gate's activation (two in, one out); for each of its experts a copy of the
+    /// row, and a sum.
     pub fn layer_elementwise(&self) -> f64 {
-        (10 * self.hidden + 2 * (self.query_width() + self.kv_width()) + 3 * self.intermediate) as f64
+        let moved = self.experts.map_or(0, |experts| 5 * self.hidden * experts.active * experts.layers / self.layers);
+        (10 * self.hidden + 2 * (self.query_width() + self.kv_width()) + 3 * self.mlp_width() + moved) as f64
     }
 
     /// FLOPs of one row's logits.
@@ -108,9 +149,22 @@ impl ModelShape {
     /// Numbers in the model: matrices, norms and embeddings; biases and the norms of heads left
     /// out.
     pub fn parameters(&self) -> u64 {
-        let norms = (2 * self.layers + 1) * self.hidden;
-        let embeddings = if self.tied_embeddings { 1 } else { 2 } * self.vocab * self.hidden;
-        self.layers as u64 * self.layer_matrix_parameters() + (norms + embeddings) as u64
+        let attention = self.layers * 2 * self.hidden * (self.query_width() + self.kv_width());
+        let mlps = match self.experts {
+            Some(experts) => experts.numbers(self.layers, self.intermediate, self.hidden),
+            None => self.layers * 3 * self.hidden * self.intermediate,
+        };
+        (attention + mlps + self.other_numbers()) as u64
+    }
+
+    /// Those of them that a row meets.
+    pub fn active_parameters(&self) -> u64 {
+        self.layers as u64 * self.layer_matrix_parameters() + self.other_numbers() as u64
+    }
+
+    /// Norms and embeddings.
+    fn other_numbers(&self) -> usize {
+        (2 * self.layers + 1) * self.hidden + if self.tied_embeddings { 1 } else { 2 } * self.vocab * self.hidden
     }
 
     /// FLOPs of a row in the matrices of all layers.
@@ -160,6 +214,7 @@ pub(crate) mod tests {
         kv_heads: 8,
         head_dim: 128,
         intermediate: 17408,
+        experts: None,
         vocab: 151_936,
         tied_embeddings: false,
         max_positions: 40_960,
@@ -174,6 +229,7 @@ pub(crate) mod tests {
         kv_heads: 2,
         head_dim: 32,
         intermediate: 256,
+        experts: None,
         vocab: 378,
         tied_embeddings: false,
         max_positions: 4096,
@@ -189,6 +245,7 @@ pub(crate) mod tests {
         kv_heads: 2,
         head_dim: 64,
         intermediate: 1408,
+        experts: None,
         vocab: 4096,
         tied_embeddings: true,
         max_positions: 131_072,
@@ -214,6 +271,21 @@ pub(crate) mod tests {
         // Llama-3.1-8B has 8 030 261 248 numbers.
         assert_eq!(ModelShape::named("llama-3.1-8b").unwrap().parameters(), 8_030_261_248);
         assert_eq!(ModelShape::named("llama"), None);
+        // In billions: all, and those that a row meets, embeddings among them.
+        for (name, all, active) in [
+            ("qwen3-30b-a3b", 30.53, 3.35),
+            ("qwen3-235b-a22b", 235.09, 22.19),
+            ("glm-4.5", 352.8, 33.6),
+            ("glm-4.5-air", 106.85, 13.42),
+            ("llama-3.3-70b", 70.55, 70.55),
+        ] {
+            let shape = ModelShape::named(name).unwrap();
+            let found = [shape.parameters(), shape.active_parameters()].map(|numbers| numbers as f64 / 1e9);
+            assert!(
+                (found[0] / all - 1.0).abs() < 0.002 && (found[1] / active - 1.0).abs() < 0.01,
+                "{name}: {found:?}"
+            );
+        }
         assert!(ModelShape::names().iter().all(|name| ModelShape::named(name).is_some()));
     }
 

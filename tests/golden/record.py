@@ -6,7 +6,7 @@ expected.safetensors: `ids` [100] i64, `lengths` [7] i64, `logits` [7, vocab] f3
 prompt's first `lengths[i]` tokens.
 
 Run from anywhere: python record.py [name ...]. Needs torch, transformers 5 and safetensors (recorded with torch 2.15.0
-and transformers 5.23.0, on a CPU).
+and transformers 5.23.0, models with experts and Ministral 3 with torch 2.13.0 and transformers 5.19.0, on a CPU).
 """
 
 import json
@@ -25,6 +25,10 @@ ORIGINAL_POSITIONS = 32  # of the scaled models: most lengths lie beyond
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": ORIGINAL_POSITIONS}
 YARN = {"factor": 4.0, "original_max_position_embeddings": ORIGINAL_POSITIONS}
+
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16}
+GLM_EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16, "first_k_dense_replace": 1,
+               "n_shared_experts": 1, "num_nextn_predict_layers": 1, "partial_rotary_factor": 0.5}
 
 # What each model adds to `base`. `None` takes a field away.
 MODELS = {
@@ -47,10 +51,22 @@ MODELS = {
     "glm4": ("glm4", {"rope_theta": None, "attention_bias": True, "rope_parameters": {
         "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
     "glm4-yarn": ("glm4", {"partial_rotary_factor": 0.5, "rope_scaling": {"type": "yarn", **YARN}}),
+    "qwen3-moe": ("qwen3_moe", {**EXPERTS, "norm_topk_prob": True}),
+    "qwen3-moe-step": ("qwen3_moe", {**EXPERTS, "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [1],
+                                     "tie_word_embeddings": True}),
+    "glm4-moe": ("glm4_moe", {**GLM_EXPERTS, "attention_bias": True, "use_qk_norm": True, "n_group": 4, "topk_group": 2,
+                              "routed_scaling_factor": 2.5}),
+    "glm4-moe-plain": ("glm4_moe", {**GLM_EXPERTS, "first_k_dense_replace": 0, "n_shared_experts": 2,
+                                    "norm_topk_prob": False, "rope_theta": None, "rope_parameters": {
+                                        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
+    "ministral3": ("ministral3", {"rope_theta": None, "sliding_window": None, "rope_parameters": {
+        "rope_type": "yarn", **YARN, "rope_theta": 1000000.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.3}}),
 }
 
 CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
-           "qwen3": "Qwen3ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM"}
+           "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "glm4_moe": "Glm4MoeForCausalLM",
+           "ministral3": "Ministral3ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM"}
 
 
 def config_of(family: str, changes: dict) -> dict:
@@ -71,7 +87,9 @@ def randomise(model: torch.nn.Module, generator: torch.Generator) -> None:
     """Every parameter from the seed: norms between 0.5 and 1.5, biases with spread 0.3, matrices so that a row keeps its
     size and attention is neither flat nor a single peak."""
     with torch.no_grad():
-        for name, parameter in sorted(model.named_parameters()):
+        # A router's bias is a buffer.
+        biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
+        for name, parameter in sorted([*model.named_parameters(), *biases]):
             noise = torch.randn(parameter.shape, generator=generator)
             if "norm" in name:
                 parameter.copy_(0.5 + torch.rand(parameter.shape, generator=generator))
@@ -80,7 +98,24 @@ def randomise(model: torch.nn.Module, generator: torch.Generator) -> None:
             elif "embed_tokens" in name:
                 parameter.copy_(noise)
             else:
-                parameter.copy_(1.3 * noise / parameter.shape[1] ** 0.5)
+                parameter.copy_(1.3 * noise / parameter.shape[-1] ** 0.5)
+
+
+def as_published(weights: dict) -> dict:
+    """Experts one by one, as in the files that models are published in; transformers 5 stacks them."""
+    published = {}
+    for key, value in weights.items():
+        stem, _, kind = key.rpartition(".experts.")
+        if kind == "gate_up_proj":
+            for index, expert in enumerate(value):
+                gate, up = expert.chunk(2)
+                published[f"{stem}.experts.{index}.gate_proj.weight"] = gate.contiguous()
+                published[f"{stem}.experts.{index}.up_proj.weight"] = up.contiguous()
+        elif kind == "down_proj":
+            published |= {f"{stem}.experts.{index}.down_proj.weight": down.contiguous() for index, down in enumerate(value)}
+        else:
+            published[key] = value
+    return published
 
 
 def record(name: str, seed: int) -> None:
@@ -103,7 +138,7 @@ def record(name: str, seed: int) -> None:
     weights = {key: value.contiguous() for key, value in model.state_dict().items()
                if not (tied and key == "lm_head.weight")}
     assert all(value.dtype == torch.float32 for value in weights.values())
-    save_file(weights, folder / "model.safetensors")
+    save_file(as_published(weights), folder / "model.safetensors")
     save_file({"ids": ids, "lengths": lengths, "logits": logits.contiguous()}, folder / "expected.safetensors")
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{name:20} {size_bytes:7} bytes, max |logit| {logits.abs().max():.3f}, "

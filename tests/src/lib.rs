@@ -225,6 +225,52 @@ pub fn tiny_models() -> [Arc<dyn Model>; 2] {
     [dummy_model(&tiny_config(&[]), 1), dummy_model(&tiny_config(&qwen3), 2)]
 }
 
+/// A Qwen3 with experts in all layers but the second, and a separate head width.
+pub fn model_with_experts() -> Arc<dyn Model> {
+    let changes = [
+        ("architectures", serde_json::json!(["Qwen3MoeForCausalLM"])),
+        ("head_dim", 24.into()),
+        ("num_attention_heads", 6.into()),
+        ("num_experts", 12.into()),
+        ("num_experts_per_tok", 3.into()),
+        ("moe_intermediate_size", 20.into()),
+        ("norm_topk_prob", true.into()),
+        ("mlp_only_layers", serde_json::json!([1])),
+    ];
+    dummy_model(&tiny_config(&changes), 4)
+}
+
+/// A config of GLM-4.5's kind: a router of groups, a dense first layer, an expert for all rows,
+/// half of a head that rotates.
+pub fn glm_with_experts() -> serde_json::Value {
+    tiny_config(&[
+        ("architectures", serde_json::json!(["Glm4MoeForCausalLM"])),
+        ("attention_bias", true.into()),
+        ("use_qk_norm", true.into()),
+        ("n_routed_experts", 12.into()),
+        ("num_experts_per_tok", 3.into()),
+        ("moe_intermediate_size", 16.into()),
+        ("n_group", 3.into()),
+        ("topk_group", 2.into()),
+        ("routed_scaling_factor", 1.5.into()),
+    ])
+}
+
+/// A Ministral 3 whose prompts are far beyond its original length: YaRN, and queries that grow.
+pub fn model_with_growing_queries() -> Arc<dyn Model> {
+    let changes = [
+        ("architectures", serde_json::json!(["Ministral3ForCausalLM"])),
+        (
+            "rope_parameters",
+            serde_json::json!({
+                "rope_type": "yarn", "factor": 64.0, "original_max_position_embeddings": 32, "mscale": 1.0,
+                "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3, "rope_theta": 10000.0,
+            }),
+        ),
+    ];
+    dummy_model(&tiny_config(&changes), 5)
+}
+
 /// Trace with these parameters.
 pub fn traced(trace: Trace) -> PlannedMethod {
     asking("trace", |evidence| evidence.trace = Some(trace))

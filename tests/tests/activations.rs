@@ -3,8 +3,8 @@
 //! allocator.
 
 use std::alloc::{GlobalAlloc, Layout as Memory, System};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use candle_core::DType;
@@ -40,6 +40,9 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
+
+/// Held by the test that counts.
+static COUNTS: Mutex<()> = Mutex::new(());
 
 /// Longest wait for a prefill.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -116,6 +119,7 @@ fn wide_model() -> Arc<dyn Model> {
 /// Every sample of the registry, exchanges in turn, with some slices a rank.
 #[test]
 fn prefills_hold_at_most_what_the_planner_counts() {
+    let _alone = COUNTS.lock().expect("no test has failed");
     let model = wide_model();
     let shape = shape(&*model, DType::F32);
     for world in [1, 2] {
@@ -140,6 +144,36 @@ fn prefills_hold_at_most_what_the_planner_counts() {
             let least = if plan.traces().is_some() { 0.2 } else { 0.35 };
             assert!(share > least, "{words}");
         }
+        group.end().expect("the group ends well");
+    }
+}
+
+/// A layer of experts, in the worst case that all rows of a slice pass one of them.
+#[test]
+fn experts_hold_at_most_what_the_planner_counts() {
+    let _alone = COUNTS.lock().expect("no test has failed");
+    let wide = [
+        ("hidden_size", 256.into()),
+        ("num_hidden_layers", 3.into()),
+        ("head_dim", 64.into()),
+        ("max_position_embeddings", (1 << 20).into()),
+        ("moe_intermediate_size", 96.into()),
+    ];
+    for (architecture, experts) in
+        [("Qwen3MoeForCausalLM", [16, 4]), ("Glm4MoeForCausalLM", [16, 4]), ("Qwen3MoeForCausalLM", [1, 1])]
+    {
+        let mut config = tiny_config(&wide);
+        config["architectures"] = serde_json::json!([architecture]);
+        (config["num_experts"], config["num_experts_per_tok"]) = (experts[0].into(), experts[1].into());
+        let model = dummy_model(&config, 7);
+        let group = group(&model, 1);
+        let plan = planned("full", 4096, 1, &*model);
+        let plan = Plan { max_tokens: 1, ..plan };
+        let [high, _] = counted(&group, &plan);
+        let predicted: u64 = alive_bytes(&plan, 1, &shape(&*model, DType::F32)).iter().sum();
+        let (share, what) = (high as f64 / predicted as f64, format!("{architecture} {experts:?}"));
+        println!("{what}: {high} of {predicted} bytes, {share:.3}");
+        assert!((0.35..=1.0).contains(&share), "{what}: {high} of {predicted} bytes, {share:.3}");
         group.end().expect("the group ends well");
     }
 }

@@ -7,7 +7,7 @@ mod beside_cpu;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use beside_cpu::{EXCHANGES, Pair, SHAPE, TOLERANCE, compared, pair, planned};
+use beside_cpu::{EXCHANGES, Pair, SHAPE, TOLERANCE, compared, pair, pair_of, planned};
 use candle_core::{DType, Device};
 use tributary_comm::Liveness;
 use tributary_kernels::{Kernels, cuda};
@@ -17,8 +17,8 @@ use tributary_protocol::{
 };
 use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
-    between, group, infoflow, logits, method, open_store, plan, reordered, run_all, run_one, samkv, stored_group,
-    with_ratio, written_by_itself,
+    between, glm_with_experts, group, infoflow, logits, method, open_store, plan, reordered, run_all, run_one, samkv,
+    stored_group, with_ratio, written_by_itself,
 };
 
 /// In bf16, with kernels of our own.
@@ -51,6 +51,17 @@ fn exact_methods_answer_as_on_the_cpu() {
     ];
     for world in [1, 2, 3] {
         let plans = methods.map(|method| planned(world, method, Exchange::PassQ, 0.0));
+        compared(&models, world, &plans);
+    }
+}
+
+/// In f32, where no choice of experts hangs on a rounding.
+#[test]
+fn experts_answer_as_on_the_cpu() {
+    let models = pair_of(&glm_with_experts(), DType::F32, Kernels::Auto, 1e-4);
+    for world in [1, 2] {
+        let plans =
+            ["full", "ring", "infoflow", "relay"].map(|spec| planned(world, method(spec), Exchange::PassQ, 0.3));
         compared(&models, world, &plans);
     }
 }

@@ -16,18 +16,23 @@ use tributary_tests::{relative_error, root};
 const TOLERANCE: f64 = 1e-4;
 
 /// Every recorded model; a folder that is not listed here, or the other way round, fails.
-const MODELS: [&str; 12] = [
+const MODELS: [&str; 17] = [
     "glm",
     "glm4",
+    "glm4-moe",
+    "glm4-moe-plain",
     "glm4-yarn",
     "llama-linear",
     "llama-llama3",
     "llama-yarn",
     "llama-yarn-factor",
     "llama-yarn-mscale",
+    "ministral3",
     "mistral",
     "qwen2-yarn",
     "qwen3",
+    "qwen3-moe",
+    "qwen3-moe-step",
     "qwen3-yarn",
 ];
 
@@ -127,6 +132,58 @@ fn mistral() {
     check("mistral");
 }
 
+/// Its queries grow with their position: most of the prompt is beyond the original length.
+#[test]
+fn ministral() {
+    check("ministral3");
+}
+
+/// A softmax router, normalised in all layers, or not normalised in every other one.
+#[test]
+fn qwen_with_experts() {
+    check("qwen3-moe");
+    check("qwen3-moe-step");
+}
+
+/// A sigmoid router with a bias, in groups or without them, after a dense layer or none, and an
+/// expert for all rows.
+#[test]
+fn glm_with_experts() {
+    check("glm4-moe");
+    check("glm4-moe-plain");
+}
+
+/// A model of text and pictures: the text part gives the same numbers under the names of
+/// transformers 4 and 5, and what reads pictures is not missed.
+#[test]
+fn the_text_part_of_a_model_with_pictures() {
+    let weights = candle_core::safetensors::load(folder("ministral3").join("model.safetensors"), &Device::Cpu);
+    let weights = weights.expect("a recorded file");
+    let old = |name: &str| format!("language_model.{name}");
+    let new = |name: &str| match name.strip_prefix("model.") {
+        Some(rest) => format!("model.language_model.{rest}"),
+        None => name.to_owned(),
+    };
+    for renamed in [&old as &dyn Fn(&str) -> String, &new] {
+        let copy = tempfile::tempdir().expect("a folder");
+        let mut text = config_of("ministral3");
+        text["architectures"] = Value::Null;
+        let eos = take(&mut text, "eos_token_id");
+        let whole = json!({
+            "architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "text_config": text,
+            "eos_token_id": eos, "vision_config": {"model_type": "pixtral", "hidden_size": 8},
+        });
+        std::fs::write(copy.path().join("config.json"), whole.to_string()).expect("written");
+        let mut tensors: std::collections::HashMap<String, candle_core::Tensor> =
+            weights.iter().map(|(name, tensor)| (renamed(name), tensor.clone())).collect();
+        let of_pictures = candle_core::Tensor::zeros(4, DType::F32, &Device::Cpu).expect("a tensor");
+        tensors.insert("vision_tower.patch_conv.weight".to_owned(), of_pictures);
+        candle_core::safetensors::save(&tensors, copy.path().join("model.safetensors")).expect("written");
+        let error = worst_error(copy.path(), "ministral3");
+        assert!(error < TOLERANCE, "{error:e}");
+    }
+}
+
 #[test]
 fn glm() {
     check("glm");
@@ -203,6 +260,7 @@ fn the_recorded_prompts_tell_scalings_apart() {
         ("llama-linear", "factor", json!(2.0)),
         ("llama-llama3", "high_freq_factor", json!(3.0)),
         ("qwen2-yarn", "original_max_position_embeddings", json!(64)),
+        ("ministral3", "llama_4_scaling_beta", json!(0.2)),
     ] {
         let mut config = config_of(name);
         let spelling = match config["rope_parameters"].is_object() {
@@ -211,6 +269,25 @@ fn the_recorded_prompts_tell_scalings_apart() {
         };
         assert_ne!(config[spelling][key], value);
         config[spelling][key] = value;
+        let error = worst_error(with_config(name, &config).path(), name);
+        assert!(error > 10.0 * TOLERANCE, "{name} without its {key}: {error:e}");
+    }
+}
+
+/// The same for experts: which layers have them, how many a row passes, and their weights.
+#[test]
+fn the_recorded_prompts_tell_routers_apart() {
+    for (name, key, value) in [
+        ("qwen3-moe", "norm_topk_prob", json!(false)),
+        ("qwen3-moe", "num_experts_per_tok", json!(2)),
+        ("qwen3-moe-step", "norm_topk_prob", json!(true)),
+        ("glm4-moe", "topk_group", json!(4)),
+        ("glm4-moe", "routed_scaling_factor", json!(2.4)),
+        ("glm4-moe-plain", "num_experts_per_tok", json!(4)),
+    ] {
+        let mut config = config_of(name);
+        assert_ne!(config[key], value);
+        config[key] = value;
         let error = worst_error(with_config(name, &config).path(), name);
         assert!(error > 10.0 * TOLERANCE, "{name} without its {key}: {error:e}");
     }

@@ -56,6 +56,7 @@ impl Attention for Gaze<'_> {
     }
 
     fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> tributary_model::Result<Tensor> {
+        let q = self.rope.grown(&q, &self.at)?;
         let mut keys = self.prompt[layer].clone();
         keys.push(Keys { k, v, at: self.at.clone() });
         let partial = Kernels::Auto.attend(&Query {

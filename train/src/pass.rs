@@ -71,7 +71,7 @@ impl Attention for Pass<'_> {
         let asking: Vec<u32> = ((rows - queries) as u32..rows as u32).collect();
         let at = if queries == rows { self.at.clone() } else { self.at.select(&asking) };
         let partial = Kernels::Auto.attend(&Query {
-            q: &qkv.q,
+            q: &self.rope.grown(&qkv.q, &at)?,
             at: &at,
             keys: &keys,
             rope: Some(&self.rope),

@@ -106,6 +106,7 @@ impl Attention for Look<'_> {
             true => (gather(&q, &self.prompts.asking)?, &self.at_asking),
             false => (q, &self.at),
         };
+        let q = self.rope.grown(&q, at)?;
         let partial =
             Kernels::Auto.attend(&Query { q: &q, at, keys: &keys, rope: Some(&self.rope), scale: self.scale })?;
         if self.layers.contains(&layer) {

@@ -138,7 +138,7 @@ fn with_rank<T>(model: &dyn Model, kernels: Kernels, work: impl FnOnce(Group<'_>
 /// Minimum number of bytes that a step reads.
 fn step_bytes(config: &Config, dtype: DType, context: usize, sequences: usize) -> usize {
     let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
-    let layer = config.hidden * (2 * q + 2 * kv + 3 * config.intermediate);
+    let layer = config.hidden * (2 * q + 2 * kv + 3 * config.mlp_width());
     let weights = config.layers * layer + config.vocab * config.hidden;
     (weights + sequences * context * config.layers * 2 * kv) * dtype.size_in_bytes()
 }

@@ -103,10 +103,10 @@ impl Math {
     /// # Errors
     /// Returns an error if shapes do not fit, or if a position is beyond the tables.
     pub fn attend(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
-        self.attend_to(&self.query(q, at, keys))
+        self.attend_to(&self.query(&self.rope.grown(q, at)?, at, keys))
     }
 
-    /// Attention of queries to keys that are already rotated.
+    /// Attention of queries to keys, both already rotated, the queries with their growth.
     ///
     /// # Errors
     /// Returns an error if shapes do not fit.
@@ -114,7 +114,7 @@ impl Math {
         self.attend_to(&Query { rope: None, ..self.query(q, at, keys) })
     }
 
-    /// A call of queries and keys before RoPE.
+    /// A call of queries, with their growth, and keys before RoPE.
     fn query<'a>(&'a self, q: &'a Tensor, at: &'a Positions, keys: &'a [Keys]) -> Query<'a> {
         Query { q, at, keys, rope: Some(&self.rope), scale: self.scale }
     }
@@ -162,7 +162,7 @@ impl Math {
         sums: &mut RowSums,
     ) -> Result<()> {
         self.progress.attention();
-        sums.add(self.kernels, &self.query(q, at, keys), lse)?;
+        sums.add(self.kernels, &self.query(&self.rope.grown(q, at)?, at, keys), lse)?;
         self.progress.attended();
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Math {
     /// As [`attend`](Self::attend).
     pub fn peaks(&self, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor) -> Result<Tensor> {
         self.progress.attention();
-        let peaks = self.kernels.peaks(&self.query(q, at, keys), lse)?;
+        let peaks = self.kernels.peaks(&self.query(&self.rope.grown(q, at)?, at, keys), lse)?;
         self.progress.attended();
         Ok(peaks)
     }
@@ -186,7 +186,7 @@ impl Math {
     /// As [`attend`](Self::attend).
     pub fn readings(&self, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor, by: Readings) -> Result<Tensor> {
         self.progress.attention();
-        let readings = self.kernels.readings(&self.query(q, at, keys), lse, by)?;
+        let readings = self.kernels.readings(&self.query(&self.rope.grown(q, at)?, at, keys), lse, by)?;
         self.progress.attended();
         Ok(readings)
     }
@@ -198,7 +198,7 @@ impl Math {
     /// As [`attend`](Self::attend).
     pub fn scores(&self, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor, by: Reduce<'_>) -> Result<Tensor> {
         self.progress.attention();
-        let scores = self.kernels.column_scores(&self.query(q, at, keys), lse, by)?;
+        let scores = self.kernels.column_scores(&self.query(&self.rope.grown(q, at)?, at, keys), lse, by)?;
         self.progress.attended();
         Ok(scores)
     }

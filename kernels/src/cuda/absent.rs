@@ -193,6 +193,10 @@ pub(crate) fn gather(_x: &Tensor, _indices: &DeviceList) -> Result<Option<Tensor
     Ok(None)
 }
 
+pub(crate) fn add_rows(_into: &Tensor, _rows: &Tensor, _places: &[u32], _weights: &[f32]) -> Result<bool> {
+    Ok(false)
+}
+
 pub(crate) fn write_rows(_into: &Tensor, _rows: &Tensor, _first: usize) -> Result<bool> {
     Ok(false)
 }

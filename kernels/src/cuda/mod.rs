@@ -59,4 +59,4 @@ pub(crate) use rope::rotated;
 pub(crate) use rope_tables::RopeTables;
 pub(crate) use rows::{contiguous, gather, join};
 pub use shape::attends;
-pub(crate) use write::write_rows;
+pub(crate) use write::{add_rows, write_rows};

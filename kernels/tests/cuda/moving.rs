@@ -1,7 +1,7 @@
 //! Rows that are gathered, joined and made contiguous, bit for bit.
 
 use candle_core::{DType, Tensor};
-use tributary_kernels::{contiguous, gather, join, write_rows};
+use tributary_kernels::{add_rows, contiguous, gather, join, write_rows};
 
 use crate::kit::{Random, gpu, on, values};
 
@@ -50,6 +50,20 @@ fn many_rows_take_turns() {
     let indices: Vec<u32> = (0..70_000).map(|_| random.below(3)).collect();
     let found = gather(&on(&base, &device), &indices).unwrap();
     assert_same("more rows than a grid is high", &found, &gather(&base, &indices).unwrap());
+}
+
+#[test]
+fn rows_are_added() {
+    let (device, mut random) = (gpu(), Random::new(36));
+    for (rows, width, places) in [(7, 300, vec![1, 2, 6]), (70_000, 1, (0..70_000).step_by(2).collect::<Vec<u32>>())] {
+        let (into, added) =
+            (tensor(&mut random, &[rows, width], DType::F32), tensor(&mut random, &[places.len(), width], DType::F32));
+        let weights: Vec<f32> = places.iter().map(|place| (place % 5) as f32).collect();
+        let on_gpu = on(&into, &device);
+        add_rows(&on_gpu, &on(&added, &device), &places, &weights).unwrap();
+        add_rows(&into, &added, &places, &weights).unwrap();
+        assert_same(&format!("{rows} rows of {width}"), &on_gpu, &into);
+    }
 }
 
 #[test]

@@ -310,6 +310,7 @@ mod tests {
             kv_heads: 2,
             head_dim: 4,
             intermediate: 8,
+            experts: None,
             vocab: 8,
             tied_embeddings: true,
             max_positions: 64,

@@ -147,7 +147,7 @@ fn rows(count: usize, shape: &ModelShape) -> RankWork {
     let (layers, rows) = (shape.layers as f64, count as f64);
     let last = shape.layer_finish_flops();
     let of_layer = shape.layer_kv_flops() + shape.layer_query_flops() + shape.layer_finish_flops();
-    let weight_bytes = layers * shape.layer_matrix_parameters() as f64 * shape.dtype_bytes as f64;
+    let weight_bytes = layers * shape.layer_numbers_read(count) * shape.dtype_bytes as f64;
     RankWork {
         products: vec![Products { rows: count, flops: rows * (layers * of_layer - last), weight_bytes }],
         elementwise: rows * layers * shape.layer_elementwise(),

@@ -29,7 +29,7 @@ pub(super) fn homes(
 ) -> Vec<Vec<Row>> {
     let (places, keepers) = (plan.places(&selected.order), plan.keepers());
     let row = |row: u32| Row { place: places[row as usize], keeper: keepers[row as usize] };
-    let cost = RowCost::of_decoder(shape.hidden, shape.query_width(), shape.kv_width(), shape.intermediate);
+    let cost = RowCost::of_decoder(shape.hidden, shape.query_width(), shape.kv_width(), shape.mlp_width());
     let query = if query { plan.query_rows().collect() } else { Vec::new() };
     let homes = Homes::new(plan, world, &places, (rows, query), exchange, cost);
     homes.context.into_iter().map(|rows| rows.into_iter().map(row).collect()).collect()

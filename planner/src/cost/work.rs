@@ -191,7 +191,7 @@ impl Count<'_> {
         let products = Products {
             rows,
             flops: keys + (before_last * rows as f64 + asked as f64) * behind_keys,
-            weight_bytes: (passes as u64 * shape.layers as u64 * self.layer_bytes()) as f64,
+            weight_bytes: (passes * shape.layers) as f64 * self.layer_bytes(rows),
         };
         RankWork {
             products: if rows > 0 { vec![products] } else { Vec::new() },
@@ -213,8 +213,9 @@ impl Count<'_> {
         3.0 * self.shape.query_width() as f64
     }
 
-    fn layer_bytes(&self) -> u64 {
-        self.shape.layer_matrix_parameters() * self.shape.dtype_bytes as u64
+    /// Bytes of the weights that `rows` rows read in a layer.
+    fn layer_bytes(&self, rows: usize) -> f64 {
+        self.shape.layer_numbers_read(rows) * self.shape.dtype_bytes as f64
     }
 
     fn prefill(&self) -> Vec<RankWork> {
@@ -298,7 +299,7 @@ impl Count<'_> {
             // Scores are a second product of queries and keys: half of a pair's FLOPs.
             let scores = probed.len() as f64 * own_pairs / 2.0;
             let pairs = probed.end as f64 * (own_pairs + seen_everywhere) + scores;
-            let weight_bytes = probed.end as f64 * self.layer_bytes() as f64;
+            let weight_bytes = probed.end as f64 * self.layer_bytes(self.plan.query_tokens());
             RankWork {
                 products: vec![Products { rows: self.plan.query_tokens(), flops: linear, weight_bytes }],
                 probe: self.pair_flops() * pairs,

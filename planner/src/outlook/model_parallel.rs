@@ -44,7 +44,8 @@ impl Cut {
         let [tensor, context, all] = [self.tensor, self.context, tokens].map(|count| count as f64);
         let rows = all / context;
         let parameters = shape.layer_matrix_parameters() as f64;
-        let products_s = self.products_s(rows, parameters, shape, profile);
+        let read = shape.layer_numbers_read(rows as usize);
+        let products_s = self.products_s(rows, (parameters, read), shape, profile);
         let sums_s = match self.tensor {
             0 | 1 => 0.0,
             // The ranks may be of several hosts: then the sum is as slow as their link.
@@ -56,7 +57,7 @@ impl Cut {
             }
         };
         let (query, kv) = (shape.query_width() as f64, shape.kv_width() as f64);
-        let cut = (2.0 * (query + kv) + 3.0 * shape.intermediate as f64) / tensor;
+        let cut = (2.0 * (query + kv) + 3.0 * shape.mlp_width() as f64) / tensor;
         let elementwise = rows * number_bytes * (10.0 * shape.hidden as f64 + cut);
         let elementwise_s = elementwise / rank.elementwise_bytes_per_s.unwrap_or(rank.memory_bytes_per_s);
         let pairs = all * (all + 1.0) / 2.0;
@@ -69,19 +70,20 @@ impl Cut {
             (context - 1.0) * (bytes / link.rate(bytes) + link.latency_s)
         };
         let layer_s = (products_s + sums_s + elementwise_s + attention_s.max(way_s)).max(rank.layer_s);
-        let logits_s = self.products_s(1.0, (shape.vocab * shape.hidden) as f64, shape, profile);
+        let of_logits = (shape.vocab * shape.hidden) as f64;
+        let logits_s = self.products_s(1.0, (of_logits, of_logits), shape, profile);
         rank.request_s + shape.layers as f64 * layer_s + logits_s
     }
 
-    /// Seconds of the products of `rows` rows with `parameters` parameters, cut over the ranks of a
-    /// group.
-    fn products_s(self, rows: f64, parameters: f64, shape: &ModelShape, profile: &Profile) -> f64 {
+    /// Seconds of the products of `rows` rows that each meet `parameters` parameters, and together
+    /// `read`, cut over the ranks of a group.
+    fn products_s(self, rows: f64, (parameters, read): (f64, f64), shape: &ModelShape, profile: &Profile) -> f64 {
         let rank = profile.rank_of(self.tensor * self.context);
         let flops = 2.0 * rows * parameters / self.tensor as f64;
         match rank.gemm_by_rows.at(rows) {
             Some(rate) => flops / rate,
             None => {
-                let weight_bytes = parameters * shape.dtype_bytes as f64 / self.tensor as f64;
+                let weight_bytes = read * shape.dtype_bytes as f64 / self.tensor as f64;
                 flops / rank.gemm_flops_per_s + weight_bytes / rank.memory_bytes_per_s
             }
         }

@@ -19,9 +19,9 @@ pub struct RowCost {
 
 impl RowCost {
     /// FLOPs in one layer of a decoder with these widths: residual stream, all query heads, all KV
-    /// heads and MLP.
-    pub fn of_decoder(hidden: usize, query_width: usize, kv_width: usize, intermediate: usize) -> Self {
-        let weights = hidden * (2 * query_width + 2 * kv_width) + 3 * hidden * intermediate;
+    /// heads and MLP, of experts as [`mean_width`](crate::ExpertSizes::mean_width).
+    pub fn of_decoder(hidden: usize, query_width: usize, kv_width: usize, mlp_width: usize) -> Self {
+        let weights = hidden * (2 * query_width + 2 * kv_width) + 3 * hidden * mlp_width;
         Self { row: 2.0 * weights as f64, key: 4.0 * query_width as f64 }
     }
 

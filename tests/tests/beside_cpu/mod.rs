@@ -39,10 +39,14 @@ pub fn pair(dtype: DType, kernels: Kernels, tolerance: f64) -> Pair {
         ("num_hidden_layers", 3.into()),
         ("head_dim", 64.into()),
     ];
-    let config = tiny_config(&changes);
+    pair_of(&tiny_config(&changes), dtype, kernels, tolerance)
+}
+
+/// The same of another config.
+pub fn pair_of(config: &serde_json::Value, dtype: DType, kernels: Kernels, tolerance: f64) -> Pair {
     static GPU: OnceLock<Device> = OnceLock::new();
     let device = GPU.get_or_init(|| cuda::device(0).expect("a GPU, or an emulated one")).clone();
-    let on = |device: &Device| dummy_model_on(&config, 7, dtype, device);
+    let on = |device: &Device| dummy_model_on(config, 7, dtype, device);
     Pair { cpu: on(&Device::Cpu), gpu: on(&device), kernels, tolerance }
 }
 

@@ -10,8 +10,8 @@ use tributary_protocol::{Chunk, Exchange, Outcome, Plan, PlannedMethod};
 use tributary_tests::equal::{Concatenation, Largest, assert_same_selection};
 use tributary_tests::samples::{COMBINATIONS, Case, Sample, leads};
 use tributary_tests::{
-    dummy_model, group, infoflow, logits, method, plan, relative_error, reordered, run, run_all, run_one, tiny_config,
-    with_ratio,
+    dummy_model, group, infoflow, logits, method, model_with_experts, model_with_growing_queries, plan, relative_error,
+    reordered, run, run_all, run_one, tiny_config, with_ratio,
 };
 
 const EXACT_EXCHANGES: [Exchange; 2] = [Exchange::Replicate, Exchange::PassQ];
@@ -25,21 +25,21 @@ const SHAPES: [(usize, &[usize], usize); 5] = [
     (4, &[70, 1, 150, 33, 64, 5, 90], 9),
 ];
 
-/// Three shapes of decoders: Llama; Qwen3 with a separate head width; Qwen2 with one KV head and
-/// biases.
+/// Four shapes of decoders: Llama; Qwen3 with experts and a separate head width; Qwen2 with one KV
+/// head and biases; Ministral 3, whose queries grow with their position.
 fn models() -> Vec<Arc<dyn Model>> {
-    let qwen3 = [
-        ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
-        ("head_dim", 24.into()),
-        ("num_attention_heads", 6.into()),
-    ];
     let qwen2 = [
         ("architectures", serde_json::json!(["Qwen2ForCausalLM"])),
         ("num_key_value_heads", 1.into()),
         ("tie_word_embeddings", true.into()),
         ("num_hidden_layers", 3.into()),
     ];
-    vec![dummy_model(&tiny_config(&[]), 1), dummy_model(&tiny_config(&qwen3), 2), dummy_model(&tiny_config(&qwen2), 3)]
+    vec![
+        dummy_model(&tiny_config(&[]), 1),
+        model_with_experts(),
+        dummy_model(&tiny_config(&qwen2), 3),
+        model_with_growing_queries(),
+    ]
 }
 
 fn case(

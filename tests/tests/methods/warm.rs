@@ -10,7 +10,8 @@ use tributary_protocol::{Exchange, Plan, RankReport};
 use tributary_tests::equal::assert_same_bits;
 use tributary_tests::samples::{Case, Sample, apart};
 use tributary_tests::{
-    dummy_model, group, infoflow, kept, logits, plan, relative_error, run_all, run_one, tiny_config, warm, with_ratio,
+    dummy_model, glm_with_experts, group, infoflow, kept, logits, plan, relative_error, run_all, run_one, tiny_config,
+    warm, with_ratio,
 };
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
@@ -40,10 +41,12 @@ fn hits(reports: &[RankReport]) -> usize {
 
 #[test]
 fn warm_equals_cold_bit_for_bit_and_again_after_another_query() {
-    let model = model();
-    let lists = (1..=4).flat_map(|world| apart(&SHAPES, world, &*model).into_iter().map(move |list| (world, list)));
+    let models = [model(), dummy_model(&glm_with_experts(), 12)];
+    let model = |world: usize| &models[world % 2];
+    let lists =
+        (1..=4).flat_map(|world| apart(&SHAPES, world, &**model(world)).into_iter().map(move |list| (world, list)));
     for (world, samples) in lists {
-        let ranks = group(&model, world);
+        let ranks = group(model(world), world);
         for sample in samples {
             let (plan, what) = (&sample.plan, format!("{}, world {world}", sample.what()));
             let other = asked_otherwise(plan.clone());

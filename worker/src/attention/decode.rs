@@ -88,7 +88,8 @@ impl Decode<'_> {
             return Ok(Vec::new());
         }
         let asked = q.dim(0)?;
-        let (q, k) = (self.math.rope.apply(q, &last_of(&self.at, asked))?, self.math.rope.apply(k, &self.at)?);
+        let (rope, asking) = (&self.math.rope, last_of(&self.at, asked));
+        let (q, k) = (rope.apply(&rope.grown(q, &asking)?, &asking)?, rope.apply(k, &self.at)?);
         let (mut queries, mut from) = (Vec::with_capacity(self.runs.len()), 0);
         for run in &self.runs {
             let count = run.at.len();

@@ -47,7 +47,8 @@ impl Attention for Writing {
 
     fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
         let asking = last_of(&self.at, q.dim(0)?);
-        let (q, k) = (self.math.rope.apply(&q, &asking)?, self.math.rope.apply(&k, &self.at)?);
+        let rope = &self.math.rope;
+        let (q, k) = (rope.apply(&rope.grown(&q, &asking)?, &asking)?, rope.apply(&k, &self.at)?);
         let mut keys = Vec::new();
         if self.is_reading {
             self.prompt.push(Keys { k, v, at: self.at.clone() });

@@ -95,5 +95,5 @@ pub(super) fn homes(
 /// FLOPs of a row and of a row and key in one layer.
 fn row_cost(config: &Config) -> RowCost {
     let (query_width, kv_width) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
-    RowCost::of_decoder(config.hidden, query_width, kv_width, config.intermediate)
+    RowCost::of_decoder(config.hidden, query_width, kv_width, config.mlp_width())
 }

@@ -111,10 +111,22 @@ impl Pass {
         let before = 2 * hidden + 2 * query + 4 * kv;
         let attention = hidden + query + self.results * (query + shape.heads);
         let finish = 3 * hidden + query;
-        let tile = rows.min(slice_rows) * (2 * hidden + 3 * shape.intermediate);
+        let tile = rows.min(slice_rows) * (2 * hidden + wide_numbers(shape));
         let after = rows * finish + tile.max(rows * hidden);
         (rows * before.max(attention)).max(after)
     }
+}
+
+/// Numbers of a row within the MLP: two products and their gated product. With experts, at most:
+/// the sum, the router's logits (in the product's type and in f64, twice a number of f32), and in
+/// an expert, which all rows of a slice may pass, a copy of the row, those of its MLP, and its
+/// output.
+fn wide_numbers(shape: &ModelShape) -> usize {
+    let dense = 3 * shape.intermediate;
+    shape.experts.map_or(dense, |experts| {
+        let width = experts.width.max(experts.shared_width);
+        dense.max(3 * shape.hidden + 5 * experts.count + 3 * width)
+    })
 }
 
 /// Bytes of a pass in addition to keys and values.

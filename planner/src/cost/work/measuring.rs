@@ -180,12 +180,12 @@ impl Count<'_> {
         let before_attention = shape.layer_kv_flops() + shape.layer_query_flops();
         let rank = |rank: usize| {
             let mut work = RankWork { layers: drift.layers + 1, ..RankWork::default() };
-            let weight_bytes = self.layer_bytes() as f64;
             for (layer, homes) in in_play.iter().enumerate() {
                 // The rows that reach this layer are compared, unless it is the first; then some of
                 // them go on.
                 let (came, went_on) = (&in_play[layer.saturating_sub(1)][rank], &homes[rank]);
                 let flops = came.len() as f64 * before_attention + went_on.len() as f64 * shape.layer_finish_flops();
+                let weight_bytes = self.layer_bytes(came.len());
                 work.products.push(Products { rows: came.len(), flops, weight_bytes });
                 work.attention += self.pair_flops() * went_on.iter().map(sees).sum::<f64>();
                 work.attending_rows += went_on.len() as f64;
@@ -200,6 +200,7 @@ impl Count<'_> {
                 work.attention += 1.5 * self.pair_flops() * last.iter().map(sees).sum::<f64>();
                 work.attending_rows += 1.5 * rows as f64;
             }
+            let weight_bytes = self.layer_bytes(rows);
             work.products.push(Products { rows, flops: rows as f64 * row_flops, weight_bytes });
             work
         };

@@ -93,8 +93,8 @@ impl Sizes {
     fn of(model: &dyn Model) -> Result<Self> {
         let config = model.config();
         let (query, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
-        let parameters = 2 * (query + kv) * config.hidden + 3 * config.hidden * config.intermediate;
-        let row_elementwise = 10 * config.hidden + 2 * (query + kv) + 3 * config.intermediate;
+        let parameters = 2 * (query + kv) * config.hidden + 3 * config.hidden * config.mlp_width();
+        let row_elementwise = 10 * config.hidden + 2 * (query + kv) + 3 * config.mlp_width();
         let (elementwise, merged) = elementwise_numbers(model);
         Ok(Self {
             row_flops: 2.0 * parameters as f64,

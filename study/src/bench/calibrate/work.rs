@@ -192,7 +192,7 @@ impl<'a> Bench<'a> {
     fn elementwise(&self) -> Result<Box<Work<'a>>> {
         let config = self.model.config();
         let wide = |width: usize, key: u8| self.random(&[ELEMENTWISE_ROWS, width], key, self.dtype()?);
-        let (x, gate, up) = (wide(config.hidden, 6)?, wide(config.intermediate, 7)?, wide(config.intermediate, 8)?);
+        let (x, gate, up) = (wide(config.hidden, 6)?, wide(config.mlp_width(), 7)?, wide(config.mlp_width(), 8)?);
         let (weight, eps) = (self.random(&[config.hidden], 9, DType::F32)?, config.norm_eps);
         Ok(Box::new(move |_| {
             black_box(rms_norm(&rms_norm(&x, &weight, eps)?, &weight, eps)?);
@@ -310,5 +310,5 @@ pub fn elementwise_numbers(model: &dyn Model) -> (f64, f64) {
     let config = model.config();
     let merged = 3 * config.heads * config.head_dim;
     let each = |numbers: usize| (ELEMENTWISE_ROWS * numbers) as f64;
-    (each(4 * config.hidden + 3 * config.intermediate), each(merged))
+    (each(4 * config.hidden + 3 * config.mlp_width()), each(merged))
 }
