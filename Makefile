@@ -20,7 +20,7 @@ SCHEMATHESIS = $(CURDIR)/target/schemathesis
 MOTO = $(CURDIR)/target/moto
 
 .PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality quality-full quality-real quality-real-short train-demo deny clean tools mpi-tools \
-  openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models vllm-tools vllm-test sglang-check clients-tools clients record-clients attack fuzz-api load reuse gaps conversation activations long twin slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
+  openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models vllm-tools vllm-test sglang-check clients-tools clients record-clients attack fuzz-api load reuse gaps conversation activations experts long twin slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -42,6 +42,7 @@ help:
 	@echo "make gaps    how long streams wait beside a long prompt (docs/performance.md); ten minutes"
 	@echo "make conversation  later turns: their time to first token, and their answers (docs/performance.md); some minutes"
 	@echo "make activations  memory of a prefill by length and method, counted (docs/performance.md); half an hour"
+	@echo "make experts  the rate of a prefill with experts beside the dense shape's (docs/performance.md); some minutes"
 	@echo "make long    512K tokens on two ranks beside two busy loops (docs/performance.md); at most 40 minutes, 12 GB of memory"
 	@echo "make twin TRACE=FOLDER  a trace replayed in simulated time and on a service (docs/studies.md); an hour"
 	@echo "make fuzz-api SECONDS=3600  the HTTP interface against its own description, by schemathesis"
@@ -145,12 +146,12 @@ slurm-test: mpi
 
 check: mpi-tools emulated
 	@$(STEP) "formatting" $(CARGO) fmt --all --check
-	@$(STEP) "clippy, no features" $(CARGO) clippy --release --locked --workspace -- -D warnings
 	@$(STEP) "clippy, MPI" $(CARGO) clippy --release --locked --workspace $(MPI) -- -D warnings
 	@$(STEP) "clippy, all features" $(EMULATED) $(CLIPPY) $(ALL) -- -D warnings
 	@$(STEP) "documentation" env RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps
 	@$(STEP) "licences" $(MAKE) --no-print-directory deny
 	@$(STEP) "build and size of the command" $(MAKE) --no-print-directory size
+	@$(STEP) "warnings of the command without features" sh .ci/no-warnings
 
 # At most 28 MB, and no unnoticed growth.
 size: build
@@ -297,6 +298,9 @@ conversation: build
 	python3 examples/studies/conversation.py $(TRIBUTARY) target/conversation
 
 # A prompt of 512K tokens on two ranks beside two busy loops (docs/performance.md); at most 40 minutes. TOKENS=131072 is shorter.
+experts: build
+	python3 examples/studies/experts.py $(TRIBUTARY)
+
 long: build
 	python3 examples/studies/long.py $(TRIBUTARY) target/long $(TOKENS)
 

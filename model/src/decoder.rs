@@ -9,7 +9,7 @@ use tributary_kernels::{
     Rope, RopeConfig, add, add_linear, cast, gather, join, linear, linear_f32, linear_onto, rms_norm, silu_mul,
 };
 
-use super::experts::ExpertLayer;
+use super::expert_layer::ExpertLayer;
 use super::low_rank::{Adapted, Added, Linear};
 use super::weights::Weights;
 use super::{Config, Model, Qkv, Rows, families};

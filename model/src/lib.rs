@@ -9,6 +9,7 @@ mod config;
 mod decoder;
 mod dummy;
 mod error;
+mod expert_layer;
 mod experts;
 mod families;
 mod fingerprint;

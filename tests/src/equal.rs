@@ -239,8 +239,9 @@ impl Attention for Concatenation<'_> {
         keys.push(Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() });
         self.layers.push((qkv.k, qkv.v));
         let rope = self.model.rope(4096)?;
+        let q = rope.grown(&qkv.q, &self.at)?;
         Ok(Kernels::Plain
-            .attend(&Query { q: &qkv.q, at: &self.at, keys: &keys, rope: Some(&rope), scale: self.model.scale() })?
+            .attend(&Query { q: &q, at: &self.at, keys: &keys, rope: Some(&rope), scale: self.model.scale() })?
             .out)
     }
 }

@@ -86,18 +86,27 @@ fn every_family_has_the_biases_of_its_own_code() {
         ("Qwen3ForCausalLM", false, [true, true, false]),
         ("GlmForCausalLM", false, [true, false, false]),
         ("Glm4ForCausalLM", false, [true, false, false]),
+        ("Ministral3ForCausalLM", false, [false, false, false]),
+        ("Qwen3MoeForCausalLM", false, [true, true, false]),
+        ("Glm4MoeForCausalLM", false, [true, false, false]),
     ];
+    let experts = [("num_experts", json!(8)), ("num_experts_per_tok", json!(2)), ("moe_intermediate_size", json!(16))];
+    let family = |name: &str, changes: &[(&str, Value)]| family(name, &[&experts, changes].concat());
     for (name, silent, spoken) in table {
         let config = family(name, &[]);
         assert_eq!([config.qkv_bias, config.output_bias, config.mlp_bias], [silent, false, false], "{name}, silent");
         let config = family(name, &bias);
         assert_eq!([config.qkv_bias, config.output_bias, config.mlp_bias], spoken, "{name}");
-        let glm = name.starts_with("Glm");
+        let glm = ["GlmForCausalLM", "Glm4ForCausalLM"].contains(&name);
+        let half = glm || name == "Glm4MoeForCausalLM";
         assert_eq!(config.fused_gate_up, glm, "{name}");
         assert_eq!(config.output_norms, name == "Glm4ForCausalLM", "{name}");
         assert_eq!(config.pairing, if glm { Pairing::Interleaved } else { Pairing::Half }, "{name}");
-        assert_eq!(config.head_dim, if glm || name.starts_with("Qwen3") { 128 } else { 8 }, "{name}, silent");
-        assert_eq!(config.rotary_dims, if glm { 64 } else { config.head_dim }, "{name}");
+        let wide = glm || ["Qwen3ForCausalLM", "Ministral3ForCausalLM"].contains(&name);
+        assert_eq!(config.head_dim, if wide { 128 } else { 8 }, "{name}, silent");
+        assert_eq!(config.rotary_dims, if half { config.head_dim / 2 } else { config.head_dim }, "{name}");
+        assert_eq!(config.experts.is_some(), name.contains("Moe"), "{name}");
+        assert_eq!(config.qk_norm, name.starts_with("Qwen3"), "{name}");
     }
 }
 
@@ -115,6 +124,8 @@ fn a_sliding_window_counts_where_it_is_active() {
         assert!(error.contains(&format!("sliding_window {wrong} is not a number of tokens")), "{error}");
     }
     assert_eq!(window("LlamaForCausalLM", &[size.clone(), on.clone()]), None, "Llama has none");
+    assert_eq!(window("Ministral3ForCausalLM", sized), Some(64));
+    assert_eq!(window("Ministral3ForCausalLM", &[]), None, "no default");
     for qwen in ["Qwen2ForCausalLM", "Qwen3ForCausalLM"] {
         assert_eq!(window(qwen, sized), None, "not switched on");
         assert_eq!(window(qwen, &[size.clone(), on.clone()]), Some(64));
@@ -125,6 +136,66 @@ fn a_sliding_window_counts_where_it_is_active() {
         assert_eq!(window(qwen, &[size.clone(), on.clone(), types("full_attention")]), None);
         assert_eq!(window(qwen, &[size.clone(), on.clone(), types("sliding_attention")]), Some(64));
     }
+}
+
+/// Qwen3-30B-A3B's published numbers.
+#[test]
+fn experts_are_counted() {
+    let config = family(
+        "Qwen3MoeForCausalLM",
+        &[
+            ("hidden_size", json!(2048)),
+            ("intermediate_size", json!(6144)),
+            ("num_hidden_layers", json!(48)),
+            ("num_attention_heads", json!(32)),
+            ("num_key_value_heads", json!(4)),
+            ("head_dim", json!(128)),
+            ("vocab_size", json!(151_936)),
+            ("num_experts", json!(128)),
+            ("num_experts_per_tok", json!(8)),
+            ("moe_intermediate_size", json!(768)),
+            ("mlp_only_layers", json!([])),
+        ],
+    );
+    // 30 532 122 624 less the norms of heads.
+    assert_eq!(config.parameters(), 30_532_122_624 - 48 * 2 * 128);
+    assert_eq!(config.mlp_width(), 8 * 768 + 42);
+}
+
+#[test]
+fn queries_grow_if_a_config_says_so() {
+    let rope = |changes: &[(&str, Value)]| {
+        let mut rope = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16});
+        changes.iter().for_each(|(key, value)| rope[*key] = value.clone());
+        rope
+    };
+    let beta = rope(&[("llama_4_scaling_beta", json!(0.5))]);
+    let growth = family("Ministral3ForCausalLM", &[("rope_parameters", beta.clone())]).query_growth.expect("it grows");
+    assert_eq!([0, 15, 16, 31, 48].map(|position| growth.factor(position)), {
+        let of = |ln: f64| (1.0 + 0.5 * ln.ln()) as f32;
+        [1.0, 1.0, of(2.0), of(2.0), of(4.0)]
+    });
+    assert_eq!(family("Ministral3ForCausalLM", &[("rope_parameters", rope(&[]))]).query_growth, None);
+    assert_eq!(family("MistralForCausalLM", &[("rope_parameters", beta)]).query_growth, None, "not this family's");
+    {
+        let wrong = rope(&[("llama_4_scaling_beta", json!(-1.0))]);
+        let changes = [("architectures", json!(["Ministral3ForCausalLM"])), ("rope_parameters", wrong)];
+        let error = parse(&changes).expect_err("a shrinking query").to_string();
+        assert!(error.contains("llama_4_scaling_beta -1"), "{error}");
+    }
+}
+
+#[test]
+fn a_model_of_text_and_pictures_has_a_text_part() {
+    let name = ("architectures", json!(["Mistral3ForConditionalGeneration"]));
+    let error = parse(std::slice::from_ref(&name)).expect_err("no text part").to_string();
+    assert!(error.contains("lacks `text_config`"), "{error}");
+    let mut text = kit::config();
+    (text["architectures"], text["model_type"]) = (Value::Null, json!("mistral"));
+    let whole = [name, ("text_config", text), ("eos_token_id", json!(7)), ("tie_word_embeddings", json!(true))];
+    let config = parse(&whole).expect("a text part");
+    assert_eq!((&*config.architecture, &*config.eos), ("Mistral3ForConditionalGeneration", &[7][..]));
+    assert!(config.tied_embeddings, "stated for the whole");
 }
 
 #[test]

@@ -1,3 +1,6 @@
+//! The choice of experts, and the fields of a config.json that tell of them.
+
+use candle_core::Device;
 use serde_json::{Value, json};
 
 use super::*;
