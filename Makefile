@@ -297,10 +297,11 @@ activations: tools
 conversation: build
 	python3 examples/studies/conversation.py $(TRIBUTARY) target/conversation
 
-# A prompt of 512K tokens on two ranks beside two busy loops (docs/performance.md); at most 40 minutes. TOKENS=131072 is shorter.
+# The rate of a prefill with experts beside the dense shape's (docs/performance.md).
 experts: build
 	python3 examples/studies/experts.py $(TRIBUTARY)
 
+# A prompt of 512K tokens on two ranks beside two busy loops (docs/performance.md); at most 40 minutes. TOKENS=131072 is shorter.
 long: build
 	python3 examples/studies/long.py $(TRIBUTARY) target/long $(TOKENS)
 

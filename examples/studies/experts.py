@@ -27,8 +27,10 @@ def flops(config, rows):
     mlp = 3 * hidden * config["intermediate_size"]
     if experts:
         mlp = hidden * (3 * config["num_experts_per_tok"] * config["moe_intermediate_size"] + experts)
-    row = 2 * (2 * hidden * (queries + keys) + mlp)
-    return layers * (rows * row + 4 * queries * rows * (rows + 1) / 2)
+    all_rows, asking = 2 * 2 * hidden * keys, 2 * (2 * hidden * queries + mlp)
+    layer = rows * asking + 4 * queries * rows * (rows + 1) / 2
+    # After the last layer's keys only the last row goes on.
+    return layers * rows * all_rows + (layers - 1) * layer + asking + 4 * queries * rows
 
 
 def rate(name, tokens):

@@ -8,8 +8,8 @@ use crate::{Keys, Positions, Rope};
 /// Queries and what they look at.
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'a> {
-    /// `[queries, heads, head_dim]`. Heads `h·G .. (h+1)·G` share KV head `h`, G = heads /
-    /// kv_heads.
+    /// `[queries, heads, head_dim]`, with the growth of their positions ([`Rope::grown`]). Heads
+    /// `h·G .. (h+1)·G` share KV head `h`, G = heads / kv_heads.
     pub q: &'a Tensor,
     /// Positions of the queries.
     pub at: &'a Positions,

@@ -14,6 +14,9 @@ use crate::rope_config;
 /// The largest size that is accepted, so that products of sizes do not overflow.
 const SIZE_LIMIT: usize = 1 << 20;
 
+/// The largest number of parameters of experts that is accepted.
+const MOST_NUMBERS: f64 = 1e15;
+
 /// Hugging Face's sliding window if a config has none, in tokens.
 const DEFAULT_WINDOW: usize = 4096;
 
@@ -148,7 +151,8 @@ impl Config {
         let family = family(&value, path)?;
         rope_config::agrees(&value).map_err(&bad)?;
         agree(&value, "dtype", "torch_dtype").map_err(&bad)?;
-        let stated: Stated = Stated::deserialize(&value).map_err(|error| bad(error.to_string()))?;
+        let stated = family.router.map(|scores| Ok((Stated::deserialize(&value)?, scores))).transpose();
+        let stated = stated.map_err(|error: serde_json::Error| bad(error.to_string()))?;
         let raw: Raw = serde_json::from_value(value).map_err(|error| bad(error.to_string()))?;
         let activation = raw.hidden_act.as_deref().unwrap_or("silu");
         if !matches!(activation, "silu" | "swish") {
@@ -159,8 +163,9 @@ impl Config {
         }
         let mut config = raw.into_config(family).map_err(&bad)?;
         config.check().map_err(&bad)?;
-        if let Some(scores) = family.router {
-            config.experts = stated.into_experts(scores, config.layers).map_err(bad)?;
+        if let Some((stated, scores)) = stated {
+            config.experts = stated.into_experts(scores, config.layers).map_err(&bad)?;
+            config.check_experts().map_err(bad)?;
         }
         if let Some(architecture) = with_pictures {
             config.architecture = architecture;
@@ -194,6 +199,19 @@ impl Config {
             return Err("max_position_embeddings is 0".to_owned());
         }
         rope_config::check(self.rope_theta, &self.rope_scaling)
+    }
+
+    /// Rejects experts of so many numbers that counts of them would overflow.
+    fn check_experts(&self) -> std::result::Result<(), String> {
+        let Some(Experts { sizes, .. }) = &self.experts else { return Ok(()) };
+        let of_layer = 3.0 * self.hidden as f64 * (sizes.count * sizes.width + sizes.shared_width) as f64;
+        match of_layer * (self.layers as f64) < MOST_NUMBERS {
+            true => Ok(()),
+            false => Err(format!(
+                "{} experts of width {} in {} layers: too many numbers",
+                sizes.count, sizes.width, self.layers
+            )),
+        }
     }
 
     /// Checks that a prompt and its answer fit into the model's positions and its sliding window.
@@ -247,6 +265,7 @@ impl Raw {
         let active = match rule {
             Window::Always | Window::Stated => true,
             Window::Switched => self.use_sliding_window == Some(true) && slides,
+            Window::SwitchedInAll => self.use_sliding_window == Some(true),
             Window::Never => false,
         };
         if !active {

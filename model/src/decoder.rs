@@ -43,14 +43,20 @@ pub enum LoadFormat {
 /// Returns an error if the folder is incomplete, damaged or not supported: see [`Error`].
 pub fn load(folder: &Path, format: LoadFormat, dtype: DType, device: &Device) -> Result<Arc<dyn Model>> {
     let config = Config::read(folder)?;
-    if families::WITH_PICTURES.contains(&&*config.architecture) {
-        tracing::warn!(model = config.architecture, "its text part is loaded; what reads pictures is not");
-    }
-    let weights = match format {
+    let mut weights = match format {
         LoadFormat::Safetensors => Weights::open(folder, dtype, device)?,
         LoadFormat::Dummy { seed } => Weights::dummy(seed, dtype, device),
     };
+    if with_pictures(&config) {
+        tracing::warn!(model = config.architecture, "its text part is loaded; what reads pictures is not");
+        weights = weights.of_text_part()?;
+    }
     Ok(Arc::new(Decoder::new(config, &weights)?))
+}
+
+/// Whether it is the text part of a model of text and pictures.
+fn with_pictures(config: &Config) -> bool {
+    families::WITH_PICTURES.contains(&&*config.architecture)
 }
 
 struct Projection {
@@ -155,7 +161,9 @@ impl Decoder {
     pub(super) fn new(config: Config, weights: &Weights) -> Result<Self> {
         let (vocab, hidden) = (config.vocab, config.hidden);
         let embedding = weights.get("model.embed_tokens.weight", &[vocab, hidden])?;
-        let head = match config.tied_embeddings {
+        // Where a config of text and pictures calls them tied, a head that is there counts.
+        let tied = config.tied_embeddings && !(with_pictures(&config) && weights.has("lm_head.weight"));
+        let head = match tied {
             true => embedding.clone(),
             false => weights.get("lm_head.weight", &[vocab, hidden])?,
         };

@@ -1,9 +1,9 @@
-//! The experts of one layer. Rows are sorted by their experts, and each expert computes its rows with
-//! one product a matrix. Sums are taken in the order of experts, so that they do not depend on
+//! The experts of one layer. Rows are sorted by their experts, and each expert computes its rows
+//! with one product a matrix. Sums are taken in the order of experts, so that they do not depend on
 //! threads.
 
-use candle_core::{DType, Device, Tensor};
-use tributary_kernels::{add_rows, gather, linear, linear_f32, silu_mul};
+use candle_core::{DType, Tensor};
+use tributary_kernels::{add_rows, cuda, gather, linear, linear_f32, silu_mul};
 
 use crate::error::{Error, Result};
 use crate::experts::{Experts, Met, Router, Scores};
@@ -58,7 +58,7 @@ impl ExpertLayer {
             Scores::Softmax => Vec::new(),
             Scores::Sigmoid => {
                 let name = format!("{prefix}.gate.e_score_correction_bias");
-                weights.get_f32(&name, &[sizes.count])?.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.to_vec1()?
+                cuda::download(&weights.get_f32(&name, &[sizes.count])?)?.to_dtype(DType::F32)?.to_vec1()?
             }
         };
         let shared = match sizes.shared_width {
@@ -89,7 +89,7 @@ impl ExpertLayer {
             Some(shared) => shared.apply(x)?,
             None => Tensor::zeros(x.dims2()?, wide, x.device())?,
         };
-        let logits = logits.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+        let logits = cuda::download(&logits)?.to_dtype(DType::F64)?;
         for (expert, Met { rows, weights }) in self.experts.iter().zip(self.router.route(&logits, &self.bias)?) {
             if rows.is_empty() {
                 continue;

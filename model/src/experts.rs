@@ -5,7 +5,10 @@
 //!
 //! `expert_layer.rs` computes them.
 
+use std::collections::HashSet;
+
 use candle_core::Tensor;
+use rayon::prelude::*;
 use serde::Deserialize;
 use tributary_protocol::ExpertSizes;
 
@@ -16,6 +19,9 @@ mod tests;
 
 /// The largest number of experts of a layer that is accepted.
 const MOST_EXPERTS: usize = 4096;
+
+/// The largest width of an expert that is accepted.
+const MOST_WIDE: usize = 1 << 20;
 
 /// How a router makes scores of its logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +64,9 @@ pub struct Router {
 /// The fields of a config.json that tell of experts.
 #[derive(Deserialize)]
 pub(super) struct Stated {
-    #[serde(alias = "num_local_experts", alias = "n_routed_experts")]
     num_experts: Option<usize>,
+    num_local_experts: Option<usize>,
+    n_routed_experts: Option<usize>,
     num_experts_per_tok: Option<usize>,
     moe_intermediate_size: Option<usize>,
     norm_topk_prob: Option<bool>,
@@ -79,15 +86,21 @@ impl Stated {
     /// # Errors
     /// Returns the field that is missing or does not fit.
     pub fn into_experts(self, scores: Scores, layers: usize) -> std::result::Result<Option<Experts>, String> {
-        let (group, shared) = match scores {
-            Scores::Softmax => ((1, 1), 0),
+        let (group, shared, (name, count)) = match scores {
+            Scores::Softmax => ((1, 1), 0, ("num_experts", self.num_experts)),
             Scores::Sigmoid => {
-                ((self.n_group.unwrap_or(1), self.topk_group.unwrap_or(1)), self.n_shared_experts.unwrap_or(1))
+                let group = (self.n_group.unwrap_or(1), self.topk_group.unwrap_or(1));
+                (group, self.n_shared_experts.unwrap_or(1), ("n_routed_experts", self.n_routed_experts))
             }
         };
+        if let (Some(one), Some(other)) = (count, self.num_local_experts)
+            && one != other
+        {
+            return Err(format!("{name} {one} and num_local_experts {other} contradict each other"));
+        }
         let in_layer = self.in_layer(scores, layers)?;
         let stated = |value: Option<usize>, name: &str| value.ok_or_else(|| format!("missing field `{name}`"));
-        let count = stated(self.num_experts, "num_experts")?;
+        let count = stated(count.or(self.num_local_experts), name)?;
         let active = stated(self.num_experts_per_tok, "num_experts_per_tok")?;
         let width = stated(self.moe_intermediate_size, "moe_intermediate_size")?;
         let with_experts = in_layer.iter().filter(|&&there| there).count();
@@ -95,17 +108,20 @@ impl Stated {
             return Ok(None);
         }
         if !(1..=MOST_EXPERTS).contains(&count) {
-            return Err(format!("num_experts {count}: must be from 1 to {MOST_EXPERTS}"));
+            return Err(format!("{name} {count}: must be from 1 to {MOST_EXPERTS}"));
         }
         if !(1..=count).contains(&active) {
-            return Err(format!("num_experts_per_tok {active}: must be from 1 to num_experts {count}"));
+            return Err(format!("num_experts_per_tok {active}: must be from 1 to {name} {count}"));
         }
-        if width == 0 {
-            return Err("moe_intermediate_size is 0".to_owned());
+        let shared_width = shared.saturating_mul(width);
+        if width == 0 || width.max(shared_width) > MOST_WIDE {
+            return Err(format!(
+                "moe_intermediate_size {width}, {shared} times in the expert for all rows: must be from 1 to {MOST_WIDE}"
+            ));
         }
         let (groups, used_groups) = group;
         if groups == 0 || !count.is_multiple_of(groups) || (groups > 1 && count / groups < 2) {
-            return Err(format!("n_group {groups}: num_experts {count} are not in such groups of two or more"));
+            return Err(format!("n_group {groups}: {count} experts are not in such groups of two or more"));
         }
         if !(1..=groups).contains(&used_groups) || used_groups * (count / groups) < active {
             return Err(format!(
@@ -121,7 +137,7 @@ impl Stated {
             return Err(format!("routed_scaling_factor {factor}: must be a positive number"));
         }
         let normalised = self.norm_topk_prob.unwrap_or(scores == Scores::Sigmoid);
-        let sizes = ExpertSizes { count, active, width, shared_width: shared * width, layers: with_experts };
+        let sizes = ExpertSizes { count, active, width, shared_width, layers: with_experts };
         Ok(Some(Experts {
             sizes,
             in_layer,
@@ -131,7 +147,7 @@ impl Stated {
 
     /// For each layer whether it has experts.
     fn in_layer(&self, scores: Scores, layers: usize) -> std::result::Result<Vec<bool>, String> {
-        let dense = self.mlp_only_layers.clone().unwrap_or_default();
+        let dense: HashSet<usize> = self.mlp_only_layers.iter().flatten().copied().collect();
         let step = self.decoder_sparse_step.unwrap_or(1);
         if step == 0 {
             return Err("decoder_sparse_step is 0".to_owned());
@@ -155,16 +171,18 @@ pub(super) struct Met {
 }
 
 impl Router {
-    /// Shares rows out to experts by the router's logits `[rows, experts]`, in f64.
+    /// Shares rows out to experts by the router's logits `[rows, experts]`, in f64, on the current
+    /// rayon pool.
     ///
     /// # Errors
     /// Returns an error if a candle operation fails.
     pub(super) fn route(&self, logits: &Tensor, bias: &[f32]) -> Result<Vec<Met>> {
-        let (rows, experts) = logits.dims2()?;
+        let experts = logits.dim(1)?;
         let mut met = vec![Met::default(); experts];
         let all: Vec<f64> = logits.flatten_all()?.to_vec1()?;
-        for row in 0..rows {
-            for (expert, weight) in self.choose(&all[row * experts..(row + 1) * experts], bias) {
+        let chosen: Vec<_> = all.par_chunks(experts).map(|logits| self.choose(logits, bias)).collect();
+        for (row, chosen) in chosen.into_iter().enumerate() {
+            for (expert, weight) in chosen {
                 met[expert].rows.push(row as u32);
                 met[expert].weights.push(weight as f32);
             }
@@ -175,44 +193,53 @@ impl Router {
     /// A row's experts with their weights, by its logits. Of equal scores the earlier expert's
     /// counts as the higher one.
     fn choose(&self, logits: &[f64], bias: &[f32]) -> Vec<(usize, f64)> {
-        let scores: Vec<f64> = match self.scores {
-            Scores::Sigmoid => logits.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect(),
+        let (chosen, scores) = match self.scores {
             Scores::Softmax => {
-                let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let parts: Vec<f64> = logits.iter().map(|logit| (logit - most).exp()).collect();
-                let all: f64 = parts.iter().sum();
-                parts.iter().map(|part| part / all).collect()
+                let chosen = best(logits.iter().copied(), self.active);
+                let most = chosen.iter().map(|&expert| logits[expert]).fold(f64::NEG_INFINITY, f64::max);
+                let part = |logit: f64| (logit - most).exp();
+                // If weights are divided by their sum, other experts' parts do not matter.
+                let all = if self.normalised { 1.0 } else { logits.iter().map(|&logit| part(logit)).sum() };
+                let scores: Vec<f64> = chosen.iter().map(|&expert| part(logits[expert]) / all).collect();
+                (chosen, scores)
+            }
+            Scores::Sigmoid => {
+                let scores: Vec<f64> = logits.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect();
+                let with_bias: Vec<f64> =
+                    scores.iter().zip(bias).map(|(score, &bias)| score + f64::from(bias)).collect();
+                let chosen = self.in_groups(&with_bias);
+                let scores = chosen.iter().map(|&expert| scores[expert]).collect();
+                (chosen, scores)
             }
         };
-        let for_choice = |expert: usize| scores[expert] + bias.get(expert).map_or(0.0, |&bias| f64::from(bias));
-        let size = logits.len() / self.groups;
-        let groups = best(self.groups, self.used_groups, |group| {
-            let members = best(size, 2, |member| for_choice(group * size + member));
-            members.iter().map(|member| for_choice(group * size + member)).sum()
-        });
-        let members: Vec<usize> = groups.iter().flat_map(|group| group * size..(group + 1) * size).collect();
-        let chosen = best(members.len(), self.active, |member| for_choice(members[member]));
-        let chosen: Vec<usize> = chosen.into_iter().map(|member| members[member]).collect();
-        let sum: f64 = match self.normalised {
-            true => chosen.iter().map(|&expert| scores[expert]).sum(),
-            false => 1.0,
-        };
-        chosen.into_iter().map(|expert| (expert, self.factor * scores[expert] / sum)).collect()
+        let sum: f64 = if self.normalised { scores.iter().sum() } else { 1.0 };
+        chosen.into_iter().zip(scores).map(|(expert, score)| (expert, self.factor * score / sum)).collect()
+    }
+
+    /// The best experts of the best groups.
+    fn in_groups(&self, scores: &[f64]) -> Vec<usize> {
+        if self.used_groups == self.groups {
+            return best(scores.iter().copied(), self.active);
+        }
+        let size = scores.len() / self.groups;
+        let of_group =
+            |members: &[f64]| best(members.iter().copied(), 2).iter().map(|&member| members[member]).sum::<f64>();
+        let used = best(scores.chunks(size).map(of_group), self.used_groups);
+        let members: Vec<usize> = used.iter().flat_map(|group| group * size..(group + 1) * size).collect();
+        let chosen = best(members.iter().map(|&member| scores[member]), self.active);
+        chosen.into_iter().map(|member| members[member]).collect()
     }
 }
 
-/// The indices below `all` with the highest scores, at most `count` of them, rising. Of equal
-/// scores the lower index counts as the higher one.
-fn best(all: usize, count: usize, score: impl Fn(usize) -> f64) -> Vec<usize> {
-    let mut indices: Vec<usize> = (0..all).collect();
-    if count >= all {
-        return indices;
+/// The places of the highest scores, at most `count` of them, rising. Of equal scores the earlier
+/// one counts as the higher one.
+fn best(scores: impl Iterator<Item = f64>, count: usize) -> Vec<usize> {
+    let mut all: Vec<(f64, usize)> = scores.zip(0..).collect();
+    if count < all.len() {
+        all.select_nth_unstable_by(count, |one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
+        all.truncate(count);
     }
-    let scores: Vec<f64> = indices.iter().map(|&index| score(index)).collect();
-    indices.select_nth_unstable_by(count, |&one, &other| {
-        scores[other].total_cmp(&scores[one]).then_with(|| one.cmp(&other))
-    });
-    indices.truncate(count);
-    indices.sort_unstable();
-    indices
+    let mut places: Vec<usize> = all.into_iter().map(|(_, place)| place).collect();
+    places.sort_unstable();
+    places
 }

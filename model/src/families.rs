@@ -67,6 +67,8 @@ pub enum Window {
     Always,
     /// If the config switches it on and applies it to a layer.
     Switched,
+    /// If the config switches it on, in every layer.
+    SwitchedInAll,
     /// The window of the config, if it has one.
     Stated,
 }
@@ -121,7 +123,7 @@ const GLM4: Family = Family { name: "Glm4ForCausalLM", output_norms: true, ..GLM
 const QWEN3_MOE: Family = Family {
     name: "Qwen3MoeForCausalLM",
     head_dim: None,
-    output_bias: Part::Stated,
+    window: Window::SwitchedInAll,
     router: Some(Scores::Softmax),
     ..QWEN3
 };

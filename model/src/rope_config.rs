@@ -93,7 +93,7 @@ pub(super) fn check(theta: f64, scaling: &RopeScaling) -> Result<(), String> {
 pub(super) fn scaling(rope: &Value, max_positions: usize) -> Result<RopeScaling, String> {
     let kind = rope["rope_type"].as_str().or_else(|| rope["type"].as_str()).unwrap_or("default");
     let number = |key: &str| rope[key].as_f64().ok_or_else(|| format!("rope_scaling `{kind}` lacks `{key}`"));
-    let original = rope["original_max_position_embeddings"].as_u64().map_or(max_positions, |value| value as usize);
+    let original = original(rope)?.unwrap_or(max_positions);
     match kind {
         "default" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor: number("factor")? }),
@@ -120,14 +120,28 @@ pub(super) fn scaling(rope: &Value, max_positions: usize) -> Result<RopeScaling,
     }
 }
 
+/// The number of positions in the first training, if it is stated; 8192.0 is 8192.
+fn original(rope: &Value) -> Result<Option<usize>, String> {
+    match &rope["original_max_position_embeddings"] {
+        Value::Null => Ok(None),
+        value => match value.as_f64().filter(|number| number.fract() == 0.0 && (0.0..1e15).contains(number)) {
+            Some(number) => Ok(Some(number as usize)),
+            None => Err(format!("rope original_max_position_embeddings {value}: must be a number of positions")),
+        },
+    }
+}
+
 /// The growth of queries that `rope` asks for; `max_positions` stands in for a missing original
 /// length.
 ///
 /// # Errors
 /// Returns the number that gives no growth.
 pub(super) fn query_growth(rope: &Value, max_positions: usize) -> Result<Option<QueryGrowth>, String> {
+    if rope["rope_type"].is_null() {
+        return Err("rope_parameters are missing: the growth of queries and the scaling of this family".to_owned());
+    }
     let Some(beta) = rope["llama_4_scaling_beta"].as_f64() else { return Ok(None) };
-    let original = rope["original_max_position_embeddings"].as_u64().map_or(max_positions, |value| value as usize);
+    let original = original(rope)?.unwrap_or(max_positions);
     if !(beta.is_finite() && beta >= 0.0) || original == 0 || original > u32::MAX as usize {
         return Err(format!(
             "rope llama_4_scaling_beta {beta} after {original} positions: must be from 0 on, after some"

@@ -79,12 +79,39 @@ impl Weights {
         for path in weight_files(folder)? {
             let file = map(&path)?;
             for (name, _) in file.tensors() {
-                index.insert(text_name(&name), (path.clone(), name));
+                index.insert(name.clone(), (path.clone(), name));
             }
             files.insert(path, file);
         }
         let source = WeightSource::Files { folder: folder.to_owned(), files, index };
         Ok(Self { source, dtype, device: device.clone(), learned: None })
+    }
+
+    /// The tensors of the text part of a model of text and pictures, under the names of a model of
+    /// text alone.
+    ///
+    /// # Errors
+    /// Returns an error if two tensors have one name there.
+    pub fn of_text_part(self) -> Result<Self> {
+        let WeightSource::Files { folder, files, index } = self.source else { return Ok(self) };
+        let mut renamed: HashMap<String, (PathBuf, String)> = HashMap::new();
+        for (name, (path, _)) in index {
+            let short = text_name(&name);
+            if let Some((_, other)) = renamed.insert(short.clone(), (path.clone(), name.clone())) {
+                let (one, other) = if name < other { (name, other) } else { (other, name) };
+                let what = format!("tensors `{one}` and `{other}` are both `{short}` of its text part");
+                return Err(Error::Weights { path, what });
+            }
+        }
+        Ok(Self { source: WeightSource::Files { folder, files, index: renamed }, ..self })
+    }
+
+    /// Whether files have a tensor of that name; drawn weights have none that is not asked for.
+    pub fn has(&self, name: &str) -> bool {
+        match &self.source {
+            WeightSource::Files { index, .. } => index.contains_key(name),
+            WeightSource::Dummy(_) => false,
+        }
     }
 
     /// Random numbers from a seed.

@@ -162,6 +162,17 @@ impl ModelShape {
         self.layers as u64 * self.layer_matrix_parameters() + self.other_numbers() as u64
     }
 
+    /// The numbers of parameters and the bytes of weights, in words.
+    pub fn in_words(&self) -> String {
+        let billions = |numbers: u64| format!("{:.1} B", numbers as f64 / 1e9);
+        let active = match self.experts {
+            Some(_) => format!(", of which a token meets {}", billions(self.active_parameters())),
+            None => String::new(),
+        };
+        let weights = self.weight_bytes as f64 / 1e9;
+        format!("{} parameters{active}, {weights:.1} GB of weights a rank", billions(self.parameters()))
+    }
+
     /// Norms and embeddings.
     fn other_numbers(&self) -> usize {
         (2 * self.layers + 1) * self.hidden + if self.tied_embeddings { 1 } else { 2 } * self.vocab * self.hidden
@@ -271,6 +282,8 @@ pub(crate) mod tests {
         // Llama-3.1-8B has 8 030 261 248 numbers.
         assert_eq!(ModelShape::named("llama-3.1-8b").unwrap().parameters(), 8_030_261_248);
         assert_eq!(ModelShape::named("llama"), None);
+        let words = ModelShape::named("qwen3-30b-a3b").unwrap().in_words();
+        assert_eq!(words, "30.5 B parameters, of which a token meets 3.4 B, 61.1 GB of weights a rank");
         // In billions: all, and those that a row meets, embeddings among them.
         for (name, all, active) in [
             ("qwen3-30b-a3b", 30.53, 3.35),

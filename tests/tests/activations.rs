@@ -164,7 +164,8 @@ fn experts_hold_at_most_what_the_planner_counts() {
     {
         let mut config = tiny_config(&wide);
         config["architectures"] = serde_json::json!([architecture]);
-        (config["num_experts"], config["num_experts_per_tok"]) = (experts[0].into(), experts[1].into());
+        let count = if architecture.starts_with("Glm") { "n_routed_experts" } else { "num_experts" };
+        (config[count], config["num_experts_per_tok"]) = (experts[0].into(), experts[1].into());
         let model = dummy_model(&config, 7);
         let group = group(&model, 1);
         let plan = planned("full", 4096, 1, &*model);

@@ -33,7 +33,8 @@ use crate::stdout::{print, print_json};
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// Hugging Face folder, of which only config.json is read, or a known shape: qwen3-14b,
-    /// llama-3.1-8b, llama-3.1-405b
+    /// qwen3-30b-a3b, qwen3-235b-a22b, llama-3.1-8b, llama-3.3-70b, llama-3.1-405b, glm-4.5-air,
+    /// glm-4.5
     #[arg(long, value_name = "DIR|SHAPE", help_heading = "Model")]
     model: String,
     /// Type of weights and KV cache

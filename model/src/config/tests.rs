@@ -90,7 +90,12 @@ fn every_family_has_the_biases_of_its_own_code() {
         ("Qwen3MoeForCausalLM", false, [true, true, false]),
         ("Glm4MoeForCausalLM", false, [true, false, false]),
     ];
-    let experts = [("num_experts", json!(8)), ("num_experts_per_tok", json!(2)), ("moe_intermediate_size", json!(16))];
+    let experts = [
+        ("num_local_experts", json!(8)),
+        ("num_experts_per_tok", json!(2)),
+        ("moe_intermediate_size", json!(16)),
+        ("rope_parameters", json!({"rope_type": "default"})),
+    ];
     let family = |name: &str, changes: &[(&str, Value)]| family(name, &[&experts, changes].concat());
     for (name, silent, spoken) in table {
         let config = family(name, &[]);
@@ -124,8 +129,9 @@ fn a_sliding_window_counts_where_it_is_active() {
         assert!(error.contains(&format!("sliding_window {wrong} is not a number of tokens")), "{error}");
     }
     assert_eq!(window("LlamaForCausalLM", &[size.clone(), on.clone()]), None, "Llama has none");
-    assert_eq!(window("Ministral3ForCausalLM", sized), Some(64));
-    assert_eq!(window("Ministral3ForCausalLM", &[]), None, "no default");
+    let rope = ("rope_parameters", json!({"rope_type": "default"}));
+    assert_eq!(window("Ministral3ForCausalLM", &[size.clone(), rope.clone()]), Some(64));
+    assert_eq!(window("Ministral3ForCausalLM", &[rope]), None, "no default");
     for qwen in ["Qwen2ForCausalLM", "Qwen3ForCausalLM"] {
         assert_eq!(window(qwen, sized), None, "not switched on");
         assert_eq!(window(qwen, &[size.clone(), on.clone()]), Some(64));
@@ -160,6 +166,15 @@ fn experts_are_counted() {
     // 30 532 122 624 less the norms of heads.
     assert_eq!(config.parameters(), 30_532_122_624 - 48 * 2 * 128);
     assert_eq!(config.mlp_width(), 8 * 768 + 42);
+    let changes = [
+        ("architectures", json!(["Qwen3MoeForCausalLM"])),
+        ("hidden_size", json!(1 << 20)),
+        ("num_experts", json!(4096)),
+        ("num_experts_per_tok", json!(8)),
+        ("moe_intermediate_size", json!(1 << 20)),
+    ];
+    let error = parse(&changes).expect_err("10^16 numbers").to_string();
+    assert!(error.contains("4096 experts of width 1048576 in 3 layers: too many numbers"), "{error}");
 }
 
 #[test]
@@ -177,6 +192,20 @@ fn queries_grow_if_a_config_says_so() {
     });
     assert_eq!(family("Ministral3ForCausalLM", &[("rope_parameters", rope(&[]))]).query_growth, None);
     assert_eq!(family("MistralForCausalLM", &[("rope_parameters", beta)]).query_growth, None, "not this family's");
+    let whole = rope(&[("llama_4_scaling_beta", json!(0.5)), ("original_max_position_embeddings", json!(16.0))]);
+    let also = family("Ministral3ForCausalLM", &[("rope_parameters", whole)]).query_growth;
+    assert_eq!(also, Some(growth), "16.0 is 16");
+    for (wrong, said) in [
+        (vec![], "rope_parameters are missing"),
+        (
+            vec![("rope_parameters", rope(&[("original_max_position_embeddings", json!(16.5))]))],
+            "16.5: must be a number",
+        ),
+    ] {
+        let changes = [&[("architectures", json!(["Ministral3ForCausalLM"]))][..], &wrong].concat();
+        let error = parse(&changes).expect_err("no growth").to_string();
+        assert!(error.contains(said), "{error}");
+    }
     {
         let wrong = rope(&[("llama_4_scaling_beta", json!(-1.0))]);
         let changes = [("architectures", json!(["Ministral3ForCausalLM"])), ("rope_parameters", wrong)];

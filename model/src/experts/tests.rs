@@ -55,7 +55,9 @@ fn rows_are_sorted_by_expert() {
 }
 
 fn experts(scores: Scores, changes: Value) -> std::result::Result<Option<Experts>, String> {
-    let mut config = json!({"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16});
+    let count = if scores == Scores::Softmax { "num_experts" } else { "n_routed_experts" };
+    let mut config = json!({"num_experts_per_tok": 2, "moe_intermediate_size": 16});
+    config[count] = 8.into();
     for (key, value) in changes.as_object().expect("an object") {
         config[key] = value.clone();
     }
@@ -83,10 +85,24 @@ fn numbers_that_do_not_fit_are_refused() {
         (Scores::Softmax, json!({"num_experts": 5000}), "num_experts 5000: must be from 1 to 4096"),
         (Scores::Softmax, json!({"num_experts_per_tok": 9}), "num_experts_per_tok 9: must be from 1 to num_experts 8"),
         (Scores::Softmax, json!({"num_experts_per_tok": 0}), "num_experts_per_tok 0: must be from 1 to num_experts 8"),
-        (Scores::Softmax, json!({"moe_intermediate_size": 0}), "moe_intermediate_size is 0"),
+        (
+            Scores::Softmax,
+            json!({"moe_intermediate_size": 0}),
+            "moe_intermediate_size 0, 0 times in the expert for all rows: must be from 1 to 1048576",
+        ),
+        (
+            Scores::Sigmoid,
+            json!({"n_shared_experts": u64::MAX / 2}),
+            "moe_intermediate_size 16, 9223372036854775807 times in the expert for all rows: must be from 1 to 1048576",
+        ),
+        (
+            Scores::Sigmoid,
+            json!({"num_local_experts": 9}),
+            "n_routed_experts 8 and num_local_experts 9 contradict each other",
+        ),
         (Scores::Softmax, json!({"decoder_sparse_step": 0}), "decoder_sparse_step is 0"),
-        (Scores::Sigmoid, json!({"n_group": 3}), "n_group 3: num_experts 8 are not in such groups of two or more"),
-        (Scores::Sigmoid, json!({"n_group": 8}), "n_group 8: num_experts 8 are not in such groups of two or more"),
+        (Scores::Sigmoid, json!({"n_group": 3}), "n_group 3: 8 experts are not in such groups of two or more"),
+        (Scores::Sigmoid, json!({"n_group": 8}), "n_group 8: 8 experts are not in such groups of two or more"),
         (
             Scores::Sigmoid,
             json!({"n_group": 4, "topk_group": 1, "num_experts_per_tok": 3}),

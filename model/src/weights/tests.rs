@@ -147,3 +147,22 @@ fn an_index_must_name_files_that_are_there() {
     check(open("{"), 65, &["index.json"]);
     assert!(matches!(open("[]"), Err(Error::Weights { .. })));
 }
+
+/// The text part of a model of text and pictures: either spelling, and never two of one name.
+#[test]
+fn tensors_of_a_text_part_are_found_once() {
+    let one = Tensor::ones(2, DType::F32, &Device::Cpu).expect("a tensor");
+    let opened = |names: &[&str]| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tensors: HashMap<String, Tensor> = names.iter().map(|name| ((*name).to_owned(), one.clone())).collect();
+        candle_core::safetensors::save(&tensors, folder.path().join("model.safetensors")).expect("saved");
+        Weights::open(folder.path(), DType::F32, &Device::Cpu).expect("opened").of_text_part()
+    };
+    for name in ["model.norm.weight", "language_model.model.norm.weight", "model.language_model.norm.weight"] {
+        let weights = opened(&[name, "vision_tower.norm.weight"]).expect("one of each name");
+        assert!(weights.has("model.norm.weight") && weights.get("model.norm.weight", &[2]).is_ok(), "{name}");
+    }
+    let twice = opened(&["language_model.model.norm.weight", "model.language_model.norm.weight"]);
+    let error = twice.err().expect("two of one name").to_string();
+    assert!(error.contains("are both `model.norm.weight` of its text part"), "{error}");
+}

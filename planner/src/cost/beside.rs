@@ -15,7 +15,7 @@ pub fn reading(shape: &ModelShape, longest_prompt: usize) -> AuxiliaryCost {
         row_flops: (layers * before + (layers - 1.0) * after) as u64,
         pair_flops: 4 * shape.query_width() as u64,
         row_elementwise: (layers * shape.layer_elementwise()) as u64,
-        matrix_bytes: shape.layers as u64 * shape.layer_matrix_parameters() * shape.dtype_bytes as u64,
+        matrix_bytes: (layers * shape.layer_numbers_read(longest_prompt)) as u64 * shape.dtype_bytes as u64,
         layers: shape.layers as u32,
     }
 }

@@ -12,7 +12,7 @@
 //! | --- | --- |
 //! | products | 2 · n · parameters / (T · products' rate) + weights / (T · memory's rate) |
 //! | sums | 2 · (2 · (T − 1) / T · n · h · b / link inside + latency), where T > 1 |
-//! | norms and sums of rows, each rank all of them; rotation and activation, each its share | n · b · (10 h + (2 (q + k) + 3 · intermediate) / T) / elementwise rate |
+//! | norms and sums of rows, each rank all of them; rotation and activation, each its share | n · b · (10 h + (2 (q + k) + 3 · MLP width) / T) / elementwise rate |
 //! | attention | 4 · q · N · (N + 1) / 2 / (C · T · attention's rate), or the keys' way round where that is longer: (C − 1) · (n · 2 k · b / T / link + latency) |
 //!
 //! After the last layer come the logits of one row, cut over T.

@@ -39,14 +39,8 @@ pub fn render(answer: &Answer) -> String {
 
 fn head(answer: &Answer) -> String {
     let profile = &answer.profile;
-    let mut text = format!(
-        "{}: {:.1} B parameters, {:.1} GB of weights a rank\n{}: {}\n",
-        answer.model,
-        answer.shape.parameters() as f64 / 1e9,
-        answer.shape.weight_bytes as f64 / 1e9,
-        profile.label(),
-        profile.description,
-    );
+    let mut text =
+        format!("{}: {}\n{}: {}\n", answer.model, answer.shape.in_words(), profile.label(), profile.description,);
     if let Some(scenario) = answer.scenarios.first() {
         let chunks = match scenario.chunk_tokens {
             Some(tokens) => format!("chunks of {tokens} tokens"),

@@ -36,8 +36,7 @@ pub fn render(answer: &Answer) -> String {
 
 fn head(answer: &Answer, report: &Report) -> String {
     let shape = &answer.question.shape;
-    let (parameters, weight_bytes) = (shape.parameters() as f64 / 1e9, shape.weight_bytes as f64 / 1e9);
-    let mut text = format!("{}: {parameters:.1} B parameters, {weight_bytes:.1} GB of weights a rank\n", report.model);
+    let mut text = format!("{}: {}\n", report.model, shape.in_words());
     for profile in &report.profiles {
         text += &format!("{}: {}\n", profile.label(), profile.description);
     }

@@ -233,6 +233,9 @@ impl SlicedAttention for Passing<'_> {
 
     /// The query's rows of each block decide on the rows that it passes on.
     fn ahead(&mut self) -> Vec<Range<usize>> {
+        if self.last {
+            return Vec::new();
+        }
         self.blocks.iter().map(|block| block.query.start as usize..block.query.end as usize).collect()
     }
 

@@ -125,7 +125,8 @@ impl Attention for RingQueries<'_> {
     }
 
     fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Error>> {
-        Some(self)
+        // Rounds are of slices of the whole run.
+        if self.math.progress.slices() > 1 { None } else { Some(self) }
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {
