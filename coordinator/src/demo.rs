@@ -11,6 +11,7 @@ pub(crate) const DEMO: ModelShape = ModelShape {
     head_dim: 32,
     intermediate: 256,
     experts: None,
+    queries_grow: false,
     vocab: 378,
     tied_embeddings: false,
     max_positions: 4096,

@@ -247,6 +247,7 @@ pub fn shape_of(config: &Config, dtype_bytes: usize) -> ModelShape {
         head_dim: config.head_dim,
         intermediate: config.intermediate,
         experts: config.experts.as_ref().map(|experts| experts.sizes),
+        queries_grow: config.query_growth.is_some(),
         vocab: config.vocab,
         tied_embeddings: config.tied_embeddings,
         max_positions: config.max_positions,

@@ -8,7 +8,7 @@
 use std::f64::consts::PI;
 use std::sync::Arc;
 
-use candle_core::{DType, Tensor};
+use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result, expect};
 use crate::{Positions, cuda};
@@ -158,9 +158,9 @@ impl Rope {
         if factors.iter().all(|&factor| factor == 1.0) {
             return Ok(q.clone());
         }
-        let wide = if q.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-        let factors = Tensor::from_vec(factors, (q.dim(0)?, 1, 1), q.device())?.to_dtype(wide)?;
-        Ok(q.to_dtype(wide)?.broadcast_mul(&factors)?.to_dtype(q.dtype())?)
+        // In the type of the queries, as Hugging Face has it.
+        let factors = Tensor::from_vec(factors, (q.dim(0)?, 1, 1), &Device::Cpu)?.to_dtype(q.dtype())?;
+        Ok(q.broadcast_mul(&factors.to_device(q.device())?)?)
     }
 
     /// The same rotations, with tables for at least `positions` positions.

@@ -40,7 +40,7 @@ pub use fingerprint::{Fingerprint, fingerprint};
 pub use learnable::Learnable;
 pub use low_rank::{Linear, LowRank, LowRankPair};
 pub use progress::{Interlude, Progress, interleaved};
-pub use slices::{Filling, in_parts, slice_count, slice_of};
+pub use slices::{Filling, attend_whole, in_parts, slice_count, slice_of, slice_of_part};
 
 use self::low_rank::Adapted;
 
@@ -277,7 +277,7 @@ pub trait SlicedAttention {
     fn end(&mut self, layer: usize) -> Result<(), Self::Error>;
 
     /// The largest number of rows of any rank, if a slice communicates: then every rank makes the
-    /// same number of slices.
+    /// same number of slices of each part of the pass.
     fn common_rows(&mut self) -> Option<usize> {
         None
     }

@@ -22,6 +22,11 @@ pub fn slice_count(rows: usize, most: usize) -> usize {
     rows.div_ceil(most.max(1))
 }
 
+/// The rows of a slice of a part of `rows` rows; a slice and a part are given by index and number.
+pub fn slice_of_part(rows: usize, (part, parts): (usize, usize), (slice, slices): (usize, usize)) -> Range<usize> {
+    run_of(&slice_of(rows, part, parts), slice, slices)
+}
+
 /// The rows of the slice with this index among `count` slices of `rows` rows.
 pub fn slice_of(rows: usize, index: usize, count: usize) -> Range<usize> {
     run_of(&(0..rows), index, count)
@@ -104,7 +109,7 @@ pub(super) fn layer<E: From<Error>>(
     let together = progress.slices() == 1 && stay_together(model, &rows);
     if let Some(sliced) = attention.in_slices() {
         let is_cut = match sliced.common_rows() {
-            Some(most) => most > model.slice_rows(),
+            Some(most) => progress.slices() > 1 || most > model.slice_rows(),
             None => !together && (progress.slices() > 1 || asked > model.slice_rows()),
         };
         if is_cut {
@@ -114,6 +119,23 @@ pub(super) fn layer<E: From<Error>>(
     let qkv = qkv_of_last(model, index, &rows, asked, &progress)?;
     let attended = attention.attend(index, qkv)?;
     Ok(finish(model, index, (last_of(rows, asked)?, attended), &progress)?)
+}
+
+/// An attention that takes queries in slices, for all queries of a layer at once, if it needs none
+/// [ahead](SlicedAttention::ahead).
+///
+/// # Errors
+/// As the attention.
+pub fn attend_whole<E>(attention: &mut dyn SlicedAttention<Error = E>, layer: usize, qkv: Qkv) -> Result<Tensor, E>
+where
+    E: From<candle_core::Error>,
+{
+    let Qkv { q, k, v } = qkv;
+    attention.take(layer, k, v)?;
+    let rows = 0..q.dim(0)?;
+    let out = attention.slice(layer, q, rows)?;
+    attention.end(layer)?;
+    Ok(out)
 }
 
 /// A layer whose attention takes queries slice by slice.
@@ -132,10 +154,13 @@ fn by_slices<E: From<Error>>(
     }
     let (hidden, parts) = (InPlace::of(last_of(rows, asked)?)?, progress.slices());
     for part in 0..parts {
-        let range = slice_of(asked, part, parts);
-        let slices = slice_count(attention.common_rows().unwrap_or(range.len()), model.slice_rows());
+        let most = match attention.common_rows() {
+            Some(most) => most.div_ceil(parts),
+            None => slice_of(asked, part, parts).len(),
+        };
+        let slices = slice_count(most, model.slice_rows());
         for slice in 0..slices {
-            let range = run_of(&range, slice, slices);
+            let range = slice_of_part(asked, (part, parts), (slice, slices));
             let rows = hidden.rows.run(range.start, range.len())?;
             let attended = attention.slice(index, model.queries(index, &rows)?, range.clone())?;
             if slice + 1 == slices {

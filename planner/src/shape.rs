@@ -19,6 +19,8 @@ pub struct ModelShape {
     pub intermediate: usize,
     /// Experts in place of the feed-forward part, if some layers have them.
     pub experts: Option<ExpertSizes>,
+    /// Whether queries grow with their position: attention has a copy of them.
+    pub queries_grow: bool,
     /// Number of token ids.
     pub vocab: usize,
     /// Whether input and output embeddings are one.
@@ -70,6 +72,7 @@ impl ModelShape {
             head_dim,
             intermediate,
             experts: experts.map(of_experts),
+            queries_grow: false,
             vocab,
             tied_embeddings: false,
             max_positions,
@@ -226,6 +229,7 @@ pub(crate) mod tests {
         head_dim: 128,
         intermediate: 17408,
         experts: None,
+        queries_grow: false,
         vocab: 151_936,
         tied_embeddings: false,
         max_positions: 40_960,
@@ -241,6 +245,7 @@ pub(crate) mod tests {
         head_dim: 32,
         intermediate: 256,
         experts: None,
+        queries_grow: false,
         vocab: 378,
         tied_embeddings: false,
         max_positions: 4096,
@@ -257,6 +262,7 @@ pub(crate) mod tests {
         head_dim: 64,
         intermediate: 1408,
         experts: None,
+        queries_grow: false,
         vocab: 4096,
         tied_embeddings: true,
         max_positions: 131_072,

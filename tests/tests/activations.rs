@@ -148,9 +148,10 @@ fn prefills_hold_at_most_what_the_planner_counts() {
     }
 }
 
-/// A layer of experts, in the worst case that all rows of a slice pass one of them.
+/// Layers of experts, in the worst case too that all rows of a slice pass one of them, and queries
+/// that grow with their position.
 #[test]
-fn experts_hold_at_most_what_the_planner_counts() {
+fn families_hold_at_most_what_the_planner_counts() {
     let _alone = COUNTS.lock().expect("no test has failed");
     let wide = [
         ("hidden_size", 256.into()),
@@ -159,10 +160,16 @@ fn experts_hold_at_most_what_the_planner_counts() {
         ("max_position_embeddings", (1 << 20).into()),
         ("moe_intermediate_size", 96.into()),
     ];
-    for (architecture, experts) in
-        [("Qwen3MoeForCausalLM", [16, 4]), ("Glm4MoeForCausalLM", [16, 4]), ("Qwen3MoeForCausalLM", [1, 1])]
-    {
+    for (architecture, experts) in [
+        ("Qwen3MoeForCausalLM", [16, 4]),
+        ("Glm4MoeForCausalLM", [16, 4]),
+        ("Qwen3MoeForCausalLM", [1, 1]),
+        ("Ministral3ForCausalLM", [1, 1]),
+    ] {
         let mut config = tiny_config(&wide);
+        config["rope_parameters"] = serde_json::json!({
+            "rope_type": "yarn", "factor": 64.0, "original_max_position_embeddings": 64, "llama_4_scaling_beta": 0.3,
+        });
         config["architectures"] = serde_json::json!([architecture]);
         let count = if architecture.starts_with("Glm") { "n_routed_experts" } else { "num_experts" };
         (config[count], config["num_experts_per_tok"]) = (experts[0].into(), experts[1].into());

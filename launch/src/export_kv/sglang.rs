@@ -311,6 +311,7 @@ mod tests {
             head_dim: 4,
             intermediate: 8,
             experts: None,
+            queries_grow: false,
             vocab: 8,
             tied_embeddings: true,
             max_positions: 64,

@@ -32,9 +32,8 @@ use crate::stdout::{print, print_json};
 /// --slo-ttft the GPUs that a load needs, with --trace the times of a trace on numbers of GPUs
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// Hugging Face folder, of which only config.json is read, or a known shape: qwen3-14b,
-    /// qwen3-30b-a3b, qwen3-235b-a22b, llama-3.1-8b, llama-3.3-70b, llama-3.1-405b, glm-4.5-air,
-    /// glm-4.5
+    /// Hugging Face folder, of which only config.json is read, or a known shape, such as qwen3-14b
+    /// (a wrong name lists them)
     #[arg(long, value_name = "DIR|SHAPE", help_heading = "Model")]
     model: String,
     /// Type of weights and KV cache

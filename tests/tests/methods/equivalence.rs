@@ -44,6 +44,17 @@ fn models() -> Vec<Arc<dyn Model>> {
     ]
 }
 
+/// Models with their numbers, each with the shapes that it meets, with leads or without: every
+/// shape meets two models, and every model some shapes.
+fn meetings(models: &[Arc<dyn Model>]) -> impl Iterator<Item = (usize, &Arc<dyn Model>, Led)> {
+    let all = models.len();
+    let of_model = move |(index, model)| {
+        let meets = move |number: &usize| (number + index) % all < 2;
+        led_shapes().enumerate().filter(move |(number, _)| meets(number)).map(move |(_, led)| (index, model, led))
+    };
+    models.iter().enumerate().flat_map(of_model)
+}
+
 fn case(
     (shape, lead): ((usize, &'static [usize], usize), &'static [u32]),
     world: usize,
@@ -53,8 +64,11 @@ fn case(
     Case { prefix: shape.0, lead, chunks: shape.1, query: shape.2, world, exchange, ratio }
 }
 
+/// A shape with a lead.
+type Led = ((usize, &'static [usize], usize), &'static [u32]);
+
 /// All shapes, without a lead and with one.
-fn led_shapes() -> impl Iterator<Item = ((usize, &'static [usize], usize), &'static [u32])> {
+fn led_shapes() -> impl Iterator<Item = Led> {
     SHAPES.into_iter().flat_map(|shape| leads(shape.0).into_iter().map(move |lead| (shape, lead)))
 }
 
@@ -85,27 +99,23 @@ fn full_in(model: &Arc<dyn Model>, shape: (usize, &[usize], usize), order: &[u32
 fn methods_equal_full_prefill_where_they_claim_it() {
     let mut largest = Largest::new("2: ratio 1 = full, and 4: exact methods = full");
     let mut moved = 0;
-    for (index, model) in models().iter().enumerate() {
-        for (shape, lead) in led_shapes() {
-            // By the order of chunks: a request that is reordered equals a full prefill in that
-            // order.
-            let mut fulls = BTreeMap::new();
-            for world in 1..=4 {
-                let way = EXACT_EXCHANGES[(world + index) % 2];
-                let mut samples = case((shape, lead), world, way, 0.3).exact(&**model);
-                let fresh =
-                    with_ratio(plan(shape.0, shape.1, shape.2, world, method("random"), Exchange::Selected), 1.0);
-                let fresh = led(Plan { include_first_chunk: true, ..fresh }, lead);
-                samples.push(Sample { spec: "every row fresh on every rank".to_owned(), plan: fresh });
-                let plans: Vec<Plan> = samples.iter().map(|sample| sample.plan.clone()).collect();
-                for (found, sample) in run_all(model, Kernels::Auto, world, &plans).into_iter().zip(samples) {
-                    let order = found.0.order.clone();
-                    moved += usize::from(order.windows(2).any(|pair| pair[0] > pair[1]));
-                    let full = fulls.entry(order.clone()).or_insert_with(|| full_in(model, shape, &order));
-                    let what = format!("{} model {index}, world {world}, {shape:?}", sample.what());
-                    largest.check(relative_error(logits(&found.0), logits(full)), &what);
-                    assert_eq!(found.0.tokens, full.tokens, "{what}");
-                }
+    for (index, model, (shape, lead)) in meetings(&models()) {
+        // By the order of chunks: a request that is reordered equals a full prefill in that order.
+        let mut fulls = BTreeMap::new();
+        for world in 1..=4 {
+            let way = EXACT_EXCHANGES[(world + index) % 2];
+            let mut samples = case((shape, lead), world, way, 0.3).exact(&**model);
+            let fresh = with_ratio(plan(shape.0, shape.1, shape.2, world, method("random"), Exchange::Selected), 1.0);
+            let fresh = led(Plan { include_first_chunk: true, ..fresh }, lead);
+            samples.push(Sample { spec: "every row fresh on every rank".to_owned(), plan: fresh });
+            let plans: Vec<Plan> = samples.iter().map(|sample| sample.plan.clone()).collect();
+            for (found, sample) in run_all(model, Kernels::Auto, world, &plans).into_iter().zip(samples) {
+                let order = found.0.order.clone();
+                moved += usize::from(order.windows(2).any(|pair| pair[0] > pair[1]));
+                let full = fulls.entry(order.clone()).or_insert_with(|| full_in(model, shape, &order));
+                let what = format!("{} model {index}, world {world}, {shape:?}", sample.what());
+                largest.check(relative_error(logits(&found.0), logits(full)), &what);
+                assert_eq!(found.0.tokens, full.tokens, "{what}");
             }
         }
     }
@@ -141,20 +151,18 @@ fn one_chunk_equals_full_prefill() {
 #[test]
 fn recomputing_nothing_equals_plain_concatenation() {
     let mut largest = Largest::new("2: ratio 0 = concatenation");
-    for (index, model) in models().iter().enumerate() {
-        for (shape, lead) in led_shapes() {
-            let reference = led(plan(shape.0, shape.1, shape.2, 1, method("none"), Exchange::PassQ), lead);
-            let expected = Concatenation::logits(&**model, &reference);
-            for world in 1..=4 {
-                for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
-                    for method in [method("none"), infoflow(0, 2)] {
-                        let plan = led(plan(shape.0, shape.1, shape.2, world, method, exchange), lead);
-                        let found = run(model, world, &plan).0;
-                        let what = format!("{} {exchange:?} model {index}, world {world}", method.name());
-                        let what = format!("{what}, {shape:?}, {lead:?}");
-                        largest.check(relative_error(logits(&found), &expected), &what);
-                        assert!(found.selected.is_empty(), "{what}");
-                    }
+    for (index, model, (shape, lead)) in meetings(&models()) {
+        let reference = led(plan(shape.0, shape.1, shape.2, 1, method("none"), Exchange::PassQ), lead);
+        let expected = Concatenation::logits(&**model, &reference);
+        for world in 1..=4 {
+            for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
+                for method in [method("none"), infoflow(0, 2)] {
+                    let plan = led(plan(shape.0, shape.1, shape.2, world, method, exchange), lead);
+                    let found = run(model, world, &plan).0;
+                    let what = format!("{} {exchange:?} model {index}, world {world}", method.name());
+                    let what = format!("{what}, {shape:?}, {lead:?}");
+                    largest.check(relative_error(logits(&found), &expected), &what);
+                    assert!(found.selected.is_empty(), "{what}");
                 }
             }
         }
@@ -167,7 +175,7 @@ fn recomputing_nothing_equals_plain_concatenation() {
 fn every_world_selects_and_answers_as_one_rank_does() {
     let mut largest = Largest::new("3: world W = world 1, and 4: replicate = pass-q");
     let models = models();
-    let bare = models.iter().flat_map(|model| led_shapes().map(move |shape| (model, shape, "")));
+    let bare = meetings(&models).map(|(_, model, shape)| (model, shape, ""));
     let combined = COMBINATIONS[1..].iter().flat_map(|&options| {
         [SHAPES[1], SHAPES[3]]
             .into_iter()

@@ -7,7 +7,7 @@ use std::ops::Range;
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};
 use tributary_kernels::{Keys, Positions, contiguous, join};
-use tributary_model::{Attention, Progress, Qkv, SlicedAttention};
+use tributary_model::{Attention, Progress, Qkv, SlicedAttention, attend_whole};
 
 use super::rounds::{last_of, start_all};
 use super::slices::Slices;
@@ -94,12 +94,7 @@ impl Attention for AllGather<'_> {
             self.layers.push((qkv.k.clone(), qkv.v.clone()));
             return self.some_heads_at_a_time(heads, qkv);
         }
-        let Qkv { q, k, v } = qkv;
-        self.take(layer, k, v)?;
-        let rows = 0..q.dim(0)?;
-        let out = self.slice(layer, q, rows)?;
-        self.end(layer)?;
-        Ok(out)
+        attend_whole(self, layer, qkv)
     }
 
     fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Error>> {

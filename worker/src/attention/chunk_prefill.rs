@@ -7,7 +7,7 @@ use std::ops::Range;
 use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Positions};
-use tributary_model::{Attention, Progress, Qkv, SlicedAttention};
+use tributary_model::{Attention, Progress, Qkv, SlicedAttention, attend_whole};
 
 use super::rounds::{join, last_of};
 use super::slices::Slices;
@@ -160,10 +160,7 @@ impl Attention for ChunkPrefill<'_> {
         if self.compression.is_some() {
             return self.attend_and_compress(layer, qkv);
         }
-        let Qkv { q, k, v } = qkv;
-        self.take(layer, k, v)?;
-        let rows = 0..q.dim(0)?;
-        self.slice(layer, q, rows)
+        attend_whole(self, layer, qkv)
     }
 
     fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Error>> {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending, Start};
 use tributary_kernels::{Keys, Partial, Positions, merge};
-use tributary_model::{Attention, Progress, Qkv, SlicedAttention};
+use tributary_model::{Attention, Progress, Qkv, SlicedAttention, attend_whole};
 use tributary_protocol::deal::Homes;
 
 use super::mix::Mix;
@@ -135,12 +135,8 @@ impl Attention for Replicated<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
-        self.take(layer, k, v)?;
-        let rows = 0..q.dim(0)?;
-        let out = self.slice(layer, q, rows)?;
-        self.end(layer)?;
-        Ok(out)
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+        attend_whole(self, layer, qkv)
     }
 
     fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Error>> {

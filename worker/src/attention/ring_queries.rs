@@ -8,7 +8,7 @@ use std::ops::Range;
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending, Start};
 use tributary_kernels::{Keys, Positions, cast};
-use tributary_model::{Attention, Progress, Qkv, SlicedAttention, slice_count, slice_of};
+use tributary_model::{Attention, Progress, Qkv, SlicedAttention, slice_count, slice_of_part};
 
 use super::rounds::{last_of, merge_all, start_all};
 use super::slices::Slices;
@@ -125,8 +125,7 @@ impl Attention for RingQueries<'_> {
     }
 
     fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Error>> {
-        // Rounds are of slices of the whole run.
-        if self.math.progress.slices() > 1 { None } else { Some(self) }
+        Some(self)
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {
@@ -147,10 +146,12 @@ impl SlicedAttention for RingQueries<'_> {
     }
 
     fn slice(&mut self, _layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
-        let count = slice_count(self.most_rows(), self.math.slice_rows);
-        let of = |at: &Positions| slice_of(at.len(), self.done, count);
+        let parts = self.math.progress.slices();
+        let count = slice_count(self.most_rows().div_ceil(parts), self.math.slice_rows);
+        let (part, slice) = (self.done / count, self.done % count);
+        let of = |at: &Positions| slice_of_part(at.len(), (part, parts), (slice, count));
         let all: Vec<Range<usize>> = self.at.iter().map(of).collect();
-        assert_eq!(all[self.comm.rank()], rows, "slice {} of {count}", self.done);
+        assert_eq!(all[self.comm.rank()], rows, "slice {slice} of {count} in part {part} of {parts}");
         self.done += 1;
         self.round(&q, &all)
     }

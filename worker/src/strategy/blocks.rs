@@ -60,7 +60,8 @@ fn own_blocks(cx: &mut Context<'_>, plan: &Plan) -> Result<Block> {
     // Rows are numbered by their place in the sequence.
     let at = Positions::new(pass.rows.clone(), pass.rows.clone(), pass.segments);
     let kept: Vec<u32> = pass.kept.iter().map(|&index| pass.rows[index as usize]).collect();
-    let math = cx.math.clone();
+    let most = (0..cx.comm.size()).map(|rank| BlockRows::count(plan, &all, rank)).max().unwrap_or(0);
+    let math = cx.math.sliced(plan.context_slices(most));
     let layers = if all.pass_on() {
         let own = PassingRows { at, blocks: pass.blocks, kept: pass.kept };
         let mut attention = Passing::new(math, &mut *cx.comm, own, all.passed_counts());
@@ -104,6 +105,12 @@ impl BlockRows {
             });
         }
         pass
+    }
+
+    /// Number of rows in the pass of a rank.
+    fn count(plan: &Plan, all: &deal::Blocks, rank: usize) -> usize {
+        let query = if all.pass_on() { plan.query_rows().len() } else { 0 };
+        all.borrowed(rank).len() + all.of_ranks[rank].iter().map(|block| block.len() + query).sum::<usize>()
     }
 
     /// Adds rows, and returns their places in the pass.

@@ -18,7 +18,8 @@ impl Strategy for PassQ {
         cx.enter(Phase::ChunkPrefill, plan)?;
         let (shards, rank) = (Shards::new(plan, cx.comm.size()), cx.rank());
         let rows = shards.embed(cx, plan)?;
-        let mut attention = RingQueries::new(cx.math.clone(), cx.comm, shards.at.clone(), plan.owner);
+        let math = cx.math.sliced(shards.slices(plan));
+        let mut attention = RingQueries::new(math, cx.comm, shards.at.clone(), plan.owner);
         let rows = (rows, &*shards.rows[rank]);
         let output = output::run((cx.models.main, plan, rank), rows, &mut attention)?;
         let layers = attention.into_layers();

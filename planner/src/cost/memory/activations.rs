@@ -85,7 +85,7 @@ impl Pass {
         };
         let (query, result) = (shape.query_width(), shape.query_width() + shape.heads);
         let slice = self.of_whole_layer(slice_rows, shape, slice_rows);
-        let (stream, asking) = (self.rows * shape.hidden, self.rows * (shape.hidden + query));
+        let (stream, asking) = (self.rows * shape.hidden, self.rows * (shape.hidden + query + grown(shape)));
         match alive {
             Activations::Stream => stream + slice,
             Activations::Queries => (asking + self.rows * result + 2 * slice_rows * result).max(asking + slice),
@@ -109,12 +109,17 @@ impl Pass {
     fn of_whole_layer(self, rows: usize, shape: &ModelShape, slice_rows: usize) -> usize {
         let (hidden, query, kv) = (shape.hidden, shape.query_width(), shape.kv_width());
         let before = 2 * hidden + 2 * query + 4 * kv;
-        let attention = hidden + query + self.results * (query + shape.heads);
+        let attention = hidden + query + grown(shape) + self.results * (query + shape.heads);
         let finish = 3 * hidden + query;
         let tile = rows.min(slice_rows) * (2 * hidden + wide_numbers(shape));
         let after = rows * finish + tile.max(rows * hidden);
         (rows * before.max(attention)).max(after)
     }
+}
+
+/// Numbers of a row's queries with their growth, if they grow.
+fn grown(shape: &ModelShape) -> usize {
+    if shape.queries_grow { shape.query_width() } else { 0 }
 }
 
 /// Numbers of a row within the MLP: two products and their gated product. With experts, at most:
