@@ -12,12 +12,13 @@ use tributary_planner::cost::evicting::Evicting;
 use tributary_protocol::{EVICTIONS, Eviction, EvictionDescriptor, Exchange, Plan, Prefill, RankReport};
 use tributary_tests::samples::{Case, Sample};
 use tributary_tests::side_by_side::differing;
-use tributary_tests::{dummy_model, group, run_one, shape, tiny_config};
+use tributary_tests::{dummy_model, glm_with_experts, group, run_one, shape};
 
 const KEEP: usize = 24;
 
+/// Experts take rows one by one, kept or not.
 fn model() -> Arc<dyn Model> {
-    dummy_model(&tiny_config(&[]), 11)
+    dummy_model(&glm_with_experts(), 11)
 }
 
 fn case(world: usize, exchange: Exchange, lead: &'static [u32]) -> Case<'static> {

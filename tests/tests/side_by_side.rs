@@ -7,14 +7,15 @@ use tributary_protocol::Plan;
 use tributary_tests::side_by_side::{
     differing, plans, prefilled, release, run_alone, run_side_by_side, side_by_side_equals_alone, step,
 };
-use tributary_tests::{dummy_model, group, tiny_config};
+use tributary_tests::{dummy_model, group, model_with_experts, tiny_config};
 
 #[test]
 fn requests_side_by_side_answer_as_each_does_alone() {
-    let model = dummy_model(&tiny_config(&[]), 7);
+    let models = [dummy_model(&tiny_config(&[]), 7), model_with_experts()];
     for world in 1..=4 {
-        let group = group(&model, world);
-        let (tokens, ties) = side_by_side_equals_alone(group.link(), &*model, world);
+        let model = &models[world % 2];
+        let group = group(model, world);
+        let (tokens, ties) = side_by_side_equals_alone(group.link(), &**model, world);
         println!("world {world}: {tokens} tokens, near ties that fell otherwise: {ties:?}");
         group.end().expect("the group ends well");
     }

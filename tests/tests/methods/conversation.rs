@@ -10,7 +10,7 @@ use tributary_model::Model;
 use tributary_planner::cost::{Selected, bytes};
 use tributary_protocol::{Continues, Exchange, Outcome, Plan, RankReport, Returns, Slices};
 use tributary_tests::samples::{Case, Sample, leads};
-use tributary_tests::{dummy_model, group, logits, method, relative_error, run_all, run_one, shape, tiny_config};
+use tributary_tests::{group, logits, method, model_with_growing_queries, relative_error, run_all, run_one, shape};
 
 /// Choices that two ways of computing the same logits may make differently.
 const NEAR_TIE: f32 = 1e-4;
@@ -19,8 +19,9 @@ const NEAR_TIE: f32 = 1e-4;
 const FIRST: usize = 4;
 const SECOND: usize = 5;
 
+/// Its queries grow with their position, which a later turn's are beyond.
 fn model() -> Arc<dyn Model> {
-    dummy_model(&tiny_config(&[]), 11)
+    model_with_growing_queries()
 }
 
 /// Samples of all methods, whose sequences stay whole.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{Kernels, Rope};
 use tributary_model::{Config, Model, Qkv, Result, Rows};
-use tributary_protocol::Exchange;
+use tributary_protocol::{Exchange, Plan, Slices};
 use tributary_tests::samples::Case;
 use tributary_tests::{dummy_model, logits, relative_error, run_all, tiny_config};
 
@@ -77,15 +77,21 @@ fn slices_of_a_layer_are_the_layer() {
             let lead: &[u32] = if turn == 1 { &[1] } else { &[] };
             let case = Case { prefix: 3, lead, chunks: &[31, 5, 18, 26], query: 9, world, exchange, ratio: 0.4 };
             for sample in case.samples("", &*whole) {
-                let of =
-                    |model: &Arc<dyn Model>| run_all(model, Kernels::Auto, world, from_ref(&sample.plan)).remove(0).0;
-                let (expected, found) = (of(&whole), of(&sliced));
-                let error = relative_error(logits(&found), logits(&expected));
-                assert!(error < 1e-4, "world {world}, {}: {error:e}", sample.what());
-                assert_eq!(found.tokens, expected.tokens, "world {world}, {}", sample.what());
-                compared += 1;
+                let of = |model: &Arc<dyn Model>, plan: &Plan| {
+                    run_all(model, Kernels::Auto, world, from_ref(plan)).remove(0).0
+                };
+                let expected = of(&whole, &sample.plan);
+                // Also in parts with control points between them, each of more than one slice.
+                let in_parts = Plan { slices: Slices::of(27), ..sample.plan.clone() };
+                for (plan, what) in [(&sample.plan, "slices"), (&in_parts, "slices of parts")] {
+                    let (found, what) = (of(&sliced, plan), format!("{what}, world {world}, {}", sample.what()));
+                    let error = relative_error(logits(&found), logits(&expected));
+                    assert!(error < 1e-4, "{what}: {error:e}");
+                    assert_eq!(found.tokens, expected.tokens, "{what}");
+                    compared += 1;
+                }
             }
         }
     }
-    assert!(compared > 200, "{compared} samples");
+    assert!(compared > 400, "{compared} samples");
 }
