@@ -1,6 +1,7 @@
 //! The kit of the cross-crate tests: tiny models from a seed, plans, and groups of ranks that run
 //! them.
 
+pub mod counting;
 pub mod equal;
 pub mod real;
 pub mod samples;

@@ -2,8 +2,6 @@
 //! tests are in a separate process, one after the other: all tests of a process share the
 //! allocator.
 
-use std::alloc::{GlobalAlloc, Layout as Memory, System};
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,31 +10,10 @@ use tributary_engine::Group;
 use tributary_model::Model;
 use tributary_planner::cost::memory::alive_bytes;
 use tributary_protocol::{Event, Exchange, Method, Order, Plan, Returns};
+use tributary_tests::counting::Counting;
 use tributary_tests::samples::{Case, specs};
 use tributary_tests::side_by_side::release;
 use tributary_tests::{dummy_model, group, shape, tiny_config};
-
-/// The system's allocator, which counts the bytes that are held, and the most that were.
-struct Counting;
-
-static HELD: AtomicI64 = AtomicI64::new(0);
-static HIGH: AtomicI64 = AtomicI64::new(0);
-
-// SAFETY: every call goes on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, memory: Memory) -> *mut u8 {
-        let held = HELD.fetch_add(memory.size() as i64, Ordering::Relaxed) + memory.size() as i64;
-        HIGH.fetch_max(held, Ordering::Relaxed);
-        // SAFETY: as this function's own caller promises.
-        unsafe { System.alloc(memory) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, memory: Memory) {
-        HELD.fetch_sub(memory.size() as i64, Ordering::Relaxed);
-        // SAFETY: as this function's own caller promises.
-        unsafe { System.dealloc(place, memory) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -78,18 +55,18 @@ fn curve_model() -> Arc<dyn Model> {
 /// Bytes held now, after the group has done all that it was told.
 fn settled(group: &Group) -> i64 {
     (0..2).for_each(|_| drop(release(group.link(), Vec::new())));
-    HELD.load(Ordering::Relaxed)
+    Counting::held()
 }
 
 /// Bytes of a prefill: the most that were held, and those that stay with the sequence.
 fn counted(group: &Group, plan: &Plan) -> [i64; 2] {
     let before = settled(group);
-    HIGH.store(before, Ordering::Relaxed);
+    Counting::watch_from(before);
     group.link().send(Order::Prefill(Arc::new(plan.clone()))).expect("the group takes orders");
     let event = || group.link().next(PATIENCE).expect("the group lives").expect("the prefill ends in time");
     assert!(matches!(event(), Event::FirstToken { .. }), "a first token");
     assert!(matches!(event(), Event::Prefilled { .. }), "a filled cache");
-    let (with, high) = (settled(group), HIGH.load(Ordering::Relaxed));
+    let (with, high) = (settled(group), Counting::most());
     release(group.link(), vec![plan.request]);
     [high - before, with - before]
 }

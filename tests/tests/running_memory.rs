@@ -2,37 +2,13 @@
 //! formula, by which requests are admitted. One test in a separate process: all tests of a process
 //! share the allocator.
 
-use std::alloc::{GlobalAlloc, Layout as Memory, System};
-use std::sync::atomic::{AtomicI64, Ordering};
-
 use candle_core::DType;
 use tributary_coordinator::dispatch::InFlight;
 use tributary_planner::cost::running_bytes;
 use tributary_protocol::{Evict, Exchange, Plan, Selection};
+use tributary_tests::counting::Counting;
 use tributary_tests::side_by_side::{plans, prefilled, release, step, warm};
 use tributary_tests::{dummy_model, group, shape, tiny_config};
-
-/// The system's allocator, which counts the bytes that are held, and the most that were.
-struct Counting;
-
-static HELD: AtomicI64 = AtomicI64::new(0);
-static HIGH: AtomicI64 = AtomicI64::new(0);
-
-// SAFETY: every call goes on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, memory: Memory) -> *mut u8 {
-        let held = HELD.fetch_add(memory.size() as i64, Ordering::Relaxed) + memory.size() as i64;
-        HIGH.fetch_max(held, Ordering::Relaxed);
-        // SAFETY: as this function's own caller promises.
-        unsafe { System.alloc(memory) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, memory: Memory) {
-        HELD.fetch_sub(memory.size() as i64, Ordering::Relaxed);
-        // SAFETY: as this function's own caller promises.
-        unsafe { System.dealloc(place, memory) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -40,11 +16,6 @@ static ALLOCATOR: Counting = Counting;
 /// Factor of the chunks' length over other tests: the fixed memory of a sequence shall be small
 /// compared with its rows.
 const LONGER: usize = 12;
-
-/// Bytes held now.
-fn held() -> i64 {
-    HELD.load(Ordering::Relaxed)
-}
 
 #[test]
 fn sequences_keep_what_the_planner_counts() {
@@ -57,7 +28,7 @@ fn sequences_keep_what_the_planner_counts() {
         // Twice: an order ends when all ranks have done with the one before it.
         let settled = || {
             (0..2).for_each(|_| drop(release(link, Vec::new())));
-            held()
+            Counting::held()
         };
         let long = |plan: &Plan| {
             let mut plan = plan.clone();
@@ -82,9 +53,9 @@ fn sequences_keep_what_the_planner_counts() {
                     let plan = Plan { request, ..plan.clone() };
                     let mut running: Vec<InFlight> = vec![prefilled(link, &plan)];
                     let with = settled();
-                    HIGH.store(with, Ordering::Relaxed);
+                    Counting::watch_from(with);
                     (0..3).for_each(|_| step(link, &mut running));
-                    let (turned, most) = (settled(), HIGH.load(Ordering::Relaxed));
+                    let (turned, most) = (settled(), Counting::most());
                     assert_eq!(release(link, vec![request]), vec![0; world]);
                     let without = settled();
                     (filled, high, kept) = (with - without, most - without, turned - without);
