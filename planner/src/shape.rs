@@ -314,7 +314,20 @@ pub(crate) mod tests {
         // Two FLOPs a matrix number, embeddings not counted.
         let matrices = QWEN3_14B.parameters() as f64 - 2.0 * 151_936.0 * 5120.0;
         assert!((QWEN3_14B.row_flops() / (2.0 * matrices) - 1.0).abs() < 1e-3);
+        assert_eq!(QWEN3_14B.layer_numbers_read(9), QWEN3_14B.layer_matrix_parameters() as f64, "no experts");
         let two_halves = DEMO.prefill_flops(10, 0) + DEMO.prefill_flops(10, 10);
         assert!((DEMO.prefill_flops(20, 0) / two_halves - 1.0).abs() < 1e-12);
+    }
+
+    /// A row meets 8 of 128 experts in each of 48 layers, many rows meet all of them.
+    #[test]
+    fn experts_are_read_by_those_that_meet_them() {
+        let shape = ModelShape::named("qwen3-30b-a3b").unwrap();
+        assert_eq!(shape.layer_numbers_read(1), shape.layer_matrix_parameters() as f64);
+        let kept = shape.parameters() - shape.other_numbers() as u64;
+        // Of the router's numbers a third are counted as those of a wider MLP, rounded down.
+        assert!((48.0 * shape.layer_numbers_read(4096) / kept as f64 - 1.0).abs() < 1e-3);
+        let dense = ModelShape { experts: None, intermediate: shape.mlp_width(), ..shape };
+        assert_eq!(shape.layer_elementwise() - dense.layer_elementwise(), (5 * 2048 * 8) as f64);
     }
 }
