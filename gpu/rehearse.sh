@@ -94,7 +94,7 @@ run "no GPU" 69 GPUS=0
 grep -q 'no GPU on this machine' "$place/said" || fail "does not say so"
 
 run "one GPU" 0 GPUS=1 PATH="$place/path:$place/tools:$PATH" BUDGET_S=9000
-for name in libraries kernels-first kernels pytorch bench llama-short ncu stack stack-memory answers sanitizer llama-long llama-calibrate llama-others nsys \
+for name in libraries kernels-first kernels pytorch bench llama-short ncu stack stack-memory answers decoding experts sanitizer llama-long llama-calibrate llama-others nsys \
     qwen-short qwen-calibrate qwen-others qwen-long stack-plain sanitizer-full; do
     row "$name" ok
 done
@@ -109,12 +109,15 @@ table_has "left out: qwen3-14b at 131072 tokens from warm chunks: needs "
 was_called '^kernels-cuda .*device:: persistent:: precision::.* cache=set'
 was_called '^ncu .*regex:attend_sm90_bf16_128 .* keys=16384'
 was_called '^ncu .*regex:pack_sm90_bf16_128 '
+was_called '^ncu .*regex:attend_bf16_128 .* keys=16384'
 was_called '^ncu .*regex:rms_norm_1_bf16 '
 was_not_called '^(tributary bench|kernels-cuda).*keys=[0-9]'
 was_not_called 'modules=EAGER'
 table_has 'answers: full: score 0.500, on the CPU 0.500'
 table_has 'llama-short: full 64 on 1: 12.5 ms, 1.00 x full'
 table_has 'pytorch: case: dense_causal, ms: 1.5'
+was_called 'qwen3-30b-a3b .*--lengths 8192 .*--caches cold,warm --chunk-cache 1GiB'
+was_called 'prefill .*--synthetic 16x2048.64 --max-tokens 65'
 table_has 'bench: dense  1.0'
 [ "$(tail -n 1 "$place/said")" = "$(tail -n 1 "$place/out/table.txt")" ] || fail "the table does not come last"
 [ "$(wc -c <"$place/out/table.txt")" -le 8000 ] || fail "the table is too long"

@@ -235,6 +235,8 @@ step ncu 60 counters
 step stack 10 stack
 step stack-memory 5 stack_memory
 step answers 15 answers
+step decoding 30 decoding
+step experts 60 study qwen3-30b-a3b experts
 step sanitizer 80 sanitizer few
 step llama-long 85 study llama-3.1-8b long
 step llama-calibrate 90 study llama-3.1-8b calibrate

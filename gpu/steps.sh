@@ -135,6 +135,7 @@ room() {
     model=$1 tokens=$2
     case $model in
     llama-3.1-8b) fixed_mb=17750 request_kb=184 chunk_kb=131 ;;
+    qwen3-30b-a3b) fixed_mb=62800 request_kb=150 chunk_kb=98 ;;
     *) fixed_mb=31450 request_kb=225 chunk_kb=164 ;;
     esac
     # What the planner takes: nine tenths of what is free once the driver is there.
@@ -172,10 +173,12 @@ study() {
     short) list="8192 32768" ;;
     long) list="65536 131072" repeats=1 ;;
     others) list=32768 methods="none epic" ;;
+    experts) list=8192 ;;
     *) list="" ;;
     esac
     if [ -n "$small" ]; then
         model=dummy-25m chunk=32 rounds="--repeats 3"
+        [ "$lengths" != experts ] || model=dummy-moe-25m
         case $lengths in short) list="128 256" ;; long) list=384 ;; others) list=256 ;; esac
     fi
     if [ "$small" = least ]; then
@@ -204,17 +207,35 @@ study() {
     return $wrong
 }
 
+# Milliseconds a token while an answer is decoded, behind contexts of two lengths.
+decoding() {
+    model=llama-3.1-8b count=65 shapes="4x2048+64 16x2048+64"
+    [ -z "$small" ] || { model=dummy-25m && count=3 && shapes="2x32+8"; }
+    for shape in $shapes; do
+        ours 60 "$bin/tributary" prefill --model "examples/models/$model" --load-format dummy --device cuda --method full --synthetic "$shape" \
+            --max-tokens $count --json >"$results/$name-$shape.json" || return
+        python3 -c 'import json, sys
+answer = json.load(open(sys.argv[1]))
+tokens = answer["tokens"]
+context = sum(tokens[part] for part in ("prefix", "context", "query"))
+each = (answer["total_ms"] - answer["ttft_ms"]) / (tokens["generated"] - 1)
+print(f"behind {context} tokens: {each:.2f} ms a token, mean of {tokens['"'generated'"'] - 1}")' "$results/$name-$shape.json" >"$results/$name.said" || return
+        number "$(cat "$results/$name.said")"
+    done
+}
+
 # What limits kernels: shares of the tensor cores, of the L2 cache and of memory, and where warps wait.
 counters() {
     ncu=$(found ncu /usr/local/cuda/bin/ncu /opt/nvidia/nsight-compute/*/ncu) || leave_out "ncu is not on this machine"
     case $capability in
     9.*) kernels="attend_sm90_bf16_128 pack_sm90_bf16_128" ;;
-    *) kernels=attend_bf16_128 ;;
+    *) kernels="" ;;
     esac
     wrong=0
-    # The norm's kernel is that of rows of up to 4096 numbers, as kernels-bench has them.
-    for kernel in $kernels rms_norm_1_bf16 silu_mul_bf16; do
+    # `attend` as in decoding: one row. The norm's kernel is that of rows of up to 4096 numbers, as kernels-bench has them.
+    for kernel in $kernels attend_bf16_128 rms_norm_1_bf16 silu_mul_bf16; do
         case $kernel in
+        attend_bf16*) only=decode ;;
         rms_norm*) only=rms_norm ;;
         silu_mul*) only=silu_mul ;;
         *) only=dense ;;
