@@ -224,7 +224,7 @@ REAL_OUT = target/real-$(SPLIT)$(if $(FEWER),-short)
 
 # Four requests a family, four methods.
 quality-real-short:
-	@$(MAKE) --no-print-directory quality-real FEWER="--samples 4 --methods full none infoflow attn-drift"
+	@$(MAKE) --no-print-directory quality-real FEWER="--samples 4 --methods full none infoflow excerpt"
 
 study: build
 	$(TRIBUTARY) bench --model examples/models/dummy-25m --load-format dummy --worlds 2 --calibrate target/here.toml --force

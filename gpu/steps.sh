@@ -168,7 +168,7 @@ bench() {
 
 # One model at one kind of sizes: exact, then selective from cold and from warm chunks; one command a length.
 study() {
-    label=$1 lengths=$2 model=$1 chunk=2048 repeats=3 methods="full infoflow" rounds=""
+    label=$1 lengths=$2 model=$1 chunk=2048 repeats=3 methods="full infoflow excerpt" rounds=""
     case $lengths in
     short) list="8192 32768" ;;
     long) list="65536 131072" repeats=1 ;;
@@ -224,7 +224,7 @@ print(f"behind {context} tokens: {each:.2f} ms a token, mean of {tokens['"'gener
     done
 }
 
-# What limits kernels: shares of the tensor cores, of the L2 cache and of memory, and where warps wait.
+# What limits kernels: shares of the tensor cores, of the L2 cache and of memory, and where warps wait. NCU_KERNELS names fewer.
 counters() {
     ncu=$(found ncu /usr/local/cuda/bin/ncu /opt/nvidia/nsight-compute/*/ncu) || leave_out "ncu is not on this machine"
     case $capability in
@@ -233,7 +233,7 @@ counters() {
     esac
     wrong=0
     # `attend` as in decoding: one row. The norm's kernel is that of rows of up to 4096 numbers, as kernels-bench has them.
-    for kernel in $kernels attend_bf16_128 rms_norm_1_bf16 silu_mul_bf16; do
+    for kernel in ${NCU_KERNELS:-$kernels attend_bf16_128 rms_norm_1_bf16 silu_mul_bf16}; do
         case $kernel in
         attend_bf16*) only=decode ;;
         rms_norm*) only=rms_norm ;;

@@ -16,6 +16,7 @@ use tributary_protocol::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, DraftModel, 
 
 use crate::error::setting;
 use crate::intake::Prepared;
+use crate::sentences;
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
 
@@ -61,6 +62,9 @@ impl Readers {
     /// As [`AuxiliaryReader::read`] and [`AuxiliaryReader::writes`].
     pub fn tokens(&self, request: &Prepared, settings: &RequestSettings) -> Result<Tokens> {
         let mut tokens = request.tokens();
+        if settings.method.reads_sentences() {
+            tokens.sentence_ends = sentences::ends(request);
+        }
         if let Some(reader) = self.auxiliary.as_ref().filter(|_| settings.method.needs(Requirement::AuxiliaryModel)) {
             // After a lead the first of several chunks may be selected too.
             let from_first = settings.include_first_chunk || (!request.lead.is_empty() && request.chunks.len() > 1);

@@ -19,6 +19,7 @@ mod jinja;
 pub mod report;
 mod request;
 pub mod scheduler;
+mod sentences;
 mod template;
 mod tokenize;
 mod trace_calibration;

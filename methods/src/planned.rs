@@ -111,6 +111,11 @@ impl PlannedMethod {
         self.evidence().and_then(|evidence| evidence.sparse)
     }
 
+    /// Whether the selected rows see each other alone, and the query sees them alone.
+    pub fn excerpts(&self) -> bool {
+        self.evidence().is_some_and(|evidence| evidence.excerpt.is_some())
+    }
+
     /// Whether an auxiliary model reads the context for it.
     pub fn reads_by_auxiliary(&self) -> bool {
         self.selection() == Some(Selection::Auxiliary)

@@ -127,6 +127,9 @@ pub struct Evidence {
     /// Parts kept of every document, if the rest is dropped. The probe sees the first and last rows
     /// of each, and in the counted layers it reads every document by itself.
     pub sparse: Option<SamKv>,
+    /// Rows of the longest sentence, if whole sentences are selected, and neither they nor the
+    /// query see any other row of the context.
+    pub excerpt: Option<u32>,
 }
 
 /// Conversion of the attention of a layer's heads into one number.
@@ -172,6 +175,7 @@ impl Evidence {
             half: None,
             oracle: false,
             sparse: None,
+            excerpt: None,
         }
     }
 }

@@ -64,6 +64,8 @@ pub struct Candidates {
     pub seed: u64,
     /// The readings of the plan's auxiliary models, one number a context row each.
     pub auxiliary: Vec<Vec<f32>>,
+    /// The rows with which a sentence ends, ascending; empty where that is not known.
+    pub sentence_ends: Vec<u32>,
 }
 
 impl Candidates {

@@ -65,7 +65,9 @@ fn a_method_takes_what_it_says() {
             assert_ne!(made(&format!("{name}:{}{value}", option.key)), bare, "{name}: {}", option.key);
         }
         // Free probes find an order by themselves; dropped rows have no importance.
-        let in_order = bare.evidence().is_some_and(|evidence| evidence.trace.is_some() || evidence.sparse.is_some());
+        let in_order = bare.evidence().is_some_and(|evidence| {
+            evidence.trace.is_some() || evidence.sparse.is_some() || evidence.excerpt.is_some()
+        });
         assert_eq!(bare.probes_query() && !in_order, method.takes(&REORDER), "{name}");
         assert_eq!(method.takes(&IMPORTANCE), method.takes(&REORDER), "{name}");
         let moves = method.takes(&REORDER) || method.takes(&KEEP_ORDER);

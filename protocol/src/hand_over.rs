@@ -38,7 +38,7 @@ impl Plan {
         if self.chunks.iter().any(|chunk| chunk.compress.is_some()) {
             return Some("its documents are compressed: layers and heads have different rows");
         }
-        if self.drops().is_some() {
+        if self.drops() {
             return Some("it drops rows of the documents, and positions are left empty");
         }
         if self.evict.is_some() || self.look_ahead.is_some() {

@@ -9,7 +9,7 @@ impl Plan {
     /// Rows in the filled cache, given the selected ones: all of the prompt, or, where a method
     /// drops context rows, those that it kept.
     pub fn rows_there(&self, selected: &[u32]) -> Vec<u32> {
-        if self.drops().is_none() {
+        if !self.drops() {
             return (0..self.total_rows() as u32).collect();
         }
         let mut rows: Vec<u32> = (0..self.prefix_tokens() as u32).chain(selected.iter().copied()).collect();
@@ -21,7 +21,8 @@ impl Plan {
     /// Maximum number of rows in the filled cache.
     pub fn rows_there_at_most(&self) -> usize {
         let context = self.kept_at_most(self.chunks.iter().map(|chunk| chunk.rank + 1).max().unwrap_or(1));
-        self.prefix_tokens() + context.into_iter().sum::<usize>() + self.query_tokens()
+        let most = if self.drops() { self.budget } else { usize::MAX };
+        self.prefix_tokens() + context.into_iter().sum::<usize>().min(most) + self.query_tokens()
     }
 
     /// The eviction that takes place; `None` if only one token is generated, or if everything is

@@ -79,6 +79,9 @@ pub struct Plan {
     pub returns: Returns,
     /// Models beside the main one that read the context for it.
     pub auxiliary: Vec<Auxiliary>,
+    /// The context rows with which a sentence ends, ascending, for methods that select sentences;
+    /// empty where that is not known.
+    pub sentence_ends: Vec<u32>,
     /// The model that drafts tokens for an eviction, if the eviction measures such tokens.
     pub draft_model: Option<DraftModel>,
     /// Rows that attend to the cache before generation begins and are then discarded.

@@ -117,7 +117,7 @@ impl Plan {
     /// Those are all but the first, whose rows are exact already, unless the plan includes it, a
     /// lead stands before it, or rows of every chunk are dropped.
     pub fn candidates(&self, order: &[u32]) -> Vec<(u32, usize)> {
-        let all = self.include_first_chunk || !self.lead.is_empty() || self.method.sparse().is_some();
+        let all = self.include_first_chunk || !self.lead.is_empty() || self.hides();
         self.token_runs(order, usize::from(!all))
     }
 
@@ -167,7 +167,7 @@ impl Plan {
     /// one chunk or every row is recomputed in place and sees all others.
     pub fn is_exact(&self) -> bool {
         let is_as_it_is = |chunk: &Chunk| chunk.around.is_none() && chunk.compress.is_none();
-        let keeps_all = self.drops().is_none() && self.chunks.iter().all(is_as_it_is);
+        let keeps_all = !self.drops() && self.chunks.iter().all(is_as_it_is);
         let in_chunks = self.method.in_chunks() && self.method.parallel().is_none() && keeps_all;
         let recomputes_all = self.budget >= self.context_tokens()
             && self.exchange != Exchange::Selected
@@ -178,24 +178,39 @@ impl Plan {
         self.method.is_exact() || is_in_order || (in_chunks && (is_alone || recomputes_all))
     }
 
-    /// Parts kept of every document, if the rest is dropped.
-    pub fn drops(&self) -> Option<SamKv> {
+    /// Whether the method is one that drops context rows.
+    fn hides(&self) -> bool {
+        self.method.sparse().is_some() || self.method.excerpts()
+    }
+
+    /// Whether context rows are dropped that are not selected. An excerpt of every row drops none.
+    pub fn drops(&self) -> bool {
+        self.hides() && self.budget > 0 && !(self.method.excerpts() && self.budget >= self.context_tokens())
+    }
+
+    /// Parts kept of every document, if they are kept by their places and the rest is dropped.
+    pub fn parts(&self) -> Option<SamKv> {
         self.method.sparse().filter(|_| self.budget > 0)
     }
 
     /// Maximum number of context rows that each rank keeps of its chunks where others are dropped;
     /// the number that it holds where none is.
     pub fn kept_at_most(&self, world: usize) -> Vec<usize> {
-        let Some(sparse) = self.drops() else { return self.held_counts(world) };
+        if !self.drops() {
+            return self.held_counts(world);
+        }
+        let Some(parts) = self.parts() else {
+            return self.kept_counts(world).into_iter().map(|rows| rows.min(self.budget)).collect();
+        };
         let mut rows = vec![0; world];
-        self.chunks.iter().for_each(|chunk| rows[chunk.rank] += sparse.kept_of(chunk.ids.len()));
+        self.chunks.iter().for_each(|chunk| rows[chunk.rank] += parts.kept_of(chunk.ids.len()));
         rows
     }
 
     /// Rows whose prefilled state no pass after the selection sees: the `recomputed` ones, or all
     /// if the others are dropped.
     pub fn out_of_sight(&self, recomputed: &[u32]) -> Vec<u32> {
-        if self.drops().is_some() { self.context_row_numbers() } else { recomputed.to_vec() }
+        if self.drops() { self.context_row_numbers() } else { recomputed.to_vec() }
     }
 
     /// Whether a full prefill is computed before the selection, as an oracle.

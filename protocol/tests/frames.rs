@@ -74,6 +74,7 @@ prop_compose! {
             slices: Slices::default(),
             returns: Returns { logits: flags.1, scores: flags.2, logprobs: flags.0.then_some(numbers.1.into()), prompt_logprobs: flags.2.then_some(numbers.1.into()) },
             auxiliary: if flags.1 { vec![auxiliary()] } else { Vec::new() },
+            sentence_ends: if flags.0 { vec![3, 70_000] } else { Vec::new() },
             draft_model: flags.1.then(draft_model),
             look_ahead: flags.2.then_some(LookAhead { adapter: 4, rows: 32 }),
             evict: flags.0.then(evict),
@@ -293,6 +294,7 @@ fn samples() -> (Order, Event) {
         slices: Slices::default(),
         returns: Returns { logits: true, scores: false, logprobs: Some(5), prompt_logprobs: None },
         auxiliary: vec![auxiliary()],
+        sentence_ends: vec![4, 5],
         draft_model: Some(draft_model()),
         look_ahead: Some(LookAhead { adapter: 4, rows: 32 }),
         evict: Some(evict()),
@@ -327,6 +329,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     let headers = (header(&encode_frame(&order).unwrap()), header(&encode_frame(&event).unwrap()));
-    let told = ("5452494215000000af020000f58e1a00", "545249421500000053020000ae9292d9");
+    let told = ("5452494216000000c00200004a6dbd43", "5452494216000000530200006fd9cb28");
     assert_eq!((headers.0.as_str(), headers.1.as_str()), told);
 }

@@ -88,6 +88,9 @@ pub struct Dumped<'a> {
     /// Prompts that an auxiliary model reads, one after the other, where one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     auxiliary_prompts: Option<Vec<AuxiliaryPrompt<'a>>>,
+    /// The rows with which a sentence of the context ends, if the method selects sentences.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sentence_ends: Option<&'a [u32]>,
     /// Generated token ids.
     generated: &'a [u32],
 }
@@ -129,6 +132,7 @@ fn request(answered: &Answered) -> Dumped<'_> {
         evict_tokens: plan.evict.as_ref().map(Evict::pseudo_tokens).filter(|tokens| *tokens > 0),
         compressed: answered.report.compressed.as_ref(),
         auxiliary_prompts: plan.auxiliary.first().map(prompts),
+        sentence_ends: Some(&plan.sentence_ends[..]).filter(|ends| !ends.is_empty()),
         generated: &outcome.tokens,
     }
 }

@@ -418,6 +418,38 @@ class Request:
         x = self.model.forward(self.ids, rows, self.fresh_copy(), at, seen, narrow=mix)
         return total, kept, self.model.logits(x[-1])
 
+    def sentences(self, ends, longest):
+        """The rows of each sentence: chunks cut behind the rows `ends`, and into runs of `longest`."""
+        runs = []
+        for chunk in range(len(self.lengths)):
+            run = []
+            for row in self.rows_of(chunk).tolist():
+                run.append(row)
+                if row in ends or len(run) == longest:
+                    runs.append(run)
+                    run = []
+            runs += [run] if run else []
+        return runs
+
+    def excerpt(self, scores, ends, longest, budget):
+        """Kept rows, and the last row's logits: the sentences with the highest means that fit, which are all that is seen."""
+        mean = lambda run: scores[torch.tensor(run) - self.P].mean().item()
+        kept, other = [], None
+        for run in sorted(self.sentences(set(ends), longest), key=lambda run: (-mean(run), run[0])):
+            if len(kept) + len(run) <= budget:
+                kept += run
+            else:
+                other = other or run
+        if other and len(kept) < budget:
+            left = budget - len(kept)
+            runs = [other[at:at + left] for at in range(len(other) - left + 1)]
+            kept += min(runs, key=lambda run: (-mean(run), run[0]))
+        kept = torch.tensor(kept).sort().values
+        rows, seen = torch.cat([kept, self.query]), torch.zeros(len(self.ids), len(self.ids), dtype=torch.bool)
+        seen[:, torch.cat([torch.arange(self.P), rows])] = True
+        x = self.model.forward(self.ids, rows, self.fresh_copy(), self.positions("global", list(range(len(self.lengths)))), seen)
+        return kept, self.model.logits(x[-1])
+
     def recompute(self, order, selected, read=None):
         """Selected rows, then the query's, at global positions. With `read` the query's rows find chunks in that order. Returns
         the last row's logits and the cache."""

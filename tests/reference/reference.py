@@ -44,6 +44,8 @@ def layers_of(text: str) -> list[int]:
 def method_scores(r: Request, s: dict, layout, order, budget, candidates):
     if s["method"] == "infoflow":
         return r.infoflow(layout, order, s["score"], layers_of(s["layers"]), s.get("recency"))
+    if s["method"] == "excerpt":
+        return r.infoflow(layout, order, s["score"], layers_of(s["layers"]), s.get("recency"))
     if s["method"] == "attn-drift":
         return r.attn_drift(layout, order, s["score"], layers_of(s["layers"]), s["half"], s.get("recency"), candidates)
     if s["method"] == "prophetkv":
@@ -96,6 +98,11 @@ def solve(r: Request, s: dict, selected=None, order=None):
     ratio = s["ratio"] if s["method"] not in ("none", "kv-packet") else 0.0
     tokens = r.T - len(r.lengths) * (r.head + r.tail)
     budget = max(1, math.floor(ratio * tokens + 1e-9)) if ratio > 0 else 0
+    if s["method"] == "excerpt":
+        order = list(range(len(r.lengths)))
+        scores = r.of_tokens(method_scores(r, s, s["layout"], order, budget, list(range(r.T))))
+        kept, logits = r.excerpt(scores, s.get("sentence_ends", []), s["longest"], budget)
+        return order, scores, kept, 1e-9, logits  # whole sentences go: no row is near the cut
     asks = s["method"] in ("infoflow", "attn-drift", "prophetkv", "relay", "a3", "ideal")
     scored = asks or s["method"] in ("cacheblend", "kvshare", "trace", "cacheclip")
     found_order = reordered(r, s, budget) if asks and s["reorder"] else list(range(len(r.lengths)))
@@ -171,7 +178,7 @@ def check(model: Model, folder: str) -> bool:
     found = dump["first_token_logits"]
     lines.append(("logits", relative(found, logits), tolerance, f"best {found.argmax().item()}, here {logits.argmax().item()}"))
     if "kept" in dump:
-        if s["method"] in BLOCKS + ("ape", "samkv"):
+        if s["method"] in BLOCKS + ("ape", "samkv", "excerpt"):
             raise SystemExit(f"{folder}: rows kept after {s['method']} are not in this reference")
         read = list(range(len(r.lengths))) if s.get("order_for") == "selection" else None
         rows = torch.arange(r.P + r.T) if exact else selected
@@ -187,7 +194,7 @@ def check(model: Model, folder: str) -> bool:
 def settings(model: Model, **changes) -> dict:
     base = {"method": "infoflow", "ratio": 0.15, "score": "norm", "layers": f"{model.layers - 1}..{model.layers}",
             "layout": "global", "reorder": False, "importance": "mass", "include_first_chunk": False,
-            "variant": "small", "blocks": 2, "theta": 0.9, "temperature": 0.9, "scale": 0.9, "drift-of": "values", "drift-layers": 1, "half": 32, "alpha": 0.18, "dtype": "f32", "exchange": "replicate", "world": 1, "generated": []}
+            "variant": "small", "blocks": 2, "theta": 0.9, "temperature": 0.9, "scale": 0.9, "drift-of": "values", "drift-layers": 1, "half": 32, "longest": 48, "alpha": 0.18, "dtype": "f32", "exchange": "replicate", "world": 1, "generated": []}
     return {**base, **changes}
 
 
@@ -211,6 +218,7 @@ def self_test(model: Model, folder: str) -> bool:
         for method in ("infoflow", "attn-drift", "prophetkv", "relay", "a3"):
             for layout in LAYOUTS:
                 expect(f"{method} {layout} at ratio 1 = full", relative(run(method=method, layout=layout, ratio=1.0)[4], full))
+        expect("excerpt at ratio 1 = full", relative(run(method="excerpt", ratio=1.0)[4], full))
         for of, layers in [("values", 1), ("keys", min(2, model.layers - 1))]:
             changes = {"method": "cacheblend", "drift-of": of, "drift-layers": layers}
             expect(f"cacheblend {of} {layers} at ratio 1 = full", relative(run(**changes, ratio=1.0)[4], full))
@@ -238,7 +246,7 @@ def self_test(model: Model, folder: str) -> bool:
             with torch.no_grad():
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
-                        {"method": "relay", "layout": "tl-tp"}, {"method": "attn-drift", "reorder": True, "half": 3, "recency": 1.5}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "blocks": 1},
+                        {"method": "relay", "layout": "tl-tp"}, {"method": "attn-drift", "reorder": True, "half": 3, "recency": 1.5}, {"method": "excerpt", "ratio": 0.5, "sentence_ends": [4, 9, 15, 22]}, {"method": "excerpt", "longest": 4}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "blocks": 1},
                         {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "trace", "alpha": 0.001, "keep-order": True}, {"method": "trace", "alpha": 0.005, "sharpest": 0.25}, {"reorder": True, "order_for": "selection"},
                         {"method": "apb", "block_rows": {"block": 9, "anchor": 2, "passed": 2}}, {"method": "epic"}, {"method": "none"}, {**read_by(model, folder, r, request), "ratio": 0.8}):
             name = {key: value for key, value in changes.items() if not key.startswith("auxiliary")}

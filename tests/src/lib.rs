@@ -135,6 +135,7 @@ pub fn plan(
         slices: Slices::default(),
         returns: Returns { logits: true, scores: true, logprobs: None, prompt_logprobs: None },
         auxiliary: Vec::new(),
+        sentence_ends: Vec::new(),
         draft_model: None,
         look_ahead: None,
         evict: None,
@@ -299,7 +300,7 @@ pub fn samkv(variant: SamKvVariant, theta: f32) -> PlannedMethod {
 /// The plan with a budget of `ratio` of its context.
 pub fn with_ratio(mut plan: Plan, ratio: f64) -> Plan {
     plan.budget = (ratio * plan.context_tokens() as f64 + 1e-9) as usize;
-    if plan.drops().is_some() {
+    if plan.parts().is_some() {
         plan.budget =
             plan.chunks.iter().map(|chunk| chunk.rank).max().map_or(0, |last| plan.kept_at_most(last + 1).iter().sum());
     }

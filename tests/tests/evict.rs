@@ -45,7 +45,7 @@ fn pairs(model: &dyn Model) -> Vec<Pair> {
     let mut pairs = Vec::new();
     for (number, Sample { spec, plan }) in samples.into_iter().filter(in_any_world).enumerate() {
         for (other, eviction) in EVICTIONS.into_iter().enumerate() {
-            let pair = Pair { turn: number + other, spec: spec.clone(), eviction, drops: plan.drops().is_some() };
+            let pair = Pair { turn: number + other, spec: spec.clone(), eviction, drops: plan.drops() };
             pairs.extend(pair.asked(1, KEEP, model).map(|_| pair));
         }
     }

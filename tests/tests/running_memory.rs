@@ -37,7 +37,7 @@ fn sequences_keep_what_the_planner_counts() {
                 chunk.compress.iter_mut().for_each(|compress| compress.keep *= LONGER);
             }
             let budget = match plan.method.selection() {
-                _ if plan.drops().is_some() => plan.kept_at_most(world).iter().sum(),
+                _ if plan.drops() => plan.kept_at_most(world).iter().sum(),
                 Some(Selection::Leading { per_chunk: Some(_) }) => plan.budget,
                 _ => plan.budget * LONGER,
             };
@@ -92,7 +92,7 @@ fn compare(plan: &Plan, world: usize, predicted: u64, taken: [i64; 3]) {
     // that one of them has kept. The rows that an eviction keeps may be on any rank: room for all
     // is counted on each.
     let anywhere = plan.evicts().is_some() && !plan.generates_alone(world);
-    let known = (world == 1 && plan.drops().is_none()) || !plan.method.in_chunks();
+    let known = (world == 1 && !plan.drops()) || !plan.method.in_chunks();
     // Warm chunks of all ranks are their values, which threads share, and keys, which are turned
     // into memory of their own: half.
     let is_shared = is_warm && exchange == Exchange::Replicate && world > 1;

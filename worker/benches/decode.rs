@@ -80,6 +80,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         slices: Slices::default(),
         returns: Returns::default(),
         auxiliary: Vec::new(),
+        sentence_ends: Vec::new(),
         draft_model: None,
         look_ahead: None,
         evict: None,

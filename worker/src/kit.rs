@@ -110,6 +110,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         slices: Slices::default(),
         returns: Returns::default(),
         auxiliary: Vec::new(),
+        sentence_ends: Vec::new(),
         draft_model: None,
         look_ahead: None,
         evict: None,

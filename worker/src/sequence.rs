@@ -87,8 +87,8 @@ impl Sequence {
         let positions = prefilled.placement.positions(plan.max_tokens);
         let held = match (rank == owner || !alone, plan.drops()) {
             (false, _) => CacheState::Nothing,
-            (true, None) => CacheState::Filled(Box::new(prefilled)),
-            (true, Some(_)) => {
+            (true, false) => CacheState::Filled(Box::new(prefilled)),
+            (true, true) => {
                 CacheState::Filled(Box::new(Prefilled { cache: prefilled.cache.without_stale()?, ..prefilled }))
             }
         };

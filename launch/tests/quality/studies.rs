@@ -129,7 +129,7 @@ fn the_study_of_a_real_model_lists_what_is_reported() {
     let (code, selection, errors) = asked(&[]);
     assert_eq!((code, errors.as_str()), (Some(0), ""));
     assert!(selection.contains("longbench/derived_hotpotqa_dev:bridge at 1536"), "{selection}");
-    assert!(selection.contains("# 6 methods and ratios: full, none, infoflow at 0.15"), "{selection}");
+    assert!(selection.contains("# 7 methods and ratios: full, none, infoflow at 0.15"), "{selection}");
     let (code, report, errors) = asked(&["--split", "report", "--methods", "full,infoflow"]);
     assert_eq!((code, errors.as_str()), (Some(0), ""));
     assert!(report.contains("# 2 methods and ratios: full, infoflow at 0.15"), "{report}");
@@ -141,12 +141,12 @@ fn the_study_of_a_real_model_lists_what_is_reported() {
     said(&["--split-salt", "mine"], "the study does not list this --split-salt");
     said(&["--seed", "4"], "the study does not list this --seed");
     said(&["--chunk-prefix", "head"], "the study does not list this --chunk-prefix");
-    said(&["--tasks", "pairs/refer,ruler/cwe"], "the study does not list the task ruler/cwe");
+    said(&["--tasks", "pairs/refer,ruler/niah_single_1"], "the study does not list the task ruler/niah_single_1");
     let many = study(
         &file,
-        &["--data", &given, "--model", "examples/models/qwen3-14b", "--split", "report", "--samples", "51"],
+        &["--data", &given, "--model", "examples/models/qwen3-14b", "--split", "report", "--samples", "101"],
     );
-    refused(many, &["the study does not list --samples 51; it lists 50"]);
+    refused(many, &["the study does not list --samples 101; it lists 100"]);
     let out = data.path().join("out").display().to_string();
     let demo = crate::demo();
     let bare =

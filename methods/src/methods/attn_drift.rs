@@ -104,6 +104,7 @@ mod tests {
             query: 3,
             seed: 0,
             auxiliary: Vec::new(),
+            sentence_ends: Vec::new(),
         };
         let scores = weighted(&candidates, &[1.0; 7], 2);
         assert_eq!(scores, [1.0, 2.0 / 3.0, 0.5, 1.0, 2.0 / 3.0, 0.5, 0.4]);

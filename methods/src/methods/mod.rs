@@ -9,6 +9,7 @@ mod cacheblend;
 mod cacheclip;
 mod context_pilot;
 mod epic;
+mod excerpt;
 mod full;
 mod ideal;
 mod infoflow;
@@ -30,7 +31,7 @@ use crate::names::nearest;
 use crate::option::MethodOption;
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Method; 24] = [
+pub static METHODS: [&Method; 25] = [
     &full::FULL,
     &prefix_cache::PREFIX_CACHE,
     &ring::RING,
@@ -45,6 +46,7 @@ pub static METHODS: [&Method; 24] = [
     &infoflow::INFOFLOW,
     &prophetkv::PROPHETKV,
     &attn_drift::ATTN_DRIFT,
+    &excerpt::EXCERPT,
     &relay::RELAY,
     &a3::A3,
     &cacheblend::CACHEBLEND,

@@ -124,6 +124,7 @@ mod tests {
             query: 3,
             seed: 0,
             auxiliary: Vec::new(),
+            sentence_ends: Vec::new(),
         };
         // Blocks of the second document: rows 8 to 15, 16 to 23 and 24 to 28 of it.
         let mut scores = vec![0.0; 65];

@@ -43,7 +43,7 @@ pub struct Evicting {
 pub fn held_rows(plan: &Plan, world: usize) -> Vec<usize> {
     let mut rows = vec![0; world];
     plan.holders(world).into_iter().for_each(|rank| rows[rank] += 1);
-    if plan.drops().is_some() {
+    if plan.drops() {
         let (kept, all) = (plan.kept_at_most(world), plan.kept_counts(world));
         match plan.decodes_alone(world) {
             true => rows[plan.owner] = plan.rows_there_at_most(),

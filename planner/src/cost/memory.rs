@@ -235,7 +235,7 @@ impl Count<'_> {
         let turned = self.rotated(held.own + held.others + held.fresh + plan.held_warm_counts(self.world)[rank]);
         // Cached state that recomputed rows are mixed with: picked, put in order, weighted, and the
         // sum.
-        let mixed = if plan.drops().is_some() { 4 * held.fresh as u64 * 8 * shape.kv_width() as u64 } else { 0 };
+        let mixed = if plan.parts().is_some() { 4 * held.fresh as u64 * 8 * shape.kv_width() as u64 } else { 0 };
         mixed + self.activations(self.recompute_pass(held.recomputed)) + self.slack(queries) + turned
     }
 

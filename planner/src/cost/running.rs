@@ -87,7 +87,7 @@ fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
     let is_owner = rank == plan.owner;
     let generated = if is_owner { plan.max_tokens } else { 0 };
     if plan.decodes_alone(world) {
-        let context = if plan.drops().is_some() { 0 } else { plan.held_counts(world).iter().sum() };
+        let context = if plan.drops() { 0 } else { plan.held_counts(world).iter().sum() };
         let around = plan.prefix_tokens() + plan.query_tokens();
         return if is_owner { around + context + plan.budget + generated } else { 0 };
     }
@@ -98,7 +98,7 @@ fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
     }
     let kept = plan.kept_counts(world)[rank];
     let around = if is_owner { plan.prefix_tokens() + plan.query_tokens() } else { 0 };
-    if plan.drops().is_some() {
+    if plan.drops() {
         return plan.kept_at_most(world)[rank] + around + generated;
     }
     plan.held_counts(world)[rank] + plan.budget.min(kept) + around + generated
@@ -108,7 +108,7 @@ fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
 fn shared(plan: &Plan, world: usize, rank: usize, shape: &ModelShape) -> u64 {
     let keeps = !plan.decodes_alone(world) || rank == plan.owner;
     // The cache may drop the chunk of a kept sequence.
-    let in_chunks = plan.method.selection().is_some() && plan.drops().is_none() && !plan.keep_sequence;
+    let in_chunks = plan.method.selection().is_some() && !plan.drops() && !plan.keep_sequence;
     if keeps && in_chunks { plan.held_warm_counts(world)[rank] as u64 * shape.kv_bytes() / 2 } else { 0 }
 }
 

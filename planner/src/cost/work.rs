@@ -140,7 +140,7 @@ pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selecte
             phases.push((Phase::Reorder, of.probe(&probed)));
         }
         if plan.probes() {
-            let mut probe = match plan.drops() {
+            let mut probe = match plan.parts() {
                 Some(sparse) => of.sparse_probe(&probed, sparse),
                 None => of.probe(&probed),
             };
@@ -319,7 +319,7 @@ impl Count<'_> {
         let kept = self.plan.held_counts(self.world);
         let dropped = self.plan.context_rows() - kept.iter().sum::<usize>();
         let pairs = match self.plan.exchange {
-            _ if self.plan.drops().is_some() => self.sparse_pairs(&homes),
+            _ if self.plan.drops() => self.sparse_pairs(&homes),
             Exchange::Replicate => self.replicated_pairs(&homes),
             Exchange::PassQ => self.pass_q_pairs(&homes),
             Exchange::Selected => self.selected_pairs(&homes),

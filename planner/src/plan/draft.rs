@@ -41,6 +41,9 @@ pub struct Tokens {
     pub around: Option<Around>,
     /// Models beside the main one that read the context for the method.
     pub auxiliary: Vec<Auxiliary>,
+    /// The context rows with which a sentence ends, ascending; empty where that is not known or not
+    /// needed.
+    pub sentence_ends: Vec<u32>,
     /// The model that drafts tokens for an eviction.
     pub draft_model: Option<DraftModel>,
     /// The method's rows of a look-ahead.
@@ -130,7 +133,8 @@ impl Draft {
         let (method, options) = settings.method(shape.layers, shape.kv_heads)?;
         settings.check()?;
         check(&tokens, settings, &method, shape)?;
-        let Tokens { prefix, lead, chunks, query, eos, around, auxiliary, draft_model, look_ahead } = tokens;
+        let Tokens { prefix, lead, chunks, query, eos, around, auxiliary, sentence_ends, draft_model, look_ahead } =
+            tokens;
         let lengths: Vec<usize> = chunks.iter().map(Vec::len).collect();
         let from_first = settings.include_first_chunk || !lead.is_empty();
         let (ratio, budget) = share_and_budget(&method, settings, (&lengths, from_first))?;
@@ -162,6 +166,7 @@ impl Draft {
             slices: Slices::default(),
             returns: settings.returns,
             auxiliary,
+            sentence_ends: if method.excerpts() { sentence_ends } else { Vec::new() },
             draft_model,
             look_ahead,
             evict: None,
@@ -342,11 +347,10 @@ impl Draft {
             _ => {
                 let assumed = profile.is_none().then(|| Profile::assumed(machine));
                 let profile = profile.or(assumed.as_ref()).expect("one or the other");
-                let mut seconds = |exchange| {
+                exchange::soonest(self.plan.drops(), |exchange| {
                     self.deal(exchange, warm, shape);
                     exchange::seconds(&self.plan, self.world, shape, profile)
-                };
-                exchange::sooner(seconds(Exchange::Replicate), seconds(Exchange::PassQ))
+                })
             }
         };
         self.chosen = Some((owner, warm.to_vec(), exchange));

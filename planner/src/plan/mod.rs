@@ -87,7 +87,8 @@ pub fn plan(
     let (query, eos) = (query.to_vec(), eos.to_vec());
     let MethodInputs { around, auxiliary, draft_model, look_ahead } = method_inputs;
     let (auxiliary, draft_model) = (auxiliary.to_vec(), draft_model.cloned());
-    let tokens = Tokens { prefix, lead, chunks, query, eos, around, auxiliary, draft_model, look_ahead };
+    let tokens =
+        Tokens { prefix, lead, chunks, query, eos, around, auxiliary, draft_model, look_ahead, ..Tokens::default() };
     let mut draft = Draft::new(tokens, settings, shape)?;
     draft.place(request, settings.owner, cached, shape, (machine, profile))?;
     Ok(draft.planned())

@@ -130,7 +130,7 @@ fn one_chunk_equals_full_prefill() {
     let full = full(model, shape);
     // Parallel contexts, rows of an adapter and dropped rows change a prompt of one chunk too.
     let is_meant = |plan: &Plan| {
-        let is_whole = plan.drops().is_none() || plan.budget == plan.context_tokens();
+        let is_whole = !plan.drops() || plan.budget == plan.context_tokens();
         plan.method.in_chunks() && plan.method.parallel().is_none() && plan.chunks[0].around.is_none() && is_whole
     };
     for world in 1..=3 {

@@ -52,7 +52,7 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
     }
     plan.chunks.iter().try_for_each(|chunk| check_compression(plan, chunk))?;
     let kept: usize = plan.kept_at_most(world).into_iter().sum();
-    if plan.drops().is_some() && plan.budget != kept {
+    if plan.parts().is_some() && plan.budget != kept {
         return bad(format!("a budget of {} rows, and {kept} are kept of its documents", plan.budget));
     }
     if plan.continues.is_none() && plan.method.reads_by_auxiliary() && plan.budget > 0 && plan.auxiliary.len() != 1 {

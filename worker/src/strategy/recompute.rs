@@ -45,7 +45,7 @@ pub(super) fn recompute(
     let reading = reading.map(|placement| placed.at(placement));
     let mix = |rows: &[u32]| {
         let blocks = cached.own.iter().chain(&cached.others);
-        plan.drops().map(|sparse| Mix::new(sparse.theta, blocks, rows))
+        plan.parts().map(|sparse| Mix::new(sparse.theta, blocks, rows))
     };
     let own = &homes.context[rank];
     let (of, rows) = ((&models, plan, rank), (rows, &*homes.of(rank)));

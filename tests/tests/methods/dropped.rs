@@ -1,17 +1,19 @@
-//! SAM-KV in the case with a closed form: with θ = 1 its answer is a prefill of the kept rows
-//! alone, at their places, in every world and exchange, and decoding sees no other row.
+//! Methods that drop context rows, in the case with a closed form: an excerpt, and SAM-KV with
+//! θ = 1, answer as a prefill of the kept rows alone, at their places, in every world and exchange,
+//! and decoding sees no other row.
 
 use candle_core::Tensor;
 use tributary_kernels::{Kernels, Keys, Positions, Query};
 use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{Exchange, Outcome, Plan, SamKv, SamKvVariant};
 use tributary_tests::equal::Largest;
-use tributary_tests::{dummy_model, logits, plan, relative_error, run, samkv, tiny_config, with_ratio};
+use tributary_tests::{dummy_model, logits, method, plan, relative_error, run, samkv, tiny_config, with_ratio};
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
 
 /// Prefix, chunk lengths, query length.
-const SHAPES: [(usize, &[usize], usize); 3] = [(4, &[70, 1, 150, 33, 64, 5, 90], 9), (0, &[60, 41], 1), (2, &[130], 6)];
+type Shape = (usize, &'static [usize], usize);
+const SHAPES: [Shape; 3] = [(4, &[70, 1, 150, 33, 64, 5, 90], 9), (0, &[60, 41], 1), (2, &[130], 6)];
 
 /// Rows of one pass that see each other and no other row, at any positions.
 struct Alone<'a> {
@@ -52,24 +54,40 @@ fn alone(model: &dyn Model, plan: &Plan, kept: &[u32], tokens: &[u32]) -> Vec<f3
     logits.flatten_all().and_then(|logits| logits.to_vec1()).expect("f32")
 }
 
+/// A plan of an excerpt of two fifths, whose sentences end with every seventh row.
+fn excerpt(shape: Shape, world: usize, exchange: Exchange) -> Plan {
+    let plan = plan(shape.0, shape.1, shape.2, world, method("excerpt"), exchange);
+    let sentence_ends = plan.token_rows().into_iter().filter(|row| row % 7 == 0).collect();
+    with_ratio(Plan { max_tokens: 4, sentence_ends, ..plan }, 0.4)
+}
+
 fn likeliest(logits: &[f32]) -> u32 {
     let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     logits.iter().position(|&logit| logit == best).expect("logits") as u32
 }
 
-fn asked(shape: (usize, &[usize], usize), world: usize, theta: f32, exchange: Exchange) -> Plan {
+fn asked(shape: Shape, world: usize, theta: f32, exchange: Exchange) -> Plan {
     let method = samkv(SamKvVariant::Small, theta);
     with_ratio(Plan { max_tokens: 4, ..plan(shape.0, shape.1, shape.2, world, method, exchange) }, 1.0)
 }
 
 #[test]
 fn what_is_kept_is_a_prefill_of_its_own_and_nothing_else_is_seen() {
-    let mut largest = Largest::new("samkv at theta 1 = a prefill of the kept rows");
+    let parts = |shape, world, exchange| asked(shape, world, 1.0, exchange);
+    let methods: [(&'static str, &dyn Fn(Shape, usize, Exchange) -> Plan); 2] =
+        [("samkv at theta 1 = a prefill of the kept rows", &parts), ("excerpt = the same", &excerpt)];
+    for (name, asked) in methods {
+        is_a_prefill_of_its_own(name, asked);
+    }
+}
+
+fn is_a_prefill_of_its_own(name: &'static str, asked: &dyn Fn(Shape, usize, Exchange) -> Plan) {
+    let mut largest = Largest::new(name);
     let model = dummy_model(&tiny_config(&[]), 1);
     for shape in SHAPES {
-        let kept = run(&model, 1, &asked(shape, 1, 1.0, Exchange::PassQ)).0.selected;
-        assert!(kept.len() < asked(shape, 1, 1.0, Exchange::PassQ).context_rows(), "{shape:?}: something is dropped");
-        let one = asked(shape, 1, 1.0, Exchange::PassQ);
+        let one = asked(shape, 1, Exchange::PassQ);
+        let kept = run(&model, 1, &one).0.selected;
+        assert!(!kept.is_empty() && kept.len() < one.context_rows(), "{name}, {shape:?}: something is dropped");
         let expected = alone(&*model, &one, &kept, &[]);
         let mut tokens = Vec::new();
         for _ in 0..one.max_tokens {
@@ -77,8 +95,8 @@ fn what_is_kept_is_a_prefill_of_its_own_and_nothing_else_is_seen() {
         }
         for world in 1..=4 {
             for exchange in EXCHANGES {
-                let found: Outcome = run(&model, world, &asked(shape, world, 1.0, exchange)).0;
-                let what = format!("{shape:?}, world {world}, {exchange:?}");
+                let found: Outcome = run(&model, world, &asked(shape, world, exchange)).0;
+                let what = format!("{name}, {shape:?}, world {world}, {exchange:?}");
                 assert_eq!(found.selected, kept, "{what}");
                 largest.check(relative_error(logits(&found), &expected), &what);
                 assert_eq!(found.tokens, tokens, "{what}");
@@ -107,6 +125,42 @@ fn what_is_cached_comes_into_it_and_every_world_answers_alike() {
             }
         }
     }
+}
+
+/// Of the sentences by their means, each that fits is kept whole, and of the best other one a run
+/// that fills the budget.
+#[test]
+fn an_excerpt_has_the_best_sentences_that_fit() {
+    let model = dummy_model(&tiny_config(&[]), 1);
+    let plan = excerpt(SHAPES[0], 3, Exchange::Selected);
+    let found = run(&model, 3, &plan).0;
+    let scores = found.scores.expect("scores of the context's rows");
+    let mut sentences: Vec<Vec<u32>> = Vec::new();
+    for rows in plan.chunk_rows() {
+        sentences.push(Vec::new());
+        for row in rows.clone() {
+            sentences.last_mut().expect("one").push(row);
+            if plan.sentence_ends.contains(&row) && row + 1 < rows.end {
+                sentences.push(Vec::new());
+            }
+        }
+    }
+    let mean = |rows: &[u32]| {
+        rows.iter().map(|row| scores[*row as usize - plan.prefix_tokens()]).sum::<f32>() / rows.len() as f32
+    };
+    sentences.sort_by(|one, other| mean(other).total_cmp(&mean(one)));
+    let (mut left, mut others) = (plan.budget, Vec::new());
+    for sentence in &sentences {
+        let kept = sentence.iter().filter(|row| found.selected.binary_search(row).is_ok()).count();
+        if sentence.len() <= left {
+            assert_eq!(kept, sentence.len(), "{sentence:?}");
+            left -= kept;
+        } else {
+            others.push(kept);
+        }
+    }
+    assert!(others.iter().skip(1).all(|&kept| kept == 0), "one other sentence fills the budget: {others:?}");
+    assert_eq!((others.first().copied().unwrap_or(0), found.selected.len()), (left, plan.budget));
 }
 
 /// The kept rows are the ends of every document and its best blocks by the reported scores.

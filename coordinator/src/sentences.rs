@@ -1,0 +1,82 @@
+//! The ends of sentences in a request's documents, as context rows, by the Unicode rules (UAX #29,
+//! section 5): a line ends a sentence too, and "3.5" is no end.
+
+use unicode_segmentation::UnicodeSegmentation;
+
+use crate::intake::Prepared;
+use crate::tokenize::Piece;
+
+/// The context rows with which a sentence ends, ascending. None in a document of token ids.
+///
+/// A row is of the sentence that its last byte is in. The blanks behind a sentence belong to it by
+/// the rules, and to the next word by most tokenizers, so a row with one begins the next sentence.
+pub fn ends(request: &Prepared) -> Vec<u32> {
+    let (mut rows, mut first) = (Vec::new(), request.prefix.len() as u32);
+    for chunk in &request.chunks {
+        rows.extend(ends_in(chunk).map(|place| first + place));
+        first += chunk.ids.len() as u32;
+    }
+    rows
+}
+
+/// The tokens of a piece with which a sentence ends, by their places.
+fn ends_in(piece: &Piece) -> impl Iterator<Item = u32> {
+    let spans = if piece.spans.len() == piece.ids.len() { &piece.spans[..] } else { &[] };
+    let bounds = piece.text.split_sentence_bound_indices().map(|(start, sentence)| start + sentence.len());
+    let mut at = 0;
+    bounds.filter_map(move |bound| {
+        let count = spans[at..].iter().take_while(|span| span.end <= bound).count();
+        at += count;
+        (count > 0).then(|| at as u32 - 1)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A token for each word with the blank before it, and for each mark behind one.
+    fn piece(text: &str) -> Piece {
+        let mut spans = Vec::new();
+        let mut start = 0;
+        for (place, letter) in text.char_indices() {
+            if place > start
+                && (letter == ' ' || ".?!\n\u{3002}".contains(letter) || text[start..].starts_with(['\n', '\u{3002}']))
+            {
+                spans.push(start..place);
+                start = place;
+            }
+        }
+        spans.push(start..text.len());
+        Piece { title: None, ids: vec![7; spans.len()], text: text.to_owned(), spans }
+    }
+
+    fn told(text: &str) -> Vec<String> {
+        let piece = piece(text);
+        let (mut from, mut sentences) = (0, Vec::new());
+        for end in ends_in(&piece) {
+            let spans = &piece.spans[from..=end as usize];
+            sentences.push(text[spans[0].start..spans[spans.len() - 1].end].to_owned());
+            from = end as usize + 1;
+        }
+        assert_eq!(from, piece.ids.len(), "the last token ends a sentence");
+        sentences
+    }
+
+    #[test]
+    fn sentences_end_with_marks_and_lines_but_not_inside_of_numbers() {
+        assert_eq!(told("It took 3.5 h. Who won? A car!"), ["It took 3.5 h.", " Who won?", " A car!"]);
+        assert_eq!(told("Title\nOne line\n\nx"), ["Title\n", "One line\n", "\n", "x"]);
+        assert_eq!(told("\u{96e8}\u{3002}\u{96ea}\u{3002}"), ["\u{96e8}\u{3002}", "\u{96ea}\u{3002}"]);
+        assert_eq!(told("no end"), ["no end"]);
+    }
+
+    #[test]
+    fn rows_are_counted_behind_the_prefix_and_ids_have_no_sentences() {
+        let ids = Piece { ids: vec![1, 2, 3], ..Piece::default() };
+        let request =
+            Prepared { prefix: vec![1, 2], chunks: vec![piece("A b. C."), ids, piece("D.")], ..Prepared::default() };
+        assert_eq!(request.chunks[0].ids.len(), 5);
+        assert_eq!(ends(&request), [2 + 2, 2 + 4, 2 + 5 + 3 + 1]);
+    }
+}
