@@ -1,7 +1,7 @@
 // Movement of rows of bytes: picked by index, joined from many, copied from one stride to another.
 // A row is a number of words of 1, 2, 4, 8 or 16 bytes, the widest that its length and addresses allow. Blocks along x share
-// a row's words, blocks along y the rows.
-#include "device.cuh"
+// a row's words, blocks along y the rows. Rows of numbers are added to others in f32.
+#include "elements.cuh"
 
 static constexpr u32 MOST_PARTS = 32;
 
@@ -76,3 +76,35 @@ KERNEL(256, 1) add_rows(float* into, const float* rows, const u32* places, u32 c
     }
 }
 EXPORT(add_rows)
+
+/// Adds to each row of `into` [rows, width] those of `pairs` that are its own, times their weights, one after the other. `list`
+/// holds the numbers of each row's pairs, `each` of them a row, then their weights' bits. Eight numbers a thread.
+template <typename T>
+DEVICE void add_pairs(float* into, const Stored<T>* pairs, const u32* list, u32 rows, u32 each, u32 width, bool aligned) {
+    const u32 runs = eighths(width);
+    const u64 run = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    const u64 row = quotient(run, runs);
+    if (row >= rows) return;
+    const u32 i = (u32)(run - row * runs) * 8;
+    const u32* numbers = list + row * each;
+    const float* weights = (const float*)(numbers + (u64)rows * each);
+    float sums[8];
+    load_some<F32>(into + row * width + i, width - i, aligned, sums);
+#pragma unroll 4
+    for (u32 pair = 0; pair < each; pair++) {
+        float values[8];
+        load_some<T>(pairs + (u64)numbers[pair] * width + i, width - i, aligned, values);
+        const float weight = weights[pair];
+#pragma unroll
+        for (int e = 0; e < 8; e++) sums[e] += weight * values[e];
+    }
+    store_some<F32>(into + row * width + i, width - i, aligned, sums);
+}
+
+#define DEFINE_PAIRS(T, suffix)                                                                                           \
+    KERNEL(256, 1)                                                                                                        \
+    add_pairs_##suffix(float* into, const Stored<T>* pairs, const u32* list, u32 rows, u32 each, u32 width, u32 aligned) { \
+        add_pairs<T>(into, pairs, list, rows, each, width, aligned);                                                      \
+    }                                                                                                                     \
+    EXPORT(add_pairs_##suffix)
+FOR_EACH_TYPE(DEFINE_PAIRS)

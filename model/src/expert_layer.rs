@@ -1,9 +1,9 @@
 //! The experts of one layer. Rows are sorted by their experts, and each expert computes its rows
-//! with one product a matrix. Sums are taken in the order of experts, so that they do not depend on
-//! threads.
+//! with one product a matrix; on a GPU the products of all experts are one call a matrix. Sums are
+//! taken in the order of experts, so that they do not depend on threads.
 
 use candle_core::{DType, Tensor};
-use tributary_kernels::{add_rows, cuda, gather, linear, linear_f32, silu_mul};
+use tributary_kernels::{Pairs, add_rows, cuda, gather, linear, linear_f32, silu_mul};
 
 use crate::error::{Error, Result};
 use crate::experts::{Experts, Met, Router, Scores};
@@ -84,19 +84,47 @@ impl ExpertLayer {
             return Err(Error::Input("no gradient flows through experts".to_owned()));
         }
         let logits = linear_f32(x, &self.router_weight)?; // [rows, experts]
-        let (count, wide) = (x.dim(0)?, logits.dtype());
+        let wide = logits.dtype();
         let sum = match &self.shared {
             Some(shared) => shared.apply(x)?,
             None => Tensor::zeros(x.dims2()?, wide, x.device())?,
         };
         let logits = cuda::download(&logits)?.to_dtype(DType::F64)?;
-        for (expert, Met { rows, weights }) in self.experts.iter().zip(self.router.route(&logits, &self.bias)?) {
+        let met = self.router.route(&logits, &self.bias)?;
+        if x.device().is_cuda() {
+            self.add_at_once(&sum, x, &met)?
+        } else {
+            self.add_in_turn(&sum, x, &met)?
+        }
+        Ok(sum)
+    }
+
+    /// Adds the experts' outputs to the sum, one expert after the other.
+    fn add_in_turn(&self, sum: &Tensor, x: &Tensor, met: &[Met]) -> Result<()> {
+        let count = x.dim(0)?;
+        for (expert, Met { rows, weights }) in self.experts.iter().zip(met) {
             if rows.is_empty() {
                 continue;
             }
-            let own = if rows.len() == count { x.clone() } else { gather(x, &rows)? };
-            add_rows(&sum, &expert.apply(&own)?, &rows, &weights)?;
+            let own = if rows.len() == count { x.clone() } else { gather(x, rows)? };
+            add_rows(sum, &expert.apply(&own)?, rows, weights)?;
         }
-        Ok(sum)
+        Ok(())
+    }
+
+    /// The same of all experts at once, whose rows are all there together. Their outputs are in the
+    /// type of `x`, summed in the sum's.
+    fn add_at_once(&self, sum: &Tensor, x: &Tensor, met: &[Met]) -> Result<()> {
+        let shares: Vec<_> = met.iter().map(|met| (met.rows.as_slice(), met.weights.as_slice())).collect();
+        let pairs = Pairs::new(&shares, x.dim(0)?, x.device())?;
+        if pairs.is_empty() {
+            return Ok(());
+        }
+        let all = |matrix: fn(&Expert) -> &Tensor| self.experts.iter().map(matrix).collect::<Vec<_>>();
+        let wide = pairs.linear(&pairs.gather(x)?, &[all(|expert| &expert.gate), all(|expert| &expert.up)])?;
+        let gated = silu_mul(&wide[0], &wide[1])?;
+        drop(wide); // its memory is the outputs'
+        let outputs = pairs.linear(&gated, &[all(|expert| &expert.down)])?;
+        Ok(pairs.add(sum, &outputs[0])?)
     }
 }

@@ -1,5 +1,8 @@
 // libcublas.so.13 of an emulated machine: plain products of matrices, summed in f32, for what candle and tributary call.
+#include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -112,6 +115,46 @@ int multiply_batch(void* handle, int transpose_a, int transpose_b, int m, int n,
     return SUCCESS;
 }
 
+/// Products of one shape, of which a grouped call has `count` after one another.
+struct Group {
+    bool transpose_a, transpose_b;
+    int m, n, k, lda, ldb, ldc, count;
+    float alpha, beta;
+
+    bool is_right() const {
+        return m >= 0 && n >= 0 && k >= 0 && count >= 0 && lda >= std::max(1, transpose_a ? k : m) &&
+               ldb >= std::max(1, transpose_b ? n : k) && ldc >= std::max(1, m);
+    }
+    /// Whether 16-bit numbers of this place may be read in the widest steps that k allows.
+    bool takes(const void* place) const {
+        const size_t row = size_t(k) * 2, at = reinterpret_cast<uintptr_t>(place);
+        return (row % 16 || at % 16 == 0) && (row % 4 || at % 4 == 0);
+    }
+};
+
+/// A grouped call, whose matrices' addresses are on the device and are read when its turn comes.
+struct Grouped {
+    std::vector<Group> groups;
+    void* const* a;
+    void* const* b;
+    void* const* c;
+    int type;
+
+    void multiply_all() const {
+        size_t i = 0;
+        for (const Group& g : groups) {
+            for (int one = 0; one < g.count; one++, i++) {
+                if (type != R_32F && !(g.takes(a[i]) && g.takes(b[i]) && g.takes(c[i]))) {
+                    fprintf(stderr, "emulated cuBLAS: a matrix of a grouped product is misaligned\n");
+                    abort();
+                }
+                multiply(g.transpose_a, g.transpose_b, g.m, g.n, g.k, g.alpha, Matrix{a[i], type, g.lda},
+                         Matrix{b[i], type, g.ldb}, g.beta, Matrix{c[i], type, g.ldc});
+            }
+        }
+    }
+};
+
 }  // namespace
 
 API int cublasCreate_v2(void** handle) {
@@ -163,4 +206,38 @@ API int cublasGemmStridedBatchedEx(void* handle, int transpose_a, int transpose_
     return multiply_batch(handle, transpose_a, transpose_b, m, n, k, alpha, Matrix{const_cast<void*>(a), a_type, lda},
                           Matrix{const_cast<void*>(b), b_type, ldb}, beta, Matrix{c, c_type, ldc},
                           Batch{stride_a, stride_b, stride_c, count}, compute);
+}
+
+API int cublasGemmGroupedBatchedEx(void* handle, const int* transpose_a, const int* transpose_b, const int* m, const int* n,
+                                   const int* k, const void* alpha, void* const* a, int a_type, const int* lda, void* const* b,
+                                   int b_type, const int* ldb, const void* beta, void* const* c, int c_type, const int* ldc,
+                                   int count, const int* sizes, int compute) {
+    // All of one type, unlike a single product's: the answer of 16-bit numbers has 16 bits too.
+    bool known = Matrix{nullptr, a_type, 0}.known() && b_type == a_type && c_type == a_type && compute == COMPUTE_32F;
+    if (!known || static_cast<Handle*>(handle)->pointer_mode != 0) return NOT_SUPPORTED;
+    void* stream = static_cast<Handle*>(handle)->stream;
+    if (count < 0) return INVALID_VALUE;
+    Grouped work{{}, a, b, c, a_type};
+    for (int i = 0; i < count; i++) {
+        work.groups.push_back({transpose_a[i] != 0, transpose_b[i] != 0, m[i], n[i], k[i], lda[i], ldb[i], ldc[i], sizes[i],
+                               static_cast<const float*>(alpha)[i], static_cast<const float*>(beta)[i]});
+        if (!work.groups.back().is_right()) return INVALID_VALUE;
+    }
+    for (void* const* list : {a, b, c}) {
+        if (!order_is_memory(list)) {
+            fprintf(stderr, "emulated cuBLAS: a grouped product's list of matrices is not in a device's memory\n");
+            abort();
+        }
+        order_touch(stream, list);
+    }
+    order_work(stream);
+    struct Task {
+        Grouped work;
+        void* stream;
+    };
+    stream_push(stream, [](void* given) {
+        std::unique_ptr<Task> mine(static_cast<Task*>(given));
+        if (!stream_fault(mine->stream)) mine->work.multiply_all();
+    }, new Task{std::move(work), stream});
+    return SUCCESS;
 }

@@ -98,6 +98,12 @@ void order_touch(void* stream, const void* address) {
     check_behind(s, stream, touched.writers, touched.bytes, "work touches memory that another library may still write: no event orders the two");
 }
 
+int order_is_memory(const void* address) {
+    State& s = state();
+    std::lock_guard<std::mutex> lock(s.mutex);
+    return memory_of(s, address) != s.memories.end();
+}
+
 void order_allocate(void* stream, const void* memory, size_t bytes) {
     State& s = state();
     std::lock_guard<std::mutex> lock(s.mutex);

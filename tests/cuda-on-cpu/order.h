@@ -20,6 +20,8 @@ extern "C" {
 void order_use(void* stream, const void* memory, int writes);
 // Work on a stream that touches the allocation in which this address lies, if it lies in one.
 void order_touch(void* stream, const void* address);
+// Whether an address lies in memory that a device has given out.
+int order_is_memory(const void* address);
 
 // For the driver.
 // Memory was given out in the order of a stream, or comes back; the address may come again.

@@ -193,6 +193,18 @@ pub(crate) fn gather(_x: &Tensor, _indices: &DeviceList) -> Result<Option<Tensor
     Ok(None)
 }
 
+pub(crate) fn gather_by(_x: &Tensor, _list: &Tensor) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn grouped(_x: &Tensor, _counts: &[usize], _sets: &[Vec<&Tensor>]) -> Result<Option<Vec<Tensor>>> {
+    Ok(None)
+}
+
+pub(crate) fn add_pairs(_into: &Tensor, _pairs: &Tensor, _list: &Tensor) -> Result<bool> {
+    Ok(false)
+}
+
 pub(crate) fn add_rows(_into: &Tensor, _rows: &Tensor, _places: &[u32], _weights: &[f32]) -> Result<bool> {
     Ok(false)
 }

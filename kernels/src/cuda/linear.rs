@@ -26,6 +26,18 @@ fn handles(ordinal: usize) -> &'static Mutex<()> {
     &HANDLES[ordinal % GPUS]
 }
 
+/// Does something with a device's cuBLAS handle: its context is current, and no other thread of the
+/// process uses a handle of that device.
+///
+/// # Errors
+/// Returns an error if the driver refuses.
+pub(super) fn with_handle<R>(device: &CudaDevice, work: impl FnOnce(sys::cublasHandle_t) -> R) -> Result<R> {
+    let (stream, blas) = (device.cuda_stream(), device.cublas_handle());
+    let _handles = handles(stream.context().ordinal()).lock().unwrap_or_else(PoisonError::into_inner);
+    stream.context().bind_to_thread().map_err(failure::of)?;
+    Ok(work(*blas.handle()))
+}
+
 /// `residual + x · weightᵀ + bias` in `dtype`: `x` `[rows, in]` and `weight` `[out, in]` of one
 /// type, `residual` `[rows, out]` of `dtype`, `bias` `[out]` of any. `None` where cuBLAS does not
 /// have it.
@@ -125,35 +137,63 @@ impl<'t> Factors<'t> {
 
     /// `out = beta · out + x · weightᵀ`, where `out` begins at `out_at` and its rows are
     /// `out_stride` values apart. The caller holds it.
-    fn multiply(&self, device: &CudaDevice, beta: f32, (out_at, out_stride): (u64, usize)) -> Result<()> {
-        let Self { x, weight, sizes: (rows, inputs, outputs), types: (input_type, output_type) } = self;
-        let alpha = 1f32;
+    fn multiply(&self, device: &CudaDevice, beta: f32, out: (u64, usize)) -> Result<()> {
         let stream = device.cuda_stream();
-        let _handles = handles(stream.context().ordinal()).lock().unwrap_or_else(PoisonError::into_inner);
-        stream.context().bind_to_thread().map_err(failure::of)?;
-        let ((x_at, _x), (weight_at, _weight)) = (x.values.address(&stream), weight.values.address(&stream));
+        let ((x_at, _x), (weight_at, _weight)) = (self.x.values.address(&stream), self.weight.values.address(&stream));
+        let matrices =
+            Matrices { x: (x_at, self.x.stride), weight: (weight_at, self.weight.stride), out, types: self.types };
+        // SAFETY: the three matrices have these sizes at these strides, and are held.
+        with_handle(device, |handle| unsafe { matrices.multiply(handle, beta, self.sizes) })?
+    }
+}
+
+/// Matrices of a product, each by its address and the values from one row to the next.
+pub(super) struct Matrices {
+    pub x: (u64, usize),
+    pub weight: (u64, usize),
+    pub out: (u64, usize),
+    /// Types of the input and of the output.
+    pub types: (sys::cudaDataType, sys::cudaDataType),
+}
+
+impl Matrices {
+    /// `out = beta · out + x · weightᵀ` of these rows, inputs and outputs.
+    ///
+    /// # Safety
+    /// The three matrices must have these sizes, and the handle come from `with_handle` of their
+    /// device.
+    ///
+    /// # Errors
+    /// Returns an error if cuBLAS refuses.
+    pub(super) unsafe fn multiply(
+        &self,
+        handle: sys::cublasHandle_t,
+        beta: f32,
+        (rows, inputs, outputs): (usize, usize, usize),
+    ) -> Result<()> {
+        let Self { x: (x_at, x_stride), weight: (weight_at, weight_stride), out: (out_at, out_stride), .. } = *self;
+        let ((input_type, output_type), alpha) = (self.types, 1f32);
         // Row-major [rows, outputs] is column-major [outputs, rows]: cuBLAS computes weight · xᵀ.
-        // SAFETY: the three matrices have these sizes at these strides; the handle is bound to this
-        // stream, whose context is current; the factors are f32 on the host, as this kind of sum
-        // wants them.
+        // SAFETY: the caller promises the matrices; the handle is bound to their stream, whose
+        // context is current; the factors are f32 on the host, as this kind of sum wants them.
         unsafe {
             result::gemm_ex(
-                *device.cublas_handle().handle(),
+                handle,
                 sys::cublasOperation_t::CUBLAS_OP_T,
                 sys::cublasOperation_t::CUBLAS_OP_N,
-                *outputs as i32,
-                *rows as i32,
-                *inputs as i32,
+                outputs as i32,
+                rows as i32,
+                inputs as i32,
                 (&raw const alpha).cast(),
                 weight_at as *const _,
-                *input_type,
-                weight.stride as i32,
+                input_type,
+                weight_stride as i32,
                 x_at as *const _,
-                *input_type,
-                x.stride as i32,
+                input_type,
+                x_stride as i32,
                 (&raw const beta).cast(),
                 out_at as *mut _,
-                *output_type,
+                output_type,
                 out_stride as i32,
                 sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
                 sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
@@ -163,7 +203,8 @@ impl<'t> Factors<'t> {
     }
 }
 
-fn data_type(dtype: DType) -> Option<sys::cudaDataType> {
+/// The name that cuBLAS has for a type, if it takes it.
+pub(super) fn data_type(dtype: DType) -> Option<sys::cudaDataType> {
     match dtype {
         DType::BF16 => Some(sys::cudaDataType::CUDA_R_16BF),
         DType::F16 => Some(sys::cudaDataType::CUDA_R_16F),

@@ -130,18 +130,26 @@ pub fn gather(x: &Tensor, indices: &DeviceList) -> Result<Option<Tensor>> {
     if !ours(&[x]) || x.rank() == 0 || indices.is_empty() || row_bytes(x) == 0 {
         return Ok(None);
     }
-    let x = contiguous(x)?;
+    gather_by(x, &indices.on(x.device())?)
+}
+
+/// The rows of `x` at the places in `list` `[count]`, which is u32 on its device; they are known to
+/// be rows, and one at least.
+pub fn gather_by(x: &Tensor, list: &Tensor) -> Result<Option<Tensor>> {
+    if !ours(&[x, list]) || x.rank() == 0 || row_bytes(x) == 0 {
+        return Ok(None);
+    }
+    let (x, count) = (contiguous(x)?, list.dims1()?);
     let mut dims = x.dims().to_vec();
-    dims[0] = indices.len();
-    let list = indices.on(x.device())?;
-    let (Some(from), Some(list)) = (Input::new(&x), Input::new(&list)) else { return Ok(None) };
+    dims[0] = count;
+    let (Some(from), Some(list)) = (Input::new(&x), Input::new(list)) else { return Ok(None) };
     let device = from.device().clone();
     let (stream, mut out) = (device.cuda_stream(), Output::new(&device, x.dtype(), dims)?);
     let bytes = row_bytes(&x);
     let word = 1usize << (from.address(&stream).0 | bytes as u64).trailing_zeros().min(4);
     let mut call = Call::new(&device, &stream, &format!("gather_rows_{word}"))?;
-    call.output(&mut out).input(&from).input(&list).count(indices.len()).count(bytes / word);
-    let (grid, threads) = grid(indices.len(), bytes / word);
+    call.output(&mut out).input(&from).input(&list).count(count).count(bytes / word);
+    let (grid, threads) = grid(count, bytes / word);
     // SAFETY: the arguments of gather_rows; the caller has checked that every index is a row.
     unsafe { call.launch(grid, threads, 0) }?;
     Ok(Some(out.tensor()))

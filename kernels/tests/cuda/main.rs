@@ -7,6 +7,7 @@
 mod attention;
 mod device;
 mod emulated;
+mod experts;
 mod filling;
 mod growing;
 mod kit;

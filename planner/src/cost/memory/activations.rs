@@ -1,7 +1,7 @@
 //! Memory of activations: numbers that are alive for all rows of a pass, and everything else of one
 //! slice of them.
 
-use tributary_protocol::Activations;
+use tributary_protocol::{Activations, ExpertSizes};
 
 use crate::ModelShape;
 use crate::machine::MemoryOf;
@@ -79,12 +79,13 @@ impl Pass {
     }
 
     /// Numbers between layers.
-    fn numbers(self, shape: &ModelShape, slice_rows: usize) -> usize {
+    fn numbers(self, shape: &ModelShape, memory: MemoryOf) -> usize {
+        let slice_rows = slice_rows(memory);
         let Some(alive) = self.alive.filter(|_| self.rows > slice_rows) else {
-            return self.of_whole_layer(self.rows, shape, slice_rows);
+            return self.of_whole_layer(self.rows, shape, memory);
         };
         let (query, result) = (shape.query_width(), shape.query_width() + shape.heads);
-        let slice = self.of_whole_layer(slice_rows, shape, slice_rows);
+        let slice = self.of_whole_layer(slice_rows, shape, memory);
         let (stream, asking) = (self.rows * shape.hidden, self.rows * (shape.hidden + query + grown(shape)));
         match alive {
             Activations::Stream => stream + slice,
@@ -106,12 +107,12 @@ impl Pass {
     /// Attention has residual, query, and its results. The part after it has the residual before
     /// and after, attention's output, and the result in tiles and in one piece; in place of the
     /// piece, the wide rows of a tile.
-    fn of_whole_layer(self, rows: usize, shape: &ModelShape, slice_rows: usize) -> usize {
+    fn of_whole_layer(self, rows: usize, shape: &ModelShape, memory: MemoryOf) -> usize {
         let (hidden, query, kv) = (shape.hidden, shape.query_width(), shape.kv_width());
         let before = 2 * hidden + 2 * query + 4 * kv;
         let attention = hidden + query + grown(shape) + self.results * (query + shape.heads);
         let finish = 3 * hidden + query;
-        let tile = rows.min(slice_rows) * (2 * hidden + wide_numbers(shape));
+        let tile = rows.min(slice_rows(memory)) * (2 * hidden + wide_numbers(shape, memory));
         let after = rows * finish + tile.max(rows * hidden);
         (rows * before.max(attention)).max(after)
     }
@@ -125,18 +126,30 @@ fn grown(shape: &ModelShape) -> usize {
 /// Numbers of a row within the MLP: two products and their gated product. With experts, at most:
 /// the sum, the router's logits (in the product's type and in f64, twice a number of f32), and in
 /// an expert, which all rows of a slice may pass, a copy of the row, those of its MLP, and its
-/// output.
-fn wide_numbers(shape: &ModelShape) -> usize {
+/// output; on a device also those of all experts that it passes.
+fn wide_numbers(shape: &ModelShape, memory: MemoryOf) -> usize {
     let dense = 3 * shape.intermediate;
     shape.experts.map_or(dense, |experts| {
         let width = experts.width.max(experts.shared_width);
-        dense.max(3 * shape.hidden + 5 * experts.count + 3 * width)
+        let in_turn = 3 * shape.hidden + 5 * experts.count + 3 * width;
+        match memory {
+            MemoryOf::Host => dense.max(in_turn),
+            MemoryOf::Device => dense.max(in_turn).max(at_once(shape.hidden, experts)),
+        }
     })
+}
+
+/// Numbers of a row, which may have 16 bits, with all experts that it passes at once: the sum and
+/// the router's logits in f32, in each expert three numbers of 32 bits in lists, and a copy of the
+/// row with two products, or these two and their gated product, or that and the output.
+fn at_once(hidden: usize, experts: ExpertSizes) -> usize {
+    let within = (hidden + 2 * experts.width).max(3 * experts.width);
+    2 * hidden + 2 * experts.count + experts.active * (6 + within)
 }
 
 /// Bytes of a pass in addition to keys and values.
 pub(super) fn bytes(shape: &ModelShape, memory: MemoryOf, allowance: Allowance, pass: Pass) -> u64 {
-    let bytes = number_bytes(shape, memory) * pass.numbers(shape, slice_rows(memory)) as u64;
+    let bytes = number_bytes(shape, memory) * pass.numbers(shape, memory) as u64;
     allowance.slack(bytes) + allowance.kept(bytes, memory, pass.kept(slice_rows(memory)))
 }
 

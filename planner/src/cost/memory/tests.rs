@@ -66,6 +66,20 @@ fn a_device_holds_numbers_of_the_weights_type_and_a_layers_keys_put_together() {
     assert!((55_000_000_000..75_000_000_000).contains(&bytes), "{bytes}");
 }
 
+/// Qwen3-30B-A3B: each row of a slice of 8192 passes 8 experts, with a copy of the row and two
+/// products in each.
+#[test]
+fn a_device_holds_all_experts_of_a_slice_at_once() {
+    let shape = ModelShape::named("qwen3-30b-a3b").expect("a known shape");
+    let dense = ModelShape { experts: None, intermediate: shape.mlp_width(), ..shape };
+    let plan = planned("full", 32_768, 2048, 1, &shape);
+    let on =
+        |memory, shape: &ModelShape| host_bytes(&plan, 1, shape, &Machine { memory, ..ANY }, &[]) - shape.weight_bytes;
+    let pairs = 8192 * 8 * (2048 + 2 * 768) * 2;
+    let further = on(MemoryOf::Device, &shape) - on(MemoryOf::Device, &dense);
+    assert!((pairs / 4..2 * pairs).contains(&further), "{further} bytes for {pairs}");
+}
+
 #[test]
 fn decoding_counts_half_as_much_again_as_keys_and_values_take() {
     let shape = ModelShape { layers: 32, hidden: 64, heads: 2, intermediate: 64, ..DUMMY_25M };
