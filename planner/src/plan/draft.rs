@@ -133,8 +133,7 @@ impl Draft {
         let (method, options) = settings.method(shape.layers, shape.kv_heads)?;
         settings.check()?;
         check(&tokens, settings, &method, shape)?;
-        let Tokens { prefix, lead, chunks, query, eos, around, auxiliary, sentence_ends, draft_model, look_ahead } =
-            tokens;
+        let Tokens { prefix, lead, chunks, query, eos, around, auxiliary, sentence_ends, .. } = tokens;
         let lengths: Vec<usize> = chunks.iter().map(Vec::len).collect();
         let from_first = settings.include_first_chunk || !lead.is_empty();
         let (ratio, budget) = share_and_budget(&method, settings, (&lengths, from_first))?;
@@ -167,8 +166,8 @@ impl Draft {
             returns: settings.returns,
             auxiliary,
             sentence_ends: if method.excerpts() { sentence_ends } else { Vec::new() },
-            draft_model,
-            look_ahead,
+            draft_model: tokens.draft_model,
+            look_ahead: tokens.look_ahead,
             evict: None,
         };
         plan.evict = eviction::resolved(&plan, &settings.eviction, settings.sampling.seed)?;

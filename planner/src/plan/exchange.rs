@@ -11,7 +11,8 @@ pub(crate) fn seconds(plan: &Plan, world: usize, shape: &ModelShape, profile: &P
 }
 
 /// The exchange to take, given the seconds of each; replicate if it is level with pass-q. If the
-/// plan drops the other rows, a recomputed row sees fresh rows alone, and `selected` answers as both do.
+/// plan drops the other rows, a recomputed row sees fresh rows alone, so that `selected` answers as
+/// both do.
 pub(crate) fn soonest(drops: bool, mut seconds: impl FnMut(Exchange) -> f64) -> Exchange {
     let (replicate_s, pass_q_s) = (seconds(Exchange::Replicate), seconds(Exchange::PassQ));
     if drops && seconds(Exchange::Selected) <= replicate_s.min(pass_q_s) {
