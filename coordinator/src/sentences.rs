@@ -10,25 +10,36 @@ use crate::tokenize::Piece;
 ///
 /// A row is of the sentence that its last byte is in. The blanks behind a sentence belong to it by
 /// the rules, and to the next word by most tokenizers, so a row with one begins the next sentence.
+/// Empty lines belong to the sentence before them, and so does a row that ends in one.
 pub fn ends(request: &Prepared) -> Vec<u32> {
     let (mut rows, mut first) = (Vec::new(), request.prefix.len() as u32);
     for chunk in &request.chunks {
-        rows.extend(ends_in(chunk).map(|place| first + place));
+        rows.extend(ends_in(chunk).into_iter().map(|place| first + place));
         first += chunk.ids.len() as u32;
     }
     rows
 }
 
 /// The tokens of a piece with which a sentence ends, by their places.
-fn ends_in(piece: &Piece) -> impl Iterator<Item = u32> {
+fn ends_in(piece: &Piece) -> Vec<u32> {
     let spans = if piece.spans.len() == piece.ids.len() { &piece.spans[..] } else { &[] };
     let bounds = piece.text.split_sentence_bound_indices().map(|(start, sentence)| start + sentence.len());
-    let mut at = 0;
-    bounds.filter_map(move |bound| {
+    let bounds: Vec<usize> = bounds.collect();
+    let is_blank = |text: &str| text.trim().is_empty();
+    let (mut ends, mut at, mut begin) = (Vec::new(), 0, 0);
+    for (number, &bound) in bounds.iter().enumerate() {
+        let next_is_blank = bounds.get(number + 1).is_some_and(|&next| is_blank(&piece.text[bound..next]));
+        let is_last = number + 1 == bounds.len();
+        if next_is_blank || (is_blank(&piece.text[begin..bound]) && !is_last) {
+            continue;
+        }
         let count = spans[at..].iter().take_while(|span| span.end <= bound).count();
-        at += count;
-        (count > 0).then(|| at as u32 - 1)
-    })
+        (at, begin) = (at + count, bound);
+        if count > 0 {
+            ends.push(at as u32 - 1);
+        }
+    }
+    ends
 }
 
 #[cfg(test)]
@@ -66,9 +77,20 @@ mod tests {
     #[test]
     fn sentences_end_with_marks_and_lines_but_not_inside_of_numbers() {
         assert_eq!(told("It took 3.5 h. Who won? A car!"), ["It took 3.5 h.", " Who won?", " A car!"]);
-        assert_eq!(told("Title\nOne line\n\nx"), ["Title\n", "One line\n", "\n", "x"]);
+        assert_eq!(told("Title\nOne line\n\nx"), ["Title\n", "One line\n\n", "x"]);
         assert_eq!(told("\u{96e8}\u{3002}\u{96ea}\u{3002}"), ["\u{96e8}\u{3002}", "\u{96ea}\u{3002}"]);
+        assert_eq!(told("\n\nFirst. Second."), ["\n\nFirst.", " Second."]);
         assert_eq!(told("no end"), ["no end"]);
+        assert_eq!(told("\n"), ["\n"]);
+    }
+
+    /// Many tokenizers have tokens of a full stop and the lines after it.
+    #[test]
+    fn a_token_of_a_mark_and_empty_lines_ends_its_sentence() {
+        let text = "A b.\n\nC d.";
+        let spans = vec![0..1, 1..3, 3..6, 6..7, 7..9, 9..10];
+        let piece = Piece { title: None, ids: vec![7; 6], text: text.to_owned(), spans };
+        assert_eq!(ends_in(&piece), [2, 5]);
     }
 
     #[test]

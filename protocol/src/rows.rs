@@ -178,14 +178,20 @@ impl Plan {
         self.method.is_exact() || is_in_order || (in_chunks && (is_alone || recomputes_all))
     }
 
-    /// Whether the method is one that drops context rows.
+    /// Whether the method drops context rows of this request. There is no excerpt of a single chunk,
+    /// which is exact already.
     fn hides(&self) -> bool {
-        self.method.sparse().is_some() || self.method.excerpts()
+        self.method.sparse().is_some() || (self.method.excerpts() && self.chunks.len() > 1)
     }
 
     /// Whether context rows are dropped that are not selected. An excerpt of every row drops none.
     pub fn drops(&self) -> bool {
         self.hides() && self.budget > 0 && !(self.method.excerpts() && self.budget >= self.context_tokens())
+    }
+
+    /// Whether stale rows go to every rank before some are recomputed: not if no row sees them.
+    pub fn replicates_stale(&self) -> bool {
+        self.exchange == Exchange::Replicate && (!self.drops() || self.parts().is_some())
     }
 
     /// Parts kept of every document, if they are kept by their places and the rest is dropped.

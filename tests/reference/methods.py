@@ -419,16 +419,18 @@ class Request:
         return total, kept, self.model.logits(x[-1])
 
     def sentences(self, ends, longest):
-        """The rows of each sentence: chunks cut behind the rows `ends`, and into runs of `longest`."""
-        runs = []
+        """The rows of each sentence: chunks cut behind the rows `ends`, and long ones into almost equal runs of at most `longest`."""
+        whole = []
         for chunk in range(len(self.lengths)):
-            run = []
+            whole.append([])
             for row in self.rows_of(chunk).tolist():
-                run.append(row)
-                if row in ends or len(run) == longest:
-                    runs.append(run)
-                    run = []
-            runs += [run] if run else []
+                whole[-1].append(row)
+                if row in ends:
+                    whole.append([])
+        runs = []
+        for rows in filter(None, whole):
+            count = -(-len(rows) // longest)
+            runs += [rows[run * len(rows) // count:(run + 1) * len(rows) // count] for run in range(count)]
         return runs
 
     def excerpt(self, scores, ends, longest, budget):

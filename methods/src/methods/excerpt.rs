@@ -99,8 +99,8 @@ fn best_run(rows: Range<u32>, count: usize, score: impl Fn(u32) -> f32) -> Range
     best.map_or(0..0, |(_, from)| from..from + count)
 }
 
-/// The sentences of all candidates: chunks cut behind their sentences' ends, and into runs of
-/// `longest` rows.
+/// The sentences of all candidates: chunks cut behind their sentences' ends, and longer ones into
+/// as few almost equal runs of at most `longest` rows as can be.
 fn sentences(candidates: &Candidates, longest: u32) -> impl Iterator<Item = Range<u32>> {
     let in_chunk = move |&(first, length): &(u32, usize)| {
         let end = first + length as u32;
@@ -113,8 +113,9 @@ fn sentences(candidates: &Candidates, longest: u32) -> impl Iterator<Item = Rang
         })
     };
     let cut = move |rows: Range<u32>| {
-        let step = longest.max(1);
-        rows.clone().step_by(step as usize).map(move |from| from..rows.end.min(from.saturating_add(step)))
+        let (length, count) = (rows.len() as u64, (rows.len() as u64).div_ceil(u64::from(longest.max(1))));
+        let place = move |run: u64| rows.start + (run * length / count) as u32;
+        (0..count).map(move |run| place(run)..place(run + 1))
     };
     candidates.chunks.iter().flat_map(in_chunk).flat_map(cut)
 }
@@ -147,7 +148,7 @@ mod tests {
         assert_eq!(cut(&[4, 9, 13], 48), [7..10, 10..14, 2..5, 5..7]);
         assert_eq!(cut(&[6, 7, 8], 48), [7..8, 8..9, 9..14, 2..7], "an end of a chunk ends a sentence anyway");
         assert_eq!(cut(&[], 48), [7..14, 2..7], "no ends are known");
-        assert_eq!(cut(&[4], 3), [7..10, 10..13, 13..14, 2..5, 5..7], "long ones are cut");
+        assert_eq!(cut(&[4], 3), [7..9, 9..11, 11..14, 2..5, 5..7], "long ones are cut, not into three and one");
         assert_eq!(cut(&[], u32::MAX), [7..14, 2..7]);
     }
 
@@ -157,7 +158,7 @@ mod tests {
         let scores = [1.0, 1.0, 1.0, 3.0, 3.0, 0.0, 2.0, 4.0, 0.0, 0.0, 3.0, 1.0];
         let of = |budget: usize| excerpt(&candidates(&[4, 9], budget), &scores, 48);
         assert_eq!(of(2), [5, 6]);
-        assert_eq!(of(4), [5, 6, 7, 8], "the first of two runs of the next one");
+        assert_eq!(of(4), [5, 6, 8, 9], "of the next one the run with the highest sum");
         assert_eq!(of(5), [5, 6, 7, 8, 9]);
         assert_eq!(of(8), [2, 3, 4, 5, 6, 7, 8, 9], "ties go to the earlier sentence");
         assert_eq!(of(9), [2, 3, 4, 5, 6, 7, 8, 9, 12], "the best row of the last one");

@@ -158,7 +158,7 @@ impl Flows<'_> {
 
     fn chunks(&self) -> Vec<Flow> {
         let mut flows = Vec::new();
-        if self.plan.exchange == Exchange::Replicate {
+        if self.plan.replicates_stale() {
             flows.push(self.stale());
         }
         let probed = self.plan.probed_layers(self.shape.layers).end;

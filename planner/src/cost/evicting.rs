@@ -92,8 +92,9 @@ fn draft_elsewhere_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> u64 {
 }
 
 fn elsewhere_bytes(rows: usize, plan: &Plan, world: usize, shape: &ModelShape) -> u64 {
-    let elsewhere = plan.total_rows() - held_rows(plan, world)[plan.owner];
-    (rows * elsewhere) as u64 * shape.kv_bytes() / plan.total_rows().max(1) as u64
+    let there = if plan.drops() { plan.rows_there_at_most() } else { plan.total_rows() };
+    let elsewhere = there - held_rows(plan, world)[plan.owner].min(there);
+    (rows * elsewhere) as u64 * shape.kv_bytes() / there.max(1) as u64
 }
 
 impl Evicting {

@@ -398,9 +398,13 @@ impl Count<'_> {
         let cold = kept - plan.held_warm_counts(self.world)[rank];
         let query = plan.query_tokens();
         let share = plan.budget.div_ceil(self.world) + if rank == plan.owner { query } else { 0 };
-        let replicate = plan.exchange == Exchange::Replicate && self.world > 1;
+        let replicate = plan.replicates_stale() && self.world > 1;
         let is_warm = cold < kept;
-        let gathers_fresh = replicate || plan.exchange == Exchange::Selected;
+        let gathers_fresh = match plan.exchange {
+            Exchange::Replicate => self.world > 1,
+            Exchange::PassQ => false,
+            Exchange::Selected => true,
+        };
         Held {
             // Rows that compressed chunks do not keep.
             borrowed: plan.kept_counts(self.world)[rank] - plan.warm_counts(self.world)[rank] - cold,

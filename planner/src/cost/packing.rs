@@ -1,14 +1,14 @@
 //! Cost of joining cached rows before they are sent to the other ranks: chunks lie in a block each,
 //! and leave as one.
 
-use tributary_protocol::{Exchange, Phase, Plan, Prefill};
+use tributary_protocol::{Phase, Plan, Prefill};
 
 use crate::ModelShape;
 
 /// Numbers that each rank reads and writes to join its rows, and the phase in which it does. `None`
 /// if no rows leave, or if they leave as they were computed.
 pub fn packing(plan: &Plan, world: usize, shape: &ModelShape) -> Option<(Phase, Vec<f64>)> {
-    let leaves = world > 1 && matches!(plan.method.prefill, Prefill::Chunks(_)) && plan.exchange == Exchange::Replicate;
+    let leaves = world > 1 && matches!(plan.method.prefill, Prefill::Chunks(_)) && plan.replicates_stale();
     if !leaves || !plan.chunks.iter().any(|chunk| chunk.warm) {
         return None;
     }
@@ -27,6 +27,8 @@ pub fn packing(plan: &Plan, world: usize, shape: &ModelShape) -> Option<(Phase, 
 
 #[cfg(test)]
 mod tests {
+    use tributary_protocol::Exchange;
+
     use super::*;
     use crate::kit::{planned, warm};
     use crate::shape::tests::QWEN3_14B;

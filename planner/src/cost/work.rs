@@ -337,8 +337,11 @@ impl Count<'_> {
             work.merged = layers * (travelling * (self.world - 1)) as f64 * self.partial();
             // Few rows see many keys, so the cost of turning each key and of moving it with its
             // value to the rows is visible.
-            let keys =
-                if self.plan.exchange == Exchange::Replicate { self.plan.total_rows() - dropped } else { kept[rank] };
+            let keys = match self.plan.exchange {
+                Exchange::Replicate if !self.plan.replicates_stale() => self.selected.rows.len() + query,
+                Exchange::Replicate => self.plan.total_rows() - dropped,
+                Exchange::PassQ | Exchange::Selected => kept[rank],
+            };
             work.elementwise += layers * keys as f64 * 4.0 * self.shape.kv_width() as f64;
             work
         };

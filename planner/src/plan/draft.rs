@@ -346,10 +346,11 @@ impl Draft {
             _ => {
                 let assumed = profile.is_none().then(|| Profile::assumed(machine));
                 let profile = profile.or(assumed.as_ref()).expect("one or the other");
-                exchange::soonest(self.plan.drops(), |exchange| {
+                let mut seconds = |exchange| {
                     self.deal(exchange, warm, shape);
                     exchange::seconds(&self.plan, self.world, shape, profile)
-                })
+                };
+                exchange::sooner(seconds(Exchange::Replicate), seconds(Exchange::PassQ))
             }
         };
         self.chosen = Some((owner, warm.to_vec(), exchange));

@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use tributary_kernels::cuda;
 use tributary_model::{Progress, embed};
-use tributary_protocol::{Exchange, KeptRows, Phase, Plan};
+use tributary_protocol::{KeptRows, Phase, Plan};
 
 use super::arrivals::Arrivals;
 use super::stock::{Stock, chunk_identity, chunks_of, head_identity, lead_identity};
@@ -27,7 +27,7 @@ pub struct Chunks {
 /// Chunks in the store behind the cache are read meanwhile, layer by layer, ahead of the passes
 /// that need them.
 ///
-/// Under `replicate`, every rank's keys and values are sent to every rank. Each layer is sent while
+/// Under `replicate`, every rank's keys and values are sent to every rank, unless no row sees them. Each layer is sent while
 /// the next is computed. If the plan calls all chunks warm and a probe follows, they are sent after
 /// that probe's messages.
 /// The plan alone decides which. A rank whose cache misses a chunk that the plan calls warm
@@ -39,7 +39,7 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
     cx.enter(Phase::ChunkPrefill, plan)?;
     let size = cx.comm.size();
     let mut stock = Stock::look_up(cx, plan)?;
-    let replicates = plan.exchange == Exchange::Replicate && size > 1;
+    let replicates = plan.replicates_stale() && size > 1;
     let mut replication = replicates.then(|| Replication::new(plan.held_counts(size)));
     let (parts, slices) = (stock.parts(plan), plan.slices_behind_probes(cx.models.main.config().layers));
     let at_once = replication.as_mut().filter(|_| slices.is_none());

@@ -88,8 +88,9 @@ pub fn check(method: &PlannedMethod, config: &Config) -> Result<()> {
     if let Some(sparse) = method.sparse().filter(|sparse| sparse.blocks == 0 || !(0.0..=1.0).contains(&sparse.theta)) {
         return Err(Error::Plan(format!("{} blocks of every document, theta {}", sparse.blocks, sparse.theta)));
     }
-    if method.evidence().and_then(|evidence| evidence.excerpt) == Some(0) {
-        return Err(Error::Plan("sentences of 0 rows".to_owned()));
+    let longest = method.evidence().and_then(|evidence| evidence.excerpt);
+    if longest == Some(0) || longest.is_some() != method.method.reads_sentences() {
+        return Err(Error::Plan(format!("{} with sentences of at most {longest:?} rows", method.name())));
     }
     let above_0 = |number: f32| number > 0.0 && number.is_finite();
     if let Some(ape) = method.parallel().filter(|ape| !above_0(ape.temperature) || !above_0(ape.scale)) {
