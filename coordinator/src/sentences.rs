@@ -1,5 +1,6 @@
 //! The ends of sentences in a request's documents, as context rows, by the Unicode rules (UAX #29,
-//! section 5): a line ends a sentence too, and "3.5" is no end.
+//! section 5): a line ends a sentence too, and "3.5" is no end. A mark between blanks, as tokenized
+//! corpora have it, is one whatever follows.
 
 use unicode_segmentation::UnicodeSegmentation;
 
@@ -20,11 +21,20 @@ pub fn ends(request: &Prepared) -> Vec<u32> {
     rows
 }
 
+/// The bytes before which sentences of a text end, rising; the last is its length.
+fn bounds(text: &str) -> Vec<usize> {
+    let of_rules = text.split_sentence_bound_indices().map(|(start, sentence)| start + sentence.len());
+    let alone = [" . ", " ? ", " ! "].into_iter().flat_map(|mark| text.match_indices(mark));
+    let mut bounds: Vec<usize> = of_rules.chain(alone.map(|(at, mark)| at + mark.len())).collect();
+    bounds.sort_unstable();
+    bounds.dedup();
+    bounds
+}
+
 /// The tokens of a piece with which a sentence ends, by their places.
 fn ends_in(piece: &Piece) -> Vec<u32> {
     let spans = if piece.spans.len() == piece.ids.len() { &piece.spans[..] } else { &[] };
-    let bounds = piece.text.split_sentence_bound_indices().map(|(start, sentence)| start + sentence.len());
-    let bounds: Vec<usize> = bounds.collect();
+    let bounds = bounds(&piece.text);
     let is_blank = |text: &str| text.trim().is_empty();
     let (mut ends, mut at, mut begin) = (Vec::new(), 0, 0);
     for (number, &bound) in bounds.iter().enumerate() {
@@ -80,6 +90,7 @@ mod tests {
         assert_eq!(told("Title\nOne line\n\nx"), ["Title\n", "One line\n\n", "x"]);
         assert_eq!(told("\u{96e8}\u{3002}\u{96ea}\u{3002}"), ["\u{96e8}\u{3002}", "\u{96ea}\u{3002}"]);
         assert_eq!(told("\n\nFirst. Second."), ["\n\nFirst.", " Second."]);
+        assert_eq!(told("vince is in austin . it rains"), ["vince is in austin .", " it rains"]);
         assert_eq!(told("no end"), ["no end"]);
         assert_eq!(told("\n"), ["\n"]);
     }

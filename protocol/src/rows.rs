@@ -178,8 +178,8 @@ impl Plan {
         self.method.is_exact() || is_in_order || (in_chunks && (is_alone || recomputes_all))
     }
 
-    /// Whether the method drops context rows of this request. There is no excerpt of a single chunk,
-    /// which is exact already.
+    /// Whether the method drops context rows of this request. There is no excerpt of a single
+    /// chunk, which is exact already.
     fn hides(&self) -> bool {
         self.method.sparse().is_some() || (self.method.excerpts() && self.chunks.len() > 1)
     }

@@ -27,11 +27,10 @@ pub struct Chunks {
 /// Chunks in the store behind the cache are read meanwhile, layer by layer, ahead of the passes
 /// that need them.
 ///
-/// Under `replicate`, every rank's keys and values are sent to every rank, unless no row sees them. Each layer is sent while
-/// the next is computed. If the plan calls all chunks warm and a probe follows, they are sent after
-/// that probe's messages.
-/// The plan alone decides which. A rank whose cache misses a chunk that the plan calls warm
-/// computes it first, and makes the same calls.
+/// Under `replicate`, every rank's keys and values are sent to every rank, unless no row sees them.
+/// Each layer is sent while the next is computed. If the plan calls all chunks warm and a probe
+/// follows, they are sent after that probe's messages. The plan alone decides which. A rank whose
+/// cache misses a chunk that the plan calls warm computes it first, and makes the same calls.
 ///
 /// # Errors
 /// Returns an error if a kernel or the communicator fails.
