@@ -15,6 +15,9 @@ const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange
 type Shape = (usize, &'static [usize], usize);
 const SHAPES: [Shape; 3] = [(4, &[70, 1, 150, 33, 64, 5, 90], 9), (0, &[60, 41], 1), (2, &[130], 6)];
 
+/// A method's plan of a shape, for a number of ranks.
+type Asked<'a> = &'a dyn Fn(Shape, usize, Exchange) -> Plan;
+
 /// Rows of one pass that see each other and no other row, at any positions.
 struct Alone<'a> {
     model: &'a dyn Model,
@@ -74,7 +77,7 @@ fn asked(shape: Shape, world: usize, theta: f32, exchange: Exchange) -> Plan {
 #[test]
 fn what_is_kept_is_a_prefill_of_its_own_and_nothing_else_is_seen() {
     let parts = |shape, world, exchange| asked(shape, world, 1.0, exchange);
-    let methods: [(&'static str, &dyn Fn(Shape, usize, Exchange) -> Plan); 2] =
+    let methods: [(&'static str, Asked<'_>); 2] =
         [("samkv at theta 1 = a prefill of the kept rows", &parts), ("excerpt = the same", &excerpt)];
     for (name, asked) in methods {
         is_a_prefill_of_its_own(name, asked);
@@ -93,7 +96,7 @@ fn there_is_no_excerpt_of_a_single_chunk() {
     assert_eq!(found.tokens, full.tokens);
 }
 
-fn is_a_prefill_of_its_own(name: &'static str, asked: &dyn Fn(Shape, usize, Exchange) -> Plan) {
+fn is_a_prefill_of_its_own(name: &'static str, asked: Asked<'_>) {
     let mut largest = Largest::new(name);
     let model = dummy_model(&tiny_config(&[]), 1);
     for shape in SHAPES {
