@@ -21,30 +21,33 @@ pub fn ends(request: &Prepared) -> Vec<u32> {
     rows
 }
 
-/// The bytes before which sentences of a text end, rising; the last is its length.
+/// The bytes before which sentences of a text end, rising; the last is its length. No sentence is
+/// blank, unless the text is.
 fn bounds(text: &str) -> Vec<usize> {
     let of_rules = text.split_sentence_bound_indices().map(|(start, sentence)| start + sentence.len());
     let alone = [" . ", " ? ", " ! "].into_iter().flat_map(|mark| text.match_indices(mark));
-    let mut bounds: Vec<usize> = of_rules.chain(alone.map(|(at, mark)| at + mark.len())).collect();
-    bounds.sort_unstable();
-    bounds.dedup();
+    let mut all: Vec<usize> = of_rules.chain(alone.map(|(at, mark)| at + mark.len())).collect();
+    all.sort_unstable();
+    let (mut bounds, mut from) = (Vec::new(), 0);
+    for to in all {
+        let is_blank = text[from..to].trim().is_empty();
+        match bounds.last_mut() {
+            Some(last) if is_blank => *last = to,
+            None if is_blank && to < text.len() => {} // the next sentence has it
+            _ => bounds.push(to),
+        }
+        from = to;
+    }
     bounds
 }
 
 /// The tokens of a piece with which a sentence ends, by their places.
 fn ends_in(piece: &Piece) -> Vec<u32> {
     let spans = if piece.spans.len() == piece.ids.len() { &piece.spans[..] } else { &[] };
-    let bounds = bounds(&piece.text);
-    let is_blank = |text: &str| text.trim().is_empty();
-    let (mut ends, mut at, mut begin) = (Vec::new(), 0, 0);
-    for (number, &bound) in bounds.iter().enumerate() {
-        let next_is_blank = bounds.get(number + 1).is_some_and(|&next| is_blank(&piece.text[bound..next]));
-        let is_last = number + 1 == bounds.len();
-        if next_is_blank || (is_blank(&piece.text[begin..bound]) && !is_last) {
-            continue;
-        }
+    let (mut ends, mut at) = (Vec::new(), 0);
+    for bound in bounds(&piece.text) {
         let count = spans[at..].iter().take_while(|span| span.end <= bound).count();
-        (at, begin) = (at + count, bound);
+        at += count;
         if count > 0 {
             ends.push(at as u32 - 1);
         }

@@ -92,11 +92,16 @@ fn excerpt(candidates: &Candidates, scores: &[f32], longest: u32) -> Vec<u32> {
 
 /// The `count` rows that follow one another and have the highest sum, of more rows.
 fn best_run(rows: Range<u32>, count: usize, score: impl Fn(u32) -> f32) -> Range<u32> {
-    let count = count as u32;
-    let sum = |from: u32| (from..from + count).map(|row| f64::from(score(row))).sum::<f64>();
-    let starts = rows.start..=rows.end.saturating_sub(count).max(rows.start);
-    let best = starts.map(|from| (sum(from), from)).reduce(|best, other| if other.0 > best.0 { other } else { best });
-    best.map_or(0..0, |(_, from)| from..from + count)
+    let mut before = vec![0.0]; // sums of the rows before each
+    before.extend(rows.clone().scan(0.0, |sum, row| {
+        *sum += f64::from(score(row));
+        Some(*sum)
+    }));
+    let sum = |from: usize| before[from + count] - before[from];
+    let starts = 0..=rows.len() - count;
+    let best = starts.reduce(|best, other| if sum(other) > sum(best) { other } else { best }).unwrap_or(0);
+    let first = rows.start + best as u32;
+    first..first + count as u32
 }
 
 /// The sentences of all candidates: chunks cut behind their sentences' ends, and longer ones into

@@ -165,7 +165,7 @@ impl Draft {
             slices: Slices::default(),
             returns: settings.returns,
             auxiliary,
-            sentence_ends: if method.excerpts() { sentence_ends } else { Vec::new() },
+            sentence_ends,
             draft_model: tokens.draft_model,
             look_ahead: tokens.look_ahead,
             evict: None,
