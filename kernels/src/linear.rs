@@ -8,8 +8,9 @@ use crate::{add, cast, cpu, cuda, gradient};
 /// `x · weightᵀ + bias`: `x` `[rows, in]`, `weight` `[out, in]` of any float dtype, `bias` `[out]`;
 /// the answer is `[rows, out]` in `x`'s dtype.
 ///
-/// On the CPU a bf16 or f16 weight is multiplied in f32, a tile of its rows widened at a time, on
-/// the current rayon pool.
+/// On the CPU a bf16 or f16 weight is multiplied in f32, on the current rayon pool. Where the
+/// machine multiplies pairs of bf16 (AVX512-BF16), `x` is rounded to the type of a bf16 weight, and
+/// only the sums are f32.
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.

@@ -7,9 +7,9 @@ use candle_core::Tensor;
 
 use super::inputs::Inputs;
 use super::lanes::{CausalPosition, PANEL, TILE, TILE_PANELS};
-use super::level::{Level, dispatch};
+use super::level::{Level, dispatch, dispatch_pairs};
 use super::merge::merge;
-use super::pack::{Aligned, KeySource, PackKeys, PackValues, QuerySource};
+use super::pack::{Aligned, KeySource, PackKeys, PackValues, PairValues, QuerySource, multiplies_pairs};
 use super::sight::{KeyList, Rows, Sight, Span};
 use super::strip::{Absorb, LOG2_E, LOWEST, STRIP, Strip, Tile, WIDEST};
 use super::tasks;
@@ -92,8 +92,9 @@ pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Partial> {
         let inputs = Inputs::new(q, keys)?;
         let held = inputs.hold();
         let blocks = held.blocks()?;
-        let keys = KeySource { list: &list, blocks: &blocks, rope, head_dim, padded_dim: sizes.padded_dim };
-        let queries = QuerySource { q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group: sizes.group };
+        let (paired, padded_dim, group) = (multiplies_pairs(level, &blocks), sizes.padded_dim, sizes.group);
+        let keys = KeySource { list: &list, blocks: &blocks, rope, head_dim, padded_dim, paired };
+        let queries = QuerySource { q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group, paired };
         let call = Call { level, sizes, rows: &rows, queries, keys };
         out.resize(sizes.splits * out.len(), 0.0);
         lse.resize(sizes.splits * lse.len(), f32::NEG_INFINITY);
@@ -137,7 +138,7 @@ impl Scratch {
             k: Aligned::new(TILE * padded_dim),
             v: Aligned::new(TILE * padded_dim),
             p: Aligned::new(STRIP * TILE),
-            stage: Aligned::new(WIDEST * padded_dim),
+            stage: KeySource::stage(padded_dim),
             top: vec![0.0; rows],
             sum: vec![0.0; rows * WIDEST],
             places: Vec::with_capacity(rows),
@@ -195,7 +196,7 @@ impl<'a> Call<'a> {
         scratch.top[..stacked].fill(LOWEST);
         scratch.sum[..stacked * WIDEST].fill(0.0);
         scratch.out.get_mut()[..stacked * self.sizes.padded_dim].fill(0.0);
-        let packed = &mut scratch.q.get_mut()[..stacked * self.sizes.head_dim];
+        let packed = &mut scratch.q.get_mut()[..stacked * self.keys.depth()];
         self.queries.pack(task.rows.clone(), task.kv_head, packed);
         let rows = Span::of_rows(&scratch.places);
         let mut panels = self.visible(&rows, task.panels.clone());
@@ -219,27 +220,32 @@ impl<'a> Call<'a> {
 
     /// Packs a tile of keys and takes it into every strip that sees some of it.
     fn absorb(&self, scratch: &mut Scratch, kv_head: usize, panels: &[usize]) {
-        let Sizes { head_dim, padded_dim, .. } = self.sizes;
-        let (source, list) = (self.keys, self.keys.list);
+        let (source, list, depth, padded_dim) = (self.keys, self.keys.list, self.keys.depth(), self.keys.padded_dim);
         let mut tile = Tile {
             k: &[],
             v: &[],
             order: [&[]; TILE_PANELS],
             segment: [&[]; TILE_PANELS],
             keys: [0; TILE_PANELS],
-            head_dim,
+            depth,
             padded_dim,
+            paired: source.paired,
             finite: true,
         };
         let room = scratch.k.get_mut().chunks_exact_mut(PANEL * padded_dim);
         for (i, (&panel, k)) in panels.iter().zip(room).enumerate() {
-            dispatch(self.level, PackKeys { source, panel, kv_head, stage: scratch.stage.get_mut(), k });
+            PackKeys { source, panel, kv_head, stage: scratch.stage.get_mut(), k }.with(self.level);
             tile.order[i] = &list.order[panel * PANEL..][..PANEL];
             tile.segment[i] = &list.segment[panel * PANEL..][..PANEL];
             tile.keys[i] = list.keys_of(panel).len();
         }
-        for (&panel, v) in panels.iter().zip(scratch.v.get_mut().chunks_exact_mut(PANEL * padded_dim)) {
-            dispatch(self.level, PackValues { source, panel, kv_head, v, finite: &mut tile.finite });
+        let values = scratch.v.get_mut();
+        for (&panel, v) in panels.iter().zip(values.chunks_exact_mut(PANEL * padded_dim)) {
+            let finite = &mut tile.finite;
+            match source.paired {
+                true => dispatch_pairs(self.level, PairValues { source, panel, kv_head, v, finite }),
+                false => dispatch(self.level, PackValues { source, panel, kv_head, v, finite }),
+            }
         }
         (tile.k, tile.v) = (scratch.k.get(), scratch.v.get());
         let stacked = scratch.places.len();
@@ -255,13 +261,13 @@ impl<'a> Call<'a> {
                 continue;
             }
             let strip = Strip {
-                q: &scratch.q.get()[first * head_dim..rows.end * head_dim],
+                q: &scratch.q.get()[first * depth..rows.end * depth],
                 places,
                 top: &mut scratch.top[rows.clone()],
                 sum: &mut scratch.sum[first * WIDEST..rows.end * WIDEST],
                 out: &mut scratch.out.get_mut()[first * padded_dim..rows.end * padded_dim],
             };
-            dispatch(self.level, Absorb { strip, tile: &tile, sight, p: scratch.p.get_mut() });
+            Absorb { strip, tile: &tile, sight, p: scratch.p.get_mut() }.with(self.level);
         }
     }
 

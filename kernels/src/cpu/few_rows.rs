@@ -7,9 +7,11 @@
 
 use std::ops::Range;
 
-use super::lanes::Lanes;
-use super::level::{Kernel, Level, dispatch};
-use super::stored::Stored;
+use half::bf16;
+
+use super::lanes::{Lanes, Pairs};
+use super::level::{Kernel, Level, PairKernel, dispatch, dispatch_pairs};
+use super::stored::{Factor, Stored, Weights};
 use super::strip::WIDEST;
 use super::tasks;
 
@@ -28,19 +30,28 @@ const TASK_BYTES: usize = 1 << 17;
 /// `x · weightᵀ`, `[rows, outputs]`: `x` `[rows, inputs]`, `weight` `[outputs, inputs]`. The bits
 /// of a result do not depend on the number of threads.
 pub(super) fn product<T: Stored>(level: Level, x: &[f32], weight: &[T], inputs: usize) -> Vec<f32> {
+    in_tasks(x, weight, inputs, |part| dispatch(level, part))
+}
+
+/// The same of pairs, `inputs` of them: `x` has one in the bits of each number.
+pub(super) fn product_of_pairs(level: Level, x: &[f32], weight: &[[bf16; 2]], inputs: usize) -> Vec<f32> {
+    in_tasks(x, weight, inputs, |part| dispatch_pairs(level, part))
+}
+
+fn in_tasks<T: Sync>(x: &[f32], weight: &[T], inputs: usize, run: impl Fn(FewRows<'_, T>) + Sync) -> Vec<f32> {
     let (rows, outputs) = (x.len() / inputs, weight.len() / inputs);
     assert_eq!(x.len(), rows * inputs, "x");
     assert_eq!(weight.len(), outputs * inputs, "weight");
     let mut out = vec![0.0; rows * outputs];
     if rayon::current_num_threads() <= 1 {
-        dispatch(level, FewRows { x, weight, inputs, out: &mut out });
+        run(FewRows { x, weight, inputs, out: &mut out });
         return out;
     }
     // A task's part is [rows, its columns], so that tasks share nothing.
     let columns = (TASK_BYTES / (inputs * size_of::<T>())).next_multiple_of(WIDEST);
     let mut parts = vec![0.0; rows * outputs];
     let tasks: Vec<_> = parts.chunks_mut(rows * columns).zip(weight.chunks(columns * inputs)).collect();
-    tasks::run(tasks, || (), |(), (out, weight)| dispatch(level, FewRows { x, weight, inputs, out }));
+    tasks::run(tasks, || (), |(), (out, weight)| run(FewRows { x, weight, inputs, out }));
     for (index, part) in parts.chunks(rows * columns).enumerate() {
         let width = part.len() / rows;
         for (part, row) in part.chunks_exact(width).zip(out.chunks_exact_mut(outputs)) {
@@ -62,7 +73,30 @@ struct FewRows<'a, T> {
 
 impl<T: Stored> Kernel for FewRows<'_, T> {
     #[inline(always)]
-    unsafe fn run<V: Lanes>(mut self) {
+    unsafe fn run<V: Lanes>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.all::<V>() }
+    }
+}
+
+impl PairKernel for FewRows<'_, [bf16; 2]> {
+    #[inline(always)]
+    unsafe fn run<V: Pairs>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.all::<V>() }
+    }
+}
+
+impl<T> FewRows<'_, T> {
+    /// All columns.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn all<V: Lanes>(mut self)
+    where
+        T: Weights<V>,
+    {
         let (rows, columns) = (self.x.len() / self.inputs, self.weight.len() / self.inputs);
         assert_eq!(self.out.len(), rows * columns, "room for the result");
         let wide = V::BLOCK >= 4; // 32 registers
@@ -94,16 +128,17 @@ impl<T: Stored> Kernel for FewRows<'_, T> {
             }
         }
     }
-}
 
-impl<T: Stored> FewRows<'_, T> {
     /// R rows from `row` on and as many columns as a vector has, or are left, from `first` on, C
     /// columns at a time.
     ///
     /// # Safety
     /// The machine has the instructions of `V`; the rows and the first column are there.
     #[inline(always)]
-    unsafe fn block<V: Lanes, const R: usize, const C: usize>(&mut self, row: usize, first: usize) {
+    unsafe fn block<V: Lanes, const R: usize, const C: usize>(&mut self, row: usize, first: usize)
+    where
+        T: Weights<V>,
+    {
         let (inputs, columns) = (self.inputs, self.weight.len() / self.inputs);
         let width = V::N.min(columns - first);
         let x = &self.x[row * inputs..(row + R) * inputs];
@@ -134,7 +169,7 @@ impl<T: Stored> FewRows<'_, T> {
             let x = &x[r * inputs..][rest.clone()];
             if !x.is_empty() {
                 for (value, weight) in values.iter_mut().zip(weight.chunks_exact(inputs)) {
-                    *value += x.iter().zip(&weight[rest.clone()]).map(|(x, weight)| x * weight.widen()).sum::<f32>();
+                    *value += x.iter().zip(&weight[rest.clone()]).map(|(x, weight)| weight.times(*x)).sum::<f32>();
                 }
             }
             self.out[(row + r) * columns + first..][..width].copy_from_slice(&values[..width]);
@@ -156,7 +191,7 @@ struct Factors<T> {
 /// The machine has the instructions of `V`; `x` is valid for R × `inputs` reads, `weight` for C ×
 /// `inputs`; the run is within it.
 #[inline(always)]
-unsafe fn dots<V: Lanes, T: Stored, const R: usize, const C: usize>(
+unsafe fn dots<V: Lanes, T: Weights<V>, const R: usize, const C: usize>(
     factors: Factors<T>,
     run: Range<usize>,
     sums: &mut [[V; WIDEST]; R],
@@ -172,12 +207,12 @@ unsafe fn dots<V: Lanes, T: Stored, const R: usize, const C: usize>(
             let mut right = [V::splat(0.0); C];
             for c in 0..C {
                 V::prefetch(ahead.wrapping_add(c * inputs + d));
-                right[c] = T::load::<V>(weight.add(c * inputs + d));
+                right[c] = T::load(weight.add(c * inputs + d));
             }
             for r in 0..R {
                 let left = V::load(x.add(r * inputs + d));
                 for c in 0..C {
-                    acc[c][r] = left.mul_add(right[c], acc[c][r]);
+                    acc[c][r] = T::Factor::multiply(left, right[c], acc[c][r]);
                 }
             }
         }

@@ -89,6 +89,18 @@ impl<'a> Matrix<'a> {
         self.elements
     }
 
+    /// Numbers of a head.
+    pub(super) fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// One row of one head, if numbers are stored in bf16.
+    #[inline(always)]
+    pub(super) fn bf16_row(&self, row: usize, head: usize) -> Option<&'a [bf16]> {
+        let Elements::Bf16(list) = self.elements else { return None };
+        Some(&list[self.place(row, head)..][..self.head_dim])
+    }
+
     /// Number of elements from a row to the next.
     pub(super) fn row_step(&self) -> usize {
         self.row_step

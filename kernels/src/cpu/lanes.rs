@@ -111,6 +111,22 @@ pub(super) trait Lanes: Copy {
     unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize);
 }
 
+/// A vector whose lanes can hold pairs of bf16 too, the first of a pair in the lower half: a product
+/// of pairs sums two terms of its depth at once. The numbers that are not normal count as 0.
+pub(super) trait Pairs: Lanes {
+    /// `2 · N` values from memory, rounded to pairs of neighbours.
+    ///
+    /// # Safety
+    /// The machine has the instructions of this type; `from` is valid for `2 · N` reads.
+    unsafe fn load_paired(from: *const f32) -> Self;
+
+    /// `self` and, in each lane, both products of the pairs of `a` and `b`.
+    fn dot(self, a: Self, b: Self) -> Self;
+
+    /// The bits of each lane that are among `bits`.
+    fn masked(self, bits: u32) -> Self;
+}
+
 /// 2^f on [−½, ½] without its constant term 1, lowest power first: a minimax fit of the relative
 /// error (2e-9 before rounding to f32), found with Remez' exchange. The first happens to round to
 /// ln 2.
@@ -155,9 +171,8 @@ impl Lanes for Portable {
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: the caller promises `N` readable values; an array of f32 has the alignment of
-        // f32.
-        Self(unsafe { from.cast::<[f32; 8]>().read() })
+        // SAFETY: the caller promises `N` readable values.
+        Self(unsafe { from.cast::<[f32; 8]>().read_unaligned() })
     }
 
     #[inline(always)]
@@ -263,5 +278,23 @@ impl Lanes for Portable {
                 unsafe { *to.add(column * to_step + row) = *from.add(row * from_step + column) };
             }
         }
+    }
+}
+
+/// The reference for machines without the instructions: tests compare with it.
+#[cfg(test)]
+impl Pairs for Portable {
+    unsafe fn load_paired(from: *const f32) -> Self {
+        // SAFETY: the caller promises twice `N` readable values.
+        let values = unsafe { from.cast::<[[f32; 2]; 8]>().read_unaligned() };
+        Self(values.map(|[first, second]| super::stored::pair(first, second)))
+    }
+
+    fn masked(self, bits: u32) -> Self {
+        Self(self.0.map(|lane| f32::from_bits(lane.to_bits() & bits)))
+    }
+
+    fn dot(self, a: Self, b: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] + super::stored::pair_product(a.0[i], b.0[i])))
     }
 }

@@ -1,12 +1,16 @@
 //! Which instructions the machine has, and how a kernel gets to run with them.
 
-use super::lanes::{Lanes, Portable};
+use super::lanes::{Lanes, Pairs, Portable};
 #[cfg(target_arch = "x86_64")]
 use super::x86::{Avx2, Avx512};
 
 /// A set of instructions that this machine has: a value can only come from the detection below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Level(Width);
+pub(super) struct Level {
+    width: Width,
+    /// Whether it multiplies pairs of bf16.
+    has_pairs: bool,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Width {
@@ -20,16 +24,20 @@ enum Width {
 impl Level {
     /// All that this machine has, the best one last.
     pub(super) fn available() -> Vec<Self> {
-        let mut levels = vec![Self(Width::Portable)];
+        let of = |width| Self { width, has_pairs: false };
+        let mut levels = vec![of(Width::Portable)];
         #[cfg(target_arch = "x86_64")]
         {
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
             let avx2 = avx2 && is_x86_feature_detected!("f16c");
             if avx2 {
-                levels.push(Self(Width::Avx2));
+                levels.push(of(Width::Avx2));
             }
             if avx2 && is_x86_feature_detected!("avx512f") {
-                levels.push(Self(Width::Avx512));
+                levels.push(of(Width::Avx512));
+                if is_x86_feature_detected!("avx512bf16") {
+                    levels.push(Self { has_pairs: true, ..of(Width::Avx512) });
+                }
             }
         }
         levels
@@ -39,6 +47,26 @@ impl Level {
     pub(super) fn best() -> Self {
         Self::available().pop().expect("the portable level is always there")
     }
+
+    /// Whether products of bf16 numbers are made of pairs, see [`dispatch_pairs`].
+    pub(super) fn has_pairs(self) -> bool {
+        self.has_pairs
+    }
+
+    /// The reference of products of pairs, on every machine.
+    #[cfg(test)]
+    pub(super) fn with_slow_pairs() -> Self {
+        Self { width: Width::Portable, has_pairs: true }
+    }
+}
+
+/// A piece of work on pairs of bf16.
+pub(super) trait PairKernel {
+    /// Does the work. Implementations are `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`, those for pairs included.
+    unsafe fn run<V: Pairs>(self);
 }
 
 /// A piece of work written for any width.
@@ -53,7 +81,7 @@ pub(super) trait Kernel {
 
 /// Runs `kernel` with the instructions of `level`.
 pub(super) fn dispatch(level: Level, kernel: impl Kernel) {
-    match level.0 {
+    match level.width {
         // SAFETY: the portable version needs no special instructions.
         Width::Portable => unsafe { kernel.run::<Portable>() },
         #[cfg(target_arch = "x86_64")]
@@ -62,6 +90,19 @@ pub(super) fn dispatch(level: Level, kernel: impl Kernel) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a level only exists where its instructions were detected.
         Width::Avx512 => unsafe { with_avx512(kernel) },
+    }
+}
+
+/// Runs `kernel` with the instructions of `level`, which has pairs.
+pub(super) fn dispatch_pairs(level: Level, kernel: impl PairKernel) {
+    match level.width {
+        #[cfg(test)]
+        // SAFETY: the portable version needs no special instructions.
+        Width::Portable if level.has_pairs => unsafe { kernel.run::<Portable>() },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level only has pairs where these instructions were detected.
+        Width::Avx512 if level.has_pairs => unsafe { with_avx512_bf16(kernel) },
+        width => unreachable!("{width:?} multiplies no pairs"),
     }
 }
 
@@ -76,6 +117,14 @@ unsafe fn with_avx2(kernel: impl Kernel) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx2,fma,f16c")]
 unsafe fn with_avx512(kernel: impl Kernel) {
+    // SAFETY: this function has the instructions enabled, and its caller promises that the machine
+    // has them.
+    unsafe { kernel.run::<Avx512>() }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512bf16,avx512f,avx2,fma,f16c")]
+unsafe fn with_avx512_bf16(kernel: impl PairKernel) {
     // SAFETY: this function has the instructions enabled, and its caller promises that the machine
     // has them.
     unsafe { kernel.run::<Avx512>() }

@@ -4,6 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::lanes::{CausalPosition, Lanes, PANEL, TILE};
+use super::stored::Factor;
 
 /// The orders and segments that mask a panel.
 #[derive(Debug, Clone, Copy)]
@@ -25,11 +26,12 @@ impl<'a> Mask<'a> {
 /// A packed strip of queries and a packed panel of keys.
 #[derive(Clone, Copy)]
 pub(super) struct Operands<'a> {
-    /// `[head_dim, ROWS]`.
+    /// `[depth, ROWS]`.
     pub(super) q: *const f32,
-    /// `[head_dim, PANEL]`.
+    /// `[depth, PANEL]`.
     pub(super) k: *const f32,
-    pub(super) head_dim: usize,
+    /// Numbers of a head, or pairs of them.
+    pub(super) depth: usize,
     /// Nothing where every row sees every key.
     pub(super) mask: Option<Mask<'a>>,
 }
@@ -45,10 +47,14 @@ pub(super) struct Room {
 /// their maximum.
 ///
 /// # Safety
-/// The machine has the instructions of `V`; `q` is valid for `head_dim · ROWS` reads, `k` for
-/// `head_dim · PANEL`, `to` for ROWS rows of PANEL writes; a mask has ROWS places.
+/// The machine has the instructions of `V`; `q` is valid for `depth · ROWS` reads, `k` for
+/// `depth · PANEL`, `to` for ROWS rows of PANEL writes; a mask has ROWS places.
 #[inline(always)]
-pub(super) unsafe fn scores<V: Lanes, const ROWS: usize>(operands: Operands<'_>, to: Room, top: &mut [V; ROWS]) {
+pub(super) unsafe fn scores<V: Lanes, F: Factor<V>, const ROWS: usize>(
+    operands: Operands<'_>,
+    to: Room,
+    top: &mut [V; ROWS],
+) {
     // SAFETY: the caller's promises; `column` goes in steps of the block's width, which divides
     // PANEL.
     unsafe {
@@ -56,9 +62,9 @@ pub(super) unsafe fn scores<V: Lanes, const ROWS: usize>(operands: Operands<'_>,
             let operands = Operands { k: operands.k.add(column), ..operands };
             let to = Room { at: to.at.add(column), ..to };
             match V::BLOCK {
-                1 => score_block::<V, ROWS, 1>(operands, column, to, top),
-                2 => score_block::<V, ROWS, 2>(operands, column, to, top),
-                _ => score_block::<V, ROWS, 4>(operands, column, to, top),
+                1 => score_block::<V, F, ROWS, 1>(operands, column, to, top),
+                2 => score_block::<V, F, ROWS, 2>(operands, column, to, top),
+                _ => score_block::<V, F, ROWS, 4>(operands, column, to, top),
             }
         }
     }
@@ -67,18 +73,18 @@ pub(super) unsafe fn scores<V: Lanes, const ROWS: usize>(operands: Operands<'_>,
 /// # Safety
 /// As [`scores`], for the columns from `column` on; `k` and `to` point at their first.
 #[inline(always)]
-unsafe fn score_block<V: Lanes, const ROWS: usize, const WIDTH: usize>(
+unsafe fn score_block<V: Lanes, F: Factor<V>, const ROWS: usize, const WIDTH: usize>(
     operands: Operands<'_>,
     column: usize,
     to: Room,
     top: &mut [V; ROWS],
 ) {
-    let Operands { q, k, head_dim, mask } = operands;
+    let Operands { q, k, depth, mask } = operands;
     // SAFETY: the caller's promises; a mask has PANEL keys, and `column` leaves room for WIDTH
     // vectors.
     unsafe {
         let mut acc = [[V::splat(0.0); WIDTH]; ROWS];
-        product::<V, ROWS, WIDTH>(&mut acc, (q, 1, ROWS), (k, PANEL), head_dim);
+        product::<V, F, ROWS, WIDTH>(&mut acc, (q, 1, ROWS), (k, PANEL), depth);
         for r in 0..ROWS {
             for i in 0..WIDTH {
                 let mut score = acc[r][i];
@@ -101,7 +107,7 @@ unsafe fn score_block<V: Lanes, const ROWS: usize, const WIDTH: usize>(
 /// The machine has the instructions of `V`; `a` is valid for ROWS × `depth` reads, `b` for `depth`
 /// rows of WIDTH vectors.
 #[inline(always)]
-pub(super) unsafe fn product<V: Lanes, const ROWS: usize, const WIDTH: usize>(
+pub(super) unsafe fn product<V: Lanes, F: Factor<V>, const ROWS: usize, const WIDTH: usize>(
     acc: &mut [[V; WIDTH]; ROWS],
     (a, a_row, a_step): (*const f32, usize, usize),
     (b, b_step): (*const f32, usize),
@@ -117,7 +123,7 @@ pub(super) unsafe fn product<V: Lanes, const ROWS: usize, const WIDTH: usize>(
             for r in 0..ROWS {
                 let left = V::splat(*a.add(r * a_row + d * a_step));
                 for i in 0..WIDTH {
-                    acc[r][i] = left.mul_add(right[i], acc[r][i]);
+                    acc[r][i] = F::multiply(left, right[i], acc[r][i]);
                 }
             }
         }
@@ -130,7 +136,7 @@ pub(super) unsafe fn product<V: Lanes, const ROWS: usize, const WIDTH: usize>(
 /// # Safety
 /// As [`product`]; `p` has ROWS rows, TILE apart.
 #[inline(always)]
-pub(super) unsafe fn careful_product<V: Lanes, const ROWS: usize, const WIDTH: usize>(
+pub(super) unsafe fn careful_product<V: Lanes, F: Factor<V>, const ROWS: usize, const WIDTH: usize>(
     acc: &mut [[V; WIDTH]; ROWS],
     p: *const f32,
     (v, v_step): (*const f32, usize),
@@ -141,11 +147,8 @@ pub(super) unsafe fn careful_product<V: Lanes, const ROWS: usize, const WIDTH: u
         for d in 0..depth {
             for r in 0..ROWS {
                 let weight = *p.add(r * TILE + d);
-                if weight != 0.0 {
-                    for i in 0..WIDTH {
-                        let value = V::load(v.add(d * v_step + i * V::N));
-                        acc[r][i] = V::splat(weight).mul_add(value, acc[r][i]);
-                    }
+                for i in 0..WIDTH {
+                    acc[r][i] = F::add_weighted(weight, V::load(v.add(d * v_step + i * V::N)), acc[r][i]);
                 }
             }
         }

@@ -14,6 +14,7 @@ mod inputs;
 mod lanes;
 mod layer;
 mod level;
+mod many_rows;
 mod matrices;
 mod merge;
 mod micro;

@@ -3,11 +3,12 @@
 
 use std::ops::Range;
 
-use super::inputs::Matrix;
-use super::lanes::{Lanes, PANEL};
-use super::level::Kernel;
+use super::inputs::{Elements, Matrix};
+use super::lanes::{Lanes, PANEL, Pairs};
+use super::level::{Kernel, Level, PairKernel, dispatch, dispatch_pairs};
 use super::sight::{KeyList, Rows};
-use super::strip::STRIP;
+use super::stored::{Factor, One, Two, pair};
+use super::strip::{STRIP, WIDEST};
 use crate::{Pairing, Rope};
 
 /// f32 memory that starts on a cache line.
@@ -64,28 +65,35 @@ pub(super) struct QuerySource<'a> {
     pub(super) scale: f32,
     /// Query heads that share a KV head.
     pub(super) group: usize,
+    /// Whether they are packed as pairs.
+    pub(super) paired: bool,
 }
 
 impl QuerySource<'_> {
     /// Packs the heads of one KV head, of `rows` in the list of rows, as strips of [`STRIP`]
-    /// stacked rows (the last one may have fewer), each `[head_dim, rows of the strip]`: rotated,
+    /// stacked rows (the last one may have fewer), each `[depth, rows of the strip]`: rotated,
     /// times the scale.
     pub(super) fn pack(&self, rows: Range<usize>, kv_head: usize, to: &mut [f32]) {
         let stacked = rows.len() * self.group;
         assert_eq!(to.len() % stacked, 0, "room for {stacked} stacked rows");
-        let head_dim = to.len() / stacked;
-        let mut values = vec![0.0; head_dim];
+        let (depth, head_dim) = (to.len() / stacked, self.q.head_dim());
+        let numbers = if self.paired { 2 } else { 1 };
+        assert_eq!(depth, head_dim.div_ceil(numbers), "depth of {head_dim} numbers");
+        let mut values = vec![0.0; numbers * depth];
         for stack in 0..stacked {
             let (place, head) = (rows.start + stack / self.group, kv_head * self.group + stack % self.group);
-            self.q.widen(self.rows.index[place] as usize, head, &mut values);
+            self.q.widen(self.rows.index[place] as usize, head, &mut values[..head_dim]);
             if let Some(rope) = self.rope {
-                rotate(&mut values, rope, self.rows.rope[place]);
+                rotate(&mut values[..head_dim], rope, self.rows.rope[place]);
             }
             let first = stack / STRIP * STRIP;
             let width = STRIP.min(stacked - first);
-            let strip = &mut to[first * head_dim..(first + width) * head_dim];
-            for (column, value) in strip.chunks_exact_mut(width).zip(&values) {
-                column[stack - first] = value * self.scale;
+            let strip = &mut to[first * depth..(first + width) * depth];
+            for (column, values) in strip.chunks_exact_mut(width).zip(values.chunks_exact(numbers)) {
+                column[stack - first] = match values {
+                    &[first, second] => pair(first * self.scale, second * self.scale),
+                    values => values[0] * self.scale,
+                };
             }
         }
     }
@@ -101,15 +109,36 @@ pub(super) struct KeySource<'a> {
     pub(super) head_dim: usize,
     /// `head_dim` rounded up to [`super::strip::WIDEST`]: the length of a packed row.
     pub(super) padded_dim: usize,
+    /// Whether they are packed as pairs.
+    pub(super) paired: bool,
 }
 
-/// Packs one panel's keys: rotated and transposed to `k` `[padded_dim, PANEL]`. Keys that are
-/// missing become 0.
+impl KeySource<'_> {
+    /// Numbers, or pairs of them, that a head's packed query and key have.
+    pub(super) fn depth(&self) -> usize {
+        if self.paired { self.head_dim.div_ceil(2) } else { self.head_dim }
+    }
+
+    /// Memory in which [`PackKeys`] prepares keys.
+    pub(super) fn stage(padded_dim: usize) -> Aligned {
+        Aligned::new(WIDEST * padded_dim + WIDEST)
+    }
+}
+
+/// Whether queries and these keys and values are multiplied in pairs: numbers that are stored in
+/// bf16 lose nothing by it, queries and probabilities are rounded.
+pub(super) fn multiplies_pairs(level: Level, blocks: &[(Matrix<'_>, Matrix<'_>)]) -> bool {
+    let is_narrow = |matrix: &Matrix<'_>| matches!(matrix.elements(), Elements::Bf16(_));
+    level.has_pairs() && blocks.iter().all(|(k, v)| is_narrow(k) && is_narrow(v))
+}
+
+/// Packs one panel's keys: rotated and transposed to `k` `[padded_dim, PANEL]`, or in pairs of
+/// neighbours in a head to `[depth, PANEL]`. Keys that are missing become 0.
 pub(super) struct PackKeys<'a> {
     pub(super) source: KeySource<'a>,
     pub(super) panel: usize,
     pub(super) kv_head: usize,
-    /// `[WIDEST, padded_dim]`, 0 beyond `head_dim`.
+    /// See [`KeySource::stage`].
     pub(super) stage: &'a mut [f32],
     pub(super) k: &'a mut [f32],
 }
@@ -117,14 +146,41 @@ pub(super) struct PackKeys<'a> {
 impl Kernel for PackKeys<'_> {
     #[inline(always)]
     unsafe fn run<V: Lanes>(self) {
-        let KeySource { list, blocks, rope, head_dim, padded_dim } = self.source;
+        // SAFETY: the caller's promise.
+        unsafe { self.pack::<V, One>() }
+    }
+}
+
+impl PairKernel for PackKeys<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Pairs>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.pack::<V, Two>() }
+    }
+}
+
+impl PackKeys<'_> {
+    /// Packs them with the instructions of `level`.
+    pub(super) fn with(self, level: Level) {
+        match self.source.paired {
+            true => dispatch_pairs(level, self),
+            false => dispatch(level, self),
+        }
+    }
+
+    /// # Safety
+    /// The machine has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn pack<V: Lanes, F: Factor<V>>(self) {
+        let KeySource { list, blocks, rope, head_dim, padded_dim, .. } = self.source;
         assert_eq!(self.k.len(), PANEL * padded_dim, "room for a panel");
-        assert!(self.stage.len() >= V::N * padded_dim, "room for {} keys", V::N);
+        assert!(self.stage.len() >= V::N * padded_dim + WIDEST, "room for {} keys", V::N);
         let keys = list.keys_of(self.panel);
         for group in (0..PANEL).step_by(V::N) {
             for (i, staged) in self.stage.chunks_exact_mut(padded_dim).take(V::N).enumerate() {
                 let key = keys.start + group + i;
-                let staged = &mut staged[..head_dim];
+                let (staged, rest) = staged.split_at_mut(head_dim);
+                rest.fill(0.0);
                 if key >= keys.end {
                     staged.fill(0.0);
                     continue;
@@ -134,10 +190,17 @@ impl Kernel for PackKeys<'_> {
                     rotate(staged, rope, list.rope[key]);
                 }
             }
-            for dim in (0..padded_dim).step_by(V::N) {
+            let depth = (padded_dim / F::NUMBERS).next_multiple_of(V::N);
+            for i in 0..V::N {
+                // SAFETY: the caller promises the instructions. Pairs are made of whole vectors: of
+                // up to one beyond a row, which holds numbers of the next one or nothing, come those
+                // beyond its depth.
+                unsafe { F::pack(self.stage.as_mut_ptr().add(i * padded_dim), F::NUMBERS * depth) }
+            }
+            for dim in (0..depth).step_by(V::N) {
                 // SAFETY: the caller promises the instructions. `stage` has V::N rows of
                 // `padded_dim` values, `k` has `padded_dim` rows of PANEL values; V::N divides
-                // both, so `dim` and `group` leave room for V::N more.
+                // both and `depth`, so `dim` and `group` leave room for V::N more.
                 unsafe {
                     let to = self.k.as_mut_ptr().add(dim * PANEL + group);
                     V::transpose(self.stage.as_ptr().add(dim), padded_dim, to, PANEL);
@@ -147,8 +210,8 @@ impl Kernel for PackKeys<'_> {
     }
 }
 
-/// Packs one panel's values: `v` `[PANEL, padded_dim]`, 0 beyond `head_dim` (it must be so on
-/// entry) and for keys that are missing.
+/// Packs one panel's values: `v` `[PANEL, padded_dim]`, 0 beyond `head_dim` and for keys that are
+/// missing.
 pub(super) struct PackValues<'a> {
     pub(super) source: KeySource<'a>,
     pub(super) panel: usize,
@@ -165,7 +228,8 @@ impl Kernel for PackValues<'_> {
         let keys = list.keys_of(self.panel);
         let mut largest = 0u32; // of all magnitudes' bits; an infinity's are above every number's, a NaN's above those
         for (i, packed) in self.v.chunks_exact_mut(padded_dim).enumerate() {
-            let packed = &mut packed[..head_dim];
+            let (packed, rest) = packed.split_at_mut(head_dim);
+            rest.fill(0.0);
             let key = keys.start + i;
             if key >= keys.end {
                 packed.fill(0.0);
@@ -177,5 +241,50 @@ impl Kernel for PackValues<'_> {
             }
         }
         *self.finite &= largest < f32::INFINITY.to_bits();
+    }
+}
+
+/// Packs one panel's values in pairs of neighbouring keys: `v` `[PANEL / 2, padded_dim]`, 0 beyond
+/// `head_dim` and for keys that are missing. Values are in bf16.
+pub(super) struct PairValues<'a> {
+    pub(super) source: KeySource<'a>,
+    pub(super) panel: usize,
+    pub(super) kv_head: usize,
+    pub(super) v: &'a mut [f32],
+    /// Set to false where a value is infinite or NaN.
+    pub(super) finite: &'a mut bool,
+}
+
+impl PairKernel for PairValues<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Pairs>(self) {
+        let KeySource { list, blocks, head_dim, padded_dim, .. } = self.source;
+        let keys = list.keys_of(self.panel);
+        let values = |key: usize| {
+            let row = blocks[list.block[key] as usize].1.bf16_row(list.row[key] as usize, self.kv_head);
+            row.expect("values in bf16")
+        };
+        let mut largest = 0u16; // of all magnitudes' bits; an infinity's are above every number's, a NaN's above those
+        let pairs = self.v[..PANEL / 2 * padded_dim].chunks_exact_mut(padded_dim);
+        for (packed, key) in pairs.zip((keys.start..).step_by(2)) {
+            let (packed, rest) = packed.split_at_mut(head_dim);
+            rest.fill(0.0);
+            if key >= keys.end {
+                packed.fill(0.0);
+                continue;
+            }
+            if key + 1 == keys.end {
+                for (packed, first) in packed.iter_mut().zip(values(key)) {
+                    largest = largest.max(first.to_bits() & 0x7fff);
+                    *packed = f32::from_bits(u32::from(first.to_bits()));
+                }
+                continue;
+            }
+            for (packed, (first, second)) in packed.iter_mut().zip(values(key).iter().zip(values(key + 1))) {
+                largest = largest.max(first.to_bits() & 0x7fff).max(second.to_bits() & 0x7fff);
+                *packed = f32::from_bits(u32::from(first.to_bits()) | u32::from(second.to_bits()) << 16);
+            }
+        }
+        *self.finite &= largest < half::bf16::INFINITY.to_bits();
     }
 }

@@ -1,30 +1,21 @@
 //! The matrix products of linear layers on the current rayon pool: candle's own would take all
-//! threads of the machine, beyond the rank's share. Many rows go to the `gemm` crate, few to a
-//! product of our own ([`few_rows`]).
+//! threads of the machine, beyond the rank's share. Few rows stream the weight ([`few_rows`]), many
+//! rows have it packed ([`many_rows`]). Where the machine multiplies pairs of bf16, a weight in that
+//! type has products of its own: inputs are rounded to bf16, sums are f32.
 
 use candle_core::{CpuStorage, Storage, Tensor};
-use gemm::{Parallelism, gemm};
-use half::slice::HalfFloatSliceExt;
+use half::bf16;
 use rayon::prelude::*;
 
 use super::few_rows;
 use super::level::Level;
+use super::many_rows::{self, Target};
 use super::stored::Stored;
 use crate::error::Result;
-use crate::tiles;
 
-/// Number of rows up to which the product of few rows is used. On one thread with AVX-512 and
-/// weights of 512 inputs it took two thirds of the other's time at 32 rows and at 64, and a third
-/// more at 128.
+/// Number of rows up to which the product of few rows is used: at more, packing the weight is worth
+/// its time.
 const FEW_ROWS: usize = 32;
-
-/// Approximate number of multiplications in a tile of rows, and the number of rows that divides a
-/// tile's: a tile takes a tenth of a second on a slow core, and is long enough to share out.
-const TILE_PRODUCTS: usize = 1 << 32;
-const TILE_ROWS: usize = 512;
-
-/// Output columns whose weight, if it is stored narrow, is widened at a time.
-const TILE_COLUMNS: usize = 256;
 
 /// `onto + x · weightᵀ + bias`: `x` f32 `[rows, inputs]`, `weight` f32, bf16 or f16
 /// `[outputs, inputs]`, `onto` f32 `[rows, outputs]` or nothing, `bias` f32 `[outputs]` or nothing.
@@ -42,7 +33,6 @@ pub(crate) fn product(
     }
     let (x_held, weight_held) = (x.storage_and_layout(), weight.storage_and_layout());
     let Some(x_values) = f32_values(&x_held.0, x_held.1.start_offset(), rows * inputs) else { return Ok(None) };
-    let shape = Shape { rows, inputs, outputs };
     let onto = match onto.map(|onto| values(onto, rows * outputs)) {
         None => None,
         Some(None) => return Ok(None),
@@ -55,24 +45,61 @@ pub(crate) fn product(
     };
     let added = Added { onto, bias };
     let (from, count) = (weight_held.1.start_offset(), outputs * inputs);
+    let call = Call { level: Level::best(), x: x_values, inputs, outputs, added };
     let out = match &*weight_held.0 {
-        Storage::Cpu(CpuStorage::F32(weight)) => {
-            let weight = &weight[from..from + count];
-            of_type(shape, x_values, weight, added, |out, accumulate| {
-                columns(shape, x_values, weight, Target { out, first: 0, accumulate });
-            })
-        }
-        Storage::Cpu(CpuStorage::BF16(weight)) => {
-            let weight = &weight[from..from + count];
-            of_type(shape, x_values, weight, added, |out, add| narrow(shape, x_values, weight, out, add))
-        }
-        Storage::Cpu(CpuStorage::F16(weight)) => {
-            let weight = &weight[from..from + count];
-            of_type(shape, x_values, weight, added, |out, add| narrow(shape, x_values, weight, out, add))
-        }
+        Storage::Cpu(CpuStorage::F32(weight)) => call.with(&weight[from..from + count]),
+        Storage::Cpu(CpuStorage::BF16(weight)) => call.with_bf16(&weight[from..from + count]),
+        Storage::Cpu(CpuStorage::F16(weight)) => call.with(&weight[from..from + count]),
         _ => return Ok(None),
     };
     Ok(Some(Tensor::from_vec(out, (rows, outputs), x.device())?))
+}
+
+/// A product without its weight.
+struct Call<'a> {
+    level: Level,
+    /// `[rows, inputs]`.
+    x: &'a [f32],
+    inputs: usize,
+    outputs: usize,
+    added: Added,
+}
+
+impl Call<'_> {
+    fn with<T: Stored>(self, weight: &[T]) -> Vec<f32> {
+        let Self { level, x, inputs, .. } = self;
+        let few = || few_rows::product(level, x, weight, inputs);
+        self.sum(few, |target| many_rows::product(level, x, weight, inputs, target))
+    }
+
+    fn with_bf16(self, weight: &[bf16]) -> Vec<f32> {
+        if !self.level.has_pairs() || !self.inputs.is_multiple_of(2) {
+            return self.with(weight);
+        }
+        let (level, (weight, _), pairs) = (self.level, weight.as_chunks::<2>(), self.inputs / 2);
+        let x = many_rows::paired(level, self.x);
+        let few = || few_rows::product_of_pairs(level, x.get(), weight, pairs);
+        self.sum(few, |target| many_rows::product_of_pairs(level, x.get(), weight, pairs, target))
+    }
+
+    /// A product and what is added to it: `few` gives it where it has few rows, `many` writes it
+    /// where it has many.
+    fn sum(mut self, few: impl FnOnce() -> Vec<f32>, many: impl FnOnce(Target<'_>)) -> Vec<f32> {
+        let (added, rows) = (&mut self.added, self.x.len() / self.inputs);
+        if rows <= FEW_ROWS {
+            let mut out = few();
+            if let Some(onto) = &added.onto {
+                out.iter_mut().zip(onto).for_each(|(value, onto)| *value += onto);
+            }
+            added.add_bias(&mut out);
+            return out;
+        }
+        let accumulate = added.onto.is_some() || added.bias.is_some();
+        let mut out = added.onto.take().unwrap_or_else(|| vec![0.0; rows * self.outputs]);
+        added.add_bias(&mut out);
+        many(Target { out: &mut out, accumulate });
+        out
+    }
 }
 
 /// The terms that are added to a product.
@@ -92,37 +119,6 @@ impl Added {
     }
 }
 
-/// The product with a weight of one type; `many` writes it where it has many rows, added to
-/// existing values if that is wanted.
-fn of_type<T: Stored>(
-    shape: Shape,
-    x: &[f32],
-    weight: &[T],
-    mut added: Added,
-    many: impl FnOnce(&mut [f32], bool),
-) -> Vec<f32> {
-    if shape.rows <= FEW_ROWS {
-        let mut out = few_rows::product(Level::best(), x, weight, shape.inputs);
-        if let Some(onto) = &added.onto {
-            out.iter_mut().zip(onto).for_each(|(value, onto)| *value += onto);
-        }
-        added.add_bias(&mut out);
-        return out;
-    }
-    let accumulate = added.onto.is_some() || added.bias.is_some();
-    let mut out = added.onto.take().unwrap_or_else(|| vec![0.0; shape.rows * shape.outputs]);
-    added.add_bias(&mut out);
-    many(&mut out, accumulate);
-    out
-}
-
-#[derive(Clone, Copy)]
-struct Shape {
-    rows: usize,
-    inputs: usize,
-    outputs: usize,
-}
-
 fn f32_values(storage: &Storage, from: usize, count: usize) -> Option<&[f32]> {
     match storage {
         Storage::Cpu(CpuStorage::F32(values)) => Some(&values[from..from + count]),
@@ -134,81 +130,4 @@ fn f32_values(storage: &Storage, from: usize, count: usize) -> Option<&[f32]> {
 fn values(tensor: &Tensor, count: usize) -> Option<Vec<f32>> {
     let held = tensor.storage_and_layout();
     f32_values(&held.0, held.1.start_offset(), count).map(<[f32]>::to_vec)
-}
-
-/// A narrow weight, widened a tile of output columns at a time.
-fn narrow<T>(shape: Shape, x: &[f32], weight: &[T], out: &mut [f32], accumulate: bool)
-where
-    [T]: HalfFloatSliceExt,
-{
-    let mut wide = vec![0.0; TILE_COLUMNS.min(shape.outputs) * shape.inputs];
-    for (index, tile) in weight.chunks(TILE_COLUMNS * shape.inputs).enumerate() {
-        let wide = &mut wide[..tile.len()];
-        tile.convert_to_f32_slice(wide);
-        if !columns(shape, x, wide, Target { out, first: index * TILE_COLUMNS, accumulate }) {
-            return;
-        }
-    }
-}
-
-/// The output, and how products are written into it.
-struct Target<'a> {
-    out: &'a mut [f32],
-    /// The first of the columns that are written.
-    first: usize,
-    /// Whether products are added to existing values.
-    accumulate: bool,
-}
-
-/// The target's columns, as many as `weight` has rows; some rows of `x` at a time, so that a long
-/// product reports progress. Returns whether the rest of the product is wanted.
-fn columns(shape: Shape, x: &[f32], weight: &[f32], target: Target<'_>) -> bool {
-    let Target { out, first, accumulate } = target;
-    let rows = (TILE_PRODUCTS / weight.len().max(1)).next_multiple_of(TILE_ROWS);
-    for (x, out) in x.chunks(rows * shape.inputs).zip(out.chunks_mut(rows * shape.outputs)) {
-        let shape = Shape { rows: x.len() / shape.inputs, ..shape };
-        columns_of_rows(shape, x, weight, Target { out, first, accumulate });
-        if !tiles::done() {
-            return false;
-        }
-    }
-    true
-}
-
-fn columns_of_rows(shape: Shape, x: &[f32], weight: &[f32], target: Target<'_>) {
-    let Shape { rows, inputs, outputs } = shape;
-    let Target { out, first, accumulate } = target;
-    let count = weight.len() / inputs;
-    assert_eq!(x.len(), rows * inputs, "x");
-    assert_eq!(out.len(), rows * outputs, "out");
-    assert!(first + count <= outputs, "columns {first}..{} of {outputs}", first + count);
-    let threads = rayon::current_num_threads();
-    let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
-    let (row_step, inputs_step) = (outputs as isize, inputs as isize);
-    // SAFETY: x is [rows, inputs] and weight [count, inputs], both row by row, as the lengths
-    // checked above say; out is [rows, outputs] row by row, of which columns first..first + count
-    // are written, and it is borrowed exclusively.
-    unsafe {
-        gemm(
-            rows,
-            count,
-            inputs,
-            out.as_mut_ptr().add(first),
-            1,
-            row_step,
-            accumulate,
-            x.as_ptr(),
-            1,
-            inputs_step,
-            weight.as_ptr(),
-            inputs_step,
-            1,
-            1.0,
-            1.0,
-            false,
-            false,
-            false,
-            parallelism,
-        );
-    }
 }

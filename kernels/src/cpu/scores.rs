@@ -5,11 +5,12 @@
 use candle_core::{DType, Tensor};
 
 use super::inputs::Inputs;
-use super::lanes::{CausalPosition, Lanes, PANEL};
-use super::level::{Kernel, Level, dispatch};
+use super::lanes::{CausalPosition, Lanes, PANEL, Pairs};
+use super::level::{Kernel, Level, PairKernel, dispatch, dispatch_pairs};
 use super::micro::{Mask, Operands, Room, scores};
-use super::pack::{Aligned, KeySource, PackKeys, QuerySource};
+use super::pack::{Aligned, KeySource, PackKeys, QuerySource, multiplies_pairs};
 use super::sight::{KeyList, Rows, Sight, Span};
+use super::stored::{Factor, One, Two};
 use super::strip::{LOG2_E, LOWEST, STRIP, WIDEST};
 use super::tasks;
 use crate::error::Result;
@@ -99,11 +100,12 @@ impl Asked<'_> {
         let held = inputs.hold();
         let blocks = held.blocks()?;
         let padded_dim = head_dim.next_multiple_of(WIDEST);
-        let keys = KeySource { list: &list, blocks: &blocks, rope, head_dim, padded_dim };
-        let queries = QuerySource { q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group };
+        let paired = multiplies_pairs(level, &blocks);
+        let keys = KeySource { list: &list, blocks: &blocks, rope, head_dim, padded_dim, paired };
+        let queries = QuerySource { q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group, paired };
         let lse = lse.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
         let starts_of_tiles = (0..rows.len()).step_by(TILE_ROWS);
-        let tiles = starts_of_tiles.map(|first| RowTile::new(&queries, first, head_dim, kv_heads, &lse)).collect();
+        let tiles = starts_of_tiles.map(|first| RowTile::new(&queries, first, keys.depth(), kv_heads, &lse)).collect();
         let number = |(&block, &row): (&u32, &u32)| starts[block as usize] + row as usize;
         let numbers: Vec<usize> = list.block.iter().zip(&list.row).map(number).collect();
         work(&Call { level, keys, kv_heads, group, tiles }, &numbers);
@@ -113,12 +115,12 @@ impl Asked<'_> {
 
 impl RowTile {
     /// Rows `first ..` of the list of rows; `lse` `[queries · heads]`.
-    fn new(source: &QuerySource<'_>, first: usize, head_dim: usize, kv_heads: usize, lse: &[f32]) -> Self {
+    fn new(source: &QuerySource<'_>, first: usize, depth: usize, kv_heads: usize, lse: &[f32]) -> Self {
         let (rows, group) = (source.rows, source.group);
         let range = first..rows.len().min(first + TILE_ROWS);
         let stacked = range.len() * group;
         let q = (0..kv_heads).map(|kv_head| {
-            let mut packed = Aligned::new(stacked * head_dim);
+            let mut packed = Aligned::new(stacked * depth);
             source.pack(range.clone(), kv_head, packed.get_mut());
             packed
         });
@@ -145,7 +147,7 @@ impl Call<'_> {
         let padded_dim = self.keys.padded_dim;
         Scratch {
             k: Aligned::new(self.kv_heads * padded_dim * PANEL),
-            stage: Aligned::new(WIDEST * padded_dim),
+            stage: KeySource::stage(padded_dim),
             p: Aligned::new(STRIP * PANEL),
             sums: Aligned::new(TILE_ROWS * PANEL),
         }
@@ -160,7 +162,7 @@ impl Call<'_> {
     pub(super) fn pack(&self, scratch: &mut Scratch, panel: usize) {
         let source = self.keys;
         for (kv_head, k) in scratch.k.get_mut().chunks_exact_mut(source.padded_dim * PANEL).enumerate() {
-            dispatch(self.level, PackKeys { source, panel, kv_head, stage: scratch.stage.get_mut(), k });
+            PackKeys { source, panel, kv_head, stage: scratch.stage.get_mut(), k }.with(self.level);
         }
     }
 
@@ -208,8 +210,8 @@ impl Call<'_> {
 
     /// Adds the probabilities of one KV head's group to the tile's sums.
     fn add_head(&self, scratch: &mut Scratch, tile: &RowTile, panel: usize, kv_head: usize) {
-        let KeySource { list, head_dim, padded_dim, .. } = self.keys;
-        let stacked = tile.places.len();
+        let KeySource { list, padded_dim, paired, .. } = self.keys;
+        let (depth, stacked) = (self.keys.depth(), tile.places.len());
         let keys = panel * PANEL..(panel + 1) * PANEL;
         for first in (0..stacked).step_by(STRIP) {
             let rows = first..stacked.min(first + STRIP);
@@ -220,31 +222,35 @@ impl Call<'_> {
                 Sight::Some => Some(Mask::new(&list.order[keys.clone()], &list.segment[keys.clone()], places)),
             };
             let work = AddProbabilities {
-                q: &tile.q[kv_head].get()[first * head_dim..rows.end * head_dim],
+                q: &tile.q[kv_head].get()[first * depth..rows.end * depth],
                 k: &scratch.k.get()[kv_head * padded_dim * PANEL..][..padded_dim * PANEL],
                 lse: &tile.lse[kv_head * stacked + first..kv_head * stacked + rows.end],
                 mask,
-                head_dim,
+                depth,
                 first,
                 group: self.group,
                 p: scratch.p.get_mut(),
                 sums: scratch.sums.get_mut(),
             };
-            dispatch(self.level, work);
+            match paired {
+                true => dispatch_pairs(self.level, work),
+                false => dispatch(self.level, work),
+            }
         }
     }
 }
 
 /// Adds a strip's probabilities to its query rows.
 struct AddProbabilities<'a> {
-    /// `[head_dim, rows]`.
+    /// `[depth, rows]`.
     q: &'a [f32],
-    /// `[padded_dim, PANEL]`.
+    /// `[depth, PANEL]`, in room for `[padded_dim, PANEL]`.
     k: &'a [f32],
     /// `[rows]`.
     lse: &'a [f32],
     mask: Option<Mask<'a>>,
-    head_dim: usize,
+    /// Numbers of a head, or pairs of them.
+    depth: usize,
     /// Stacked row of the strip's first.
     first: usize,
     group: usize,
@@ -256,18 +262,36 @@ struct AddProbabilities<'a> {
 
 impl Kernel for AddProbabilities<'_> {
     #[inline(always)]
-    unsafe fn run<V: Lanes>(mut self) {
+    unsafe fn run<V: Lanes>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.rows::<V, One>() }
+    }
+}
+
+impl PairKernel for AddProbabilities<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Pairs>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.rows::<V, Two>() }
+    }
+}
+
+impl AddProbabilities<'_> {
+    /// # Safety
+    /// The machine has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn rows<V: Lanes, F: Factor<V>>(mut self) {
         // SAFETY: the caller promises the instructions, and `add` checks every length against ROWS.
         unsafe {
             match self.lse.len() {
-                1 => add::<V, 1>(&mut self),
-                2 => add::<V, 2>(&mut self),
-                3 => add::<V, 3>(&mut self),
-                4 => add::<V, 4>(&mut self),
-                5 => add::<V, 5>(&mut self),
+                1 => add::<V, F, 1>(&mut self),
+                2 => add::<V, F, 2>(&mut self),
+                3 => add::<V, F, 3>(&mut self),
+                4 => add::<V, F, 4>(&mut self),
+                5 => add::<V, F, 5>(&mut self),
                 rows => {
                     assert_eq!(rows, STRIP, "rows of a strip");
-                    add::<V, STRIP>(&mut self);
+                    add::<V, F, STRIP>(&mut self);
                 }
             }
         }
@@ -277,9 +301,9 @@ impl Kernel for AddProbabilities<'_> {
 /// # Safety
 /// The machine has the instructions of `V`.
 #[inline(always)]
-unsafe fn add<V: Lanes, const ROWS: usize>(work: &mut AddProbabilities<'_>) {
-    assert_eq!(work.q.len(), work.head_dim * ROWS, "packed queries");
-    assert!(work.k.len() >= work.head_dim * PANEL, "packed keys");
+unsafe fn add<V: Lanes, F: Factor<V>, const ROWS: usize>(work: &mut AddProbabilities<'_>) {
+    assert_eq!(work.q.len(), work.depth * ROWS, "packed queries");
+    assert!(work.k.len() >= work.depth * PANEL, "packed keys");
     assert_eq!(work.p.len(), STRIP * PANEL, "room for the scores");
     assert_eq!(work.sums.len(), TILE_ROWS * PANEL, "room for the sums");
     // SAFETY: the caller promises the instructions; lengths were checked above, those of the mask
@@ -288,8 +312,8 @@ unsafe fn add<V: Lanes, const ROWS: usize>(work: &mut AddProbabilities<'_>) {
         let mut top = [V::splat(LOWEST); ROWS];
         let p = work.p.as_mut_ptr();
         let (q, k) = (work.q.as_ptr(), work.k.as_ptr());
-        let operands = Operands { q, k, head_dim: work.head_dim, mask: work.mask };
-        scores::<V, ROWS>(operands, Room { at: p, step: PANEL }, &mut top);
+        let operands = Operands { q, k, depth: work.depth, mask: work.mask };
+        scores::<V, F, ROWS>(operands, Room { at: p, step: PANEL }, &mut top);
         for r in 0..ROWS {
             let lse = V::splat(work.lse[r]);
             let row = (work.first + r) / work.group;

@@ -2,7 +2,151 @@
 
 use half::{bf16, f16};
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Pairs};
+
+/// Two numbers that stand in one f32's bits, the first in the lower half.
+pub(super) fn pair(first: f32, second: f32) -> f32 {
+    let [first, second] = [first, second].map(|value| u32::from(bf16::from_f32(value).to_bits()));
+    f32::from_bits(first | second << 16)
+}
+
+/// The sum of both products of two pairs.
+pub(super) fn pair_product(a: f32, b: f32) -> f32 {
+    let of = |pair: f32| [pair.to_bits() << 16, pair.to_bits() & 0xffff_0000].map(f32::from_bits);
+    of(a).iter().zip(of(b)).map(|(a, b)| a * b).sum()
+}
+
+/// What a lane of a product's factors holds.
+pub(super) trait Factor<V> {
+    /// Numbers in a lane.
+    const NUMBERS: usize;
+
+    /// `sum` and, in each lane, the product of `a` and `b`.
+    fn multiply(a: V, b: V, sum: V) -> V;
+
+    /// The same with one `weight`, but where it is 0 it adds nothing, even if the value is infinite or
+    /// NaN.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`.
+    unsafe fn add_weighted(weight: f32, value: V, sum: V) -> V;
+
+    /// Puts `count` numbers, an even number of vectors, into such lanes, over the first of them.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`; `numbers` is valid for `count` reads and writes.
+    unsafe fn pack(numbers: *mut f32, count: usize);
+}
+
+/// One f32.
+pub(super) enum One {}
+
+/// A pair of bf16.
+pub(super) enum Two {}
+
+impl<V: Lanes> Factor<V> for One {
+    const NUMBERS: usize = 1;
+
+    #[inline(always)]
+    unsafe fn add_weighted(weight: f32, value: V, sum: V) -> V {
+        // SAFETY: the caller promises the instructions.
+        if weight == 0.0 { sum } else { unsafe { V::splat(weight) }.mul_add(value, sum) }
+    }
+
+    #[inline(always)]
+    unsafe fn pack(_: *mut f32, _: usize) {}
+
+    #[inline(always)]
+    fn multiply(a: V, b: V, sum: V) -> V {
+        a.mul_add(b, sum)
+    }
+}
+
+impl<V: Pairs> Factor<V> for Two {
+    const NUMBERS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn add_weighted(weight: f32, value: V, sum: V) -> V {
+        const HALVES: [u32; 2] = [0xffff, 0xffff_0000];
+        let counted = HALVES.into_iter().filter(|half| weight.to_bits() & half != 0).sum();
+        // SAFETY: the caller promises the instructions.
+        sum.dot(unsafe { V::splat(weight) }, value.masked(counted))
+    }
+
+    #[inline(always)]
+    unsafe fn pack(numbers: *mut f32, count: usize) {
+        // SAFETY: the caller's promises; pairs are written where numbers have been read.
+        unsafe {
+            for pair in (0..count / 2).step_by(V::N) {
+                V::load_paired(numbers.add(2 * pair)).store(numbers.add(pair));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn multiply(a: V, b: V, sum: V) -> V {
+        sum.dot(a, b)
+    }
+}
+
+/// The numbers of a weight, one or a pair a lane.
+pub(super) trait Weights<V>: Copy + Send + Sync {
+    /// The lanes' kind.
+    type Factor: Factor<V>;
+
+    /// A vector of the weight.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`; `from` is valid for `V::N` reads.
+    unsafe fn load(from: *const Self) -> V;
+
+    /// What stands in a lane.
+    fn lane(self) -> f32;
+
+    /// The product with what stands in one lane of the other factor.
+    fn times(self, x: f32) -> f32;
+}
+
+impl<V: Lanes, T: Stored> Weights<V> for T {
+    type Factor = One;
+
+    #[inline(always)]
+    unsafe fn load(from: *const Self) -> V {
+        // SAFETY: the caller's promises.
+        unsafe { <T as Stored>::load(from) }
+    }
+
+    #[inline(always)]
+    fn lane(self) -> f32 {
+        self.widen()
+    }
+
+    #[inline(always)]
+    fn times(self, x: f32) -> f32 {
+        x * self.widen()
+    }
+}
+
+impl<V: Pairs> Weights<V> for [bf16; 2] {
+    type Factor = Two;
+
+    #[inline(always)]
+    unsafe fn load(from: *const Self) -> V {
+        // SAFETY: the caller's promises; a pair has the size of an f32, and any address will do.
+        unsafe { V::load(from.cast()) }
+    }
+
+    #[inline(always)]
+    fn lane(self) -> f32 {
+        let [first, second] = self.map(|value| u32::from(value.to_bits()));
+        f32::from_bits(first | second << 16)
+    }
+
+    #[inline(always)]
+    fn times(self, x: f32) -> f32 {
+        pair_product(x, Weights::<V>::lane(self))
+    }
+}
 
 /// A stored number.
 pub(super) trait Stored: Copy + Send + Sync {

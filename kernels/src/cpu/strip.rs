@@ -8,10 +8,11 @@
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
 
-use super::lanes::{CausalPosition, Lanes, PANEL, TILE, TILE_PANELS};
-use super::level::Kernel;
+use super::lanes::{CausalPosition, Lanes, PANEL, Pairs, TILE, TILE_PANELS};
+use super::level::{Kernel, Level, PairKernel, dispatch, dispatch_pairs};
 use super::micro::{Mask, Operands, Room, careful_product, product, scores};
 use super::sight::Sight;
+use super::stored::{Factor, One, Two};
 
 /// Rows of a strip: six rows of four vectors, four vectors of keys and one query value fill the
 /// registers of AVX-512.
@@ -28,9 +29,9 @@ pub(super) const LOWEST: f32 = f32::MIN;
 /// Up to [`TILE_PANELS`] packed panels of keys and values.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tile<'a> {
-    /// A panel after the other, `[panels, padded_dim, PANEL]`.
+    /// A panel after the other, each `[depth, PANEL]` in room for `[padded_dim, PANEL]`.
     pub(super) k: &'a [f32],
-    /// `[panels · PANEL, padded_dim]`.
+    /// `[panels · PANEL, padded_dim]`; of pairs, the first half of each panel's rows.
     pub(super) v: &'a [f32],
     /// Order of the keys, PANEL a panel.
     pub(super) order: [&'a [u32]; TILE_PANELS],
@@ -38,8 +39,11 @@ pub(super) struct Tile<'a> {
     pub(super) segment: [&'a [u32]; TILE_PANELS],
     /// Keys in each panel that are there; 0 for panels beyond the last.
     pub(super) keys: [usize; TILE_PANELS],
-    pub(super) head_dim: usize,
+    /// Numbers of a head, or pairs of them.
+    pub(super) depth: usize,
     pub(super) padded_dim: usize,
+    /// Whether numbers are packed as pairs.
+    pub(super) paired: bool,
     /// Whether all values are finite: 0 · v is then 0, and a key that is not seen may take part
     /// with weight 0.
     pub(super) finite: bool,
@@ -47,7 +51,7 @@ pub(super) struct Tile<'a> {
 
 /// Up to [`STRIP`] rows, and their softmax and output so far.
 pub(super) struct Strip<'a> {
-    /// `[head_dim, rows]`: rotated, multiplied by scale · log₂ e.
+    /// `[depth, rows]`: rotated, multiplied by scale · log₂ e.
     pub(super) q: &'a [f32],
     /// `[rows]`.
     pub(super) places: &'a [CausalPosition],
@@ -71,19 +75,45 @@ pub(super) struct Absorb<'a> {
 
 impl Kernel for Absorb<'_> {
     #[inline(always)]
-    unsafe fn run<V: Lanes>(mut self) {
+    unsafe fn run<V: Lanes>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.rows::<V, One>() }
+    }
+}
+
+impl PairKernel for Absorb<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Pairs>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.rows::<V, Two>() }
+    }
+}
+
+impl Absorb<'_> {
+    /// Takes them in with the instructions of `level`.
+    pub(super) fn with(self, level: Level) {
+        match self.tile.paired {
+            true => dispatch_pairs(level, self),
+            false => dispatch(level, self),
+        }
+    }
+
+    /// # Safety
+    /// The machine has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn rows<V: Lanes, F: Factor<V>>(mut self) {
         // SAFETY: the caller promises the instructions, and `absorb` checks every length against
         // ROWS.
         unsafe {
             match self.strip.places.len() {
-                1 => absorb::<V, 1>(&mut self),
-                2 => absorb::<V, 2>(&mut self),
-                3 => absorb::<V, 3>(&mut self),
-                4 => absorb::<V, 4>(&mut self),
-                5 => absorb::<V, 5>(&mut self),
+                1 => absorb::<V, F, 1>(&mut self),
+                2 => absorb::<V, F, 2>(&mut self),
+                3 => absorb::<V, F, 3>(&mut self),
+                4 => absorb::<V, F, 4>(&mut self),
+                5 => absorb::<V, F, 5>(&mut self),
                 rows => {
                     assert_eq!(rows, STRIP, "rows of a strip");
-                    absorb::<V, STRIP>(&mut self);
+                    absorb::<V, F, STRIP>(&mut self);
                 }
             }
         }
@@ -93,12 +123,13 @@ impl Kernel for Absorb<'_> {
 /// # Safety
 /// The machine has the instructions of `V`.
 #[inline(always)]
-unsafe fn absorb<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>) {
-    let Tile { head_dim, padded_dim, .. } = *work.tile;
+unsafe fn absorb<V: Lanes, F: Factor<V>, const ROWS: usize>(work: &mut Absorb<'_>) {
+    let Tile { depth, padded_dim, .. } = *work.tile;
     let panels = work.tile.keys.iter().take_while(|&&keys| keys > 0).count();
     assert!(work.tile.k.len() >= panels * padded_dim * PANEL, "packed keys");
     assert!(work.tile.v.len() >= panels * PANEL * padded_dim, "packed values");
-    assert_eq!(work.strip.q.len(), head_dim * ROWS, "packed queries");
+    assert!(depth <= padded_dim, "packed keys");
+    assert_eq!(work.strip.q.len(), depth * ROWS, "packed queries");
     assert_eq!(work.strip.out.len(), padded_dim * ROWS, "room for the result");
     assert_eq!(work.strip.top.len(), ROWS, "room for the maxima");
     assert_eq!(work.strip.sum.len(), ROWS * WIDEST, "room for the sums");
@@ -116,22 +147,26 @@ unsafe fn absorb<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>) {
             };
             let k = work.tile.k.as_ptr().add(i * padded_dim * PANEL);
             let p = work.p.as_mut_ptr().add(i * PANEL);
-            let operands = Operands { q: work.strip.q.as_ptr(), k, head_dim, mask };
-            scores::<V, ROWS>(operands, Room { at: p, step: TILE }, &mut top);
+            let operands = Operands { q: work.strip.q.as_ptr(), k, depth, mask };
+            scores::<V, F, ROWS>(operands, Room { at: p, step: TILE }, &mut top);
         }
-        let fade = exponentials::<V, ROWS>(work, panels, top);
-        values::<V, ROWS>(work, panels, &fade);
+        let fade = exponentials::<V, F, ROWS>(work, panels, top);
+        values::<V, F, ROWS>(work, panels, &fade);
     }
 }
 
-/// Turns scores into 2^(score − top) and adds them to the sums. Returns by how much each row's
-/// earlier results fade.
+/// Turns scores into 2^(score − top), packed as values are, and adds them to the sums. Returns by
+/// how much each row's earlier results fade.
 ///
 /// # Safety
 /// The machine has the instructions of `V`; lengths as checked by [`absorb`]; seen panels of `p`
 /// hold scores.
 #[inline(always)]
-unsafe fn exponentials<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>, panels: usize, top: [V; ROWS]) -> [V; ROWS] {
+unsafe fn exponentials<V: Lanes, F: Factor<V>, const ROWS: usize>(
+    work: &mut Absorb<'_>,
+    panels: usize,
+    top: [V; ROWS],
+) -> [V; ROWS] {
     // SAFETY: the caller's promises; ROWS rows of TILE probabilities and of WIDEST sums.
     unsafe {
         let mut fade = [V::splat(1.0); ROWS];
@@ -152,6 +187,7 @@ unsafe fn exponentials<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>, panel
                     value.store(p.add(column));
                     sum = sum.add(value);
                 }
+                F::pack(p, PANEL);
             }
             let total = work.strip.sum.as_mut_ptr().add(r * WIDEST);
             V::load(total).mul_add(fade[r], sum).store(total);
@@ -166,7 +202,7 @@ unsafe fn exponentials<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>, panel
 /// The machine has the instructions of `V`; lengths as checked by [`absorb`]; seen panels of `p`
 /// hold probabilities.
 #[inline(always)]
-unsafe fn values<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>, panels: usize, fade: &[V; ROWS]) {
+unsafe fn values<V: Lanes, F: Factor<V>, const ROWS: usize>(work: &mut Absorb<'_>, panels: usize, fade: &[V; ROWS]) {
     let vectors = work.tile.padded_dim / V::N;
     let groups = vectors.div_ceil(V::BLOCK);
     let mut from = 0;
@@ -176,10 +212,10 @@ unsafe fn values<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>, panels: usi
         // ≤ V::BLOCK ≤ 4.
         unsafe {
             match to - from {
-                1 => value_block::<V, ROWS, 1>(work, panels, from * V::N, fade),
-                2 if V::BLOCK >= 2 => value_block::<V, ROWS, 2>(work, panels, from * V::N, fade),
-                3 if V::BLOCK >= 3 => value_block::<V, ROWS, 3>(work, panels, from * V::N, fade),
-                _ if V::BLOCK >= 4 => value_block::<V, ROWS, 4>(work, panels, from * V::N, fade),
+                1 => value_block::<V, F, ROWS, 1>(work, panels, from * V::N, fade),
+                2 if V::BLOCK >= 2 => value_block::<V, F, ROWS, 2>(work, panels, from * V::N, fade),
+                3 if V::BLOCK >= 3 => value_block::<V, F, ROWS, 3>(work, panels, from * V::N, fade),
+                _ if V::BLOCK >= 4 => value_block::<V, F, ROWS, 4>(work, panels, from * V::N, fade),
                 width => unreachable!("{width} vectors in a block of {}", V::BLOCK),
             }
         }
@@ -190,7 +226,7 @@ unsafe fn values<V: Lanes, const ROWS: usize>(work: &mut Absorb<'_>, panels: usi
 /// # Safety
 /// As [`values`]; WIDTH vectors from `column` on lie within a packed row.
 #[inline(always)]
-unsafe fn value_block<V: Lanes, const ROWS: usize, const WIDTH: usize>(
+unsafe fn value_block<V: Lanes, F: Factor<V>, const ROWS: usize, const WIDTH: usize>(
     work: &mut Absorb<'_>,
     panels: usize,
     column: usize,
@@ -209,12 +245,13 @@ unsafe fn value_block<V: Lanes, const ROWS: usize, const WIDTH: usize>(
         for panel in 0..panels {
             let first = panel * PANEL;
             let (p, v) = (work.p.as_ptr().add(first), work.tile.v.as_ptr().add(first * padded_dim + column));
+            let depth = work.tile.keys[panel].div_ceil(F::NUMBERS);
             match work.sight[panel] {
                 Sight::Nothing => {}
                 Sight::Some if !work.tile.finite => {
-                    careful_product::<V, ROWS, WIDTH>(&mut acc, p, (v, padded_dim), work.tile.keys[panel]);
+                    careful_product::<V, F, ROWS, WIDTH>(&mut acc, p, (v, padded_dim), depth);
                 }
-                _ => product::<V, ROWS, WIDTH>(&mut acc, (p, TILE, 1), (v, padded_dim), work.tile.keys[panel]),
+                _ => product::<V, F, ROWS, WIDTH>(&mut acc, (p, TILE, 1), (v, padded_dim), depth),
             }
         }
         for r in 0..ROWS {

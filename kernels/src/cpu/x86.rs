@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::lanes::{CausalPosition, Lanes, exp2_fraction};
+use super::lanes::{CausalPosition, Lanes, Pairs, exp2_fraction};
 use crate::SHARED;
 
 /// Eight f32 in AVX2, with FMA and F16C.
@@ -309,6 +309,37 @@ impl Lanes for Avx512 {
                 _mm512_storeu_ps(to.add((c + 8) * to_step), _mm512_shuffle_f32x4::<0xdd>(even.0, even.1));
                 _mm512_storeu_ps(to.add((c + 12) * to_step), _mm512_shuffle_f32x4::<0xdd>(odd.0, odd.1));
             }
+        }
+    }
+}
+
+/// With AVX512-BF16; see [`super::level::dispatch_pairs`].
+impl Pairs for Avx512 {
+    #[inline(always)]
+    unsafe fn load_paired(from: *const f32) -> Self {
+        // SAFETY: the caller promises the instructions and twice `N` readable values. The two types
+        // are the same 512 bits.
+        unsafe {
+            let (first, second) = (_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(Self::N)));
+            Self(std::mem::transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(second, first)))
+        }
+    }
+
+    #[inline(always)]
+    fn masked(self, bits: u32) -> Self {
+        // SAFETY: `self` proves the instructions.
+        unsafe {
+            let bits = _mm512_set1_epi32(bits.cast_signed());
+            Self(_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(self.0), bits)))
+        }
+    }
+
+    #[inline(always)]
+    fn dot(self, a: Self, b: Self) -> Self {
+        // SAFETY: `self` proves the instructions. The two types are the same 512 bits.
+        unsafe {
+            let (a, b) = (std::mem::transmute::<__m512, __m512bh>(a.0), std::mem::transmute::<__m512, __m512bh>(b.0));
+            Self(_mm512_dpbf16_ps(self.0, a, b))
         }
     }
 }

@@ -1,0 +1,283 @@
+//! Products of many rows: the weight is packed into panels of columns, as numbers in f32 or as pairs
+//! of bf16, and six rows at a time pass them. Sums are f32.
+
+use half::bf16;
+
+use super::lanes::{Lanes, Pairs};
+use super::level::{Kernel, Level, PairKernel, dispatch, dispatch_pairs};
+use super::pack::Aligned;
+use super::stored::{Factor, One, Stored, Two, Weights, pair};
+use super::strip::{STRIP, WIDEST};
+use super::{micro, tasks};
+
+/// Columns of a packed panel of the weight: as many as a strip's sums leave registers for.
+const COLUMNS: usize = 64;
+/// Inputs, or pairs of them, that are summed at a time: those of a strip stay in the nearest cache,
+/// those of a panel in the second.
+const DEPTH: usize = 256;
+/// Panels of the weight that are packed at a time.
+const PANELS: usize = 8;
+/// Rows of a task: their inputs stay in the second cache.
+const TASK_ROWS: usize = 16 * STRIP;
+
+/// Numbers rounded to pairs of neighbours, each in the bits of one f32.
+pub(super) fn paired(level: Level, numbers: &[f32]) -> Aligned {
+    let mut pairs = Aligned::new(numbers.len() / 2);
+    let run = numbers.len().div_ceil(2 * rayon::current_num_threads()).next_multiple_of(WIDEST).max(1);
+    let parts = pairs.get_mut().chunks_mut(run).zip(numbers.chunks(2 * run)).collect();
+    tasks::run(parts, || (), |(), (pairs, numbers)| dispatch_pairs(level, Round { numbers, pairs }));
+    pairs
+}
+
+/// Adds `x · weightᵀ` to `out` `[rows, outputs]`, or writes it there: `x` `[rows, inputs]`, `weight`
+/// `[outputs, inputs]`. The bits of a result depend on its own row and column alone.
+pub(super) fn product<T: Stored>(level: Level, x: &[f32], weight: &[T], inputs: usize, target: Target<'_>) {
+    let run =
+        Run { pack: |part: Pack<'_, T>| dispatch(level, part), multiply: |part: Multiply<'_>| dispatch(level, part) };
+    run.all(x, weight, inputs, target);
+}
+
+/// The same of pairs, `inputs` of them: `x` has one in the bits of each number.
+pub(super) fn product_of_pairs(level: Level, x: &[f32], weight: &[[bf16; 2]], inputs: usize, target: Target<'_>) {
+    let run = Run {
+        pack: |part: Pack<'_, [bf16; 2]>| dispatch_pairs(level, part),
+        multiply: |part: Multiply<'_>| dispatch_pairs(level, part),
+    };
+    run.all(x, weight, inputs, target);
+}
+
+/// How the parts of a product are done.
+struct Run<P, M> {
+    pack: P,
+    multiply: M,
+}
+
+impl<P, M> Run<P, M> {
+    fn all<T: Sync>(&self, x: &[f32], weight: &[T], inputs: usize, target: Target<'_>)
+    where
+        P: Fn(Pack<'_, T>) + Sync,
+        M: Fn(Multiply<'_>) + Sync,
+    {
+        let Target { out, accumulate } = target;
+        let (rows, outputs) = (x.len() / inputs, weight.len() / inputs);
+        assert_eq!(out.len(), rows * outputs, "room for the result");
+        let mut packed = Aligned::new(PANELS * inputs * COLUMNS);
+        let task_rows = rows.div_ceil(rayon::current_num_threads()).next_multiple_of(STRIP).min(TASK_ROWS);
+        for first in (0..outputs).step_by(PANELS * COLUMNS) {
+            let columns = (outputs - first).min(PANELS * COLUMNS);
+            let room = packed.get_mut().chunks_exact_mut(inputs * COLUMNS);
+            let weight = weight[first * inputs..(first + columns) * inputs].chunks(inputs * COLUMNS);
+            let panels = weight.zip(room).collect();
+            if !tasks::run(panels, || (), |(), (weight, panel)| (self.pack)(Pack { weight, inputs, panel })) {
+                return;
+            }
+            let weight = &packed.get()[..columns.div_ceil(COLUMNS) * inputs * COLUMNS];
+            let rows = x.chunks(task_rows * inputs).zip(out.chunks_mut(task_rows * outputs)).collect();
+            let multiply = |(): &mut (), (x, out): (&[f32], &mut [f32])| {
+                (self.multiply)(Multiply { x, weight, inputs, first, columns, outputs, out, accumulate });
+            };
+            if !tasks::run(rows, || (), multiply) {
+                return;
+            }
+        }
+    }
+}
+
+/// Where a product goes.
+pub(super) struct Target<'a> {
+    /// `[rows, outputs]`.
+    pub(super) out: &'a mut [f32],
+    /// Whether it is added to what stands there.
+    pub(super) accumulate: bool,
+}
+
+/// Rounds numbers to pairs; an odd last one is left out.
+struct Round<'a> {
+    numbers: &'a [f32],
+    pairs: &'a mut [f32],
+}
+
+impl PairKernel for Round<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Pairs>(self) {
+        let (mut to, mut from) = (self.pairs.chunks_exact_mut(V::N), self.numbers.chunks_exact(2 * V::N));
+        for (to, from) in to.by_ref().zip(from.by_ref()) {
+            // SAFETY: the caller promises the instructions; there are N pairs and 2 · N numbers.
+            unsafe { V::load_paired(from.as_ptr()).store(to.as_mut_ptr()) }
+        }
+        let (rest, _) = from.remainder().as_chunks::<2>();
+        for (to, &[first, second]) in to.into_remainder().iter_mut().zip(rest) {
+            *to = pair(first, second);
+        }
+    }
+}
+
+/// Packs up to [`COLUMNS`] rows of a weight into a panel.
+struct Pack<'a, T> {
+    /// `[columns, inputs]`.
+    weight: &'a [T],
+    inputs: usize,
+    /// `[inputs, COLUMNS]`; columns that are missing are not read later, whatever stands there.
+    panel: &'a mut [f32],
+}
+
+impl<T: Stored> Kernel for Pack<'_, T> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.all::<V>() }
+    }
+}
+
+impl PairKernel for Pack<'_, [bf16; 2]> {
+    #[inline(always)]
+    unsafe fn run<V: Pairs>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.all::<V>() }
+    }
+}
+
+impl<T> Pack<'_, T> {
+    /// # Safety
+    /// The machine has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn all<V: Lanes>(self)
+    where
+        T: Weights<V>,
+    {
+        let Self { weight, inputs, panel } = self;
+        let columns = weight.len() / inputs;
+        assert_eq!(weight.len(), columns * inputs, "weight");
+        assert_eq!(panel.len(), inputs * COLUMNS, "room for a panel");
+        let (whole_columns, whole_inputs) = (columns / V::N * V::N, inputs / V::N * V::N);
+        let mut block = [0.0; WIDEST * WIDEST];
+        for column in (0..whole_columns).step_by(V::N) {
+            for input in (0..whole_inputs).step_by(V::N) {
+                // SAFETY: the caller promises the instructions; there are V::N columns and inputs
+                // from here on, on both sides, and room for them in the block.
+                unsafe {
+                    let from = weight.as_ptr().add(column * inputs + input);
+                    for i in 0..V::N {
+                        T::load(from.add(i * inputs)).store(block.as_mut_ptr().add(i * V::N));
+                    }
+                    V::transpose(block.as_ptr(), V::N, panel.as_mut_ptr().add(input * COLUMNS + column), COLUMNS);
+                }
+            }
+        }
+        for (column, weight) in weight.chunks_exact(inputs).enumerate() {
+            let from = if column < whole_columns { whole_inputs } else { 0 };
+            for (input, value) in weight.iter().enumerate().skip(from) {
+                panel[input * COLUMNS + column] = value.lane();
+            }
+        }
+    }
+}
+
+/// Some rows times some packed columns.
+struct Multiply<'a> {
+    /// `[rows, inputs]`.
+    x: &'a [f32],
+    /// `[panels, inputs, COLUMNS]`.
+    weight: &'a [f32],
+    inputs: usize,
+    /// First and number of the columns that are written.
+    first: usize,
+    columns: usize,
+    /// `[rows, outputs]`.
+    outputs: usize,
+    out: &'a mut [f32],
+    accumulate: bool,
+}
+
+impl Kernel for Multiply<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.all::<V, One>() }
+    }
+}
+
+impl PairKernel for Multiply<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Pairs>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.all::<V, Two>() }
+    }
+}
+
+impl Multiply<'_> {
+    /// # Safety
+    /// The machine has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn all<V: Lanes, F: Factor<V>>(mut self) {
+        let rows = self.x.len() / self.inputs;
+        assert_eq!(self.out.len(), rows * self.outputs, "room for the result");
+        assert!(self.first + self.columns <= self.outputs, "columns");
+        assert!(self.weight.len() >= self.columns.div_ceil(COLUMNS) * self.inputs * COLUMNS, "packed weight");
+        for from in (0..self.inputs).step_by(DEPTH) {
+            for panel in 0..self.columns.div_ceil(COLUMNS) {
+                for row in (0..rows).step_by(STRIP) {
+                    // SAFETY: the caller promises the instructions; rows, panel and inputs are there.
+                    unsafe {
+                        match rows - row {
+                            1 => self.strip::<V, F, 1>(row, panel, from),
+                            2 => self.strip::<V, F, 2>(row, panel, from),
+                            3 => self.strip::<V, F, 3>(row, panel, from),
+                            4 => self.strip::<V, F, 4>(row, panel, from),
+                            5 => self.strip::<V, F, 5>(row, panel, from),
+                            _ => self.strip::<V, F, STRIP>(row, panel, from),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// ROWS rows from `row` on times a panel, over the inputs `from ..`.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`; rows, panel and the first input are there.
+    #[inline(always)]
+    unsafe fn strip<V: Lanes, F: Factor<V>, const ROWS: usize>(&mut self, row: usize, panel: usize, from: usize) {
+        let (inputs, outputs) = (self.inputs, self.outputs);
+        let depth = DEPTH.min(inputs - from);
+        let columns = COLUMNS.min(self.columns - panel * COLUMNS);
+        let is_first = from == 0 && !self.accumulate;
+        let at = row * outputs + self.first + panel * COLUMNS;
+        for column in (0..columns).step_by(4 * V::N) {
+            let count = (columns - column).min(4 * V::N);
+            // SAFETY: the caller's promises. The room has ROWS rows of 4 vectors; `count` numbers of
+            // each row are copied between it and the result.
+            unsafe {
+                let mut room = [[0.0; 4 * WIDEST]; ROWS];
+                let whole = count == 4 * V::N;
+                let mut acc = [[V::splat(0.0); 4]; ROWS];
+                if !is_first {
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        let mut there = self.out[at + r * outputs + column..][..count].as_ptr();
+                        if !whole {
+                            room[r][..count].copy_from_slice(&self.out[at + r * outputs + column..][..count]);
+                            there = room[r].as_ptr();
+                        }
+                        for (i, acc) in acc.iter_mut().enumerate() {
+                            *acc = V::load(there.add(i * V::N));
+                        }
+                    }
+                }
+                let x = self.x[row * inputs + from..][..(ROWS - 1) * inputs + depth].as_ptr();
+                let weight = self.weight[(panel * inputs + from) * COLUMNS + column..].as_ptr();
+                micro::product::<V, F, ROWS, 4>(&mut acc, (x, inputs, 1), (weight, COLUMNS), depth);
+                for (r, acc) in acc.iter().enumerate() {
+                    let result = &mut self.out[at + r * outputs + column..][..count];
+                    let to = if whole { result.as_mut_ptr() } else { room[r].as_mut_ptr() };
+                    for (i, acc) in acc.iter().enumerate() {
+                        acc.store(to.add(i * V::N));
+                    }
+                    if !whole {
+                        result.copy_from_slice(&room[r][..count]);
+                    }
+                }
+            }
+        }
+    }
+}
