@@ -120,6 +120,13 @@ pub(super) trait Pairs: Lanes {
     /// The machine has the instructions of this type; `from` is valid for `2 · N` reads.
     unsafe fn load_paired(from: *const f32) -> Self;
 
+    /// `N` values from memory, each the first of a pair whose second comes from another place, or is
+    /// 0.
+    ///
+    /// # Safety
+    /// The machine has the instructions of this type; both are valid for `N` reads.
+    unsafe fn load_pairs(from: *const bf16, second: Option<*const bf16>) -> Self;
+
     /// `self` and, in each lane, both products of the pairs of `a` and `b`.
     fn dot(self, a: Self, b: Self) -> Self;
 
@@ -288,6 +295,13 @@ impl Pairs for Portable {
         // SAFETY: the caller promises twice `N` readable values.
         let values = unsafe { from.cast::<[[f32; 2]; 8]>().read_unaligned() };
         Self(values.map(|[first, second]| super::stored::pair(first, second)))
+    }
+
+    unsafe fn load_pairs(from: *const bf16, second: Option<*const bf16>) -> Self {
+        // SAFETY: the caller promises `N` readable values.
+        let read = |from: *const bf16| unsafe { from.cast::<[bf16; 8]>().read_unaligned() };
+        let (first, second) = (read(from), second.map_or([bf16::ZERO; 8], read));
+        Self(std::array::from_fn(|i| super::stored::pair(first[i].to_f32(), second[i].to_f32())))
     }
 
     fn masked(self, bits: u32) -> Self {

@@ -8,8 +8,9 @@ use candle_core::Tensor;
 use super::inputs::{Elements, Inputs, Matrix};
 use super::lanes::CausalPosition;
 use super::level::{Level, dispatch};
+use super::many_rows;
 use super::merge::merge;
-use super::pack::Aligned;
+use super::pack::{Aligned, multiplies_pairs};
 use super::single_walk::{Heads, MOST_ROWS, Scratch, Walk};
 use super::strip::{LOG2_E, WIDEST};
 use super::tasks;
@@ -28,8 +29,9 @@ struct Call<'a> {
     /// Keys and values of each block.
     blocks: Vec<(Matrix<'a>, Matrix<'a>)>,
     place: CausalPosition,
-    /// Packed query heads, see [`packed`].
+    /// Packed query heads, see [`packed`], as pairs where keys are multiplied so.
     q: Aligned,
+    paired: bool,
     kv_heads: usize,
     /// Query heads that share a KV head.
     group: usize,
@@ -63,8 +65,12 @@ pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Option<Partial>>
     let device = q.device();
     let inputs = Inputs::new(q, keys)?;
     let held = inputs.hold();
-    let packed = packed(&held.queries()?, kv_heads, group, head_dim, scale * LOG2_E);
-    let call = Call { level, keys, blocks: held.blocks()?, place, q: packed, kv_heads, group, head_dim };
+    let (blocks, mut q) = (held.blocks()?, packed(&held.queries()?, kv_heads, group, head_dim, scale * LOG2_E));
+    let paired = multiplies_pairs(level, &blocks) && head_dim.is_multiple_of(2 * WIDEST);
+    if paired {
+        q = many_rows::paired(level, q.get());
+    }
+    let call = Call { level, keys, blocks, place, q, paired, kv_heads, group, head_dim };
 
     let count = (total / TASK_KEYS).clamp(1, MOST_TASKS);
     let mut out = vec![0.0; count * heads * head_dim];
@@ -121,7 +127,7 @@ impl Call<'_> {
 
     fn run(&self, task: Task<'_>) {
         let mut heads = self.heads();
-        let mut scratch = Scratch::new(self.q.get().len());
+        let mut scratch = Scratch::new(self.kv_heads * padded(self.group) * self.head_dim);
         let mut start = 0; // of the block, among all keys
         for (block, matrices) in self.keys.iter().zip(&self.blocks) {
             let count = block.at.len();
@@ -149,16 +155,13 @@ impl Call<'_> {
         let first = rows.start;
         macro_rules! walk {
             ($k:expr, $v:expr) => {
-                dispatch(
-                    self.level,
-                    Walk { k: ($k, *k), v: ($v, *v), first, order, segment, place, head_dim, q, heads, scratch },
-                )
+                Walk { k: ($k, *k), v: ($v, *v), first, order, segment, place, head_dim, q, heads, scratch }
             };
         }
         match (k.elements(), v.elements()) {
-            (Elements::F32(k), Elements::F32(v)) => walk!(k, v),
-            (Elements::Bf16(k), Elements::Bf16(v)) => walk!(k, v),
-            (Elements::F16(k), Elements::F16(v)) => walk!(k, v),
+            (Elements::F32(k), Elements::F32(v)) => dispatch(self.level, walk!(k, v)),
+            (Elements::Bf16(k), Elements::Bf16(v)) => walk!(k, v).with(self.level, self.paired),
+            (Elements::F16(k), Elements::F16(v)) => dispatch(self.level, walk!(k, v)),
             _ => unreachable!("checked by attend: keys and values of one type"),
         }
     }

@@ -8,11 +8,13 @@
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
 
+use half::bf16;
+
 use super::inputs::Matrix;
-use super::lanes::{CausalPosition, Lanes};
-use super::level::Kernel;
+use super::lanes::{CausalPosition, Lanes, Pairs};
+use super::level::{Kernel, Level, PairKernel, dispatch, dispatch_pairs};
 use super::pack::Aligned;
-use super::stored::Stored;
+use super::stored::{Factor, One, Stored, Two};
 use super::strip::{LOWEST, WIDEST};
 use crate::SHARED;
 
@@ -53,7 +55,7 @@ impl Heads {
 pub(super) struct Scratch {
     /// Sum of 2^(score − top) · value, as the queries are packed.
     pub(super) out: Aligned,
-    /// `[TILE, rows]` scores, then probabilities, of a bundle.
+    /// `[TILE, rows]` scores, then probabilities, of a bundle; of pairs, those of two keys in a lane.
     p: Aligned,
 }
 
@@ -77,7 +79,7 @@ pub(super) struct Walk<'a, T> {
     /// The query's causal position.
     pub(super) place: CausalPosition,
     pub(super) head_dim: usize,
-    /// Packed queries, `[.., head_dim]`.
+    /// Packed queries, `[.., head_dim]`, or half as many pairs.
     pub(super) q: &'a [f32],
     pub(super) heads: &'a mut [Heads],
     pub(super) scratch: &'a mut Scratch,
@@ -92,14 +94,40 @@ struct Seen {
 impl<T: Stored> Kernel for Walk<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Lanes>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.all::<V, Wide>() }
+    }
+}
+
+impl PairKernel for Walk<'_, bf16> {
+    #[inline(always)]
+    unsafe fn run<V: Pairs>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.all::<V, Paired>() }
+    }
+}
+
+impl Walk<'_, bf16> {
+    /// Walks in pairs, if the queries are packed so, or not.
+    pub(super) fn with(self, level: Level, paired: bool) {
+        if paired { dispatch_pairs(level, self) } else { dispatch(level, self) }
+    }
+}
+
+impl<T> Walk<'_, T> {
+    /// # Safety
+    /// The machine has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn all<V: Lanes, W: Way<V, T>>(self) {
         let Self { k, v, first, order, segment, place, head_dim, q, heads, scratch } = self;
+        let depth = head_dim / W::Factor::NUMBERS;
         assert_eq!(order.len(), segment.len(), "orders and segments");
-        assert_eq!(head_dim % V::N, 0, "whole vectors");
-        assert_eq!(scratch.out.get().len(), q.len(), "room for the result");
+        assert_eq!(depth % V::N, 0, "whole vectors");
         let last = first + order.len().saturating_sub(1);
         for heads in heads.iter() {
             assert!(matches!(heads.rows, 1 | 2 | MOST_ROWS), "{} heads at a time", heads.rows);
-            assert!((heads.first + heads.rows) * head_dim <= q.len(), "packed queries");
+            assert!((heads.first + heads.rows) * depth <= q.len(), "packed queries");
+            assert!((heads.first + heads.rows) * head_dim <= scratch.out.get().len(), "room for the result");
             assert!(k.1.place(last, heads.kv_head) + head_dim <= k.0.len(), "keys");
             assert!(v.1.place(last, heads.kv_head) + head_dim <= v.0.len(), "values");
         }
@@ -109,24 +137,23 @@ impl<T: Stored> Kernel for Walk<'_, T> {
                 continue;
             }
             for heads in heads.iter_mut() {
-                let from = heads.first * head_dim;
                 let bundle = Bundle {
                     k: k.0.as_ptr().wrapping_add(k.1.place(0, heads.kv_head)),
                     k_step: k.1.row_step(),
                     v: v.0.as_ptr().wrapping_add(v.1.place(0, heads.kv_head)),
                     v_step: v.1.row_step(),
                     head_dim,
-                    q: &q[from..],
+                    q: &q[heads.first * depth..],
                     p: scratch.p.get_mut(),
-                    out: &mut scratch.out.get_mut()[from..],
+                    out: &mut scratch.out.get_mut()[heads.first * head_dim..],
                 };
                 // SAFETY: the caller promises the instructions; the asserts above are the
                 // conditions of `absorb`, because no row comes after the last one.
                 unsafe {
                     match heads.rows {
-                        1 => bundle.absorb::<V, 1>(heads, &seen),
-                        2 => bundle.absorb::<V, 2>(heads, &seen),
-                        _ => bundle.absorb::<V, MOST_ROWS>(heads, &seen),
+                        1 => bundle.absorb::<V, W, 1>(heads, &seen),
+                        2 => bundle.absorb::<V, W, 2>(heads, &seen),
+                        _ => bundle.absorb::<V, W, MOST_ROWS>(heads, &seen),
                     }
                 }
             }
@@ -169,18 +196,94 @@ struct Bundle<'a, T> {
     out: &'a mut [f32],
 }
 
-impl<T: Stored> Bundle<'_, T> {
+/// How keys and values are read and multiplied.
+trait Way<V: Lanes, T> {
+    /// What a lane of a query and a key holds.
+    type Factor: Factor<V>;
+
+    /// A vector of a key.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`; `from` is valid for as many numbers as a vector
+    /// holds.
+    unsafe fn key(from: *const T) -> V;
+
+    /// A vector of the values of a key and, if a lane holds two numbers, of the one after it.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`; both are valid for `V::N` reads.
+    unsafe fn value(from: *const T, second: Option<*const T>) -> V;
+
+    /// Packs the probabilities of `count` keys, `[count, ROWS]`, as such values are.
+    fn pack<const ROWS: usize>(p: &mut [f32], count: usize);
+}
+
+/// Numbers are widened to f32.
+enum Wide {}
+
+/// Neighbours in a key, and the values of two keys, are multiplied as pairs.
+enum Paired {}
+
+impl<V: Lanes, T: Stored> Way<V, T> for Wide {
+    type Factor = One;
+
+    #[inline(always)]
+    unsafe fn key(from: *const T) -> V {
+        // SAFETY: the caller's promises.
+        unsafe { T::load(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn value(from: *const T, _: Option<*const T>) -> V {
+        // SAFETY: the caller's promises.
+        unsafe { T::load(from) }
+    }
+
+    #[inline(always)]
+    fn pack<const ROWS: usize>(_: &mut [f32], _: usize) {}
+}
+
+impl<V: Pairs> Way<V, bf16> for Paired {
+    type Factor = Two;
+
+    #[inline(always)]
+    unsafe fn key(from: *const bf16) -> V {
+        // SAFETY: the caller's promises; a pair has the size of an f32, and any address will do.
+        unsafe { V::load(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn value(from: *const bf16, second: Option<*const bf16>) -> V {
+        // SAFETY: the caller's promises.
+        unsafe { V::load_pairs(from, second) }
+    }
+
+    #[inline(always)]
+    fn pack<const ROWS: usize>(p: &mut [f32], count: usize) {
+        p[count * ROWS..(count + count % 2) * ROWS].fill(0.0);
+        for pair in 0..count.div_ceil(2) {
+            for r in 0..ROWS {
+                // Probabilities are neither negative nor infinite: this rounds to the nearest.
+                let round = |bits: u32| bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+                let [first, second] = [p[2 * pair * ROWS + r], p[(2 * pair + 1) * ROWS + r]].map(f32::to_bits);
+                p[pair * ROWS + r] = f32::from_bits(round(first) | round(second) << 16);
+            }
+        }
+    }
+}
+
+impl<T> Bundle<'_, T> {
     /// # Safety
     /// The machine has the instructions of `V`; `head_dim` is a whole number of vectors, `q` and
     /// `out` have ROWS heads, `p` is a [`Scratch`]'s, and the rows that were seen have this head in
     /// `k` and `v`.
     #[inline(always)]
-    unsafe fn absorb<V: Lanes, const ROWS: usize>(mut self, heads: &mut Heads, seen: &Seen) {
+    unsafe fn absorb<V: Lanes, W: Way<V, T>, const ROWS: usize>(mut self, heads: &mut Heads, seen: &Seen) {
         // SAFETY: the caller's promises; WIDEST lanes are at least a vector.
         unsafe {
             let old = V::load(heads.top.as_ptr());
             let mut lanes = [LOWEST; WIDEST];
-            self.scores::<V, ROWS>(seen, old).store(lanes.as_mut_ptr());
+            self.scores::<V, W, ROWS>(seen, old).store(lanes.as_mut_ptr());
             let mut top = heads.top;
             for lane in 0..V::N {
                 top[lane % ROWS] = top[lane % ROWS].max(lanes[lane]);
@@ -200,7 +303,8 @@ impl<T: Stored> Bundle<'_, T> {
             }
             sum.store(heads.sum.as_mut_ptr());
             fade.store(lanes.as_mut_ptr());
-            self.values::<V, ROWS>(seen, &lanes);
+            W::pack::<ROWS>(self.p, seen.count);
+            self.values::<V, W, ROWS>(seen, &lanes);
         }
     }
 
@@ -209,7 +313,7 @@ impl<T: Stored> Bundle<'_, T> {
     /// # Safety
     /// As [`absorb`](Self::absorb).
     #[inline(always)]
-    unsafe fn scores<V: Lanes, const ROWS: usize>(&mut self, seen: &Seen, mut top: V) -> V {
+    unsafe fn scores<V: Lanes, W: Way<V, T>, const ROWS: usize>(&mut self, seen: &Seen, mut top: V) -> V {
         let keys = V::N / ROWS;
         for (vector, first) in (0..seen.count).step_by(keys).enumerate() {
             let mut k = [self.k; WIDEST];
@@ -225,15 +329,16 @@ impl<T: Stored> Bundle<'_, T> {
             // ROWS + r < N.
             unsafe {
                 let mut acc = [V::splat(0.0); WIDEST];
-                for d in (0..self.head_dim).step_by(V::N) {
+                let depth = self.head_dim / W::Factor::NUMBERS;
+                for d in (0..depth).step_by(V::N) {
                     let mut q = [V::splat(0.0); ROWS];
                     for r in 0..ROWS {
-                        q[r] = V::load(self.q.as_ptr().add(r * self.head_dim + d));
+                        q[r] = V::load(self.q.as_ptr().add(r * depth + d));
                     }
                     for i in 0..keys {
-                        let key = T::load::<V>(k[i].add(d));
+                        let key = W::key(k[i].add(d * W::Factor::NUMBERS));
                         for r in 0..ROWS {
-                            acc[i * ROWS + r] = q[r].mul_add(key, acc[i * ROWS + r]);
+                            acc[i * ROWS + r] = W::Factor::multiply(q[r], key, acc[i * ROWS + r]);
                         }
                     }
                 }
@@ -253,7 +358,7 @@ impl<T: Stored> Bundle<'_, T> {
     /// # Safety
     /// As [`absorb`](Self::absorb).
     #[inline(always)]
-    unsafe fn values<V: Lanes, const ROWS: usize>(&mut self, seen: &Seen, fade: &[f32; WIDEST]) {
+    unsafe fn values<V: Lanes, W: Way<V, T>, const ROWS: usize>(&mut self, seen: &Seen, fade: &[f32; WIDEST]) {
         let vectors = self.head_dim / V::N;
         let groups = vectors.div_ceil(V::BLOCK);
         let mut from = 0;
@@ -263,10 +368,10 @@ impl<T: Stored> Bundle<'_, T> {
             // V::BLOCK ≤ 4.
             unsafe {
                 match to - from {
-                    1 => self.value_block::<V, ROWS, 1>(seen, from * V::N, fade),
-                    2 if V::BLOCK >= 2 => self.value_block::<V, ROWS, 2>(seen, from * V::N, fade),
-                    3 if V::BLOCK >= 3 => self.value_block::<V, ROWS, 3>(seen, from * V::N, fade),
-                    _ if V::BLOCK >= 4 => self.value_block::<V, ROWS, 4>(seen, from * V::N, fade),
+                    1 => self.value_block::<V, W, ROWS, 1>(seen, from * V::N, fade),
+                    2 if V::BLOCK >= 2 => self.value_block::<V, W, ROWS, 2>(seen, from * V::N, fade),
+                    3 if V::BLOCK >= 3 => self.value_block::<V, W, ROWS, 3>(seen, from * V::N, fade),
+                    _ if V::BLOCK >= 4 => self.value_block::<V, W, ROWS, 4>(seen, from * V::N, fade),
                     width => unreachable!("{width} vectors in a block of {}", V::BLOCK),
                 }
             }
@@ -277,7 +382,7 @@ impl<T: Stored> Bundle<'_, T> {
     /// # Safety
     /// As [`values`](Self::values); WIDTH vectors from `column` on lie within a head.
     #[inline(always)]
-    unsafe fn value_block<V: Lanes, const ROWS: usize, const WIDTH: usize>(
+    unsafe fn value_block<V: Lanes, W: Way<V, T>, const ROWS: usize, const WIDTH: usize>(
         &mut self,
         seen: &Seen,
         column: usize,
@@ -292,19 +397,23 @@ impl<T: Stored> Bundle<'_, T> {
                     acc[r][i] = V::load(out.add(r * self.head_dim + i * V::N)).mul(V::splat(fade[r]));
                 }
             }
-            for key in 0..seen.count {
+            let together = W::Factor::NUMBERS;
+            for (step, key) in (0..seen.count).step_by(together).enumerate() {
                 // The keys of the next tile come next, as if all of it were seen.
-                let k = self.k.wrapping_add((seen.rows[key] as usize + TILE) * self.k_step + column);
-                prefetch::<V, T>(k, WIDTH * V::N);
-                let v = self.v.add(seen.rows[key] as usize * self.v_step + column);
+                for key in key..(key + together).min(seen.count) {
+                    let k = self.k.wrapping_add((seen.rows[key] as usize + TILE) * self.k_step + column);
+                    prefetch::<V, T>(k, WIDTH * V::N);
+                }
+                let of = |key: usize| self.v.wrapping_add(seen.rows[key] as usize * self.v_step + column);
+                let (v, second) = (of(key), (key + 1 < seen.count).then(|| of(key + 1)));
                 let mut value = [V::splat(0.0); WIDTH];
                 for i in 0..WIDTH {
-                    value[i] = T::load::<V>(v.add(i * V::N));
+                    value[i] = W::value(v.add(i * V::N), second.map(|v| v.wrapping_add(i * V::N)));
                 }
                 for r in 0..ROWS {
-                    let weight = V::splat(*self.p.as_ptr().add(key * ROWS + r));
+                    let weight = V::splat(*self.p.as_ptr().add(step * ROWS + r));
                     for i in 0..WIDTH {
-                        acc[r][i] = weight.mul_add(value[i], acc[r][i]);
+                        acc[r][i] = W::Factor::multiply(weight, value[i], acc[r][i]);
                     }
                 }
             }

@@ -65,7 +65,7 @@ proptest! {
     fn every_level_attends_one_row_as_f64_does(sizes in naive::decode_sizes()) {
         let case = Case::new(&sizes);
         let (out, lse) = naive::attend(&case, None);
-        for level in Level::available() {
+        for level in every_level() {
             let found = super::single::attend(level, &case.query()).unwrap();
             let keys: usize = sizes.keys.iter().sum();
             let is_causal = case.at_q.rule() == Rule::Causal;
@@ -73,8 +73,9 @@ proptest! {
             prop_assert_eq!(found.is_some(), is_one);
             let Some(found) = found else { continue };
             let (out_error, lse_error) = (naive::distance(&flat(&found.out), &out), naive::distance(&flat(&found.lse), &lse));
-            prop_assert!(out_error < 3e-6, "{level:?}: out {out_error:e}");
-            prop_assert!(lse_error < 3e-6, "{level:?}: lse {lse_error:e}");
+            let bound = bound(level, sizes.dtype, 3e-6, 2e-2);
+            prop_assert!(out_error < bound, "{level:?}: out {out_error:e}");
+            prop_assert!(lse_error < bound, "{level:?}: lse {lse_error:e}");
         }
     }
 

@@ -326,6 +326,19 @@ impl Pairs for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_pairs(from: *const bf16, second: Option<*const bf16>) -> Self {
+        // SAFETY: the caller promises the instructions and `N` readable values at both.
+        unsafe {
+            let mut pairs = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            if let Some(second) = second {
+                let second = _mm512_cvtepu16_epi32(_mm256_loadu_si256(second.cast()));
+                pairs = _mm512_or_si512(pairs, _mm512_slli_epi32::<16>(second));
+            }
+            Self(_mm512_castsi512_ps(pairs))
+        }
+    }
+
+    #[inline(always)]
     fn masked(self, bits: u32) -> Self {
         // SAFETY: `self` proves the instructions.
         unsafe {
