@@ -146,8 +146,7 @@ slurm-test: mpi
 
 check: mpi-tools emulated
 	@$(STEP) "formatting" $(CARGO) fmt --all --check
-	@$(STEP) "clippy, MPI" $(CARGO) clippy --release --locked --workspace $(MPI) -- -D warnings
-	@$(STEP) "clippy, all features" $(EMULATED) $(CLIPPY) $(ALL) -- -D warnings
+	@$(STEP) "clippy" $(EMULATED) $(CLIPPY) $(ALL) -- -D warnings
 	@$(STEP) "documentation" env RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps
 	@$(STEP) "licences" $(MAKE) --no-print-directory deny
 	@$(STEP) "build and size of the command" $(MAKE) --no-print-directory size

@@ -69,6 +69,11 @@ fn keys(count: usize) -> Vec<Keys> {
     vec![Keys { k: random(&shape), v: random(&shape), at: Positions::run(0, count) }]
 }
 
+fn in_bf16(keys: &[Keys]) -> Vec<Keys> {
+    let narrow = |x: &Tensor| x.to_dtype(DType::BF16).unwrap();
+    keys.iter().map(|block| Keys { k: narrow(&block.k), v: narrow(&block.v), at: block.at.clone() }).collect()
+}
+
 /// Multiplications and additions of scores and outputs.
 fn operations(pairs: usize) -> f64 {
     (4 * HEAD_DIM * HEADS * pairs) as f64
@@ -88,14 +93,24 @@ fn products() -> Vec<Case> {
         let (x, weight) = (x.clone(), weight.clone());
         move || x.matmul(&weight.t().unwrap()).unwrap()
     };
-    vec![
+    let mut cases = vec![
         Case::new("candle matmul 1024 x 1024 x 1024", 2.0 * 1024f64.powi(3), move || {
             square[0].matmul(&square[1]).unwrap()
         }),
         Case::new("candle matmul 4096 x 512 x 1408", cost, work),
-        Case::new("linear 4096 x 512 x 1408, bf16 weight", cost, move || linear(&x, &narrow, None).unwrap())
-            .against(&widened),
-    ]
+    ];
+    for rows in [TOKENS, 600, 64, 8] {
+        let few = x.narrow(0, 0, rows).unwrap();
+        let cost = (2 * rows * 512 * 1408) as f64;
+        for (of, weight) in [("", &weight), (", bf16 weight", &narrow)] {
+            let (few, weight, expected) = (few.clone(), weight.clone(), widened.narrow(0, 0, rows).unwrap());
+            let case = Case::new(&format!("linear {rows} x 512 x 1408{of}"), cost, move || {
+                linear(&few, &weight, None).unwrap()
+            });
+            cases.push(if of.is_empty() { case } else { case.against(&expected) });
+        }
+    }
+    cases
 }
 
 /// Dense causal attention, candle's and ours, and the staircase.
@@ -114,15 +129,18 @@ fn prefill() -> Vec<Case> {
     let selected: Vec<u32> = (0..TOKENS as u32).step_by(STAIR).collect();
     let pairs = selected.iter().map(|&row| row as usize + 1).sum();
     let (stairs_q, stairs_at) = (gather(&q, &selected).unwrap(), at.select(&selected));
-    let stairs_keys = keys.clone();
-    vec![
-        Case::new("candle flash_attn, causal 4096", cost, candle),
-        Case::new("attend, causal 4096", cost, move || attend(Kernels::Auto, &q, &at, &keys).out).against(&expected),
-        Case::new("attend, staircase 1 in 7 of 4096", operations(pairs), move || {
-            attend(Kernels::Auto, &stairs_q, &stairs_at, &stairs_keys).out
-        })
-        .against(&gather(&dense, &selected).unwrap()),
-    ]
+    let expected_stairs = gather(&dense, &selected).unwrap();
+    let mut cases = vec![Case::new("candle flash_attn, causal 4096", cost, candle)];
+    for (of, keys) in [("", keys.clone()), (", bf16", in_bf16(&keys))] {
+        let (stairs_keys, q, at) = (keys.clone(), q.clone(), at.clone());
+        let (stairs_q, stairs_at) = (stairs_q.clone(), stairs_at.clone());
+        let dense = move || attend(Kernels::Auto, &q, &at, &keys).out;
+        let stairs = move || attend(Kernels::Auto, &stairs_q, &stairs_at, &stairs_keys).out;
+        cases.push(Case::new(&format!("attend, causal 4096{of}"), cost, dense).against(&expected));
+        let name = format!("attend, staircase 1 in 7 of 4096{of}");
+        cases.push(Case::new(&name, operations(pairs), stairs).against(&expected_stairs));
+    }
+    cases
 }
 
 /// A few rows over many keys.
@@ -136,15 +154,17 @@ fn few_rows() -> Vec<Case> {
             kernels.column_scores(&Query { q, at, keys, rope: None, scale: SCALE }, lse, Reduce::Norm).unwrap()
         };
         let expected_scores = scores(Kernels::Plain, &q, &at, &keys, &expected.lse);
-        let (work_q, work_at, work_keys) = (q.clone(), at.clone(), keys.clone());
-        let work = move || attend(Kernels::Auto, &work_q, &work_at, &work_keys).out;
         let cost = operations(rows * CONTEXT);
-        cases.push(Case::new(&format!("attend, {rows} over 8192"), cost, work).against(&expected.out));
-        if rows > 1 {
-            let (keys, lse) = (keys.clone(), expected.lse);
-            let work = move || scores(Kernels::Auto, &q, &at, &keys, &lse);
-            let case = Case::new(&format!("column scores, {rows} over 8192"), cost / 2.0, work);
-            cases.push(case.against(&expected_scores));
+        for (of, keys) in [("", keys.clone()), (", bf16", in_bf16(&keys))] {
+            let (work_q, work_at, work_keys) = (q.clone(), at.clone(), keys.clone());
+            let work = move || attend(Kernels::Auto, &work_q, &work_at, &work_keys).out;
+            cases.push(Case::new(&format!("attend, {rows} over 8192{of}"), cost, work).against(&expected.out));
+            if rows > 1 {
+                let (q, at, lse) = (q.clone(), at.clone(), expected.lse.clone());
+                let work = move || scores(Kernels::Auto, &q, &at, &keys, &lse);
+                let case = Case::new(&format!("column scores, {rows} over 8192{of}"), cost / 2.0, work);
+                cases.push(case.against(&expected_scores));
+            }
         }
     }
     cases
@@ -166,7 +186,9 @@ fn table(cases: &[Case]) {
     let times: Vec<[f64; 3]> = samples.into_iter().map(summary).collect();
     let rate = |i: usize| cases[i].operations / times[i][0] / 1e6;
     let gemm = rate(0).max(rate(1));
-    println!("\none thread, f32, {HEADS} query and {KV_HEADS} KV heads of {HEAD_DIM}, {ROUNDS} rounds in turn");
+    println!(
+        "\none thread, f32 where no type is named, {HEADS} query and {KV_HEADS} KV heads of {HEAD_DIM}, {ROUNDS} rounds in turn"
+    );
     println!("{:40} {:>9} {:>9} {:>9} {:>8} {:>7}  max |diff|", "", "median ms", "min", "max", "GFLOP/s", "of GEMM");
     for (i, case) in cases.iter().enumerate() {
         let ([median, least, most], share) = (times[i], 100.0 * rate(i) / gemm);

@@ -69,8 +69,9 @@ fn processes_answer_as_threads_do() {
         &["--method", "all-gather"],
     ];
     let folder = tempfile::tempdir().expect("a folder");
-    for world in ["1", "2", "3", "4"] {
-        for (number, way) in ways.iter().enumerate() {
+    for (index, world) in ["1", "2", "3", "4"].into_iter().enumerate() {
+        // Every way in two worlds: 1 and 3, or 2 and 4.
+        for (number, way) in ways.iter().enumerate().filter(|(number, _)| (number + index) % 2 == 0) {
             let prefill = |dump: &str| -> Vec<String> {
                 let base =
                     ["prefill", "--model", &model, "--request", &request, "--max-tokens", "6", "--world-size", world];

@@ -10,49 +10,6 @@ fn prefill(name: &str, more: &[&str]) -> serde_json::Value {
     json(&all)
 }
 
-fn answer(name: &str, more: &[&str]) -> String {
-    prefill(name, more)["answer"].as_str().expect("a text").to_owned()
-}
-
-#[test]
-fn the_methods_answer_as_the_demo_says() {
-    for world in ["1", "2", "3"] {
-        let first = |name: &str, method: &[&str]| {
-            let mut all = vec!["--world", world, "--method"];
-            all.extend(method);
-            answer(name, &all).split_whitespace().next().expect("a word").to_owned()
-        };
-        for method in ["full", "ring", "all-gather", "pass-q", "infoflow", "prophetkv", "relay"] {
-            assert_eq!(first("hop2-0", &[method]), "lyon", "{method}, world {world}");
-            assert_eq!(first("vt2-0", &[method]), "ivory", "{method}, world {world}");
-        }
-        let expected = [
-            ("hop2-0", "lyon"),
-            ("hop2-1", "denver"),
-            ("vt2-0", "ivory"),
-            ("vt3-1", "ivory"),
-            ("vt3-5", "coral"),
-            ("hop2_back-0", "vienna"),
-            ("vt3_rev-0", "yellow"),
-        ];
-        for (name, expected) in expected {
-            assert_ne!(first(name, &["none"]), expected, "{name}, world {world}");
-        }
-        assert_eq!(first("vt3-1", &["relay"]), "ivory", "world {world}");
-        assert_ne!(first("vt3-1", &["infoflow"]), "ivory", "world {world}");
-        assert_eq!(first("vt3-5", &["relay"]), "coral", "world {world}");
-        assert_ne!(first("vt3-5", &["infoflow"]), "coral", "world {world}");
-        assert_eq!(first("hop2_back-0", &["infoflow", "--reorder"]), "vienna", "world {world}");
-        assert_ne!(first("hop2_back-0", &["full"]), "vienna", "world {world}");
-        for (name, expected) in expected {
-            assert_eq!(first(name, &["trace"]), expected, "{name}, trace, world {world}");
-        }
-        for others in [&["full"][..], &["infoflow"], &["infoflow", "--reorder"], &["relay"], &["trace:keep-order"]] {
-            assert_ne!(first("vt3_rev-0", others), "yellow", "{others:?}, world {world}");
-        }
-    }
-}
-
 #[test]
 fn the_json_carries_settings_times_and_bytes() {
     let report =
