@@ -1,8 +1,12 @@
 //! Products of matrices in slices with any strides, f32 or f64, on the current rayon pool: for
 //! gradients, which need a matrix and its transpose.
 
+use std::borrow::Cow;
+
 use gemm::{Parallelism, gemm};
 
+use super::level::Level;
+use super::many_rows::{self, Target};
 use crate::tiles;
 
 /// A matrix in a slice, from its first number on.
@@ -36,6 +40,18 @@ impl<Numbers> Matrix<Numbers> {
     }
 }
 
+impl<'a, T: Copy> Matrix<&'a [T]> {
+    /// Its numbers row by row.
+    fn in_order(self) -> Cow<'a, [T]> {
+        let Self { numbers, rows, columns, row_step, column_step } = self;
+        if column_step == 1 && row_step == columns {
+            return Cow::Borrowed(&numbers[..rows * columns]);
+        }
+        let row = |row: usize| (0..columns).map(move |column| numbers[row * row_step + column * column_step]);
+        (0..rows).flat_map(row).collect()
+    }
+}
+
 /// Writes `factor · a · b` into `out`.
 ///
 /// # Panics
@@ -51,6 +67,23 @@ pub(crate) fn multiply<T: num_like::Number>(factor: T, a: Matrix<&[T]>, b: Matri
     a.check(a.numbers.len());
     b.check(b.numbers.len());
     out.check(out.numbers.len());
+    T::multiply(factor, a, b, out);
+}
+
+/// The product of f32 by kernels of our own.
+fn multiply_f32(factor: f32, a: Matrix<&[f32]>, b: Matrix<&[f32]>, out: Matrix<&mut [f32]>) {
+    let (rows, columns, inner) = (out.rows, out.columns, a.columns);
+    assert_eq!((out.row_step, out.column_step), (columns, 1), "a result row by row");
+    let target = Target { out: &mut out.numbers[..rows * columns], accumulate: false };
+    many_rows::product(Level::best(), &a.in_order(), &b.turned().in_order(), inner, target);
+    if factor != 1.0 {
+        out.numbers[..rows * columns].iter_mut().for_each(|value| *value *= factor);
+    }
+}
+
+/// The product of f64, which only tests make.
+fn multiply_f64(factor: f64, a: Matrix<&[f64]>, b: Matrix<&[f64]>, out: Matrix<&mut [f64]>) {
+    let (rows, columns, inner) = (out.rows, out.columns, a.columns);
     let threads = rayon::current_num_threads();
     let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
     // SAFETY: each matrix is within its slice, as was checked above, and `out` borrows its slice
@@ -70,7 +103,7 @@ pub(crate) fn multiply<T: num_like::Number>(factor: T, a: Matrix<&[T]>, b: Matri
             b.numbers.as_ptr(),
             b.column_step as isize,
             b.row_step as isize,
-            T::ONE,
+            1.0,
             factor,
             false,
             false,
@@ -85,6 +118,8 @@ pub(crate) fn multiply<T: num_like::Number>(factor: T, a: Matrix<&[T]>, b: Matri
 pub(crate) mod num_like {
     use candle_core::WithDType;
 
+    use super::{Matrix, multiply_f32, multiply_f64};
+
     /// f32 or f64.
     pub(crate) trait Number: WithDType + std::ops::Neg<Output = Self> {
         /// 1.
@@ -95,10 +130,12 @@ pub(crate) mod num_like {
         fn ln(self) -> Self;
         /// The square root.
         fn sqrt(self) -> Self;
+        /// See [`super::multiply`]; sizes fit, and no matrix is empty.
+        fn multiply(factor: Self, a: Matrix<&[Self]>, b: Matrix<&[Self]>, out: Matrix<&mut [Self]>);
     }
 
     macro_rules! number {
-        ($type:ty) => {
+        ($type:ty, $multiply:path) => {
             impl Number for $type {
                 const ONE: Self = 1.0;
                 fn exp(self) -> Self {
@@ -110,9 +147,12 @@ pub(crate) mod num_like {
                 fn sqrt(self) -> Self {
                     <$type>::sqrt(self)
                 }
+                fn multiply(factor: Self, a: Matrix<&[Self]>, b: Matrix<&[Self]>, out: Matrix<&mut [Self]>) {
+                    $multiply(factor, a, b, out);
+                }
             }
         };
     }
-    number!(f32);
-    number!(f64);
+    number!(f32, multiply_f32);
+    number!(f64, multiply_f64);
 }
