@@ -65,18 +65,6 @@ DEFINE(u32, 4)
 DEFINE(u64, 8)
 DEFINE(Bytes16, 16)
 
-/// Adds row i of `rows`, times its weight, to row places[i] of `into`. Places differ; `places` holds them, then the weights'
-/// bits.
-KERNEL(256, 1) add_rows(float* into, const float* rows, const u32* places, u32 count, u32 width) {
-    const u32 column = word_of_thread();
-    if (column >= width) return;
-    const float* weights = (const float*)(places + count);
-    for (u32 row = blockIdx.y; row < count; row += gridDim.y) {
-        into[(u64)places[row] * width + column] += weights[row] * rows[(u64)row * width + column];
-    }
-}
-EXPORT(add_rows)
-
 /// Adds to each row of `into` [rows, width] those of `pairs` that are its own, times their weights, one after the other. `list`
 /// holds the numbers of each row's pairs, `each` of them a row, then their weights' bits. Eight numbers a thread.
 template <typename T>

@@ -1,5 +1,6 @@
 //! Movement of rows: a token is one contiguous row, gathered by index, joined from parts. Works on
-//! any device and dtype, and is differentiable; on a GPU each is one launch.
+//! any device and dtype, and is differentiable; on a GPU each is one launch. Sums of weighted rows
+//! are on CPUs alone.
 
 use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Tensor};
 use rayon::prelude::*;
@@ -55,11 +56,12 @@ pub fn write_rows(into: &Tensor, rows: &Tensor, first: usize) -> Result<()> {
 }
 
 /// Adds row i of `rows` `[count, width]`, times `weights[i]`, to row `places[i]` of `into`
-/// `[.., width]`, in place: every tensor that shares its storage sees it. Both are contiguous and
-/// f32, or f64 on a CPU; places rise.
+/// `[.., width]`, in place: every tensor that shares its storage sees it. Both are contiguous f32
+/// or f64 on a CPU; places rise. On a GPU [`Pairs::add`](crate::Pairs::add) sums experts' rows.
 ///
 /// # Errors
-/// Returns an error if places do not rise or are beyond the rows, or if shapes or types do not fit.
+/// Returns an error if places do not rise or are beyond the rows, if shapes or types do not fit, or
+/// if a tensor is on a GPU.
 pub fn add_rows(into: &Tensor, rows: &Tensor, places: &[u32], weights: &[f32]) -> Result<()> {
     const OP: &str = "add_rows";
     let (there, width) = into.dims2()?;
@@ -67,13 +69,17 @@ pub fn add_rows(into: &Tensor, rows: &Tensor, places: &[u32], weights: &[f32]) -
     expect(OP, "weights", rows.dim(0)?, weights.len())?;
     expect(OP, "width of the rows", width, rows.dim(1)?)?;
     check(OP, places, there)?;
+    if let Some(device) = [into, rows].map(Tensor::device).into_iter().find(|device| !device.is_cpu()) {
+        let (expected, found) = ("rows on a CPU".into(), format!("{:?}", device.location()));
+        return Err(Error::Shape { op: OP, what: "device", expected, found });
+    }
     let known = matches!(into.dtype(), DType::F32 | DType::F64) && rows.dtype() == into.dtype();
     if !known || !into.is_contiguous() || !rows.is_contiguous() || !places.is_sorted_by(|one, next| one < next) {
         let expected = "contiguous rows of f32 or f64 at rising places".into();
         let found = format!("rows of {:?} onto rows of {:?}", rows.dtype(), into.dtype());
         return Err(Error::Shape { op: OP, what: "rows", expected, found });
     }
-    if rows.elem_count() > 0 && !cuda::add_rows(into, rows, places, weights)? {
+    if rows.elem_count() > 0 {
         into.inplace_op2(rows, &AddRows { places, weights, width })?;
     }
     Ok(())

@@ -205,10 +205,6 @@ pub(crate) fn add_pairs(_into: &Tensor, _pairs: &Tensor, _list: &Tensor) -> Resu
     Ok(false)
 }
 
-pub(crate) fn add_rows(_into: &Tensor, _rows: &Tensor, _places: &[u32], _weights: &[f32]) -> Result<bool> {
-    Ok(false)
-}
-
 pub(crate) fn write_rows(_into: &Tensor, _rows: &Tensor, _first: usize) -> Result<bool> {
     Ok(false)
 }

@@ -34,7 +34,7 @@ pub(super) fn row_stride(x: &Tensor) -> Option<usize> {
 }
 
 /// Grid and block for `rows` rows of `words` words.
-pub(super) fn grid(rows: usize, words: usize) -> ((u32, u32, u32), u32) {
+fn grid(rows: usize, words: usize) -> ((u32, u32, u32), u32) {
     let threads = words.next_multiple_of(32).clamp(32, 256);
     ((words.div_ceil(threads) as u32, rows.min(MOST_BLOCKS_Y) as u32, 1), threads as u32)
 }

@@ -1,24 +1,27 @@
-//! Writing rows into memory that is there already, or adding them to what is there, so that a
-//! growing tensor does not have to be copied.
+//! Writing onto memory that is there already, so that nothing has to be copied: rows over those of
+//! a growing tensor, and rows that several experts have computed, summed by their weights onto what
+//! is there.
 
 use candle_core::backend::BackendStorage;
-use candle_core::cuda::CudaError;
-use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp2, Layout, Tensor};
+use candle_core::{CpuStorage, CudaDevice, CudaStorage, DType, InplaceOp2, Layout, Tensor};
 
-use super::call::{Call, Input, address, address_mut, ours};
-use super::memory::upload;
-use super::rows::grid;
-use crate::error::Result;
+use super::call::{Call, Input, address, address_mut, blocks, ours, suffix};
+use super::failure;
+use crate::error::{Error, Result};
 
-/// Copies the second tensor over the first one's rows from `first` on. Both are contiguous and of
-/// one type.
-struct WriteRows {
-    first: usize,
+/// Threads of a block that adds pairs.
+const THREADS: u32 = 256;
+
+/// Work on the device that writes the first tensor and reads the second one. It gets the addresses
+/// of their first elements, and gives itself to the device's stream.
+struct Onto<W> {
+    name: &'static str,
+    work: W,
 }
 
-impl InplaceOp2 for WriteRows {
+impl<W: Fn(&CudaDevice, u64, u64) -> Result<()>> InplaceOp2 for Onto<W> {
     fn name(&self) -> &'static str {
-        "write_rows"
+        self.name
     }
 
     fn cpu_fwd(
@@ -28,28 +31,24 @@ impl InplaceOp2 for WriteRows {
         _: &CpuStorage,
         _: &Layout,
     ) -> std::result::Result<(), candle_core::Error> {
-        candle_core::bail!("rows on a CPU are written otherwise")
+        candle_core::bail!("{} on a CPU is other code", self.name)
     }
 
     fn cuda_fwd(
         &self,
         into: &mut CudaStorage,
         into_layout: &Layout,
-        rows: &CudaStorage,
-        rows_layout: &Layout,
+        from: &CudaStorage,
+        from_layout: &Layout,
     ) -> std::result::Result<(), candle_core::Error> {
-        let size = rows.dtype().size_in_bytes();
-        let row: usize = into_layout.dims()[1..].iter().product();
-        let to_byte = (into_layout.start_offset() + self.first * row) * size;
-        let (from_byte, bytes) = (rows_layout.start_offset() * size, rows_layout.shape().elem_count() * size);
-        let stream = rows.device().cuda_stream();
-        let ((from, _from), (to, _to)) = (address(&rows.slice, &stream), address_mut(&mut into.slice, &stream));
-        let (from, to) = (from + from_byte as u64, to + to_byte as u64);
-        // SAFETY: `write_rows` has checked that the rows lie within both tensors, which are
-        // contiguous; both are held until the copy is given to the stream, and later reads come
-        // after it there.
-        let copied = unsafe { cudarc::driver::result::memcpy_dtod_async(to, from, bytes, stream.cu_stream()) };
-        copied.map_err(|error| CudaError::from(error).into())
+        let (device, stream) = (from.device(), from.device().cuda_stream());
+        let byte = |layout: &Layout, dtype: DType| (layout.start_offset() * dtype.size_in_bytes()) as u64;
+        let (to_byte, from_byte) = (byte(into_layout, into.dtype()), byte(from_layout, from.dtype()));
+        let ((from, _from), (to, _to)) = (address(&from.slice, &stream), address_mut(&mut into.slice, &stream));
+        (self.work)(device, to + to_byte, from + from_byte).map_err(|error| match error {
+            Error::Candle(error) => error,
+            other => candle_core::Error::wrap(other),
+        })
     }
 }
 
@@ -59,63 +58,44 @@ pub fn write_rows(into: &Tensor, rows: &Tensor, first: usize) -> Result<bool> {
     if !ours(&[into, rows]) {
         return Ok(false);
     }
-    if rows.elem_count() > 0 {
-        into.inplace_op2(rows, &WriteRows { first })?;
+    let (size, bytes) = (rows.dtype().size_in_bytes(), rows.elem_count() * rows.dtype().size_in_bytes());
+    let before_bytes = first * into.dims()[1..].iter().product::<usize>() * size;
+    let work = |device: &CudaDevice, to: u64, from: u64| {
+        let (to, stream) = (to + before_bytes as u64, device.cuda_stream());
+        // SAFETY: `crate::write_rows` has checked that the rows lie within both tensors, which are
+        // contiguous; both are held until the copy is given to the stream, and later reads come
+        // after it there.
+        unsafe { cudarc::driver::result::memcpy_dtod_async(to, from, bytes, stream.cu_stream()) }.map_err(failure::of)
+    };
+    if bytes > 0 {
+        into.inplace_op2(rows, &Onto { name: "write_rows", work })?;
     }
     Ok(true)
 }
 
-/// Adds rows of f32, times their weights, to rows of the first tensor.
-struct AddRows {
-    /// The places, then the weights' bits, on the device.
-    places: Tensor,
-    count: usize,
-    width: usize,
-}
-
-impl InplaceOp2 for AddRows {
-    fn name(&self) -> &'static str {
-        "add_rows"
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &mut CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> std::result::Result<(), candle_core::Error> {
-        candle_core::bail!("rows on a CPU are added otherwise")
-    }
-
-    fn cuda_fwd(
-        &self,
-        into: &mut CudaStorage,
-        into_layout: &Layout,
-        rows: &CudaStorage,
-        rows_layout: &Layout,
-    ) -> std::result::Result<(), candle_core::Error> {
-        let (device, stream) = (rows.device(), rows.device().cuda_stream());
-        let Some(places) = Input::new(&self.places) else { candle_core::bail!("places of rows on another device") };
-        let ((from, _from), (to, _to)) = (address(&rows.slice, &stream), address_mut(&mut into.slice, &stream));
-        let byte = |layout: &Layout| (layout.start_offset() * size_of::<f32>()) as u64;
-        let mut call = Call::new(device, &stream, "add_rows").map_err(candle_core::Error::wrap)?;
-        call.word(to + byte(into_layout)).word(from + byte(rows_layout)).input(&places);
-        call.count(self.count).count(self.width);
-        let (grid, threads) = grid(self.count, self.width);
-        // SAFETY: the arguments of add_rows, which has checked that every place is a row of the
-        // tensor, that the places differ, and that both tensors are contiguous.
-        unsafe { call.launch(grid, threads, 0) }.map_err(candle_core::Error::wrap)
-    }
-}
-
-/// See [`crate::add_rows`]; shapes, types and places are known to fit. Whether it was done.
-pub fn add_rows(into: &Tensor, rows: &Tensor, places: &[u32], weights: &[f32]) -> Result<bool> {
-    if !ours(&[into, rows]) || rows.dtype() != DType::F32 {
+/// Adds to row r of `into` `[rows, width]`, f32, its rows of `pairs` `[rows · each, width]` times
+/// their weights, one after the other. `list` `[2 · rows · each]` has the numbers of each row's
+/// pairs, then their weights' bits, for one row after the other. All are contiguous, and the list
+/// is known to fit. Whether it was done.
+pub fn add_pairs(into: &Tensor, pairs: &Tensor, list: &Tensor) -> Result<bool> {
+    let ((rows, width), count, size) = (into.dims2()?, pairs.dim(0)?, pairs.dtype().size_in_bytes());
+    let Some(suffix) = suffix(pairs.dtype()).filter(|_| ours(&[into, pairs, list]) && into.dtype() == DType::F32)
+    else {
         return Ok(false);
+    };
+    let Some(list) = Input::new(list) else { return Ok(false) };
+    let work = |device: &CudaDevice, to: u64, from: u64| {
+        let stream = device.cuda_stream();
+        let (list_at, _list) = list.address(&stream);
+        let mut call = Call::new(device, &stream, &format!("add_pairs_{suffix}"))?;
+        call.word(to).word(from).word(list_at).count(rows).count(count / rows).count(width);
+        call.aligned(&[to as usize, from as usize, width * size_of::<f32>(), width * size]);
+        // SAFETY: the arguments of add_pairs; the list was made of pairs that there are, as many for
+        // each of the rows, and both tensors are contiguous and held.
+        unsafe { call.launch(blocks(rows * width.div_ceil(8), THREADS)?, THREADS, 0) }
+    };
+    if rows > 0 && width > 0 {
+        into.inplace_op2(pairs, &Onto { name: "add_pairs", work })?;
     }
-    let list: Vec<u32> = places.iter().copied().chain(weights.iter().map(|weight| weight.to_bits())).collect();
-    let op = AddRows { places: upload(&list, into.device())?, count: places.len(), width: rows.dim(1)? };
-    into.inplace_op2(rows, &op)?;
     Ok(true)
 }
