@@ -32,6 +32,7 @@ use crate::ranks;
 use crate::serve::refused;
 use crate::stdout::print;
 use crate::template_kwargs::TemplateKwargs;
+use crate::values::{List, list};
 
 /// The subcommands.
 const SCORE: &str = "score";
@@ -105,8 +106,8 @@ pub struct PoolArgs {
     folders: Vec<PathBuf>,
     /// Methods to count, as they were asked for, such as none or infoflow:ratio=0.3; full is always
     /// counted [default: all]
-    #[arg(long, value_name = "METHOD", num_args = 1..)]
-    methods: Vec<String>,
+    #[arg(long, value_name = "METHOD", num_args = 1.., value_parser = list::<String>)]
+    methods: Vec<List<String>>,
     /// Count only tasks where the score of full is at least this much above that of none
     #[arg(long, value_name = "SCORE")]
     least_gap: Option<f64>,
@@ -196,8 +197,8 @@ pub struct EvaluationArgs {
     chat_template_kwargs: Option<TemplateKwargs>,
     /// Methods to compare; full is added if it is missing, as the reference of the others [default:
     /// all but cacheclip and kv-packet, and infoflow:reorder]
-    #[arg(long, value_name = "METHOD", num_args = 1.., value_delimiter = ',', default_values = methods(), hide_default_value = true, help_heading = "Evaluation")]
-    methods: Vec<MethodSpec>,
+    #[arg(long, value_name = "METHOD", num_args = 1.., value_parser = list::<MethodSpec>, default_values = methods(), hide_default_value = true, help_heading = "Evaluation")]
+    methods: Vec<List<MethodSpec>>,
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
     #[arg(long, value_name = "R,..", value_delimiter = ',', visible_alias = "ratio", help_heading = "Evaluation")]
     ratios: Vec<Ratio>,
@@ -272,7 +273,7 @@ pub fn quality(
         QualityArgs::Evaluation(args) => evaluate(args, read),
         QualityArgs::Score(ScoreArgs { file }) => once(&|| score(file)),
         QualityArgs::Pool(PoolArgs { folders, methods, least_gap, seed }) => once(&|| {
-            let wanted = Wanted { methods: methods.clone(), least_gap: *least_gap, seed: *seed };
+            let wanted = Wanted { methods: List::all(methods), least_gap: *least_gap, seed: *seed };
             print(&pool(folders, &wanted)?)
         }),
     }
@@ -478,7 +479,7 @@ fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
             let spec = format!("{spec}:alpha={LEAST_ALPHA}").parse();
             specs = vec![spec.map_err(|why: String| usage(format!("--calibrate-trace {why}")))?];
         }
-        None => specs.extend(args.methods.iter().filter(|spec| **spec != specs[0]).cloned().collect::<Vec<_>>()),
+        None => specs.extend(List::all(&args.methods).into_iter().filter(|spec| *spec != MethodSpec::bare(REFERENCE))),
     }
     let specs = specs.into_iter().map(|spec| with_evictions(args, spec)).collect::<anyhow::Result<Vec<_>>>()?.concat();
     let ratios: Vec<Option<f64>> = args.ratios.iter().map(|ratio| Some(ratio.0)).collect();

@@ -1,6 +1,10 @@
-//! Values of options: seconds of a deadline, sizes of memory.
+//! Values of options: seconds of a deadline, sizes of memory, lists of methods.
+
+use std::fmt::Display;
+use std::str::FromStr;
 
 use clap::builder::RangedU64ValueParser;
+use tributary_methods::spec_list;
 use tributary_system::size::{GIB, Size};
 
 /// The most seconds of a deadline: 30 days. More would be none, and clocks overflow somewhere
@@ -31,4 +35,21 @@ pub fn chunk_cache(text: &str) -> Result<u64, String> {
         "off" => Ok(0),
         text => size(text),
     }
+}
+
+/// Methods in one argument: its entries, at commas outside brackets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct List<S>(Vec<S>);
+
+impl<S: Clone> List<S> {
+    /// The entries of all arguments of an option.
+    pub fn all(lists: &[Self]) -> Vec<S> {
+        lists.iter().flat_map(|list| &list.0).cloned().collect()
+    }
+}
+
+/// A list of methods.
+pub fn list<S: FromStr<Err: Display>>(text: &str) -> Result<List<S>, String> {
+    let entries = spec_list(text)?.into_iter().map(str::parse);
+    entries.collect::<Result<_, _>>().map(List).map_err(|why: S::Err| why.to_string())
 }

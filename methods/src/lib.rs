@@ -39,7 +39,7 @@ pub use planned::PlannedMethod;
 pub use prefill::{Activations, Evidence, Heads, Layers, Prefill, Selection};
 pub use rows::{leading, leading_counts, top_rows};
 pub use selector::{Candidates, Need, Selector};
-pub use spec::{MethodSpec, spec_parts};
+pub use spec::{MethodSpec, spec_list, spec_parts};
 pub use terms::{
     Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, OrderFor, Packets, Passing, SamKv, SamKvVariant,
     Score, Trace, TraceHeads,

@@ -3,7 +3,8 @@
 //!
 //! Only the first `=` of an option splits. A value is bare, without `:`, `,`, brackets and blanks,
 //! or stands in balanced brackets: `relay:ratio=0.3:evict=[snapkv:window=16]:keep=128`. A printed
-//! spec has its options in the method's order, without defaults.
+//! spec has its options in the method's order, without defaults. A list of specs splits at commas
+//! outside brackets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -121,12 +122,25 @@ impl Eq for MethodSpec {}
 /// # Errors
 /// Returns an error if brackets do not balance.
 pub fn spec_parts(text: &str) -> Result<Vec<&str>, String> {
+    parts(text, ':')
+}
+
+/// Entries of a list of specs: the texts between commas outside brackets.
+///
+/// # Errors
+/// Returns an error if brackets do not balance.
+pub fn spec_list(text: &str) -> Result<Vec<&str>, String> {
+    parts(text, ',')
+}
+
+/// The texts between marks outside brackets.
+fn parts(text: &str, mark: char) -> Result<Vec<&str>, String> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0_usize, 0);
     for (at, letter) in text.char_indices() {
         match letter {
             '[' => depth += 1,
             ']' => depth = depth.checked_sub(1).ok_or("a bracket is closed that was not opened")?,
-            ':' if depth == 0 => {
+            _ if letter == mark && depth == 0 => {
                 parts.push(&text[start..at]);
                 start = at + 1;
             }

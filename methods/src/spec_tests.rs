@@ -72,6 +72,23 @@ fn the_printed_form_is_canonical() {
 }
 
 #[test]
+fn a_list_splits_at_commas_outside_brackets() {
+    for (text, entries) in [
+        ("full", &["full"][..]),
+        ("full,relay:reorder", &["full", "relay:reorder"]),
+        (
+            "infoflow:layers=[1,3],none,relay:evict=[snapkv:window=[4,5]],ring",
+            &["infoflow:layers=[1,3]", "none", "relay:evict=[snapkv:window=[4,5]]", "ring"],
+        ),
+        ("full,", &["full", ""]),
+    ] {
+        assert_eq!(spec_list(text).as_deref(), Ok(entries), "{text}");
+    }
+    assert!(spec_list("full,infoflow:layers=[1,2").is_err_and(|why| why.contains("not closed")));
+    assert!(spec_list("infoflow:layers=1],full").is_err_and(|why| why.contains("not opened")));
+}
+
+#[test]
 fn what_cannot_be_is_refused_in_a_line() {
     for (text, says) in [
         ("fully", "(`full`?); known are full, prefix-cache, ring"),

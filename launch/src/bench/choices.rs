@@ -14,6 +14,7 @@ use crate::args::Load;
 use crate::failure::usage;
 use crate::help;
 use crate::named::{DEVICES, DTYPES, KERNELS, Named, name_of, one_of, usual_dtype, value_of};
+use crate::values::{List, list};
 
 /// Tokens of a chunk, and of the query, where nothing else is asked for.
 pub const CHUNK_TOKENS: usize = 512;
@@ -67,8 +68,8 @@ pub struct Choices {
     /// launcher's]
     #[arg(long, value_name = "N,..", value_delimiter = ',', visible_alias = "world-size")]
     pub worlds: Option<Vec<usize>>,
-    #[arg(long, help = help::bench_methods(), value_name = "METHOD", num_args = 1.., value_delimiter = ',')]
-    pub methods: Option<Vec<MethodSpec>>,
+    #[arg(long, help = help::bench_methods(), value_name = "METHOD", num_args = 1.., value_parser = list::<MethodSpec>)]
+    pub methods: Option<Vec<List<MethodSpec>>>,
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
     #[arg(long, value_name = "R,..", value_delimiter = ',', visible_alias = "ratio")]
     pub ratios: Option<Vec<Ratio>>,
@@ -114,7 +115,7 @@ impl Choices {
             chunk_tokens: Some(Tokens(design.chunk_tokens)),
             query_tokens: Some(Tokens(design.query_tokens)),
             worlds: Some(design.worlds.clone()),
-            methods: Some(design.methods.iter().map(|method| method.parse()).collect::<Result<_, _>>()?),
+            methods: Some(design.methods.iter().map(|method| list(method)).collect::<Result<_, _>>()?),
             ratios: Some(design.ratios.iter().copied().map(Ratio).collect()),
             caches: Some(design.caches.iter().copied().map(CacheState).collect()),
             warmups: Some(design.warmups),
@@ -132,7 +133,7 @@ impl Choices {
         let Some(model) = self.model else {
             return Err(usage(NO_MODEL));
         };
-        let methods = self.methods.unwrap_or_else(default_methods);
+        let methods = self.methods.map_or_else(default_methods, |lists| List::all(&lists));
         let seed = self.seed.unwrap_or(0);
         let device = self.device.unwrap_or(DeviceKind::Cpu);
         let dtype = self.dtype.unwrap_or(usual_dtype(device));
@@ -232,14 +233,15 @@ mod tests {
 
     #[test]
     fn options_become_a_design() {
-        let options = "--model m --load-format dummy --lengths 512,1k --worlds 1,2 --ratios 0.15,1 --methods full \
-                       infoflow:exchange=pass-q --caches cold,0.5,warm --repeats 7";
+        let options = "--model m --load-format dummy --lengths 512,1k --worlds 1,2 --ratios 0.15,1 --methods \
+                       full,none:keep-per-chunk=[50%:tova] infoflow:exchange=pass-q --caches cold,0.5,warm --repeats 7";
         let (design, methods) = parse(options).design(None).unwrap();
         assert_eq!((design.lengths.as_slice(), design.worlds.as_slice()), (&[512, 1024][..], &[1, 2][..]));
         assert_eq!((design.repeats, design.warmups, design.chunk_tokens), (7, 2, 512));
         assert_eq!((design.load_format.as_str(), design.dtype.as_str()), ("dummy, seed 0", "f32"));
         assert_eq!(design.caches, [Cache::Cold, Cache::Partial(0.5), Cache::Warm]);
-        assert_eq!(methods[1].to_string(), "infoflow:exchange=pass-q");
+        let methods: Vec<String> = methods.iter().map(MethodSpec::to_string).collect();
+        assert_eq!(methods, ["full", "none:keep-per-chunk=[50%:tova]", "infoflow:exchange=pass-q"]);
     }
 
     #[test]

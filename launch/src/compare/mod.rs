@@ -18,6 +18,7 @@ use crate::progress::Progress;
 use crate::ranks;
 use crate::request::RequestArgs;
 use crate::stdout::{print, print_json};
+use crate::values::{List, list};
 
 const SPECS: &str = "\
 A method is NAME[:OPTION[=VALUE]]..; the command's options apply where it has none. Its options include ratio=R \
@@ -48,11 +49,12 @@ pub struct CompareArgs {
         help = help::compared(),
         value_name = "METHOD",
         num_args = 1..,
+        value_parser = list::<MethodSpec>,
         default_values = help::methods_by_themselves(),
         hide_default_value = true,
         help_heading = "Method"
     )]
-    methods: Vec<MethodSpec>,
+    methods: Vec<List<MethodSpec>>,
     #[command(flatten)]
     options: MethodArgs,
     #[command(flatten)]
@@ -130,7 +132,7 @@ fn lead(args: &CompareArgs, config: &Config, ranks: &mut Ranks) -> anyhow::Resul
 /// The methods with their settings; the one that the others are measured against first where it was
 /// not asked for.
 fn run_configs(args: &CompareArgs, world: usize) -> anyhow::Result<Vec<(String, RunConfig)>> {
-    let mut specs = args.methods.clone();
+    let mut specs = List::all(&args.methods);
     if !specs.iter().any(|spec| spec.method == REFERENCE) {
         specs.insert(0, MethodSpec::bare(REFERENCE));
     }

@@ -27,6 +27,7 @@ use crate::help;
 use crate::named::{DTYPES, one_of};
 use crate::ranks;
 use crate::stdout::{print, print_json};
+use crate::values::{List, list};
 
 /// Predict times, bytes and memory of methods on a machine that need not be available; with
 /// --slo-ttft the GPUs that a load needs, with --trace the times of a trace on numbers of GPUs
@@ -80,12 +81,12 @@ pub struct PlanArgs {
         visible_alias = "method",
         value_name = "METHOD",
         num_args = 1..,
-        value_delimiter = ',',
+        value_parser = list::<MethodSpec>,
         default_values = help::names_of(Command::Plan),
         default_value_if("trace", ArgPredicate::IsPresent, TRACED),
         help_heading = "Method"
     )]
-    methods: Vec<MethodSpec>,
+    methods: Vec<List<MethodSpec>>,
     #[arg(long, help = help::ratio(), help_heading = "Method")]
     ratio: Option<f64>,
     #[command(flatten)]
@@ -117,7 +118,7 @@ pub fn plan(args: &PlanArgs) -> ExitCode {
 
 fn answer(args: &PlanArgs) -> anyhow::Result<()> {
     let profiles = machines(&args.profile, args.rank_rates.as_deref())?;
-    let shape = shape(&args.model, args.dtype)?;
+    let (shape, methods) = (shape(&args.model, args.dtype)?, List::all(&args.methods));
     // Under a launcher every process comes here with the same arguments: once is enough to print.
     let leads = launcher().is_none_or(|launcher| launcher.rank == 0);
     if args.twin.is_asked() {
@@ -125,7 +126,7 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
             model: args.model.clone(),
             shape,
             profile: one(args, profiles)?,
-            methods: args.methods.clone(),
+            methods,
             ratio: args.ratio,
             world: args.world,
             head_tokens: args.prefix_tokens,
@@ -138,12 +139,12 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
             return Err(usage("--world: not with --slo-ttft, which finds the number of ranks"));
         }
         let hit_rates = &args.hit_rate[..args.hit_rate.len().min(1)];
-        let scenarios = asked(args, 1, hit_rates).scenarios()?;
+        let scenarios = asked(args, &methods, 1, hit_rates).scenarios()?;
         let (model, lengths) = (args.model.clone(), args.tokens.0.clone());
         return args.sizing.answer(Question { model, shape, profiles, lengths, scenarios, demand }, args.json, leads);
     }
     let profile = &one(args, profiles)?;
-    let scenarios = asked(args, args.world.unwrap_or(profile.ranks), &args.hit_rate).scenarios()?;
+    let scenarios = asked(args, &methods, args.world.unwrap_or(profile.ranks), &args.hit_rate).scenarios()?;
     let answer = Answer::new(&args.model, &args.tokens.0, scenarios, &shape, profile)?;
     match (leads, args.json) {
         (false, _) => Ok(()),
@@ -159,9 +160,9 @@ fn one(args: &PlanArgs, profiles: Vec<Profile>) -> anyhow::Result<Profile> {
     })
 }
 
-fn asked<'a>(args: &'a PlanArgs, world: usize, hit_rates: &'a [f64]) -> Asked<'a> {
+fn asked<'a>(args: &'a PlanArgs, methods: &'a [MethodSpec], world: usize, hit_rates: &'a [f64]) -> Asked<'a> {
     Asked {
-        methods: &args.methods,
+        methods,
         ratio: args.ratio,
         world,
         chunk_tokens: args.chunk_tokens,
