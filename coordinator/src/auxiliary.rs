@@ -82,8 +82,9 @@ impl AuxiliaryReader {
     /// The plan's entry for a request: a prompt for each of its chunks but the first `skipped`.
     ///
     /// # Errors
-    /// Returns [`Error::Setting`] if the model cannot read the request: token ids with a different
-    /// tokenizer, a text without tokens, unknown ids, or a prompt longer than its positions.
+    /// Returns [`Error::Plan`] if the model cannot read the request: token ids with a
+    /// different tokenizer, a text without tokens, unknown ids, or a prompt longer than its
+    /// positions.
     pub fn read(&self, request: &Prepared, skipped: usize) -> Result<Auxiliary> {
         // With a single chunk nothing is selected, and nothing has to be read.
         let query = if request.chunks.len() > skipped { self.query(request)? } else { Vec::new() };
@@ -103,8 +104,8 @@ impl AuxiliaryReader {
     /// The plan's entry for a request after whose prompt this model writes `tokens` tokens.
     ///
     /// # Errors
-    /// Returns [`Error::Setting`] if the model does not know the request's tokens, or has too few
-    /// positions.
+    /// Returns [`Error::Plan`] if the model does not know the request's tokens, or has too
+    /// few positions.
     pub fn writes(&self, request: &Prepared, tokens: usize) -> Result<DraftModel> {
         let chunks = request.chunks.iter().map(|chunk| &chunk.ids);
         let mut ids = request.prefix.iter().chain(chunks.flatten()).chain(&request.query);

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde_json::{Map, Value, json};
 
 use crate::conversation::{ChatOptions, Message, TemplateValues};
+use crate::error::setting;
 use crate::template::{PromptPart, Rendering, Template};
 use crate::tokenize::Tokenizer;
 use crate::{Error, Result};
@@ -45,11 +46,11 @@ impl FromStr for ChunkPrefix {
             "head" => Ok(ChunkPrefix::Head { more: 0 }),
             _ => match text.parse() {
                 Ok(more) if text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(ChunkPrefix::Head { more }),
-                _ => Err(Error::Setting {
-                    name: OPTION,
-                    found: format!("`{text}`"),
-                    wanted: "must be head, system, or a number of tokens after the head".into(),
-                }),
+                _ => Err(setting(
+                    OPTION,
+                    format!("`{text}`"),
+                    "must be head, system, or a number of tokens after the head",
+                )),
             },
         }
     }
@@ -79,7 +80,7 @@ impl Head {
     /// first token in common, it is that of a prompt without a system text.
     ///
     /// # Errors
-    /// Returns [`Error::Setting`] if no token stands before the documents of a prompt.
+    /// Returns [`Error::Plan`] if no token stands before the documents of a prompt.
     pub fn find(
         template: Option<&Template>,
         tokenizer: &Tokenizer,
@@ -92,13 +93,9 @@ impl Head {
             None => bos.into_iter().collect(),
         };
         if ids.is_empty() {
-            return Err(Error::Setting {
-                name: OPTION,
-                found: ChunkPrefix::Head { more }.to_string(),
-                wanted: "needs a token with which every prompt begins, and there is none before the documents: \
-                         --chunk-prefix system prefills chunks after the whole prefix"
-                    .into(),
-            });
+            let wanted = "needs a token with which every prompt begins, and there is none before the documents: \
+                          --chunk-prefix system prefills chunks after the whole prefix";
+            return Err(setting(OPTION, ChunkPrefix::Head { more }, wanted));
         }
         Ok(Self { ids, more })
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::error::{PlanError, setting};
 use crate::request::Document;
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
@@ -75,7 +76,7 @@ impl Chunking {
     /// most `most` tokens.
     ///
     /// # Errors
-    /// Returns [`Error::EmptyDocument`] if no document gives a token, [`Error::MoreTokens`], or
+    /// Returns [`PlanError::EmptyDocument`] if no document gives a token, [`Error::MoreTokens`], or
     /// [`Error::Tokenizer`].
     pub fn cut(&self, documents: &[Document], join: &Join, tokenizer: &Tokenizer, most: usize) -> Result<Cut> {
         let (mut cut, mut left) = (Cut::default(), most);
@@ -111,7 +112,7 @@ impl Chunking {
             }
         }
         if cut.chunks.is_empty() && !documents.is_empty() {
-            return Err(Error::EmptyDocument { number: 1, count: documents.len() });
+            return Err(PlanError::EmptyDocument { number: 1, count: documents.len() }.into());
         }
         Ok(cut)
     }
@@ -179,7 +180,7 @@ impl fmt::Display for Chunking {
 }
 
 fn refused(found: &str, wanted: &str) -> Error {
-    Error::Setting { name: "--chunk", found: found.into(), wanted: wanted.into() }
+    setting("--chunk", found, wanted)
 }
 
 /// `\n`, `\t`, `\r` and `\\` replaced by the characters they denote; every other backslash stays.
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!((cut.chunks.len(), cut.dropped), (1, vec![2, 3]));
         assert_eq!(texts("separator:.", &["a", ". ."]).unwrap(), ["a"]);
         let error = texts("documents", &[" ", "\n"]).unwrap_err();
-        assert!(matches!(error, Error::EmptyDocument { number: 1, count: 2 }), "{error}");
+        assert!(matches!(error, Error::Plan(PlanError::EmptyDocument { number: 1, count: 2 })), "{error}");
     }
 
     #[test]

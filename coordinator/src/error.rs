@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+pub(crate) use tributary_planner::Error as PlanError;
 use tributary_protocol::{Refusal, exit};
 
 /// Result of the coordinator's steps.
@@ -11,14 +12,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file cannot be read.
-    #[error("cannot read {path}: {cause}; name a readable file")]
-    Unreadable {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause of the failure.
-        cause: std::io::Error,
-    },
     /// A file is not the expected JSON.
     #[error("{path}, line {line}, column {column}: {cause}")]
     Json {
@@ -30,16 +23,6 @@ pub enum Error {
         column: usize,
         /// Description of the fault.
         cause: String,
-    },
-    /// A document, a request or a line of a file has too many bytes.
-    #[error("{}{}: more than {} MiB; split it", path.display(), line.map(|line| format!(", line {line}")).unwrap_or_default(), most_bytes >> 20)]
-    TooLong {
-        /// Path of the file.
-        path: PathBuf,
-        /// Line, from 1, if the file is read line by line.
-        line: Option<usize>,
-        /// Maximum number of bytes.
-        most_bytes: u64,
     },
     /// A line of a file of requests is not a request.
     #[error("{path}, line {line}: {cause}")]
@@ -56,20 +39,6 @@ pub enum Error {
     NoRequests {
         /// Path of the file.
         path: PathBuf,
-    },
-    /// The query has no text.
-    #[error("the query is empty; ask a question")]
-    EmptyQuery,
-    /// The request has no documents.
-    #[error("no documents; a request needs at least one")]
-    NoDocuments,
-    /// A document has no text.
-    #[error("document {number} of {count} is empty; every document needs text")]
-    EmptyDocument {
-        /// Number of the document, from 1.
-        number: usize,
-        /// Number of documents.
-        count: usize,
     },
     /// The tokenizer cannot be loaded or fails.
     #[error("tokenizer: {0}")]
@@ -91,25 +60,15 @@ pub enum Error {
         /// Description of the fault.
         cause: &'static str,
     },
-    /// A setting has an invalid value.
-    #[error("{name} {found}: {wanted}")]
-    Setting {
-        /// The setting, as on the command line.
-        name: &'static str,
-        /// Its value.
-        found: String,
-        /// The valid values.
-        wanted: String,
-    },
     /// A text has more tokens than a request to the model may have; the rest was not read.
     #[error("the request has more than {most} tokens, which this model does not take at once; shorten the request")]
     MoreTokens {
         /// Maximum number of tokens.
         most: usize,
     },
-    /// The request cannot be planned.
+    /// The request cannot be planned, or one of its texts or settings cannot be used.
     #[error(transparent)]
-    Plan(#[from] tributary_planner::Error),
+    Plan(#[from] PlanError),
     /// A rank failed and with it the group.
     #[error("rank {rank} failed: {cause}")]
     Failed {
@@ -136,19 +95,13 @@ impl Error {
     /// of memory, 75 deadline, or the failed rank's code.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Error::Unreadable { .. }
-            | Error::TooLong { .. }
-            | Error::Json { .. }
+            Error::Json { .. }
             | Error::Line { .. }
             | Error::NoRequests { .. }
-            | Error::EmptyQuery
-            | Error::NoDocuments
-            | Error::EmptyDocument { .. }
             | Error::Tokenizer(_)
             | Error::Template(_)
             | Error::Conversation(_)
             | Error::Date { .. }
-            | Error::Setting { .. }
             | Error::MoreTokens { .. } => exit::USAGE,
             Error::Untokenizable(_) => exit::INTEGRITY,
             Error::Link(error) => error.exit_code(),
@@ -162,5 +115,5 @@ impl Error {
 
 /// A setting with an invalid value `found`; `wanted` describes the valid ones.
 pub(crate) fn setting(name: &'static str, found: impl ToString, wanted: impl Into<String>) -> Error {
-    Error::Setting { name, found: found.to_string(), wanted: wanted.into() }
+    PlanError::Setting { name, found: found.to_string(), wanted: wanted.into() }.into()
 }

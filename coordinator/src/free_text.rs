@@ -2,9 +2,10 @@
 
 use tributary_protocol::SplitMix64;
 
+use crate::Result;
 use crate::chunking::Chunking;
+use crate::error::PlanError;
 use crate::tokenize::Piece;
-use crate::{Error, Result};
 
 /// Tokens of a text without documents that are computed after its one chunk, the template's tail
 /// included.
@@ -87,11 +88,11 @@ fn mixed(id: u32) -> u64 {
 /// `cutting`.
 ///
 /// # Errors
-/// Returns [`Error::EmptyQuery`] if there is no token.
+/// Returns [`PlanError::EmptyQuery`] if there is no token.
 pub fn text_chunks(mut ids: Vec<u32>, cutting: Cutting, cuts: &[usize]) -> Result<(Vec<Piece>, Vec<u32>)> {
     if ids.len() < 2 {
         // A single token has nothing before it that could be reused.
-        return if ids.is_empty() { Err(Error::EmptyQuery) } else { Ok((Vec::new(), ids)) };
+        return if ids.is_empty() { Err(PlanError::EmptyQuery.into()) } else { Ok((Vec::new(), ids)) };
     }
     let mut cuts: Vec<usize> = cuts.iter().copied().filter(|&cut| cut > 0 && cut < ids.len()).collect();
     cuts.dedup();

@@ -10,6 +10,7 @@ use tributary_planner::Tokens;
 use crate::chunk_prefix::{Head, blank_lines, pieces};
 use crate::chunking::{Chunking, Cut, Join};
 use crate::conversation::{ChatOptions, Ending, Message};
+use crate::error::{PlanError, setting};
 use crate::free_text::{Cutting, separators, text_chunks};
 use crate::request::{Document, Request};
 use crate::template::{Placed, PromptPart, Talk, Template, Written};
@@ -131,7 +132,7 @@ struct Said<'a> {
 /// query and a prefix text are the user's: they produce no mark of the chat template.
 ///
 /// # Errors
-/// Returns [`Error::EmptyDocument`] and [`Error::EmptyQuery`] for text without a token,
+/// Returns [`PlanError::EmptyDocument`] and [`PlanError::EmptyQuery`] for text without a token,
 /// [`Error::Template`], [`Error::Conversation`], or [`Error::Tokenizer`].
 pub fn prepare(request: &Request, intake: &Intake<'_>) -> Result<Prepared> {
     prepare_led(request, "", "", intake)
@@ -197,12 +198,12 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
     let (prefix, lead) = prefix(&written, placed.at.start, said.lead, intake, &mut notes)?;
     let mut parts = written.parts(placed.at.end..written.text.len());
     if parts.iter().all(|part| part.text().trim().is_empty()) && said.begun.is_empty() {
-        return Err(Error::EmptyQuery);
+        return Err(PlanError::EmptyQuery.into());
     }
     parts.push(PromptPart::User(said.begun));
     let query = intake.tokenizer.encode_parts(&parts, false, intake.most_tokens)?;
     if query.is_empty() {
-        return Err(Error::EmptyQuery);
+        return Err(PlanError::EmptyQuery.into());
     }
     let closing = closing(&written, intake)?.min(query.len());
     Ok(Prepared { prefix, lead, chunks, query, query_text, closing, notes, ..Prepared::default() })
@@ -298,7 +299,7 @@ fn prefix(
 /// most that many tokens and a 32nd.
 ///
 /// # Errors
-/// Returns [`Error::EmptyQuery`] for a text without a token, [`Error::Template`],
+/// Returns [`PlanError::EmptyQuery`] for a text without a token, [`Error::Template`],
 /// [`Error::Conversation`], or [`Error::Tokenizer`].
 pub fn prepare_text(
     messages: &[Message],
@@ -329,7 +330,7 @@ pub fn prepare_text(
         return Ok(Prepared { chunks, query, separated, is_text, closing, notes, ..Prepared::default() });
     };
     if rest.is_empty() {
-        return Err(Error::EmptyQuery);
+        return Err(PlanError::EmptyQuery.into());
     }
     let before = ids.len() - rest.len();
     cuts.iter_mut().for_each(|cut| *cut = cut.saturating_sub(before));
@@ -343,7 +344,7 @@ pub fn prepare_text(
 /// [`prepare_text`].
 ///
 /// # Errors
-/// Returns the errors of [`prepare_text`], and [`Error::EmptyDocument`].
+/// Returns the errors of [`prepare_text`], and [`PlanError::EmptyDocument`].
 pub fn prepare_ids(
     documents: &[Document],
     mut ids: Vec<u32>,
@@ -351,7 +352,7 @@ pub fn prepare_ids(
     intake: &Intake<'_>,
 ) -> Result<Prepared> {
     if ids.is_empty() {
-        return Err(Error::EmptyQuery);
+        return Err(PlanError::EmptyQuery.into());
     }
     if !documents.is_empty() {
         return Ok(Prepared { query: ids, ..prepare_documents(documents, intake)? });
@@ -423,11 +424,7 @@ impl FromStr for Prefix {
         match text {
             "bos" => Ok(Prefix::Bos),
             "none" => Ok(Prefix::None),
-            "" => Err(Error::Setting {
-                name: "--prefix",
-                found: "``".into(),
-                wanted: "must be a text, bos or none".into(),
-            }),
+            "" => Err(setting("--prefix", "``", "must be a text, bos or none")),
             _ => Ok(Prefix::Text(text.to_owned())),
         }
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Deserializer};
 use tributary_system::file::{utf8, without_mark};
 
+use crate::error::PlanError;
 use crate::{Error, Result};
 
 /// Documents and a question about them.
@@ -51,7 +52,7 @@ impl Document {
     /// A document without a title, read from a text file.
     ///
     /// # Errors
-    /// Returns [`Error::Unreadable`] or [`Error::TooLong`].
+    /// Returns [`PlanError::Unreadable`] or [`PlanError::TooLong`].
     pub fn from_file(path: &Path) -> Result<Self> {
         Ok(Self { title: None, text: read(path)? })
     }
@@ -60,15 +61,15 @@ impl Document {
     /// JSON, one a line: a string, or an object with `text` and perhaps a `title`.
     ///
     /// # Errors
-    /// Returns [`Error::Unreadable`], [`Error::TooLong`], [`Error::NoDocuments`], or
+    /// Returns [`PlanError::Unreadable`], [`PlanError::TooLong`], [`PlanError::NoDocuments`], or
     /// [`Error::Line`] with the number of an invalid line.
     pub fn corpus(path: &Path) -> Result<Vec<Self>> {
         let documents = if path.is_dir() { Self::of_folder(path)? } else { Self::of_lines(path)? };
-        if documents.is_empty() { Err(Error::NoDocuments) } else { Ok(documents) }
+        if documents.is_empty() { Err(PlanError::NoDocuments.into()) } else { Ok(documents) }
     }
 
     fn of_folder(path: &Path) -> Result<Vec<Self>> {
-        let unreadable = |cause| Error::Unreadable { path: path.into(), cause };
+        let unreadable = |cause| PlanError::Unreadable { path: path.into(), cause };
         let entries = std::fs::read_dir(path).map_err(unreadable)?;
         let mut files =
             entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>().map_err(unreadable)?;
@@ -97,7 +98,7 @@ impl Request {
     /// A request from its parts.
     ///
     /// # Errors
-    /// Returns [`Error::EmptyQuery`] or [`Error::NoDocuments`].
+    /// Returns [`PlanError::EmptyQuery`] or [`PlanError::NoDocuments`].
     pub fn new(documents: Vec<Document>, query: String) -> Result<Self> {
         Self { documents, query, answer: None }.checked()
     }
@@ -105,8 +106,8 @@ impl Request {
     /// A request from a JSON file. Unknown keys are ignored.
     ///
     /// # Errors
-    /// Returns [`Error::Unreadable`], [`Error::TooLong`], [`Error::Json`], and the errors of
-    /// [`new`](Self::new).
+    /// Returns [`PlanError::Unreadable`], [`PlanError::TooLong`], [`Error::Json`], and the errors
+    /// of [`new`](Self::new).
     pub fn from_file(path: &Path) -> Result<Self> {
         Self::from_json(&read(path)?, path)
     }
@@ -123,8 +124,8 @@ impl Request {
     /// Requests from a file of JSON objects, one a line; empty lines are skipped.
     ///
     /// # Errors
-    /// Returns [`Error::Unreadable`], [`Error::TooLong`], [`Error::NoRequests`], or [`Error::Line`]
-    /// with the number of an invalid line.
+    /// Returns [`PlanError::Unreadable`], [`PlanError::TooLong`], [`Error::NoRequests`], or
+    /// [`Error::Line`] with the number of an invalid line.
     pub fn from_lines(path: &Path) -> Result<Vec<Self>> {
         let requests = each_line(path, |line, text| {
             Self::from_json(text, path).map_err(|error| match error {
@@ -140,9 +141,9 @@ impl Request {
 
     fn checked(self) -> Result<Self> {
         if self.query.trim().is_empty() {
-            return Err(Error::EmptyQuery);
+            return Err(PlanError::EmptyQuery.into());
         }
-        if self.documents.is_empty() { Err(Error::NoDocuments) } else { Ok(self) }
+        if self.documents.is_empty() { Err(PlanError::NoDocuments.into()) } else { Ok(self) }
     }
 }
 
@@ -152,9 +153,9 @@ const TEXT_BYTES: u64 = 64 << 20;
 /// The text of a user's own file, or pipe, without a byte order mark.
 ///
 /// # Errors
-/// Returns [`Error::Unreadable`] or [`Error::TooLong`].
+/// Returns [`PlanError::Unreadable`] or [`PlanError::TooLong`].
 pub(crate) fn read(path: &Path) -> Result<String> {
-    let unreadable = |cause| Error::Unreadable { path: path.into(), cause };
+    let unreadable = |cause| PlanError::Unreadable { path: path.into(), cause };
     let mut bytes = Vec::new();
     File::open(path).and_then(|file| file.take(TEXT_BYTES + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
     Ok(without_mark(bounded_text(bytes, path, None)?))
@@ -164,9 +165,9 @@ pub(crate) fn read(path: &Path) -> Result<String> {
 /// 1. Empty lines are skipped. One line is in memory at a time.
 ///
 /// # Errors
-/// Returns [`Error::Unreadable`], [`Error::TooLong`], and the function's errors.
+/// Returns [`PlanError::Unreadable`], [`PlanError::TooLong`], and the function's errors.
 fn each_line<T>(path: &Path, mut of: impl FnMut(usize, &str) -> Result<T>) -> Result<Vec<T>> {
-    let unreadable = |cause| Error::Unreadable { path: path.into(), cause };
+    let unreadable = |cause| PlanError::Unreadable { path: path.into(), cause };
     let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
     let mut made = Vec::new();
     for number in 1.. {
@@ -186,13 +187,13 @@ fn each_line<T>(path: &Path, mut of: impl FnMut(usize, &str) -> Result<T>) -> Re
 /// Bytes of a file, or of a line of it, as text.
 fn bounded_text(bytes: Vec<u8>, path: &Path, line: Option<usize>) -> Result<String> {
     if bytes.len() as u64 > TEXT_BYTES {
-        return Err(Error::TooLong { path: path.into(), line, most_bytes: TEXT_BYTES });
+        return Err(PlanError::TooLong { path: path.into(), line, most_bytes: TEXT_BYTES }.into());
     }
     let unreadable = |cause: io::Error| match line {
         Some(line) => io::Error::new(cause.kind(), format!("line {line}, {cause}")),
         None => cause,
     };
-    utf8(bytes).map_err(|cause| Error::Unreadable { path: path.into(), cause: unreadable(cause) })
+    Ok(utf8(bytes).map_err(|cause| PlanError::Unreadable { path: path.into(), cause: unreadable(cause) })?)
 }
 
 /// Maximum bytes of a text file in a model folder: the largest tokenizers have some 30 MB.
@@ -201,11 +202,11 @@ const MODEL_FILE_BYTES: u64 = 256 << 20;
 /// The text of a file in a model folder, which is not trusted.
 ///
 /// # Errors
-/// Returns [`Error::Unreadable`] for a file that cannot be read, is not regular, is too long, or is
-/// only a pointer to the real one.
+/// Returns [`PlanError::Unreadable`] for a file that cannot be read, is not regular, is too long,
+/// or is only a pointer to the real one.
 pub(crate) fn read_of_model(path: &Path) -> Result<String> {
     let text = tributary_system::file::regular_text(path, MODEL_FILE_BYTES);
-    text.map_err(|cause| Error::Unreadable { path: path.into(), cause })
+    Ok(text.map_err(|cause| PlanError::Unreadable { path: path.into(), cause })?)
 }
 
 /// A parser's complaint, with its place.
@@ -254,8 +255,8 @@ mod tests {
 
     #[test]
     fn empty_parts_are_refused() {
-        assert!(matches!(parse(r#"{"documents": ["a"], "query": " \n"}"#), Err(Error::EmptyQuery)));
-        assert!(matches!(parse(r#"{"documents": [], "query": "q"}"#), Err(Error::NoDocuments)));
+        assert!(matches!(parse(r#"{"documents": ["a"], "query": " \n"}"#), Err(Error::Plan(PlanError::EmptyQuery))));
+        assert!(matches!(parse(r#"{"documents": [], "query": "q"}"#), Err(Error::Plan(PlanError::NoDocuments))));
         let request = parse(r#"{"documents": ["a", {"title": "T", "text": " "}], "query": "q"}"#).unwrap();
         assert_eq!(request.documents.len(), 2, "a document without a token is dropped where it is cut");
     }
@@ -288,8 +289,8 @@ mod tests {
             (format!("{}, line 2: more than 64 MiB; split it", path.display()), 64)
         );
         assert!(matches!(Document::corpus(&path), Err(Error::Line { line: 1, .. })));
-        assert!(matches!(Request::from_file(&path), Err(Error::TooLong { line: None, .. })));
-        assert!(matches!(Document::from_file(Path::new("/dev/zero")), Err(Error::TooLong { .. })));
+        assert!(matches!(Request::from_file(&path), Err(Error::Plan(PlanError::TooLong { line: None, .. }))));
+        assert!(matches!(Document::from_file(Path::new("/dev/zero")), Err(Error::Plan(PlanError::TooLong { .. }))));
         std::fs::write(&path, b"\n\xff\n").unwrap();
         let error = Request::from_lines(&path).unwrap_err().to_string();
         assert!(error.contains("line 2, byte 0 is not UTF-8 text"), "{error}");

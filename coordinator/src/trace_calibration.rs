@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tributary_protocol::TraceHeads;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, PlanError, Result};
 
 /// Maximum bytes of a calibration.
 const MOST_BYTES: u64 = 64 << 20;
@@ -74,7 +74,7 @@ impl TraceCalibration {
         let path = Self::path(folder);
         let text = match tributary_system::file::regular_text(&path, MOST_BYTES) {
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(cause) => return Err(Error::Unreadable { path, cause }),
+            Err(cause) => return Err(PlanError::Unreadable { path, cause }.into()),
             Ok(text) => text,
         };
         let wrong = |line, column, cause: String| Error::Json { path: path.clone(), line, column, cause };

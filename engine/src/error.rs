@@ -191,7 +191,7 @@ mod tests {
             (Error::Bug("x"), 70, "x"),
             (io().into(), 74, "no"),
             (tributary_worker::Error::Bug("x").into(), 70, "a bug: x"),
-            (tributary_coordinator::Error::EmptyQuery.into(), 64, "the query is empty; ask a question"),
+            (tributary_planner::Error::EmptyQuery.into(), 64, "the query is empty; ask a question"),
         ];
         for (error, code, line) in table {
             assert_eq!((error.exit_code(), one_line(&error).as_str()), (code, line));

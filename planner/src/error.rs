@@ -30,11 +30,13 @@ pub enum Error {
         /// Why.
         cause: std::io::Error,
     },
-    /// A profile has more bytes than any may have.
-    #[error("{}: more than {} MiB; split it", path.display(), most_bytes >> 20)]
+    /// A file, or a line of one, has more bytes than any may have.
+    #[error("{}{}: more than {} MiB; split it", path.display(), line.map(|line| format!(", line {line}")).unwrap_or_default(), most_bytes >> 20)]
     TooLong {
         /// Which file.
         path: PathBuf,
+        /// Which line, from 1, if the file is read line by line.
+        line: Option<usize>,
         /// How many it may have.
         most_bytes: u64,
     },

@@ -52,7 +52,7 @@ fn a_text_alone_is_one_chunk_and_its_end() {
     let one = read("hugo", Some(WITHOUT_HEAD)).unwrap();
     assert_eq!((one.chunks[0].ids.len(), one.query.len()), (1, 2), "the template's tail is the rest");
     for nothing in ["", " "] {
-        assert!(matches!(read(nothing, None), Err(Error::EmptyQuery)), "`{nothing}`");
+        assert!(matches!(read(nothing, None), Err(Error::Plan(PlanError::EmptyQuery))), "`{nothing}`");
     }
     let one = read("hugo", None).unwrap();
     assert_eq!(
@@ -182,7 +182,7 @@ fn tokens_are_taken_as_they_are() {
     let document = Document { title: None, text: "hugo stays".into() };
     let prepared = read(&[9, 8], &[document]).unwrap();
     assert_eq!((prepared.prefix, prepared.chunks[0].ids.len(), prepared.query), (vec![1], 2, vec![9, 8]));
-    assert!(matches!(read(&[], &[]), Err(Error::EmptyQuery)));
+    assert!(matches!(read(&[], &[]), Err(Error::Plan(PlanError::EmptyQuery))));
     let one = read(&[1, 9], &[]).unwrap();
     assert_eq!((one.prefix, one.chunks.len(), one.query), (vec![1], 0, vec![9]));
 }

@@ -20,8 +20,8 @@ impl Template {
     /// `tokenizer_config.json` (of several, the one named `default`). `None` if the model has none.
     ///
     /// # Errors
-    /// Returns [`Error::Unreadable`] or [`Error::Json`] for broken files, and [`Error::Template`]
-    /// if there are several templates and none is the default.
+    /// Returns [`Error::Plan`] or [`Error::Json`] for broken files, and
+    /// [`Error::Template`] if there are several templates and none is the default.
     pub fn from_folder(path: &Path) -> Result<Option<Self>> {
         template(path)
     }

@@ -63,8 +63,8 @@ impl Tokenizer {
     /// template, if one is used, decides which tokens besides the special ones are marks.
     ///
     /// # Errors
-    /// Returns [`Error::Unreadable`], [`Error::Json`], or [`Error::Tokenizer`] if the file is not a
-    /// tokenizer, or does not encode a few plain texts in time.
+    /// Returns [`Error::Plan`], [`Error::Json`], or [`Error::Tokenizer`] if the file is
+    /// not a tokenizer, or does not encode a few plain texts in time.
     pub fn from_folder(folder: &Path, template: Option<&Template>) -> Result<Self> {
         let path = folder.join("tokenizer.json");
         let json = read_of_model(&path)?;

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::load::Beside;
 use super::*;
+use crate::error::PlanError;
 use crate::template::Template;
 
 pub(crate) fn demo() -> Tokenizer {
@@ -225,7 +226,7 @@ fn a_slice_keeps_ids_and_text_together() {
 fn what_is_no_tokenizer_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokenizer.json");
-    assert!(matches!(Tokenizer::from_folder(folder.path(), None), Err(Error::Unreadable { .. })));
+    assert!(matches!(Tokenizer::from_folder(folder.path(), None), Err(Error::Plan(PlanError::Unreadable { .. }))));
     std::fs::write(&path, "{}").unwrap();
     let error = Tokenizer::from_folder(folder.path(), None).err().unwrap();
     assert!(error.to_string().contains("tokenizer.json"), "{error}");

@@ -321,7 +321,7 @@ fn read(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
     if bytes.len() as u64 > MOST_BYTES {
-        return Err(Error::TooLong { path: path.into(), most_bytes: MOST_BYTES });
+        return Err(Error::TooLong { path: path.into(), line: None, most_bytes: MOST_BYTES });
     }
     utf8(bytes).map(without_mark).map_err(unreadable)
 }
