@@ -12,13 +12,12 @@ use candle_core::{DType, Device};
 use tributary_comm::Liveness;
 use tributary_kernels::{Kernels, cuda};
 use tributary_model::{Model, Progress};
-use tributary_protocol::{
-    EVICTIONS, Evict, EvictionEvidence, Exchange, OrderFor, Outcome, Plan, PlannedMethod, SamKvVariant,
-};
+use tributary_protocol::{EVICTIONS, Evict, EvictionEvidence, Exchange, METHODS, Outcome, Plan, PlannedMethod};
+use tributary_tests::samples::Case;
 use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
-    between, glm_with_experts, group, infoflow, logits, method, open_store, plan, reordered, run_all, run_one, samkv,
-    stored_group, with_ratio, written_by_itself,
+    glm_with_experts, group, infoflow, logits, method, open_store, plan, run_all, run_one, stored_group, with_ratio,
+    written_by_itself,
 };
 
 /// In bf16, with kernels of our own.
@@ -37,21 +36,22 @@ fn dummy_weights_are_the_same_on_every_device() {
     assert!(rows(&models.gpu) == rows(&models.cpu));
 }
 
+/// Plans of a request by every method's bare name and by further specs, in chunks or of whole
+/// prompts.
+fn by_name(world: usize, exchange: Exchange, specs: &[&'static str], in_chunks: bool, models: &Pair) -> Vec<Plan> {
+    let (prefix, chunks, query) = SHAPE;
+    let case = Case { prefix, lead: &[], chunks, query, world, exchange, ratio: 0.3 };
+    let specs = METHODS.into_iter().map(|method| method.name).chain(specs.iter().copied());
+    let plans = specs.map(|spec| case.planned(spec, &*models.cpu).unwrap_or_else(|why| panic!("{spec}: {why}")));
+    plans.filter(|plan| plan.method.in_chunks() == in_chunks).collect()
+}
+
 #[test]
-fn exact_methods_answer_as_on_the_cpu() {
+fn methods_of_whole_prompts_answer_as_on_the_cpu() {
     let models = models();
-    let methods = [
-        method("full"),
-        method("ring"),
-        method("pass-q"),
-        method("star:block=24"),
-        method("apb:block=24:anchor=5:passing=24"),
-        method("all-gather"),
-        method("all-gather:heads=1"),
-    ];
+    let specs = ["star:block=24", "apb:block=24:anchor=5:passing=24", "all-gather:heads=1"];
     for world in [1, 2, 3] {
-        let plans = methods.map(|method| planned(world, method, Exchange::PassQ, 0.0));
-        compared(&models, world, &plans);
+        compared(&models, world, &by_name(world, Exchange::PassQ, &specs, false, &models));
     }
 }
 
@@ -71,31 +71,19 @@ fn experts_answer_as_on_the_cpu() {
 }
 
 #[test]
-fn selective_methods_answer_as_on_the_cpu() {
+fn methods_with_chunks_answer_as_on_the_cpu() {
     let models = models();
-    let methods = [
-        infoflow(0, 2),
-        method("prophetkv:layout=tl-tp"),
-        method("relay"),
-        method("epic"),
-        method("cacheblend:drift-layers=2"),
-        method("kvshare"),
-        method("ideal"),
-        samkv(SamKvVariant::Small, 0.9),
-        method("ape"),
-        method("trace"),
-        method("none"),
-        method("cacheclip"),
-        method("kv-packet"),
+    let specs = [
+        "prophetkv:layout=tl-tp",
+        "cacheblend:drift-layers=2",
+        "samkv:variant=small",
+        "infoflow:layers=0..2:reorder",
+        "infoflow:layers=0..2:reorder:order-for=selection",
+        "infoflow:layers=0..2:reorder:packets",
     ];
     for world in [1, 3] {
         for exchange in EXCHANGES {
-            let mut plans: Vec<Plan> = methods.iter().map(|m| planned(world, *m, exchange, 0.3)).collect();
-            let moved = reordered(planned(world, infoflow(0, 2), exchange, 0.3));
-            plans.push(Plan { order_for: OrderFor::Selection, ..moved.clone() });
-            plans.push(between(moved.clone()));
-            plans.push(moved);
-            compared(&models, world, &plans);
+            compared(&models, world, &by_name(world, exchange, &specs, true, &models));
         }
     }
 }

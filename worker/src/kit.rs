@@ -9,8 +9,8 @@ use tributary_kernels::{Kernels, Rope};
 use tributary_methods::{MethodSpec, ModelFacts};
 use tributary_model::{Config, LoadFormat, Model, Progress, Qkv, Result, Rows, load};
 use tributary_protocol::{
-    Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Drift, Evidence, Exchange, OrderFor, Plan, PlannedMethod,
-    Prefill, Returns, Sampling, Selection, Slices, Trace,
+    Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Drift, Exchange, OrderFor, Plan, PlannedMethod, Prefill, Returns,
+    Sampling, Selection, Slices,
 };
 
 use crate::context::Math;
@@ -54,13 +54,6 @@ pub fn math(model: &dyn Model, positions: usize) -> Math {
 pub fn method(spec: &str) -> PlannedMethod {
     let spec: MethodSpec = spec.parse().unwrap_or_else(|why| panic!("{why}"));
     spec.planned(ModelFacts { layers: 3, kv_heads: 2 }).unwrap_or_else(|wrong| panic!("{wrong:?}"))
-}
-
-/// Trace with these parameters.
-pub fn traced(trace: Trace) -> PlannedMethod {
-    let usual = method("trace");
-    let evidence = Evidence { trace: Some(trace), ..usual.evidence().expect("trace asks the query") };
-    PlannedMethod { prefill: Prefill::Chunks(Selection::Evidence(evidence)), ..usual }
 }
 
 /// CacheBlend or KVShare with these parameters.
