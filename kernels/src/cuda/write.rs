@@ -90,8 +90,8 @@ pub fn add_pairs(into: &Tensor, pairs: &Tensor, list: &Tensor) -> Result<bool> {
         let mut call = Call::new(device, &stream, &format!("add_pairs_{suffix}"))?;
         call.word(to).word(from).word(list_at).count(rows).count(count / rows).count(width);
         call.aligned(&[to as usize, from as usize, width * size_of::<f32>(), width * size]);
-        // SAFETY: the arguments of add_pairs; the list was made of pairs that there are, as many for
-        // each of the rows, and both tensors are contiguous and held.
+        // SAFETY: the arguments of add_pairs; the list was made of pairs that there are, as many
+        // for each of the rows, and both tensors are contiguous and held.
         unsafe { call.launch(blocks(rows * width.div_ceil(8), THREADS)?, THREADS, 0) }
     };
     if rows > 0 && width > 0 {
