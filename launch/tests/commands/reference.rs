@@ -45,6 +45,36 @@ fn bash_completes_commands_options_and_values() {
     assert!(!all.iter().any(|word| word == "reap" || word == "try-tokenizer"), "hidden: {all:?}");
 }
 
+/// The keys of a method in bash, where the word that is completed ends at its last colon.
+#[test]
+fn methods_are_completed_with_their_keys() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = folder.path().join("tributary.bash");
+    std::fs::write(&script, text(&["completions", "bash"])).expect("written");
+    assert_eq!(offered(&script, &["tributary", "prefill", "--method", "info"]), ["infoflow"]);
+    for option in ["compare --methods", "bench --methods", "quality --methods", "plan --methods", "serve --method"] {
+        let words: Vec<&str> = ["tributary"].into_iter().chain(option.split(' ')).chain(["''"]).collect();
+        assert_eq!(offered(&script, &words), METHODS.map(|method| method.name), "{option}");
+    }
+    let keys = |line: &str, word: &str| {
+        let ask = format!(
+            "source '{}'; compopt() {{ :; }}; COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; _tributary_method tributary '{word}' :; \
+             echo \"${{COMPREPLY[*]}}\"",
+            script.display()
+        );
+        let output = Command::new("bash").args(["--norc", "-c", &ask]).output().expect("bash");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    for method in METHODS {
+        let found = keys(&format!("tributary prefill --method {}:", method.name), "");
+        let found: Vec<&str> = found.split(' ').map(|key| key.trim_end_matches('=')).collect();
+        assert_eq!(found, method.all_options().map(|option| option.key).collect::<Vec<_>>(), "{}", method.name);
+    }
+    assert_eq!(keys("tributary prefill --method infoflow:ratio=0.3:sc", "sc"), "score=");
+    assert_eq!(keys("tributary compare --methods full,relay:lay", "lay"), "layout=");
+    assert_eq!(keys("tributary prefill --method=infoflow:lay", "infoflow:lay"), "infoflow:layers= infoflow:layout=");
+}
+
 #[test]
 fn every_shell_has_a_script() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
