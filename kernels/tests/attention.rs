@@ -186,10 +186,32 @@ fn many_tiles_and_split_keys() {
     }
 }
 
+/// The same keys and values in another type.
+fn stored(block: &Keys, dtype: DType) -> Keys {
+    let of = |x: &Tensor| x.to_dtype(dtype).unwrap();
+    Keys { k: of(&block.k), v: of(&block.v), at: block.at.clone() }
+}
+
+/// One block in bf16, one in f32: the whole is computed in f32.
+#[test]
+fn blocks_of_two_types_are_attended_to_together() {
+    for queries in [1, 40] {
+        let case = long(queries, 300, 64);
+        let case = Case { keys: vec![stored(&case.keys[0], DType::BF16), case.keys[1].clone()], ..case };
+        let (out, lse) = naive::attend(&case, Some((Pairing::Half, 64)));
+        let found = attend(Kernels::Auto, &case, &case.keys);
+        assert!(naive::distance(&flat(&found.out), &out) < 3e-6);
+        assert!(naive::distance(&flat(&found.lse), &lse) < 3e-6);
+    }
+}
+
 #[test]
 fn bits_do_not_depend_on_the_number_of_threads() {
-    for (queries, keys) in [(1, 3000), (500, 900)] {
+    for (queries, keys, dtype) in
+        [(1, 3000, DType::F32), (500, 900, DType::F32), (1, 3000, DType::BF16), (500, 900, DType::BF16)]
+    {
         let case = long(queries, keys, 64);
+        let case = Case { keys: case.keys.iter().map(|block| stored(block, dtype)).collect(), ..case };
         let runs = [1, 2, 5].map(|threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
@@ -245,8 +267,13 @@ fn large_scores_do_not_overflow() {
 fn what_is_visible_and_not_a_number_is_not_hidden() {
     let case = long(20, 300, 32);
     let spoilt = Tensor::full(f32::NAN, case.keys[0].k.dims(), &Device::Cpu).unwrap();
-    for (k, v) in [(&spoilt, &case.keys[0].v), (&case.keys[0].k, &spoilt)] {
-        let keys = [Keys { k: k.clone(), v: v.clone(), at: case.keys[0].at.clone() }];
+    for (k, v, dtype) in [
+        (&spoilt, &case.keys[0].v, DType::F32),
+        (&case.keys[0].k, &spoilt, DType::F32),
+        (&spoilt, &case.keys[0].v, DType::BF16),
+        (&case.keys[0].k, &spoilt, DType::BF16),
+    ] {
+        let keys = [stored(&Keys { k: k.clone(), v: v.clone(), at: case.keys[0].at.clone() }, dtype)];
         let at_q = Positions::run(400, 20);
         let found =
             Kernels::Auto.attend(&Query { q: &case.q, at: &at_q, keys: &keys, rope: None, scale: 1.0 }).unwrap();

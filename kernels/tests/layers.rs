@@ -158,6 +158,19 @@ fn linear_of_every_stored_type() {
 }
 
 #[test]
+fn bits_of_products_do_not_depend_on_the_number_of_threads() {
+    for (rows, dtype) in [(8, DType::BF16), (100, DType::BF16), (100, DType::F32)] {
+        let (x, weight) = (random(&[rows, 600]), random(&[700, 600]).to_dtype(dtype).unwrap());
+        let runs = [1, 2, 5].map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| flat(&linear(&x, &weight, None).unwrap()))
+        });
+        assert_eq!(runs[0], runs[1], "{rows} rows, {dtype:?}");
+        assert_eq!(runs[0], runs[2], "{rows} rows, {dtype:?}");
+    }
+}
+
+#[test]
 fn norm_and_activation() {
     for shape in [&[3usize, 7][..], &[5, 3, 64], &[1, 1000], &[300, 128]] {
         let (x, up) = (random(shape), random(shape));

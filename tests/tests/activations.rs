@@ -96,8 +96,8 @@ fn wide_model() -> Arc<dyn Model> {
 /// Methods that are counted on one rank too.
 const ALONE: [&str; 6] = ["full", "ring", "all-gather", "star", "infoflow", "trace"];
 
-/// Every sample of the registry on two ranks, exchanges in turn, with some slices a rank; alone one
-/// method of each class of activations.
+/// Every sample of the registry on two ranks, exchanges in turn, with some slices a rank; alone
+/// methods of either class of activations that a bare name has.
 #[test]
 fn prefills_hold_at_most_what_the_planner_counts() {
     let _alone = COUNTS.lock().expect("no test has failed");

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 use super::inputs::Inputs;
 use super::lanes::{CausalPosition, PANEL, TILE, TILE_PANELS};
-use super::level::{Level, dispatch, dispatch_pairs};
+use super::level::{Level, dispatch, dispatch_either, dispatch_pairs};
 use super::merge::merge;
 use super::pack::{Aligned, KeySource, PackKeys, PackValues, PairValues, QuerySource, multiplies_pairs};
 use super::sight::{KeyList, Rows, Sight, Span};
@@ -229,12 +229,12 @@ impl<'a> Call<'a> {
             keys: [0; TILE_PANELS],
             depth,
             padded_dim,
-            paired: source.paired,
             finite: true,
         };
         let room = scratch.k.get_mut().chunks_exact_mut(PANEL * padded_dim);
         for (i, (&panel, k)) in panels.iter().zip(room).enumerate() {
-            PackKeys { source, panel, kv_head, stage: scratch.stage.get_mut(), k }.with(self.level);
+            let pack = PackKeys { source, panel, kv_head, stage: scratch.stage.get_mut(), k };
+            dispatch_either(self.level, source.paired, pack);
             tile.order[i] = &list.order[panel * PANEL..][..PANEL];
             tile.segment[i] = &list.segment[panel * PANEL..][..PANEL];
             tile.keys[i] = list.keys_of(panel).len();
@@ -267,7 +267,8 @@ impl<'a> Call<'a> {
                 sum: &mut scratch.sum[first * WIDEST..rows.end * WIDEST],
                 out: &mut scratch.out.get_mut()[first * padded_dim..rows.end * padded_dim],
             };
-            Absorb { strip, tile: &tile, sight, p: scratch.p.get_mut() }.with(self.level);
+            let absorb = Absorb { strip, tile: &tile, sight, p: scratch.p.get_mut() };
+            dispatch_either(self.level, source.paired, absorb);
         }
     }
 

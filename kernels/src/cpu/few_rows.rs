@@ -1,6 +1,6 @@
 //! Matrix products of few rows: the weight is streamed once, in the type in which it is stored, and
-//! widened in registers. The sums are f32. Many rows are better served by a product that packs its
-//! inputs (`product.rs`).
+//! widened in registers or multiplied in pairs of bf16. The sums are f32. Many rows are better
+//! served by a product that packs the weight (`many_rows.rs`).
 
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
@@ -48,7 +48,7 @@ fn in_tasks<T: Sync>(x: &[f32], weight: &[T], inputs: usize, run: impl Fn(FewRow
         return out;
     }
     // A task's part is [rows, its columns], so that tasks share nothing.
-    let columns = (TASK_BYTES / (inputs * size_of::<T>())).next_multiple_of(WIDEST);
+    let columns = (TASK_BYTES / (inputs * size_of::<T>())).max(1).next_multiple_of(WIDEST);
     let mut parts = vec![0.0; rows * outputs];
     let tasks: Vec<_> = parts.chunks_mut(rows * columns).zip(weight.chunks(columns * inputs)).collect();
     tasks::run(tasks, || (), |(), (out, weight)| run(FewRows { x, weight, inputs, out }));

@@ -112,12 +112,12 @@ pub(super) trait Lanes: Copy {
 }
 
 /// A vector whose lanes can hold pairs of bf16 too, the first of a pair in the lower half: a product
-/// of pairs sums two terms of its depth at once. The numbers that are not normal count as 0.
+/// of pairs sums two terms of its depth at once. Subnormal numbers count as 0.
 pub(super) trait Pairs: Lanes {
     /// `2 · N` values from memory, rounded to pairs of neighbours.
     ///
     /// # Safety
-    /// The machine has the instructions of this type; `from` is valid for `2 · N` reads.
+    /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
     unsafe fn load_paired(from: *const f32) -> Self;
 
     /// `N` values from memory, each the first of a pair whose second comes from another place, or is
@@ -128,7 +128,10 @@ pub(super) trait Pairs: Lanes {
     unsafe fn load_pairs(from: *const bf16, second: Option<*const bf16>) -> Self;
 
     /// `self` and, in each lane, both products of the pairs of `a` and `b`.
-    fn dot(self, a: Self, b: Self) -> Self;
+    ///
+    /// # Safety
+    /// The machine has the instructions for pairs.
+    unsafe fn dot(self, a: Self, b: Self) -> Self;
 
     /// The bits of each lane that are among `bits`.
     fn masked(self, bits: u32) -> Self;
@@ -308,7 +311,7 @@ impl Pairs for Portable {
         Self(self.0.map(|lane| f32::from_bits(lane.to_bits() & bits)))
     }
 
-    fn dot(self, a: Self, b: Self) -> Self {
+    unsafe fn dot(self, a: Self, b: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i] + super::stored::pair_product(a.0[i], b.0[i])))
     }
 }

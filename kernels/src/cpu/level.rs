@@ -93,6 +93,11 @@ pub(super) fn dispatch(level: Level, kernel: impl Kernel) {
     }
 }
 
+/// Runs `kernel` on pairs, or on numbers of f32, with the instructions of `level`.
+pub(super) fn dispatch_either(level: Level, paired: bool, kernel: impl Kernel + PairKernel) {
+    if paired { dispatch_pairs(level, kernel) } else { dispatch(level, kernel) }
+}
+
 /// Runs `kernel` with the instructions of `level`, which has pairs.
 pub(super) fn dispatch_pairs(level: Level, kernel: impl PairKernel) {
     match level.width {

@@ -10,20 +10,25 @@ use super::stored::{Factor, One, Stored, Two, Weights, pair};
 use super::strip::{STRIP, WIDEST};
 use super::{micro, tasks};
 
-/// Columns of a packed panel of the weight: as many as a strip's sums leave registers for.
+/// Columns of a packed panel of the weight: with AVX-512, as many as the sums of six rows leave
+/// registers for.
 const COLUMNS: usize = 64;
 /// Inputs, or pairs of them, that are summed at a time: those of a strip stay in the nearest cache,
 /// those of a panel in the second.
 const DEPTH: usize = 256;
-/// Panels of the weight that are packed at a time.
+/// Most panels of the weight that are packed at a time, and their size in lanes: packed weights are
+/// no memory that is worth counting.
 const PANELS: usize = 8;
+const PACKED: usize = 1 << 18;
 /// Rows of a task: their inputs stay in the second cache.
 const TASK_ROWS: usize = 16 * STRIP;
+/// Least pairs that a task rounds.
+const ROUNDED: usize = 1 << 13;
 
 /// Numbers rounded to pairs of neighbours, each in the bits of one f32.
 pub(super) fn paired(level: Level, numbers: &[f32]) -> Aligned {
     let mut pairs = Aligned::new(numbers.len() / 2);
-    let run = numbers.len().div_ceil(2 * rayon::current_num_threads()).next_multiple_of(WIDEST).max(1);
+    let run = numbers.len().div_ceil(2 * rayon::current_num_threads()).next_multiple_of(WIDEST).max(ROUNDED);
     let parts = pairs.get_mut().chunks_mut(run).zip(numbers.chunks(2 * run)).collect();
     tasks::run(parts, || (), |(), (pairs, numbers)| dispatch_pairs(level, Round { numbers, pairs }));
     pairs
@@ -32,23 +37,34 @@ pub(super) fn paired(level: Level, numbers: &[f32]) -> Aligned {
 /// Adds `x · weightᵀ` to `out` `[rows, outputs]`, or writes it there: `x` `[rows, inputs]`, `weight`
 /// `[outputs, inputs]`. The bits of a result depend on its own row and column alone.
 pub(super) fn product<T: Stored>(level: Level, x: &[f32], weight: &[T], inputs: usize, target: Target<'_>) {
-    let run =
-        Run { pack: |part: Pack<'_, T>| dispatch(level, part), multiply: |part: Multiply<'_>| dispatch(level, part) };
+    let run = Run {
+        numbers: 1,
+        pack: |part: Pack<'_, T>| dispatch(level, part),
+        multiply: |_: &mut Aligned, part: Multiply<'_>| dispatch(level, part),
+    };
     run.all(x, weight, inputs, target);
 }
 
-/// The same of pairs, `inputs` of them: `x` has one in the bits of each number.
+/// The same of a weight in pairs, `inputs` of them; `x` `[rows, 2 · inputs]` is rounded.
 pub(super) fn product_of_pairs(level: Level, x: &[f32], weight: &[[bf16; 2]], inputs: usize, target: Target<'_>) {
     let run = Run {
+        numbers: 2,
         pack: |part: Pack<'_, [bf16; 2]>| dispatch_pairs(level, part),
-        multiply: |part: Multiply<'_>| dispatch_pairs(level, part),
+        multiply: |rounded: &mut Aligned, part: Multiply<'_>| {
+            let pairs = &mut rounded.get_mut()[..part.x.len() / 2];
+            dispatch_pairs(level, Round { numbers: part.x, pairs });
+            dispatch_pairs(level, Multiply { x: pairs, ..part });
+        },
     };
     run.all(x, weight, inputs, target);
 }
 
 /// How the parts of a product are done.
 struct Run<P, M> {
+    /// Numbers in a lane.
+    numbers: usize,
     pack: P,
+    /// With room for a task's rounded inputs.
     multiply: M,
 }
 
@@ -56,27 +72,30 @@ impl<P, M> Run<P, M> {
     fn all<T: Sync>(&self, x: &[f32], weight: &[T], inputs: usize, target: Target<'_>)
     where
         P: Fn(Pack<'_, T>) + Sync,
-        M: Fn(Multiply<'_>) + Sync,
+        M: Fn(&mut Aligned, Multiply<'_>) + Sync,
     {
         let Target { out, accumulate } = target;
-        let (rows, outputs) = (x.len() / inputs, weight.len() / inputs);
+        let (width, outputs) = (self.numbers * inputs, weight.len() / inputs);
+        let rows = x.len() / width;
         assert_eq!(out.len(), rows * outputs, "room for the result");
-        let mut packed = Aligned::new(PANELS * inputs * COLUMNS);
+        let panels = (PACKED / (inputs * COLUMNS)).clamp(1, PANELS);
+        let mut packed = Aligned::new(outputs.div_ceil(COLUMNS).min(panels) * inputs * COLUMNS);
         let task_rows = rows.div_ceil(rayon::current_num_threads()).next_multiple_of(STRIP).min(TASK_ROWS);
-        for first in (0..outputs).step_by(PANELS * COLUMNS) {
-            let columns = (outputs - first).min(PANELS * COLUMNS);
+        let rounded = || Aligned::new((self.numbers - 1) * task_rows * inputs);
+        for first in (0..outputs).step_by(panels * COLUMNS) {
+            let columns = (outputs - first).min(panels * COLUMNS);
             let room = packed.get_mut().chunks_exact_mut(inputs * COLUMNS);
             let weight = weight[first * inputs..(first + columns) * inputs].chunks(inputs * COLUMNS);
-            let panels = weight.zip(room).collect();
-            if !tasks::run(panels, || (), |(), (weight, panel)| (self.pack)(Pack { weight, inputs, panel })) {
+            let parts = weight.zip(room).collect();
+            if !tasks::run(parts, || (), |(), (weight, panel)| (self.pack)(Pack { weight, inputs, panel })) {
                 return;
             }
             let weight = &packed.get()[..columns.div_ceil(COLUMNS) * inputs * COLUMNS];
-            let rows = x.chunks(task_rows * inputs).zip(out.chunks_mut(task_rows * outputs)).collect();
-            let multiply = |(): &mut (), (x, out): (&[f32], &mut [f32])| {
-                (self.multiply)(Multiply { x, weight, inputs, first, columns, outputs, out, accumulate });
+            let rows = x.chunks(task_rows * width).zip(out.chunks_mut(task_rows * outputs)).collect();
+            let multiply = |rounded: &mut Aligned, (x, out): (&[f32], &mut [f32])| {
+                (self.multiply)(rounded, Multiply { x, weight, inputs, first, columns, outputs, out, accumulate });
             };
-            if !tasks::run(rows, || (), multiply) {
+            if !tasks::run(rows, rounded, multiply) {
                 return;
             }
         }
@@ -117,7 +136,7 @@ struct Pack<'a, T> {
     /// `[columns, inputs]`.
     weight: &'a [T],
     inputs: usize,
-    /// `[inputs, COLUMNS]`; columns that are missing are not read later, whatever stands there.
+    /// `[inputs, COLUMNS]`; what stands in columns that are missing does not count later.
     panel: &'a mut [f32],
 }
 
@@ -175,7 +194,7 @@ impl<T> Pack<'_, T> {
 
 /// Some rows times some packed columns.
 struct Multiply<'a> {
-    /// `[rows, inputs]`.
+    /// `[rows, inputs]`; of pairs, twice as many numbers until they are rounded.
     x: &'a [f32],
     /// `[panels, inputs, COLUMNS]`.
     weight: &'a [f32],
@@ -239,45 +258,78 @@ impl Multiply<'_> {
     /// The machine has the instructions of `V`; rows, panel and the first input are there.
     #[inline(always)]
     unsafe fn strip<V: Lanes, F: Factor<V>, const ROWS: usize>(&mut self, row: usize, panel: usize, from: usize) {
-        let (inputs, outputs) = (self.inputs, self.outputs);
-        let depth = DEPTH.min(inputs - from);
         let columns = COLUMNS.min(self.columns - panel * COLUMNS);
-        let is_first = from == 0 && !self.accumulate;
-        let at = row * outputs + self.first + panel * COLUMNS;
-        for column in (0..columns).step_by(4 * V::N) {
-            let count = (columns - column).min(4 * V::N);
-            // SAFETY: the caller's promises. The room has ROWS rows of 4 vectors; `count` numbers of
-            // each row are copied between it and the result.
+        for column in (0..columns).step_by(V::BLOCK * V::N) {
+            let at = Place { row, panel, from, column, count: (columns - column).min(V::BLOCK * V::N) };
+            // SAFETY: the caller's promises; `column` goes in steps of the block's width, which
+            // divides COLUMNS.
             unsafe {
-                let mut room = [[0.0; 4 * WIDEST]; ROWS];
-                let whole = count == 4 * V::N;
-                let mut acc = [[V::splat(0.0); 4]; ROWS];
-                if !is_first {
-                    for (r, acc) in acc.iter_mut().enumerate() {
-                        let mut there = self.out[at + r * outputs + column..][..count].as_ptr();
-                        if !whole {
-                            room[r][..count].copy_from_slice(&self.out[at + r * outputs + column..][..count]);
-                            there = room[r].as_ptr();
-                        }
-                        for (i, acc) in acc.iter_mut().enumerate() {
-                            *acc = V::load(there.add(i * V::N));
-                        }
-                    }
-                }
-                let x = self.x[row * inputs + from..][..(ROWS - 1) * inputs + depth].as_ptr();
-                let weight = self.weight[(panel * inputs + from) * COLUMNS + column..].as_ptr();
-                micro::product::<V, F, ROWS, 4>(&mut acc, (x, inputs, 1), (weight, COLUMNS), depth);
-                for (r, acc) in acc.iter().enumerate() {
-                    let result = &mut self.out[at + r * outputs + column..][..count];
-                    let to = if whole { result.as_mut_ptr() } else { room[r].as_mut_ptr() };
-                    for (i, acc) in acc.iter().enumerate() {
-                        acc.store(to.add(i * V::N));
-                    }
-                    if !whole {
-                        result.copy_from_slice(&room[r][..count]);
-                    }
+                match V::BLOCK {
+                    1 => self.block::<V, F, ROWS, 1>(at),
+                    2 => self.block::<V, F, ROWS, 2>(at),
+                    _ => self.block::<V, F, ROWS, 4>(at),
                 }
             }
         }
     }
+
+    /// ROWS rows times WIDTH vectors of columns, of which `count` are there.
+    ///
+    /// # Safety
+    /// As [`strip`](Self::strip), for the columns of the panel from `column` on.
+    #[inline(always)]
+    unsafe fn block<V: Lanes, F: Factor<V>, const ROWS: usize, const WIDTH: usize>(&mut self, at: Place) {
+        let Place { row, panel, from, column, count } = at;
+        let (inputs, outputs) = (self.inputs, self.outputs);
+        let depth = DEPTH.min(inputs - from);
+        let first = row * outputs + self.first + panel * COLUMNS + column;
+        let whole = count == WIDTH * V::N;
+        // SAFETY: the caller's promises. The room has ROWS rows of WIDTH vectors, as a block has; if
+        // it is not whole, `count` numbers of each row are copied between the room and the result.
+        unsafe {
+            let mut room = [[0.0; COLUMNS]; ROWS];
+            let mut acc = [[V::splat(0.0); WIDTH]; ROWS];
+            if from > 0 || self.accumulate {
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    let result = &self.out[first + r * outputs..][..count];
+                    let mut there = result.as_ptr();
+                    if !whole {
+                        room[r][..count].copy_from_slice(result);
+                        there = room[r].as_ptr();
+                    }
+                    for (i, acc) in acc.iter_mut().enumerate() {
+                        *acc = V::load(there.add(i * V::N));
+                    }
+                }
+            }
+            let x = self.x[row * inputs + from..][..(ROWS - 1) * inputs + depth].as_ptr();
+            let weight = self.weight[(panel * inputs + from) * COLUMNS + column..].as_ptr();
+            micro::product::<V, F, ROWS, WIDTH>(&mut acc, (x, inputs, 1), (weight, COLUMNS), depth);
+            for (r, acc) in acc.iter().enumerate() {
+                let result = &mut self.out[first + r * outputs..][..count];
+                let to = if whole { result.as_mut_ptr() } else { room[r].as_mut_ptr() };
+                for (i, acc) in acc.iter().enumerate() {
+                    acc.store(to.add(i * V::N));
+                }
+                if !whole {
+                    result.copy_from_slice(&room[r][..count]);
+                }
+            }
+        }
+    }
+}
+
+/// Place of a block in a product.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Its first row.
+    row: usize,
+    /// Its panel of columns.
+    panel: usize,
+    /// Its first input.
+    from: usize,
+    /// Its first column in the panel.
+    column: usize,
+    /// Columns that are there.
+    count: usize,
 }

@@ -47,8 +47,11 @@ impl<'a, T: Copy> Matrix<&'a [T]> {
         if column_step == 1 && row_step == columns {
             return Cow::Borrowed(&numbers[..rows * columns]);
         }
-        let row = |row: usize| (0..columns).map(move |column| numbers[row * row_step + column * column_step]);
-        (0..rows).flat_map(row).collect()
+        let mut all = Vec::with_capacity(rows * columns);
+        for row in 0..rows {
+            all.extend((0..columns).map(|column| numbers[row * row_step + column * column_step]));
+        }
+        Cow::Owned(all)
     }
 }
 

@@ -1,4 +1,5 @@
-//! Attention on the CPU: blocked, with an online softmax, in f32 for any type of the stored keys.
+//! Attention and products on the CPU. Attention is blocked, with an online softmax, in f32, or in
+//! pairs of bf16 where keys and values are stored so and the machine multiplies pairs.
 //!
 //! A task is one KV head and a tile of query rows ([`mod@attend`]); it packs a tile of keys once
 //! ([`pack`]) and takes it into its rows six at a time ([`strip`]). A key that no query sees is

@@ -1,13 +1,15 @@
-//! Packs rows of tensors into the form that the products read: f32, rotated, keys transposed, in
-//! memory that starts on a cache line.
+//! Packs rows of tensors into the form that the products read: rotated, keys transposed, in f32 or in
+//! pairs of bf16, in memory that starts on a cache line.
 
 use std::ops::Range;
 
+use half::bf16;
+
 use super::inputs::{Elements, Matrix};
 use super::lanes::{Lanes, PANEL, Pairs};
-use super::level::{Kernel, Level, PairKernel, dispatch, dispatch_pairs};
+use super::level::{Kernel, Level, PairKernel};
 use super::sight::{KeyList, Rows};
-use super::stored::{Factor, One, Two, pair};
+use super::stored::{Factor, One, Two, pair, pair_of};
 use super::strip::{STRIP, WIDEST};
 use crate::{Pairing, Rope};
 
@@ -125,8 +127,8 @@ impl KeySource<'_> {
     }
 }
 
-/// Whether queries and these keys and values are multiplied in pairs: numbers that are stored in
-/// bf16 lose nothing by it, queries and probabilities are rounded.
+/// Whether queries and these keys and values are multiplied in pairs. Queries, rotated keys and
+/// probabilities are rounded for it; values are in bf16 already.
 pub(super) fn multiplies_pairs(level: Level, blocks: &[(Matrix<'_>, Matrix<'_>)]) -> bool {
     let is_narrow = |matrix: &Matrix<'_>| matches!(matrix.elements(), Elements::Bf16(_));
     level.has_pairs() && blocks.iter().all(|(k, v)| is_narrow(k) && is_narrow(v))
@@ -160,14 +162,6 @@ impl PairKernel for PackKeys<'_> {
 }
 
 impl PackKeys<'_> {
-    /// Packs them with the instructions of `level`.
-    pub(super) fn with(self, level: Level) {
-        match self.source.paired {
-            true => dispatch_pairs(level, self),
-            false => dispatch(level, self),
-        }
-    }
-
     /// # Safety
     /// The machine has the instructions of `V`.
     #[inline(always)]
@@ -276,15 +270,15 @@ impl PairKernel for PairValues<'_> {
             if key + 1 == keys.end {
                 for (packed, first) in packed.iter_mut().zip(values(key)) {
                     largest = largest.max(first.to_bits() & 0x7fff);
-                    *packed = f32::from_bits(u32::from(first.to_bits()));
+                    *packed = pair_of(*first, bf16::ZERO);
                 }
                 continue;
             }
             for (packed, (first, second)) in packed.iter_mut().zip(values(key).iter().zip(values(key + 1))) {
                 largest = largest.max(first.to_bits() & 0x7fff).max(second.to_bits() & 0x7fff);
-                *packed = f32::from_bits(u32::from(first.to_bits()) | u32::from(second.to_bits()) << 16);
+                *packed = pair_of(*first, *second);
             }
         }
-        *self.finite &= largest < half::bf16::INFINITY.to_bits();
+        *self.finite &= largest < bf16::INFINITY.to_bits();
     }
 }

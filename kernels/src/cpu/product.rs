@@ -77,9 +77,9 @@ impl Call<'_> {
             return self.with(weight);
         }
         let (level, (weight, _), pairs) = (self.level, weight.as_chunks::<2>(), self.inputs / 2);
-        let x = many_rows::paired(level, self.x);
-        let few = || few_rows::product_of_pairs(level, x.get(), weight, pairs);
-        self.sum(few, |target| many_rows::product_of_pairs(level, x.get(), weight, pairs, target))
+        let x = self.x;
+        let few = || few_rows::product_of_pairs(level, many_rows::paired(level, x).get(), weight, pairs);
+        self.sum(few, |target| many_rows::product_of_pairs(level, x, weight, pairs, target))
     }
 
     /// A product and what is added to it: `few` gives it where it has few rows, `many` writes it

@@ -6,7 +6,7 @@ use candle_core::{DType, Tensor};
 
 use super::inputs::Inputs;
 use super::lanes::{CausalPosition, Lanes, PANEL, Pairs};
-use super::level::{Kernel, Level, PairKernel, dispatch, dispatch_pairs};
+use super::level::{Kernel, Level, PairKernel, dispatch_either};
 use super::micro::{Mask, Operands, Room, scores};
 use super::pack::{Aligned, KeySource, PackKeys, QuerySource, multiplies_pairs};
 use super::sight::{KeyList, Rows, Sight, Span};
@@ -162,7 +162,8 @@ impl Call<'_> {
     pub(super) fn pack(&self, scratch: &mut Scratch, panel: usize) {
         let source = self.keys;
         for (kv_head, k) in scratch.k.get_mut().chunks_exact_mut(source.padded_dim * PANEL).enumerate() {
-            PackKeys { source, panel, kv_head, stage: scratch.stage.get_mut(), k }.with(self.level);
+            let pack = PackKeys { source, panel, kv_head, stage: scratch.stage.get_mut(), k };
+            dispatch_either(self.level, source.paired, pack);
         }
     }
 
@@ -232,10 +233,7 @@ impl Call<'_> {
                 p: scratch.p.get_mut(),
                 sums: scratch.sums.get_mut(),
             };
-            match paired {
-                true => dispatch_pairs(self.level, work),
-                false => dispatch(self.level, work),
-            }
+            dispatch_either(self.level, paired, work);
         }
     }
 }

@@ -12,7 +12,7 @@ use half::bf16;
 
 use super::inputs::Matrix;
 use super::lanes::{CausalPosition, Lanes, Pairs};
-use super::level::{Kernel, Level, PairKernel, dispatch, dispatch_pairs};
+use super::level::{Kernel, PairKernel};
 use super::pack::Aligned;
 use super::stored::{Factor, One, Stored, Two};
 use super::strip::{LOWEST, WIDEST};
@@ -104,13 +104,6 @@ impl PairKernel for Walk<'_, bf16> {
     unsafe fn run<V: Pairs>(self) {
         // SAFETY: the caller's promise.
         unsafe { self.all::<V, Paired>() }
-    }
-}
-
-impl Walk<'_, bf16> {
-    /// Walks in pairs, if the queries are packed so, or not.
-    pub(super) fn with(self, level: Level, paired: bool) {
-        if paired { dispatch_pairs(level, self) } else { dispatch(level, self) }
     }
 }
 

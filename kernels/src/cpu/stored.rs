@@ -1,13 +1,18 @@
-//! The types in which numbers are stored, each widened to f32 on its way into a register.
+//! The types in which numbers are stored, and how a vector takes them: widened to f32, or as pairs.
 
 use half::{bf16, f16};
 
 use super::lanes::{Lanes, Pairs};
 
-/// Two numbers that stand in one f32's bits, the first in the lower half.
+/// Two numbers in the bits of one f32, the first in the lower half.
+#[inline(always)]
+pub(super) fn pair_of(first: bf16, second: bf16) -> f32 {
+    f32::from_bits(u32::from(first.to_bits()) | u32::from(second.to_bits()) << 16)
+}
+
+/// The same of numbers that are rounded.
 pub(super) fn pair(first: f32, second: f32) -> f32 {
-    let [first, second] = [first, second].map(|value| u32::from(bf16::from_f32(value).to_bits()));
-    f32::from_bits(first | second << 16)
+    pair_of(bf16::from_f32(first), bf16::from_f32(second))
 }
 
 /// The sum of both products of two pairs.
@@ -22,13 +27,16 @@ pub(super) trait Factor<V> {
     const NUMBERS: usize;
 
     /// `sum` and, in each lane, the product of `a` and `b`.
-    fn multiply(a: V, b: V, sum: V) -> V;
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`, those for pairs included where lanes hold pairs.
+    unsafe fn multiply(a: V, b: V, sum: V) -> V;
 
     /// The same with one `weight`, but where it is 0 it adds nothing, even if the value is infinite or
     /// NaN.
     ///
     /// # Safety
-    /// The machine has the instructions of `V`.
+    /// As [`multiply`](Self::multiply).
     unsafe fn add_weighted(weight: f32, value: V, sum: V) -> V;
 
     /// Puts `count` numbers, an even number of vectors, into such lanes, over the first of them.
@@ -57,7 +65,7 @@ impl<V: Lanes> Factor<V> for One {
     unsafe fn pack(_: *mut f32, _: usize) {}
 
     #[inline(always)]
-    fn multiply(a: V, b: V, sum: V) -> V {
+    unsafe fn multiply(a: V, b: V, sum: V) -> V {
         a.mul_add(b, sum)
     }
 }
@@ -70,7 +78,7 @@ impl<V: Pairs> Factor<V> for Two {
         const HALVES: [u32; 2] = [0xffff, 0xffff_0000];
         let counted = HALVES.into_iter().filter(|half| weight.to_bits() & half != 0).sum();
         // SAFETY: the caller promises the instructions.
-        sum.dot(unsafe { V::splat(weight) }, value.masked(counted))
+        unsafe { sum.dot(V::splat(weight), value.masked(counted)) }
     }
 
     #[inline(always)]
@@ -84,8 +92,9 @@ impl<V: Pairs> Factor<V> for Two {
     }
 
     #[inline(always)]
-    fn multiply(a: V, b: V, sum: V) -> V {
-        sum.dot(a, b)
+    unsafe fn multiply(a: V, b: V, sum: V) -> V {
+        // SAFETY: the caller promises the instructions.
+        unsafe { sum.dot(a, b) }
     }
 }
 
@@ -138,8 +147,7 @@ impl<V: Pairs> Weights<V> for [bf16; 2] {
 
     #[inline(always)]
     fn lane(self) -> f32 {
-        let [first, second] = self.map(|value| u32::from(value.to_bits()));
-        f32::from_bits(first | second << 16)
+        pair_of(self[0], self[1])
     }
 
     #[inline(always)]

@@ -9,7 +9,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::lanes::{CausalPosition, Lanes, PANEL, Pairs, TILE, TILE_PANELS};
-use super::level::{Kernel, Level, PairKernel, dispatch, dispatch_pairs};
+use super::level::{Kernel, PairKernel};
 use super::micro::{Mask, Operands, Room, careful_product, product, scores};
 use super::sight::Sight;
 use super::stored::{Factor, One, Two};
@@ -42,8 +42,6 @@ pub(super) struct Tile<'a> {
     /// Numbers of a head, or pairs of them.
     pub(super) depth: usize,
     pub(super) padded_dim: usize,
-    /// Whether numbers are packed as pairs.
-    pub(super) paired: bool,
     /// Whether all values are finite: 0 · v is then 0, and a key that is not seen may take part
     /// with weight 0.
     pub(super) finite: bool,
@@ -90,14 +88,6 @@ impl PairKernel for Absorb<'_> {
 }
 
 impl Absorb<'_> {
-    /// Takes them in with the instructions of `level`.
-    pub(super) fn with(self, level: Level) {
-        match self.tile.paired {
-            true => dispatch_pairs(level, self),
-            false => dispatch(level, self),
-        }
-    }
-
     /// # Safety
     /// The machine has the instructions of `V`.
     #[inline(always)]

@@ -348,8 +348,8 @@ impl Pairs for Avx512 {
     }
 
     #[inline(always)]
-    fn dot(self, a: Self, b: Self) -> Self {
-        // SAFETY: `self` proves the instructions. The two types are the same 512 bits.
+    unsafe fn dot(self, a: Self, b: Self) -> Self {
+        // SAFETY: the caller promises the instructions. The two types are the same 512 bits.
         unsafe {
             let (a, b) = (std::mem::transmute::<__m512, __m512bh>(a.0), std::mem::transmute::<__m512, __m512bh>(b.0));
             Self(_mm512_dpbf16_ps(self.0, a, b))

@@ -75,7 +75,9 @@ fn the_methods_answer_as_the_demo_says() {
             ("trace", &right.map(|(name, _)| name), &[]),
             ("trace:keep-order", &[], &["vt3_rev-0"]),
         ] {
-            for ((name, right), found) in right.iter().zip(answers(method)) {
+            let found = answers(method);
+            assert_eq!(found.len(), right.len(), "answers of {method}");
+            for ((name, right), found) in right.iter().zip(found) {
                 let what = format!("{name}, {method}, world {world}: {found}");
                 assert!(!answered.contains(name) || found == *right, "{what}");
                 assert!(!missed.contains(name) || found != *right, "{what}");
