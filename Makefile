@@ -19,8 +19,8 @@ OPENAI = $(CURDIR)/target/openai
 SCHEMATHESIS = $(CURDIR)/target/schemathesis
 MOTO = $(CURDIR)/target/moto
 
-.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-store picture study quality quality-full quality-real quality-real-short train-demo deny clean tools mpi-tools \
-  openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models vllm-tools vllm-test sglang-check clients-tools clients record-clients attack fuzz-api load reuse gaps conversation activations experts long twin slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
+.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-peers bench-store picture study quality quality-full quality-real quality-real-short train-demo deny clean tools mpi-tools \
+  openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models peers-tools vllm-tools vllm-test sglang-check clients-tools clients record-clients attack fuzz-api load reuse gaps conversation activations experts long twin slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
 	@echo "make demo    the main job on the small trained model: a table of methods, in under a minute once built"
@@ -33,6 +33,8 @@ help:
 	@echo "make bench-store    how fast stored chunks are read, and what storing them costs requests; a quarter of an hour"
 	@echo "make bench-metrics  what a scrape each second costs the time to first token; a quarter of an hour"
 	@echo "make bench-decode  decoding, compared with a plain read of as many bytes, on one thread; a quarter of an hour"
+	@echo "make bench-peers  prefill and decoding beside vLLM, PyTorch and llama.cpp on one thread (docs/performance.md); installs 6 GB; hours,"
+	@echo "             MODELS=25m LENGTHS=2048 ROUNDS=3 in minutes"
 	@echo "make gpu     what only a GPU can show (docs/gpu.md); make gpu-bundle builds it for another machine, gpu-rehearsal"
 	@echo "             runs it on an emulated one, gpu-check for a moment only"
 	@echo "make picture  the picture in docs/performance.md (docs/ttft.svg), measured anew; a quarter of an hour"
@@ -82,6 +84,9 @@ page-tools:
 
 real-models-tools:
 	@$(STEP) "numpy" sh .ci/tools real-models
+
+peers-tools:
+	@$(STEP) "vLLM, PyTorch and llama.cpp" sh .ci/tools peers
 
 # VLLM=0.31.0 is another version that integrations/vllm knows, in a folder of its own.
 VLLM ?= 0.32.0
@@ -174,6 +179,11 @@ bench-decode: tools
 bench-store: build
 	$(CARGO) bench --locked -p tributary-store --bench read
 	python3 tests/paired/stored.py $(TRIBUTARY)
+
+# Tributary beside vLLM, PyTorch and llama.cpp, one thread each, in interleaved rounds (docs/performance.md): hours. Of the environment:
+# MODELS=25m,135m,0.5b DTYPES=f32,bf16 LENGTHS=2048,4096,8192 DECODE=1024x1,8192x8 ROUNDS=7, and more in tests/peers/run.py.
+bench-peers: build peers-tools
+	python3 tests/peers/run.py $(TRIBUTARY)
 
 # What a scrape each second costs the time to first token: 200 pairs, a quarter of an hour.
 bench-metrics: build
