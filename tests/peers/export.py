@@ -1,10 +1,11 @@
-"""A shape with drawn weights, as a Hugging Face folder for each type and as GGUF files, so that several programs read the same numbers.
+"""A shape with drawn weights, as a Hugging Face folder for each type and as GGUF files, so that
+several programs read the same numbers.
 
     export.py CONFIG.json OUT [SEED]
 
-Writes OUT/f32 and OUT/bf16 (config, safetensors, a tokenizer of one word a token) and OUT/f32.gguf, OUT/f16.gguf, OUT/bf16.gguf.
-Every weight is a number that bf16 holds: all types of a shape have equal weights but for numbers below 2^-24 in f16. Needs torch,
-safetensors, and PyPI's gguf.
+Writes OUT/f32 and OUT/bf16 (config, safetensors, a tokenizer of one word a token) and OUT/f32.gguf,
+OUT/f16.gguf, OUT/bf16.gguf. Every weight is a number that bf16 holds: all types of a shape have
+equal weights but for numbers below 2^-24 in f16. Needs torch, safetensors, and PyPI's gguf.
 """
 
 import json
@@ -19,7 +20,7 @@ from safetensors.torch import save_file
 
 # A number for each form of what is written: folders of another number are made anew.
 VERSION = 1
-# Positions that the exported config allows at least: the longest prompt and what is decoded after it.
+# Least number of positions of the exported config: the longest prompt and the decoded tokens.
 POSITIONS = 32768
 
 GGUF_NAMES = {
@@ -80,7 +81,7 @@ def write_folder(out: pathlib.Path, config: dict, weights: dict, dtype: torch.dt
 
 
 def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of queries and keys in the order in which GGUF has `llama`'s for RoPE: halves of a head in turn."""
+    """Rows of queries and keys in GGUF's order for `llama`: the halves of a head in turn."""
     return weight.reshape(heads, 2, -1, weight.shape[-1]).swapaxes(1, 2).reshape(weight.shape)
 
 

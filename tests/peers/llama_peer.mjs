@@ -1,16 +1,20 @@
-// llama.cpp, prebuilt, one thread: a child of run.py that speaks as lines.py says. llama_peer.mjs NODE_MODULES
-// A batch is computed by llama_decode and its tokens are drawn by llama.cpp's greedy sampler, as the package's addon calls them.
-// Of the environment: LLAMA_BATCH is the number of tokens of a batch, LLAMA_FLASH=no leaves out flash attention, LLAMA_KV the type of keys and values.
+// llama.cpp, prebuilt, one thread: a child of run.py that speaks as lines.py says.
+//   llama_peer.mjs NODE_MODULES
+// A batch is computed by llama_decode and its tokens are drawn by llama.cpp's greedy sampler, as the
+// package's addon calls them. Variables of the environment: LLAMA_BATCH, tokens of a batch; LLAMA_KV,
+// the type of keys and values; LLAMA_FLASH, where attention is flash attention: `prefill` (there it
+// is faster, in decoding slower), `both` or `no`.
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 
 const { getLlama } = await import(pathToFileURL(`${process.argv[2]}/node-llama-cpp/dist/index.js`).href);
 const batchSize = Number(process.env.LLAMA_BATCH || 512);
-const flash = process.env.LLAMA_FLASH !== "no";
+const flash = process.env.LLAMA_FLASH || "prefill";
 let llama, model, sampler, room, keys, single, decoding, sequences;
 
-// Tokens of rows that stand at `first` of a sequence; the last one's place in the batch, where logits are wanted.
+// Tokens of rows that stand at `first` of a sequence; the last one's place in the batch, where
+// logits are wanted.
 async function rows(context, sequence, first, ids) {
   let at;
   for (let begin = 0; begin < ids.length; begin += batchSize) {
@@ -23,9 +27,9 @@ async function rows(context, sequence, first, ids) {
   return at;
 }
 
-const makeContext = (count) =>
+const makeContext = (count, flashAttention) =>
   model.createContext({
-    contextSize: room, sequences: count, batchSize, flashAttention: flash, threads: { ideal: 1, min: 1 },
+    contextSize: room, sequences: count, batchSize, flashAttention, threads: { ideal: 1, min: 1 },
     experimentalKvCacheKeyType: keys, experimentalKvCacheValueType: keys, failedCreationRemedy: false,
   });
 
@@ -40,10 +44,10 @@ const orders = {
     sampler.applyConfig({ temperature: 0 });
     room = tokens;
     keys = (process.env.LLAMA_KV || (dtype === "f32" ? "F32" : "F16")).toUpperCase();
-    single = await makeContext(1);
+    single = await makeContext(1, flash !== "no");
     const release = llama.llamaCppRelease?.release;
     const versions = `llama.cpp ${release} (node-llama-cpp 3.21.1, ${variant()})`;
-    return { versions, settings: `${kind} weights, ${keys.toLowerCase()} keys and values, batches of ${batchSize}, flash attention ${flash ? "on" : "off"}` };
+    return { versions, settings: `${kind} weights, ${keys.toLowerCase()} keys and values, batches of ${batchSize}, flash attention: ${flash}` };
   },
   async check({ ids, top }) {
     single._ctx.disposeSequence(0);
@@ -60,7 +64,7 @@ const orders = {
     return { seconds: (performance.now() - began) / 1e3, token };
   },
   async begin({ prompts }) {
-    decoding = await makeContext(prompts.length);
+    decoding = await makeContext(prompts.length, flash === "both");
     sequences = [];
     for (const [number, ids] of prompts.entries()) {
       const token = await decoding._ctx.sampleToken(await rows(decoding, number, 0, ids), sampler);

@@ -1,4 +1,6 @@
-"""The programs that run.py compares, each with the same orders (lines.py): Tributary's service over loopback, and children that speak JSON lines."""
+"""The programs that run.py compares, each with the same orders (lines.py): Tributary's service over
+loopback, and children that speak JSON lines.
+"""
 
 import http.client
 import json
@@ -17,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tests/clients"))
 
 from service import Service  # noqa: E402 - of this repository
 
-# Tokens that a stream of Tributary draws besides those counted: until the last of several streams has its first one.
+# Tokens that each of several streams of Tributary draws more: all must run while steps are timed.
 EXTRA_STEPS = 8
 # The most that `logprobs` of a request may be.
 MOST_LOGPROBS = 20
@@ -35,7 +37,7 @@ def python_environment() -> dict:
     return {
         **os.environ, "LD_LIBRARY_PATH": libraries, "PATH": f"{ENVIRONMENT}/bin:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
         "PYTHONPATH": str(TARGET / "python"), "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_HOST_IP": "127.0.0.1", "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "WARNING", "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": str(TARGET / "vllm-cache"), "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "WARNING", "TOKENIZERS_PARALLELISM": "false",
     }
 
 
@@ -71,8 +73,9 @@ class Child:
 class Tributary:
     """`tributary serve` of one rank with one thread, asked over loopback with token ids.
 
-    The time of a prefill is `metrics.ttft_ms` of the answer: from the request's acceptance, before its ids are read, until the first
-    token's id is there. Of decoding the client's clock counts, from token to token of its streams.
+    The time of a prefill is `metrics.ttft_ms` of the answer: from the request's acceptance, before
+    its ids are read, until the first token's id is there. Of decoding the client's clock counts,
+    from token to token of its streams.
     """
 
     name = "Tributary"
@@ -117,7 +120,7 @@ class Tributary:
         return {"tokens": firsts}
 
     def decode(self, steps: int) -> dict:
-        """Streams that go on from the keys and values of the order before; their prompts have what was drawn until then."""
+        """Streams that go on from the keys and values of the previous order."""
         count = steps + (1 if len(self.prompts) == 1 else EXTRA_STEPS)
         streams = [Stream(self.service.url, self.body(ids + drawn, count, "recompute", stream=True)) for ids, drawn in zip(self.prompts, self.drawn)]
         for stream in streams:

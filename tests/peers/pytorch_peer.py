@@ -13,7 +13,7 @@ GROWTH = 1024
 
 
 class RoomyLayer(DynamicLayer):
-    """Keys and values with room behind them. transformers' own layer copies all of them for every token."""
+    """Keys and values with room behind them; transformers' own layer copies them for every token."""
 
     def update(self, key_states, value_states, *args, **kwargs):
         if not self.is_initialized:

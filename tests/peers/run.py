@@ -1,23 +1,26 @@
-"""Full prefill and decoding of Tributary beside vLLM, PyTorch and llama.cpp, one thread each, on a CPU: `make bench-peers`.
+"""Full prefill and decoding of Tributary beside vLLM, PyTorch and llama.cpp, one thread each, on a
+CPU: `make bench-peers`.
 
     python3 tests/peers/run.py PROGRAM
 
 Of the environment, with defaults:
 
     MODELS=25m,135m,0.5b      shapes of examples/models, whose weights are drawn (export.py)
-    DTYPES=f32,bf16           types of weights, keys and values; in 16 bits llama.cpp has what LLAMA_DTYPE says
+    DTYPES=f32,bf16           types of weights, keys and values; llama.cpp's in 16 bits: LLAMA_DTYPE
     LENGTHS=2048,4096,8192    tokens of a prompt
-    DECODE=1024x1,1024x8,8192x1,8192x8    context and sequences of decoding; `none` leaves it out. By default 0.5b has no 8192x8
+    DECODE=1024x1,1024x8,8192x1,8192x8
+                              context and sequences of decoding, or `none`; 0.5b's default has no 8192x8
     ROUNDS=7                  rounds; 0.5b has at most 3 from 8192 tokens on
     STEPS=32                  steps of decoding in a round
     PEERS=vLLM,PyTorch,llama.cpp
     LLAMA_DTYPE=bf16          or f16
-    CORE=N                    the core on which all of them run, by default the last; `no` leaves it to the system
+    CORE=N                    core of all programs, by default the last; `no`: the system's choice
 
-All programs read the same weights and get the same token ids. Their log-probabilities after each prompt are compared first: nothing is
-timed of programs that disagree. Each program is a process that stays loaded; one computes at a time. A round asks each of them once,
-beginning with another one than the round before. A ratio is a program's time by Tributary's in the same round: above 1 Tributary is faster.
-Prints tables, and writes every sample to target/peers/results.json.
+All programs read the same weights and get the same token ids. Their log-probabilities after each
+prompt are compared first: nothing is timed of programs that disagree. Each program is a process
+that stays loaded; one computes at a time. A round asks each of them once, beginning with another
+one than the round before. A ratio is a program's time by Tributary's in the same round: above 1
+Tributary is faster. Prints tables, and writes every sample to target/peers/results.json.
 """
 
 import datetime
@@ -35,7 +38,8 @@ from programs import ROOT, TARGET, Tributary, rival
 
 SHAPES = {"25m": "dummy-25m", "135m": "smollm2-135m", "0.5b": "qwen2.5-0.5b"}
 DECODE = ["1024x1", "1024x8", "8192x1", "8192x8"]
-# Difference of log-probabilities that is allowed. llama.cpp's flash attention has the largest in f32, about 2e-3.
+# Difference of log-probabilities that is allowed. llama.cpp's flash attention has the largest in
+# f32, about 2e-3.
 ALLOWED = {"f32": 5e-3, "bf16": 0.2}
 TOP = 64
 LARGE_ROUNDS = 3
@@ -97,7 +101,7 @@ def exported(model: str) -> pathlib.Path:
 
 
 def disagreement(ours: list, theirs: list) -> tuple[float, float]:
-    """Largest difference of log-probabilities of tokens in both lists, and how much less likely their first token is to us than ours."""
+    """Largest difference of log-probabilities, and the gap of the two first tokens in our list."""
     known, found = dict(map(tuple, ours)), dict(map(tuple, theirs))
     both = known.keys() & found.keys()
     missing = [token for token, _ in ours[:5] if token not in found]
@@ -115,7 +119,7 @@ class Table:
 
 
 def checked(setup: list, running: dict, prompts: dict, dtype: str):
-    """Compares all programs with Tributary on each prompt, which also warms them up; ends where one disagrees."""
+    """Compares all programs with Tributary on each prompt, a warm-up too; ends if one disagrees."""
     table, failed = Table("model", "type", "tokens", "program", "first token", "largest difference of log-probabilities"), []
     for tokens, ids in prompts.items():
         ours = None

@@ -1,6 +1,8 @@
-"""vLLM's build for CPUs, one thread, its engine in this process, prefix caching off: a child of run.py (lines.py).
+"""vLLM's build for CPUs, one thread, its engine in this process, prefix caching off: a child of
+run.py (lines.py).
 
-Of the environment: VLLM_COMPILE=no computes eagerly; VLLM_BATCH is the most tokens of a step.
+Of the environment: VLLM_COMPILE=no computes eagerly; VLLM_BATCH is the most tokens of a step,
+vLLM's own default if unset.
 """
 
 import json
@@ -22,7 +24,7 @@ class Peer:
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(math.ceil(row_bytes * (held + 256 * sequences) * 1.05 / 2**30))
         import vllm
 
-        self.vllm, batch = vllm, int(os.environ.get("VLLM_BATCH") or room)
+        self.vllm, batch = vllm, int(os.environ.get("VLLM_BATCH") or min(room, 4096))
         eager = os.environ.get("VLLM_COMPILE") == "no"
         self.llm = vllm.LLM(
             model=folder, skip_tokenizer_init=True, dtype={"f32": "float32", "bf16": "bfloat16"}[dtype], enforce_eager=eager, max_model_len=room,
@@ -59,7 +61,8 @@ class Peer:
         self.tokens = [[] for _ in prompts]
         self.names = []
         for number, ids in enumerate(prompts):
-            # More tokens than are ever asked for: the sequences go on whenever the engine is stepped.
+            # More tokens than are ever asked for: the sequences go on whenever the engine is
+            # stepped.
             params = self.params(self.llm.model_config.max_model_len - len(ids), output_kind=RequestOutputKind.DELTA)
             self.names.append(self.llm.llm_engine.add_request(f"{number}", {"prompt_token_ids": ids}, params) or f"{number}")
         while not all(self.tokens):
