@@ -18,6 +18,10 @@ import os
 import sys
 
 
+def allocator() -> str:
+    return "tcmalloc" if "tcmalloc" in os.environ.get("LD_PRELOAD", "") else "the C library's allocator"
+
+
 def serve(peer):
     """Obeys orders by the peer's methods of these names. Prints of libraries go to standard error."""
     answers = os.fdopen(os.dup(1), "w")

@@ -4,7 +4,7 @@ import time
 
 import torch
 import transformers
-from lines import serve
+from lines import allocator, serve
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
@@ -38,7 +38,7 @@ class Peer:
         torch.set_num_threads(1)
         torch.set_num_interop_threads(1)
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype={"f32": torch.float32, "bf16": torch.bfloat16}[dtype], attn_implementation="sdpa").eval()
-        settings = f"{dtype}, SDPA, eager, keys and values in storage with room (transformers' own cache copies them for every token)"
+        settings = f"{dtype}, SDPA, eager, {allocator()}, keys and values in storage with room (transformers' own cache copies them for every token)"
         return {"versions": f"PyTorch {torch.__version__}, transformers {transformers.__version__}", "settings": settings}
 
     @torch.inference_mode()

@@ -14,6 +14,7 @@ Of the environment, with defaults:
     STEPS=32                  steps of decoding in a round
     PEERS=vLLM,PyTorch,llama.cpp
     LLAMA_DTYPE=bf16          or f16
+    TCMALLOC=no               vLLM and PyTorch without this allocator, which vLLM advises
     CORE=N                    core of all programs, by default the last; `no`: the system's choice
 
 All programs read the same weights and get the same token ids. Their log-probabilities after each

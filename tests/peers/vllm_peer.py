@@ -10,7 +10,7 @@ import math
 import os
 import time
 
-from lines import serve
+from lines import allocator, serve
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
@@ -30,7 +30,7 @@ class Peer:
             model=folder, skip_tokenizer_init=True, dtype={"f32": "float32", "bf16": "bfloat16"}[dtype], enforce_eager=eager, max_model_len=room,
             max_num_batched_tokens=batch, max_num_seqs=sequences, enable_prefix_caching=False, max_logprobs=64)
         compiled = "eager" if eager else "compiled"
-        settings = f"{dtype}, {compiled}, at most {batch} tokens a step, no prefix cache, engine in one process"
+        settings = f"{dtype}, {compiled}, at most {batch} tokens a step, no prefix cache, {allocator()}, engine in one process"
         return {"versions": f"vLLM {vllm.__version__}", "settings": settings}
 
     def params(self, tokens, **options):
