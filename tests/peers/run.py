@@ -30,6 +30,7 @@ import math
 import os
 import pathlib
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -230,6 +231,8 @@ def compared(program: str, settings: Settings, model: str, dtype: str, results: 
 
 def main():
     settings, results = Settings(), []
+    # The programs end with this one.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     TARGET.mkdir(parents=True, exist_ok=True)
     head(settings)
     for model in settings.models:
