@@ -111,8 +111,8 @@ pub(super) trait Lanes: Copy {
     unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize);
 }
 
-/// A vector whose lanes can hold pairs of bf16 too, the first of a pair in the lower half: a product
-/// of pairs sums two terms of its depth at once. Subnormal numbers count as 0.
+/// A vector whose lanes can hold pairs of bf16 too, the first of a pair in the lower half: a
+/// product of pairs sums two terms of its depth at once. Subnormal numbers count as 0.
 pub(super) trait Pairs: Lanes {
     /// `2 · N` values from memory, rounded to pairs of neighbours.
     ///
@@ -120,8 +120,8 @@ pub(super) trait Pairs: Lanes {
     /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
     unsafe fn load_paired(from: *const f32) -> Self;
 
-    /// `N` values from memory, each the first of a pair whose second comes from another place, or is
-    /// 0.
+    /// `N` values from memory, each the first of a pair whose second comes from another place, or
+    /// is 0.
     ///
     /// # Safety
     /// The machine has the instructions of this type; both are valid for `N` reads.

@@ -1,5 +1,5 @@
-//! Products of many rows: the weight is packed into panels of columns, as numbers in f32 or as pairs
-//! of bf16, and six rows at a time pass them. Sums are f32.
+//! Products of many rows: the weight is packed into panels of columns, as numbers in f32 or as
+//! pairs of bf16, and six rows at a time pass them. Sums are f32.
 
 use half::bf16;
 
@@ -34,8 +34,8 @@ pub(super) fn paired(level: Level, numbers: &[f32]) -> Aligned {
     pairs
 }
 
-/// Adds `x · weightᵀ` to `out` `[rows, outputs]`, or writes it there: `x` `[rows, inputs]`, `weight`
-/// `[outputs, inputs]`. The bits of a result depend on its own row and column alone.
+/// Adds `x · weightᵀ` to `out` `[rows, outputs]`, or writes it there: `x` `[rows, inputs]`,
+/// `weight` `[outputs, inputs]`. The bits of a result depend on its own row and column alone.
 pub(super) fn product<T: Stored>(level: Level, x: &[f32], weight: &[T], inputs: usize, target: Target<'_>) {
     let run = Run {
         numbers: 1,
@@ -236,7 +236,8 @@ impl Multiply<'_> {
         for from in (0..self.inputs).step_by(DEPTH) {
             for panel in 0..self.columns.div_ceil(COLUMNS) {
                 for row in (0..rows).step_by(STRIP) {
-                    // SAFETY: the caller promises the instructions; rows, panel and inputs are there.
+                    // SAFETY: the caller promises the instructions; rows, panel and inputs are
+                    // there.
                     unsafe {
                         match rows - row {
                             1 => self.strip::<V, F, 1>(row, panel, from),
@@ -284,8 +285,9 @@ impl Multiply<'_> {
         let depth = DEPTH.min(inputs - from);
         let first = row * outputs + self.first + panel * COLUMNS + column;
         let whole = count == WIDTH * V::N;
-        // SAFETY: the caller's promises. The room has ROWS rows of WIDTH vectors, as a block has; if
-        // it is not whole, `count` numbers of each row are copied between the room and the result.
+        // SAFETY: the caller's promises. The room has ROWS rows of WIDTH vectors, as a block has;
+        // if it is not whole, `count` numbers of each row are copied between the room and the
+        // result.
         unsafe {
             let mut room = [[0.0; COLUMNS]; ROWS];
             let mut acc = [[V::splat(0.0); WIDTH]; ROWS];

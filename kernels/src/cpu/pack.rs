@@ -1,5 +1,5 @@
-//! Packs rows of tensors into the form that the products read: rotated, keys transposed, in f32 or in
-//! pairs of bf16, in memory that starts on a cache line.
+//! Packs rows of tensors into the form that the products read: rotated, keys transposed, in f32 or
+//! in pairs of bf16, in memory that starts on a cache line.
 
 use std::ops::Range;
 
@@ -187,8 +187,8 @@ impl PackKeys<'_> {
             let depth = (padded_dim / F::NUMBERS).next_multiple_of(V::N);
             for i in 0..V::N {
                 // SAFETY: the caller promises the instructions. Pairs are made of whole vectors: of
-                // up to one beyond a row, which holds numbers of the next one or nothing, come those
-                // beyond its depth.
+                // up to one beyond a row, which holds numbers of the next one or nothing, come
+                // those beyond its depth.
                 unsafe { F::pack(self.stage.as_mut_ptr().add(i * padded_dim), F::NUMBERS * depth) }
             }
             for dim in (0..depth).step_by(V::N) {

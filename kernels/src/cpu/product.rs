@@ -1,7 +1,7 @@
 //! The matrix products of linear layers on the current rayon pool: candle's own would take all
 //! threads of the machine, beyond the rank's share. Few rows stream the weight ([`few_rows`]), many
-//! rows have it packed ([`many_rows`]). Where the machine multiplies pairs of bf16, a weight in that
-//! type has products of its own: inputs are rounded to bf16, sums are f32.
+//! rows have it packed ([`many_rows`]). Where the machine multiplies pairs of bf16, a weight in
+//! that type has products of its own: inputs are rounded to bf16, sums are f32.
 
 use candle_core::{CpuStorage, Storage, Tensor};
 use half::bf16;

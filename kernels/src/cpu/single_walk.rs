@@ -55,7 +55,8 @@ impl Heads {
 pub(super) struct Scratch {
     /// Sum of 2^(score − top) · value, as the queries are packed.
     pub(super) out: Aligned,
-    /// `[TILE, rows]` scores, then probabilities, of a bundle; of pairs, those of two keys in a lane.
+    /// `[TILE, rows]` scores, then probabilities, of a bundle; of pairs, those of two keys in a
+    /// lane.
     p: Aligned,
 }
 

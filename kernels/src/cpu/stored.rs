@@ -32,8 +32,8 @@ pub(super) trait Factor<V> {
     /// The machine has the instructions of `V`, those for pairs included where lanes hold pairs.
     unsafe fn multiply(a: V, b: V, sum: V) -> V;
 
-    /// The same with one `weight`, but where it is 0 it adds nothing, even if the value is infinite or
-    /// NaN.
+    /// The same with one `weight`, but where it is 0 it adds nothing, even if the value is infinite
+    /// or NaN.
     ///
     /// # Safety
     /// As [`multiply`](Self::multiply).
