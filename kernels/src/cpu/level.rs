@@ -1,6 +1,7 @@
 //! Which instructions the machine has, and how a kernel gets to run with them.
 
 use super::lanes::{Lanes, Pairs, Portable};
+use super::stored::{Factor, One, Two};
 #[cfg(target_arch = "x86_64")]
 use super::x86::{Avx2, Avx512};
 
@@ -93,9 +94,38 @@ pub(super) fn dispatch(level: Level, kernel: impl Kernel) {
     }
 }
 
+/// A piece of work on lanes of either kind: numbers of f32, or pairs of bf16.
+pub(super) trait EitherKernel {
+    /// Does the work. Implementations are `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`, those for pairs included where lanes hold pairs.
+    unsafe fn run<V: Lanes, F: Factor<V>>(self);
+}
+
+/// Such work on numbers, and on pairs.
+struct OnNumbers<K>(K);
+struct OnPairs<K>(K);
+
+impl<K: EitherKernel> Kernel for OnNumbers<K> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.run::<V, One>() }
+    }
+}
+
+impl<K: EitherKernel> PairKernel for OnPairs<K> {
+    #[inline(always)]
+    unsafe fn run<V: Pairs>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.run::<V, Two>() }
+    }
+}
+
 /// Runs `kernel` on pairs, or on numbers of f32, with the instructions of `level`.
-pub(super) fn dispatch_either(level: Level, paired: bool, kernel: impl Kernel + PairKernel) {
-    if paired { dispatch_pairs(level, kernel) } else { dispatch(level, kernel) }
+pub(super) fn dispatch_either(level: Level, paired: bool, kernel: impl EitherKernel) {
+    if paired { dispatch_pairs(level, OnPairs(kernel)) } else { dispatch(level, OnNumbers(kernel)) }
 }
 
 /// Runs `kernel` with the instructions of `level`, which has pairs.

@@ -4,9 +4,9 @@
 use half::bf16;
 
 use super::lanes::{Lanes, Pairs};
-use super::level::{Kernel, Level, PairKernel, dispatch, dispatch_pairs};
+use super::level::{EitherKernel, Kernel, Level, PairKernel, dispatch, dispatch_either, dispatch_pairs};
 use super::pack::Aligned;
-use super::stored::{Factor, One, Stored, Two, Weights, pair};
+use super::stored::{Factor, Stored, Weights, pair};
 use super::strip::{STRIP, WIDEST};
 use super::{micro, tasks};
 
@@ -40,7 +40,7 @@ pub(super) fn product<T: Stored>(level: Level, x: &[f32], weight: &[T], inputs: 
     let run = Run {
         numbers: 1,
         pack: |part: Pack<'_, T>| dispatch(level, part),
-        multiply: |_: &mut Aligned, part: Multiply<'_>| dispatch(level, part),
+        multiply: |_: &mut Aligned, part: Multiply<'_>| dispatch_either(level, false, part),
     };
     run.all(x, weight, inputs, target);
 }
@@ -53,7 +53,7 @@ pub(super) fn product_of_pairs(level: Level, x: &[f32], weight: &[[bf16; 2]], in
         multiply: |rounded: &mut Aligned, part: Multiply<'_>| {
             let pairs = &mut rounded.get_mut()[..part.x.len() / 2];
             dispatch_pairs(level, Round { numbers: part.x, pairs });
-            dispatch_pairs(level, Multiply { x: pairs, ..part });
+            dispatch_either(level, true, Multiply { x: pairs, ..part });
         },
     };
     run.all(x, weight, inputs, target);
@@ -208,27 +208,9 @@ struct Multiply<'a> {
     accumulate: bool,
 }
 
-impl Kernel for Multiply<'_> {
+impl EitherKernel for Multiply<'_> {
     #[inline(always)]
-    unsafe fn run<V: Lanes>(self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.all::<V, One>() }
-    }
-}
-
-impl PairKernel for Multiply<'_> {
-    #[inline(always)]
-    unsafe fn run<V: Pairs>(self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.all::<V, Two>() }
-    }
-}
-
-impl Multiply<'_> {
-    /// # Safety
-    /// The machine has the instructions of `V`.
-    #[inline(always)]
-    unsafe fn all<V: Lanes, F: Factor<V>>(mut self) {
+    unsafe fn run<V: Lanes, F: Factor<V>>(mut self) {
         let rows = self.x.len() / self.inputs;
         assert_eq!(self.out.len(), rows * self.outputs, "room for the result");
         assert!(self.first + self.columns <= self.outputs, "columns");
@@ -252,7 +234,9 @@ impl Multiply<'_> {
             }
         }
     }
+}
 
+impl Multiply<'_> {
     /// ROWS rows from `row` on times a panel, over the inputs `from ..`.
     ///
     /// # Safety

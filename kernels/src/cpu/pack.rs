@@ -7,9 +7,9 @@ use half::bf16;
 
 use super::inputs::{Elements, Matrix};
 use super::lanes::{Lanes, PANEL, Pairs};
-use super::level::{Kernel, Level, PairKernel};
+use super::level::{EitherKernel, Kernel, Level, PairKernel};
 use super::sight::{KeyList, Rows};
-use super::stored::{Factor, One, Two, pair, pair_of};
+use super::stored::{Factor, pair, pair_of};
 use super::strip::{STRIP, WIDEST};
 use crate::{Pairing, Rope};
 
@@ -145,27 +145,9 @@ pub(super) struct PackKeys<'a> {
     pub(super) k: &'a mut [f32],
 }
 
-impl Kernel for PackKeys<'_> {
+impl EitherKernel for PackKeys<'_> {
     #[inline(always)]
-    unsafe fn run<V: Lanes>(self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.pack::<V, One>() }
-    }
-}
-
-impl PairKernel for PackKeys<'_> {
-    #[inline(always)]
-    unsafe fn run<V: Pairs>(self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.pack::<V, Two>() }
-    }
-}
-
-impl PackKeys<'_> {
-    /// # Safety
-    /// The machine has the instructions of `V`.
-    #[inline(always)]
-    unsafe fn pack<V: Lanes, F: Factor<V>>(self) {
+    unsafe fn run<V: Lanes, F: Factor<V>>(self) {
         let KeySource { list, blocks, rope, head_dim, padded_dim, .. } = self.source;
         assert_eq!(self.k.len(), PANEL * padded_dim, "room for a panel");
         assert!(self.stage.len() >= V::N * padded_dim + WIDEST, "room for {} keys", V::N);

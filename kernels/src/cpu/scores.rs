@@ -5,12 +5,12 @@
 use candle_core::{DType, Tensor};
 
 use super::inputs::Inputs;
-use super::lanes::{CausalPosition, Lanes, PANEL, Pairs};
-use super::level::{Kernel, Level, PairKernel, dispatch_either};
+use super::lanes::{CausalPosition, Lanes, PANEL};
+use super::level::{EitherKernel, Level, dispatch_either};
 use super::micro::{Mask, Operands, Room, scores};
 use super::pack::{Aligned, KeySource, PackKeys, QuerySource, multiplies_pairs};
 use super::sight::{KeyList, Rows, Sight, Span};
-use super::stored::{Factor, One, Two};
+use super::stored::Factor;
 use super::strip::{LOG2_E, LOWEST, STRIP, WIDEST};
 use super::tasks;
 use crate::error::Result;
@@ -258,27 +258,9 @@ struct AddProbabilities<'a> {
     sums: &'a mut [f32],
 }
 
-impl Kernel for AddProbabilities<'_> {
+impl EitherKernel for AddProbabilities<'_> {
     #[inline(always)]
-    unsafe fn run<V: Lanes>(self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.rows::<V, One>() }
-    }
-}
-
-impl PairKernel for AddProbabilities<'_> {
-    #[inline(always)]
-    unsafe fn run<V: Pairs>(self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.rows::<V, Two>() }
-    }
-}
-
-impl AddProbabilities<'_> {
-    /// # Safety
-    /// The machine has the instructions of `V`.
-    #[inline(always)]
-    unsafe fn rows<V: Lanes, F: Factor<V>>(mut self) {
+    unsafe fn run<V: Lanes, F: Factor<V>>(mut self) {
         // SAFETY: the caller promises the instructions, and `add` checks every length against ROWS.
         unsafe {
             match self.lse.len() {

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 use super::inputs::{Elements, Inputs, Matrix};
 use super::lanes::CausalPosition;
-use super::level::{Level, dispatch, dispatch_either};
+use super::level::{Level, dispatch, dispatch_pairs};
 use super::many_rows;
 use super::merge::merge;
 use super::pack::{Aligned, multiplies_pairs};
@@ -160,7 +160,8 @@ impl Call<'_> {
         }
         match (k.elements(), v.elements()) {
             (Elements::F32(k), Elements::F32(v)) => dispatch(self.level, walk!(k, v)),
-            (Elements::Bf16(k), Elements::Bf16(v)) => dispatch_either(self.level, self.paired, walk!(k, v)),
+            (Elements::Bf16(k), Elements::Bf16(v)) if self.paired => dispatch_pairs(self.level, walk!(k, v)),
+            (Elements::Bf16(k), Elements::Bf16(v)) => dispatch(self.level, walk!(k, v)),
             (Elements::F16(k), Elements::F16(v)) => dispatch(self.level, walk!(k, v)),
             _ => unreachable!("checked by attend: keys and values of one type"),
         }

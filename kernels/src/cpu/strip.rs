@@ -8,11 +8,11 @@
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
 
-use super::lanes::{CausalPosition, Lanes, PANEL, Pairs, TILE, TILE_PANELS};
-use super::level::{Kernel, PairKernel};
+use super::lanes::{CausalPosition, Lanes, PANEL, TILE, TILE_PANELS};
+use super::level::EitherKernel;
 use super::micro::{Mask, Operands, Room, careful_product, product, scores};
 use super::sight::Sight;
-use super::stored::{Factor, One, Two};
+use super::stored::Factor;
 
 /// Rows of a strip: six rows of four vectors, four vectors of keys and one query value fill the
 /// registers of AVX-512.
@@ -71,27 +71,9 @@ pub(super) struct Absorb<'a> {
     pub(super) p: &'a mut [f32],
 }
 
-impl Kernel for Absorb<'_> {
+impl EitherKernel for Absorb<'_> {
     #[inline(always)]
-    unsafe fn run<V: Lanes>(self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.rows::<V, One>() }
-    }
-}
-
-impl PairKernel for Absorb<'_> {
-    #[inline(always)]
-    unsafe fn run<V: Pairs>(self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.rows::<V, Two>() }
-    }
-}
-
-impl Absorb<'_> {
-    /// # Safety
-    /// The machine has the instructions of `V`.
-    #[inline(always)]
-    unsafe fn rows<V: Lanes, F: Factor<V>>(mut self) {
+    unsafe fn run<V: Lanes, F: Factor<V>>(mut self) {
         // SAFETY: the caller promises the instructions, and `absorb` checks every length against
         // ROWS.
         unsafe {
