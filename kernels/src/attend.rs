@@ -39,8 +39,8 @@ impl Kernels {
 
     /// Attention of the queries to all blocks of keys together. Work runs on the current rayon
     /// pool. Where a CPU multiplies pairs of bf16 (AVX512-BF16) and all keys and values are in that
-    /// type, queries, rotated keys and probabilities are rounded to it; sums are f32. Where keys have
-    /// positions per KV head, each head is a separate call.
+    /// type, queries, rotated keys and probabilities are rounded to it; sums are f32. Where keys
+    /// have positions per KV head, each head is a separate call.
     ///
     /// # Errors
     /// Returns an error if shapes do not fit.
