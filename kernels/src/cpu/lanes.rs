@@ -86,6 +86,9 @@ pub(super) trait Lanes: Copy {
 
     fn reduce_max(self) -> f32;
 
+    /// Whether a lane is above the other's, or either is NaN.
+    fn any_above(self, other: Self) -> bool;
+
     /// Lane `i` is the sum of the lanes of vector `i`; there are `N` vectors.
     fn sum_each(vectors: &[Self]) -> Self;
 
@@ -100,7 +103,8 @@ pub(super) trait Lanes: Copy {
     /// `order` and `segment` are valid for `N` reads.
     unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: CausalPosition) -> Self;
 
-    /// Asks for the memory at an address, which need not be valid: it is a hint.
+    /// Asks for the memory at an address to come into the second-level cache. It need not be valid:
+    /// this is a hint.
     fn prefetch<T>(at: *const T);
 
     /// `to[c][r] = from[r][c]` for `N` rows and columns.
@@ -241,6 +245,11 @@ impl Lanes for Portable {
     #[inline(always)]
     fn reduce_max(self) -> f32 {
         self.0.into_iter().fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn any_above(self, other: Self) -> bool {
+        self.0.iter().zip(&other.0).any(|(a, b)| a.partial_cmp(b).is_none_or(|order| order.is_gt()))
     }
 
     #[inline(always)]

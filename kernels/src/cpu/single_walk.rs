@@ -2,8 +2,11 @@
 //! heads that share a KV head go together, up to four of them, so that a key is widened once for
 //! all.
 //!
-//! A vector of scores holds every head of the bundle for as many keys as there is room for: lane
-//! `key · rows + row`.
+//! A vector of scores holds every head of the bundle for as many keys as there is room for, two
+//! keys of a head beside each other: lane `(key / 2 · rows + row) · 2 + key mod 2`.
+//!
+//! A step of decoding reads its keys and values once, so their memory bounds it. The rows of a tile
+//! fill about a page, and those of a later tile are asked for in the order in which they lie.
 
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
@@ -18,10 +21,14 @@ use super::stored::{Factor, One, Stored, Two};
 use super::strip::{LOWEST, WIDEST};
 use crate::SHARED;
 
-/// Keys that are looked at together.
-const TILE: usize = 64;
+/// Most keys that are looked at together.
+const TILE: usize = 16;
+/// Bytes of the rows of a tile, about.
+const TILE_BYTES: usize = 4096;
 /// Bytes of a cache line.
 const LINE: usize = 64;
+/// Tiles between the one that is computed and the one that is prefetched.
+const AHEAD: usize = 2;
 /// Heads that are taken together. Divides the width of every vector.
 pub(super) const MOST_ROWS: usize = 4;
 
@@ -31,7 +38,7 @@ pub(super) struct Heads {
     /// The first one among the packed heads.
     pub(super) first: usize,
     pub(super) rows: usize,
-    /// Largest score so far; lane `i` is of row `i mod rows`.
+    /// Largest score so far; lane `i` is of row `i / 2 mod rows`.
     top: [f32; WIDEST],
     /// Parts of the sum of 2^(score − top); lanes alike.
     sum: [f32; WIDEST],
@@ -43,11 +50,35 @@ impl Heads {
     }
 
     pub(super) fn top_of(&self, row: usize) -> f32 {
-        self.top[row]
+        self.top[2 * row]
     }
 
     pub(super) fn sum_of(&self, row: usize) -> f32 {
-        self.sum.iter().skip(row).step_by(self.rows).sum()
+        self.sum.chunks_exact(2).skip(row).step_by(self.rows).flatten().sum()
+    }
+
+    /// Raises the largest scores to those that were found; returns by what the sums of each row
+    /// shrink.
+    #[inline(always)]
+    fn raise<V: Lanes>(&mut self, found: V) -> [f32; MOST_ROWS] {
+        let mut lanes = [LOWEST; WIDEST];
+        // SAFETY: WIDEST lanes are at least a vector, and `found` proves the instructions.
+        unsafe {
+            found.store(lanes.as_mut_ptr());
+            let old = V::load(self.top.as_ptr());
+            let mut top = [LOWEST; MOST_ROWS];
+            for lane in 0..WIDEST {
+                let row = lane / 2 % self.rows;
+                top[row] = top[row].max(lanes[lane]).max(self.top[lane]);
+            }
+            for lane in 0..WIDEST {
+                self.top[lane] = top[lane / 2 % self.rows];
+            }
+            let fade = old.sub(V::load(self.top.as_ptr())).exp2();
+            V::load(self.sum.as_ptr()).mul(fade).store(self.sum.as_mut_ptr());
+            fade.store(lanes.as_mut_ptr());
+        }
+        std::array::from_fn(|row| lanes[2 * row % WIDEST])
     }
 }
 
@@ -55,15 +86,15 @@ impl Heads {
 pub(super) struct Scratch {
     /// Sum of 2^(score − top) · value, as the queries are packed.
     pub(super) out: Aligned,
-    /// `[TILE, rows]` scores, then probabilities, of a bundle; of pairs, those of two keys in a
-    /// lane.
+    /// Scores, then probabilities, of a bundle's tile, `[TILE / 2, rows, 2]`; of pairs, those of
+    /// two keys in a lane, `[TILE / 2, rows]`.
     p: Aligned,
 }
 
 impl Scratch {
     /// Scratch for `len` values of packed queries.
     pub(super) fn new(len: usize) -> Self {
-        Self { out: Aligned::new(len), p: Aligned::new(TILE * MOST_ROWS + WIDEST) }
+        Self { out: Aligned::new(len), p: Aligned::new(TILE * MOST_ROWS + 2 * WIDEST) }
     }
 }
 
@@ -125,13 +156,26 @@ impl<T> Walk<'_, T> {
             assert!(k.1.place(last, heads.kv_head) + head_dim <= k.0.len(), "keys");
             assert!(v.1.place(last, heads.kv_head) + head_dim <= v.0.len(), "values");
         }
-        for (index, (order, segment)) in order.chunks(TILE).zip(segment.chunks(TILE)).enumerate() {
-            let seen = Seen::of(first + index * TILE, order, segment, place);
+        // How rows are cut follows from their heads alone, not from where they lie: so do the bits.
+        let row = heads.iter().map(|heads| heads.kv_head + 1).max().unwrap_or(1) * head_dim;
+        let tile = (TILE_BYTES / (row * size_of::<T>()).max(1)).clamp(TILE / 2, TILE).next_multiple_of(2);
+        // Each bundle asks for a share of a later tile, counted in lines.
+        let row_step = k.1.row_step().max(v.1.row_step());
+        let share = (tile * row_step * size_of::<T>()).div_ceil(LINE * heads.len().max(1));
+        for (index, (order, segment)) in order.chunks(tile).zip(segment.chunks(tile)).enumerate() {
+            let start = first + index * tile;
+            let seen = Seen::of(start, order, segment, place);
             if seen.count == 0 {
                 continue;
             }
-            for heads in heads.iter_mut() {
+            for (number, heads) in heads.iter_mut().enumerate() {
+                let ahead = AHEAD * tile * row_step + number * share * LINE / size_of::<T>();
                 let bundle = Bundle {
+                    ahead: [
+                        k.0.as_ptr().wrapping_add(k.1.place(start, 0) + ahead),
+                        v.0.as_ptr().wrapping_add(v.1.place(start, 0) + ahead),
+                    ],
+                    share,
                     k: k.0.as_ptr().wrapping_add(k.1.place(0, heads.kv_head)),
                     k_step: k.1.row_step(),
                     v: v.0.as_ptr().wrapping_add(v.1.place(0, heads.kv_head)),
@@ -184,6 +228,9 @@ struct Bundle<'a, T> {
     k_step: usize,
     v: *const T,
     v_step: usize,
+    /// Keys and values that are asked for meanwhile, and how many lines of each.
+    ahead: [*const T; 2],
+    share: usize,
     head_dim: usize,
     q: &'a [f32],
     p: &'a mut [f32],
@@ -208,8 +255,14 @@ trait Way<V: Lanes, T> {
     /// The machine has the instructions of `V`; both are valid for `V::N` reads.
     unsafe fn value(from: *const T, second: Option<*const T>) -> V;
 
-    /// Packs the probabilities of `count` keys, `[count, ROWS]`, as such values are.
-    fn pack<const ROWS: usize>(p: &mut [f32], count: usize);
+    /// Packs probabilities, `[pairs, rows, 2]`, which fill some vectors, as such values are.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`; `p` holds as many vectors, and one more.
+    unsafe fn pack(p: &mut [f32], vectors: usize);
+
+    /// Where the weight of a step over the values stands: `(step, row, rows)`.
+    fn weight(step: usize, row: usize, rows: usize) -> usize;
 }
 
 /// Numbers are widened to f32.
@@ -234,7 +287,12 @@ impl<V: Lanes, T: Stored> Way<V, T> for Wide {
     }
 
     #[inline(always)]
-    fn pack<const ROWS: usize>(_: &mut [f32], _: usize) {}
+    unsafe fn pack(_: &mut [f32], _: usize) {}
+
+    #[inline(always)]
+    fn weight(step: usize, row: usize, rows: usize) -> usize {
+        (step / 2 * rows + row) * 2 + step % 2
+    }
 }
 
 impl<V: Pairs> Way<V, bf16> for Paired {
@@ -253,16 +311,16 @@ impl<V: Pairs> Way<V, bf16> for Paired {
     }
 
     #[inline(always)]
-    fn pack<const ROWS: usize>(p: &mut [f32], count: usize) {
-        p[count * ROWS..(count + count % 2) * ROWS].fill(0.0);
-        for pair in 0..count.div_ceil(2) {
-            for r in 0..ROWS {
-                // Probabilities are neither negative nor infinite: this rounds to the nearest.
-                let round = |bits: u32| bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-                let [first, second] = [p[2 * pair * ROWS + r], p[(2 * pair + 1) * ROWS + r]].map(f32::to_bits);
-                p[pair * ROWS + r] = f32::from_bits(round(first) | round(second) << 16);
-            }
+    unsafe fn pack(p: &mut [f32], vectors: usize) {
+        for pair in 0..vectors.div_ceil(2) {
+            // SAFETY: the caller's promises; what is written has been read.
+            unsafe { V::load_paired(p.as_ptr().add(2 * pair * V::N)).store(p.as_mut_ptr().add(pair * V::N)) }
         }
+    }
+
+    #[inline(always)]
+    fn weight(step: usize, row: usize, rows: usize) -> usize {
+        step * rows + row
     }
 }
 
@@ -276,29 +334,21 @@ impl<T> Bundle<'_, T> {
         // SAFETY: the caller's promises; WIDEST lanes are at least a vector.
         unsafe {
             let old = V::load(heads.top.as_ptr());
-            let mut lanes = [LOWEST; WIDEST];
-            self.scores::<V, W, ROWS>(seen, old).store(lanes.as_mut_ptr());
-            let mut top = heads.top;
-            for lane in 0..V::N {
-                top[lane % ROWS] = top[lane % ROWS].max(lanes[lane]);
-            }
-            for lane in ROWS..WIDEST {
-                top[lane] = top[lane % ROWS];
-            }
-            heads.top = top;
-            let new = V::load(top.as_ptr());
-            let fade = old.sub(new).exp2();
-            let mut sum = V::load(heads.sum.as_ptr()).mul(fade);
-            for vector in 0..(seen.count * ROWS).div_ceil(V::N) {
+            let found = self.scores::<V, W, ROWS>(seen, old);
+            // Most tiles find nothing larger.
+            let fade = if found.any_above(old) { heads.raise(found) } else { [1.0; MOST_ROWS] };
+            let top = V::load(heads.top.as_ptr());
+            let mut sum = V::load(heads.sum.as_ptr());
+            let vectors = (seen.count.next_multiple_of(2) * ROWS).div_ceil(V::N);
+            for vector in 0..vectors {
                 let p = self.p.as_mut_ptr().add(vector * V::N);
-                let value = V::load(p).sub(new).exp2();
+                let value = V::load(p).sub(top).exp2();
                 value.store(p);
                 sum = sum.add(value);
             }
             sum.store(heads.sum.as_mut_ptr());
-            fade.store(lanes.as_mut_ptr());
-            W::pack::<ROWS>(self.p, seen.count);
-            self.values::<V, W, ROWS>(seen, &lanes);
+            W::pack(self.p, vectors);
+            self.values::<V, W, ROWS>(seen, &fade);
         }
     }
 
@@ -309,18 +359,20 @@ impl<T> Bundle<'_, T> {
     #[inline(always)]
     unsafe fn scores<V: Lanes, W: Way<V, T>, const ROWS: usize>(&mut self, seen: &Seen, mut top: V) -> V {
         let keys = V::N / ROWS;
+        let lines = self.share.div_ceil(seen.count.div_ceil(keys));
         for (vector, first) in (0..seen.count).step_by(keys).enumerate() {
             let mut k = [self.k; WIDEST];
             for i in 0..keys {
                 let key = (first + i).min(seen.count - 1); // the last one again where there are no more
                 k[i] = self.k.wrapping_add(seen.rows[key] as usize * self.k_step);
             }
-            // The values of these rows come next.
-            for key in first..(first + keys).min(seen.count) {
-                prefetch::<V, T>(self.v.wrapping_add(seen.rows[key] as usize * self.v_step), self.head_dim);
+            for line in vector * lines..(vector + 1) * lines {
+                for ahead in self.ahead {
+                    V::prefetch(ahead.wrapping_add(line * LINE / size_of::<T>()));
+                }
             }
-            // SAFETY: the caller's promises; the bundle has ROWS heads of `head_dim`, and i ·
-            // ROWS + r < N.
+            // SAFETY: the caller's promises; the bundle has ROWS heads of `head_dim`, and a lane
+            // is below N.
             unsafe {
                 let mut acc = [V::splat(0.0); WIDEST];
                 let depth = self.head_dim / W::Factor::NUMBERS;
@@ -332,14 +384,17 @@ impl<T> Bundle<'_, T> {
                     for i in 0..keys {
                         let key = W::key(k[i].add(d * W::Factor::NUMBERS));
                         for r in 0..ROWS {
-                            acc[i * ROWS + r] = W::Factor::multiply(q[r], key, acc[i * ROWS + r]);
+                            let lane = (i / 2 * ROWS + r) * 2 + i % 2;
+                            acc[lane] = W::Factor::multiply(q[r], key, acc[lane]);
                         }
                     }
                 }
                 let p = self.p.as_mut_ptr().add(vector * V::N);
                 V::sum_each(&acc[..V::N]).store(p);
-                for lane in (seen.count - first) * ROWS..V::N {
-                    *p.add(lane) = f32::NEG_INFINITY;
+                for key in (seen.count - first).min(keys)..keys {
+                    for r in 0..ROWS {
+                        *p.add((key / 2 * ROWS + r) * 2 + key % 2) = f32::NEG_INFINITY;
+                    }
                 }
                 top = top.max(V::load(p));
             }
@@ -352,7 +407,7 @@ impl<T> Bundle<'_, T> {
     /// # Safety
     /// As [`absorb`](Self::absorb).
     #[inline(always)]
-    unsafe fn values<V: Lanes, W: Way<V, T>, const ROWS: usize>(&mut self, seen: &Seen, fade: &[f32; WIDEST]) {
+    unsafe fn values<V: Lanes, W: Way<V, T>, const ROWS: usize>(&mut self, seen: &Seen, fade: &[f32; MOST_ROWS]) {
         let vectors = self.head_dim / V::N;
         let groups = vectors.div_ceil(V::BLOCK);
         let mut from = 0;
@@ -380,7 +435,7 @@ impl<T> Bundle<'_, T> {
         &mut self,
         seen: &Seen,
         column: usize,
-        fade: &[f32; WIDEST],
+        fade: &[f32; MOST_ROWS],
     ) {
         // SAFETY: the caller's promises; `p` holds ROWS probabilities of each row that was seen.
         unsafe {
@@ -393,11 +448,6 @@ impl<T> Bundle<'_, T> {
             }
             let together = W::Factor::NUMBERS;
             for (step, key) in (0..seen.count).step_by(together).enumerate() {
-                // The keys of the next tile come next, as if all of it were seen.
-                for key in key..(key + together).min(seen.count) {
-                    let k = self.k.wrapping_add((seen.rows[key] as usize + TILE) * self.k_step + column);
-                    prefetch::<V, T>(k, WIDTH * V::N);
-                }
                 let of = |key: usize| self.v.wrapping_add(seen.rows[key] as usize * self.v_step + column);
                 let (v, second) = (of(key), (key + 1 < seen.count).then(|| of(key + 1)));
                 let mut value = [V::splat(0.0); WIDTH];
@@ -405,7 +455,7 @@ impl<T> Bundle<'_, T> {
                     value[i] = W::value(v.add(i * V::N), second.map(|v| v.wrapping_add(i * V::N)));
                 }
                 for r in 0..ROWS {
-                    let weight = V::splat(*self.p.as_ptr().add(step * ROWS + r));
+                    let weight = V::splat(*self.p.as_ptr().add(W::weight(step, r, ROWS)));
                     for i in 0..WIDTH {
                         acc[r][i] = W::Factor::multiply(weight, value[i], acc[r][i]);
                     }
@@ -417,13 +467,5 @@ impl<T> Bundle<'_, T> {
                 }
             }
         }
-    }
-}
-
-/// Prefetches `count` numbers.
-#[inline(always)]
-fn prefetch<V: Lanes, T>(at: *const T, count: usize) {
-    for d in (0..count).step_by(LINE / size_of::<T>()) {
-        V::prefetch(at.wrapping_add(d));
     }
 }

@@ -122,6 +122,12 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn any_above(self, other: Self) -> bool {
+        // SAFETY: `self` proves the instructions.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_NLE_UQ>(self.0, other.0)) != 0 }
+    }
+
+    #[inline(always)]
     fn exp2(self) -> Self {
         // SAFETY: `self` proves the instructions.
         unsafe {
@@ -153,7 +159,7 @@ impl Lanes for Avx2 {
     #[inline(always)]
     fn prefetch<T>(at: *const T) {
         // SAFETY: every x86-64 has the instruction, and it may be given any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
 
     #[inline(always)]
@@ -242,6 +248,12 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn any_above(self, other: Self) -> bool {
+        // SAFETY: `self` proves the instructions.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(self.0, other.0) != 0 }
+    }
+
+    #[inline(always)]
     fn exp2(self) -> Self {
         // SAFETY: `self` proves the instructions.
         unsafe {
@@ -270,7 +282,7 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn prefetch<T>(at: *const T) {
         // SAFETY: every x86-64 has the instruction, and it may be given any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
 
     #[inline(always)]
@@ -313,6 +325,20 @@ impl Lanes for Avx512 {
     }
 }
 
+/// The lower halves of two registers of 16-bit numbers, by turns.
+static TAKE_TURNS: [u16; 32] = turns();
+
+const fn turns() -> [u16; 32] {
+    let mut numbers = [0; 32];
+    let mut i = 0;
+    while i < 16 {
+        numbers[2 * i] = i as u16;
+        numbers[2 * i + 1] = 32 + i as u16;
+        i += 1;
+    }
+    numbers
+}
+
 /// With AVX512-BF16; see [`super::level::dispatch_pairs`].
 impl Pairs for Avx512 {
     #[inline(always)]
@@ -329,11 +355,9 @@ impl Pairs for Avx512 {
     unsafe fn load_pairs(from: *const bf16, second: Option<*const bf16>) -> Self {
         // SAFETY: the caller promises the instructions and `N` readable values at both.
         unsafe {
-            let mut pairs = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
-            if let Some(second) = second {
-                let second = _mm512_cvtepu16_epi32(_mm256_loadu_si256(second.cast()));
-                pairs = _mm512_or_si512(pairs, _mm512_slli_epi32::<16>(second));
-            }
+            let read = |from: *const bf16| _mm512_castsi256_si512(_mm256_loadu_si256(from.cast()));
+            let second = second.map_or(_mm512_setzero_si512(), read);
+            let pairs = _mm512_permutex2var_epi16(read(from), _mm512_loadu_si512(TAKE_TURNS.as_ptr().cast()), second);
             Self(_mm512_castsi512_ps(pairs))
         }
     }
