@@ -263,6 +263,12 @@ pub trait SlicedAttention {
         Ok(())
     }
 
+    /// The rows of each of `parts` parts of a pass, of `rows` that ask: runs that follow each
+    /// other. Ranks meet after each part, so that parts of equal work waste no time.
+    fn parts(&mut self, rows: usize, parts: usize) -> Vec<Range<usize>> {
+        (0..parts).map(|part| slice_of(rows, part, parts)).collect()
+    }
+
     /// The attention output `[rows, heads, head_dim]` of the queries `q` of the rows `rows`, a
     /// range of those that ask.
     ///

@@ -153,25 +153,19 @@ fn by_slices<E: From<Error>>(
         attention.take_ahead(index, q)?;
     }
     let (hidden, parts) = (InPlace::of(last_of(rows, asked)?)?, progress.slices());
-    for part in 0..parts {
-        let most = match attention.common_rows() {
-            Some(most) => most.div_ceil(parts),
-            None => slice_of(asked, part, parts).len(),
-        };
+    for (part, of_part) in attention.parts(asked, parts).into_iter().enumerate() {
+        let most = attention.common_rows().map_or(of_part.len(), |most| most.div_ceil(parts));
         let slices = slice_count(most, model.slice_rows());
         for slice in 0..slices {
-            let range = slice_of_part(asked, (part, parts), (slice, slices));
+            let range = run_of(&of_part, slice, slices);
             let rows = hidden.rows.run(range.start, range.len())?;
             let attended = attention.slice(index, model.queries(index, &rows)?, range.clone())?;
-            if slice + 1 == slices {
-                progress.between_slices()?;
-            }
             hidden.write(model.finish(index, rows, attended)?, range.start)?;
         }
-        if slices == 0 {
-            progress.between_slices()?;
-        }
-        // The control point after the last part is the layer's own.
+        // The points of attention and of what follows it come together: ranks have parts of equal
+        // work, of which attention is more on one rank than on another. That after the last part is
+        // the layer's own.
+        progress.between_slices()?;
         if part + 1 < parts {
             progress.between_slices()?;
         }

@@ -33,6 +33,8 @@ pub struct Math {
     pub kept_free: KeptFree,
     /// Maximum number of rows in a slice of a layer.
     pub slice_rows: usize,
+    /// Number of keys whose attention takes a row as many FLOPs as a layer's products.
+    pub row_keys: usize,
 }
 
 impl Math {
@@ -46,7 +48,10 @@ impl Math {
         (kernels, progress, kept_free): (Kernels, &Progress, KeptFree),
     ) -> Result<Self> {
         let (rope, scale, slice_rows) = (model.rope(positions)?, model.scale(), model.slice_rows());
-        Ok(Self { kernels, rope, scale, progress: progress.clone(), kept_free, slice_rows })
+        let (config, progress) = (model.config(), progress.clone());
+        let q = config.heads * config.head_dim;
+        let row_keys = config.hidden * (2 * q + 3 * config.mlp_width()) / (2 * q);
+        Ok(Self { kernels, rope, scale, progress, kept_free, slice_rows, row_keys })
     }
 
     /// The same for work that other ranks do not know of: it passes no control point.

@@ -177,6 +177,10 @@ impl SlicedAttention for Noted<'_> {
         self.sliced().take_ahead(layer, q)
     }
 
+    fn parts(&mut self, rows: usize, parts: usize) -> Vec<Range<usize>> {
+        self.sliced().parts(rows, parts)
+    }
+
     fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
         self.sliced().slice(layer, q, rows)
     }

@@ -10,7 +10,7 @@ use tributary_kernels::{Keys, Positions, contiguous, join};
 use tributary_model::{Attention, Progress, Qkv, SlicedAttention, attend_whole};
 
 use super::rounds::{last_of, start_all};
-use super::slices::Slices;
+use super::slices::{Slices, even_parts};
 use crate::context::Math;
 use crate::error::{Error, Result};
 
@@ -115,6 +115,10 @@ impl SlicedAttention for AllGather<'_> {
         self.keys = self.gather(&k, &v)?;
         self.layers.push((k, v));
         Ok(())
+    }
+
+    fn parts(&mut self, _rows: usize, parts: usize) -> Vec<Range<usize>> {
+        even_parts(self.math.row_keys, &self.asking, parts)
     }
 
     fn slice(&mut self, _layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {

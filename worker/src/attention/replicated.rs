@@ -12,7 +12,7 @@ use tributary_protocol::deal::Homes;
 use super::mix::Mix;
 use super::placed::Placed;
 use super::rounds::{join, last_of, start_all};
-use super::slices::Slices;
+use super::slices::{Slices, even_parts};
 use crate::context::Math;
 use crate::error::{Error, Result};
 use crate::kv::{Block, View};
@@ -169,6 +169,10 @@ impl SlicedAttention for Replicated<'_> {
             Fresh::InFlight(start_all(self.comm, starts)?)
         };
         Ok(())
+    }
+
+    fn parts(&mut self, _rows: usize, parts: usize) -> Vec<Range<usize>> {
+        even_parts(self.math.row_keys, &self.at, parts)
     }
 
     fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {

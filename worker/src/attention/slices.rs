@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use candle_core::Tensor;
-use tributary_kernels::{Keys, Partial, Positions, merge, write_rows};
+use tributary_kernels::{Keys, PAD, Partial, Positions, merge, write_rows};
 use tributary_model::{Filling, in_parts, slice_count, slice_of};
 
 use crate::context::Math;
@@ -78,6 +78,24 @@ impl Slice {
     }
 }
 
+/// Runs of about the same work in the rows at these positions, as many as `parts`, one after the
+/// other. A row sees the keys before it, and its products take as long as `row_keys` keys more.
+/// Ranks whose rows lie elsewhere come to the ends of their parts together.
+pub(super) fn even_parts(row_keys: usize, at: &Positions, parts: usize) -> Vec<Range<usize>> {
+    let keys = |order: u32| if order == PAD { 0 } else { order as usize };
+    let total: usize = at.order().iter().map(|&order| row_keys + keys(order)).sum();
+    let (mut done, mut row, mut runs) = (0, 0, Vec::with_capacity(parts));
+    for part in 1..=parts {
+        let start = row;
+        while row < at.len() && (part == parts || done * parts < part * total) {
+            done += row_keys + keys(at.order()[row]);
+            row += 1;
+        }
+        runs.push(start..row);
+    }
+    runs
+}
+
 impl Slices {
     /// Attention of the queries `q` of the rows `rows` among those at `at`.
     ///
@@ -146,5 +164,36 @@ impl Slices {
             Ok::<_, Error>(())
         })?;
         Ok(sum.unwrap_or_else(|| Partial { out: out.into_whole(), lse: lse.into_whole() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_early_and_of_late_rows_have_equal_work() {
+        const ROW_KEYS: usize = 100;
+        // About as much work: many early rows, few late ones, and a row that sees nothing.
+        let early = Positions::run(0, 1000);
+        let late = Positions::run(1000, 400);
+        let padded = Positions::in_sequence(vec![7, 0, 9], vec![7, PAD, 9]);
+        for (at, most_rows) in [(&early, 1000), (&late, 400), (&padded, 3), (&early.select(&[]), 0)] {
+            let work = |rows: &Range<usize>| {
+                let order = &at.order()[rows.clone()];
+                order.iter().map(|&order| ROW_KEYS + if order == PAD { 0 } else { order as usize }).sum::<usize>()
+            };
+            let (total, largest) = (work(&(0..at.len())), ROW_KEYS + 1400);
+            for parts in [1, 2, 7, 400] {
+                let runs = even_parts(ROW_KEYS, at, parts);
+                assert_eq!((runs.len(), runs[parts - 1].end), (parts, most_rows));
+                assert!(runs[0].start == 0 && runs.windows(2).all(|pair| pair[0].end == pair[1].start));
+                for (part, run) in runs.iter().enumerate() {
+                    let due = (part + 1) * total / parts;
+                    let done = work(&(0..run.end));
+                    assert!(done.abs_diff(due) <= largest, "{done} of {due} after part {part} of {parts}");
+                }
+            }
+        }
     }
 }
