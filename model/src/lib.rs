@@ -264,9 +264,10 @@ pub trait SlicedAttention {
     }
 
     /// The rows of each of `parts` parts of a pass, of `rows` that ask: runs that follow each
-    /// other. Ranks meet after each part, so that parts of equal work waste no time.
+    /// other. Ranks meet after each part, so that parts of equal work waste no time. An attention
+    /// with [`common_rows`](Self::common_rows) keeps these.
     fn parts(&mut self, rows: usize, parts: usize) -> Vec<Range<usize>> {
-        (0..parts).map(|part| slice_of(rows, part, parts)).collect()
+        (0..parts).map(|part| part * rows / parts..(part + 1) * rows / parts).collect()
     }
 
     /// The attention output `[rows, heads, head_dim]` of the queries `q` of the rows `rows`, a

@@ -127,8 +127,8 @@ impl Progress {
         Self { points: None, ..self.clone() }
     }
 
-    /// The same for passes whose layers are computed in slices of their rows: a control point
-    /// follows each slice of the products before attention, of those after it, and of each
+    /// The same for passes whose layers are computed in slices of their rows: there is a control
+    /// point for each slice of the products before attention, of those after it, and of each
     /// attention that a pass cuts too. All ranks pass the same number.
     #[must_use]
     pub fn sliced(&self, slices: usize) -> Self {

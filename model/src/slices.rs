@@ -153,7 +153,9 @@ fn by_slices<E: From<Error>>(
         attention.take_ahead(index, q)?;
     }
     let (hidden, parts) = (InPlace::of(last_of(rows, asked)?)?, progress.slices());
-    for (part, of_part) in attention.parts(asked, parts).into_iter().enumerate() {
+    let runs = attention.parts(asked, parts);
+    assert!(runs.len() == parts && runs[parts - 1].end == asked, "{parts} parts of {asked} rows");
+    for (part, of_part) in runs.into_iter().enumerate() {
         let most = attention.common_rows().map_or(of_part.len(), |most| most.div_ceil(parts));
         let slices = slice_count(most, model.slice_rows());
         for slice in 0..slices {
@@ -163,8 +165,8 @@ fn by_slices<E: From<Error>>(
             hidden.write(model.finish(index, rows, attended)?, range.start)?;
         }
         // The points of attention and of what follows it come together: ranks have parts of equal
-        // work, of which attention is more on one rank than on another. That after the last part is
-        // the layer's own.
+        // work, of which attention is more on one rank than on another. The second point after the
+        // last part is the layer's own.
         progress.between_slices()?;
         if part + 1 < parts {
             progress.between_slices()?;

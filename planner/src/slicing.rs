@@ -46,7 +46,8 @@ impl Slicing {
                 let before = shape.layer_kv_flops() + shape.layer_query_flops();
                 let products = before.max(shape.layer_finish_flops());
                 let rows = |keys: usize| {
-                    // The largest of the three places of a layer that are cut.
+                    // The largest of the three places of a layer that are cut. Two of them may have
+                    // their points together: a slice then takes up to twice its share.
                     let attention = shape.pair_flops() / shape.layers.max(1) as f64 * keys as f64;
                     let rows = SHARE * gap.as_secs_f64() * flops_per_s / attention.max(products);
                     rows.clamp(LEAST_ROWS, u32::MAX.into()) as u32

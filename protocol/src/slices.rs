@@ -1,6 +1,7 @@
 //! Slices of a layer: rows between two control points.
 
-/// Maximum numbers of rows between two control points of a layer; 0 for whole layers.
+/// Numbers of rows between two control points of a layer, at most on average; 0 for whole layers.
+/// Slices of equal work have more rows where these see fewer keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Slices {
     /// In the pass that prefills chunks, whose rows see their chunk.

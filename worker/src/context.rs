@@ -33,7 +33,8 @@ pub struct Math {
     pub kept_free: KeptFree,
     /// Maximum number of rows in a slice of a layer.
     pub slice_rows: usize,
-    /// Number of keys whose attention takes a row as many FLOPs as a layer's products.
+    /// Number of keys whose attention takes a row as many FLOPs as a layer's products, its own key
+    /// and value left out.
     pub row_keys: usize,
 }
 

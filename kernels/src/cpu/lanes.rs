@@ -103,9 +103,9 @@ pub(super) trait Lanes: Copy {
     /// `order` and `segment` are valid for `N` reads.
     unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: CausalPosition) -> Self;
 
-    /// Asks for the memory at an address to come into the second-level cache. It need not be valid:
-    /// this is a hint.
-    fn prefetch<T>(at: *const T);
+    /// Asks for the memory at an address, which need not be valid, to come into the nearest cache,
+    /// or into the one after it if it is needed later: it is a hint.
+    fn prefetch<const LATER: bool, T>(at: *const T);
 
     /// `to[c][r] = from[r][c]` for `N` rows and columns.
     ///
@@ -287,7 +287,7 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn prefetch<T>(_at: *const T) {}
+    fn prefetch<const LATER: bool, T>(_at: *const T) {}
 
     #[inline(always)]
     unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {

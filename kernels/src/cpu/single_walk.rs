@@ -6,7 +6,8 @@
 //! keys of a head beside each other: lane `(key / 2 · rows + row) · 2 + key mod 2`.
 //!
 //! A step of decoding reads its keys and values once, so their memory bounds it. The rows of a tile
-//! fill about a page, and those of a later tile are asked for in the order in which they lie.
+//! fill about a page, but are at least eight, and those of a later tile are prefetched in the order
+//! in which they lie.
 
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
@@ -27,9 +28,9 @@ const TILE: usize = 16;
 const TILE_BYTES: usize = 4096;
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Tiles between the one that is computed and the one that is prefetched.
+/// How many tiles after the current one is prefetched.
 const AHEAD: usize = 2;
-/// Heads that are taken together. Divides the width of every vector.
+/// Heads that are taken together. Twice this number divides the width of every vector.
 pub(super) const MOST_ROWS: usize = 4;
 
 /// One, two or [`MOST_ROWS`] heads that share a KV head, and their softmax so far.
@@ -60,7 +61,7 @@ impl Heads {
     /// Raises the largest scores to those that were found; returns by what the sums of each row
     /// shrink.
     #[inline(always)]
-    fn raise<V: Lanes>(&mut self, found: V) -> [f32; MOST_ROWS] {
+    fn raise<V: Lanes, const ROWS: usize>(&mut self, found: V) -> [f32; MOST_ROWS] {
         let mut lanes = [LOWEST; WIDEST];
         // SAFETY: WIDEST lanes are at least a vector, and `found` proves the instructions.
         unsafe {
@@ -68,11 +69,11 @@ impl Heads {
             let old = V::load(self.top.as_ptr());
             let mut top = [LOWEST; MOST_ROWS];
             for lane in 0..WIDEST {
-                let row = lane / 2 % self.rows;
+                let row = lane / 2 % ROWS;
                 top[row] = top[row].max(lanes[lane]).max(self.top[lane]);
             }
             for lane in 0..WIDEST {
-                self.top[lane] = top[lane / 2 % self.rows];
+                self.top[lane] = top[lane / 2 % ROWS];
             }
             let fade = old.sub(V::load(self.top.as_ptr())).exp2();
             V::load(self.sum.as_ptr()).mul(fade).store(self.sum.as_mut_ptr());
@@ -92,7 +93,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Scratch for `len` values of packed queries.
+    /// Scratch for `len` values of packed queries. Packing pairs reads a vector beyond the scores.
     pub(super) fn new(len: usize) -> Self {
         Self { out: Aligned::new(len), p: Aligned::new(TILE * MOST_ROWS + 2 * WIDEST) }
     }
@@ -156,12 +157,15 @@ impl<T> Walk<'_, T> {
             assert!(k.1.place(last, heads.kv_head) + head_dim <= k.0.len(), "keys");
             assert!(v.1.place(last, heads.kv_head) + head_dim <= v.0.len(), "values");
         }
-        // How rows are cut follows from their heads alone, not from where they lie: so do the bits.
+        // The tile follows from the heads and their type, not from strides, so that the bits of a
+        // result do not depend on the layout.
         let row = heads.iter().map(|heads| heads.kv_head + 1).max().unwrap_or(1) * head_dim;
-        let tile = (TILE_BYTES / (row * size_of::<T>()).max(1)).clamp(TILE / 2, TILE).next_multiple_of(2);
-        // Each bundle asks for a share of a later tile, counted in lines.
-        let row_step = k.1.row_step().max(v.1.row_step());
-        let share = (tile * row_step * size_of::<T>()).div_ceil(LINE * heads.len().max(1));
+        let keys = heads.iter().map(|heads| V::N / heads.rows).max().unwrap_or(1);
+        let tile = (TILE_BYTES / (row * size_of::<T>()).max(1)).clamp(TILE / 2, TILE).next_multiple_of(keys);
+        // Each bundle prefetches a share of a later tile, counted in lines, if rows lie together.
+        let lie_together = [k.1, v.1].iter().all(|matrix| matrix.row_step() == row);
+        let share = (tile * row * size_of::<T>()).div_ceil(LINE * heads.len().max(1));
+        let share = if lie_together { share } else { 0 };
         for (index, (order, segment)) in order.chunks(tile).zip(segment.chunks(tile)).enumerate() {
             let start = first + index * tile;
             let seen = Seen::of(start, order, segment, place);
@@ -169,7 +173,7 @@ impl<T> Walk<'_, T> {
                 continue;
             }
             for (number, heads) in heads.iter_mut().enumerate() {
-                let ahead = AHEAD * tile * row_step + number * share * LINE / size_of::<T>();
+                let ahead = AHEAD * tile * row + number * share * LINE / size_of::<T>();
                 let bundle = Bundle {
                     ahead: [
                         k.0.as_ptr().wrapping_add(k.1.place(start, 0) + ahead),
@@ -336,7 +340,7 @@ impl<T> Bundle<'_, T> {
             let old = V::load(heads.top.as_ptr());
             let found = self.scores::<V, W, ROWS>(seen, old);
             // Most tiles find nothing larger.
-            let fade = if found.any_above(old) { heads.raise(found) } else { [1.0; MOST_ROWS] };
+            let fade = if found.any_above(old) { heads.raise::<V, ROWS>(found) } else { [1.0; MOST_ROWS] };
             let top = V::load(heads.top.as_ptr());
             let mut sum = V::load(heads.sum.as_ptr());
             let vectors = (seen.count.next_multiple_of(2) * ROWS).div_ceil(V::N);
@@ -368,7 +372,7 @@ impl<T> Bundle<'_, T> {
             }
             for line in vector * lines..(vector + 1) * lines {
                 for ahead in self.ahead {
-                    V::prefetch(ahead.wrapping_add(line * LINE / size_of::<T>()));
+                    V::prefetch::<true, T>(ahead.wrapping_add(line * LINE / size_of::<T>()));
                 }
             }
             // SAFETY: the caller's promises; the bundle has ROWS heads of `head_dim`, and a lane

@@ -157,9 +157,14 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn prefetch<T>(at: *const T) {
+    fn prefetch<const LATER: bool, T>(at: *const T) {
         // SAFETY: every x86-64 has the instruction, and it may be given any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+        unsafe {
+            match LATER {
+                true => _mm_prefetch::<_MM_HINT_T1>(at.cast()),
+                false => _mm_prefetch::<_MM_HINT_T0>(at.cast()),
+            }
+        }
     }
 
     #[inline(always)]
@@ -280,9 +285,14 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn prefetch<T>(at: *const T) {
+    fn prefetch<const LATER: bool, T>(at: *const T) {
         // SAFETY: every x86-64 has the instruction, and it may be given any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+        unsafe {
+            match LATER {
+                true => _mm_prefetch::<_MM_HINT_T1>(at.cast()),
+                false => _mm_prefetch::<_MM_HINT_T0>(at.cast()),
+            }
+        }
     }
 
     #[inline(always)]
@@ -339,7 +349,7 @@ const fn turns() -> [u16; 32] {
     numbers
 }
 
-/// With AVX512-BF16; see [`super::level::dispatch_pairs`].
+/// With AVX512-BF16 and AVX512-BW; see [`super::level::dispatch_pairs`].
 impl Pairs for Avx512 {
     #[inline(always)]
     unsafe fn load_paired(from: *const f32) -> Self {

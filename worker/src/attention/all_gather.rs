@@ -117,7 +117,8 @@ impl SlicedAttention for AllGather<'_> {
         Ok(())
     }
 
-    fn parts(&mut self, _rows: usize, parts: usize) -> Vec<Range<usize>> {
+    fn parts(&mut self, rows: usize, parts: usize) -> Vec<Range<usize>> {
+        assert_eq!(self.asking.len(), rows, "rows that ask");
         even_parts(self.math.row_keys, &self.asking, parts)
     }
 

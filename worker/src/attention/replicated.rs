@@ -171,7 +171,8 @@ impl SlicedAttention for Replicated<'_> {
         Ok(())
     }
 
-    fn parts(&mut self, _rows: usize, parts: usize) -> Vec<Range<usize>> {
+    fn parts(&mut self, rows: usize, parts: usize) -> Vec<Range<usize>> {
+        assert_eq!(self.at.len(), rows, "rows that ask");
         even_parts(self.math.row_keys, &self.at, parts)
     }
 
