@@ -114,8 +114,8 @@ pub struct ServeArgs {
     /// Milliseconds for which a prefill may compute before it halts for decoding
     #[arg(long, value_name = "MS", default_value_t = GAP_MS, help_heading = "Service")]
     max_gap: u64,
-    /// Rows of a layer between two places where a prefill may halt [default: as many as take half
-    /// of --max-gap by the machine's rates]
+    /// Rows of a layer between two places where a prefill may halt [default: as many as take
+    /// half to all of --max-gap by the machine's rates]
     #[arg(long, value_name = "ROWS", help_heading = "Service")]
     prefill_slice: Option<u32>,
     /// Order in which waiting requests are taken; none overtakes a prefill in progress
