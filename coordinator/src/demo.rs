@@ -12,6 +12,7 @@ pub(crate) const DEMO: ModelShape = ModelShape {
     intermediate: 256,
     experts: None,
     queries_grow: false,
+    windows: None,
     vocab: 378,
     tied_embeddings: false,
     max_positions: 4096,

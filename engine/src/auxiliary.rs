@@ -6,7 +6,6 @@ use std::sync::Arc;
 use candle_core::Device;
 use tributary_coordinator::{AuxiliaryReader, DRAFT_OPTION, Readers, Tokenizer};
 use tributary_model::{Config, Model};
-use tributary_planner::ModelShape;
 use tributary_worker::Models;
 
 use crate::config::Dtype;
@@ -74,8 +73,7 @@ fn tokenizer_file(folder: &ModelFolder) -> std::path::PathBuf {
 
 fn beside(folder: &ModelFolder, tokenizer: Option<Tokenizer>) -> AuxiliaryReader {
     let config = &folder.config;
-    let max_positions = config.sliding_window.map_or(config.max_positions, |window| window.min(config.max_positions));
-    let shape = ModelShape { max_positions, ..shape_of(config, Dtype::F32.tensor().size_in_bytes()) };
+    let shape = shape_of(config, Dtype::F32.tensor().size_in_bytes());
     AuxiliaryReader { name: name(folder), shape, bos: config.bos, tokenizer }
 }
 

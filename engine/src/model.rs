@@ -7,7 +7,7 @@ use candle_core::{DType, Device};
 use tributary_coordinator::{ChunkPrefix, Head, Intake, Prefix, Template, Tokenizer};
 use tributary_kernels::{Kernels, cuda};
 use tributary_model::{Adapters, Config, LoadFormat, Model, fingerprint, load};
-use tributary_planner::ModelShape;
+use tributary_planner::{ModelShape, WindowShape};
 
 use crate::adapters::ModelAdapters;
 use crate::config::{DeviceKind, IntakeConfig, ModelConfig, TemplateUse};
@@ -248,6 +248,10 @@ pub fn shape_of(config: &Config, dtype_bytes: usize) -> ModelShape {
         intermediate: config.intermediate,
         experts: config.experts.as_ref().map(|experts| experts.sizes),
         queries_grow: config.query_growth.is_some(),
+        windows: config
+            .windows
+            .as_ref()
+            .map(|windows| WindowShape { tokens: windows.tokens, layers: windows.layers() }),
         vocab: config.vocab,
         tied_embeddings: config.tied_embeddings,
         max_positions: config.max_positions,

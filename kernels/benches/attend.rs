@@ -24,6 +24,8 @@ const SCALE: f32 = 0.125;
 const STAIR: usize = 7;
 /// Keys of probe, decode and column scores.
 const CONTEXT: usize = 8192;
+/// Keys that a row sees in a window: Gemma 3's and gpt-oss'.
+const WINDOWS: [u32; 2] = [1024, 128];
 const ROUNDS: usize = 7;
 const THREAD_VARIABLES: [&str; 2] = ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"];
 
@@ -143,6 +145,24 @@ fn prefill() -> Vec<Case> {
     cases
 }
 
+/// Dense causal attention of many rows, and the same in sliding windows.
+fn windows() -> Vec<Case> {
+    let (q, keys) = (random(&[CONTEXT, HEADS, HEAD_DIM]), keys(CONTEXT));
+    let mut cases = Vec::new();
+    for (of, keys) in [("", keys.clone()), (", bf16", in_bf16(&keys))] {
+        for window in [None].into_iter().chain(WINDOWS.map(Some)) {
+            let (q, keys, at) = (q.clone(), keys.clone(), keys[0].at.within(window));
+            let pairs = (1..=CONTEXT).map(|row| window.map_or(row, |window| row.min(window as usize))).sum();
+            let name = match window {
+                None => format!("attend, all of 8192{of}"),
+                Some(window) => format!("attend, window of {window} in 8192{of}"),
+            };
+            cases.push(Case::new(&name, operations(pairs), move || attend(Kernels::Auto, &q, &at, &keys).out));
+        }
+    }
+    cases
+}
+
 /// A few rows over many keys.
 fn few_rows() -> Vec<Case> {
     let keys = keys(CONTEXT);
@@ -200,6 +220,14 @@ fn table(cases: &[Case]) {
     println!("\nattend is {:.1} times candle's flash_attn", times[candle][0] / times[dense][0]);
     println!("attend reaches {:.0} % of the GEMM rate ({gemm:.1} GFLOP/s)", 100.0 * rate(dense) / gemm);
     println!("the staircase costs {:.2} times its share of the dense case", rate(dense) / rate(stairs));
+    for of in ["", ", bf16"] {
+        let named = |name: String| cases.iter().position(|case| case.name == name).unwrap();
+        let all = named(format!("attend, all of 8192{of}"));
+        for window in WINDOWS {
+            let share = rate(all) / rate(named(format!("attend, window of {window} in 8192{of}")));
+            println!("a window of {window}{of} costs {share:.2} times its share of the dense case");
+        }
+    }
 }
 
 /// Runs this program again with one thread everywhere: candle reads its number of threads from the
@@ -216,7 +244,7 @@ fn main() {
     if THREAD_VARIABLES.iter().any(|name| std::env::var(name).as_deref() != Ok("1")) {
         run_again_with_one_thread();
     }
-    let cases: Vec<Case> = [products(), prefill(), few_rows()].into_iter().flatten().collect();
+    let cases: Vec<Case> = [products(), prefill(), windows(), few_rows()].into_iter().flatten().collect();
     let criterion = Criterion::default().sample_size(10).warm_up_time(Duration::from_millis(100));
     let mut criterion = criterion.measurement_time(Duration::from_millis(500)).configure_from_args();
     let mut group = criterion.benchmark_group("one thread");

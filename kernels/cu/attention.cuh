@@ -2,7 +2,7 @@
 // the running softmax.
 //
 // The host (kernels/src/cuda/sight.rs) puts keys in an order in which every query row sees at most two runs of them: keys of
-// the shared segment up to some place, and keys of its own segment between two places. Query rows are put in the same order,
+// the shared segment between two places, and keys of its own segment between two others. Query rows are put in the same order,
 // `group` heads of a row side by side, so that a tile of query rows has a narrow staircase. The tiles of keys that any row of a tile of
 // query rows sees have numbers: first those that not all rows see whole, which are listed, then the others, which are two runs.
 #pragma once
@@ -30,9 +30,9 @@ struct Turn {
     u32 interleaved;
 };
 
-/// The keys that a query row sees: places below shared_end, and those from begin to end.
+/// The keys that a query row sees: places from shared_begin to shared_end, and those from begin to end.
 struct Sight {
-    u32 shared_end, begin, end;
+    u32 shared_begin, shared_end, begin, end;
 };
 
 /// Work of one block and one KV head: a tile of query rows and some of its tiles of keys, by number from `begin` to `end`. Those before
@@ -75,9 +75,9 @@ DEVICE const u16* row_of(const u16* const (&blocks)[MAX_BLOCKS], u32 source, u32
     return blocks[source >> ROW_BITS] + (u64)(source & ((1u << ROW_BITS) - 1)) * row_length;
 }
 
-/// Without branches: begin is never beyond end.
+/// Without branches: a run's begin is never beyond its end.
 DEVICE bool sees(const Sight& sight, u32 key) {
-    return (key < sight.shared_end) | (key - sight.begin < sight.end - sight.begin);
+    return (key - sight.shared_begin < sight.shared_end - sight.shared_begin) | (key - sight.begin < sight.end - sight.begin);
 }
 
 DEVICE Bytes16 load16(const void* from) { return *static_cast<const Bytes16*>(from); }

@@ -66,7 +66,7 @@ DEVICE void load_sight(const AttendArguments& a, const QueryTile& tile, u32 firs
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
         const u32 row = first_row + 8 * half;
-        sight[half] = tile.valid(row) ? a.sight[tile.place(row)] : Sight{0, 0, 0};
+        sight[half] = tile.valid(row) ? a.sight[tile.place(row)] : Sight{0, 0, 0, 0};
     }
 }
 

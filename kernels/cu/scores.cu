@@ -106,14 +106,15 @@ DEVICE void scores(const ScoreArguments& a, const Blocks& blocks) {
     float columns[KEYS / 4] = {};
     for (u32 row_tile = 0; row_tile * ROWS < a.queries; row_tile++) {
         const Sight any = a.tile_sight[row_tile];
-        if (key_first >= any.shared_end && (key_first >= any.end || key_end <= any.begin)) continue;
+        const bool no_shared = key_first >= any.shared_end || key_end <= any.shared_begin;
+        if (no_shared && (key_first >= any.end || key_end <= any.begin)) continue;
         const u32 own = threadIdx.x / 32 * 16 + lane / 4;  // this thread's rows: it and the eighth after it
         Sight sight[2];
         float p[KEYS / 2] = {};
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const u32 at = row_tile * ROWS + own + 8 * half;
-            sight[half] = at < a.queries ? a.sight[at] : Sight{0, 0, 0};
+            sight[half] = at < a.queries ? a.sight[at] : Sight{0, 0, 0, 0};
         }
         if (threadIdx.x < ROWS) {
             const u32 at = row_tile * ROWS + threadIdx.x;

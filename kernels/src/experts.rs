@@ -4,7 +4,7 @@
 use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Tensor};
 
 use crate::error::{Error, Result, expect};
-use crate::{cast, cuda, join, linear};
+use crate::{add, cast, cuda, join, linear};
 
 /// Pairs of an expert and a row that it computes, sorted by expert, then by row.
 #[derive(Debug, Clone)]
@@ -13,7 +13,7 @@ pub struct Pairs {
     counts: Vec<usize>,
     rows: usize,
     /// Numbers of each row's pairs, rising, for one row after the other; the weights of these
-    /// pairs, as bits; and the row of each pair. `[3 · pairs]`, on the device.
+    /// pairs, as bits; then the row of each pair; and its expert. `[4 · pairs]`, on the device.
     list: Tensor,
 }
 
@@ -28,12 +28,13 @@ impl Pairs {
         let counts: Vec<usize> = shares.iter().map(|(rows, _)| rows.len()).collect();
         let pairs: usize = counts.iter().sum();
         let each = pairs.checked_div(rows).unwrap_or(0);
-        let mut list = vec![0u32; 3 * pairs];
+        let mut list = vec![0u32; 4 * pairs];
         let (numbers, rest) = list.split_at_mut(pairs);
-        let (weights, places) = rest.split_at_mut(pairs);
+        let (weights, rest) = rest.split_at_mut(pairs);
+        let (places, experts) = rest.split_at_mut(pairs);
         let mut filled = vec![0; rows];
         let mut pair = 0;
-        for (met, given) in shares {
+        for (expert, (met, given)) in shares.iter().enumerate() {
             expect("pairs", "weights", met.len(), given.len())?;
             for (&row, weight) in met.iter().zip(*given) {
                 let Some(before) = filled.get_mut(row as usize).filter(|before| **before < each) else {
@@ -41,7 +42,8 @@ impl Pairs {
                     return Err(Error::Shape { op: "pairs", what: "rows", expected, found });
                 };
                 let at = row as usize * each + *before;
-                (numbers[at], weights[at], places[pair]) = (pair as u32, weight.to_bits(), row);
+                (numbers[at], weights[at]) = (pair as u32, weight.to_bits());
+                (places[pair], experts[pair]) = (row, expert as u32);
                 *before += 1;
                 pair += 1;
             }
@@ -51,7 +53,7 @@ impl Pairs {
 
     /// Number of pairs.
     pub fn len(&self) -> usize {
-        self.list.elem_count() / 3
+        self.list.elem_count() / 4
     }
 
     /// Whether there is no pair.
@@ -110,6 +112,28 @@ impl Pairs {
         };
         let parts = self.counts.iter().zip(weights).map(product).collect::<Result<Vec<_>>>()?;
         join(&parts.iter().collect::<Vec<_>>(), 0)
+    }
+
+    /// `outputs` `[pairs, width]`, each row with the bias of its expert added, a row of `biases`
+    /// `[experts, width]`. The answer is in the type of `outputs`; a GPU reads biases in f32 as
+    /// they are, and converts others first.
+    ///
+    /// # Errors
+    /// Returns an error if shapes do not fit, or if the device refuses.
+    pub fn add_biases(&self, outputs: &Tensor, biases: &Tensor) -> Result<Tensor> {
+        const OP: &str = "biases of pairs";
+        let (experts, width) = biases.dims2()?;
+        expect(OP, "experts", self.counts.len(), experts)?;
+        expect(OP, "pairs", self.len(), outputs.dim(0)?)?;
+        expect(OP, "width of the pairs", width, outputs.dim(1)?)?;
+        if outputs.elem_count() == 0 {
+            return Ok(outputs.clone());
+        }
+        let experts = self.list.narrow(0, 3 * self.len(), self.len())?;
+        match cuda::add_biases(outputs, biases, &experts)? {
+            Some(sums) => Ok(sums),
+            None => add(outputs, &cast(&biases.contiguous()?.index_select(&experts, 0)?, outputs.dtype())?),
+        }
     }
 
     /// Adds to each row of `into` `[rows, width]` its rows of `outputs` `[pairs, width]` times
@@ -199,6 +223,9 @@ mod tests {
         let weights = weights.map(|weight| weight.expect("a tensor"));
         let products = pairs.linear(&gathered, &[weights.iter().collect()]).expect("products");
         assert_eq!(products[0].to_vec2::<f32>().expect("numbers"), [[3.0], [7.0], [2.0], [6.0]]);
+        let biases = Tensor::new(&[[10f32], [f32::NAN], [-20.0]], &device).expect("a tensor");
+        let biased = pairs.add_biases(&products[0], &biases).expect("biased");
+        assert_eq!(biased.to_vec2::<f32>().expect("numbers"), [[13.0], [17.0], [-18.0], [-14.0]]);
         let into = Tensor::new(&[[100f32], [200.0]], &device).expect("a tensor");
         pairs.add(&into, &products[0]).expect("summed");
         assert_eq!(into.to_vec2::<f32>().expect("numbers"), [[104.0], [208.0]]);
@@ -215,8 +242,12 @@ mod tests {
         assert!(pairs.gather(&zeros(3, 4)).is_err());
         assert!(pairs.linear(&zeros(2, 4), &[vec![&zeros(3, 5)]]).is_err(), "another width");
         assert!(pairs.linear(&zeros(2, 4), &[vec![&zeros(3, 4), &zeros(3, 4)]]).is_err(), "another expert");
+        assert!(pairs.add_biases(&zeros(2, 4), &zeros(2, 4)).is_err(), "biases of two experts");
+        assert!(pairs.add_biases(&zeros(2, 4), &zeros(1, 5)).is_err(), "wider biases");
+        assert!(pairs.add_biases(&zeros(3, 4), &zeros(1, 4)).is_err(), "another pair");
         assert!(pairs.add(&zeros(2, 4), &zeros(2, 5)).is_err());
         let none = new(&[(&[], &[])], 0).expect("no pairs");
         assert!(none.is_empty() && none.gather(&zeros(0, 4)).is_ok());
+        assert_eq!(none.add_biases(&zeros(0, 4), &zeros(1, 4)).expect("nothing").dims(), [0, 4]);
     }
 }

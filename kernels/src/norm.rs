@@ -1,7 +1,7 @@
-//! The small operations between a layer's matrix products: RMS norm, the gated activation, sums,
-//! factors, changes of dtype. On the CPU each is one pass over f32 on the current pool (candle's
-//! own take a pool that all ranks of a process share), on a GPU one launch; elsewhere, or where a
-//! gradient is needed, candle's operations.
+//! The small operations between a layer's matrix products: RMS norm, sums, factors, changes
+//! of dtype, and what all that take two tensors element by element share. On the CPU each is one
+//! pass over f32 on the current pool (candle's own take a pool that all ranks of a process share),
+//! on a GPU one launch; elsewhere, or where a gradient is needed, candle's operations.
 
 use candle_core::{CpuStorage, D, DType, Storage, Tensor};
 
@@ -36,27 +36,12 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     Ok(candle_nn::ops::rms_norm(&x, &weight, eps as f32)?)
 }
 
-/// `silu(gate) · up`, element by element; both of one shape and dtype.
-///
-/// # Errors
-/// Returns an error if shapes do not fit.
-pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    let plain = |gate: &Tensor, up: &Tensor| {
-        if let Some(gated) = gradient::silu_mul(gate, up)? {
-            return Ok(gated);
-        }
-        let wide = gate.to_dtype(DType::F32)?.silu()?;
-        Ok((wide.to_dtype(up.dtype())? * up)?)
-    };
-    ElementWise { op: "silu_mul", fast: cpu::silu_mul, on_gpu: cuda::silu_mul, plain }.of(gate, up)
-}
-
 /// `a + b`, element by element; both of one shape and dtype.
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    ElementWise { op: "add", fast: cpu::add, on_gpu: cuda::add, plain: |a, b| Ok((a + b)?) }.of(a, b)
+    ElementWise { op: "add", fast: &cpu::add, on_gpu: &cuda::add, plain: &|a, b| Ok((a + b)?) }.of(a, b)
 }
 
 /// `factor · x`, element by element.
@@ -90,19 +75,22 @@ pub fn scale_rows(x: &Tensor, factors: &Tensor) -> Result<Tensor> {
     Ok(x.broadcast_mul(&factors.reshape(shape)?.to_dtype(x.dtype())?)?)
 }
 
+/// Work on the values of two tensors.
+pub(crate) type OnSlices<'a> = dyn Fn(&[f32], &[f32]) -> Vec<f32> + 'a;
+
 /// An operation on two tensors, element by element.
-struct ElementWise {
-    op: &'static str,
+pub(crate) struct ElementWise<'a> {
+    pub(crate) op: &'static str,
     /// On the values of f32 tensors on the CPU, where no gradient is wanted.
-    fast: fn(&[f32], &[f32]) -> Vec<f32>,
+    pub(crate) fast: &'a OnSlices<'a>,
     /// On a GPU, for tensors that it knows.
-    on_gpu: fn(&Tensor, &Tensor) -> Result<Option<Tensor>>,
+    pub(crate) on_gpu: &'a dyn Fn(&Tensor, &Tensor) -> Result<Option<Tensor>>,
     /// Everywhere else.
-    plain: fn(&Tensor, &Tensor) -> Result<Tensor>,
+    pub(crate) plain: &'a dyn Fn(&Tensor, &Tensor) -> Result<Tensor>,
 }
 
-impl ElementWise {
-    fn of(self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+impl ElementWise<'_> {
+    pub(crate) fn of(self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         same_shape(self.op, a, b)?;
         if a.elem_count() == 0 {
             return Ok(a.clone());

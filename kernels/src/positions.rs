@@ -43,6 +43,7 @@ struct Lists {
     order: Arc<[u32]>,
     segment: Arc<[u32]>,
     rule: Rule,
+    window: Option<u32>,
 }
 
 /// Identity of positions, held without keeping them alive: no others take their place in memory as
@@ -52,16 +53,17 @@ struct Lists {
 pub(crate) struct Identity {
     lists: [Weak<[u32]>; 3],
     rule: Rule,
+    window: Option<u32>,
 }
 
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 impl Identity {
     /// Whether it is that of these very lists, not only of equal ones.
     pub(crate) fn is_of(&self, positions: &Positions) -> bool {
-        let Lists { rope, order, segment, rule } = positions.lists();
+        let Lists { rope, order, segment, rule, window } = positions.lists();
         let theirs = [rope.numbers(), order, segment];
         let same = |(ours, theirs): (&Weak<[u32]>, &Arc<[u32]>)| Weak::ptr_eq(ours, &Arc::downgrade(theirs));
-        self.rule == *rule && self.lists.iter().zip(theirs).all(same)
+        (self.rule, self.window) == (*rule, *window) && self.lists.iter().zip(theirs).all(same)
     }
 
     /// Whether the lists are still in use.
@@ -79,13 +81,36 @@ impl Positions {
         let (rope, order, segment) = (rope.into(), order.into(), segment.into());
         assert_eq!(rope.len(), order.len(), "rope and order");
         assert_eq!(order.len(), segment.len(), "order and segment");
-        Self(Arc::new(HeadPositions::Same(Lists { rope, order, segment, rule: Rule::Causal })))
+        Self(Arc::new(HeadPositions::Same(Lists { rope, order, segment, rule: Rule::Causal, window: None })))
     }
 
     /// The same rows, which as queries see keys by `rule`; the same for all KV heads.
     #[must_use]
     pub fn seeing(&self, rule: Rule) -> Self {
         Self(Arc::new(HeadPositions::Same(Lists { rule, ..self.lists().clone() })))
+    }
+
+    /// The same rows, which as queries see only the last `window` positions (sliding-window
+    /// attention; Beltagy et al. 2020, "Longformer", section 3.1): query `i` sees key `j` only
+    /// if `rope_q[i] − rope_k[j] < window`, beside their [`Rule`]. Rotary positions decide, so
+    /// that a chunk that has been moved is seen as the model would see it there.
+    #[must_use]
+    pub fn within(&self, window: Option<u32>) -> Self {
+        match window == self.lists().window {
+            true => self.clone(),
+            false => Self(Arc::new(HeadPositions::Same(Lists { window, ..self.lists().clone() }))),
+        }
+    }
+
+    /// The window in which these rows see keys, in positions.
+    pub fn window(&self) -> Option<u32> {
+        self.lists().window
+    }
+
+    /// The lowest rotary position that query `i` sees.
+    pub fn lowest(&self, i: usize) -> u32 {
+        let Lists { rope, window, .. } = self.lists();
+        window.map_or(0, |window| (rope.numbers()[i] + 1).saturating_sub(window))
     }
 
     /// The rule by which these rows see keys.
@@ -189,23 +214,24 @@ impl Positions {
             Rule::Causal => order_k <= order_q && (segment_k == segment_q || segment_k == SHARED),
             Rule::Others => segment_k != segment_q || segment_k == SHARED,
         };
-        order_q != PAD && order_k != PAD && by_rule
+        let in_window = keys.rope.numbers()[j] >= self.lowest(i);
+        order_q != PAD && order_k != PAD && by_rule && in_window
     }
 
     /// These very lists, to be known again. Their memory stays as long as this is there, their
     /// owners' numbers do not count. They are the same for all KV heads.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn identity(&self) -> Identity {
-        let Lists { rope, order, segment, rule } = self.lists();
-        Identity { lists: [rope.numbers(), order, segment].map(Arc::downgrade), rule: *rule }
+        let Lists { rope, order, segment, rule, window } = self.lists();
+        Identity { lists: [rope.numbers(), order, segment].map(Arc::downgrade), rule: *rule, window: *window }
     }
 
     /// The rows at `indices`, in that order, of every KV head alike.
     pub fn select(&self, indices: &[u32]) -> Self {
         let pick = |list: &[u32]| -> Arc<[u32]> { indices.iter().map(|&i| list[i as usize]).collect() };
         match &*self.0 {
-            HeadPositions::Same(Lists { rope, order, segment, rule }) => {
-                Self::new(pick(rope), pick(order), pick(segment)).seeing(*rule)
+            HeadPositions::Same(Lists { rope, order, segment, rule, window }) => {
+                Self::new(pick(rope), pick(order), pick(segment)).seeing(*rule).within(*window)
             }
             HeadPositions::PerHead(heads) => Self::per_head(heads.iter().map(|head| head.select(indices)).collect()),
         }
@@ -214,12 +240,12 @@ impl Positions {
     /// The same rows with those at `hidden` invisible to all rows, in every KV head alike.
     pub fn without(&self, hidden: &[u32]) -> Self {
         match &*self.0 {
-            HeadPositions::Same(Lists { rope, order, segment, rule }) => {
+            HeadPositions::Same(Lists { rope, order, segment, rule, window }) => {
                 let mut order = order.to_vec();
                 for &row in hidden {
                     order[row as usize] = PAD;
                 }
-                Self::new(rope.clone(), order, segment.clone()).seeing(*rule)
+                Self::new(rope.clone(), order, segment.clone()).seeing(*rule).within(*window)
             }
             HeadPositions::PerHead(heads) => Self::per_head(heads.iter().map(|head| head.without(hidden)).collect()),
         }

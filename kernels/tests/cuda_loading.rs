@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
 use candle_core::{DType, Device, Tensor};
-use tributary_kernels::{Kernels, Keys, Positions, Query, Reduce, add, cuda, merge, silu_mul};
+use tributary_kernels::{Gate, Kernels, Keys, Positions, Query, Reduce, add, cuda, gated, merge};
 
 fn flat(x: &Tensor) -> Vec<f32> {
     let host = cuda::download(x).unwrap().to_dtype(DType::F32).unwrap();
@@ -31,7 +31,7 @@ fn a_device_that_is_open_loads_nothing_more() {
             );
             assert!(flat(&scores.unwrap()).iter().all(|x| x.is_finite()));
             let merged = merge(&found, &found).unwrap();
-            silu_mul(&add(&merged.out, &q).unwrap(), &q).unwrap();
+            gated(&add(&merged.out, &q).unwrap(), &q, Gate::Silu).unwrap();
         }
     }
     // Another thread, and the same device opened once more.

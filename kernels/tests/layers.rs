@@ -4,7 +4,8 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use tributary_kernels::{
-    Distance, add, add_rows, distance, gather, linear, linear_f32, linear_onto, rms_norm, scale, scale_rows, silu_mul,
+    Distance, Gate, add, add_rows, distance, gated, gather, linear, linear_f32, linear_onto, rms_norm, scale,
+    scale_rows,
 };
 
 fn random(shape: &[usize]) -> Tensor {
@@ -171,34 +172,96 @@ fn bits_of_products_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
-fn norm_and_activation() {
+fn norms_of_rows() {
     for shape in [&[3usize, 7][..], &[5, 3, 64], &[1, 1000], &[300, 128]] {
-        let (x, up) = (random(shape), random(shape));
+        let x = random(shape);
         let dim = shape[shape.len() - 1];
         let weight = random(&[dim]);
-        let (values, w, u) = (flat(&x), flat(&weight), flat(&up));
+        let (values, w) = (flat(&x), flat(&weight));
         let mut normed = Vec::new();
         for row in values.chunks(dim) {
             let mean = row.iter().map(|x| x * x).sum::<f64>() / dim as f64;
             normed.extend(row.iter().zip(&w).map(|(x, w)| x / (mean + 1e-5).sqrt() * w));
         }
-        let gated: Vec<f64> = values.iter().zip(&u).map(|(x, u)| x / (1.0 + (-x).exp()) * u).collect();
         assert_near("rms_norm", &rms_norm(&x, &weight, 1e-5).unwrap(), &normed, 1e-5);
-        assert_near("silu_mul", &silu_mul(&x, &up).unwrap(), &gated, 1e-6);
         // A tensor that needs a gradient takes another path to the same values.
         let x = Var::from_tensor(&x).unwrap();
         assert_near("rms_norm", &rms_norm(&x, &weight, 1e-5).unwrap(), &normed, 1e-5);
-        assert_near("silu_mul", &silu_mul(&x, &up).unwrap(), &gated, 1e-6);
+    }
+}
+
+/// The limit of gpt-oss, and one that many numbers meet.
+const GATES: [Gate; 4] =
+    [Gate::Silu, Gate::GeluTanh, Gate::ClampedSilu { limit: 7.0 }, Gate::ClampedSilu { limit: 0.5 }];
+
+fn gated_by_hand(gate: f64, up: f64, by: Gate) -> f64 {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    match by {
+        Gate::Silu => gate * sigmoid(gate) * up,
+        Gate::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044715 * gate.powi(3));
+            0.5 * gate * (1.0 + inner.tanh()) * up
+        }
+        Gate::ClampedSilu { limit } => {
+            let limit = f64::from(limit);
+            let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
+            (up + 1.0) * gate * sigmoid(1.702 * gate)
+        }
     }
 }
 
 #[test]
-fn silu_of_extremes() {
-    let gate = Tensor::new(&[-1e30f32, -200.0, -88.0, 0.0, 88.0, 200.0, 1e30, f32::NAN], &Device::Cpu).unwrap();
-    let found = silu_mul(&gate, &gate.ones_like().unwrap()).unwrap().to_vec1::<f32>().unwrap();
-    assert!(found[..3].iter().all(|x| x.abs() < 1e-30), "{found:?}");
-    assert_eq!(found[3..7], [0.0, 88.0, 200.0, 1e30]);
-    assert!(found[7].is_nan());
+fn activations_of_every_type() {
+    for shape in [&[3usize, 7][..], &[5, 3, 64], &[1, 1000], &[300, 128]] {
+        for (dtype, bound) in [(DType::F32, 1e-6), (DType::F64, 1e-12), (DType::BF16, 2e-2), (DType::F16, 2e-3)] {
+            let random = || (random(shape) * 3.0).unwrap().to_dtype(dtype).unwrap();
+            let (gate, up) = (random(), random());
+            let tracked = Var::from_tensor(&gate).unwrap();
+            for by in GATES {
+                let what = format!("{by:?} of {dtype:?} {shape:?}");
+                let expected: Vec<f64> =
+                    flat(&gate).into_iter().zip(flat(&up)).map(|(gate, up)| gated_by_hand(gate, up, by)).collect();
+                let found = gated(&gate, &up, by).unwrap();
+                assert_eq!((found.dims(), found.dtype()), (shape, dtype), "{what}");
+                assert_near(&what, &found, &expected, bound);
+                // A tensor that needs a gradient takes another path to the same values.
+                assert_near(&what, &gated(&tracked, &up, by).unwrap(), &expected, bound);
+            }
+        }
+    }
+}
+
+/// In one step of vectors and beyond it, in bf16, and where a gradient is wanted.
+#[test]
+fn activations_of_extremes() {
+    const GATE: [f32; 10] = [-3e38, -1e20, -200.0, -88.0, 0.0, 88.0, 200.0, 1e20, f32::INFINITY, f32::NAN];
+    let gate = Tensor::new(&[GATE; 5], &Device::Cpu).unwrap();
+    let wide = |by: Gate, up: f32| {
+        let up = Tensor::full(up, gate.dims(), &Device::Cpu).unwrap();
+        let bf16 = |x: &Tensor| x.to_dtype(DType::BF16).unwrap();
+        let tracked = gated(Var::from_tensor(&gate).unwrap().as_tensor(), &up, by).unwrap();
+        let all = [gated(&gate, &up, by).unwrap(), tracked, gated(&bf16(&gate), &bf16(&up), by).unwrap()];
+        all.map(|found| found.to_dtype(DType::F32).unwrap().to_vec2::<f32>().unwrap()).concat()
+    };
+    for by in GATES {
+        for row in wide(by, 1.0) {
+            assert!(row[..4].iter().all(|x| x.abs() < 1e-30), "{by:?}: {row:?}");
+            assert_eq!(row[4], 0.0, "{by:?}");
+            assert!(row[9].is_nan(), "{by:?}: {row:?}");
+        }
+    }
+    for row in [wide(Gate::Silu, 1.0), wide(Gate::GeluTanh, 1.0)].concat() {
+        let near = |(found, expected): (&f32, &f32)| found == expected || (found / expected - 1.0).abs() < 4e-3;
+        assert!(row[5..9].iter().zip(&GATE[5..9]).all(near), "{row:?}");
+    }
+    let by = Gate::ClampedSilu { limit: 7.0 };
+    for (up, factor) in [(f32::INFINITY, 8.0), (1e30, 8.0), (7.0, 8.0), (0.0, 1.0), (-7.0, -6.0), (-1e30, -6.0)] {
+        for row in wide(by, up) {
+            let expected = 7.0 / (1.0 + (-1.702f32 * 7.0).exp()) * factor;
+            assert!(row[5..9].iter().all(|x| (x / expected - 1.0).abs() < 4e-3), "{up}: {row:?}");
+        }
+    }
+    assert!(wide(by, f32::NAN).iter().flatten().all(|x| x.is_nan()), "a NaN is not clamped");
 }
 
 #[test]
@@ -206,10 +269,10 @@ fn nothing_in_nothing_out() {
     let x = random(&[0, 8]);
     assert_eq!(linear(&x, &random(&[5, 8]), Some(&random(&[5]))).unwrap().dims(), &[0, 5]);
     assert_eq!(rms_norm(&x, &random(&[8]), 1e-5).unwrap().dims(), &[0, 8]);
-    assert_eq!(silu_mul(&x, &x).unwrap().dims(), &[0, 8]);
+    assert_eq!(gated(&x, &x, Gate::Silu).unwrap().dims(), &[0, 8]);
     assert!(linear(&random(&[2, 7]), &random(&[5, 8]), None).is_err());
     assert!(rms_norm(&random(&[2, 7]), &random(&[8]), 1e-5).is_err());
-    assert!(silu_mul(&random(&[2, 7]), &random(&[2, 8])).is_err());
+    assert!(gated(&random(&[2, 7]), &random(&[2, 8]), Gate::GeluTanh).is_err());
 }
 
 #[test]

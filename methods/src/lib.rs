@@ -9,8 +9,10 @@
 
 mod evict;
 mod family;
+mod layer_set;
 mod method;
 mod methods;
+mod model_facts;
 mod names;
 mod option;
 mod options;
@@ -28,8 +30,10 @@ pub use evict::{
     POOLED_ROWS, PSEUDO_TOKENS, PYRAMID_BETA, SINK_ROWS, WINDOW_ROWS,
 };
 pub use family::Family;
-pub use method::{COST_LETTERS, Claim, Command, InvalidOption, Method, ModelFacts, Requirement};
+pub use layer_set::LayerSet;
+pub use method::{COST_LETTERS, Claim, Command, InvalidOption, Method, Requirement};
 pub use methods::{CHUNKS_ALONE, METHODS, PREFIX_ALONE, REFERENCE};
+pub use model_facts::ModelFacts;
 pub use option::{Kind, MethodOption, Options, Usual};
 pub use options::{
     ALPHA, EVICT, EXCHANGE, FIRST, IMPORTANCE, KEEP, KEEP_ORDER, KEEP_PER_CHUNK, ORDER_FOR, PACKETS, RATIO, REORDER,

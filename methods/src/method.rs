@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::model_facts::ModelFacts;
 use crate::option::{MethodOption, Options};
 use crate::options::COMMON;
 use crate::prefill::{Prefill, Selection};
@@ -45,15 +46,6 @@ pub struct Method {
 /// cold, and nothing where they are warm.
 pub const COST_LETTERS: &str = "N rows of the prompt, T of the context, M of the query, c of a chunk; n = ratio · T rows are recomputed; W ranks; \
      D layers in which drift is measured";
-
-/// Facts of the model that methods read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ModelFacts {
-    /// Number of layers.
-    pub layers: usize,
-    /// Number of KV heads in a layer.
-    pub kv_heads: usize,
-}
 
 /// The claim about a method's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +132,7 @@ impl Method {
     /// Whether it reuses the longest cached prefix of a prompt.
     pub fn reuses_prefix(&self) -> bool {
         // Larger than any option's default needs.
-        let model = ModelFacts { layers: 1 << 16, kv_heads: 1 };
+        let model = ModelFacts::new(1 << 16, 1);
         let prefill = (self.prefill)(&mut Options::default(), model);
         matches!(prefill, Ok(Prefill::Whole { reuses_prefix: true, .. }))
     }

@@ -6,7 +6,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::family::Family;
-use crate::method::{InvalidOption, Method, ModelFacts};
+use crate::method::{InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::{MethodOption, Options, Usual};
 use crate::options::REQUEST;
 use crate::prefill::{Evidence, Prefill, Selection};

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model_facts::ModelFacts;
 use crate::terms::{Ape, Drift, Layout, Passing, SamKv, Score, Trace};
 
 /// A way to prefill a prompt.
@@ -156,6 +157,23 @@ impl Layers {
         match self {
             Layers::All => 0..layers,
             Layers::Some(from, to) => from..to,
+        }
+    }
+
+    /// These layers and, if all of them have a sliding window, those up to the next layer without
+    /// one, or else back to the one before: the query sees the context in such a layer only.
+    #[must_use]
+    pub(crate) fn reaching(self, model: ModelFacts) -> Self {
+        let range = self.of(model.layers);
+        let sees_all = |layer: &usize| !model.windowed.contains(*layer);
+        if range.is_empty() || range.clone().any(|layer| sees_all(&layer)) {
+            return self;
+        }
+        let (after, before) = ((range.end..model.layers).find(sees_all), (0..range.start).rev().find(sees_all));
+        match (after, before) {
+            (Some(layer), _) => Layers::Some(range.start, layer + 1),
+            (None, Some(layer)) => Layers::Some(layer, range.end),
+            (None, None) => self,
         }
     }
 }

@@ -9,8 +9,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::method::{InvalidOption, Method, ModelFacts};
+use crate::method::{InvalidOption, Method};
 use crate::methods::METHODS;
+use crate::model_facts::ModelFacts;
 use crate::names::nearest;
 use crate::option::{Kind, MethodOption, Options};
 use crate::options::REQUEST;

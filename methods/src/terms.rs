@@ -78,6 +78,9 @@ pub struct Drift {
     pub layers: usize,
     /// Conversion of the difference into a score.
     pub score: DriftScore,
+    /// Number of the first of these layers after which all rows go on: those behind layers with a
+    /// sliding window alone, where only rows near a chunk's begin see another chunk.
+    pub blind: usize,
 }
 
 /// Conversion of a row's difference from its cached state into its score.
@@ -92,15 +95,18 @@ pub enum DriftScore {
 
 impl Default for Drift {
     fn default() -> Self {
-        Self { of: DriftOf::Values, layers: 1, score: DriftScore::Squared }
+        Self { of: DriftOf::Values, layers: 1, score: DriftScore::Squared, blind: 0 }
     }
 }
 
 impl Drift {
     /// Number of rows that go on after each of the layers. The last layer leaves `budget` rows;
-    /// each layer before it leaves one more equal part of the budget than the next.
+    /// each layer before it leaves one more equal part of the budget than the next. Of
+    /// [`blind`](Self::blind) layers it is all rows.
     pub fn left(&self, budget: usize) -> Vec<usize> {
-        (1..=self.layers).map(|layer| budget + budget * (self.layers - layer) / self.layers).collect()
+        let seeing = self.layers.saturating_sub(self.blind);
+        let left = |layer: usize| budget + budget * (self.layers - layer) / seeing;
+        (1..=self.layers).map(|layer| if layer <= self.blind { usize::MAX } else { left(layer) }).collect()
     }
 
     /// The rows that went on from each layer but the last, as one list: those first that went on

@@ -2,7 +2,7 @@
 
 use crate::*;
 
-const MODEL: ModelFacts = ModelFacts { layers: 40, kv_heads: 8 };
+const MODEL: ModelFacts = ModelFacts::new(40, 8);
 
 /// A spec for a model, without the options that a request keeps in its settings.
 fn resolved(text: &str) -> Result<(PlannedMethod, Options), InvalidOption> {
@@ -142,7 +142,7 @@ fn evidence_is_what_the_papers_say() {
     assert_eq!((infoflow.layers.of(40), infoflow.over_context, infoflow.score), (3..5, false, Score::Mass));
     for (layers, wanted) in [(40, 22..26), (5, 2..4), (1, 0..1)] {
         let infoflow = Method::find("infoflow").expect("a method");
-        let model = ModelFacts { layers, kv_heads: 2 };
+        let model = ModelFacts::new(layers, 2);
         let (made, _) = PlannedMethod::new(infoflow, Options::default(), model).expect("usual layers");
         assert_eq!(made.evidence().expect("it asks the query").layers.of(layers), wanted);
     }
@@ -176,6 +176,8 @@ fn ever_fewer_rows_go_on_until_the_budget_is_left() {
     assert_eq!(left(3, 30), [50, 40, 30]);
     assert_eq!(left(4, 2), [3, 3, 2, 2], "few rows leave a few at a time");
     assert_eq!(left(2, 0), [0, 0]);
+    let blind = Drift { layers: 4, blind: 2, ..Drift::default() }.left(30);
+    assert_eq!(blind, [usize::MAX, usize::MAX, 45, 30], "windows tell nothing");
     let lists = [vec![1, 4, 6, 8, 9], vec![4, 6, 9, 1], vec![6, 9, 1]].map(|mut list| {
         list.sort_unstable();
         list
@@ -217,4 +219,27 @@ fn a_document_keeps_its_ends_and_some_blocks() {
     assert_eq!([192, 200, 2048].map(|length| large.kept_of(length)), [192, 200, 320]);
     let wide = SamKv { blocks: usize::MAX, ..small };
     assert_eq!(wide.kept_of(4000), 4000);
+}
+
+/// A query sees little of the context in a sliding window, so defaults have a layer without one.
+#[test]
+fn scored_layers_reach_one_without_a_window() {
+    let windowed = |layers: usize, pattern: usize| ModelFacts {
+        windowed: (0..layers).filter(|layer| !(layer + 1).is_multiple_of(pattern)).collect(),
+        ..ModelFacts::new(layers, 2)
+    };
+    let layers = |spec: &str, model: ModelFacts| {
+        let planned = spec.parse::<MethodSpec>().expect("a spec").planned(model).expect("a method of the model");
+        planned.evidence().expect("a method that asks the query").layers.of(model.layers)
+    };
+    // Gemma 3 with 34 and 62 layers, gpt-oss with 24.
+    for (spec, expected) in [("infoflow", [18..24, 34..41, 13..16]), ("a3", [0..6, 0..6, 0..2])] {
+        let found = [windowed(34, 6), windowed(62, 6), windowed(24, 2)].map(|model| layers(spec, model));
+        assert_eq!(found, expected, "{spec}");
+    }
+    assert_eq!(layers("infoflow", windowed(20, 11)), 10..13, "the layer before, where none follows");
+    assert_eq!(layers("infoflow", ModelFacts::new(34, 2)), 18..23);
+    assert_eq!(layers("infoflow:layers=1..3", windowed(34, 6)), 1..3, "as it is asked for");
+    let all = ModelFacts { windowed: (0..34).collect(), ..ModelFacts::new(34, 2) };
+    assert_eq!(layers("infoflow", all), 18..23, "no layer sees all");
 }

@@ -4,21 +4,19 @@
 use std::path::Path;
 
 use serde::{Deserialize, Deserializer};
-use tributary_kernels::{Pairing, QueryGrowth, RopeScaling};
+use tributary_kernels::{Gate, Pairing, QueryGrowth, RopeScaling};
 
 use crate::error::{Error, Result};
 use crate::experts::{Experts, Stated};
-use crate::families::{self, FAMILIES, Family, Window};
+use crate::families::{self, FAMILIES, Family, OutputNorms, Window};
 use crate::rope_config;
+use crate::windows::{self, Windows};
 
 /// The largest size that is accepted, so that products of sizes do not overflow.
 const SIZE_LIMIT: usize = 1 << 20;
 
 /// The largest number of parameters of experts that is accepted.
 const MOST_NUMBERS: f64 = 1e15;
-
-/// Hugging Face's sliding window if a config has none, in tokens.
-const DEFAULT_WINDOW: usize = 4096;
 
 /// A field that is present, `null` included: a missing field is None.
 fn stated<'de, D: Deserializer<'de>>(field: D) -> std::result::Result<Option<serde_json::Value>, D::Error> {
@@ -54,6 +52,9 @@ pub struct Config {
     pub rope_theta: f64,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: RopeScaling,
+    /// Base of the rotary frequencies in layers with a window, which are not scaled, if it is
+    /// another one.
+    pub window_rope_theta: Option<f64>,
     /// Growth of queries with their position, if they grow.
     pub query_growth: Option<QueryGrowth>,
     /// Epsilon of every RMS norm.
@@ -70,12 +71,20 @@ pub struct Config {
     pub qk_norm: bool,
     /// Whether the gate and up projections are one tensor, gate first (GLM).
     pub fused_gate_up: bool,
-    /// Whether attention's and MLP's outputs are normalised before they are added (GLM-4-0414).
-    pub output_norms: bool,
+    /// Norms of the outputs of attention and MLP, if there are any.
+    pub output_norms: Option<OutputNorms>,
+    /// The MLP's activation.
+    pub gate: Gate,
+    /// Whether rows of the embedding are multiplied by √hidden (Gemma).
+    pub scaled_embedding: bool,
+    /// The number whose root divides dot products, if it is not the width of a head.
+    pub query_scalar: Option<f64>,
+    /// Whether each query head has a learned sink (gpt-oss).
+    pub sinks: bool,
     /// Maximum number of positions.
     pub max_positions: usize,
-    /// Size of the sliding window in keys, if the model has one.
-    pub sliding_window: Option<usize>,
+    /// The sliding windows of its layers, if some have one.
+    pub windows: Option<Windows>,
     /// Token that begins a sequence.
     pub bos: Option<u32>,
     /// Tokens that end an answer.
@@ -104,6 +113,14 @@ struct Raw {
     mlp_bias: Option<bool>,
     use_qk_norm: Option<bool>,
     hidden_act: Option<String>,
+    hidden_activation: Option<String>,
+    query_pre_attn_scalar: Option<f64>,
+    swiglu_limit: Option<f32>,
+    attn_logit_softcapping: Option<f64>,
+    final_logit_softcapping: Option<f64>,
+    use_bidirectional_attention: Option<bool>,
+    rope_local_base_freq: Option<f64>,
+    sliding_window_pattern: Option<usize>,
     max_position_embeddings: usize,
     #[serde(default, deserialize_with = "stated")]
     sliding_window: Option<serde_json::Value>,
@@ -150,17 +167,12 @@ impl Config {
         let (value, with_pictures) = text_part(value).map_err(&bad)?;
         let family = family(&value, path)?;
         rope_config::agrees(&value).map_err(&bad)?;
+        let value = with_defaults(value, family.defaults);
         agree(&value, "dtype", "torch_dtype").map_err(&bad)?;
         let stated = family.router.map(|scores| Ok((Stated::deserialize(&value)?, scores))).transpose();
         let stated = stated.map_err(|error: serde_json::Error| bad(error.to_string()))?;
         let raw: Raw = serde_json::from_value(value).map_err(|error| bad(error.to_string()))?;
-        let activation = raw.hidden_act.as_deref().unwrap_or("silu");
-        if !matches!(activation, "silu" | "swish") {
-            return Err(bad(format!("hidden_act `{activation}` is not supported; `silu` is")));
-        }
-        if !raw.quantization_config.is_null() {
-            return Err(bad("quantized weights are not supported; weights in F32, F16 or BF16 are".to_owned()));
-        }
+        raw.check(family).map_err(&bad)?;
         let mut config = raw.into_config(family).map_err(&bad)?;
         config.check().map_err(&bad)?;
         if let Some((stated, scores)) = stated {
@@ -198,6 +210,9 @@ impl Config {
         if self.max_positions == 0 {
             return Err("max_position_embeddings is 0".to_owned());
         }
+        if let Some(theta) = self.window_rope_theta {
+            rope_config::check(theta, &RopeScaling::None)?;
+        }
         rope_config::check(self.rope_theta, &self.rope_scaling)
     }
 
@@ -214,26 +229,26 @@ impl Config {
         }
     }
 
-    /// Checks that a prompt and its answer fit into the model's positions and its sliding window.
-    /// This program has no sliding window; it changes nothing while it holds every row.
+    /// Checks that a prompt and its answer fit into the model's positions.
     ///
     /// # Errors
     /// Returns [`Error::TooLong`] if they do not fit.
     pub fn check_length(&self, prompt_tokens: usize, max_tokens: usize) -> Result<()> {
-        let limits = [(Some(self.max_positions), "positions"), (self.sliding_window, "sliding window")];
-        let exceeded = |&(limit, _): &(Option<usize>, _)| limit.is_some_and(|limit| prompt_tokens + max_tokens > limit);
-        let Some((Some(limit), what)) = limits.into_iter().find(exceeded) else {
+        let limit = self.max_positions;
+        if prompt_tokens + max_tokens <= limit {
             return Ok(());
-        };
-        Err(Error::TooLong { prompt_tokens, max_tokens, limit, what })
+        }
+        Err(Error::TooLong { prompt_tokens, max_tokens, limit })
     }
 
-    /// Softmax scale: 1/√head_dim, times the square of YaRN's attention factor, if there is one (it
-    /// belongs on the softmax, never on a cached key). If only a part of a head rotates, the scale
-    /// lacks the factor: it belongs on that part of the query.
+    /// Softmax scale: 1/√head_dim, or 1/√[`query_scalar`](Self::query_scalar), times the square of
+    /// YaRN's attention factor, if there is one (it belongs on the softmax, never on a cached key).
+    /// If only a part of a head rotates, the scale lacks the factor: it belongs on that part of the
+    /// query.
     pub fn scale(&self, attention_factor: f32) -> f32 {
         let factor = if self.rotary_dims == self.head_dim { attention_factor * attention_factor } else { 1.0 };
-        factor / (self.head_dim as f32).sqrt()
+        let divisor = self.query_scalar.unwrap_or(self.head_dim as f64);
+        factor / (divisor as f32).sqrt()
     }
 
     /// Width of the MLP in which a row meets as many matrix numbers as in a layer on average.
@@ -256,41 +271,83 @@ impl Config {
 }
 
 impl Raw {
-    /// The sliding window, if some layer has one.
-    fn window(&self, rule: Window) -> std::result::Result<Option<usize>, String> {
-        let slides = match &self.layer_types {
-            Some(types) => types.iter().any(|kind| kind == "sliding_attention"),
-            None => self.max_window_layers.is_none_or(|first| first < self.num_hidden_layers),
+    /// Rejects what this program does not compute.
+    fn check(&self, family: &Family) -> std::result::Result<(), String> {
+        let (name, stated, known): (_, _, &[&str]) = match family.gate {
+            Gate::GeluTanh => ("hidden_activation", &self.hidden_activation, &["gelu_pytorch_tanh"]),
+            Gate::Silu | Gate::ClampedSilu { .. } => ("hidden_act", &self.hidden_act, &["silu", "swish"]),
         };
-        let active = match rule {
-            Window::Always | Window::Stated => true,
-            Window::Switched => self.use_sliding_window == Some(true) && slides,
-            Window::SwitchedInAll => self.use_sliding_window == Some(true),
-            Window::Never => false,
+        if let Some(activation) = stated.as_deref()
+            && !known.contains(&activation)
+        {
+            return Err(format!("{name} `{activation}` is not supported; `{}` is", known[0]));
+        }
+        let packed = self.quantization_config["quant_method"].as_str();
+        if !(self.quantization_config.is_null() || (family.packed_experts && packed == Some("mxfp4"))) {
+            return Err("quantized weights are not supported; weights in F32, F16 or BF16 are".to_owned());
+        }
+        if self.attn_logit_softcapping.or(self.final_logit_softcapping).is_some() {
+            return Err("soft-capped logits are not supported".to_owned());
+        }
+        if self.use_bidirectional_attention == Some(true) {
+            return Err("use_bidirectional_attention is not supported: rows see those before them".to_owned());
+        }
+        if self.query_pre_attn_scalar.is_some_and(|scalar| !(scalar.is_finite() && scalar > 0.0)) {
+            return Err(format!("query_pre_attn_scalar {:?}: must be a positive number", self.query_pre_attn_scalar));
+        }
+        match self.swiglu_limit {
+            Some(limit) if !(limit.is_finite() && limit > 0.0) => {
+                Err(format!("swiglu_limit {limit}: must be a positive number"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn windows(&self, rule: Window) -> std::result::Result<Option<Windows>, String> {
+        let stated = windows::Stated {
+            tokens: self.sliding_window.as_ref(),
+            used: self.use_sliding_window,
+            first_layer: self.max_window_layers,
+            pattern: self.sliding_window_pattern,
+            layer_types: self.layer_types.as_deref(),
+            layers: self.num_hidden_layers,
         };
-        if !active {
-            return Ok(None);
+        stated.windows(rule)
+    }
+
+    /// The rotary settings of layers without a window, and the base of those with one if it is
+    /// another.
+    fn rope(&self, family: &Family) -> std::result::Result<(serde_json::Value, Option<f64>), String> {
+        let merged = rope_config::merged(&self.rope_scaling, &self.rope_parameters);
+        if !matches!(family.window, Window::Alternating { two_ropes: true, .. }) {
+            return match family.sinks && merged["rope_type"].is_null() {
+                true => Err("rope_scaling is missing: the YaRN of this family".to_owned()),
+                false => Ok((merged, None)),
+            };
         }
-        match &self.sliding_window {
-            None if rule == Window::Stated => Ok(None),
-            None => Ok(Some(DEFAULT_WINDOW)),
-            Some(serde_json::Value::Null) => Ok(None),
-            Some(value) => match value.as_u64() {
-                Some(window) if window > 0 => Ok(Some(window as usize)),
-                _ => Err(format!("sliding_window {value} is not a number of tokens")),
-            },
+        let by_layer = |kind: &str| rope_config::merged(&serde_json::Value::Null, &self.rope_parameters[kind]);
+        let (all, window) = (by_layer("full_attention"), by_layer("sliding_attention"));
+        if window["rope_type"].as_str().is_some_and(|kind| kind != "default") {
+            return Err(format!("rope_type {} in layers with a window is not supported", window["rope_type"]));
         }
+        let theta = window["rope_theta"].as_f64().or(self.rope_local_base_freq).unwrap_or(10_000.0);
+        let is_by_layer = all.as_object().is_some_and(|fields| !fields.is_empty());
+        Ok((if is_by_layer { all } else { merged }, Some(theta)))
     }
 
     fn into_config(self, family: &Family) -> std::result::Result<Config, String> {
         let head_dim = self.head_dim.or(family.head_dim);
         let head_dim = head_dim.unwrap_or_else(|| self.hidden_size / self.num_attention_heads.max(1));
-        let rope = &rope_config::merged(&self.rope_scaling, &self.rope_parameters);
+        let (rope, window_rope_theta) = &self.rope(family)?;
         let theta = rope["rope_theta"].as_f64().or(self.rope_theta).unwrap_or(10_000.0);
         let partial = rope["partial_rotary_factor"].as_f64().or(self.partial_rotary_factor);
         let partial = partial.unwrap_or(family.rotating);
         let rope_scaling = rope_config::scaling(rope, self.max_position_embeddings)?;
-        let window = self.window(family.window)?;
+        let windows = self.windows(family.window)?;
+        let gate = match (family.gate, self.swiglu_limit) {
+            (Gate::ClampedSilu { .. }, Some(limit)) => Gate::ClampedSilu { limit },
+            (gate, _) => gate,
+        };
         let query_growth = match family.grows {
             true => rope_config::query_growth(rope, self.max_position_embeddings)?,
             false => None,
@@ -309,6 +366,7 @@ impl Raw {
             rope_theta: theta,
             max_positions: rope_config::positions(&rope_scaling, self.max_position_embeddings),
             rope_scaling,
+            window_rope_theta: *window_rope_theta,
             query_growth,
             norm_eps: self.rms_norm_eps,
             tied_embeddings: self.tie_word_embeddings,
@@ -318,7 +376,11 @@ impl Raw {
             qk_norm: family.qk_norm.is_there(self.use_qk_norm),
             fused_gate_up: family.fused_gate_up,
             output_norms: family.output_norms,
-            sliding_window: window,
+            gate,
+            scaled_embedding: family.scaled_embedding,
+            query_scalar: self.query_pre_attn_scalar,
+            sinks: family.sinks,
+            windows,
             bos: token_ids(&self.bos_token_id).first().copied(),
             eos: token_ids(&self.eos_token_id),
             architecture: family.name.to_owned(),
@@ -344,6 +406,20 @@ fn text_part(mut value: serde_json::Value) -> std::result::Result<(serde_json::V
         }
     }
     Ok((text, Some(name)))
+}
+
+/// A config with the family's own values for missing fields.
+fn with_defaults(mut value: serde_json::Value, defaults: &str) -> serde_json::Value {
+    if defaults.is_empty() {
+        return value;
+    }
+    let defaults: serde_json::Value = serde_json::from_str(defaults).expect("a family's defaults are JSON");
+    if let (Some(fields), Some(defaults)) = (value.as_object_mut(), defaults.as_object()) {
+        for (name, default) in defaults {
+            fields.entry(name).or_insert_with(|| default.clone());
+        }
+    }
+    value
 }
 
 fn family(value: &serde_json::Value, path: &Path) -> Result<&'static Family> {

@@ -1,18 +1,19 @@
-//! One decoder for Llama, Mistral, Qwen and GLM: the families differ in switches of the [`Config`],
-//! not in code.
+//! One decoder for Llama, Mistral, Qwen, GLM, Gemma and gpt-oss: the families differ in switches of
+//! the [`Config`], not in code.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, IndexOp, Tensor};
 use tributary_kernels::{
-    Rope, RopeConfig, add, add_linear, cast, gather, join, linear, linear_f32, linear_onto, rms_norm, silu_mul,
+    Partial, Rope, RopeConfig, RopeScaling, add, add_linear, cast, cuda, gated, gather, join, linear, linear_f32,
+    linear_onto, rms_norm, scale, with_sinks,
 };
 
 use super::expert_layer::ExpertLayer;
 use super::low_rank::{Adapted, Added, Linear};
 use super::weights::Weights;
-use super::{Config, Model, Qkv, Rows, families};
+use super::{Config, LayerAttention, Model, OutputNorms, Qkv, Rows, families};
 use crate::error::{Error, Result};
 
 /// Rows that pass through a layer's products and its MLP at a time on a CPU, so that their
@@ -125,6 +126,7 @@ struct Layer {
     v: Projection,
     q_norm: Option<Tensor>,
     k_norm: Option<Tensor>,
+    sinks: Option<Arc<[f32]>>, // [heads]
     output: Projection,
     attention_norm: Option<Tensor>,
     mlp_norm: Tensor,
@@ -152,9 +154,11 @@ pub struct Decoder {
     norm: Tensor,
     head: Tensor,                  // [vocab, hidden]
     query_factors: Option<Tensor>, // [head_dim]
-    scale: f32,
-    /// Tables for the positions seen so far, shared by all ranks of a process.
-    rope: Mutex<Rope>,
+    /// The factor of the embedding's rows.
+    embedding_factor: f32,
+    /// Tables for the positions seen so far, shared by all ranks of a process: of layers without a
+    /// window, and of those with one if theirs are others.
+    ropes: Mutex<Vec<Rope>>,
 }
 
 impl Decoder {
@@ -168,27 +172,39 @@ impl Decoder {
             false => weights.get("lm_head.weight", &[vocab, hidden])?,
         };
         let layers = (0..config.layers).map(|index| Layer::new(&config, weights, index)).collect::<Result<_>>()?;
-        let norm = weights.get_f32("model.norm.weight", &[hidden])?;
-        let rope = Rope::new(
-            &RopeConfig {
-                head_dim: config.head_dim,
-                rotary_dims: config.rotary_dims,
-                theta: config.rope_theta,
-                scaling: &config.rope_scaling,
-                pairing: config.pairing,
-            },
-            config.max_positions.min(ROPE_STEP),
-        )?
-        .growing(config.query_growth);
-        let query_factors = query_factors(&config, rope.attention_factor(), &weights.device)?;
-        let scale = config.scale(rope.attention_factor());
+        let norm = norm_weight(&config, weights, "model.norm.weight", hidden)?;
+        let rope = |theta: f64, scaling: &RopeScaling| -> Result<Rope> {
+            let Config { head_dim, rotary_dims, pairing, query_growth, .. } = config;
+            let settings = RopeConfig { head_dim, rotary_dims, theta, scaling, pairing };
+            Ok(Rope::new(&settings, config.max_positions.min(ROPE_STEP))?.growing(query_growth))
+        };
+        let mut ropes = vec![rope(config.rope_theta, &config.rope_scaling)?];
+        if let Some(theta) = config.window_rope_theta {
+            ropes.push(rope(theta, &RopeScaling::None)?);
+        }
+        let attention_factor = ropes[0].attention_factor();
+        let query_factors = query_factors(&config, attention_factor, &weights.device)?;
+
         let (activations, slice_rows) = match weights.device.is_cpu() {
             true if weights.dtype == DType::F64 => (DType::F64, SLICE_ROWS),
             true => (DType::F32, SLICE_ROWS),
             false => (weights.dtype, DEVICE_SLICE_ROWS),
         };
-        let (dtype, rope) = (weights.dtype, Mutex::new(rope));
-        Ok(Self { config, dtype, activations, slice_rows, embedding, layers, norm, head, query_factors, scale, rope })
+        let (dtype, ropes) = (weights.dtype, Mutex::new(ropes));
+        let embedding_factor = embedding_factor(&config, dtype)?;
+        Ok(Self {
+            config,
+            dtype,
+            activations,
+            slice_rows,
+            embedding,
+            layers,
+            norm,
+            head,
+            query_factors,
+            embedding_factor,
+            ropes,
+        })
     }
 
     /// Queries `[rows, heads, head_dim]` of rows `x` after the layer's norm.
@@ -220,7 +236,8 @@ impl Decoder {
         let norm = Norm { weight: layer.output_norm.as_ref(), eps };
         match &layer.mlp {
             Mlp::Dense { gate, up, down } => {
-                let gated = silu_mul(&gate.apply(&x, added(Linear::Gate))?, &up.apply(&x, added(Linear::Up))?)?;
+                let gated =
+                    gated(&gate.apply(&x, added(Linear::Gate))?, &up.apply(&x, added(Linear::Up))?, self.config.gate)?;
                 if in_place && down.add_in_place(hidden, &gated, norm)? {
                     return Ok(None);
                 }
@@ -229,6 +246,25 @@ impl Decoder {
             Mlp::Experts(experts) => norm.add_to(hidden, cast(&experts.apply(&x)?, hidden.dtype())?).map(Some),
         }
     }
+}
+
+/// A norm's weight in f32: what its input is multiplied by.
+fn norm_weight(config: &Config, weights: &Weights, name: &str, dim: usize) -> Result<Tensor> {
+    let weight = weights.get_f32(name, &[dim])?;
+    match config.output_norms {
+        Some(OutputNorms::Gemma) => Ok((weight + 1.0)?),
+        _ => Ok(weight),
+    }
+}
+
+/// The factor of the embedding's rows; √hidden is rounded to the model's dtype, as in Hugging
+/// Face's Gemma.
+fn embedding_factor(config: &Config, dtype: DType) -> Result<f32> {
+    if !config.scaled_embedding {
+        return Ok(1.0);
+    }
+    let root = Tensor::new((config.hidden as f32).sqrt(), &Device::Cpu)?;
+    Ok(root.to_dtype(dtype)?.to_dtype(DType::F32)?.to_scalar()?)
 }
 
 /// The factors of queries before RoPE, for YaRN's attention factor f and a head that rotates in
@@ -243,12 +279,29 @@ fn query_factors(config: &Config, attention_factor: f32, device: &Device) -> Res
     Ok(Some(Tensor::from_vec(factors, config.head_dim, device)?))
 }
 
+/// The sinks of a layer's heads.
+fn sinks(weights: &Weights, prefix: &str, heads: usize) -> Result<Arc<[f32]>> {
+    let sinks = cuda::download(&weights.get_f32(&format!("{prefix}.self_attn.sinks"), &[heads])?)?;
+    Ok(sinks.to_dtype(DType::F32)?.to_vec1::<f32>()?.into())
+}
+
 impl Layer {
     fn new(config: &Config, weights: &Weights, index: usize) -> Result<Self> {
         let Config { hidden, intermediate, heads, kv_heads, head_dim, .. } = *config;
         let prefix = format!("model.layers.{index}");
-        let norm = |name: &str, dim: usize| weights.get_f32(&format!("{prefix}.{name}.weight"), &[dim]);
-        let optional = |wanted: bool, name: &str, dim: usize| wanted.then(|| norm(name, dim)).transpose();
+        let norm = |name: &str, dim: usize| norm_weight(config, weights, &format!("{prefix}.{name}.weight"), dim);
+        let optional = |name: Option<&str>, dim: usize| name.map(|name| norm(name, dim)).transpose();
+        let of_head = |name: &'static str| config.qk_norm.then_some(name);
+        // After attention, before the MLP, after it.
+        let (attention_norm, mlp_norm, output_norm) = match config.output_norms {
+            None => (None, "post_attention_layernorm", None),
+            Some(OutputNorms::Glm) => {
+                (Some("post_self_attn_layernorm"), "post_attention_layernorm", Some("post_mlp_layernorm"))
+            }
+            Some(OutputNorms::Gemma) => {
+                (Some("post_attention_layernorm"), "pre_feedforward_layernorm", Some("post_feedforward_layernorm"))
+            }
+        };
         let projection = |name: &str, out: usize, input: usize, bias: bool| {
             Projection::new(weights, &format!("{prefix}.{name}"), out, input, bias)
         };
@@ -268,7 +321,7 @@ impl Layer {
         };
         let mlp = match &config.experts {
             Some(experts) if experts.in_layer[index] => {
-                Mlp::Experts(ExpertLayer::new(experts, weights, &format!("{prefix}.mlp"), hidden)?)
+                Mlp::Experts(ExpertLayer::new(experts, weights, &format!("{prefix}.mlp"), (hidden, config.gate))?)
             }
             _ => dense()?,
         };
@@ -277,13 +330,14 @@ impl Layer {
             q: projection("self_attn.q_proj", q_dim, hidden, config.qkv_bias)?,
             k: projection("self_attn.k_proj", kv_dim, hidden, config.qkv_bias)?,
             v: projection("self_attn.v_proj", kv_dim, hidden, config.qkv_bias)?,
-            q_norm: optional(config.qk_norm, "self_attn.q_norm", head_dim)?,
-            k_norm: optional(config.qk_norm, "self_attn.k_norm", head_dim)?,
+            q_norm: optional(of_head("self_attn.q_norm"), head_dim)?,
+            k_norm: optional(of_head("self_attn.k_norm"), head_dim)?,
+            sinks: if config.sinks { Some(sinks(weights, &prefix, heads)?) } else { None },
             output: projection("self_attn.o_proj", hidden, q_dim, config.output_bias)?,
-            attention_norm: optional(config.output_norms, "post_self_attn_layernorm", hidden)?,
-            mlp_norm: norm("post_attention_layernorm", hidden)?,
+            attention_norm: optional(attention_norm, hidden)?,
+            mlp_norm: norm(mlp_norm, hidden)?,
             mlp,
-            output_norm: optional(config.output_norms, "post_mlp_layernorm", hidden)?,
+            output_norm: optional(output_norm, hidden)?,
         })
     }
 }
@@ -301,21 +355,31 @@ impl Model for Decoder {
         self.dtype
     }
 
-    fn rope(&self, positions: usize) -> Result<Rope> {
-        let mut tables = self.rope.lock().unwrap_or_else(PoisonError::into_inner);
-        *tables = tables.covering(positions.next_multiple_of(ROPE_STEP))?;
-        Ok(tables.clone())
-    }
-
-    fn scale(&self) -> f32 {
-        self.scale
+    fn layer_attention(&self, positions: usize) -> Result<Arc<[LayerAttention]>> {
+        let mut ropes = self.ropes.lock().unwrap_or_else(PoisonError::into_inner);
+        for rope in ropes.iter_mut() {
+            *rope = rope.covering(positions.next_multiple_of(ROPE_STEP))?;
+        }
+        let of = |(index, layer): (usize, &Layer)| {
+            let windows = self.config.windows.as_ref().filter(|windows| windows.in_layer[index]);
+            let rope = &ropes[if windows.is_some() { ropes.len() - 1 } else { 0 }];
+            LayerAttention {
+                scale: self.config.scale(rope.attention_factor()),
+                rope: rope.clone(),
+                window: windows.map(|windows| windows.tokens as u32),
+                sinks: layer.sinks.clone(),
+            }
+        };
+        Ok(self.layers.iter().enumerate().map(of).collect())
     }
 
     fn embed(&self, ids: &[u32]) -> Result<Rows> {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.config.vocab) {
             return Err(Error::Input(format!("token id {id} is outside the vocabulary of {}", self.config.vocab)));
         }
-        Ok(Rows::fresh(cast(&gather(&self.embedding, ids)?, self.activations)?))
+        let rows = cast(&gather(&self.embedding, ids)?, self.activations)?;
+        let is_plain = self.embedding_factor == 1.0;
+        Ok(Rows::fresh(if is_plain { rows } else { scale(&rows, self.embedding_factor)? }))
     }
 
     fn slice_rows(&self) -> usize {
@@ -341,8 +405,12 @@ impl Model for Decoder {
         self.query_of(index, &x, rows.adapted.as_ref())
     }
 
-    fn finish(&self, index: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
+    fn finish(&self, index: usize, rows: Rows, attended: Partial) -> Result<Rows> {
         let (layer, count) = (&self.layers[index], rows.len());
+        let attended = match &layer.sinks {
+            Some(sinks) => with_sinks(&attended, sinks)?.out,
+            None => attended.out,
+        };
         let flat = attended.reshape((count, self.config.heads * self.config.head_dim))?;
         let norm = Norm { weight: layer.attention_norm.as_ref(), eps: self.config.norm_eps };
         let adapted = rows.adapted.as_ref();

@@ -16,7 +16,8 @@ use crate::error::Result;
 pub(super) fn tensor(seed: u64, name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
     let (centre, spread) = match shape {
         _ if name.contains("norm") => (1.0, 0.1),
-        [_, columns] => (0.0, (3.0 / *columns as f32).sqrt()),
+        // Of experts in one tensor, the rows of each are its inputs.
+        [_, columns] | [_, columns, _] => (0.0, (3.0 / *columns as f32).sqrt()),
         _ => (0.0, 0.05),
     };
     let mut random = ChaCha8Rng::seed_from_u64(seed ^ fingerprint(name));

@@ -76,7 +76,7 @@ pub enum Error {
         found: Vec<usize>,
     },
     /// A prompt that is too long for the model.
-    #[error("{prompt_tokens} prompt tokens and {max_tokens} to generate exceed the model's {what} of {limit} tokens")]
+    #[error("{prompt_tokens} prompt tokens and {max_tokens} to generate exceed the model's {limit} positions")]
     TooLong {
         /// Number of the prompt's tokens.
         prompt_tokens: usize,
@@ -84,8 +84,6 @@ pub enum Error {
         max_tokens: usize,
         /// Maximum number of tokens.
         limit: usize,
-        /// The part of the model that sets the limit.
-        what: &'static str,
     },
     /// An input that the model or its adapters lack: a token id, an adapter, one of its rows.
     #[error("{0}")]

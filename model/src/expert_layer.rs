@@ -2,11 +2,12 @@
 //! with one product a matrix; on a GPU the products of all experts are one call a matrix. Sums are
 //! taken in the order of experts, so that they do not depend on threads.
 
-use candle_core::{DType, Tensor};
-use tributary_kernels::{Pairs, add_rows, cuda, gather, linear, linear_f32, silu_mul};
+use candle_core::{DType, Device, IndexOp, Tensor};
+use tributary_kernels::{Gate, Pairs, add_rows, cast, cuda, gated, gather, linear, linear_f32};
 
 use crate::error::{Error, Result};
 use crate::experts::{Experts, Met, Router, Scores};
+use crate::mxfp4;
 use crate::weights::Weights;
 
 #[cfg(test)]
@@ -17,6 +18,14 @@ struct Expert {
     gate: Tensor, // [width, hidden]
     up: Tensor,   // [width, hidden]
     down: Tensor, // [hidden, width]
+    biases: Option<Biases>,
+}
+
+/// An expert's biases, in f32.
+struct Biases {
+    gate: Tensor, // [width]
+    up: Tensor,   // [width]
+    down: Tensor, // [hidden]
 }
 
 impl Expert {
@@ -26,23 +35,134 @@ impl Expert {
             gate: get("gate_proj", &[width, hidden])?,
             up: get("up_proj", &[width, hidden])?,
             down: get("down_proj", &[hidden, width])?,
+            biases: None,
         })
     }
 
     /// The output `[rows, hidden]` for rows `x`, in f32 (f64 for f64).
-    fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        let gated = silu_mul(&linear(x, &self.gate, None)?, &linear(x, &self.up, None)?)?;
-        Ok(linear_f32(&gated, &self.down)?)
+    fn apply(&self, x: &Tensor, by: Gate) -> Result<Tensor> {
+        let of = |pick: fn(&Biases) -> &Tensor| self.biases.as_ref().map(pick);
+        let (gate, up) =
+            (linear(x, &self.gate, of(|biases| &biases.gate))?, linear(x, &self.up, of(|biases| &biases.up))?);
+        let down = linear_f32(&gated(&gate, &up, by)?, &self.down)?;
+        match of(|biases| &biases.down) {
+            None => Ok(down),
+            Some(bias) => Ok(down.broadcast_add(&cast(bias, down.dtype())?)?),
+        }
     }
+}
+
+/// The experts of a layer that are stored in one tensor for each matrix, their gate and up
+/// projections in alternate columns (gpt-oss). They are cut on the host, one expert after the
+/// other.
+struct Stacked {
+    /// Matrices of each expert with inputs as columns: of gate and up in alternate rows, of down.
+    wide: Matrices,
+    down: Matrices,
+    gate_up_bias: Tensor, // [experts, 2 · width], f32
+    down_bias: Tensor,    // [experts, hidden], f32
+}
+
+/// A matrix of each expert, as it is stored.
+enum Matrices {
+    /// `[experts, inputs, outputs]`, on the host.
+    Plain(Tensor),
+    /// `[experts, outputs, inputs]` in MXFP4: blocks, and their scales.
+    Packed { blocks: Vec<u8>, scales: Vec<u8>, outputs: usize, inputs: usize },
+}
+
+impl Matrices {
+    /// The matrices `name` of `experts` experts.
+    fn new(weights: &Weights, name: &str, [experts, outputs, inputs]: [usize; 3]) -> Result<Self> {
+        let packed = format!("{name}_blocks");
+        if !weights.has(&packed) {
+            return Ok(Self::Plain(weights.get_on_host(name, &[experts, inputs, outputs])?));
+        }
+        if !inputs.is_multiple_of(mxfp4::BLOCK) {
+            return Err(Error::Input(format!("{packed}: rows of {inputs} numbers are not whole blocks of MXFP4")));
+        }
+        let blocks = inputs / mxfp4::BLOCK;
+        Ok(Self::Packed {
+            blocks: weights.bytes(&packed, &[experts, outputs, blocks, mxfp4::BLOCK / 2])?,
+            scales: weights.bytes(&format!("{name}_scales"), &[experts, outputs, blocks])?,
+            outputs,
+            inputs,
+        })
+    }
+
+    /// The matrix of one expert, `[outputs, inputs]`, on the host.
+    fn of(&self, expert: usize, dtype: DType) -> Result<Tensor> {
+        match self {
+            Self::Plain(all) => Ok(all.i(expert)?.t()?.contiguous()?),
+            Self::Packed { blocks, scales, outputs, inputs } => {
+                let count = outputs * inputs / mxfp4::BLOCK;
+                let run = expert * count..(expert + 1) * count;
+                let bytes = mxfp4::BLOCK / 2;
+                let numbers = mxfp4::unpacked(&blocks[run.start * bytes..run.end * bytes], &scales[run]);
+                Ok(Tensor::from_vec(numbers, (*outputs, *inputs), &Device::Cpu)?.to_dtype(dtype)?)
+            }
+        }
+    }
+}
+
+impl Stacked {
+    fn new(weights: &Weights, prefix: &str, (experts, width): (usize, usize), hidden: usize) -> Result<Self> {
+        let name = |matrix: &str| format!("{prefix}.experts.{matrix}");
+        let bias = |matrix: &str, outputs: usize| -> Result<Tensor> {
+            let bias = weights.get_f32(&name(matrix), &[experts, outputs])?;
+            Ok(cuda::download(&bias)?)
+        };
+        Ok(Self {
+            wide: Matrices::new(weights, &name("gate_up_proj"), [experts, 2 * width, hidden])?,
+            down: Matrices::new(weights, &name("down_proj"), [experts, hidden, width])?,
+            gate_up_bias: bias("gate_up_proj_bias", 2 * width)?,
+            down_bias: bias("down_proj_bias", hidden)?,
+        })
+    }
+
+    fn expert(&self, index: usize, weights: &Weights) -> Result<Expert> {
+        let wide = self.wide.of(index, weights.dtype)?;
+        let rows = |x: &Tensor, first: u32| -> Result<Tensor> {
+            let rows: Vec<u32> = (first..x.dim(0)? as u32).step_by(2).collect();
+            Ok(gather(x, &rows)?.to_device(&weights.device)?)
+        };
+        let bias = self.gate_up_bias.i(index)?;
+        Ok(Expert {
+            gate: rows(&wide, 0)?,
+            up: rows(&wide, 1)?,
+            down: self.down.of(index, weights.dtype)?.to_device(&weights.device)?,
+            biases: Some(Biases {
+                gate: rows(&bias, 0)?,
+                up: rows(&bias, 1)?,
+                down: self.down_bias.i(index)?.contiguous()?.to_device(&weights.device)?,
+            }),
+        })
+    }
+}
+
+/// The biases of gate, up and down of all experts, one expert below the other, if they have any.
+fn stacked_biases(experts: &[Expert], device: &Device) -> Result<Option<[Tensor; 3]>> {
+    let all: Option<Vec<&Biases>> = experts.iter().map(|expert| expert.biases.as_ref()).collect();
+    let Some(all) = all else { return Ok(None) };
+    let stacked = |pick: fn(&Biases) -> &Tensor| -> Result<Tensor> {
+        let host = all.iter().map(|biases| Ok(cuda::download(pick(biases))?)).collect::<Result<Vec<_>>>()?;
+        Ok(Tensor::stack(&host, 0)?.to_device(device)?)
+    };
+    Ok(Some([stacked(|biases| &biases.gate)?, stacked(|biases| &biases.up)?, stacked(|biases| &biases.down)?]))
 }
 
 /// The experts of one layer.
 pub(super) struct ExpertLayer {
     router: Router,
     router_weight: Tensor, // [experts, hidden]
-    /// What is added to the scores for the choice of experts; empty without it.
+    /// What is added to the router's logits, or, of a sigmoid, to the scores for the choice of
+    /// experts; empty without it.
     bias: Vec<f32>,
+    gate: Gate,
     experts: Vec<Expert>,
+    /// The biases of all experts on a GPU, where their rows are computed at once: `[experts, ..]`
+    /// of gate, up and down.
+    biases: Option<[Tensor; 3]>,
     shared: Option<Expert>,
 }
 
@@ -51,25 +171,46 @@ impl ExpertLayer {
     ///
     /// # Errors
     /// Returns an error if a tensor is missing or has another shape.
-    pub fn new(experts: &Experts, weights: &Weights, prefix: &str, hidden: usize) -> Result<Self> {
+    pub fn new(experts: &Experts, weights: &Weights, prefix: &str, (hidden, gate): (usize, Gate)) -> Result<Self> {
         let Experts { sizes, router, .. } = experts;
-        let one = |index: usize| Expert::new(weights, &format!("{prefix}.experts.{index}"), sizes.width, hidden);
-        let bias = match router.scores {
-            Scores::Softmax => Vec::new(),
-            Scores::Sigmoid => {
-                let name = format!("{prefix}.gate.e_score_correction_bias");
-                cuda::download(&weights.get_f32(&name, &[sizes.count])?)?.to_dtype(DType::F32)?.to_vec1()?
+        let (router_name, bias_name) = match router.scores {
+            Scores::Softmax => ("gate", None),
+            Scores::Sigmoid => ("gate", Some("gate.e_score_correction_bias")),
+            Scores::Biased => ("router", Some("router.bias")),
+        };
+        let bias = match bias_name {
+            None => Vec::new(),
+            Some(name) => {
+                let bias = weights.get_f32(&format!("{prefix}.{name}"), &[sizes.count])?;
+                cuda::download(&bias)?.to_dtype(DType::F32)?.to_vec1()?
+            }
+        };
+        let mut all: Vec<Expert> = match router.scores {
+            Scores::Biased => {
+                let stacked = Stacked::new(weights, prefix, (sizes.count, sizes.width), hidden)?;
+                (0..sizes.count).map(|index| stacked.expert(index, weights)).collect::<Result<_>>()?
+            }
+            Scores::Softmax | Scores::Sigmoid => {
+                let one =
+                    |index: usize| Expert::new(weights, &format!("{prefix}.experts.{index}"), sizes.width, hidden);
+                (0..sizes.count).map(one).collect::<Result<_>>()?
             }
         };
         let shared = match sizes.shared_width {
             0 => None,
             width => Some(Expert::new(weights, &format!("{prefix}.shared_experts"), width, hidden)?),
         };
+        let biases = if weights.device.is_cuda() { stacked_biases(&all, &weights.device)? } else { None };
+        if biases.is_some() {
+            all.iter_mut().for_each(|expert| expert.biases = None); // these are read on a CPU
+        }
         Ok(Self {
             router: *router,
-            router_weight: weights.get(&format!("{prefix}.gate.weight"), &[sizes.count, hidden])?,
+            router_weight: weights.get(&format!("{prefix}.{router_name}.weight"), &[sizes.count, hidden])?,
             bias,
-            experts: (0..sizes.count).map(one).collect::<Result<_>>()?,
+            gate,
+            biases,
+            experts: all,
             shared,
         })
     }
@@ -86,7 +227,7 @@ impl ExpertLayer {
         let logits = linear_f32(x, &self.router_weight)?; // [rows, experts]
         let wide = logits.dtype();
         let sum = match &self.shared {
-            Some(shared) => shared.apply(x)?,
+            Some(shared) => shared.apply(x, self.gate)?,
             None => Tensor::zeros(x.dims2()?, wide, x.device())?,
         };
         let logits = cuda::download(&logits)?.to_dtype(DType::F64)?;
@@ -107,7 +248,7 @@ impl ExpertLayer {
                 continue;
             }
             let own = if rows.len() == count { x.clone() } else { gather(x, rows)? };
-            add_rows(sum, &expert.apply(&own)?, rows, weights)?;
+            add_rows(sum, &expert.apply(&own, self.gate)?, rows, weights)?;
         }
         Ok(())
     }
@@ -120,11 +261,18 @@ impl ExpertLayer {
         if pairs.is_empty() {
             return Ok(());
         }
+        let biased = |x: &Tensor, of: usize| match &self.biases {
+            Some(biases) => pairs.add_biases(x, &biases[of]),
+            None => Ok(x.clone()),
+        };
         let all = |matrix: fn(&Expert) -> &Tensor| self.experts.iter().map(matrix).collect::<Vec<_>>();
-        let wide = pairs.linear(&pairs.gather(x)?, &[all(|expert| &expert.gate), all(|expert| &expert.up)])?;
-        let gated = silu_mul(&wide[0], &wide[1])?;
+        let mut wide = pairs.linear(&pairs.gather(x)?, &[all(|expert| &expert.gate), all(|expert| &expert.up)])?;
+        for (of, product) in wide.iter_mut().enumerate() {
+            *product = biased(product, of)?; // in its place, so that three of them are there at most
+        }
+        let gated = gated(&wide[0], &wide[1], self.gate)?;
         drop(wide); // its memory is the outputs'
         let outputs = pairs.linear(&gated, &[all(|expert| &expert.down)])?;
-        Ok(pairs.add(sum, &outputs[0])?)
+        Ok(pairs.add(sum, &biased(&outputs[0], 2)?)?)
     }
 }

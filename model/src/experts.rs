@@ -1,7 +1,8 @@
 //! Experts in place of a dense MLP: a router chooses some of them for each row, and the row's
 //! output is the weighted sum of theirs. Qwen3-MoE's router takes a softmax (Yang et al. 2025,
 //! "Qwen3 Technical Report"), GLM-4.5's a sigmoid with a bias and groups of experts (DeepSeek-AI
-//! 2024, "DeepSeek-V3 Technical Report", section 2.1.2).
+//! 2024, "DeepSeek-V3 Technical Report", section 2.1.2), gpt-oss's a softmax over the chosen
+//! (OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card", section 2.1).
 //!
 //! `expert_layer.rs` computes them.
 
@@ -28,6 +29,8 @@ const MOST_WIDE: usize = 1 << 20;
 pub enum Scores {
     /// Softmax over all experts. The best are chosen.
     Softmax,
+    /// Softmax over the chosen experts, the best by logits with a learned bias (gpt-oss).
+    Biased,
     /// A sigmoid for each. A learned bias is added for the choice, not for the weight; experts are
     /// chosen from the best groups only.
     Sigmoid,
@@ -68,6 +71,7 @@ pub(super) struct Stated {
     num_local_experts: Option<usize>,
     n_routed_experts: Option<usize>,
     num_experts_per_tok: Option<usize>,
+    intermediate_size: Option<usize>,
     moe_intermediate_size: Option<usize>,
     norm_topk_prob: Option<bool>,
     decoder_sparse_step: Option<usize>,
@@ -88,6 +92,7 @@ impl Stated {
     pub fn into_experts(self, scores: Scores, layers: usize) -> std::result::Result<Option<Experts>, String> {
         let (group, shared, (name, count)) = match scores {
             Scores::Softmax => ((1, 1), 0, ("num_experts", self.num_experts)),
+            Scores::Biased => ((1, 1), 0, ("num_local_experts", self.num_local_experts)),
             Scores::Sigmoid => {
                 let group = (self.n_group.unwrap_or(1), self.topk_group.unwrap_or(1));
                 (group, self.n_shared_experts.unwrap_or(1), ("n_routed_experts", self.n_routed_experts))
@@ -102,7 +107,10 @@ impl Stated {
         let stated = |value: Option<usize>, name: &str| value.ok_or_else(|| format!("missing field `{name}`"));
         let count = stated(count.or(self.num_local_experts), name)?;
         let active = stated(self.num_experts_per_tok, "num_experts_per_tok")?;
-        let width = stated(self.moe_intermediate_size, "moe_intermediate_size")?;
+        let width = match scores {
+            Scores::Biased => stated(self.intermediate_size, "intermediate_size")?,
+            _ => stated(self.moe_intermediate_size, "moe_intermediate_size")?,
+        };
         let with_experts = in_layer.iter().filter(|&&there| there).count();
         if with_experts == 0 {
             return Ok(None);
@@ -120,23 +128,18 @@ impl Stated {
             ));
         }
         let (groups, used_groups) = group;
-        if groups == 0 || !count.is_multiple_of(groups) || (groups > 1 && count / groups < 2) {
-            return Err(format!("n_group {groups}: {count} experts are not in such groups of two or more"));
-        }
-        if !(1..=groups).contains(&used_groups) || used_groups * (count / groups) < active {
-            return Err(format!(
-                "topk_group {used_groups}: must be from 1 to n_group {groups}, with at least num_experts_per_tok \
-                 {active} experts"
-            ));
-        }
+        check_groups(group, count, active)?;
         let factor = match scores {
-            Scores::Softmax => 1.0,
+            Scores::Softmax | Scores::Biased => 1.0,
             Scores::Sigmoid => self.routed_scaling_factor.unwrap_or(1.0),
         };
         if !(factor.is_finite() && factor > 0.0) {
             return Err(format!("routed_scaling_factor {factor}: must be a positive number"));
         }
-        let normalised = self.norm_topk_prob.unwrap_or(scores == Scores::Sigmoid);
+        let normalised = match scores {
+            Scores::Biased => true,
+            scores => self.norm_topk_prob.unwrap_or(scores == Scores::Sigmoid),
+        };
         let sizes = ExpertSizes { count, active, width, shared_width, layers: with_experts };
         Ok(Some(Experts {
             sizes,
@@ -155,10 +158,24 @@ impl Stated {
         let first = self.first_k_dense_replace.unwrap_or(1);
         let there = |layer: usize| match scores {
             Scores::Softmax => !dense.contains(&layer) && (layer + 1).is_multiple_of(step),
+            Scores::Biased => true,
             Scores::Sigmoid => layer >= first,
         };
         Ok((0..layers).map(there).collect())
     }
+}
+
+/// Rejects groups of experts, and a number of groups that are used, that do not fit.
+fn check_groups((groups, used): (usize, usize), count: usize, active: usize) -> std::result::Result<(), String> {
+    if groups == 0 || !count.is_multiple_of(groups) || (groups > 1 && count / groups < 2) {
+        return Err(format!("n_group {groups}: {count} experts are not in such groups of two or more"));
+    }
+    if !(1..=groups).contains(&used) || used * (count / groups) < active {
+        return Err(format!(
+            "topk_group {used}: must be from 1 to n_group {groups}, with at least num_experts_per_tok {active} experts"
+        ));
+    }
+    Ok(())
 }
 
 /// The rows that pass an expert, rising, and their weights.
@@ -194,7 +211,15 @@ impl Router {
     /// counts as the higher one.
     fn choose(&self, logits: &[f64], bias: &[f32]) -> Vec<(usize, f64)> {
         let (chosen, scores) = match self.scores {
-            Scores::Softmax => {
+            Scores::Softmax | Scores::Biased => {
+                let with_bias: Vec<f64>;
+                let logits = match bias {
+                    [] => logits,
+                    bias => {
+                        with_bias = logits.iter().zip(bias).map(|(logit, &bias)| logit + f64::from(bias)).collect();
+                        &with_bias
+                    }
+                };
                 let chosen = best(logits.iter().copied(), self.active);
                 let most = chosen.iter().map(|&expert| logits[expert]).fold(f64::NEG_INFINITY, f64::max);
                 let part = |logit: f64| (logit - most).exp();

@@ -15,8 +15,10 @@ mod families;
 mod fingerprint;
 #[cfg(test)]
 mod kit;
+mod layer_attention;
 mod learnable;
 mod low_rank;
+mod mxfp4;
 mod pass;
 mod progress;
 mod rope_config;
@@ -24,23 +26,27 @@ mod slices;
 #[cfg(test)]
 mod tests;
 mod weights;
+mod windows;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use tributary_kernels::{Rope, gather};
+use tributary_kernels::{Partial, gather};
 
 pub use adapter_folder::{AdapterConfig, AdapterFolder, AdapterKind};
 pub use adapters::{Adapter, Adapters, embed};
 pub use config::Config;
 pub use decoder::{Decoder, LoadFormat, load};
 pub use error::{Error, Result};
+pub use families::OutputNorms;
 pub use fingerprint::{Fingerprint, fingerprint};
+pub use layer_attention::LayerAttention;
 pub use learnable::Learnable;
 pub use low_rank::{Linear, LowRank, LowRankPair};
 pub use progress::{Interlude, Progress, interleaved};
 pub use slices::{Filling, attend_whole, in_parts, slice_count, slice_of, slice_of_part};
+pub use windows::Windows;
 
 use self::low_rank::Adapted;
 
@@ -160,14 +166,11 @@ pub trait Model: Send + Sync {
     /// The dtype of its rows' keys and values.
     fn dtype(&self) -> DType;
 
-    /// Its rotary embedding, covering at least `positions` positions.
+    /// The attention of each layer, with rotary embeddings of at least `positions` positions.
     ///
     /// # Errors
     /// Returns an error if a candle operation fails.
-    fn rope(&self, positions: usize) -> Result<Rope>;
-
-    /// Softmax scale of its attention.
-    fn scale(&self) -> f32;
+    fn layer_attention(&self, positions: usize) -> Result<Arc<[LayerAttention]>>;
 
     /// Rows from token ids.
     ///
@@ -193,11 +196,12 @@ pub trait Model: Send + Sync {
     /// the queries of all rows: the memory of activations is that of a slice.
     fn slice_rows(&self) -> usize;
 
-    /// Second half of a layer, given the attention output, `[rows, heads, head_dim]`.
+    /// Second half of a layer, given the attention of its rows to all that they see, `[rows,
+    /// heads, head_dim]`. The layer's sinks are added here, if it has any.
     ///
     /// # Errors
     /// Returns an error if a candle operation fails.
-    fn finish(&self, layer: usize, rows: Rows, attended: Tensor) -> Result<Rows>;
+    fn finish(&self, layer: usize, rows: Rows, attended: Partial) -> Result<Rows>;
 
     /// Logits `[rows, vocab]`, f32.
     ///
@@ -211,13 +215,13 @@ pub trait Attention {
     /// The error of a call. A model's error converts into it, so that a pass has one error type.
     type Error: From<Error>;
 
-    /// The attention output of the queries of `qkv` in `layer`: `[queries, heads, head_dim]`. The
-    /// queries are those of the last rows; of all rows before [`last_layer`](Self::last_layer) is
-    /// called.
+    /// The attention of the queries of `qkv` in `layer` to all that they see, sinks left out:
+    /// `[queries, heads, head_dim]`. The queries are those of the last rows; of all rows before
+    /// [`last_layer`](Self::last_layer) is called.
     ///
     /// # Errors
     /// Returns an error if a kernel or the communicator fails.
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor, Self::Error>;
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial, Self::Error>;
 
     /// The record of the pass's steps.
     fn progress(&self) -> &Progress;
@@ -270,12 +274,12 @@ pub trait SlicedAttention {
         (0..parts).map(|part| part * rows / parts..(part + 1) * rows / parts).collect()
     }
 
-    /// The attention output `[rows, heads, head_dim]` of the queries `q` of the rows `rows`, a
-    /// range of those that ask.
+    /// The attention `[rows, heads, head_dim]` of the queries `q` of the rows `rows`, a range of
+    /// those that ask, to all that they see, sinks left out.
     ///
     /// # Errors
     /// Returns an error if a kernel or the communicator fails.
-    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor, Self::Error>;
+    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Partial, Self::Error>;
 
     /// Ends the layer, after its slices.
     ///

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_core::Tensor;
+use tributary_kernels::Partial;
 
 use crate::error::{Error, Result};
 use crate::{Attention, Model, Progress, Qkv, Rows, slices};
@@ -29,7 +29,7 @@ impl dyn Model + '_ {
     ///
     /// # Errors
     /// Returns an error if a candle operation fails.
-    pub fn finish_in_slices(&self, layer: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
+    pub fn finish_in_slices(&self, layer: usize, rows: Rows, attended: Partial) -> Result<Rows> {
         slices::finish(self, layer, (rows, attended), &Progress::default())
     }
 

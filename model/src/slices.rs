@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use candle_core::Tensor;
-use tributary_kernels::{contiguous, write_rows};
+use tributary_kernels::{Partial, contiguous, write_rows};
 
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -126,7 +126,7 @@ pub(super) fn layer<E: From<Error>>(
 ///
 /// # Errors
 /// As the attention.
-pub fn attend_whole<E>(attention: &mut dyn SlicedAttention<Error = E>, layer: usize, qkv: Qkv) -> Result<Tensor, E>
+pub fn attend_whole<E>(attention: &mut dyn SlicedAttention<Error = E>, layer: usize, qkv: Qkv) -> Result<Partial, E>
 where
     E: From<candle_core::Error>,
 {
@@ -214,11 +214,11 @@ fn last_of(rows: Rows, count: usize) -> Result<Rows> {
 pub(super) fn finish(
     model: &dyn Model,
     layer: usize,
-    (rows, attended): (Rows, Tensor),
+    (rows, attended): (Rows, Partial),
     progress: &Progress,
 ) -> Result<Rows> {
     let (count, parts) = (rows.len(), progress.slices());
-    if parts == 1 && (stay_together(model, &rows) || attended.track_op()) {
+    if parts == 1 && (stay_together(model, &rows) || attended.out.track_op()) {
         return model.finish(layer, rows, attended);
     }
     let hidden = InPlace::of(rows)?;
@@ -228,7 +228,8 @@ pub(super) fn finish(
         for range in (0..slices).map(|slice| run_of(&part_rows, slice, slices)) {
             let (from, length) = (range.start, range.len());
             let rows = hidden.rows.run(from, length)?;
-            hidden.write(model.finish(layer, rows, attended.narrow(0, from, length)?)?, from)?;
+            let attended = attended.rows(from, length)?;
+            hidden.write(model.finish(layer, rows, attended)?, from)?;
         }
         if part + 1 < parts {
             progress.between_slices()?;

@@ -2,8 +2,9 @@
 //! pass.
 
 use std::sync::Arc;
+use tributary_kernels::Partial;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device};
 
 use super::{Attention, Model, Qkv, Rows};
 use crate::error::{Error, Result};
@@ -21,11 +22,12 @@ pub(super) struct Own {
 impl Attention for Own {
     type Error = Error;
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let ((queries, heads, dim), (rows, kv_heads, _)) = (qkv.q.dims3()?, qkv.k.dims3()?);
         self.seen.push((layer, queries, rows));
         let own = qkv.v.narrow(0, rows - queries, queries)?.unsqueeze(2)?;
-        Ok(own.broadcast_as((queries, kv_heads, heads / kv_heads, dim))?.reshape((queries, heads, dim))?)
+        let out = own.broadcast_as((queries, kv_heads, heads / kv_heads, dim))?.reshape((queries, heads, dim))?;
+        Ok(Partial::of_output(out)?)
     }
 
     fn progress(&self) -> &Progress {
@@ -68,8 +70,8 @@ fn the_last_layer_computes_only_the_rows_that_are_asked_for() {
 #[test]
 fn tables_of_positions_are_kept_for_the_next_request() {
     let model = kit::model(&kit::config());
-    assert!(model.rope(5000).expect("tables").positions() >= 5000);
-    assert!(model.rope(10).expect("tables").positions() >= 5000, "made once");
+    assert!(model.layer_attention(5000).expect("tables")[0].rope.positions() >= 5000);
+    assert!(model.layer_attention(10).expect("tables")[0].rope.positions() >= 5000, "made once");
 }
 
 /// YaRN on a head that rotates in part: the factor belongs on the rotating dims of the query alone.
@@ -86,7 +88,8 @@ fn yarn_on_part_of_a_head_scales_that_part_of_the_query() {
         let qkv = model.qkv(0, &model.embed(&[7]).expect("an id")).expect("a query");
         qkv.q.to_device(&Device::Cpu).and_then(|q| q.to_dtype(DType::F32)?.flatten_all()?.to_vec1()).expect("f32")
     };
-    assert_eq!(plain.scale(), yarn.scale());
+    let scale = |model: &Arc<dyn Model>| model.layer_attention(1).expect("tables")[0].scale;
+    assert_eq!(scale(&plain), scale(&yarn));
     for (dim, (plain, yarn)) in q(&plain).into_iter().zip(q(&yarn)).enumerate() {
         let factor = if dim % 8 < 4 { 2.25 } else { 1.0 }; // heads of 8, half of each turns
         assert!((yarn - factor * plain).abs() < 1e-6, "dim {dim}: {yarn} for {factor} x {plain}");

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::safetensors::MmapedSafetensors;
 use candle_core::{DType, Device, Tensor, Var};
+use safetensors::tensor::TensorView;
 
 use super::config::read;
 use super::dummy;
@@ -146,45 +147,76 @@ impl Weights {
         self.get_in(name, shape, DType::F32)
     }
 
+    /// The tensor of that name and shape in the model's dtype on the host, to be cut there.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_on_host(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        self.get_as(name, shape, self.dtype, &Device::Cpu)
+    }
+
+    /// The numbers of a tensor of bytes.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn bytes(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
+        let (path, view) = self.stored(name, shape)?;
+        match view.dtype() {
+            safetensors::Dtype::U8 => Ok(view.data().to_vec()),
+            other => {
+                let what = format!("tensor `{name}` is {other:?}; expected U8");
+                Err(Error::Weights { path: path.to_owned(), what })
+            }
+        }
+    }
+
     fn get_in(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor> {
-        let Some(learned) = &self.learned else { return self.get_as(name, shape, dtype) };
-        let var = Var::from_tensor(&self.get_as(name, shape, self.dtype)?)?;
+        let Some(learned) = &self.learned else { return self.get_as(name, shape, dtype, &self.device) };
+        let var = Var::from_tensor(&self.get_as(name, shape, self.dtype, &self.device)?)?;
         let tensor = var.as_tensor().clone();
         learned.borrow_mut().insert(name.to_owned(), var);
         Ok(tensor)
     }
 
-    fn get_as(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor> {
-        let (folder, files, index) = match &self.source {
-            WeightSource::Dummy(seed) => return dummy::tensor(*seed, name, shape, dtype, &self.device),
-            WeightSource::Files { folder, files, index } => (folder, files, index),
+    /// The tensor of that name and shape in its file.
+    fn stored(&self, name: &str, shape: &[usize]) -> Result<(&Path, TensorView<'_>)> {
+        let missing = |folder: &Path| {
+            let (folder, name) = (folder.to_owned(), name.to_owned());
+            Error::MissingTensor { folder, name, expected: shape.to_vec() }
         };
-        let Some((path, stored_name)) = index.get(name) else {
-            let (folder, name) = (folder.clone(), name.to_owned());
-            return Err(Error::MissingTensor { folder, name, expected: shape.to_vec() });
+        let WeightSource::Files { folder, files, index } = &self.source else { return Err(missing(Path::new(""))) };
+        let (path, stored_name) = index.get(name).ok_or_else(|| missing(folder))?;
+        let view = files[path].get(stored_name);
+        let view = view.map_err(|error| Error::Weights { path: path.clone(), what: error.to_string() })?;
+        if view.shape() != shape {
+            let (folder, name, found) = (folder.clone(), name.to_owned(), view.shape().to_vec());
+            return Err(Error::WrongShape { folder, name, expected: shape.to_vec(), found });
+        }
+        Ok((path, view))
+    }
+
+    fn get_as(&self, name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
+        let (files, index) = match &self.source {
+            WeightSource::Dummy(seed) => return dummy::tensor(*seed, name, shape, dtype, device),
+            WeightSource::Files { files, index, .. } => (files, index),
         };
-        let bad = |what: String| Error::Weights { path: path.clone(), what };
-        let file = &files[path];
-        let view = file.get(stored_name).map_err(|error| bad(error.to_string()))?;
+        let (path, view) = self.stored(name, shape)?;
+        let bad = |what: String| Error::Weights { path: path.to_owned(), what };
         let stored = DType::try_from(view.dtype()).ok().filter(|stored| FLOATS.contains(stored));
         let Some(stored) = stored else {
             let what = format!("tensor `{name}` is {:?}; expected F32, F16, BF16 or F64", view.dtype());
             return Err(bad(format!("{what} (quantised weights are not supported)")));
         };
-        let found = view.shape().to_vec();
-        if found != shape {
-            let (folder, name) = (folder.clone(), name.to_owned());
-            return Err(Error::WrongShape { folder, name, expected: shape.to_vec(), found });
-        }
+        let (file, stored_name) = (&files[path], &index[name].1);
         if stored == dtype {
             // From the mapped file directly to its device.
-            let tensor = file.load(stored_name, &self.device);
+            let tensor = file.load(stored_name, device);
             // On a device memory may be short; on the host only the file can be at fault.
-            return tensor.map_err(|error| if self.device.is_cpu() { bad(error.to_string()) } else { error.into() });
+            return tensor.map_err(|error| if device.is_cpu() { bad(error.to_string()) } else { error.into() });
         }
         // Another dtype is converted on the host, so that the device holds no second copy.
         let tensor = file.load(stored_name, &Device::Cpu).map_err(|error| bad(error.to_string()))?;
-        Ok(tensor.to_dtype(dtype)?.to_device(&self.device)?)
+        Ok(tensor.to_dtype(dtype)?.to_device(device)?)
     }
 }
 

@@ -26,5 +26,5 @@ pub use plan::{
 };
 pub use planner::{GroupSurvey, Planner, Started, chunk_cache_bytes};
 pub use reservation::{Reservation, Room, STEP_TOKENS};
-pub use shape::ModelShape;
+pub use shape::{ModelShape, WindowShape};
 pub use slicing::Slicing;

@@ -1,6 +1,16 @@
 //! The planner's view of a model: its shape, and facts that follow from it.
 
+use tributary_methods::{LayerSet, ModelFacts};
 use tributary_protocol::ExpertSizes;
+
+/// Sliding windows of a shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowShape {
+    /// Keys that a row sees at most.
+    pub tokens: usize,
+    /// The layers with a window.
+    pub layers: LayerSet,
+}
 
 /// The shape of a decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +31,8 @@ pub struct ModelShape {
     pub experts: Option<ExpertSizes>,
     /// Whether queries grow with their position: attention has a copy of them.
     pub queries_grow: bool,
+    /// Sliding windows, if some layers have one.
+    pub windows: Option<WindowShape>,
     /// Number of token ids.
     pub vocab: usize,
     /// Whether input and output embeddings are one.
@@ -40,22 +52,28 @@ type Sizes = [usize; 8];
 /// Experts of a shape: how many, active ones, width, shared width, layers.
 type Experts = Option<[usize; 5]>;
 
+/// Windows of a shape: keys, and every how many layers one sees all.
+type Windows = Option<[usize; 2]>;
+
 /// Shapes that are known by name, bf16. From the models' published configs.
-const NAMED: [(&str, Sizes, Experts); 8] = [
-    ("glm-4.5", [92, 5120, 96, 8, 128, 12_288, 151_552, 131_072], Some([160, 8, 1536, 1536, 89])),
-    ("glm-4.5-air", [46, 4096, 96, 8, 128, 10_944, 151_552, 131_072], Some([128, 8, 1408, 1408, 45])),
-    ("llama-3.1-405b", [126, 16_384, 128, 8, 128, 53_248, 128_256, 131_072], None),
-    ("llama-3.1-8b", [32, 4096, 32, 8, 128, 14_336, 128_256, 131_072], None),
-    ("llama-3.3-70b", [80, 8192, 64, 8, 128, 28_672, 128_256, 131_072], None),
-    ("qwen3-14b", [40, 5120, 40, 8, 128, 17_408, 151_936, 40_960], None),
-    ("qwen3-235b-a22b", [94, 4096, 64, 4, 128, 12_288, 151_936, 40_960], Some([128, 8, 1536, 0, 94])),
-    ("qwen3-30b-a3b", [48, 2048, 32, 4, 128, 6144, 151_936, 40_960], Some([128, 8, 768, 0, 48])),
+const NAMED: [(&str, Sizes, Experts, Windows); 11] = [
+    ("gemma-3-27b", [62, 5376, 32, 16, 128, 21_504, 262_208, 131_072], None, Some([1024, 6])),
+    ("glm-4.5", [92, 5120, 96, 8, 128, 12_288, 151_552, 131_072], Some([160, 8, 1536, 1536, 89]), None),
+    ("glm-4.5-air", [46, 4096, 96, 8, 128, 10_944, 151_552, 131_072], Some([128, 8, 1408, 1408, 45]), None),
+    ("gpt-oss-120b", [36, 2880, 64, 8, 64, 2880, 201_088, 131_072], Some([128, 4, 2880, 0, 36]), Some([128, 2])),
+    ("gpt-oss-20b", [24, 2880, 64, 8, 64, 2880, 201_088, 131_072], Some([32, 4, 2880, 0, 24]), Some([128, 2])),
+    ("llama-3.1-405b", [126, 16_384, 128, 8, 128, 53_248, 128_256, 131_072], None, None),
+    ("llama-3.1-8b", [32, 4096, 32, 8, 128, 14_336, 128_256, 131_072], None, None),
+    ("llama-3.3-70b", [80, 8192, 64, 8, 128, 28_672, 128_256, 131_072], None, None),
+    ("qwen3-14b", [40, 5120, 40, 8, 128, 17_408, 151_936, 40_960], None, None),
+    ("qwen3-235b-a22b", [94, 4096, 64, 4, 128, 12_288, 151_936, 40_960], Some([128, 8, 1536, 0, 94]), None),
+    ("qwen3-30b-a3b", [48, 2048, 32, 4, 128, 6144, 151_936, 40_960], Some([128, 8, 768, 0, 48]), None),
 ];
 
 impl ModelShape {
     /// A shape that is known by name.
     pub fn named(name: &str) -> Option<Self> {
-        let (_, sizes, experts) = NAMED.iter().find(|(known, ..)| *known == name)?;
+        let (_, sizes, experts, windows) = NAMED.iter().find(|(known, ..)| *known == name)?;
         let [layers, hidden, heads, kv_heads, head_dim, intermediate, vocab, max_positions] = *sizes;
         let of_experts = |[count, active, width, shared_width, layers]: [usize; 5]| ExpertSizes {
             count,
@@ -73,8 +91,12 @@ impl ModelShape {
             intermediate,
             experts: experts.map(of_experts),
             queries_grow: false,
+            windows: windows.map(|[tokens, pattern]| WindowShape {
+                tokens,
+                layers: (0..layers).filter(|layer| !(layer + 1).is_multiple_of(pattern)).collect(),
+            }),
             vocab,
-            tied_embeddings: false,
+            tied_embeddings: name.starts_with("gemma"),
             max_positions,
             weight_bytes: 0,
             dtype_bytes: 2,
@@ -86,6 +108,12 @@ impl ModelShape {
     /// The names that [`named`](Self::named) knows.
     pub fn names() -> Vec<&'static str> {
         NAMED.iter().map(|(name, ..)| *name).collect()
+    }
+
+    /// What methods read of it.
+    pub fn facts(&self) -> ModelFacts {
+        let windowed = self.windows.map_or(LayerSet::EMPTY, |windows| windows.layers);
+        ModelFacts { layers: self.layers, kv_heads: self.kv_heads, windowed }
     }
 
     /// Numbers in the queries of one row.
@@ -213,7 +241,25 @@ impl ModelShape {
     /// it, and itself.
     pub fn prefill_flops(&self, rows: usize, before: usize) -> f64 {
         let (rows, before) = (rows as f64, before as f64);
-        rows * self.row_flops() + self.pair_flops() * rows * (before + (rows + 1.0) / 2.0)
+        let keys = before + (rows + 1.0) / 2.0;
+        rows * self.row_flops() + self.pair_flops() * rows * keys * self.share_of_many_rows(keys)
+    }
+
+    /// The share of pairs of a row and a key that windows leave, the mean over layers, if a row
+    /// sees `keys` keys where there is no window.
+    pub fn share_of_row(&self, keys: f64) -> f64 {
+        self.share(|window| (window / keys).min(1.0))
+    }
+
+    /// The same of rows that see ever more keys, from none to twice `keys`: those of a prefill.
+    pub fn share_of_many_rows(&self, keys: f64) -> f64 {
+        self.share(|window| if window < 2.0 * keys { (window - window * window / (4.0 * keys)) / keys } else { 1.0 })
+    }
+
+    fn share(&self, within: impl Fn(f64) -> f64) -> f64 {
+        let Some(WindowShape { tokens, layers }) = self.windows else { return 1.0 };
+        let windowed = layers.len() as f64 / self.layers.max(1) as f64;
+        1.0 - windowed + windowed * within(tokens as f64)
     }
 }
 
@@ -230,6 +276,7 @@ pub(crate) mod tests {
         intermediate: 17408,
         experts: None,
         queries_grow: false,
+        windows: None,
         vocab: 151_936,
         tied_embeddings: false,
         max_positions: 40_960,
@@ -246,6 +293,7 @@ pub(crate) mod tests {
         intermediate: 256,
         experts: None,
         queries_grow: false,
+        windows: None,
         vocab: 378,
         tied_embeddings: false,
         max_positions: 4096,
@@ -263,6 +311,7 @@ pub(crate) mod tests {
         intermediate: 1408,
         experts: None,
         queries_grow: false,
+        windows: None,
         vocab: 4096,
         tied_embeddings: true,
         max_positions: 131_072,
@@ -297,6 +346,9 @@ pub(crate) mod tests {
             ("glm-4.5", 352.8, 33.6),
             ("glm-4.5-air", 106.85, 13.42),
             ("llama-3.3-70b", 70.55, 70.55),
+            ("gemma-3-27b", 27.01, 27.01),
+            ("gpt-oss-20b", 20.91, 4.19),
+            ("gpt-oss-120b", 116.83, 5.71),
         ] {
             let shape = ModelShape::named(name).unwrap();
             let found = [shape.parameters(), shape.active_parameters()].map(|numbers| numbers as f64 / 1e9);
@@ -305,6 +357,8 @@ pub(crate) mod tests {
                 "{name}: {found:?}"
             );
         }
+        let layers = |name: &str| ModelShape::named(name).unwrap().windows.unwrap().layers.len();
+        assert_eq!(["gemma-3-27b", "gpt-oss-20b", "gpt-oss-120b"].map(layers), [52, 12, 18]);
         assert!(ModelShape::names().iter().all(|name| ModelShape::named(name).is_some()));
     }
 
@@ -317,6 +371,22 @@ pub(crate) mod tests {
         assert_eq!(QWEN3_14B.layer_numbers_read(9), QWEN3_14B.layer_matrix_parameters() as f64, "no experts");
         let two_halves = DEMO.prefill_flops(10, 0) + DEMO.prefill_flops(10, 10);
         assert!((DEMO.prefill_flops(20, 0) / two_halves - 1.0).abs() < 1e-12);
+    }
+
+    /// A window of 8 keys in half of the layers, and 16 rows.
+    #[test]
+    fn windows_leave_the_pairs_that_they_let_through() {
+        let shape = ModelShape {
+            windows: Some(WindowShape { tokens: 8, layers: [0, 2].into_iter().collect() }),
+            layers: 4,
+            ..DEMO
+        };
+        let (all, seen): (usize, usize) =
+            (1..=16usize).fold((0, 0), |(all, seen), keys| (all + keys, seen + keys.min(8)));
+        let share = (all + seen) as f64 / (2 * all) as f64;
+        assert!((shape.share_of_many_rows(8.5) / share - 1.0).abs() < 0.02, "{share}");
+        assert_eq!((shape.share_of_row(16.0), shape.share_of_row(8.0), shape.share_of_row(0.0)), (0.75, 1.0, 1.0));
+        assert_eq!((DEMO.share_of_row(16.0), DEMO.share_of_many_rows(16.0)), (1.0, 1.0));
     }
 
     /// A row meets 8 of 128 experts in each of 48 layers, many rows meet all of them.

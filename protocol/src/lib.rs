@@ -54,7 +54,7 @@ pub use traffic::{Collective, Traffic, TrafficEntry};
 pub use tributary_methods::{
     Activations, Ape, CHUNKS_ALONE, COST_LETTERS, Claim, Command, Drift, DriftOf, DriftScore, EVICTIONS, Evict,
     Eviction, EvictionDescriptor, EvictionEvidence, Evidence, Exchange, Family, Heads, Importance, LayerBudgets,
-    Layers, Layout, METHODS, Method, OrderFor, POOLED_ROWS, PREFIX_ALONE, PSEUDO_TOKENS, PYRAMID_BETA, Packets,
-    Passing, PlannedMethod, Prefill, REFERENCE, Requirement, SINK_ROWS, SamKv, SamKvVariant, Score, Selection, Trace,
-    TraceHeads, WINDOW_ROWS, leading, leading_counts,
+    LayerSet, Layers, Layout, METHODS, Method, OrderFor, POOLED_ROWS, PREFIX_ALONE, PSEUDO_TOKENS, PYRAMID_BETA,
+    Packets, Passing, PlannedMethod, Prefill, REFERENCE, Requirement, SINK_ROWS, SamKv, SamKvVariant, Score, Selection,
+    Trace, TraceHeads, WINDOW_ROWS, leading, leading_counts,
 };

@@ -14,7 +14,7 @@ use tributary_protocol::{
 
 fn method(spec: &str) -> PlannedMethod {
     let spec: MethodSpec = spec.parse().expect("a spec");
-    spec.planned(ModelFacts { layers: 40, kv_heads: 8 }).expect("a method of this model")
+    spec.planned(ModelFacts::new(40, 8)).expect("a method of this model")
 }
 
 fn methods() -> impl Strategy<Value = PlannedMethod> {

@@ -2,6 +2,7 @@
 //! methods that answer them.
 
 use std::path::PathBuf;
+use tributary_methods::ModelFacts;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -18,7 +19,7 @@ const MOST: usize = 100_000_000;
 
 /// Layers and KV heads of the model with which a method is asked for its family, which is the same
 /// for all models.
-const ANY_MODEL: (usize, usize) = (32, 8);
+const ANY_MODEL: ModelFacts = ModelFacts::new(32, 8);
 
 /// A user's request for an evaluation. Absent or empty options take the suite's values; options
 /// that a suite does not take are refused.
@@ -149,7 +150,7 @@ impl Arm {
     /// The family of its method.
     pub fn family(&self) -> Family {
         let usual = RequestSettings { method: self.run_config.settings.method, ..RequestSettings::default() };
-        usual.method(ANY_MODEL.0, ANY_MODEL.1).expect("usual settings make every method").0.family()
+        usual.method(ANY_MODEL).expect("usual settings make every method").0.family()
     }
 
     /// Whether it equals full prefill but for rounding.

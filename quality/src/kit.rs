@@ -1,6 +1,7 @@
 //! Shared parts of the tests of several suites.
 
 use tributary_engine::{Question, Synthetic};
+use tributary_methods::ModelFacts;
 
 use crate::cut::words;
 use crate::error::Result;
@@ -160,7 +161,7 @@ pub fn point(method: &str, ratio: Option<f64>, score: f64, median_ttft_ms: f64) 
     let known = tributary_protocol::Method::find(method);
     let family = known.map_or(points[0].family, |method| {
         let settings = tributary_planner::RequestSettings { method, ..Default::default() };
-        settings.method(32, 8).expect("usual settings").0.family().name()
+        settings.method(ModelFacts::new(32, 8)).expect("usual settings").0.family().name()
     });
     crate::points::Point { score: mean, median_ttft_ms, family, ..points[0].clone() }
 }

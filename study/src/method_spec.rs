@@ -95,7 +95,9 @@ mod tests {
                 assert_eq!(spec.to_string(), sample);
                 let bare = RunConfig { settings: RequestSettings::default(), threads: 1 };
                 let settings = spec.apply(bare).settings;
-                let made = settings.method(8, 4).expect("a method of a model of 8 layers and 4 KV heads");
+                let made = settings
+                    .method(tributary_methods::ModelFacts::new(8, 4))
+                    .expect("a method of a model of 8 layers and 4 KV heads");
                 assert_eq!(made.0.method, method, "{sample}");
             }
         }

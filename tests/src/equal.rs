@@ -2,7 +2,7 @@
 //! reuse implemented once more, directly from its definition.
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions, Query};
+use tributary_kernels::{Kernels, Keys, Partial, Positions};
 use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{Outcome, Plan};
 
@@ -233,15 +233,11 @@ impl Attention for Concatenation<'_> {
         &self.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let seen = self.keys.iter().skip(layer * self.first_layer_keys).take(self.first_layer_keys);
         let mut keys: Vec<Keys> = seen.map(|(k, v, at)| Keys { k: k.clone(), v: v.clone(), at: at.clone() }).collect();
         keys.push(Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() });
         self.layers.push((qkv.k, qkv.v));
-        let rope = self.model.rope(4096)?;
-        let q = rope.grown(&qkv.q, &self.at)?;
-        Ok(Kernels::Plain
-            .attend(&Query { q: &q, at: &self.at, keys: &keys, rope: Some(&rope), scale: self.model.scale() })?
-            .out)
+        self.model.layer_attention(4096)?[layer].attend(Kernels::Plain, &qkv.q, &self.at, &keys)
     }
 }

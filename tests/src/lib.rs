@@ -190,7 +190,7 @@ pub fn written_by_itself() -> DraftModel {
 
 /// A method by its spec, for the tiny models.
 pub fn method(spec: &str) -> PlannedMethod {
-    method_of(spec, ModelFacts { layers: 4, kv_heads: 2 })
+    method_of(spec, ModelFacts::new(4, 2))
 }
 
 /// A method by its spec, for a model.
@@ -271,6 +271,39 @@ pub fn model_with_growing_queries() -> Arc<dyn Model> {
         ),
     ];
     dummy_model(&tiny_config(&changes), 5)
+}
+
+/// A Gemma 3 whose prompts are far longer than its window: four norms a layer, two rotary bases, of
+/// which that of windows is the smaller.
+pub fn gemma() -> serde_json::Value {
+    tiny_config(&[
+        ("architectures", serde_json::json!(["Gemma3ForCausalLM"])),
+        ("head_dim", 16.into()),
+        ("query_pre_attn_scalar", 12.into()),
+        ("sliding_window", 11.into()),
+        ("sliding_window_pattern", 3.into()),
+        ("rope_theta", 1e5.into()),
+        ("rope_local_base_freq", 1e3.into()),
+        ("rope_scaling", serde_json::json!({"rope_type": "linear", "factor": 4.0})),
+    ])
+}
+
+/// A gpt-oss: windows in every other layer, a sink in each head, experts with biases.
+pub fn gpt_oss() -> serde_json::Value {
+    tiny_config(&[
+        ("architectures", serde_json::json!(["GptOssForCausalLM"])),
+        ("head_dim", 16.into()),
+        ("intermediate_size", 24.into()),
+        ("num_local_experts", 10.into()),
+        ("num_experts_per_tok", 3.into()),
+        ("sliding_window", 13.into()),
+        (
+            "rope_scaling",
+            serde_json::json!({
+                "rope_type": "yarn", "factor": 64.0, "original_max_position_embeddings": 32, "truncate": false,
+            }),
+        ),
+    ])
 }
 
 /// Trace with these parameters.

@@ -145,13 +145,19 @@ fn families_hold_at_most_what_the_planner_counts() {
         ("Glm4MoeForCausalLM", [16, 4]),
         ("Qwen3MoeForCausalLM", [1, 1]),
         ("Ministral3ForCausalLM", [1, 1]),
+        ("Gemma3ForCausalLM", [1, 1]),
+        ("GptOssForCausalLM", [16, 4]),
     ] {
         let mut config = tiny_config(&wide);
         config["rope_parameters"] = serde_json::json!({
             "rope_type": "yarn", "factor": 64.0, "original_max_position_embeddings": 64, "llama_4_scaling_beta": 0.3,
         });
         config["architectures"] = serde_json::json!([architecture]);
-        let count = if architecture.starts_with("Glm") { "n_routed_experts" } else { "num_experts" };
+        let count = match architecture {
+            "Glm4MoeForCausalLM" => "n_routed_experts",
+            "GptOssForCausalLM" => "num_local_experts",
+            _ => "num_experts",
+        };
         (config[count], config["num_experts_per_tok"]) = (experts[0].into(), experts[1].into());
         let model = dummy_model(&config, 7);
         let group = group(&model, 1);

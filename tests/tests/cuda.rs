@@ -16,8 +16,8 @@ use tributary_protocol::{EVICTIONS, Evict, EvictionEvidence, Exchange, METHODS, 
 use tributary_tests::samples::Case;
 use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
-    glm_with_experts, group, infoflow, logits, method, open_store, plan, run_all, run_one, stored_group, with_ratio,
-    written_by_itself,
+    gemma, glm_with_experts, gpt_oss, group, infoflow, logits, method, open_store, plan, run_all, run_one,
+    stored_group, with_ratio, written_by_itself,
 };
 
 /// In bf16, with kernels of our own.
@@ -67,6 +67,24 @@ fn experts_answer_as_on_the_cpu() {
         let plans =
             ["full", "ring", "infoflow", "relay"].map(|spec| planned(world, method(spec), Exchange::PassQ, 0.3));
         compared(&models, world, &plans);
+    }
+}
+
+/// Windows and sinks, on ranks and in chunks at other places; all experts are active, so that no
+/// choice hangs on a rounding.
+#[test]
+fn windows_and_sinks_answer_as_on_the_cpu() {
+    let mut oss = gpt_oss();
+    (oss["head_dim"], oss["num_experts_per_tok"]) = (64.into(), 10.into());
+    let mut gemma = gemma();
+    gemma["head_dim"] = 64.into();
+    for config in [oss, gemma] {
+        let models = pair_of(&config, DType::BF16, Kernels::Auto, TOLERANCE);
+        for world in [1, 2] {
+            let plans = ["full", "ring", "none", "infoflow", "prophetkv:layout=tl-tp", "ape"]
+                .map(|spec| planned(world, method(spec), Exchange::PassQ, 0.3));
+            compared(&models, world, &plans);
+        }
     }
 }
 

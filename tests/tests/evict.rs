@@ -12,7 +12,7 @@ use tributary_planner::cost::evicting::Evicting;
 use tributary_protocol::{EVICTIONS, Eviction, EvictionDescriptor, Exchange, Plan, Prefill, RankReport};
 use tributary_tests::samples::{Case, Sample};
 use tributary_tests::side_by_side::differing;
-use tributary_tests::{dummy_model, glm_with_experts, group, run_one, shape};
+use tributary_tests::{dummy_model, gemma, glm_with_experts, gpt_oss, group, run_one, shape};
 
 const KEEP: usize = 24;
 
@@ -122,7 +122,7 @@ fn freed(plan: &Plan, reports: &[RankReport], world: usize, what: &str) {
 
 #[test]
 fn nothing_changes_where_everything_is_kept() {
-    let model = model();
+    let model = dummy_model(&gemma(), 11);
     let pairs = pairs(&*model);
     for world in [1, 3] {
         let ranks = group(&model, world);
@@ -140,7 +140,7 @@ fn nothing_changes_where_everything_is_kept() {
 
 #[test]
 fn bytes_of_an_eviction_follow_their_formula_on_every_rank() {
-    let model = model();
+    let model = dummy_model(&gpt_oss(), 11);
     let (shape, pairs) = (shape(&*model, DType::F32), pairs(&*model));
     for world in 2..=4 {
         let ranks = group(&model, world);

@@ -16,12 +16,16 @@ use tributary_tests::{relative_error, root};
 const TOLERANCE: f64 = 1e-4;
 
 /// Every recorded model; a folder that is not listed here, or the other way round, fails.
-const MODELS: [&str; 17] = [
+const MODELS: [&str; 21] = [
+    "gemma3",
+    "gemma3-pictures",
     "glm",
     "glm4",
     "glm4-moe",
     "glm4-moe-plain",
     "glm4-yarn",
+    "gpt-oss",
+    "gpt-oss-mxfp4",
     "llama-linear",
     "llama-llama3",
     "llama-yarn",
@@ -138,6 +142,18 @@ fn ministral() {
     check("ministral3");
 }
 
+#[test]
+fn gemma_with_windows() {
+    check("gemma3");
+    check("gemma3-pictures");
+}
+
+#[test]
+fn gpt_oss_with_windows_and_sinks() {
+    check("gpt-oss");
+    check("gpt-oss-mxfp4");
+}
+
 /// A softmax router, normalised in all layers, or not normalised in every other one.
 #[test]
 fn qwen_with_experts() {
@@ -222,6 +238,10 @@ fn take(config: &mut Value, key: &str) -> Option<Value> {
 
 fn spell_old(config: &mut Value) {
     let mut rope = take(config, "rope_parameters").expect("the new spelling");
+    if let Some(mut window) = take(&mut rope, "sliding_attention") {
+        config["rope_local_base_freq"] = take(&mut window, "rope_theta").expect("its own base");
+        rope = take(&mut rope, "full_attention").expect("both kinds of layers");
+    }
     for key in ["rope_theta", "partial_rotary_factor"] {
         if let Some(value) = take(&mut rope, key) {
             config[key] = value;
@@ -269,6 +289,31 @@ fn the_recorded_prompts_tell_scalings_apart() {
         };
         assert_ne!(config[spelling][key], value);
         config[spelling][key] = value;
+        let error = worst_error(with_config(name, &config).path(), name);
+        assert!(error > 10.0 * TOLERANCE, "{name} without its {key}: {error:e}");
+    }
+}
+
+/// The same for windows: their length, the layers that have one, and what else those families add.
+#[test]
+fn the_recorded_prompts_tell_windows_apart() {
+    let full = |layers: [bool; 4]| json!(layers.map(|full| if full { "full_attention" } else { "sliding_attention" }));
+    for (name, key, value) in [
+        ("gemma3", "sliding_window", json!(15)),
+        ("gemma3", "sliding_window", json!(17)),
+        ("gemma3", "layer_types", full([false, true, false, false])),
+        ("gemma3", "query_pre_attn_scalar", json!(16)),
+        ("gemma3-pictures", "sliding_window_pattern", json!(4)),
+        ("gemma3-pictures", "rope_local_base_freq", json!(1e6)),
+        ("gpt-oss", "sliding_window", json!(17)),
+        ("gpt-oss", "layer_types", full([true, false, true, false])),
+        ("gpt-oss", "swiglu_limit", json!(6.5)),
+        ("gpt-oss-mxfp4", "num_experts_per_tok", json!(2)),
+    ] {
+        let mut config = config_of(name);
+        let part = if config["text_config"].is_object() { &mut config["text_config"] } else { &mut config };
+        assert_ne!(part[key], value);
+        part[key] = value;
         let error = worst_error(with_config(name, &config).path(), name);
         assert!(error > 10.0 * TOLERANCE, "{name} without its {key}: {error:e}");
     }

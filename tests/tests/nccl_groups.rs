@@ -44,7 +44,7 @@ mod emulated {
     }
 
     fn method(spec: &str) -> PlannedMethod {
-        method_of(spec, ModelFacts { layers: LAYERS, kv_heads: 2 })
+        method_of(spec, ModelFacts::new(LAYERS, 2))
     }
 
     /// Requests that are made one after the other, and how many groups the last one costs.

@@ -2,19 +2,20 @@
 //! rows, by layer and KV head. Serving evicts by the same numbers, apart from their sum; here
 //! gradients flow into the rows.
 
+use std::sync::Arc;
+
 use candle_core::{D, Tensor};
-use tributary_kernels::{Kernels, Keys, Positions, Query, Rope, cast, join};
-use tributary_model::{Attention, Model, Progress, Qkv, Rows};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, cast, join};
+use tributary_model::{Attention, LayerAttention, Model, Progress, Qkv, Rows};
 
 use crate::error::Result;
-use crate::paid::{log_sum_exp, paid};
+use crate::paid::{check, log_sum_exp, paid};
 use crate::pass::Layers;
 use crate::teacher::log_softmax;
 
 /// Attention of rows to a prompt while they pass through the layers.
 struct Gaze<'a> {
-    rope: Rope,
-    scale: f32,
+    of_layers: Arc<[LayerAttention]>,
     at: Positions,
     prompt: &'a Layers,
     progress: &'a Progress,
@@ -31,19 +32,22 @@ struct Gaze<'a> {
 pub fn gaze(model: &dyn Model, rows: Rows, prompt: &Layers, progress: &Progress) -> Result<Vec<Tensor>> {
     let start = prompt[0][0].at.len();
     let at = Positions::run(start as u32, rows.len());
-    let rope = model.rope(start + rows.len())?;
-    let mut gaze = Gaze { rope, scale: model.scale(), at, prompt, progress, spread: Vec::new() };
+    let of_layers = model.layer_attention(start + rows.len())?;
+    check(&of_layers)?;
+    let mut gaze = Gaze { of_layers, at, prompt, progress, spread: Vec::new() };
     model.up_to_attention(model.config().layers - 1, rows, &mut gaze)?;
     Ok(gaze.spread)
 }
 
 impl Gaze<'_> {
-    /// From queries before RoPE `[rows, heads, head_dim]`, the prompt's keys and the log-sum-exp of
-    /// all that the rows see `[rows, heads]`.
-    fn of_layer(&self, q: &Tensor, prompt: &Keys, lse: &Tensor) -> tributary_model::Result<Tensor> {
+    /// From a layer's queries before RoPE `[rows, heads, head_dim]`, the prompt's keys and the
+    /// log-sum-exp of all that the rows see `[rows, heads]`.
+    fn of_layer(&self, layer: usize, q: &Tensor, prompt: &Keys, lse: &Tensor) -> tributary_model::Result<Tensor> {
         let (places, kv_heads, _) = prompt.k.dims3()?;
-        let (q, k) = (self.rope.apply(q, &self.at)?, self.rope.apply(&cast(&prompt.k, q.dtype())?, &prompt.at)?);
-        let received = log_sum_exp(&paid(&q, &k, lse, self.scale)?, 1)?;
+        let LayerAttention { rope, scale, .. } = &self.of_layers[layer];
+        let q = rope.apply(&rope.grown(q, &self.at)?, &self.at)?;
+        let k = rope.apply(&cast(&prompt.k, q.dtype())?, &prompt.at)?;
+        let received = log_sum_exp(&paid(&q, &k, lse, *scale)?, 1)?;
         Ok(log_softmax(&received.reshape((kv_heads, places))?)?)
     }
 }
@@ -55,19 +59,12 @@ impl Attention for Gaze<'_> {
         self.progress
     }
 
-    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> tributary_model::Result<Tensor> {
-        let q = self.rope.grown(&q, &self.at)?;
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> tributary_model::Result<Partial> {
         let mut keys = self.prompt[layer].clone();
         keys.push(Keys { k, v, at: self.at.clone() });
-        let partial = Kernels::Auto.attend(&Query {
-            q: &q,
-            at: &self.at,
-            keys: &keys,
-            rope: Some(&self.rope),
-            scale: self.scale,
-        })?;
-        self.spread.push(self.of_layer(&q, &keys[0], &partial.lse)?);
-        Ok(partial.out)
+        let partial = self.of_layers[layer].attend(Kernels::Auto, &q, &self.at, &keys)?;
+        self.spread.push(self.of_layer(layer, &q, &keys[0], &partial.lse)?);
+        Ok(partial)
     }
 }
 

@@ -3,6 +3,20 @@
 
 use candle_core::Tensor;
 use tributary_kernels::cast;
+use tributary_model::LayerAttention;
+
+use crate::error::{Error, Result};
+
+/// Refuses a model whose layers have sliding windows or sinks: attention is read without them here.
+///
+/// # Errors
+/// Returns [`Error::Usage`] for such a model.
+pub fn check(layers: &[LayerAttention]) -> Result<()> {
+    match layers.iter().any(|layer| layer.window.is_some() || layer.sinks.is_some()) {
+        true => Err(Error::Usage("models with sliding windows or sinks are not trained".to_owned())),
+        false => Ok(()),
+    }
+}
 
 /// From queries `[rows, heads, head_dim]` and keys `[places, kv_heads, head_dim]`, both turned to
 /// their positions, and the log-sum-exp of all that the queries see `[rows, heads]`: the logarithm

@@ -1,17 +1,18 @@
 //! One pass of rows over existing keys and their own: the common part of full prefill, packed
 //! chunks and a query after them. Gradients flow where the rows or the keys take one.
 
+use std::sync::Arc;
+
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions, Query, Rope};
-use tributary_model::{Attention, Model, Progress, Qkv, Result, Rows};
+use tributary_kernels::{Kernels, Keys, Partial, Positions};
+use tributary_model::{Attention, LayerAttention, Model, Progress, Qkv, Result, Rows};
 
 /// Keys and values of every layer, with their positions.
 pub type Layers = Vec<Vec<Keys>>;
 
 /// A pass.
 pub struct Pass<'a> {
-    rope: Rope,
-    scale: f32,
+    of_layers: Arc<[LayerAttention]>,
     at: Positions,
     before: &'a Layers,
     asked: usize,
@@ -34,8 +35,8 @@ impl<'a> Pass<'a> {
         progress: &'a Progress,
     ) -> Result<Self> {
         let furthest = at.rope().iter().max().map_or(0, |&position| position as usize);
-        let rope = model.rope(furthest + 1)?;
-        Ok(Self { rope, scale: model.scale(), at, before, asked, progress, own: Vec::new() })
+        let of_layers = model.layer_attention(furthest + 1)?;
+        Ok(Self { of_layers, at, before, asked, progress, own: Vec::new() })
     }
 
     /// Runs rows up to the keys of the last layer, whose output is not needed.
@@ -64,21 +65,15 @@ impl Attention for Pass<'_> {
         self.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let mut keys = self.before.get(layer).cloned().unwrap_or_default();
         keys.push(Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() });
         let (rows, queries) = (self.at.len(), qkv.q.dim(0)?);
         let asking: Vec<u32> = ((rows - queries) as u32..rows as u32).collect();
         let at = if queries == rows { self.at.clone() } else { self.at.select(&asking) };
-        let partial = Kernels::Auto.attend(&Query {
-            q: &self.rope.grown(&qkv.q, &at)?,
-            at: &at,
-            keys: &keys,
-            rope: Some(&self.rope),
-            scale: self.scale,
-        })?;
+        let partial = self.of_layers[layer].attend(Kernels::Auto, &qkv.q, &at, &keys)?;
         self.own.push((qkv.k, qkv.v));
-        Ok(partial.out)
+        Ok(partial)
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {

@@ -3,13 +3,14 @@
 //! them.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions, Query, Rope, gather, join};
-use tributary_model::{Attention, Model, Progress, Qkv};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, gather, join};
+use tributary_model::{Attention, LayerAttention, Model, Progress, Qkv};
 
 use crate::error::Result;
-use crate::paid::{log_sum_exp, paid};
+use crate::paid::{check, log_sum_exp, paid};
 
 /// Prompts that are read side by side, and do not see each other.
 #[derive(Debug, Clone, Default)]
@@ -39,8 +40,7 @@ impl Prompts {
 
 /// Passes prompts through layers, in which the asking rows look.
 struct Look<'a> {
-    rope: Rope,
-    scale: f32,
+    of_layers: Arc<[LayerAttention]>,
     at: Positions,
     at_asking: Positions,
     prompts: &'a Prompts,
@@ -65,29 +65,32 @@ pub fn received(
     let furthest = prompts.places.iter().max().map_or(0, |&place| place as usize);
     let at = Positions::new(prompts.places.clone(), prompts.places.clone(), prompts.segments.clone());
     let at_asking = at.select(&prompts.asking);
-    let (rope, scale, last) = (model.rope(furthest + 1)?, model.scale(), layers.end - 1);
-    let mut look = Look { rope, scale, at, at_asking, prompts, layers, progress, found: Vec::new() };
+    let (of_layers, last) = (model.layer_attention(furthest + 1)?, layers.end - 1);
+    check(&of_layers)?;
+    let mut look = Look { of_layers, at, at_asking, prompts, layers, progress, found: Vec::new() };
     model.up_to_attention(last, model.embed(&prompts.ids)?, &mut look)?;
     Ok(look.found)
 }
 
 impl Look<'_> {
-    /// From the asking rows' queries `[asking, heads, head_dim]`, all keys
+    /// From a layer's queries of the asking rows before RoPE `[asking, heads, head_dim]`, all keys
     /// `[rows, kv_heads, head_dim]`, and the log-sum-exp of all that the former see
     /// `[asking, heads]`.
-    fn of_layer(&self, q: &Tensor, k: &Tensor, lse: &Tensor) -> tributary_model::Result<Tensor> {
-        let (q, k) = (self.rope.apply(q, &self.at_asking)?, self.rope.apply(k, &self.at)?);
+    fn of_layer(&self, layer: usize, q: &Tensor, k: &Tensor, lse: &Tensor) -> tributary_model::Result<Tensor> {
+        let LayerAttention { rope, scale, .. } = &self.of_layers[layer];
+        let q = rope.apply(&rope.grown(q, &self.at_asking)?, &self.at_asking)?;
+        let k = rope.apply(k, &self.at)?;
         let one = |(wanted, asking): &(Range<usize>, Range<usize>)| {
             let part = |x: &Tensor| x.narrow(0, asking.start, asking.len());
-            self.of_prompt(&part(&q)?, &k.narrow(0, wanted.start, wanted.len())?, &part(lse)?)
+            self.of_prompt(&part(&q)?, &k.narrow(0, wanted.start, wanted.len())?, &part(lse)?, *scale)
         };
         let found = self.prompts.runs.iter().map(one).collect::<tributary_model::Result<Vec<_>>>()?;
         Ok(join(&found.iter().collect::<Vec<_>>(), 0)?)
     }
 
-    fn of_prompt(&self, q: &Tensor, k: &Tensor, lse: &Tensor) -> tributary_model::Result<Tensor> {
+    fn of_prompt(&self, q: &Tensor, k: &Tensor, lse: &Tensor, scale: f32) -> tributary_model::Result<Tensor> {
         let (asked, places) = (q.dim(0)? * q.dim(1)?, k.dim(0)?);
-        let attention = paid(q, k, lse, self.scale)?.reshape((asked, places))?;
+        let attention = paid(q, k, lse, scale)?.reshape((asked, places))?;
         Ok((log_sum_exp(&attention, 0)?.squeeze(0)? - (asked as f64).ln())?)
     }
 }
@@ -99,21 +102,19 @@ impl Attention for Look<'_> {
         self.progress
     }
 
-    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> tributary_model::Result<Tensor> {
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> tributary_model::Result<Partial> {
         let ends = layer + 1 == self.layers.end;
         let keys = [Keys { k, v, at: self.at.clone() }];
         let (q, at) = match ends {
             true => (gather(&q, &self.prompts.asking)?, &self.at_asking),
             false => (q, &self.at),
         };
-        let q = self.rope.grown(&q, at)?;
-        let partial =
-            Kernels::Auto.attend(&Query { q: &q, at, keys: &keys, rope: Some(&self.rope), scale: self.scale })?;
+        let partial = self.of_layers[layer].attend(Kernels::Auto, &q, at, &keys)?;
         if self.layers.contains(&layer) {
             let asking = |x: &Tensor| if ends { Ok(x.clone()) } else { gather(x, &self.prompts.asking) };
-            self.found.push(self.of_layer(&asking(&q)?, &keys[0].k, &asking(&partial.lse)?)?);
+            self.found.push(self.of_layer(layer, &asking(&q)?, &keys[0].k, &asking(&partial.lse)?)?);
         }
-        Ok(partial.out)
+        Ok(partial)
     }
 }
 

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use tributary_kernels::{
-    Kernels, Keys, Pairing, Positions, Query, Rope, RopeConfig, RopeScaling, SHARED, linear, rms_norm, silu_mul,
+    Gate, Kernels, Keys, Pairing, Positions, Query, Rope, RopeConfig, RopeScaling, SHARED, gated, linear, rms_norm,
 };
 
 /// Numbers between −1 and 1, the same ones every time.
@@ -59,8 +59,11 @@ fn gradients_of_small_operations_are_those_of_finite_differences() {
     assert!(differs(&x, || pull(linear(&x, &weight, None).expect("a product"))) < 1e-8);
     assert!(differs(&x, || pull(rms_norm(&x, &norm, 1e-5).expect("normalised"))) < 1e-8);
     let (gate, up) = (variable(5, &[3, 4]), variable(6, &[3, 4]));
-    let gated = || pull(silu_mul(&gate, &up).expect("gated"));
-    assert!(differs(&gate, gated) < 1e-8 && differs(&up, gated) < 1e-8);
+    // A limit that some gates meet, and some of their partners on either side.
+    for by in [Gate::Silu, Gate::GeluTanh, Gate::ClampedSilu { limit: 7.0 }, Gate::ClampedSilu { limit: 0.4 }] {
+        let loss = || pull(gated(&gate, &up, by).expect("gated"));
+        assert!(differs(&gate, loss) < 1e-8 && differs(&up, loss) < 1e-8, "{by:?}");
+    }
     for pairing in [Pairing::Half, Pairing::Interleaved] {
         let rope = Rope::new(
             &RopeConfig { head_dim: 6, rotary_dims: 4, theta: 100.0, scaling: &RopeScaling::None, pairing },
@@ -69,6 +72,21 @@ fn gradients_of_small_operations_are_those_of_finite_differences() {
         .expect("tables");
         let (x, at) = (variable(7, &[3, 2, 6]), Positions::run(30, 3));
         assert!(differs(&x, || pull(rope.apply(&x, &at).expect("turned"))) < 1e-8, "{pairing:?}");
+    }
+}
+
+/// Where a limit takes the place of a number, and where a cube would be infinite.
+#[test]
+fn gradients_of_activations_are_finite_at_extremes() {
+    let far = Tensor::new(&[-1e30f32, -300.0, 300.0, 1e30], &Device::Cpu).expect("numbers");
+    for by in [Gate::Silu, Gate::GeluTanh, Gate::ClampedSilu { limit: 7.0 }] {
+        let (gate, up) = (Var::from_tensor(&far).expect("a variable"), variable(1, &[4]));
+        let up = Var::from_tensor(&up.to_dtype(DType::F32).expect("numbers")).expect("a variable");
+        let gradients = gated(&gate, &up, by).and_then(|out| Ok(out.sum_all()?.backward()?)).expect("gradients");
+        let of = |var: &Var| values(gradients.get(var).expect("a gradient"));
+        assert!(of(&gate).iter().chain(&of(&up)).all(|number| number.is_finite()), "{by:?}");
+        let pull = if matches!(by, Gate::ClampedSilu { .. }) { vec![0.0; 2] } else { values(&up)[2..].to_vec() };
+        assert_eq!(of(&gate), [vec![0.0; 2], pull].concat(), "{by:?}");
     }
 }
 

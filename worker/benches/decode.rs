@@ -46,7 +46,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
     let id = |i: usize| ((i * 2_654_435_761 + request as usize * 97) >> 7) as u32 % 4096;
     let ids = |range: std::ops::Range<usize>| -> Vec<u32> { range.map(id).collect() };
     let (method, piece) = if context > LONG_CONTEXT { (CHUNKS_ALONE, PIECE) } else { (REFERENCE, context) };
-    let model = ModelFacts { layers: 8, kv_heads: 2 };
+    let model = ModelFacts::new(8, 2);
     let method = MethodSpec::bare(method).planned(model).expect("a method of every model");
     let chunk = |from: usize| {
         let ids = ids(from..(from + piece).min(context - 16));

@@ -6,10 +6,11 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::Tensor;
-use tributary_kernels::{Keys, PAD, Positions, Rope, gather};
-use tributary_model::{Attention, Progress, Qkv, SlicedAttention};
+use tributary_kernels::{Keys, PAD, Partial, Positions, gather};
+use tributary_model::{Attention, LayerAttention, Progress, Qkv, SlicedAttention};
 
 use crate::error::{Error, Result};
 use crate::kv::View;
@@ -19,7 +20,7 @@ scoped_tls_hkt::scoped_thread_local!(static FILLING: for<'a> &'a Filling);
 /// A cache that is being filled, of which layers are read meanwhile.
 pub struct Filling {
     request: u64,
-    rope: Rope,
+    layers: Arc<[LayerAttention]>,
     last_pass: RefCell<Option<LastPass>>,
 }
 
@@ -35,8 +36,8 @@ struct LastPass {
 
 impl Filling {
     /// The cache of a request, before its last pass.
-    pub fn new(request: u64, rope: Rope) -> Self {
-        Self { request, rope, last_pass: RefCell::default() }
+    pub fn new(request: u64, layers: Arc<[LayerAttention]>) -> Self {
+        Self { request, layers, last_pass: RefCell::default() }
     }
 
     /// This rank's keys of a layer at these positions, turned to them; none while the layer is not
@@ -47,7 +48,7 @@ impl Filling {
         let (k, v) = pass.layers[layer].clone();
         let mut keys = pass.before.keys(layer);
         keys.push(Keys { k, v, at: pass.at.clone() });
-        let turn = |keys: Keys| Ok(Keys { k: self.rope.apply(&keys.k, &keys.at)?, ..keys });
+        let turn = |keys: Keys| Ok(Keys { k: self.layers[layer].rope.apply(&keys.k, &keys.at)?, ..keys });
         standing(&keys, rows)?.into_iter().map(turn).collect()
     }
 }
@@ -141,7 +142,7 @@ impl Noted<'_> {
 impl Attention for Noted<'_> {
     type Error = Error;
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let pair = (qkv.k.clone(), qkv.v.clone());
         let out = self.attention.attend(layer, qkv)?;
         Self::note(layer, pair);
@@ -181,7 +182,7 @@ impl SlicedAttention for Noted<'_> {
         self.sliced().parts(rows, parts)
     }
 
-    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
+    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Partial> {
         self.sliced().slice(layer, q, rows)
     }
 

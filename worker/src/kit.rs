@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use tributary_comm::{Communicator, KeptFree, local};
-use tributary_kernels::{Kernels, Rope};
+use tributary_kernels::{Kernels, Partial};
 use tributary_methods::{MethodSpec, ModelFacts};
-use tributary_model::{Config, LoadFormat, Model, Progress, Qkv, Result, Rows, load};
+use tributary_model::{Config, LayerAttention, LoadFormat, Model, Progress, Qkv, Result, Rows, load};
 use tributary_protocol::{
     Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Drift, Exchange, OrderFor, Plan, PlannedMethod, Prefill, Returns,
     Sampling, Selection, Slices,
@@ -53,7 +53,7 @@ pub fn math(model: &dyn Model, positions: usize) -> Math {
 /// A method by its spec, for the tiny Llama.
 pub fn method(spec: &str) -> PlannedMethod {
     let spec: MethodSpec = spec.parse().unwrap_or_else(|why| panic!("{why}"));
-    spec.planned(ModelFacts { layers: 3, kv_heads: 2 }).unwrap_or_else(|wrong| panic!("{wrong:?}"))
+    spec.planned(ModelFacts::new(3, 2)).unwrap_or_else(|wrong| panic!("{wrong:?}"))
 }
 
 /// CacheBlend or KVShare with these parameters.
@@ -131,12 +131,8 @@ impl Model for Spoilt {
         self.model.dtype()
     }
 
-    fn rope(&self, positions: usize) -> Result<Rope> {
-        self.model.rope(positions)
-    }
-
-    fn scale(&self) -> f32 {
-        self.model.scale()
+    fn layer_attention(&self, positions: usize) -> Result<Arc<[LayerAttention]>> {
+        self.model.layer_attention(positions)
     }
 
     fn embed(&self, ids: &[u32]) -> Result<Rows> {
@@ -159,7 +155,7 @@ impl Model for Spoilt {
         self.model.slice_rows()
     }
 
-    fn finish(&self, layer: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
+    fn finish(&self, layer: usize, rows: Rows, attended: Partial) -> Result<Rows> {
         self.model.finish(layer, rows, attended)
     }
 

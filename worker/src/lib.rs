@@ -13,6 +13,7 @@ mod handing;
 #[cfg(test)]
 mod kit;
 mod kv;
+mod layer_math;
 mod load_choice;
 mod loading;
 mod models;

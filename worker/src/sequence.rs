@@ -3,7 +3,8 @@
 //! Keys are rotated to their positions once, before the first step; values are shared with the
 //! blocks of the prefill. Keys and values of generated rows grow in place.
 
-use tributary_kernels::{Positions, Rope};
+use tributary_kernels::Positions;
+use tributary_model::LayerAttention;
 use tributary_protocol::{Ape, Plan};
 
 use crate::error::Result;
@@ -130,8 +131,8 @@ impl Sequence {
     ///
     /// # Errors
     /// Returns an error if a candle operation fails.
-    pub fn going_on(&mut self, plan: &Plan, rows: usize, rope: &Rope) -> Result<Option<Turned>> {
-        self.turn(rope)?;
+    pub fn going_on(&mut self, plan: &Plan, rows: usize, layers: &[LayerAttention]) -> Result<Option<Turned>> {
+        self.turn(layers)?;
         let is_owner = self.drawing.is_some();
         self.turned().map(|turned| turned.going_on(plan, rows, is_owner)).transpose()
     }
@@ -140,10 +141,10 @@ impl Sequence {
     ///
     /// # Errors
     /// Returns an error if a candle operation fails.
-    pub fn turn(&mut self, rope: &Rope) -> Result<()> {
+    pub fn turn(&mut self, layers: &[LayerAttention]) -> Result<()> {
         self.held = match std::mem::replace(&mut self.held, CacheState::Nothing) {
             CacheState::Filled(prefilled) => {
-                let turned = Turned::new(*prefilled, self.drawing.is_some(), self.positions, rope)?;
+                let turned = Turned::new(*prefilled, self.drawing.is_some(), self.positions, layers)?;
                 CacheState::Turned(Box::new(Turned { parallel: self.parallel, ..turned }))
             }
             as_it_is => as_it_is,
@@ -166,9 +167,9 @@ impl Sequence {
 }
 
 impl Turned {
-    fn new(prefilled: Prefilled, is_owner: bool, positions: usize, rope: &Rope) -> Result<Self> {
+    fn new(prefilled: Prefilled, is_owner: bool, positions: usize, layers: &[LayerAttention]) -> Result<Self> {
         let Prefilled { cache, placement, selection, .. } = prefilled;
-        let (own, rest) = cache.into_turned(&placement, &selection.rows, is_owner, rope)?;
+        let (own, rest) = cache.into_turned(&placement, &selection.rows, is_owner, layers)?;
         assert!(positions >= placement.positions(0), "{positions} positions for {}", placement.positions(0));
         let most = positions - placement.positions(0);
         let generated = GrowingBlock::new(if is_owner { most } else { 0 });

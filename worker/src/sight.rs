@@ -40,10 +40,12 @@ pub fn runs_in_sight(at: &Positions, keys: &Positions) -> Option<Vec<Range<usize
     let mut segments = at.segment().to_vec();
     segments.sort_unstable();
     segments.dedup();
-    let (orders, segment_of) = (keys.order(), keys.segment());
+    let lowest = (0..at.len()).filter(|&row| at.order()[row] != PAD).map(|row| at.lowest(row)).min();
+    let (orders, segment_of, rope) = (keys.order(), keys.segment(), keys.rope());
     let is_seen = |row: usize| {
         let (order, segment) = (orders[row], segment_of[row]);
         let in_past = order != PAD && latest.is_some_and(|latest| order <= latest);
+        let in_past = in_past && lowest.is_some_and(|lowest| rope[row] >= lowest);
         in_past && (segment == SHARED || segments.binary_search(&segment).is_ok())
     };
     let runs = runs(keys.len(), is_seen);
@@ -78,6 +80,7 @@ mod tests {
     fn attention_to_keys_in_sight_is_attention() {
         let model = kit::model(&kit::config());
         let math = kit::math(&*model, 2048);
+        let math = math.layer(0);
         // A head of 10 rows seen by all, then three chunks of 600.
         let (head, chunk) = (10u32, 600u32);
         let order: Vec<u32> = (0..head).chain((0..3).flat_map(|_| head..head + chunk)).collect();

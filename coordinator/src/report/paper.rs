@@ -44,7 +44,8 @@ fn recompute_share(plan: &Plan, answer: &Answer, shape: &ModelShape) -> f64 {
         0 => 0.0,
         count => selected.iter().map(|&row| f64::from(row) + 1.0).sum::<f64>() / count as f64,
     };
-    let selected_flops = selected_rows * (shape.row_flops() + shape.pair_flops() * mean_seen);
+    let selected_flops =
+        selected_rows * (shape.row_flops() + shape.pair_flops() * mean_seen * shape.share_of_row(mean_seen));
     let query_flops = query_flops(plan, shape);
     query_flops / (query_flops + selected_flops)
 }

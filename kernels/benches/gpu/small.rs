@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::cuda::{download, uniform};
 use tributary_kernels::{
-    Pairing, Partial, Positions, Rope, RopeConfig, RopeScaling, add, merge, rms_norm, scale, silu_mul,
+    Gate, Pairing, Partial, Positions, Rope, RopeConfig, RopeScaling, add, gated, merge, rms_norm, scale,
 };
 
 use crate::case::{Bound, Case, Planned};
@@ -62,6 +62,11 @@ impl Rows {
         by_rows(2 * KV_HEADS * DIM, vec![self.of_heads(8, KV_HEADS)], move |of, at| rope.apply(&of[0], at).unwrap())
     }
 
+    fn gated(&self, by: Gate) -> Case {
+        let both = vec![self.of(6, WIDE), self.of(7, WIDE)];
+        by_rows(3 * WIDE, both, move |of, _| gated(&of[0], &of[1], by).unwrap())
+    }
+
     fn merge(&self) -> Case {
         let lse = |key: u8| uniform([key; 32], 1.0, &[self.count, HEADS], DType::F32, &self.device).unwrap();
         let two = vec![self.of_heads(9, HEADS), lse(10), self.of_heads(11, HEADS), lse(12)];
@@ -89,9 +94,9 @@ pub fn planned(keys: usize, device: &Device) -> Vec<Planned> {
         of("add", |rows| {
             by_rows(3 * HIDDEN, vec![rows.of(4, HIDDEN), rows.of(5, HIDDEN)], |of, _| add(&of[0], &of[1]).unwrap())
         }),
-        of("silu_mul", |rows| {
-            by_rows(3 * WIDE, vec![rows.of(6, WIDE), rows.of(7, WIDE)], |of, _| silu_mul(&of[0], &of[1]).unwrap())
-        }),
+        of("silu_mul", |rows| rows.gated(Gate::Silu)),
+        of("gelu_mul", |rows| rows.gated(Gate::GeluTanh)),
+        of("clamped_silu_mul", |rows| rows.gated(Gate::ClampedSilu { limit: 7.0 })),
         of("rope of keys", Rows::rope),
         of("merge of two", Rows::merge),
         of("100 small launches", Rows::launches),

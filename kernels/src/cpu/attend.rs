@@ -224,8 +224,7 @@ impl<'a> Call<'a> {
         let mut tile = Tile {
             k: &[],
             v: &[],
-            order: [&[]; TILE_PANELS],
-            segment: [&[]; TILE_PANELS],
+            of_keys: [[&[]; 3]; TILE_PANELS],
             keys: [0; TILE_PANELS],
             depth,
             padded_dim,
@@ -235,8 +234,7 @@ impl<'a> Call<'a> {
         for (i, (&panel, k)) in panels.iter().zip(room).enumerate() {
             let pack = PackKeys { source, panel, kv_head, stage: scratch.stage.get_mut(), k };
             dispatch_either(self.level, source.paired, pack);
-            tile.order[i] = &list.order[panel * PANEL..][..PANEL];
-            tile.segment[i] = &list.segment[panel * PANEL..][..PANEL];
+            tile.of_keys[i] = list.of_panel(panel);
             tile.keys[i] = list.keys_of(panel).len();
         }
         let values = scratch.v.get_mut();

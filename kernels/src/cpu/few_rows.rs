@@ -206,7 +206,7 @@ unsafe fn dots<V: Lanes, T: Weights<V>, const R: usize, const C: usize>(
             // The weight is in registers and the rows take turns: so there are registers enough.
             let mut right = [V::splat(0.0); C];
             for c in 0..C {
-                V::prefetch::<false, T>(ahead.wrapping_add(c * inputs + d));
+                V::prefetch(ahead.wrapping_add(c * inputs + d));
                 right[c] = T::load(weight.add(c * inputs + d));
             }
             for r in 0..R {

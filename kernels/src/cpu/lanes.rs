@@ -4,7 +4,7 @@
 
 use half::{bf16, f16};
 
-use crate::{PAD, Rule, SHARED};
+use crate::{PAD, Positions, Rule, SHARED};
 
 /// Keys in a panel: the unit in which keys are packed, skipped and masked. A multiple of the width
 /// of every vector.
@@ -14,8 +14,8 @@ pub(super) const TILE_PANELS: usize = 4;
 /// Keys in a tile: the row length of the probabilities.
 pub(super) const TILE: usize = TILE_PANELS * PANEL;
 
-/// The causal order and segment of a query row, which decide the keys that it sees. The order is
-/// never `PAD`.
+/// The causal order and segment of a query row and the begin of its window, which decide the keys
+/// that it sees. The order is never `PAD`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CausalPosition {
     pub(super) order: u32,
@@ -23,15 +23,24 @@ pub(super) struct CausalPosition {
     /// Whether it sees the other segments and not its own ([`Rule::Others`]). Its order is then the
     /// largest there is.
     pub(super) others: bool,
+    /// The lowest rotary position in its window; 0 without a window.
+    pub(super) lowest: u32,
 }
 
 impl CausalPosition {
-    /// A row that is not padding.
-    pub(super) fn new(order: u32, segment: u32, rule: Rule) -> Self {
-        match rule {
-            Rule::Causal => Self { order, segment, others: false },
-            Rule::Others => Self { order: PAD - 1, segment, others: true },
+    /// Row `i` of the queries, which is not padding.
+    pub(super) fn new(at: &Positions, i: usize) -> Self {
+        let (order, segment, lowest) = (at.order()[i], at.segment()[i], at.lowest(i));
+        match at.rule() {
+            Rule::Causal => Self { order, segment, others: false, lowest },
+            Rule::Others => Self { order: PAD - 1, segment, others: true, lowest },
         }
+    }
+
+    /// Whether the row sees a key with these numbers, by the causal rule.
+    #[inline(always)]
+    pub(super) fn sees(self, order: u32, segment: u32, rope: u32) -> bool {
+        (order <= self.order) & ((segment == self.segment) | (segment == SHARED)) & (rope >= self.lowest)
     }
 }
 
@@ -96,16 +105,16 @@ pub(super) trait Lanes: Copy {
     /// below 2e-7 elsewhere.
     fn exp2(self) -> Self;
 
-    /// Keeps the lanes whose key `query` sees and puts −∞ into the others. `order` and `segment`
-    /// describe `N` keys.
+    /// Keeps the lanes whose key `query` sees and puts −∞ into the others. The lists `order`,
+    /// `segment` and `rope` describe `N` keys.
     ///
     /// # Safety
-    /// `order` and `segment` are valid for `N` reads.
-    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: CausalPosition) -> Self;
+    /// The three lists are valid for `N` reads.
+    unsafe fn keep_seen(self, keys: [*const u32; 3], query: CausalPosition) -> Self;
 
-    /// Asks for the memory at an address, which need not be valid, to come into the nearest cache,
-    /// or into the one after it if it is needed later: it is a hint.
-    fn prefetch<const LATER: bool, T>(at: *const T);
+    /// Asks for the memory at an address to come into the second-level cache. It need not be valid:
+    /// this is a hint. (Weights of one row come a fifth faster than into the first level.)
+    fn prefetch<T>(at: *const T);
 
     /// `to[c][r] = from[r][c]` for `N` rows and columns.
     ///
@@ -276,18 +285,18 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: CausalPosition) -> Self {
+    unsafe fn keep_seen(self, keys: [*const u32; 3], query: CausalPosition) -> Self {
         Self(std::array::from_fn(|i| {
             // SAFETY: the caller promises `N` readable entries, and i < N.
-            let (order, segment) = unsafe { (*order.add(i), *segment.add(i)) };
+            let [order, segment, rope] = keys.map(|list| unsafe { *list.add(i) });
             let in_sight = (segment == query.segment) != query.others;
-            let seen = (order <= query.order) & (in_sight | (segment == SHARED));
+            let seen = (order <= query.order) & (in_sight | (segment == SHARED)) & (rope >= query.lowest);
             if seen { self.0[i] } else { f32::NEG_INFINITY }
         }))
     }
 
     #[inline(always)]
-    fn prefetch<const LATER: bool, T>(_at: *const T) {}
+    fn prefetch<T>(_at: *const T) {}
 
     #[inline(always)]
     unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {

@@ -6,20 +6,19 @@
 use super::lanes::{CausalPosition, Lanes, PANEL, TILE};
 use super::stored::Factor;
 
-/// The orders and segments that mask a panel.
+/// The orders, segments and rotary positions that mask a panel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mask<'a> {
-    order: &'a [u32],
-    segment: &'a [u32],
+    keys: [&'a [u32]; 3],
     places: &'a [CausalPosition],
 }
 
 impl<'a> Mask<'a> {
-    /// `order` and `segment` of the panel's keys, `places` of the strip's rows.
-    pub(super) fn new(order: &'a [u32], segment: &'a [u32], places: &'a [CausalPosition]) -> Self {
-        assert_eq!(order.len(), PANEL, "orders of a panel");
-        assert_eq!(segment.len(), PANEL, "segments of a panel");
-        Self { order, segment, places }
+    /// The numbers of the panel's keys ([`KeyList::of_panel`](super::sight::KeyList::of_panel)),
+    /// `places` of the strip's rows.
+    pub(super) fn new(keys: [&'a [u32]; 3], places: &'a [CausalPosition]) -> Self {
+        assert!(keys.iter().all(|list| list.len() == PANEL), "keys of a panel");
+        Self { keys, places }
     }
 }
 
@@ -89,9 +88,8 @@ unsafe fn score_block<V: Lanes, F: Factor<V>, const ROWS: usize, const WIDTH: us
             for i in 0..WIDTH {
                 let mut score = acc[r][i];
                 if let Some(mask) = mask {
-                    let (order, segment) = (mask.order.as_ptr(), mask.segment.as_ptr());
                     let from = column + i * V::N;
-                    score = score.keep_seen(order.add(from), segment.add(from), mask.places[r]);
+                    score = score.keep_seen(mask.keys.map(|list| list.as_ptr().add(from)), mask.places[r]);
                 }
                 top[r] = top[r].max(score);
                 score.store(to.at.add(r * to.step + i * V::N));

@@ -11,6 +11,7 @@
 
 mod attend;
 mod few_rows;
+mod gated;
 mod inputs;
 mod lanes;
 mod layer;
@@ -40,7 +41,8 @@ use candle_core::{DType, Tensor};
 use crate::backend::Backend;
 use crate::error::Result;
 use crate::{Partial, Query, Readings, Reduce};
-pub(crate) use layer::{add, rms_norm, silu_mul};
+pub(crate) use gated::gated;
+pub(crate) use layer::{add, rms_norm};
 use level::Level;
 pub(crate) use matrices::num_like::Number;
 pub(crate) use matrices::{Matrix, multiply};

@@ -213,14 +213,13 @@ impl Call<'_> {
     fn add_head(&self, scratch: &mut Scratch, tile: &RowTile, panel: usize, kv_head: usize) {
         let KeySource { list, padded_dim, paired, .. } = self.keys;
         let (depth, stacked) = (self.keys.depth(), tile.places.len());
-        let keys = panel * PANEL..(panel + 1) * PANEL;
         for first in (0..stacked).step_by(STRIP) {
             let rows = first..stacked.min(first + STRIP);
             let places = &tile.places[rows.clone()];
             let mask = match Span::of_rows(places).sees(&list.panels[panel]) {
                 Sight::Nothing => continue,
                 Sight::All => None,
-                Sight::Some => Some(Mask::new(&list.order[keys.clone()], &list.segment[keys.clone()], places)),
+                Sight::Some => Some(Mask::new(list.of_panel(panel), places)),
             };
             let work = AddProbabilities {
                 q: &tile.q[kv_head].get()[first * depth..rows.end * depth],

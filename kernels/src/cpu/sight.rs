@@ -7,13 +7,15 @@ use std::ops::Range;
 use super::lanes::{CausalPosition, PANEL};
 use crate::{Keys, PAD, Positions, SHARED};
 
-/// The range of orders and segments in a group of rows.
+/// The range of orders, segments and rotary positions in a group of rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     /// Smallest and largest order.
     order: (u32, u32),
     /// Smallest and largest segment, of keys without the shared ones; (MAX, 0) where there is none.
     segment: (u32, u32),
+    /// Smallest and largest rotary position of keys; of query rows, of the lowest that each sees.
+    rope: (u32, u32),
     /// Whether a key is seen by every segment.
     shared: bool,
     /// Whether query rows see the other segments and not their own.
@@ -34,8 +36,14 @@ pub(super) enum Sight {
 }
 
 impl Span {
-    const EMPTY: Self =
-        Self { order: (u32::MAX, 0), segment: (u32::MAX, 0), shared: false, others: false, whole: true };
+    const EMPTY: Self = Self {
+        order: (u32::MAX, 0),
+        segment: (u32::MAX, 0),
+        rope: (u32::MAX, 0),
+        shared: false,
+        others: false,
+        whole: true,
+    };
 
     /// The span of query rows.
     pub(super) fn of_rows(places: &[CausalPosition]) -> Self {
@@ -43,15 +51,17 @@ impl Span {
         for place in places {
             span.order = (span.order.0.min(place.order), span.order.1.max(place.order));
             span.segment = (span.segment.0.min(place.segment), span.segment.1.max(place.segment));
+            span.rope = (span.rope.0.min(place.lowest), span.rope.1.max(place.lowest));
             span.others = place.others; // one call, one rule
         }
         span
     }
 
-    fn of_keys(order: &[u32], segment: &[u32]) -> Self {
+    fn of_keys(order: &[u32], segment: &[u32], rope: &[u32]) -> Self {
         let mut span = Self { whole: order.len() == PANEL, ..Self::EMPTY };
-        for (&order, &segment) in order.iter().zip(segment) {
+        for ((&order, &segment), &rope) in order.iter().zip(segment).zip(rope) {
             span.order = (span.order.0.min(order), span.order.1.max(order));
+            span.rope = (span.rope.0.min(rope), span.rope.1.max(rope));
             if segment == SHARED {
                 span.shared = true;
             } else {
@@ -67,11 +77,12 @@ impl Span {
         let apart = keys.segment.0 > self.segment.1 || self.segment.0 > keys.segment.1;
         let one_segment = self.segment.0 == self.segment.1 && keys.segment == self.segment;
         let (none_meet, all_meet) = if self.others { (one_segment, apart) } else { (apart, one_segment) };
-        if keys.order.0 > self.order.1 || (none_meet && !keys.shared) {
+        if keys.order.0 > self.order.1 || keys.rope.1 < self.rope.0 || (none_meet && !keys.shared) {
             return Sight::Nothing;
         }
         // Shared keys among others are seen as well.
-        if keys.whole && keys.order.1 <= self.order.0 && (only_shared || all_meet) {
+        let in_window = keys.rope.0 >= self.rope.1;
+        if keys.whole && in_window && keys.order.1 <= self.order.0 && (only_shared || all_meet) {
             return Sight::All;
         }
         Sight::Some
@@ -92,11 +103,11 @@ impl Rows {
     pub(super) fn new(at: &Positions) -> Self {
         let mut rows = Self { index: Vec::new(), rope: Vec::new(), place: Vec::new() };
         let rope = at.rope();
-        for (i, (&order, &segment)) in at.order().iter().zip(at.segment()).enumerate() {
+        for (i, &order) in at.order().iter().enumerate() {
             if order != PAD {
                 rows.index.push(i as u32);
                 rows.rope.push(rope[i]);
-                rows.place.push(CausalPosition::new(order, segment, at.rule()));
+                rows.place.push(CausalPosition::new(at, i));
             }
         }
         rows
@@ -131,7 +142,7 @@ pub(super) struct KeyList {
     pub(super) block: Vec<u32>,
     /// Row of each key in its block.
     pub(super) row: Vec<u32>,
-    /// Rotary position of each key.
+    /// Rotary position of each key; filled up with 0 to a whole number of panels.
     pub(super) rope: Vec<u32>,
     /// Order of each key; filled up with `PAD` to a whole number of panels.
     pub(super) order: Vec<u32>,
@@ -150,6 +161,7 @@ impl KeyList {
             return list;
         };
         let (others, unseen) = (rows.place[0].others, rows.unseen_segment());
+        let lowest = rows.place.iter().map(|place| place.lowest).min().unwrap_or(0);
         let mut last = horizons[0]; // neighbours mostly share a segment
         for (block, keys) in keys.iter().enumerate() {
             let rope = keys.at.rope();
@@ -164,7 +176,7 @@ impl KeyList {
                     last = horizons[found];
                 }
                 let horizon = if others || segment == SHARED { furthest } else { last.1 };
-                if order <= horizon {
+                if order <= horizon && rope[row] >= lowest {
                     list.block.push(block as u32);
                     list.row.push(row as u32);
                     list.rope.push(rope[row]);
@@ -178,11 +190,17 @@ impl KeyList {
     }
 
     fn close(&mut self) {
-        let panels = self.order.chunks(PANEL).zip(self.segment.chunks(PANEL));
-        self.panels = panels.map(|(order, segment)| Span::of_keys(order, segment)).collect();
+        let panels = self.order.chunks(PANEL).zip(self.segment.chunks(PANEL)).zip(self.rope.chunks(PANEL));
+        self.panels = panels.map(|((order, segment), rope)| Span::of_keys(order, segment, rope)).collect();
         let filled = self.panels.len() * PANEL;
         self.order.resize(filled, PAD);
         self.segment.resize(filled, 0);
+        self.rope.resize(filled, 0);
+    }
+
+    /// Order, segment and rotary position of the keys of one panel.
+    pub(super) fn of_panel(&self, panel: usize) -> [&[u32]; 3] {
+        [&self.order, &self.segment, &self.rope].map(|list| &list[panel * PANEL..][..PANEL])
     }
 
     /// The keys of one panel.

@@ -60,7 +60,7 @@ pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Option<Partial>>
         return Ok(None);
     }
     let kv_heads = keys[0].k.dim(1)?;
-    let place = CausalPosition::new(at.order()[0], at.segment()[0], Rule::Causal);
+    let place = CausalPosition::new(at, 0);
     let group = heads / kv_heads;
     let device = q.device();
     let inputs = Inputs::new(q, keys)?;
@@ -151,11 +151,11 @@ impl Call<'_> {
         scratch: &mut Scratch,
     ) {
         let (place, head_dim, q) = (self.place, self.head_dim, self.q.get());
-        let (order, segment) = (&block.at.order()[rows.clone()], &block.at.segment()[rows.clone()]);
+        let at = [block.at.order(), block.at.segment(), block.at.rope()].map(|list| &list[rows.clone()]);
         let first = rows.start;
         macro_rules! walk {
             ($k:expr, $v:expr) => {
-                Walk { k: ($k, *k), v: ($v, *v), first, order, segment, place, head_dim, q, heads, scratch }
+                Walk { k: ($k, *k), v: ($v, *v), first, at, place, head_dim, q, heads, scratch }
             };
         }
         match (k.elements(), v.elements()) {

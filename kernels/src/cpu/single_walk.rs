@@ -20,7 +20,6 @@ use super::level::{Kernel, PairKernel};
 use super::pack::Aligned;
 use super::stored::{Factor, One, Stored, Two};
 use super::strip::{LOWEST, WIDEST};
-use crate::SHARED;
 
 /// Most keys that are looked at together.
 const TILE: usize = 16;
@@ -105,10 +104,8 @@ pub(super) struct Walk<'a, T> {
     pub(super) k: (&'a [T], Matrix<'a>),
     pub(super) v: (&'a [T], Matrix<'a>),
     pub(super) first: usize,
-    /// The causal order of each of these rows.
-    pub(super) order: &'a [u32],
-    /// The segment of each of these rows.
-    pub(super) segment: &'a [u32],
+    /// Causal order, segment and rotary position of each of these rows.
+    pub(super) at: [&'a [u32]; 3],
     /// The query's causal position.
     pub(super) place: CausalPosition,
     pub(super) head_dim: usize,
@@ -145,11 +142,12 @@ impl<T> Walk<'_, T> {
     /// The machine has the instructions of `V`.
     #[inline(always)]
     unsafe fn all<V: Lanes, W: Way<V, T>>(self) {
-        let Self { k, v, first, order, segment, place, head_dim, q, heads, scratch } = self;
+        let Self { k, v, first, at, place, head_dim, q, heads, scratch } = self;
         let depth = head_dim / W::Factor::NUMBERS;
-        assert_eq!(order.len(), segment.len(), "orders and segments");
+        let count = at[0].len();
+        assert!(at.iter().all(|list| list.len() == count), "orders, segments and positions");
         assert_eq!(depth % V::N, 0, "whole vectors");
-        let last = first + order.len().saturating_sub(1);
+        let last = first + count.saturating_sub(1);
         for heads in heads.iter() {
             assert!(matches!(heads.rows, 1 | 2 | MOST_ROWS), "{} heads at a time", heads.rows);
             assert!((heads.first + heads.rows) * depth <= q.len(), "packed queries");
@@ -166,9 +164,9 @@ impl<T> Walk<'_, T> {
         let lie_together = [k.1, v.1].iter().all(|matrix| matrix.row_step() == row);
         let share = (tile * row * size_of::<T>()).div_ceil(LINE * heads.len().max(1));
         let share = if lie_together { share } else { 0 };
-        for (index, (order, segment)) in order.chunks(tile).zip(segment.chunks(tile)).enumerate() {
-            let start = first + index * tile;
-            let seen = Seen::of(start, order, segment, place);
+        for from in (0..count).step_by(tile) {
+            let start = first + from;
+            let seen = Seen::of(start, at.map(|list| &list[from..count.min(from + tile)]), place);
             if seen.count == 0 {
                 continue;
             }
@@ -207,19 +205,28 @@ impl Seen {
     /// The rows of a tile that a query at `place` sees; `first` is the number of the tile's first
     /// row.
     #[inline(always)]
-    fn of(first: usize, order: &[u32], segment: &[u32], place: CausalPosition) -> Self {
-        let sees =
-            |order: u32, segment: u32| (order <= place.order) & ((segment == place.segment) | (segment == SHARED));
+    fn of(first: usize, at: [&[u32]; 3], place: CausalPosition) -> Self {
+        let [order, segment, rope] = at;
+        let keys = order.iter().zip(segment);
+        // Most rows have no window: then positions are not read.
+        match place.lowest {
+            0 => Self::those(first, keys, |(&order, &segment)| place.sees(order, segment, 0)),
+            _ => Self::those(first, keys.zip(rope), |((&order, &segment), &rope)| place.sees(order, segment, rope)),
+        }
+    }
+
+    #[inline(always)]
+    fn those<K>(first: usize, keys: impl ExactSizeIterator<Item = K> + Clone, sees: impl Fn(K) -> bool) -> Self {
         let mut rows = [0; TILE];
-        let pairs = order.iter().zip(segment);
-        if pairs.clone().fold(true, |all, (&order, &segment)| all & sees(order, segment)) {
+        let all = keys.len();
+        if keys.clone().fold(true, |seen, key| seen & sees(key)) {
             rows.iter_mut().enumerate().for_each(|(i, row)| *row = (first + i) as u32);
-            return Self { rows, count: order.len() };
+            return Self { rows, count: all };
         }
         let mut count = 0;
-        for (i, (&order, &segment)) in pairs.enumerate() {
+        for (i, key) in keys.enumerate() {
             rows[count] = (first + i) as u32;
-            count += usize::from(sees(order, segment));
+            count += usize::from(sees(key));
         }
         Self { rows, count }
     }
@@ -372,7 +379,7 @@ impl<T> Bundle<'_, T> {
             }
             for line in vector * lines..(vector + 1) * lines {
                 for ahead in self.ahead {
-                    V::prefetch::<true, T>(ahead.wrapping_add(line * LINE / size_of::<T>()));
+                    V::prefetch(ahead.wrapping_add(line * LINE / size_of::<T>()));
                 }
             }
             // SAFETY: the caller's promises; the bundle has ROWS heads of `head_dim`, and a lane

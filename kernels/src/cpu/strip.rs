@@ -33,10 +33,8 @@ pub(super) struct Tile<'a> {
     pub(super) k: &'a [f32],
     /// `[panels · PANEL, padded_dim]`; of pairs, the first half of each panel's rows.
     pub(super) v: &'a [f32],
-    /// Order of the keys, PANEL a panel.
-    pub(super) order: [&'a [u32]; TILE_PANELS],
-    /// Segment of the keys, PANEL a panel.
-    pub(super) segment: [&'a [u32]; TILE_PANELS],
+    /// Order, segment and rotary position of the keys, PANEL a panel.
+    pub(super) of_keys: [[&'a [u32]; 3]; TILE_PANELS],
     /// Keys in each panel that are there; 0 for panels beyond the last.
     pub(super) keys: [usize; TILE_PANELS],
     /// Numbers of a head, or pairs of them.
@@ -115,7 +113,7 @@ unsafe fn absorb<V: Lanes, F: Factor<V>, const ROWS: usize>(work: &mut Absorb<'_
             let mask = match work.sight[i] {
                 Sight::Nothing => continue,
                 Sight::All => None,
-                Sight::Some => Some(Mask::new(work.tile.order[i], work.tile.segment[i], work.strip.places)),
+                Sight::Some => Some(Mask::new(work.tile.of_keys[i], work.strip.places)),
             };
             let k = work.tile.k.as_ptr().add(i * padded_dim * PANEL);
             let p = work.p.as_mut_ptr().add(i * PANEL);

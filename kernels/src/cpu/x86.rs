@@ -142,29 +142,27 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: CausalPosition) -> Self {
+    unsafe fn keep_seen(self, keys: [*const u32; 3], query: CausalPosition) -> Self {
         // SAFETY: `self` proves the instructions; the caller promises `N` readable entries.
         unsafe {
-            let (order, segment) = (_mm256_loadu_si256(order.cast()), _mm256_loadu_si256(segment.cast()));
+            let [order, segment, rope] = keys.map(|list| _mm256_loadu_si256(list.cast()));
+            let lowest = _mm256_set1_epi32(query.lowest.cast_signed());
+            let in_window = _mm256_cmpeq_epi32(_mm256_max_epu32(rope, lowest), rope);
             let limit = _mm256_set1_epi32(query.order.cast_signed());
             let not_later = _mm256_cmpeq_epi32(_mm256_max_epu32(order, limit), limit);
             let same = _mm256_cmpeq_epi32(segment, _mm256_set1_epi32(query.segment.cast_signed()));
             let in_sight = _mm256_xor_si256(same, _mm256_set1_epi32(-i32::from(query.others)));
             let shared = _mm256_cmpeq_epi32(segment, _mm256_set1_epi32(SHARED.cast_signed()));
             let seen = _mm256_and_si256(not_later, _mm256_or_si256(in_sight, shared));
+            let seen = _mm256_and_si256(seen, in_window);
             Self(_mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), self.0, _mm256_castsi256_ps(seen)))
         }
     }
 
     #[inline(always)]
-    fn prefetch<const LATER: bool, T>(at: *const T) {
+    fn prefetch<T>(at: *const T) {
         // SAFETY: every x86-64 has the instruction, and it may be given any address.
-        unsafe {
-            match LATER {
-                true => _mm_prefetch::<_MM_HINT_T1>(at.cast()),
-                false => _mm_prefetch::<_MM_HINT_T0>(at.cast()),
-            }
-        }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
 
     #[inline(always)]
@@ -272,27 +270,24 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn keep_seen(self, order: *const u32, segment: *const u32, query: CausalPosition) -> Self {
+    unsafe fn keep_seen(self, keys: [*const u32; 3], query: CausalPosition) -> Self {
         // SAFETY: `self` proves the instructions; the caller promises `N` readable entries.
         unsafe {
-            let (order, segment) = (_mm512_loadu_si512(order.cast()), _mm512_loadu_si512(segment.cast()));
+            let [order, segment, rope] = keys.map(|list| _mm512_loadu_si512(list.cast()));
+            let in_window = _mm512_cmpge_epu32_mask(rope, _mm512_set1_epi32(query.lowest.cast_signed()));
             let not_later = _mm512_cmple_epu32_mask(order, _mm512_set1_epi32(query.order.cast_signed()));
             let same = _mm512_cmpeq_epu32_mask(segment, _mm512_set1_epi32(query.segment.cast_signed()));
             let shared = _mm512_cmpeq_epu32_mask(segment, _mm512_set1_epi32(SHARED.cast_signed()));
             let in_sight = same ^ if query.others { !0 } else { 0 };
-            Self(_mm512_mask_mov_ps(_mm512_set1_ps(f32::NEG_INFINITY), not_later & (in_sight | shared), self.0))
+            let seen = not_later & (in_sight | shared) & in_window;
+            Self(_mm512_mask_mov_ps(_mm512_set1_ps(f32::NEG_INFINITY), seen, self.0))
         }
     }
 
     #[inline(always)]
-    fn prefetch<const LATER: bool, T>(at: *const T) {
+    fn prefetch<T>(at: *const T) {
         // SAFETY: every x86-64 has the instruction, and it may be given any address.
-        unsafe {
-            match LATER {
-                true => _mm_prefetch::<_MM_HINT_T1>(at.cast()),
-                false => _mm_prefetch::<_MM_HINT_T0>(at.cast()),
-            }
-        }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
 
     #[inline(always)]

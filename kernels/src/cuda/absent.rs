@@ -8,7 +8,7 @@ use candle_core::{CudaDevice, DType, Device, Shape, Tensor};
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::{DeviceList, Partial, Positions, Query, Rope};
+use crate::{DeviceList, Gate, Partial, Positions, Query, Rope};
 
 pub use device_info::{Identity, Memory, Pool};
 
@@ -147,11 +147,15 @@ pub(crate) fn rms_norm(_x: &Tensor, _weight: &Tensor, _eps: f32) -> Result<Optio
     Ok(None)
 }
 
-pub(crate) fn silu_mul(_gate: &Tensor, _up: &Tensor) -> Result<Option<Tensor>> {
+pub(crate) fn gated(_gate: &Tensor, _up: &Tensor, _by: Gate) -> Result<Option<Tensor>> {
     Ok(None)
 }
 
 pub(crate) fn add(_a: &Tensor, _b: &Tensor) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn add_biases(_x: &Tensor, _biases: &Tensor, _list: &Tensor) -> Result<Option<Tensor>> {
     Ok(None)
 }
 

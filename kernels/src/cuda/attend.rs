@@ -12,12 +12,13 @@ use super::inputs::{input, inputs, joined, tables};
 use super::occupancy::{multiprocessors, multiprocessors_to_keep, resident_blocks};
 use super::pack::{Packed, WIDE_TILE, tile_bytes};
 use super::prepared::prepared;
+use super::rising::rising_parts;
 use super::rows::contiguous;
 use super::shape::{Shape, shape};
 use super::sight::{KeyOrder, QueryOrder, Tiling};
 use super::{capability, memory};
 use crate::error::{Error, Result};
-use crate::{Keys, Partial, Positions, Query, Rope};
+use crate::{Keys, Partial, Positions, Query, Rope, merge_all};
 
 /// Rows of queries and heads from which packing the keys pays (a model, not measured: docs/gpu.md).
 /// Below, they are read hardly more than once.
@@ -97,6 +98,10 @@ pub(super) fn attend(query: &Query<'_>) -> Result<Option<Partial>> {
         return Ok(Some(Partial { out, lse: memory::nothing((0, shape.heads), DType::F32, q.device())? }));
     }
     let route = Route::of(shape, device)?;
+    let ready = prepared(device, at, keys, route.tiling, !route.wide)?;
+    if !ready.are_runs {
+        return in_parts(query);
+    }
     // Without a packing pass, many query tiles would turn every key again: a pass before turns each
     // once.
     let turned = match rope.filter(|_| route.turned) {
@@ -109,7 +114,7 @@ pub(super) fn attend(query: &Query<'_>) -> Result<Option<Partial>> {
         shape,
         q: contiguous(q)?,
         keys: joined(turned.as_deref().unwrap_or(keys))?,
-        ready: prepared(device, at, keys, route.tiling, !route.wide)?,
+        ready,
         rope,
         key_rope: if turned.is_some() { None } else { rope },
         rows: route.tiling.rows,
@@ -117,6 +122,16 @@ pub(super) fn attend(query: &Query<'_>) -> Result<Option<Partial>> {
         resident: route.tiling.resident,
     };
     launch.run(route.wide).map(Some)
+}
+
+/// Attention to keys of which a row with a window sees more than two runs, part by part.
+fn in_parts(query: &Query<'_>) -> Result<Option<Partial>> {
+    let mut found = Vec::new();
+    for part in rising_parts(query.keys, query.at.rule())? {
+        let Some(partial) = attend(&Query { keys: std::slice::from_ref(&part), ..*query })? else { return Ok(None) };
+        found.push(partial);
+    }
+    merge_all(&found.iter().collect::<Vec<_>>())
 }
 
 /// The blocks with their keys turned.

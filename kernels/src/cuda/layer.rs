@@ -5,6 +5,7 @@ use candle_core::{D, DType, Tensor};
 
 use super::call::{Call, Input, Output, blocks, ours, suffix};
 use super::rows::{contiguous, row_stride};
+use crate::Gate;
 use crate::error::Result;
 
 /// Threads of a block in all kernels of this file but the norm of long rows.
@@ -55,18 +56,23 @@ fn long_threads(dim: usize) -> u32 {
     dim.div_ceil(8).next_multiple_of(32).min(512) as u32
 }
 
-/// See [`crate::silu_mul`].
-pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Option<Tensor>> {
-    of_two("silu_mul", gate, up)
+/// See [`crate::gated`].
+pub fn gated(gate: &Tensor, up: &Tensor, by: Gate) -> Result<Option<Tensor>> {
+    match by {
+        Gate::Silu => of_two("silu_mul", gate, up, None),
+        Gate::GeluTanh => of_two("gelu_mul", gate, up, None),
+        Gate::ClampedSilu { limit } => of_two("clamped_silu_mul", gate, up, Some(limit)),
+    }
 }
 
 /// See [`crate::add`].
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
-    of_two("add", a, b)
+    of_two("add", a, b, None)
 }
 
-/// `a` and `b` of one shape; their rows may be apart (halves of one product).
-fn of_two(name: &str, a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
+/// `a` and `b` of one shape; their rows may be apart (halves of one product). A number that the
+/// kernel wants beside them comes last.
+fn of_two(name: &str, a: &Tensor, b: &Tensor, real: Option<f32>) -> Result<Option<Tensor>> {
     let Some(suffix) = suffix(a.dtype()).filter(|_| ours(&[a, b]) && a.dtype() == b.dtype()) else {
         return Ok(None);
     };
@@ -79,6 +85,9 @@ fn of_two(name: &str, a: &Tensor, b: &Tensor) -> Result<Option<Tensor>> {
     let mut call = Call::new(&device, &stream, &format!("{name}_{suffix}"))?;
     call.output(&mut out).input(&first).input(&second).count(rows).count(dim).count(a_stride).count(b_stride);
     call.aligned(&[dim * size, a_stride * size, b_stride * size]);
+    if let Some(real) = real {
+        call.real(real);
+    }
     // SAFETY: the arguments of the kernel; it touches `rows` rows of `dim`, which the three tensors
     // have at these strides.
     unsafe { call.launch(blocks(rows * dim.div_ceil(8), THREADS)?, THREADS, 0) }?;
@@ -93,12 +102,32 @@ fn with_rows(x: &Tensor) -> Result<Tensor> {
 /// `bias` `[dim]` in every row of the answer `[rows, dim]`, or `x + bias` where `x` is given; in
 /// `dtype`, which is `x`'s.
 pub(super) fn bias_rows(x: Option<&Tensor>, bias: &Tensor, rows: usize, dtype: DType) -> Result<Option<Output>> {
+    biased(x, bias, None, rows, dtype)
+}
+
+/// `x` `[rows, dim]` with a row of `biases` `[any, dim]` added to each of its rows: that in `list`
+/// `[rows]`, which is u32 on its device. They are known to be rows.
+pub fn add_biases(x: &Tensor, biases: &Tensor, list: &Tensor) -> Result<Option<Tensor>> {
+    if !ours(&[x, biases, list]) {
+        return Ok(None);
+    }
+    Ok(biased(Some(x), biases, Some(list), x.dim(0)?, x.dtype())?.map(Output::tensor))
+}
+
+/// See [`bias_rows`], and [`add_biases`] where there is a list.
+fn biased(
+    x: Option<&Tensor>,
+    biases: &Tensor,
+    list: Option<&Tensor>,
+    rows: usize,
+    dtype: DType,
+) -> Result<Option<Output>> {
     let Some(suffix) = suffix(dtype).filter(|_| x.is_none_or(|x| x.dtype() == dtype)) else { return Ok(None) };
-    let bias = cast_or_same(bias, DType::F32)?;
+    let biases = cast_or_same(biases, DType::F32)?;
     let x = x.map(contiguous).transpose()?;
-    let (dim, values) = (bias.dims1()?, x.as_ref().and_then(Input::new));
-    let Some(row) = Input::new(&bias) else { return Ok(None) };
-    let device = row.device().clone();
+    let (dim, values, list) = (biases.dim(D::Minus1)?, x.as_ref().and_then(Input::new), list.and_then(Input::new));
+    let Some(added) = Input::new(&biases) else { return Ok(None) };
+    let device = added.device().clone();
     let (stream, mut out) = (device.cuda_stream(), Output::new(&device, dtype, (rows, dim))?);
     let mut call = Call::new(&device, &stream, &format!("bias_rows_{suffix}"))?;
     call.output(&mut out);
@@ -106,9 +135,13 @@ pub(super) fn bias_rows(x: Option<&Tensor>, bias: &Tensor, rows: usize, dtype: D
         Some(values) => call.input(values),
         None => call.word(0),
     };
-    call.input(&row).count(rows).count(dim).aligned(&[dim * dtype.size_in_bytes()]);
-    // SAFETY: the arguments of bias_rows; it touches `rows` rows of `dim` and the one row of the
-    // bias.
+    call.input(&added).count(rows).count(dim).aligned(&[dim * dtype.size_in_bytes()]);
+    match &list {
+        Some(list) => call.input(list),
+        None => call.word(0),
+    };
+    // SAFETY: the arguments of bias_rows; it touches `rows` rows of `dim`, as many numbers of the
+    // list, and the rows of the biases that these are, or the first.
     unsafe { call.launch(blocks(rows * dim.div_ceil(8), THREADS)?, THREADS, 0) }?;
     Ok(Some(out))
 }

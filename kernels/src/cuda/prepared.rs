@@ -121,6 +121,8 @@ impl Places {
 pub(super) struct Prepared {
     lists: Lists<9>,
     places: Rc<Places>,
+    /// Whether every row sees two runs of keys at most, as the kernels need it.
+    pub are_runs: bool,
     /// Places whose lists are with `places`: all, or those before the rows that follow.
     pub split: usize,
     /// Number of keys that any row may see.
@@ -157,6 +159,7 @@ struct Behind {
     /// The places that are not listed anew, as whole tiles of the context's.
     split: usize,
     queries: QueryOrder,
+    are_runs: bool,
 }
 
 impl Behind {
@@ -177,7 +180,8 @@ impl Behind {
         let last: Vec<&Positions> = keys[count..].iter().map(|block| &block.at).collect();
         let rows = Positions::concat(&last);
         let Some(followed) = places.order.followed_by(&rows) else { return Ok(None) };
-        let queries = QueryOrder::seeing(at, |order, segment| followed.sight(order, segment));
+        let queries = QueryOrder::seeing(at, |query| followed.sight(query));
+        let are_runs = followed.are_runs_for(at);
         let split = places.order.len() / tiling.keys * tiling.keys;
         let row = |(index, block): (usize, &&Positions)| {
             let first = ((count + index) as u32) << ROW_BITS;
@@ -186,19 +190,20 @@ impl Behind {
         let source =
             places.order.source[split..].iter().copied().chain(last.iter().enumerate().flat_map(row)).collect();
         let rope = [&places.order.rope[split..], rows.rope()].concat();
-        Ok(Some(Self { source, rope, split, queries, places }))
+        Ok(Some(Self { source, rope, split, queries, are_runs, places }))
     }
 }
 
 impl Prepared {
     fn new(device: &CudaDevice, at: &Positions, keys: &[Keys], (tiling, may_follow): (Tiling, bool)) -> Result<Self> {
         let behind = if may_follow { Behind::new(device, at, keys, tiling)? } else { None };
-        let Behind { places, source, rope, split, queries } = match behind {
+        let Behind { places, source, rope, split, queries, are_runs } = match behind {
             Some(behind) => behind,
             None => {
                 let places = Places::of(device, keys, false)?;
                 let (split, queries) = (places.order.len(), QueryOrder::new(at, &places.order));
-                Behind { places, source: Vec::new(), rope: Vec::new(), split, queries }
+                let are_runs = places.order.are_runs_for(at);
+                Behind { places, source: Vec::new(), rope: Vec::new(), split, queries, are_runs }
             }
         };
         let work = LaunchWork::new(&queries, tiling);
@@ -217,7 +222,7 @@ impl Prepared {
             ],
         )?;
         let (keys, items, splits, slots) = (split + source.len(), work.items.len(), work.splits.len(), work.slots);
-        Ok(Self { lists, places, split, keys, items, splits, slots })
+        Ok(Self { lists, places, are_runs, split, keys, items, splits, slots })
     }
 
     /// Its own lists and those of the keys' places, held for a launch.

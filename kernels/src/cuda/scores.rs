@@ -7,11 +7,12 @@ use super::call::{Call, Output, suffix};
 use super::inputs::{input, inputs, joined, tables};
 use super::memory;
 use super::prepared::prepared;
+use super::rising::rising_parts;
 use super::rows::contiguous;
 use super::shape::{Shape, shape};
 use super::sight::Tiling;
 use crate::error::Result;
-use crate::{Query, Reduce};
+use crate::{Query, Reduce, join};
 
 /// Rows and keys of a tile.
 const TILE: usize = 64;
@@ -72,11 +73,28 @@ fn read(query: &Query<'_>, lse: &Tensor, by: Read<'_>) -> Result<Option<Tensor>>
         }
         None => contiguous(q)?,
     };
-    launch(&Query { q: &q, ..*query }, &contiguous(lse)?, shape, by).map(Some)
+    match launch(&Query { q: &q, ..*query }, &contiguous(lse)?, shape, by)? {
+        Some(found) => Ok(Some(found)),
+        None => in_parts(query, lse, by),
+    }
 }
 
-/// Reads with queries that have their positions and lie in one piece.
-fn launch(query: &Query<'_>, lse: &Tensor, shape: Shape, read: Read<'_>) -> Result<Tensor> {
+/// Reads keys of which a row with a window sees more than two runs, part by part.
+fn in_parts(query: &Query<'_>, lse: &Tensor, by: Read<'_>) -> Result<Option<Tensor>> {
+    let mut found = Vec::new();
+    for part in rising_parts(query.keys, query.at.rule())? {
+        let Some(of_part) = read(&Query { keys: std::slice::from_ref(&part), ..*query }, lse, by)? else {
+            return Ok(None);
+        };
+        found.push(of_part);
+    }
+    let keys = if let Read::Rows = by { 1 } else { 0 };
+    join(&found.iter().collect::<Vec<_>>(), keys).map(Some)
+}
+
+/// Reads with queries that have their positions and lie in one piece. `None` where a row sees more
+/// than two runs of keys.
+fn launch(query: &Query<'_>, lse: &Tensor, shape: Shape, read: Read<'_>) -> Result<Option<Tensor>> {
     let &Query { q, at, keys, rope, scale } = query;
     let device = q.device().as_cuda_device()?;
     let stream = device.cuda_stream();
@@ -85,11 +103,14 @@ fn launch(query: &Query<'_>, lse: &Tensor, shape: Shape, read: Read<'_>) -> Resu
     // for each key tile.
     let tiling = Tiling { rows: TILE, keys: TILE, group: 1, kv_heads, resident: 1 };
     let ready = prepared(device, at, keys, tiling, false)?;
+    if !ready.are_runs {
+        return Ok(None);
+    }
     let count = query.key_count();
     let mut out = Output::zeros_f32(device, count * read.lists(queries))?;
     let shaped = |out: Tensor| match read {
-        Read::Rows => Ok(out.reshape((queries, count))?),
-        Read::Reduced(_) => Ok(out),
+        Read::Rows => Ok(Some(out.reshape((queries, count))?)),
+        Read::Reduced(_) => Ok(Some(out)),
     };
     if ready.keys == 0 {
         return shaped(out.tensor());

@@ -49,6 +49,23 @@ impl Tiling {
     }
 }
 
+/// What a query row sees: begin and end of a run of shared keys, and of one of its segment's
+/// (`Sight` in attention.cuh).
+pub(super) type Seen = [u32; 4];
+
+/// What decides on the keys that a query row sees.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asking {
+    /// Its causal order.
+    pub order: u32,
+    /// Its segment.
+    pub segment: u32,
+    /// Its rule.
+    pub rule: Rule,
+    /// The lowest rotary position in its window; 0 without a window.
+    pub lowest: u32,
+}
+
 /// The keys in the kernels' order.
 #[derive(Debug, Default)]
 pub(super) struct KeyOrder {
@@ -64,6 +81,9 @@ pub(super) struct KeyOrder {
     shared: usize,
     /// Segment and first place of each, ascending.
     segments: Vec<(u32, usize)>,
+    /// Whether rotary positions rise with the order, among the shared keys and in each segment:
+    /// then the keys in a window are one run of each.
+    rises: bool,
 }
 
 impl KeyOrder {
@@ -92,7 +112,12 @@ impl KeyOrder {
         let shared = entries.partition_point(|entry| entry.0 >> 32 == 0);
         let starts = (shared..entries.len()).filter(|&place| place == shared || class(place) != class(place - 1));
         let segments = starts.map(|place| ((class(place) - 1) as u32, place)).collect();
+        let places = 1..entries.len();
+        let rises = places
+            .into_iter()
+            .all(|place| class(place) != class(place - 1) || entries[place - 1].2 <= entries[place].2);
         Self {
+            rises,
             source: entries.iter().map(|entry| entry.1).collect(),
             rope: entries.iter().map(|entry| entry.2).collect(),
             number: entries.iter().map(|entry| entry.3).collect(),
@@ -124,37 +149,52 @@ impl KeyOrder {
             segment,
             begin,
             orders: orders.to_vec(),
+            ropes: rows.rope().to_vec(),
         })
     }
 
-    /// All keys but those of a segment: the end of the keys before it, begin and end of those after
-    /// it.
-    fn other_segments(&self, segment: u32) -> [u32; 3] {
+    /// Whether what these queries see is two runs of keys at most.
+    pub fn are_runs_for(&self, at: &Positions) -> bool {
+        let one_class = self.segments.len() + usize::from(self.shared > 0) <= 1;
+        at.window().is_none() || (self.rises && (at.rule() == Rule::Causal || one_class))
+    }
+
+    /// All keys but those of a segment: begin and end of the keys before it and of those after it.
+    fn other_segments(&self, segment: u32) -> Seen {
         let all = self.order.len();
         let place = |index: usize| self.segments.get(index).map_or(all, |entry| entry.1) as u32;
         match self.segments.binary_search_by_key(&segment, |entry| entry.0) {
-            Ok(index) => [place(index), place(index + 1), all as u32],
-            Err(_) => [all as u32; 3],
+            Ok(index) => [0, place(index), place(index + 1), all as u32],
+            Err(_) => [0, all as u32, all as u32, all as u32],
         }
     }
 
-    /// The keys that a query of this order and segment sees: the end of the shared keys, begin and
-    /// end of its segment's.
-    fn sight(&self, order: u32, segment: u32, rule: Rule) -> [u32; 3] {
+    /// The keys that a query sees.
+    fn sight(&self, query: Asking) -> Seen {
+        let Asking { order, segment, rule, lowest } = query;
         if order == PAD {
-            return [0; 3];
+            return [0; 4];
         }
+        // The begin is never beyond the end.
+        let in_window = |from: usize, end: usize| {
+            let begin = if lowest == 0 { 0 } else { self.rope[from..end].partition_point(|&key| key < lowest) };
+            [(from + begin) as u32, end as u32]
+        };
         if rule == Rule::Others {
-            return self.other_segments(segment);
+            let [first, end, second, all] = self.other_segments(segment).map(|place| place as usize);
+            let ([first, end], [second, all]) = (in_window(first, end), in_window(second, all));
+            return [first, end, second, all];
         }
-        let shared_end = self.order[..self.shared].partition_point(|&key| key <= order) as u32;
+        let run =
+            |from: usize, to: usize| in_window(from, from + self.order[from..to].partition_point(|&key| key <= order));
+        let [shared, shared_end] = run(0, self.shared);
         let Ok(index) = self.segments.binary_search_by_key(&segment, |entry| entry.0) else {
-            return [shared_end, shared_end, shared_end];
+            return [shared, shared_end, shared_end, shared_end];
         };
         let begin = self.segments[index].1;
         let end = self.segments.get(index + 1).map_or(self.order.len(), |next| next.1);
-        let seen = self.order[begin..end].partition_point(|&key| key <= order);
-        [shared_end, begin as u32, (begin + seen) as u32]
+        let [begin, end] = run(begin, end);
+        [shared, shared_end, begin, end]
     }
 }
 
@@ -166,18 +206,33 @@ pub(super) struct Followed<'a> {
     begin: usize,
     /// Causal order of the rows.
     orders: Vec<u32>,
+    /// Rotary position of the rows.
+    ropes: Vec<u32>,
 }
 
 impl Followed<'_> {
+    /// As [`KeyOrder::are_runs_for`].
+    pub fn are_runs_for(&self, at: &Positions) -> bool {
+        let own = self.keys.rope[self.begin..].iter().chain(&self.ropes);
+        self.keys.are_runs_for(at) && (at.window().is_none() || own.is_sorted())
+    }
+
     /// As [`KeyOrder::sight`], by the causal rule.
-    pub fn sight(&self, order: u32, segment: u32) -> [u32; 3] {
-        let [shared, begin, end] = self.keys.sight(order, segment, Rule::Causal);
+    pub fn sight(&self, query: Asking) -> Seen {
+        let Asking { order, segment, lowest, .. } = query;
+        let [first, shared, begin, end] = self.keys.sight(query);
         if segment != self.segment || order == PAD {
-            return [shared, begin, end];
+            return [first, shared, begin, end];
         }
         let seen = self.orders.partition_point(|&key| key <= order);
         let end = if seen > 0 { self.keys.len() + seen } else { end as usize };
-        [shared, self.begin as u32, end.max(self.begin) as u32]
+        let outside = |ropes: &[u32]| ropes.partition_point(|&key| key < lowest);
+        let begin = match self.begin + outside(&self.keys.rope[self.begin..]) {
+            all if all == self.keys.len() => all + outside(&self.ropes),
+            within => within,
+        };
+        let end = end.max(self.begin);
+        [first, shared, begin.min(end) as u32, end as u32]
     }
 }
 
@@ -189,30 +244,34 @@ pub(super) struct QueryOrder {
     /// Place to rotary position.
     pub rope: Vec<u32>,
     /// Map of places to the row's sight.
-    pub sight: Vec<[u32; 3]>,
+    pub sight: Vec<Seen>,
 }
 
 impl QueryOrder {
     /// Puts queries in order: by segment, then by causal order.
     pub fn new(at: &Positions, keys: &KeyOrder) -> Self {
-        Self::seeing(at, |order, segment| keys.sight(order, segment, at.rule()))
+        Self::seeing(at, |query| keys.sight(query))
     }
 
-    /// The same, where a row of an order and a segment has the sight `sight`.
-    pub fn seeing(at: &Positions, sight: impl Fn(u32, u32) -> [u32; 3]) -> Self {
+    /// The same, where a row has the sight `sight`.
+    pub fn seeing(at: &Positions, sight: impl Fn(Asking) -> Seen) -> Self {
         let (rope, orders, segments) = (at.rope(), at.order(), at.segment());
         let class = |&row: &u32| (segments[row as usize], orders[row as usize]);
         let mut rows: Vec<u32> = (0..at.len() as u32).collect();
         rows.sort_by_key(class);
-        let sight = |&row: &u32| sight(orders[row as usize], segments[row as usize]);
-        let sight = rows.iter().map(sight).collect();
+        let asking = |row: usize| {
+            let (order, segment) = (orders[row], segments[row]);
+            Asking { order, segment, rule: at.rule(), lowest: at.lowest(row) }
+        };
+        let sight = rows.iter().map(|&row| sight(asking(row as usize))).collect();
         Self { rope: rows.iter().map(|&row| rope[row as usize]).collect(), rows, sight }
     }
 
     /// The share of pairs that see each other, among the pairs of query row and key that are worked
     /// out.
     pub fn visible_share(&self, tiling: Tiling) -> f64 {
-        let seen: u64 = self.sight.iter().map(|[shared, begin, end]| u64::from(shared + end - begin)).sum();
+        let seen: u64 =
+            self.sight.iter().map(|[first, shared, begin, end]| u64::from(shared - first + end - begin)).sum();
         let seen = seen * tiling.group as u64;
         let worked: usize = self.tiles(tiling).map(|tiles| tiles.len() * tiling.keys * tiling.rows).sum();
         seen as f64 / (worked as f64).max(1.0)
@@ -224,45 +283,50 @@ impl QueryOrder {
     }
 
     /// For every `count` queries, runs of keys outside which none of them sees anything.
-    pub fn hulls(&self, count: usize) -> Vec<[u32; 3]> {
+    pub fn hulls(&self, count: usize) -> Vec<Seen> {
         self.sight.chunks(count).map(|rows| Hull::of(rows).outer()).collect()
     }
 }
 
 /// The keys that some rows of a tile see, and those that all of its rows see.
 struct Hull {
-    any_shared: u32,
-    all_shared: u32,
+    any_shared: (u32, u32),
+    all_shared: (u32, u32),
     any: Option<(u32, u32)>,
     all: (u32, u32),
 }
 
 impl Hull {
-    fn of(rows: &[[u32; 3]]) -> Self {
-        let own = rows.iter().filter(|row| row[1] < row[2]);
-        let any = own.clone().map(|row| row[1]).min().zip(own.map(|row| row[2]).max());
-        Self {
-            any_shared: rows.iter().map(|row| row[0]).max().unwrap_or(0),
-            all_shared: rows.iter().map(|row| row[0]).min().unwrap_or(0),
-            any,
-            all: (rows.iter().map(|row| row[1]).max().unwrap_or(0), rows.iter().map(|row| row[2]).min().unwrap_or(0)),
-        }
+    fn of(rows: &[Seen]) -> Self {
+        let any = |run: usize| {
+            let there = rows.iter().filter(|row| row[run] < row[run + 1]);
+            there.clone().map(|row| row[run]).min().zip(there.map(|row| row[run + 1]).max())
+        };
+        let all = |run: usize| {
+            let begin = rows.iter().map(|row| row[run]).max().unwrap_or(0);
+            (begin, rows.iter().map(|row| row[run + 1]).min().unwrap_or(0))
+        };
+        Self { any_shared: any(0).unwrap_or((0, 0)), all_shared: all(0), any: any(2), all: all(2) }
     }
 
-    fn outer(&self) -> [u32; 3] {
+    fn outer(&self) -> Seen {
         let (begin, end) = self.any.unwrap_or((0, 0));
-        [self.any_shared, begin, end]
+        [self.any_shared.0, self.any_shared.1, begin, end]
     }
 
     /// The key tiles of `size` keys that some row sees.
     fn tiles(&self, size: u32) -> KeyTiles {
-        let shared = self.any_shared.div_ceil(size);
+        let shared = self.any_shared.0 / size..self.any_shared.1.div_ceil(size);
         let (begin, end) = self.any.unwrap_or((0, 0));
-        let own = (begin / size).max(shared)..end.div_ceil(size).max(shared);
-        let whole_shared = 0..self.all_shared / size;
-        let first = self.all.0.div_ceil(size).clamp(own.start, own.end);
-        let whole_own = first..(self.all.1 / size).clamp(first, own.end);
-        let masked = (whole_shared.end..shared).chain(own.start..whole_own.start).chain(whole_own.end..own.end);
+        let own = (begin / size).max(shared.end)..end.div_ceil(size).max(shared.end);
+        // The tiles of a run that all rows see whole.
+        let whole = |run: &Range<u32>, all: (u32, u32)| {
+            let first = all.0.div_ceil(size).clamp(run.start, run.end);
+            first..(all.1 / size).clamp(first, run.end)
+        };
+        let (whole_shared, whole_own) = (whole(&shared, self.all_shared), whole(&own, self.all));
+        let masked = [(&shared, &whole_shared), (&own, &whole_own)];
+        let masked = masked.into_iter().flat_map(|(run, whole)| (run.start..whole.start).chain(whole.end..run.end));
         KeyTiles { masked: masked.collect(), whole: [whole_shared, whole_own] }
     }
 }

@@ -7,6 +7,7 @@
 //! candle's operations, as it did.
 
 mod attend;
+mod gated;
 mod linear;
 mod norm;
 mod rotate;
@@ -15,8 +16,9 @@ mod sight;
 use candle_core::{CpuStorage, DType, Layout, Storage, Tensor, WithDType};
 
 pub(crate) use attend::Tiled;
+pub(crate) use gated::gated;
 pub(crate) use linear::product;
-pub(crate) use norm::{rms_norm, silu_mul};
+pub(crate) use norm::rms_norm;
 pub(crate) use rotate::rotated;
 
 /// Whether these tensors are on the host and of one type that is computed here.

@@ -16,10 +16,10 @@ pub(super) struct Tile {
     pub visible: Vec<bool>,
 }
 
-/// The tiles of all queries. None for queries that do not see causally, and for positions that
-/// differ by KV head.
+/// The tiles of all queries. None for queries that do not see causally or have a window,
+/// and for positions that differ by KV head.
 pub(super) fn tiles(at_q: &Positions, at_k: &Positions) -> Option<Vec<Tile>> {
-    if at_q.heads().is_some() || at_k.heads().is_some() || at_q.rule() != Rule::Causal {
+    if at_q.heads().is_some() || at_k.heads().is_some() || at_q.rule() != Rule::Causal || at_q.window().is_some() {
         return None;
     }
     let (segments, mut found, mut from) = (at_q.segment(), Vec::new(), 0);

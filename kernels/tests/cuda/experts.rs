@@ -100,6 +100,34 @@ fn outputs_are_summed_by_their_weights() {
     }
 }
 
+#[test]
+fn biases_are_those_of_each_rows_expert() {
+    let (device, mut random) = (gpu(), Random::new(54));
+    for ((dtype, bound), stored) in TYPES.into_iter().flat_map(|each| [DType::F32, DType::BF16].map(|s| (each, s))) {
+        for ((rows, experts, active), width) in
+            CASES.into_iter().flat_map(|case| [1, 8, 13, 264].map(|width| (case.clone(), width)))
+        {
+            let what = format!("{stored:?} onto {dtype:?}, {rows} rows of {width}, {active} of {experts:?}");
+            let shares = shares(&mut random, rows, experts, active);
+            let biases = random.tensor(&[shares.len(), width], stored);
+            // A view, which does not begin where its memory does.
+            let outputs = random.tensor(&[rows * active + 1, width], dtype).narrow(0, 1, rows * active).unwrap();
+            let before = values(&outputs);
+            let of_pairs = shares.iter().enumerate().flat_map(|(expert, (rows, _))| rows.iter().map(move |_| expert));
+            let biases64 = values(&biases);
+            let added = of_pairs.flat_map(|expert| &biases64[expert * width..][..width]);
+            let expected: Vec<f64> = before.iter().zip(added).map(|(x, bias)| x + bias).collect();
+            let on_gpu = on(&outputs, &device);
+            let found = pairs(&shares, rows, &device).add_biases(&on_gpu, &on(&biases, &device)).unwrap();
+            assert_eq!((found.dims(), found.dtype()), (&[rows * active, width][..], dtype), "{what}");
+            assert_near(&what, &found, &expected, bound);
+            assert_eq!(values(&on_gpu), before, "{what}: the outputs are left alone");
+            let on_cpu = pairs(&shares, rows, outputs.device()).add_biases(&outputs, &biases).unwrap();
+            assert_near(&what, &on(&on_cpu, &device), &expected, bound);
+        }
+    }
+}
+
 /// The same numbers every time, whatever else the device does: no sum depends on an order of
 /// threads.
 #[test]

@@ -1,9 +1,9 @@
 //! Norms, activations, sums, casts, linear layers and RoPE.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{
-    Distance, Pairing, Positions, Rope, RopeConfig, RopeScaling, add, add_linear, cast, distance, linear, linear_f32,
-    linear_onto, rms_norm, scale, scale_rows, silu_mul,
+    Distance, Gate, Pairing, Positions, Rope, RopeConfig, RopeScaling, add, add_linear, cast, distance, gated, linear,
+    linear_f32, linear_onto, rms_norm, scale, scale_rows,
 };
 
 use crate::kit::{Random, TYPES, assert_near, gpu, on, values};
@@ -84,10 +84,29 @@ fn factors_of_everything_and_of_each_row() {
     }
 }
 
+/// The limit of gpt-oss, and one that many numbers meet.
+const GATES: [Gate; 4] =
+    [Gate::Silu, Gate::GeluTanh, Gate::ClampedSilu { limit: 7.0 }, Gate::ClampedSilu { limit: 0.5 }];
+
+fn gated_by_hand(gate: f64, up: f64, by: Gate) -> f64 {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    match by {
+        Gate::Silu => gate * sigmoid(gate) * up,
+        Gate::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044715 * gate.powi(3));
+            0.5 * gate * (1.0 + inner.tanh()) * up
+        }
+        Gate::ClampedSilu { limit } => {
+            let limit = f64::from(limit);
+            let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
+            (up + 1.0) * gate * sigmoid(1.702 * gate)
+        }
+    }
+}
+
 #[test]
 fn activations_and_sums() {
     let (device, mut random) = (gpu(), Random::new(4));
-    let silu_of = |gate: f64, up: f64| gate / (1.0 + (-gate).exp()) * up;
     for (dtype, bound) in TYPES {
         for (rows, dim) in [(1, 8), (3, 88), (5, 13), (2, 1000), (1, 1)] {
             let both = random.tensor(&[rows, 2 * dim], dtype);
@@ -97,10 +116,40 @@ fn activations_and_sums() {
             let apart = (halves.narrow(1, 0, dim).unwrap(), halves.narrow(1, dim, dim).unwrap());
             let together = (on(&gate.contiguous().unwrap(), &device), on(&up.contiguous().unwrap(), &device));
             for (gate, up) in [apart, together] {
-                let silu: Vec<f64> = pairs.iter().map(|&(gate, up)| silu_of(gate, up)).collect();
-                assert_near(&format!("silu {dtype:?} {rows} x {dim}"), &silu_mul(&gate, &up).unwrap(), &silu, bound);
+                for by in GATES {
+                    let what = format!("{by:?} {dtype:?} {rows} x {dim}");
+                    let expected: Vec<f64> = pairs.iter().map(|&(gate, up)| gated_by_hand(gate, up, by)).collect();
+                    assert_near(&what, &gated(&gate, &up, by).unwrap(), &expected, bound);
+                }
                 let sum: Vec<f64> = pairs.iter().map(|(a, b)| a + b).collect();
                 assert_near(&format!("add {dtype:?} {rows} x {dim}"), &add(&gate, &up).unwrap(), &sum, bound);
+            }
+        }
+    }
+}
+
+/// The CPU's answers are tested against values by hand in tests/layers.rs.
+#[test]
+fn activations_of_extremes() {
+    const GATE: [f32; 12] = [-3e38, -1e20, -6e4, -200.0, -88.0, -4.0, 0.0, 4.0, 88.0, 6e4, f32::INFINITY, f32::NAN];
+    const UP: [f32; 7] = [1.0, f32::INFINITY, 6e4, 7.5, -7.5, -6e4, f32::NAN];
+    let device = gpu();
+    for (dtype, bound) in TYPES {
+        for (by, up) in GATES.into_iter().flat_map(|by| UP.map(|up| (by, up))) {
+            // What is next to nothing on the CPU is 0 on a GPU, and not with an infinite factor.
+            if up.is_infinite() && !matches!(by, Gate::ClampedSilu { .. }) {
+                continue;
+            }
+            let first = if dtype == DType::F16 { 2 } else { 0 }; // f16 ends at 65504
+            let gate = Tensor::new(&GATE[first..], &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+            let up = Tensor::full(up, gate.dims(), &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+            let wide = |x: &Tensor| x.to_dtype(DType::F32).unwrap();
+            let expected = gated(&wide(&gate), &wide(&up), by).unwrap().to_dtype(dtype).unwrap();
+            let found = gated(&on(&gate, &device), &on(&up, &device), by).unwrap();
+            for (found, expected) in values(&found).into_iter().zip(values(&expected)) {
+                let same = found == expected || (found.is_nan() && expected.is_nan());
+                let near = (found - expected).abs() <= bound * expected.abs() + 1e-30;
+                assert!(same || near, "{by:?} of {gate:?} and {up:?}: {found} instead of {expected}");
             }
         }
     }
@@ -215,7 +264,7 @@ fn no_rows_at_all() {
         assert_eq!(rms_norm(&nothing(&[0, 16]), &norm, 1e-5).unwrap().dims(), &[0, 16]);
         let none = nothing(&[0, 2, 8]);
         assert_eq!(distance(&none, &none, Distance::Squared).unwrap().dims(), &[0]);
-        assert_eq!(silu_mul(&nothing(&[0, 16]), &nothing(&[0, 16])).unwrap().dims(), &[0, 16]);
+        assert_eq!(gated(&nothing(&[0, 16]), &nothing(&[0, 16]), Gate::Silu).unwrap().dims(), &[0, 16]);
         assert_eq!(linear(&nothing(&[0, 16]), &weight, None).unwrap().dims(), &[0, 6]);
         assert_eq!(linear_onto(&nothing(&[0, 6]), &nothing(&[0, 16]), &weight, None).unwrap().dims(), &[0, 6]);
         let rope = Rope::new(

@@ -112,7 +112,8 @@ impl Case {
         let q = random.values(sizes.queries * heads * sizes.head_dim);
         let q = Tensor::from_vec(q, (sizes.queries, heads, sizes.head_dim), &Device::Cpu).unwrap();
         let rule = if sizes.seed.is_multiple_of(4) { Rule::Others } else { Rule::Causal };
-        let at_q = positions(sizes, &mut random, sizes.queries, false).seeing(rule);
+        let window = sizes.seed.is_multiple_of(3).then_some(if sizes.ascending { 20 } else { 300 });
+        let at_q = positions(sizes, &mut random, sizes.queries, false).seeing(rule).within(window);
         let mut keys = Vec::new();
         for &count in &sizes.keys {
             let mut tensor = || {
@@ -141,11 +142,12 @@ impl Case {
 }
 
 fn positions(sizes: &Sizes, random: &mut Random, count: usize, keys: bool) -> Positions {
-    let rope: Vec<u32> = (0..count).map(|_| random.below(POSITIONS) as u32).collect();
+    let mut rope: Vec<u32> = (0..count).map(|_| random.below(POSITIONS) as u32).collect();
     let mut order: Vec<u32> = (0..count).map(|_| random.below(sizes.orders) as u32).collect();
     let mut segment: Vec<u32> = (0..count).map(|_| random.below(sizes.segments) as u32).collect();
     if sizes.ascending {
         order = (0..count as u32).collect();
+        rope = order.iter().map(|&order| order.min(POSITIONS as u32 - 1)).collect();
         segment = (0..count).map(|i| (i * sizes.segments / count) as u32).collect();
     }
     for i in 0..count {
@@ -193,7 +195,9 @@ pub fn scores(case: &Case, rotary: Option<(Pairing, usize)>) -> (Vec<Vec<Vec<f64
             Rule::Causal => order_k <= order_q && (segment_k == SHARED || segment_k == segment_q),
             Rule::Others => segment_k == SHARED || segment_k != segment_q,
         };
-        if order_q == PAD || order_k == PAD || !sees {
+        let (rope_q, rope_k) = (i64::from(case.at_q.rope()[i]), i64::from(at_k.rope()[j]));
+        let is_outside = case.at_q.window().is_some_and(|window| rope_q - rope_k >= i64::from(window));
+        if order_q == PAD || order_k == PAD || !sees || is_outside {
             return f64::NEG_INFINITY;
         }
         f64::from(case.scale) * head.iter().zip(&k[j][kv_head]).map(|(a, b)| a * b).sum::<f64>()

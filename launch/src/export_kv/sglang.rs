@@ -312,6 +312,7 @@ mod tests {
             intermediate: 8,
             experts: None,
             queries_grow: false,
+            windows: None,
             vocab: 8,
             tied_embeddings: true,
             max_positions: 64,

@@ -1,7 +1,8 @@
 //! A³: a row's score is Σ over heads and query rows of softmax(Q_query K_docᵀ/√D) in the first
 //! layer, softmax over the context. Exact where every row is selected.
 
-use crate::method::{Claim, InvalidOption, Method, ModelFacts};
+use crate::method::{Claim, InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::Options;
 use crate::options::{IMPORTANCE, KEEP_PER_CHUNK, LAYOUT, ORDER_FOR, PACKETS, RATIO, REORDER};
 use crate::prefill::{Evidence, Heads, Layers, Prefill, Selection};
@@ -24,8 +25,9 @@ pub static A3: Method = Method {
     selector: Some(|_| Box::new(probe_once)),
 };
 
-fn prefill(options: &mut Options, _: ModelFacts) -> Result<Prefill, InvalidOption> {
-    let first_layer = Evidence::of_query(Layers::Some(0, 1), Score::Mass, options.usual(&LAYOUT));
+/// The first layer, or those up to the first one without a sliding window.
+fn prefill(options: &mut Options, model: ModelFacts) -> Result<Prefill, InvalidOption> {
+    let first_layer = Evidence::of_query(Layers::Some(0, 1).reaching(model), Score::Mass, options.usual(&LAYOUT));
     let evidence = Evidence { over_context: true, heads: Heads::Sum, ..first_layer };
     Ok(Prefill::Chunks(Selection::Evidence(evidence)))
 }

@@ -1,6 +1,7 @@
 //! Sequence parallelism by gathering every layer's keys and values.
 
-use crate::method::{Claim, Command, InvalidOption, Method, ModelFacts};
+use crate::method::{Claim, Command, InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::{Kind, MethodOption, Options, Usual};
 use crate::prefill::Prefill;
 

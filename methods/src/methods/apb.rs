@@ -1,7 +1,8 @@
 //! APB without training: blocks after an anchor pass on the keys that receive most of the query's
 //! attention; then the query sees everything.
 
-use crate::method::{Claim, InvalidOption, Method, ModelFacts};
+use crate::method::{Claim, InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::{Kind, MethodOption, Options, Usual};
 use crate::options::BLOCK;
 use crate::prefill::Prefill;

@@ -3,7 +3,8 @@
 
 use std::ops::Bound::{Excluded, Unbounded};
 
-use crate::method::{Claim, InvalidOption, Method, ModelFacts};
+use crate::method::{Claim, InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::{Kind, MethodOption, Options, Usual};
 use crate::prefill::{Prefill, Selection};
 use crate::selector::nothing;

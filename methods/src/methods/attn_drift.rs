@@ -9,7 +9,8 @@
 //! score[t] = A[t] · h / (h + j).
 
 use super::infoflow::layers_between;
-use crate::method::{Claim, InvalidOption, Method, ModelFacts};
+use crate::method::{Claim, InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::{Kind, MethodOption, Options, Usual};
 use crate::options::{IMPORTANCE, KEEP_PER_CHUNK, LAYERS, LAYOUT, ORDER_FOR, PACKETS, RATIO, RECENCY, REORDER, SCORE};
 use crate::prefill::{Evidence, Prefill, Selection};
@@ -58,11 +59,11 @@ pub static ATTN_DRIFT: Method = Method {
 
 /// By default the scoring layers are those from depth 0.4 to depth 0.95, rounded outwards: 9..23 of
 /// 24 layers, 16..38 of 40, 2..5 of 5, 0..1 of 1.
-fn prefill(options: &mut Options, ModelFacts { layers, .. }: ModelFacts) -> Result<Prefill, InvalidOption> {
+fn prefill(options: &mut Options, model: ModelFacts) -> Result<Prefill, InvalidOption> {
     options.set_default(&RECENCY, "2");
     let (half, recency) = (Some(options.usual(&HALF)), options.get(&RECENCY));
     let evidence =
-        Evidence::of_query(layers_between(options, [40, 95], layers)?, options.usual(&SCORE), options.usual(&LAYOUT));
+        Evidence::of_query(layers_between(options, [40, 95], model)?, options.usual(&SCORE), options.usual(&LAYOUT));
     Ok(Prefill::Chunks(Selection::Evidence(Evidence { half, recency, ..evidence })))
 }
 

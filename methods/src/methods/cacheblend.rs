@@ -1,12 +1,13 @@
 //! CacheBlend: recomputes the rows whose keys or values drift most from their cached ones once they
 //! see the whole context. Exact at ratio 1.
 
-use crate::method::{Claim, InvalidOption, Method, ModelFacts};
+use crate::method::{Claim, InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::{Kind, MethodOption, Options, Usual};
 use crate::options::RATIO;
 use crate::prefill::{Prefill, Selection};
 use crate::selector::drift_once;
-use crate::terms::{Drift, DriftOf, DriftScore};
+use crate::terms::{Drift, DriftOf};
 
 static OF: MethodOption = MethodOption {
     key: "drift-of",
@@ -50,6 +51,6 @@ fn prefill(options: &mut Options, model: ModelFacts) -> Result<Prefill, InvalidO
             format!("must be from 1 to {most}: the model has {} layers, and in the first nothing drifts", model.layers);
         return Err(InvalidOption::new(&DRIFT_LAYERS, &layers, wanted));
     }
-    let drift = Drift { of: options.usual(&OF), layers, score: DriftScore::Squared };
+    let drift = Drift { of: options.usual(&OF), ..model.drift(layers) };
     Ok(Prefill::Chunks(Selection::Drift(drift)))
 }

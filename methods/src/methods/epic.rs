@@ -2,7 +2,8 @@
 //! grew. Exact where a chunk's length does not exceed its selected rows.
 //! Budget that short chunks leave is not spent.
 
-use crate::method::{Claim, InvalidOption, Method, ModelFacts};
+use crate::method::{Claim, InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::{Kind, MethodOption, Options, Usual};
 use crate::options::{KEEP_PER_CHUNK, PACKETS, RATIO};
 use crate::prefill::{Prefill, Selection};

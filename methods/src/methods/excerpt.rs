@@ -11,7 +11,8 @@
 use std::ops::Range;
 
 use super::infoflow::layers_between;
-use crate::method::{Claim, InvalidOption, Method, ModelFacts};
+use crate::method::{Claim, InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::{Kind, MethodOption, Options, Usual};
 use crate::options::{LAYERS, LAYOUT, RATIO, RECENCY, SCORE};
 use crate::prefill::{Evidence, Prefill, Selection};
@@ -49,11 +50,11 @@ impl Method {
 }
 
 /// By default the scoring layers are those of `attn-drift`.
-fn prefill(options: &mut Options, ModelFacts { layers, .. }: ModelFacts) -> Result<Prefill, InvalidOption> {
+fn prefill(options: &mut Options, model: ModelFacts) -> Result<Prefill, InvalidOption> {
     options.set_default(&RECENCY, "2");
     let (excerpt, recency) = (Some(options.usual(&LONGEST)), options.get(&RECENCY));
     let evidence =
-        Evidence::of_query(layers_between(options, [40, 95], layers)?, options.usual(&SCORE), options.usual(&LAYOUT));
+        Evidence::of_query(layers_between(options, [40, 95], model)?, options.usual(&SCORE), options.usual(&LAYOUT));
     Ok(Prefill::Chunks(Selection::Evidence(Evidence { excerpt, recency, ..evidence })))
 }
 

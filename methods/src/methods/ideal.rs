@@ -8,7 +8,8 @@
 //! ratio 1.
 
 use super::prophetkv;
-use crate::method::{Claim, InvalidOption, Method, ModelFacts};
+use crate::method::{Claim, InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::Options;
 use crate::options::{IMPORTANCE, ORDER_FOR, RATIO, REORDER};
 use crate::prefill::{Evidence, Prefill, Selection};

@@ -3,7 +3,8 @@
 //! Softmax over everything they see, mean over heads, Euclidean norm (or sum) over the query's
 //! rows, mean over the layers. Exact where every row is selected.
 
-use crate::method::{Claim, Command, InvalidOption, Method, ModelFacts};
+use crate::method::{Claim, Command, InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::Options;
 use crate::options::{IMPORTANCE, KEEP_PER_CHUNK, LAYERS, LAYOUT, ORDER_FOR, PACKETS, RATIO, RECENCY, REORDER, SCORE};
 use crate::prefill::{Evidence, Layers, Prefill, Selection};
@@ -38,24 +39,26 @@ pub static INFOFLOW: Method = Method {
 
 /// By default the scoring layers are those from depth 0.55 to depth 0.65, rounded outwards: 22..26
 /// of 40 layers, 2..4 of 5, 0..1 of 1.
-fn prefill(options: &mut Options, ModelFacts { layers, .. }: ModelFacts) -> Result<Prefill, InvalidOption> {
+fn prefill(options: &mut Options, model: ModelFacts) -> Result<Prefill, InvalidOption> {
     let evidence =
-        Evidence::of_query(layers_between(options, [55, 65], layers)?, options.usual(&SCORE), options.usual(&LAYOUT));
+        Evidence::of_query(layers_between(options, [55, 65], model)?, options.usual(&SCORE), options.usual(&LAYOUT));
     let recency = options.get(&RECENCY);
     Ok(Prefill::Chunks(Selection::Evidence(Evidence { recency, ..evidence })))
 }
 
-/// The option's layers of a model with `count` layers; by default those between two depths in per
-/// cent, rounded outwards.
+/// The option's layers; by default those between two depths in per cent, rounded outwards, and one
+/// without a sliding window.
 ///
 /// # Errors
 /// Returns an error if there are none, or if the model has fewer layers.
 pub(super) fn layers_between(
     options: &mut Options,
     [from, to]: [usize; 2],
-    count: usize,
+    model: ModelFacts,
 ) -> Result<Layers, InvalidOption> {
-    options.set_default(&LAYERS, &format!("{}..{}", from * count / 100, (to * count).div_ceil(100)));
+    let count = model.layers;
+    let between = Layers::Some(from * count / 100, (to * count).div_ceil(100)).reaching(model).of(count);
+    options.set_default(&LAYERS, &format!("{}..{}", between.start, between.end));
     let layers: Layers = options.usual(&LAYERS);
     let range = layers.of(count);
     if range.is_empty() || range.end > count {

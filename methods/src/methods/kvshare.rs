@@ -2,12 +2,13 @@
 //! layer, after a first one in which all candidates have seen the whole context; A is the mean over
 //! heads. Exact at ratio 1.
 
-use crate::method::{Claim, InvalidOption, Method, ModelFacts};
+use crate::method::{Claim, InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::Options;
 use crate::options::RATIO;
 use crate::prefill::{Prefill, Selection};
 use crate::selector::drift_once;
-use crate::terms::{Drift, DriftOf, DriftScore};
+use crate::terms::{Drift, DriftScore};
 
 /// The declaration.
 pub static KVSHARE: Method = Method {
@@ -33,5 +34,5 @@ fn prefill(_: &mut Options, model: ModelFacts) -> Result<Prefill, InvalidOption>
             format!("must be another method: the model has {} layer, and in the first nothing drifts", model.layers);
         return Err(InvalidOption { found: String::new(), wanted });
     }
-    Ok(Prefill::Chunks(Selection::Drift(Drift { of: DriftOf::Values, layers: 1, score: DriftScore::Attended })))
+    Ok(Prefill::Chunks(Selection::Drift(Drift { score: DriftScore::Attended, ..model.drift(1) })))
 }

@@ -7,7 +7,8 @@
 //! Σ s¹) · mean_{l,h} A[i,t], normalised; score = s¹ + a.
 
 use super::prophetkv;
-use crate::method::{Claim, Command, InvalidOption, Method, ModelFacts};
+use crate::method::{Claim, Command, InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::Options;
 use crate::options::{IMPORTANCE, KEEP_PER_CHUNK, LAYOUT, ORDER_FOR, PACKETS, RATIO, REORDER};
 use crate::prefill::{Evidence, Prefill, Selection};

@@ -6,7 +6,8 @@
 use std::ops::Bound::Included;
 
 use super::prophetkv;
-use crate::method::{Claim, InvalidOption, Method, ModelFacts};
+use crate::method::{Claim, InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::{Kind, MethodOption, Options, Usual};
 use crate::prefill::{Evidence, Layers, Prefill, Selection};
 use crate::selector::{Candidates, Need, Selector};
@@ -56,10 +57,10 @@ pub static SAMKV: Method = Method {
 };
 
 /// The layers from depth 28/32 on: 28..32 of 32, 3..4 of 4.
-fn prefill(options: &mut Options, ModelFacts { layers, .. }: ModelFacts) -> Result<Prefill, InvalidOption> {
+fn prefill(options: &mut Options, model: ModelFacts) -> Result<Prefill, InvalidOption> {
     let parameters =
         SamKv { variant: options.usual(&VARIANT), blocks: options.usual(&BLOCKS), theta: options.usual(&THETA) };
-    let layers = Layers::Some(28 * layers / 32, layers);
+    let layers = Layers::Some(28 * model.layers / 32, model.layers).reaching(model);
     let evidence = Evidence { layers, sparse: Some(parameters), ..prophetkv::evidence(Layout::Global) };
     Ok(Prefill::Chunks(Selection::Evidence(evidence)))
 }

@@ -9,7 +9,8 @@
 //! rows of chunks that do not stand after their own in the new order, normalised.
 
 use super::prophetkv;
-use crate::method::{Claim, InvalidOption, Method, ModelFacts};
+use crate::method::{Claim, InvalidOption, Method};
+use crate::model_facts::ModelFacts;
 use crate::option::Options;
 use crate::options::{ALPHA, KEEP_ORDER, ORDER_FOR, PACKETS, RATIO, SHARPEST};
 use crate::prefill::{Evidence, Prefill, Selection};

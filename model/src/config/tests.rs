@@ -54,7 +54,7 @@ fn check_real(name: &str, raw: &Value, config: &Config) {
     assert_eq!(of("num_hidden_layers"), Some(config.layers), "{name}");
     assert_eq!(of("num_key_value_heads"), Some(config.kv_heads), "{name}");
     assert_eq!(of("head_dim").unwrap_or(config.hidden / config.heads), config.head_dim, "{name}");
-    assert_eq!(config.sliding_window, None, "{name} has none that is switched on");
+    assert_eq!(config.windows, None, "{name} has none that is switched on");
     assert!(!config.eos.is_empty(), "{name} says where an answer ends");
     assert_eq!(config.qkv_bias, name.starts_with("Qwen2.5") || name.starts_with("glm"), "{name}");
     assert_eq!(config.qk_norm, name.starts_with("Qwen3"), "{name}");
@@ -105,7 +105,7 @@ fn every_family_has_the_biases_of_its_own_code() {
         let glm = ["GlmForCausalLM", "Glm4ForCausalLM"].contains(&name);
         let half = glm || name == "Glm4MoeForCausalLM";
         assert_eq!(config.fused_gate_up, glm, "{name}");
-        assert_eq!(config.output_norms, name == "Glm4ForCausalLM", "{name}");
+        assert_eq!(config.output_norms.is_some(), name == "Glm4ForCausalLM", "{name}");
         assert_eq!(config.pairing, if glm { Pairing::Interleaved } else { Pairing::Half }, "{name}");
         let wide = glm || ["Qwen3ForCausalLM", "Ministral3ForCausalLM"].contains(&name);
         assert_eq!(config.head_dim, if wide { 128 } else { 8 }, "{name}, silent");
@@ -117,7 +117,8 @@ fn every_family_has_the_biases_of_its_own_code() {
 
 #[test]
 fn a_sliding_window_counts_where_it_is_active() {
-    let window = |name: &str, changes: &[(&str, Value)]| family(name, changes).sliding_window;
+    let windows = |name: &str, changes: &[(&str, Value)]| family(name, changes).windows;
+    let window = |name: &str, changes: &[(&str, Value)]| windows(name, changes).map(|windows| windows.tokens);
     let (on, size) = (("use_sliding_window", json!(true)), ("sliding_window", json!(64)));
     let sized = std::slice::from_ref(&size);
     assert_eq!(window("MistralForCausalLM", sized), Some(64));
@@ -134,7 +135,7 @@ fn a_sliding_window_counts_where_it_is_active() {
     assert_eq!(window("Ministral3ForCausalLM", &[rope]), None, "no default");
     for qwen in ["Qwen2ForCausalLM", "Qwen3ForCausalLM"] {
         assert_eq!(window(qwen, sized), None, "not switched on");
-        assert_eq!(window(qwen, &[size.clone(), on.clone()]), Some(64));
+        assert_eq!(window(qwen, &[size.clone(), on.clone()]), None, "from layer 28 on");
         let from = |layer: usize| ("max_window_layers", json!(layer));
         assert_eq!(window(qwen, &[size.clone(), on.clone(), from(2)]), Some(64), "the third layer slides");
         assert_eq!(window(qwen, &[size.clone(), on.clone(), from(3)]), None, "no layer is left to slide");
@@ -369,5 +370,80 @@ fn configs_that_cannot_run_say_why() {
         assert!(error.to_string().contains(message), "{error} for {message}");
         assert!(error.to_string().contains("config.json"), "{error} names no file");
         assert_eq!(error.exit_code(), 64, "{error}");
+    }
+}
+
+#[test]
+fn layers_take_turns_in_having_a_window() {
+    let rope = ("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}));
+    let experts = [("num_local_experts", json!(4)), ("num_experts_per_tok", json!(2))];
+    let oss = |changes: &[(&str, Value)]| {
+        let named = ("architectures", json!(["GptOssForCausalLM"]));
+        parse(&[&[named, rope.clone()][..], &experts, changes].concat())
+    };
+    let gemma = |changes: &[(&str, Value)]| {
+        let named = ("architectures", json!(["Gemma3ForCausalLM"]));
+        parse(&[&[named][..], changes].concat())
+    };
+    let of = |config: Result<Config>| {
+        let windows = config.expect("a right config").windows.expect("windows");
+        (windows.tokens, windows.in_layer)
+    };
+    let types = |kinds: &[&str]| ("layer_types", json!(kinds));
+    let (full, sliding) = ("full_attention", "sliding_attention");
+    assert_eq!(of(oss(&[])), (128, vec![true, false, true]), "the family's own");
+    assert_eq!(of(gemma(&[])), (4096, vec![true; 3]), "of six layers the last sees all");
+    assert_eq!(of(gemma(&[("sliding_window_pattern", json!(2))])), (4096, vec![true, false, true]));
+    assert_eq!(
+        of(gemma(&[types(&[full, full, sliding]), ("sliding_window", json!(9))])),
+        (9, vec![false, false, true])
+    );
+    assert_eq!(gemma(&[types(&[full; 3])]).expect("a right config").windows, None);
+    for (changes, said) in [
+        (vec![types(&[full; 2])], "layer_types has 2 entries; num_hidden_layers is 3"),
+        (vec![types(&[full, full, "chunked_attention"])], "layer_types `chunked_attention` is not supported"),
+        (vec![("sliding_window", Value::Null)], "sliding_window is null, and layer_types has sliding_attention"),
+        (vec![("sliding_window_pattern", json!(0))], "sliding_window_pattern is 0"),
+        (vec![("sliding_window", json!(-3))], "sliding_window -3 is not a number of tokens"),
+    ] {
+        for parse in [&oss as &dyn Fn(&[(&str, Value)]) -> Result<Config>, &gemma] {
+            let error = parse(&changes).expect_err(said);
+            assert!(error.to_string().contains(said), "{error}");
+            assert_eq!(error.exit_code(), 64);
+        }
+    }
+}
+
+#[test]
+fn layers_with_a_window_have_frequencies_of_their_own() {
+    let gemma = |changes: &[(&str, Value)]| family("Gemma3ForCausalLM", changes);
+    let silent = gemma(&[]);
+    assert_eq!((silent.rope_theta, silent.window_rope_theta), (1e6, Some(1e4)));
+    assert_eq!((silent.query_scalar, silent.head_dim, silent.tied_embeddings), (Some(256.0), 256, true));
+    let scaled = json!({"rope_type": "linear", "factor": 8.0});
+    let old = gemma(&[("rope_scaling", scaled), ("rope_local_base_freq", json!(500.0)), ("rope_theta", json!(2e6))]);
+    let new = gemma(&[
+        (
+            "rope_parameters",
+            json!({"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 2e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}),
+        ),
+        ("rope_theta", Value::Null),
+    ]);
+    for config in [old, new] {
+        assert_eq!((config.rope_theta, config.window_rope_theta), (2e6, Some(500.0)));
+        assert_eq!(config.rope_scaling, RopeScaling::Linear { factor: 8.0 });
+    }
+    for (changes, said) in [
+        (("final_logit_softcapping", json!(30.0)), "soft-capped logits are not supported"),
+        (("use_bidirectional_attention", json!(true)), "use_bidirectional_attention is not supported"),
+        (("hidden_activation", json!("gelu")), "hidden_activation `gelu` is not supported"),
+        (("query_pre_attn_scalar", json!(0)), "must be a positive number"),
+        (("rope_parameters", json!({"sliding_attention": {"rope_type": "linear"}})), "in layers with a window"),
+        (("quantization_config", json!({"quant_method": "mxfp4"})), "quantized weights are not supported"),
+    ] {
+        let changes = [("architectures", json!(["Gemma3ForCausalLM"])), changes];
+        let error = parse(&changes).expect_err(said);
+        assert!(error.to_string().contains(said) && error.exit_code() == 64, "{error}");
     }
 }

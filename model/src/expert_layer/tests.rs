@@ -4,13 +4,14 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 use serde_json::json;
+use tributary_kernels::{Gate, Partial};
 
-use super::{Expert, ExpertLayer};
+use super::{Biases, Expert, ExpertLayer, stacked_biases};
 use crate::experts::{Router, Scores};
 use crate::{Config, Learnable, kit};
 
-/// A layer of 5 experts, of which a row passes 2: hidden 12, width 20.
-fn layer(dtype: DType) -> ExpertLayer {
+/// A layer of 5 experts, of which a row passes 2: hidden 12, width 20; perhaps with biases.
+fn layer(dtype: DType, biased: bool) -> ExpertLayer {
     let mut seed = 1;
     let mut tensor = |rows: usize, columns: usize| {
         let number = |i: usize| ((i * i + 37 * i) * seed % 101) as f64 / 50.0 - 1.0;
@@ -21,17 +22,26 @@ fn layer(dtype: DType) -> ExpertLayer {
     };
     let router =
         Router { scores: Scores::Softmax, active: 2, normalised: true, factor: 1.0, groups: 1, used_groups: 1 };
-    let mut expert = || Expert { gate: tensor(20, 12), up: tensor(20, 12), down: tensor(12, 20) };
-    let experts = (0..5).map(|_| expert()).collect();
+    let mut expert = || {
+        let mut bias =
+            |width: usize| tensor(1, width).flatten_all().and_then(|bias| bias.to_dtype(DType::F32)).expect("a bias");
+        let biases = biased.then(|| Biases { gate: bias(20), up: bias(20), down: bias(12) });
+        Expert { gate: tensor(20, 12), up: tensor(20, 12), down: tensor(12, 20), biases }
+    };
+    let experts: Vec<Expert> = (0..5).map(|_| expert()).collect();
     let shared = Some(expert());
-    ExpertLayer { router, router_weight: tensor(5, 12), bias: Vec::new(), experts, shared }
+    let gate = if biased { Gate::ClampedSilu { limit: 2.0 } } else { Gate::Silu };
+    let biases = stacked_biases(&experts, &Device::Cpu).expect("biases");
+    ExpertLayer { router, router_weight: tensor(5, 12), bias: Vec::new(), gate, experts, biases, shared }
 }
 
 /// A GPU has all experts compute their rows at once; the sums are those of one after the other.
 #[test]
 fn experts_at_once_are_experts_in_turn() {
-    for (dtype, bound) in [(DType::F32, 1e-6), (DType::BF16, 1e-2)] {
-        let layer = layer(dtype);
+    for (dtype, bound, biased) in
+        [(DType::F32, 1e-6, false), (DType::BF16, 1e-2, false), (DType::F32, 1e-6, true), (DType::BF16, 2e-2, true)]
+    {
+        let layer = layer(dtype, biased);
         for rows in [0, 1, 9, 70] {
             let numbers: Vec<f32> = (0..rows * 12).map(|i| (i as f32 * 1.9).cos()).collect();
             let x = Tensor::from_vec(numbers, (rows, 12), &Device::Cpu).expect("a tensor");
@@ -67,6 +77,7 @@ fn no_gradient_flows_through_experts() {
     let learned = Learnable::drawn(config, 1, DType::F32).expect("drawn");
     let attended = Tensor::zeros((2, heads, head_dim), DType::F32, &Device::Cpu).expect("a tensor");
     let rows = learned.model().embed(&[1, 2]).expect("embedded");
+    let attended = Partial::of_output(attended).expect("an output");
     let error = learned.model().finish(0, rows, attended).expect_err("gradients are wanted").to_string();
     assert!(error.contains("no gradient flows through experts"), "{error}");
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use candle_core::{DType, Device, Var};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use tributary_kernels::{Kernels, Keys, Positions, Query};
+use tributary_kernels::{Kernels, Keys, Partial, Positions};
 
 use super::super::tests::prompt;
 use super::super::weights::Weights;
@@ -106,10 +106,10 @@ struct Dense<'a>(&'a dyn Model, Progress);
 impl Attention for Dense<'_> {
     type Error = Error;
 
-    fn attend(&mut self, _layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Partial> {
         let at = Positions::run(0, IDS.len());
-        let (rope, keys) = (self.0.rope(IDS.len())?, [Keys { k, v, at: at.clone() }]);
-        Ok(Kernels::Auto.attend(&Query { q: &q, at: &at, keys: &keys, rope: Some(&rope), scale: self.0.scale() })?.out)
+        let keys = [Keys { k, v, at: at.clone() }];
+        self.0.layer_attention(IDS.len())?[layer].attend(Kernels::Auto, &q, &at, &keys)
     }
 
     fn progress(&self) -> &Progress {
@@ -170,6 +170,7 @@ fn a_run_over_the_edge_of_a_tile_is_cut_there() {
     let finish = |ids: &[u32], range: Range<usize>| {
         let rows = base.embed(ids).expect("ids").adapted(range, &low_rank);
         let attended = Tensor::zeros((ids.len(), 4, 8), DType::F32, &Device::Cpu).expect("zeros");
+        let attended = Partial::of_output(attended).expect("zeros");
         values(&base.finish(1, rows, attended).expect("finished"))
     };
     let (found, run) = (finish(&ids, 2040..2055), finish(&ids[2030..], 10..25));

@@ -22,11 +22,14 @@ impl Decoding {
     /// Counts a token of a plan for `world` ranks.
     pub fn new(plan: &Plan, world: usize, shape: &ModelShape) -> Self {
         let kept = kept(plan, world);
+        let all: usize = kept.iter().sum();
         let rank = |(rank, keys): (usize, &usize)| {
             let owns = rank == plan.owner;
             let mut work = if owns { row(plan, world, shape) } else { RankWork::default() };
-            work.probe = (shape.layers * keys) as f64 * 4.0 * shape.query_width() as f64;
-            work.kv_bytes = (shape.layers * keys) as f64 * shape.layer_kv_bytes() as f64;
+            // Which rank holds the keys in a window does not matter: each is counted a share.
+            let keys = (shape.layers * keys) as f64 * shape.share_of_row(all as f64);
+            work.probe = keys * 4.0 * shape.query_width() as f64;
+            work.kv_bytes = keys * shape.layer_kv_bytes() as f64;
             work
         };
         let alone = plan.generates_alone(world);

@@ -68,6 +68,14 @@ impl RankWork {
         self.attention / (pair_flops * self.attending_rows).max(1.0)
     }
 
+    /// Leaves out the pairs that windows hide; a probe's rows come after `keys` keys.
+    fn within_windows(&mut self, shape: &ModelShape, keys: f64) {
+        let mean = self.mean_keys(4.0 * shape.query_width() as f64);
+        self.attention *= shape.share_of_many_rows(mean);
+        self.probe *= shape.share_of_row(keys);
+        self.kv_bytes *= shape.share_of_row(keys);
+    }
+
     fn add(&mut self, other: &RankWork) {
         self.products.extend(&other.products);
         self.attention += other.attention;
@@ -166,6 +174,10 @@ pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selecte
         && let Some((_, ranks)) = phases.iter_mut().find(|(of, _)| *of == phase)
     {
         ranks.iter_mut().zip(numbers).for_each(|(work, numbers)| work.elementwise += numbers);
+    }
+    if shape.windows.is_some() {
+        let keys = plan.total_rows() as f64;
+        phases.iter_mut().flat_map(|(_, ranks)| ranks).for_each(|rank| rank.within_windows(shape, keys));
     }
     let has_work = |(_, ranks): &(Phase, Vec<RankWork>)| ranks.iter().any(|rank| rank.flops() > 0.0);
     let phase = |(phase, ranks)| PhaseWork { phase, ranks };

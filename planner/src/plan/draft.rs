@@ -121,7 +121,7 @@ impl Draft {
     /// # Errors
     /// Returns the errors of [`plan`](super::plan()) except [`Error::Memory`].
     pub fn new(mut tokens: Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<Self> {
-        let (method, _) = settings.method(shape.layers, shape.kv_heads)?;
+        let (method, _) = settings.method(shape.facts())?;
         // A single chunk that is prefilled after the whole prefix is exact.
         if method.in_chunks() && tokens.chunks.len() == 1 {
             tokens.lead.clear();
@@ -130,7 +130,7 @@ impl Draft {
     }
 
     fn of(tokens: Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<Self> {
-        let (method, options) = settings.method(shape.layers, shape.kv_heads)?;
+        let (method, options) = settings.method(shape.facts())?;
         settings.check()?;
         check(&tokens, settings, &method, shape)?;
         let Tokens { prefix, lead, chunks, query, eos, around, auxiliary, sentence_ends, .. } = tokens;

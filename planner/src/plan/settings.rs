@@ -221,13 +221,13 @@ impl RequestSettings {
         spec.in_order()
     }
 
-    /// The method with the data that a plan carries, for a model with `layers` layers and
-    /// `kv_heads` KV heads in each; and its own options with their defaults.
+    /// The method with the data that a plan carries, for a model; and its own options with their
+    /// defaults.
     ///
     /// # Errors
     /// Returns [`Error::Setting`](crate::Error::Setting) if the model does not allow an option.
-    pub fn method(&self, layers: usize, kv_heads: usize) -> Result<(PlannedMethod, Options)> {
-        Ok(PlannedMethod::new(self.method, self.options.clone(), ModelFacts { layers, kv_heads })?)
+    pub fn method(&self, model: ModelFacts) -> Result<(PlannedMethod, Options)> {
+        Ok(PlannedMethod::new(self.method, self.options.clone(), model)?)
     }
 
     /// These without an order for the selection alone if chunks always stay in the request's order:

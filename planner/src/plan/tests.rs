@@ -1,5 +1,6 @@
 //! The planner's table of inputs and outputs.
 
+use tributary_methods::ModelFacts;
 use tributary_protocol::{Exchange, Importance, Method, OrderFor, Packets, Sampling, Score};
 
 use super::settings::budget;
@@ -131,7 +132,7 @@ fn methods_have_their_own_defaults() {
 fn infoflow_scores_in_the_middle_layers() {
     let cases = [(40, 22..26), (5, 2..4), (1, 0..1), (2, 1..2), (28, 15..19), (8, 4..6)];
     for (layers, wanted) in cases {
-        let found = RequestSettings::default().method(layers, 2).unwrap();
+        let found = RequestSettings::default().method(ModelFacts::new(layers, 2)).unwrap();
         let evidence = found.0.evidence().unwrap();
         assert_eq!(found.1.iter().nth(1).unwrap().1, format!("{}..{}", wanted.start, wanted.end));
         assert_eq!((evidence.layers.of(layers), evidence.score), (wanted, Score::Norm), "{layers} layers");

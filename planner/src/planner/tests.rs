@@ -1,5 +1,6 @@
 //! The planner's table: facts of groups, and the resulting plans.
 
+use tributary_methods::ModelFacts;
 use tributary_protocol::{ChunkCacheReport, ChunkKey, Returns};
 
 use super::*;
@@ -204,8 +205,9 @@ fn documents_come_in_the_order_of_which_most_is_cached() {
     let method = |orders| {
         let all = tributary_protocol::METHODS.into_iter().filter(|method| method.reuses_prefix());
         let settings = |method| RequestSettings { method, ..settings() };
-        all.map(settings)
-            .find(|settings| settings.method(4, 2).is_ok_and(|(method, _)| method.orders_chunks() == orders))
+        all.map(settings).find(|settings| {
+            settings.method(ModelFacts::new(4, 2)).is_ok_and(|(method, _)| method.orders_chunks() == orders)
+        })
     };
     let (in_order, ordered) = (method(false).expect("one"), method(true).expect("another"));
     let mut store = |rank: usize, chunks: &[&Vec<u32>]| {

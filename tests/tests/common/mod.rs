@@ -1,31 +1,30 @@
 //! Shared part of the tests of decoders: the logits of a model after a prompt.
 
 use std::sync::Arc;
+use tributary_kernels::{Kernels, Keys, Partial, Positions};
 
-use candle_core::Tensor;
 use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{Chunk, Exchange, Plan};
 use tributary_tests::{logits, method, plan, run};
 
-/// A single row sees itself only: the softmax over one key is 1, so that a head attends to its
-/// value and to nothing else.
-struct Alone {
-    heads_per_value: usize,
+/// A single row, which sees itself only.
+struct Alone<'a> {
+    model: &'a dyn Model,
     progress: Progress,
 }
 
-impl Attention for Alone {
+impl Attention for Alone<'_> {
     type Error = tributary_model::Error;
 
     fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
-        let (rows, kv_heads, head_dim) = qkv.v.dims3()?;
-        let repeated = (rows, kv_heads, self.heads_per_value, head_dim);
-        let heads = (rows, kv_heads * self.heads_per_value, head_dim);
-        Ok(qkv.v.to_dtype(qkv.q.dtype())?.unsqueeze(2)?.broadcast_as(repeated)?.reshape(heads)?)
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
+        let Qkv { q, k, v } = qkv;
+        let at = Positions::run(0, 1);
+        let keys = [Keys { k, v, at: at.clone() }];
+        self.model.layer_attention(1)?[layer].attend(Kernels::Plain, &q, &at, &keys)
     }
 }
 
@@ -41,7 +40,7 @@ pub fn last_logits(model: &Arc<dyn Model>, ids: &[u32]) -> Vec<f32> {
 
 fn alone(model: &Arc<dyn Model>, id: u32) -> Vec<f32> {
     let config = model.config();
-    let mut attention = Alone { heads_per_value: config.heads / config.kv_heads, progress: Progress::default() };
+    let mut attention = Alone { model: &**model, progress: Progress::default() };
     let embedded = model.embed(&[id]).expect("the id is in the vocabulary");
     let rows = model.layers(0..config.layers, embedded, &mut attention).expect("one row passes every layer");
     let logits = model.logits(&rows).expect("one row has logits");

@@ -2,8 +2,9 @@
 //! one dense matrix, attention in f64 by plain loops.
 
 use candle_core::Tensor;
-use tributary_kernels::{Positions, Rope};
-use tributary_model::{Attention, Model, Progress, Qkv, Result, Rows};
+use std::sync::Arc;
+use tributary_kernels::{Partial, Positions};
+use tributary_model::{Attention, LayerAttention, Model, Progress, Qkv, Result, Rows};
 use tributary_protocol::{Evict, EvictionEvidence, KeptRows, Plan, Source, SplitMix64};
 use tributary_tests::adapters;
 
@@ -32,7 +33,7 @@ struct Pass<'a, 'b> {
     /// Attention that each row receives from each row: `[layer][kv_head][asking][row]`, the mean
     /// over the heads of a group.
     received: Vec<Vec<Vec<Vec<f64>>>>,
-    rope: Rope,
+    of_layers: Arc<[LayerAttention]>,
     progress: Progress,
 }
 
@@ -110,8 +111,9 @@ impl<'a> Dense<'a> {
         };
         let embedded = Tensor::cat(&rows.iter().map(row).collect::<Vec<_>>(), 0).expect("rows");
         let embedded = Rows::new(embedded);
-        let rope = model.rope(self.plan.total_rows()).expect("tables");
-        let mut pass = Pass { dense: self, rows, at, sees, received: Vec::new(), rope, progress: Progress::default() };
+        let of_layers = model.layer_attention(self.plan.total_rows()).expect("tables");
+        let mut pass =
+            Pass { dense: self, rows, at, sees, received: Vec::new(), of_layers, progress: Progress::default() };
         let hidden = model.layers(0..model.config().layers, embedded, &mut pass).expect("layers").hidden;
         (hidden, pass.received)
     }
@@ -129,7 +131,7 @@ impl Attention for Pass<'_, '_> {
         &self.progress
     }
 
-    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Partial> {
         let Self { dense, rows, at, .. } = self;
         for (index, row) in rows.iter().enumerate() {
             dense.keys[layer][*row as usize] = k.narrow(0, index, 1)?;
@@ -137,7 +139,7 @@ impl Attention for Pass<'_, '_> {
         }
         let place = |row: u32| Positions::run(at[row as usize], 1);
         let turned = |x: &Tensor, row: u32| -> Result<Vec<Vec<f64>>> {
-            Ok(numbers(&self.rope.apply(x, &place(row))?).swap_remove(0))
+            Ok(numbers(&self.of_layers[layer].rope.apply(x, &place(row))?).swap_remove(0))
         };
         let there: Vec<u32> =
             (0..at.len() as u32).filter(|&row| !dense.values[layer][row as usize].is_empty()).collect();
@@ -154,7 +156,7 @@ impl Attention for Pass<'_, '_> {
                     (0..there.len()).filter(|&key| (self.sees)(layer, kv_head, row, there[key])).collect();
                 let score = |&key: &usize| -> f64 {
                     let dot: f64 = q.iter().zip(&keys[key][kv_head]).map(|(a, b)| a * b).sum();
-                    (dot * f64::from(dense.model.scale())).exp()
+                    (dot * f64::from(self.of_layers[layer].scale)).exp()
                 };
                 let weights: Vec<f64> = visible.iter().map(score).collect();
                 let sum: f64 = weights.iter().sum();
@@ -168,7 +170,7 @@ impl Attention for Pass<'_, '_> {
             }
         }
         self.received.push(received);
-        Ok(Tensor::from_vec(out, (rows.len(), heads, head_dim), q.device())?)
+        Ok(Partial::of_output(Tensor::from_vec(out, (rows.len(), heads, head_dim), q.device())?)?)
     }
 }
 

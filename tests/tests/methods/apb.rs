@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions, Query, Reduce, join};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Reduce};
 use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{Exchange, Outcome, Passing, Plan};
 use tributary_tests::equal::{Concatenation, Largest};
@@ -183,7 +183,7 @@ impl<'a> Together<'a> {
     }
 
     /// The rows that a block passes on.
-    fn passed(&mut self, index: usize, qkv: &Qkv) -> Result<Vec<usize>> {
+    fn passed(&mut self, layer: usize, index: usize, qkv: &Qkv) -> Result<Vec<usize>> {
         let Copies { anchor, block, query, shared } = &self.blocks[index];
         let candidates: Vec<usize> = (block.start + shared..block.end).collect();
         if self.blocks.len() == 1 || candidates.len() <= self.passing {
@@ -192,21 +192,11 @@ impl<'a> Together<'a> {
         let seen: Vec<usize> = [anchor, block, query].into_iter().flat_map(Clone::clone).collect();
         let asking: Vec<usize> = query.clone().collect();
         let q = qkv.q.narrow(0, query.start, query.len())?;
-        let (rope, scale) = (self.model.rope(4096)?, self.model.scale());
+        let of_layer = &self.model.layer_attention(4096)?[layer];
         let keys = |places: &[usize]| [self.keys((&qkv.k, &qkv.v), places)];
-        let found = Kernels::Plain.attend(&Query {
-            q: &q,
-            at: &self.at(&asking),
-            keys: &keys(&seen),
-            rope: Some(&rope),
-            scale,
-        })?;
+        let found = of_layer.attend(Kernels::Plain, &q, &self.at(&asking), &keys(&seen))?;
         let (at, keys) = (self.at(&asking), keys(&candidates));
-        let scores = Kernels::Plain.column_scores(
-            &Query { q: &q, at: &at, keys: &keys, rope: Some(&rope), scale },
-            &found.lse,
-            Reduce::Mass,
-        )?;
+        let scores = Kernels::Plain.column_scores(&of_layer.query(&q, &at, &keys), &found.lse, Reduce::Mass)?;
         let scores = scores.to_vec1::<f32>()?;
         let mut best: Vec<usize> = (0..candidates.len()).collect();
         best.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
@@ -226,9 +216,9 @@ impl Attention for Together<'_> {
         &self.progress
     }
 
-    fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
-        let passed = (0..self.blocks.len()).map(|index| self.passed(index, &qkv)).collect::<Result<Vec<_>>>()?;
-        let (rope, mut outs) = (self.model.rope(4096)?, Vec::new());
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
+        let passed = (0..self.blocks.len()).map(|index| self.passed(layer, index, &qkv)).collect::<Result<Vec<_>>>()?;
+        let (layers, mut parts) = (self.model.layer_attention(4096)?, Vec::new());
         for (index, Copies { anchor, block, query, .. }) in self.blocks.iter().enumerate() {
             let own: Vec<usize> = [anchor, block, query].into_iter().flat_map(Clone::clone).collect();
             let from_others = passed.iter().enumerate().filter(|(other, _)| *other != index).flat_map(|(_, rows)| rows);
@@ -241,15 +231,10 @@ impl Attention for Together<'_> {
                 let asking: Vec<usize> = asking.collect();
                 let q = qkv.q.narrow(0, asking[0], asking.len())?;
                 let keys = self.keys((&qkv.k, &qkv.v), &[&own[..], &from_others].concat());
-                let scale = self.model.scale();
-                outs.push(
-                    Kernels::Plain
-                        .attend(&Query { q: &q, at: &self.at(&asking), keys: &[keys], rope: Some(&rope), scale })?
-                        .out,
-                );
+                parts.push(layers[layer].attend(Kernels::Plain, &q, &self.at(&asking), &[keys])?);
             }
         }
         self.layers.push((qkv.k, qkv.v));
-        Ok(join(&outs.iter().collect::<Vec<_>>(), 0)?)
+        Ok(Partial::below_each_other(&parts)?)
     }
 }

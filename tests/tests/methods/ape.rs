@@ -3,8 +3,8 @@
 //! it claims to be exact.
 
 use candle_core::Tensor;
-use tributary_kernels::{Positions, Rope};
-use tributary_model::{Attention, Model, Progress, Qkv, Result};
+use tributary_kernels::{Partial, Positions, Rope};
+use tributary_model::{Attention, LayerAttention, Model, Progress, Qkv, Result};
 use tributary_protocol::{Ape, Exchange, Outcome, Plan, PlannedMethod, Prefill, Selection};
 use tributary_tests::equal::Largest;
 use tributary_tests::samples::leads;
@@ -63,7 +63,7 @@ impl Attention for Written {
         &self.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let (rows, heads, head_dim) = qkv.q.dims3()?;
         let q = numbers(&self.rope.apply(&qkv.q, &self.at)?);
         self.bare.push((qkv.k.clone(), qkv.v.clone()));
@@ -92,16 +92,17 @@ impl Attention for Written {
                 found.extend(out.into_iter().map(|number| number as f32));
             }
         }
-        Ok(Tensor::from_vec(found, (rows, heads, head_dim), qkv.q.device())?)
+        Ok(Partial::of_output(Tensor::from_vec(found, (rows, heads, head_dim), qkv.q.device())?)?)
     }
 }
 
 /// Logits after the query and the given tokens.
 fn written(model: &dyn Model, plan: &Plan, ape: Ape, tokens: &[u32]) -> Vec<f32> {
+    let LayerAttention { rope, scale, .. } = &model.layer_attention(512).expect("tables")[0];
     let run = |ids: &[u32], from: usize, context: &Layers, rest: &Layers| {
         let mut attention = Written {
-            rope: model.rope(512).expect("tables"),
-            scale: f64::from(model.scale()),
+            rope: rope.clone(),
+            scale: f64::from(*scale),
             at: Positions::run(from as u32, ids.len()),
             ape,
             context: context.clone(),
@@ -115,7 +116,6 @@ fn written(model: &dyn Model, plan: &Plan, ape: Ape, tokens: &[u32]) -> Vec<f32>
         (model.logits(&rows.last(1).expect("a row")).expect("logits"), attention.bare)
     };
     let (head, prefix, longest) = (plan.head_tokens(), plan.prefix.len(), plan.longest_chunk_rows());
-    let rope = model.rope(512).expect("tables");
     // Rows from `from` on, at positions from `first` on.
     let placed = |bare: &[(Tensor, Tensor)], from: usize, first: usize| -> Layers {
         let of = |(k, v): &(Tensor, Tensor)| {

@@ -2,7 +2,7 @@
 //! windows, and recomputed rows, in every world and exchange.
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions, Query};
+use tributary_kernels::{Kernels, Keys, Partial, Positions};
 use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{AuxiliaryPrompt, Exchange, Phase, Plan};
 use tributary_tests::{dummy_model, method, plan, run, tiny_config, with_ratio};
@@ -27,9 +27,10 @@ impl Attention for Written<'_> {
         &self.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let (rows, heads, _) = qkv.q.dims3()?;
-        let (at, rope) = (Positions::run(0, rows), self.model.rope(512)?);
+        let (at, of_layer) = (Positions::run(0, rows), &self.model.layer_attention(512)?[layer]);
+        let rope = &of_layer.rope;
         if layer + 1 == self.model.config().layers {
             let numbers = |x: &Tensor| x.to_vec3::<f32>().expect("f32");
             let (q, k) = (numbers(&rope.apply(&qkv.q, &at)?), numbers(&rope.apply(&qkv.k, &at)?));
@@ -39,7 +40,7 @@ impl Attention for Written<'_> {
                 let score = |key: usize| {
                     let dot: f64 =
                         q[row][head].iter().zip(&k[key][kv]).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
-                    (dot * f64::from(self.model.scale())).exp()
+                    (dot * f64::from(of_layer.scale)).exp()
                 };
                 let scores: Vec<f64> = (0..=row).map(score).collect();
                 let all: f64 = scores.iter().sum();
@@ -48,9 +49,7 @@ impl Attention for Written<'_> {
             }
         }
         let keys = [Keys { k: qkv.k, v: qkv.v, at: at.clone() }];
-        Ok(Kernels::Plain
-            .attend(&Query { q: &qkv.q, at: &at, keys: &keys, rope: Some(&rope), scale: self.model.scale() })?
-            .out)
+        of_layer.attend(Kernels::Plain, &qkv.q, &at, &keys)
     }
 }
 

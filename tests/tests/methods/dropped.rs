@@ -2,8 +2,7 @@
 //! θ = 1, answer as a prefill of the kept rows alone, at their places, in every world and exchange,
 //! and decoding sees no other row.
 
-use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions, Query};
+use tributary_kernels::{Kernels, Keys, Partial, Positions};
 use tributary_model::{Attention, Model, Progress, Qkv, Result};
 use tributary_protocol::{Exchange, Outcome, Plan, SamKv, SamKvVariant};
 use tributary_tests::equal::Largest;
@@ -32,12 +31,9 @@ impl Attention for Alone<'_> {
         &self.progress
     }
 
-    fn attend(&mut self, _: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let keys = [Keys { k: qkv.k, v: qkv.v, at: self.at.clone() }];
-        let rope = self.model.rope(1024)?;
-        Ok(Kernels::Plain
-            .attend(&Query { q: &qkv.q, at: &self.at, keys: &keys, rope: Some(&rope), scale: self.model.scale() })?
-            .out)
+        self.model.layer_attention(1024)?[layer].attend(Kernels::Plain, &qkv.q, &self.at, &keys)
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use candle_core::{DType, Device, Tensor};
 use tributary_coordinator::dispatch;
 use tributary_engine::Group;
-use tributary_kernels::{Kernels, Keys, Positions, Query};
-use tributary_model::{Attention, Model, Progress, Qkv};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Query};
+use tributary_model::{Attention, LayerAttention, Model, Progress, Qkv};
 use tributary_planner::{Cached, MethodInputs, PlanInput, RequestSettings};
 use tributary_protocol::{Event, Exchange, HandOver, Order, Outcome, Plan};
 use tributary_tests::samples::{COMBINATIONS, Case, MACHINE, Sample, leads};
@@ -56,8 +56,8 @@ impl Attention for Decoder<'_> {
         &self.progress
     }
 
-    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> tributary_model::Result<Tensor> {
-        let rope = self.model.rope(4096)?;
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> tributary_model::Result<Partial> {
+        let LayerAttention { rope, scale, .. } = &self.model.layer_attention(4096)?[layer];
         let (q, k) = (rope.apply(&q, &self.at)?, rope.apply(&k, &self.at)?);
         let (k, v) = match self.layers[layer].take() {
             Some((before_k, before_v)) => (Tensor::cat(&[before_k, k], 0)?, Tensor::cat(&[before_v, v], 0)?),
@@ -65,8 +65,8 @@ impl Attention for Decoder<'_> {
         };
         let keys = [Keys { k: k.clone(), v: v.clone(), at: Positions::run(0, k.dim(0)?) }];
         self.layers[layer] = Some((k, v));
-        let query = Query { q: &q, at: &self.at, keys: &keys, rope: None, scale: self.model.scale() };
-        Ok(Kernels::Plain.attend(&query)?.out)
+        let query = Query { q: &q, at: &self.at, keys: &keys, rope: None, scale: *scale };
+        Ok(Kernels::Plain.attend(&query)?)
     }
 }
 

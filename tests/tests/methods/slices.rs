@@ -5,8 +5,8 @@ use std::slice::from_ref;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use tributary_kernels::{Kernels, Rope};
-use tributary_model::{Config, Model, Qkv, Result, Rows};
+use tributary_kernels::{Kernels, Partial};
+use tributary_model::{Config, LayerAttention, Model, Qkv, Result, Rows};
 use tributary_protocol::{Exchange, Plan, Slices};
 use tributary_tests::samples::Case;
 use tributary_tests::{dummy_model, logits, relative_error, run_all, tiny_config};
@@ -30,12 +30,8 @@ impl Model for InSlices {
         self.model.dtype()
     }
 
-    fn rope(&self, positions: usize) -> Result<Rope> {
-        self.model.rope(positions)
-    }
-
-    fn scale(&self) -> f32 {
-        self.model.scale()
+    fn layer_attention(&self, positions: usize) -> Result<Arc<[LayerAttention]>> {
+        self.model.layer_attention(positions)
     }
 
     fn embed(&self, ids: &[u32]) -> Result<Rows> {
@@ -56,7 +52,7 @@ impl Model for InSlices {
         self.slice_rows
     }
 
-    fn finish(&self, layer: usize, rows: Rows, attended: Tensor) -> Result<Rows> {
+    fn finish(&self, layer: usize, rows: Rows, attended: Partial) -> Result<Rows> {
         assert!(rows.len() <= self.slice_rows, "{} rows at once", rows.len());
         self.model.finish(layer, rows, attended)
     }

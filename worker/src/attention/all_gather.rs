@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};
-use tributary_kernels::{Keys, Positions, contiguous, join};
+use tributary_kernels::{Keys, Partial, Positions, contiguous};
 use tributary_model::{Attention, Progress, Qkv, SlicedAttention, attend_whole};
 
 use super::rounds::{last_of, start_all};
@@ -66,7 +66,7 @@ impl<'a> AllGather<'a> {
     }
 
     /// Attention of all queries, some heads at a time.
-    fn some_heads_at_a_time(&mut self, heads: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+    fn some_heads_at_a_time(&mut self, layer: usize, heads: usize, Qkv { q, k, v }: Qkv) -> Result<Partial> {
         let kv_heads = k.dim(1)?;
         let group = q.dim(1)? / kv_heads;
         let mut parts = Vec::new();
@@ -76,9 +76,9 @@ impl<'a> AllGather<'a> {
             let q = contiguous(&q.narrow(1, from * group, heads * group)?)?;
             let keys = self.gather(&k, &v)?;
             let at = self.asking.clone();
-            parts.push(self.slices.attend_onto(&self.math, None, (&q, &at), &keys)?.out);
+            parts.push(self.slices.attend_onto(self.math.layer(layer), None, (&q, &at), &keys)?);
         }
-        Ok(join(&parts.iter().collect::<Vec<_>>(), 1)?)
+        Ok(Partial::beside_each_other(&parts)?)
     }
 }
 
@@ -89,10 +89,10 @@ impl Attention for AllGather<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         if let Some(heads) = self.heads_per_gather {
             self.layers.push((qkv.k.clone(), qkv.v.clone()));
-            return self.some_heads_at_a_time(heads, qkv);
+            return self.some_heads_at_a_time(layer, heads, qkv);
         }
         attend_whole(self, layer, qkv)
     }
@@ -122,8 +122,8 @@ impl SlicedAttention for AllGather<'_> {
         even_parts(self.math.row_keys, &self.asking, parts)
     }
 
-    fn slice(&mut self, _layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
-        Ok(self.slices.attend(&self.math, (&q, rows), &self.asking, &self.keys)?.out)
+    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Partial> {
+        self.slices.attend(self.math.layer(layer), (&q, rows), &self.asking, &self.keys)
     }
 
     fn end(&mut self, _layer: usize) -> Result<()> {

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use candle_core::Tensor;
-use tributary_kernels::{DeviceList, Keys, Positions, gather_list};
+use tributary_kernels::{DeviceList, Keys, Partial, Positions, gather_list};
 use tributary_model::{Attention, Progress, Qkv, SlicedAttention, attend_whole};
 
 use super::rounds::last_of;
@@ -45,7 +45,7 @@ impl Attention for Anchored {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         attend_whole(self, layer, qkv)
     }
 
@@ -68,8 +68,8 @@ impl SlicedAttention for Anchored {
         Ok(())
     }
 
-    fn slice(&mut self, _layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
-        Ok(self.slices.attend(&self.math, (&q, rows), &self.asking, &self.keys)?.out)
+    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Partial> {
+        self.slices.attend(self.math.layer(layer), (&q, rows), &self.asking, &self.keys)
     }
 
     fn end(&mut self, _layer: usize) -> Result<()> {

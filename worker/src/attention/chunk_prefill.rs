@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Positions};
+use tributary_kernels::{Keys, Partial, Positions};
 use tributary_model::{Attention, Progress, Qkv, SlicedAttention, attend_whole};
 
 use super::rounds::{join, last_of};
@@ -131,21 +131,24 @@ impl<'a> ChunkPrefill<'a> {
 
     /// As [`attend`](Attention::attend); then each chunk is cut to its kept rows, and those are
     /// sent. The output of the last layer is not needed.
-    fn attend_and_compress(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend_and_compress(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let compression = self.compression.as_mut().expect("chunks are compressed");
         let mut keys = self.before.keys(layer);
         keys.push(Keys { k: qkv.k.clone(), v: qkv.v.clone(), at: self.at.clone() });
         let found = match compression.is_last(layer) {
             true => None,
-            false => Some(self.math.attend(&qkv.q, &self.at, &keys)?),
+            false => Some(self.math.layer(layer).attend(&qkv.q, &self.at, &keys)?),
         };
-        let before = compression.layer(&self.math, &qkv, &keys, found.as_ref())?;
+        let before = compression.layer(self.math.layer(layer), &qkv, &keys, found.as_ref())?;
         if let Some(outgoing) = &mut self.outgoing {
             let (k, v) = compression.kept(layer, &before)?;
             outgoing.layer(layer, &k, &v)?;
         }
         self.layers.push(before);
-        Ok(found.map_or(qkv.q, |found| found.out))
+        Ok(match found {
+            Some(found) => found,
+            None => Partial::of_output(qkv.q)?, // not needed
+        })
     }
 }
 
@@ -156,7 +159,7 @@ impl Attention for ChunkPrefill<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         if self.compression.is_some() {
             return self.attend_and_compress(layer, qkv);
         }
@@ -186,11 +189,11 @@ impl SlicedAttention for ChunkPrefill<'_> {
         Ok(())
     }
 
-    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
+    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Partial> {
         let (k, v) = self.layers.last().expect("the layer's keys were taken").clone();
         let mut keys = self.before.keys(layer);
         keys.push(Keys { k, v, at: self.at.clone() });
-        Ok(self.slices.attend(&self.math, (&q, rows), &self.asking_at, &keys)?.out)
+        self.slices.attend(self.math.layer(layer), (&q, rows), &self.asking_at, &keys)
     }
 
     fn end(&mut self, _layer: usize) -> Result<()> {

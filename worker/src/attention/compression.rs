@@ -12,10 +12,10 @@ use tributary_protocol::{Chunk, Evict};
 
 use super::look_ahead::received_by_kv_head;
 use super::rounds::join;
-use crate::context::Math;
 use crate::error::Result;
 use crate::evict::kept_of_layer;
 use crate::kv::{Block, LayerRows};
+use crate::layer_math::LayerMath;
 
 /// The chunks of a batch, some of which keep some of their rows.
 pub struct Compression {
@@ -83,7 +83,7 @@ impl Compression {
     /// Returns an error if a kernel fails.
     pub fn layer(
         &mut self,
-        math: &Math,
+        math: LayerMath<'_>,
         qkv: &Qkv,
         keys: &[Keys],
         found: Option<&Partial>,
@@ -156,7 +156,7 @@ impl Choice {
     /// The places of the chunk's rows that each KV head keeps in a layer.
     fn places(
         &self,
-        math: &Math,
+        math: LayerMath<'_>,
         layer: usize,
         (qkv, batch): (&Qkv, Range<usize>),
         keys: &[Keys],
@@ -176,7 +176,7 @@ impl Choice {
     /// The attention that each token receives from the asking rows, by KV head.
     fn scores(
         &self,
-        math: &Math,
+        math: LayerMath<'_>,
         (qkv, batch): (&Qkv, &Range<usize>),
         keys: &[Keys],
         found: Option<&Partial>,

@@ -8,7 +8,7 @@ use tributary_comm::Communicator;
 use tributary_kernels::{Partial, Positions, merge};
 use tributary_model::{Attention, Progress, Qkv};
 
-use super::parallel::{tempered, weighed};
+use super::parallel::weighed;
 use super::rounds::{all_queries, bring_home, join, last_of, start_queries};
 use crate::context::Math;
 use crate::error::{Error, Result};
@@ -59,10 +59,12 @@ impl Decode<'_> {
         let keys = [cache.rest.keys(layer), cache.generated.keys(layer)?].concat();
         let Some(ape) = cache.parallel else {
             context.extend(keys);
-            return self.math.attend_rotated_in_slices(q, &at, &context);
+            return self.math.layer(layer).attend_rotated_in_slices(q, &at, &context);
         };
-        let context = tempered(&self.math, ape).attend_rotated(q, &at, &context)?;
-        Ok(merge(&weighed(context, ape)?, &self.math.attend_rotated_in_slices(q, &at, &keys)?)?)
+        let tempered = self.math.layers[layer].tempered(ape.temperature);
+        let math = self.math.layer(layer).with(&tempered);
+        let context = math.attend_rotated(q, &at, &context)?;
+        Ok(merge(&weighed(context, ape)?, &self.math.layer(layer).attend_rotated_in_slices(q, &at, &keys)?)?)
     }
 
     /// Attention of the rows of shared sequences over every rank's own part, on their owner; `q`
@@ -74,12 +76,14 @@ impl Decode<'_> {
         let (mut found, mut from) = (Vec::with_capacity(parts.len()), 0);
         for (cache, at) in parts.iter() {
             let (cache, q) = (&self.caches[*cache], all_q.narrow(0, from, at.len())?);
-            let math = cache.parallel.map(|ape| tempered(&self.math, ape));
-            found.push(math.as_ref().unwrap_or(&self.math).attend_rotated(&q, at, &cache.own.keys(layer))?);
+            let of = &self.math.layers[layer];
+            let tempered = cache.parallel.map(|ape| of.tempered(ape.temperature));
+            let math = self.math.layer(layer).with(tempered.as_ref().unwrap_or(of));
+            found.push(math.attend_rotated(&q, at, &cache.own.keys(layer))?);
             from += at.len();
         }
         assert_eq!(from, all_q.dim(0)?, "rows of shared sequences, and queries from all ranks");
-        Ok(Some(bring_home(*comm, &stacked(found)?, counts, k.dtype())?))
+        Ok(Some(bring_home(*comm, &Partial::below_each_other(&found)?, counts, k.dtype())?))
     }
 
     /// Adds keys and values of all rows, and returns the rotated queries of each run.
@@ -88,7 +92,7 @@ impl Decode<'_> {
             return Ok(Vec::new());
         }
         let asked = q.dim(0)?;
-        let (rope, asking) = (&self.math.rope, last_of(&self.at, asked));
+        let (rope, asking) = (&self.math.layers[layer].rope, last_of(&self.at, asked));
         let (q, k) = (rope.apply(&rope.grown(q, &asking)?, &asking)?, rope.apply(k, &self.at)?);
         let (mut queries, mut from) = (Vec::with_capacity(self.runs.len()), 0);
         for run in &self.runs {
@@ -111,7 +115,7 @@ impl Attention for Decode<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let queries = self.take(layer, &qkv)?;
         let shared: Vec<usize> = (0..self.runs.len()).filter(|&run| !self.runs[run].alone).collect();
         let asking = join_or_none(&qkv.q, shared.iter().map(|&run| Ok(queries[run].clone())))?;
@@ -125,8 +129,7 @@ impl Attention for Decode<'_> {
             let mut from = 0;
             for &run in &shared {
                 let count = queries[run].dim(0)?;
-                let of = |x: &Tensor| x.narrow(0, from, count);
-                let there = Partial { out: of(&elsewhere.out)?, lse: of(&elsewhere.lse)? };
+                let there = elsewhere.rows(from, count)?;
                 let there = match self.caches[self.runs[run].cache].parallel {
                     Some(ape) => weighed(there, ape)?,
                     None => there,
@@ -135,7 +138,10 @@ impl Attention for Decode<'_> {
                 from += count;
             }
         }
-        join_or_none(&qkv.q, found.into_iter().map(|part| Ok(part.out)))
+        match found.is_empty() {
+            true => Ok(Partial::of_output(qkv.q.narrow(0, 0, 0)?)?),
+            false => Ok(Partial::below_each_other(&found)?),
+        }
     }
 
     fn last_layer(&mut self, rows: usize) -> usize {
@@ -145,12 +151,6 @@ impl Attention for Decode<'_> {
         }
         rows.min(1)
     }
-}
-
-/// Partial results of several runs, one below the other.
-fn stacked(parts: Vec<Partial>) -> Result<Partial> {
-    let (out, lse): (Vec<_>, Vec<_>) = parts.into_iter().map(|part| (part.out, part.lse)).unzip();
-    Ok(Partial { out: join(&out)?, lse: join(&lse)? })
 }
 
 /// The tensors one below the other; no rows of `like` if there are none.

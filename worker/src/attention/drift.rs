@@ -91,7 +91,7 @@ impl DriftPass<'_> {
         rows: &[Vec<u32>],
         cached: &[Vec<Tensor>],
         fresh: bool,
-    ) -> Result<Tensor> {
+    ) -> Result<Partial> {
         assert_eq!(rows.len(), self.comm.size(), "ranks with rows of the pass");
         assert_eq!(self.kept.len(), self.comm.size(), "ranks with context rows");
         assert_eq!(cached.len(), 2, "cached keys and values of layer {layer}");
@@ -102,10 +102,10 @@ impl DriftPass<'_> {
             false => None,
         };
         let keys = self.there(layer, (&cached[0], &cached[1]), if fresh { rows } else { &[] });
-        let part = self.math.attend(&qkv.q, &at, &keys)?;
-        let Some([sending_k, sending_v]) = sending else { return Ok(part.out) };
+        let part = self.math.layer(layer).attend(&qkv.q, &at, &keys)?;
+        let Some([sending_k, sending_v]) = sending else { return Ok(part) };
         let (k, v) = (self.comm.wait(sending_k)?, self.comm.wait(sending_v)?);
-        Ok(self.with_fresh(part, &qkv.q, rows, &self.of_rows((k, v), rows))?.out)
+        self.with_fresh(layer, part, (&qkv.q, rows), &self.of_rows((k, v), rows))
     }
 
     /// Attention of this rank's rows to all `rows`, rank by rank: the sum over this rank's rows of
@@ -123,10 +123,10 @@ impl DriftPass<'_> {
         }
         // Only the log-sum-exp is needed, so the keys serve as values.
         let at = self.placement.at(&rows[self.comm.rank()]);
-        let part = self.math.attend(&qkv.q, &at, &self.there(layer, (cached, cached), rows))?;
+        let part = self.math.layer(layer).attend(&qkv.q, &at, &self.there(layer, (cached, cached), rows))?;
         let fresh = self.of_rows((k.clone(), k), rows);
-        let lse = self.with_fresh(part, &qkv.q, rows, &fresh)?.lse;
-        self.math.scores(&qkv.q, &at, &fresh, &lse, Reduce::Mass)
+        let lse = self.with_fresh(layer, part, (&qkv.q, rows), &fresh)?.lse;
+        self.math.layer(layer).scores(&qkv.q, &at, &fresh, &lse, Reduce::Mass)
     }
 
     /// Prefix and cached context, without the rows `hidden` of each rank.
@@ -153,12 +153,18 @@ impl DriftPass<'_> {
     }
 
     /// `part` merged with the attention of this rank's rows to `fresh`.
-    fn with_fresh(&self, part: Partial, q: &Tensor, rows: &[Vec<u32>], fresh: &[Keys]) -> Result<Partial> {
+    fn with_fresh(
+        &self,
+        layer: usize,
+        part: Partial,
+        (q, rows): (&Tensor, &[Vec<u32>]),
+        fresh: &[Keys],
+    ) -> Result<Partial> {
         if fresh.is_empty() {
             return Ok(part);
         }
         let at = self.placement.at(&rows[self.comm.rank()]);
-        Ok(merge(&part, &self.math.attend(q, &at, fresh)?)?)
+        Ok(merge(&part, &self.math.layer(layer).attend(q, &at, fresh)?)?)
     }
 }
 

@@ -172,23 +172,26 @@ impl<'a> FreeProbe<'a> {
     }
 
     /// The attention of all rows over this rank's keys.
-    fn look(&self, all_q: &Tensor, keys: &[Keys]) -> Result<Partial> {
+    fn look(&self, layer: usize, all_q: &Tensor, keys: &[Keys]) -> Result<Partial> {
         let [own, others] = &self.at_all;
-        Ok(merge(&self.math.attend(all_q, own, keys)?, &self.math.attend(all_q, others, keys)?)?)
+        Ok(merge(
+            &self.math.layer(layer).attend(all_q, own, keys)?,
+            &self.math.layer(layer).attend(all_q, others, keys)?,
+        )?)
     }
 
-    fn read(&mut self, all_q: &Tensor, keys: &[Keys], lse: &Tensor) -> Result<()> {
+    fn read(&mut self, layer: usize, all_q: &Tensor, keys: &[Keys], lse: &Tensor) -> Result<()> {
         let mut lse = join(&self.comm.all_gather_v(lse, &self.counts)?)?;
         match &mut self.reads {
             Reads::AllHeads => {}
             Reads::Peaks(peaks) => {
-                peaks.push(self.math.peaks(all_q, &self.at_all[1], keys, &lse)?);
+                peaks.push(self.math.layer(layer).peaks(all_q, &self.at_all[1], keys, &lse)?);
                 return Ok(());
             }
             Reads::Chosen(chosen) => lse = add(&lse, &chosen.masks[self.layers])?,
         }
         for at in &self.at_all {
-            self.math.add_readings(all_q, at, keys, &lse, &mut self.sums)?; // a row sees a key in one of them
+            self.math.layer(layer).add_readings(all_q, at, keys, &lse, &mut self.sums)?; // a row sees a key in one of them
         }
         self.layers += 1;
         Ok(())
@@ -202,16 +205,16 @@ impl Attention for FreeProbe<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let Qkv { q, k, v } = qkv;
         let (all_q, fresh_k, fresh_v) = self.delivery.deliver(self.comm, &self.counts, (&q, &k, &v))?;
         let mut keys = self.stale.keys(layer);
         keys.push(Keys { k: fresh_k, v: fresh_v, at: self.at_fresh.clone() });
-        let part = self.look(&all_q, &keys)?;
+        let part = self.look(layer, &all_q, &keys)?;
         let home = bring_home(self.comm, &part, &self.counts, k.dtype())?;
-        let everything = merge(&home, &self.math.attend(&q, &self.at, &self.prefix.keys(layer))?)?;
+        let everything = merge(&home, &self.math.layer(layer).attend(&q, &self.at, &self.prefix.keys(layer))?)?;
         // An empty block has no keys in the view, so the readings still match its rows.
-        self.read(&all_q, &keys, &everything.lse)?;
-        Ok(everything.out)
+        self.read(layer, &all_q, &keys, &everything.lse)?;
+        Ok(everything)
     }
 }

@@ -6,13 +6,14 @@
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Positions, Reduce, contiguous, merge};
+use tributary_kernels::{Keys, Partial, Positions, Reduce, contiguous, merge};
 use tributary_model::{Attention, Progress, Qkv};
 
 use super::rounds::{all_queries, bring_home, join, start_queries};
 use crate::context::Math;
 use crate::error::{Error, Result};
 use crate::kv::View;
+use crate::layer_math::LayerMath;
 
 /// Rows: this rank's look-ahead rows.
 pub struct LookAhead<'a> {
@@ -37,25 +38,26 @@ pub struct LookAhead<'a> {
 }
 
 impl LookAhead<'_> {
-    /// The attention of the rows: this rank's output, and all queries with their log-sum-exp on
+    /// The attention of the rows: this rank's, and all queries with their log-sum-exp on
     /// every rank that takes part.
-    fn found(&mut self, qkv: &Qkv, cache: &[Keys]) -> Result<(Tensor, Tensor, Tensor)> {
+    fn found(&mut self, layer: usize, qkv: &Qkv, cache: &[Keys]) -> Result<(Partial, Tensor, Tensor)> {
         let Qkv { q, k, v } = qkv;
         let own = self.behind.iter().map(|at| Keys { k: k.clone(), v: v.clone(), at: at.clone() });
         let own: Vec<Keys> = own.filter(|keys| !keys.at.is_empty()).collect();
         let Some(comm) = &mut self.comm else {
-            let everything = self.math.attend(q, &self.at_all, &[&own, cache].concat())?;
-            return Ok((everything.out, q.clone(), everything.lse));
+            let everything = self.math.layer(layer).attend(q, &self.at_all, &[&own, cache].concat())?;
+            let lse = everything.lse.clone();
+            return Ok((everything, q.clone(), lse));
         };
         let queries = start_queries(*comm, q, &self.counts, k.dtype())?;
         let all_q = all_queries(*comm, queries, q)?;
-        let part = self.math.attend(&all_q, &self.at_all, cache)?;
+        let part = self.math.layer(layer).attend(&all_q, &self.at_all, cache)?;
         let mut everything = bring_home(*comm, &part, &self.counts, k.dtype())?;
         if let [keys] = &*own {
-            everything = merge(&everything, &self.math.attend(q, &keys.at, &own)?)?;
+            everything = merge(&everything, &self.math.layer(layer).attend(q, &keys.at, &own)?)?;
         }
         let lse = join(&comm.all_gather_v(&everything.lse, &self.counts)?)?;
-        Ok((everything.out, all_q, lse))
+        Ok((everything, all_q, lse))
     }
 }
 
@@ -66,10 +68,11 @@ impl Attention for LookAhead<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let cache = self.cache.keys(layer);
-        let (out, all_q, lse) = self.found(&qkv, &cache)?;
-        let received = received_by_kv_head(&self.math, (&all_q, &self.at_all, &lse), &cache, qkv.k.dim(1)?)?;
+        let (out, all_q, lse) = self.found(layer, &qkv, &cache)?;
+        let received =
+            received_by_kv_head(self.math.layer(layer), (&all_q, &self.at_all, &lse), &cache, qkv.k.dim(1)?)?;
         self.received.push(received);
         Ok(out)
     }
@@ -78,7 +81,7 @@ impl Attention for LookAhead<'_> {
 /// The attention that keys receive from queries with this log-sum-exp, by KV head, `[kv_heads,
 /// keys]`. There is one call a head; none holds rows times keys.
 pub(super) fn received_by_kv_head(
-    math: &Math,
+    math: LayerMath<'_>,
     (q, at, lse): (&Tensor, &Positions, &Tensor),
     keys: &[Keys],
     kv_heads: usize,
@@ -89,6 +92,7 @@ pub(super) fn received_by_kv_head(
         let cut = |block: &Keys| Ok(Keys { k: of(&block.k)?, v: of(&block.v)?, at: block.at.of_head(head).clone() });
         let keys = keys.iter().map(cut).collect::<Result<Vec<_>>>()?;
         let (q, lse) = (q.narrow(1, head * group, group)?, lse.narrow(1, head * group, group)?);
+        let math = math.of_kv_head(head, kv_heads);
         let scores = math.scores(&contiguous(&q)?, at, &keys, &contiguous(&lse)?, Reduce::Mass)?;
         Ok(scores.reshape((1, scores.dim(0)?))?)
     };

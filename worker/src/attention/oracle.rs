@@ -6,7 +6,8 @@
 use candle_core::{DType, Tensor};
 use tributary_comm::Communicator;
 use tributary_kernels::{
-    DeviceList, Distance, Keys, Positions, Reduce, cast, contiguous, cuda, distance, gather_list, merge, scale_rows,
+    DeviceList, Distance, Keys, Partial, Positions, Reduce, cast, contiguous, cuda, distance, gather_list, merge,
+    scale_rows,
 };
 use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::Plan;
@@ -102,7 +103,7 @@ impl<'a> OraclePass<'a> {
         let cached = gather_list(&join(&cached)?, &self.places)?;
         let paid_before = gather_list(&self.paid[layer].reshape((count, 1))?, &self.places)?.flatten_all()?;
         let v = fresh.v.clone();
-        let paid = self.math.scores(q, &self.at_query, &[fresh], lse, Reduce::Mass)?;
+        let paid = self.math.layer(layer).scores(q, &self.at_query, &[fresh], lse, Reduce::Mass)?;
         let taken = |v: &Tensor, paid: &Tensor| -> Result<Tensor> { Ok(scale_rows(&cast(v, DType::F32)?, paid)?) };
         let apart = distance(&taken(&v, &paid)?, &taken(&cached, &paid_before)?, Distance::Squared)?;
         let apart = cuda::download(&apart)?.to_vec1::<f32>()?;
@@ -118,17 +119,17 @@ impl Attention for OraclePass<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let Qkv { q, k, v } = qkv;
         let (all_q, fresh_k, fresh_v) = self.delivery.deliver(self.comm, &self.counts, (&q, &k, &v))?;
         let fresh = Keys { k: fresh_k, v: fresh_v, at: self.at_fresh.clone() };
-        let part = self.math.attend(&all_q, &self.at_all, std::slice::from_ref(&fresh))?;
+        let part = self.math.layer(layer).attend(&all_q, &self.at_all, std::slice::from_ref(&fresh))?;
         let home = bring_home(self.comm, &part, &self.counts, k.dtype())?;
         let (rows, tail) = (k.dim(0)?, self.at_tail.len());
         let mut rest = self.prefix.keys(layer);
         let last_of = |x: &Tensor| x.narrow(0, rows - tail, tail);
         rest.push(Keys { k: last_of(&k)?, v: last_of(&v)?, at: self.at_tail.clone() });
-        let everything = merge(&home, &self.math.attend(&q, &self.at, &rest)?)?;
+        let everything = merge(&home, &self.math.layer(layer).attend(&q, &self.at, &rest)?)?;
         // The query's rows are after the owner's other rows.
         let lse = contiguous(&everything.lse.narrow(0, q.dim(0)? - tail, tail)?)?;
         let lse = join(&self.comm.all_gather_v(&lse, &self.query_counts)?)?;
@@ -136,7 +137,7 @@ impl Attention for OraclePass<'_> {
         let end: usize = self.counts[..=self.owner].iter().sum();
         let q = all_q.narrow(0, end - query, query)?;
         self.measure(layer, &q, &lse, fresh)?;
-        Ok(everything.out)
+        Ok(everything)
     }
 
     /// Only the query's rows ask: the output of the others is not needed after the last layer.

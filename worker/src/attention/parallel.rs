@@ -3,7 +3,6 @@
 //! parts merge. Nothing is recomputed. If one rank holds all keys, it attends alone. Otherwise
 //! queries go to the keys and partial results return; those of all ranks merge first.
 
-use candle_core::Tensor;
 use tributary_comm::Communicator;
 use tributary_kernels::{Keys, Partial, Positions, merge, scale};
 use tributary_model::{Attention, Progress, Qkv};
@@ -63,7 +62,9 @@ impl<'a> Parallel<'a> {
 
     /// Attention of this rank's rows to the context of all ranks.
     fn context(&mut self, layer: usize, qkv: &Qkv) -> Result<Partial> {
-        let (math, keys) = (tempered(&self.math, self.ape), self.context.keys(layer));
+        let tempered = self.math.layers[layer].tempered(self.ape.temperature);
+        let math = self.math.layer(layer).with(&tempered);
+        let keys = self.context.keys(layer);
         let Some(comm) = &mut self.comm else { return math.attend(&qkv.q, &self.at, &keys) };
         let dtype = qkv.k.dtype();
         let queries = start_queries(*comm, &qkv.q, &self.counts, dtype)?;
@@ -80,13 +81,13 @@ impl Attention for Parallel<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let context = weighed(self.context(layer, &qkv)?, self.ape)?;
         let Qkv { q, k, v } = qkv;
         let mut rest = self.prefix.keys(layer);
         rest.push(Keys { k: k.clone(), v: v.clone(), at: self.at_tail.clone() });
         self.tail.layers.push((k, v));
-        Ok(merge(&context, &self.math.attend(&q, &self.at, &rest)?)?.out)
+        Ok(merge(&context, &self.math.layer(layer).attend(&q, &self.at, &rest)?)?)
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {
@@ -96,11 +97,6 @@ impl Attention for Parallel<'_> {
         self.at = last_of(&self.at, asked);
         asked
     }
-}
-
-/// Kernels and constants for attention to the context.
-pub(super) fn tempered(math: &Math, ape: Ape) -> Math {
-    Math { scale: math.scale / ape.temperature, ..math.clone() }
 }
 
 /// Attention to the whole context, weighted for the merge with the rest.

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Positions, Reduce, cuda, merge};
+use tributary_kernels::{Keys, Partial, Positions, Reduce, cuda, merge};
 use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::deal::Homes;
 
@@ -151,15 +151,15 @@ impl<'a> PassQ<'a> {
         let by = Reduce::Weighted(&measure.weights);
         let scores = if self.stale.is_compressed() {
             let kv_heads = fresh.k.dim(1)?;
-            let reader = Reader { math: &self.math, q: all_q, at: &self.at_all, lse: &lse };
+            let reader = Reader { math: self.math.layer(layer), q: all_q, at: &self.at_all, lse: &lse };
             let stale = received(reader, &self.stale, layer, kv_heads, by)?;
             match fresh.at.is_empty() {
                 true => stale,
-                false => join(&[stale, self.math.scores(all_q, &self.at_all, &[fresh], &lse, by)?])?,
+                false => join(&[stale, self.math.layer(layer).scores(all_q, &self.at_all, &[fresh], &lse, by)?])?,
             }
         } else {
             let keys = [self.stale.keys(layer), vec![fresh]].concat();
-            self.math.scores(all_q, &self.at_all, &keys, &lse, by)?
+            self.math.layer(layer).scores(all_q, &self.at_all, &keys, &lse, by)?
         };
         measure.sums = Some(added(measure.sums.take(), scores)?);
         measure.layers += 1;
@@ -174,7 +174,7 @@ impl Attention for PassQ<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let Qkv { q, k, v } = qkv;
         let dtype = k.dtype();
         let (all_q, mut fresh_k, mut fresh_v) = self.delivery.deliver(self.comm, &self.counts, (&q, &k, &v))?;
@@ -192,11 +192,11 @@ impl Attention for PassQ<'_> {
             let fresh = Keys { k: fresh_k.clone(), v: fresh_v.clone(), at: at.clone() };
             (rows.clone(), [stale.keys(layer), vec![fresh]].concat())
         });
-        let part = attend_apart(&self.math, &all_q, &self.at_all, &keys, apart)?;
+        let part = attend_apart(self.math.layer(layer), &all_q, &self.at_all, &keys, apart)?;
         let home = bring_home(self.comm, &part, &self.counts, dtype)?;
         let mut rest = self.prefix.keys(layer);
         rest.push(Keys { k: tail_k.clone(), v: tail_v.clone(), at: self.at_tail.clone() });
-        let everything = merge(&home, &self.math.attend(&q, &self.at, &rest)?)?;
+        let everything = merge(&home, &self.math.layer(layer).attend(&q, &self.at, &rest)?)?;
         if self.measure.is_some() {
             // An empty block has no keys in the view, so the scores still match its rows.
             let fresh = Keys { k: fresh_k.clone(), v: fresh_v.clone(), at: self.at_fresh.clone() };
@@ -204,7 +204,7 @@ impl Attention for PassQ<'_> {
         }
         self.fresh.layers.push((fresh_k, fresh_v));
         self.tail.layers.push((tail_k, tail_v));
-        Ok(everything.out)
+        Ok(everything)
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {

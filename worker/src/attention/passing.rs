@@ -12,7 +12,7 @@ use tributary_methods::top_rows;
 use tributary_model::{Attention, Progress, Qkv, SlicedAttention};
 
 use super::anchored::KeptRows;
-use super::rounds::{join, start_all};
+use super::rounds::start_all;
 use super::slices::Slices;
 use crate::context::Math;
 use crate::error::{Error, Result};
@@ -93,13 +93,14 @@ impl<'a> Passing<'a> {
 
     /// Places of the rows that a block passes on: those that its query rows attend to most, given
     /// their queries and log-sum-exp so far.
-    fn best(&self, block: &PassingBlock, (q, lse): (&Tensor, &Tensor), keys: &Keys) -> Result<Vec<u32>> {
+    fn best(&self, layer: usize, block: &PassingBlock, (q, lse): (&Tensor, &Tensor), keys: &Keys) -> Result<Vec<u32>> {
         let candidates: Vec<u32> = block.candidates.clone().collect();
         if block.passed == candidates.len() {
             return Ok(candidates);
         }
         let at = at(&self.at, &block.query);
-        let scores = self.math.scores(q, &at, &[part_of_keys(keys, &block.candidates)?], lse, Reduce::Mass)?;
+        let scores =
+            self.math.layer(layer).scores(q, &at, &[part_of_keys(keys, &block.candidates)?], lse, Reduce::Mass)?;
         let scores = cuda::download(&scores)?.to_vec1::<f32>()?;
         Ok(top_rows(&candidates, |place| scores[(place - block.candidates.start) as usize], block.passed))
     }
@@ -150,9 +151,9 @@ const NOT_TAKEN: Error = Error::Bug("queries come after the keys of their layer"
 impl Passing<'_> {
     /// The next block chooses the rows that it passes on, by its query rows' queries and their
     /// log-sum-exp. After the last one, all ranks pass rows on.
-    fn choose(&mut self, q: &Tensor, lse: &Tensor) -> Result<()> {
+    fn choose(&mut self, layer: usize, q: &Tensor, lse: &Tensor) -> Result<()> {
         let mut now = self.now.take().ok_or(NOT_TAKEN)?;
-        now.places.extend(self.best(&self.blocks[now.chosen], (q, lse), &now.keys)?);
+        now.places.extend(self.best(layer, &self.blocks[now.chosen], (q, lse), &now.keys)?);
         now.chosen += 1;
         if now.chosen == self.blocks.len() {
             now.passed = self.pass_on(&now.keys, &now.places)?;
@@ -163,26 +164,27 @@ impl Passing<'_> {
 
     /// The attention `own` of the queries `q` of the rows `rows` to this rank's rows, merged with
     /// that to the rows that other blocks pass on.
-    fn with_passed(&self, (q, rows): (&Tensor, Range<usize>), own: &Partial) -> Result<Tensor> {
+    fn with_passed(&self, layer: usize, (q, rows): (&Tensor, Range<usize>), own: &Partial) -> Result<Partial> {
         let passed = &self.now.as_ref().ok_or(NOT_TAKEN)?.passed;
         let rows = rows.start as u32..rows.end as u32;
         let first = self.blocks.first().map_or(0, |block| block.rows.start);
         let within = |run: &Range<u32>| run.start.clamp(rows.start, rows.end)..run.end.clamp(rows.start, rows.end);
         let of = |x: &Tensor, run: &Range<u32>| part(x, &(run.start - rows.start..run.end - rows.start));
-        let mut outs = vec![of(&own.out, &within(&(0..first)))?];
+        let own_of = |run: &Range<u32>| own.rows((run.start - rows.start) as usize, run.len());
+        let mut parts = vec![own_of(&within(&(0..first)))?];
         for (index, block) in self.blocks.iter().enumerate() {
             let run = within(&block.rows);
             if run.is_empty() && !block.rows.is_empty() {
                 continue;
             }
-            let found = Partial { out: of(&own.out, &run)?, lse: of(&own.lse, &run)? };
+            let found = own_of(&run)?;
             let keys = self.keys_for(index, passed)?;
-            outs.push(match keys.is_empty() {
-                true => found.out,
-                false => merge(&found, &self.math.attend(&of(q, &run)?, &at(&self.at, &run), &keys)?)?.out,
+            parts.push(match keys.is_empty() {
+                true => found,
+                false => merge(&found, &self.math.layer(layer).attend(&of(q, &run)?, &at(&self.at, &run), &keys)?)?,
             });
         }
-        join(&outs)
+        Ok(Partial::below_each_other(&parts)?)
     }
 }
 
@@ -193,15 +195,15 @@ impl Attention for Passing<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Partial> {
         self.take(layer, k, v)?;
-        let Some(now) = &self.now else { return Ok(q) };
-        let own = self.math.attend(&q, &self.at, std::slice::from_ref(&now.keys))?;
+        let Some(now) = &self.now else { return Ok(Partial::of_output(q)?) };
+        let own = self.math.layer(layer).attend(&q, &self.at, std::slice::from_ref(&now.keys))?;
         for index in 0..self.blocks.len() {
             let query = self.blocks[index].query.clone();
-            self.choose(&part(&q, &query)?, &part(&own.lse, &query)?)?;
+            self.choose(layer, &part(&q, &query)?, &part(&own.lse, &query)?)?;
         }
-        let out = self.with_passed((&q, 0..q.dim(0)?), &own)?;
+        let out = self.with_passed(layer, (&q, 0..q.dim(0)?), &own)?;
         self.end(layer)?;
         Ok(out)
     }
@@ -239,17 +241,17 @@ impl SlicedAttention for Passing<'_> {
         self.blocks.iter().map(|block| block.query.start as usize..block.query.end as usize).collect()
     }
 
-    fn take_ahead(&mut self, _layer: usize, q: Tensor) -> Result<()> {
+    fn take_ahead(&mut self, layer: usize, q: Tensor) -> Result<()> {
         let now = self.now.as_ref().ok_or(NOT_TAKEN)?;
         let at = at(&self.at, &self.blocks[now.chosen].query);
-        let lse = self.math.attend(&q, &at, std::slice::from_ref(&now.keys))?.lse;
-        self.choose(&q, &lse)
+        let lse = self.math.layer(layer).attend(&q, &at, std::slice::from_ref(&now.keys))?.lse;
+        self.choose(layer, &q, &lse)
     }
 
-    fn slice(&mut self, _layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
+    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Partial> {
         let keys = self.now.as_ref().ok_or(NOT_TAKEN)?.keys.clone();
-        let own = self.slices.attend(&self.math, (&q, rows.clone()), &self.at, &[keys])?;
-        self.with_passed((&q, rows), &own)
+        let own = self.slices.attend(self.math.layer(layer), (&q, rows.clone()), &self.at, &[keys])?;
+        self.with_passed(layer, (&q, rows), &own)
     }
 
     fn end(&mut self, _layer: usize) -> Result<()> {

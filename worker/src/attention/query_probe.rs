@@ -68,14 +68,21 @@ impl QueryProbe<'_> {
         merge_all(out, lse, wide)
     }
 
+    /// Whether a layer is scored: one of [`Math::scored`], or any if each layer has scores of its
+    /// own.
+    pub(super) fn scores(&self, layer: usize) -> bool {
+        let is_apart = self.of_layers.is_some();
+        self.layers.contains(&layer) && (is_apart || self.math.scored(&self.layers).contains(&layer))
+    }
+
     /// The attention of the rows in a layer.
     pub(super) fn look(&mut self, layer: usize, qkv: Qkv) -> Result<Found> {
         let Qkv { q, k, v } = qkv;
-        let own = self.math.attend(&q, &self.at, &self.own.keys(layer))?;
+        let own = self.math.layer(layer).attend(&q, &self.at, &self.own.keys(layer))?;
         let context = self.gather(layer, own, k.dtype())?;
         let mut rest = self.prefix.keys(layer);
         rest.push(Keys { k, v, at: self.at.clone() });
-        let everything = merge(&context, &self.math.attend(&q, &self.at, &rest)?)?;
+        let everything = merge(&context, &self.math.layer(layer).attend(&q, &self.at, &rest)?)?;
         Ok(Found { context_lse: context.lse, everything })
     }
 }
@@ -95,23 +102,25 @@ impl Attention for QueryProbe<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let (q, kv_heads) = (qkv.q.clone(), qkv.k.dim(1)?);
         let Found { context_lse, everything } = self.look(layer, qkv)?;
-        if self.layers.contains(&layer) {
+        if self.scores(layer) {
             let lse = if self.evidence.over_context { &context_lse } else { &everything.lse };
             let by = match self.evidence.score {
                 Score::Norm => Reduce::Norm,
                 Score::Mass => Reduce::Mass,
             };
-            let faded = self.fading.as_ref().map(|fading| added(Some(fading.clone()), lse.clone())).transpose()?;
-            let reader = Reader { math: &self.math, q: &q, at: &self.at, lse: faded.as_ref().unwrap_or(lse) };
+            // Sinks come before the fading, which divides the whole of a row's attention.
+            let (math, lse) = self.math.layer(layer).normalised(lse)?;
+            let faded = self.fading.as_ref().map(|fading| added(Some(fading.clone()), (*lse).clone())).transpose()?;
+            let reader = Reader { math, q: &q, at: &self.at, lse: faded.as_ref().unwrap_or(&lse) };
             let scores = received(reader, &self.own, layer, kv_heads, by)?;
             if let Some(of_layers) = &mut self.of_layers {
                 of_layers.push(scores.clone());
             }
             self.sums = Some(added(self.sums.take(), scores)?);
         }
-        Ok(everything.out)
+        Ok(everything)
     }
 }

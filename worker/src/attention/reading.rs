@@ -1,11 +1,11 @@
 //! A whole prompt on one rank, for the reading of an auxiliary model: the attention of its last
-//! rows to each row in the last layer is kept.
+//! rows to each row in the last layer is kept, or in the last one without a sliding window.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use candle_core::Tensor;
-use tributary_kernels::{Keys, Positions, Reduce};
+use tributary_kernels::{Keys, Partial, Positions, Reduce};
 use tributary_model::{Attention, Model, Progress, Qkv, Rows};
 
 use super::rounds::last_of;
@@ -34,15 +34,16 @@ pub struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// Runs `rows` through `model` up to the attention of its last layer, with `math` of that
-    /// model: Returns the attention that each row receives there from the last `looking` ones: the
-    /// sum over these of the mean over heads, `[rows]` f32.
+    /// Runs `rows` through `model` up to the attention of its last layer without a sliding window,
+    /// with `math` of that model. Returns the attention that each row receives there from the last
+    /// `looking` ones: the sum over these of the mean over heads, `[rows]` f32.
     ///
     /// # Errors
     /// Returns an error if a kernel fails. Returns [`Error::Bug`] if the waiting thread has given
     /// up.
     pub fn of(model: &dyn Model, math: Math, rows: Rows, looking: usize, watched: &'a Watched) -> Result<Tensor> {
-        let (count, layer) = (rows.len(), model.config().layers - 1);
+        let scored = math.scored(&(0..model.config().layers));
+        let (count, layer) = (rows.len(), scored.last().copied().unwrap_or(0));
         let mut this = Self { math, at: Positions::run(0, count), looking, layer, read: None, watched };
         model.up_to_attention(layer, rows, &mut this)?;
         Ok(this.read.expect("the last layer was reached"))
@@ -56,7 +57,7 @@ impl Attention for Reading<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         if self.watched.ended.load(Ordering::Relaxed) {
             return Err(Error::Bug("the reading has no waiting thread"));
         }
@@ -64,12 +65,12 @@ impl Attention for Reading<'_> {
         let Qkv { q, k, v } = qkv;
         let keys = [Keys { k, v, at: self.at.clone() }];
         if layer < self.layer {
-            return Ok(self.math.attend(&q, &self.at, &keys)?.out);
+            return self.math.layer(layer).attend(&q, &self.at, &keys);
         }
         let q = q.narrow(0, q.dim(0)? - self.looking, self.looking)?;
         let at = last_of(&self.at, self.looking);
-        let partial = self.math.attend(&q, &at, &keys)?;
-        self.read = Some(self.math.scores(&q, &at, &keys, &partial.lse, Reduce::Mass)?);
-        Ok(partial.out)
+        let partial = self.math.layer(layer).attend(&q, &at, &keys)?;
+        self.read = Some(self.math.layer(layer).scores(&q, &at, &keys, &partial.lse, Reduce::Mass)?);
+        Ok(partial)
     }
 }

@@ -4,14 +4,14 @@
 use candle_core::Tensor;
 use tributary_kernels::{Positions, Readings, Reduce, contiguous, cuda};
 
-use crate::context::Math;
 use crate::error::Result;
 use crate::kv::View;
+use crate::layer_math::LayerMath;
 
 /// Rows that attend to context rows.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
-    pub math: &'a Math,
+    pub math: LayerMath<'a>,
     /// Their queries; `at` has their positions.
     pub q: &'a Tensor,
     pub at: &'a Positions,
@@ -43,6 +43,7 @@ pub(super) fn received(
             for head in 0..kv_heads {
                 let (keys, places) = view.keys_of_head(layer, head)?;
                 let (q, lse) = of_head(q, lse, head, kv_heads)?;
+                let math = math.of_kv_head(head, kv_heads);
                 let scores = cuda::download(&math.scores(&q, at, &keys, &lse, by)?)?.to_vec1::<f32>()?;
                 assert_eq!(scores.len(), places.len(), "rows of KV head {head} in layer {layer}");
                 places.iter().zip(scores).for_each(|(&place, score)| sums[place] += score / kv_heads as f32);
@@ -61,6 +62,7 @@ fn by_query(reader: Reader<'_>, view: &View, layer: usize, kv_heads: usize) -> R
     for head in 0..kv_heads {
         let (keys, places) = view.keys_of_head(layer, head)?;
         let (q, lse) = of_head(q, lse, head, kv_heads)?;
+        let math = math.of_kv_head(head, kv_heads);
         let found = cuda::download(&math.readings(&q, at, &keys, &lse, Readings::PerRow)?)?.to_vec2::<f32>()?;
         for (sums, found) in readings.chunks_mut(rows.max(1)).zip(found) {
             assert_eq!(found.len(), places.len(), "rows of KV head {head} in layer {layer}");

@@ -112,19 +112,25 @@ impl<'a> Replicated<'a> {
 
     /// Attention of the queries `q` of the rows `rows` to `keys`; the query's rows attend to
     /// `apart` in place of these, if it is given.
-    fn look(&mut self, (q, rows): (&Tensor, Range<usize>), keys: &[Keys], apart: Option<&[Keys]>) -> Result<Partial> {
-        let Some(apart) = apart else { return self.slices.attend(&self.math, (q, rows), &self.at, keys) };
+    fn look(
+        &mut self,
+        layer: usize,
+        (q, rows): (&Tensor, Range<usize>),
+        keys: &[Keys],
+        apart: Option<&[Keys]>,
+    ) -> Result<Partial> {
+        let math = self.math.layer(layer);
+        let Some(apart) = apart else { return self.slices.attend(math, (q, rows), &self.at, keys) };
         let first = self.at.len() - self.tail.rows().len().min(self.at.len());
         let cut = first.clamp(rows.start, rows.end);
         let mut parts = Vec::new();
         for (run, keys) in [(rows.start..cut, keys), (cut..rows.end, apart)] {
             if !run.is_empty() || rows.is_empty() {
                 let q = q.narrow(0, run.start - rows.start, run.len())?;
-                parts.push(self.slices.attend(&self.math, (&q, run), &self.at, keys)?);
+                parts.push(self.slices.attend(math, (&q, run), &self.at, keys)?);
             }
         }
-        let (outs, lses): (Vec<Tensor>, Vec<Tensor>) = parts.into_iter().map(|part| (part.out, part.lse)).unzip();
-        Ok(Partial { out: join(&outs)?, lse: join(&lses)? })
+        Ok(Partial::below_each_other(&parts)?)
     }
 }
 
@@ -135,7 +141,7 @@ impl Attention for Replicated<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         attend_whole(self, layer, qkv)
     }
 
@@ -176,7 +182,7 @@ impl SlicedAttention for Replicated<'_> {
         even_parts(self.math.row_keys, &self.at, parts)
     }
 
-    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
+    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Partial> {
         let (tail_k, tail_v) = self.tail.layers.last().expect("the layer's keys were taken").clone();
         let tail = Keys { k: tail_k, v: tail_v, at: self.at_tail.clone() };
         let alone = if self.is_alone() { Some(self.arrived()?) } else { None };
@@ -186,15 +192,15 @@ impl SlicedAttention for Replicated<'_> {
             |view: &View, at: &Positions| -> Vec<Keys> { [view.keys(layer), beside(at), vec![tail.clone()]].concat() };
         let keys = there(&self.there, &self.at_fresh);
         let apart = self.reading.as_ref().map(|(view, at)| there(view, at));
-        let part = self.look((&q, rows.clone()), &keys, apart.as_deref())?;
+        let part = self.look(layer, (&q, rows.clone()), &keys, apart.as_deref())?;
         if self.is_alone() || self.fresh.rows().is_empty() {
-            return Ok(part.out);
+            return Ok(part);
         }
         let arrived = self.arrived()?;
         let apart = self.reading.as_ref().map(|(_, at)| [fresh(&arrived, at)]);
         let keys = [fresh(&arrived, &self.at_fresh)];
-        let found = self.look((&q, rows), &keys, apart.as_ref().map(<[Keys; 1]>::as_slice))?;
-        Ok(merge(&part, &found)?.out)
+        let found = self.look(layer, (&q, rows), &keys, apart.as_ref().map(<[Keys; 1]>::as_slice))?;
+        Ok(merge(&part, &found)?)
     }
 
     fn end(&mut self, _layer: usize) -> Result<()> {

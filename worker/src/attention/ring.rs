@@ -59,7 +59,7 @@ impl Attention for Ring<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, _layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
         let Qkv { q, mut k, mut v } = qkv;
         self.layers.push((k.clone(), v.clone()));
@@ -73,12 +73,12 @@ impl Attention for Ring<'_> {
                 false => None,
             };
             let keys = Keys { k: k.clone(), v: v.clone(), at: self.at[holder].clone() };
-            sum = Some(self.slices.attend_onto(&self.math, sum, (&q, &at), &[keys])?);
+            sum = Some(self.slices.attend_onto(self.math.layer(layer), sum, (&q, &at), &[keys])?);
             if let Some([next_k, next_v]) = coming {
                 (k, v) = (self.receive(next_k)?, self.receive(next_v)?);
             }
         }
-        Ok(sum.expect("a ring has at least one step").out)
+        Ok(sum.expect("a ring has at least one step"))
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Pending, Start};
-use tributary_kernels::{Keys, Positions, cast};
+use tributary_kernels::{Keys, Partial, Positions, cast};
 use tributary_model::{Attention, Progress, Qkv, SlicedAttention, slice_count, slice_of_part};
 
 use super::rounds::{last_of, merge_all, start_all};
@@ -68,7 +68,7 @@ impl<'a> RingQueries<'a> {
 
     /// Attention of the queries `q`, which are the rows `rows[rank]` of this rank's; every rank
     /// calls it with the rows of all ranks.
-    fn round(&mut self, q: &Tensor, rows: &[Range<usize>]) -> Result<Tensor> {
+    fn round(&mut self, layer: usize, q: &Tensor, rows: &[Range<usize>]) -> Result<Partial> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
         let (k, v) = self.layers.last().expect("the layer's keys were taken").clone();
         let dtype = k.dtype();
@@ -83,7 +83,7 @@ impl<'a> RingQueries<'a> {
                 false => None,
             };
             let asking = (&queries, rows[holder].clone());
-            let part = self.slices.attend(&self.math, asking, &self.at[holder], &keys)?;
+            let part = self.slices.attend(self.math.layer(layer), asking, &self.at[holder], &keys)?;
             if step == 0 {
                 (outs, lses) = (vec![part.out], vec![part.lse]);
             } else {
@@ -102,7 +102,7 @@ impl<'a> RingQueries<'a> {
             lses.push(self.received(lse)?);
         }
         let wide = outs[0].dtype();
-        Ok(merge_all(outs, lses, wide)?.out)
+        merge_all(outs, lses, wide)
     }
 
     /// The largest number of rows of any rank.
@@ -118,10 +118,10 @@ impl Attention for RingQueries<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Partial> {
         self.take(layer, k, v)?;
         let rows: Vec<Range<usize>> = self.at.iter().map(|at| 0..at.len()).collect();
-        self.round(&q, &rows)
+        self.round(layer, &q, &rows)
     }
 
     fn in_slices(&mut self) -> Option<&mut dyn SlicedAttention<Error = Error>> {
@@ -145,7 +145,7 @@ impl SlicedAttention for RingQueries<'_> {
         Ok(())
     }
 
-    fn slice(&mut self, _layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
+    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Partial> {
         let parts = self.math.progress.slices();
         let count = slice_count(self.most_rows().div_ceil(parts), self.math.slice_rows);
         let (part, slice) = (self.done / count, self.done % count);
@@ -153,7 +153,7 @@ impl SlicedAttention for RingQueries<'_> {
         let all: Vec<Range<usize>> = self.at.iter().map(of).collect();
         assert_eq!(all[self.comm.rank()], rows, "slice {slice} of {count} in part {part} of {parts}");
         self.done += 1;
-        self.round(&q, &all)
+        self.round(layer, &q, &all)
     }
 
     fn end(&mut self, _layer: usize) -> Result<()> {

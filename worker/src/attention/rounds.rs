@@ -7,8 +7,8 @@ use candle_core::{DType, Tensor};
 use tributary_comm::{Communicator, Pending, Start};
 use tributary_kernels::{self as kernels, Keys, Partial, Positions, add, cast};
 
-use crate::context::Math;
 use crate::error::Result;
+use crate::layer_math::LayerMath;
 
 /// Starts calls that belong together: a backend that pays for every start pays once.
 pub(super) fn start_all<const N: usize>(comm: &mut dyn Communicator, starts: [Start<'_>; N]) -> Result<[Pending; N]> {
@@ -104,7 +104,7 @@ pub(super) fn merge_all(out: Vec<Tensor>, lse: Vec<Tensor>, dtype: DType) -> Res
 /// rows' in their positions. In a pass with slices it is cut into slices, but for rows with keys of
 /// their own. Every rank calls it at the same places.
 pub(super) fn attend_apart(
-    math: &Math,
+    math: LayerMath<'_>,
     q: &Tensor,
     at: &Positions,
     keys: &[Keys],
@@ -119,9 +119,8 @@ pub(super) fn attend_apart(
         let places: Vec<u32> = run.clone().map(|row| row as u32).collect();
         parts.push(math.attend(&q.narrow(0, run.start, run.len())?, &at.select(&places), keys)?);
     }
-    math.progress.idle_slices()?;
-    let (outs, lses): (Vec<Tensor>, Vec<Tensor>) = parts.into_iter().map(|part| (part.out, part.lse)).unzip();
-    Ok(Partial { out: join(&outs)?, lse: join(&lses)? })
+    math.math.progress.idle_slices()?;
+    Ok(Partial::below_each_other(&parts)?)
 }
 
 /// One layer's scores on top of those before it: on the device, so that no layer waits for the

@@ -10,7 +10,7 @@ use tributary_protocol::deal::Homes;
 
 use super::mix::Mix;
 use super::placed::Placed;
-use super::rounds::{all_queries, bring_home, join, last_of, split, start_all};
+use super::rounds::{all_queries, bring_home, last_of, split, start_all};
 use crate::context::Math;
 use crate::error::{Error, Result};
 use crate::kv::{Block, View};
@@ -90,22 +90,22 @@ impl<'a> SelectedOnly<'a> {
     }
 
     /// Attention of the query's rows to all keys, on the owner; no rows on other ranks.
-    fn query(&mut self, layer: usize, all_q: &Tensor, tail: Keys, own_fresh: Keys, dtype: DType) -> Result<Tensor> {
+    fn query(&mut self, layer: usize, all_q: &Tensor, tail: Keys, own_fresh: Keys, dtype: DType) -> Result<Partial> {
         let own = match &self.reading {
             Some((stale, at_fresh)) => [stale.keys(layer), vec![Keys { at: at_fresh.clone(), ..own_fresh }]].concat(),
             None => [self.stale.keys(layer), vec![own_fresh]].concat(),
         };
 
-        let part = self.math.attend(all_q, &self.at_query, &own)?;
+        let part = self.math.layer(layer).attend(all_q, &self.at_query, &own)?;
         let home = bring_home(self.comm, &part, &self.query_asked, dtype)?;
         let count = self.query_asked[self.comm.rank()];
         if count == 0 {
-            return Ok(home.out);
+            return Ok(home);
         }
         let mut rest = self.prefix.keys(layer);
         rest.push(tail);
-        let rest: Partial = self.math.attend(all_q, &self.at_query, &rest)?;
-        Ok(merge(&home, &rest)?.out)
+        let rest: Partial = self.math.layer(layer).attend(all_q, &self.at_query, &rest)?;
+        Ok(merge(&home, &rest)?)
     }
 }
 
@@ -116,7 +116,7 @@ impl Attention for SelectedOnly<'_> {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let Qkv { q, k, v } = qkv;
         let (rank, dtype) = (self.comm.rank(), k.dtype());
         let [q_own, q_query] = pair(split(&q, &[self.own_asked, self.query_asked[rank]])?);
@@ -140,14 +140,14 @@ impl Attention for SelectedOnly<'_> {
         keys.extend(self.stale.keys(layer));
         keys.extend(fresh);
         let at_own = self.at_fresh[rank].clone();
-        let out = self.math.attend_in_slices(&q_own, &last_of(&at_own, self.own_asked), &keys)?.out;
+        let own = self.math.layer(layer).attend_in_slices(&q_own, &last_of(&at_own, self.own_asked), &keys)?;
         let all_q = all_queries(self.comm, queries, &q_query)?;
         let tail = Keys { k: k_tail.clone(), v: v_tail.clone(), at: self.at_tail.clone() };
         let own_fresh = Keys { k: k_own.clone(), v: v_own.clone(), at: at_own };
         let query = self.query(layer, &all_q, tail, own_fresh, dtype)?;
         self.fresh.layers.push((k_own, v_own));
         self.tail.layers.push((k_tail, v_tail));
-        join(&[out, query])
+        Ok(Partial::below_each_other(&[own, query])?)
     }
 
     fn last_layer(&mut self, _rows: usize) -> usize {

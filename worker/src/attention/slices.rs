@@ -8,8 +8,8 @@ use candle_core::Tensor;
 use tributary_kernels::{Keys, PAD, Partial, Positions, merge, write_rows};
 use tributary_model::{Filling, in_parts, slice_count, slice_of};
 
-use crate::context::Math;
 use crate::error::{Error, Result};
+use crate::layer_math::LayerMath;
 use crate::sight::runs_in_sight;
 
 /// A block of keys is cut to the rows in sight if they are less than one in this number: lists of
@@ -103,7 +103,7 @@ impl Slices {
     /// Returns an error if a kernel fails.
     pub fn attend(
         &mut self,
-        math: &Math,
+        math: LayerMath<'_>,
         (q, rows): (&Tensor, Range<usize>),
         at: &Positions,
         keys: &[Keys],
@@ -111,6 +111,7 @@ impl Slices {
         if rows.len() == at.len() {
             return math.attend(q, at, keys);
         }
+        let at = &math.of.seen_from(at);
         let found = self.found.iter().position(|slice| slice.is_of(at, &rows, keys));
         let found = found.unwrap_or_else(|| {
             self.found.push(Slice::new(at, rows, keys));
@@ -128,25 +129,25 @@ impl Slices {
     /// Returns an error if a kernel fails, and fails as a control point does.
     pub fn attend_onto(
         &mut self,
-        math: &Math,
+        math: LayerMath<'_>,
         sum: Option<Partial>,
         (q, at): (&Tensor, &Positions),
         keys: &[Keys],
     ) -> Result<Partial> {
         let count = q.dim(0)?;
-        if math.progress.slices() == 1 && count <= math.slice_rows {
+        if math.math.progress.slices() == 1 && count <= math.math.slice_rows {
             let part = math.attend(q, at, keys)?;
             return sum.map_or(Ok(part.clone()), |sum| Ok(merge(&sum, &part)?));
         }
         let (mut out, mut lse) = (Filling::default(), Filling::default());
-        in_parts(count, &math.progress, |part| {
+        in_parts(count, &math.math.progress, |part| {
             // No rows are a slice too.
-            let slices = slice_count(part.len(), math.slice_rows).max(1);
+            let slices = slice_count(part.len(), math.math.slice_rows).max(1);
             for index in 0..slices {
                 let run = slice_of(part.len(), index, slices);
                 let rows = part.start + run.start..part.start + run.end;
-                let of = |x: &Tensor| x.narrow(0, rows.start, rows.len());
-                let found = self.attend(math, (&of(q)?, rows.clone()), at, keys)?;
+                let q = q.narrow(0, rows.start, rows.len())?;
+                let found = self.attend(math, (&q, rows.clone()), at, keys)?;
                 match &sum {
                     None => {
                         out.push(found.out, count)?;
@@ -155,7 +156,7 @@ impl Slices {
                     // A merge of nothing is the sum itself.
                     Some(_) if rows.is_empty() => {}
                     Some(sum) => {
-                        let merged = merge(&Partial { out: of(&sum.out)?, lse: of(&sum.lse)? }, &found)?;
+                        let merged = merge(&sum.rows(rows.start, rows.len())?, &found)?;
                         write_rows(&sum.out, &merged.out, rows.start)?;
                         write_rows(&sum.lse, &merged.lse, rows.start)?;
                     }

@@ -3,7 +3,7 @@
 //! shifted towards that document.
 
 use candle_core::{DType, Tensor};
-use tributary_kernels::{DeviceList, Positions, Reduce, cast, contiguous, cuda, gather_list};
+use tributary_kernels::{DeviceList, Partial, Positions, Reduce, cast, contiguous, cuda, gather_list};
 use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::SamKv;
 
@@ -42,7 +42,7 @@ impl<'a> SparseProbe<'a> {
 
     /// Attention of the query's rows to the rows of each document, one document below the other.
     fn read(&self, layer: usize, q: &Tensor) -> Result<Option<Tensor>> {
-        let math = &self.probe.math;
+        let math = self.probe.math.layer(layer);
         let read = |document: &Document| -> Result<Tensor> {
             let ends = gather_list(&document.block.layer(layer).0, &document.ends)?;
             let q = leaning(q, &ends)?;
@@ -62,12 +62,12 @@ impl Attention for SparseProbe<'_> {
         self.probe.progress()
     }
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
-        let scored = if self.probe.layers.contains(&layer) { self.read(layer, &qkv.q)? } else { None };
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
+        let scored = if self.probe.scores(layer) { self.read(layer, &qkv.q)? } else { None };
         if let Some(scores) = scored {
             self.sums = Some(added(self.sums.take(), scores)?);
         }
-        Ok(self.probe.look(layer, qkv)?.everything.out)
+        Ok(self.probe.look(layer, qkv)?.everything)
     }
 }
 

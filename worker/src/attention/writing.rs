@@ -1,8 +1,7 @@
 //! A whole prompt on one rank, and tokens written after it one at a time, for a draft model. Rows
 //! see themselves and all rows before them.
 
-use candle_core::Tensor;
-use tributary_kernels::{Keys, Positions};
+use tributary_kernels::{Keys, Partial, Positions};
 use tributary_model::{Attention, Progress, Qkv};
 
 use super::rounds::last_of;
@@ -45,9 +44,9 @@ impl Attention for Writing {
         &self.math.progress
     }
 
-    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Partial> {
         let asking = last_of(&self.at, q.dim(0)?);
-        let rope = &self.math.rope;
+        let rope = &self.math.layers[layer].rope;
         let (q, k) = (rope.apply(&rope.grown(&q, &asking)?, &asking)?, rope.apply(&k, &self.at)?);
         let mut keys = Vec::new();
         if self.is_reading {
@@ -57,7 +56,7 @@ impl Attention for Writing {
             keys = self.written.keys(layer)?;
         }
         keys.insert(0, self.prompt[layer].clone());
-        Ok(self.math.attend_rotated(&q, &asking, &keys)?.out)
+        self.math.layer(layer).attend_rotated(&q, &asking, &keys)
     }
 
     /// Only the newest row is needed of the last layer.

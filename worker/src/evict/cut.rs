@@ -97,7 +97,7 @@ impl Cut<'_> {
     fn stood(&self, cx: &Context<'_>, layers: Vec<Option<(Tensor, Tensor, Positions)>>) -> Result<View> {
         let Some(layers) = layers.into_iter().collect::<Option<Vec<_>>>() else { return Ok(View::default()) };
         let (pairs, at) = layers.into_iter().map(|(k, v, at)| ((k, v), at)).unzip();
-        View::of_layers(pairs, at).turned(&cx.math.rope)
+        View::of_layers(pairs, at).turned(&cx.math.layers)
     }
 
     /// The kept rows of one layer: keys before RoPE and values `[rows, kv_heads, head_dim]`, and

@@ -3,7 +3,7 @@
 //! Every exact method, world and exchange must give the same.
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions, Query};
+use tributary_kernels::{Kernels, Keys, Partial, Positions};
 use tributary_model::{Adapters, Attention, Model, Progress, Qkv, embed};
 use tributary_protocol::{
     AuxiliaryCost, DraftModel, EVICTIONS, Evict, Eviction, EvictionEvidence, Exchange, LookAhead, Plan, PlannedMethod,
@@ -88,9 +88,9 @@ fn numbers(tensor: &Tensor) -> Vec<Vec<Vec<f64>>> {
 impl Attention for Dense {
     type Error = Error;
 
-    fn attend(&mut self, _: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Partial> {
         let at = Positions::run(0, q.dim(0)?);
-        let turned = |x: &Tensor| numbers(&self.math.rope.apply(x, &at).expect("positions"));
+        let turned = |x: &Tensor| numbers(&self.math.layers[layer].rope.apply(x, &at).expect("positions"));
         let (queries, keys, values) = (turned(&q), turned(&k), numbers(&v));
         let (heads, kv_heads, head_dim) = (q.dim(1)?, k.dim(1)?, q.dim(2)?);
         let group = heads / kv_heads;
@@ -100,8 +100,10 @@ impl Attention for Dense {
             for (head, query) in query.iter().enumerate() {
                 let kv = head / group;
                 let dot = |key: &Vec<Vec<f64>>| -> f64 { query.iter().zip(&key[kv]).map(|(a, b)| a * b).sum() };
-                let weights: Vec<f64> =
-                    keys[..=row].iter().map(|key| (dot(key) * f64::from(self.math.scale)).exp()).collect();
+                let weights: Vec<f64> = keys[..=row]
+                    .iter()
+                    .map(|key| (dot(key) * f64::from(self.math.layers[layer].scale)).exp())
+                    .collect();
                 let total: f64 = weights.iter().sum();
                 if self.asking.contains(&row) {
                     let pairs = scores[kv].iter_mut().zip(&weights);
@@ -113,7 +115,7 @@ impl Attention for Dense {
         }
         self.scores.push(scores);
         self.kv.push((k, v));
-        Ok(Tensor::from_vec(out, q.dims(), q.device())?)
+        Ok(Partial::of_output(Tensor::from_vec(out, q.dims(), q.device())?)?)
     }
 
     fn progress(&self) -> &Progress {
@@ -277,11 +279,11 @@ struct Masked<'a> {
 impl Attention for Masked<'_> {
     type Error = Error;
 
-    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Partial> {
         self.generated[layer].push((k, v));
         let first = if self.contiguous { KEEP } else { self.dense.rows } as u32;
         let (kv, count) = (&self.dense.kv[layer], self.generated[layer].len());
-        let of_head = |head: usize| -> Result<Tensor> {
+        let of_head = |head: usize| -> Result<Partial> {
             let rows = &self.kept.0[layer][head];
             let rope: Vec<u32> = if self.contiguous { (0..rows.len() as u32).collect() } else { rows.clone() };
             let rope = [rope, (first..first + count as u32).collect()].concat();
@@ -295,11 +297,9 @@ impl Attention for Masked<'_> {
             let keys = [Keys { k: joined(&kv.0, |pair| &pair.0)?, v: joined(&kv.1, |pair| &pair.1)?, at }];
             let at = Positions::run(first + self.row, 1);
             let (q, math) = (q.narrow(1, head * 2, 2)?, &self.dense.math);
-            Ok(Kernels::Plain
-                .attend(&Query { q: &q, at: &at, keys: &keys, rope: Some(&math.rope), scale: math.scale })?
-                .out)
+            Ok(math.layers[layer].attend(Kernels::Plain, &q, &at, &keys)?)
         };
-        Ok(Tensor::cat(&[of_head(0)?, of_head(1)?], 1)?)
+        Ok(Partial::beside_each_other(&[of_head(0)?, of_head(1)?])?)
     }
 
     fn progress(&self) -> &Progress {

@@ -9,7 +9,8 @@ mod growing;
 mod layer_rows;
 
 use candle_core::Tensor;
-use tributary_kernels::{Keys, PAD, Positions, Rope};
+use tributary_kernels::{Keys, PAD, Positions};
+use tributary_model::LayerAttention;
 
 pub use self::block::{Block, BlockRows, Coming, ComingLayer};
 pub use self::growing::GrowingBlock;
@@ -100,7 +101,7 @@ impl KvCache {
         placement: &Placement,
         recomputed: &[u32],
         is_owner: bool,
-        rope: &Rope,
+        layers: &[LayerAttention],
     ) -> Result<(View, View)> {
         // Fresh rows and the query's share the tensors of one pass: any of them alone would keep
         // the memory of all.
@@ -111,7 +112,7 @@ impl KvCache {
         let mut context = cache.view_of_context(placement, recomputed);
         let mut at_owner = if is_owner { cache.view_at_owner(placement) } else { View::default() };
         drop(cache); // the views alone hold the keys now
-        turn(&mut [&mut context, &mut at_owner], rope)?;
+        turn(&mut [&mut context, &mut at_owner], layers)?;
         Ok((context, at_owner))
     }
 }
@@ -256,8 +257,8 @@ impl View {
     ///
     /// # Errors
     /// Returns an error if a position is beyond the tables or a candle operation fails.
-    pub fn turned(mut self, rope: &Rope) -> Result<Self> {
-        turn(&mut [&mut self], rope)?;
+    pub fn turned(mut self, layers: &[LayerAttention]) -> Result<Self> {
+        turn(&mut [&mut self], layers)?;
         Ok(self)
     }
 
@@ -302,13 +303,12 @@ impl View {
 /// Rotates every key of `views` to its position, once, for passes of one row each.
 /// A layer's original keys are dropped before the next layer's are turned, except for those that
 /// the chunk cache holds too. Blocks of one pass share tensors, so all views are turned together.
-fn turn(views: &mut [&mut View], rope: &Rope) -> Result<()> {
-    let layers = views.iter().flat_map(|view| &view.blocks).map(|(block, _)| block.layers.len()).max().unwrap_or(0);
-    for layer in 0..layers {
+fn turn(views: &mut [&mut View], layers: &[LayerAttention]) -> Result<()> {
+    for (layer, of_layer) in layers.iter().enumerate() {
         for (block, at) in views.iter_mut().flat_map(|view| &mut view.blocks) {
             // A block of no rows may have no layers.
             if let Some((k, _)) = block.layers.get_mut(layer) {
-                *k = rope.apply(k, at.of(layer))?;
+                *k = of_layer.rope.apply(k, at.of(layer))?;
             }
         }
     }

@@ -3,7 +3,7 @@
 //! reference uses the plain kernels, head by head.
 
 use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, PAD, Query};
+use tributary_kernels::{Kernels, Keys, PAD, Partial};
 use tributary_model::{Attention, Model, Progress, Qkv};
 use tributary_protocol::Exchange;
 
@@ -44,7 +44,7 @@ fn cut(block: &Block) -> Block {
 fn decoded(model: &dyn Model, plan: &Plan, prefilled: Prefilled) -> Vec<f32> {
     let mut sequence = Sequence::new(plan, prefilled, TOKENS[0], Sampler::greedy(), 0).expect("a sequence");
     let math = kit::math(model, 64);
-    sequence.turn(&math.rope).expect("turned");
+    sequence.turn(&math.layers).expect("turned");
     let step = |&token: &u32| {
         let turned = sequence.turned().expect("it was turned");
         let at = turned.begin_row(true);
@@ -99,18 +99,16 @@ impl Masked<'_> {
 impl Attention for Masked<'_> {
     type Error = Error;
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let Qkv { q, k, v } = qkv;
         self.generated[layer].push((k, v));
         let (at, group) = (self.placement.at(&[self.row]), q.dim(1)? / KV_HEADS);
-        let of_head = |head: usize| -> Result<Tensor> {
+        let of_head = |head: usize| -> Result<Partial> {
             let (q, keys) = (q.narrow(1, head * group, group)?, self.keys(layer, head)?);
-            Ok(Kernels::Plain
-                .attend(&Query { q: &q, at: &at, keys: &keys, rope: Some(&self.math.rope), scale: self.math.scale })?
-                .out)
+            Ok(self.math.layers[layer].attend(Kernels::Plain, &q, &at, &keys)?)
         };
         let heads = (0..KV_HEADS).map(of_head).collect::<Result<Vec<_>>>()?;
-        Ok(Tensor::cat(&heads, 1)?)
+        Ok(Partial::beside_each_other(&heads)?)
     }
 
     fn progress(&self) -> &Progress {

@@ -181,8 +181,7 @@ mod tests {
 
     fn refusal(change: impl FnOnce(&mut Plan)) -> (u8, String) {
         let mut config = kit::config();
-        config["architectures"] = serde_json::json!(["MistralForCausalLM"]);
-        config["sliding_window"] = 30.into();
+        config["max_position_embeddings"] = 30.into();
         let mut plan = kit::plan(2, &[9, 8], 4, 2);
         plan.auxiliary = vec![kit::auxiliary(vec![7, 8, 9, 10], vec![0..0, 2..19])];
         change(&mut plan);
@@ -251,7 +250,7 @@ mod tests {
             (|plan| plan.method.prefill = tributary_protocol::Prefill::Ring, "plan: none does not prefill like Ring"),
             (
                 |plan| plan.method.prefill = kit::method("cacheblend").prefill,
-                "plan: none does not prefill like Chunks(Drift(Drift { of: Values, layers: 1, score: Squared }))",
+                "plan: none does not prefill like Chunks(Drift(Drift { of: Values, layers: 1, score: Squared, blind: 0 }))",
             ),
         ];
         for (change, message) in table {
@@ -279,7 +278,7 @@ mod tests {
             ),
             (
                 |plan| plan.look_ahead = Some(LookAhead { adapter: 7, rows: 8 }),
-                "31 prompt tokens and 0 to generate exceed the model's sliding window of 30 tokens",
+                "31 prompt tokens and 0 to generate exceed the model's 30 positions",
             ),
             (|plan| plan.auxiliary[0].model = "tiny".into(), "plan: there is no model `tiny` beside the main one"),
             (
@@ -296,7 +295,7 @@ mod tests {
             ),
             (
                 |plan| (plan.auxiliary[0].prompts[0].ids, plan.auxiliary[0].prompts[0].query) = (vec![1; 600], 598),
-                "600 prompt tokens and 0 to generate exceed the model's positions of 512 tokens",
+                "600 prompt tokens and 0 to generate exceed the model's 512 positions",
             ),
             (around, "plan: a chunk wants 1 rows of adapter 3, which is not here or has fewer"),
             (|plan| plan.owner = 2, "plan: its owner is rank 2 of 2"),
@@ -305,18 +304,11 @@ mod tests {
             (|plan| plan.chunks[0].ids.clear(), "plan: query, context and every chunk need at least one token"),
             (|plan| plan.max_tokens = 0, "plan: at least one token must be generated"),
             (|plan| plan.query[1] = 61, "plan: token id 61 is outside the vocabulary of 61"),
-            (
-                |plan| plan.max_tokens = 8,
-                "23 prompt tokens and 8 to generate exceed the model's sliding window of 30 tokens",
-            ),
-            (
-                |plan| plan.max_tokens = 490,
-                "23 prompt tokens and 490 to generate exceed the model's positions of 512 tokens",
-            ),
+            (|plan| plan.max_tokens = 8, "23 prompt tokens and 8 to generate exceed the model's 30 positions"),
         ];
         for (change, message) in table {
             assert_eq!(refusal(change), (64, message.to_owned()));
         }
-        assert_eq!(refusal(|plan| plan.max_tokens = 7).0, 0, "the window holds everything");
+        assert_eq!(refusal(|plan| plan.max_tokens = 7).0, 0, "the positions hold everything");
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tributary_comm::{Communicator, Shared, WorkerLink};
-use tributary_kernels::{Kernels, Moment, Rope};
-use tributary_model::Progress;
+use tributary_kernels::{Kernels, Moment};
+use tributary_model::{LayerAttention, Progress};
 use tributary_protocol::{Continues, Event, Order, Phase, Plan};
 
 use super::messages::{gather, tell};
@@ -110,12 +110,12 @@ impl<'a, 'c> Decoding<'a, 'c> {
         &mut self,
         plan: &Plan,
         Continues { request, rows, .. }: Continues,
-        rope: &Rope,
+        layers: &[LayerAttention],
     ) -> Result<(Option<Turned>, bool)> {
         let missing = || Error::Plan(format!("there is no sequence of request {request} to go on from"));
         let sequence = self.sequences.get_mut(&request).filter(|sequence| sequence.owner == plan.owner);
         let sequence = sequence.ok_or_else(missing)?;
-        Ok((sequence.going_on(plan, rows, rope)?, sequence.alone))
+        Ok((sequence.going_on(plan, rows, layers)?, sequence.alone))
     }
 
     /// Positions that a sequence's rotary tables must cover; 0 if it is unknown.

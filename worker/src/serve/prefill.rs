@@ -96,7 +96,7 @@ impl Rank<'_, '_> {
             drop(computing);
             link.map_or(Ok(()), |link| Ok(link.send(Event::FirstToken { request: plan.request, drawn })?))
         };
-        let filling = plan.hands_over.then(|| Filling::new(plan.request, cx.math.rope.clone()));
+        let filling = plan.hands_over.then(|| Filling::new(plan.request, cx.math.layers.clone()));
         let filled = handing::filled(filling.as_ref(), || fill(&mut cx, plan, decoding, tell));
         // It would keep the keys before RoPE.
         drop(filling);
@@ -110,7 +110,7 @@ impl Rank<'_, '_> {
         let FirstToken { drawn, logits, sampler } = first;
         let is_owner = cx.rank() == prefilled.owner;
         let (token, margin) = (drawn.token, drawn.margin);
-        let rope = cx.math.rope.clone();
+        let layers = cx.math.layers.clone();
         let report = report(cx, plan, (is_owner, first_lap_after), &decoding.borrow().halts)?;
         let report = RankReport { evicted: remains.as_ref().map(|remains| remains.report), ..report };
         let outcome = is_owner.then(|| outcome(plan, prefilled.selection.clone(), (token, margin), logits));
@@ -135,7 +135,7 @@ impl Rank<'_, '_> {
             let mut sequence = sequence;
             if !plan.goes_on(&[token]) {
                 // No step follows: it keeps what later requests see, and no more.
-                sequence.turn(&rope)?;
+                sequence.turn(&layers)?;
             }
             decoding.borrow_mut().sequences.insert(plan.request, sequence);
         }
@@ -210,7 +210,7 @@ fn fill(
         None => (strategy::build(&plan.method)?.prefill(cx, plan)?, None),
         Some(continues) => {
             // Not borrowed while the pass runs, which may halt.
-            let (mut turned, alone) = decoding.borrow_mut().going_on(plan, continues, &cx.math.rope)?;
+            let (mut turned, alone) = decoding.borrow_mut().going_on(plan, continues, &cx.math.layers)?;
             (strategy::going_on::go_on(cx, plan, &mut turned, alone)?, turned)
         }
     };

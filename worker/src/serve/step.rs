@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tributary_comm::{Communicator, Traffic};
-use tributary_kernels::{Positions, Rope};
-use tributary_model::{Model, Rows};
+use tributary_kernels::Positions;
+use tributary_model::{LayerAttention, Model, Rows};
 use tributary_protocol::{DrawnToken, Event, Phase, Refusal, StepReport};
 
 use super::decoding::Decoding;
@@ -62,7 +62,7 @@ impl Decoding<'_, '_> {
         let sequences: Vec<(u64, &mut Sequence)> = self.sequences.iter_mut().filter_map(in_step).collect();
         let positions = sequences.iter().map(|(_, sequence)| sequence.positions).max().unwrap_or(0);
         let math = Math::of(self.models.main, positions, (self.kernels, &self.progress, self.comm.kept_free()))?;
-        let step = Step::of(sequences, self.comm.size(), &math.rope)?;
+        let step = Step::of(sequences, self.comm.size(), &math.layers)?;
         let own = step.requests.clone();
         let Some(rows) = step.run(self.models.main, math, &mut self.comm)? else { return Ok(Vec::new()) };
         let logits = logits(self.models.main, &rows)?;
@@ -96,11 +96,11 @@ struct Step<'a> {
 
 impl<'a> Step<'a> {
     /// The step of these sequences.
-    fn of(sequences: Vec<(u64, &'a mut Sequence)>, world: usize, rope: &Rope) -> Result<Self> {
+    fn of(sequences: Vec<(u64, &'a mut Sequence)>, world: usize, layers: &[LayerAttention]) -> Result<Self> {
         let (caches, runs, ids, requests) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut this = Self { caches, runs, ids, requests, shared: vec![Vec::new(); world] };
         for (request, sequence) in sequences {
-            sequence.turn(rope)?;
+            sequence.turn(layers)?;
             let (owner, alone) = (sequence.owner, sequence.alone);
             let newest = sequence.drawing().map(|drawing| drawing.newest);
             let Some(turned) = sequence.turned() else { continue };

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use tributary_kernels::{Kernels, Keys, Positions, Query, Readings};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Readings};
 use tributary_model::{Adapter, Adapters, Attention, Linear, LowRank, LowRankPair, Model, Progress, Qkv, embed};
 use tributary_protocol::{Exchange, LookAhead, Plan, PlannedMethod};
 
@@ -49,16 +49,15 @@ struct Prompt {
 impl Attention for Prompt {
     type Error = Error;
 
-    fn attend(&mut self, _: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
-        let (at, rope, scale) = (Positions::run(0, self.rows + ROWS), Some(&self.math.rope), self.math.scale);
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Partial> {
+        let (at, of_layer) = (Positions::run(0, self.rows + ROWS), &self.math.layers[layer]);
         let keys = [Keys { k, v, at: at.clone() }];
-        let partial = Kernels::Plain.attend(&Query { q: &q, at: &at, keys: &keys, rope, scale })?;
+        let partial = of_layer.attend(Kernels::Plain, &q, &at, &keys)?;
         let last = |x: &Tensor| x.narrow(0, self.rows, ROWS);
         let (q, at, lse) = (last(&q)?, Positions::run(self.rows as u32, ROWS), last(&partial.lse)?);
-        let read =
-            Kernels::Plain.readings(&Query { q: &q, at: &at, keys: &keys, rope, scale }, &lse, Readings::PerKvHead)?;
+        let read = Kernels::Plain.readings(&of_layer.query(&q, &at, &keys), &lse, Readings::PerKvHead)?;
         self.received.push(read.narrow(1, 0, self.rows)?.to_vec2()?);
-        Ok(partial.out)
+        Ok(partial)
     }
 
     fn progress(&self) -> &Progress {

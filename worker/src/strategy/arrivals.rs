@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::Tensor;
-use tributary_kernels::{Positions, SHARED};
+use tributary_kernels::{Partial, Positions, SHARED};
 use tributary_model::{Attention, Progress, Qkv, Rows, SlicedAttention, embed};
 use tributary_protocol::{Chunk, FromStore, Plan, Source};
 
@@ -233,7 +233,7 @@ pub(super) struct Awaited<'a> {
 impl Attention for Awaited<'_> {
     type Error = Error;
 
-    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         self.wait(layer)?;
         self.attention.attend(layer, qkv)
     }
@@ -282,7 +282,7 @@ impl SlicedAttention for Awaited<'_> {
         self.sliced().parts(rows, parts)
     }
 
-    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Tensor> {
+    fn slice(&mut self, layer: usize, q: Tensor, rows: Range<usize>) -> Result<Partial> {
         self.sliced().slice(layer, q, rows)
     }
 

@@ -1,8 +1,7 @@
 //! Models beside the main one: rank 0 runs them, and their readings map to the main model's context
 //! rows.
 
-use candle_core::Tensor;
-use tributary_kernels::{Kernels, Keys, Positions, Query, Readings};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Readings};
 use tributary_methods::{Candidates, Need, Selector};
 use tributary_model::{Attention, Config, Model, Progress, Qkv};
 use tributary_protocol::{AuxiliaryPrompt, Chunk, Exchange, Plan};
@@ -66,20 +65,16 @@ struct Direct {
 impl Attention for Direct {
     type Error = Error;
 
-    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Tensor> {
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Partial> {
         let at = Positions::run(0, q.dim(0)?);
         let keys = [Keys { k, v, at: at.clone() }];
-        let (rope, scale) = (Some(&self.math.rope), self.math.scale);
-        let partial = Kernels::Plain.attend(&Query { q: &q, at: &at, keys: &keys, rope, scale })?;
+        let of_layer = &self.math.layers[layer];
+        let partial = of_layer.attend(Kernels::Plain, &q, &at, &keys)?;
         if layer == self.last {
-            let read = Kernels::Plain.readings(
-                &Query { q: &q, at: &at, keys: &keys, rope, scale },
-                &partial.lse,
-                Readings::PerRow,
-            )?;
+            let read = Kernels::Plain.readings(&of_layer.query(&q, &at, &keys), &partial.lse, Readings::PerRow)?;
             self.read = read.narrow(0, q.dim(0)? - self.query, self.query)?.to_vec2()?;
         }
-        Ok(partial.out)
+        Ok(partial)
     }
 
     fn progress(&self) -> &Progress {

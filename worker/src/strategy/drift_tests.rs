@@ -147,13 +147,13 @@ fn attended(plan: &Plan) -> Vec<f32> {
         let hidden = cx.embed(&plan.sources()[..all.len()]).expect("embedded");
         let qkv = model.qkv(0, &hidden).expect("the first layer");
         let keys = |k: &Tensor, v: &Tensor| [Keys { k: k.clone(), v: v.clone(), at: at.clone() }];
-        let seen = math.attend(&qkv.q, &at, &keys(&qkv.k, &qkv.v)).expect("attention");
-        let hidden = model.finish(0, hidden, seen.out).expect("the first layer");
+        let seen = math.layer(0).attend(&qkv.q, &at, &keys(&qkv.k, &qkv.v)).expect("attention");
+        let hidden = model.finish(0, hidden, seen).expect("the first layer");
         let qkv = model.qkv(1, &hidden).expect("the second layer");
         let keys = keys(&qkv.k, &qkv.v);
-        let lse = math.attend(&qkv.q, &at, &keys).expect("attention").lse;
+        let lse = math.layer(1).attend(&qkv.q, &at, &keys).expect("attention").lse;
         let from_context: Vec<f32> = all.iter().map(|&row| f32::from(u8::from(row as usize >= first))).collect();
-        let paid = math.scores(&qkv.q, &at, &keys, &lse, Reduce::Weighted(&from_context)).expect("scores");
+        let paid = math.layer(1).scores(&qkv.q, &at, &keys, &lse, Reduce::Weighted(&from_context)).expect("scores");
         let paid: Vec<f32> = paid.to_vec1().expect("f32");
         let new = qkv.v.narrow(0, first, context).and_then(|v| v.flatten_from(1)).and_then(|v| v.to_vec2::<f32>());
         let distance =

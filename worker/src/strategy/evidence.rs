@@ -28,7 +28,7 @@ pub(super) fn probe(
     evidence: Evidence,
     order: &[u32],
 ) -> Result<Vec<f32>> {
-    let measured = evidence.layers.of(cx.models.main.config().layers).len();
+    let measured = cx.math.scored(&evidence.layers.of(cx.models.main.config().layers)).len();
     let scores = look(cx, plan, chunks, evidence, order, None)?.sums;
     let mut scores = gather(cx, plan, &scores, measured)?;
     if evidence.heads == Heads::Sum {

@@ -42,8 +42,8 @@ mod stock;
 mod tests;
 mod trace;
 
-use tributary_methods::ModelFacts;
-use tributary_model::Config;
+use tributary_methods::{LayerSet, ModelFacts};
+use tributary_model::{Config, Windows};
 use tributary_protocol::{PlannedMethod, Prefill};
 
 pub use self::interface::{Prefilled, Selection, Strategy};
@@ -67,12 +67,18 @@ pub fn build(method: &PlannedMethod) -> Result<Box<dyn Strategy>> {
     })
 }
 
+/// What methods read of a model.
+fn facts(config: &Config) -> ModelFacts {
+    let windowed = config.windows.as_ref().map_or(LayerSet::EMPTY, Windows::layers);
+    ModelFacts { layers: config.layers, kv_heads: config.kv_heads, windowed }
+}
+
 /// Checks a method's parameters against a model.
 ///
 /// # Errors
 /// Returns [`Error::Plan`] if the method cannot run with them.
 pub fn check(method: &PlannedMethod, config: &Config) -> Result<()> {
-    if !method.is_consistent(ModelFacts { layers: config.layers, kv_heads: config.kv_heads }) {
+    if !method.is_consistent(facts(config)) {
         return Err(Error::Plan(format!("{} does not prefill like {:?}", method.name(), method.prefill)));
     }
     if let Some(layers) = method.evidence().map(|evidence| evidence.layers.of(config.layers))

@@ -52,10 +52,10 @@ fn taken(
             all_rows.extend(seen_rows);
             values.extend(numbers(v));
         }
-        let part = math.attend(&qkv.q, &at, &keys).expect("attention");
+        let part = math.layer(layer).attend(&qkv.q, &at, &keys).expect("attention");
         let from = rows.len() - query;
         let (q, lse) = (qkv.q.narrow(0, from, query).expect("rows"), part.lse.narrow(0, from, query).expect("rows"));
-        let paid = math.scores(&q, &placement.at(&last), &keys, &lse, Reduce::Mass).expect("scores");
+        let paid = math.layer(layer).scores(&q, &placement.at(&last), &keys, &lse, Reduce::Mass).expect("scores");
         let paid: Vec<f32> = paid.to_vec1().expect("f32");
         let context = plan.prefix_tokens() as u32..plan.query_rows().start;
         let of_row = |row: u32| {
@@ -63,7 +63,7 @@ fn taken(
             (paid[place] / query as f32, values[place].clone())
         };
         layers.push(context.map(of_row).collect());
-        hidden = model.finish(layer, hidden, part.out).expect("a layer");
+        hidden = model.finish(layer, hidden, part).expect("a layer");
     }
     layers
 }

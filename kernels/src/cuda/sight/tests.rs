@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn positions(rows: &[(u32, u32)]) -> Positions {
-    let rope: Vec<u32> = (0..rows.len() as u32).collect();
+    let rope: Vec<u32> = rows.iter().map(|row| 3 * row.0).collect();
     let order: Vec<u32> = rows.iter().map(|row| if row.0 == 30 { PAD } else { row.0 }).collect();
     let segment: Vec<u32> = rows.iter().map(|row| if row.1 == 3 { SHARED } else { row.1 }).collect();
     Positions::new(rope, order, segment)
@@ -19,17 +19,19 @@ proptest! {
     #[test]
     fn sights_lists_and_parts_follow_the_definition(
         first in rows(40), second in rows(40), queries in rows(40), group in 1usize..4, resident in 1usize..40,
+        window in proptest::option::of(1u32..100),
     ) {
-        let (first, second, at) = (positions(&first), positions(&second), positions(&queries));
+        let (first, second, at) = (positions(&first), positions(&second), positions(&queries).within(window));
         let blocks = [&first, &second];
         let keys = KeyOrder::new(&blocks);
+        prop_assert!(keys.are_runs_for(&at));
         let order = QueryOrder::new(&at, &keys);
         let all = Positions::concat(&blocks);
         let tiling = Tiling { rows: 12, keys: 4, group, kv_heads: 2, resident };
         let work = LaunchWork::new(&order, tiling);
         let sees = |place: usize, key: usize| {
-            let [shared, begin, end] = order.sight[place];
-            (key as u32) < shared || (begin..end).contains(&(key as u32))
+            let [first, shared, begin, end] = order.sight[place];
+            (first..shared).contains(&(key as u32)) || (begin..end).contains(&(key as u32))
         };
         for (place, &row) in order.rows.iter().enumerate() {
             let seen: Vec<bool> = (0..keys.len()).map(|key| sees(place, key)).collect();
@@ -145,11 +147,12 @@ proptest! {
     #[test]
     fn rows_that_follow_are_seen_as_if_all_had_been_put_in_order(
         first in rows(40), count in 1usize..20, gap in 0u32..3, segment in 0u32..4, query in (0..60u32, 0..4u32),
+        lowest in 0u32..180,
     ) {
         let base = positions(&first);
         let from = first.iter().map(|row| row.0).filter(|&order| order != 30).max().unwrap_or(0) + gap;
         let orders: Vec<u32> = (from..from + count as u32).collect();
-        let rows = Positions::new(vec![0; count], orders, vec![segment; count]);
+        let rows = Positions::new(orders.iter().map(|order| 3 * order).collect::<Vec<_>>(), orders, vec![segment; count]);
         let keys = KeyOrder::new(&[&base]);
         let Some(followed) = keys.followed_by(&rows) else {
             // Only where another segment comes after it.
@@ -159,10 +162,9 @@ proptest! {
         let all = KeyOrder::new(&[&base, &rows]);
         let after = (0..count as u32).map(|row| 1 << ROW_BITS | row);
         prop_assert_eq!(keys.source.iter().copied().chain(after).collect::<Vec<_>>(), all.source.clone());
-        let sees = |sight: [u32; 3]| -> Vec<u32> { (0..sight[0]).chain(sight[1]..sight[2]).collect() };
-        prop_assert_eq!(
-            sees(followed.sight(query.0, query.1)), sees(all.sight(query.0, query.1, Rule::Causal)), "{:?}", query
-        );
+        let sees = |sight: Seen| -> Vec<u32> { (sight[0]..sight[1]).chain(sight[2]..sight[3]).collect() };
+        let asking = Asking { order: query.0, segment: query.1, rule: Rule::Causal, lowest };
+        prop_assert_eq!(sees(followed.sight(asking)), sees(all.sight(asking)), "{:?}", asking);
     }
 }
 
@@ -179,4 +181,11 @@ fn rows_at_any_places_cost_hardly_more_than_the_keys_they_see() {
     let (dense, stairs) = (share(&all), share(&all.select(&chosen)));
     println!("visible: {dense:.4} of all rows, {stairs:.4} of {} chosen ones", chosen.len());
     assert!(dense > 0.99 && stairs > 1.0 / 1.05, "{dense} {stairs}");
+}
+
+#[test]
+fn keys_that_do_not_rise_are_no_run_in_a_window() {
+    let swapped = Positions::in_sequence(vec![5, 4], vec![0, 1]);
+    let keys = KeyOrder::new(&[&swapped]);
+    assert!(keys.are_runs_for(&swapped) && !keys.are_runs_for(&swapped.within(Some(3))));
 }

@@ -2,12 +2,13 @@
 //! for repeated runs.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
 use tributary_comm::Communicator;
-use tributary_kernels::{Kernels, Keys, Partial, Positions, Query, Rope, cuda, merge, rms_norm, silu_mul};
-use tributary_model::{Attention, Model, Progress, Qkv, Rows};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, cuda, gated, merge, rms_norm};
+use tributary_model::{Attention, LayerAttention, Model, Progress, Qkv, Rows};
 
 use crate::error::Result;
 
@@ -134,8 +135,8 @@ impl<'a> Bench<'a> {
         let (model, kernels) = (self.model, self.kernels);
         let config = model.config();
         let ids: Vec<u32> = (0..rows).map(|row| (row % config.vocab) as u32).collect();
-        let (rope, scale) = (model.rope(RUN_ROWS)?, model.scale());
-        let runs = Runs { at: in_runs(rows, RUN_ROWS), kernels, rope, scale, progress: Progress::default() };
+        let of_layers = model.layer_attention(RUN_ROWS)?;
+        let runs = Runs { at: in_runs(rows, RUN_ROWS), kernels, of_layers, progress: Progress::default() };
         let layers = layers(model);
         Ok(Box::new(move |_| {
             black_box::<Rows>(model.layers(0..layers, model.embed(&ids)?, &mut runs.clone())?);
@@ -148,13 +149,18 @@ impl<'a> Bench<'a> {
         let (config, kernels) = (self.model.config(), self.kernels);
         let q = self.noise(rows, config.heads, 1)?;
         let (k, v) = (self.noise(rows, config.kv_heads, 2)?, self.noise(rows, config.kv_heads, 3)?);
-        let (rope, scale) = (self.model.rope(run)?, self.model.scale());
+        let of_layer = self.unwindowed(run)?;
         let at = in_runs(rows, run);
         let blocks = [Keys { k, v, at: at.clone() }];
         Ok(Box::new(move |_| {
-            black_box(kernels.attend(&Query { q: &q, at: &at, keys: &blocks, rope: Some(&rope), scale })?);
+            black_box(of_layer.attend(kernels, &q, &at, &blocks)?);
             Ok(())
         }))
+    }
+
+    /// The attention of a layer whose rows see all before them.
+    fn unwindowed(&self, positions: usize) -> Result<LayerAttention> {
+        Ok(LayerAttention { window: None, ..self.model.layer_attention(positions)?[0].clone() })
     }
 
     /// Numbers around 0, `[rows, heads, head_dim]`.
@@ -180,11 +186,11 @@ impl<'a> Bench<'a> {
         let (config, kernels) = (self.model.config(), self.kernels);
         let q = self.noise(queries, config.heads, 1)?;
         let (k, v) = (self.noise(keys, config.kv_heads, 2)?, self.noise(keys, config.kv_heads, 3)?);
-        let (rope, scale) = (self.model.rope(keys)?, self.model.scale());
+        let of_layer = self.unwindowed(keys)?;
         let at_q = Positions::run((keys - queries) as u32, queries);
         let blocks = [Keys { k, v, at: Positions::run(0, keys) }];
         Ok(Box::new(move |_| {
-            black_box(kernels.attend(&Query { q: &q, at: &at_q, keys: &blocks, rope: Some(&rope), scale })?);
+            black_box(of_layer.attend(kernels, &q, &at_q, &blocks)?);
             Ok(())
         }))
     }
@@ -193,10 +199,10 @@ impl<'a> Bench<'a> {
         let config = self.model.config();
         let wide = |width: usize, key: u8| self.random(&[ELEMENTWISE_ROWS, width], key, self.dtype()?);
         let (x, gate, up) = (wide(config.hidden, 6)?, wide(config.mlp_width(), 7)?, wide(config.mlp_width(), 8)?);
-        let (weight, eps) = (self.random(&[config.hidden], 9, DType::F32)?, config.norm_eps);
+        let (weight, eps, by) = (self.random(&[config.hidden], 9, DType::F32)?, config.norm_eps, config.gate);
         Ok(Box::new(move |_| {
             black_box(rms_norm(&rms_norm(&x, &weight, eps)?, &weight, eps)?);
-            black_box(silu_mul(&gate, &up)?);
+            black_box(gated(&gate, &up, by)?);
             Ok(())
         }))
     }
@@ -244,7 +250,7 @@ impl<'a> Bench<'a> {
         Box::new(move |comm| {
             let plan = (comm.rank() == 0).then(|| vec![0; 4 * PLAN_TOKENS]);
             black_box(comm.broadcast_bytes(0, plan)?);
-            black_box(model.rope(PLAN_TOKENS.min(model.config().max_positions))?);
+            black_box(model.layer_attention(PLAN_TOKENS.min(model.config().max_positions))?);
             Ok(())
         })
     }
@@ -255,20 +261,16 @@ impl<'a> Bench<'a> {
 struct Runs {
     at: Positions,
     kernels: Kernels,
-    rope: Rope,
-    scale: f32,
+    of_layers: Arc<[LayerAttention]>,
     progress: Progress,
 }
 
 impl Attention for Runs {
     type Error = tributary_model::Error;
 
-    fn attend(&mut self, _layer: usize, qkv: Qkv) -> tributary_model::Result<Tensor> {
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> tributary_model::Result<Partial> {
         let keys = [Keys { k: qkv.k, v: qkv.v, at: self.at.clone() }];
-        Ok(self
-            .kernels
-            .attend(&Query { q: &qkv.q, at: &self.at, keys: &keys, rope: Some(&self.rope), scale: self.scale })?
-            .out)
+        self.of_layers[layer].attend(self.kernels, &qkv.q, &self.at, &keys)
     }
 
     fn progress(&self) -> &Progress {

@@ -1,0 +1,131 @@
+//! The gated activations, in one pass over their inputs. All are `g · σ(t) · v`, where t depends on
+//! the gate g and v on its partner; σ(t) = 1 / (1 + 2^(−t · log₂ e)).
+
+use rayon::prelude::*;
+
+use super::lanes::Lanes;
+use super::layer::VALUES_AT_ONCE;
+use super::level::{Kernel, Level, dispatch};
+use super::strip::{LOG2_E, WIDEST};
+use crate::gate::{CLAMPED_FACTOR, GELU_BOUND, GELU_CUBE, GELU_FACTOR, Gate};
+
+/// See [`crate::gated`]; both of one length.
+pub(crate) fn gated(gate: &[f32], up: &[f32], by: Gate) -> Vec<f32> {
+    match by {
+        Gate::Silu => by_activation(gate, up, Silu),
+        Gate::GeluTanh => by_activation(gate, up, GeluTanh),
+        Gate::ClampedSilu { limit } => by_activation(gate, up, ClampedSilu { limit }),
+    }
+}
+
+fn by_activation(gate: &[f32], up: &[f32], activation: impl Activation) -> Vec<f32> {
+    assert_eq!(gate.len(), up.len(), "gate and up");
+    let level = Level::best();
+    let mut out = vec![0.0; gate.len()];
+    let pieces = out.par_chunks_mut(VALUES_AT_ONCE).zip(gate.par_chunks(VALUES_AT_ONCE));
+    let pieces = pieces.zip(up.par_chunks(VALUES_AT_ONCE));
+    pieces.for_each(|((out, gate), up)| dispatch(level, Gated { gate, up, out, activation }));
+    out
+}
+
+trait Activation: Copy + Send + Sync {
+    /// −t · log₂ e.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`.
+    unsafe fn exponent<V: Lanes>(self, gate: V) -> V;
+
+    /// The result, where `power` is 2 to the exponent.
+    fn of(self, gate: f32, up: f32, power: f32) -> f32;
+}
+
+#[derive(Clone, Copy)]
+struct Silu;
+
+impl Activation for Silu {
+    #[inline(always)]
+    unsafe fn exponent<V: Lanes>(self, gate: V) -> V {
+        // SAFETY: the caller's promise.
+        gate.mul(unsafe { V::splat(-LOG2_E) })
+    }
+
+    #[inline(always)]
+    fn of(self, gate: f32, up: f32, power: f32) -> f32 {
+        gate / (1.0 + power) * up
+    }
+}
+
+#[derive(Clone, Copy)]
+struct GeluTanh;
+
+impl Activation for GeluTanh {
+    #[inline(always)]
+    unsafe fn exponent<V: Lanes>(self, gate: V) -> V {
+        const FACTOR: f32 = -LOG2_E * GELU_FACTOR as f32;
+        // SAFETY: the caller's promise.
+        unsafe {
+            // From the bound on the power is infinite, and its exponent must not be.
+            let gate = V::splat(-GELU_BOUND as f32).max(gate);
+            let square = gate.mul(gate);
+            square.mul_add(V::splat(FACTOR * GELU_CUBE as f32), V::splat(FACTOR)).mul(gate)
+        }
+    }
+
+    #[inline(always)]
+    fn of(self, gate: f32, up: f32, power: f32) -> f32 {
+        gate / (1.0 + power) * up
+    }
+}
+
+#[derive(Clone, Copy)]
+struct ClampedSilu {
+    limit: f32,
+}
+
+impl Activation for ClampedSilu {
+    #[inline(always)]
+    unsafe fn exponent<V: Lanes>(self, gate: V) -> V {
+        const FACTOR: f32 = -LOG2_E * CLAMPED_FACTOR as f32;
+        // The exponent of the clamped gate: its factor is negative.
+        // SAFETY: the caller's promise.
+        unsafe { V::splat(FACTOR * self.limit).max(gate.mul(V::splat(FACTOR))) }
+    }
+
+    #[inline(always)]
+    fn of(self, gate: f32, up: f32, power: f32) -> f32 {
+        let Self { limit } = self;
+        // Comparisons with a NaN are false, so that it comes through.
+        let gate = if gate > limit { limit } else { gate };
+        let up = if up > limit { limit } else { up };
+        let up = if up < -limit { -limit } else { up };
+        gate / (1.0 + power) * (up + 1.0)
+    }
+}
+
+struct Gated<'a, A> {
+    gate: &'a [f32],
+    up: &'a [f32],
+    out: &'a mut [f32],
+    activation: A,
+}
+
+impl<A: Activation> Kernel for Gated<'_, A> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        let steps = self.out.chunks_mut(V::N).zip(self.gate.chunks(V::N)).zip(self.up.chunks(V::N));
+        for ((out, gate), up) in steps {
+            // The last step may be short; it goes through a buffer, so that every value is computed
+            // the same way.
+            let mut power = [0.0; WIDEST];
+            power[..gate.len()].copy_from_slice(gate);
+            // SAFETY: the caller promises the instructions; the buffer holds WIDEST ≥ N values.
+            unsafe {
+                let exponent = self.activation.exponent(V::load(power.as_ptr()));
+                exponent.exp2().store(power.as_mut_ptr());
+            }
+            for (((out, gate), up), power) in out.iter_mut().zip(gate).zip(up).zip(power) {
+                *out = self.activation.of(*gate, *up, power);
+            }
+        }
+    }
+}
