@@ -78,6 +78,11 @@ impl Tokenizer {
         self.eos
     }
 
+    /// The id of the token with this text.
+    pub fn id_of(&self, text: &str) -> Option<u32> {
+        self.marking.token_to_id(text)
+    }
+
     /// A mark that the chat template writes and whose id is beyond a model's `vocab` ids, with the
     /// id.
     pub fn written_beyond(&self, vocab: usize) -> Option<String> {

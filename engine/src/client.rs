@@ -210,6 +210,16 @@ impl Client {
         tokenizer.and_then(|tokenizer| tokenizer.decode(ids).ok()).unwrap_or_default()
     }
 
+    /// The id of the token with this text; none without a tokenizer.
+    pub fn token(&self, text: &str) -> Option<u32> {
+        self.shared.folder.tokenizer.as_ref()?.id_of(text)
+    }
+
+    /// Whether the source of the chat template contains a text.
+    pub fn template_contains(&self, text: &str) -> bool {
+        self.shared.folder.template.as_ref().is_some_and(|template| template.contains(text))
+    }
+
     /// A question as token ids.
     ///
     /// # Errors

@@ -95,7 +95,7 @@ pub struct ServeArgs {
     chunk_tokens: usize,
     /// Parser that separates the model's reasoning from its answer; reasoning is returned as
     /// `reasoning_content`, apart from `content`
-    #[arg(long, value_enum, default_value_t = ReasoningChoice::None, help_heading = "Service")]
+    #[arg(long, value_enum, default_value_t = ReasoningChoice::Auto, help_heading = "Service")]
     reasoning_parser: ReasoningChoice,
     /// Model name for clients [default: the name of the model's folder]
     #[arg(long, value_name = "NAME", help_heading = "Service")]
@@ -168,17 +168,23 @@ enum GenerationConfig {
 /// Parser that separates reasoning from the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ReasoningChoice {
+    /// harmony if the chat template and the tokenizer have its marks, else none
+    Auto,
     /// No separation: all text is the answer
     None,
     /// Reasoning between <think> and </think>
     Think,
+    /// OpenAI's Harmony format of gpt-oss: reasoning in the channel analysis
+    Harmony,
 }
 
 impl From<ReasoningChoice> for ReasoningParser {
     fn from(choice: ReasoningChoice) -> Self {
         match choice {
+            ReasoningChoice::Auto => Self::Auto,
             ReasoningChoice::None => Self::None,
             ReasoningChoice::Think => Self::Think,
+            ReasoningChoice::Harmony => Self::Harmony,
         }
     }
 }

@@ -252,7 +252,8 @@ impl Decoder {
 fn norm_weight(config: &Config, weights: &Weights, name: &str, dim: usize) -> Result<Tensor> {
     let weight = weights.get_f32(name, &[dim])?;
     match config.output_norms {
-        Some(OutputNorms::Gemma) => Ok((weight + 1.0)?),
+        // On the host: what is loaded once needs no kernel of a device.
+        Some(OutputNorms::Gemma) => Ok((cuda::download(&weight)? + 1.0)?.to_device(&weights.device)?),
         _ => Ok(weight),
     }
 }

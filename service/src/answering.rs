@@ -11,7 +11,7 @@ use crate::delivery::Delivery;
 use crate::echo;
 use crate::error::ApiError;
 use crate::output::{Ending, Frame, Told, Usage};
-use crate::reasoning::{ReasoningParser, Thinking};
+use crate::reasoning::Parser;
 use crate::running::Running;
 use crate::spoken::{Piece, Spoken};
 
@@ -38,8 +38,8 @@ pub struct Answering {
     /// The request that it answers.
     pub running: Running,
     spoken: Spoken,
-    /// Parts reasoning from the answer, where that is wanted.
-    thinking: Option<Thinking>,
+    /// Parts reasoning from the answer, where that is wanted or the answer comes in channels.
+    parser: Option<Parser>,
     /// The text of its prompt, where it is repeated and came as a text.
     echoed: Option<String>,
     is_over: bool,
@@ -86,8 +86,8 @@ impl Answering {
 
     /// A piece with its reasoning apart, where that is wanted; none where all of it is held back.
     fn parted(&mut self, piece: Piece, delivery: &Delivery) -> Option<Piece> {
-        let Some(thinking) = &mut self.thinking else { return Some(piece) };
-        let (reasoning, text) = thinking.push(&piece.text);
+        let Some(parser) = &mut self.parser else { return Some(piece) };
+        let (reasoning, text) = parser.push(&piece.text);
         let reasoning = if delivery.reasoning.is_left_out { String::new() } else { reasoning };
         let says = !(reasoning.is_empty() && text.is_empty() && piece.tokens.is_empty());
         says.then_some(Piece { text, reasoning, ..piece })
@@ -96,8 +96,8 @@ impl Answering {
     /// The last piece, with the held-back text.
     fn parted_at_the_end(&mut self, rest: Option<Piece>, delivery: &Delivery) -> Option<Piece> {
         let rest = rest.and_then(|piece| self.parted(piece, delivery));
-        let Some(thinking) = &mut self.thinking else { return rest };
-        let (reasoning, text) = thinking.rest();
+        let Some(parser) = &mut self.parser else { return rest };
+        let (reasoning, text) = parser.rest();
         let mut piece = rest.unwrap_or_default();
         piece.text += &text;
         if !delivery.reasoning.is_left_out {
@@ -159,11 +159,10 @@ impl Batch {
             let end = &running.prompt.end;
             // A text continues its prompt; a message begins anew, without the space between words.
             let after = if frame.is_chat() { &[][..] } else { end };
-            let spoken = Spoken::new(client, after, delivery, piece.text.chars().count());
-            let usual = running.shared.reasoning == ReasoningParser::Think;
-            let is_apart = delivery.reasoning.is_left_out || delivery.reasoning.is_apart.unwrap_or(usual);
-            let thinking = (frame.is_chat() && is_apart).then(|| Thinking::behind(&client.text_of_prompt(end)));
-            Ok(Answering { running, spoken, thinking, echoed, is_over: false })
+            let parts = frame.is_chat().then(|| running.shared.reasoning.begin(delivery.reasoning, end, client));
+            let (headers, parser) = parts.unwrap_or_default();
+            let spoken = Spoken::new(client, after, delivery, piece.text.chars().count()).without(headers);
+            Ok(Answering { running, spoken, parser, echoed, is_over: false })
         };
         Ok(Self(all.into_iter().zip(echoed).map(begin).collect::<Result<_, ApiError>>()?))
     }

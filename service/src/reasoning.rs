@@ -1,14 +1,88 @@
 //! A model's reasoning apart from its answer: text between `<think>` and `</think>`, as it comes,
-//! for any split into tokens.
+//! for any split into tokens, or that of channels ([`harmony`](crate::harmony)).
+
+use tributary_engine::Client;
+
+use crate::delivery::ReasoningWish;
+use crate::harmony::{CHANNEL, Channels, Headers, Marks};
 
 /// Parser that separates reasoning from the answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ReasoningParser {
-    /// It is not: all text is the answer.
+    /// [`Harmony`](Self::Harmony) if the chat template writes `<|channel|>` and the tokenizer has
+    /// the marks, else [`None`](Self::None).
     #[default]
+    Auto,
+    /// It is not: all text is the answer.
     None,
     /// Reasoning is between `<think>` and `</think>`, at the beginning.
     Think,
+    /// Reasoning is in channels of OpenAI's Harmony format.
+    Harmony,
+}
+
+/// Separation of reasoning in a service's answers.
+#[derive(Debug, Clone)]
+pub struct Reasoning {
+    /// Whether reasoning comes apart where a request does not choose.
+    is_apart: bool,
+    /// Marks of the Harmony format, if answers come in it.
+    marks: Option<Marks>,
+}
+
+impl Reasoning {
+    /// Separation by a parser.
+    ///
+    /// # Errors
+    /// Returns the text of a mark that the parser needs and that is no token of the model.
+    pub fn by(parser: ReasoningParser, client: &Client) -> Result<Self, &'static str> {
+        let marks = match parser {
+            ReasoningParser::Harmony => Some(Marks::of(client)?),
+            ReasoningParser::Auto if client.template_contains(CHANNEL) => Marks::of(client).ok(),
+            ReasoningParser::Auto | ReasoningParser::None | ReasoningParser::Think => None,
+        };
+        Ok(Self { is_apart: parser == ReasoningParser::Think || marks.is_some(), marks })
+    }
+
+    /// Parser of an answer after the last tokens of its prompt, and the reader of headers that it
+    /// needs. Without one all text is the answer.
+    pub fn begin(&self, wish: ReasoningWish, prompt: &[u32], client: &Client) -> (Option<Headers>, Option<Parser>) {
+        let is_apart = wish.is_left_out || wish.is_apart.unwrap_or(self.is_apart);
+        match &self.marks {
+            Some(marks) => {
+                let headers = Headers::behind(prompt, marks.clone(), |ids| client.text_of_prompt(ids));
+                (Some(headers), Some(Parser::Harmony(Channels::new(is_apart))))
+            }
+            None => (None, is_apart.then(|| Parser::Think(Thinking::behind(&client.text_of_prompt(prompt))))),
+        }
+    }
+}
+
+/// Parser of one answer.
+#[derive(Debug)]
+pub enum Parser {
+    /// By `<think>` and `</think>`.
+    Think(Thinking),
+    /// By channels.
+    Harmony(Channels),
+}
+
+impl Parser {
+    /// Takes a text; gives the reasoning and the answer in it and in the held text.
+    pub fn push(&mut self, text: &str) -> (String, String) {
+        match self {
+            Self::Think(thinking) => thinking.push(text),
+            Self::Harmony(channels) => channels.push(text),
+        }
+    }
+
+    /// The rest at the end.
+    pub fn rest(&mut self) -> (String, String) {
+        match self {
+            Self::Think(thinking) => thinking.rest(),
+            Self::Harmony(_) => Default::default(),
+        }
+    }
 }
 
 const OPEN: &str = "<think>";

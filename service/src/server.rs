@@ -20,7 +20,7 @@ use crate::limits::ClientLimits;
 use crate::metrics::{Basis, Metrics, Setup};
 use crate::readers::Readers;
 use crate::ready::{Readiness, keep_testing};
-use crate::reasoning::ReasoningParser;
+use crate::reasoning::{Reasoning, ReasoningParser};
 use crate::routes::routes;
 use crate::shared::Shared;
 use crate::signals;
@@ -114,6 +114,9 @@ pub enum Error {
     /// The system has no thread, timer or signal to give.
     #[error("the service cannot start: {0}")]
     Start(#[from] std::io::Error),
+    /// The model cannot answer in the format of a parser.
+    #[error("--reasoning-parser harmony: the tokenizer has no token `{0}`; choose another parser")]
+    Reasoning(&'static str),
     /// The metrics cannot be made.
     #[error("a bug: {0}")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
@@ -123,6 +126,7 @@ impl Error {
     /// Exit code of the error.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Error::Reasoning(_) => exit::USAGE,
             Error::Listen { .. } | Error::ListenForScrapes { .. } => exit::CONFIGURATION,
             Error::File { .. } => exit::DISK,
             Error::Start(_) => exit::OUT_OF_MEMORY,
@@ -181,13 +185,15 @@ impl Service {
     /// `attendance` lasts as long.
     ///
     /// # Errors
-    /// Returns an error if no thread can be started.
+    /// Returns an error if no thread can be started, or if the model has no token that the
+    /// parser of reasoning needs.
     pub fn start(
         self,
         client: Client,
         world: usize,
         attendance: Attendance,
     ) -> Result<JoinHandle<Result<(), Error>>, Error> {
+        let reasoning = Reasoning::by(self.options.reasoning, &client).map_err(Error::Reasoning)?;
         let settings = client.settings();
         let (method, eviction) =
             (Some(settings.method.name), settings.eviction.method.map(|method| method.descriptor().name));
@@ -209,7 +215,7 @@ impl Service {
         }
         let run = move || {
             let desk = client.desk().clone();
-            let served = runtime.block_on(self.serve(client, metrics, (drain, draining), &attendance));
+            let served = runtime.block_on(self.serve((client, reasoning), metrics, (drain, draining), &attendance));
             // Texts that are still being read into tokens hold up neither the engine's end nor this
             // one.
             desk.leave();
@@ -222,12 +228,12 @@ impl Service {
 
     async fn serve(
         self,
-        client: Client,
+        (client, reasoning): (Client, Reasoning),
         metrics: Arc<Metrics>,
         (drain, draining): (watch::Sender<bool>, watch::Receiver<bool>),
         attendance: &Attendance,
     ) -> Result<(), Error> {
-        let Options { model, access, doors, limits, reasoning, self_test, .. } = self.options;
+        let Options { model, access, doors, limits, self_test, .. } = self.options;
         let Options { ignores_unknown, caches_apart, default_tokens, hand_over_expiry, decoder, .. } = self.options;
         let has_keys = matches!(access, Access::Keys { .. });
         let hand_overs = Arc::new(HandOvers::new(hand_over_expiry, has_keys));

@@ -12,7 +12,7 @@ use crate::limits::ClientLimits;
 use crate::metrics::Metrics;
 use crate::readers::Readers;
 use crate::ready::Readiness;
-use crate::reasoning::ReasoningParser;
+use crate::reasoning::Reasoning;
 
 /// The engine, its name for clients, and the metrics.
 #[derive(Clone)]
@@ -29,8 +29,8 @@ pub struct Shared {
     pub decoder: Option<Arc<Decoder>>,
     /// Limits of clients' requests.
     pub limits: ClientLimits,
-    /// Parser that separates a model's reasoning from its answer.
-    pub reasoning: ReasoningParser,
+    /// Separation of a model's reasoning from its answer.
+    pub reasoning: Reasoning,
     /// Permits for tokenizing a body.
     pub readers: Readers,
     /// Whether the last self-test was right.

@@ -7,6 +7,7 @@ use tributary_engine::{Client, Result, TextStream};
 use tributary_protocol::{DrawnToken, Logprobs};
 
 use crate::delivery::Delivery;
+use crate::harmony::Headers;
 use crate::stops::Stops;
 
 /// A part of an answer.
@@ -56,6 +57,8 @@ pub struct Spoken {
     /// Tokens that end it.
     ends: Vec<u32>,
     stream: TextStream,
+    /// Reader of its messages' headers, where it has some.
+    headers: Option<Headers>,
     stops: Stops,
     /// Tokens whose text has not been given out, or not all of it, and the bytes of the text that
     /// are theirs.
@@ -76,7 +79,13 @@ impl Spoken {
     pub fn new(client: &Client, after: &[u32], delivery: &Delivery, characters: usize) -> Self {
         let stops = Stops::new(delivery.stops.clone(), delivery.keeps_stop);
         let (stream, held, ends) = (client.text_stream(after), Vec::new(), delivery.ends.clone());
-        Self { ends, stream, stops, held, come: 0, characters, given: 0, tokens: 0, is_stopped: false }
+        let headers = None;
+        Self { ends, stream, headers, stops, held, come: 0, characters, given: 0, tokens: 0, is_stopped: false }
+    }
+
+    /// The same without the headers of messages.
+    pub fn without(self, headers: Option<Headers>) -> Self {
+        Self { headers, ..self }
     }
 
     /// Takes a token; gives the text that can go out. No text follows a stop text.
@@ -92,7 +101,7 @@ impl Spoken {
             return Ok(None);
         }
         let likely = drawn.logprobs.as_ref().map(|logprobs| self.likely(drawn.token, logprobs)).transpose()?;
-        let text = self.stream.push(drawn.token)?;
+        let text = self.completed(drawn.token)?;
         let span = self.come..self.come + text.len();
         (self.come, self.characters) = (span.end, self.characters + text.chars().count());
         self.held.extend(likely.map(|likely| (span, likely)));
@@ -105,13 +114,29 @@ impl Spoken {
         if self.is_stopped {
             return None;
         }
-        let (mut text, stopped) = self.stops.push(&self.stream.rest());
+        let mut rest = self.stream.rest();
+        if let Some(headers) = &mut self.headers {
+            rest = headers.text(&rest) + &headers.rest();
+        }
+        let (mut text, stopped) = self.stops.push(&rest);
         if !stopped {
             text += &self.stops.rest();
             // A part of a character that never was completed has its text here.
             self.held.iter_mut().for_each(|(span, _)| *span = 0..0);
         }
         self.give(text, stopped)
+    }
+
+    /// The text that a token completes, without headers.
+    fn completed(&mut self, token: u32) -> Result<String> {
+        let Some(headers) = &mut self.headers else { return self.stream.push(token) };
+        if !headers.is_mark(token) {
+            return Ok(headers.text(&self.stream.push(token)?));
+        }
+        // An incomplete character belongs to the text before the mark.
+        let text = headers.text(&self.stream.rest());
+        headers.take(token);
+        Ok(text)
     }
 
     fn give(&mut self, text: String, stopped: bool) -> Option<Piece> {

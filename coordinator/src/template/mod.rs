@@ -195,6 +195,11 @@ impl Template {
         Ok(())
     }
 
+    /// Whether its source contains a text.
+    pub fn contains(&self, text: &str) -> bool {
+        self.source.contains(text)
+    }
+
     /// Whether the prompt depends on the day.
     pub fn asks_for_the_date(&self) -> bool {
         self.source.contains("strftime_now")

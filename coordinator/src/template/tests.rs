@@ -25,6 +25,20 @@ const THINKING: &str = "{% for m in messages %}{% set content = m.content %}{% i
     {% endfor %}{% if add_generation_prompt %}<|assistant|>{% if enable_thinking is defined and not enable_thinking %}\
     <think></think>{% endif %}{% endif %}";
 
+/// gpt-oss's template in short: a system message of its own, and a client's as the developer's.
+const HARMONY_LIKE: &str = "{%- macro head() -%}\n{%- if reasoning_effort is not defined %}\n{%- set reasoning_effort = 'medium' %}\n\
+    {%- endif %}\n{{- 'Effort: ' + reasoning_effort }}\n{%- endmacro -%}\n\
+    {{- '<|start|>system<|message|>' }}{{- head() }}{{- '<|end|>' }}\n\
+    {%- if messages[0].role == 'developer' or messages[0].role == 'system' %}\n\
+    {{- '<|start|>developer<|message|># Rules\\n' + messages[0].content + '<|end|>' }}\n{%- set turns = messages[1:] %}\n\
+    {%- else %}\n{%- set turns = messages %}\n{%- endif %}\n{%- for message in turns -%}\n\
+    {%- if message.role == 'user' -%}\n{{- '<|start|>user<|message|>' + message.content + '<|end|>' }}\n\
+    {%- elif 'thinking' in message and loop.last and not add_generation_prompt -%}\n\
+    {{- '<|start|>assistant<|channel|>analysis<|message|>' + message.thinking + '<|end|>' }}\n\
+    {{- '<|start|>assistant<|channel|>final<|message|>' + message.content + '<|return|>' }}\n\
+    {%- else -%}\n{{- '<|start|>assistant<|channel|>final<|message|>' + message.content + '<|end|>' }}\n{%- endif -%}\n\
+    {%- endfor -%}\n{%- if add_generation_prompt -%}\n<|start|>assistant\n{%- endif -%}";
+
 fn messages(texts: &[(&str, &str)]) -> Vec<Message> {
     texts.iter().map(|(role, text)| Message::new(role, *text)).collect()
 }
@@ -52,6 +66,19 @@ fn documents_stand_between_the_head_and_the_query() {
             "q<|im_end|>\n<|im_start|>assistant\n",
         ),
         (MISTRAL_LIKE, None, "<s>[INST] ", "q [/INST]"),
+        (
+            HARMONY_LIKE,
+            None,
+            "<|start|>system<|message|>Effort: medium<|end|><|start|>user<|message|>",
+            "q<|end|><|start|>assistant",
+        ),
+        (
+            HARMONY_LIKE,
+            Some("Be brief."),
+            "<|start|>system<|message|>Effort: medium<|end|><|start|>developer<|message|># Rules\nBe brief.<|end|>\
+             <|start|>user<|message|>",
+            "q<|end|><|start|>assistant",
+        ),
         (MISTRAL_LIKE, Some("Be brief."), "<s>[INST] Be brief.\n\n", "q [/INST]"),
     ] {
         for documents in ["one\ntwo\n", "a", "q", "user", "<|im_end|>"] {
@@ -148,6 +175,8 @@ fn an_answer_is_continued_as_in_transformers() {
         of(THINKING, "It is", Ending::Answer).unwrap(),
         "<|user|>q<|end|><|assistant|>It is<|end|><|assistant|>"
     );
+    let continued = of(HARMONY_LIKE, "It is ", Ending::Continued).unwrap();
+    assert!(continued.ends_with("q<|end|><|start|>assistant<|channel|>final<|message|>It is "), "{continued}");
     let trims = "{% for m in messages %}[{{ m.content | trim }}]{% endfor %}";
     assert_eq!(of(trims, "It is ", Ending::Continued).unwrap(), "[q][It is", "what the template trims is trimmed");
     assert!(matches!(of("x", "It is", Ending::Continued), Err(Error::Conversation(_))));
@@ -165,6 +194,13 @@ fn values_of_a_request_reach_the_template() {
     thought.rest = json!({"reasoning": "r", "tool_calls": null, "name": "n"}).as_object().unwrap().clone();
     let seen = "{{ messages[0].reasoning_content }}{{ messages[0].tool_calls is defined }}{{ messages[0].name }}";
     let talk = Talk { messages: &[thought], ..Talk::default() };
+    let kwargs = json!({"reasoning_effort": "low"}).as_object().unwrap().clone();
+    let options = ChatOptions { kwargs, ending: Ending::Nothing };
+    assert_eq!(
+        Template::new(HARMONY_LIKE, "", "").write(&talk, &options).unwrap().text,
+        "<|start|>system<|message|>Effort: low<|end|><|start|>assistant<|channel|>analysis<|message|>r<|end|>\
+         <|start|>assistant<|channel|>final<|message|>a<|return|>"
+    );
     assert_eq!(Template::new(seen, "", "").write(&talk, &ChatOptions::default()).unwrap().text, "rFalsen");
 }
 
@@ -210,7 +246,7 @@ fn templates_that_cannot_be_used_are_known_before_the_first_chat() {
         assert!(matches!(error, Error::Template(_)) && error.exit_code() == 64, "{line}");
         assert!(line.contains(wanted) && !line.contains(char::is_control), "{source}: {line:?}");
     }
-    for source in [QWEN_LIKE, LLAMA_LIKE, MISTRAL_LIKE, THINKING] {
+    for source in [QWEN_LIKE, LLAMA_LIKE, MISTRAL_LIKE, THINKING, HARMONY_LIKE] {
         Template::new(source, "<s>", "</s>").check().unwrap();
     }
 }

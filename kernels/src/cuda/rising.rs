@@ -55,7 +55,9 @@ mod tests {
         let at = Positions::new(rope, vec![0, 1, 2, 3, 4, 5, PAD, 6], vec![SHARED, SHARED, 0, 0, 0, 0, 0, 0]);
         assert_eq!(rising_runs(&at, Rule::Causal), [0..3, 3..7, 7..8]);
         assert_eq!(rising_runs(&at, Rule::Others), [0..2, 2..3, 3..7, 7..8]);
-        assert_eq!(rising_runs(&Positions::run(5, 3), Rule::Others), [0..3]);
-        assert!(rising_runs(&Positions::run(5, 0), Rule::Causal).is_empty());
+        for rows in [0, 3] {
+            let runs = rising_runs(&Positions::run(5, rows), Rule::Others);
+            assert_eq!((runs.len(), runs.first().map_or(0, Range::len)), (rows.min(1), rows));
+        }
     }
 }

@@ -14,6 +14,7 @@ mod metrics;
 mod openai;
 mod parameters;
 mod ready;
+mod reasoning;
 mod recorded;
 mod streams;
 mod tiers;

@@ -14,6 +14,11 @@ CALLED = [
 ]
 TOOLS = [{"type": "function", "function": {"name": "look", "description": "Looks <there>", "parameters": {
     "type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}}}]
+TYPED = [{"type": "function", "function": {"name": "look", "description": "Looks", "parameters": {
+    "type": "object", "required": ["at", "deep"], "properties": {
+        "at": {"type": "array", "items": {"type": "string"}}, "in": {"type": ["string", "null"]}, "any": {"type": "array"},
+        "sea": {"type": "string", "enum": ["red", "dead"]}, "or": {"oneOf": [{"type": "string", "nullable": True}, {"type": "number", "default": 2.5}]},
+        "deep": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}}}}}]
 BASE = {"bos_token": "<s>", "eos_token": "</s>", "tools": None, "documents": None, "add_generation_prompt": True}
 
 CONTEXTS = {
@@ -24,6 +29,9 @@ CONTEXTS = {
     "thinking": {**BASE, "messages": [SYSTEM, *TALK], "enable_thinking": True},
     "quiet": {**BASE, "messages": TALK, "enable_thinking": False},
     "tools": {**BASE, "messages": [SYSTEM, *CALLED], "tools": TOOLS},
+    "typed": {**BASE, "messages": [{**SYSTEM, "role": "developer"}, USER, {**CALLED[1], "thinking": "hm"}, CALLED[2]], "tools": TYPED,
+              "reasoning_effort": "low", "builtin_tools": ["python"], "identity": "I am another."},
+    "finished": {**BASE, "messages": [USER, {"role": "assistant", "content": "A crab.", "thinking": "hm"}], "add_generation_prompt": False},
     "values": {**BASE, "messages": [USER], "i": 7, "j": -7, "f": 2.5, "g": 1e20, "h": 1e-7, "w": 3.0, "yes": True, "no": False,
                "nothing": None, "text": "Hello, World", "words": ["b", "a", "C"], "numbers": [3, 1, 2], "pairs": {"b": 1, "a": 2},
                "people": [{"name": "Eve", "age": 3, "on": True}, {"name": "Bob", "age": 5, "on": False}, {"name": "Al", "age": 3}],
@@ -99,6 +107,164 @@ QWEN = """{%- if tools %}
     {%- endif %}
 {%- endif %}"""
 
+HARMONY = """{#- Constructs of gpt-oss's template, in words of our own. #}
+{%- macro kind_of(spec, needed, is_nullable=false) -%}
+    {%- if spec.type == "array" -%}
+        {%- if spec['items'] -%}
+            {%- set inner = kind_of(spec['items'], needed) -%}
+            {%- if inner == "object" or inner|length > 50 -%}
+                {{- "any[]" }}
+            {%- else -%}
+                {{- inner + "[]" }}
+            {%- endif -%}
+        {%- else -%}
+            {{- "any[]" }}
+        {%- endif -%}
+    {%- elif spec.type is defined and spec.type is iterable and spec.type is not string and spec.type is not mapping and spec.type[0] is defined -%}
+        {{- spec.type | join(" | ") }}
+    {%- elif spec.oneOf -%}
+        {%- for variant in spec.oneOf -%}
+            {{- kind_of(variant, needed) -}}
+            {%- if variant.default is defined %}
+                {{ "// default: " + variant.default|tojson }}
+            {%- endif -%}
+            {%- if not loop.last %}
+                {{- " | " }}
+            {% endif -%}
+        {%- endfor -%}
+    {%- elif spec.type == "string" -%}
+        {%- if spec.enum -%}
+            {{- '"' + spec.enum|join('" | "') + '"' -}}
+        {%- else -%}
+            {{- "string" }}
+            {%- if spec.nullable or is_nullable %}
+                {{- " | null" }}
+            {%- endif -%}
+        {%- endif -%}
+    {%- elif spec.type == "object" and spec.properties -%}
+        {{- "{\\n" }}
+        {%- for name, inner in spec.properties.items() -%}
+            {{- name -}}
+            {%- if name not in (spec.required or []) -%}
+                {{- "?" }}
+            {%- endif -%}
+            {{- ": " }}
+            {{ kind_of(inner, spec.required or []) }}
+            {%- if not loop.last -%}
+                {{-", " }}
+            {%- endif -%}
+        {%- endfor -%}
+        {{- "}" }}
+    {%- else -%}
+        {{- spec.type or "any" }}
+    {%- endif -%}
+{%- endmacro -%}
+
+{%- macro write_tools(name, tools) -%}
+    {{- "## " + name + "\\n" }}
+    {%- for tool in tools %}
+        {%- set tool = tool.function %}
+        {{- "// " + tool.description + "\\ntype " + tool.name + " = " }}
+        {{- kind_of(tool.parameters, [], is_nullable=true) + ";\\n" }}
+    {%- endfor %}
+{%- endmacro -%}
+
+{%- macro write_head() -%}
+    {%- if identity is not defined %}
+        {%- set identity = "I am a model." %}
+    {%- endif %}
+    {{- identity + "\\n" }}
+    {{- "Date: " + strftime_now("today") + "\\n" }}
+    {%- if reasoning_effort is not defined %}
+        {%- set reasoning_effort = "medium" %}
+    {%- endif %}
+    {{- "Effort: " + reasoning_effort + "\\n" }}
+    {%- if builtin_tools %}
+        {%- set has = namespace(browser=false, python=false) %}
+        {%- for tool in builtin_tools %}
+            {%- if tool == "python" %}
+                {%- set has.python = true %}
+            {%- endif %}
+        {%- endfor %}
+        {{- has.python ~ has.browser }}
+    {%- endif -%}
+    {{- "Channels: analysis, commentary, final." }}
+    {%- if tools -%}
+        {{- "\\nCalls are commentary." }}
+    {%- endif -%}
+{%- endmacro -%}
+
+{{- "<|start|>system<|message|>" }}
+{{- write_head() }}
+{{- "<|end|>" }}
+{%- if messages[0].role == "developer" or messages[0].role == "system" %}
+    {%- set rules = messages[0].content %}
+    {%- set turns = messages[1:] %}
+{%- else %}
+    {%- set rules = "" %}
+    {%- set turns = messages %}
+{%- endif %}
+{%- if rules or tools %}
+    {{- "<|start|>developer<|message|>" }}
+    {%- if rules %}
+        {{- "# Rules\\n" }}
+        {{- rules }}
+        {{- "\\n" }}
+    {%- endif %}
+    {%- if tools -%}
+        {{- write_tools("functions", tools) }}
+    {%- endif -%}
+    {{- "<|end|>" }}
+{%- endif %}
+{%- set last = namespace(name=none) %}
+{%- for message in turns -%}
+    {%- if message.role == 'assistant' -%}
+        {%- if "content" in message and "<|channel|>final<|message|>" in message.content %}
+            {{- raise_exception("the content has marks") }}
+        {%- endif %}
+        {%- if "tool_calls" in message %}
+            {%- set later = namespace(found=false) %}
+            {%- for other in turns[loop.index:] %}
+                {%- if other.role == 'assistant' and "tool_calls" not in other %}
+                    {%- set later.found = true %}
+                {%- endif %}
+            {%- endfor %}
+            {%- set call = message.tool_calls[0] %}
+            {%- if call.function %}
+                {%- set call = call.function %}
+            {%- endif %}
+            {%- if message.thinking and not later.found %}
+                {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}
+            {%- endif %}
+            {{- "<|start|>assistant to=" }}
+            {{- "functions." + call.name + "<|channel|>commentary " }}
+            {{- (call.content_type if call.content_type is defined else "json") + "<|message|>" }}
+            {{- call.arguments|tojson }}
+            {{- "<|call|>" }}
+            {%- set last.name = call.name %}
+        {%- elif loop.last and not add_generation_prompt %}
+            {%- if "thinking" in message %}
+                {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}
+            {%- endif %}
+            {{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|return|>" }}
+        {%- else %}
+            {{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" }}
+            {%- set last.name = none %}
+        {%- endif %}
+    {%- elif message.role == 'tool' -%}
+        {%- if last.name is none %}
+            {{- raise_exception("no call came before this tool") }}
+        {%- endif %}
+        {{- "<|start|>functions." + last.name }}
+        {{- " to=assistant<|channel|>commentary<|message|>" + message.content|tojson + "<|end|>" }}
+    {%- elif message.role == 'user' -%}
+        {{- "<|start|>user<|message|>" + message.content + "<|end|>" }}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+<|start|>assistant
+{%- endif -%}"""
+
 SWITCHES = """{%- if messages[0].role == 'system' -%}
 {%- set system = messages[0].content -%}
 {%- if '/system_override' in system -%}{%- set custom = system.replace('/system_override', '').rstrip() -%}
@@ -125,6 +291,7 @@ TRAINING = """{%- for message in messages -%}
 CASES = [
     # Whole templates, with and without system text, tools and thinking.
     ("qwen", QWEN, *CHATS),
+    ("harmony", HARMONY, *CHATS, "typed", "finished"),
     ("switches", SWITCHES, *CHATS),
     ("training", TRAINING, *CHATS),
     ("mistral", "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set sys = messages[0]['content'] + '\\n\\n' %}{% set loop_messages = messages[1:] %}{% else %}{% set sys = '' %}{% set loop_messages = messages %}{% endif %}{% for m in loop_messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}{% if m['role'] == 'user' %}{{ '[INST] ' + (sys if loop.first else '') + m['content'].strip() + ' [/INST]' }}{% elif m['role'] == 'assistant' %}{{ ' ' + m['content'] | trim + eos_token }}{% endif %}{% endfor %}", *CHATS),

@@ -262,7 +262,7 @@ mod tests {
     fn a_plan_that_cannot_run_is_refused_by_every_rank() {
         assert_eq!(refusal(|_| ()).0, 0);
         let around = |plan: &mut Plan| plan.chunks[0].around = Some(Around { adapter: 3, head: 1, tail: 0 });
-        let table: [(Change, &str); 19] = [
+        let table: [(Change, &str); 18] = [
             (|plan| plan.reused_rows = 3, "plan: 3 of 23 rows of its prompt reused by method none"),
             (|plan| plan.order = vec![1, 0], "plan: chunks in the order [1, 0] by method none"),
             (
