@@ -252,8 +252,11 @@ impl Decoder {
 fn norm_weight(config: &Config, weights: &Weights, name: &str, dim: usize) -> Result<Tensor> {
     let weight = weights.get_f32(name, &[dim])?;
     match config.output_norms {
-        // On the host: what is loaded once needs no kernel of a device.
-        Some(OutputNorms::Gemma) => Ok((cuda::download(&weight)? + 1.0)?.to_device(&weights.device)?),
+        // On the host: what is loaded once needs no kernel of a device. Drawn ones are near 1
+        // already.
+        Some(OutputNorms::Gemma) if !weights.are_drawn() => {
+            Ok((cuda::download(&weight)? + 1.0)?.to_device(&weights.device)?)
+        }
         _ => Ok(weight),
     }
 }

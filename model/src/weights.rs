@@ -107,6 +107,11 @@ impl Weights {
         Ok(Self { source: WeightSource::Files { folder, files, index: renamed }, ..self })
     }
 
+    /// Whether these are random numbers.
+    pub fn are_drawn(&self) -> bool {
+        matches!(self.source, WeightSource::Dummy(_))
+    }
+
     /// Whether files have a tensor of that name; drawn weights have none that is not asked for.
     pub fn has(&self, name: &str) -> bool {
         match &self.source {
