@@ -4,7 +4,7 @@
 use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 
-use crate::error::{Error, Result};
+use crate::error::{Result, expect};
 use crate::{Partial, cuda, merge};
 
 /// Attention to all keys with the sinks `[heads]` added: out · exp(lse − lse'), where lse' =
@@ -15,7 +15,7 @@ use crate::{Partial, cuda, merge};
 /// Returns an error if there is not one sink a head, or if a candle operation fails.
 pub fn with_sinks(all: &Partial, sinks: &[f32]) -> Result<Partial> {
     let (rows, heads, head_dim) = all.out.dims3()?;
-    check(heads, sinks)?;
+    expect("sinks", "sinks", heads, sinks.len())?;
     if all.out.elem_count() == 0 {
         return Ok(all.clone());
     }
@@ -36,16 +36,14 @@ fn at_once(all: &Partial, sinks: &[f32]) -> Result<Option<Partial>> {
         return Ok(None);
     }
     let (dims, head_dim) = (all.out.dims3()?, all.out.dim(2)?);
-    let sums: Vec<f32> = all.lse.flatten_all()?.to_vec1()?;
-    let with_sink = |(index, &sum): (usize, &f32)| log_add(sum, sinks[index % sinks.len()]);
-    let lse: Vec<f32> = sums.iter().enumerate().map(with_sink).collect();
-    let mut out: Vec<f32> = all.out.flatten_all()?.to_vec1()?;
-    let heads = out.par_chunks_exact_mut(head_dim).zip(&sums).zip(&lse);
+    let lse = lse_with_sinks(&all.lse, sinks)?;
+    let numbers = |x: &Tensor| x.flatten_all()?.to_vec1::<f32>();
+    let (sums, with_sink, mut out) = (numbers(&all.lse)?, numbers(&lse)?, numbers(&all.out)?);
+    let heads = out.par_chunks_exact_mut(head_dim).zip(&sums).zip(&with_sink);
     heads.for_each(|((head, sum), lse)| {
         let share = (sum - lse).exp();
         head.iter_mut().for_each(|number| *number *= share);
     });
-    let lse = Tensor::from_vec(lse, all.lse.dims(), all.lse.device())?;
     Ok(Some(Partial { out: Tensor::from_vec(out, dims, all.out.device())?, lse }))
 }
 
@@ -62,23 +60,11 @@ fn log_add(sum: f32, sink: f32) -> f32 {
 /// Returns an error if there is not one sink a head, or if a candle operation fails.
 pub fn lse_with_sinks(lse: &Tensor, sinks: &[f32]) -> Result<Tensor> {
     let (rows, heads) = lse.dims2()?;
-    check(heads, sinks)?;
+    expect("sinks", "sinks", heads, sinks.len())?;
     let mut sums: Vec<f32> = cuda::download(lse)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
     for (index, sum) in sums.iter_mut().enumerate() {
         *sum = log_add(*sum, sinks[index % heads]);
     }
     let sums = Tensor::from_vec(sums, (rows, heads), &candle_core::Device::Cpu)?;
     Ok(sums.to_dtype(lse.dtype())?.to_device(lse.device())?)
-}
-
-fn check(heads: usize, sinks: &[f32]) -> Result<()> {
-    match sinks.len() == heads {
-        true => Ok(()),
-        false => Err(Error::Shape {
-            op: "sinks",
-            what: "sinks",
-            expected: heads.to_string(),
-            found: sinks.len().to_string(),
-        }),
-    }
 }

@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
+#[path = "naive/gates.rs"]
+mod gates;
+
 use candle_core::{DType, Device, Tensor, Var};
+use gates::{GATES, gated_by_hand};
 use tributary_kernels::{
     Distance, Gate, add, add_rows, distance, gated, gather, linear, linear_f32, linear_onto, rms_norm, scale,
     scale_rows,
@@ -187,26 +191,6 @@ fn norms_of_rows() {
         // A tensor that needs a gradient takes another path to the same values.
         let x = Var::from_tensor(&x).unwrap();
         assert_near("rms_norm", &rms_norm(&x, &weight, 1e-5).unwrap(), &normed, 1e-5);
-    }
-}
-
-/// The limit of gpt-oss, and one that many numbers meet.
-const GATES: [Gate; 4] =
-    [Gate::Silu, Gate::GeluTanh, Gate::ClampedSilu { limit: 7.0 }, Gate::ClampedSilu { limit: 0.5 }];
-
-fn gated_by_hand(gate: f64, up: f64, by: Gate) -> f64 {
-    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    match by {
-        Gate::Silu => gate * sigmoid(gate) * up,
-        Gate::GeluTanh => {
-            let inner = (2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044715 * gate.powi(3));
-            0.5 * gate * (1.0 + inner.tanh()) * up
-        }
-        Gate::ClampedSilu { limit } => {
-            let limit = f64::from(limit);
-            let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
-            (up + 1.0) * gate * sigmoid(1.702 * gate)
-        }
     }
 }
 

@@ -20,7 +20,7 @@ impl ModelFacts {
         Self { layers, kv_heads, windowed: LayerSet::EMPTY }
     }
 
-    /// Drift in at least `layers` layers, and up to one behind a layer without a sliding window:
+    /// Drift in at least `layers` layers, and up to one after a layer without a sliding window:
     /// only rows near a chunk's begin see other chunks in a window.
     pub(crate) fn drift(self, layers: usize) -> Drift {
         let first = (0..self.layers).find(|&layer| !self.windowed.contains(layer)).unwrap_or(0);

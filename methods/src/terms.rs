@@ -78,7 +78,7 @@ pub struct Drift {
     pub layers: usize,
     /// Conversion of the difference into a score.
     pub score: DriftScore,
-    /// Number of the first of these layers after which all rows go on: those behind layers with a
+    /// Number of the first of these layers after which all rows go on: those after layers with a
     /// sliding window alone, where only rows near a chunk's begin see another chunk.
     pub blind: usize,
 }

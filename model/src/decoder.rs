@@ -184,7 +184,6 @@ impl Decoder {
         }
         let attention_factor = ropes[0].attention_factor();
         let query_factors = query_factors(&config, attention_factor, &weights.device)?;
-
         let (activations, slice_rows) = match weights.device.is_cpu() {
             true if weights.dtype == DType::F64 => (DType::F64, SLICE_ROWS),
             true => (DType::F32, SLICE_ROWS),

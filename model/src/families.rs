@@ -92,7 +92,7 @@ pub enum Window {
     Stated,
     /// The config's `layer_types` decide, or else a pattern.
     Alternating {
-        /// Every so many layers, one has no window.
+        /// Of this number of layers the last has no window.
         pattern: usize,
         /// The window if a config has none, in tokens.
         tokens: usize,

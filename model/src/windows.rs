@@ -38,7 +38,7 @@ pub(super) struct Stated<'a> {
     pub used: Option<bool>,
     /// `max_window_layers`.
     pub first_layer: Option<usize>,
-    /// `sliding_window_pattern`: every so many layers, one sees all.
+    /// `sliding_window_pattern`: of this number of layers the last sees all.
     pub pattern: Option<usize>,
     /// `layer_types`.
     pub layer_types: Option<&'a [String]>,

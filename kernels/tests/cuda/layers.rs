@@ -6,6 +6,7 @@ use tributary_kernels::{
     linear_f32, linear_onto, rms_norm, scale, scale_rows,
 };
 
+use crate::gates::{GATES, gated_by_hand};
 use crate::kit::{Random, TYPES, assert_near, gpu, on, values};
 
 fn normed(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
@@ -80,26 +81,6 @@ fn factors_of_everything_and_of_each_row() {
             assert_eq!((by_row.dims(), by_row.dtype()), (shape, dtype));
             assert_near(&format!("scale {dtype:?} {shape:?}"), &found, &all, bound);
             assert_near(&format!("scale_rows {dtype:?} {shape:?}"), &by_row, &each, bound);
-        }
-    }
-}
-
-/// The limit of gpt-oss, and one that many numbers meet.
-const GATES: [Gate; 4] =
-    [Gate::Silu, Gate::GeluTanh, Gate::ClampedSilu { limit: 7.0 }, Gate::ClampedSilu { limit: 0.5 }];
-
-fn gated_by_hand(gate: f64, up: f64, by: Gate) -> f64 {
-    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    match by {
-        Gate::Silu => gate * sigmoid(gate) * up,
-        Gate::GeluTanh => {
-            let inner = (2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044715 * gate.powi(3));
-            0.5 * gate * (1.0 + inner.tanh()) * up
-        }
-        Gate::ClampedSilu { limit } => {
-            let limit = f64::from(limit);
-            let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
-            (up + 1.0) * gate * sigmoid(1.702 * gate)
         }
     }
 }

@@ -9,6 +9,8 @@ mod device;
 mod emulated;
 mod experts;
 mod filling;
+#[path = "../naive/gates.rs"]
+mod gates;
 mod growing;
 mod kit;
 mod layers;
