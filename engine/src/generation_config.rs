@@ -1,5 +1,6 @@
 //! Recommended sampling of a model's answers: `generation_config.json` of its folder.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -31,7 +32,10 @@ impl SamplingDefaults {
         let path = folder.join("generation_config.json");
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            // A model in one file has none either.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return Ok(Self::default());
+            }
             Err(error) => return Err(Error::usage(format!("{}: {error}", path.display()))),
         };
         let read: Self = serde_json::from_str(text.trim_start_matches('\u{feff}'))

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{DType, Device};
 use tributary_coordinator::{ChunkPrefix, Head, Intake, Prefix, Template, Tokenizer};
 use tributary_kernels::{Kernels, cuda};
-use tributary_model::{Adapters, Config, LoadFormat, Model, fingerprint, load};
+use tributary_model::{Adapters, Config, LoadFormat, Model, fingerprint, gguf, load};
 use tributary_planner::{ModelShape, WindowShape};
 
 use crate::adapters::ModelAdapters;
@@ -17,7 +17,7 @@ use crate::tokenizer_trial;
 
 /// A model folder, its weights not read yet.
 pub struct ModelFolder {
-    /// The folder.
+    /// The folder; for a GGUF file that which describes it.
     pub path: PathBuf,
     /// Its config.
     pub config: Config,
@@ -119,8 +119,7 @@ impl ModelFolder {
     }
 
     fn open_for(wanted: &ModelConfig, intake: &IntakeConfig, text: bool) -> Result<Self> {
-        let path = path_of(wanted);
-        check_folder(&path)?;
+        let path = folder_of(path_of(wanted))?;
         let mut config = Config::read(&path)?;
         let template = match (text, intake.template) {
             (true, TemplateUse::Auto) => Template::from_folder(&path)?,
@@ -266,14 +265,25 @@ fn path_of(wanted: &ModelConfig) -> PathBuf {
     wanted.folder.clone()
 }
 
-fn check_folder(path: &Path) -> Result<()> {
-    match std::fs::metadata(path) {
-        Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(tributary_model::Error::File {
-            path: path.to_owned(),
-            cause: "it is a file; a model is a folder with config.json, weights and tokenizer.json".to_owned(),
-        })?,
-        Err(error) => Err(tributary_model::Error::File { path: path.to_owned(), cause: error.to_string() })?,
+/// The folder of a model: it itself, or that which describes a GGUF file.
+fn folder_of(path: PathBuf) -> Result<PathBuf> {
+    let file = |cause: String| tributary_model::Error::File { path: path.clone(), cause };
+    match std::fs::metadata(&path) {
+        Ok(found) if found.is_dir() => Ok(path),
+        Ok(_) if gguf::is_gguf(&path) => {
+            let cache = cache_folder(|name| std::env::var_os(name).map(PathBuf::from));
+            let cache = cache.ok_or_else(|| {
+                Error::configuration(
+                    "a GGUF file's config and tokenizer are kept in a cache: set HOME or XDG_CACHE_HOME",
+                )
+            })?;
+            Ok(gguf::described(&path, &cache)?)
+        }
+        Ok(_) => Err(file(
+            "it is a file; a model is a folder with config.json, weights and tokenizer.json, or a .gguf file"
+                .to_owned(),
+        ))?,
+        Err(error) => Err(file(error.to_string()))?,
     }
 }
 

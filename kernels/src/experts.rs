@@ -108,7 +108,7 @@ impl Pairs {
         let mut first = 0;
         let product = |(&rows, weight): (&usize, &&Tensor)| {
             first += rows;
-            linear(&x.narrow(0, first - rows, rows)?, weight, None)
+            linear(&x.narrow(0, first - rows, rows)?, *weight, None)
         };
         let parts = self.counts.iter().zip(weights).map(product).collect::<Result<Vec<_>>>()?;
         join(&parts.iter().collect::<Vec<_>>(), 0)

@@ -1,21 +1,22 @@
-//! A linear layer whose weight keeps its stored type.
+//! A linear layer whose weight keeps its stored type, or stays packed.
 
 use candle_core::{DType, Tensor};
 
 use crate::error::{Result, expect};
-use crate::{add, cast, cpu, cuda, gradient};
+use crate::{Factor, add, cast, cpu, cuda, gradient};
 
 /// `x · weightᵀ + bias`: `x` `[rows, in]`, `weight` `[out, in]` of any float dtype, `bias` `[out]`;
 /// the answer is `[rows, out]` in `x`'s dtype.
 ///
 /// On the CPU a bf16 or f16 weight is multiplied in f32, on the current rayon pool. Where the
 /// machine multiplies pairs of bf16 (AVX512-BF16), `x` is rounded to the type of a bf16 weight, and
-/// only the sums are f32.
+/// only the sums are f32. A packed weight is unpacked piece by piece there, for rows in f32;
+/// elsewhere it is unpacked whole, in `x`'s type.
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.
-pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    onto(None, x, weight, bias, x.dtype())
+pub fn linear<'a>(x: &Tensor, weight: impl Into<Factor<'a>>, bias: Option<&Tensor>) -> Result<Tensor> {
+    onto(None, x, weight.into(), bias, x.dtype())
 }
 
 /// As [`linear`] without a bias, with the answer in f32 (f64 for f64): sums are not rounded to
@@ -23,9 +24,9 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.
-pub fn linear_f32(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+pub fn linear_f32<'a>(x: &Tensor, weight: impl Into<Factor<'a>>) -> Result<Tensor> {
     let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-    onto(None, x, weight, None, dtype)
+    onto(None, x, weight.into(), None, dtype)
 }
 
 /// `residual + x · weightᵀ + bias`, in one pass where the device allows; shapes as for [`linear`],
@@ -33,9 +34,15 @@ pub fn linear_f32(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.
-pub fn linear_onto(residual: &Tensor, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+pub fn linear_onto<'a>(
+    residual: &Tensor,
+    x: &Tensor,
+    weight: impl Into<Factor<'a>>,
+    bias: Option<&Tensor>,
+) -> Result<Tensor> {
+    let weight = weight.into();
     expect("linear_onto", "rows of the residual", x.dim(0)?, residual.dim(0)?)?;
-    expect("linear_onto", "width of the residual", weight.dim(0)?, residual.dim(1)?)?;
+    expect("linear_onto", "width of the residual", weight.dims()?[0], residual.dim(1)?)?;
     onto(Some(residual), x, weight, bias, residual.dtype())
 }
 
@@ -52,9 +59,15 @@ pub fn add_linear(residual: &Tensor, x: &Tensor, weight: &Tensor) -> Result<bool
     if is_nothing { Ok(residual.device().is_cuda()) } else { cuda::add_product(residual, x, weight) }
 }
 
-fn onto(residual: Option<&Tensor>, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, dtype: DType) -> Result<Tensor> {
+fn onto(
+    residual: Option<&Tensor>,
+    x: &Tensor,
+    weight: Factor<'_>,
+    bias: Option<&Tensor>,
+    dtype: DType,
+) -> Result<Tensor> {
     let (rows, inputs) = x.dims2()?;
-    let (outputs, weight_inputs) = weight.dims2()?;
+    let [outputs, weight_inputs] = weight.dims()?;
     expect("linear", "input width of the weight", inputs, weight_inputs)?;
     if let Some(bias) = bias {
         expect("linear", "length of the bias", outputs, bias.dims1()?)?;
@@ -69,6 +82,17 @@ fn onto(residual: Option<&Tensor>, x: &Tensor, weight: &Tensor, bias: Option<&Te
         };
         return finish(nothing, bias, residual);
     }
+    let weight = match weight {
+        Factor::Plain(weight) => weight,
+        Factor::Packed(packed) => {
+            if !tracked(&[Some(x), bias, residual])
+                && let Some(product) = cpu::product_of_packed(x, packed, bias, residual)?
+            {
+                return cast(&product, dtype);
+            }
+            &packed.unpacked(x.dtype())?.to_device(x.device())?
+        }
+    };
     if !tracked(&[Some(x), Some(weight), bias, residual])
         && let Some(product) = cpu::product(x, weight, bias, residual)?
     {

@@ -62,6 +62,11 @@ pub enum RopeScaling {
         /// is silent).
         truncate: bool,
     },
+    /// Every frequency divided by a number of its own, as a GGUF file states them.
+    Divided {
+        /// The numbers, `[rotary_dims / 2]`.
+        divisors: Vec<f64>,
+    },
 }
 
 /// The rotary embedding of a model.
@@ -282,6 +287,10 @@ fn frequencies(rotary_dims: usize, theta: f64, scaling: &RopeScaling) -> Result<
             };
             (0..half).map(scale).collect()
         }
+        RopeScaling::Divided { ref divisors } => {
+            expect("rope", "divisors", half, divisors.len())?;
+            divisors.iter().enumerate().map(|(i, divisor)| plain(i) / divisor).collect()
+        }
     };
     Ok(list)
 }
@@ -313,5 +322,6 @@ fn check_scaling(theta: f64, scaling: &RopeScaling) -> Result<()> {
             positive("beta_fast", beta_fast)?;
             positive("beta_slow", beta_slow)
         }
+        RopeScaling::Divided { ref divisors } => divisors.iter().try_for_each(|&divisor| positive("divisor", divisor)),
     }
 }

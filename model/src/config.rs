@@ -9,6 +9,7 @@ use tributary_kernels::{Gate, Pairing, QueryGrowth, RopeScaling};
 use crate::error::{Error, Result};
 use crate::experts::{Experts, Stated};
 use crate::families::{self, FAMILIES, Family, OutputNorms, Window};
+use crate::quantised::Quantisation;
 use crate::rope_config;
 use crate::windows::{self, Windows};
 
@@ -89,6 +90,8 @@ pub struct Config {
     pub bos: Option<u32>,
     /// Tokens that end an answer.
     pub eos: Vec<u32>,
+    /// The form of quantised weights, if its folder has such.
+    pub(crate) quantisation: Option<Quantisation>,
 }
 
 #[derive(Deserialize)]
@@ -282,10 +285,6 @@ impl Raw {
         {
             return Err(format!("{name} `{activation}` is not supported; `{}` is", known[0]));
         }
-        let packed = self.quantization_config["quant_method"].as_str();
-        if !(self.quantization_config.is_null() || (family.packed_experts && packed == Some("mxfp4"))) {
-            return Err("quantized weights are not supported; weights in F32, F16 or BF16 are".to_owned());
-        }
         if self.attn_logit_softcapping.or(self.final_logit_softcapping).is_some() {
             return Err("soft-capped logits are not supported".to_owned());
         }
@@ -383,6 +382,7 @@ impl Raw {
             windows,
             bos: token_ids(&self.bos_token_id).first().copied(),
             eos: token_ids(&self.eos_token_id),
+            quantisation: Quantisation::stated(&self.quantization_config, family.packed_experts)?,
             architecture: family.name.to_owned(),
         })
     }

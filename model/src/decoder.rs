@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{DType, Device, IndexOp, Tensor};
+use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{
-    Partial, Rope, RopeConfig, RopeScaling, add, add_linear, cast, cuda, gated, gather, join, linear, linear_f32,
+    Partial, Rope, RopeConfig, RopeScaling, Weight, add, add_linear, cast, cuda, gated, join, linear, linear_f32,
     linear_onto, rms_norm, scale, with_sinks,
 };
 
@@ -47,7 +47,8 @@ pub fn load(folder: &Path, format: LoadFormat, dtype: DType, device: &Device) ->
     let mut weights = match format {
         LoadFormat::Safetensors => Weights::open(folder, dtype, device)?,
         LoadFormat::Dummy { seed } => Weights::dummy(seed, dtype, device),
-    };
+    }
+    .quantised_as(config.quantisation);
     if with_pictures(&config) {
         tracing::warn!(model = config.architecture, "its text part is loaded; what reads pictures is not");
         weights = weights.of_text_part()?;
@@ -61,13 +62,13 @@ fn with_pictures(config: &Config) -> bool {
 }
 
 struct Projection {
-    weight: Tensor, // [out, in]
+    weight: Weight, // [out, in]
     bias: Option<Tensor>,
 }
 
 impl Projection {
     fn new(weights: &Weights, name: &str, out: usize, input: usize, bias: bool) -> Result<Self> {
-        let weight = weights.get(&format!("{name}.weight"), &[out, input])?;
+        let weight = weights.matrix(&format!("{name}.weight"), [out, input])?;
         let bias = if bias { Some(weights.get_f32(&format!("{name}.bias"), &[out])?) } else { None };
         Ok(Self { weight, bias })
     }
@@ -80,7 +81,8 @@ impl Projection {
     /// Adds the projection of `x` to the residual stream in place, and returns whether it did. It
     /// does so only on a GPU, and only without bias and norm.
     fn add_in_place(&self, residual: &Tensor, x: &Tensor, norm: Norm<'_>) -> Result<bool> {
-        Ok(self.bias.is_none() && norm.weight.is_none() && add_linear(residual, x, &self.weight)?)
+        let Some(weight) = self.weight.plain() else { return Ok(false) };
+        Ok(self.bias.is_none() && norm.weight.is_none() && add_linear(residual, x, weight)?)
     }
 
     /// The residual stream with the projection of `x` added, normalised first if the family does
@@ -145,14 +147,15 @@ pub struct Decoder {
     config: Config,
     /// The dtype of weights and of the cache.
     dtype: DType,
+    device: Device,
     /// The dtype of the residual stream and of everything computed from it: f32 on a CPU (f64 with
     /// weights in f64), the weights' on a device.
     activations: DType,
     slice_rows: usize,
-    embedding: Tensor, // [vocab, hidden]
+    embedding: Weight, // [vocab, hidden]
     layers: Vec<Layer>,
     norm: Tensor,
-    head: Tensor,                  // [vocab, hidden]
+    head: Weight,                  // [vocab, hidden]
     query_factors: Option<Tensor>, // [head_dim]
     /// The factor of the embedding's rows.
     embedding_factor: f32,
@@ -164,12 +167,12 @@ pub struct Decoder {
 impl Decoder {
     pub(super) fn new(config: Config, weights: &Weights) -> Result<Self> {
         let (vocab, hidden) = (config.vocab, config.hidden);
-        let embedding = weights.get("model.embed_tokens.weight", &[vocab, hidden])?;
+        let embedding = weights.matrix("model.embed_tokens.weight", [vocab, hidden])?;
         // Where a config of text and pictures calls them tied, a head that is there counts.
         let tied = config.tied_embeddings && !(with_pictures(&config) && weights.has("lm_head.weight"));
         let head = match tied {
             true => embedding.clone(),
-            false => weights.get("lm_head.weight", &[vocab, hidden])?,
+            false => weights.matrix("lm_head.weight", [vocab, hidden])?,
         };
         let layers = (0..config.layers).map(|index| Layer::new(&config, weights, index)).collect::<Result<_>>()?;
         let norm = norm_weight(&config, weights, "model.norm.weight", hidden)?;
@@ -194,6 +197,7 @@ impl Decoder {
         Ok(Self {
             config,
             dtype,
+            device: weights.device.clone(),
             activations,
             slice_rows,
             embedding,
@@ -312,9 +316,9 @@ impl Layer {
         let dense = || -> Result<Mlp> {
             let wide = |name: &str| projection(name, intermediate, hidden, config.mlp_bias);
             let (gate, up) = if config.fused_gate_up {
-                let fused = weights.get(&format!("{prefix}.mlp.gate_up_proj.weight"), &[2 * intermediate, hidden])?;
+                let fused = weights.matrix(&format!("{prefix}.mlp.gate_up_proj.weight"), [2 * intermediate, hidden])?;
                 let half = |from: usize| -> Result<Projection> {
-                    Ok(Projection { weight: fused.i(from..from + intermediate)?, bias: None })
+                    Ok(Projection { weight: fused.narrow(from, intermediate)?, bias: None })
                 };
                 (half(0)?, half(intermediate)?)
             } else {
@@ -351,7 +355,7 @@ impl Model for Decoder {
     }
 
     fn device(&self) -> &Device {
-        self.embedding.device()
+        &self.device
     }
 
     fn dtype(&self) -> DType {
@@ -380,7 +384,7 @@ impl Model for Decoder {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.config.vocab) {
             return Err(Error::Input(format!("token id {id} is outside the vocabulary of {}", self.config.vocab)));
         }
-        let rows = cast(&gather(&self.embedding, ids)?, self.activations)?;
+        let rows = cast(&self.embedding.rows(ids)?, self.activations)?;
         let is_plain = self.embedding_factor == 1.0;
         Ok(Rows::fresh(if is_plain { rows } else { scale(&rows, self.embedding_factor)? }))
     }

@@ -45,6 +45,6 @@ pub(super) fn tensor(seed: u64, name: &str, shape: &[usize], dtype: DType, devic
 }
 
 /// FNV-1a hash of the name, so that tensors have different seeds.
-fn fingerprint(name: &str) -> u64 {
+pub(super) fn fingerprint(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

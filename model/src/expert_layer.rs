@@ -3,7 +3,9 @@
 //! taken in the order of experts, so that they do not depend on threads.
 
 use candle_core::{DType, Device, IndexOp, Tensor};
-use tributary_kernels::{Gate, Pairs, add_rows, cast, cuda, gated, gather, linear, linear_f32};
+use tributary_kernels::{
+    Gate, Packed, Packing, Pairs, Weight, add_rows, cast, cuda, gated, gather, linear, linear_f32,
+};
 
 use crate::error::{Error, Result};
 use crate::experts::{Experts, Met, Router, Scores};
@@ -15,9 +17,9 @@ mod tests;
 
 /// An expert's matrices.
 struct Expert {
-    gate: Tensor, // [width, hidden]
-    up: Tensor,   // [width, hidden]
-    down: Tensor, // [hidden, width]
+    gate: Weight, // [width, hidden]
+    up: Weight,   // [width, hidden]
+    down: Weight, // [hidden, width]
     biases: Option<Biases>,
 }
 
@@ -30,13 +32,21 @@ struct Biases {
 
 impl Expert {
     fn new(weights: &Weights, prefix: &str, width: usize, hidden: usize) -> Result<Self> {
-        let get = |name: &str, shape: &[usize]| weights.get(&format!("{prefix}.{name}.weight"), shape);
+        let matrix = |name: &str, shape: [usize; 2]| weights.matrix(&format!("{prefix}.{name}.weight"), shape);
         Ok(Self {
-            gate: get("gate_proj", &[width, hidden])?,
-            up: get("up_proj", &[width, hidden])?,
-            down: get("down_proj", &[hidden, width])?,
+            gate: matrix("gate_proj", [width, hidden])?,
+            up: matrix("up_proj", [width, hidden])?,
+            down: matrix("down_proj", [hidden, width])?,
             biases: None,
         })
+    }
+
+    /// The same with biases.
+    fn biased(weights: &Weights, prefix: &str, width: usize, hidden: usize) -> Result<Self> {
+        let bias = |name: &str, outputs: usize| weights.get_f32(&format!("{prefix}.{name}.bias"), &[outputs]);
+        let biases =
+            Biases { gate: bias("gate_proj", width)?, up: bias("up_proj", width)?, down: bias("down_proj", hidden)? };
+        Ok(Self { biases: Some(biases), ..Self::new(weights, prefix, width, hidden)? })
     }
 
     /// The output `[rows, hidden]` for rows `x`, in f32 (f64 for f64).
@@ -67,8 +77,8 @@ struct Stacked {
 enum Matrices {
     /// `[experts, inputs, outputs]`, on the host.
     Plain(Tensor),
-    /// `[experts, outputs, inputs]` in MXFP4: blocks, and their scales.
-    Packed { blocks: Vec<u8>, scales: Vec<u8>, outputs: usize, inputs: usize },
+    /// `[experts · outputs, inputs]` in MXFP4.
+    Packed { packed: Packed, outputs: usize },
 }
 
 impl Matrices {
@@ -82,24 +92,26 @@ impl Matrices {
             return Err(Error::Input(format!("{packed}: rows of {inputs} numbers are not whole blocks of MXFP4")));
         }
         let blocks = inputs / mxfp4::BLOCK;
-        Ok(Self::Packed {
-            blocks: weights.bytes(&packed, &[experts, outputs, blocks, mxfp4::BLOCK / 2])?,
-            scales: weights.bytes(&format!("{name}_scales"), &[experts, outputs, blocks])?,
-            outputs,
-            inputs,
-        })
+        let numbers = weights.bytes(&packed, &[experts, outputs, blocks, mxfp4::BLOCK / 2])?;
+        let scales = weights.bytes(&format!("{name}_scales"), &[experts, outputs, blocks])?;
+        let packed = Packed::new(Packing::Mxfp4, [experts * outputs, inputs], mxfp4::blocks(&numbers, &scales))?;
+        Ok(Self::Packed { packed: packed.multiplied_in_bf16(weights.dtype == DType::BF16), outputs })
     }
 
-    /// The matrix of one expert, `[outputs, inputs]`, on the host.
-    fn of(&self, expert: usize, dtype: DType) -> Result<Tensor> {
+    /// Rows of the matrix of one expert, `[rows, inputs]`: every `step`-th from `first` on.
+    fn of(&self, expert: usize, (first, step): (usize, usize), weights: &Weights) -> Result<Weight> {
         match self {
-            Self::Plain(all) => Ok(all.i(expert)?.t()?.contiguous()?),
-            Self::Packed { blocks, scales, outputs, inputs } => {
-                let count = outputs * inputs / mxfp4::BLOCK;
-                let run = expert * count..(expert + 1) * count;
-                let bytes = mxfp4::BLOCK / 2;
-                let numbers = mxfp4::unpacked(&blocks[run.start * bytes..run.end * bytes], &scales[run]);
-                Ok(Tensor::from_vec(numbers, (*outputs, *inputs), &Device::Cpu)?.to_dtype(dtype)?)
+            Self::Plain(all) => {
+                let matrix = all.i(expert)?.t()?.contiguous()?;
+                let rows: Vec<u32> = (first..matrix.dim(0)?).step_by(step).map(|row| row as u32).collect();
+                Ok(gather(&matrix, &rows)?.to_device(&weights.device)?.into())
+            }
+            Self::Packed { packed, outputs } => {
+                let packed = packed.select((expert * outputs + first..(expert + 1) * outputs).step_by(step))?;
+                match weights.device.is_cpu() {
+                    true => Ok(Weight::Packed(packed)),
+                    false => Ok(packed.unpacked(weights.dtype)?.to_device(&weights.device)?.into()),
+                }
             }
         }
     }
@@ -121,19 +133,18 @@ impl Stacked {
     }
 
     fn expert(&self, index: usize, weights: &Weights) -> Result<Expert> {
-        let wide = self.wide.of(index, weights.dtype)?;
-        let rows = |x: &Tensor, first: u32| -> Result<Tensor> {
-            let rows: Vec<u32> = (first..x.dim(0)? as u32).step_by(2).collect();
-            Ok(gather(x, &rows)?.to_device(&weights.device)?)
-        };
         let bias = self.gate_up_bias.i(index)?;
+        let every_other = |first: u32| -> Result<Tensor> {
+            let places: Vec<u32> = (first..bias.dim(0)? as u32).step_by(2).collect();
+            Ok(gather(&bias, &places)?.to_device(&weights.device)?)
+        };
         Ok(Expert {
-            gate: rows(&wide, 0)?,
-            up: rows(&wide, 1)?,
-            down: self.down.of(index, weights.dtype)?.to_device(&weights.device)?,
+            gate: self.wide.of(index, (0, 2), weights)?,
+            up: self.wide.of(index, (1, 2), weights)?,
+            down: self.down.of(index, (0, 1), weights)?,
             biases: Some(Biases {
-                gate: rows(&bias, 0)?,
-                up: rows(&bias, 1)?,
+                gate: every_other(0)?,
+                up: every_other(1)?,
                 down: self.down_bias.i(index)?.contiguous()?.to_device(&weights.device)?,
             }),
         })
@@ -186,6 +197,11 @@ impl ExpertLayer {
             }
         };
         let mut all: Vec<Expert> = match router.scores {
+            Scores::Biased if weights.has(&format!("{prefix}.experts.0.gate_proj.weight")) => {
+                let one =
+                    |index: usize| Expert::biased(weights, &format!("{prefix}.experts.{index}"), sizes.width, hidden);
+                (0..sizes.count).map(one).collect::<Result<_>>()?
+            }
             Scores::Biased => {
                 let stacked = Stacked::new(weights, prefix, (sizes.count, sizes.width), hidden)?;
                 (0..sizes.count).map(|index| stacked.expert(index, weights)).collect::<Result<_>>()?
@@ -265,7 +281,10 @@ impl ExpertLayer {
             Some(biases) => pairs.add_biases(x, &biases[of]),
             None => Ok(x.clone()),
         };
-        let all = |matrix: fn(&Expert) -> &Tensor| self.experts.iter().map(matrix).collect::<Vec<_>>();
+        let all = |matrix: fn(&Expert) -> &Weight| -> Vec<&Tensor> {
+            let plain = |expert| matrix(expert).plain().expect("weights on a GPU are plain");
+            self.experts.iter().map(plain).collect()
+        };
         let mut wide = pairs.linear(&pairs.gather(x)?, &[all(|expert| &expert.gate), all(|expert| &expert.up)])?;
         for (of, product) in wide.iter_mut().enumerate() {
             *product = biased(product, of)?; // in its place, so that three of them are there at most

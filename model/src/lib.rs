@@ -8,11 +8,13 @@ mod adapters;
 mod config;
 mod decoder;
 mod dummy;
+mod dummy_packed;
 mod error;
 mod expert_layer;
 mod experts;
 mod families;
 mod fingerprint;
+pub mod gguf;
 #[cfg(test)]
 mod kit;
 mod layer_attention;
@@ -21,6 +23,7 @@ mod low_rank;
 mod mxfp4;
 mod pass;
 mod progress;
+mod quantised;
 mod rope_config;
 mod slices;
 #[cfg(test)]

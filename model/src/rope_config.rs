@@ -3,6 +3,9 @@
 use serde_json::Value;
 use tributary_kernels::{QueryGrowth, RopeScaling};
 
+/// The type of [`RopeScaling::Divided`], in configs that describe GGUF files.
+pub(super) const DIVIDED: &str = "divided";
+
 /// The fields of both objects; as in transformers, those of `rope_scaling` take precedence.
 pub(super) fn merged(scaling: &Value, parameters: &Value) -> Value {
     let mut merged = serde_json::Map::new();
@@ -82,6 +85,7 @@ pub(super) fn check(theta: f64, scaling: &RopeScaling) -> Result<(), String> {
             }
             attention_factor.map_or(Ok(()), |factor| positive("attention_factor", factor))
         }
+        RopeScaling::Divided { ref divisors } => divisors.iter().try_for_each(|&divisor| positive("divisor", divisor)),
     }
 }
 
@@ -111,6 +115,11 @@ pub(super) fn scaling(rope: &Value, max_positions: usize) -> Result<RopeScaling,
             attention_factor: yarn_attention_factor(rope)?,
             truncate: rope["truncate"].as_bool().unwrap_or(true),
         }),
+        DIVIDED => {
+            let divisors = rope["divisors"].as_array().map(|all| all.iter().filter_map(Value::as_f64).collect());
+            let divisors = divisors.ok_or_else(|| format!("rope_scaling `{kind}` lacks `divisors`"))?;
+            Ok(RopeScaling::Divided { divisors })
+        }
         "dynamic" => {
             Err("rope_scaling `dynamic` changes frequencies with the sequence's length, so that no chunk can be \
                           reused; supported are default, linear, llama3, yarn"

@@ -9,9 +9,13 @@ use candle_core::safetensors::MmapedSafetensors;
 use candle_core::{DType, Device, Tensor, Var};
 use safetensors::tensor::TensorView;
 
+use tributary_kernels::{Packed, Weight};
+
 use super::config::read;
-use super::dummy;
+use super::{dummy, dummy_packed};
 use crate::error::{Error, Result};
+use crate::gguf::{self, Gguf, OfGguf, Read};
+use crate::quantised::{self, Quantisation, Quantised, Tensors};
 
 /// Maximum size of a safetensors header, in bytes.
 const HEADER_LIMIT_BYTES: u64 = 16 << 20;
@@ -26,6 +30,9 @@ const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 /// Returns an error if an index cannot be read, or if a single file is beside an index with all its
 /// shards.
 pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
+    if let Some(file) = gguf_file(folder) {
+        return Ok(Gguf::open(&file)?.paths().map(Path::to_owned).collect());
+    }
     let (single, index) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
     if !index.exists() {
         return Ok(BTreeSet::from([single]));
@@ -45,6 +52,12 @@ pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     }
 }
 
+/// A folder's GGUF file, where a link leads, if its weights are in one.
+fn gguf_file(folder: &Path) -> Option<PathBuf> {
+    let path = folder.join(gguf::FILE);
+    path.exists().then(|| std::fs::canonicalize(&path).unwrap_or(path))
+}
+
 /// A model's tensors, created one by one on a device.
 pub(super) struct Weights {
     source: WeightSource,
@@ -54,6 +67,8 @@ pub(super) struct Weights {
     pub device: Device,
     /// Variables created so far, by name, if the weights are to be learned.
     learned: Option<RefCell<BTreeMap<String, Var>>>,
+    /// The form of quantised ones.
+    quantisation: Option<Quantisation>,
 }
 
 /// The source of tensors.
@@ -65,6 +80,8 @@ enum WeightSource {
         /// The file of each tensor, and its name there, by its name in a model of text alone.
         index: HashMap<String, (PathBuf, String)>,
     },
+    /// A GGUF file.
+    Gguf(OfGguf),
     /// Random numbers from this seed.
     Dummy(u64),
 }
@@ -76,6 +93,10 @@ impl Weights {
     /// Returns an error if a weight file is missing, unreadable or truncated, or if an index names
     /// a missing file.
     pub fn open(folder: &Path, dtype: DType, device: &Device) -> Result<Self> {
+        if let Some(path) = gguf_file(folder) {
+            let source = WeightSource::Gguf(OfGguf::new(Gguf::open(&path)?));
+            return Ok(Self { source, dtype, device: device.clone(), learned: None, quantisation: None });
+        }
         let (mut files, mut index) = (HashMap::new(), HashMap::new());
         for path in weight_files(folder)? {
             let file = map(&path)?;
@@ -85,7 +106,7 @@ impl Weights {
             files.insert(path, file);
         }
         let source = WeightSource::Files { folder: folder.to_owned(), files, index };
-        Ok(Self { source, dtype, device: device.clone(), learned: None })
+        Ok(Self { source, dtype, device: device.clone(), learned: None, quantisation: None })
     }
 
     /// The tensors of the text part of a model of text and pictures, under the names of a model of
@@ -107,6 +128,11 @@ impl Weights {
         Ok(Self { source: WeightSource::Files { folder, files, index: renamed }, ..self })
     }
 
+    /// The same, with matrices in a quantised form.
+    pub fn quantised_as(self, quantisation: Option<Quantisation>) -> Self {
+        Self { quantisation, ..self }
+    }
+
     /// Whether these are random numbers.
     pub fn are_drawn(&self) -> bool {
         matches!(self.source, WeightSource::Dummy(_))
@@ -116,13 +142,14 @@ impl Weights {
     pub fn has(&self, name: &str) -> bool {
         match &self.source {
             WeightSource::Files { index, .. } => index.contains_key(name),
+            WeightSource::Gguf(gguf) => gguf.has(name),
             WeightSource::Dummy(_) => false,
         }
     }
 
     /// Random numbers from a seed.
     pub fn dummy(seed: u64, dtype: DType, device: &Device) -> Self {
-        Self { source: WeightSource::Dummy(seed), dtype, device: device.clone(), learned: None }
+        Self { source: WeightSource::Dummy(seed), dtype, device: device.clone(), learned: None, quantisation: None }
     }
 
     /// The same tensors as variables, all of them in the model's dtype.
@@ -141,6 +168,30 @@ impl Weights {
     /// Returns an error if the tensor is missing, has another shape, or does not hold plain floats.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         self.get_in(name, shape, self.dtype)
+    }
+
+    /// The matrix of that name and shape, packed if it is stored so and stays on the host.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Weight> {
+        if let WeightSource::Gguf(gguf) = &self.source
+            && let Some(Read::Packed(packed)) = gguf.read(name, &shape)?
+        {
+            return self.placed(packed);
+        }
+        if let (WeightSource::Dummy(seed), Some(form)) = (&self.source, self.quantisation)
+            && let Some(packing) = form.of_dummy(name, shape[1])
+        {
+            return self.placed(dummy_packed::matrix(*seed, name, shape, packing)?);
+        }
+        if let Some(quantised) = self.quantised(name, shape)? {
+            return match quantised.packed()? {
+                Some(packed) => self.placed(packed),
+                None => Ok(quantised.plain(self.dtype)?.to_device(&self.device)?.into()),
+            };
+        }
+        self.get(name, &shape).map(Weight::Plain)
     }
 
     /// The tensor of that name and shape in f32: norms and biases are f32 with any dtype of the
@@ -175,6 +226,23 @@ impl Weights {
         }
     }
 
+    /// A packed matrix where it is used: as it is on the host, unpacked on a GPU.
+    fn placed(&self, packed: Packed) -> Result<Weight> {
+        match self.device.is_cpu() && self.learned.is_none() {
+            true => Ok(Weight::Packed(packed.multiplied_in_bf16(self.dtype == DType::BF16))),
+            false => Ok(packed.unpacked(self.dtype)?.to_device(&self.device)?.into()),
+        }
+    }
+
+    /// The quantised matrix of that name, if it is one.
+    fn quantised(&self, name: &str, shape: [usize; 2]) -> Result<Option<Quantised>> {
+        let (Some(form), WeightSource::Files { folder, .. }) = (self.quantisation, &self.source) else {
+            return Ok(None);
+        };
+        let found = quantised::matrix(self, name.strip_suffix(".weight").unwrap_or(name), shape, form);
+        found.map_err(|what| Error::Weights { path: folder.clone(), what })
+    }
+
     fn get_in(&self, name: &str, shape: &[usize], dtype: DType) -> Result<Tensor> {
         let Some(learned) = &self.learned else { return self.get_as(name, shape, dtype, &self.device) };
         let var = Var::from_tensor(&self.get_as(name, shape, self.dtype, &self.device)?)?;
@@ -203,6 +271,13 @@ impl Weights {
     fn get_as(&self, name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
         let (files, index) = match &self.source {
             WeightSource::Dummy(seed) => return dummy::tensor(*seed, name, shape, dtype, device),
+            WeightSource::Gguf(gguf) => {
+                let Some(read) = gguf.read(name, shape)? else {
+                    let (folder, name) = (gguf.first().to_owned(), name.to_owned());
+                    return Err(Error::MissingTensor { folder, name, expected: shape.to_vec() });
+                };
+                return Ok(read.plain(dtype)?.to_device(device)?);
+            }
             WeightSource::Files { files, index, .. } => (files, index),
         };
         let (path, view) = self.stored(name, shape)?;
@@ -210,7 +285,7 @@ impl Weights {
         let stored = DType::try_from(view.dtype()).ok().filter(|stored| FLOATS.contains(stored));
         let Some(stored) = stored else {
             let what = format!("tensor `{name}` is {:?}; expected F32, F16, BF16 or F64", view.dtype());
-            return Err(bad(format!("{what} (quantised weights are not supported)")));
+            return Err(bad(format!("{what} (the config states no quantization_config)")));
         };
         let (file, stored_name) = (&files[path], &index[name].1);
         if stored == dtype {
@@ -222,6 +297,14 @@ impl Weights {
         // Another dtype is converted on the host, so that the device holds no second copy.
         let tensor = file.load(stored_name, &Device::Cpu).map_err(|error| bad(error.to_string()))?;
         Ok(tensor.to_dtype(dtype)?.to_device(device)?)
+    }
+}
+
+impl Tensors for Weights {
+    fn find(&self, name: &str) -> Option<TensorView<'_>> {
+        let WeightSource::Files { files, index, .. } = &self.source else { return None };
+        let (path, stored_name) = index.get(name)?;
+        files[path].get(stored_name).ok()
     }
 }
 

@@ -288,6 +288,15 @@ pub fn gemma() -> serde_json::Value {
     ])
 }
 
+/// A small Llama whose matrices are packed in four bits.
+pub fn packed() -> serde_json::Value {
+    tiny_config(&[
+        ("hidden_size", 64.into()),
+        ("intermediate_size", 96.into()),
+        ("quantization_config", serde_json::json!({"quant_method": "gguf", "type": "Q4_0"})),
+    ])
+}
+
 /// A gpt-oss: windows in every other layer, a sink in each head, experts with biases.
 pub fn gpt_oss() -> serde_json::Value {
     tiny_config(&[

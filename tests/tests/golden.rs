@@ -10,7 +10,8 @@ use candle_core::{DType, Device};
 use common::last_logits;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tributary_model::{LoadFormat, load};
+use tributary_coordinator::{PromptPart, Tokenizer};
+use tributary_model::{LoadFormat, gguf, load};
 use tributary_tests::{relative_error, root};
 
 const TOLERANCE: f64 = 1e-4;
@@ -44,6 +45,34 @@ fn folder(name: &str) -> PathBuf {
     root().join("tests/golden").join(name)
 }
 
+/// Models with packed weights, recorded by `golden/packed.py`: GGUF files first.
+const GGUF: [&str; 11] = [
+    "gemma3",
+    "glm4",
+    "glm4-moe",
+    "gpt-oss",
+    "llama-32",
+    "llama-biases",
+    "llama-k",
+    "ministral3",
+    "qwen2",
+    "qwen3",
+    "qwen3-moe",
+];
+const QUANTISED: [&str; 11] = [
+    "awq",
+    "compressed-fp8",
+    "compressed-int4",
+    "compressed-int4-odd",
+    "compressed-int8",
+    "fp8",
+    "fp8-experts",
+    "fp8-tensor",
+    "gptq",
+    "gptq-order",
+    "gptq-v2",
+];
+
 /// A prompt and the logits after some of its prefixes.
 struct Expected {
     ids: Vec<u32>,
@@ -68,7 +97,10 @@ fn worst_error(model_folder: &Path, name: &str) -> f64 {
     let expected = expected(name);
     assert!(expected.lengths.len() >= 5, "{name}: hardly anything recorded");
     assert_eq!(expected.lengths.len(), expected.logits.len());
-    let model = load(model_folder, LoadFormat::Safetensors, DType::F32, &Device::Cpu).expect("a golden model");
+    let model = match load(model_folder, LoadFormat::Safetensors, DType::F32, &Device::Cpu) {
+        Ok(model) => model,
+        Err(error) => panic!("{name}: {error}"),
+    };
     let errors = expected.lengths.iter().zip(&expected.logits);
     errors
         .map(|(&length, logits)| {
@@ -109,6 +141,50 @@ fn every_recorded_model_is_tested() {
         .collect();
     found.sort();
     assert_eq!(found, MODELS);
+}
+
+/// The folder that describes a recorded GGUF file, in another folder.
+fn described(name: &str, cache: &Path) -> PathBuf {
+    let file = folder("packed").join(name).join(gguf::FILE);
+    gguf::described(&file, cache).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Packed weights, without a copy of their numbers, against the unpacked model of transformers.
+#[test]
+fn packed_weights() {
+    let names = std::fs::read_dir(folder("packed")).expect("the golden folder");
+    let mut found: Vec<String> =
+        names.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8")).collect();
+    found.sort();
+    let mut listed = [GGUF, QUANTISED].concat();
+    listed.sort_unstable();
+    assert_eq!(found, listed);
+    let cache = tempfile::tempdir().expect("a folder");
+    for name in GGUF {
+        let error = worst_error(&described(name, cache.path()), &format!("packed/{name}"));
+        assert!(error < TOLERANCE, "{name}: {error:e}");
+    }
+    for name in QUANTISED {
+        check(&format!("packed/{name}"));
+    }
+}
+
+/// Tokenizers from a file's metadata give the ids of llama.cpp and of Hugging Face's tokenizers.
+#[test]
+fn tokenizers_of_gguf_files() {
+    let cache = tempfile::tempdir().expect("a folder");
+    for name in ["llama-32", "llama-k", "qwen2"] {
+        let tokenizer = Tokenizer::from_folder(&described(name, cache.path()), None).expect("a tokenizer");
+        let text = std::fs::read_to_string(folder("packed").join(name).join("texts.json")).expect("recorded texts");
+        let texts: Vec<(String, Vec<u32>)> = serde_json::from_str(&text).expect("JSON");
+        assert!(texts.len() >= 8, "{name}: hardly anything recorded");
+        for (text, ids) in texts {
+            // Marks count there, as in a chat template.
+            let found = tokenizer.encode_parts(&[PromptPart::Template(&text)], true, usize::MAX).expect("ids");
+            let found = found.strip_prefix(tokenizer.bos().as_slice()).unwrap_or(&found);
+            assert_eq!(found, ids, "{name}: {text:?}");
+        }
+    }
 }
 
 #[test]

@@ -7,12 +7,12 @@ use tributary_protocol::Plan;
 use tributary_tests::side_by_side::{
     differing, plans, prefilled, release, run_alone, run_side_by_side, side_by_side_equals_alone, step,
 };
-use tributary_tests::{dummy_model, gemma, gpt_oss, group, model_with_experts, tiny_config};
+use tributary_tests::{dummy_model, gemma, gpt_oss, group, model_with_experts, packed, tiny_config};
 
 #[test]
 fn requests_side_by_side_answer_as_each_does_alone() {
     let models =
-        [dummy_model(&tiny_config(&[]), 7), model_with_experts(), dummy_model(&gpt_oss(), 9), dummy_model(&gemma(), 9)];
+        [dummy_model(&packed(), 7), model_with_experts(), dummy_model(&gpt_oss(), 9), dummy_model(&gemma(), 9)];
     for world in 1..=4 {
         let model = &models[world % 4];
         let group = group(model, world);

@@ -30,28 +30,38 @@ const TASK_BYTES: usize = 1 << 17;
 /// `x · weightᵀ`, `[rows, outputs]`: `x` `[rows, inputs]`, `weight` `[outputs, inputs]`. The bits
 /// of a result do not depend on the number of threads.
 pub(super) fn product<T: Stored>(level: Level, x: &[f32], weight: &[T], inputs: usize) -> Vec<f32> {
-    in_tasks(x, weight, inputs, |part| dispatch(level, part))
+    let rows = x.len() / inputs;
+    assert_eq!(x.len(), rows * inputs, "x");
+    in_tasks(rows, weight, inputs, |weight, out| dispatch(level, FewRows { x, weight, inputs, out }))
 }
 
 /// The same of pairs, `inputs` of them: `x` has one in the bits of each number.
 pub(super) fn product_of_pairs(level: Level, x: &[f32], weight: &[[bf16; 2]], inputs: usize) -> Vec<f32> {
-    in_tasks(x, weight, inputs, |part| dispatch_pairs(level, part))
+    let rows = x.len() / inputs;
+    assert_eq!(x.len(), rows * inputs, "x");
+    in_tasks(rows, weight, inputs, |weight, out| dispatch_pairs(level, FewRows { x, weight, inputs, out }))
 }
 
-fn in_tasks<T: Sync>(x: &[f32], weight: &[T], inputs: usize, run: impl Fn(FewRows<'_, T>) + Sync) -> Vec<f32> {
-    let (rows, outputs) = (x.len() / inputs, weight.len() / inputs);
-    assert_eq!(x.len(), rows * inputs, "x");
-    assert_eq!(weight.len(), outputs * inputs, "weight");
+/// `[rows, outputs]` of a weight of rows of `width` values, made of parts `[rows, columns]` that
+/// `run` computes.
+pub(super) fn in_tasks<T: Sync>(
+    rows: usize,
+    weight: &[T],
+    width: usize,
+    run: impl Fn(&[T], &mut [f32]) + Sync,
+) -> Vec<f32> {
+    let outputs = weight.len() / width;
+    assert_eq!(weight.len(), outputs * width, "weight");
     let mut out = vec![0.0; rows * outputs];
     if rayon::current_num_threads() <= 1 {
-        run(FewRows { x, weight, inputs, out: &mut out });
+        run(weight, &mut out);
         return out;
     }
     // A task's part is [rows, its columns], so that tasks share nothing.
-    let columns = (TASK_BYTES / (inputs * size_of::<T>())).max(1).next_multiple_of(WIDEST);
+    let columns = (TASK_BYTES / (width * size_of::<T>())).max(1).next_multiple_of(WIDEST);
     let mut parts = vec![0.0; rows * outputs];
-    let tasks: Vec<_> = parts.chunks_mut(rows * columns).zip(weight.chunks(columns * inputs)).collect();
-    tasks::run(tasks, || (), |(), (out, weight)| run(FewRows { x, weight, inputs, out }));
+    let tasks: Vec<_> = parts.chunks_mut(rows * columns).zip(weight.chunks(columns * width)).collect();
+    tasks::run(tasks, || (), |(), (out, weight)| run(weight, out));
     for (index, part) in parts.chunks(rows * columns).enumerate() {
         let width = part.len() / rows;
         for (part, row) in part.chunks_exact(width).zip(out.chunks_exact_mut(outputs)) {
@@ -99,46 +109,58 @@ impl<T> FewRows<'_, T> {
     {
         let (rows, columns) = (self.x.len() / self.inputs, self.weight.len() / self.inputs);
         assert_eq!(self.out.len(), rows * columns, "room for the result");
-        let wide = V::BLOCK >= 4; // 32 registers
-        let parts = rows.div_ceil(if wide { ROWS } else { ROWS / 2 });
         for first in (0..columns).step_by(V::N) {
-            for part in 0..parts {
-                let from = part * rows / parts;
-                let count = (part + 1) * rows / parts - from;
-                // As many columns at a time as there are registers for: so a row is read less often
-                // than the weight.
-                // SAFETY: the caller promises the instructions; rows `from..` and columns `first..`
-                // are there.
-                unsafe {
-                    match count {
-                        1 => self.block::<V, 1, 8>(from, first),
-                        2 if wide => self.block::<V, 2, 8>(from, first),
-                        3 if wide => self.block::<V, 3, 4>(from, first),
-                        4 if wide => self.block::<V, 4, 4>(from, first),
-                        5 if wide => self.block::<V, 5, 4>(from, first),
-                        6 if wide => self.block::<V, 6, 4>(from, first),
-                        7 if wide => self.block::<V, 7, 3>(from, first),
-                        ROWS if wide => self.block::<V, ROWS, 3>(from, first),
-                        2 => self.block::<V, 2, 4>(from, first),
-                        3 => self.block::<V, 3, 2>(from, first),
-                        4 => self.block::<V, 4, 2>(from, first),
-                        count => unreachable!("{count} rows of {rows} in {parts} parts"),
-                    }
-                }
+            // SAFETY: the caller promises the instructions; these rows and this column are there.
+            unsafe { in_blocks(&mut self, rows, first) }
+        }
+    }
+}
+
+/// Work on blocks of rows whose sums fit into registers.
+pub(super) trait InBlocks<V> {
+    /// R rows from `row` on, C columns at a time.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`; the rows are there, and what `at` says is.
+    unsafe fn block<const R: usize, const C: usize>(&mut self, row: usize, at: usize);
+}
+
+/// Does all rows, as many at a time as there are registers for. So are columns, that a row be read
+/// less often than the weight.
+///
+/// # Safety
+/// The machine has the instructions of `V`; the rows are there, and what `at` says is.
+#[inline(always)]
+pub(super) unsafe fn in_blocks<V: Lanes>(work: &mut impl InBlocks<V>, rows: usize, at: usize) {
+    let wide = V::BLOCK >= 4; // 32 registers
+    let parts = rows.div_ceil(if wide { ROWS } else { ROWS / 2 });
+    for part in 0..parts {
+        let from = part * rows / parts;
+        let count = (part + 1) * rows / parts - from;
+        // SAFETY: the caller's promises.
+        unsafe {
+            match count {
+                1 => work.block::<1, 8>(from, at),
+                2 if wide => work.block::<2, 8>(from, at),
+                3 if wide => work.block::<3, 4>(from, at),
+                4 if wide => work.block::<4, 4>(from, at),
+                5 if wide => work.block::<5, 4>(from, at),
+                6 if wide => work.block::<6, 4>(from, at),
+                7 if wide => work.block::<7, 3>(from, at),
+                ROWS if wide => work.block::<ROWS, 3>(from, at),
+                2 => work.block::<2, 4>(from, at),
+                3 => work.block::<3, 2>(from, at),
+                4 => work.block::<4, 2>(from, at),
+                count => unreachable!("{count} rows of {rows} in {parts} parts"),
             }
         }
     }
+}
 
-    /// R rows from `row` on and as many columns as a vector has, or are left, from `first` on, C
-    /// columns at a time.
-    ///
-    /// # Safety
-    /// The machine has the instructions of `V`; the rows and the first column are there.
+impl<V: Lanes, T: Weights<V>> InBlocks<V> for FewRows<'_, T> {
+    /// As many columns as a vector has, or are left, from `first` on.
     #[inline(always)]
-    unsafe fn block<V: Lanes, const R: usize, const C: usize>(&mut self, row: usize, first: usize)
-    where
-        T: Weights<V>,
-    {
+    unsafe fn block<const R: usize, const C: usize>(&mut self, row: usize, first: usize) {
         let (inputs, columns) = (self.inputs, self.weight.len() / self.inputs);
         let width = V::N.min(columns - first);
         let x = &self.x[row * inputs..(row + R) * inputs];
@@ -152,12 +174,14 @@ impl<T> FewRows<'_, T> {
             // `width` of them.
             unsafe {
                 for column in (0..width / C * C).step_by(C) {
-                    let factors = Factors { x: x.as_ptr(), weight: weight.as_ptr().add(column * inputs), inputs };
-                    dots::<V, T, R, C>(factors, run.clone(), &mut sums, column);
+                    let weight = weight.as_ptr().add(column * inputs);
+                    let factors = Factors { x: (x.as_ptr(), inputs), weight: (weight, inputs) };
+                    dots::<V, T, R, C, true>(factors, run.clone(), &mut sums, column);
                 }
                 for column in width / C * C..width {
-                    let factors = Factors { x: x.as_ptr(), weight: weight.as_ptr().add(column * inputs), inputs };
-                    dots::<V, T, R, 1>(factors, run.clone(), &mut sums, column);
+                    let weight = weight.as_ptr().add(column * inputs);
+                    let factors = Factors { x: (x.as_ptr(), inputs), weight: (weight, inputs) };
+                    dots::<V, T, R, 1, true>(factors, run.clone(), &mut sums, column);
                 }
             }
         }
@@ -177,27 +201,26 @@ impl<T> FewRows<'_, T> {
     }
 }
 
-/// Rows and columns of a product, each of `inputs` numbers.
-struct Factors<T> {
-    x: *const f32,
-    weight: *const T,
-    inputs: usize,
+/// Rows and columns of a product: where the first is, and the numbers from one to the next.
+pub(super) struct Factors<T> {
+    pub(super) x: (*const f32, usize),
+    pub(super) weight: (*const T, usize),
 }
 
 /// Adds the products of R rows with C columns over a run of inputs, whole vectors, to
 /// `sums[..][column..]`; the lanes of each are still to be added up.
 ///
 /// # Safety
-/// The machine has the instructions of `V`; `x` is valid for R × `inputs` reads, `weight` for C ×
-/// `inputs`; the run is within it.
+/// The machine has the instructions of `V`; the run is within each of R rows of `x` and of C
+/// columns of the weight.
 #[inline(always)]
-unsafe fn dots<V: Lanes, T: Weights<V>, const R: usize, const C: usize>(
+pub(super) unsafe fn dots<V: Lanes, T: Weights<V>, const R: usize, const C: usize, const PREFETCH: bool>(
     factors: Factors<T>,
     run: Range<usize>,
     sums: &mut [[V; WIDEST]; R],
     column: usize,
 ) {
-    let Factors { x, weight, inputs } = factors;
+    let Factors { x: (x, x_step), weight: (weight, weight_step) } = factors;
     let ahead = weight.wrapping_byte_add(AHEAD_BYTES);
     // SAFETY: the caller's promises; d + N ≤ the end of the run, r < R, c < C.
     unsafe {
@@ -206,11 +229,13 @@ unsafe fn dots<V: Lanes, T: Weights<V>, const R: usize, const C: usize>(
             // The weight is in registers and the rows take turns: so there are registers enough.
             let mut right = [V::splat(0.0); C];
             for c in 0..C {
-                V::prefetch(ahead.wrapping_add(c * inputs + d));
-                right[c] = T::load(weight.add(c * inputs + d));
+                if PREFETCH {
+                    V::prefetch(ahead.wrapping_add(c * weight_step + d));
+                }
+                right[c] = T::load(weight.add(c * weight_step + d));
             }
             for r in 0..R {
-                let left = V::load(x.add(r * inputs + d));
+                let left = V::load(x.add(r * x_step + d));
                 for c in 0..C {
                     acc[c][r] = T::Factor::multiply(left, right[c], acc[c][r]);
                 }

@@ -77,6 +77,45 @@ pub(super) trait Lanes: Copy {
     /// As [`load`](Self::load).
     unsafe fn load_f16(from: *const f16) -> Self;
 
+    /// One value, widened.
+    ///
+    /// # Safety
+    /// The machine has the instructions of this type.
+    unsafe fn widen_f16(value: f16) -> f32;
+
+    /// `N` small integers from memory, widened.
+    ///
+    /// # Safety
+    /// As [`load`](Self::load).
+    unsafe fn load_i8(from: *const i8) -> Self;
+
+    /// `N` whole numbers.
+    type Whole: Copy;
+
+    /// `N` bytes from memory, each in a lane.
+    ///
+    /// # Safety
+    /// As [`load`](Self::load).
+    unsafe fn load_bytes(from: *const u8) -> Self::Whole;
+
+    /// Bit i in lane i.
+    ///
+    /// # Safety
+    /// The machine has the instructions of this type.
+    unsafe fn bits(bits: u32) -> Self::Whole;
+
+    /// The `count` bits of each lane from bit `first` on, as a number.
+    fn field(whole: Self::Whole, first: u32, count: u32) -> Self::Whole;
+
+    /// Each lane of `low` with the bits of `high` from bit `at` on, where it has none.
+    fn joined(low: Self::Whole, high: Self::Whole, at: u32) -> Self::Whole;
+
+    /// Each lane as a float.
+    fn float(whole: Self::Whole) -> Self;
+
+    /// The number of the table that each lane, below 16, names.
+    fn looked_up(table: &[f32; 16], whole: Self::Whole) -> Self;
+
     /// `N` values to memory.
     ///
     /// # Safety
@@ -212,6 +251,50 @@ impl Lanes for Portable {
         // f16.
         let narrow = unsafe { from.cast::<[f16; 8]>().read() };
         Self(narrow.map(f16::to_f32))
+    }
+
+    #[inline(always)]
+    unsafe fn widen_f16(value: f16) -> f32 {
+        value.to_f32()
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        // SAFETY: the caller promises `N` readable values.
+        Self(unsafe { from.cast::<[i8; 8]>().read() }.map(f32::from))
+    }
+
+    type Whole = [u32; 8];
+
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> [u32; 8] {
+        // SAFETY: the caller promises `N` readable values.
+        unsafe { from.cast::<[u8; 8]>().read() }.map(u32::from)
+    }
+
+    #[inline(always)]
+    unsafe fn bits(bits: u32) -> [u32; 8] {
+        std::array::from_fn(|i| bits >> i & 1)
+    }
+
+    #[inline(always)]
+    fn field(whole: [u32; 8], first: u32, count: u32) -> [u32; 8] {
+        whole.map(|lane| lane >> first & ((1 << count) - 1))
+    }
+
+    #[inline(always)]
+    fn joined(low: [u32; 8], high: [u32; 8], at: u32) -> [u32; 8] {
+        std::array::from_fn(|i| low[i] | high[i] << at)
+    }
+
+    #[inline(always)]
+    fn float(whole: [u32; 8]) -> Self {
+        Self(whole.map(|lane| lane as f32))
+    }
+
+    #[inline(always)]
+    fn looked_up(table: &[f32; 16], whole: [u32; 8]) -> Self {
+        Self(whole.map(|lane| table[lane as usize & 15]))
     }
 
     #[inline(always)]

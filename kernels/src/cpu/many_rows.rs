@@ -3,12 +3,14 @@
 
 use half::bf16;
 
+use super::blocks::unpack;
 use super::lanes::{Lanes, Pairs};
 use super::level::{EitherKernel, Kernel, Level, PairKernel, dispatch, dispatch_either, dispatch_pairs};
 use super::pack::Aligned;
 use super::stored::{Factor, Stored, Weights, pair};
 use super::strip::{STRIP, WIDEST};
 use super::{micro, tasks};
+use crate::{Packed, Packing};
 
 /// Columns of a packed panel of the weight: with AVX-512, as many as the sums of six rows leave
 /// registers for.
@@ -20,6 +22,8 @@ const DEPTH: usize = 256;
 /// no memory that is worth counting.
 const PANELS: usize = 8;
 const PACKED: usize = 1 << 18;
+/// Numbers of a row of a packed weight that are unpacked at a time: whole blocks of every packing.
+const UNPACKED: usize = 256;
 /// Rows of a task: their inputs stay in the second cache.
 const TASK_ROWS: usize = 16 * STRIP;
 /// Least pairs that a task rounds.
@@ -37,12 +41,36 @@ pub(super) fn paired(level: Level, numbers: &[f32]) -> Aligned {
 /// Adds `x · weightᵀ` to `out` `[rows, outputs]`, or writes it there: `x` `[rows, inputs]`,
 /// `weight` `[outputs, inputs]`. The bits of a result depend on its own row and column alone.
 pub(super) fn product<T: Stored>(level: Level, x: &[f32], weight: &[T], inputs: usize, target: Target<'_>) {
-    let run = Run {
-        numbers: 1,
-        pack: |part: Pack<'_, T>| dispatch(level, part),
-        multiply: |_: &mut Aligned, part: Multiply<'_>| dispatch_either(level, false, part),
+    let run = Run { numbers: 1, pack: |part: Pack<'_, T>| dispatch(level, part), multiply: multiply(level) };
+    run.all(x, (weight, inputs), inputs, target);
+}
+
+/// The same of a packed weight, its rows of `row_bytes` bytes: its numbers are unpacked where
+/// others are packed into panels, and rounded to pairs with `x` if `in_pairs`.
+pub(super) fn product_of_packed(level: Level, x: &[f32], weight: &Packed, in_pairs: bool, target: Target<'_>) {
+    let ([_, inputs], packing) = (weight.dims(), weight.packing());
+    let row = (weight.bytes(), weight.row_bytes());
+    let pack = |Pack { weight, panel, .. }: Pack<'_, u8>| {
+        dispatch_either(level, in_pairs, PackBlocks { level, packing, weight, inputs, panel });
     };
-    run.all(x, weight, inputs, target);
+    match in_pairs {
+        false => Run { numbers: 1, pack, multiply: multiply(level) }.all(x, row, inputs, target),
+        true => Run { numbers: 2, pack, multiply: multiply_in_pairs(level) }.all(x, row, inputs / 2, target),
+    }
+}
+
+/// Multiplies numbers.
+fn multiply(level: Level) -> impl Fn(&mut Aligned, Multiply<'_>) + Sync {
+    move |_, part| dispatch_either(level, false, part)
+}
+
+/// Rounds a task's inputs to pairs, and multiplies these.
+fn multiply_in_pairs(level: Level) -> impl Fn(&mut Aligned, Multiply<'_>) + Sync {
+    move |rounded, part| {
+        let pairs = &mut rounded.get_mut()[..part.x.len() / 2];
+        dispatch_pairs(level, Round { numbers: part.x, pairs });
+        dispatch_either(level, true, Multiply { x: pairs, ..part });
+    }
 }
 
 /// The same of a weight in pairs, `inputs` of them; `x` `[rows, 2 · inputs]` is rounded.
@@ -50,13 +78,9 @@ pub(super) fn product_of_pairs(level: Level, x: &[f32], weight: &[[bf16; 2]], in
     let run = Run {
         numbers: 2,
         pack: |part: Pack<'_, [bf16; 2]>| dispatch_pairs(level, part),
-        multiply: |rounded: &mut Aligned, part: Multiply<'_>| {
-            let pairs = &mut rounded.get_mut()[..part.x.len() / 2];
-            dispatch_pairs(level, Round { numbers: part.x, pairs });
-            dispatch_either(level, true, Multiply { x: pairs, ..part });
-        },
+        multiply: multiply_in_pairs(level),
     };
-    run.all(x, weight, inputs, target);
+    run.all(x, (weight, inputs), inputs, target);
 }
 
 /// How the parts of a product are done.
@@ -69,13 +93,14 @@ struct Run<P, M> {
 }
 
 impl<P, M> Run<P, M> {
-    fn all<T: Sync>(&self, x: &[f32], weight: &[T], inputs: usize, target: Target<'_>)
+    /// `inputs` lanes of a row; a weight whose rows have `row` values.
+    fn all<T: Sync>(&self, x: &[f32], (weight, row): (&[T], usize), inputs: usize, target: Target<'_>)
     where
         P: Fn(Pack<'_, T>) + Sync,
         M: Fn(&mut Aligned, Multiply<'_>) + Sync,
     {
         let Target { out, accumulate } = target;
-        let (width, outputs) = (self.numbers * inputs, weight.len() / inputs);
+        let (width, outputs) = (self.numbers * inputs, weight.len() / row);
         let rows = x.len() / width;
         assert_eq!(out.len(), rows * outputs, "room for the result");
         let panels = (PACKED / (inputs * COLUMNS)).clamp(1, PANELS);
@@ -85,7 +110,7 @@ impl<P, M> Run<P, M> {
         for first in (0..outputs).step_by(panels * COLUMNS) {
             let columns = (outputs - first).min(panels * COLUMNS);
             let room = packed.get_mut().chunks_exact_mut(inputs * COLUMNS);
-            let weight = weight[first * inputs..(first + columns) * inputs].chunks(inputs * COLUMNS);
+            let weight = weight[first * row..(first + columns) * row].chunks(row * COLUMNS);
             let parts = weight.zip(room).collect();
             if !tasks::run(parts, || (), |(), (weight, panel)| (self.pack)(Pack { weight, inputs, panel })) {
                 return;
@@ -187,6 +212,51 @@ impl<T> Pack<'_, T> {
             let from = if column < whole_columns { whole_inputs } else { 0 };
             for (input, value) in weight.iter().enumerate().skip(from) {
                 panel[input * COLUMNS + column] = value.lane();
+            }
+        }
+    }
+}
+
+/// Packs up to [`COLUMNS`] rows of a packed weight into a panel.
+struct PackBlocks<'a> {
+    level: Level,
+    packing: Packing,
+    /// `[columns, blocks]`.
+    weight: &'a [u8],
+    /// Numbers of a row.
+    inputs: usize,
+    /// As of [`Pack`].
+    panel: &'a mut [f32],
+}
+
+impl EitherKernel for PackBlocks<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes, F: Factor<V>>(self) {
+        let Self { level, packing, weight, inputs, panel } = self;
+        let row_bytes = inputs / packing.numbers() * packing.bytes();
+        assert_eq!(panel.len(), inputs / F::NUMBERS * COLUMNS, "room for a panel");
+        let mut room = [0.0; WIDEST * UNPACKED];
+        for (group, rows) in weight.chunks(row_bytes * V::N).enumerate() {
+            for from in (0..inputs).step_by(UNPACKED) {
+                let count = UNPACKED.min(inputs - from);
+                let blocks = from / packing.numbers()..(from + count) / packing.numbers();
+                let bytes = blocks.start * packing.bytes()..blocks.end * packing.bytes();
+                for (row, to) in rows.chunks_exact(row_bytes).zip(room.chunks_exact_mut(UNPACKED)) {
+                    unpack(level, packing, &row[bytes.clone()], &mut to[..count]);
+                    // SAFETY: the caller promises the instructions; blocks have an even number of
+                    // vectors.
+                    unsafe { F::pack(to.as_mut_ptr(), count) }
+                }
+                for lane in (0..count / F::NUMBERS).step_by(V::N) {
+                    let to = (from / F::NUMBERS + lane) * COLUMNS + group * V::N;
+                    // SAFETY: the caller promises the instructions. The room has rows of UNPACKED
+                    // numbers, the panel V::N lanes from here on, and V::N columns, which divides
+                    // COLUMNS.
+                    unsafe {
+                        let to = panel[to..].as_mut_ptr();
+                        V::transpose(room.as_ptr().add(lane), UNPACKED, to, COLUMNS);
+                    }
+                }
             }
         }
     }

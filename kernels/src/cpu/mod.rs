@@ -10,6 +10,7 @@
 //! threads.
 
 mod attend;
+mod blocks;
 mod few_rows;
 mod gated;
 mod inputs;
@@ -21,6 +22,9 @@ mod matrices;
 mod merge;
 mod micro;
 mod pack;
+mod packed_rows;
+#[cfg(test)]
+mod packed_tests;
 mod product;
 mod readings;
 mod rope;
@@ -47,7 +51,8 @@ use level::Level;
 pub(crate) use matrices::num_like::Number;
 pub(crate) use matrices::{Matrix, multiply};
 pub(crate) use merge::merge;
-pub(crate) use product::product;
+pub(crate) use packed_rows::unpack_rows;
+pub(crate) use product::{product, product_of_packed};
 pub(crate) use rope::rotated;
 use scores::Asked;
 

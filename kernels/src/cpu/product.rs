@@ -7,10 +7,11 @@ use candle_core::{CpuStorage, Storage, Tensor};
 use half::bf16;
 use rayon::prelude::*;
 
-use super::few_rows;
 use super::level::Level;
 use super::many_rows::{self, Target};
 use super::stored::Stored;
+use super::{few_rows, packed_rows};
+use crate::Packed;
 use crate::error::Result;
 
 /// Number of rows up to which the product of few rows is used: at more, packing the weight is worth
@@ -26,12 +27,48 @@ pub(crate) fn product(
     bias: Option<&Tensor>,
     onto: Option<&Tensor>,
 ) -> Result<Option<Tensor>> {
-    let (rows, inputs) = x.dims2()?;
-    let outputs = weight.dim(0)?;
-    if ![Some(x), Some(weight), bias, onto].into_iter().flatten().all(Tensor::is_contiguous) {
+    let (inputs, outputs) = (x.dim(1)?, weight.dim(0)?);
+    if !weight.is_contiguous() {
         return Ok(None);
     }
-    let (x_held, weight_held) = (x.storage_and_layout(), weight.storage_and_layout());
+    let held = weight.storage_and_layout();
+    let (from, count) = (held.1.start_offset(), outputs * inputs);
+    match &*held.0 {
+        Storage::Cpu(CpuStorage::F32(weight)) => {
+            with(x, outputs, [bias, onto], |call| call.with(&weight[from..from + count]))
+        }
+        Storage::Cpu(CpuStorage::BF16(weight)) => {
+            with(x, outputs, [bias, onto], |call| call.with_bf16(&weight[from..from + count]))
+        }
+        Storage::Cpu(CpuStorage::F16(weight)) => {
+            with(x, outputs, [bias, onto], |call| call.with(&weight[from..from + count]))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The same with a packed weight.
+pub(crate) fn product_of_packed(
+    x: &Tensor,
+    weight: &Packed,
+    bias: Option<&Tensor>,
+    onto: Option<&Tensor>,
+) -> Result<Option<Tensor>> {
+    with(x, weight.dims()[0], [bias, onto], |call| call.with_packed(weight))
+}
+
+/// What `multiply` makes of a product's inputs, if they are where they can be read.
+fn with(
+    x: &Tensor,
+    outputs: usize,
+    [bias, onto]: [Option<&Tensor>; 2],
+    multiply: impl FnOnce(Call<'_>) -> Vec<f32>,
+) -> Result<Option<Tensor>> {
+    let (rows, inputs) = x.dims2()?;
+    if ![Some(x), bias, onto].into_iter().flatten().all(Tensor::is_contiguous) {
+        return Ok(None);
+    }
+    let x_held = x.storage_and_layout();
     let Some(x_values) = f32_values(&x_held.0, x_held.1.start_offset(), rows * inputs) else { return Ok(None) };
     let onto = match onto.map(|onto| values(onto, rows * outputs)) {
         None => None,
@@ -43,16 +80,8 @@ pub(crate) fn product(
         Some(None) => return Ok(None),
         bias => bias.flatten(),
     };
-    let added = Added { onto, bias };
-    let (from, count) = (weight_held.1.start_offset(), outputs * inputs);
-    let call = Call { level: Level::best(), x: x_values, inputs, outputs, added };
-    let out = match &*weight_held.0 {
-        Storage::Cpu(CpuStorage::F32(weight)) => call.with(&weight[from..from + count]),
-        Storage::Cpu(CpuStorage::BF16(weight)) => call.with_bf16(&weight[from..from + count]),
-        Storage::Cpu(CpuStorage::F16(weight)) => call.with(&weight[from..from + count]),
-        _ => return Ok(None),
-    };
-    Ok(Some(Tensor::from_vec(out, (rows, outputs), x.device())?))
+    let call = Call { level: Level::best(), x: x_values, inputs, outputs, added: Added { onto, bias } };
+    Ok(Some(Tensor::from_vec(multiply(call), (rows, outputs), x.device())?))
 }
 
 /// A product without its weight.
@@ -80,6 +109,13 @@ impl Call<'_> {
         let x = self.x;
         let few = || few_rows::product_of_pairs(level, many_rows::paired(level, x).get(), weight, pairs);
         self.sum(few, |target| many_rows::product_of_pairs(level, x, weight, pairs, target))
+    }
+
+    fn with_packed(self, weight: &Packed) -> Vec<f32> {
+        let Self { level, x, .. } = self;
+        let in_pairs = weight.is_multiplied_in_bf16() && level.has_pairs();
+        let few = || packed_rows::product(level, x, weight);
+        self.sum(few, |target| many_rows::product_of_packed(level, x, weight, in_pairs, target))
     }
 
     /// A product and what is added to it: `few` gives it where it has few rows, `many` writes it

@@ -31,6 +31,12 @@ macro_rules! one_instruction {
         }
 
         #[inline(always)]
+        unsafe fn widen_f16(value: f16) -> f32 {
+            // SAFETY: the caller promises the instructions.
+            unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(value.to_bits())))) }
+        }
+
+        #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
             // SAFETY: `self` proves the instructions; the caller promises `N` writable values.
             unsafe { $storeu(to, self.0) }
@@ -90,6 +96,61 @@ impl Lanes for Avx2 {
     unsafe fn load_f16(from: *const f16) -> Self {
         // SAFETY: the caller promises the instructions and `N` readable values.
         Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        // SAFETY: the caller promises the instructions and `N` readable values.
+        Self(unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) })
+    }
+
+    type Whole = __m256i;
+
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> __m256i {
+        // SAFETY: the caller promises the instructions and `N` readable values.
+        unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn bits(bits: u32) -> __m256i {
+        // SAFETY: the caller promises the instructions.
+        unsafe {
+            let places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(bits.cast_signed()), places), _mm256_set1_epi32(1))
+        }
+    }
+
+    #[inline(always)]
+    fn field(whole: __m256i, first: u32, count: u32) -> __m256i {
+        // SAFETY: numbers come from functions whose callers promise the instructions.
+        unsafe {
+            let down = _mm256_srlv_epi32(whole, _mm256_set1_epi32(first.cast_signed()));
+            _mm256_and_si256(down, _mm256_set1_epi32((1 << count) - 1))
+        }
+    }
+
+    #[inline(always)]
+    fn joined(low: __m256i, high: __m256i, at: u32) -> __m256i {
+        // SAFETY: numbers come from functions whose callers promise the instructions.
+        unsafe { _mm256_or_si256(low, _mm256_sllv_epi32(high, _mm256_set1_epi32(at.cast_signed()))) }
+    }
+
+    #[inline(always)]
+    fn float(whole: __m256i) -> Self {
+        // SAFETY: numbers come from functions whose callers promise the instructions.
+        Self(unsafe { _mm256_cvtepi32_ps(whole) })
+    }
+
+    #[inline(always)]
+    fn looked_up(table: &[f32; 16], whole: __m256i) -> Self {
+        // SAFETY: numbers come from functions whose callers promise the instructions.
+        unsafe {
+            let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), whole);
+            let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table[8..].as_ptr()), whole);
+            let is_high = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(whole));
+            Self(_mm256_blendv_ps(low, high, is_high))
+        }
     }
 
     #[inline(always)]
@@ -220,6 +281,53 @@ impl Lanes for Avx512 {
     unsafe fn load_f16(from: *const f16) -> Self {
         // SAFETY: the caller promises the instructions and `N` readable values.
         Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        // SAFETY: the caller promises the instructions and `N` readable values.
+        Self(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) })
+    }
+
+    type Whole = __m512i;
+
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> __m512i {
+        // SAFETY: the caller promises the instructions and `N` readable values.
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn bits(bits: u32) -> __m512i {
+        // SAFETY: the caller promises the instructions.
+        unsafe { _mm512_maskz_set1_epi32(bits as u16, 1) }
+    }
+
+    #[inline(always)]
+    fn field(whole: __m512i, first: u32, count: u32) -> __m512i {
+        // SAFETY: numbers come from functions whose callers promise the instructions.
+        unsafe {
+            let down = _mm512_srlv_epi32(whole, _mm512_set1_epi32(first.cast_signed()));
+            _mm512_and_si512(down, _mm512_set1_epi32((1 << count) - 1))
+        }
+    }
+
+    #[inline(always)]
+    fn joined(low: __m512i, high: __m512i, at: u32) -> __m512i {
+        // SAFETY: numbers come from functions whose callers promise the instructions.
+        unsafe { _mm512_or_si512(low, _mm512_sllv_epi32(high, _mm512_set1_epi32(at.cast_signed()))) }
+    }
+
+    #[inline(always)]
+    fn float(whole: __m512i) -> Self {
+        // SAFETY: numbers come from functions whose callers promise the instructions.
+        Self(unsafe { _mm512_cvtepi32_ps(whole) })
+    }
+
+    #[inline(always)]
+    fn looked_up(table: &[f32; 16], whole: __m512i) -> Self {
+        // SAFETY: numbers come from functions whose callers promise the instructions.
+        unsafe { Self(_mm512_permutexvar_ps(whole, _mm512_loadu_ps(table.as_ptr()))) }
     }
 
     #[inline(always)]

@@ -361,7 +361,6 @@ fn configs_that_cannot_run_say_why() {
         (parse(&[("rms_norm_eps", json!(-1.0))]), "rms_norm_eps -1: must be from 0 to 1"),
         (parse(&[("max_position_embeddings", json!(0))]), "max_position_embeddings is 0"),
         (parse(&[("partial_rotary_factor", json!(1.5))]), "partial_rotary_factor: "),
-        (parse(&[("quantization_config", json!({ "bits": 4 }))]), "quantized weights are not supported"),
         (Config::parse("{", Path::new("config.json")), "EOF while parsing"),
         (Config::read(Path::new("no/such/folder")), "cannot read no/such/folder/config.json"),
     ];
@@ -440,10 +439,43 @@ fn layers_with_a_window_have_frequencies_of_their_own() {
         (("hidden_activation", json!("gelu")), "hidden_activation `gelu` is not supported"),
         (("query_pre_attn_scalar", json!(0)), "must be a positive number"),
         (("rope_parameters", json!({"sliding_attention": {"rope_type": "linear"}})), "in layers with a window"),
-        (("quantization_config", json!({"quant_method": "mxfp4"})), "quantized weights are not supported"),
+        (("quantization_config", json!({"quant_method": "mxfp4"})), "`mxfp4` is not supported"),
     ] {
         let changes = [("architectures", json!(["Gemma3ForCausalLM"])), changes];
         let error = parse(&changes).expect_err(said);
+        assert!(error.to_string().contains(said) && error.exit_code() == 64, "{error}");
+    }
+}
+
+#[test]
+fn quantisations_that_are_not_read_are_refused_by_name() {
+    let group =
+        |format: &str, bits: u32| json!({"g": {"format": format, "weights": {"num_bits": bits, "type": "int"}}});
+    for (said, stated) in [
+        ("quantization_config of `` is not supported", json!({"bits": 4})),
+        ("quantization_config of `bitsandbytes` is not supported", json!({"quant_method": "bitsandbytes"})),
+        ("fp8 of fmt `e5m2`", json!({"quant_method": "fp8", "fmt": "e5m2"})),
+        ("weight_block_size [128]: must be two sizes", json!({"quant_method": "fp8", "weight_block_size": [128]})),
+        ("weight_block_size [0,128]: must", json!({"quant_method": "fp8", "weight_block_size": [0, 128]})),
+        ("\"awq\" of 8 bits is not supported", json!({"quant_method": "awq", "bits": 8})),
+        ("awq of version `gemv`", json!({"quant_method": "awq", "bits": 4, "version": "gemv"})),
+        ("\"gptq\" of 3 bits is not supported", json!({"quant_method": "gptq", "bits": 3})),
+        ("checkpoint_format `marlin`", json!({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"})),
+        (
+            "compressed-tensors of format `marlin-24`",
+            json!({"quant_method": "compressed-tensors", "config_groups": group("marlin-24", 4)}),
+        ),
+        (
+            "compressed-tensors of 8 bits in format pack-quantized",
+            json!({"quant_method": "compressed-tensors", "config_groups": group("pack-quantized", 8)}),
+        ),
+        (
+            "sparsity_config",
+            json!({"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}}),
+        ),
+        ("gguf of type `IQ1_S`", json!({"quant_method": "gguf", "type": "IQ1_S"})),
+    ] {
+        let error = parse(&[("quantization_config", stated)]).expect_err(said);
         assert!(error.to_string().contains(said) && error.exit_code() == 64, "{error}");
     }
 }

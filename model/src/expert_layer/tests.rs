@@ -26,7 +26,7 @@ fn layer(dtype: DType, biased: bool) -> ExpertLayer {
         let mut bias =
             |width: usize| tensor(1, width).flatten_all().and_then(|bias| bias.to_dtype(DType::F32)).expect("a bias");
         let biases = biased.then(|| Biases { gate: bias(20), up: bias(20), down: bias(12) });
-        Expert { gate: tensor(20, 12), up: tensor(20, 12), down: tensor(12, 20), biases }
+        Expert { gate: tensor(20, 12).into(), up: tensor(20, 12).into(), down: tensor(12, 20).into(), biases }
     };
     let experts: Vec<Expert> = (0..5).map(|_| expert()).collect();
     let shared = Some(expert());

@@ -11,7 +11,8 @@ use tributary_tests::equal::{Concatenation, Largest, assert_same_selection};
 use tributary_tests::samples::{COMBINATIONS, Case, Sample, leads};
 use tributary_tests::{
     dummy_model, gemma, glm_with_experts, gpt_oss, group, infoflow, logits, method, model_with_experts,
-    model_with_growing_queries, plan, relative_error, reordered, run, run_all, run_one, tiny_config, with_ratio,
+    model_with_growing_queries, packed, plan, relative_error, reordered, run, run_all, run_one, tiny_config,
+    with_ratio,
 };
 
 const EXACT_EXCHANGES: [Exchange; 2] = [Exchange::Replicate, Exchange::PassQ];
@@ -27,7 +28,7 @@ const SHAPES: [(usize, &[usize], usize); 5] = [
 
 /// Seven shapes of decoders: Llama; Qwen3 with experts and a separate head width; Qwen2 with one KV
 /// head and biases; Ministral 3, whose queries grow with their position; GLM with experts in
-/// groups; Gemma 3 with windows; gpt-oss with windows and sinks.
+/// groups; Gemma 3 with windows; gpt-oss with windows and sinks; one with packed weights.
 fn models() -> Vec<Arc<dyn Model>> {
     let qwen2 = [
         ("architectures", serde_json::json!(["Qwen2ForCausalLM"])),
@@ -43,6 +44,7 @@ fn models() -> Vec<Arc<dyn Model>> {
         dummy_model(&glm_with_experts(), 6),
         dummy_model(&gemma(), 7),
         dummy_model(&gpt_oss(), 8),
+        dummy_model(&packed(), 9),
     ]
 }
 

@@ -10,8 +10,8 @@ use tributary_protocol::{Exchange, Plan, RankReport};
 use tributary_tests::equal::assert_same_bits;
 use tributary_tests::samples::{Case, Sample, apart};
 use tributary_tests::{
-    dummy_model, gemma, glm_with_experts, gpt_oss, group, infoflow, kept, logits, plan, relative_error, run_all,
-    run_one, tiny_config, warm, with_ratio,
+    dummy_model, gemma, glm_with_experts, gpt_oss, group, infoflow, kept, logits, packed, plan, relative_error,
+    run_all, run_one, tiny_config, warm, with_ratio,
 };
 
 const EXCHANGES: [Exchange; 3] = [Exchange::Replicate, Exchange::PassQ, Exchange::Selected];
@@ -41,8 +41,7 @@ fn hits(reports: &[RankReport]) -> usize {
 
 #[test]
 fn warm_equals_cold_bit_for_bit_and_again_after_another_query() {
-    let models = [&gemma(), &gpt_oss(), &glm_with_experts()].map(|config| dummy_model(config, 12));
-    let models = [models.as_slice(), &[model()]].concat();
+    let models = [&gemma(), &gpt_oss(), &glm_with_experts(), &packed()].map(|config| dummy_model(config, 12));
     let model = |world: usize| &models[world % 4];
     let lists =
         (1..=4).flat_map(|world| apart(&SHAPES, world, &**model(world)).into_iter().map(move |list| (world, list)));

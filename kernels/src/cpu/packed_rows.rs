@@ -1,0 +1,124 @@
+//! Matrix products of few rows with a packed weight: its columns are unpacked piece by piece, into
+//! memory that stays in the nearest cache, and multiplied from there. Sums are f32.
+
+use rayon::prelude::*;
+
+use super::blocks::unpack;
+use super::few_rows::{Factors, InBlocks, dots, in_blocks, in_tasks};
+use super::lanes::Lanes;
+use super::level::{Kernel, Level, dispatch};
+use super::pack::Aligned;
+use super::strip::WIDEST;
+use crate::Packed;
+
+/// Numbers of a column that are unpacked at a time: whole blocks of every packing.
+const PIECE: usize = 256;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// `x · weightᵀ`, `[rows, outputs]`: `x` `[rows, inputs]`. The bits of a result do not depend on
+/// the number of threads.
+pub(super) fn product(level: Level, x: &[f32], weight: &Packed) -> Vec<f32> {
+    let inputs = weight.dims()[1];
+    let rows = x.len() / inputs;
+    assert_eq!(x.len(), rows * inputs, "x");
+    in_tasks(rows, weight.bytes(), weight.row_bytes(), |columns, out| {
+        dispatch(level, PackedRows { level, x, weight, columns, out });
+    })
+}
+
+/// Writes all numbers of a packed matrix, row by row.
+pub(crate) fn unpack_rows(weight: &Packed, to: &mut [f32]) {
+    let (level, [_, inputs]) = (Level::best(), weight.dims());
+    let rows = to.par_chunks_exact_mut(inputs.max(1)).zip(weight.bytes().par_chunks_exact(weight.row_bytes().max(1)));
+    rows.for_each(|(to, blocks)| unpack(level, weight.packing(), blocks, to));
+}
+
+struct PackedRows<'a> {
+    level: Level,
+    /// `[rows, inputs]`.
+    x: &'a [f32],
+    weight: &'a Packed,
+    /// `[columns, blocks]` of the weight.
+    columns: &'a [u8],
+    /// `[rows, columns]`.
+    out: &'a mut [f32],
+}
+
+impl Kernel for PackedRows<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        let Self { level, x, weight, columns, out } = self;
+        let ([_, inputs], packing, row_bytes) = (weight.dims(), weight.packing(), weight.row_bytes());
+        let (rows, outputs) = (x.len() / inputs, columns.len() / row_bytes);
+        assert_eq!(out.len(), rows * outputs, "room for the result");
+        let mut unpacked = Aligned::new(WIDEST * PIECE);
+        // SAFETY: the caller promises the instructions.
+        let zero = unsafe { V::splat(0.0) };
+        let mut sums = vec![[zero; WIDEST]; rows];
+        for (group, columns) in columns.chunks(row_bytes * V::N).enumerate() {
+            let (first, width) = (group * V::N, columns.len() / row_bytes);
+            sums.fill([zero; WIDEST]);
+            for from in (0..inputs).step_by(PIECE) {
+                let count = PIECE.min(inputs - from);
+                let bytes =
+                    from / packing.numbers() * packing.bytes()..(from + count) / packing.numbers() * packing.bytes();
+                for (column, to) in columns.chunks_exact(row_bytes).zip(unpacked.get_mut().chunks_exact_mut(PIECE)) {
+                    // The same piece of the next columns: a stream would be of one column's bytes.
+                    for line in bytes.clone().step_by(LINE) {
+                        V::prefetch(column.as_ptr().wrapping_add(row_bytes * V::N + line));
+                    }
+                    unpack(level, packing, &column[bytes.clone()], &mut to[..count]);
+                }
+                let mut piece = Piece { x: &x[from..], inputs, unpacked: unpacked.get(), width, sums: &mut sums };
+                // SAFETY: the caller promises the instructions; `x` has `count` more inputs of each
+                // row, the columns are there.
+                unsafe { in_blocks::<V>(&mut piece, rows, count) }
+            }
+            for (sums, out) in sums.iter().zip(out.chunks_exact_mut(outputs)) {
+                let mut values = [0.0; WIDEST];
+                // SAFETY: WIDEST values are at least a vector.
+                unsafe { V::sum_each(&sums[..V::N]).store(values.as_mut_ptr()) };
+                out[first..first + width].copy_from_slice(&values[..width]);
+            }
+        }
+    }
+}
+
+/// Some inputs of all rows, and of some columns, unpacked.
+struct Piece<'a, V> {
+    /// From the first of these inputs on.
+    x: &'a [f32],
+    /// Numbers from a row to the next.
+    inputs: usize,
+    /// `[width, PIECE]`.
+    unpacked: &'a [f32],
+    width: usize,
+    /// The sums of each row and column, their lanes still to be added up.
+    sums: &'a mut [[V; WIDEST]],
+}
+
+impl<V: Lanes> InBlocks<V> for Piece<'_, V> {
+    /// `count` inputs.
+    #[inline(always)]
+    unsafe fn block<const R: usize, const C: usize>(&mut self, row: usize, count: usize) {
+        let Self { x, inputs, unpacked, width, .. } = *self;
+        let x = &x[row * inputs..][..(R - 1) * inputs + count];
+        let sums: &mut [[V; WIDEST]; R] = (&mut self.sums[row..row + R]).try_into().expect("R rows");
+        // SAFETY: the caller promises the instructions; `x` has R rows of these inputs, and PIECE
+        // numbers of each column are there.
+        unsafe {
+            for column in (0..width / C * C).step_by(C) {
+                let weight = unpacked.as_ptr().add(column * PIECE);
+                let factors = Factors { x: (x.as_ptr(), inputs), weight: (weight, PIECE) };
+                dots::<V, f32, R, C, false>(factors, 0..count, sums, column);
+            }
+            for column in width / C * C..width {
+                let weight = unpacked.as_ptr().add(column * PIECE);
+                let factors = Factors { x: (x.as_ptr(), inputs), weight: (weight, PIECE) };
+                dots::<V, f32, R, 1, false>(factors, 0..count, sums, column);
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Packed matrices: blocks against ggml's values, products against those of the unpacked matrix.
+
+#![allow(clippy::unwrap_used)] // a test may panic
+
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use super::blocks::unpack;
+use super::level::Level;
+use super::many_rows::{self, Target};
+use super::packed_rows;
+use crate::{Packed, Packing, linear};
+
+/// Blocks of a matrix that numbers near 1 could have, drawn.
+fn drawn(packing: Packing, shape: [usize; 2]) -> Packed {
+    let mut random = ChaCha8Rng::seed_from_u64(packing.bytes() as u64);
+    let count = shape[0] * shape[1] / packing.numbers();
+    let mut bytes = vec![0; count * packing.bytes()];
+    random.fill_bytes(&mut bytes);
+    for block in bytes.chunks_exact_mut(packing.bytes()) {
+        let one = half::f16::from_f32(0.01 + f32::from(block[0]) / 1e4).to_le_bytes();
+        let (single, at): (bool, &[usize]) = match packing {
+            Packing::Q4_0 | Packing::Q5_0 | Packing::Q8_0 | Packing::Iq4Nl | Packing::Iq4Xs => (false, &[0]),
+            Packing::Q4_1 | Packing::Q5_1 | Packing::Q4K | Packing::Q5K => (false, &[0, 2]),
+            Packing::Q2K => (false, &[80, 82]),
+            Packing::Q3K => (false, &[108]),
+            Packing::Q6K => (false, &[208]),
+            Packing::Mxfp4 | Packing::Fp8 | Packing::Int8 | Packing::Int4 => (true, &[]),
+        };
+        at.iter().for_each(|&at| block[at..at + 2].copy_from_slice(&one));
+        if single {
+            match packing {
+                Packing::Mxfp4 => block[0] = 120 + block[0] % 8,
+                _ => block[..4].copy_from_slice(&0.02f32.to_le_bytes()),
+            }
+        }
+        match packing {
+            Packing::Int4 => block[4] %= 16,
+            // Neither of the two codes of no number.
+            Packing::Fp8 => block[4..].iter_mut().for_each(|code| *code &= 0xfe),
+            _ => {}
+        }
+    }
+    Packed::new(packing, shape, bytes).unwrap()
+}
+
+#[test]
+fn blocks_are_what_ggml_makes_of_them() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/blocks.safetensors");
+    let known = candle_core::safetensors::load(path, &Device::Cpu).unwrap();
+    let of_ggml =
+        Packing::ALL.iter().filter(|packing| !matches!(packing, Packing::Fp8 | Packing::Int8 | Packing::Int4));
+    for &packing in of_ggml {
+        let of = |what: &str| known[&format!("{}.{what}", packing.name())].flatten_all().unwrap();
+        let (raw, values): (Vec<u8>, Vec<f32>) = (of("raw").to_vec1().unwrap(), of("values").to_vec1().unwrap());
+        assert!(raw.len() >= 5 * packing.bytes(), "{packing:?}: a few blocks");
+        for level in Level::available() {
+            let mut found = vec![0.0; values.len()];
+            unpack(level, packing, &raw, &mut found);
+            for (place, (found, value)) in found.iter().zip(&values).enumerate() {
+                // A number may be a sum, which is fused here and rounded twice there.
+                let near = (found - value).abs() <= 2e-6 * value.abs().max(1e-3);
+                assert!(
+                    near || (found.is_nan() && value.is_nan()) || found == value,
+                    "{packing:?} at {level:?}, {place}: {found} for {value}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn narrow_floats_and_groups_are_what_their_definition_says() {
+    // E4M3: sign, four bits of exponent with bias 7, three bits of mantissa.
+    let value = |code: u8| {
+        let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+        let size = if exponent == 0 {
+            mantissa / 8.0 * 2f32.powi(-6)
+        } else {
+            (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7)
+        };
+        if code & 0x80 == 0 { size } else { -size }
+    };
+    let codes: Vec<u8> = (0..=255).filter(|code| code & 0x7f != 0x7f).chain([0, 0]).collect();
+    let bytes: Vec<u8> = codes.chunks_exact(32).flat_map(|codes| [&0.5f32.to_le_bytes(), codes].concat()).collect();
+    let groups = [&[0, 0, 0x80, 0x3e, 7][..], &(0..16).map(|i| i << 4 | (15 - i)).collect::<Vec<u8>>()].concat(); // a quarter
+    for level in Level::available() {
+        let mut found = vec![0.0; 256];
+        unpack(level, Packing::Fp8, &bytes, &mut found);
+        let expected: Vec<f32> = codes.iter().map(|&code| 0.5 * value(code)).collect();
+        assert_eq!(found, expected, "{level:?}");
+        unpack(level, Packing::Int4, &groups, &mut found[..32]);
+        let expected: Vec<f32> = (0..16).rev().chain(0..16).map(|code| 0.25 * (code - 7) as f32).collect();
+        assert_eq!(found[..32], expected, "{level:?}");
+        let whole: Vec<u8> = [&[0, 0, 0x80, 0xbe][..], &(112..144).collect::<Vec<u8>>()].concat(); // less a quarter
+        unpack(level, Packing::Int8, &whole, &mut found[..32]);
+        let expected: Vec<f32> = (112..128).chain(-128..-112).map(|code| -0.25 * code as f32).collect();
+        assert_eq!(found[..32], expected, "{level:?}");
+    }
+}
+
+#[test]
+fn products_are_those_of_the_unpacked_matrix() {
+    let device = Device::Cpu;
+    for packing in Packing::ALL {
+        for (rows, outputs, inputs) in [(1, 70, 512), (3, 33, 256), (11, 16, 768), (32, 5, 256), (40, 130, 512)] {
+            let packed = drawn(packing, [outputs, inputs]);
+            let plain = packed.unpacked(DType::F64).unwrap();
+            let x = Tensor::rand(-1f32, 1.0, (rows, inputs), &device).unwrap();
+            let values: Vec<f32> = x.flatten_all().unwrap().to_vec1().unwrap();
+            let exact: Vec<f64> = x
+                .to_dtype(DType::F64)
+                .unwrap()
+                .matmul(&plain.t().unwrap())
+                .unwrap()
+                .flatten_all()
+                .unwrap()
+                .to_vec1()
+                .unwrap();
+            let size = exact.iter().map(|value| value.abs()).sum::<f64>() / exact.len() as f64;
+            let check = |found: &[f32], bound: f64, what: &str| {
+                for (found, exact) in found.iter().zip(&exact) {
+                    let error = (f64::from(*found) - exact).abs() / size;
+                    assert!(error < bound, "{packing:?}, {rows} rows, {what}: {error:e}");
+                }
+            };
+            for level in Level::available() {
+                check(&packed_rows::product(level, &values, &packed), 1e-5, "few rows");
+                for in_pairs in [false, true].into_iter().filter(|pairs| !pairs || level.has_pairs()) {
+                    let mut out = vec![f32::NAN; rows * outputs];
+                    let target = Target { out: &mut out, accumulate: false };
+                    many_rows::product_of_packed(level, &values, &packed, in_pairs, target);
+                    check(&out, if in_pairs { 5e-2 } else { 1e-5 }, "many rows");
+                }
+            }
+            let bias = Tensor::rand(-1f32, 1.0, outputs, &device).unwrap();
+            let there = linear(&x, &packed, Some(&bias)).unwrap().broadcast_sub(&bias).unwrap();
+            check(&there.flatten_all().unwrap().to_vec1::<f32>().unwrap(), 1e-5, "with a bias");
+        }
+    }
+}
+
+#[test]
+fn threads_change_no_bit() {
+    let packed = drawn(Packing::Q4K, [1000, 1024]);
+    let x = Tensor::rand(-1f32, 1.0, (5, 1024), &Device::Cpu).unwrap();
+    let on = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| linear(&x, &packed, None).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap())
+    };
+    assert_eq!(on(1), on(3));
+}
+
+#[test]
+fn rows_that_are_no_whole_blocks_and_missing_bytes_are_refused() {
+    assert!(Packed::new(Packing::Q4K, [2, 128], vec![0; 144]).is_err());
+    assert!(Packed::new(Packing::Q4_0, [2, 64], vec![0; 71]).is_err());
+    assert!(drawn(Packing::Q4_0, [4, 64]).select([4]).is_err());
+}

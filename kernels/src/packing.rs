@@ -1,0 +1,114 @@
+//! How the numbers of a packed matrix are stored: blocks of integers or of narrow floats, with a
+//! scale each.
+
+/// A packing. Those of GGUF have its layout (ggml, `ggml-common.h`); a row of a matrix is a run of
+/// whole blocks. Scales and offsets of blocks are f16 unless said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Packing {
+    /// 4 bits, a scale for 32 numbers.
+    Q4_0,
+    /// 4 bits, scale and offset for 32 numbers.
+    Q4_1,
+    /// 5 bits, a scale for 32 numbers.
+    Q5_0,
+    /// 5 bits, scale and offset for 32 numbers.
+    Q5_1,
+    /// 8 bits, a scale for 32 numbers.
+    Q8_0,
+    /// 2 bits; 256 numbers, scales and offsets for 16 of them in 4 bits.
+    Q2K,
+    /// 3 bits; 256 numbers, scales for 16 of them in 6 bits.
+    Q3K,
+    /// 4 bits; 256 numbers, scales and offsets for 32 of them in 6 bits.
+    Q4K,
+    /// 5 bits; 256 numbers, scales and offsets for 32 of them in 6 bits.
+    Q5K,
+    /// 6 bits; 256 numbers, scales for 16 of them in 8 bits.
+    Q6K,
+    /// 4 bits for numbers not evenly apart, a scale for 32 of them.
+    Iq4Nl,
+    /// The same; 256 numbers, scales for 32 of them in 6 bits.
+    Iq4Xs,
+    /// 4 bits of float (E2M1), a power of two for 32 numbers (E8M0). (Open Compute Project 2023,
+    /// "OCP Microscaling Formats (MX) Specification", sections 5.2 to 5.4.)
+    Mxfp4,
+    /// 8 bits of float (E4M3 without infinities), an f32 scale for 32 numbers. (Micikevicius et al.
+    /// 2022, arXiv:2209.05433, section 3.)
+    Fp8,
+    /// 8 bits, an f32 scale for 32 numbers.
+    Int8,
+    /// 4 bits less a zero point, an f32 scale for 32 numbers: groups of AWQ, GPTQ and others.
+    Int4,
+}
+
+impl Packing {
+    /// All of them.
+    pub const ALL: [Packing; 16] = [
+        Packing::Q4_0,
+        Packing::Q4_1,
+        Packing::Q5_0,
+        Packing::Q5_1,
+        Packing::Q8_0,
+        Packing::Q2K,
+        Packing::Q3K,
+        Packing::Q4K,
+        Packing::Q5K,
+        Packing::Q6K,
+        Packing::Iq4Nl,
+        Packing::Iq4Xs,
+        Packing::Mxfp4,
+        Packing::Fp8,
+        Packing::Int8,
+        Packing::Int4,
+    ];
+
+    /// Numbers of a block.
+    pub fn numbers(self) -> usize {
+        match self {
+            Packing::Q2K | Packing::Q3K | Packing::Q4K | Packing::Q5K | Packing::Q6K | Packing::Iq4Xs => 256,
+            _ => 32,
+        }
+    }
+
+    /// Bytes of a block.
+    pub fn bytes(self) -> usize {
+        match self {
+            Packing::Mxfp4 => 17,
+            Packing::Q4_0 | Packing::Iq4Nl => 18,
+            Packing::Q4_1 => 20,
+            Packing::Int4 => 21,
+            Packing::Q5_0 => 22,
+            Packing::Q5_1 => 24,
+            Packing::Q8_0 => 34,
+            Packing::Fp8 | Packing::Int8 => 36,
+            Packing::Q2K => 84,
+            Packing::Q3K => 110,
+            Packing::Iq4Xs => 136,
+            Packing::Q4K => 144,
+            Packing::Q5K => 176,
+            Packing::Q6K => 210,
+        }
+    }
+
+    /// Its usual name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Packing::Q4_0 => "Q4_0",
+            Packing::Q4_1 => "Q4_1",
+            Packing::Q5_0 => "Q5_0",
+            Packing::Q5_1 => "Q5_1",
+            Packing::Q8_0 => "Q8_0",
+            Packing::Q2K => "Q2_K",
+            Packing::Q3K => "Q3_K",
+            Packing::Q4K => "Q4_K",
+            Packing::Q5K => "Q5_K",
+            Packing::Q6K => "Q6_K",
+            Packing::Iq4Nl => "IQ4_NL",
+            Packing::Iq4Xs => "IQ4_XS",
+            Packing::Mxfp4 => "MXFP4",
+            Packing::Fp8 => "FP8",
+            Packing::Int8 => "INT8",
+            Packing::Int4 => "INT4",
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The config.json that a GGUF file's metadata stand for. (llama.cpp, `src/llama-model.cpp` and
+//! `conversion/`, for what a key means and what a missing one does.)
+
+use serde_json::{Map, Value, json};
+
+use candle_core::DType;
+
+use super::file::{Gguf, Stored};
+use crate::rope_config::DIVIDED;
+
+/// The architectures that are known, and their names in a config.json.
+const ARCHITECTURES: [(&str, &str); 9] = [
+    ("llama", "LlamaForCausalLM"),
+    ("qwen2", "Qwen2ForCausalLM"),
+    ("qwen3", "Qwen3ForCausalLM"),
+    ("qwen3moe", "Qwen3MoeForCausalLM"),
+    ("gemma3", "Gemma3ForCausalLM"),
+    ("gpt-oss", "GptOssForCausalLM"),
+    ("glm4", "Glm4ForCausalLM"),
+    ("glm4moe", "Glm4MoeForCausalLM"),
+    ("mistral3", "Ministral3ForCausalLM"),
+];
+
+/// Texts of control tokens that end an answer in the families above, whether a file says so or not.
+const ENDS: [&str; 8] = [
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "<|return|>",
+    "<|call|>",
+];
+
+/// The type of control tokens.
+pub(super) const CONTROL: u64 = 3;
+
+/// The file's architecture.
+///
+/// # Errors
+/// Returns a message if it is not supported, or if the file is no model.
+pub(super) fn architecture(file: &Gguf) -> Result<&'static str, String> {
+    let stated = file.text("general.architecture").unwrap_or("none: `general.architecture` is missing");
+    if let Some(kind) = file.text("general.type").filter(|kind| *kind != "model") {
+        return Err(format!("it holds `{}`, not a model", kind.escape_debug()));
+    }
+    let known = ARCHITECTURES.iter().find(|(name, _)| *name == stated);
+    let all = ARCHITECTURES.map(|(name, _)| name).join(", ");
+    known.map(|(name, _)| *name).ok_or_else(|| {
+        let stated: String = stated.chars().filter(|letter| !letter.is_control()).take(80).collect();
+        format!("architecture `{stated}` is not supported in GGUF files; supported are {all}")
+    })
+}
+
+/// Metadata of one architecture.
+struct Facts<'a> {
+    file: &'a Gguf,
+    name: &'static str,
+}
+
+impl Facts<'_> {
+    fn value(&self, key: &str) -> Option<&Value> {
+        self.file.metadata.get(&format!("{}.{key}", self.name))
+    }
+
+    fn number(&self, key: &str) -> Result<u64, String> {
+        self.value(key).and_then(Value::as_u64).ok_or_else(|| format!("`{}.{key}` is missing or no number", self.name))
+    }
+
+    fn has_tensor(&self, name: &str) -> bool {
+        self.file.tensors.contains_key(name)
+    }
+
+    /// Width of a head.
+    fn head_dim(&self) -> Result<u64, String> {
+        if let Some(width) = self.value("attention.key_length").and_then(Value::as_u64) {
+            let of_values = self.value("attention.value_length").and_then(Value::as_u64).unwrap_or(width);
+            return if of_values == width {
+                Ok(width)
+            } else {
+                Err(format!("heads of {width} for keys and {of_values} for values are not supported"))
+            };
+        }
+        let (hidden, heads) = (self.number("embedding_length")?, self.number("attention.head_count")?);
+        Ok(hidden / heads.max(1))
+    }
+
+    fn layers(&self) -> Result<u64, String> {
+        let all = self.number("block_count")?;
+        Ok(all.saturating_sub(self.value("nextn_predict_layers").and_then(Value::as_u64).unwrap_or(0)))
+    }
+}
+
+/// The config.json of a file's model.
+///
+/// # Errors
+/// Returns a message if the architecture is not supported, if a key is missing, or if rotary
+/// frequencies are none that a config can state.
+pub(super) fn config(file: &Gguf) -> Result<Value, String> {
+    let facts = Facts { file, name: architecture(file)? };
+    let name = ARCHITECTURES.iter().find(|(name, _)| *name == facts.name).map(|(_, name)| *name);
+    let embedding = file.tensors.get("token_embd.weight").ok_or("tensor `token_embd.weight` is missing")?;
+    let head_dim = facts.head_dim()?;
+    let mut config = json!({
+        "architectures": [name],
+        "vocab_size": embedding.shape[0],
+        "hidden_size": facts.number("embedding_length")?,
+        "intermediate_size": facts.number("feed_forward_length").or_else(|_| facts.number("expert_feed_forward_length"))?,
+        "num_hidden_layers": facts.layers()?,
+        "num_attention_heads": facts.number("attention.head_count")?,
+        "num_key_value_heads": facts.number("attention.head_count_kv").or_else(|_| facts.number("attention.head_count"))?,
+        "head_dim": head_dim,
+        "rms_norm_eps": facts.value("attention.layer_norm_rms_epsilon").cloned().unwrap_or(json!(1e-6)),
+        "max_position_embeddings": facts.number("context_length")?,
+        "rope_theta": facts.value("rope.freq_base").cloned().unwrap_or(json!(10_000.0)),
+        "tie_word_embeddings": !facts.has_tensor("output.weight"),
+        "attention_bias": facts.has_tensor("blk.0.attn_q.bias"),
+        "mlp_bias": facts.has_tensor("blk.0.ffn_down.bias"),
+    });
+    let fields = config.as_object_mut().expect("an object");
+    if let Some(dims) = facts.value("rope.dimension_count").and_then(Value::as_u64).filter(|&dims| dims != head_dim) {
+        fields.insert("partial_rotary_factor".to_owned(), json!(dims as f64 / head_dim as f64));
+    }
+    if let Some(scaling) = scaling(&facts, head_dim)? {
+        fields.insert("rope_scaling".to_owned(), scaling);
+    }
+    family(&facts, fields, head_dim)?;
+    tokens(file, fields);
+    Ok(config)
+}
+
+/// What only one family has.
+fn family(facts: &Facts<'_>, fields: &mut Map<String, Value>, head_dim: u64) -> Result<(), String> {
+    let mut set = |key: &str, value: Value| _ = fields.insert(key.to_owned(), value);
+    match facts.name {
+        "qwen3moe" => {
+            set("num_experts", facts.number("expert_count")?.into());
+            set("num_experts_per_tok", facts.number("expert_used_count")?.into());
+            set("moe_intermediate_size", facts.number("expert_feed_forward_length")?.into());
+            set("norm_topk_prob", true.into());
+            let dense = |layer: &u64| !facts.has_tensor(&format!("blk.{layer}.ffn_gate_exps.weight"));
+            set("mlp_only_layers", (0..facts.layers()?).filter(dense).collect::<Vec<u64>>().into());
+        }
+        "gemma3" => {
+            // The largest one's heads are not what its scores are divided by.
+            let (heads, layers) = (facts.number("attention.head_count")?, facts.layers()?);
+            let largest = layers == 62 && heads == 32;
+            let scalar = if largest { facts.number("embedding_length")? / heads } else { head_dim };
+            set("query_pre_attn_scalar", scalar.into());
+            set("sliding_window", facts.number("attention.sliding_window")?.into());
+            let base = facts.value("rope.freq_base_swa").cloned().unwrap_or(json!(10_000.0));
+            set("rope_local_base_freq", base);
+            for (key, name) in [
+                ("attn_logit_softcapping", "attn_logit_softcapping"),
+                ("final_logit_softcapping", "final_logit_softcapping"),
+            ] {
+                if let Some(cap) = facts.value(key).filter(|cap| cap.as_f64() != Some(0.0)) {
+                    set(name, cap.clone());
+                }
+            }
+        }
+        "gpt-oss" => {
+            set("num_local_experts", facts.number("expert_count")?.into());
+            set("num_experts_per_tok", facts.number("expert_used_count")?.into());
+            set("intermediate_size", facts.number("expert_feed_forward_length")?.into());
+            set("sliding_window", facts.number("attention.sliding_window")?.into());
+        }
+        "glm4moe" => {
+            set("use_qk_norm", facts.has_tensor("blk.0.attn_q_norm.weight").into());
+            for (key, name) in [
+                ("expert_count", "n_routed_experts"),
+                ("expert_used_count", "num_experts_per_tok"),
+                ("expert_feed_forward_length", "moe_intermediate_size"),
+                ("expert_shared_count", "n_shared_experts"),
+                ("leading_dense_block_count", "first_k_dense_replace"),
+            ] {
+                set(name, facts.number(key)?.into());
+            }
+            for (key, name) in [
+                ("expert_weights_scale", "routed_scaling_factor"),
+                ("expert_weights_norm", "norm_topk_prob"),
+                ("expert_group_count", "n_group"),
+                ("expert_group_used_count", "topk_group"),
+            ] {
+                if let Some(value) = facts.value(key) {
+                    set(name, value.clone());
+                }
+            }
+        }
+        _ => {}
+    }
+    if matches!(facts.name, "gemma3" | "gpt-oss")
+        && let Some(pattern) = facts.value("attention.sliding_window_pattern")
+    {
+        let layers = facts.layers()?;
+        let is_local: Vec<bool> = match pattern {
+            Value::Array(list) => list
+                .iter()
+                .map(|local| local.as_bool().or_else(|| local.as_u64().map(|one| one != 0)).unwrap_or_default())
+                .collect(),
+            number => {
+                let period =
+                    number.as_u64().filter(|&period| period > 0).ok_or("sliding_window_pattern is no number")?;
+                (0..layers).map(|layer| layer % period != period - 1).collect()
+            }
+        };
+        let name = |local: &bool| if *local { "sliding_attention" } else { "full_attention" };
+        set("layer_types", is_local.iter().map(name).collect::<Vec<_>>().into());
+    }
+    Ok(())
+}
+
+/// The scaling of rotary frequencies.
+fn scaling(facts: &Facts<'_>, head_dim: u64) -> Result<Option<Value>, String> {
+    let kind = facts.value("rope.scaling.type").and_then(Value::as_str);
+    let factor =
+        facts.value("rope.scaling.factor").or_else(|| facts.value("rope.scale_linear")).and_then(Value::as_f64);
+    match (kind, factor) {
+        (None | Some("none"), None | Some(_)) if facts.has_tensor("rope_freqs.weight") => of_divisors(facts, head_dim),
+        (Some("none"), _) | (None, None) => Ok(None),
+        (None | Some("linear"), Some(factor)) if factor == 1.0 || factor == 0.0 => Ok(None),
+        (None | Some("linear"), Some(factor)) => Ok(Some(json!({"rope_type": "linear", "factor": factor}))),
+        (Some("yarn"), Some(factor)) => {
+            let mut fields = json!({"rope_type": "yarn", "factor": factor});
+            for (key, name) in [
+                ("rope.scaling.original_context_length", "original_max_position_embeddings"),
+                ("rope.scaling.yarn_beta_fast", "beta_fast"),
+                ("rope.scaling.yarn_beta_slow", "beta_slow"),
+                ("rope.scaling.yarn_attn_factor", "attention_factor"),
+            ] {
+                if let Some(value) = facts.value(key) {
+                    fields[name] = value.clone();
+                }
+            }
+            if facts.name == "gpt-oss" {
+                // The format has no key for it.
+                fields["truncate"] = false.into();
+            }
+            if let Some(scale) = facts.value("rope.scaling.yarn_log_multiplier") {
+                (fields["mscale"], fields["mscale_all_dim"]) = (scale.clone(), scale.clone());
+            }
+            if let Some(beta) = facts.value("attention.temperature_scale") {
+                fields["llama_4_scaling_beta"] = beta.clone();
+            }
+            Ok(Some(fields))
+        }
+        (Some(kind), _) => {
+            Err(format!("rope.scaling.type `{}` is not supported; none, linear and yarn are", kind.escape_debug()))
+        }
+    }
+}
+
+/// The scaling whose divisors of rotary frequencies a file has in place of its numbers.
+fn of_divisors(facts: &Facts<'_>, head_dim: u64) -> Result<Option<Value>, String> {
+    let place = &facts.file.tensors["rope_freqs.weight"];
+    if place.stored != Stored::Plain(DType::F32) {
+        return Err("rope_freqs.weight: numbers in F32 were expected".to_owned());
+    }
+    let bytes = facts.file.bytes(place, 0, place.bytes()).map_err(|error| error.to_string())?;
+    let divisors: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|one| f32::from_le_bytes(*one)).collect();
+    if divisors.len() as u64 != head_dim / 2 {
+        return Err(format!("rope_freqs.weight: {} divisors for heads of {head_dim}", divisors.len()));
+    }
+    let is_plain = divisors.iter().all(|&divisor| divisor == 1.0);
+    Ok((!is_plain).then(|| json!({"rope_type": DIVIDED, "divisors": divisors})))
+}
+
+/// The tokens that begin a text and end an answer.
+fn tokens(file: &Gguf, fields: &mut Map<String, Value>) {
+    let id = |name: &str| file.number(&format!("tokenizer.ggml.{name}_token_id"));
+    fields.extend(id("bos").map(|bos| ("bos_token_id".to_owned(), bos.into())));
+    let mut ends: Vec<u64> = ["eos", "eot", "eom"].iter().filter_map(|name| id(name)).collect();
+    let list = |name: &str| file.metadata.get(name).and_then(Value::as_array).into_iter().flatten();
+    let typed = list("tokenizer.ggml.tokens").zip(list("tokenizer.ggml.token_type")).enumerate();
+    for (id, (token, kind)) in typed {
+        let is_end = token.as_str().is_some_and(|token| ENDS.contains(&token)) && kind.as_u64() == Some(CONTROL);
+        if is_end && !ends.contains(&(id as u64)) {
+            ends.push(id as u64);
+        }
+    }
+    fields.insert("eos_token_id".to_owned(), ends.into());
+}

@@ -1,0 +1,197 @@
+//! Files that are damaged, or of kinds that are not read, are refused in one line, before memory is
+//! taken for what they claim.
+
+#![allow(clippy::unwrap_used)] // a test may panic
+
+use std::path::Path;
+
+use super::described::described;
+use super::file::Gguf;
+use super::names::{Change, Source, source};
+use crate::Config;
+
+/// A file in the making.
+#[derive(Clone)]
+struct Bytes(Vec<u8>);
+
+impl Bytes {
+    /// The head of a file with numbers of tensors and keys.
+    fn head(version: u32, tensors: u64, keys: u64) -> Self {
+        Self([b"GGUF".as_slice(), &version.to_le_bytes(), &tensors.to_le_bytes(), &keys.to_le_bytes()].concat())
+    }
+
+    fn text(mut self, text: &str) -> Self {
+        self.0.extend((text.len() as u64).to_le_bytes());
+        self.0.extend(text.as_bytes());
+        self
+    }
+
+    fn u32(mut self, number: u32) -> Self {
+        self.0.extend(number.to_le_bytes());
+        self
+    }
+
+    fn u64(mut self, number: u64) -> Self {
+        self.0.extend(number.to_le_bytes());
+        self
+    }
+
+    fn key(self, key: &str, text: &str) -> Self {
+        self.text(key).u32(8).text(text)
+    }
+
+    fn tensor(self, name: &str, dims: &[u64], kind: u32, from: u64) -> Self {
+        let this = self.text(name).u32(dims.len() as u32);
+        dims.iter().fold(this, |this, &dim| this.u64(dim)).u32(kind).u64(from)
+    }
+
+    /// Zeros up to the next multiple of 32, and so many more.
+    fn zeros(mut self, count: usize) -> Self {
+        self.0.resize(self.0.len().next_multiple_of(32) + count, 0);
+        self
+    }
+}
+
+/// What opening a file of these bytes says.
+fn said(bytes: &Bytes) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.gguf");
+    std::fs::write(&path, &bytes.0).unwrap();
+    match Gguf::open(&path) {
+        Ok(_) => String::new(),
+        Err(error) => {
+            let text = error.to_string();
+            assert!(matches!(error.exit_code(), 64 | 65) && !text.contains('\n'), "{text}");
+            text
+        }
+    }
+}
+
+#[test]
+fn damaged_files_are_refused_in_a_line() {
+    let whole = Bytes::head(3, 1, 1).key("general.architecture", "llama").tensor("a", &[32, 2], 2, 0).zeros(36);
+    assert_eq!(said(&whole), "", "it is whole");
+    let two = |second: u64| Bytes::head(3, 2, 0).tensor("a", &[32], 0, 0).tensor("b", &[32], 0, second).zeros(256);
+    assert_eq!(said(&two(128)), "", "they stand one after the other");
+    for (wanted, bytes) in [
+        ("truncated: it ends after 0 bytes", Bytes(Vec::new())),
+        ("no GGUF file: it begins with `GGML`", Bytes(b"GGML and more".to_vec())),
+        ("GGUF version 1; 2 and 3 are supported", Bytes::head(1, 0, 0)),
+        ("for big-endian machines", Bytes::head(3u32.swap_bytes(), 0, 0)),
+        ("tensors and 0 keys in 24 bytes", Bytes::head(3, 1 << 60, 0)),
+        ("0 tensors and 1152921504606846976 keys", Bytes::head(3, 0, 1 << 60)),
+        ("a text of 1099511627776 bytes", Bytes::head(3, 0, 1).u64(1 << 40).zeros(64)),
+        ("a text that is not UTF-8", Bytes([&Bytes::head(3, 0, 1).u64(2).0[..], &[0xff; 64]].concat())),
+        ("a: a value of type 13", Bytes::head(3, 0, 1).text("a").u32(13).zeros(64)),
+        ("a: a list of 1099511627776 values", Bytes::head(3, 0, 1).text("a").u32(9).u32(4).u64(1 << 40).zeros(64)),
+        ("a: a list of lists", Bytes::head(3, 0, 1).text("a").u32(9).u32(9).u64(1).zeros(64)),
+        ("key `a` is there twice", Bytes::head(3, 0, 2).key("a", "b").key("a", "c").zeros(64)),
+        (
+            "general.alignment 3: must be a power",
+            Bytes::head(3, 0, 1).text("general.alignment").u32(4).u32(3).zeros(64),
+        ),
+        ("`a` has 5 dimensions", Bytes::head(3, 1, 0).tensor("a", &[1; 5], 0, 0).zeros(64)),
+        ("tensor `a` is IQ2_XXS; F32, F16, BF16,", Bytes::head(3, 1, 0).tensor("a", &[256], 16, 0).zeros(256)),
+        ("tensor `a` is of type 99", Bytes::head(3, 1, 0).tensor("a", &[256], 99, 0).zeros(256)),
+        ("rows of 33 numbers are not whole blocks of 32", Bytes::head(3, 1, 0).tensor("a", &[33], 2, 0).zeros(64)),
+        ("truncated or damaged", Bytes::head(3, 1, 0).tensor("a", &[1 << 40, 1 << 40], 0, 0).zeros(64)),
+        ("ends at byte 224 of 223: truncated", Bytes(two(96).0[..223].to_vec())),
+        ("tensors `a` and `b` overlap", two(64)),
+        ("begins at 100: no multiple of 32", two(100)),
+        ("`a` is there twice", Bytes::head(3, 2, 0).tensor("a", &[8], 0, 0).tensor("a", &[8], 0, 32).zeros(64)),
+        ("a text of 20 bytes with 8 left", Bytes(whole.0[..40].to_vec())),
+        ("version https", Bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n".to_vec())),
+    ] {
+        let found = said(&bytes);
+        let is_pointer = wanted == "version https" && found.contains("LFS");
+        assert!(found.contains(wanted) || is_pointer, "{found:?} for {wanted:?}");
+    }
+}
+
+/// Every prefix of a file is refused, and so is nearly every file with a byte changed; none panics.
+#[test]
+fn no_prefix_and_no_changed_byte_panics() {
+    let whole = Bytes::head(3, 1, 2)
+        .key("general.architecture", "llama")
+        .text("llama.block_count")
+        .u32(4)
+        .u32(2)
+        .tensor("blk.0.a", &[32, 2], 2, 0)
+        .zeros(36);
+    for length in 0..whole.0.len() {
+        assert_ne!(said(&Bytes(whole.0[..length].to_vec())), "", "{length} bytes");
+    }
+    for at in 0..whole.0.len() {
+        for value in [0, 1, 0x7f, 0xff] {
+            let mut changed = whole.clone();
+            changed.0[at] = value;
+            _ = said(&changed);
+        }
+    }
+}
+
+#[test]
+fn models_that_are_not_read_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.gguf");
+    for (wanted, keys) in [
+        ("architecture `none: `general.architecture` is missing`", &[][..]),
+        (
+            "architecture `mamba` is not supported in GGUF files; supported are llama,",
+            &[("general.architecture", "mamba")],
+        ),
+        ("it holds `adapter`", &[("general.architecture", "llama"), ("general.type", "adapter")]),
+        ("tensor `token_embd.weight` is missing", &[("general.architecture", "llama")]),
+    ] {
+        let head = Bytes::head(3, 0, keys.len() as u64);
+        let bytes = keys.iter().fold(head, |bytes, (key, text)| bytes.key(key, text));
+        std::fs::write(&path, bytes.zeros(32).0).unwrap();
+        let error = described(&path, folder.path()).unwrap_err();
+        assert!(error.to_string().contains(wanted) && error.exit_code() == 64, "{error}");
+    }
+    let split = Bytes::head(3, 0, 1).text("split.count").u32(2).0;
+    std::fs::write(&path, [&split[..], &3u16.to_le_bytes(), &[0; 32]].concat()).unwrap();
+    let error = described(&path, folder.path()).unwrap_err().to_string();
+    assert!(error.contains("a model in 3 files; the first one's name ends in `-00001-of-00003.gguf`"), "{error}");
+}
+
+#[test]
+fn tensors_are_found_under_their_names() {
+    let of = |name: &str, expert: Option<usize>, change: Change| Some(Source { name: name.to_owned(), expert, change });
+    for (name, architecture, wanted) in [
+        ("model.layers.3.self_attn.q_proj.bias", "llama", of("blk.3.attn_q.bias", None, Change::OfHeads)),
+        ("model.layers.3.self_attn.q_proj.weight", "qwen2", of("blk.3.attn_q.weight", None, Change::None)),
+        ("model.norm.weight", "gemma3", of("output_norm.weight", None, Change::LessOne)),
+        ("model.layers.0.post_attention_layernorm.weight", "qwen3", of("blk.0.ffn_norm.weight", None, Change::None)),
+        (
+            "model.layers.0.mlp.experts.7.up_proj.weight",
+            "qwen3moe",
+            of("blk.0.ffn_up_exps.weight", Some(7), Change::None),
+        ),
+        ("model.layers.0.mlp.gate.weight", "qwen3moe", of("blk.0.ffn_gate_inp.weight", None, Change::None)),
+        ("model.layers.0.self_attn.sinks", "gpt-oss", of("blk.0.attn_sinks.weight", None, Change::None)),
+        ("model.vision.weight", "llama", None),
+    ] {
+        assert_eq!(source(name, architecture), wanted, "{name}");
+    }
+}
+
+/// A description is made once, and anew for another file of the same name.
+#[test]
+fn a_description_is_that_of_the_file_as_it_is() {
+    let golden =
+        |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/packed").join(name).join("model.gguf");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.gguf");
+    std::fs::copy(golden("qwen2"), &path).unwrap();
+    let first = described(&path, folder.path()).unwrap();
+    assert_eq!(described(&path, folder.path()).unwrap(), first);
+    assert_eq!(Config::read(&first).unwrap().architecture, "Qwen2ForCausalLM");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::copy(golden("qwen3"), &path).unwrap();
+    let second = described(&path, folder.path()).unwrap();
+    assert_eq!(Config::read(&second).unwrap().architecture, "Qwen3ForCausalLM");
+    let left: Vec<_> =
+        std::fs::read_dir(folder.path().join("gguf")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.len() == 2 && left.iter().all(|name| !name.to_string_lossy().contains("new")), "{left:?}");
+}
