@@ -55,7 +55,7 @@ pub use follow::follow;
 pub use generation_config::SamplingDefaults;
 pub use highlight::highlighted;
 pub use machine::{available_bytes, check_threads};
-pub use model::{ModelFolder, ModelHash, shape_of};
+pub use model::{ModelFolder, ModelHash, folder_of, shape_of};
 pub use question::{Led, Question};
 pub use ranks::{
     Attendance, Group, GroupSettings, LauncherInfo, ProcessFailure, Pulses, Ranks, Seat, Seated, launcher, narrowest,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{DType, Device};
 use tributary_coordinator::{ChunkPrefix, Head, Intake, Prefix, Template, Tokenizer};
 use tributary_kernels::{Kernels, cuda};
-use tributary_model::{Adapters, Config, LoadFormat, Model, fingerprint, gguf, load};
+use tributary_model::{Adapters, Config, LoadFormat, Model, fingerprint, gguf, load, packed_bytes};
 use tributary_planner::{ModelShape, WindowShape};
 
 use crate::adapters::ModelAdapters;
@@ -37,6 +37,8 @@ pub struct ModelFolder {
     /// Its adapters.
     pub adapters: ModelAdapters,
     dtype: DType,
+    /// Bytes of packed weights.
+    packed_bytes: Option<u64>,
     format: LoadFormat,
     hash: ModelHash,
 }
@@ -147,7 +149,25 @@ impl ModelFolder {
         let draft_model = wanted.draft_model.as_ref().map(beside).transpose()?.map(Box::new);
         let hash = ModelHash::of(&path, format);
         let adapters = ModelAdapters::open(&wanted.adapters, &config, || hash.get())?;
-        Ok(Self { path, config, tokenizer, template, bos, head, auxiliary, draft_model, adapters, dtype, format, hash })
+        let packed_bytes = match wanted.device {
+            DeviceKind::Cpu => packed_bytes(&path, &config, format, dtype)?,
+            DeviceKind::Cuda => None, // they are unpacked there
+        };
+        Ok(Self {
+            path,
+            config,
+            tokenizer,
+            template,
+            bos,
+            head,
+            auxiliary,
+            draft_model,
+            adapters,
+            dtype,
+            packed_bytes,
+            format,
+            hash,
+        })
     }
 
     /// Reads or draws the weights, onto the device of a place.
@@ -178,7 +198,8 @@ impl ModelFolder {
 
     /// The planner's facts of the model.
     pub fn shape(&self) -> ModelShape {
-        shape_of(&self.config, self.dtype.size_in_bytes())
+        let shape = shape_of(&self.config, self.dtype.size_in_bytes());
+        ModelShape { weight_bytes: self.packed_bytes.unwrap_or(shape.weight_bytes), ..shape }
     }
 
     /// The tokenizer.
@@ -266,7 +287,10 @@ fn path_of(wanted: &ModelConfig) -> PathBuf {
 }
 
 /// The folder of a model: it itself, or that which describes a GGUF file.
-fn folder_of(path: PathBuf) -> Result<PathBuf> {
+///
+/// # Errors
+/// Returns an error if there is none, or if a GGUF file is damaged or not supported.
+pub fn folder_of(path: PathBuf) -> Result<PathBuf> {
     let file = |cause: String| tributary_model::Error::File { path: path.clone(), cause };
     match std::fs::metadata(&path) {
         Ok(found) if found.is_dir() => Ok(path),

@@ -40,6 +40,11 @@ enum Method {
 }
 
 impl Quantisation {
+    /// The packing of random weights.
+    pub(crate) fn packing(self) -> Packing {
+        self.packing
+    }
+
     /// The packing of a matrix of random weights; none where its rows are not whole blocks, or
     /// where such folders have no packed ones.
     pub(crate) fn of_dummy(self, name: &str, inputs: usize) -> Option<Packing> {

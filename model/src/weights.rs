@@ -53,7 +53,7 @@ pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
 }
 
 /// A folder's GGUF file, where a link leads, if its weights are in one.
-fn gguf_file(folder: &Path) -> Option<PathBuf> {
+pub(super) fn gguf_file(folder: &Path) -> Option<PathBuf> {
     let path = folder.join(gguf::FILE);
     path.exists().then(|| std::fs::canonicalize(&path).unwrap_or(path))
 }
@@ -131,6 +131,14 @@ impl Weights {
     /// The same, with matrices in a quantised form.
     pub fn quantised_as(self, quantisation: Option<Quantisation>) -> Self {
         Self { quantisation, ..self }
+    }
+
+    /// Each tensor of a folder's files: its name, type and number of numbers.
+    pub fn each_stored(&self, mut visit: impl FnMut(&str, safetensors::Dtype, u64)) {
+        let WeightSource::Files { files, .. } = &self.source else { return };
+        for (name, view) in files.values().flat_map(|file| file.tensors()) {
+            visit(&name, view.dtype(), view.shape().iter().product::<usize>() as u64);
+        }
     }
 
     /// Whether these are random numbers.

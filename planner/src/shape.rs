@@ -193,6 +193,15 @@ impl ModelShape {
         self.layers as u64 * self.layer_matrix_parameters() + self.other_numbers() as u64
     }
 
+    /// Bytes that take as long to read as `numbers` numbers of its matrices. Packed ones are fewer
+    /// bytes, but a CPU unpacks them no faster than it reads 16-bit numbers.
+    pub fn read_bytes(&self, numbers: f64) -> f64 {
+        const UNPACKED: f64 = 2.0;
+        let plain = self.dtype_bytes as f64;
+        let is_packed = (self.weight_bytes as f64) < 0.9 * self.parameters() as f64 * plain;
+        numbers * if is_packed { plain.min(UNPACKED) } else { plain }
+    }
+
     /// The numbers of parameters and the bytes of weights, in words.
     pub fn in_words(&self) -> String {
         let billions = |numbers: u64| format!("{:.1} B", numbers as f64 / 1e9);

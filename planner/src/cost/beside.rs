@@ -15,7 +15,7 @@ pub fn reading(shape: &ModelShape, longest_prompt: usize) -> AuxiliaryCost {
         row_flops: (layers * before + (layers - 1.0) * after) as u64,
         pair_flops: 4 * shape.query_width() as u64,
         row_elementwise: (layers * shape.layer_elementwise()) as u64,
-        matrix_bytes: (layers * shape.layer_numbers_read(longest_prompt)) as u64 * shape.dtype_bytes as u64,
+        matrix_bytes: shape.read_bytes((layers * shape.layer_numbers_read(longest_prompt)).floor()) as u64,
         layers: shape.layers as u32,
     }
 }
@@ -30,7 +30,7 @@ pub fn writing(shape: &ModelShape, rows: usize) -> AuxiliaryCost {
         row_flops: (layers as f64 * of_layer) as u64,
         pair_flops: 4 * shape.query_width() as u64,
         row_elementwise: (layers as f64 * shape.layer_elementwise()) as u64,
-        matrix_bytes: (layers * shape.layer_matrix_parameters() + head) * shape.dtype_bytes as u64,
+        matrix_bytes: shape.read_bytes((layers * shape.layer_matrix_parameters() + head) as f64) as u64,
         layers: shape.layers as u32,
     }
 }

@@ -42,8 +42,8 @@ impl Decoding {
 fn row(plan: &Plan, world: usize, shape: &ModelShape) -> RankWork {
     let layers = shape.layers as f64;
     let layer_flops = shape.layer_kv_flops() + shape.layer_query_flops() + shape.layer_finish_flops();
-    let layer_bytes = shape.layer_matrix_parameters() as f64 * shape.dtype_bytes as f64;
-    let logits_bytes = (shape.vocab * shape.hidden * shape.dtype_bytes) as f64;
+    let layer_bytes = shape.read_bytes(shape.layer_matrix_parameters() as f64);
+    let logits_bytes = shape.read_bytes((shape.vocab * shape.hidden) as f64);
     let products = |flops: f64, weight_bytes: f64| Products { rows: 1, flops, weight_bytes };
     let others = if plan.generates_alone(world) { 0 } else { world - 1 };
     RankWork {

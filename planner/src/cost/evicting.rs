@@ -148,7 +148,7 @@ fn rows(count: usize, shape: &ModelShape) -> RankWork {
     let (layers, rows) = (shape.layers as f64, count as f64);
     let last = shape.layer_finish_flops();
     let of_layer = shape.layer_kv_flops() + shape.layer_query_flops() + shape.layer_finish_flops();
-    let weight_bytes = layers * shape.layer_numbers_read(count) * shape.dtype_bytes as f64;
+    let weight_bytes = layers * shape.read_bytes(shape.layer_numbers_read(count));
     RankWork {
         products: vec![Products { rows: count, flops: rows * (layers * of_layer - last), weight_bytes }],
         elementwise: rows * layers * shape.layer_elementwise(),
@@ -185,7 +185,7 @@ fn generated(tokens: usize, shape: &ModelShape) -> Option<Products> {
     let logits = shape.logits_flops();
     let weights = shape.layers * shape.layer_matrix_parameters() as usize + shape.vocab * shape.hidden;
     let flops = steps * (shape.layers as f64 * of_layer + logits);
-    Some(Products { rows: 1, flops, weight_bytes: steps * (weights * shape.dtype_bytes) as f64 })
+    Some(Products { rows: 1, flops, weight_bytes: steps * shape.read_bytes(weights as f64) })
 }
 
 fn flows(plan: &Plan, world: usize, shape: &ModelShape, (held, asking): (&[usize], &[usize])) -> Vec<Flow> {

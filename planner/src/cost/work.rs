@@ -227,7 +227,7 @@ impl Count<'_> {
 
     /// Bytes of the weights that `rows` rows read in a layer.
     fn layer_bytes(&self, rows: usize) -> f64 {
-        self.shape.layer_numbers_read(rows) * self.shape.dtype_bytes as f64
+        self.shape.read_bytes(self.shape.layer_numbers_read(rows))
     }
 
     fn prefill(&self) -> Vec<RankWork> {
@@ -404,7 +404,7 @@ impl Count<'_> {
     fn first_token(&self) -> Vec<RankWork> {
         let rank = |rank: usize| match rank == self.plan.owner {
             true => {
-                let weight_bytes = (self.shape.vocab * self.shape.hidden * self.shape.dtype_bytes) as f64;
+                let weight_bytes = self.shape.read_bytes((self.shape.vocab * self.shape.hidden) as f64);
                 let products = vec![Products { rows: 1, flops: self.shape.logits_flops(), weight_bytes }];
                 RankWork { products, ..RankWork::default() }
             }

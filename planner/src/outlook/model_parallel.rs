@@ -83,7 +83,7 @@ impl Cut {
         match rank.gemm_by_rows.at(rows) {
             Some(rate) => flops / rate,
             None => {
-                let weight_bytes = read * shape.dtype_bytes as f64 / self.tensor as f64;
+                let weight_bytes = shape.read_bytes(read) / self.tensor as f64;
                 flops / rank.gemm_flops_per_s + weight_bytes / rank.memory_bytes_per_s
             }
         }

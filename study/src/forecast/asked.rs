@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use tributary_engine::{Dtype, shape_of};
+use tributary_engine::{Dtype, folder_of, shape_of};
 use tributary_methods::MethodSpec;
-use tributary_model::Config;
+use tributary_model::LoadFormat::Safetensors as WEIGHTS;
+use tributary_model::{Config, gguf, packed_bytes};
 use tributary_planner::forecast::Profile;
 use tributary_planner::outlook::Scenario;
 use tributary_planner::{ModelShape, RequestSettings};
@@ -22,12 +23,18 @@ pub fn shape(model: &str, dtype: Dtype) -> Result<ModelShape> {
         shape.weight_bytes = shape.parameters() * dtype_bytes as u64;
         return Ok(shape);
     }
-    let folder = Path::new(model);
-    if !folder.join("config.json").exists() {
+    let given = Path::new(model);
+    if !gguf::is_gguf(given) && !given.join("config.json").exists() {
         let known = ModelShape::names().join(", ");
-        return Err(Error::usage(format!("--model {model}: neither a folder with a config.json nor one of {known}")));
+        let what = "neither a folder with a config.json nor a .gguf file nor one of";
+        return Err(Error::usage(format!("--model {model}: {what} {known}")));
     }
-    Ok(shape_of(&Config::read(folder)?, dtype_bytes))
+    let folder = folder_of(given.to_owned())?;
+    let config = Config::read(&folder)?;
+    let shape = shape_of(&config, dtype_bytes);
+    // A folder may have no weights here; what a GGUF file packs is known.
+    let packed = if gguf::is_gguf(given) { packed_bytes(&folder, &config, WEIGHTS, dtype.tensor())? } else { None };
+    Ok(ModelShape { weight_bytes: packed.unwrap_or(shape.weight_bytes), ..shape })
 }
 
 /// Machines by their names or from files, with the ranks of a measured profile if one is named.
