@@ -32,8 +32,9 @@ impl Packed {
         Ok(Self { packing, outputs, inputs, bytes, in_bf16: false })
     }
 
-    /// The same matrix; where the machine multiplies pairs of bf16, products of many rows round
-    /// its numbers and their inputs to them, as with a weight that is stored in bf16.
+    /// The same matrix; where the machine multiplies pairs of bf16, products round their inputs to
+    /// them, as with a weight that is stored in bf16. Products of many rows round its numbers too;
+    /// those of few rows round codes with a scale, which they keep, and no number of others.
     #[must_use]
     pub fn multiplied_in_bf16(self, in_bf16: bool) -> Self {
         Self { in_bf16, ..self }

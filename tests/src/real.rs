@@ -4,14 +4,14 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-/// The folder of a thing in the cache, such as `smollm2-135m-instruct` or `data`. Without it a test
+/// The path of a thing in the cache, such as `smollm2-135m-instruct` or `data`. Without it a test
 /// is skipped, or fails under `REQUIRE_REAL=1`. The message bypasses the test harness, which hides
 /// the output of a passing test; `.ci/skipped` counts it.
 ///
 /// # Panics
 /// If it is missing under `REQUIRE_REAL=1`.
 pub fn cached(name: &str) -> Option<PathBuf> {
-    let folder = cache().map(|cache| cache.join(name)).filter(|folder| folder.is_dir());
+    let folder = cache().map(|cache| cache.join(name)).filter(|path| path.exists());
     if folder.is_none() {
         assert!(
             std::env::var_os("REQUIRE_REAL").is_none_or(|value| value != "1"),

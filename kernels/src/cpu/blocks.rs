@@ -101,7 +101,7 @@ impl<V: Lanes> Affine<V> {
 /// # Safety
 /// The machine has the instructions of `V`.
 #[inline(always)]
-unsafe fn half<V: Lanes>(block: &[u8], at: usize) -> f32 {
+pub(super) unsafe fn half<V: Lanes>(block: &[u8], at: usize) -> f32 {
     // SAFETY: the caller promises the instructions.
     unsafe { V::widen_f16(f16::from_le_bytes([block[at], block[at + 1]])) }
 }
@@ -287,7 +287,7 @@ unsafe fn bytes<V: Lanes>(codes: &[u8], scale: f32, to: *mut f32) {
 
 /// The f32 with which a block begins.
 #[inline(always)]
-fn f32_of(block: &[u8]) -> f32 {
+pub(super) fn f32_of(block: &[u8]) -> f32 {
     f32::from_le_bytes([block[0], block[1], block[2], block[3]])
 }
 
@@ -412,7 +412,7 @@ impl Block for Q3K {
 /// # Safety
 /// The machine has the instructions of `V`.
 #[inline(always)]
-unsafe fn of_runs<V: Lanes>(block: &[u8]) -> [[f32; 2]; 8] {
+pub(super) unsafe fn of_runs<V: Lanes>(block: &[u8]) -> [[f32; 2]; 8] {
     // SAFETY: the caller promises the instructions.
     let (scale, least) = unsafe { (half::<V>(block, 0), half::<V>(block, 2)) };
     let (packed, mut runs) = (&block[4..16], [[0.0; 2]; 8]);
@@ -499,7 +499,7 @@ impl Block for Q6K {
 }
 
 /// The numbers of codes of four bits that are not evenly apart.
-const UNEVEN: [f32; 16] =
+pub(super) const UNEVEN: [f32; 16] =
     [-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0];
 
 struct Iq4Nl;
@@ -514,6 +514,22 @@ impl Block for Iq4Nl {
     }
 }
 
+/// The scales of the eight runs of a block of [`Packing::Iq4Xs`].
+///
+/// # Safety
+/// The machine has the instructions of `V`.
+#[inline(always)]
+pub(super) unsafe fn scales_of_uneven<V: Lanes>(block: &[u8]) -> [f32; 8] {
+    let (high, low, mut scales) = (u16::from_le_bytes([block[2], block[3]]), &block[4..8], [0.0; 8]);
+    // SAFETY: the caller promises the instructions.
+    let scale = unsafe { half::<V>(block, 0) };
+    for (run, of_run) in scales.iter_mut().enumerate() {
+        let six = low[run / 2] >> (4 * (run % 2)) & 15 | ((high >> (2 * run) & 3) << 4) as u8;
+        *of_run = scale * (f32::from(six) - 32.0);
+    }
+    scales
+}
+
 struct Iq4Xs;
 impl Block for Iq4Xs {
     const BYTES: usize = 136;
@@ -521,13 +537,9 @@ impl Block for Iq4Xs {
 
     #[inline(always)]
     unsafe fn unpack<V: Lanes>(block: &[u8], to: *mut f32) {
-        let (high, low) = (u16::from_le_bytes([block[2], block[3]]), &block[4..8]);
         // SAFETY: the caller's promises.
         unsafe {
-            let scale = half::<V>(block, 0);
-            for run in 0..8 {
-                let six = low[run / 2] >> (4 * (run % 2)) & 15 | ((high >> (2 * run) & 3) << 4) as u8;
-                let scale = scale * (f32::from(six) - 32.0);
+            for (run, scale) in scales_of_uneven::<V>(block).into_iter().enumerate() {
                 from_table::<V>(&block[8 + 16 * run..], &UNEVEN, scale, to.add(32 * run));
             }
         }
@@ -535,7 +547,18 @@ impl Block for Iq4Xs {
 }
 
 /// The numbers of E2M1.
-const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+pub(super) const E2M1: [f32; 16] =
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+
+/// 2 to the power of a code of E8M0, which is − 127; the code of no number gives NaN.
+#[inline(always)]
+pub(super) fn power(code: u8) -> f32 {
+    match code {
+        0 => f32::from_bits(0x0040_0000), // below the smallest normal number
+        255 => f32::NAN,
+        code => f32::from_bits(u32::from(code) << 23),
+    }
+}
 
 struct Mxfp4;
 impl Block for Mxfp4 {
@@ -544,13 +567,7 @@ impl Block for Mxfp4 {
 
     #[inline(always)]
     unsafe fn unpack<V: Lanes>(block: &[u8], to: *mut f32) {
-        // 2 to the power of the code − 127.
-        let scale = match block[0] {
-            0 => f32::from_bits(0x0040_0000), // below the smallest normal number
-            255 => f32::NAN,
-            code => f32::from_bits(u32::from(code) << 23),
-        };
         // SAFETY: the caller's promises.
-        unsafe { from_table::<V>(&block[1..], &E2M1, scale, to) }
+        unsafe { from_table::<V>(&block[1..], &E2M1, power(block[0]), to) }
     }
 }

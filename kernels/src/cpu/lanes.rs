@@ -185,6 +185,28 @@ pub(super) trait Pairs: Lanes {
     /// The machine has the instructions for pairs.
     unsafe fn dot(self, a: Self, b: Self) -> Self;
 
+    /// `2 · N` numbers of a table, which codes of four bits in 16 bytes name, from number
+    /// `2 · N · part` on: first those in the low bits of all bytes, then those in the high bits.
+    ///
+    /// # Safety
+    /// The machine has the instructions for pairs; `from` is valid for 16 reads.
+    unsafe fn look_up_both(from: *const u8, part: usize, table: &[bf16; 32]) -> Self;
+
+    /// The same of codes in the low bits of `2 · N` bytes, or in their high bits.
+    ///
+    /// # Safety
+    /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
+    unsafe fn look_up(from: *const u8, high: bool, table: &[bf16; 32]) -> Self;
+
+    /// `2 · N` small integers from memory.
+    ///
+    /// # Safety
+    /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
+    unsafe fn load_i8_paired(from: *const i8) -> Self;
+
+    /// The sum of all lanes.
+    fn total(self) -> f32;
+
     /// The bits of each lane that are among `bits`.
     fn masked(self, bits: u32) -> Self;
 }
@@ -406,6 +428,28 @@ impl Pairs for Portable {
         let read = |from: *const bf16| unsafe { from.cast::<[bf16; 8]>().read_unaligned() };
         let (first, second) = (read(from), second.map_or([bf16::ZERO; 8], read));
         Self(std::array::from_fn(|i| super::stored::pair(first[i].to_f32(), second[i].to_f32())))
+    }
+
+    unsafe fn look_up_both(from: *const u8, part: usize, table: &[bf16; 32]) -> Self {
+        // SAFETY: the caller's promises.
+        unsafe { Self::look_up(from, part == 1, table) }
+    }
+
+    unsafe fn look_up(from: *const u8, high: bool, table: &[bf16; 32]) -> Self {
+        // SAFETY: the caller promises twice `N` readable bytes.
+        let bytes = unsafe { from.cast::<[u8; 16]>().read() };
+        let number = |place: usize| table[usize::from(if high { bytes[place] >> 4 } else { bytes[place] & 15 })];
+        Self(std::array::from_fn(|i| super::stored::pair_of(number(2 * i), number(2 * i + 1))))
+    }
+
+    unsafe fn load_i8_paired(from: *const i8) -> Self {
+        // SAFETY: the caller promises twice `N` readable numbers.
+        let numbers = unsafe { from.cast::<[i8; 16]>().read() }.map(f32::from);
+        Self(std::array::from_fn(|i| super::stored::pair(numbers[2 * i], numbers[2 * i + 1])))
+    }
+
+    fn total(self) -> f32 {
+        self.0.iter().sum()
     }
 
     fn masked(self, bits: u32) -> Self {

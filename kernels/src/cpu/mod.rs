@@ -22,6 +22,7 @@ mod matrices;
 mod merge;
 mod micro;
 mod pack;
+mod packed_pairs;
 mod packed_rows;
 #[cfg(test)]
 mod packed_tests;

@@ -11,7 +11,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use super::blocks::unpack;
 use super::level::Level;
 use super::many_rows::{self, Target};
-use super::packed_rows;
+use super::{packed_pairs, packed_rows};
 use crate::{Packed, Packing, linear};
 
 /// Blocks of a matrix that numbers near 1 could have, drawn.
@@ -127,8 +127,13 @@ fn products_are_those_of_the_unpacked_matrix() {
                     assert!(error < bound, "{packing:?}, {rows} rows, {what}: {error:e}");
                 }
             };
-            for level in Level::available() {
+            for level in Level::available().into_iter().chain([Level::with_slow_pairs()]) {
                 check(&packed_rows::product(level, &values, &packed), 1e-5, "few rows");
+                if level.has_pairs()
+                    && let Some(found) = packed_pairs::product(level, &values, &packed)
+                {
+                    check(&found, 2e-2, "few rows in pairs");
+                }
                 for in_pairs in [false, true].into_iter().filter(|pairs| !pairs || level.has_pairs()) {
                     let mut out = vec![f32::NAN; rows * outputs];
                     let target = Target { out: &mut out, accumulate: false };

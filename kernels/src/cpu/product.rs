@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::level::Level;
 use super::many_rows::{self, Target};
 use super::stored::Stored;
-use super::{few_rows, packed_rows};
+use super::{few_rows, packed_pairs, packed_rows};
 use crate::Packed;
 use crate::error::Result;
 
@@ -114,7 +114,8 @@ impl Call<'_> {
     fn with_packed(self, weight: &Packed) -> Vec<f32> {
         let Self { level, x, .. } = self;
         let in_pairs = weight.is_multiplied_in_bf16() && level.has_pairs();
-        let few = || packed_rows::product(level, x, weight);
+        let of_pairs = || if in_pairs { packed_pairs::product(level, x, weight) } else { None };
+        let few = || of_pairs().unwrap_or_else(|| packed_rows::product(level, x, weight));
         self.sum(few, |target| many_rows::product_of_packed(level, x, weight, in_pairs, target))
     }
 

@@ -476,6 +476,48 @@ impl Pairs for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn look_up_both(from: *const u8, _part: usize, table: &[bf16; 32]) -> Self {
+        // SAFETY: the caller promises the instructions and 16 readable bytes.
+        unsafe {
+            let bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()));
+            let low = _mm512_castsi256_si512(_mm256_and_si256(bytes, _mm256_set1_epi16(15)));
+            let both = _mm512_inserti64x4::<1>(low, _mm256_srli_epi16::<4>(bytes));
+            let table = _mm512_loadu_si512(table.as_ptr().cast());
+            Self(_mm512_castsi512_ps(_mm512_permutexvar_epi16(both, table)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn look_up(from: *const u8, high: bool, table: &[bf16; 32]) -> Self {
+        // SAFETY: the caller promises the instructions and 32 readable bytes.
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(from.cast()));
+            let codes = match high {
+                true => _mm512_srli_epi16::<4>(bytes),
+                false => _mm512_and_si512(bytes, _mm512_set1_epi16(15)),
+            };
+            let table = _mm512_loadu_si512(table.as_ptr().cast());
+            Self(_mm512_castsi512_ps(_mm512_permutexvar_epi16(codes, table)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8_paired(from: *const i8) -> Self {
+        // SAFETY: the caller promises the instructions and 32 readable numbers.
+        unsafe {
+            let first = Self::load_i8(from);
+            let second = Self::load_i8(from.add(Self::N));
+            Self(std::mem::transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(second.0, first.0)))
+        }
+    }
+
+    #[inline(always)]
+    fn total(self) -> f32 {
+        // SAFETY: `self` proves the instructions.
+        unsafe { _mm512_reduce_add_ps(self.0) }
+    }
+
+    #[inline(always)]
     fn masked(self, bits: u32) -> Self {
         // SAFETY: `self` proves the instructions.
         unsafe {

@@ -1,0 +1,254 @@
+//! Matrix products of few rows with a packed weight, in pairs of bf16: codes of four and eight bits
+//! are such numbers exactly, so that each is looked up and multiplied at once, and only the sum of
+//! a run of 32 is multiplied by its scale. Inputs are rounded to bf16; sums are f32.
+
+use std::marker::PhantomData;
+
+use half::bf16;
+
+use super::blocks::{E2M1, UNEVEN, f32_of, half, of_runs, power, scales_of_uneven};
+use super::few_rows::in_tasks;
+use super::lanes::Pairs;
+use super::level::{Level, PairKernel, dispatch_pairs};
+use super::many_rows::paired;
+use crate::{Packed, Packing};
+
+/// Numbers of a run.
+const RUN: usize = 32;
+
+/// Most rows whose sums are in registers at a time.
+const ROWS: usize = 8;
+
+/// The product of a weight in one of the packings that are multiplied so; `None` for others. As
+/// [`super::packed_rows::product`].
+pub(super) fn product(level: Level, x: &[f32], weight: &Packed) -> Option<Vec<f32>> {
+    let table = |numbers: &dyn Fn(usize) -> f32| std::array::from_fn(|code| bf16::from_f32(numbers(code % 16)));
+    let call = Call { level, x, weight };
+    Some(match weight.packing() {
+        Packing::Q4_0 => call.with::<Q4_0>(&table(&|code| code as f32 - 8.0)),
+        Packing::Q4_1 => call.with::<Q4_1>(&table(&|code| code as f32)),
+        Packing::Int4 => call.with::<Int4>(&table(&|code| code as f32)),
+        Packing::Q4K => call.with::<Q4K>(&table(&|code| code as f32)),
+        Packing::Iq4Nl => call.with::<Iq4Nl>(&table(&|code| UNEVEN[code])),
+        Packing::Iq4Xs => call.with::<Iq4Xs>(&table(&|code| UNEVEN[code])),
+        Packing::Mxfp4 => call.with::<Mxfp4>(&table(&|code| E2M1[code])),
+        Packing::Q8_0 => call.with::<Q8_0>(&[bf16::ZERO; 32]),
+        Packing::Int8 => call.with::<Int8>(&[bf16::ZERO; 32]),
+        _ => return None,
+    })
+}
+
+/// A kind of block whose runs of 32 codes have a scale and an offset each.
+trait Runs {
+    const BYTES: usize;
+    const RUNS: usize;
+
+    /// Scale and offset of each run, in the first `RUNS` places.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`.
+    unsafe fn scales<V: Pairs>(block: &[u8]) -> [[f32; 2]; 8];
+
+    /// `2 · V::N` codes of a run, from code `2 · V::N · part` on.
+    ///
+    /// # Safety
+    /// The machine has the instructions for pairs; there are `BYTES` bytes.
+    unsafe fn codes<V: Pairs>(block: &[u8], run: usize, part: usize, table: &[bf16; 32]) -> V;
+}
+
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    level: Level,
+    x: &'a [f32],
+    weight: &'a Packed,
+}
+
+impl Call<'_> {
+    fn with<B: Runs + Sync>(self, table: &[bf16; 32]) -> Vec<f32> {
+        let Self { level, x, weight } = self;
+        let inputs = weight.dims()[1];
+        let rows = x.len() / inputs;
+        assert_eq!(x.len(), rows * inputs, "x");
+        let pairs = paired(level, x);
+        let of_run = |run: &[f32]| run.iter().map(|&value| bf16::from_f32(value).to_f32()).sum();
+        let sums: Vec<f32> = x.chunks_exact(RUN).map(of_run).collect();
+        in_tasks(rows, weight.bytes(), weight.row_bytes(), |columns, out| {
+            let (pairs, sums) = (pairs.get(), sums.as_slice());
+            dispatch_pairs(level, PackedPairs::<B> { pairs, sums, inputs, columns, table, out, kind: PhantomData });
+        })
+    }
+}
+
+struct PackedPairs<'a, B> {
+    /// `[rows, inputs / 2]`.
+    pairs: &'a [f32],
+    /// The sum of each run of the inputs, `[rows, inputs / RUN]`.
+    sums: &'a [f32],
+    inputs: usize,
+    /// `[columns, blocks]`.
+    columns: &'a [u8],
+    table: &'a [bf16; 32],
+    /// `[rows, columns]`.
+    out: &'a mut [f32],
+    kind: PhantomData<B>,
+}
+
+impl<B: Runs> PairKernel for PackedPairs<'_, B> {
+    #[inline(always)]
+    unsafe fn run<V: Pairs>(mut self) {
+        let blocks = self.inputs / RUN / B::RUNS;
+        let row_bytes = blocks * B::BYTES;
+        let (rows, columns) = (2 * self.pairs.len() / self.inputs, self.columns.len() / row_bytes);
+        assert_eq!(self.sums.len() * RUN, rows * self.inputs, "sums of runs");
+        assert_eq!(self.out.len(), rows * columns, "room for the result");
+        let columns = self.columns;
+        for (column, bytes) in columns.chunks_exact(row_bytes).enumerate() {
+            for row in (0..rows).step_by(ROWS) {
+                // SAFETY: the caller promises the instructions; these rows are there.
+                unsafe {
+                    match rows - row {
+                        1 => self.column::<V, 1>(row, column, bytes),
+                        2 => self.column::<V, 2>(row, column, bytes),
+                        3 => self.column::<V, 3>(row, column, bytes),
+                        4 => self.column::<V, 4>(row, column, bytes),
+                        5 => self.column::<V, 5>(row, column, bytes),
+                        6 => self.column::<V, 6>(row, column, bytes),
+                        7 => self.column::<V, 7>(row, column, bytes),
+                        _ => self.column::<V, ROWS>(row, column, bytes),
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<B: Runs> PackedPairs<'_, B> {
+    /// R rows from `row` on times a column.
+    ///
+    /// # Safety
+    /// The machine has the instructions for pairs; the rows are there.
+    #[inline(always)]
+    unsafe fn column<V: Pairs, const R: usize>(&mut self, row: usize, column: usize, bytes: &[u8]) {
+        let (half, runs) = (self.inputs / 2, self.inputs / RUN);
+        let pairs = self.pairs[row * half..(row + R) * half].as_ptr();
+        let run_sums = self.sums[row * runs..(row + R) * runs].as_ptr();
+        let mut offsets = [0.0; R];
+        // SAFETY: the caller's promises; a block has `B::RUNS` runs of 32 numbers, of which the
+        // rows have as many.
+        unsafe {
+            let mut sums = [V::splat(0.0); R];
+            for (index, block) in bytes.chunks_exact(B::BYTES).enumerate() {
+                let scales = B::scales::<V>(block);
+                for run in 0..B::RUNS {
+                    let [scale, offset] = scales[run];
+                    let scale = V::splat(scale);
+                    let at = index * B::RUNS + run;
+                    for part in 0..RUN / 2 / V::N {
+                        let codes = B::codes::<V>(block, run, part, self.table);
+                        for (r, sum) in sums.iter_mut().enumerate() {
+                            let x = V::load(pairs.add(r * half + at * RUN / 2 + part * V::N));
+                            *sum = V::splat(0.0).dot(codes, x).mul_add(scale, *sum);
+                        }
+                    }
+                    for (r, sum) in offsets.iter_mut().enumerate() {
+                        *sum += offset * *run_sums.add(r * runs + at);
+                    }
+                }
+            }
+            let columns = self.out.len() / (2 * self.pairs.len() / self.inputs);
+            for (r, (sum, offset)) in sums.iter().zip(offsets).enumerate() {
+                self.out[(row + r) * columns + column] = sum.total() + offset;
+            }
+        }
+    }
+}
+
+/// A block of one run: where its codes begin, their kind, and what gives scale and offset.
+macro_rules! one_run {
+    ($name:ident, $bytes:literal, $codes:literal, $kind:ident, |$block:ident| $scales:expr) => {
+        struct $name;
+        impl Runs for $name {
+            const BYTES: usize = $bytes;
+            const RUNS: usize = 1;
+
+            #[inline(always)]
+            unsafe fn scales<V: Pairs>($block: &[u8]) -> [[f32; 2]; 8] {
+                let mut scales = [[0.0; 2]; 8];
+                // SAFETY: the caller promises the instructions.
+                scales[0] = unsafe { $scales };
+                scales
+            }
+
+            #[inline(always)]
+            unsafe fn codes<V: Pairs>(block: &[u8], _run: usize, part: usize, table: &[bf16; 32]) -> V {
+                // SAFETY: the caller's promises.
+                unsafe { $kind::<V>(block.as_ptr().add($codes), part, table) }
+            }
+        }
+    };
+}
+
+/// Codes of four bits.
+///
+/// # Safety
+/// As [`Pairs::look_up_both`].
+#[inline(always)]
+unsafe fn four_bits<V: Pairs>(from: *const u8, part: usize, table: &[bf16; 32]) -> V {
+    // SAFETY: the caller's promises.
+    unsafe { V::look_up_both(from, part, table) }
+}
+
+/// Codes of eight bits.
+///
+/// # Safety
+/// The machine has the instructions for pairs; `from` is valid for 32 reads.
+#[inline(always)]
+unsafe fn eight_bits<V: Pairs>(from: *const u8, part: usize, _: &[bf16; 32]) -> V {
+    // SAFETY: the caller's promises.
+    unsafe { V::load_i8_paired(from.add(2 * V::N * part).cast()) }
+}
+
+one_run!(Q4_0, 18, 2, four_bits, |block| [half::<V>(block, 0), 0.0]);
+one_run!(Q4_1, 20, 4, four_bits, |block| [half::<V>(block, 0), half::<V>(block, 2)]);
+one_run!(Int4, 21, 5, four_bits, |block| [f32_of(block), -f32_of(block) * f32::from(block[4])]);
+one_run!(Iq4Nl, 18, 2, four_bits, |block| [half::<V>(block, 0), 0.0]);
+one_run!(Mxfp4, 17, 1, four_bits, |block| [power(block[0]), 0.0]);
+one_run!(Q8_0, 34, 2, eight_bits, |block| [half::<V>(block, 0), 0.0]);
+one_run!(Int8, 36, 4, eight_bits, |block| [f32_of(block), 0.0]);
+
+struct Q4K;
+impl Runs for Q4K {
+    const BYTES: usize = 144;
+    const RUNS: usize = 8;
+
+    #[inline(always)]
+    unsafe fn scales<V: Pairs>(block: &[u8]) -> [[f32; 2]; 8] {
+        // SAFETY: the caller promises the instructions.
+        unsafe { of_runs::<V>(block) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes<V: Pairs>(block: &[u8], run: usize, part: usize, table: &[bf16; 32]) -> V {
+        // SAFETY: the caller's promises.
+        unsafe { V::look_up(block.as_ptr().add(16 + 32 * (run / 2) + 2 * V::N * part), run % 2 == 1, table) }
+    }
+}
+
+struct Iq4Xs;
+impl Runs for Iq4Xs {
+    const BYTES: usize = 136;
+    const RUNS: usize = 8;
+
+    #[inline(always)]
+    unsafe fn scales<V: Pairs>(block: &[u8]) -> [[f32; 2]; 8] {
+        // SAFETY: the caller promises the instructions.
+        let scales = unsafe { scales_of_uneven::<V>(block) };
+        scales.map(|scale| [scale, 0.0])
+    }
+
+    #[inline(always)]
+    unsafe fn codes<V: Pairs>(block: &[u8], run: usize, part: usize, table: &[bf16; 32]) -> V {
+        // SAFETY: the caller's promises.
+        unsafe { V::look_up_both(block.as_ptr().add(8 + 16 * run), part, table) }
+    }
+}
