@@ -78,7 +78,7 @@ fn beside(folder: &ModelFolder, tokenizer: Option<Tokenizer>) -> AuxiliaryReader
 }
 
 fn name(folder: &ModelFolder) -> String {
-    folder.path.display().to_string()
+    folder.given.display().to_string()
 }
 
 impl AuxiliaryModel {

@@ -29,7 +29,7 @@ pub fn environment(
     };
     let beside = |model: &Option<Box<ModelFolder>>| {
         let named =
-            |beside: &ModelFolder| Ok::<_, Error>((beside.path.display().to_string(), hex(&beside.hash().get()?)));
+            |beside: &ModelFolder| Ok::<_, Error>((beside.given.display().to_string(), hex(&beside.hash().get()?)));
         Ok::<_, Error>(model.as_deref().map(named).transpose()?.unzip())
     };
     let (auxiliary_model, auxiliary_hash) = beside(&folder.auxiliary)?;

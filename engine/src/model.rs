@@ -19,6 +19,8 @@ use crate::tokenizer_trial;
 pub struct ModelFolder {
     /// The folder; for a GGUF file that which describes it.
     pub path: PathBuf,
+    /// The folder or file that was asked for.
+    pub given: PathBuf,
     /// Its config.
     pub config: Config,
     /// Its tokenizer; none for synthetic requests.
@@ -121,7 +123,8 @@ impl ModelFolder {
     }
 
     fn open_for(wanted: &ModelConfig, intake: &IntakeConfig, text: bool) -> Result<Self> {
-        let path = folder_of(path_of(wanted))?;
+        let given = path_of(wanted);
+        let path = folder_of(given.clone())?;
         let mut config = Config::read(&path)?;
         let template = match (text, intake.template) {
             (true, TemplateUse::Auto) => Template::from_folder(&path)?,
@@ -155,6 +158,7 @@ impl ModelFolder {
         };
         Ok(Self {
             path,
+            given,
             config,
             tokenizer,
             template,

@@ -53,7 +53,9 @@ pub fn load(folder: &Path, format: LoadFormat, dtype: DType, device: &Device) ->
         tracing::warn!(model = config.architecture, "its text part is loaded; what reads pictures is not");
         weights = weights.of_text_part()?;
     }
-    Ok(Arc::new(Decoder::new(config, &weights)?))
+    let decoder = Decoder::new(config, &weights)?;
+    weights.check_all_read(decoder.config.layers)?;
+    Ok(Arc::new(decoder))
 }
 
 /// Whether it is the text part of a model of text and pictures.

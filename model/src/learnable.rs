@@ -37,6 +37,9 @@ impl Learnable {
     }
 
     fn of(config: Config, weights: Weights) -> Result<Self> {
+        if weights.may_be_packed() || config.quantisation.is_some() {
+            return Err(Error::Input("packed weights are not trained: training takes plain ones".to_owned()));
+        }
         let weights = weights.into_variables();
         let model = Arc::new(Decoder::new(config, &weights)?);
         Ok(Self { model, weights: weights.into_learned() })

@@ -7,8 +7,12 @@ use safetensors::Dtype;
 use tributary_kernels::Packing;
 
 use crate::gguf::Stored;
+use crate::quantised::Quantisation;
 use crate::weights::Weights;
-use crate::{Config, Error, LoadFormat, Result};
+use crate::{Config, LoadFormat, Result};
+
+/// Ends of names of tensors whose numbers are in blocks, or in no memory.
+const IN_BLOCKS: [&str; 7] = ["scale", "scales", "scale_inv", "qzeros", "zero_point", "g_idx", "weight_shape"];
 
 /// Bytes of a folder's weights in memory on a CPU, plain ones in `dtype`; `None` if none are
 /// packed.
@@ -27,7 +31,6 @@ pub fn packed_bytes(folder: &Path, config: &Config, format: LoadFormat, dtype: D
             blocks(packed, form.packing()) + (all - packed) * plain
         }));
     }
-    let weights = || Weights::open(folder, dtype, &Device::Cpu);
     if let Some(places) = weights_of_gguf(folder)? {
         let one = |(stored, numbers, bytes): &(Stored, u64, u64)| match stored {
             Stored::Plain(_) => numbers * plain,
@@ -36,22 +39,27 @@ pub fn packed_bytes(folder: &Path, config: &Config, format: LoadFormat, dtype: D
         let is_packed = places.iter().any(|(stored, ..)| matches!(stored, Stored::Packed(_)));
         return Ok(is_packed.then(|| places.iter().map(one).sum()));
     }
-    if config.quantisation.is_none() {
+    // Experts in MXFP4 need no form.
+    if config.quantisation.is_none() && !config.sinks {
         return Ok(None);
     }
-    let mut sum = 0;
-    weights()?.each_stored(|name, dtype, numbers| {
-        let is_scale =
-            ["scale", "scales", "qzeros", "zero_point", "g_idx", "weight_shape"].iter().any(|end| name.ends_with(end));
+    let stays_packed = config.quantisation.is_none_or(Quantisation::stays_packed);
+    let of = |numbers: u64, packing: Packing| if stays_packed { blocks(numbers, packing) } else { numbers * plain };
+    let (mut sum, mut is_packed) = (0, config.quantisation.is_some());
+    Weights::open(folder, dtype, &Device::Cpu)?.each_stored(|name, dtype, numbers| {
         sum += match dtype {
-            _ if is_scale || name.ends_with("_inv") => 0, // in the blocks
-            Dtype::F8_E4M3 => blocks(numbers, Packing::Fp8),
-            Dtype::I8 => blocks(numbers, Packing::Int8),
-            Dtype::I32 | Dtype::U32 => blocks(8 * numbers, Packing::Int4),
+            _ if IN_BLOCKS.iter().any(|end| name.ends_with(end)) => 0,
+            Dtype::U8 if name.ends_with("_blocks") => {
+                is_packed = true;
+                blocks(2 * numbers, Packing::Mxfp4)
+            }
+            Dtype::F8_E4M3 => of(numbers, Packing::Fp8),
+            Dtype::I8 => of(numbers, Packing::Int8),
+            Dtype::I32 | Dtype::U32 => of(8 * numbers, Packing::Int4),
             _ => numbers * plain,
         };
     });
-    Ok(Some(sum))
+    Ok(is_packed.then_some(sum))
 }
 
 /// How each tensor of a folder's GGUF file is stored, its numbers and bytes.
@@ -62,5 +70,5 @@ fn weights_of_gguf(folder: &Path) -> Result<Option<Vec<(Stored, u64, u64)>>> {
         let numbers: usize = place.shape.iter().product();
         (place.stored, numbers as u64, place.bytes() as u64)
     };
-    Ok::<_, Error>(Some(file.tensors.values().map(one).collect()))
+    Ok(Some(file.tensors.values().map(one).collect()))
 }

@@ -24,6 +24,12 @@ pub(crate) struct Quantisation {
     block: [usize; 2],
     /// The packing of random weights in its place.
     packing: Packing,
+    /// Inputs of a group; a whole row where none is stated.
+    group: Option<usize>,
+    /// Whether groups are of inputs in another order (`desc_act`).
+    reordered: bool,
+    /// Whether integers of 8 bits have zero points.
+    with_zeros: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +40,7 @@ enum Method {
     Scaled,
     Awq,
     Gptq {
-        /// What is stored of a zero point is less than it by this.
+        /// What was subtracted from zero points before they were stored.
         less: u8,
     },
 }
@@ -43,6 +49,11 @@ impl Quantisation {
     /// The packing of random weights.
     pub(crate) fn packing(self) -> Packing {
         self.packing
+    }
+
+    /// Whether matrices stay packed in memory, or are unpacked while they load.
+    pub(crate) fn stays_packed(self) -> bool {
+        !self.reordered && !self.with_zeros && self.group.is_none_or(|group| group.is_multiple_of(RUN))
     }
 
     /// The packing of a matrix of random weights; none where its rows are not whole blocks, or
@@ -63,7 +74,14 @@ impl Quantisation {
             return Ok(None);
         }
         let method = config["quant_method"].as_str().unwrap_or_default();
-        let of = |method: Method, packing: Packing| Self { method, block: [0; 2], packing };
+        let of = |method: Method, packing: Packing| Self {
+            method,
+            block: [0; 2],
+            packing,
+            group: group_of(config),
+            reordered: config["desc_act"] == true,
+            with_zeros: false,
+        };
         match method {
             "mxfp4" if packed_experts => Ok(None),
             "fp8" => {
@@ -74,8 +92,9 @@ impl Quantisation {
                 Ok(Some(Self { block, ..of(Method::Scaled, Packing::Fp8) }))
             }
             "compressed-tensors" => {
-                let (block, packing) = compressed(config)?;
-                Ok(Some(Self { block, ..of(Method::Scaled, packing) }))
+                let stated = compressed(config)?;
+                let Compressed { block, packing, group, with_zeros } = stated;
+                Ok(Some(Self { block, group, with_zeros, ..of(Method::Scaled, packing) }))
             }
             "gguf" => {
                 let name = config["type"].as_str().unwrap_or_default();
@@ -129,6 +148,12 @@ fn block_of(value: &Value, name: &str) -> std::result::Result<[usize; 2], String
     }
 }
 
+/// Inputs of a group; −1 stands for a whole row.
+fn group_of(config: &Value) -> Option<usize> {
+    let stated = config["group_size"].as_u64().or_else(|| config["q_group_size"].as_u64());
+    stated.map(|size| size as usize).filter(|&size| size > 0)
+}
+
 fn four_bits(config: &Value) -> std::result::Result<(), String> {
     let bits = if config["bits"].is_null() { &config["w_bit"] } else { &config["bits"] };
     match bits.as_u64() {
@@ -137,14 +162,31 @@ fn four_bits(config: &Value) -> std::result::Result<(), String> {
     }
 }
 
-/// The block size of compressed-tensors, and the packing of its codes.
-fn compressed(config: &Value) -> std::result::Result<([usize; 2], Packing), String> {
+/// What a config of compressed-tensors states.
+struct Compressed {
+    block: [usize; 2],
+    packing: Packing,
+    group: Option<usize>,
+    with_zeros: bool,
+}
+
+fn compressed(config: &Value) -> std::result::Result<Compressed, String> {
     const FORMATS: [&str; 4] = ["float-quantized", "int-quantized", "naive-quantized", "pack-quantized"];
     if config["sparsity_config"]["format"].as_str().is_some_and(|format| format != "dense") {
         return Err("compressed-tensors with a sparsity_config is not supported".to_owned());
     }
-    let (mut block, mut packing) = ([0; 2], Packing::Fp8);
-    for group in config["config_groups"].as_object().into_iter().flat_map(|groups| groups.values()) {
+    if let Some(status) = config["quantization_status"].as_str().filter(|status| *status != "compressed") {
+        let status = status.escape_debug();
+        return Err(format!("compressed-tensors of quantization_status `{status}` is not supported; compressed is"));
+    }
+    let transforms = &config["transform_config"];
+    if transforms.as_object().is_some_and(|fields| !fields.is_empty()) {
+        return Err("compressed-tensors with a transform_config is not supported".to_owned());
+    }
+    let groups = config["config_groups"].as_object().filter(|groups| !groups.is_empty());
+    let groups = groups.ok_or("compressed-tensors without config_groups")?;
+    let mut stated = Compressed { block: [0; 2], packing: Packing::Fp8, group: None, with_zeros: false };
+    for group in groups.values() {
         let format = group["format"].as_str().or_else(|| config["format"].as_str()).unwrap_or_default();
         if !FORMATS.contains(&format) {
             let format = format.escape_debug();
@@ -161,20 +203,22 @@ fn compressed(config: &Value) -> std::result::Result<([usize; 2], Packing), Stri
                 weights["num_bits"]
             ));
         }
-        packing = match (format, weights["type"].as_str()) {
+        stated.group = group_of(weights).or(stated.group);
+        stated.packing = match (format, weights["type"].as_str()) {
             ("pack-quantized", _) => Packing::Int4,
             (_, Some("int")) => Packing::Int8,
             _ => Packing::Fp8,
         };
+        stated.with_zeros |= stated.packing == Packing::Int8 && weights["symmetric"] == false;
         if matches!(weights["actorder"].as_str(), Some("group" | "dynamic")) {
             return Err("compressed-tensors with actorder `group` is not supported".to_owned());
         }
-        let stated = block_of(&weights["block_structure"], "block_structure")?;
-        if stated != [0; 2] {
-            block = stated;
+        let block = block_of(&weights["block_structure"], "block_structure")?;
+        if block != [0; 2] {
+            stated.block = block;
         }
     }
-    Ok((block, packing))
+    Ok(stated)
 }
 
 /// Tensors by their names.
@@ -227,7 +271,7 @@ pub(crate) fn matrix(
         }
         Method::Awq | Method::Gptq { .. } => match of("qweight") {
             None => return Ok(None),
-            Some(weight) => by_columns(tensors, module, &weight, (shape, form.method))?,
+            Some(weight) => by_columns(tensors, module, &weight, (shape, form))?,
         },
     };
     coded.check().map_err(|what| format!("`{module}`: {what}"))?;
@@ -261,6 +305,9 @@ impl Coded {
     fn check(&self) -> std::result::Result<(), String> {
         if let Some(scale) = self.scales.iter().find(|scale| !scale.is_finite()) {
             return Err(format!("a scale is {scale}"));
+        }
+        if let Some(zero) = self.zeros.iter().find(|zero| self.packing == Packing::Int4 && !(0..=16).contains(*zero)) {
+            return Err(format!("a zero point is {zero}; from 0 to 16 are possible"));
         }
         match self.packing == Packing::Fp8 && self.codes.iter().any(|code| code & 0x7f == 0x7f) {
             true => Err("a number in FP8 is NaN".to_owned()),
@@ -327,8 +374,8 @@ fn floats(view: &TensorView<'_>) -> Option<Vec<f32>> {
         Dtype::F32 => data.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
         Dtype::F16 => data.as_chunks::<2>().0.iter().map(|bytes| half::f16::from_le_bytes(*bytes).to_f32()).collect(),
         Dtype::BF16 => data.as_chunks::<2>().0.iter().map(|bytes| half::bf16::from_le_bytes(*bytes).to_f32()).collect(),
-        // A power of two; its bias is f32's.
-        Dtype::F8_E8M0 => data.iter().map(|&code| f32::from_bits(u32::from(code) << 23)).collect(),
+        // A power of two, less than the smallest normal number at least.
+        Dtype::F8_E8M0 => data.iter().map(|&code| f32::from_bits((u32::from(code) << 23).max(0x0040_0000))).collect(),
         _ => return None,
     })
 }
@@ -365,7 +412,8 @@ fn scaled(
         find("weight_scale_inv").or_else(|| find("weight_scale")).ok_or_else(|| lacks(module, "weight_scale"))?;
     let scales = floats(&view).ok_or_else(|| format!("tensor `{module}.{part}` is {:?}", view.dtype()))?;
     let (rows, columns, groups) = match *view.shape() {
-        [] | [1] | [1, 1] if scales.len() == 1 => (outputs, inputs, 1),
+        [] | [1] => (outputs, inputs, 1),
+        [1, 1] if block[0] == 0 => (outputs, inputs, 1),
         [rows] | [rows, 1] if rows == outputs && (block[0] == 0 || outputs.div_ceil(block[0]) != rows) => {
             (1, inputs, 1)
         }
@@ -447,7 +495,7 @@ fn by_columns(
     tensors: &impl Tensors,
     module: &str,
     weight: &TensorView<'_>,
-    ([outputs, inputs], method): ([usize; 2], Method),
+    ([outputs, inputs], form): ([usize; 2], Quantisation),
 ) -> std::result::Result<Coded, String> {
     if !outputs.is_multiple_of(8) || !inputs.is_multiple_of(8) {
         return Err(format!("`{module}` of shape [{outputs}, {inputs}]: eight codes are in a word"));
@@ -462,8 +510,12 @@ fn by_columns(
         [groups, columns] if groups > 0 && columns == outputs => groups,
         ref other => return Err(format!("tensor `{module}.scales`: shape {other:?} does not fit {outputs} outputs")),
     };
+    let group = form.group.unwrap_or(inputs);
+    if groups != inputs.div_ceil(group) {
+        return Err(format!("tensor `{module}.scales`: {groups} groups of {group} of {inputs} inputs"));
+    }
     let packed = words_of("qweight", weight)?;
-    let awq = method == Method::Awq;
+    let awq = form.method == Method::Awq;
     expect(module, "qweight", weight, &if awq { [inputs, outputs / 8] } else { [inputs / 8, outputs] })?;
     let code = |index: usize| {
         let (output, input) = (index / inputs, index % inputs);
@@ -479,7 +531,7 @@ fn by_columns(
         Some(zeros) => {
             expect(module, "qzeros", &zeros, &[groups, outputs / 8])?;
             let packed = words_of("qzeros", &zeros)?;
-            let less = if let Method::Gptq { less } = method { less } else { 0 };
+            let less = if let Method::Gptq { less } = form.method { less } else { 0 };
             let zero = |index: usize| {
                 let (output, group) = (index / groups, index % groups);
                 let place = if awq { AWQ_PLACES[output % 8] } else { output % 8 };
@@ -493,7 +545,8 @@ fn by_columns(
             expect(module, "g_idx", &list, &[inputs])?;
             words_of("g_idx", &list)?
         }
-        None => (0..inputs).map(|input| (input / inputs.div_ceil(groups)) as u32).collect(),
+        None if form.reordered => return Err(lacks(module, "g_idx")),
+        None => (0..inputs).map(|input| (input / group) as u32).collect(),
     };
     if let Some(group) = group_of.iter().find(|group| **group as usize >= groups) {
         return Err(format!("tensor `{module}.g_idx` names group {group} of {groups}"));
@@ -501,3 +554,6 @@ fn by_columns(
     let scales = (0..by_group.len()).map(|index| by_group[index % groups * outputs + index / groups]).collect();
     Ok(Coded { packing: Packing::Int4, outputs, inputs, codes, group_of, rows: 1, groups, scales, zeros })
 }
+
+#[cfg(test)]
+mod tests;

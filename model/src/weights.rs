@@ -52,10 +52,11 @@ pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     }
 }
 
-/// A folder's GGUF file, where a link leads, if its weights are in one.
+/// A folder's GGUF file, where a link leads, if its weights are in one and in no other.
 pub(super) fn gguf_file(folder: &Path) -> Option<PathBuf> {
     let path = folder.join(gguf::FILE);
-    path.exists().then(|| std::fs::canonicalize(&path).unwrap_or(path))
+    let others = ["model.safetensors", "model.safetensors.index.json"].iter().any(|name| folder.join(name).exists());
+    (path.exists() && !others).then(|| std::fs::canonicalize(&path).unwrap_or(path))
 }
 
 /// A model's tensors, created one by one on a device.
@@ -141,6 +142,23 @@ impl Weights {
         }
     }
 
+    /// Whether matrices may be packed.
+    pub fn may_be_packed(&self) -> bool {
+        self.quantisation.is_some() || matches!(self.source, WeightSource::Gguf(_))
+    }
+
+    /// Rejects tensors of a GGUF file that none of a model of `layers` layers was made of: what
+    /// they stand for would be left out.
+    ///
+    /// # Errors
+    /// Returns an error that names the first such tensor.
+    pub fn check_all_read(&self, layers: usize) -> Result<()> {
+        match &self.source {
+            WeightSource::Gguf(gguf) => gguf.check_all_read(layers),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether these are random numbers.
     pub fn are_drawn(&self) -> bool {
         matches!(self.source, WeightSource::Dummy(_))
@@ -183,10 +201,12 @@ impl Weights {
     /// # Errors
     /// As [`get`](Self::get).
     pub fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Weight> {
-        if let WeightSource::Gguf(gguf) = &self.source
-            && let Some(Read::Packed(packed)) = gguf.read(name, &shape)?
-        {
-            return self.placed(packed);
+        if let WeightSource::Gguf(gguf) = &self.source {
+            return match gguf.read(name, &shape)? {
+                Some(Read::Packed(packed)) => self.placed(packed),
+                Some(Read::Plain(tensor)) => Ok(tensor.to_dtype(self.dtype)?.to_device(&self.device)?.into()),
+                None => Err(gguf.lacks(name, &shape)),
+            };
         }
         if let (WeightSource::Dummy(seed), Some(form)) = (&self.source, self.quantisation)
             && let Some(packing) = form.of_dummy(name, shape[1])
@@ -236,7 +256,7 @@ impl Weights {
 
     /// A packed matrix where it is used: as it is on the host, unpacked on a GPU.
     fn placed(&self, packed: Packed) -> Result<Weight> {
-        match self.device.is_cpu() && self.learned.is_none() {
+        match self.device.is_cpu() {
             true => Ok(Weight::Packed(packed.multiplied_in_bf16(self.dtype == DType::BF16))),
             false => Ok(packed.unpacked(self.dtype)?.to_device(&self.device)?.into()),
         }
@@ -280,10 +300,7 @@ impl Weights {
         let (files, index) = match &self.source {
             WeightSource::Dummy(seed) => return dummy::tensor(*seed, name, shape, dtype, device),
             WeightSource::Gguf(gguf) => {
-                let Some(read) = gguf.read(name, shape)? else {
-                    let (folder, name) = (gguf.first().to_owned(), name.to_owned());
-                    return Err(Error::MissingTensor { folder, name, expected: shape.to_vec() });
-                };
+                let read = gguf.read(name, shape)?.ok_or_else(|| gguf.lacks(name, shape))?;
                 return Ok(read.plain(dtype)?.to_device(device)?);
             }
             WeightSource::Files { files, index, .. } => (files, index),
@@ -293,7 +310,8 @@ impl Weights {
         let stored = DType::try_from(view.dtype()).ok().filter(|stored| FLOATS.contains(stored));
         let Some(stored) = stored else {
             let what = format!("tensor `{name}` is {:?}; expected F32, F16, BF16 or F64", view.dtype());
-            return Err(bad(format!("{what} (the config states no quantization_config)")));
+            let why = if self.quantisation.is_none() { " (the config states no quantization_config)" } else { "" };
+            return Err(bad(format!("{what}{why}")));
         };
         let (file, stored_name) = (&files[path], &index[name].1);
         if stored == dtype {

@@ -198,6 +198,26 @@ pub(super) trait Pairs: Lanes {
     /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
     unsafe fn look_up(from: *const u8, high: bool, table: &[bf16; 32]) -> Self;
 
+    /// The same as [`look_up_both`](Self::look_up_both) of codes of five bits: bit i is the fifth
+    /// one of code i.
+    ///
+    /// # Safety
+    /// As [`look_up_both`](Self::look_up_both).
+    unsafe fn look_up_five(from: *const u8, bits: u32, part: usize, table: &[bf16; 32]) -> Self;
+
+    /// The same as [`look_up`](Self::look_up) of codes of five bits: the fifth one is bit `at` of a
+    /// byte of `fifth` for each.
+    ///
+    /// # Safety
+    /// As [`look_up`](Self::look_up), for both.
+    unsafe fn look_up_five_of(both: [*const u8; 2], high: bool, at: u32, table: &[bf16; 32]) -> Self;
+
+    /// `2 · N` numbers in E4M3 from memory, divided by 256.
+    ///
+    /// # Safety
+    /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
+    unsafe fn load_e4m3_paired(from: *const u8) -> Self;
+
     /// `2 · N` small integers from memory.
     ///
     /// # Safety
@@ -440,6 +460,30 @@ impl Pairs for Portable {
         let bytes = unsafe { from.cast::<[u8; 16]>().read() };
         let number = |place: usize| table[usize::from(if high { bytes[place] >> 4 } else { bytes[place] & 15 })];
         Self(std::array::from_fn(|i| super::stored::pair_of(number(2 * i), number(2 * i + 1))))
+    }
+
+    unsafe fn look_up_five(from: *const u8, bits: u32, part: usize, table: &[bf16; 32]) -> Self {
+        // SAFETY: the caller promises 16 readable bytes.
+        let bytes = unsafe { from.cast::<[u8; 16]>().read() };
+        let code = |place: usize| if part == 1 { bytes[place] >> 4 } else { bytes[place] & 15 };
+        let number = |place: usize| table[usize::from(code(place)) | (bits >> (16 * part + place) & 1) as usize * 16];
+        Self(std::array::from_fn(|i| super::stored::pair_of(number(2 * i), number(2 * i + 1))))
+    }
+
+    unsafe fn look_up_five_of(both: [*const u8; 2], high: bool, at: u32, table: &[bf16; 32]) -> Self {
+        // SAFETY: the caller promises twice `N` readable bytes at both.
+        let [bytes, fifth] = both.map(|from| unsafe { from.cast::<[u8; 16]>().read() });
+        let code = |place: usize| if high { bytes[place] >> 4 } else { bytes[place] & 15 };
+        let number = |place: usize| table[usize::from(code(place) | (fifth[place] >> at & 1) << 4)];
+        Self(std::array::from_fn(|i| super::stored::pair_of(number(2 * i), number(2 * i + 1))))
+    }
+
+    unsafe fn load_e4m3_paired(from: *const u8) -> Self {
+        // SAFETY: the caller promises twice `N` readable bytes.
+        let bytes = unsafe { from.cast::<[u8; 16]>().read() };
+        let numbers =
+            bytes.map(|code| f16::from_bits(u16::from(code & 0x80) << 8 | u16::from(code & 0x7f) << 7).to_f32());
+        Self(std::array::from_fn(|i| super::stored::pair(numbers[2 * i], numbers[2 * i + 1])))
     }
 
     unsafe fn load_i8_paired(from: *const i8) -> Self {

@@ -1,4 +1,4 @@
-//! Matrix products of few rows with a packed weight, in pairs of bf16: codes of four and eight bits
+//! Matrix products of few rows with a packed weight, in pairs of bf16: codes of up to eight bits
 //! are such numbers exactly, so that each is looked up and multiplied at once, and only the sum of
 //! a run of 32 is multiplied by its scale. Inputs are rounded to bf16; sums are f32.
 
@@ -23,11 +23,16 @@ const ROWS: usize = 8;
 /// [`super::packed_rows::product`].
 pub(super) fn product(level: Level, x: &[f32], weight: &Packed) -> Option<Vec<f32>> {
     let table = |numbers: &dyn Fn(usize) -> f32| std::array::from_fn(|code| bf16::from_f32(numbers(code % 16)));
+    let five = |least: f32| std::array::from_fn(|code| bf16::from_f32(code as f32 + least));
     let call = Call { level, x, weight };
     Some(match weight.packing() {
         Packing::Q4_0 => call.with::<Q4_0>(&table(&|code| code as f32 - 8.0)),
         Packing::Q4_1 => call.with::<Q4_1>(&table(&|code| code as f32)),
         Packing::Int4 => call.with::<Int4>(&table(&|code| code as f32)),
+        Packing::Q5_0 => call.with::<Q5_0>(&five(-16.0)),
+        Packing::Q5_1 => call.with::<Q5_1>(&five(0.0)),
+        Packing::Q5K => call.with::<Q5K>(&five(0.0)),
+        Packing::Fp8 => call.with::<Fp8>(&[bf16::ZERO; 32]),
         Packing::Q4K => call.with::<Q4K>(&table(&|code| code as f32)),
         Packing::Iq4Nl => call.with::<Iq4Nl>(&table(&|code| UNEVEN[code])),
         Packing::Iq4Xs => call.with::<Iq4Xs>(&table(&|code| UNEVEN[code])),
@@ -174,8 +179,10 @@ macro_rules! one_run {
             #[inline(always)]
             unsafe fn scales<V: Pairs>($block: &[u8]) -> [[f32; 2]; 8] {
                 let mut scales = [[0.0; 2]; 8];
-                // SAFETY: the caller promises the instructions.
-                scales[0] = unsafe { $scales };
+                // SAFETY: the caller promises the instructions, which not all of these need.
+                #[allow(unused_unsafe)]
+                let of_run = unsafe { $scales };
+                scales[0] = of_run;
                 scales
             }
 
@@ -208,6 +215,32 @@ unsafe fn eight_bits<V: Pairs>(from: *const u8, part: usize, _: &[bf16; 32]) -> 
     unsafe { V::load_i8_paired(from.add(2 * V::N * part).cast()) }
 }
 
+/// Numbers in E4M3, divided by 256.
+///
+/// # Safety
+/// As [`eight_bits`].
+#[inline(always)]
+unsafe fn e4m3<V: Pairs>(from: *const u8, part: usize, _: &[bf16; 32]) -> V {
+    // SAFETY: the caller's promises.
+    unsafe { V::load_e4m3_paired(from.add(2 * V::N * part)) }
+}
+
+/// Codes of five bits, the fifth ones in the four bytes before.
+///
+/// # Safety
+/// As [`Pairs::look_up_five`]; `from` is valid for reads of those bytes.
+#[inline(always)]
+unsafe fn five_bits<V: Pairs>(from: *const u8, part: usize, table: &[bf16; 32]) -> V {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let bits = u32::from_le_bytes(from.sub(4).cast::<[u8; 4]>().read());
+        V::look_up_five(from, bits, part, table)
+    }
+}
+
+one_run!(Q5_0, 22, 6, five_bits, |block| [half::<V>(block, 0), 0.0]);
+one_run!(Q5_1, 24, 8, five_bits, |block| [half::<V>(block, 0), half::<V>(block, 2)]);
+one_run!(Fp8, 36, 4, e4m3, |block| [256.0 * f32_of(block), 0.0]);
 one_run!(Q4_0, 18, 2, four_bits, |block| [half::<V>(block, 0), 0.0]);
 one_run!(Q4_1, 20, 4, four_bits, |block| [half::<V>(block, 0), half::<V>(block, 2)]);
 one_run!(Int4, 21, 5, four_bits, |block| [f32_of(block), -f32_of(block) * f32::from(block[4])]);
@@ -231,6 +264,28 @@ impl Runs for Q4K {
     unsafe fn codes<V: Pairs>(block: &[u8], run: usize, part: usize, table: &[bf16; 32]) -> V {
         // SAFETY: the caller's promises.
         unsafe { V::look_up(block.as_ptr().add(16 + 32 * (run / 2) + 2 * V::N * part), run % 2 == 1, table) }
+    }
+}
+
+struct Q5K;
+impl Runs for Q5K {
+    const BYTES: usize = 176;
+    const RUNS: usize = 8;
+
+    #[inline(always)]
+    unsafe fn scales<V: Pairs>(block: &[u8]) -> [[f32; 2]; 8] {
+        // SAFETY: the caller promises the instructions.
+        unsafe { of_runs::<V>(block) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes<V: Pairs>(block: &[u8], run: usize, part: usize, table: &[bf16; 32]) -> V {
+        let from = 2 * V::N * part;
+        // SAFETY: the caller's promises.
+        unsafe {
+            let both = [block.as_ptr().add(48 + 32 * (run / 2) + from), block.as_ptr().add(16 + from)];
+            V::look_up_five_of(both, run % 2 == 1, run as u32, table)
+        }
     }
 }
 

@@ -102,11 +102,18 @@ fn narrow_floats_and_groups_are_what_their_definition_says() {
     }
 }
 
+/// Rows, outputs and inputs: few rows and many, pieces and panels that are not whole.
+const SIZES: [(usize, usize, usize); 8] =
+    [(1, 70, 512), (2, 17, 96), (3, 33, 256), (8, 65, 288), (11, 16, 768), (32, 5, 256), (40, 130, 512), (35, 3, 32)];
+
 #[test]
 fn products_are_those_of_the_unpacked_matrix() {
     let device = Device::Cpu;
     for packing in Packing::ALL {
-        for (rows, outputs, inputs) in [(1, 70, 512), (3, 33, 256), (11, 16, 768), (32, 5, 256), (40, 130, 512)] {
+        for (rows, outputs, inputs) in SIZES {
+            if inputs % packing.numbers() != 0 {
+                continue;
+            }
             let packed = drawn(packing, [outputs, inputs]);
             let plain = packed.unpacked(DType::F64).unwrap();
             let x = Tensor::rand(-1f32, 1.0, (rows, inputs), &device).unwrap();
@@ -150,13 +157,15 @@ fn products_are_those_of_the_unpacked_matrix() {
 
 #[test]
 fn threads_change_no_bit() {
-    let packed = drawn(Packing::Q4K, [1000, 1024]);
-    let x = Tensor::rand(-1f32, 1.0, (5, 1024), &Device::Cpu).unwrap();
-    let on = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| linear(&x, &packed, None).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap())
-    };
-    assert_eq!(on(1), on(3));
+    for (packing, rows, in_bf16) in [(Packing::Q4K, 5, false), (Packing::Q5_0, 3, true), (Packing::Q6K, 70, true)] {
+        let packed = drawn(packing, [1000, 1024]).multiplied_in_bf16(in_bf16);
+        let x = Tensor::rand(-1f32, 1.0, (rows, 1024), &Device::Cpu).unwrap();
+        let on = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| linear(&x, &packed, None).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap())
+        };
+        assert_eq!(on(1), on(3), "{packing:?}");
+    }
 }
 
 #[test]

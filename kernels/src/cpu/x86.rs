@@ -502,6 +502,50 @@ impl Pairs for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn look_up_five(from: *const u8, bits: u32, _part: usize, table: &[bf16; 32]) -> Self {
+        // SAFETY: the caller promises the instructions and 16 readable bytes.
+        unsafe {
+            let bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()));
+            let low = _mm512_castsi256_si512(_mm256_and_si256(bytes, _mm256_set1_epi16(15)));
+            let both = _mm512_inserti64x4::<1>(low, _mm256_srli_epi16::<4>(bytes));
+            let codes = _mm512_mask_add_epi16(both, bits, both, _mm512_set1_epi16(16));
+            let table = _mm512_loadu_si512(table.as_ptr().cast());
+            Self(_mm512_castsi512_ps(_mm512_permutexvar_epi16(codes, table)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn look_up_five_of(both: [*const u8; 2], high: bool, at: u32, table: &[bf16; 32]) -> Self {
+        // SAFETY: the caller promises the instructions and 32 readable bytes at both.
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(both[0].cast()));
+            let fifth = _mm512_cvtepu8_epi16(_mm256_loadu_si256(both[1].cast()));
+            let four = match high {
+                true => _mm512_srli_epi16::<4>(bytes),
+                false => _mm512_and_si512(bytes, _mm512_set1_epi16(15)),
+            };
+            let more = _mm512_test_epi16_mask(fifth, _mm512_set1_epi16(1 << at));
+            let codes = _mm512_mask_add_epi16(four, more, four, _mm512_set1_epi16(16));
+            let table = _mm512_loadu_si512(table.as_ptr().cast());
+            Self(_mm512_castsi512_ps(_mm512_permutexvar_epi16(codes, table)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_e4m3_paired(from: *const u8) -> Self {
+        // SAFETY: the caller promises the instructions and 32 readable bytes.
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(from.cast()));
+            let sign = _mm512_slli_epi16::<8>(_mm512_and_si512(bytes, _mm512_set1_epi16(0x80)));
+            let rest = _mm512_slli_epi16::<7>(_mm512_and_si512(bytes, _mm512_set1_epi16(0x7f)));
+            let halves = _mm512_or_si512(sign, rest);
+            let first = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+            let second = _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(halves));
+            Self(std::mem::transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(second, first)))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_i8_paired(from: *const i8) -> Self {
         // SAFETY: the caller promises the instructions and 32 readable numbers.
         unsafe {

@@ -469,6 +469,9 @@ fn quantisations_that_are_not_read_are_refused_by_name() {
             "compressed-tensors of 8 bits in format pack-quantized",
             json!({"quant_method": "compressed-tensors", "config_groups": group("pack-quantized", 8)}),
         ),
+        ("compressed-tensors without config_groups", json!({"quant_method": "compressed-tensors"})),
+        ("`frozen`", json!({"quant_method": "compressed-tensors", "quantization_status": "frozen"})),
+        ("transform_config", json!({"quant_method": "compressed-tensors", "transform_config": {"a": {}}})),
         (
             "sparsity_config",
             json!({"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}}),

@@ -1,15 +1,21 @@
 //! A GGUF file as a model folder: config.json, tokenizer.json and tokenizer_config.json, made of
 //! its metadata, beside a link to the file. They are kept in the user's cache.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::file::Gguf;
+use super::tokenizer::Files;
 use super::{facts, tokenizer};
 use crate::error::{Error, Result};
 
 /// The name of a model folder's GGUF file.
 pub const FILE: &str = "model.gguf";
+
+/// The files that describe it.
+const CONFIG: &str = "config.json";
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// A number for each form of what is written: folders of another one are made anew.
 const VERSION: u32 = 1;
@@ -28,58 +34,84 @@ pub fn described(file: &Path, cache: &Path) -> Result<PathBuf> {
     let unread = |error: std::io::Error| Error::File { path: file.to_owned(), cause: error.to_string() };
     let file = std::fs::canonicalize(file).map_err(unread)?;
     let folder = cache.join("gguf").join(stamp(&file)?);
-    if folder.join(FILE).exists() {
+    if is_whole(&folder) {
         return Ok(folder);
     }
     let opened = Gguf::open(&file)?;
     let bad = |what: String| Error::Config { path: file.clone(), what };
-    let config = facts::config(&opened).map_err(bad)?;
-    let files = tokenizer::files(&opened).map_err(bad)?;
-    let unwritten = |path: &Path| {
-        let path = path.to_owned();
-        move |cause: std::io::Error| Error::Write { path, cause }
+    let texts = Texts {
+        config: facts::config(&opened).map_err(bad)?.to_string(),
+        tokenizer: tokenizer::files(&opened).map_err(bad)?,
     };
-    let parent = cache.join("gguf");
-    std::fs::create_dir_all(&parent).map_err(unwritten(&parent))?;
-    let new =
-        parent.join(format!("{}.{}.new", folder.file_name().unwrap_or_default().to_string_lossy(), std::process::id()));
-    let write = || -> std::io::Result<()> {
-        std::fs::create_dir_all(&new)?;
-        for (name, content) in
-            [("config.json", &config), ("tokenizer.json", &files.tokenizer), ("tokenizer_config.json", &files.config)]
-        {
-            std::fs::write(new.join(name), content.to_string())?;
-        }
-        match std::os::unix::fs::symlink(&file, new.join(FILE)) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            other => other?,
-        }
-        std::fs::rename(&new, &folder)
-    };
-    match write() {
+    match texts.write(&file, &folder) {
         Ok(()) => Ok(folder),
         // Another process of this model was faster.
-        Err(_) if folder.join(FILE).exists() => {
-            _ = std::fs::remove_dir_all(&new);
-            Ok(folder)
-        }
-        Err(error) => {
-            _ = std::fs::remove_dir_all(&new);
-            Err(unwritten(&folder)(error))
-        }
+        Err(_) if is_whole(&folder) => Ok(folder),
+        Err(cause) => Err(Error::Write { path: folder, cause }),
     }
 }
 
-/// A name for a file as it is now.
+/// Whether all that describes a file is in a folder.
+fn is_whole(folder: &Path) -> bool {
+    [CONFIG, TOKENIZER, TOKENIZER_CONFIG, FILE].iter().all(|name| folder.join(name).exists())
+}
+
+/// What a description says.
+struct Texts {
+    config: String,
+    tokenizer: Files,
+}
+
+impl Texts {
+    /// Writes the folder of a file, under another name first; one that is damaged is replaced.
+    fn write(&self, file: &Path, folder: &Path) -> std::io::Result<()> {
+        static WRITTEN: AtomicU64 = AtomicU64::new(0);
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let new = folder.with_extension(format!("{}-{number}.new", std::process::id()));
+        std::fs::create_dir_all(&new)?;
+        let written = self.fill(file, &new).and_then(|()| {
+            if folder.exists() && !is_whole(folder) {
+                std::fs::remove_dir_all(folder)?;
+            }
+            std::fs::rename(&new, folder)
+        });
+        if written.is_err() {
+            _ = std::fs::remove_dir_all(&new);
+        }
+        written
+    }
+
+    fn fill(&self, file: &Path, folder: &Path) -> std::io::Result<()> {
+        std::fs::write(folder.join(CONFIG), &self.config)?;
+        std::fs::write(folder.join(TOKENIZER), self.tokenizer.tokenizer.to_string())?;
+        std::fs::write(folder.join(TOKENIZER_CONFIG), self.tokenizer.config.to_string())?;
+        std::os::unix::fs::symlink(file, folder.join(FILE))
+    }
+}
+
+/// A name for a file, and for the further parts of a model that is split, as they are now.
 fn stamp(file: &Path) -> Result<String> {
     use std::os::unix::fs::MetadataExt;
-    let unread = |error: std::io::Error| Error::File { path: file.to_owned(), cause: error.to_string() };
-    let found = std::fs::metadata(file).map_err(unread)?;
     let mut hasher = blake3::Hasher::new();
     hasher.update(&VERSION.to_le_bytes());
-    hasher.update(file.as_os_str().as_encoded_bytes());
-    for number in [found.len(), found.mtime().cast_unsigned(), found.mtime_nsec().cast_unsigned(), found.ino()] {
-        hasher.update(&number.to_le_bytes());
+    for part in parts(file) {
+        let unread = |error: std::io::Error| Error::File { path: part.clone(), cause: error.to_string() };
+        let found = std::fs::metadata(&part).map_err(unread)?;
+        hasher.update(part.as_os_str().as_encoded_bytes());
+        for number in [found.len(), found.mtime().cast_unsigned(), found.mtime_nsec().cast_unsigned(), found.ino()] {
+            hasher.update(&number.to_le_bytes());
+        }
     }
     Ok(hasher.finalize().to_hex()[..24].to_owned())
+}
+
+/// A file, and those that its name says belong to it.
+fn parts(file: &Path) -> Vec<PathBuf> {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let of_several = name.rsplit_once("-00001-of-").and_then(|(stem, rest)| {
+        let count: usize = rest.strip_suffix(".gguf")?.parse().ok()?;
+        let part = |number: usize| file.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"));
+        Some((1..=count.min(1 << 12)).map(part).filter(|part| part.exists()).collect())
+    });
+    of_several.unwrap_or_else(|| vec![file.to_owned()])
 }

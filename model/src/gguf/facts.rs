@@ -33,6 +33,9 @@ const ENDS: [&str; 8] = [
     "<|call|>",
 ];
 
+/// The key of the norms' epsilon.
+const EPSILON: &str = "attention.layer_norm_rms_epsilon";
+
 /// The type of control tokens.
 pub(super) const CONTROL: u64 = 3;
 
@@ -68,27 +71,52 @@ impl Facts<'_> {
         self.value(key).and_then(Value::as_u64).ok_or_else(|| format!("`{}.{key}` is missing or no number", self.name))
     }
 
+    /// A number that may be missing.
+    fn optional(&self, key: &str) -> Result<Option<u64>, String> {
+        self.value(key).map(|_| self.number(key)).transpose()
+    }
+
+    /// A finite float that may be missing.
+    fn float(&self, key: &str) -> Result<Option<f64>, String> {
+        let one = |value: &Value| {
+            value.as_f64().ok_or_else(|| format!("`{}.{key}` {value}: must be a finite number", self.name))
+        };
+        self.value(key).map(one).transpose()
+    }
+
+    /// Rejects a key whose value is another one than what is computed.
+    fn expect(&self, key: &str, wanted: f64) -> Result<(), String> {
+        match self.float(key)? {
+            Some(value) if value != wanted => Err(format!("`{}.{key}` {value} is not supported", self.name)),
+            _ => Ok(()),
+        }
+    }
+
     fn has_tensor(&self, name: &str) -> bool {
         self.file.tensors.contains_key(name)
     }
 
     /// Width of a head.
     fn head_dim(&self) -> Result<u64, String> {
-        if let Some(width) = self.value("attention.key_length").and_then(Value::as_u64) {
-            let of_values = self.value("attention.value_length").and_then(Value::as_u64).unwrap_or(width);
-            return if of_values == width {
-                Ok(width)
-            } else {
-                Err(format!("heads of {width} for keys and {of_values} for values are not supported"))
+        if let Some(width) = self.optional("attention.key_length")? {
+            let of_values = self.optional("attention.value_length")?.unwrap_or(width);
+            return match of_values == width {
+                true => Ok(width),
+                false => Err(format!("heads of {width} for keys and {of_values} for values are not supported")),
             };
         }
         let (hidden, heads) = (self.number("embedding_length")?, self.number("attention.head_count")?);
         Ok(hidden / heads.max(1))
     }
 
+    /// Number of layers, those that predict further tokens left out.
     fn layers(&self) -> Result<u64, String> {
-        let all = self.number("block_count")?;
-        Ok(all.saturating_sub(self.value("nextn_predict_layers").and_then(Value::as_u64).unwrap_or(0)))
+        let (all, tensors) = (self.number("block_count")?, self.file.tensors.len() as u64);
+        let layers = all.saturating_sub(self.optional("nextn_predict_layers")?.unwrap_or(0));
+        match layers > 0 && layers <= tensors {
+            true => Ok(layers),
+            false => Err(format!("`{}.block_count` {all}: {layers} layers in {tensors} tensors", self.name)),
+        }
     }
 }
 
@@ -109,19 +137,20 @@ pub(super) fn config(file: &Gguf) -> Result<Value, String> {
         "intermediate_size": facts.number("feed_forward_length").or_else(|_| facts.number("expert_feed_forward_length"))?,
         "num_hidden_layers": facts.layers()?,
         "num_attention_heads": facts.number("attention.head_count")?,
-        "num_key_value_heads": facts.number("attention.head_count_kv").or_else(|_| facts.number("attention.head_count"))?,
+        "num_key_value_heads": match facts.optional("attention.head_count_kv")? {
+            Some(heads) => heads,
+            None => facts.number("attention.head_count")?,
+        },
         "head_dim": head_dim,
-        "rms_norm_eps": facts.value("attention.layer_norm_rms_epsilon").cloned().unwrap_or(json!(1e-6)),
+        "rms_norm_eps": facts.float(EPSILON)?.ok_or_else(|| format!("`{}.{EPSILON}` is missing", facts.name))?,
         "max_position_embeddings": facts.number("context_length")?,
-        "rope_theta": facts.value("rope.freq_base").cloned().unwrap_or(json!(10_000.0)),
+        "rope_theta": facts.float("rope.freq_base")?.unwrap_or(10_000.0),
+        "partial_rotary_factor": rotating(&facts, head_dim)?,
         "tie_word_embeddings": !facts.has_tensor("output.weight"),
         "attention_bias": facts.has_tensor("blk.0.attn_q.bias"),
         "mlp_bias": facts.has_tensor("blk.0.ffn_down.bias"),
     });
     let fields = config.as_object_mut().expect("an object");
-    if let Some(dims) = facts.value("rope.dimension_count").and_then(Value::as_u64).filter(|&dims| dims != head_dim) {
-        fields.insert("partial_rotary_factor".to_owned(), json!(dims as f64 / head_dim as f64));
-    }
     if let Some(scaling) = scaling(&facts, head_dim)? {
         fields.insert("rope_scaling".to_owned(), scaling);
     }
@@ -130,11 +159,19 @@ pub(super) fn config(file: &Gguf) -> Result<Value, String> {
     Ok(config)
 }
 
+/// The share of a head that rotates, a trifle more, so that a product with it is no less than the
+/// number of dimensions.
+fn rotating(facts: &Facts<'_>, head_dim: u64) -> Result<f64, String> {
+    let dims = facts.optional("rope.dimension_count")?.unwrap_or(head_dim);
+    Ok(if dims == head_dim { 1.0 } else { (dims as f64 + 1e-6) / head_dim.max(1) as f64 })
+}
+
 /// What only one family has.
 fn family(facts: &Facts<'_>, fields: &mut Map<String, Value>, head_dim: u64) -> Result<(), String> {
     let mut set = |key: &str, value: Value| _ = fields.insert(key.to_owned(), value);
     match facts.name {
         "qwen3moe" => {
+            facts.expect("expert_gating_func", 1.0)?; // softmax
             set("num_experts", facts.number("expert_count")?.into());
             set("num_experts_per_tok", facts.number("expert_used_count")?.into());
             set("moe_intermediate_size", facts.number("expert_feed_forward_length")?.into());
@@ -149,8 +186,7 @@ fn family(facts: &Facts<'_>, fields: &mut Map<String, Value>, head_dim: u64) -> 
             let scalar = if largest { facts.number("embedding_length")? / heads } else { head_dim };
             set("query_pre_attn_scalar", scalar.into());
             set("sliding_window", facts.number("attention.sliding_window")?.into());
-            let base = facts.value("rope.freq_base_swa").cloned().unwrap_or(json!(10_000.0));
-            set("rope_local_base_freq", base);
+            set("rope_local_base_freq", facts.float("rope.freq_base_swa")?.unwrap_or(10_000.0).into());
             for (key, name) in [
                 ("attn_logit_softcapping", "attn_logit_softcapping"),
                 ("final_logit_softcapping", "final_logit_softcapping"),
@@ -161,12 +197,14 @@ fn family(facts: &Facts<'_>, fields: &mut Map<String, Value>, head_dim: u64) -> 
             }
         }
         "gpt-oss" => {
+            facts.expect("rope.freq_base_swa", facts.float("rope.freq_base")?.unwrap_or(10_000.0))?;
             set("num_local_experts", facts.number("expert_count")?.into());
             set("num_experts_per_tok", facts.number("expert_used_count")?.into());
             set("intermediate_size", facts.number("expert_feed_forward_length")?.into());
             set("sliding_window", facts.number("attention.sliding_window")?.into());
         }
         "glm4moe" => {
+            facts.expect("expert_gating_func", 2.0)?; // sigmoid
             set("use_qk_norm", facts.has_tensor("blk.0.attn_q_norm.weight").into());
             for (key, name) in [
                 ("expert_count", "n_routed_experts"),
@@ -195,8 +233,9 @@ fn family(facts: &Facts<'_>, fields: &mut Map<String, Value>, head_dim: u64) -> 
     {
         let layers = facts.layers()?;
         let is_local: Vec<bool> = match pattern {
-            Value::Array(list) => list
+            Value::Array(list) if list.len() as u64 >= layers => list
                 .iter()
+                .take(layers as usize)
                 .map(|local| local.as_bool().or_else(|| local.as_u64().map(|one| one != 0)).unwrap_or_default())
                 .collect(),
             number => {
@@ -213,47 +252,59 @@ fn family(facts: &Facts<'_>, fields: &mut Map<String, Value>, head_dim: u64) -> 
 
 /// The scaling of rotary frequencies.
 fn scaling(facts: &Facts<'_>, head_dim: u64) -> Result<Option<Value>, String> {
-    let kind = facts.value("rope.scaling.type").and_then(Value::as_str);
-    let factor =
-        facts.value("rope.scaling.factor").or_else(|| facts.value("rope.scale_linear")).and_then(Value::as_f64);
-    match (kind, factor) {
-        (None | Some("none"), None | Some(_)) if facts.has_tensor("rope_freqs.weight") => of_divisors(facts, head_dim),
-        (Some("none"), _) | (None, None) => Ok(None),
-        (None | Some("linear"), Some(factor)) if factor == 1.0 || factor == 0.0 => Ok(None),
-        (None | Some("linear"), Some(factor)) => Ok(Some(json!({"rope_type": "linear", "factor": factor}))),
-        (Some("yarn"), Some(factor)) => {
-            let mut fields = json!({"rope_type": "yarn", "factor": factor});
-            for (key, name) in [
-                ("rope.scaling.original_context_length", "original_max_position_embeddings"),
-                ("rope.scaling.yarn_beta_fast", "beta_fast"),
-                ("rope.scaling.yarn_beta_slow", "beta_slow"),
-                ("rope.scaling.yarn_attn_factor", "attention_factor"),
-            ] {
-                if let Some(value) = facts.value(key) {
-                    fields[name] = value.clone();
-                }
-            }
-            if facts.name == "gpt-oss" {
-                // The format has no key for it.
-                fields["truncate"] = false.into();
-            }
-            if let Some(scale) = facts.value("rope.scaling.yarn_log_multiplier") {
-                (fields["mscale"], fields["mscale_all_dim"]) = (scale.clone(), scale.clone());
-            }
-            if let Some(beta) = facts.value("attention.temperature_scale") {
-                fields["llama_4_scaling_beta"] = beta.clone();
-            }
-            Ok(Some(fields))
+    // What programs make of the second one differs.
+    for key in ["rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"] {
+        if facts.value(key).is_some() {
+            return Err(format!("`{}.{key}` is not supported", facts.name));
         }
-        (Some(kind), _) => {
-            Err(format!("rope.scaling.type `{}` is not supported; none, linear and yarn are", kind.escape_debug()))
+    }
+    facts.expect("rope.scaling.yarn_ext_factor", 1.0)?;
+    let divisors = of_divisors(facts, head_dim)?;
+    let stated = match facts.float("rope.scaling.factor")? {
+        None => facts.float("rope.scale_linear")?,
+        factor => factor,
+    };
+    let factor = stated.filter(|&factor| factor != 1.0 && factor != 0.0);
+    let kind = facts.value("rope.scaling.type").and_then(Value::as_str).unwrap_or("linear");
+    if divisors.is_some() && (factor.is_some() || kind == "yarn") {
+        return Err("rope_freqs.weight beside a scaling of another kind is not supported".to_owned());
+    }
+    match (kind, factor) {
+        ("none", _) | ("linear", None) => Ok(divisors),
+        ("linear", Some(factor)) => Ok(Some(json!({"rope_type": "linear", "factor": factor}))),
+        ("yarn", _) => yarn(facts, stated.ok_or("rope.scaling.factor of yarn is missing")?).map(Some),
+        (other, _) => {
+            let other = other.escape_debug();
+            Err(format!("rope.scaling.type `{other}` is not supported; none, linear and yarn are"))
         }
     }
 }
 
+fn yarn(facts: &Facts<'_>, factor: f64) -> Result<Value, String> {
+    let mut fields = json!({"rope_type": "yarn", "factor": factor});
+    for (key, name) in [
+        ("rope.scaling.original_context_length", "original_max_position_embeddings"),
+        ("rope.scaling.yarn_beta_fast", "beta_fast"),
+        ("rope.scaling.yarn_beta_slow", "beta_slow"),
+        ("attention.temperature_scale", "llama_4_scaling_beta"),
+    ] {
+        if let Some(value) = facts.float(key)? {
+            fields[name] = value.into();
+        }
+    }
+    if facts.name == "gpt-oss" {
+        // The format has no key for it.
+        fields["truncate"] = false.into();
+    }
+    if let Some(scale) = facts.float("rope.scaling.yarn_log_multiplier")? {
+        (fields["mscale"], fields["mscale_all_dim"]) = (scale.into(), scale.into());
+    }
+    Ok(fields)
+}
+
 /// The scaling whose divisors of rotary frequencies a file has in place of its numbers.
 fn of_divisors(facts: &Facts<'_>, head_dim: u64) -> Result<Option<Value>, String> {
-    let place = &facts.file.tensors["rope_freqs.weight"];
+    let Some(place) = facts.file.tensors.get("rope_freqs.weight") else { return Ok(None) };
     if place.stored != Stored::Plain(DType::F32) {
         return Err("rope_freqs.weight: numbers in F32 were expected".to_owned());
     }

@@ -13,16 +13,16 @@ use tributary_kernels::Packing;
 
 use crate::error::{Error, Result};
 
-/// Most bytes of a text, of a key or of a tensor's name.
+/// Maximum bytes of a text, and of a key or a tensor's name.
 const MOST_TEXT_BYTES: u64 = 16 << 20;
 const MOST_KEY_BYTES: u64 = 1 << 16;
 
-/// Most metadata, entries of lists counted singly; tensors; and files of one model.
+/// Maximum numbers of values, entries of lists among them; of tensors; and of files of one model.
 const MOST_ENTRIES: u64 = 1 << 23;
 const MOST_TENSORS: u64 = 1 << 20;
 const MOST_FILES: u64 = 1 << 12;
 
-/// Most dimensions of a tensor.
+/// Maximum number of a tensor's dimensions.
 const MOST_DIMS: u32 = 4;
 
 /// The alignment of tensors where a file states none.
@@ -175,8 +175,8 @@ impl Header {
     }
 }
 
-/// A damage, in words.
-type Read_<T> = std::result::Result<T, String>;
+/// What is read, or the damage in words.
+type Parsed<T> = std::result::Result<T, String>;
 
 /// Reads a header front to back.
 struct Reader<'a> {
@@ -188,7 +188,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn header(&mut self) -> Read_<Header> {
+    fn header(&mut self) -> Parsed<Header> {
         let magic = self.array::<4>()?;
         if &magic != b"GGUF" {
             return Err(self.no_gguf(&magic));
@@ -216,7 +216,7 @@ impl Reader<'_> {
         let Some(alignment) = alignment.filter(|alignment| alignment.is_power_of_two() && *alignment <= 1 << 20) else {
             return Err(format!("general.alignment {}: must be a power of two", metadata["general.alignment"]));
         };
-        let mut places = (0..tensors).map(|_| self.tensor(alignment)).collect::<Read_<Vec<_>>>()?;
+        let mut places = (0..tensors).map(|_| self.tensor(alignment)).collect::<Parsed<Vec<_>>>()?;
         let begin = self.at.next_multiple_of(alignment);
         for (_, place) in &mut places {
             place.from = place.from.saturating_add(begin);
@@ -226,7 +226,7 @@ impl Reader<'_> {
     }
 
     /// Tensors are within the file and apart from each other.
-    fn check(&self, places: &[(String, Place)]) -> Read_<()> {
+    fn check(&self, places: &[(String, Place)]) -> Parsed<()> {
         let mut all: Vec<_> = places.iter().map(|(name, place)| (place.from, place.bytes as u64, name)).collect();
         all.sort_unstable();
         if let Some((from, length, name)) =
@@ -244,14 +244,14 @@ impl Reader<'_> {
         }
     }
 
-    fn tensor(&mut self, alignment: u64) -> Read_<(String, Place)> {
+    fn tensor(&mut self, alignment: u64) -> Parsed<(String, Place)> {
         let name = self.text(MOST_KEY_BYTES)?;
         let shown = name.escape_debug();
         let dims = self.u32()?;
         if dims == 0 || dims > MOST_DIMS {
             return Err(format!("tensor `{shown}` has {dims} dimensions; from 1 to {MOST_DIMS} are possible"));
         }
-        let mut shape = (0..dims).map(|_| Ok(self.u64()? as usize)).collect::<Read_<Vec<usize>>>()?;
+        let mut shape = (0..dims).map(|_| Ok(self.u64()? as usize)).collect::<Parsed<Vec<usize>>>()?;
         shape.reverse();
         let kind = self.u32()?;
         let from = self.u64()?;
@@ -279,7 +279,7 @@ impl Reader<'_> {
         Ok((name, Place { shape, stored, file: 0, from, bytes }))
     }
 
-    fn value(&mut self, kind: u32) -> Read_<Value> {
+    fn value(&mut self, kind: u32) -> Parsed<Value> {
         self.entries += 1;
         if self.entries > MOST_ENTRIES {
             return Err(format!("more than {MOST_ENTRIES} entries"));
@@ -292,7 +292,10 @@ impl Reader<'_> {
             4 => self.u32()?.into(),
             5 => i32::from_le_bytes(self.array()?).into(),
             6 => shortest(f32::from_le_bytes(self.array()?)),
-            7 => Value::Bool(self.array::<1>()?[0] != 0),
+            7 => match self.array::<1>()?[0] {
+                byte @ (0 | 1) => Value::Bool(byte == 1),
+                byte => return Err(format!("{byte} is neither false nor true")),
+            },
             8 => Value::String(self.text(MOST_TEXT_BYTES)?),
             9 => self.list()?,
             10 => self.u64()?.into(),
@@ -302,7 +305,7 @@ impl Reader<'_> {
         })
     }
 
-    fn list(&mut self) -> Read_<Value> {
+    fn list(&mut self) -> Parsed<Value> {
         let (kind, count) = (self.u32()?, self.u64()?);
         if kind == 9 {
             return Err("a list of lists".to_owned());
@@ -319,10 +322,10 @@ impl Reader<'_> {
                 self.bytes - self.at
             ));
         }
-        Ok(Value::Array((0..count).map(|_| self.value(kind)).collect::<Read_<_>>()?))
+        Ok(Value::Array((0..count).map(|_| self.value(kind)).collect::<Parsed<_>>()?))
     }
 
-    fn text(&mut self, most: u64) -> Read_<String> {
+    fn text(&mut self, most: u64) -> Parsed<String> {
         let length = self.u64()?;
         if length > most || length > self.bytes - self.at {
             let left = self.bytes - self.at;
@@ -333,21 +336,21 @@ impl Reader<'_> {
         String::from_utf8(bytes).map_err(|_| "a text that is not UTF-8".to_owned())
     }
 
-    fn u32(&mut self) -> Read_<u32> {
+    fn u32(&mut self) -> Parsed<u32> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    fn u64(&mut self) -> Read_<u64> {
+    fn u64(&mut self) -> Parsed<u64> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    fn array<const N: usize>(&mut self) -> Read_<[u8; N]> {
+    fn array<const N: usize>(&mut self) -> Parsed<[u8; N]> {
         let mut bytes = [0; N];
         self.fill(&mut bytes)?;
         Ok(bytes)
     }
 
-    fn fill(&mut self, bytes: &mut [u8]) -> Read_<()> {
+    fn fill(&mut self, bytes: &mut [u8]) -> Parsed<()> {
         let read = self.from.read_exact(bytes);
         self.at += bytes.len() as u64;
         read.map_err(|error| match error.kind() {

@@ -1,6 +1,7 @@
 //! Tensors of a GGUF file, as those of a folder.
 
-use std::path::Path;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{Packed, gather};
@@ -13,6 +14,8 @@ use crate::error::{Error, Result};
 pub(crate) struct OfGguf {
     file: Gguf,
     architecture: String,
+    /// Names of the tensors that were read.
+    read: RefCell<BTreeSet<String>>,
 }
 
 /// A tensor on the host.
@@ -39,12 +42,31 @@ impl Read {
 impl OfGguf {
     pub(crate) fn new(file: Gguf) -> Self {
         let architecture = file.text("general.architecture").unwrap_or_default().to_owned();
-        Self { file, architecture }
+        Self { file, architecture, read: RefCell::default() }
     }
 
-    /// The file, the first one of several.
-    pub(crate) fn first(&self) -> &Path {
-        self.file.first()
+    /// The error of a tensor that is not there.
+    pub(crate) fn lacks(&self, name: &str, shape: &[usize]) -> Error {
+        let name = source(name, &self.architecture).map_or_else(|| name.to_owned(), |source| source.name);
+        Error::MissingTensor { folder: self.file.first().to_owned(), name, expected: shape.to_vec() }
+    }
+
+    /// See [`crate::weights::Weights::check_all_read`].
+    pub(crate) fn check_all_read(&self, layers: usize) -> Result<()> {
+        let read = self.read.borrow();
+        let is_left = |name: &&String| {
+            let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
+            let is_beyond = layer.is_some_and(|layer| layer >= layers);
+            !read.contains(*name) && !is_beyond && *name != "rope_freqs.weight"
+        };
+        match self.file.tensors.keys().find(is_left) {
+            None => Ok(()),
+            Some(name) => {
+                let what =
+                    format!("tensor `{}` is of no known use in a model of {}", name.escape_debug(), self.architecture);
+                Err(Error::Weights { path: self.file.first().to_owned(), what })
+            }
+        }
     }
 
     /// Whether the file has a tensor of a name.
@@ -67,7 +89,8 @@ impl OfGguf {
             let (folder, found) = (self.file.path_of(place).to_owned(), place.shape.clone());
             return Err(Error::WrongShape { folder, name: own, expected: shape.to_vec(), found });
         }
-        let length = place.bytes() / count;
+        self.read.borrow_mut().insert(own.clone());
+        let length = place.bytes() / count.max(1);
         let bytes = self.file.bytes(place, expert.unwrap_or(0) * length, length)?;
         let read = match (place.stored, shape) {
             (Stored::Packed(packing), &[outputs, inputs]) => {

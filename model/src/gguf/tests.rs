@@ -191,7 +191,72 @@ fn a_description_is_that_of_the_file_as_it_is() {
     std::fs::copy(golden("qwen3"), &path).unwrap();
     let second = described(&path, folder.path()).unwrap();
     assert_eq!(Config::read(&second).unwrap().architecture, "Qwen3ForCausalLM");
+    // What is lost of it is made anew, and two descriptions are the same.
+    std::fs::remove_file(second.join("config.json")).unwrap();
+    assert_eq!(described(&path, folder.path()).unwrap(), second);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let third = described(&path, elsewhere.path()).unwrap();
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        assert_eq!(std::fs::read(second.join(name)).unwrap(), std::fs::read(third.join(name)).unwrap(), "{name}");
+    }
     let left: Vec<_> =
         std::fs::read_dir(folder.path().join("gguf")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(left.len() == 2 && left.iter().all(|name| !name.to_string_lossy().contains("new")), "{left:?}");
+}
+
+/// A file of one of the recorded models, with bytes of what it says of itself changed, is described
+/// or refused in bounded time and memory, and never panics.
+#[test]
+fn no_changed_byte_of_a_model_panics() {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/packed");
+    for (name, length) in [("llama-k", 3000), ("qwen3-moe", 3000), ("gemma3", 2500), ("glm4-moe", 2500)] {
+        let whole = std::fs::read(recorded.join(name).join("model.gguf")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.gguf");
+        for step in 0..150usize {
+            let mut changed = whole.clone();
+            changed[(step * 2_654_435_761) % length] ^= 1 << (step % 8);
+            changed[(step * 40_503 + 17) % length] = 0xff;
+            std::fs::write(&path, changed).unwrap();
+            if let Ok(described) = described(&path, folder.path()) {
+                _ = Config::read(&described);
+                std::fs::remove_dir_all(described).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_that_no_file_can_have_are_refused() {
+    const EPSILON: (&str, f32) = ("attention.layer_norm_rms_epsilon", 1e-6);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.gguf");
+    let numbers =
+        [("embedding_length", 64), ("attention.head_count", 4), ("context_length", 64), ("feed_forward_length", 96)];
+    let file = |layers: u64, floats: &[(&str, f32)]| {
+        let keys = 2 + numbers.len() + floats.len();
+        let bytes = Bytes::head(3, 1, keys as u64).key("general.architecture", "qwen3moe");
+        let bytes = bytes.text("qwen3moe.block_count").u32(10).u64(layers);
+        let number =
+            |bytes: Bytes, (key, number): &(&str, u32)| bytes.text(&format!("qwen3moe.{key}")).u32(4).u32(*number);
+        let bytes = numbers.iter().fold(bytes, number);
+        let float = |bytes: Bytes, (key, value): &(&str, f32)| {
+            bytes.text(&format!("qwen3moe.{key}")).u32(6).u32(value.to_bits())
+        };
+        floats.iter().fold(bytes, float).tensor("token_embd.weight", &[64, 2], 0, 0).zeros(512).0
+    };
+    for (wanted, bytes) in [
+        ("`qwen3moe.block_count` 18446744073709551615: 18446744073709551615 layers", file(u64::MAX, &[EPSILON])),
+        ("`qwen3moe.block_count` 0", file(0, &[EPSILON])),
+        ("`qwen3moe.attention.layer_norm_rms_epsilon` is missing", file(1, &[])),
+        ("`qwen3moe.rope.freq_base` null: must be a finite number", file(1, &[EPSILON, ("rope.freq_base", f32::NAN)])),
+        ("`qwen3moe.rope.scaling.yarn_ext_factor` 0.5", file(1, &[EPSILON, ("rope.scaling.yarn_ext_factor", 0.5)])),
+        ("`qwen3moe.rope.scaling.attn_factor` is not", file(1, &[EPSILON, ("rope.scaling.attn_factor", 1.0)])),
+        ("`qwen3moe.expert_gating_func` 2", file(1, &[EPSILON, ("expert_gating_func", 2.0)])),
+        ("`qwen3moe.expert_count` is missing", file(1, &[EPSILON])),
+    ] {
+        std::fs::write(&path, bytes).unwrap();
+        let error = described(&path, folder.path()).unwrap_err();
+        assert!(error.to_string().contains(wanted) && error.exit_code() == 64, "{error} for {wanted}");
+    }
 }

@@ -12,6 +12,12 @@ use super::pre_tokenizer::{bytes, cutting};
 const UNKNOWN: u64 = 2;
 const USER_DEFINED: u64 = 4;
 
+/// Maximum numbers of tokens, and of pairs of them that are joined; and the longest union of a
+/// pair, in bytes.
+const MOST_TOKENS: usize = 1 << 20;
+const MOST_MERGES: usize = 1 << 22;
+const LONGEST_UNION: usize = 256;
+
 /// The sign that stands for a blank in a vocabulary of SentencePiece.
 const BLANK: &str = "\u{2581}";
 
@@ -70,10 +76,18 @@ impl<'a> Vocabulary<'a> {
             None => vec![1; tokens.len()],
             Some(kinds) => kinds.iter().map(|kind| kind.as_u64().unwrap_or_default()).collect(),
         };
+        if tokens.len() > MOST_TOKENS {
+            return Err(format!("{} tokens; at most {MOST_TOKENS}", tokens.len()));
+        }
         if kinds.len() != tokens.len() {
             return Err(format!("{} tokens with {} types", tokens.len(), kinds.len()));
         }
         Ok(Self { file, tokens, kinds })
+    }
+
+    /// The tokens with their ids, in the order of ids: a description is the same every time.
+    fn listed(&self) -> Map<String, Value> {
+        self.tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), id.into())).collect()
     }
 
     /// The tokens' ids.
@@ -108,6 +122,7 @@ impl<'a> Vocabulary<'a> {
             cutting(pre.ok_or("`tokenizer.ggml.pre` is missing: how a text is cut into words is not known")?)?;
         let merges = self.file.metadata.get("tokenizer.ggml.merges").filter(|merges| merges.is_array());
         let merges = merges.ok_or("`tokenizer.ggml.merges` is missing")?;
+        self.ids()?;
         let tokenizer = json!({
             "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.added(),
             "normalizer": cutting.normalizer, "pre_tokenizer": cutting.steps, "post_processor": null,
@@ -115,7 +130,7 @@ impl<'a> Vocabulary<'a> {
             "model": {
                 "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": "",
                 "end_of_word_suffix": "", "fuse_unk": false, "byte_fallback": false,
-                "ignore_merges": cutting.ignores_merges, "vocab": self.ids()?, "merges": merges,
+                "ignore_merges": cutting.ignores_merges, "vocab": self.listed(), "merges": merges,
             },
         });
         Ok((tokenizer, cutting.adds_bos))
@@ -130,7 +145,7 @@ impl<'a> Vocabulary<'a> {
             return Err(format!("{} tokens with {} scores", self.tokens.len(), scores.len()));
         }
         let ids = self.ids()?;
-        let merges: Vec<[&str; 2]> = self.merges(&ids, &scores);
+        let merges: Vec<[&str; 2]> = self.merges(&ids, &scores)?;
         let flag = |name: &str| self.file.metadata.get(&format!("tokenizer.ggml.{name}")).and_then(Value::as_bool);
         let prefixed = flag("add_space_prefix").unwrap_or(true);
         let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": BLANK});
@@ -149,16 +164,19 @@ impl<'a> Vocabulary<'a> {
             "model": {
                 "type": "BPE", "dropout": null, "unk_token": self.tokens.get(unknown as usize),
                 "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
-                "byte_fallback": true, "ignore_merges": false, "vocab": ids, "merges": merges,
+                "byte_fallback": true, "ignore_merges": false, "vocab": self.listed(), "merges": merges,
             },
         });
         Ok((tokenizer, true))
     }
 
     /// All pairs of tokens whose union is a token, the highest score first.
-    fn merges(&self, ids: &HashMap<&'a str, usize>, scores: &[f64]) -> Vec<[&'a str; 2]> {
+    fn merges(&self, ids: &HashMap<&'a str, usize>, scores: &[f64]) -> Result<Vec<[&'a str; 2]>, String> {
         let mut merges: Vec<(usize, usize, usize)> = Vec::new();
-        for (id, token) in self.tokens.iter().enumerate() {
+        for (id, token) in self.tokens.iter().enumerate().filter(|(_, token)| token.len() <= LONGEST_UNION) {
+            if merges.len() > MOST_MERGES {
+                return Err(format!("more than {MOST_MERGES} pairs of tokens are tokens"));
+            }
             for (at, _) in token.char_indices().skip(1) {
                 let (left, right) = token.split_at(at);
                 if let (Some(&left), Some(&right)) = (ids.get(left), ids.get(right)) {
@@ -170,6 +188,6 @@ impl<'a> Vocabulary<'a> {
             let by_score = scores[other.0].total_cmp(&scores[one.0]);
             by_score.then(one.cmp(other))
         });
-        merges.iter().map(|&(_, left, right)| [self.tokens[left], self.tokens[right]]).collect()
+        Ok(merges.iter().map(|&(_, left, right)| [self.tokens[left], self.tokens[right]]).collect())
     }
 }
