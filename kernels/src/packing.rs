@@ -27,7 +27,7 @@ pub enum Packing {
     Q6K,
     /// 4 bits for numbers not evenly apart, a scale for 32 of them.
     Iq4Nl,
-    /// The same; 256 numbers, scales for 32 of them in 6 bits.
+    /// 4 bits for numbers not evenly apart; 256 numbers, scales for 32 of them in 6 bits.
     Iq4Xs,
     /// 4 bits of float (E2M1), a power of two for 32 numbers (E8M0). (Open Compute Project 2023,
     /// "OCP Microscaling Formats (MX) Specification", sections 5.2 to 5.4.)
@@ -42,7 +42,7 @@ pub enum Packing {
 }
 
 impl Packing {
-    /// All of them.
+    /// Every packing.
     pub const ALL: [Packing; 16] = [
         Packing::Q4_0,
         Packing::Q4_1,
