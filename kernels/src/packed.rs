@@ -1,12 +1,9 @@
-//! The matrix of a linear layer: plain numbers, or packed ones that are unpacked piece by piece
-//! within a product.
+//! A packed matrix: rows of whole blocks.
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
-
+use crate::Packing;
 use crate::error::{Error, Result, expect};
-use crate::{Packing, cpu, gather};
 
 /// A matrix `[outputs, inputs]` whose rows are runs of whole blocks. Its bytes are shared by
 /// clones.
@@ -79,109 +76,5 @@ impl Packed {
             outputs += 1;
         }
         Ok(Self { outputs, bytes: bytes.into(), ..self.clone() })
-    }
-
-    /// All numbers `[outputs, inputs]`, on the host.
-    ///
-    /// # Errors
-    /// Returns an error if candle fails.
-    pub fn unpacked(&self, dtype: DType) -> Result<Tensor> {
-        let mut numbers = vec![0.0; self.outputs * self.inputs];
-        cpu::unpack_rows(self, &mut numbers);
-        Ok(Tensor::from_vec(numbers, (self.outputs, self.inputs), &Device::Cpu)?.to_dtype(dtype)?)
-    }
-}
-
-/// The matrix of a linear layer.
-#[derive(Debug, Clone)]
-pub enum Weight {
-    /// `[outputs, inputs]`, of any float dtype.
-    Plain(Tensor),
-    /// Packed, on the host.
-    Packed(Packed),
-}
-
-impl Weight {
-    /// `[outputs, inputs]`.
-    ///
-    /// # Errors
-    /// Returns an error if a plain one is no matrix.
-    pub fn dims(&self) -> Result<[usize; 2]> {
-        Factor::from(self).dims()
-    }
-
-    /// The rows at `indices`, in that order, `[rows, inputs]`: of a packed one in f32.
-    ///
-    /// # Errors
-    /// Returns an error if an index is beyond the rows.
-    pub fn rows(&self, indices: &[u32]) -> Result<Tensor> {
-        match self {
-            Weight::Plain(weight) => gather(weight, indices),
-            Weight::Packed(packed) => packed.select(indices.iter().map(|&index| index as usize))?.unpacked(DType::F32),
-        }
-    }
-
-    /// `count` rows from `first` on.
-    ///
-    /// # Errors
-    /// Returns an error if there are fewer rows.
-    pub fn narrow(&self, first: usize, count: usize) -> Result<Self> {
-        Ok(match self {
-            Weight::Plain(weight) => Weight::Plain(weight.narrow(0, first, count)?),
-            Weight::Packed(packed) => Weight::Packed(packed.select(first..first + count)?),
-        })
-    }
-
-    /// The plain matrix, if it is one.
-    pub fn plain(&self) -> Option<&Tensor> {
-        match self {
-            Weight::Plain(weight) => Some(weight),
-            Weight::Packed(_) => None,
-        }
-    }
-}
-
-impl From<Tensor> for Weight {
-    fn from(weight: Tensor) -> Self {
-        Weight::Plain(weight)
-    }
-}
-
-/// A matrix that a product reads.
-#[derive(Debug, Clone, Copy)]
-pub enum Factor<'a> {
-    /// `[outputs, inputs]`.
-    Plain(&'a Tensor),
-    /// `[outputs, inputs]`, packed.
-    Packed(&'a Packed),
-}
-
-impl Factor<'_> {
-    pub(crate) fn dims(self) -> Result<[usize; 2]> {
-        match self {
-            Factor::Plain(weight) => Ok(weight.dims2()?.into()),
-            Factor::Packed(packed) => Ok(packed.dims()),
-        }
-    }
-}
-
-impl<'a> From<&'a Tensor> for Factor<'a> {
-    fn from(weight: &'a Tensor) -> Self {
-        Factor::Plain(weight)
-    }
-}
-
-impl<'a> From<&'a Weight> for Factor<'a> {
-    fn from(weight: &'a Weight) -> Self {
-        match weight {
-            Weight::Plain(weight) => Factor::Plain(weight),
-            Weight::Packed(packed) => Factor::Packed(packed),
-        }
-    }
-}
-
-impl<'a> From<&'a Packed> for Factor<'a> {
-    fn from(weight: &'a Packed) -> Self {
-        Factor::Packed(weight)
     }
 }

@@ -21,7 +21,7 @@ pub use crate::values::{seconds, size};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Hugging Face folder: config.json, safetensors weights, tokenizer.json; or a .gguf file
+    /// Hugging Face folder: config.json, safetensors, tokenizer.json; or a .gguf file
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
     /// Source of the weights; `dummy` draws them from --seed and needs only config.json

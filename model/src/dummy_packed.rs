@@ -19,20 +19,23 @@ pub(super) fn matrix(seed: u64, name: &str, shape: [usize; 2], packing: Packing)
     Ok(Packed::new(packing, shape, bytes)?)
 }
 
+/// The standard deviation of codes of so many bits.
+fn deviation(bits: i32) -> f32 {
+    ((4f32.powi(bits) - 1.0) / 12.0).sqrt()
+}
+
+/// That of the codes of [`Packing::Iq4Nl`].
+const UNEVEN: f32 = 67.0;
+
+/// Writes an f16.
+fn half(block: &mut [u8], at: usize, value: f32) {
+    block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
+}
+
 /// Puts scales into a block of random bytes, so that its numbers have a standard deviation and, but
 /// for half a code, mean 0.
 fn scale(block: &mut [u8], packing: Packing, spread: f32) {
-    /// The standard deviation of codes of so many bits.
-    fn deviation(bits: i32) -> f32 {
-        ((4f32.powi(bits) - 1.0) / 12.0).sqrt()
-    }
-    /// That of the codes of [`Packing::Iq4Nl`].
-    const UNEVEN: f32 = 67.0;
-    let half = |block: &mut [u8], at: usize, value: f32| {
-        block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
-    };
     let whole = |block: &mut [u8], value: f32| block[..4].copy_from_slice(&value.to_le_bytes());
-    // Scales of runs: 8, 16 or 32 times that of the block, in the bits that its layout has.
     match packing {
         Packing::Q4_0 => half(block, 0, spread / deviation(4)),
         Packing::Q5_0 => half(block, 0, spread / deviation(5)),
@@ -46,6 +49,26 @@ fn scale(block: &mut [u8], packing: Packing, spread: f32) {
             half(block, 0, spread / deviation(5));
             half(block, 2, -15.5 * spread / deviation(5));
         }
+        Packing::Q2K | Packing::Q3K | Packing::Q4K | Packing::Q5K | Packing::Q6K | Packing::Iq4Xs => {
+            scale_runs(block, packing, spread);
+        }
+        Packing::Mxfp4 => block[0] = (127.0 + (spread / 2.9).log2().round()) as u8,
+        Packing::Fp8 => {
+            // Numbers from 1 to 2 with a sign, so that none is far out.
+            block[4..].iter_mut().for_each(|code| *code = *code & 0x87 | 0x38);
+            whole(block, spread / 1.5);
+        }
+        Packing::Int8 => whole(block, spread / deviation(8)),
+        Packing::Int4 => {
+            whole(block, spread / deviation(4));
+            block[4] = 8;
+        }
+    }
+}
+
+/// The same for a block whose runs have scales: 8, 16 or 32 times its own, in the bits of its layout.
+fn scale_runs(block: &mut [u8], packing: Packing, spread: f32) {
+    match packing {
         Packing::Q2K => {
             block[..16].fill(8 | 12 << 4);
             half(block, 80, spread / deviation(2) / 8.0);
@@ -72,17 +95,7 @@ fn scale(block: &mut [u8], packing: Packing, spread: f32) {
             block[4..8].fill(0);
             half(block, 0, spread / UNEVEN / 16.0);
         }
-        Packing::Mxfp4 => block[0] = (127.0 + (spread / 2.9).log2().round()) as u8,
-        Packing::Fp8 => {
-            // Numbers from 1 to 2 with a sign, so that none is far out.
-            block[4..].iter_mut().for_each(|code| *code = *code & 0x87 | 0x38);
-            whole(block, spread / 1.5);
-        }
-        Packing::Int8 => whole(block, spread / deviation(8)),
-        Packing::Int4 => {
-            whole(block, spread / deviation(4));
-            block[4] = 8;
-        }
+        other => unreachable!("{other:?} has one scale a block"),
     }
 }
 

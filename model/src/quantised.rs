@@ -104,31 +104,31 @@ impl Quantisation {
                     None => Err(format!("gguf of type `{}`: no type of blocks", name.escape_debug())),
                 }
             }
-            "awq" => {
-                four_bits(config)?;
-                match config["version"].as_str().unwrap_or("gemm") {
-                    "gemm" => Ok(Some(of(Method::Awq, Packing::Int4))),
-                    other => Err(format!("awq of version `{}` is not supported; gemm is", other.escape_debug())),
-                }
-            }
-            "gptq" => {
-                four_bits(config)?;
-                let less = match config["checkpoint_format"].as_str().unwrap_or("gptq") {
-                    "gptq" => 1,
-                    "gptq_v2" => 0,
-                    other => {
-                        let other = other.escape_debug();
-                        return Err(format!(
-                            "gptq of checkpoint_format `{other}` is not supported; gptq and gptq_v2 are"
-                        ));
-                    }
-                };
-                Ok(Some(of(Method::Gptq { less }, Packing::Int4)))
-            }
+            "awq" | "gptq" => Ok(Some(of(in_words(config)?, Packing::Int4))),
             other => Err(format!(
                 "quantization_config of `{}` is not supported; awq, compressed-tensors, fp8 and gptq are, and mxfp4 of gpt-oss",
                 other.chars().filter(|letter| !letter.is_control()).take(40).collect::<String>()
             )),
+        }
+    }
+}
+
+/// The method of AWQ or GPTQ that a config states.
+fn in_words(config: &Value) -> std::result::Result<Method, String> {
+    four_bits(config)?;
+    let of = |key: &'static str, usual: &'static str| config[key].as_str().unwrap_or(usual);
+    if config["quant_method"] == "awq" {
+        return match of("version", "gemm") {
+            "gemm" => Ok(Method::Awq),
+            other => Err(format!("awq of version `{}` is not supported; gemm is", other.escape_debug())),
+        };
+    }
+    match of("checkpoint_format", "gptq") {
+        "gptq" => Ok(Method::Gptq { less: 1 }),
+        "gptq_v2" => Ok(Method::Gptq { less: 0 }),
+        other => {
+            let other = other.escape_debug();
+            Err(format!("gptq of checkpoint_format `{other}` is not supported; gptq and gptq_v2 are"))
         }
     }
 }
@@ -530,14 +530,7 @@ fn by_columns(
         None => return Err(lacks(module, "qzeros")),
         Some(zeros) => {
             expect(module, "qzeros", &zeros, &[groups, outputs / 8])?;
-            let packed = words_of("qzeros", &zeros)?;
-            let less = if let Method::Gptq { less } = form.method { less } else { 0 };
-            let zero = |index: usize| {
-                let (output, group) = (index / groups, index % groups);
-                let place = if awq { AWQ_PLACES[output % 8] } else { output % 8 };
-                i16::from(nibble(packed[group * (outputs / 8) + output / 8], place) + less)
-            };
-            (0..by_group.len()).map(zero).collect()
+            zeros_of(&words_of("qzeros", &zeros)?, [outputs, groups], form.method)
         }
     };
     let group_of = match find("g_idx").filter(|_| !awq) {
@@ -553,6 +546,19 @@ fn by_columns(
     }
     let scales = (0..by_group.len()).map(|index| by_group[index % groups * outputs + index / groups]).collect();
     Ok(Coded { packing: Packing::Int4, outputs, inputs, codes, group_of, rows: 1, groups, scales, zeros })
+}
+
+/// The zero points of AWQ and GPTQ, `[outputs, groups]`: eight outputs of a group are in a word.
+fn zeros_of(packed: &[u32], [outputs, groups]: [usize; 2], method: Method) -> Vec<i16> {
+    let zero = |index: usize| {
+        let (output, group) = (index / groups, index % groups);
+        let word = packed[group * (outputs / 8) + output / 8];
+        match method {
+            Method::Gptq { less } => i16::from(nibble(word, output % 8) + less),
+            _ => i16::from(nibble(word, AWQ_PLACES[output % 8])),
+        }
+    };
+    (0..outputs * groups).map(zero).collect()
 }
 
 #[cfg(test)]

@@ -59,16 +59,18 @@ pub(super) fn architecture(file: &Gguf) -> Result<&'static str, String> {
 /// Metadata of one architecture.
 struct Facts<'a> {
     file: &'a Gguf,
-    name: &'static str,
+    architecture: &'static str,
 }
 
 impl Facts<'_> {
     fn value(&self, key: &str) -> Option<&Value> {
-        self.file.metadata.get(&format!("{}.{key}", self.name))
+        self.file.metadata.get(&format!("{}.{key}", self.architecture))
     }
 
     fn number(&self, key: &str) -> Result<u64, String> {
-        self.value(key).and_then(Value::as_u64).ok_or_else(|| format!("`{}.{key}` is missing or no number", self.name))
+        self.value(key)
+            .and_then(Value::as_u64)
+            .ok_or_else(|| format!("`{}.{key}` is missing or no number", self.architecture))
     }
 
     /// A number that may be missing.
@@ -79,7 +81,7 @@ impl Facts<'_> {
     /// A finite float that may be missing.
     fn float(&self, key: &str) -> Result<Option<f64>, String> {
         let one = |value: &Value| {
-            value.as_f64().ok_or_else(|| format!("`{}.{key}` {value}: must be a finite number", self.name))
+            value.as_f64().ok_or_else(|| format!("`{}.{key}` {value}: must be a finite number", self.architecture))
         };
         self.value(key).map(one).transpose()
     }
@@ -87,7 +89,7 @@ impl Facts<'_> {
     /// Rejects a key whose value is another one than what is computed.
     fn expect(&self, key: &str, wanted: f64) -> Result<(), String> {
         match self.float(key)? {
-            Some(value) if value != wanted => Err(format!("`{}.{key}` {value} is not supported", self.name)),
+            Some(value) if value != wanted => Err(format!("`{}.{key}` {value} is not supported", self.architecture)),
             _ => Ok(()),
         }
     }
@@ -115,7 +117,7 @@ impl Facts<'_> {
         let layers = all.saturating_sub(self.optional("nextn_predict_layers")?.unwrap_or(0));
         match layers > 0 && layers <= tensors {
             true => Ok(layers),
-            false => Err(format!("`{}.block_count` {all}: {layers} layers in {tensors} tensors", self.name)),
+            false => Err(format!("`{}.block_count` {all}: {layers} layers in {tensors} tensors", self.architecture)),
         }
     }
 }
@@ -126,8 +128,8 @@ impl Facts<'_> {
 /// Returns a message if the architecture is not supported, if a key is missing, or if rotary
 /// frequencies are none that a config can state.
 pub(super) fn config(file: &Gguf) -> Result<Value, String> {
-    let facts = Facts { file, name: architecture(file)? };
-    let name = ARCHITECTURES.iter().find(|(name, _)| *name == facts.name).map(|(_, name)| *name);
+    let facts = Facts { file, architecture: architecture(file)? };
+    let name = ARCHITECTURES.iter().find(|(name, _)| *name == facts.architecture).map(|(_, name)| *name);
     let embedding = file.tensors.get("token_embd.weight").ok_or("tensor `token_embd.weight` is missing")?;
     let head_dim = facts.head_dim()?;
     let mut config = json!({
@@ -142,7 +144,7 @@ pub(super) fn config(file: &Gguf) -> Result<Value, String> {
             None => facts.number("attention.head_count")?,
         },
         "head_dim": head_dim,
-        "rms_norm_eps": facts.float(EPSILON)?.ok_or_else(|| format!("`{}.{EPSILON}` is missing", facts.name))?,
+        "rms_norm_eps": facts.float(EPSILON)?.ok_or_else(|| format!("`{}.{EPSILON}` is missing", facts.architecture))?,
         "max_position_embeddings": facts.number("context_length")?,
         "rope_theta": facts.float("rope.freq_base")?.unwrap_or(10_000.0),
         "partial_rotary_factor": rotating(&facts, head_dim)?,
@@ -169,16 +171,7 @@ fn rotating(facts: &Facts<'_>, head_dim: u64) -> Result<f64, String> {
 /// What only one family has.
 fn family(facts: &Facts<'_>, fields: &mut Map<String, Value>, head_dim: u64) -> Result<(), String> {
     let mut set = |key: &str, value: Value| _ = fields.insert(key.to_owned(), value);
-    match facts.name {
-        "qwen3moe" => {
-            facts.expect("expert_gating_func", 1.0)?; // softmax
-            set("num_experts", facts.number("expert_count")?.into());
-            set("num_experts_per_tok", facts.number("expert_used_count")?.into());
-            set("moe_intermediate_size", facts.number("expert_feed_forward_length")?.into());
-            set("norm_topk_prob", true.into());
-            let dense = |layer: &u64| !facts.has_tensor(&format!("blk.{layer}.ffn_gate_exps.weight"));
-            set("mlp_only_layers", (0..facts.layers()?).filter(dense).collect::<Vec<u64>>().into());
-        }
+    match facts.architecture {
         "gemma3" => {
             // The largest one's heads are not what its scores are divided by.
             let (heads, layers) = (facts.number("attention.head_count")?, facts.layers()?);
@@ -202,6 +195,29 @@ fn family(facts: &Facts<'_>, fields: &mut Map<String, Value>, head_dim: u64) -> 
             set("num_experts_per_tok", facts.number("expert_used_count")?.into());
             set("intermediate_size", facts.number("expert_feed_forward_length")?.into());
             set("sliding_window", facts.number("attention.sliding_window")?.into());
+        }
+        _ => {}
+    }
+    if matches!(facts.architecture, "gemma3" | "gpt-oss")
+        && let Some(pattern) = facts.value("attention.sliding_window_pattern")
+    {
+        set("layer_types", layer_types(pattern, facts.layers()?)?);
+    }
+    of_experts(facts, fields)
+}
+
+/// What only families with a router of their own have.
+fn of_experts(facts: &Facts<'_>, fields: &mut Map<String, Value>) -> Result<(), String> {
+    let mut set = |key: &str, value: Value| _ = fields.insert(key.to_owned(), value);
+    match facts.architecture {
+        "qwen3moe" => {
+            facts.expect("expert_gating_func", 1.0)?; // softmax
+            set("num_experts", facts.number("expert_count")?.into());
+            set("num_experts_per_tok", facts.number("expert_used_count")?.into());
+            set("moe_intermediate_size", facts.number("expert_feed_forward_length")?.into());
+            set("norm_topk_prob", true.into());
+            let dense = |layer: &u64| !facts.has_tensor(&format!("blk.{layer}.ffn_gate_exps.weight"));
+            set("mlp_only_layers", (0..facts.layers()?).filter(dense).collect::<Vec<u64>>().into());
         }
         "glm4moe" => {
             facts.expect("expert_gating_func", 2.0)?; // sigmoid
@@ -228,26 +244,23 @@ fn family(facts: &Facts<'_>, fields: &mut Map<String, Value>, head_dim: u64) -> 
         }
         _ => {}
     }
-    if matches!(facts.name, "gemma3" | "gpt-oss")
-        && let Some(pattern) = facts.value("attention.sliding_window_pattern")
-    {
-        let layers = facts.layers()?;
-        let is_local: Vec<bool> = match pattern {
-            Value::Array(list) if list.len() as u64 >= layers => list
-                .iter()
-                .take(layers as usize)
-                .map(|local| local.as_bool().or_else(|| local.as_u64().map(|one| one != 0)).unwrap_or_default())
-                .collect(),
-            number => {
-                let period =
-                    number.as_u64().filter(|&period| period > 0).ok_or("sliding_window_pattern is no number")?;
-                (0..layers).map(|layer| layer % period != period - 1).collect()
-            }
-        };
-        let name = |local: &bool| if *local { "sliding_attention" } else { "full_attention" };
-        set("layer_types", is_local.iter().map(name).collect::<Vec<_>>().into());
-    }
     Ok(())
+}
+
+/// The kind of each layer, from a period or a list.
+fn layer_types(pattern: &Value, layers: u64) -> Result<Value, String> {
+    let is_local: Vec<bool> = match pattern {
+        Value::Array(list) if list.len() as u64 >= layers => {
+            let local = |one: &Value| one.as_bool().or_else(|| one.as_u64().map(|one| one != 0)).unwrap_or_default();
+            list.iter().take(layers as usize).map(local).collect()
+        }
+        number => {
+            let period = number.as_u64().filter(|&period| period > 0).ok_or("sliding_window_pattern is no number")?;
+            (0..layers).map(|layer| layer % period != period - 1).collect()
+        }
+    };
+    let name = |local: &bool| if *local { "sliding_attention" } else { "full_attention" };
+    Ok(is_local.iter().map(name).collect::<Vec<_>>().into())
 }
 
 /// The scaling of rotary frequencies.
@@ -255,7 +268,7 @@ fn scaling(facts: &Facts<'_>, head_dim: u64) -> Result<Option<Value>, String> {
     // What programs make of the second one differs.
     for key in ["rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"] {
         if facts.value(key).is_some() {
-            return Err(format!("`{}.{key}` is not supported", facts.name));
+            return Err(format!("`{}.{key}` is not supported", facts.architecture));
         }
     }
     facts.expect("rope.scaling.yarn_ext_factor", 1.0)?;
@@ -292,7 +305,7 @@ fn yarn(facts: &Facts<'_>, factor: f64) -> Result<Value, String> {
             fields[name] = value.into();
         }
     }
-    if facts.name == "gpt-oss" {
+    if facts.architecture == "gpt-oss" {
         // The format has no key for it.
         fields["truncate"] = false.into();
     }

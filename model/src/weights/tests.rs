@@ -81,7 +81,7 @@ fn a_missing_or_misshapen_tensor_is_named() {
 #[test]
 fn what_is_no_float_is_refused() {
     for (dtype, bytes) in [("I8", 2), ("U8", 2), ("I64", 16), ("F8_E4M3", 2), ("BOOL", 2)] {
-        let names = ["model.safetensors", "tensor `x`", "expected F32, F16, BF16 or F64", "quantised"];
+        let names = ["model.safetensors", "tensor `x`", "expected F32, F16, BF16 or F64", "quantization_config"];
         check(typed(dtype, bytes), 65, &names);
     }
     check(typed("X3", 2), 65, &["model.safetensors", "not a whole safetensors file"]);
