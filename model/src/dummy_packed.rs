@@ -66,7 +66,8 @@ fn scale(block: &mut [u8], packing: Packing, spread: f32) {
     }
 }
 
-/// The same for a block whose runs have scales: 8, 16 or 32 times its own, in the bits of its layout.
+/// The same for a block whose runs have scales: 8, 16 or 32 times its own, in the bits of its
+/// layout.
 fn scale_runs(block: &mut [u8], packing: Packing, spread: f32) {
     match packing {
         Packing::Q2K => {
