@@ -481,9 +481,9 @@ impl Block for Q6K {
         let (low, high, factors) = (&block[..128], &block[128..192], &block[192..208]);
         // SAFETY: the caller promises the instructions.
         let scale = unsafe { half::<V>(block, 208) };
-        for run in 0..16 {
+        for (run, &factor) in factors.iter().enumerate() {
             let (part, place, from) = (run / 8, run % 8 / 2, run % 2 * 16);
-            let scale = scale * f32::from(factors[run].cast_signed());
+            let scale = scale * f32::from(factor.cast_signed());
             for i in (0..16).step_by(V::N) {
                 // SAFETY: the caller's promises; 16 numbers are whole vectors.
                 unsafe {

@@ -466,7 +466,7 @@ impl Pairs for Portable {
         // SAFETY: the caller promises 16 readable bytes.
         let bytes = unsafe { from.cast::<[u8; 16]>().read() };
         let code = |place: usize| if part == 1 { bytes[place] >> 4 } else { bytes[place] & 15 };
-        let number = |place: usize| table[usize::from(code(place)) | (bits >> (16 * part + place) & 1) as usize * 16];
+        let number = |place: usize| table[usize::from(code(place)) + 16 * (bits >> (16 * part + place) & 1) as usize];
         Self(std::array::from_fn(|i| super::stored::pair_of(number(2 * i), number(2 * i + 1))))
     }
 

@@ -144,8 +144,7 @@ impl<B: Runs> PackedPairs<'_, B> {
             let mut sums = [V::splat(0.0); R];
             for (index, block) in bytes.chunks_exact(B::BYTES).enumerate() {
                 let scales = B::scales::<V>(block);
-                for run in 0..B::RUNS {
-                    let [scale, offset] = scales[run];
+                for (run, [scale, offset]) in scales.into_iter().enumerate().take(B::RUNS) {
                     let scale = V::splat(scale);
                     let at = index * B::RUNS + run;
                     for part in 0..RUN / 2 / V::N {

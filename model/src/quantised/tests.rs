@@ -64,7 +64,7 @@ fn groups_of_gptq_that_do_not_fit_are_refused() {
     let weight = || -> Part { ("qweight", Dtype::I32, &[4, 8], vec![0x33; 128]) };
     let scales = |shape: &'static [usize]| of_f32("scales", shape, 1.0);
     let zeros = || -> Part { ("qzeros", Dtype::I32, &[2, 1], vec![0x77; 8]) };
-    let order: Part = ("g_idx", Dtype::I32, &[32], vec![2u32.to_le_bytes(); 32].concat());
+    let order: Part = ("g_idx", Dtype::I32, &[32], [2u32.to_le_bytes(); 32].concat());
     for (wanted, config, parts) in [
         ("has no `scales` of its form", &plain, vec![weight(), zeros()]),
         ("has no `qzeros` of its form", &plain, vec![weight(), scales(&[2, 8])]),
