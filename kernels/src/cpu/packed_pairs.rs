@@ -108,32 +108,29 @@ impl<B: Runs> PairKernel for PackedPairs<'_, B> {
         assert_eq!(self.out.len(), rows * columns, "room for the result");
         let columns = self.columns;
         for (column, bytes) in columns.chunks_exact(row_bytes).enumerate() {
-            for row in (0..rows).step_by(ROWS) {
+            let mut row = 0;
+            while row < rows {
                 // SAFETY: the caller promises the instructions; these rows are there.
-                unsafe {
+                row += unsafe {
                     match rows - row {
                         1 => self.column::<V, 1>(row, column, bytes),
-                        2 => self.column::<V, 2>(row, column, bytes),
-                        3 => self.column::<V, 3>(row, column, bytes),
-                        4 => self.column::<V, 4>(row, column, bytes),
-                        5 => self.column::<V, 5>(row, column, bytes),
-                        6 => self.column::<V, 6>(row, column, bytes),
-                        7 => self.column::<V, 7>(row, column, bytes),
+                        2 | 3 => self.column::<V, 2>(row, column, bytes),
+                        4..ROWS => self.column::<V, 4>(row, column, bytes),
                         _ => self.column::<V, ROWS>(row, column, bytes),
                     }
-                }
+                };
             }
         }
     }
 }
 
 impl<B: Runs> PackedPairs<'_, B> {
-    /// R rows from `row` on times a column.
+    /// R rows from `row` on times a column; returns their number.
     ///
     /// # Safety
     /// The machine has the instructions for pairs; the rows are there.
     #[inline(always)]
-    unsafe fn column<V: Pairs, const R: usize>(&mut self, row: usize, column: usize, bytes: &[u8]) {
+    unsafe fn column<V: Pairs, const R: usize>(&mut self, row: usize, column: usize, bytes: &[u8]) -> usize {
         let (half, runs) = (self.inputs / 2, self.inputs / RUN);
         let pairs = self.pairs[row * half..(row + R) * half].as_ptr();
         let run_sums = self.sums[row * runs..(row + R) * runs].as_ptr();
@@ -164,6 +161,7 @@ impl<B: Runs> PackedPairs<'_, B> {
                 self.out[(row + r) * columns + column] = sum.total() + offset;
             }
         }
+        R
     }
 }
 
