@@ -33,7 +33,7 @@ options.add_argument("--model", default=os.path.join(ROOT, "examples/models/qwen
 options.add_argument("--tokens", type=int, default=1024)
 options.add_argument("--generated", type=int, default=48)
 options.add_argument("--rounds", type=int, default=5)
-options = options.parse_args()
+options = options.parse_intermixed_args()
 
 
 def run(model, dtype, dummy):
@@ -48,7 +48,8 @@ def run(model, dtype, dummy):
     if status:
         raise SystemExit(f"{' '.join(command)}: status {status}")
     report = json.loads(text[0])
-    token_ms = (report["total_ms"] - report["ttft_ms"]) / (options.generated - 1)
+    # A real model may end its answer.
+    token_ms = (report["total_ms"] - report["ttft_ms"]) / max(1, len(report["token_ids"]) - 1)
     return report["ttft_ms"], token_ms, usage.ru_maxrss / 1024
 
 
