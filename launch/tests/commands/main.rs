@@ -5,6 +5,7 @@ mod bench;
 mod calibrate_trace;
 mod config_file;
 mod errors;
+mod gguf;
 #[path = "../kit/mod.rs"]
 mod kit;
 mod load;
