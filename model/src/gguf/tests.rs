@@ -260,3 +260,33 @@ fn numbers_that_no_file_can_have_are_refused() {
         assert!(error.to_string().contains(wanted) && error.exit_code() == 64, "{error} for {wanted}");
     }
 }
+
+#[test]
+fn parts_of_a_split_file_are_read_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let part = |number: u16, name: &str, value: u8| {
+        let mut bytes = Bytes::head(3, 1, 2);
+        for (key, value) in [("split.count", 2), ("split.no", number - 1)] {
+            bytes = bytes.text(key).u32(2);
+            bytes.0.extend(u16::to_le_bytes(value));
+        }
+        let mut bytes = bytes.tensor(name, &[8], 0, 0).zeros(0).0;
+        bytes.extend([value; 32]);
+        let path = folder.path().join(format!("m-{number:05}-of-00002.gguf"));
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let (first, second) = (part(1, "a", 1), part(2, "b", 2));
+    let file = Gguf::open(&first).unwrap();
+    assert_eq!(file.paths().collect::<Vec<_>>(), [&first, &second]);
+    for (name, value) in [("a", 1), ("b", 2)] {
+        let place = &file.tensors[name];
+        assert_eq!(file.bytes(place, 0, place.bytes()).unwrap(), [value; 32], "{name}");
+    }
+    let error = |path: &Path| Gguf::open(path).map(drop).unwrap_err().to_string();
+    assert!(error(&second).contains("name the first one"));
+    part(2, "a", 2);
+    assert!(error(&first).contains("tensor `a` is there twice"));
+    std::fs::remove_file(&second).unwrap();
+    assert!(error(&first).contains("-00002-of-00002.gguf"));
+}
