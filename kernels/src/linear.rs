@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use crate::error::{Result, expect};
-use crate::{Factor, add, cast, cpu, cuda, gradient};
+use crate::{WeightRef, add, cast, cpu, cuda, gradient};
 
 /// `x · weightᵀ + bias`: `x` `[rows, in]`, `weight` `[out, in]` of any float dtype, `bias` `[out]`;
 /// the answer is `[rows, out]` in `x`'s dtype.
@@ -16,7 +16,7 @@ use crate::{Factor, add, cast, cpu, cuda, gradient};
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.
-pub fn linear<'a>(x: &Tensor, weight: impl Into<Factor<'a>>, bias: Option<&Tensor>) -> Result<Tensor> {
+pub fn linear<'a>(x: &Tensor, weight: impl Into<WeightRef<'a>>, bias: Option<&Tensor>) -> Result<Tensor> {
     onto(None, x, weight.into(), bias, x.dtype())
 }
 
@@ -25,7 +25,7 @@ pub fn linear<'a>(x: &Tensor, weight: impl Into<Factor<'a>>, bias: Option<&Tenso
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.
-pub fn linear_f32<'a>(x: &Tensor, weight: impl Into<Factor<'a>>) -> Result<Tensor> {
+pub fn linear_f32<'a>(x: &Tensor, weight: impl Into<WeightRef<'a>>) -> Result<Tensor> {
     let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
     onto(None, x, weight.into(), None, dtype)
 }
@@ -38,7 +38,7 @@ pub fn linear_f32<'a>(x: &Tensor, weight: impl Into<Factor<'a>>) -> Result<Tenso
 pub fn linear_onto<'a>(
     residual: &Tensor,
     x: &Tensor,
-    weight: impl Into<Factor<'a>>,
+    weight: impl Into<WeightRef<'a>>,
     bias: Option<&Tensor>,
 ) -> Result<Tensor> {
     let weight = weight.into();
@@ -63,7 +63,7 @@ pub fn add_linear(residual: &Tensor, x: &Tensor, weight: &Tensor) -> Result<bool
 fn onto(
     residual: Option<&Tensor>,
     x: &Tensor,
-    weight: Factor<'_>,
+    weight: WeightRef<'_>,
     bias: Option<&Tensor>,
     dtype: DType,
 ) -> Result<Tensor> {
@@ -84,8 +84,8 @@ fn onto(
         return finish(nothing, bias, residual);
     }
     let weight = match weight {
-        Factor::Plain(weight) => weight,
-        Factor::Packed(packed) => {
+        WeightRef::Plain(weight) => weight,
+        WeightRef::Packed(packed) => {
             if !tracked(&[Some(x), bias, residual])
                 && let Some(product) = cpu::product_of_packed(x, packed, bias, residual)?
             {

@@ -1,6 +1,20 @@
 //! How the numbers of a packed matrix are stored: blocks of integers or of narrow floats, with a
 //! scale each.
 
+use half::f16;
+
+/// A number in E4M3, divided by 256: in f16, with the same bits, the exponent's bias is 15 in place
+/// of 7.
+#[inline(always)]
+pub(crate) fn e4m3_in_f16(code: u8) -> f16 {
+    f16::from_bits(u16::from(code & 0x80) << 8 | u16::from(code & 0x7f) << 7)
+}
+
+/// A number in E4M3. The two codes of no number, 0x7f and 0xff, give 480 and −480.
+pub fn of_e4m3(code: u8) -> f32 {
+    e4m3_in_f16(code).to_f32() * 256.0
+}
+
 /// A packing. Those of GGUF have its layout (ggml, `ggml-common.h`); a row of a matrix is a run of
 /// whole blocks. Scales and offsets of blocks are f16 unless said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -29,14 +29,6 @@ pub enum Weight {
 }
 
 impl Weight {
-    /// `[outputs, inputs]`.
-    ///
-    /// # Errors
-    /// Returns an error if a plain one is no matrix.
-    pub fn dims(&self) -> Result<[usize; 2]> {
-        Factor::from(self).dims()
-    }
-
     /// The rows at `indices`, in that order, `[rows, inputs]`: of a packed one in f32.
     ///
     /// # Errors
@@ -76,39 +68,39 @@ impl From<Tensor> for Weight {
 
 /// A matrix that a product reads.
 #[derive(Debug, Clone, Copy)]
-pub enum Factor<'a> {
+pub enum WeightRef<'a> {
     /// `[outputs, inputs]`.
     Plain(&'a Tensor),
     /// `[outputs, inputs]`, packed.
     Packed(&'a Packed),
 }
 
-impl Factor<'_> {
+impl WeightRef<'_> {
     pub(crate) fn dims(self) -> Result<[usize; 2]> {
         match self {
-            Factor::Plain(weight) => Ok(weight.dims2()?.into()),
-            Factor::Packed(packed) => Ok(packed.dims()),
+            WeightRef::Plain(weight) => Ok(weight.dims2()?.into()),
+            WeightRef::Packed(packed) => Ok(packed.dims()),
         }
     }
 }
 
-impl<'a> From<&'a Tensor> for Factor<'a> {
+impl<'a> From<&'a Tensor> for WeightRef<'a> {
     fn from(weight: &'a Tensor) -> Self {
-        Factor::Plain(weight)
+        WeightRef::Plain(weight)
     }
 }
 
-impl<'a> From<&'a Weight> for Factor<'a> {
+impl<'a> From<&'a Weight> for WeightRef<'a> {
     fn from(weight: &'a Weight) -> Self {
         match weight {
-            Weight::Plain(weight) => Factor::Plain(weight),
-            Weight::Packed(packed) => Factor::Packed(packed),
+            Weight::Plain(weight) => WeightRef::Plain(weight),
+            Weight::Packed(packed) => WeightRef::Packed(packed),
         }
     }
 }
 
-impl<'a> From<&'a Packed> for Factor<'a> {
+impl<'a> From<&'a Packed> for WeightRef<'a> {
     fn from(weight: &'a Packed) -> Self {
-        Factor::Packed(weight)
+        WeightRef::Packed(weight)
     }
 }

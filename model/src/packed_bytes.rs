@@ -72,3 +72,30 @@ fn weights_of_gguf(folder: &Path) -> Result<Option<Vec<(Stored, u64, u64)>>> {
     };
     Ok(Some(file.tensors.values().map(one).collect()))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a test may panic
+
+    use super::*;
+
+    fn bytes(name: &str) -> (Option<u64>, u64) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name);
+        let config = Config::read(&folder).unwrap();
+        let plain = 4 * config.parameters() as u64;
+        (packed_bytes(&folder, &config, LoadFormat::Safetensors, DType::F32).unwrap(), plain)
+    }
+
+    #[test]
+    fn what_stays_packed_is_counted_so_and_what_is_unpacked_is_not() {
+        for name in ["packed/gptq", "packed/awq", "packed/fp8-tensor", "gpt-oss-mxfp4"] {
+            let (found, plain) = bytes(name);
+            assert!(found.unwrap() < 7 * plain / 10, "{name}: {found:?} of {plain}");
+        }
+        for name in ["packed/gptq-order", "packed/compressed-int4-odd"] {
+            let (found, plain) = bytes(name);
+            assert!(found.unwrap() > 95 * plain / 100, "{name}: {found:?} of {plain}");
+        }
+        assert_eq!(bytes("qwen3").0, None);
+    }
+}

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::Value;
-use tributary_kernels::{Packed, Packing};
+use tributary_kernels::{Packed, Packing, of_e4m3};
 
 use crate::error::Result;
 
@@ -359,12 +359,6 @@ impl Coded {
         };
         self.codes.iter().enumerate().map(number).collect()
     }
-}
-
-/// A number in E4M3.
-fn of_e4m3(code: u8) -> f32 {
-    // As f16 its exponent's bias is 15 in place of 7.
-    half::f16::from_bits(u16::from(code & 0x80) << 8 | u16::from(code & 0x7f) << 7).to_f32() * 256.0
 }
 
 /// A tensor's numbers in f32.

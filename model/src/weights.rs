@@ -31,7 +31,8 @@ const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 /// shards.
 pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     if let Some(file) = gguf_file(folder) {
-        return Ok(Gguf::open(&file)?.paths().map(Path::to_owned).collect());
+        // By their names: what they say of themselves is read when the weights are.
+        return Ok(gguf::parts(&file).into_iter().filter(|part| part.exists()).collect());
     }
     let (single, index) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
     if !index.exists() {

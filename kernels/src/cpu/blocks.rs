@@ -8,6 +8,7 @@ use half::f16;
 use super::lanes::Lanes;
 use super::level::{Kernel, Level, dispatch};
 use crate::Packing;
+use crate::packing::e4m3_in_f16;
 
 /// Unpacks whole blocks.
 ///
@@ -322,17 +323,14 @@ impl Block for Fp8 {
 
     #[inline(always)]
     unsafe fn unpack<V: Lanes>(block: &[u8], to: *mut f32) {
-        /// An f16 with the bits of an E4M3 in their places is this much smaller: its exponent's
-        /// bias is 15 in place of 7.
-        const FACTOR: f32 = 256.0;
         let codes = &block[4..36];
         let mut halves = [f16::ZERO; 32];
         for (half, &code) in halves.iter_mut().zip(codes) {
-            *half = f16::from_bits(u16::from(code & 0x80) << 8 | u16::from(code & 0x7f) << 7);
+            *half = e4m3_in_f16(code);
         }
         // SAFETY: the caller's promises; 32 numbers are whole vectors.
         unsafe {
-            let scale = V::splat(f32_of(block) * FACTOR);
+            let scale = V::splat(f32_of(block) * 256.0);
             for i in (0..32).step_by(V::N) {
                 V::load_f16(halves.as_ptr().add(i)).mul(scale).store(to.add(i));
             }

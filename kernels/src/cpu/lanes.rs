@@ -481,8 +481,7 @@ impl Pairs for Portable {
     unsafe fn load_e4m3_paired(from: *const u8) -> Self {
         // SAFETY: the caller promises twice `N` readable bytes.
         let bytes = unsafe { from.cast::<[u8; 16]>().read() };
-        let numbers =
-            bytes.map(|code| f16::from_bits(u16::from(code & 0x80) << 8 | u16::from(code & 0x7f) << 7).to_f32());
+        let numbers = bytes.map(|code| crate::packing::e4m3_in_f16(code).to_f32());
         Self(std::array::from_fn(|i| super::stored::pair(numbers[2 * i], numbers[2 * i + 1])))
     }
 

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::file::Gguf;
+use super::file::{Gguf, parts};
 use super::tokenizer::Files;
 use super::{facts, tokenizer};
 use crate::error::{Error, Result};
@@ -94,24 +94,13 @@ fn stamp(file: &Path) -> Result<String> {
     use std::os::unix::fs::MetadataExt;
     let mut hasher = blake3::Hasher::new();
     hasher.update(&VERSION.to_le_bytes());
-    for part in parts(file) {
+    for part in parts(file).iter().filter(|part| part.exists()) {
         let unread = |error: std::io::Error| Error::File { path: part.clone(), cause: error.to_string() };
-        let found = std::fs::metadata(&part).map_err(unread)?;
+        let found = std::fs::metadata(part).map_err(unread)?;
         hasher.update(part.as_os_str().as_encoded_bytes());
         for number in [found.len(), found.mtime().cast_unsigned(), found.mtime_nsec().cast_unsigned(), found.ino()] {
             hasher.update(&number.to_le_bytes());
         }
     }
     Ok(hasher.finalize().to_hex()[..24].to_owned())
-}
-
-/// A file, and those that its name says belong to it.
-fn parts(file: &Path) -> Vec<PathBuf> {
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let of_several = name.rsplit_once("-00001-of-").and_then(|(stem, rest)| {
-        let count: usize = rest.strip_suffix(".gguf")?.parse().ok()?;
-        let part = |number: usize| file.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"));
-        Some((1..=count.min(1 << 12)).map(part).filter(|part| part.exists()).collect())
-    });
-    of_several.unwrap_or_else(|| vec![file.to_owned()])
 }

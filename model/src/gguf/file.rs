@@ -82,15 +82,22 @@ impl Gguf {
         if count > MOST_FILES {
             return Err(damaged(path, format!("a model in {count} files; at most {MOST_FILES}")));
         }
-        for number in 2..=count {
-            let part = part(path, number, count)?;
-            let Header { tensors, .. } = Header::read(&part)?;
-            all.take(&part, tensors)?;
+        if count > 1 {
+            let parts = parts(path);
+            if parts.len() as u64 != count {
+                let end = format!("-{:05}-of-{count:05}.gguf", 1);
+                return Err(damaged(path, format!("a model in {count} files; the first one's name ends in `{end}`")));
+            }
+            for part in &parts[1..] {
+                let Header { tensors, .. } = Header::read(part)?;
+                all.take(part, tensors)?;
+            }
         }
         Ok(all)
     }
 
     /// The files, in their order.
+    #[cfg(test)]
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|(path, _)| path.as_path())
     }
@@ -141,14 +148,15 @@ impl Gguf {
     }
 }
 
-/// The path of part `number` of a model in `count` files, from that of the first.
-fn part(first: &Path, number: u64, count: u64) -> Result<PathBuf> {
+/// The files of a model, as the name of the first one tells; it alone where it tells of no others.
+pub(crate) fn parts(first: &Path) -> Vec<PathBuf> {
     let name = first.file_name().unwrap_or_default().to_string_lossy();
-    let of = |number: u64| format!("-{number:05}-of-{count:05}.gguf");
-    match name.strip_suffix(&of(1)) {
-        Some(stem) => Ok(first.with_file_name(format!("{stem}{}", of(number)))),
-        None => Err(damaged(first, format!("a model in {count} files; the first one's name ends in `{}`", of(1)))),
-    }
+    let of_several = name.rsplit_once("-00001-of-").and_then(|(stem, rest)| {
+        let count: u64 = rest.strip_suffix(".gguf")?.parse().ok().filter(|count| (1..=MOST_FILES).contains(count))?;
+        let part = |number: u64| first.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"));
+        Some((1..=count).map(part).collect())
+    });
+    of_several.unwrap_or_else(|| vec![first.to_owned()])
 }
 
 fn unread(path: &Path, error: &std::io::Error) -> Error {

@@ -12,5 +12,5 @@ mod tests;
 mod tokenizer;
 
 pub use described::{FILE, described, is_gguf};
-pub(crate) use file::{Gguf, Place, Stored};
+pub(crate) use file::{Gguf, Place, Stored, parts};
 pub(crate) use tensors::{OfGguf, Read};

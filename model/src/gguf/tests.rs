@@ -8,6 +8,7 @@ use std::path::Path;
 use super::described::described;
 use super::file::Gguf;
 use super::names::{Change, Source, source};
+use super::tensors::OfGguf;
 use crate::Config;
 
 /// A file in the making.
@@ -289,4 +290,24 @@ fn parts_of_a_split_file_are_read_together() {
     assert!(error(&first).contains("tensor `a` is there twice"));
     std::fs::remove_file(&second).unwrap();
     assert!(error(&first).contains("-00002-of-00002.gguf"));
+}
+
+#[test]
+fn a_tensor_that_nothing_reads_is_named() {
+    let file = |extra: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.gguf");
+        let head = Bytes::head(3, 2, 1).key("general.architecture", "llama");
+        let bytes = head.tensor("output_norm.weight", &[8], 0, 0).tensor(extra, &[8], 0, 32).zeros(64);
+        std::fs::write(&path, bytes.0).unwrap();
+        let file = OfGguf::new(Gguf::open(&path).unwrap());
+        assert!(file.read("model.norm.weight", &[8]).unwrap().is_some());
+        file.check_all_read(2).map_err(|error| error.to_string())
+    };
+    for left_out in ["rope_freqs.weight", "blk.2.attn_q.bias"] {
+        assert_eq!(file(left_out), Ok(()), "{left_out}");
+    }
+    for named in ["blk.1.attn_q.bias", "blk.x.attn_q.bias", "other"] {
+        assert!(file(named).is_err_and(|what| what.contains(&format!("tensor `{named}` is of no known use"))));
+    }
 }
