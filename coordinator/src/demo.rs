@@ -18,4 +18,5 @@ pub(crate) const DEMO: ModelShape = ModelShape {
     max_positions: 4096,
     weight_bytes: 3_341_824,
     dtype_bytes: 4,
+    kv_in_eight_bits: false,
 };

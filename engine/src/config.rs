@@ -35,8 +35,10 @@ pub struct ModelConfig {
     /// Memory of each GPU that weights, chunk caches, requests and NCCL's buffers may take
     /// together, in bytes; absent: nine tenths of the free memory.
     pub device_memory_bytes: Option<u64>,
-    /// Type of weights and KV cache.
+    /// Type of weights, and of the KV cache unless that has its own.
     pub dtype: Dtype,
+    /// Type of keys and values in caches, stores and messages.
+    pub kv_dtype: KvDtype,
     /// Kernels that compute.
     pub kernels: Kernels,
     /// Folder of a small auxiliary model that reads the context for methods that need one.
@@ -51,9 +53,9 @@ impl ModelConfig {
     /// Configuration of the auxiliary model in `folder`: on the host, in f32, from weights of the
     /// same kind.
     pub(crate) fn beside(&self, folder: &Path) -> Self {
-        let (device, dtype, device_memory_bytes) = (DeviceKind::Cpu, Dtype::F32, None);
+        let (device, dtype, kv_dtype, device_memory_bytes) = (DeviceKind::Cpu, Dtype::F32, KvDtype::Auto, None);
         let (folder, auxiliary, draft_model, adapters) = (folder.to_owned(), None, None, Vec::new());
-        Self { folder, device, dtype, device_memory_bytes, auxiliary, draft_model, adapters, ..self.clone() }
+        Self { folder, device, dtype, kv_dtype, device_memory_bytes, auxiliary, draft_model, adapters, ..self.clone() }
     }
 }
 
@@ -66,7 +68,16 @@ pub enum DeviceKind {
     Cuda,
 }
 
-/// Type of weights and KV cache.
+/// Type of keys and values in caches, stores and messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvDtype {
+    /// That of the weights.
+    Auto,
+    /// 8 bits: E4M3, with a power of two as scale for each head of a row.
+    Fp8,
+}
+
+/// Type of weights and of all numbers without a type of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dtype {
     /// 32 bits.

@@ -4,7 +4,7 @@ use tributary_coordinator::Environment;
 use tributary_kernels::Kernels;
 use tributary_model::LoadFormat;
 
-use crate::config::{Config, TemplateUse};
+use crate::config::{Config, KvDtype, TemplateUse};
 use crate::device::RankDevice;
 use crate::error::{Error, Result};
 use crate::model::ModelFolder;
@@ -46,6 +46,7 @@ pub fn environment(
             LoadFormat::Dummy { seed } => format!("dummy, seed {seed}"),
         },
         dtype: model.dtype.name().to_owned(),
+        kv_dtype: (model.kv_dtype == KvDtype::Fp8).then(|| "fp8".to_owned()),
         kernels: match model.kernels {
             Kernels::Auto => "auto".to_owned(),
             Kernels::Plain => "plain".to_owned(),

@@ -35,7 +35,7 @@ impl Engine<'_> {
     /// # Errors
     /// Returns an error if the ranks hold no such rows, or if a rank fails.
     pub fn held_layer(&mut self, plan: &Plan, layer: usize, run_config: &RunConfig) -> Result<Vec<u8>> {
-        let (rows, row_bytes) = (plan.total_rows(), self.folder.shape().layer_kv_bytes() as usize);
+        let (rows, row_bytes) = (plan.total_rows(), self.folder.shape().read_layer_kv_bytes() as usize);
         let link = self.ranks.backend().link(run_config.group()).ok_or(Error::Bug("the ranks were not started"))?;
         let (at_once, mut bytes) = (HandOver::rows_at_once(row_bytes), Vec::with_capacity(rows * row_bytes));
         for first in (0..rows).step_by(at_once) {

@@ -46,7 +46,7 @@ pub use beside::Beside;
 pub use carrier::Carrier;
 pub use chunk_store::ChunkStoreConfig;
 pub use client::{Client, Conversation, Prompt, PromptText, TextStream};
-pub use config::{Config, DeviceKind, Dtype, GroupConfig, IntakeConfig, ModelConfig, TemplateUse, Transport};
+pub use config::{Config, DeviceKind, Dtype, GroupConfig, IntakeConfig, KvDtype, ModelConfig, TemplateUse, Transport};
 pub use device::{Gpu, RankDevice};
 pub use disagreement::Disagreement;
 pub use engine::Engine;

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{DType, Device};
 use tributary_coordinator::{ChunkPrefix, Head, Intake, Prefix, Template, Tokenizer};
 use tributary_kernels::{Kernels, cuda};
-use tributary_model::{Adapters, Config, LoadFormat, Model, fingerprint, gguf, load, packed_bytes};
+use tributary_model::{Adapters, Config, LoadFormat, Model, fingerprint, gguf, in_eight_bits, load, packed_bytes};
 use tributary_planner::{ModelShape, WindowShape};
 
 use crate::adapters::ModelAdapters;
-use crate::config::{DeviceKind, IntakeConfig, ModelConfig, TemplateUse};
+use crate::config::{DeviceKind, IntakeConfig, KvDtype, ModelConfig, TemplateUse};
 use crate::device::RankDevice;
 use crate::error::{Error, Result};
 use crate::tokenizer_trial;
@@ -39,6 +39,7 @@ pub struct ModelFolder {
     /// Its adapters.
     pub adapters: ModelAdapters,
     dtype: DType,
+    kv_in_eight_bits: bool,
     /// Bytes of packed weights.
     packed_bytes: Option<u64>,
     format: LoadFormat,
@@ -168,6 +169,7 @@ impl ModelFolder {
             draft_model,
             adapters,
             dtype,
+            kv_in_eight_bits: wanted.kv_dtype == KvDtype::Fp8,
             packed_bytes,
             format,
             hash,
@@ -184,7 +186,8 @@ impl ModelFolder {
 
     /// The same onto a device.
     pub(crate) fn load_on(&self, device: &Device) -> Result<Arc<dyn Model>> {
-        Ok(load(&self.path, self.format, self.dtype, device)?)
+        let model = load(&self.path, self.format, self.dtype, device)?;
+        Ok(if self.kv_in_eight_bits { in_eight_bits(model) } else { model })
     }
 
     /// Its adapters on a device.
@@ -203,7 +206,8 @@ impl ModelFolder {
     /// The planner's facts of the model.
     pub fn shape(&self) -> ModelShape {
         let shape = shape_of(&self.config, self.dtype.size_in_bytes());
-        ModelShape { weight_bytes: self.packed_bytes.unwrap_or(shape.weight_bytes), ..shape }
+        let weight_bytes = self.packed_bytes.unwrap_or(shape.weight_bytes);
+        ModelShape { weight_bytes, kv_in_eight_bits: self.kv_in_eight_bits, ..shape }
     }
 
     /// The tokenizer.
@@ -281,6 +285,7 @@ pub fn shape_of(config: &Config, dtype_bytes: usize) -> ModelShape {
         max_positions: config.max_positions,
         weight_bytes: (config.parameters() * dtype_bytes) as u64,
         dtype_bytes,
+        kv_in_eight_bits: false,
     }
 }
 

@@ -82,7 +82,7 @@ fn operations(pairs: usize) -> f64 {
 }
 
 fn attend(kernels: Kernels, q: &Tensor, at: &Positions, keys: &[Keys]) -> Partial {
-    kernels.attend(&Query { q, at, keys, rope: None, scale: SCALE }).unwrap()
+    kernels.attend(&Query { q, at, keys, rope: None, scale: SCALE, dtype: DType::F32 }).unwrap()
 }
 
 fn products() -> Vec<Case> {
@@ -171,7 +171,9 @@ fn few_rows() -> Vec<Case> {
         let (q, at) = (random(&[rows, HEADS, HEAD_DIM]), Positions::run(CONTEXT as u32, rows));
         let expected = attend(Kernels::Plain, &q, &at, &keys);
         let scores = |kernels: Kernels, q: &Tensor, at: &Positions, keys: &[Keys], lse: &Tensor| {
-            kernels.column_scores(&Query { q, at, keys, rope: None, scale: SCALE }, lse, Reduce::Norm).unwrap()
+            kernels
+                .column_scores(&Query { q, at, keys, rope: None, scale: SCALE, dtype: DType::F32 }, lse, Reduce::Norm)
+                .unwrap()
         };
         let expected_scores = scores(Kernels::Plain, &q, &at, &keys, &expected.lse);
         let cost = operations(rows * CONTEXT);

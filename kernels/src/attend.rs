@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use crate::backend::Backend;
 use crate::error::{Result, expect};
 use crate::rows::join;
-use crate::{Partial, Query, Readings, Reduce, cpu, cuda, gradient, per_head, plain};
+use crate::{Partial, Query, Readings, Reduce, cpu, cuda, eight_bits, gradient, per_head, plain};
 
 /// Which implementation of the kernels runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,10 +27,19 @@ impl Kernels {
         }
     }
 
-    /// The answer of the first backend that has one.
-    fn first<T>(self, ask: impl Fn(&dyn Backend) -> Result<Option<T>>) -> Result<T> {
+    /// The answer of the first backend that has one. Keys and values in 8 bits are unpacked for
+    /// those that do not read them.
+    fn first<T>(self, query: &Query<'_>, ask: impl Fn(&dyn Backend, &Query<'_>) -> Result<Option<T>>) -> Result<T> {
+        let mut unpacked = None;
         for &backend in self.backends() {
-            if let Some(found) = ask(backend)? {
+            if unpacked.is_none() && !backend.reads_eight_bits() {
+                unpacked = eight_bits::unpacked(query)?;
+            }
+            let query = match &unpacked {
+                Some(keys) => &Query { keys, ..*query },
+                None => query,
+            };
+            if let Some(found) = ask(backend, query)? {
                 return Ok(found);
             }
         }
@@ -50,7 +59,7 @@ impl Kernels {
             let parts = heads.iter().map(|head| self.attend(&head.query(query)));
             return per_head::joined(&parts.collect::<Result<Vec<_>>>()?);
         }
-        self.first(|backend| backend.attend(query))
+        self.first(query, |backend, query| backend.attend(query))
     }
 
     /// One number a key, the keys in their order, `[keys]` f32 on the queries' device: `reduce`
@@ -71,7 +80,7 @@ impl Kernels {
         if query.is_apart() {
             return plain::reduced(&self.readings(query, lse, Readings::PerRow)?, reduce);
         }
-        self.first(|backend| backend.column_scores(query, lse, reduce))
+        self.first(query, |backend, query| backend.column_scores(query, lse, reduce))
     }
 
     /// Attention that every key receives, by KV head or by query row; otherwise as
@@ -91,7 +100,7 @@ impl Kernels {
                 Readings::PerRow => per_head::mean(&parts),
             };
         }
-        self.first(|backend| backend.readings(query, lse, by))
+        self.first(query, |backend, query| backend.readings(query, lse, by))
     }
 
     /// The largest attention that each query row pays to any of the keys, in each head, given the
@@ -107,6 +116,9 @@ impl Kernels {
             let parts = heads.iter().map(of_head).collect::<Result<Vec<_>>>()?;
             return join(&parts.iter().collect::<Vec<_>>(), 1);
         }
-        plain::peaks(query, lse)
+        match eight_bits::unpacked(query)? {
+            Some(keys) => plain::peaks(&Query { keys: &keys, ..*query }, lse),
+            None => plain::peaks(query, lse),
+        }
     }
 }

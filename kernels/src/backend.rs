@@ -8,6 +8,11 @@ use crate::{Partial, Query, Readings, Reduce};
 /// One implementation of attention and of its readings. `None` says that a call is not one of its
 /// own: the next backend is asked. Calls have been checked, and no key has positions per KV head.
 pub(crate) trait Backend: Sync {
+    /// Whether keys and values may be in 8 bits; otherwise they come unpacked.
+    fn reads_eight_bits(&self) -> bool {
+        false
+    }
+
     /// See [`Kernels::attend`](crate::Kernels::attend).
     fn attend(&self, query: &Query<'_>) -> Result<Option<Partial>>;
 

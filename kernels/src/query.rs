@@ -1,7 +1,8 @@
 //! A call of attention: queries, their positions, and the keys that they may see.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
+use crate::eight_bits::numbers_of_head;
 use crate::error::{Error, Result, expect};
 use crate::{Keys, Positions, Rope};
 
@@ -21,6 +22,8 @@ pub struct Query<'a> {
     /// Multiplies the dot products. YaRN's attention factor, squared, is part of it
     /// ([`Rope::attention_factor`]).
     pub scale: f32,
+    /// The type to which keys and values in 8 bits are unpacked: f32, bf16 or f16.
+    pub dtype: DType,
 }
 
 impl Query<'_> {
@@ -46,8 +49,8 @@ impl Query<'_> {
         expect(op, "positions of the queries", queries, at.len())?;
         expect(op, "KV heads with positions of queries", 0, at.heads().unwrap_or(0))?;
         for block in *keys {
-            let (count, kv_heads, dim) = block.k.dims3()?;
-            expect(op, "head_dim of the keys", head_dim, dim)?;
+            let (count, kv_heads, _) = block.k.dims3()?;
+            expect(op, "head_dim of the keys", head_dim, numbers_of_head(&block.k)?)?;
             expect(op, "positions of the keys", count, block.at.len())?;
             if block.v.dims() != block.k.dims() {
                 let (expected, found) = (format!("{:?}", block.k.dims()), format!("{:?}", block.v.dims()));

@@ -57,7 +57,7 @@ pub(crate) fn as_told<T>(told: Option<&OnTile>, work: impl FnOnce() -> T) -> T {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use candle_core::{Device, Tensor};
+    use candle_core::{DType, Device, Tensor};
 
     use super::*;
     use crate::{Kernels, Keys, Positions, Query, Reduce, linear};
@@ -86,7 +86,7 @@ mod tests {
         let keys = [Keys { k, v, at: at.clone() }];
         let (x, weight) = (Tensor::zeros((1 << 14, 1024), candle_core::DType::F32, &Device::Cpu), rows(1024, 64));
         let (x, weight) = (x.expect("x"), weight.reshape((1024, 1024)).expect("weight"));
-        let query = Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.25 };
+        let query = Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.25, dtype: DType::F32 };
         let whole = Kernels::Auto.attend(&query).expect("attention");
         let count = |wanted: bool| {
             let count = Arc::new(AtomicUsize::new(0));
@@ -128,7 +128,7 @@ mod tests {
                 let (q, k, v) = (rows(700, 4), rows(700, 2), rows(700, 2));
                 let at = Positions::run(0, 700);
                 let keys = [Keys { k, v, at: at.clone() }];
-                let query = Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.25 };
+                let query = Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.25, dtype: DType::F32 };
                 let mut partial = None;
                 let attend = counted(|| partial = Some(Kernels::Auto.attend(&query).expect("attention")));
                 let partial = partial.expect("attention");

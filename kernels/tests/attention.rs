@@ -275,11 +275,14 @@ fn what_is_visible_and_not_a_number_is_not_hidden() {
     ] {
         let keys = [stored(&Keys { k: k.clone(), v: v.clone(), at: case.keys[0].at.clone() }, dtype)];
         let at_q = Positions::run(400, 20);
-        let found =
-            Kernels::Auto.attend(&Query { q: &case.q, at: &at_q, keys: &keys, rope: None, scale: 1.0 }).unwrap();
+        let found = Kernels::Auto
+            .attend(&Query { q: &case.q, at: &at_q, keys: &keys, rope: None, scale: 1.0, dtype: DType::F32 })
+            .unwrap();
         assert!(flat(&found.out).iter().all(|x| x.is_nan()));
         let (q, at_q) = (case.q.narrow(0, 3, 1).unwrap(), Positions::run(403, 1));
-        let found = Kernels::Auto.attend(&Query { q: &q, at: &at_q, keys: &keys, rope: None, scale: 1.0 }).unwrap();
+        let found = Kernels::Auto
+            .attend(&Query { q: &q, at: &at_q, keys: &keys, rope: None, scale: 1.0, dtype: DType::F32 })
+            .unwrap();
         assert!(flat(&found.out).iter().all(|x| x.is_nan()));
     }
 }
@@ -293,13 +296,14 @@ fn nothing_to_see() {
     for kernels in BOTH {
         for keys in [vec![], vec![empty.clone()], vec![empty.clone(), hidden.clone()]] {
             let at = Positions::run(0, 3);
-            let part =
-                kernels.attend(&Query { q: &random(3, 4), at: &at, keys: &keys, rope: None, scale: 1.0 }).unwrap();
+            let part = kernels
+                .attend(&Query { q: &random(3, 4), at: &at, keys: &keys, rope: None, scale: 1.0, dtype: DType::F32 })
+                .unwrap();
             assert_eq!(flat(&part.out), vec![0.0; 3 * 4 * 8]);
             assert_eq!(flat(&part.lse), vec![f32::NEG_INFINITY; 12]);
             let scores = kernels
                 .column_scores(
-                    &Query { q: &random(3, 4), at: &at, keys: &keys, rope: None, scale: 1.0 },
+                    &Query { q: &random(3, 4), at: &at, keys: &keys, rope: None, scale: 1.0, dtype: DType::F32 },
                     &part.lse,
                     Reduce::Mass,
                 )
@@ -317,6 +321,7 @@ fn nothing_to_see() {
                 keys: std::slice::from_ref(&seen),
                 rope: None,
                 scale: 1.0,
+                dtype: DType::F32,
             })
             .unwrap();
         assert_eq!(flat(&part.lse), vec![f32::NEG_INFINITY; 8]);
@@ -327,6 +332,7 @@ fn nothing_to_see() {
                 keys: std::slice::from_ref(&seen),
                 rope: None,
                 scale: 1.0,
+                dtype: DType::F32,
             })
             .unwrap();
         assert_eq!(none.out.dims(), &[0, 4, 8]);
@@ -335,7 +341,7 @@ fn nothing_to_see() {
         let no_rows = Tensor::zeros((0, 4), DType::F32, &Device::Cpu).unwrap();
         let q = random(0, 4);
         let scores = kernels.column_scores(
-            &Query { q: &q, at: &Positions::run(0, 0), keys: &[seen], rope: None, scale: 1.0 },
+            &Query { q: &q, at: &Positions::run(0, 0), keys: &[seen], rope: None, scale: 1.0, dtype: DType::F32 },
             &no_rows,
             Reduce::Norm,
         );
@@ -357,14 +363,16 @@ fn shapes_that_do_not_fit_are_refused() {
     ];
     for (what, keys) in wrong {
         let refusal = Kernels::Auto
-            .attend(&Query { q: &random(3, 4, 8), at: &run(3), keys: &keys, rope: None, scale: 1.0 })
+            .attend(&Query { q: &random(3, 4, 8), at: &run(3), keys: &keys, rope: None, scale: 1.0, dtype: DType::F32 })
             .unwrap_err()
             .to_string();
         assert!(refusal.contains(what), "{what}: {refusal}");
     }
     let two = [keys(random(5, 2, 8), random(5, 2, 8), run(5)), keys(random(5, 4, 8), random(5, 4, 8), run(5))].concat();
     assert!(
-        Kernels::Auto.attend(&Query { q: &random(3, 4, 8), at: &run(3), keys: &two, rope: None, scale: 1.0 }).is_err()
+        Kernels::Auto
+            .attend(&Query { q: &random(3, 4, 8), at: &run(3), keys: &two, rope: None, scale: 1.0, dtype: DType::F32 })
+            .is_err()
     );
     let rope = Rope::new(
         &RopeConfig { head_dim: 8, rotary_dims: 8, theta: 1e4, scaling: &RopeScaling::None, pairing: Pairing::Half },
@@ -375,7 +383,14 @@ fn shapes_that_do_not_fit_are_refused() {
     for kernels in BOTH {
         let at = Positions::in_sequence([0, 0, 0], [9, 9, 9]);
         let refusal = kernels
-            .attend(&Query { q: &random(3, 4, 8), at: &at, keys: &far, rope: Some(&rope), scale: 1.0 })
+            .attend(&Query {
+                q: &random(3, 4, 8),
+                at: &at,
+                keys: &far,
+                rope: Some(&rope),
+                scale: 1.0,
+                dtype: DType::F32,
+            })
             .unwrap_err()
             .to_string();
         assert!(refusal.contains("below 4") && refusal.contains("found 4"), "{refusal}");

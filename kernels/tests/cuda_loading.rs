@@ -23,9 +23,11 @@ fn a_device_that_is_open_loads_nothing_more() {
             let rows = |count| Tensor::ones((count, 2, head_dim), dtype, &Device::Cpu).unwrap().to_device(&device);
             let (q, k, v) = (rows(queries).unwrap(), rows(150).unwrap(), rows(150).unwrap());
             let (at, keys) = (Positions::run(200, queries), [Keys { k, v, at: Positions::run(0, 150) }]);
-            let found = Kernels::Auto.attend(&Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.1 }).unwrap();
+            let found = Kernels::Auto
+                .attend(&Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.1, dtype: DType::F32 })
+                .unwrap();
             let scores = Kernels::Auto.column_scores(
-                &Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.1 },
+                &Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.1, dtype: DType::F32 },
                 &found.lse,
                 Reduce::Mass,
             );

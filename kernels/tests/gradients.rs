@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test may panic, its helpers too
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use tributary_kernels::{Kernels, Keys, PAD, Pairing, Positions, Query, Reduce, Rope, RopeConfig, RopeScaling, merge};
 
 struct Model {
@@ -51,7 +51,14 @@ impl Model {
             let pick = |x: &Var| x.index_select(&list, 0).unwrap();
             let keys = [Keys { k: pick(&self.k), v: pick(&self.v), at: self.at_k.select(rows) }];
             kernels
-                .attend(&Query { q: &self.q, at: &self.at_q, keys: &keys, rope: Some(&self.rope), scale: 0.5 })
+                .attend(&Query {
+                    q: &self.q,
+                    at: &self.at_q,
+                    keys: &keys,
+                    rope: Some(&self.rope),
+                    scale: 0.5,
+                    dtype: DType::F32,
+                })
                 .unwrap()
         };
         let partial = parts.iter().map(block).reduce(|a, b| merge(&a, &b).unwrap()).unwrap();
@@ -64,10 +71,19 @@ impl Model {
     fn score_loss(&self, kernels: Kernels, reduce: Reduce<'_>, lse: Option<&Tensor>) -> Tensor {
         let keys = [Keys { k: self.k.as_tensor().clone(), v: self.v.as_tensor().clone(), at: self.at_k.clone() }];
         let rope = Some(&self.rope);
-        let own = || kernels.attend(&Query { q: &self.q, at: &self.at_q, keys: &keys, rope, scale: 0.5 }).unwrap().lse;
+        let own = || {
+            kernels
+                .attend(&Query { q: &self.q, at: &self.at_q, keys: &keys, rope, scale: 0.5, dtype: DType::F32 })
+                .unwrap()
+                .lse
+        };
         let lse = lse.cloned().unwrap_or_else(own);
         let scores = kernels
-            .column_scores(&Query { q: &self.q, at: &self.at_q, keys: &keys, rope, scale: 0.5 }, &lse, reduce)
+            .column_scores(
+                &Query { q: &self.q, at: &self.at_q, keys: &keys, rope, scale: 0.5, dtype: DType::F32 },
+                &lse,
+                reduce,
+            )
             .unwrap();
         let weights = Tensor::new(&[3f32, -2.0, 5.0, 1.0, 4.0, 7.0], &Device::Cpu).unwrap();
         (scores * weights).unwrap().sum_all().unwrap()
@@ -147,7 +163,11 @@ fn of_column_scores_to_what_normalises_them() {
         compare(&[("lse", &lse)], || {
             let rope = Some(&model.rope);
             let scores = kernels
-                .column_scores(&Query { q: &q, at: &model.at_q, keys: &keys, rope, scale: 0.5 }, &lse, Reduce::Norm)
+                .column_scores(
+                    &Query { q: &q, at: &model.at_q, keys: &keys, rope, scale: 0.5, dtype: DType::F32 },
+                    &lse,
+                    Reduce::Norm,
+                )
                 .unwrap();
             scores.sum_all().unwrap()
         });

@@ -121,10 +121,18 @@ fn keys_turned_to_the_positions_of_each_head_are_the_same_keys() {
     let turned: Vec<Keys> = whole.keys.iter().map(turn).collect();
     let q = rope.apply(&whole.q, &whole.at_q).unwrap();
     let on_the_way = Kernels::Auto
-        .attend(&Query { q: &whole.q, at: &whole.at_q, keys: &whole.keys, rope: Some(rope), scale: whole.scale })
+        .attend(&Query {
+            q: &whole.q,
+            at: &whole.at_q,
+            keys: &whole.keys,
+            rope: Some(rope),
+            scale: whole.scale,
+            dtype: DType::F32,
+        })
         .unwrap();
-    let before =
-        Kernels::Auto.attend(&Query { q: &q, at: &whole.at_q, keys: &turned, rope: None, scale: whole.scale }).unwrap();
+    let before = Kernels::Auto
+        .attend(&Query { q: &q, at: &whole.at_q, keys: &turned, rope: None, scale: whole.scale, dtype: DType::F32 })
+        .unwrap();
     let expected: Vec<f64> = flat(&on_the_way.out).into_iter().map(f64::from).collect();
     assert!(naive::distance(&flat(&before.out), &expected) < 5e-6);
 }
@@ -157,7 +165,7 @@ fn heads_that_do_not_fit_are_refused() {
     let three = Positions::per_head(vec![Positions::run(0, 5); 3]);
     let block = Keys { at: three.clone(), ..whole.keys[1].clone() };
     let refusal = Kernels::Auto
-        .attend(&Query { q: &whole.q, at: &whole.at_q, keys: &[block], rope: None, scale: 1.0 })
+        .attend(&Query { q: &whole.q, at: &whole.at_q, keys: &[block], rope: None, scale: 1.0, dtype: DType::F32 })
         .unwrap_err()
         .to_string();
     assert!(refusal.contains("KV heads with positions of keys: expected 2, found 3"), "{refusal}");
@@ -165,7 +173,7 @@ fn heads_that_do_not_fit_are_refused() {
     let queries = Positions::per_head(vec![Positions::run(0, 2); 2]);
     let q = gather(&whole.q, &[0, 1]).unwrap();
     let refusal = Kernels::Auto
-        .attend(&Query { q: &q, at: &queries, keys: &whole.keys, rope: None, scale: 1.0 })
+        .attend(&Query { q: &q, at: &queries, keys: &whole.keys, rope: None, scale: 1.0, dtype: DType::F32 })
         .unwrap_err()
         .to_string();
     assert!(refusal.contains("KV heads with positions of queries: expected 0, found 2"), "{refusal}");

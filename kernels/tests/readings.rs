@@ -52,7 +52,14 @@ impl Model {
 
     fn lse(&self) -> Tensor {
         Kernels::Auto
-            .attend(&Query { q: &self.q, at: &self.at_q, keys: &self.keys(), rope: Some(&self.rope), scale: SCALE })
+            .attend(&Query {
+                q: &self.q,
+                at: &self.at_q,
+                keys: &self.keys(),
+                rope: Some(&self.rope),
+                scale: SCALE,
+                dtype: DType::F32,
+            })
             .unwrap()
             .lse
     }
@@ -60,7 +67,11 @@ impl Model {
     fn readings(&self, by: Readings) -> Tensor {
         let rope = Some(&self.rope);
         Kernels::Auto
-            .readings(&Query { q: &self.q, at: &self.at_q, keys: &self.keys(), rope, scale: SCALE }, &self.lse(), by)
+            .readings(
+                &Query { q: &self.q, at: &self.at_q, keys: &self.keys(), rope, scale: SCALE, dtype: DType::F32 },
+                &self.lse(),
+                by,
+            )
             .unwrap()
     }
 }
@@ -74,15 +85,18 @@ fn values(tensor: &Tensor) -> Vec<f64> {
 fn a_peak_is_the_most_that_a_row_pays_to_one_key() {
     let model = Model::new(DType::F32);
     let (lse, keys, rope) = (model.lse(), model.keys(), Some(&model.rope));
-    let peaks =
-        Kernels::Auto.peaks(&Query { q: &model.q, at: &model.at_q, keys: &keys, rope, scale: SCALE }, &lse).unwrap();
+    let peaks = Kernels::Auto
+        .peaks(&Query { q: &model.q, at: &model.at_q, keys: &keys, rope, scale: SCALE, dtype: DType::F32 }, &lse)
+        .unwrap();
     assert_eq!(peaks.dims(), &[3, HEADS]);
     let mut expected = [0f64; 3 * HEADS];
     for key in 0..6 {
         let pick = |x: &Var| x.narrow(0, key, 1).unwrap();
         let one = [Keys { k: pick(&model.k), v: pick(&model.v), at: model.at_k.select(&[key as u32]) }];
-        let alone =
-            Kernels::Auto.attend(&Query { q: &model.q, at: &model.at_q, keys: &one, rope, scale: SCALE }).unwrap().lse;
+        let alone = Kernels::Auto
+            .attend(&Query { q: &model.q, at: &model.at_q, keys: &one, rope, scale: SCALE, dtype: DType::F32 })
+            .unwrap()
+            .lse;
         for (most, (alone, all)) in expected.iter_mut().zip(values(&alone).into_iter().zip(values(&lse))) {
             *most = most.max(if alone.is_finite() { (alone - all).exp() } else { 0.0 });
         }
@@ -93,8 +107,9 @@ fn a_peak_is_the_most_that_a_row_pays_to_one_key() {
         "{found:?}, {expected:?}"
     );
     assert!(found[..HEADS].iter().all(|&peak| peak == 0.0) && found[HEADS..].iter().all(|&peak| peak > 0.2));
-    let none =
-        Kernels::Auto.peaks(&Query { q: &model.q, at: &model.at_q, keys: &[], rope, scale: SCALE }, &lse).unwrap();
+    let none = Kernels::Auto
+        .peaks(&Query { q: &model.q, at: &model.at_q, keys: &[], rope, scale: SCALE, dtype: DType::F32 }, &lse)
+        .unwrap();
     assert_eq!(values(&none), [0.0; 3 * HEADS]);
 }
 
@@ -105,7 +120,11 @@ fn readings_add_up_to_the_mass_of_a_column() {
         let (lse, keys, rope) = (model.lse(), model.keys(), Some(&model.rope));
         assert_eq!(lse.dtype(), dtype, "nothing is narrowed");
         let mass = Kernels::Plain
-            .column_scores(&Query { q: &model.q, at: &model.at_q, keys: &keys, rope, scale: SCALE }, &lse, Reduce::Mass)
+            .column_scores(
+                &Query { q: &model.q, at: &model.at_q, keys: &keys, rope, scale: SCALE, dtype: DType::F32 },
+                &lse,
+                Reduce::Mass,
+            )
             .unwrap();
         let (mass, by_head) = (values(&mass), model.readings(Readings::PerKvHead));
         let by_row = model.readings(Readings::PerRow);
@@ -132,7 +151,11 @@ fn no_key_at_all_gives_empty_lists() {
     let model = Model::new(DType::F64);
     let lse = Tensor::zeros((3, HEADS), DType::F64, &Device::Cpu).unwrap();
     let by_row = Kernels::Auto
-        .readings(&Query { q: &model.q, at: &model.at_q, keys: &[], rope: None, scale: SCALE }, &lse, Readings::PerRow)
+        .readings(
+            &Query { q: &model.q, at: &model.at_q, keys: &[], rope: None, scale: SCALE, dtype: DType::F32 },
+            &lse,
+            Readings::PerRow,
+        )
         .unwrap();
     assert_eq!(by_row.dims(), [3, 0]);
 }
@@ -152,7 +175,14 @@ fn gradients_of_readings_and_attention_are_exact_in_f64() {
             let list: Vec<u32> = rows.clone().map(|row| row as u32).collect();
             let keys = [Keys { k: cut(&model.k), v: cut(&model.v), at: model.at_k.select(&list) }];
             Kernels::Auto
-                .attend(&Query { q: &model.q, at: &model.at_q, keys: &keys, rope: Some(&model.rope), scale: SCALE })
+                .attend(&Query {
+                    q: &model.q,
+                    at: &model.at_q,
+                    keys: &keys,
+                    rope: Some(&model.rope),
+                    scale: SCALE,
+                    dtype: DType::F32,
+                })
                 .unwrap()
         };
         let merged = merge(&part(0..2), &part(2..6)).unwrap();

@@ -18,7 +18,7 @@ fn numbers(x: &Tensor) -> Vec<f64> {
 
 fn attend(kernels: Kernels, q: &Tensor, keys: &[Keys]) -> Partial {
     let at = Positions::run(0, q.dims()[0]);
-    kernels.attend(&Query { q, at: &at, keys, rope: None, scale: 0.3 }).expect("attention")
+    kernels.attend(&Query { q, at: &at, keys, rope: None, scale: 0.3, dtype: DType::F32 }).expect("attention")
 }
 
 fn assert_near(found: &Tensor, expected: &[f64], what: &str) {

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use tributary_comm::process::PIECE_BYTES;
 use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix};
-use tributary_engine::{DeviceKind, Dtype, Synthetic, TemplateUse, Transport};
+use tributary_engine::{DeviceKind, Dtype, KvDtype, Synthetic, TemplateUse, Transport};
 use tributary_kernels::Kernels;
 use tributary_methods::{EvictChoice, Keep};
 use tributary_planner::{EvictionWish, RequestSettings};
 use tributary_protocol::{Importance, Packets, REFERENCE, Returns, Sampling};
 
 use crate::help;
-use crate::named::{DEVICES, DTYPES, KERNELS, TEMPLATES, TRANSPORTS, one_of};
+use crate::named::{DEVICES, DTYPES, KERNELS, KV_DTYPES, TEMPLATES, TRANSPORTS, one_of};
 use crate::template_kwargs::TemplateKwargs;
 use crate::values::chunk_cache;
 pub use crate::values::{seconds, size};
@@ -38,6 +38,10 @@ pub struct ModelArgs {
     /// a GPU bf16]
     #[arg(long, value_parser = one_of(&DTYPES))]
     pub dtype: Option<Dtype>,
+    /// Type of keys and values in caches, stores and messages; fp8 halves them, and rounds them
+    /// (E4M3, a scale for each head of a row): exact methods are no longer exact
+    #[arg(long, value_parser = one_of(&KV_DTYPES), default_value = "auto")]
+    pub kv_dtype: KvDtype,
     /// Compute kernels: the fastest for the device, or the plain reference
     #[arg(long, value_parser = one_of(&KERNELS), default_value = "auto")]
     pub kernels: Kernels,

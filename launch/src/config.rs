@@ -23,6 +23,7 @@ impl ModelArgs {
             device: self.device,
             device_memory_bytes: self.device_memory,
             dtype: self.dtype.unwrap_or(usual_dtype(self.device)),
+            kv_dtype: self.kv_dtype,
             kernels: self.kernels,
             auxiliary: self.aux_model.clone(),
             draft_model: self.draft_model.clone(),

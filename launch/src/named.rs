@@ -1,7 +1,7 @@
 //! Values with names on the command line: those of the crates below, which know no command line.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use tributary_engine::{DeviceKind, Dtype, TemplateUse, Transport};
+use tributary_engine::{DeviceKind, Dtype, KvDtype, TemplateUse, Transport};
 use tributary_kernels::Kernels;
 use tributary_quality::Part;
 
@@ -15,6 +15,11 @@ pub static DTYPES: [Named<Dtype>; 3] = [
     ("f32", "32 bits", Dtype::F32),
     ("bf16", "16 bits, with the range of f32", Dtype::Bf16),
     ("f16", "16 bits, with more precision and less range than bf16", Dtype::F16),
+];
+
+pub static KV_DTYPES: [Named<KvDtype>; 2] = [
+    ("auto", "That of --dtype", KvDtype::Auto),
+    ("fp8", "8 bits of float (E4M3), with a scale for each head of a row", KvDtype::Fp8),
 ];
 
 pub static KERNELS: [Named<Kernels>; 2] = [

@@ -377,6 +377,7 @@ impl Model for Decoder {
                 rope: rope.clone(),
                 window: windows.map(|windows| windows.tokens as u32),
                 sinks: layer.sinks.clone(),
+                dtype: self.dtype,
             }
         };
         Ok(self.layers.iter().enumerate().map(of).collect())

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use tributary_kernels::{Kernels, Keys, Partial, Positions, Query, Rope};
 
 use crate::error::Result;
@@ -22,6 +22,8 @@ pub struct LayerAttention {
     /// after all keys ([`Model::finish`](crate::Model::finish)), so that it counts once however
     /// the keys are spread over ranks.
     pub sinks: Option<Arc<[f32]>>,
+    /// The type to which keys and values in 8 bits are unpacked: the model's.
+    pub dtype: DType,
 }
 
 impl LayerAttention {
@@ -39,7 +41,7 @@ impl LayerAttention {
     /// A call of queries with their growth ([`Rope::grown`]) and keys, both before RoPE. `at` comes
     /// from [`seen_from`](Self::seen_from).
     pub fn query<'a>(&'a self, q: &'a Tensor, at: &'a Positions, keys: &'a [Keys]) -> Query<'a> {
-        Query { q, at, keys, rope: Some(&self.rope), scale: self.scale }
+        Query { q, at, keys, rope: Some(&self.rope), scale: self.scale, dtype: self.dtype }
     }
 
     /// Attention of queries to keys, both before RoPE; the sinks are not among them.

@@ -9,6 +9,7 @@ mod config;
 mod decoder;
 mod dummy;
 mod dummy_packed;
+mod eight_bits;
 mod error;
 mod expert_layer;
 mod experts;
@@ -42,6 +43,7 @@ pub use adapter_folder::{AdapterConfig, AdapterFolder, AdapterKind};
 pub use adapters::{Adapter, Adapters, embed};
 pub use config::Config;
 pub use decoder::{Decoder, LoadFormat, load};
+pub use eight_bits::in_eight_bits;
 pub use error::{Error, Result};
 pub use families::OutputNorms;
 pub use fingerprint::{Fingerprint, fingerprint};
@@ -153,9 +155,9 @@ pub struct Qkv {
     /// `[queries, heads, head_dim]`: one for each row. In the last layer of a prompt only the last
     /// few rows may have a query ([`Attention::last_layer`]).
     pub q: Tensor,
-    /// `[rows, kv_heads, head_dim]`, in the cache's dtype.
+    /// `[rows, kv_heads, kv_width]`, in the cache's dtype.
     pub k: Tensor,
-    /// `[rows, kv_heads, head_dim]`, in the cache's dtype.
+    /// `[rows, kv_heads, kv_width]`, in the cache's dtype.
     pub v: Tensor,
 }
 
@@ -168,8 +170,18 @@ pub trait Model: Send + Sync {
     /// The device that holds its weights, and with them every row's keys, values and residual.
     fn device(&self) -> &Device;
 
-    /// The dtype of its rows' keys and values.
+    /// The dtype of its weights, and of queries and outputs that travel.
     fn dtype(&self) -> DType;
+
+    /// The dtype of its rows' keys and values: its own, or U8 where they are in 8 bits.
+    fn kv_dtype(&self) -> DType {
+        self.dtype()
+    }
+
+    /// Numbers, or bytes of 8 bits, of a head of keys or values.
+    fn kv_width(&self) -> usize {
+        self.config().head_dim
+    }
 
     /// The attention of each layer, with rotary embeddings of at least `positions` positions.
     ///

@@ -41,8 +41,10 @@ pub struct ModelShape {
     pub max_positions: usize,
     /// Bytes of the weights in memory.
     pub weight_bytes: u64,
-    /// Bytes of one number in the cache and between ranks.
+    /// Bytes of one number between ranks, and in the cache unless that is in 8 bits.
     pub dtype_bytes: usize,
+    /// Whether keys and values are in 8 bits, with a byte of scale for each head.
+    pub kv_in_eight_bits: bool,
 }
 
 /// A shape without experts: layers, hidden, heads, KV heads, head dim, intermediate, vocabulary,
@@ -100,6 +102,7 @@ impl ModelShape {
             max_positions,
             weight_bytes: 0,
             dtype_bytes: 2,
+            kv_in_eight_bits: false,
         };
         shape.weight_bytes = shape.parameters() * shape.dtype_bytes as u64;
         Some(shape)
@@ -231,6 +234,14 @@ impl ModelShape {
 
     /// Bytes of one token's keys and values in one layer.
     pub fn layer_kv_bytes(&self) -> u64 {
+        match self.kv_in_eight_bits {
+            true => (2 * self.kv_heads * (self.head_dim + 1)) as u64,
+            false => self.read_layer_kv_bytes(),
+        }
+    }
+
+    /// The same as another program reads them, never in 8 bits.
+    pub fn read_layer_kv_bytes(&self) -> u64 {
         (2 * self.kv_heads * self.head_dim * self.dtype_bytes) as u64
     }
 
@@ -291,6 +302,7 @@ pub(crate) mod tests {
         max_positions: 40_960,
         weight_bytes: 29_536_614_400,
         dtype_bytes: 2,
+        kv_in_eight_bits: false,
     };
 
     pub(crate) const DEMO: ModelShape = ModelShape {
@@ -308,6 +320,7 @@ pub(crate) mod tests {
         max_positions: 4096,
         weight_bytes: 3_341_824,
         dtype_bytes: 4,
+        kv_in_eight_bits: false,
     };
 
     /// examples/models/dummy-25m.
@@ -326,6 +339,7 @@ pub(crate) mod tests {
         max_positions: 131_072,
         weight_bytes: 98_600_960,
         dtype_bytes: 4,
+        kv_in_eight_bits: false,
     };
 
     #[test]

@@ -174,6 +174,7 @@ fn identity(design: &Design, origin: &Origin, environment: &Environment) -> Valu
         "load_format": environment.load_format,
         "device": environment.device,
         "dtype": environment.dtype,
+        "kv_dtype": environment.kv_dtype,
         "kernels": environment.kernels,
         "backend": environment.backend,
         "model_hash": origin.model_hash,

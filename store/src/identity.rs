@@ -11,6 +11,8 @@ pub enum Numbers {
     Bf16,
     /// 16 bits, with more digits and less range.
     F16,
+    /// 8 bits: a head is its numbers in E4M3 and a byte of scale, all counted as numbers.
+    EightBits,
 }
 
 impl Numbers {
@@ -19,6 +21,7 @@ impl Numbers {
         match self {
             Numbers::F32 => 4,
             Numbers::Bf16 | Numbers::F16 => 2,
+            Numbers::EightBits => 1,
         }
     }
 
@@ -28,6 +31,7 @@ impl Numbers {
             Numbers::F32 => safetensors::Dtype::F32,
             Numbers::Bf16 => safetensors::Dtype::BF16,
             Numbers::F16 => safetensors::Dtype::F16,
+            Numbers::EightBits => safetensors::Dtype::U8,
         }
     }
 }

@@ -91,6 +91,9 @@ pub struct Design {
     pub load_format: String,
     /// Type of numbers.
     pub dtype: String,
+    /// Type of keys and values, where it is another: `fp8`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kv_dtype: String,
     /// Kernels that compute: `auto` or `plain`.
     #[serde(default)]
     pub kernels: String,

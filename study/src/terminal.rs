@@ -29,6 +29,10 @@ fn header(study: &Study) -> String {
     let (from, design) = (&study.provenance, &study.design);
     let revision = from.revision.as_deref().unwrap_or("unknown");
     let memory = rounded(from.memory_bytes);
+    let numbers = match &*design.kv_dtype {
+        "" => design.dtype.clone(),
+        kv_dtype => format!("{}, keys and values {kv_dtype}", design.dtype),
+    };
     format!(
         "# tributary bench {}, commit {revision}, build {}; {}\n\
          # {}: {}, {}, {} cores, {}, {memory}; backend {}\n\
@@ -46,7 +50,7 @@ fn header(study: &Study) -> String {
         from.backend,
         design.model,
         design.load_format,
-        design.dtype,
+        numbers,
         from.model_hash.get(..16).unwrap_or(&from.model_hash),
         design.threads,
         design.chunk_tokens,

@@ -103,7 +103,9 @@ fn kernels_behind_a_message_keep_no_rank_from_the_other() {
         let at = Positions::run(0, 8);
         let attend = || {
             let keys = [Keys { k: rows.clone(), v: rows.clone(), at: at.clone() }];
-            Kernels::Auto.attend(&Query { q: &rows, at: &at, keys: &keys, rope: None, scale: 0.1 }).expect("attended");
+            Kernels::Auto
+                .attend(&Query { q: &rows, at: &at, keys: &keys, rope: None, scale: 0.1, dtype: DType::F32 })
+                .expect("attended");
         };
         if rank == 0 {
             let gathering = comm.start_all_gather_v(&rows, &[8, 8]).expect("started");

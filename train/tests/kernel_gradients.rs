@@ -116,8 +116,9 @@ fn attended(kernels: Kernels, dtype: DType) -> Vec<Vec<f64>> {
             10,
         )
         .expect("tables");
-        let partial =
-            kernels.attend(&Query { q: &q, at: &at, keys: &keys, rope: Some(&rope), scale: 0.6 }).expect("attention");
+        let partial = kernels
+            .attend(&Query { q: &q, at: &at, keys: &keys, rope: Some(&rope), scale: 0.6, dtype: DType::F32 })
+            .expect("attention");
         let weight = |seed, of: &Tensor| numbers(seed, of.dims()).to_dtype(dtype);
         let first = (&partial.out * weight(8, &partial.out)?)?.sum_all()?;
         let loss = (first + (&partial.lse * weight(9, &partial.lse)?)?.sum_all()?)?;
@@ -146,7 +147,7 @@ fn a_row_that_sees_nothing_gives_nothing() {
     let (q, k) = (variable(1, &[2, 2, 4]), variable(2, &[1, 1, 4]));
     let keys = [Keys { k: k.as_tensor().clone(), v: k.as_tensor().clone(), at: Positions::run(1, 1) }];
     let partial = Kernels::Auto
-        .attend(&Query { q: &q, at: &Positions::run(0, 2), keys: &keys, rope: None, scale: 0.5 })
+        .attend(&Query { q: &q, at: &Positions::run(0, 2), keys: &keys, rope: None, scale: 0.5, dtype: DType::F32 })
         .expect("attention");
     assert_eq!(values(&partial.out.narrow(0, 0, 1).expect("a row")), [0.0; 8]);
     assert_eq!(values(&partial.lse)[..2], [f64::NEG_INFINITY; 2]);

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use candle_core::DType;
 use tributary_comm::{Communicator, KeptFree};
 use tributary_kernels::Kernels;
 use tributary_model::{LayerAttention, Model, Progress, Rows, embed};
@@ -19,6 +20,8 @@ use crate::timeline::Timeline;
 pub struct Math {
     /// Implementation of the kernels.
     pub kernels: Kernels,
+    /// The dtype of queries and outputs that travel.
+    pub dtype: DType,
     /// The attention of each of the model's layers, covering every position of the request.
     pub layers: Arc<[LayerAttention]>,
     /// The record of the rank's steps.
@@ -46,7 +49,7 @@ impl Math {
         let (config, progress) = (model.config(), progress.clone());
         let q = config.heads * config.head_dim;
         let row_keys = config.hidden * (2 * q + 3 * config.mlp_width()) / (2 * q);
-        Ok(Self { kernels, layers, progress, kept_free, slice_rows, row_keys })
+        Ok(Self { kernels, dtype: model.dtype(), layers, progress, kept_free, slice_rows, row_keys })
     }
 
     /// The same for work that other ranks do not know of: it passes no control point.

@@ -8,8 +8,9 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
+use candle_core::DType;
 use candle_core::Tensor;
-use tributary_kernels::{Keys, PAD, Partial, Positions, gather};
+use tributary_kernels::{Keys, PAD, Partial, Positions, from_eight_bits, gather, is_in_eight_bits};
 use tributary_model::{Attention, LayerAttention, Progress, Qkv, SlicedAttention};
 
 use crate::error::{Error, Result};
@@ -48,9 +49,32 @@ impl Filling {
         let (k, v) = pass.layers[layer].clone();
         let mut keys = pass.before.keys(layer);
         keys.push(Keys { k, v, at: pass.at.clone() });
-        let turn = |keys: Keys| Ok(Keys { k: self.layers[layer].rope.apply(&keys.k, &keys.at)?, ..keys });
+        let of = &self.layers[layer];
+        let turn = |keys: Keys| {
+            let Keys { k, v, at } = widened(keys, of.dtype)?;
+            Ok(Keys { k: of.rope.apply(&k, &at)?, v, at })
+        };
         standing(&keys, rows)?.into_iter().map(turn).collect()
     }
+}
+
+/// Keys that decoding reads, turned to their positions and as another program takes them: those in
+/// 8 bits are unpacked.
+///
+/// # Errors
+/// Returns an error if a position is beyond the tables or a candle operation fails.
+pub fn as_read(keys: Vec<Keys>, of: &LayerAttention) -> Result<Vec<Keys>> {
+    let read = |keys: Keys| {
+        let packed = is_in_eight_bits(&keys.k);
+        let Keys { k, v, at } = widened(keys, of.dtype)?;
+        Ok(Keys { k: if packed { of.rope.apply(&k, &at)? } else { k }, v, at })
+    };
+    keys.into_iter().map(read).collect()
+}
+
+/// Keys and values with those in 8 bits unpacked.
+fn widened(Keys { k, v, at }: Keys, dtype: DType) -> Result<Keys> {
+    Ok(Keys { k: from_eight_bits(&k, dtype)?, v: from_eight_bits(&v, dtype)?, at })
 }
 
 /// Those of the keys that stand at these positions. Hidden ones stand nowhere.

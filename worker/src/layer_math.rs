@@ -4,7 +4,9 @@
 use std::borrow::Cow;
 
 use candle_core::Tensor;
-use tributary_kernels::{Keys, Partial, Positions, Query, Readings, Reduce, RowSums, cuda, lse_with_sinks};
+use tributary_kernels::{
+    Keys, Partial, Positions, Query, Readings, Reduce, RowSums, cuda, is_in_eight_bits, lse_with_sinks,
+};
 use tributary_model::{LayerAttention, in_parts};
 
 use crate::context::Math;
@@ -94,13 +96,33 @@ impl<'a> LayerMath<'a> {
         self.attend_to(&self.of.query(&self.of.rope.grown(q, &at)?, &at, keys))
     }
 
-    /// Attention of queries to keys, both already rotated, the queries with their growth.
+    /// Queries and keys as decoding keeps and reads them: rotated, the queries with their growth.
+    /// Rounding keys in 8 bits twice would add to their error: those stay before RoPE, and with them
+    /// the queries.
     ///
     /// # Errors
-    /// Returns an error if shapes do not fit.
+    /// Returns an error if shapes do not fit, or if a position is beyond the tables.
+    pub fn turned(
+        &self,
+        (q, asking): (&Tensor, &Positions),
+        (k, at): (&Tensor, &Positions),
+    ) -> Result<(Tensor, Tensor)> {
+        let (rope, q) = (&self.of.rope, self.of.rope.grown(q, asking)?);
+        match is_in_eight_bits(k) {
+            true => Ok((q, k.clone())),
+            false => Ok((rope.apply(&q, asking)?, rope.apply(k, at)?)),
+        }
+    }
+
+    /// Attention of queries to keys, both as [`turned`](Self::turned) gives them.
+    ///
+    /// # Errors
+    /// Returns an error if shapes do not fit, or if a position is beyond the tables.
     pub fn attend_rotated(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
         let at = self.of.seen_from(at);
-        self.attend_to(&Query { rope: None, ..self.of.query(q, &at, keys) })
+        let query = self.of.query(q, &at, keys);
+        let rope = query.rope.filter(|_| keys.iter().any(|block| is_in_eight_bits(&block.k)));
+        self.attend_to(&Query { rope, ..query })
     }
 
     fn attend_to(&self, query: &Query<'_>) -> Result<Partial> {

@@ -13,6 +13,7 @@ pub fn numbers(dtype: DType) -> Option<Numbers> {
         DType::F32 => Some(Numbers::F32),
         DType::BF16 => Some(Numbers::Bf16),
         DType::F16 => Some(Numbers::F16),
+        DType::U8 => Some(Numbers::EightBits),
         _ => None,
     }
 }
@@ -30,6 +31,7 @@ pub fn append(tensor: &Tensor, bytes: &mut Vec<u8>) -> Result<()> {
         CpuStorage::F32(numbers) => bytemuck::cast_slice(&numbers[place]),
         CpuStorage::BF16(numbers) => bytemuck::cast_slice(&numbers[place]),
         CpuStorage::F16(numbers) => bytemuck::cast_slice(&numbers[place]),
+        CpuStorage::U8(numbers) => &numbers[place],
         _ => return Err(Error::Bug("chunks of this type of numbers are not stored")),
     });
     Ok(())
@@ -41,6 +43,7 @@ pub enum Buffer {
     F32(Vec<f32>),
     Bf16(Vec<bf16>),
     F16(Vec<f16>),
+    EightBits(Vec<u8>),
 }
 
 impl Buffer {
@@ -50,6 +53,7 @@ impl Buffer {
             Numbers::F32 => Buffer::F32(vec![0.0; count]),
             Numbers::Bf16 => Buffer::Bf16(vec![bf16::ZERO; count]),
             Numbers::F16 => Buffer::F16(vec![f16::ZERO; count]),
+            Numbers::EightBits => Buffer::EightBits(vec![0; count]),
         }
     }
 
@@ -59,6 +63,7 @@ impl Buffer {
             Buffer::F32(numbers) => bytemuck::cast_slice_mut(numbers),
             Buffer::Bf16(numbers) => bytemuck::cast_slice_mut(numbers),
             Buffer::F16(numbers) => bytemuck::cast_slice_mut(numbers),
+            Buffer::EightBits(numbers) => numbers,
         }
     }
 
@@ -71,6 +76,7 @@ impl Buffer {
             Buffer::F32(numbers) => Tensor::from_vec(numbers, shape, &Device::Cpu)?,
             Buffer::Bf16(numbers) => Tensor::from_vec(numbers, shape, &Device::Cpu)?,
             Buffer::F16(numbers) => Tensor::from_vec(numbers, shape, &Device::Cpu)?,
+            Buffer::EightBits(numbers) => Tensor::from_vec(numbers, shape, &Device::Cpu)?,
         })
     }
 }
@@ -81,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_tensor_comes_back_from_its_bytes_bit_for_bit() {
-        for dtype in [DType::F32, DType::BF16, DType::F16] {
+        for dtype in [DType::F32, DType::BF16, DType::F16, DType::U8] {
             let shape = (3, 2, 4);
             let tensor =
                 Tensor::rand(-1f32, 1f32, shape, &Device::Cpu).and_then(|t| t.to_dtype(dtype)).expect("a tensor");

@@ -31,7 +31,7 @@ const ROW_DIMS: [&[usize]; 3] = [&[], &[5], &[2, 3]];
 const LONG_ROW: &[usize] = &[4, 32];
 
 /// Dtypes that are sent.
-const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::U32];
+const DTYPES: [DType; 4] = [DType::F32, DType::BF16, DType::U32, DType::U8];
 
 /// Rounds of random calls.
 const RANDOM_ROUNDS: u64 = 100;

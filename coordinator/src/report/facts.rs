@@ -34,6 +34,9 @@ pub struct Environment {
     pub load_format: String,
     /// Type of the numbers.
     pub dtype: String,
+    /// Type of keys and values, if it is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_dtype: Option<String>,
     /// Kernels that compute.
     pub kernels: String,
     /// Device on which ranks compute.

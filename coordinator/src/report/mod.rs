@@ -202,7 +202,7 @@ pub fn report(
         paper_clock_ms: paper::paper_clock_ms(plan, answer, &critical.phases, shape),
         total_ms: ms(answer.total.as_secs_f64()),
         method: plan.method.name(),
-        exact: plan.is_exact(),
+        exact: plan.is_exact() && !shape.kv_in_eight_bits,
         settings: ResolvedSettings::new(planned, environment),
         phases: critical.phases,
         unaccounted_ms: critical.unaccounted_ms,

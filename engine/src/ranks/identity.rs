@@ -6,7 +6,7 @@ use tributary_protocol::{KeySpace, PROTOCOL_VERSION};
 
 use super::agreement::AgreementFacts;
 use crate::chunk_store::ChunkStoreConfig;
-use crate::config::{GroupConfig, ModelConfig};
+use crate::config::{GroupConfig, KvDtype, ModelConfig};
 use crate::error::{Error, Result};
 use crate::model::{ModelFolder, ModelHash};
 
@@ -39,7 +39,10 @@ impl Identity {
             auxiliary: folder.auxiliary.as_ref().map(|beside| beside.hash().clone()),
             draft_model: folder.draft_model.as_ref().map(|beside| beside.hash().clone()),
             adapters: folder.adapters.fact(),
-            dtype: format!("{:?}", model.dtype),
+            dtype: match model.kv_dtype {
+                KvDtype::Auto => format!("{:?}", model.dtype),
+                KvDtype::Fp8 => format!("{:?}, keys and values in fp8", model.dtype),
+            },
             settings: settings(model, group),
             world,
         })

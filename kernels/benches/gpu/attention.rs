@@ -50,7 +50,14 @@ impl Attention {
 
     fn run(&self) -> Partial {
         Kernels::Auto
-            .attend(&Query { q: &self.q, at: &self.at, keys: &self.keys, rope: Some(&self.rope), scale: SCALE })
+            .attend(&Query {
+                q: &self.q,
+                at: &self.at,
+                keys: &self.keys,
+                rope: Some(&self.rope),
+                scale: SCALE,
+                dtype: DType::F32,
+            })
             .unwrap()
     }
 
@@ -137,7 +144,9 @@ fn scores(probe: Attention) -> Case {
     let (operations, bytes) = (probe.operations() / 2.0, probe.key_bytes());
     let column_scores = |of: &Attention, lse: &Tensor| {
         let Attention { q, at, keys, rope } = of;
-        Kernels::Auto.column_scores(&Query { q, at, keys, rope: Some(rope), scale: SCALE }, lse, Reduce::Norm).unwrap()
+        Kernels::Auto
+            .column_scores(&Query { q, at, keys, rope: Some(rope), scale: SCALE, dtype: DType::F32 }, lse, Reduce::Norm)
+            .unwrap()
     };
     let lse = probe.run().lse;
     let on_host = probe.on_host();

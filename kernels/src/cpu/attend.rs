@@ -76,7 +76,7 @@ struct Scratch {
 
 /// See [`crate::Kernels::attend`].
 pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Partial> {
-    let &Query { q, at, keys, rope, scale } = query;
+    let &Query { q, at, keys, rope, scale, dtype } = query;
     let (queries, heads, head_dim) = q.dims3()?;
     let rows = Rows::new(at);
     let list = KeyList::new(&rows, keys);
@@ -92,7 +92,7 @@ pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Partial> {
         let inputs = Inputs::new(q, keys)?;
         let held = inputs.hold();
         let blocks = held.blocks()?;
-        let (paired, padded_dim, group) = (multiplies_pairs(level, &blocks), sizes.padded_dim, sizes.group);
+        let (paired, padded_dim, group) = (multiplies_pairs(level, &blocks, dtype), sizes.padded_dim, sizes.group);
         let keys = KeySource { list: &list, blocks: &blocks, rope, head_dim, padded_dim, paired };
         let queries = QuerySource { q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group, paired };
         let call = Call { level, sizes, rows: &rows, queries, keys };

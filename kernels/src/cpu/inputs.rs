@@ -3,7 +3,9 @@
 use candle_core::{CpuStorage, DType, Layout, Storage, StorageRef, Tensor};
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
+use super::eight_bits;
 use crate::Keys;
+use crate::eight_bits::SCALE_BYTES;
 use crate::error::{Error, Result};
 
 /// The tensors of a call, each with contiguous heads and of a type that [`Matrix`] reads. No copy
@@ -45,13 +47,14 @@ impl Held<'_> {
 
 fn readable(x: &Tensor) -> Result<Tensor> {
     let x = match x.dtype() {
-        DType::F32 | DType::BF16 | DType::F16 => x.clone(),
+        DType::F32 | DType::BF16 | DType::F16 | DType::U8 => x.clone(),
         _ => x.to_dtype(DType::F32)?,
     };
     Ok(if x.stride()[2] == 1 { x } else { x.contiguous()? })
 }
 
-/// A `[rows, heads, head_dim]` tensor on the CPU, any strides but the last.
+/// A `[rows, heads, head_dim]` tensor on the CPU, any strides but the last. In 8 bits, a head has
+/// a byte of scale after its numbers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix<'a> {
     elements: Elements<'a>,
@@ -67,6 +70,7 @@ pub(super) enum Elements<'a> {
     F32(&'a [f32]),
     Bf16(&'a [bf16]),
     F16(&'a [f16]),
+    Eight(&'a [u8]),
 }
 
 impl<'a> Matrix<'a> {
@@ -75,13 +79,20 @@ impl<'a> Matrix<'a> {
             Storage::Cpu(CpuStorage::F32(list)) => Elements::F32(list),
             Storage::Cpu(CpuStorage::BF16(list)) => Elements::Bf16(list),
             Storage::Cpu(CpuStorage::F16(list)) => Elements::F16(list),
+            Storage::Cpu(CpuStorage::U8(list)) => Elements::Eight(list),
             other => {
-                let (expected, found) = ("f32, bf16 or f16 on the CPU".into(), format!("{:?}", other.dtype()));
+                let (expected, found) = ("f32, bf16, f16 or 8 bits on the CPU".into(), format!("{:?}", other.dtype()));
                 return Err(Error::Shape { op: "attend", what: "storage", expected, found });
             }
         };
-        let (stride, head_dim) = (layout.stride(), layout.dims()[2]);
+        let scale = if matches!(elements, Elements::Eight(_)) { SCALE_BYTES } else { 0 };
+        let (stride, head_dim) = (layout.stride(), layout.dims()[2].saturating_sub(scale));
         Ok(Self { elements, from: layout.start_offset(), row_step: stride[0], head_step: stride[1], head_dim })
+    }
+
+    /// Rows `[.., kv_heads, head_dim]` that follow one another.
+    pub(super) fn of_rows(elements: Elements<'a>, kv_heads: usize, head_dim: usize) -> Self {
+        Self { elements, from: 0, row_step: kv_heads * head_dim, head_step: head_dim, head_dim }
     }
 
     /// All numbers in the tensor's storage, which other tensors may share.
@@ -125,6 +136,7 @@ impl<'a> Matrix<'a> {
                 }
             }
             Elements::F16(list) => list[range].convert_to_f32_slice(to),
+            Elements::Eight(list) => eight_bits::unpack(&list[from..=from + self.head_dim], to),
         }
     }
 }

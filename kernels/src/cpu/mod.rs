@@ -11,6 +11,7 @@
 
 mod attend;
 mod blocks;
+mod eight_bits;
 mod few_rows;
 mod gated;
 mod inputs;
@@ -44,8 +45,10 @@ mod x86;
 use candle_core::{DType, Tensor};
 
 use crate::backend::Backend;
+use crate::eight_bits::is_in_eight_bits;
 use crate::error::Result;
 use crate::{Partial, Query, Readings, Reduce};
+pub(crate) use eight_bits::{from_eight_bits, to_eight_bits};
 pub(crate) use gated::gated;
 pub(crate) use layer::{add, rms_norm};
 use level::Level;
@@ -72,11 +75,16 @@ pub fn reads(query: &Query<'_>, lse: &Tensor) -> bool {
 }
 
 impl Backend for Host {
+    fn reads_eight_bits(&self) -> bool {
+        true
+    }
+
     fn attend(&self, query: &Query<'_>) -> Result<Option<Partial>> {
         if !attends(query) {
             return Ok(None);
         }
-        if query.rope.is_none()
+        let unpacks = query.keys.iter().all(|block| is_in_eight_bits(&block.k));
+        if (query.rope.is_none() || unpacks)
             && let Some(partial) = single::attend(Level::best(), query)?
         {
             return Ok(Some(partial));

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use candle_core::DType;
 use half::bf16;
 
 use super::inputs::{Elements, Matrix};
@@ -127,10 +128,15 @@ impl KeySource<'_> {
     }
 }
 
-/// Whether queries and these keys and values are multiplied in pairs. Queries, rotated keys and
-/// probabilities are rounded for it; values are in bf16 already.
-pub(super) fn multiplies_pairs(level: Level, blocks: &[(Matrix<'_>, Matrix<'_>)]) -> bool {
-    let is_narrow = |matrix: &Matrix<'_>| matches!(matrix.elements(), Elements::Bf16(_));
+/// Whether queries and these keys and values are multiplied in pairs; those in 8 bits are unpacked
+/// to `dtype`. Queries, rotated keys and probabilities are rounded for it; values are exact in
+/// bf16.
+pub(super) fn multiplies_pairs(level: Level, blocks: &[(Matrix<'_>, Matrix<'_>)], dtype: DType) -> bool {
+    let is_narrow = |matrix: &Matrix<'_>| match matrix.elements() {
+        Elements::Bf16(_) => true,
+        Elements::Eight(_) => dtype == DType::BF16,
+        _ => false,
+    };
     level.has_pairs() && blocks.iter().all(|(k, v)| is_narrow(k) && is_narrow(v))
 }
 
@@ -221,7 +227,7 @@ impl Kernel for PackValues<'_> {
 }
 
 /// Packs one panel's values in pairs of neighbouring keys: `v` `[PANEL / 2, padded_dim]`, 0 beyond
-/// `head_dim` and for keys that are missing. Values are in bf16.
+/// `head_dim` and for keys that are missing. Values are in bf16, or in 8 bits.
 pub(super) struct PairValues<'a> {
     pub(super) source: KeySource<'a>,
     pub(super) panel: usize,
@@ -231,34 +237,40 @@ pub(super) struct PairValues<'a> {
     pub(super) finite: &'a mut bool,
 }
 
-impl PairKernel for PairValues<'_> {
+impl<'a> PairKernel for PairValues<'a> {
     #[inline(always)]
     unsafe fn run<V: Pairs>(self) {
         let KeySource { list, blocks, head_dim, padded_dim, .. } = self.source;
         let keys = list.keys_of(self.panel);
-        let values = |key: usize| {
-            let row = blocks[list.block[key] as usize].1.bf16_row(list.row[key] as usize, self.kv_head);
-            row.expect("values in bf16")
-        };
+        let row = |key: usize| (blocks[list.block[key] as usize].1, list.row[key] as usize);
+        let narrow = |(matrix, row): (Matrix<'a>, usize)| matrix.bf16_row(row, self.kv_head);
         let mut largest = 0u16; // of all magnitudes' bits; an infinity's are above every number's, a NaN's above those
-        let pairs = self.v[..PANEL / 2 * padded_dim].chunks_exact_mut(padded_dim);
-        for (packed, key) in pairs.zip((keys.start..).step_by(2)) {
+        let (pairs, stage) = self.v.split_at_mut(PANEL / 2 * padded_dim);
+        let (staged_first, staged_second) = stage[..2 * padded_dim].split_at_mut(padded_dim);
+        for (packed, key) in pairs.chunks_exact_mut(padded_dim).zip((keys.start..).step_by(2)) {
             let (packed, rest) = packed.split_at_mut(head_dim);
             rest.fill(0.0);
             if key >= keys.end {
                 packed.fill(0.0);
                 continue;
             }
-            if key + 1 == keys.end {
-                for (packed, first) in packed.iter_mut().zip(values(key)) {
-                    largest = largest.max(first.to_bits() & 0x7fff);
-                    *packed = pair_of(*first, bf16::ZERO);
+            let (first, second) = (row(key), (key + 1 < keys.end).then(|| row(key + 1)));
+            if let (Some(first), Some(second)) = (narrow(first), second.and_then(narrow)) {
+                for (packed, (first, second)) in packed.iter_mut().zip(first.iter().zip(second)) {
+                    largest = largest.max(first.to_bits() & 0x7fff).max(second.to_bits() & 0x7fff);
+                    *packed = pair_of(*first, *second);
                 }
                 continue;
             }
-            for (packed, (first, second)) in packed.iter_mut().zip(values(key).iter().zip(values(key + 1))) {
+            first.0.widen(first.1, self.kv_head, &mut staged_first[..head_dim]);
+            match second {
+                Some((matrix, row)) => matrix.widen(row, self.kv_head, &mut staged_second[..head_dim]),
+                None => staged_second.fill(0.0),
+            }
+            for (packed, (first, second)) in packed.iter_mut().zip(staged_first.iter().zip(&*staged_second)) {
+                let (first, second) = (bf16::from_f32(*first), bf16::from_f32(*second));
                 largest = largest.max(first.to_bits() & 0x7fff).max(second.to_bits() & 0x7fff);
-                *packed = pair_of(*first, *second);
+                *packed = pair_of(first, second);
             }
         }
         *self.finite &= largest < bf16::INFINITY.to_bits();

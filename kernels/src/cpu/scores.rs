@@ -82,7 +82,7 @@ impl Asked<'_> {
     /// # Errors
     /// Returns an error if a position is beyond the tables, or if a candle operation fails.
     pub(super) fn walk(&self, level: Level, work: impl FnOnce(&Call<'_>, &[usize])) -> Result<()> {
-        let &Self { query: &Query { q, at, keys, rope, scale }, lse } = self;
+        let &Self { query: &Query { q, at, keys, rope, scale, dtype }, lse } = self;
         let (_, heads, head_dim) = q.dims3()?;
         let rows = Rows::new(at);
         let list = KeyList::new(&rows, keys);
@@ -100,7 +100,7 @@ impl Asked<'_> {
         let held = inputs.hold();
         let blocks = held.blocks()?;
         let padded_dim = head_dim.next_multiple_of(WIDEST);
-        let paired = multiplies_pairs(level, &blocks);
+        let paired = multiplies_pairs(level, &blocks, dtype);
         let keys = KeySource { list: &list, blocks: &blocks, rope, head_dim, padded_dim, paired };
         let queries = QuerySource { q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group, paired };
         let lse = lse.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;

@@ -1,26 +1,31 @@
 //! Attention of one query row, as in decoding: keys and values are read once, in place and in their
-//! stored type, for all heads that share them. Keys that the row does not see are never read.
+//! stored type, for all heads that share them. Keys that the row does not see are never read. Keys
+//! and values in 8 bits are unpacked some rows at a time, and turned to their positions there.
 
 use std::ops::Range;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
+use half::bf16;
+use half::slice::HalfFloatSliceExt;
 
 use super::inputs::{Elements, Inputs, Matrix};
 use super::lanes::CausalPosition;
 use super::level::{Level, dispatch, dispatch_pairs};
 use super::many_rows;
 use super::merge::merge;
-use super::pack::{Aligned, multiplies_pairs};
+use super::pack::{Aligned, multiplies_pairs, rotate};
 use super::single_walk::{Heads, MOST_ROWS, Scratch, Walk};
 use super::strip::{LOG2_E, WIDEST};
 use super::tasks;
 use crate::error::Result;
-use crate::{Keys, PAD, Partial, Query, Rule};
+use crate::{Keys, PAD, Partial, Query, Rope, Rule};
 
 /// Keys in a task, about, and the most tasks. They follow from sizes alone, so that the bits of a
 /// result do not depend on the number of threads.
 const TASK_KEYS: usize = 1024;
 const MOST_TASKS: usize = 32;
+/// Rows that are unpacked at a time: a whole number of tiles, in the first cache.
+const UNPACKED_ROWS: usize = 32;
 
 /// Everything that the tasks of a call share.
 struct Call<'a> {
@@ -36,6 +41,10 @@ struct Call<'a> {
     /// Query heads that share a KV head.
     group: usize,
     head_dim: usize,
+    /// The rotations of keys that are not turned yet: those in 8 bits.
+    rope: Option<&'a Rope>,
+    /// Whether those are unpacked to bf16.
+    narrow: bool,
 }
 
 /// Some of the keys, counted as if all blocks were one, and where their result goes.
@@ -50,7 +59,7 @@ struct Task<'a> {
 /// See [`crate::Kernels::attend`]. `None` where the call is not of this kind: not one row, heads
 /// that are not whole vectors, keys and values of two types.
 pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Option<Partial>> {
-    let &Query { q, at, keys, scale, .. } = query;
+    let &Query { q, at, keys, scale, rope, dtype } = query;
     let (queries, heads, head_dim) = q.dims3()?;
     let total = query.key_count();
     let whole = head_dim > 0 && head_dim.is_multiple_of(WIDEST);
@@ -63,14 +72,22 @@ pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Option<Partial>>
     let place = CausalPosition::new(at, 0);
     let group = heads / kv_heads;
     let device = q.device();
+    if let Some(rope) = rope {
+        rope.check(head_dim, at.rope().iter().chain(keys.iter().flat_map(|block| block.at.rope())).copied())?;
+    }
+    let q = &match rope {
+        Some(rope) => rope.apply(&q.to_dtype(DType::F32)?, at)?,
+        None => q.clone(),
+    };
     let inputs = Inputs::new(q, keys)?;
     let held = inputs.hold();
     let (blocks, mut q) = (held.blocks()?, packed(&held.queries()?, kv_heads, group, head_dim, scale * LOG2_E));
-    let paired = multiplies_pairs(level, &blocks) && head_dim.is_multiple_of(2 * WIDEST);
+    let paired = multiplies_pairs(level, &blocks, dtype) && head_dim.is_multiple_of(2 * WIDEST);
     if paired {
         q = many_rows::paired(level, q.get());
     }
-    let call = Call { level, keys, blocks, place, q, paired, kv_heads, group, head_dim };
+    let call =
+        Call { level, keys, blocks, place, q, paired, kv_heads, group, head_dim, rope, narrow: dtype == DType::BF16 };
 
     let count = (total / TASK_KEYS).clamp(1, MOST_TASKS);
     let mut out = vec![0.0; count * heads * head_dim];
@@ -163,7 +180,57 @@ impl Call<'_> {
             (Elements::Bf16(k), Elements::Bf16(v)) if self.paired => dispatch_pairs(self.level, walk!(k, v)),
             (Elements::Bf16(k), Elements::Bf16(v)) => dispatch(self.level, walk!(k, v)),
             (Elements::F16(k), Elements::F16(v)) => dispatch(self.level, walk!(k, v)),
+            (Elements::Eight(_), Elements::Eight(_)) => self.unpacking(at, (k, v), first, (heads, scratch)),
             _ => unreachable!("checked by attend: keys and values of one type"),
+        }
+    }
+
+    /// As [`walk`](Self::walk), of rows in 8 bits: those of a tile are unpacked, unless the query
+    /// sees none of them.
+    fn unpacking(
+        &self,
+        at: [&[u32]; 3],
+        (k, v): (&Matrix<'_>, &Matrix<'_>),
+        first: usize,
+        (heads, scratch): (&mut [Heads], &mut Scratch),
+    ) {
+        let (head_dim, row) = (self.head_dim, self.kv_heads * self.head_dim);
+        let mut wide = [vec![0.0f32; UNPACKED_ROWS * row], vec![0.0f32; UNPACKED_ROWS * row]];
+        let mut narrow = [Vec::new(), Vec::new()];
+        for from in (0..at[0].len()).step_by(UNPACKED_ROWS) {
+            let at = at.map(|list| &list[from..list.len().min(from + UNPACKED_ROWS)]);
+            let sees = |i: usize| self.place.sees(at[0][i], at[1][i], at[2][i]);
+            if !(0..at[0].len()).any(sees) {
+                continue;
+            }
+            for (i, place) in (0..at[0].len() * self.kv_heads).map(|i| (i, i * head_dim..(i + 1) * head_dim)) {
+                let (row, head) = (i / self.kv_heads, i % self.kv_heads);
+                k.widen(first + from + row, head, &mut wide[0][place.clone()]);
+                v.widen(first + from + row, head, &mut wide[1][place.clone()]);
+                if let Some(rope) = self.rope {
+                    rotate(&mut wide[0][place], rope, at[2][row]);
+                }
+            }
+            let (place, q, head_dim) = (self.place, self.q.get(), self.head_dim);
+            let matrix = |elements| Matrix::of_rows(elements, self.kv_heads, head_dim);
+            macro_rules! walk {
+                ($elements:path, $k:expr, $v:expr) => {{
+                    let (k, v) = (($k, matrix($elements($k))), ($v, matrix($elements($v))));
+                    Walk { k, v, first: 0, at, place, head_dim, q, heads, scratch }
+                }};
+            }
+            if self.narrow {
+                for (narrow, wide) in narrow.iter_mut().zip(&wide) {
+                    narrow.resize(wide.len(), bf16::ZERO);
+                    narrow.convert_from_f32_slice(wide);
+                }
+                match self.paired {
+                    true => dispatch_pairs(self.level, walk!(Elements::Bf16, &narrow[0][..], &narrow[1][..])),
+                    false => dispatch(self.level, walk!(Elements::Bf16, &narrow[0][..], &narrow[1][..])),
+                }
+            } else {
+                dispatch(self.level, walk!(Elements::F32, &wide[0][..], &wide[1][..]));
+            }
         }
     }
 

@@ -143,6 +143,14 @@ pub(crate) fn distance(_a: &Tensor, _b: &Tensor, _absolute: bool) -> Result<Opti
     Ok(None)
 }
 
+pub(crate) fn to_eight_bits(_x: &Tensor) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+pub(crate) fn from_eight_bits(_x: &Tensor, _dtype: DType) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
 pub(crate) fn rms_norm(_x: &Tensor, _weight: &Tensor, _eps: f32) -> Result<Option<Tensor>> {
     Ok(None)
 }

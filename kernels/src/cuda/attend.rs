@@ -86,7 +86,7 @@ pub fn visible_share(q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Option
 /// # Errors
 /// Returns an error if a position is beyond the tables, or if the driver fails.
 pub(super) fn attend(query: &Query<'_>) -> Result<Option<Partial>> {
-    let &Query { q, at, keys, rope, scale } = query;
+    let &Query { q, at, keys, rope, scale, .. } = query;
     let Some(shape) = shape(q, keys, rope)? else { return Ok(None) };
     let Device::Cuda(device) = q.device() else { return Ok(None) };
     if let Some(rope) = rope {

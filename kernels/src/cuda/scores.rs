@@ -95,7 +95,7 @@ fn in_parts(query: &Query<'_>, lse: &Tensor, by: Read<'_>) -> Result<Option<Tens
 /// Reads with queries that have their positions and lie in one piece. `None` where a row sees more
 /// than two runs of keys.
 fn launch(query: &Query<'_>, lse: &Tensor, shape: Shape, read: Read<'_>) -> Result<Option<Tensor>> {
-    let &Query { q, at, keys, rope, scale } = query;
+    let &Query { q, at, keys, rope, scale, .. } = query;
     let device = q.device().as_cuda_device()?;
     let stream = device.cuda_stream();
     let Shape { queries, kv_heads, head_dim, .. } = shape;

@@ -26,7 +26,7 @@ impl Backend for Tiled {
 }
 
 fn attend(query: &Query<'_>) -> crate::Result<Option<Partial>> {
-    let &Query { q, at, keys, rope, scale } = query;
+    let &Query { q, at, keys, rope, scale, .. } = query;
     let filled: Vec<&Keys> = keys.iter().filter(|block| !block.at.is_empty()).collect();
     let tensors: Vec<&Tensor> = filled.iter().flat_map(|block| [&block.k, &block.v]).chain([q]).collect();
     if filled.is_empty() || q.elem_count() == 0 || !computes(&tensors) {

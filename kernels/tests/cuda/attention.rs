@@ -218,8 +218,9 @@ fn parts_of_the_keys_merge_to_the_whole_and_unseen_rows_are_empty() {
         v: v.narrow(0, from as usize, count).unwrap(),
         at: Positions::run(from, count),
     };
-    let attend =
-        |keys: &[Keys]| Kernels::Auto.attend(&Query { q: &q, at: &at, keys, rope: None, scale: 0.125 }).unwrap();
+    let attend = |keys: &[Keys]| {
+        Kernels::Auto.attend(&Query { q: &q, at: &at, keys, rope: None, scale: 0.125, dtype: DType::F32 }).unwrap()
+    };
     let whole = attend(&[keys(0, 300)]);
     let merged = merge(&attend(&[keys(0, 77)]), &attend(&[keys(77, 223)])).unwrap();
     let wide: Vec<f64> = flat(&whole.out).into_iter().map(f64::from).collect();
@@ -235,6 +236,7 @@ fn parts_of_the_keys_merge_to_the_whole_and_unseen_rows_are_empty() {
         keys: &[keys(0, 300)],
         rope: None,
         scale: 0.125,
+        dtype: DType::F32,
     });
     assert_eq!(none.unwrap().out.dims(), [0, 2, 64]);
 }
@@ -257,11 +259,22 @@ fn numbers_in_hidden_keys_change_nothing() {
             let [k, v] = [2, 3].map(|seed| values(seed, 200, poison).to_device(&device).unwrap());
             let keys = Keys { k, v, at: Positions::run(0, 200).without(&hidden) };
             let partial = Kernels::Auto
-                .attend(&Query { q: &q, at: &at, keys: std::slice::from_ref(&keys), rope: None, scale: 0.1 })
+                .attend(&Query {
+                    q: &q,
+                    at: &at,
+                    keys: std::slice::from_ref(&keys),
+                    rope: None,
+                    scale: 0.1,
+                    dtype: DType::F32,
+                })
                 .unwrap();
             let (lse, by) = (&partial.lse, Reduce::Mass);
             let scores = Kernels::Auto
-                .column_scores(&Query { q: &q, at: &at, keys: &[keys], rope: None, scale: 0.1 }, lse, by)
+                .column_scores(
+                    &Query { q: &q, at: &at, keys: &[keys], rope: None, scale: 0.1, dtype: DType::F32 },
+                    lse,
+                    by,
+                )
                 .unwrap();
             (flat(&partial.out), flat(&scores))
         };
@@ -283,7 +296,14 @@ fn attention_over_no_key_at_all_is_of_the_queries_type() {
             };
             for kernels in [Kernels::Auto, Kernels::Plain] {
                 let found = kernels
-                    .attend(&Query { q: &q, at: &Positions::run(0, queries), keys: &[], rope: None, scale: 0.1 })
+                    .attend(&Query {
+                        q: &q,
+                        at: &Positions::run(0, queries),
+                        keys: &[],
+                        rope: None,
+                        scale: 0.1,
+                        dtype: DType::F32,
+                    })
                     .unwrap();
                 assert_eq!((found.out.dtype(), found.out.dims()), (dtype, &[queries, 2, 64][..]), "{kernels:?}");
                 assert_eq!((found.lse.dtype(), found.lse.dims()), (DType::F32, &[queries, 2][..]), "{kernels:?}");
@@ -292,7 +312,7 @@ fn attention_over_no_key_at_all_is_of_the_queries_type() {
                 let at = Positions::run(0, queries);
                 let scores = kernels
                     .column_scores(
-                        &Query { q: &q, at: &at, keys: &[], rope: None, scale: 0.1 },
+                        &Query { q: &q, at: &at, keys: &[], rope: None, scale: 0.1, dtype: DType::F32 },
                         &found.lse,
                         Reduce::Mass,
                     )

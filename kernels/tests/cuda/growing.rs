@@ -70,10 +70,24 @@ fn bytes_a_token(tokens: u32, answer: u32) -> Vec<u64> {
             let row = placed.select(&[rows - 1]);
             let began = uploaded_bytes();
             let found = Kernels::Auto
-                .attend(&Query { q: &on(&q, &device), at: &row, keys: &there, rope: None, scale: 0.125 })
+                .attend(&Query {
+                    q: &on(&q, &device),
+                    at: &row,
+                    keys: &there,
+                    rope: None,
+                    scale: 0.125,
+                    dtype: DType::F32,
+                })
                 .unwrap();
             let again = Kernels::Auto
-                .attend(&Query { q: &on(&q, &device), at: &row, keys: &there, rope: None, scale: 0.125 })
+                .attend(&Query {
+                    q: &on(&q, &device),
+                    at: &row,
+                    keys: &there,
+                    rope: None,
+                    scale: 0.125,
+                    dtype: DType::F32,
+                })
                 .unwrap();
             sent.push(uploaded_bytes() - began);
             assert_eq!(values(&found.out), values(&again.out), "the next layer");

@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{
-    Distance, Gate, Pairing, Positions, Rope, RopeConfig, RopeScaling, add, add_linear, cast, distance, gated, linear,
-    linear_f32, linear_onto, rms_norm, scale, scale_rows,
+    Distance, Gate, Pairing, Positions, Rope, RopeConfig, RopeScaling, add, add_linear, cast, distance,
+    from_eight_bits, gated, linear, linear_f32, linear_onto, rms_norm, scale, scale_rows, to_eight_bits,
 };
 
 use crate::gates::{GATES, gated_by_hand};
@@ -60,6 +60,28 @@ fn distances_of_rows() {
                 let found = distance(&on(&a, &device), &on(&b, &device), by).unwrap();
                 assert_eq!((found.dims(), found.dtype()), (&shape[..1], DType::F32));
                 assert_near(&format!("{dtype:?} {shape:?} {by:?}"), &found, &expected, bound);
+            }
+        }
+    }
+}
+
+#[test]
+fn eight_bits_are_those_of_the_host() {
+    let (device, mut random) = (gpu(), Random::new(14));
+    for (dtype, _) in TYPES {
+        for shape in [[1, 2, 4], [3, 2, 44], [9, 8, 128], [300, 1, 64]] {
+            let x = random.tensor(&shape, dtype);
+            let tiny = (&x * 1e-3).unwrap();
+            for x in [x, tiny] {
+                let packed = to_eight_bits(&x).unwrap();
+                let found = to_eight_bits(&on(&x, &device)).unwrap();
+                assert_eq!((found.dims(), found.dtype()), (packed.dims(), DType::U8));
+                let bytes =
+                    |x: &Tensor| x.to_device(&Device::Cpu).unwrap().flatten_all().unwrap().to_vec1::<u8>().unwrap();
+                assert_eq!(bytes(&found), bytes(&packed), "{dtype:?} {shape:?}");
+                let back = from_eight_bits(&found, dtype).unwrap();
+                assert_eq!(back.dtype(), dtype);
+                assert_eq!(values(&back), values(&from_eight_bits(&packed, dtype).unwrap()), "{dtype:?} {shape:?}");
             }
         }
     }

@@ -50,6 +50,7 @@ fn one_large_key_and_many_alike(queries: usize, kv_heads: usize) {
             keys: &[Keys { k, v, at: Positions::run(0, KEYS) }],
             rope: None,
             scale: SCALE,
+            dtype: DType::F32,
         })
         .unwrap();
     let weights: Vec<f64> = (0..KEYS).map(|key| (f64::from(SCALE) * f64::from(product(key))).exp()).collect();
@@ -91,7 +92,9 @@ fn with_nan(queries: usize, keys: usize, in_keys: Option<usize>, in_values: Opti
     let (q, k, v) = (tensor(3, queries, None), tensor(5, keys, in_keys), tensor(7, keys, in_values));
     let at = Positions::run((keys - queries) as u32, queries);
     let keys = Keys { k, v, at: Positions::run(0, keys) };
-    let found = Kernels::Auto.attend(&Query { q: &q, at: &at, keys: &[keys], rope: None, scale: 0.125 }).unwrap();
+    let found = Kernels::Auto
+        .attend(&Query { q: &q, at: &at, keys: &[keys], rope: None, scale: 0.125, dtype: DType::F32 })
+        .unwrap();
     (flat(&found.out), flat(&found.lse))
 }
 

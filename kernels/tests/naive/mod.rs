@@ -103,7 +103,14 @@ const THETA: f64 = 10_000.0;
 
 impl Case {
     pub fn query(&self) -> Query<'_> {
-        Query { q: &self.q, at: &self.at_q, keys: &self.keys, rope: self.rope.as_ref(), scale: self.scale }
+        Query {
+            q: &self.q,
+            at: &self.at_q,
+            keys: &self.keys,
+            rope: self.rope.as_ref(),
+            scale: self.scale,
+            dtype: DType::F32,
+        }
     }
 
     pub fn new(sizes: &Sizes) -> Self {

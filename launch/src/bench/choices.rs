@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tributary_engine::{DeviceKind, Dtype};
+use tributary_engine::{DeviceKind, Dtype, KvDtype};
 use tributary_kernels::Kernels;
 use tributary_protocol::{Command, Method};
 use tributary_study::method_spec::MethodSpec;
@@ -13,7 +13,7 @@ use tributary_study::schema::{Cache, Design};
 use crate::args::Load;
 use crate::failure::usage;
 use crate::help;
-use crate::named::{DEVICES, DTYPES, KERNELS, Named, name_of, one_of, usual_dtype, value_of};
+use crate::named::{DEVICES, DTYPES, KERNELS, KV_DTYPES, Named, name_of, one_of, usual_dtype, value_of};
 use crate::values::{List, list};
 
 /// Tokens of a chunk, and of the query, where nothing else is asked for.
@@ -49,6 +49,9 @@ pub struct Choices {
     /// Type of weights and KV cache [default: f32, on a GPU bf16]
     #[arg(long, value_parser = one_of(&DTYPES))]
     pub dtype: Option<Dtype>,
+    /// Type of keys and values in caches and messages [default: auto, that of --dtype]
+    #[arg(long, value_parser = one_of(&KV_DTYPES))]
+    pub kv_dtype: Option<KvDtype>,
     /// Compute kernels [default: auto]
     #[arg(long, value_parser = one_of(&KERNELS))]
     pub kernels: Option<Kernels>,
@@ -109,6 +112,7 @@ impl Choices {
             // A report from before there were devices names none.
             device: known(&DEVICES, &design.device)?,
             dtype: known(&DTYPES, &design.dtype)?,
+            kv_dtype: known(&KV_DTYPES, &design.kv_dtype)?,
             kernels: Some(known(&KERNELS, &design.kernels)?.unwrap_or_default()),
             threads: Some(design.threads),
             lengths: Some(design.lengths.iter().copied().map(Tokens).collect()),
@@ -149,6 +153,10 @@ impl Choices {
             },
             device: name_of(&DEVICES, &device),
             dtype: name_of(&DTYPES, &dtype),
+            kv_dtype: self
+                .kv_dtype
+                .filter(|kv| *kv != KvDtype::Auto)
+                .map_or_else(String::new, |kv| name_of(&KV_DTYPES, &kv)),
             kernels: name_of(&KERNELS, &self.kernels.unwrap_or_default()),
             threads: self.threads.unwrap_or(1),
             chunk_tokens: self.chunk_tokens.map_or(CHUNK_TOKENS, |tokens| tokens.0),

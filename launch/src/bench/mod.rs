@@ -9,7 +9,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix, TEXT_CHUNK_TOKENS};
-use tributary_engine::{Config, DeviceKind, Engine, IntakeConfig, ModelFolder, Ranks, Synthetic, TemplateUse, follow};
+use tributary_engine::{
+    Config, DeviceKind, Engine, IntakeConfig, KvDtype, ModelFolder, Ranks, Synthetic, TemplateUse, follow,
+};
 use tributary_planner::forecast::Profile;
 use tributary_study::bench::calibrate::{self, Calibration, calibrate};
 use tributary_study::bench::{self as study, Output, Sweep, dry_run};
@@ -109,6 +111,7 @@ fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
         device: choices.device.unwrap_or(DeviceKind::Cpu),
         device_memory: args.device_memory,
         dtype: choices.dtype,
+        kv_dtype: choices.kv_dtype.unwrap_or(KvDtype::Auto),
         kernels: choices.kernels.unwrap_or_default(),
         aux_model: choices.aux_model.clone(),
         draft_model: choices.draft_model.clone(),

@@ -318,6 +318,7 @@ mod tests {
             max_positions: 64,
             weight_bytes: 0,
             dtype_bytes: 4,
+            kv_in_eight_bits: false,
         }
     }
 

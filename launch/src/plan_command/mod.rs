@@ -10,8 +10,9 @@ use std::process::ExitCode;
 
 use clap::builder::ArgPredicate;
 use clap::{ArgAction, Args};
-use tributary_engine::{Dtype, launcher};
+use tributary_engine::{Dtype, KvDtype, launcher};
 use tributary_methods::MethodSpec;
+use tributary_planner::ModelShape;
 use tributary_planner::forecast::Profile;
 use tributary_protocol::Command;
 use tributary_study::forecast::asked::{Asked, machines, shape};
@@ -24,7 +25,7 @@ use self::twin::{Traced, TwinArgs};
 
 use crate::failure::usage;
 use crate::help;
-use crate::named::{DTYPES, one_of};
+use crate::named::{DTYPES, KV_DTYPES, one_of};
 use crate::ranks;
 use crate::stdout::{print, print_json};
 use crate::values::{List, list};
@@ -40,6 +41,9 @@ pub struct PlanArgs {
     /// Type of weights and KV cache
     #[arg(long, value_parser = one_of(&DTYPES), default_value = "bf16", help_heading = "Model")]
     dtype: Dtype,
+    /// Type of keys and values in caches, stores and messages
+    #[arg(long, value_parser = one_of(&KV_DTYPES), default_value = "auto", help_heading = "Model")]
+    kv_dtype: KvDtype,
     /// Machine: h100x4, h100x8, h100x8x2 (each also with -paper), h200x4, h200x8, h200x8x2, or a
     /// .toml file. With --slo-ttft several are compared
     #[arg(long, action = ArgAction::Set, value_name = "NAME|FILE", value_delimiter = ',', required = true, help_heading = "Machine")]
@@ -119,6 +123,7 @@ pub fn plan(args: &PlanArgs) -> ExitCode {
 fn answer(args: &PlanArgs) -> anyhow::Result<()> {
     let profiles = machines(&args.profile, args.rank_rates.as_deref())?;
     let (shape, methods) = (shape(&args.model, args.dtype)?, List::all(&args.methods));
+    let shape = ModelShape { kv_in_eight_bits: args.kv_dtype == KvDtype::Fp8, ..shape };
     // Under a launcher every process comes here with the same arguments: once is enough to print.
     let leads = launcher().is_none_or(|launcher| launcher.rank == 0);
     if args.twin.is_asked() {

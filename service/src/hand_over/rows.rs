@@ -35,7 +35,7 @@ pub async fn stream(
     (first, count): (usize, Option<usize>),
 ) -> Result<Response, ApiError> {
     let (layers, tokens) = (entry.facts.layers, entry.facts.tokens);
-    let row_bytes = shared.client.shape().layer_kv_bytes() as usize;
+    let row_bytes = shared.client.shape().read_layer_kv_bytes() as usize;
     if layer >= layers {
         return Err(ApiError::invalid(format!("layer {layer}: the model has {layers}, from 0 on")));
     }

@@ -95,7 +95,7 @@ impl Facts {
     ) -> Result<Self, ApiError> {
         let (shape, method) = (client.shape(), settings.spec().to_string());
         let fingerprint = blake3::Hash::from(client.model_hash()?).to_hex().to_string();
-        let exact = plan.is_exact_as_placed();
+        let exact = plan.is_exact_as_placed() && !shape.kv_in_eight_bits;
         let named = || blake3::hash(format!("{VERSION} {id} {method} {fingerprint}").as_bytes());
         Ok(Self {
             exact,

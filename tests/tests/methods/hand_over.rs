@@ -65,7 +65,7 @@ impl Attention for Decoder<'_> {
         };
         let keys = [Keys { k: k.clone(), v: v.clone(), at: Positions::run(0, k.dim(0)?) }];
         self.layers[layer] = Some((k, v));
-        let query = Query { q: &q, at: &self.at, keys: &keys, rope: None, scale: *scale };
+        let query = Query { q: &q, at: &self.at, keys: &keys, rope: None, scale: *scale, dtype: DType::F32 };
         Ok(Kernels::Plain.attend(&query)?)
     }
 }

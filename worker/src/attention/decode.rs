@@ -69,9 +69,9 @@ impl Decode<'_> {
 
     /// Attention of the rows of shared sequences over every rank's own part, on their owner; `q`
     /// are this rank's queries.
-    fn of_all_ranks(&mut self, layer: usize, q: &Tensor, k: &Tensor) -> Result<Option<Partial>> {
+    fn of_all_ranks(&mut self, layer: usize, q: &Tensor) -> Result<Option<Partial>> {
         let Some(SharedCaches { comm, counts, parts }) = &mut self.shared else { return Ok(None) };
-        let queries = start_queries(*comm, q, counts, k.dtype())?;
+        let queries = start_queries(*comm, q, counts, self.math.dtype)?;
         let all_q = all_queries(*comm, queries, q)?;
         let (mut found, mut from) = (Vec::with_capacity(parts.len()), 0);
         for (cache, at) in parts.iter() {
@@ -83,7 +83,7 @@ impl Decode<'_> {
             from += at.len();
         }
         assert_eq!(from, all_q.dim(0)?, "rows of shared sequences, and queries from all ranks");
-        Ok(Some(bring_home(*comm, &Partial::below_each_other(&found)?, counts, k.dtype())?))
+        Ok(Some(bring_home(*comm, &Partial::below_each_other(&found)?, counts, self.math.dtype)?))
     }
 
     /// Adds keys and values of all rows, and returns the rotated queries of each run.
@@ -92,8 +92,8 @@ impl Decode<'_> {
             return Ok(Vec::new());
         }
         let asked = q.dim(0)?;
-        let (rope, asking) = (&self.math.layers[layer].rope, last_of(&self.at, asked));
-        let (q, k) = (rope.apply(&rope.grown(q, &asking)?, &asking)?, rope.apply(k, &self.at)?);
+        let asking = last_of(&self.at, asked);
+        let (q, k) = self.math.layer(layer).turned((q, &asking), (k, &self.at))?;
         let (mut queries, mut from) = (Vec::with_capacity(self.runs.len()), 0);
         for run in &self.runs {
             let count = run.at.len();
@@ -119,7 +119,7 @@ impl Attention for Decode<'_> {
         let queries = self.take(layer, &qkv)?;
         let shared: Vec<usize> = (0..self.runs.len()).filter(|&run| !self.runs[run].alone).collect();
         let asking = join_or_none(&qkv.q, shared.iter().map(|&run| Ok(queries[run].clone())))?;
-        let elsewhere = self.of_all_ranks(layer, &asking, &qkv.k)?;
+        let elsewhere = self.of_all_ranks(layer, &asking)?;
         if self.runs.is_empty() {
             self.math.progress.idle_slices()?;
         }

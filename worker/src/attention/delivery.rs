@@ -3,7 +3,7 @@
 
 use candle_core::Tensor;
 use tributary_comm::{Communicator, Start};
-use tributary_kernels::{DeviceList, cast, gather_list};
+use tributary_kernels::{DeviceList, gather_list};
 use tributary_protocol::deal::Homes;
 
 use super::rounds::{all_queries, join, start_all};
@@ -50,13 +50,13 @@ impl Delivery {
         &self,
         comm: &mut dyn Communicator,
         counts: &[usize],
-        (q, k, v): (&Tensor, &Tensor, &Tensor),
+        (q, queries): (&Tensor, &Tensor),
+        (k, v): (&Tensor, &Tensor),
     ) -> Result<(Tensor, Tensor, Tensor)> {
-        let queries = cast(q, k.dtype())?;
         let parts = |x: &Tensor| self.send.iter().map(|places| Ok(gather_list(x, places)?)).collect::<Result<Vec<_>>>();
         let (k, v) = (parts(k)?, parts(v)?);
         let starts = [
-            Start::AllGather { send: &queries, rows: counts },
+            Start::AllGather { send: queries, rows: counts },
             Start::AllToAll { send: &k, rows: &self.receive },
             Start::AllToAll { send: &v, rows: &self.receive },
         ];

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use candle_core::{Device, Tensor};
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Partial, Positions, RowSums, add, merge};
+use tributary_kernels::{Keys, Partial, Positions, RowSums, add, cast, merge};
 use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::Plan;
 use tributary_protocol::deal::Homes;
@@ -207,11 +207,12 @@ impl Attention for FreeProbe<'_> {
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let Qkv { q, k, v } = qkv;
-        let (all_q, fresh_k, fresh_v) = self.delivery.deliver(self.comm, &self.counts, (&q, &k, &v))?;
+        let (all_q, fresh_k, fresh_v) =
+            self.delivery.deliver(self.comm, &self.counts, (&q, &cast(&q, self.math.dtype)?), (&k, &v))?;
         let mut keys = self.stale.keys(layer);
         keys.push(Keys { k: fresh_k, v: fresh_v, at: self.at_fresh.clone() });
         let part = self.look(layer, &all_q, &keys)?;
-        let home = bring_home(self.comm, &part, &self.counts, k.dtype())?;
+        let home = bring_home(self.comm, &part, &self.counts, self.math.dtype)?;
         let everything = merge(&home, &self.math.layer(layer).attend(&q, &self.at, &self.prefix.keys(layer))?)?;
         // An empty block has no keys in the view, so the readings still match its rows.
         self.read(layer, &all_q, &keys, &everything.lse)?;

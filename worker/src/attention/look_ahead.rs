@@ -49,10 +49,10 @@ impl LookAhead<'_> {
             let lse = everything.lse.clone();
             return Ok((everything, q.clone(), lse));
         };
-        let queries = start_queries(*comm, q, &self.counts, k.dtype())?;
+        let queries = start_queries(*comm, q, &self.counts, self.math.dtype)?;
         let all_q = all_queries(*comm, queries, q)?;
         let part = self.math.layer(layer).attend(&all_q, &self.at_all, cache)?;
-        let mut everything = bring_home(*comm, &part, &self.counts, k.dtype())?;
+        let mut everything = bring_home(*comm, &part, &self.counts, self.math.dtype)?;
         if let [keys] = &*own {
             everything = merge(&everything, &self.math.layer(layer).attend(q, &keys.at, &own)?)?;
         }

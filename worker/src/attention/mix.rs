@@ -1,8 +1,8 @@
 //! Fresh keys and values mixed with the cached ones of the same rows: (1 − θ) · cached + θ · fresh
 //! (SAM-KV).
 
-use candle_core::Tensor;
-use tributary_kernels::{DeviceList, add, gather_list, scale};
+use candle_core::{DType, Tensor};
+use tributary_kernels::{DeviceList, add, from_eight_bits, gather_list, is_in_eight_bits, scale, to_eight_bits};
 
 use super::rounds::join;
 use crate::error::Result;
@@ -59,8 +59,10 @@ impl Mix {
     fn mixed(&self, layer: usize, fresh: &Tensor, of: fn(&(Tensor, Tensor)) -> &Tensor) -> Result<Tensor> {
         let part = |(block, places): &(Block, DeviceList)| Ok(gather_list(of(block.layer(layer)), places)?);
         let cached = join(&self.parts.iter().map(part).collect::<Result<Vec<_>>>()?)?;
-        let cached = scale(&gather_list(&cached, &self.order)?, 1.0 - self.theta)?;
-        Ok(add(&cached, &scale(fresh, self.theta)?)?)
+        let cached = gather_list(&cached, &self.order)?;
+        let [cached, wide] = [&cached, fresh].map(|x| from_eight_bits(x, DType::F32));
+        let mixed = add(&scale(&cached?, 1.0 - self.theta)?, &scale(&wide?, self.theta)?)?;
+        Ok(if is_in_eight_bits(fresh) { to_eight_bits(&mixed)? } else { mixed })
     }
 }
 

@@ -6,8 +6,8 @@
 use candle_core::{DType, Tensor};
 use tributary_comm::Communicator;
 use tributary_kernels::{
-    DeviceList, Distance, Keys, Partial, Positions, Reduce, cast, contiguous, cuda, distance, gather_list, merge,
-    scale_rows,
+    DeviceList, Distance, Keys, Partial, Positions, Reduce, cast, contiguous, cuda, distance, from_eight_bits,
+    gather_list, merge, scale_rows,
 };
 use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::Plan;
@@ -104,7 +104,9 @@ impl<'a> OraclePass<'a> {
         let paid_before = gather_list(&self.paid[layer].reshape((count, 1))?, &self.places)?.flatten_all()?;
         let v = fresh.v.clone();
         let paid = self.math.layer(layer).scores(q, &self.at_query, &[fresh], lse, Reduce::Mass)?;
-        let taken = |v: &Tensor, paid: &Tensor| -> Result<Tensor> { Ok(scale_rows(&cast(v, DType::F32)?, paid)?) };
+        let taken = |v: &Tensor, paid: &Tensor| -> Result<Tensor> {
+            Ok(scale_rows(&cast(&from_eight_bits(v, DType::F32)?, DType::F32)?, paid)?)
+        };
         let apart = distance(&taken(&v, &paid)?, &taken(&cached, &paid_before)?, Distance::Squared)?;
         let apart = cuda::download(&apart)?.to_vec1::<f32>()?;
         self.sums.iter_mut().zip(apart).for_each(|(sum, squared)| *sum += squared.sqrt());
@@ -121,10 +123,11 @@ impl Attention for OraclePass<'_> {
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let Qkv { q, k, v } = qkv;
-        let (all_q, fresh_k, fresh_v) = self.delivery.deliver(self.comm, &self.counts, (&q, &k, &v))?;
+        let (all_q, fresh_k, fresh_v) =
+            self.delivery.deliver(self.comm, &self.counts, (&q, &cast(&q, self.math.dtype)?), (&k, &v))?;
         let fresh = Keys { k: fresh_k, v: fresh_v, at: self.at_fresh.clone() };
         let part = self.math.layer(layer).attend(&all_q, &self.at_all, std::slice::from_ref(&fresh))?;
-        let home = bring_home(self.comm, &part, &self.counts, k.dtype())?;
+        let home = bring_home(self.comm, &part, &self.counts, self.math.dtype)?;
         let (rows, tail) = (k.dim(0)?, self.at_tail.len());
         let mut rest = self.prefix.keys(layer);
         let last_of = |x: &Tensor| x.narrow(0, rows - tail, tail);

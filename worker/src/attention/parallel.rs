@@ -66,7 +66,7 @@ impl<'a> Parallel<'a> {
         let math = self.math.layer(layer).with(&tempered);
         let keys = self.context.keys(layer);
         let Some(comm) = &mut self.comm else { return math.attend(&qkv.q, &self.at, &keys) };
-        let dtype = qkv.k.dtype();
+        let dtype = self.math.dtype;
         let queries = start_queries(*comm, &qkv.q, &self.counts, dtype)?;
         let all_q = all_queries(*comm, queries, &qkv.q)?;
         let part = math.attend(&all_q, &self.at_query, &keys)?;

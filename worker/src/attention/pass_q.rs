@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use tributary_comm::Communicator;
-use tributary_kernels::{Keys, Partial, Positions, Reduce, cuda, merge};
+use tributary_kernels::{Keys, Partial, Positions, Reduce, cast, cuda, merge};
 use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::deal::Homes;
 
@@ -176,8 +176,10 @@ impl Attention for PassQ<'_> {
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let Qkv { q, k, v } = qkv;
-        let dtype = k.dtype();
-        let (all_q, mut fresh_k, mut fresh_v) = self.delivery.deliver(self.comm, &self.counts, (&q, &k, &v))?;
+        let dtype = self.math.dtype;
+        let queries = cast(&q, dtype)?;
+        let (all_q, mut fresh_k, mut fresh_v) =
+            self.delivery.deliver(self.comm, &self.counts, (&q, &queries), (&k, &v))?;
         if let Some(mix) = &self.mix {
             (fresh_k, fresh_v) = mix.of(layer, (fresh_k, fresh_v))?;
         }

@@ -79,7 +79,7 @@ impl QueryProbe<'_> {
     pub(super) fn look(&mut self, layer: usize, qkv: Qkv) -> Result<Found> {
         let Qkv { q, k, v } = qkv;
         let own = self.math.layer(layer).attend(&q, &self.at, &self.own.keys(layer))?;
-        let context = self.gather(layer, own, k.dtype())?;
+        let context = self.gather(layer, own, self.math.dtype)?;
         let mut rest = self.prefix.keys(layer);
         rest.push(Keys { k, v, at: self.at.clone() });
         let everything = merge(&context, &self.math.layer(layer).attend(&q, &self.at, &rest)?)?;

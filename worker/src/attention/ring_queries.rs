@@ -71,7 +71,7 @@ impl<'a> RingQueries<'a> {
     fn round(&mut self, layer: usize, q: &Tensor, rows: &[Range<usize>]) -> Result<Partial> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
         let (k, v) = self.layers.last().expect("the layer's keys were taken").clone();
-        let dtype = k.dtype();
+        let dtype = self.math.dtype;
         let keys = [Keys { k, v, at: self.at_keys.clone() }];
         // Queries that travel are rounded to the model's dtype; this rank's own are not.
         let (mut visiting, mut queries) = (cast(q, dtype)?, q.clone());

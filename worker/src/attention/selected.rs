@@ -118,7 +118,7 @@ impl Attention for SelectedOnly<'_> {
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let Qkv { q, k, v } = qkv;
-        let (rank, dtype) = (self.comm.rank(), k.dtype());
+        let (rank, dtype) = (self.comm.rank(), self.math.dtype);
         let [q_own, q_query] = pair(split(&q, &[self.own_asked, self.query_asked[rank]])?);
         let cuts = [self.counts[rank], self.tail.rows().len()];
         let [mut k_own, k_tail] = pair(split(&k, &cuts)?);

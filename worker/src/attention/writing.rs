@@ -46,8 +46,7 @@ impl Attention for Writing {
 
     fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Partial> {
         let asking = last_of(&self.at, q.dim(0)?);
-        let rope = &self.math.layers[layer].rope;
-        let (q, k) = (rope.apply(&rope.grown(&q, &asking)?, &asking)?, rope.apply(&k, &self.at)?);
+        let (q, k) = self.math.layer(layer).turned((&q, &asking), (&k, &self.at))?;
         let mut keys = Vec::new();
         if self.is_reading {
             self.prompt.push(Keys { k, v, at: self.at.clone() });

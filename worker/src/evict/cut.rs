@@ -73,8 +73,8 @@ pub(super) fn cut(cx: &mut Context<'_>, candidates: &Candidates<'_>, kept: KeptR
 
 /// Bytes of a row's keys and values in all layers.
 fn row_bytes(cx: &Context<'_>) -> u64 {
-    let (config, dtype) = (cx.models.main.config(), cx.models.main.dtype());
-    (2 * config.layers * config.kv_heads * config.head_dim * dtype.size_in_bytes()) as u64
+    let (config, model) = (cx.models.main.config(), cx.models.main);
+    (2 * config.layers * config.kv_heads * model.kv_width() * model.kv_dtype().size_in_bytes()) as u64
 }
 
 fn bytes(view: &View) -> u64 {
@@ -178,7 +178,7 @@ impl Cut<'_> {
                 places.push(place * heads.len() as u32 + head as u32);
             }
         }
-        let head_dim = cx.models.main.config().head_dim;
+        let head_dim = cx.models.main.kv_width();
         let keys = view.keys(layer);
         if places.is_empty() {
             return Ok((none(cx, head_dim)?, none(cx, head_dim)?));
@@ -220,14 +220,14 @@ impl Cut<'_> {
 /// The rows at `places` of the concatenated `parts`, as `[rows, kv_heads, head_dim]`; zeros at
 /// missing places.
 fn picked(cx: &Context<'_>, parts: &[&Tensor], places: &[u32], (rows, heads): (usize, usize)) -> Result<Tensor> {
-    let (head_dim, model) = (cx.models.main.config().head_dim, cx.models.main);
+    let (head_dim, model) = (cx.models.main.kv_width(), cx.models.main);
     if parts.is_empty() {
-        return Ok(Tensor::zeros((rows, heads, head_dim), model.dtype(), model.device())?);
+        return Ok(Tensor::zeros((rows, heads, head_dim), model.kv_dtype(), model.device())?);
     }
     Ok(gather(&join(parts, 0)?, places)?.reshape((rows, heads, head_dim))?)
 }
 
 /// No rows of one head.
 fn none(cx: &Context<'_>, head_dim: usize) -> Result<Tensor> {
-    Ok(Tensor::zeros((1, head_dim), cx.models.main.dtype(), cx.models.main.device())?.narrow(0, 0, 0)?)
+    Ok(Tensor::zeros((1, head_dim), cx.models.main.kv_dtype(), cx.models.main.device())?.narrow(0, 0, 0)?)
 }

@@ -9,7 +9,7 @@ mod growing;
 mod layer_rows;
 
 use candle_core::Tensor;
-use tributary_kernels::{Keys, PAD, Positions};
+use tributary_kernels::{Keys, PAD, Positions, is_in_eight_bits};
 use tributary_model::LayerAttention;
 
 pub use self::block::{Block, BlockRows, Coming, ComingLayer};
@@ -300,14 +300,15 @@ impl View {
     }
 }
 
-/// Rotates every key of `views` to its position, once, for passes of one row each.
+/// Rotates every key of `views` to its position, once, for passes of one row each; keys in 8 bits
+/// stay as they are, and are turned as they are read.
 /// A layer's original keys are dropped before the next layer's are turned, except for those that
 /// the chunk cache holds too. Blocks of one pass share tensors, so all views are turned together.
 fn turn(views: &mut [&mut View], layers: &[LayerAttention]) -> Result<()> {
     for (layer, of_layer) in layers.iter().enumerate() {
         for (block, at) in views.iter_mut().flat_map(|view| &mut view.blocks) {
             // A block of no rows may have no layers.
-            if let Some((k, _)) = block.layers.get_mut(layer) {
+            if let Some((k, _)) = block.layers.get_mut(layer).filter(|(k, _)| !is_in_eight_bits(k)) {
                 *k = of_layer.rope.apply(k, at.of(layer))?;
             }
         }

@@ -21,7 +21,9 @@ impl Decoding<'_, '_> {
         let keys = match self.sequences.get_mut(&request).and_then(Sequence::turned) {
             _ if is_filling => handing::keys(layer, &wanted.rows)?,
             Some(Turned { own, rest, .. }) => {
-                handing::standing(&[own.keys(layer), rest.keys(layer)].concat(), &wanted.rows)?
+                let keys = handing::standing(&[own.keys(layer), rest.keys(layer)].concat(), &wanted.rows)?;
+                let layers = self.models.main.layer_attention(wanted.rows.end as usize)?;
+                handing::as_read(keys, &layers[layer])?
             }
             None => Vec::new(),
         };

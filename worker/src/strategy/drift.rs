@@ -5,9 +5,9 @@
 //! filtering over several. KVShare weights the difference with the attention that the rows pay each
 //! other there.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use tributary_comm::Communicator;
-use tributary_kernels::{Distance, cuda, distance};
+use tributary_kernels::{Distance, cuda, distance, from_eight_bits};
 use tributary_methods::{Candidates, top_rows};
 use tributary_model::Qkv;
 use tributary_protocol::{Drift, DriftOf, DriftScore, Exchange, Layout, Plan};
@@ -120,7 +120,8 @@ fn distances(qkv: &Qkv, cached: &[Vec<Tensor>], kept: &[Vec<u32>], rows: &[u32],
         DriftScore::Squared => Distance::Squared,
         DriftScore::Attended => Distance::Absolute,
     };
-    Ok(distance(new, &old, by)?)
+    let [new, old] = [new, &old].map(|x| from_eight_bits(x, DType::F32));
+    Ok(distance(&new?, &old?, by)?)
 }
 
 /// The distances, each times the attention that its row receives from all `rows` of all ranks in

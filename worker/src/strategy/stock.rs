@@ -230,7 +230,7 @@ fn head(cx: &mut Context<'_>, plan: &Plan) -> Result<Option<Block>> {
     }
     let Some((_, shape)) = cx.chunk_cache.store().cloned().zip(shape(cx, rows.len())) else { return Ok(None) };
     if rows.is_empty() {
-        let (device, dtype) = (cx.models.main.device(), cx.models.main.dtype());
+        let (device, dtype) = (cx.models.main.device(), cx.models.main.kv_dtype());
         let empty = || cuda::nothing((0, shape.kv_heads, shape.head_dim), dtype, device);
         let found = (0..layers).map(|_| Ok((empty()?, empty()?))).collect::<Result<Vec<_>>>()?;
         return Ok(Some(Block::of(rows, found).complete(layers)));
@@ -275,8 +275,8 @@ fn stored(cx: &Context<'_>, rows: Vec<u32>, identity: impl Fn(usize) -> Identity
 /// The shape of a chunk of `rows` rows; `None` for a model whose numbers are not stored.
 pub(super) fn shape(cx: &Context<'_>, rows: usize) -> Option<Shape> {
     let config = cx.models.main.config();
-    let numbers = numbers::numbers(cx.models.main.dtype())?;
-    let (layers, kv_heads, head_dim) = (config.layers, config.kv_heads, config.head_dim);
+    let numbers = numbers::numbers(cx.models.main.kv_dtype())?;
+    let (layers, kv_heads, head_dim) = (config.layers, config.kv_heads, cx.models.main.kv_width());
     Some(Shape { layers, rows, kv_heads, head_dim, numbers, with_places: false })
 }
 
