@@ -477,5 +477,6 @@ pub fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
 
 /// The planner's facts of a model whose weights are of `dtype`.
 pub fn shape(model: &dyn Model, dtype: DType) -> ModelShape {
-    shape_of(model.config(), dtype.size_in_bytes())
+    let kv_in_eight_bits = model.kv_dtype() == DType::U8;
+    ModelShape { kv_in_eight_bits, ..shape_of(model.config(), dtype.size_in_bytes()) }
 }

@@ -6,7 +6,7 @@ use std::slice::from_ref;
 use std::sync::Arc;
 
 use candle_core::DType;
-use tributary_model::Model;
+use tributary_model::{Model, in_eight_bits};
 use tributary_planner::cost::bytes::Cargo;
 use tributary_planner::cost::evicting::Evicting;
 use tributary_protocol::{EVICTIONS, Eviction, EvictionDescriptor, Exchange, Plan, Prefill, RankReport};
@@ -122,7 +122,7 @@ fn freed(plan: &Plan, reports: &[RankReport], world: usize, what: &str) {
 
 #[test]
 fn nothing_changes_where_everything_is_kept() {
-    let model = dummy_model(&gemma(), 11);
+    let model = in_eight_bits(dummy_model(&gemma(), 11));
     let pairs = pairs(&*model);
     for world in [1, 3] {
         let ranks = group(&model, world);

@@ -374,7 +374,8 @@ impl Count<'_> {
 
     /// `rows` rows of queries, in rows of keys and values.
     fn kv_rows_of_queries(&self, rows: usize) -> usize {
-        (rows * self.shape.query_width()).div_ceil(2 * self.shape.kv_width())
+        let queries = rows * self.shape.query_width() * self.shape.dtype_bytes;
+        queries.div_ceil(self.shape.layer_kv_bytes() as usize)
     }
 
     fn held_of_blocks(&self, rank: usize) -> Held {
@@ -467,15 +468,20 @@ impl Count<'_> {
     }
 
     /// Bytes of one layer's keys and values of `rows` rows, joined, its keys once more rotated, and
-    /// of the rotary tables, where that happens: on a CPU a tile at a time.
+    /// of the rotary tables, where that happens: on a CPU a tile at a time. Those in 8 bits are there
+    /// packed too.
     fn rotated(&self, rows: usize) -> u64 {
         match self.memory {
             MemoryOf::Host => 0,
             MemoryOf::Device => {
-                let layer = rows as u64 * self.shape.layer_kv_bytes();
+                let layer = rows as u64 * self.shape.read_layer_kv_bytes();
+                let packed = match self.shape.kv_in_eight_bits {
+                    true => rows as u64 * self.shape.layer_kv_bytes(),
+                    false => 0,
+                };
                 let after = self.plan.max_tokens.max(self.plan.passing_rows());
                 let tables = 4 * (self.plan.total_rows() + after) * self.shape.head_dim;
-                self.slack(layer + layer / 2 + tables as u64)
+                self.slack(packed + layer + layer / 2 + tables as u64)
             }
         }
     }

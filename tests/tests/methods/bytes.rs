@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::DType;
 use tributary_kernels::Kernels;
-use tributary_model::Model;
+use tributary_model::{Model, in_eight_bits};
 use tributary_planner::cost::{Selected, bytes};
 use tributary_protocol::{Exchange, Passing, Plan, PlannedMethod, Returns};
 use tributary_tests::samples::{Case, Sample, leads};
@@ -66,14 +66,14 @@ fn plans(model: &dyn Model, shape: (usize, &[usize], usize), world: usize) -> Ve
     plans
 }
 
-fn check(dtype: DType, shapes: &[(usize, &[usize], usize)]) {
-    let model = model(dtype);
-    let model_shape = shape(&*model, dtype);
+fn check(model: &Arc<dyn Model>, shapes: &[(usize, &[usize], usize)]) {
+    let dtype = model.dtype();
+    let model_shape = shape(&**model, dtype);
     let (mut compared, mut reordered, mut hops, mut rounds) = (0, 0, 0, 0);
     for &request in shapes {
         for world in 1..=4 {
-            let plans = plans(&*model, request, world);
-            let runs = run_all(&model, Kernels::Auto, world, &plans);
+            let plans = plans(&**model, request, world);
+            let runs = run_all(model, Kernels::Auto, world, &plans);
             for ((outcome, reports), plan) in runs.iter().zip(&plans) {
                 let selected = Selected::from(outcome);
                 let formula = bytes::received(plan, world, &model_shape, &selected);
@@ -97,12 +97,17 @@ fn check(dtype: DType, shapes: &[(usize, &[usize], usize)]) {
 
 #[test]
 fn the_formula_is_what_every_rank_counts_in_f32() {
-    check(DType::F32, &SHAPES);
+    check(&model(DType::F32), &SHAPES);
 }
 
 #[test]
 fn the_formula_is_what_every_rank_counts_in_bf16() {
-    check(DType::BF16, &SHAPES[1..3]);
+    check(&model(DType::BF16), &SHAPES[1..3]);
+}
+
+#[test]
+fn the_formula_is_what_every_rank_counts_of_keys_in_8_bits() {
+    check(&in_eight_bits(model(DType::F32)), &SHAPES[1..3]);
 }
 
 /// Rows that belong to the chunks of one rank but are computed on all of them: the dealing must

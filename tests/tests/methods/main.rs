@@ -7,6 +7,7 @@ mod cacheclip;
 mod cancel;
 mod conversation;
 mod dropped;
+mod eight_bits;
 mod equivalence;
 mod hand_over;
 mod lead;

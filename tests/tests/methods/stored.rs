@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tributary_model::Model;
+use tributary_model::{Model, in_eight_bits};
 use tributary_protocol::{Exchange, Outcome, Plan, RankReport, StoreError};
 use tributary_tests::equal::assert_same_bits;
 use tributary_tests::samples::{Sample, apart};
@@ -40,18 +40,20 @@ fn spoilt(reports: &[RankReport]) -> usize {
 
 #[test]
 fn after_a_restart_stored_chunks_answer_as_cold_ones_bit_for_bit() {
-    let model = model();
+    let models = [model(), model(), in_eight_bits(model())];
+    let model = |world: usize| &models[world - 1];
     let shapes: [(usize, &[usize]); 3] = [(3, &[17, 5, 23, 9, 12]), (0, &[14, 6, 11]), (2, &[29])];
-    let lists = (1..=3).flat_map(|world| apart(&shapes, world, &*model).into_iter().map(move |list| (world, list)));
+    let lists =
+        (1..=3).flat_map(|world| apart(&shapes, world, &**model(world)).into_iter().map(move |list| (world, list)));
     for (world, samples) in lists {
         let folder = tempfile::tempdir().expect("a folder");
         let cold: Vec<Plan> = samples.iter().map(|sample| kept(sample.plan.clone())).collect();
-        let first = run_all(&model, folder.path(), world, &cold);
+        let first = run_all(model(world), folder.path(), world, &cold);
         let again = |sample: &Sample| {
             let warm = warm(sample.plan.clone());
             [warm.clone(), warm.clone(), kept(warm.clone()), kept(warm)]
         };
-        let again = run_all(&model, folder.path(), world, &samples.iter().flat_map(again).collect::<Vec<_>>());
+        let again = run_all(model(world), folder.path(), world, &samples.iter().flat_map(again).collect::<Vec<_>>());
         for ((sample, (cold, _)), again) in samples.iter().zip(&first).zip(again.chunks(4)) {
             let what = format!("{}, world {world}", sample.what());
             for (outcome, _) in again {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use tributary_kernels::Kernels;
-use tributary_model::Model;
+use tributary_model::{Model, in_eight_bits};
 use tributary_protocol::{Exchange, Plan, RankReport};
 use tributary_tests::equal::assert_same_bits;
 use tributary_tests::samples::{Case, Sample, apart};
@@ -41,7 +41,9 @@ fn hits(reports: &[RankReport]) -> usize {
 
 #[test]
 fn warm_equals_cold_bit_for_bit_and_again_after_another_query() {
-    let models = [&gemma(), &gpt_oss(), &glm_with_experts(), &packed()].map(|config| dummy_model(config, 12));
+    let [gemma, gpt_oss, experts, packed] =
+        [&gemma(), &gpt_oss(), &glm_with_experts(), &packed()].map(|config| dummy_model(config, 12));
+    let models = [gemma, gpt_oss, in_eight_bits(experts), packed];
     let model = |world: usize| &models[world % 4];
     let lists =
         (1..=4).flat_map(|world| apart(&SHAPES, world, &**model(world)).into_iter().map(move |list| (world, list)));
