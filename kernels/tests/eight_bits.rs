@@ -103,7 +103,8 @@ fn both_ways(case: &Case, dtype: DType) -> (Vec<Keys>, Vec<Keys>) {
     case.keys.iter().map(block).unzip()
 }
 
-/// Attention and its readings of keys in 8 bits and of the same numbers, whose bits must agree.
+/// Attention and its readings of keys in 8 bits and of the same numbers; bits agree, but for a
+/// decoded row's.
 fn check(sizes: &Sizes) -> std::result::Result<(), TestCaseError> {
     let case = Case::new(sizes);
     for (kernels, dtype) in
@@ -112,8 +113,17 @@ fn check(sizes: &Sizes) -> std::result::Result<(), TestCaseError> {
         let (packed, wide) = both_ways(&case, dtype);
         let of = |keys| Query { keys, dtype, ..case.query() };
         let (found, wanted) = (kernels.attend(&of(&packed)).unwrap(), kernels.attend(&of(&wide)).unwrap());
-        prop_assert_eq!(flat(&found.out), flat(&wanted.out), "{:?} {:?}: out", kernels, dtype);
-        prop_assert_eq!(flat(&found.lse), flat(&wanted.lse), "{:?} {:?}: lse", kernels, dtype);
+        for (name, found, wanted) in [("out", &found.out, &wanted.out), ("lse", &found.lse, &wanted.lse)] {
+            let wanted: Vec<f64> = flat(wanted).into_iter().map(f64::from).collect();
+            let far = naive::distance(&flat(found), &wanted);
+            let bound = match (sizes.queries, dtype) {
+                // Of one row, keys are taken in other portions.
+                (1, DType::F32) => 3e-6,
+                (1, _) => 2e-2,
+                _ => f64::MIN_POSITIVE,
+            };
+            prop_assert!(far < bound, "{:?} {:?}: {} {:e}", kernels, dtype, name, far);
+        }
         let lse = &wanted.lse;
         let scores = |keys| flat(&kernels.column_scores(&of(keys), lse, Reduce::Norm).unwrap());
         prop_assert_eq!(scores(&packed), scores(&wide), "{:?} {:?}: scores", kernels, dtype);

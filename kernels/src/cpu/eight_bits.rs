@@ -1,18 +1,13 @@
 //! Keys and values in 8 bits on a CPU: rows of heads, each numbers in E4M3 and a byte of scale.
 
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
-use half::f16;
-use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
 use crate::eight_bits::SCALE_BYTES;
 use crate::error::{Error, Result};
-use crate::packing::e4m3_in_f16;
 
 /// Rows that a thread takes at a time.
 const ROWS_AT_ONCE: usize = 64;
-/// Numbers that are unpacked at a time.
-const AT_ONCE: usize = 64;
 /// The scale of a head that holds an infinity or no number: as the bits of an exponent, infinity.
 const NOT_FINITE: u8 = 255;
 /// The bits of 1.75 · 2⁸ = 448 below the exponent: the largest number of E4M3.
@@ -67,15 +62,13 @@ fn pack(numbers: &[f32], to: &mut [u8]) {
 #[inline(always)]
 pub(super) fn unpack(head: &[u8], to: &mut [f32]) {
     let (codes, last) = head.split_at(to.len());
-    // A number in E4M3 read as f16 is 256 times too small.
-    let scale = f32::from_bits(u32::from(last[0]) << 23) * 256.0;
-    let mut halves = [f16::ZERO; AT_ONCE];
-    for (codes, to) in codes.chunks(AT_ONCE).zip(to.chunks_mut(AT_ONCE)) {
-        for (half, &code) in halves.iter_mut().zip(codes) {
-            *half = e4m3_in_f16(code);
-        }
-        halves[..codes.len()].convert_to_f32_slice(to);
-        to.iter_mut().for_each(|x| *x *= scale);
+    let scale = f32::from_bits(u32::from(last[0]) << 23);
+    for (to, &code) in to.iter_mut().zip(codes) {
+        let (sign, magnitude) = (u32::from(code & 0x80) << 24, u32::from(code & 0x7f));
+        // Below 2⁻⁶ a number is a multiple of 2⁻⁹; others have another bias of the exponent.
+        let small = (magnitude as f32 / 512.0).to_bits();
+        let normal = (magnitude << 20) + ((127 - 7) << 23);
+        *to = f32::from_bits(sign | if magnitude < 8 { small } else { normal }) * scale;
     }
 }
 

@@ -39,6 +39,7 @@ mod strip;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod unpacked;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

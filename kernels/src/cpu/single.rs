@@ -5,18 +5,17 @@
 use std::ops::Range;
 
 use candle_core::{DType, Tensor};
-use half::bf16;
-use half::slice::HalfFloatSliceExt;
 
 use super::inputs::{Elements, Inputs, Matrix};
 use super::lanes::CausalPosition;
 use super::level::{Level, dispatch, dispatch_pairs};
 use super::many_rows;
 use super::merge::merge;
-use super::pack::{Aligned, multiplies_pairs, rotate};
+use super::pack::{Aligned, multiplies_pairs};
 use super::single_walk::{Heads, MOST_ROWS, Scratch, Walk};
 use super::strip::{LOG2_E, WIDEST};
 use super::tasks;
+use super::unpacked::Unpacked;
 use crate::error::Result;
 use crate::{Keys, PAD, Partial, Query, Rope, Rule};
 
@@ -194,42 +193,29 @@ impl Call<'_> {
         first: usize,
         (heads, scratch): (&mut [Heads], &mut Scratch),
     ) {
-        let (head_dim, row) = (self.head_dim, self.kv_heads * self.head_dim);
-        let mut wide = [vec![0.0f32; UNPACKED_ROWS * row], vec![0.0f32; UNPACKED_ROWS * row]];
-        let mut narrow = [Vec::new(), Vec::new()];
+        let (place, q, head_dim) = (self.place, self.q.get(), self.head_dim);
+        let mut room = [(); 2].map(|()| Unpacked::new([UNPACKED_ROWS, self.kv_heads, head_dim], self.narrow));
         for from in (0..at[0].len()).step_by(UNPACKED_ROWS) {
             let at = at.map(|list| &list[from..list.len().min(from + UNPACKED_ROWS)]);
-            let sees = |i: usize| self.place.sees(at[0][i], at[1][i], at[2][i]);
+            let sees = |i: usize| place.sees(at[0][i], at[1][i], at[2][i]);
             if !(0..at[0].len()).any(sees) {
                 continue;
             }
-            for (i, place) in (0..at[0].len() * self.kv_heads).map(|i| (i, i * head_dim..(i + 1) * head_dim)) {
-                let (row, head) = (i / self.kv_heads, i % self.kv_heads);
-                k.widen(first + from + row, head, &mut wide[0][place.clone()]);
-                v.widen(first + from + row, head, &mut wide[1][place.clone()]);
-                if let Some(rope) = self.rope {
-                    rotate(&mut wide[0][place], rope, at[2][row]);
-                }
-            }
-            let (place, q, head_dim) = (self.place, self.q.get(), self.head_dim);
-            let matrix = |elements| Matrix::of_rows(elements, self.kv_heads, head_dim);
+            let rows = first + from..first + from + at[0].len();
+            let [to_k, to_v] = &mut room;
+            to_k.unpack(self.level, k, rows.clone(), self.rope.map(|rope| (rope, at[2])));
+            to_v.unpack(self.level, v, rows, None);
+            let matrices = (to_k.matrix(), to_v.matrix());
             macro_rules! walk {
-                ($elements:path, $k:expr, $v:expr) => {{
-                    let (k, v) = (($k, matrix($elements($k))), ($v, matrix($elements($v))));
-                    Walk { k, v, first: 0, at, place, head_dim, q, heads, scratch }
-                }};
+                ($k:expr, $v:expr) => {
+                    Walk { k: ($k, matrices.0), v: ($v, matrices.1), first: 0, at, place, head_dim, q, heads, scratch }
+                };
             }
-            if self.narrow {
-                for (narrow, wide) in narrow.iter_mut().zip(&wide) {
-                    narrow.resize(wide.len(), bf16::ZERO);
-                    narrow.convert_from_f32_slice(wide);
-                }
-                match self.paired {
-                    true => dispatch_pairs(self.level, walk!(Elements::Bf16, &narrow[0][..], &narrow[1][..])),
-                    false => dispatch(self.level, walk!(Elements::Bf16, &narrow[0][..], &narrow[1][..])),
-                }
-            } else {
-                dispatch(self.level, walk!(Elements::F32, &wide[0][..], &wide[1][..]));
+            match (to_k.elements(), to_v.elements()) {
+                (Elements::Bf16(k), Elements::Bf16(v)) if self.paired => dispatch_pairs(self.level, walk!(k, v)),
+                (Elements::Bf16(k), Elements::Bf16(v)) => dispatch(self.level, walk!(k, v)),
+                (Elements::F32(k), Elements::F32(v)) => dispatch(self.level, walk!(k, v)),
+                _ => unreachable!("rows are unpacked to one of two types"),
             }
         }
     }
