@@ -1,4 +1,4 @@
-//! Checks of files that their decoders do not make. The JPEG decoder fills what is missing with
+//! Checks of files that their decoders do not make. The JPEG decoder fills missing parts with
 //! grey, and the WebP decoder reserves memory by the sizes that parts of a file state.
 
 use crate::error::{Error, Result};
@@ -13,7 +13,8 @@ pub fn png_size(file: &[u8]) -> Option<(u32, u32)> {
     Some((number(16)?, number(20)?))
 }
 
-/// Checks that a JPEG file has the mark of its end, behind a scan and outside of every segment.
+/// Checks that a JPEG file has the mark of its end outside of every segment: a thumbnail in a
+/// segment has a mark of its own.
 ///
 /// # Errors
 /// Returns an error if the file ends before that mark.

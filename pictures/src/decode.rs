@@ -7,14 +7,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use image::codecs::jpeg::JpegDecoder;
 use image::codecs::png::PngDecoder;
 use image::codecs::webp::WebPDecoder;
+use image::imageops::{flip_horizontal_in_place, flip_vertical_in_place, rotate90, rotate180_in_place, rotate270};
 use image::metadata::Orientation;
-use image::{DynamicImage, ImageDecoder, ImageError};
+use image::{ImageDecoder, ImageError, RgbImage};
 
 use crate::container::{check_jpeg_end, check_webp, png_size};
 use crate::error::{Error, Result, quoted};
 use crate::kind::Kind;
 use crate::limits::Limits;
-use crate::pixels::Pixels;
+use crate::pixels::{Pixels, narrowed, rgb};
 
 /// Facts about a file that are known before its pixels are decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +58,7 @@ impl Header {
     }
 }
 
-/// Decodes a file: RGB, oriented as its EXIF data says, on white where it is transparent.
+/// Decodes a file: RGB, oriented as its EXIF data says, transparent pixels on white.
 /// `declared` is the media type of the request, if it has one.
 ///
 /// # Errors
@@ -67,9 +68,18 @@ pub fn decode(file: &[u8], declared: Option<&str>, limits: &Limits) -> Result<Pi
     let kind = checked_kind(file, declared, limits)?;
     guarded(kind, || {
         let (decoder, orientation) = open(file, kind, limits)?;
-        let mut image = DynamicImage::from_decoder(decoder).map_err(|error| refused(kind, &error))?;
-        image.apply_orientation(orientation);
-        Ok(Pixels::of(image))
+        let (width, height) = decoder.dimensions();
+        let (colour, mut samples) = (decoder.color_type(), vec![0; decoder.total_bytes() as usize]);
+        decoder.read_image_boxed(&mut samples).map_err(|error| refused(kind, &error))?;
+        let channels = usize::from(colour.channel_count());
+        let samples = match usize::from(colour.bytes_per_pixel()) / channels {
+            1 => samples,
+            2 => narrowed(samples),
+            bytes => return Err(Error::Decoder { kind, what: format!("samples of {bytes} bytes") }),
+        };
+        let image = RgbImage::from_raw(width, height, rgb(samples, channels)).expect("three bytes a pixel");
+        let image = oriented(image, orientation);
+        Ok(Pixels { width: image.width(), height: image.height(), rgb: image.into_raw() })
     })
 }
 
@@ -124,6 +134,24 @@ fn open<'a>(file: &'a [u8], kind: Kind, limits: &Limits) -> Result<(Box<dyn Imag
     }
     let orientation = decoder.orientation().map_err(own)?;
     Ok((decoder, orientation))
+}
+
+/// A picture turned and mirrored as its file asks for.
+fn oriented(mut image: RgbImage, orientation: Orientation) -> RgbImage {
+    image = match orientation {
+        Orientation::Rotate90 | Orientation::Rotate90FlipH => rotate90(&image),
+        Orientation::Rotate270 | Orientation::Rotate270FlipH => rotate270(&image),
+        _ => image,
+    };
+    match orientation {
+        Orientation::Rotate180 => rotate180_in_place(&mut image),
+        Orientation::FlipVertical => flip_vertical_in_place(&mut image),
+        Orientation::FlipHorizontal | Orientation::Rotate90FlipH | Orientation::Rotate270FlipH => {
+            flip_horizontal_in_place(&mut image);
+        }
+        Orientation::NoTransforms | Orientation::Rotate90 | Orientation::Rotate270 => {}
+    }
+    image
 }
 
 /// Whether an orientation swaps width and height.

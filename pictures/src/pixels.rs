@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use image::DynamicImage;
-
 /// A picture's pixels.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pixels {
@@ -15,20 +13,6 @@ pub struct Pixels {
     pub rgb: Vec<u8>,
 }
 
-impl Pixels {
-    /// Of a decoded picture of any colour type. Samples of 16 bits are scaled to 8, greys become
-    /// three equal channels, and what is transparent lies on white.
-    pub(crate) fn of(image: DynamicImage) -> Self {
-        let (width, height) = (image.width(), image.height());
-        let rgb = if image.color().has_alpha() {
-            on_white(image.into_rgba8().into_raw())
-        } else {
-            image.into_rgb8().into_raw()
-        };
-        Self { width, height, rgb }
-    }
-}
-
 impl fmt::Debug for Pixels {
     /// Without the bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -36,18 +20,47 @@ impl fmt::Debug for Pixels {
     }
 }
 
-/// `[pixels, 4]` red, green, blue and opacity to `[pixels, 3]` on white, in the same memory.
-fn on_white(mut rgba: Vec<u8>) -> Vec<u8> {
-    let pixels = rgba.len() / 4;
+/// `[pixels, 3]` red, green and blue of `[pixels, channels]` bytes, where 1 channel is grey, 2 are
+/// grey and opacity, and 4 are colour and opacity. Transparent pixels lie on white. The library's
+/// own conversions would link 2.5 MB of colour management.
+pub(crate) fn rgb(samples: Vec<u8>, channels: usize) -> Vec<u8> {
+    assert!((1..=4).contains(&channels), "{channels} channels");
+    let opaque = if matches!(channels, 2 | 4) { on_white(samples, channels - 1) } else { samples };
+    if channels > 2 {
+        return opaque;
+    }
+    let mut rgb = Vec::with_capacity(3 * opaque.len());
+    opaque.iter().for_each(|grey| rgb.extend([*grey; 3]));
+    rgb
+}
+
+/// Bytes of 16-bit samples, rounded, in the same memory. The samples are in the machine's order of
+/// bytes.
+pub(crate) fn narrowed(mut samples: Vec<u8>) -> Vec<u8> {
+    let count = samples.len() / 2;
+    for index in 0..count {
+        let sample = u32::from(u16::from_ne_bytes([samples[2 * index], samples[2 * index + 1]]));
+        samples[index] = ((sample * 255 + 32767) / 65535) as u8;
+    }
+    samples.truncate(count);
+    samples
+}
+
+/// `[pixels, colours + 1]`, the last one opacity, to `[pixels, colours]` on white, in the same
+/// memory.
+fn on_white(mut samples: Vec<u8>, colours: usize) -> Vec<u8> {
+    let pixels = samples.len() / (colours + 1);
     for pixel in 0..pixels {
-        let opacity = rgba[4 * pixel + 3];
-        for channel in 0..3 {
-            let sample = rgba[4 * pixel + channel];
-            rgba[3 * pixel + channel] = if opacity == u8::MAX { sample } else { sample_on_white(sample, opacity) };
+        let from = pixel * (colours + 1);
+        let opacity = samples[from + colours];
+        for colour in 0..colours {
+            let sample = samples[from + colour];
+            samples[pixel * colours + colour] =
+                if opacity == u8::MAX { sample } else { sample_on_white(sample, opacity) };
         }
     }
-    rgba.truncate(3 * pixels);
-    rgba
+    samples.truncate(pixels * colours);
+    samples
 }
 
 /// A sample on white, in f32 and rounded as transformers' processors do.
@@ -66,12 +79,21 @@ mod tests {
             assert_eq!(sample_on_white(sample, u8::MAX), sample, "opaque {sample}");
             assert_eq!(sample_on_white(sample, 0), u8::MAX, "transparent {sample}");
         }
-        assert_eq!(on_white(vec![1, 2, 3, 255, 4, 5, 6, 0, 0, 128, 255, 128]), [1, 2, 3, 255, 255, 255, 127, 192, 255]);
     }
 
     #[test]
-    fn samples_of_16_bits_are_scaled() {
-        let grey = image::ImageBuffer::from_raw(3, 1, vec![0_u16, 32768, 65535]).expect("three samples");
-        assert_eq!(Pixels::of(DynamicImage::ImageLuma16(grey)).rgb, [0, 0, 0, 128, 128, 128, 255, 255, 255]);
+    fn every_number_of_channels_becomes_three() {
+        assert_eq!(rgb(vec![1, 2], 1), [1, 1, 1, 2, 2, 2]);
+        assert_eq!(rgb(vec![7, 255, 7, 0, 128, 128], 2), [7, 7, 7, 255, 255, 255, 192, 192, 192]);
+        assert_eq!(rgb(vec![1, 2, 3, 4, 5, 6], 3), [1, 2, 3, 4, 5, 6]);
+        let four = vec![1, 2, 3, 255, 4, 5, 6, 0, 0, 128, 255, 128];
+        assert_eq!(rgb(four, 4), [1, 2, 3, 255, 255, 255, 127, 192, 255]);
+    }
+
+    #[test]
+    fn samples_of_16_bits_are_rounded() {
+        let samples = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
+        let wanted = (0..=u16::MAX).map(|sample| (f64::from(sample) / 257.0).round() as u8);
+        assert!(narrowed(samples).into_iter().eq(wanted));
     }
 }

@@ -5,8 +5,9 @@
 //! asked for one pass at a time: results then equal torchvision's bit for bit, and differ by tens
 //! of levels otherwise.
 
-use fast_image_resize::images::Image;
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
 use crate::pixels::Pixels;
 
@@ -23,10 +24,12 @@ fn pass(pixels: Pixels, width: u32, height: u32) -> Pixels {
     if (pixels.width, pixels.height) == (width, height) {
         return pixels;
     }
-    let source = Image::from_vec_u8(pixels.width, pixels.height, pixels.rgb, PixelType::U8x3)
-        .expect("three bytes a pixel, as decoded");
-    let mut target = Image::new(width, height, PixelType::U8x3);
+    let mut rgb = vec![0; width as usize * height as usize * 3];
+    let source = TypedImageRef::<U8x3>::from_buffer(pixels.width, pixels.height, &pixels.rgb);
+    let source = source.expect("three bytes a pixel, as decoded");
+    let mut target = TypedImage::<U8x3>::from_buffer(width, height, &mut rgb).expect("three bytes a pixel");
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::CatmullRom)).use_alpha(false);
-    Resizer::new().resize(&source, &mut target, &options).expect("both pictures have three bytes a pixel");
-    Pixels { width, height, rgb: target.into_vec() }
+    // One type of pixels only: the call that knows none links the code of all.
+    Resizer::new().resize_typed(&source, &mut target, &options).expect("the whole of a picture is resized");
+    Pixels { width, height, rgb }
 }

@@ -1,4 +1,4 @@
-//! `data:` URLs: what is read, and what is refused with which words.
+//! `data:` URLs: those that are read, and the words with which others are refused.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

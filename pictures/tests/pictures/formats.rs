@@ -18,14 +18,21 @@ fn decoded(name: &str) -> Pixels {
 
 /// Largest difference to Pillow's pixels by file, in levels. JPEG leaves two things to decoders:
 /// the rounding of the inverse transform, and how colour planes of half the size are enlarged.
-const FILES: [(&str, u8); 12] = [
+const FILES: [(&str, u8); 19] = [
     ("baseline.jpg", 8),
     ("progressive.jpg", 8),
     ("full-colour.jpg", 2),
     ("grey.jpg", 1),
     ("cmyk.jpg", 1),
     ("turned.jpg", 8),
+    ("turned-1.png", 0),
+    ("turned-2.png", 0),
+    ("turned-3.png", 0),
+    ("turned-4.png", 0),
+    ("turned-5.png", 0),
     ("turned.png", 0),
+    ("turned-7.png", 0),
+    ("turned-8.png", 0),
     ("turned.webp", 0),
     ("lossy.webp", 0),
     ("lossless.webp", 0),
@@ -90,17 +97,41 @@ fn the_declared_type_must_be_the_files() {
     assert_eq!(error, "the picture is declared as `image/jpeg`, but its bytes are PNG");
 }
 
+/// A PNG file.
+fn png(image: &DynamicImage) -> Vec<u8> {
+    let mut file = std::io::Cursor::new(Vec::new());
+    image.write_to(&mut file, ImageFormat::Png).expect("a PNG file");
+    file.into_inner()
+}
+
+#[test]
+fn samples_of_16_bits_are_scaled() {
+    let deep = |samples: &[u16]| samples.to_vec();
+    let grey = ImageBuffer::from_raw(3, 1, deep(&[0, 32768, 65535])).expect("a grey picture");
+    let glass = ImageBuffer::from_raw(2, 1, deep(&[514, 65535, 514, 0])).expect("grey and opacity");
+    let colour = ImageBuffer::from_raw(1, 1, deep(&[257, 514, 65278])).expect("a colour");
+    let clear = ImageBuffer::from_raw(1, 2, deep(&[257, 514, 771, 65535, 1, 2, 3, 0])).expect("colour and opacity");
+    let cases: [(DynamicImage, &[u8]); 4] = [
+        (DynamicImage::ImageLuma16(grey), &[0, 0, 0, 128, 128, 128, 255, 255, 255]),
+        (DynamicImage::ImageLumaA16(glass), &[2, 2, 2, 255, 255, 255]),
+        (DynamicImage::ImageRgb16(colour), &[1, 2, 254]),
+        (DynamicImage::ImageRgba16(clear), &[1, 2, 3, 255, 255, 255]),
+    ];
+    for (image, wanted) in cases {
+        let pixels = decode(&png(&image), None, &Limits::default()).expect("pixels");
+        assert_eq!(pixels.rgb, wanted, "{:?}", image.color());
+    }
+}
+
 /// A PNG and a lossless WebP file of some pixels.
 fn encodings(pixels: &Pixels) -> [Vec<u8>; 2] {
     let (width, height) = (pixels.width, pixels.height);
     let image = ImageBuffer::from_raw(width, height, pixels.rgb.clone()).expect("three bytes a pixel");
-    let mut png = std::io::Cursor::new(Vec::new());
-    DynamicImage::ImageRgb8(image).write_to(&mut png, ImageFormat::Png).expect("a PNG file");
     let mut webp = Vec::new();
     WebPEncoder::new_lossless(&mut webp)
         .encode(&pixels.rgb, width, height, ExtendedColorType::Rgb8)
         .expect("a WebP file");
-    [png.into_inner(), webp]
+    [png(&DynamicImage::ImageRgb8(image)), webp]
 }
 
 #[test]

@@ -152,8 +152,23 @@ fn what_is_no_picture_is_refused() {
     }
 }
 
-/// A file that is cut off anywhere is refused, or has all of its pixels: a PNG file may lack what
-/// stands behind them.
+/// The end of a thumbnail within a segment is not the end of the file.
+#[test]
+fn the_end_of_a_jpeg_file_stands_outside_of_segments() {
+    let mut file = golden("formats/baseline.jpg");
+    let segment = [0xff, 0xe1, 0, 6, 0xff, 0xd9, 0xff, 0xd9];
+    file.splice(2..2, segment);
+    assert!(decode(&file, None, &Limits::default()).is_ok());
+    let bytes = file.len() as u64;
+    let cut = |bytes: u64| Error::Truncated { kind: Kind::Jpeg, what: "its scans", wanted: bytes + 2, bytes };
+    assert_eq!(refusal(&file[..file.len() - 2]), cut(bytes - 2));
+    // Bytes after the end are not read.
+    file.extend([0xff, 0xd8, 0xff, 0xe0]);
+    assert!(decode(&file, None, &Limits::default()).is_ok());
+}
+
+/// A file that is cut off anywhere is refused, or has all of its pixels: a PNG file may lack its
+/// last chunk.
 #[test]
 fn files_that_are_cut_off_are_refused() {
     let names = ["d.png", "formats/baseline.jpg", "formats/progressive.jpg", "formats/turned.jpg"];

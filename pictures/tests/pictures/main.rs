@@ -1,5 +1,5 @@
 //! Pictures against golden files and limits. The files are made by the programs in
-//! `tests/golden/vlm`, which say from what.
+//! `tests/golden/vlm`, which name their sources.
 
 mod data_urls;
 mod formats;

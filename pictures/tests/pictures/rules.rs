@@ -1,4 +1,4 @@
-//! The fitted size: examples that transformers' own function gives, and what holds for all sizes.
+//! The fitted size: examples that transformers' own function gives, and properties of all sizes.
 
 use proptest::prelude::*;
 use tributary_pictures::{Error, Rules};

@@ -1,4 +1,4 @@
-"""Takes from a dump of two tiny vision-language models what the tests of pictures need.
+"""Takes the data of the tests of pictures from a dump of two tiny vision-language models.
 
 The dump is that of Hugging Face's transformers 5.24.0 (torch 2.15.0, torchvision 0.29.2, on one thread of a CPU) for the six
 pictures that `images.py` draws, which stand beside this file:
@@ -10,7 +10,7 @@ pictures that `images.py` draws, which stand beside this file:
 | e | 50x90 RGBA |
 | f | 96x64 grey |
 
-It has `images/rgb.safetensors`, the decoded pictures (`NAME` U8 [height, width, 3]; what is transparent lies on white), and for
+It has `images/rgb.safetensors`, the decoded pictures (`NAME` U8 [height, width, 3]; transparent pixels lie on white), and for
 each MODEL of qwen3vl-tiny and qwen25vl-tiny `MODEL/images.safetensors`. Written here are
 
   rgb.sha256                    `SHA-256 HEIGHT WIDTH NAME` of each decoded picture

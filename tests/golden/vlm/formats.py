@@ -25,13 +25,18 @@ def drawing(width=40, height=28, shift=0):
     return image
 
 
+def exif(orientation):
+    found = Image.Exif()
+    found[ORIENTATION] = orientation
+    return found
+
+
 def main():
     FOLDER.mkdir(exist_ok=True)
     plain = drawing()
     glass = plain.convert("RGBA")
     glass.putalpha(Image.linear_gradient("L").resize(plain.size))
-    turned = Image.Exif()
-    turned[ORIENTATION] = 6
+    turned = exif(6)
     still = {
         "baseline.jpg": (plain, {"quality": 90}),
         "progressive.jpg": (plain, {"quality": 90, "progressive": True}),
@@ -47,6 +52,8 @@ def main():
         "palette.png": (plain.quantize(16), {}),
         "bits.png": (plain.convert("1"), {}),
     }
+    # The other ways to turn and mirror.
+    still |= {f"turned-{orientation}.png": (plain, {"exif": exif(orientation)}) for orientation in (1, 2, 3, 4, 5, 7, 8)}
     pixels = {}
     for name, (image, options) in still.items():
         image.save(FOLDER / name, **options)

@@ -57,7 +57,7 @@ def mark():
 
 
 def glass():
-    """e: 50 x 90 RGBA: what is transparent has a colour of its own, which `convert("RGB")` brings out."""
+    """e: 50 x 90 RGBA: transparent pixels have a colour of their own, which `convert("RGB")` brings out."""
     image = Image.new("RGBA", (50, 90), (0, 128, 255, 0))
     draw = ImageDraw.Draw(image)
     draw.ellipse((5, 5, 44, 44), fill=(255, 0, 0, 128))
