@@ -93,7 +93,7 @@ const TOOLS: [(&[&str], &[&str], &str); 4] = [
         &["launch", "study", "train", "engine", "worker", "model", "comm", "kernels"],
         "tensors are for those who compute with them or carry them",
     ),
-    (&["image", "fast_image_resize"], &["pictures"], "one crate decodes and resizes what strangers send"),
+    (&["image", "fast_image_resize"], &["pictures"], "one crate decodes files that are not trusted"),
 ];
 
 /// Folders of the command's crates.
