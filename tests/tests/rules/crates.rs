@@ -5,7 +5,7 @@ use super::{Tree, Violation};
 
 /// The command's crates, and those of the workspace that each may depend on. Arrows run down this
 /// list.
-const ARROWS: [(&str, &[&str]); 19] = [
+const ARROWS: [(&str, &[&str]); 20] = [
     (
         "launch",
         &[
@@ -23,11 +23,12 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "methods",
             "protocol",
             "kernels",
+            "pictures",
             "charts",
             "system",
         ],
     ),
-    ("service", &["engine", "coordinator", "planner", "methods", "protocol", "system"]),
+    ("service", &["engine", "coordinator", "planner", "methods", "protocol", "pictures", "system"]),
     (
         "study",
         &[
@@ -51,14 +52,27 @@ const ARROWS: [(&str, &[&str]); 19] = [
     ("train", &["model", "comm", "protocol", "kernels", "charts", "system"]),
     (
         "engine",
-        &["coordinator", "planner", "worker", "model", "comm", "store", "methods", "protocol", "kernels", "system"],
+        &[
+            "coordinator",
+            "planner",
+            "worker",
+            "model",
+            "comm",
+            "store",
+            "methods",
+            "protocol",
+            "kernels",
+            "pictures",
+            "system",
+        ],
     ),
-    ("coordinator", &["planner", "charts", "comm", "methods", "protocol", "system"]),
+    ("coordinator", &["planner", "charts", "comm", "methods", "protocol", "pictures", "system"]),
     ("planner", &["methods", "protocol", "system"]),
-    ("worker", &["model", "comm", "store", "methods", "protocol", "kernels", "system"]),
-    ("model", &["comm", "protocol", "kernels", "system"]),
+    ("worker", &["model", "comm", "store", "methods", "protocol", "kernels", "pictures", "system"]),
+    ("model", &["comm", "protocol", "kernels", "pictures", "system"]),
     ("comm", &["protocol", "system"]),
     ("store", &["protocol", "system"]),
+    ("pictures", &[]),
     ("charts", &[]),
     ("kernels", &[]),
     ("protocol", &["methods"]),
@@ -67,7 +81,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
 ];
 
 /// Libraries that only some crates may know, and why.
-const TOOLS: [(&[&str], &[&str], &str); 3] = [
+const TOOLS: [(&[&str], &[&str], &str); 4] = [
     (&["clap", "anyhow", "indicatif"], &["launch"], "options and the errors of programs belong to the command"),
     (
         &["tokio", "axum", "hyper", "futures"],
@@ -79,6 +93,7 @@ const TOOLS: [(&[&str], &[&str], &str); 3] = [
         &["launch", "study", "train", "engine", "worker", "model", "comm", "kernels"],
         "tensors are for those who compute with them or carry them",
     ),
+    (&["image", "fast_image_resize"], &["pictures"], "one crate decodes files that are not trusted"),
 ];
 
 /// Folders of the command's crates.
