@@ -1,12 +1,15 @@
 //! The config of a decoder, read from the config.json of a Hugging Face folder into one form for
 //! every family.
 
+mod whole;
+
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
 use tributary_kernels::{Gate, Pairing, QueryGrowth, RopeScaling};
 
+use self::whole::text_part;
 use crate::error::{Error, Result};
 use crate::experts::{Experts, Stated};
 use crate::families::{self, FAMILIES, Family, OutputNorms, Towers, Window, WithTower};
@@ -422,45 +425,6 @@ impl Raw {
             architecture: family.name.to_owned(),
         })
     }
-}
-
-/// A config of text and pictures.
-struct Whole {
-    /// Name in `architectures`.
-    name: String,
-    /// The config, without what was taken into the text part.
-    value: serde_json::Value,
-}
-
-/// The config of the text part, and the whole if it is a model of text and pictures; else the
-/// config itself. Tokens and tied embeddings may be stated for the whole.
-fn text_part(mut value: serde_json::Value) -> std::result::Result<(serde_json::Value, Option<Whole>), String> {
-    let name = value["architectures"][0].as_str().unwrap_or_default().to_owned();
-    let tower = families::with_tower(&name);
-    if tower.is_none() && !families::WITH_PICTURES.contains(&&*name) {
-        return Ok((value, None));
-    }
-    let mut text = match tower {
-        // Older files have the text's fields on top.
-        Some(_) if value["text_config"].is_null() => value.clone(),
-        _ => value["text_config"].take(),
-    };
-    let Some(fields) = text.as_object_mut() else {
-        return Err(format!("`{name}` lacks `text_config`, the config of its text part"));
-    };
-    fields.remove("architectures");
-    for key in ["tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config"] {
-        // The embeddings of a model whose pictures are read are tied by the whole, as in transformers.
-        let by_whole = tower.is_some() && key == "tie_word_embeddings";
-        if (by_whole || fields.get(key).is_none_or(serde_json::Value::is_null)) && !value[key].is_null() {
-            fields.insert(key.to_owned(), value[key].take());
-        }
-    }
-    if let Some(tower) = tower {
-        fields.insert("architectures".to_owned(), serde_json::json!([tower.text]));
-        rope_config::without_mrope(&mut text);
-    }
-    Ok((text, Some(Whole { name, value })))
 }
 
 /// What a model folder says of how a picture becomes numbers; its family's published models stand

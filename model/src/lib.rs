@@ -35,6 +35,8 @@ mod slices;
 mod tests;
 mod tower;
 mod vision_config;
+#[cfg(test)]
+mod vision_tests;
 mod visual;
 mod weights;
 mod windows;

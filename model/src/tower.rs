@@ -104,7 +104,7 @@ impl Tower {
         let patches = cast(&patches.to_device(&self.device)?, self.activations)?;
         match layout.is_by_lines() {
             true => self.patches.of(&patches),
-            false => self.patches.of(&gather(&patches, &layout.from_lines())?),
+            false => self.patches.of(&gather(&patches, &layout.patch_numbers())?),
         }
     }
 }
@@ -113,6 +113,6 @@ impl Tower {
 fn in_lines(tokens: Tensor, layout: &Layout) -> Result<Tensor> {
     match layout.is_by_lines() {
         true => Ok(tokens),
-        false => Ok(gather(&tokens, &layout.to_lines())?),
+        false => Ok(gather(&tokens, &layout.token_places())?),
     }
 }

@@ -288,3 +288,6 @@ pub(super) fn axes(sections: [usize; 3], pairs: usize, interleaved: bool) -> Res
     };
     Ok((0..pairs).map(axis).collect())
 }
+
+#[cfg(test)]
+mod tests;

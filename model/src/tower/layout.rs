@@ -66,13 +66,13 @@ impl Layout {
     }
 
     /// For each patch its number in the order in which pictures come: tokens line by line.
-    pub fn from_lines(&self) -> Vec<u32> {
+    pub fn patch_numbers(&self) -> Vec<u32> {
         let patches = self.token_patches as u32;
         self.tokens.iter().flat_map(|token| (0..patches).map(move |patch| token * patches + patch)).collect()
     }
 
     /// For each token in the order of lines its number in this order.
-    pub fn to_lines(&self) -> Vec<u32> {
+    pub fn token_places(&self) -> Vec<u32> {
         let mut to = vec![0; self.tokens.len()];
         for (index, &token) in self.tokens.iter().enumerate() {
             to[token as usize] = index as u32;
@@ -144,15 +144,15 @@ mod tests {
         let grids = [Grid { rows: 4, columns: 6 }, Grid { rows: 2, columns: 2 }];
         let layout = Layout::new(&grids, 2, Some(2));
         assert_eq!(layout.tokens, [0, 1, 3, 4, 2, 5, 6]);
-        assert_eq!(layout.to_lines(), [0, 1, 4, 2, 3, 5, 6]);
+        assert_eq!(layout.token_places(), [0, 1, 4, 2, 3, 5, 6]);
         assert!(!layout.is_by_lines());
         assert_eq!(layout.windows, [vec![0; 16], vec![1; 8], vec![2; 4]].concat());
         assert_eq!(layout.patches[..5], [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0), (0, 2, 0)]);
-        assert_eq!(layout.from_lines()[8..16], [12, 13, 14, 15, 16, 17, 18, 19]);
+        assert_eq!(layout.patch_numbers()[8..16], [12, 13, 14, 15, 16, 17, 18, 19]);
         let plain = Layout::new(&grids, 2, None);
         assert!(plain.is_by_lines());
         assert_eq!(plain.windows, [vec![0; 24], vec![1; 4]].concat());
-        assert_eq!(plain.from_lines(), (0..28).collect::<Vec<u32>>());
+        assert_eq!(plain.patch_numbers(), (0..28).collect::<Vec<u32>>());
     }
 
     #[test]
