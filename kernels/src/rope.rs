@@ -156,13 +156,13 @@ impl Rope {
         Ok(Self { growth: None, axes: None, head_dim, pairing, attention_factor, frequencies, tables })
     }
 
-    /// Tables of the given angles alone, `[rows, rotary_dims/2]` in radians, for heads of `head_dim`
-    /// whose dims `i` and `i + rotary_dims/2` turn together. There are no plain positions: a row's
-    /// number is its place in the list.
+    /// Tables of the given angles alone, `[rows, rotary_dims/2]` in radians, for heads of
+    /// `head_dim` whose dims `i` and `i + rotary_dims/2` turn together. There are no plain
+    /// positions: a row's number is its place in the list.
     ///
     /// # Errors
-    /// Returns an error if there is no row, if rows differ in length, or if they are empty or longer
-    /// than half a head.
+    /// Returns an error if there is no row, if rows differ in length, or if they are empty or
+    /// longer than half a head.
     pub fn of_angles(head_dim: usize, rows: &[Vec<f64>]) -> Result<Self> {
         let pairs = rows.first().map_or(0, Vec::len);
         if pairs == 0 || 2 * pairs > head_dim {

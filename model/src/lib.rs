@@ -26,6 +26,7 @@ mod packed_bytes;
 mod pass;
 #[cfg(test)]
 mod picture_kit;
+mod picture_rows;
 mod preprocessing;
 mod progress;
 mod quantised;
@@ -58,12 +59,13 @@ pub use layer_attention::LayerAttention;
 pub use learnable::Learnable;
 pub use low_rank::{Linear, LowRank, LowRankPair};
 pub use packed_bytes::packed_bytes;
+pub use picture_rows::embed_with_pictures;
 pub use preprocessing::Preprocessing;
 pub use progress::{Interlude, Progress, interleaved};
 pub use slices::{Filling, attend_whole, in_parts, slice_count, slice_of, slice_of_part};
 pub use tower::{Features, Grid, Pictures, Tower};
 pub use vision_config::{Marks, TowerConfig, VisionConfig};
-pub use visual::{PictureRow, Visual, embed_with_pictures};
+pub use visual::{PictureRow, Visual};
 pub use windows::Windows;
 
 use self::low_rank::Adapted;
@@ -95,7 +97,7 @@ impl Rows {
     /// If there are fewer rows: only a bug can cause that.
     #[must_use]
     pub fn with_visual(self, visual: Visual) -> Self {
-        assert!(visual.end() <= self.len(), "{} rows, of which one at {} is of a picture", self.len(), visual.end());
+        assert!(visual.end() <= self.len(), "{} rows, of pictures those up to {}", self.len(), visual.end());
         Self { visual: Some(visual), ..self }
     }
 

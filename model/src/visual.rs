@@ -1,14 +1,13 @@
-//! Rows of pictures in a decoder: each starts from its feature in the place of an embedding, and
-//! gets a number of levels, one after each of the first layers (DeepStack; Meng et al. 2024,
-//! "DeepStack", section 3). Rows carry their levels with them, so that no pass can leave them out.
+//! Rows of pictures among the rows of a decoder: each gets a level after each of the first layers
+//! (DeepStack; Meng et al. 2024, "DeepStack", section 3). Rows carry their levels with them, so
+//! that no pass can leave them out.
 
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use tributary_kernels::{add, cast, contiguous, gather, join};
+use tributary_kernels::{add, cast, gather, join};
 
-use super::{Features, Model, Rows};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// A row of a picture among others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,45 +81,3 @@ impl Visual {
         Ok(add(&hidden, &gather(&join(&[&nothing, &added], 0)?, &from)?)?)
     }
 }
-
-/// Rows from token ids, of which those at the places of `pictures` start from their features
-/// instead. A picture's mark stands at each of these places in `ids`. Places rise.
-///
-/// # Errors
-/// Returns an error if an id is outside the vocabulary, if a place or a feature is beyond the last,
-/// if places do not rise, or if features are of another width than the model's rows.
-pub fn embed_with_pictures(
-    model: &dyn Model,
-    ids: &[u32],
-    features: &Features,
-    pictures: &[PictureRow],
-) -> Result<Rows> {
-    let rows = model.embed(ids)?;
-    if pictures.is_empty() {
-        return Ok(rows);
-    }
-    let (count, hidden) = features.features.dims2()?;
-    let wrong = |what: String| Err(Error::Input(what));
-    if hidden != model.config().hidden {
-        return wrong(format!("features of width {hidden}; the model's rows have {}", model.config().hidden));
-    }
-    if let Some(row) = pictures.iter().find(|row| row.place as usize >= ids.len() || row.feature as usize >= count) {
-        let (PictureRow { place, feature }, rows) = (row, ids.len());
-        return wrong(format!("row {place} of {rows} starts from feature {feature} of {count}: there is no such row"));
-    }
-    if !pictures.is_sorted_by(|one, next| one.place < next.place) {
-        return wrong("places of rows of pictures do not rise".to_owned());
-    }
-    // All rows that may be taken, one below the other: those of the tokens, then the features.
-    let of_pictures = cast(&features.features, rows.hidden.dtype())?;
-    let mut from: Vec<u32> = (0..ids.len() as u32).collect();
-    for row in pictures {
-        from[row.place as usize] = ids.len() as u32 + row.feature;
-    }
-    let hidden = gather(&join(&[&contiguous(&rows.hidden)?, &of_pictures], 0)?, &from)?;
-    let visual = Visual::new(pictures, features.levels.clone());
-    Ok(Rows::fresh(hidden).with_visual(visual))
-}
-
-#[cfg(test)]
-mod tests;

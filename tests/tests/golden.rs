@@ -42,7 +42,7 @@ const MODELS: [&str; 21] = [
 ];
 
 /// Recorded models of text and pictures, of which the crate `model` tests towers, layers and logits
-/// (`model/src/tower/tests.rs`, `model/src/visual/tests.rs`).
+/// (`model/src/tower/tests.rs`, `model/src/picture_rows/tests.rs`).
 const WITH_PICTURES: [&str; 2] = ["qwen25vl-tiny", "qwen3vl-tiny"];
 
 fn folder(name: &str) -> PathBuf {

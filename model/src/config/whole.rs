@@ -33,7 +33,7 @@ pub(super) fn text_part(mut value: Value) -> Result<(Value, Option<Whole>), Stri
     };
     fields.remove("architectures");
     for key in ["tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config"] {
-        // The embeddings of a model whose pictures are read are tied by the whole, as in transformers.
+        // Where pictures are read, the whole decides on tied embeddings, as in transformers.
         let by_whole = tower.is_some() && key == "tie_word_embeddings";
         if (by_whole || fields.get(key).is_none_or(Value::is_null)) && !value[key].is_null() {
             fields.insert(key.to_owned(), value[key].take());

@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use tributary_kernels::{Partial, Positions, Rope};
+use tributary_kernels::{Kernels, Keys, Partial, Positions, Rope};
 use tributary_protocol::place::{Place, PlaceNumbers, Stretch, places};
 
-use super::{PictureRow, Visual, embed_with_pictures};
+use super::embed_with_pictures;
+use crate::error::Result;
 use crate::picture_kit::{Causal, RECORDED, error, integers, json, model, pictures, recorded, vision};
-use crate::{Features, LayerAttention, Model, Progress, Rows};
+use crate::visual::{PictureRow, Visual};
+use crate::{Attention, Features, LayerAttention, Model, Progress, Qkv, Rows};
 
 /// Bound of the error of logits, in units of the largest.
 const TOLERANCE: f64 = 1e-4;
@@ -69,7 +71,7 @@ impl Prompt {
         embed_with_pictures(of, &ids, &self.features, &self.rows).expect("rows")
     }
 
-    /// Every row sees those before it; rows of the prompt and of `generated` more stand at `places`.
+    /// Every row sees those before it; the rows stand at `places`.
     fn attention(of: &dyn Model, places: &[Place]) -> Causal {
         let layers = of.layer_attention(places.len()).expect("tables");
         let mut numbers = PlaceNumbers::after(layers[0].rope.plain_positions() as u32);
@@ -86,10 +88,31 @@ impl Prompt {
 
     /// Logits of all rows.
     fn logits(&self, of: &dyn Model, generated: &[u32]) -> Tensor {
-        let mut attention = Self::attention(of, &self.places(generated.len() as u32));
+        self.logits_by(of, generated, Self::attention(of, &self.places(generated.len() as u32)))
+    }
+
+    fn logits_by(&self, of: &dyn Model, generated: &[u32], mut attention: Causal) -> Tensor {
         let layers = of.config().layers;
         let rows = of.layers(0..layers, self.rows(of, generated), &mut attention).expect("a pass");
         of.logits(&rows).expect("logits")
+    }
+
+    /// The error if pairs turn by the axes of the other family.
+    fn error_with_axes(&self, of: &dyn Model, expected: &Tensor) -> f64 {
+        let mut attention = Self::attention(of, &self.places(0));
+        let other: &[u8] = match of.config().architecture.starts_with("Qwen3") {
+            true => &[0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2],
+            false => &[0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 0, 0, 0],
+        };
+        let places: Vec<[u32; 3]> = self.places(0).into_iter().map(Place::axes).collect();
+        let plain = &of.layer_attention(places.len()).expect("tables")[0];
+        let rope = plain.rope.clone().with_axes(other.into()).and_then(|rope| rope.composed(&places)).expect("tables");
+        attention.layers =
+            attention.layers.iter().map(|layer| LayerAttention { rope: rope.clone(), ..layer.clone() }).collect();
+        let order: Vec<u32> = (0..places.len() as u32).collect();
+        let rows: Vec<u32> = order.iter().map(|row| plain.rope.plain_positions() as u32 + row).collect();
+        attention.at = Positions::in_sequence(rows, order);
+        error(&self.logits_by(of, &[], attention), expected)
     }
 }
 
@@ -120,6 +143,53 @@ fn logits_of_all_prompts() {
             println!("{name}: {prompt}: {error:.1e}");
             assert!(error < TOLERANCE, "{name}: {prompt}: {error:e}");
         }
+    }
+}
+
+/// A layer in parts of its rows, and a last layer of a few rows, keep the levels of their rows.
+#[test]
+fn logits_of_passes_in_parts() {
+    for name in RECORDED {
+        let model = model(name);
+        for prompt in ["several", "last"] {
+            let (given, expected) = (Prompt::new(name, prompt, &*model), recorded(name, prompt)["logits"].clone());
+            let mut attention = Prompt::attention(&*model, &given.places(0));
+            attention.progress = Progress::default().sliced(3);
+            let error_in_parts = error(&given.logits_by(&*model, &[], attention), &expected);
+            println!("{name}: {prompt}: in parts: {error_in_parts:.1e}");
+            assert!(error_in_parts < TOLERANCE, "{name}: {prompt}: in parts: {error_in_parts:e}");
+            let mut attention = LastRows { causal: Prompt::attention(&*model, &given.places(0)), asked: 5 };
+            let rows = model.prompt(given.rows(&*model, &[]), &mut attention).expect("a prompt");
+            let last = expected.narrow(0, expected.dims()[0] - 5, 5).expect("rows");
+            let error = error(&model.logits(&rows).expect("logits"), &last);
+            println!("{name}: {prompt}: the last rows: {error:.1e}");
+            assert!(error < TOLERANCE, "{name}: {prompt}: the last rows: {error:e}");
+        }
+    }
+}
+
+/// Asks for the last rows of the last layer alone.
+struct LastRows {
+    causal: Causal,
+    asked: usize,
+}
+
+impl Attention for LastRows {
+    type Error = crate::Error;
+
+    fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
+        let (all, asking) = (self.causal.at.clone(), qkv.q.dim(0)?);
+        let last: Vec<u32> = ((all.len() - asking) as u32..all.len() as u32).collect();
+        let keys = [Keys { k: qkv.k, v: qkv.v, at: all.clone() }];
+        self.causal.layers[layer].attend(Kernels::Auto, &qkv.q, &all.select(&last), &keys)
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.causal.progress
+    }
+
+    fn last_layer(&mut self, _rows: usize) -> usize {
+        self.asked
     }
 }
 
@@ -174,6 +244,9 @@ fn what_passes_must_not_get_wrong_shows() {
             assert!(error > 100.0 * TOLERANCE, "{name}: without levels: {error:e}");
         }
         given.features.levels = levels;
+        let error_of_axes = given.error_with_axes(&*model, &expected);
+        println!("{name}: the axes of the other family: {error_of_axes:.1e}");
+        assert!(error_of_axes > 100.0 * TOLERANCE, "{name}: the axes of the other family: {error_of_axes:e}");
         given.stretches = vec![Stretch::Tokens(given.ids.len() as u32)];
         let error = error(&given.logits(&*model, &[]), &expected);
         println!("{name}: one position a row: {error:.1e}");
