@@ -200,7 +200,7 @@ impl Config {
         }
         if let Some(whole) = with_pictures {
             if let Some(family) = families::with_tower(&whole.name) {
-                config.see(&whole.value, family, &rope).map_err(bad)?;
+                config.add_tower(&whole.value, family, &rope).map_err(bad)?;
             }
             config.architecture = whole.name;
         }
@@ -208,7 +208,7 @@ impl Config {
     }
 
     /// Adds the tower of a family, and the axes on which its rows stand.
-    fn see(
+    fn add_tower(
         &mut self,
         whole: &serde_json::Value,
         family: &WithTower,

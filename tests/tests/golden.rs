@@ -282,6 +282,21 @@ fn the_text_part_of_a_model_with_pictures() {
     }
 }
 
+/// Text alone in a model that reads pictures, through a rank's own full prefill.
+#[test]
+fn text_in_a_model_that_reads_pictures() {
+    for name in WITH_PICTURES {
+        let recorded = candle_core::safetensors::load(folder(name).join("text.safetensors"), &Device::Cpu);
+        let recorded = recorded.expect("a recorded file");
+        let ids: Vec<i64> = recorded["input_ids"].to_vec1().expect("i64");
+        let ids: Vec<u32> = ids.into_iter().map(|id| id as u32).collect();
+        let logits: Vec<Vec<f32>> = recorded["logits"].to_vec2().expect("f32 [tokens, vocab]");
+        let model = load(&folder(name), LoadFormat::Safetensors, DType::F32, &Device::Cpu).expect("a model");
+        let error = relative_error(&last_logits(&model, &ids), &logits[ids.len() - 1]);
+        assert!(error < TOLERANCE, "{name}: {error:e}");
+    }
+}
+
 #[test]
 fn glm() {
     check("glm");
