@@ -1,4 +1,4 @@
-//! The small operations between a layer's matrix products: RMS norm, sums, factors, changes
+//! The small operations between a layer's matrix products: norms, sums, factors, changes
 //! of dtype, and what all that take two tensors element by element share. On the CPU each is one
 //! pass over f32 on the current pool (candle's own take a pool that all ranks of a process share),
 //! on a GPU one launch; elsewhere, or where a gradient is needed, candle's operations.
@@ -34,6 +34,32 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
         return Ok(Tensor::from_vec(out, x.dims(), x.device())?);
     }
     Ok(candle_nn::ops::rms_norm(&x, &weight, eps as f32)?)
+}
+
+/// `(x − mean(x)) / √(mean((x − mean(x))²) + eps) · weight + bias` over the last dimension; `x`
+/// `[rows, dim]`, `weight` and `bias` `[dim]`. f32 inside (f64 for f64), `x`'s dtype outside.
+///
+/// # Errors
+/// Returns an error if shapes do not fit.
+pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
+    let dim = x.dim(D::Minus1)?;
+    expect("layer_norm", "length of the weight", dim, weight.dims1()?)?;
+    expect("layer_norm", "length of the bias", dim, bias.dims1()?)?;
+    if x.elem_count() == 0 {
+        return Ok(x.clone());
+    }
+    let of_x = |numbers: &Tensor| -> Result<Tensor> { Ok(numbers.to_dtype(x.dtype())?.contiguous()?) };
+    let (x, weight, bias) = (x.contiguous()?, of_x(weight)?, of_x(bias)?);
+    if x.track_op() || weight.track_op() || bias.track_op() || x.dtype() == DType::F64 {
+        return Ok(candle_nn::ops::layer_norm_slow(&x, &weight, &bias, eps as f32)?);
+    }
+    if x.dtype() == DType::F32 && x.device().is_cpu() {
+        let bias = bias.to_vec1::<f32>()?;
+        if let Some(out) = on_slices(&x, &weight, |x, weight| cpu::layer_norm(x, weight, &bias, eps as f32)) {
+            return Ok(Tensor::from_vec(out, x.dims(), x.device())?);
+        }
+    }
+    Ok(candle_nn::ops::layer_norm(&x, &weight, &bias, eps as f32)?)
 }
 
 /// `a + b`, element by element; both of one shape and dtype.
@@ -132,7 +158,7 @@ pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor> {
 }
 
 /// Calls `work` with two contiguous tensors, if both are f32 on the CPU.
-fn on_slices(a: &Tensor, b: &Tensor, work: impl Fn(&[f32], &[f32]) -> Vec<f32>) -> Option<Vec<f32>> {
+pub(crate) fn on_slices(a: &Tensor, b: &Tensor, work: impl Fn(&[f32], &[f32]) -> Vec<f32>) -> Option<Vec<f32>> {
     let (a, b) = (a.storage_and_layout(), b.storage_and_layout());
     match (&*a.0, &*b.0) {
         (Storage::Cpu(CpuStorage::F32(list_a)), Storage::Cpu(CpuStorage::F32(list_b))) => {

@@ -1,6 +1,10 @@
 //! Positions of rows: the position for their rotary embedding, their causal order, and their
 //! segment. Evicted keys differ between KV heads: positions may be one list for all heads, or one a
 //! head.
+//!
+//! A rotary position is the number of a row in a table of rotations ([`Rope`](crate::Rope)). The
+//! first rows are those of the plain positions 0, 1, ..; a place on three axes, where a picture's
+//! row stands, has a row after these. Only plain numbers can be compared, as a window does.
 
 use std::sync::{Arc, Weak};
 

@@ -4,6 +4,10 @@
 //! A rotation is applied when a key is used, never when it is cached, so the tables are indexed by
 //! [`Positions`](crate::Positions). YaRN's attention factor is not baked into the tables: it scales
 //! the softmax and is the caller's to apply.
+//!
+//! A row of a picture stands at a place on three axes, of which each turns some of a head's pairs
+//! (M-RoPE: Wang et al. 2024, "Qwen2-VL", section 2.1). Such a place is one more row of the tables,
+//! after those of the plain positions ([`Rope::composed`]), so that kernels know one number a row.
 
 use std::f64::consts::PI;
 use std::sync::Arc;
@@ -102,10 +106,13 @@ impl QueryGrowth {
     }
 }
 
-/// Rotations of every position up to a bound. Cheap to clone.
+/// Rotations of every position up to a bound, and of the places composed after them. Cheap to
+/// clone.
 #[derive(Debug, Clone)]
 pub struct Rope {
     growth: Option<QueryGrowth>,
+    /// The axis whose position turns each pair, if places have three, `[rotary_dims/2]`.
+    axes: Option<Arc<[u8]>>,
     head_dim: usize,
     pairing: Pairing,
     attention_factor: f32,
@@ -113,10 +120,13 @@ pub struct Rope {
     tables: Arc<Tables>,
 }
 
-/// `[positions, rotary_dims/2]`, computed in f64 and stored in f32.
+/// `[rows, rotary_dims/2]`, computed in f64 and stored in f32.
 #[derive(Debug)]
 struct Tables {
-    positions: usize,
+    /// Number of the first rows, which are those of the positions `0..plain`.
+    plain: usize,
+    /// Number of all rows.
+    rows: usize,
     cos: Vec<f32>,
     sin: Vec<f32>,
     on_devices: cuda::RopeTables,
@@ -143,7 +153,71 @@ impl Rope {
         };
         let tables = Arc::new(Tables::new(&frequencies, positions));
         let attention_factor = attention_factor as f32;
-        Ok(Self { growth: None, head_dim, pairing, attention_factor, frequencies, tables })
+        Ok(Self { growth: None, axes: None, head_dim, pairing, attention_factor, frequencies, tables })
+    }
+
+    /// Tables of the given angles alone, `[rows, rotary_dims/2]` in radians, for heads of
+    /// `head_dim` whose dims `i` and `i + rotary_dims/2` turn together. There are no plain
+    /// positions: a row's number is its place in the list.
+    ///
+    /// # Errors
+    /// Returns an error if there is no row, if rows differ in length, or if they are empty or
+    /// longer than half a head.
+    pub fn of_angles(head_dim: usize, rows: &[Vec<f64>]) -> Result<Self> {
+        let pairs = rows.first().map_or(0, Vec::len);
+        if pairs == 0 || 2 * pairs > head_dim {
+            let expected = format!("rows of 1 to {} angles", head_dim / 2);
+            let found = format!("{} rows of {pairs}", rows.len());
+            return Err(Error::Shape { op: "rope", what: "angles", expected, found });
+        }
+        let mut tables = Tables::with_room(rows.len() * pairs);
+        for row in rows {
+            expect("rope", "angles of a row", pairs, row.len())?;
+            tables.push(row.iter().copied());
+        }
+        let (frequencies, tables) = (vec![0.0; pairs].into(), Arc::new(tables));
+        let (pairing, attention_factor) = (Pairing::Half, 1.0);
+        Ok(Self { growth: None, axes: None, head_dim, pairing, attention_factor, frequencies, tables })
+    }
+
+    /// The same for places on three axes: pair `i` turns by the position on axis `axes[i]`.
+    ///
+    /// # Errors
+    /// Returns an error if there is not one axis a pair, if an axis is above 2, or if queries grow
+    /// with their position, which is one number.
+    pub fn with_axes(self, axes: Arc<[u8]>) -> Result<Self> {
+        expect("rope", "axes of pairs", self.frequencies.len(), axes.len())?;
+        if let Some(axis) = axes.iter().find(|&&axis| axis > 2) {
+            let (expected, found) = ("0, 1 or 2".to_owned(), axis.to_string());
+            return Err(Error::Shape { op: "rope", what: "axis", expected, found });
+        }
+        if self.growth.is_some() {
+            let (expected, found) = ("queries that do not grow".to_owned(), "a growth".to_owned());
+            return Err(Error::Shape { op: "rope", what: "places on three axes", expected, found });
+        }
+        Ok(Self { axes: Some(axes), ..self })
+    }
+
+    /// The same with one more row for each of `places`, after the rows that are there: cos\[i\] =
+    /// cos(place\[axis(i)\] · frequency_i). Earlier rows keep their numbers. The tables must cover
+    /// every plain position first: they do not grow after this.
+    ///
+    /// # Errors
+    /// Returns an error if the pairs have no axes ([`with_axes`](Self::with_axes)).
+    pub fn composed(&self, places: &[[u32; 3]]) -> Result<Self> {
+        let Some(axes) = &self.axes else {
+            let (expected, found) = ("an axis a pair".to_owned(), "none".to_owned());
+            return Err(Error::Shape { op: "rope", what: "axes of pairs", expected, found });
+        };
+        if places.is_empty() {
+            return Ok(self.clone());
+        }
+        let mut tables = self.tables.copy(places.len() * axes.len());
+        for place in places {
+            let of_pair = |(&axis, frequency): (&u8, &f64)| f64::from(place[usize::from(axis)]) * frequency;
+            tables.push(axes.iter().zip(&*self.frequencies).map(of_pair));
+        }
+        Ok(Self { tables: Arc::new(tables), ..self.clone() })
     }
 
     /// The same for a model whose queries grow with their position, if they do.
@@ -168,21 +242,30 @@ impl Rope {
         Ok(q.broadcast_mul(&factors.to_device(q.device())?)?)
     }
 
-    /// The same rotations, with tables for at least `positions` positions.
+    /// The same rotations, with tables for at least `positions` plain positions.
     ///
     /// # Errors
-    /// Never fails today; a bound on table memory would.
+    /// Returns an error if other rows follow the plain ones: their numbers would change.
     pub fn covering(&self, positions: usize) -> Result<Self> {
-        if positions <= self.positions() {
+        if positions <= self.tables.plain {
             return Ok(self.clone());
+        }
+        if self.tables.rows > self.tables.plain {
+            let (expected, found) = (format!("at most {}", self.tables.plain), positions.to_string());
+            return Err(Error::Shape { op: "rope", what: "plain positions before other places", expected, found });
         }
         let tables = Arc::new(Tables::new(&self.frequencies, positions));
         Ok(Self { tables, ..self.clone() })
     }
 
-    /// Number of positions in the tables.
+    /// Number of rows in the tables: plain positions, and the places composed after them.
     pub fn positions(&self) -> usize {
-        self.tables.positions
+        self.tables.rows
+    }
+
+    /// Number of plain positions in the tables, whose rows come first.
+    pub fn plain_positions(&self) -> usize {
+        self.tables.plain
     }
 
     /// Number of dimensions of a head that turn.
@@ -201,15 +284,14 @@ impl Rope {
         self.attention_factor
     }
 
-    /// Cosines and sines of one position, `rotary_dims/2` each. The position must be within the
-    /// tables.
+    /// Cosines and sines of one row, `rotary_dims/2` each. The row must be within the tables.
     pub(crate) fn row(&self, position: u32) -> (&[f32], &[f32]) {
         let half = self.frequencies.len();
         let from = position as usize * half;
         (&self.tables.cos[from..from + half], &self.tables.sin[from..from + half])
     }
 
-    /// Cosines and sines of all positions, `[positions, rotary_dims/2]` each.
+    /// Cosines and sines of all rows, `[positions, rotary_dims/2]` each.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
     pub(crate) fn tables(&self) -> (&[f32], &[f32]) {
         (&self.tables.cos, &self.tables.sin)
@@ -238,17 +320,37 @@ impl Rope {
 
 impl Tables {
     fn new(frequencies: &[f64], positions: usize) -> Self {
-        let (mut cos, mut sin) = (Vec::new(), Vec::new());
-        cos.reserve_exact(positions * frequencies.len());
-        sin.reserve_exact(positions * frequencies.len());
+        let mut tables = Self::with_room(positions * frequencies.len());
         for position in 0..positions {
-            for frequency in frequencies {
-                let (s, c) = (position as f64 * frequency).sin_cos();
-                cos.push(c as f32);
-                sin.push(s as f32);
-            }
+            tables.push(frequencies.iter().map(|frequency| position as f64 * frequency));
         }
-        Self { positions, cos, sin, on_devices: cuda::RopeTables::default() }
+        Self { plain: positions, ..tables }
+    }
+
+    /// No rows, with memory for `numbers` cosines.
+    fn with_room(numbers: usize) -> Self {
+        let (mut cos, mut sin) = (Vec::new(), Vec::new());
+        cos.reserve_exact(numbers);
+        sin.reserve_exact(numbers);
+        Self { plain: 0, rows: 0, cos, sin, on_devices: cuda::RopeTables::default() }
+    }
+
+    /// A copy with memory for `numbers` more cosines.
+    fn copy(&self, numbers: usize) -> Self {
+        let mut tables = Self::with_room(self.cos.len() + numbers);
+        tables.cos.extend_from_slice(&self.cos);
+        tables.sin.extend_from_slice(&self.sin);
+        Self { plain: self.plain, rows: self.rows, ..tables }
+    }
+
+    /// Adds a row of these angles.
+    fn push(&mut self, angles: impl Iterator<Item = f64>) {
+        for angle in angles {
+            let (s, c) = angle.sin_cos();
+            self.cos.push(c as f32);
+            self.sin.push(s as f32);
+        }
+        self.rows += 1;
     }
 }
 

@@ -8,8 +8,8 @@ mod gates;
 use candle_core::{DType, Device, Tensor, Var};
 use gates::{GATES, gated_by_hand};
 use tributary_kernels::{
-    Distance, Gate, add, add_rows, distance, gated, gather, linear, linear_f32, linear_onto, rms_norm, scale,
-    scale_rows,
+    Distance, Gate, Gelu, add, add_rows, distance, gated, gather, gelu, layer_norm, linear, linear_f32, linear_onto,
+    rms_norm, scale, scale_rows,
 };
 
 fn random(shape: &[usize]) -> Tensor {
@@ -326,4 +326,55 @@ fn factors_of_everything_and_of_each_row() {
     let none = x.narrow(0, 0, 0).unwrap();
     assert_eq!(scale_rows(&none, &factors.narrow(0, 0, 0).unwrap()).unwrap().dims(), &[0, 2, 5]);
     assert_eq!(scale(&none, 2.0).unwrap().dims(), &[0, 2, 5]);
+}
+
+#[test]
+fn layer_norms_centre_and_scale_each_row() {
+    for dim in [5, 33, 1152] {
+        let x = (random(&[40, dim]) + 3.0).unwrap();
+        let (weight, bias) = (random(&[dim]), random(&[dim]));
+        let (flat_weight, flat_bias) = (flat(&weight), flat(&bias));
+        let expected: Vec<f64> = flat(&x)
+            .chunks(dim)
+            .flat_map(|row| {
+                let mean = row.iter().sum::<f64>() / dim as f64;
+                let variance = row.iter().map(|value| square(value - mean)).sum::<f64>() / dim as f64;
+                let factor = 1.0 / (variance + 1e-6).sqrt();
+                let of = |(i, value): (usize, &f64)| (value - mean) * factor * flat_weight[i] + flat_bias[i];
+                row.iter().enumerate().map(of).collect::<Vec<_>>()
+            })
+            .collect();
+        assert_near("f32", &layer_norm(&x, &weight, &bias, 1e-6).unwrap(), &expected, 1e-5);
+        let tracked = Var::from_tensor(&x).unwrap();
+        assert_near("tracked", &layer_norm(tracked.as_tensor(), &weight, &bias, 1e-6).unwrap(), &expected, 1e-5);
+        let wide = x.to_dtype(DType::F64).unwrap();
+        assert_near("f64", &layer_norm(&wide, &weight, &bias, 1e-6).unwrap(), &expected, 1e-6);
+        let short = x.to_dtype(DType::BF16).unwrap();
+        assert_near("bf16", &layer_norm(&short, &weight, &bias, 1e-6).unwrap(), &expected, 5e-2);
+    }
+    let (weight, bias) = (random(&[4]), random(&[4]));
+    assert_eq!(layer_norm(&random(&[0, 4]), &weight, &bias, 1e-6).unwrap().dims(), &[0, 4]);
+    assert!(layer_norm(&random(&[2, 5]), &weight, &random(&[5]), 1e-6).is_err());
+    assert!(layer_norm(&random(&[2, 4]), &weight, &random(&[5]), 1e-6).is_err());
+}
+
+#[test]
+fn both_forms_of_gelu() {
+    let values: Vec<f32> = (0..40_001).map(|step| (step as f32 - 20_000.0) / 2000.0).collect();
+    let x = Tensor::new(&values[..], &Device::Cpu).unwrap();
+    let tanh = |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
+    let exact = |x: f64| 0.5 * x * (1.0 + candle_core::cpu::erf::erf_f64(x / std::f64::consts::SQRT_2));
+    // Values of tables: Φ(1) = 0.841344746, Φ(−2) = 0.022750132.
+    assert!((exact(1.0) - 0.841_344_746).abs() < 1e-8 && (exact(-2.0) + 2.0 * 0.022_750_132).abs() < 1e-8);
+    let mut apart: f64 = 0.0;
+    for (form, by_hand) in [(Gelu::Exact, &exact as &dyn Fn(f64) -> f64), (Gelu::Tanh, &tanh)] {
+        let expected: Vec<f64> = values.iter().map(|&x| by_hand(f64::from(x))).collect();
+        assert_near("f32", &gelu(&x, form).unwrap(), &expected, 1e-6);
+        assert_near("f64", &gelu(&x.to_dtype(DType::F64).unwrap(), form).unwrap(), &expected, 1e-6);
+        assert_near("bf16", &gelu(&x.to_dtype(DType::BF16).unwrap(), form).unwrap(), &expected, 2e-2);
+        assert_near("tracked", &gelu(Var::from_tensor(&x).unwrap().as_tensor(), form).unwrap(), &expected, 1e-6);
+        apart = values.iter().map(|&x| (exact(f64::from(x)) - tanh(f64::from(x))).abs()).fold(apart, f64::max);
+    }
+    assert!(apart > 1e-4, "the forms differ: {apart:e}");
+    assert_eq!(gelu(&random(&[0, 4]), Gelu::Exact).unwrap().dims(), &[0, 4]);
 }

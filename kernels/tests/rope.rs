@@ -253,3 +253,88 @@ fn one_pass_equals_candles_operations() {
         }
     }
 }
+
+/// Turns 12 random rows by the rows `numbers` of the tables.
+fn turned(rope: &Rope, x: &Tensor, numbers: &[u32]) -> Vec<f32> {
+    let at = Positions::in_sequence(numbers.to_vec(), vec![0; numbers.len()]);
+    rope.apply(x, &at).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()
+}
+
+/// A rope of 8 pairs with 20 plain positions.
+fn of_three_axes(axes: [u8; 8]) -> Rope {
+    let scaling = &RopeScaling::None;
+    let config = RopeConfig { head_dim: 16, rotary_dims: 16, theta: 100.0, scaling, pairing: Pairing::Half };
+    Rope::new(&config, 20).unwrap().with_axes(axes.into()).unwrap()
+}
+
+#[test]
+fn a_place_with_one_number_on_all_axes_is_that_position() {
+    let rope = of_three_axes([0, 1, 2, 0, 1, 2, 0, 0]);
+    let longer = rope.composed(&[[7; 3], [0; 3], [19; 3]]).unwrap();
+    assert_eq!((longer.positions(), longer.plain_positions()), (23, 20));
+    let x = Tensor::randn(0f32, 1.0, (3, 2, 16), &Device::Cpu).unwrap();
+    assert_eq!(turned(&longer, &x, &[20, 21, 22]), turned(&rope, &x, &[7, 0, 19]), "bit for bit");
+}
+
+#[test]
+fn each_pair_turns_by_the_position_on_its_axis() {
+    let place = [3, 11, 6];
+    // In turns (Qwen3-VL), and in runs (Qwen2.5-VL).
+    for axes in [[0, 1, 2, 0, 1, 2, 0, 0], [0, 0, 1, 1, 1, 2, 2, 2]] {
+        let rope = of_three_axes(axes).composed(&[[1, 2, 3], place]).unwrap();
+        let x = Tensor::randn(0f32, 1.0, (1, 2, 16), &Device::Cpu).unwrap();
+        let found = turned(&rope, &x, &[21]);
+        let of_axis = place.map(|position| turned(&rope, &x, &[position]));
+        for (dim, found) in found.iter().enumerate() {
+            let axis = axes[dim % 8];
+            assert_eq!(*found, of_axis[usize::from(axis)][dim], "dim {dim} turns by axis {axis}");
+        }
+    }
+}
+
+#[test]
+fn composing_keeps_the_rows_that_are_there() {
+    let rope = of_three_axes([0, 0, 1, 1, 1, 2, 2, 2]);
+    let first = rope.composed(&[[1, 2, 3], [4, 5, 6]]).unwrap();
+    let second = first.composed(&[[9, 8, 7]]).unwrap();
+    let x = Tensor::randn(0f32, 1.0, (4, 2, 16), &Device::Cpu).unwrap();
+    let early = [0, 19, 20, 21];
+    assert_eq!(turned(&first, &x, &early), turned(&second, &x, &early));
+    let one = x.narrow(0, 0, 1).unwrap();
+    assert_eq!(turned(&second, &one, &[22]), turned(&rope.composed(&[[9, 8, 7]]).unwrap(), &one, &[20]));
+    assert!(rope.apply(&one, &Positions::run(20, 1)).is_err(), "the tables of others are as they were");
+    assert_eq!(first.covering(20).unwrap().positions(), 22);
+    let refused = first.covering(21).unwrap_err().to_string();
+    assert!(refused.contains("20") && refused.contains("21"), "{refused}");
+}
+
+#[test]
+fn tables_of_given_angles() {
+    let angles = vec![vec![0.5, -1.0], vec![2.0, 3.0]];
+    let rope = Rope::of_angles(6, &angles).unwrap();
+    assert_eq!((rope.rotary_dims(), rope.positions(), rope.plain_positions()), (4, 2, 0));
+    let x = Tensor::new(&[[[1f32, 2., 3., 4., 5., 6.]]], &Device::Cpu).unwrap();
+    for (row, angles) in angles.iter().enumerate() {
+        let found = turned(&rope, &x, &[row as u32]);
+        let pair = |a: f64, b: f64, angle: f64| [a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()];
+        let ([a, c], [b, d]) = (pair(1., 3., angles[0]), pair(2., 4., angles[1]));
+        let far = found.iter().zip([a, b, c, d, 5., 6.]).map(|(x, y)| (f64::from(*x) - y).abs()).fold(0.0, f64::max);
+        assert!(far < 1e-6, "{far:e}");
+    }
+    assert!(rope.covering(1).is_err(), "there are no plain positions");
+    for wrong in [vec![], vec![vec![]], vec![vec![0.0; 4]], vec![vec![0.0; 2], vec![0.0; 3]]] {
+        assert!(Rope::of_angles(6, &wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn axes_that_do_not_fit_are_refused() {
+    let scaling = &RopeScaling::None;
+    let config = RopeConfig { head_dim: 4, rotary_dims: 4, theta: 100.0, scaling, pairing: Pairing::Half };
+    let rope = Rope::new(&config, 2).unwrap();
+    assert!(rope.composed(&[[0; 3]]).is_err(), "pairs without axes");
+    assert!(rope.clone().with_axes([0].as_slice().into()).is_err(), "an axis for each of two pairs");
+    assert!(rope.clone().with_axes([0, 3].as_slice().into()).is_err(), "there are three");
+    let growing = rope.growing(Some(tributary_kernels::QueryGrowth { beta: 0.1, original: 4 }));
+    assert!(growing.with_axes([0, 1].as_slice().into()).is_err(), "a growth is of one position");
+}

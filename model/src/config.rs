@@ -1,16 +1,22 @@
 //! The config of a decoder, read from the config.json of a Hugging Face folder into one form for
 //! every family.
 
+mod whole;
+
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
 use tributary_kernels::{Gate, Pairing, QueryGrowth, RopeScaling};
 
+use self::whole::text_part;
 use crate::error::{Error, Result};
 use crate::experts::{Experts, Stated};
-use crate::families::{self, FAMILIES, Family, OutputNorms, Window};
+use crate::families::{self, FAMILIES, Family, OutputNorms, Towers, Window, WithTower};
+use crate::preprocessing::{self, Preprocessing, Sizes};
 use crate::quantised::Quantisation;
 use crate::rope_config;
+use crate::vision_config::{self, OfText, VisionConfig};
 use crate::windows::{self, Windows};
 
 /// The largest size that is accepted, so that products of sizes do not overflow.
@@ -53,6 +59,9 @@ pub struct Config {
     pub rope_theta: f64,
     /// Scaling of the rotary frequencies.
     pub rope_scaling: RopeScaling,
+    /// For each rotating pair the axis whose position turns it, if rows stand at places on three
+    /// axes: 0 for time, 1 for height, 2 for width.
+    pub rope_axes: Option<Arc<[u8]>>,
     /// Base of the rotary frequencies in layers with a window, which are not scaled, if it is
     /// another one.
     pub window_rope_theta: Option<f64>,
@@ -86,6 +95,8 @@ pub struct Config {
     pub max_positions: usize,
     /// The sliding windows of its layers, if some have one.
     pub windows: Option<Windows>,
+    /// The tower that reads pictures, if it has one that is supported.
+    pub vision: Option<VisionConfig>,
     /// Token that begins a sequence.
     pub bos: Option<u32>,
     /// Tokens that end an answer.
@@ -139,8 +150,9 @@ struct Raw {
 }
 
 impl Config {
-    /// Reads `config.json` of a model folder, and `generation_config.json` for the tokens that end
-    /// an answer.
+    /// Reads `config.json` of a model folder, `generation_config.json` for the tokens that end an
+    /// answer, and `preprocessor_config.json` or `processor_config.json` for what becomes of
+    /// pictures, if it reads any.
     ///
     /// # Errors
     /// Returns an error if a file is missing or unreadable, if a field is missing, or if the
@@ -157,6 +169,9 @@ impl Config {
             let known = config.eos.clone();
             config.eos.extend(token_ids(&value["eos_token_id"]).into_iter().filter(|id| !known.contains(id)));
         }
+        if let Some(vision) = &mut config.vision {
+            vision.preprocessing = preprocessing_of(folder, vision)?;
+        }
         Ok(config)
     }
 
@@ -168,6 +183,7 @@ impl Config {
         let bad = |what: String| Error::Config { path: path.to_owned(), what };
         let value: serde_json::Value = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
         let (value, with_pictures) = text_part(value).map_err(&bad)?;
+        let rope = rope_config::merged(&value["rope_scaling"], &value["rope_parameters"]);
         let family = family(&value, path)?;
         rope_config::agrees(&value).map_err(&bad)?;
         let value = with_defaults(value, family.defaults);
@@ -180,12 +196,33 @@ impl Config {
         config.check().map_err(&bad)?;
         if let Some((stated, scores)) = stated {
             config.experts = stated.into_experts(scores, config.layers).map_err(&bad)?;
-            config.check_experts().map_err(bad)?;
+            config.check_experts().map_err(&bad)?;
         }
-        if let Some(architecture) = with_pictures {
-            config.architecture = architecture;
+        if let Some(whole) = with_pictures {
+            if let Some(family) = families::with_tower(&whole.name) {
+                config.add_tower(&whole.value, family, &rope).map_err(bad)?;
+            }
+            config.architecture = whole.name;
         }
         Ok(config)
+    }
+
+    /// Adds the tower of a family, and the axes on which its rows stand.
+    fn add_tower(
+        &mut self,
+        whole: &serde_json::Value,
+        family: &WithTower,
+        rope: &serde_json::Value,
+    ) -> std::result::Result<(), String> {
+        if self.windows.is_some() {
+            return Err("sliding windows in a decoder of pictures are not supported".to_owned());
+        }
+        let interleaved = family.tower == Towers::Qwen3;
+        let sections = rope_config::sections(rope, interleaved)?;
+        self.rope_axes = Some(vision_config::axes(sections, self.rotary_dims / 2, interleaved)?);
+        let text = OfText { vocab: self.vocab, hidden: self.hidden, layers: self.layers };
+        self.vision = Some(VisionConfig::of(whole, family.tower, text)?);
+        Ok(())
     }
 
     fn check(&self) -> std::result::Result<(), String> {
@@ -365,6 +402,7 @@ impl Raw {
             rope_theta: theta,
             max_positions: rope_config::positions(&rope_scaling, self.max_position_embeddings),
             rope_scaling,
+            rope_axes: None,
             window_rope_theta: *window_rope_theta,
             query_growth,
             norm_eps: self.rms_norm_eps,
@@ -380,6 +418,7 @@ impl Raw {
             query_scalar: self.query_pre_attn_scalar,
             sinks: family.sinks,
             windows,
+            vision: None,
             bos: token_ids(&self.bos_token_id).first().copied(),
             eos: token_ids(&self.eos_token_id),
             quantisation: Quantisation::stated(&self.quantization_config, family.packed_experts)?,
@@ -388,24 +427,29 @@ impl Raw {
     }
 }
 
-/// The config of the text part, and the name of the whole, if it is a model of text and pictures;
-/// else the config itself. Tokens and tied embeddings may be stated for the whole.
-fn text_part(mut value: serde_json::Value) -> std::result::Result<(serde_json::Value, Option<String>), String> {
-    let name = value["architectures"][0].as_str().unwrap_or_default().to_owned();
-    if !families::WITH_PICTURES.contains(&&*name) {
-        return Ok((value, None));
-    }
-    let mut text = value["text_config"].take();
-    let Some(fields) = text.as_object_mut() else {
-        return Err(format!("`{name}` lacks `text_config`, the config of its text part"));
-    };
-    fields.remove("architectures");
-    for key in ["tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config"] {
-        if fields.get(key).is_none_or(serde_json::Value::is_null) && !value[key].is_null() {
-            fields.insert(key.to_owned(), value[key].take());
+/// What a model folder says of how a picture becomes numbers; its family's published models stand
+/// in for what it does not say.
+fn preprocessing_of(folder: &Path, vision: &VisionConfig) -> Result<Preprocessing> {
+    let sizes = Sizes { patch: vision.patch, merge: vision.merge, frames: vision.frames };
+    let mut found: Option<Preprocessing> = None;
+    for (path, field) in preprocessing::files(folder) {
+        if !path.exists() {
+            continue;
         }
+        let bad = |what: String| Error::Config { path: path.clone(), what };
+        let value: serde_json::Value = serde_json::from_str(&read(&path)?).map_err(|error| bad(error.to_string()))?;
+        let object = match field {
+            Some(field) if value[field].is_null() => continue,
+            Some(field) => &value[field],
+            None => &value,
+        };
+        let of_file = Preprocessing::of(object, vision.preprocessing, sizes).map_err(bad)?;
+        if found.is_some_and(|before| before != of_file) {
+            return Err(bad("it and preprocessor_config.json contradict each other".to_owned()));
+        }
+        found = Some(of_file);
     }
-    Ok((text, Some(name)))
+    Ok(found.unwrap_or(vision.preprocessing))
 }
 
 /// A config with the family's own values for missing fields.
@@ -434,6 +478,8 @@ fn family(value: &serde_json::Value, path: &Path) -> Result<&'static Family> {
     }
     let found: String = found.chars().filter(|letter| !letter.is_control()).take(80).collect();
     let supported: Vec<&str> = FAMILIES.iter().map(|family| family.name).chain(families::WITH_PICTURES).collect();
+    let supported = supported.into_iter().chain(families::WITH_TOWERS.iter().map(|family| family.name));
+    let supported: Vec<&str> = supported.collect();
     let supported = supported.join(", ");
     Err(Error::Architecture { path: path.to_owned(), found: found.to_owned(), supported })
 }

@@ -12,6 +12,7 @@ use tributary_kernels::{
 
 use super::expert_layer::ExpertLayer;
 use super::low_rank::{Adapted, Added, Linear};
+use super::tower::Tower;
 use super::weights::Weights;
 use super::{Config, LayerAttention, Model, OutputNorms, Qkv, Rows, families};
 use crate::error::{Error, Result};
@@ -50,17 +51,22 @@ pub fn load(folder: &Path, format: LoadFormat, dtype: DType, device: &Device) ->
     }
     .quantised_as(config.quantisation);
     if with_pictures(&config) {
-        tracing::warn!(model = config.architecture, "its text part is loaded; what reads pictures is not");
+        if config.vision.is_none() {
+            tracing::warn!(model = config.architecture, "its text part is loaded; what reads pictures is not");
+        }
         weights = weights.of_text_part()?;
     }
     let decoder = Decoder::new(config, &weights)?;
     weights.check_all_read(decoder.config.layers)?;
+    if decoder.tower.is_some() {
+        weights.check_tower_read()?;
+    }
     Ok(Arc::new(decoder))
 }
 
-/// Whether it is the text part of a model of text and pictures.
+/// Whether it is a model of text and pictures.
 fn with_pictures(config: &Config) -> bool {
-    families::WITH_PICTURES.contains(&&*config.architecture)
+    config.vision.is_some() || families::WITH_PICTURES.contains(&&*config.architecture)
 }
 
 struct Projection {
@@ -164,6 +170,8 @@ pub struct Decoder {
     /// Tables for the positions seen so far, shared by all ranks of a process: of layers without a
     /// window, and of those with one if theirs are others.
     ropes: Mutex<Vec<Rope>>,
+    /// What reads pictures, if it is a model that does.
+    tower: Option<Tower>,
 }
 
 impl Decoder {
@@ -181,7 +189,11 @@ impl Decoder {
         let rope = |theta: f64, scaling: &RopeScaling| -> Result<Rope> {
             let Config { head_dim, rotary_dims, pairing, query_growth, .. } = config;
             let settings = RopeConfig { head_dim, rotary_dims, theta, scaling, pairing };
-            Ok(Rope::new(&settings, config.max_positions.min(ROPE_STEP))?.growing(query_growth))
+            let rope = Rope::new(&settings, config.max_positions.min(ROPE_STEP))?.growing(query_growth);
+            match &config.rope_axes {
+                Some(axes) => Ok(rope.with_axes(Arc::clone(axes))?),
+                None => Ok(rope),
+            }
         };
         let mut ropes = vec![rope(config.rope_theta, &config.rope_scaling)?];
         if let Some(theta) = config.window_rope_theta {
@@ -189,11 +201,9 @@ impl Decoder {
         }
         let attention_factor = ropes[0].attention_factor();
         let query_factors = query_factors(&config, attention_factor, &weights.device)?;
-        let (activations, slice_rows) = match weights.device.is_cpu() {
-            true if weights.dtype == DType::F64 => (DType::F64, SLICE_ROWS),
-            true => (DType::F32, SLICE_ROWS),
-            false => (weights.dtype, DEVICE_SLICE_ROWS),
-        };
+        let activations = weights.activations();
+        let slice_rows = if weights.device.is_cpu() { SLICE_ROWS } else { DEVICE_SLICE_ROWS };
+        let tower = config.vision.as_ref().map(|vision| Tower::new(vision, weights, slice_rows)).transpose()?;
         let (dtype, ropes) = (weights.dtype, Mutex::new(ropes));
         let embedding_factor = embedding_factor(&config, dtype)?;
         Ok(Self {
@@ -209,6 +219,7 @@ impl Decoder {
             query_factors,
             embedding_factor,
             ropes,
+            tower,
         })
     }
 
@@ -392,6 +403,10 @@ impl Model for Decoder {
         Ok(Rows::fresh(if is_plain { rows } else { scale(&rows, self.embedding_factor)? }))
     }
 
+    fn tower(&self) -> Option<&Tower> {
+        self.tower.as_ref()
+    }
+
     fn slice_rows(&self) -> usize {
         self.slice_rows
     }
@@ -441,6 +456,11 @@ impl Model for Decoder {
         let tiles = tiles.collect::<Result<Vec<_>>>()?;
         let apart: Vec<&Tensor> = tiles.iter().flatten().collect();
         let hidden = if apart.is_empty() { hidden } else { join(&apart, 0)? };
+        // The one place where levels are added, so that no pass leaves them out.
+        let hidden = match &rows.visual {
+            Some(visual) => visual.add(index, hidden)?,
+            None => hidden,
+        };
         Ok(rows.computed(hidden))
     }
 

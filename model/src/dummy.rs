@@ -14,10 +14,13 @@ use crate::error::Result;
 /// ChaCha counts its blocks, so a device draws every block of a matrix on its own; short tensors
 /// are drawn on the host.
 pub(super) fn tensor(seed: u64, name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
+    let is_norm = name.contains("norm") || name.contains("ln_q"); // Qwen2.5-VL's before its merger
     let (centre, spread) = match shape {
-        _ if name.contains("norm") => (1.0, 0.1),
+        _ if is_norm && !name.ends_with(".bias") => (1.0, 0.1),
         // Of experts in one tensor, the rows of each are its inputs.
         [_, columns] | [_, columns, _] => (0.0, (3.0 / *columns as f32).sqrt()),
+        // A patch's kernel: channels, frames, rows and columns are its inputs.
+        [_, inputs @ ..] if inputs.len() == 4 => (0.0, (3.0 / inputs.iter().product::<usize>() as f32).sqrt()),
         _ => (0.0, 0.05),
     };
     let mut random = ChaCha8Rng::seed_from_u64(seed ^ fingerprint(name));

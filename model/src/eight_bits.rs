@@ -8,7 +8,7 @@ use tributary_kernels::{Partial, SCALE_BYTES, to_eight_bits};
 use crate::config::Config;
 use crate::error::Result;
 use crate::layer_attention::LayerAttention;
-use crate::{Model, Qkv, Rows};
+use crate::{Model, Qkv, Rows, Tower};
 
 /// Another model with its keys and values in 8 bits. They are rounded once, where they are
 /// computed: what is cached, stored, sent or cut later has the same numbers as what the pass that
@@ -39,6 +39,10 @@ impl Model for InEightBits {
 
     fn kv_width(&self) -> usize {
         self.0.kv_width() + SCALE_BYTES
+    }
+
+    fn tower(&self) -> Option<&Tower> {
+        self.0.tower()
     }
 
     fn layer_attention(&self, positions: usize) -> Result<Arc<[LayerAttention]>> {

@@ -218,5 +218,36 @@ pub fn of_type(kind: &str) -> Option<&'static Family> {
 }
 
 /// Families of text and pictures whose text part is one of [`FAMILIES`], by their names in
-/// `architectures`. The part's config is the field `text_config`; pictures are not read.
+/// `architectures`. The part's config is the field `text_config`; their pictures are not read.
 pub static WITH_PICTURES: [&str; 2] = ["Mistral3ForConditionalGeneration", "Gemma3ForConditionalGeneration"];
+
+/// A family of text and pictures whose pictures are read too.
+#[derive(Debug, Clone, Copy)]
+pub struct WithTower {
+    /// Its name in `architectures`.
+    pub name: &'static str,
+    /// The family of its text part, whose config is the field `text_config`, or stands on top.
+    pub text: &'static str,
+    /// Its tower.
+    pub tower: Towers,
+}
+
+/// The vision towers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Towers {
+    /// Qwen3-VL's. (Qwen Team 2025, "Qwen3-VL Technical Report", section 2.)
+    Qwen3,
+    /// Qwen2.5-VL's. (Bai et al. 2025, "Qwen2.5-VL Technical Report", section 2.1.)
+    Qwen25,
+}
+
+/// The supported families of text and pictures.
+pub static WITH_TOWERS: [WithTower; 2] = [
+    WithTower { name: "Qwen3VLForConditionalGeneration", text: QWEN3.name, tower: Towers::Qwen3 },
+    WithTower { name: "Qwen2_5_VLForConditionalGeneration", text: QWEN2.name, tower: Towers::Qwen25 },
+];
+
+/// The family of text and pictures of a name in `architectures`.
+pub fn with_tower(name: &str) -> Option<&'static WithTower> {
+    WITH_TOWERS.iter().find(|family| family.name == name)
+}

@@ -27,6 +27,17 @@ pub struct LayerAttention {
 }
 
 impl LayerAttention {
+    /// The attention of all layers with rotations of more places, after those that are there
+    /// ([`Rope::composed`]). The layers share one table.
+    ///
+    /// # Errors
+    /// Returns an error if the model's rows stand on one axis.
+    pub fn composed(layers: &[Self], places: &[[u32; 3]]) -> Result<Arc<[Self]>> {
+        let Some(first) = layers.first() else { return Ok(Arc::default()) };
+        let rope = first.rope.composed(places)?;
+        Ok(layers.iter().map(|layer| Self { rope: rope.clone(), ..layer.clone() }).collect())
+    }
+
     /// The same with its softmax scale divided by `temperature`.
     #[must_use]
     pub fn tempered(&self, temperature: f32) -> Self {

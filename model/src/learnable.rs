@@ -40,6 +40,9 @@ impl Learnable {
         if weights.may_be_packed() || config.quantisation.is_some() {
             return Err(Error::Input("packed weights are not trained: training takes plain ones".to_owned()));
         }
+        if config.vision.is_some() {
+            return Err(Error::Input(format!("{}: a model that reads pictures is not trained", config.architecture)));
+        }
         let weights = weights.into_variables();
         let model = Arc::new(Decoder::new(config, &weights)?);
         Ok(Self { model, weights: weights.into_learned() })

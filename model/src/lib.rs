@@ -1,7 +1,8 @@
 //! A decoder: its config, weights and adapters, and a pass of rows through its layers.
 //!
 //! A model owns only weights: keys, positions and ranks belong to an [`Attention`]. The crate knows
-//! no plan, no cache and no method.
+//! no plan, no cache and no method. A model that reads pictures has a [`Tower`], which makes
+//! features of their patches; rows of pictures start from these and carry levels ([`Visual`]).
 
 mod adapter_folder;
 mod adapters;
@@ -24,12 +25,21 @@ mod low_rank;
 mod mxfp4;
 mod packed_bytes;
 mod pass;
+#[cfg(test)]
+mod picture_kit;
+mod picture_rows;
+mod preprocessing;
 mod progress;
 mod quantised;
 mod rope_config;
 mod slices;
 #[cfg(test)]
 mod tests;
+mod tower;
+mod vision_config;
+#[cfg(test)]
+mod vision_tests;
+mod visual;
 mod weights;
 mod windows;
 
@@ -51,8 +61,13 @@ pub use layer_attention::LayerAttention;
 pub use learnable::Learnable;
 pub use low_rank::{Linear, LowRank, LowRankPair};
 pub use packed_bytes::packed_bytes;
+pub use picture_rows::embed_with_pictures;
+pub use preprocessing::Preprocessing;
 pub use progress::{Interlude, Progress, interleaved};
 pub use slices::{Filling, attend_whole, in_parts, slice_count, slice_of, slice_of_part};
+pub use tower::{Features, Grid, Pictures, Tower};
+pub use vision_config::{Marks, TowerConfig, VisionConfig};
+pub use visual::{PictureRow, Visual};
 pub use windows::Windows;
 
 use self::low_rank::Adapted;
@@ -64,6 +79,8 @@ pub struct Rows {
     pub hidden: Tensor,
     /// Run of rows on which an adapter's low-rank matrices are active, if there is one.
     adapted: Option<Adapted>,
+    /// Those of the rows that are of pictures, if some are.
+    visual: Option<Visual>,
     /// Present if a layer has computed the numbers; shared with copies and parts of these rows.
     /// With a single owner they may be overwritten.
     own: Option<Arc<()>>,
@@ -72,7 +89,18 @@ pub struct Rows {
 impl Rows {
     /// Rows without an adapter, `[rows, hidden]`.
     pub fn new(hidden: Tensor) -> Self {
-        Self { hidden, adapted: None, own: None }
+        Self { hidden, adapted: None, visual: None, own: None }
+    }
+
+    /// The same rows, of which `visual` are of pictures: their levels are added after the first
+    /// layers.
+    ///
+    /// # Panics
+    /// If there are fewer rows: only a bug can cause that.
+    #[must_use]
+    pub fn with_visual(self, visual: Visual) -> Self {
+        assert!(visual.end() <= self.len(), "{} rows, of pictures those up to {}", self.len(), visual.end());
+        Self { visual: Some(visual), ..self }
     }
 
     /// The same with numbers that have just been computed: no other rows share them.
@@ -118,7 +146,7 @@ impl Rows {
         self.len() == 0
     }
 
-    /// The rows at `places`, in that order.
+    /// The rows at `places`, in that order; rows of pictures keep their levels.
     ///
     /// # Panics
     /// If an adapter is active on some of them: only a bug can cause that.
@@ -127,17 +155,19 @@ impl Rows {
     /// Returns an error if a place is beyond the last row, or if a candle operation fails.
     pub fn select(&self, places: &[u32]) -> Result<Self> {
         assert!(self.adapted.is_none(), "rows with an adapter's matrices stay together");
-        Ok(Self::new(gather(&self.hidden, places)?))
+        let visual = self.visual.as_ref().and_then(|visual| visual.select(places));
+        Ok(Self { visual, ..Self::new(gather(&self.hidden, places)?) })
     }
 
     /// `count` rows from `from` on; an adapter stays active on those of its run that are among
-    /// them.
+    /// them, and rows of pictures keep their levels.
     ///
     /// # Errors
     /// Returns an error if there are fewer rows.
     pub fn run(&self, from: usize, count: usize) -> Result<Self> {
         let adapted = self.adapted.as_ref().and_then(|adapted| adapted.within(from, count));
-        Ok(Self { hidden: self.hidden.narrow(0, from, count)?, adapted, own: self.own.clone() })
+        let visual = self.visual.as_ref().and_then(|visual| visual.within(from, count));
+        Ok(Self { hidden: self.hidden.narrow(0, from, count)?, adapted, visual, own: self.own.clone() })
     }
 
     /// The last `count` rows; an adapter stays active on those of its run that are among them.
@@ -209,12 +239,18 @@ pub trait Model: Send + Sync {
     /// Returns an error if a candle operation fails.
     fn queries(&self, layer: usize, rows: &Rows) -> Result<Tensor>;
 
+    /// What reads pictures, if the model does.
+    fn tower(&self) -> Option<&Tower> {
+        None
+    }
+
     /// Maximum number of rows that pass through a layer at a time, apart from attention that needs
     /// the queries of all rows: the memory of activations is that of a slice.
     fn slice_rows(&self) -> usize;
 
     /// Second half of a layer, given the attention of its rows to all that they see, `[rows,
-    /// heads, head_dim]`. The layer's sinks are added here, if it has any.
+    /// heads, head_dim]`. The layer's sinks are added here, if it has any, and at its end the
+    /// layer's level to rows of pictures.
     ///
     /// # Errors
     /// Returns an error if a candle operation fails.

@@ -43,6 +43,40 @@ pub(super) fn agrees(config: &Value) -> Result<(), String> {
     Ok(())
 }
 
+/// Gives the rotary settings of a decoder of pictures the type of plain ones: what `mrope` adds is
+/// in `mrope_section`.
+pub(super) fn without_mrope(config: &mut Value) {
+    for place in ["rope_scaling", "rope_parameters"] {
+        for key in ["type", "rope_type"] {
+            if config[place][key] == "mrope" {
+                config[place][key] = "default".into();
+            }
+        }
+    }
+}
+
+/// The pairs of a decoder of pictures that turn by time, height and width: `mrope_section` of
+/// `rope`. Only where `interleaved` the axes take turns.
+///
+/// # Errors
+/// Returns the field that is missing, or contradicts the family.
+pub(super) fn sections(rope: &Value, interleaved: bool) -> Result<[usize; 3], String> {
+    let stated = &rope["mrope_section"];
+    if stated.is_null() {
+        return Err("rope_scaling lacks `mrope_section`: the pairs that turn by time, height and width".to_owned());
+    }
+    let numbers: Vec<usize> =
+        stated.as_array().into_iter().flatten().filter_map(Value::as_u64).map(|n| n as usize).collect();
+    let of_three = <[usize; 3]>::try_from(numbers).ok().filter(|_| stated.as_array().is_some_and(|all| all.len() == 3));
+    let sections = of_three.ok_or_else(|| format!("mrope_section {stated}: must be three numbers of pairs"))?;
+    match rope["mrope_interleaved"].as_bool() {
+        Some(stated) if stated != interleaved => {
+            Err(format!("mrope_interleaved {stated}: this family's sections have {interleaved}"))
+        }
+        _ => Ok(sections),
+    }
+}
+
 /// Whether two values mean the same: 10000 is 10000.0.
 fn same(one: &Value, other: &Value) -> bool {
     one == other || one.as_f64().is_some_and(|number| other.as_f64() == Some(number))

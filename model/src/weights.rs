@@ -23,6 +23,9 @@ const HEADER_LIMIT_BYTES: u64 = 16 << 20;
 /// Dtypes in which weights may be stored. A quantised tensor is meaningless without its scales.
 const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 
+/// The beginning of the names of a vision tower's tensors.
+pub(super) const TOWER: &str = "visual.";
+
 /// The weight files of a model folder, in the order of their names: one, or else the shards of an
 /// index.
 ///
@@ -81,6 +84,8 @@ enum WeightSource {
         files: HashMap<PathBuf, MmapedSafetensors>,
         /// The file of each tensor, and its name there, by its name in a model of text alone.
         index: HashMap<String, (PathBuf, String)>,
+        /// Names of a vision tower's tensors that were asked for.
+        tower_read: RefCell<BTreeSet<String>>,
     },
     /// A GGUF file.
     Gguf(OfGguf),
@@ -107,17 +112,17 @@ impl Weights {
             }
             files.insert(path, file);
         }
-        let source = WeightSource::Files { folder: folder.to_owned(), files, index };
+        let source = WeightSource::Files { folder: folder.to_owned(), files, index, tower_read: RefCell::default() };
         Ok(Self { source, dtype, device: device.clone(), learned: None, quantisation: None })
     }
 
     /// The tensors of the text part of a model of text and pictures, under the names of a model of
-    /// text alone.
+    /// text alone, and those of Qwen's towers under `visual.`.
     ///
     /// # Errors
     /// Returns an error if two tensors have one name there.
     pub fn of_text_part(self) -> Result<Self> {
-        let WeightSource::Files { folder, files, index } = self.source else { return Ok(self) };
+        let WeightSource::Files { folder, files, index, tower_read } = self.source else { return Ok(self) };
         let mut renamed: HashMap<String, (PathBuf, String)> = HashMap::new();
         for (name, (path, _)) in index {
             let short = text_name(&name);
@@ -127,7 +132,7 @@ impl Weights {
                 return Err(Error::Weights { path, what });
             }
         }
-        Ok(Self { source: WeightSource::Files { folder, files, index: renamed }, ..self })
+        Ok(Self { source: WeightSource::Files { folder, files, index: renamed, tower_read }, ..self })
     }
 
     /// The same, with matrices in a quantised form.
@@ -157,6 +162,34 @@ impl Weights {
         match &self.source {
             WeightSource::Gguf(gguf) => gguf.check_all_read(layers),
             _ => Ok(()),
+        }
+    }
+
+    /// Rejects tensors of a vision tower that none of its parts was made of: their numbers would be
+    /// left out.
+    ///
+    /// # Errors
+    /// Returns an error that names the first such tensor.
+    pub fn check_tower_read(&self) -> Result<()> {
+        let WeightSource::Files { index, tower_read, .. } = &self.source else { return Ok(()) };
+        let read = tower_read.borrow();
+        let left = index.iter().filter(|(name, _)| name.starts_with(TOWER) && !read.contains(*name));
+        match left.min_by_key(|(name, _)| *name) {
+            None => Ok(()),
+            Some((_, (path, stored))) => {
+                let what = format!("tensor `{stored}` is of no part of the tower that config.json describes");
+                Err(Error::Weights { path: path.clone(), what })
+            }
+        }
+    }
+
+    /// The dtype of rows and of all that is computed from them: f32 on a CPU (f64 with weights in
+    /// f64), the weights' on a device.
+    pub fn activations(&self) -> DType {
+        match self.device.is_cpu() {
+            true if self.dtype == DType::F64 => DType::F64,
+            true => DType::F32,
+            false => self.dtype,
         }
     }
 
@@ -286,7 +319,12 @@ impl Weights {
             let (folder, name) = (folder.to_owned(), name.to_owned());
             Error::MissingTensor { folder, name, expected: shape.to_vec() }
         };
-        let WeightSource::Files { folder, files, index } = &self.source else { return Err(missing(Path::new(""))) };
+        let WeightSource::Files { folder, files, index, tower_read } = &self.source else {
+            return Err(missing(Path::new("")));
+        };
+        if name.starts_with(TOWER) {
+            tower_read.borrow_mut().insert(name.to_owned());
+        }
         let (path, stored_name) = index.get(name).ok_or_else(|| missing(folder))?;
         let view = files[path].get(stored_name);
         let view = view.map_err(|error| Error::Weights { path: path.clone(), what: error.to_string() })?;
@@ -337,8 +375,11 @@ impl Tensors for Weights {
 
 /// A tensor's name in a model of text alone, if it is of the text part of one of text and pictures:
 /// transformers 4 writes `language_model.model.*` and `language_model.lm_head.*`, transformers 5
-/// `model.language_model.*`.
+/// `model.language_model.*`. Qwen's towers are `visual.*` or `model.visual.*`.
 fn text_name(name: &str) -> String {
+    if name.starts_with("model.visual.") {
+        return name.replacen("model.", "", 1);
+    }
     match name.strip_prefix("model.language_model.") {
         Some(rest) => format!("model.{rest}"),
         None => name.strip_prefix("language_model.").unwrap_or(name).to_owned(),

@@ -4,7 +4,8 @@
 //! The coordinator sends [`Order`]s to rank 0, which broadcasts them; rank 0 answers with
 //! [`Event`]s. The types carry facts and pure arithmetic on them, no behaviour, and no tensor.
 //! Planner and ranks share facts that follow from a plan: places of rows and rows that may be
-//! selected (methods of [`Plan`]), and the rank that computes each row ([`deal`]).
+//! selected (methods of [`Plan`]), and the rank that computes each row ([`deal`]). Positions of
+//! rows of pictures follow from their grids ([`place`]).
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ mod message;
 mod order;
 mod phase;
 mod pieces;
+pub mod place;
 mod plan;
 mod point;
 mod report;

@@ -41,6 +41,10 @@ const MODELS: [&str; 21] = [
     "qwen3-yarn",
 ];
 
+/// Recorded models of text and pictures, of which the crate `model` tests towers, layers and logits
+/// (`model/src/tower/tests.rs`, `model/src/picture_rows/tests.rs`).
+const WITH_PICTURES: [&str; 2] = ["qwen25vl-tiny", "qwen3vl-tiny"];
+
 fn folder(name: &str) -> PathBuf {
     root().join("tests/golden").join(name)
 }
@@ -140,7 +144,9 @@ fn every_recorded_model_is_tested() {
         .map(|entry| entry.file_name().into_string().expect("UTF-8"))
         .collect();
     found.sort();
-    assert_eq!(found, MODELS);
+    let mut listed = [&MODELS[..], &WITH_PICTURES].concat();
+    listed.sort_unstable();
+    assert_eq!(found, listed);
 }
 
 /// The folder that describes a recorded GGUF file, in another folder.
@@ -273,6 +279,21 @@ fn the_text_part_of_a_model_with_pictures() {
         candle_core::safetensors::save(&tensors, copy.path().join("model.safetensors")).expect("written");
         let error = worst_error(copy.path(), "ministral3");
         assert!(error < TOLERANCE, "{error:e}");
+    }
+}
+
+/// Text alone in a model that reads pictures, through a rank's own full prefill.
+#[test]
+fn text_in_a_model_that_reads_pictures() {
+    for name in WITH_PICTURES {
+        let recorded = candle_core::safetensors::load(folder(name).join("text.safetensors"), &Device::Cpu);
+        let recorded = recorded.expect("a recorded file");
+        let ids: Vec<i64> = recorded["input_ids"].to_vec1().expect("i64");
+        let ids: Vec<u32> = ids.into_iter().map(|id| id as u32).collect();
+        let logits: Vec<Vec<f32>> = recorded["logits"].to_vec2().expect("f32 [tokens, vocab]");
+        let model = load(&folder(name), LoadFormat::Safetensors, DType::F32, &Device::Cpu).expect("a model");
+        let error = relative_error(&last_logits(&model, &ids), &logits[ids.len() - 1]);
+        assert!(error < TOLERANCE, "{name}: {error:e}");
     }
 }
 

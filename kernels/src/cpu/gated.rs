@@ -1,6 +1,9 @@
 //! The gated activations, in one pass over their inputs. All are `g · σ(t) · v`, where t depends on
 //! the gate g and v on its partner; σ(t) = 1 / (1 + 2^(−t · log₂ e)).
 
+use std::f32::consts::FRAC_1_SQRT_2;
+
+use candle_core::cpu::erf::erf_f32;
 use rayon::prelude::*;
 
 use super::lanes::Lanes;
@@ -16,6 +19,32 @@ pub(crate) fn gated(gate: &[f32], up: &[f32], by: Gate) -> Vec<f32> {
         Gate::GeluTanh => by_activation(gate, up, GeluTanh),
         Gate::ClampedSilu { limit } => by_activation(gate, up, ClampedSilu { limit }),
     }
+}
+
+/// Partners of 1, for an activation without one.
+static ONES: [f32; VALUES_AT_ONCE] = [1.0; VALUES_AT_ONCE];
+
+/// GELU in its tanh form, without a partner.
+pub(crate) fn gelu_tanh(x: &[f32]) -> Vec<f32> {
+    let level = Level::best();
+    let mut out = vec![0.0; x.len()];
+    let pieces = out.par_chunks_mut(VALUES_AT_ONCE).zip(x.par_chunks(VALUES_AT_ONCE));
+    pieces.for_each(|(out, gate)| {
+        dispatch(level, Gated { gate, up: &ONES[..gate.len()], out, activation: GeluTanh });
+    });
+    out
+}
+
+/// GELU in its exact form, without a partner.
+pub(crate) fn gelu_exact(x: &[f32]) -> Vec<f32> {
+    let mut out = vec![0.0; x.len()];
+    let pieces = out.par_chunks_mut(VALUES_AT_ONCE).zip(x.par_chunks(VALUES_AT_ONCE));
+    pieces.for_each(|(out, x)| {
+        for (out, &x) in out.iter_mut().zip(x) {
+            *out = 0.5 * x * (1.0 + erf_f32(x * FRAC_1_SQRT_2));
+        }
+    });
+    out
 }
 
 fn by_activation(gate: &[f32], up: &[f32], activation: impl Activation) -> Vec<f32> {

@@ -28,6 +28,56 @@ pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     out
 }
 
+/// `(x − mean) / √(variance + eps) · weight + bias` for each row of `weight.len()` values.
+pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> Vec<f32> {
+    assert_eq!(weight.len(), bias.len(), "weight and bias");
+    let level = Level::best();
+    let mut out = vec![0.0; x.len()];
+    let values = (VALUES_AT_ONCE / weight.len()).max(1) * weight.len(); // whole rows
+    let pieces = out.par_chunks_mut(values).zip(x.par_chunks(values));
+    pieces.for_each(|(out, x)| dispatch(level, LayerNorm { x, weight, bias, eps, out }));
+    out
+}
+
+struct LayerNorm<'a> {
+    /// `[rows, dim]`.
+    x: &'a [f32],
+    /// `[dim]`.
+    weight: &'a [f32],
+    /// `[dim]`.
+    bias: &'a [f32],
+    eps: f32,
+    /// `[rows, dim]`.
+    out: &'a mut [f32],
+}
+
+impl Kernel for LayerNorm<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        let dim = self.weight.len();
+        for (x, out) in self.x.chunks_exact(dim).zip(self.out.chunks_exact_mut(dim)) {
+            let mean = sum(x, |value| value) / dim as f32;
+            let variance = sum(x, |value| (value - mean) * (value - mean)) / dim as f32;
+            let factor = 1.0 / (variance + self.eps).sqrt();
+            for (((out, value), weight), bias) in out.iter_mut().zip(x).zip(self.weight).zip(self.bias) {
+                *out = (value - mean) * factor * weight + bias;
+            }
+        }
+    }
+}
+
+/// The sum of `of` each value, in as many parts as the widest vector has lanes.
+#[inline(always)]
+fn sum(x: &[f32], of: impl Fn(f32) -> f32) -> f32 {
+    let mut sums = [0f32; WIDEST];
+    for values in x.chunks(WIDEST) {
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum += of(*value);
+        }
+    }
+    sums.iter().sum()
+}
+
 struct RmsNorm<'a> {
     /// `[rows, dim]`.
     x: &'a [f32],

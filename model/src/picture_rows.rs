@@ -1,0 +1,50 @@
+//! Rows of a prompt with pictures: a row of a picture starts from its feature in the place of an
+//! embedding.
+
+use tributary_kernels::{cast, contiguous, gather, join};
+
+use super::{Features, Model, Rows};
+use crate::error::{Error, Result};
+use crate::visual::{PictureRow, Visual};
+
+/// Rows from token ids, of which those at the places of `pictures` start from their features
+/// instead. A picture's mark stands at each of these places in `ids`. Places rise.
+///
+/// # Errors
+/// Returns an error if an id is outside the vocabulary, if a place or a feature is beyond the last,
+/// if places do not rise, or if features are of another width than the model's rows.
+pub fn embed_with_pictures(
+    model: &dyn Model,
+    ids: &[u32],
+    features: &Features,
+    pictures: &[PictureRow],
+) -> Result<Rows> {
+    let rows = model.embed(ids)?;
+    if pictures.is_empty() {
+        return Ok(rows);
+    }
+    let (count, hidden) = features.features.dims2()?;
+    let wrong = |what: String| Err(Error::Input(what));
+    if hidden != model.config().hidden {
+        return wrong(format!("features of width {hidden}; the model's rows have {}", model.config().hidden));
+    }
+    if let Some(row) = pictures.iter().find(|row| row.place as usize >= ids.len() || row.feature as usize >= count) {
+        let (PictureRow { place, feature }, rows) = (row, ids.len());
+        return wrong(format!("row {place} of {rows} starts from feature {feature} of {count}: there is no such row"));
+    }
+    if !pictures.is_sorted_by(|one, next| one.place < next.place) {
+        return wrong("places of rows of pictures do not rise".to_owned());
+    }
+    // All rows that may be taken, one below the other: those of the tokens, then the features.
+    let of_pictures = cast(&features.features, rows.hidden.dtype())?;
+    let mut from: Vec<u32> = (0..ids.len() as u32).collect();
+    for row in pictures {
+        from[row.place as usize] = ids.len() as u32 + row.feature;
+    }
+    let hidden = gather(&join(&[&contiguous(&rows.hidden)?, &of_pictures], 0)?, &from)?;
+    let visual = Visual::new(pictures, features.levels.clone());
+    Ok(Rows::fresh(hidden).with_visual(visual))
+}
+
+#[cfg(test)]
+mod tests;
