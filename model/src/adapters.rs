@@ -69,7 +69,8 @@ impl Adapters {
     }
 }
 
-/// Rows of a model from their sources.
+/// Rows of a model from their sources. Rows of pictures start from their marks, until
+/// [`with_pictures`](crate::with_pictures) gives them their features.
 ///
 /// # Errors
 /// Returns an error if an id is outside the vocabulary, if an adapter is missing, or if a row is
@@ -87,7 +88,7 @@ pub fn embed(model: &dyn Model, sources: &[Source], adapters: &Adapters) -> Resu
     let mut end = ids.len() as u32;
     for source in sources {
         match *source {
-            Source::Token(_) => {
+            Source::Token(_) | Source::Picture { .. } => {
                 rows.push(next_token);
                 next_token += 1;
             }

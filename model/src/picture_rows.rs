@@ -19,7 +19,14 @@ pub fn embed_with_pictures(
     features: &Features,
     pictures: &[PictureRow],
 ) -> Result<Rows> {
-    let rows = model.embed(ids)?;
+    with_pictures(model, model.embed(ids)?, features, pictures)
+}
+
+/// The same of rows that start from tokens.
+///
+/// # Errors
+/// As [`embed_with_pictures`], apart from ids.
+pub fn with_pictures(model: &dyn Model, rows: Rows, features: &Features, pictures: &[PictureRow]) -> Result<Rows> {
     if pictures.is_empty() {
         return Ok(rows);
     }
@@ -28,8 +35,8 @@ pub fn embed_with_pictures(
     if hidden != model.config().hidden {
         return wrong(format!("features of width {hidden}; the model's rows have {}", model.config().hidden));
     }
-    if let Some(row) = pictures.iter().find(|row| row.place as usize >= ids.len() || row.feature as usize >= count) {
-        let (PictureRow { place, feature }, rows) = (row, ids.len());
+    if let Some(row) = pictures.iter().find(|row| row.place as usize >= rows.len() || row.feature as usize >= count) {
+        let (PictureRow { place, feature }, rows) = (row, rows.len());
         return wrong(format!("row {place} of {rows} starts from feature {feature} of {count}: there is no such row"));
     }
     if !pictures.is_sorted_by(|one, next| one.place < next.place) {
@@ -37,9 +44,9 @@ pub fn embed_with_pictures(
     }
     // All rows that may be taken, one below the other: those of the tokens, then the features.
     let of_pictures = cast(&features.features, rows.hidden.dtype())?;
-    let mut from: Vec<u32> = (0..ids.len() as u32).collect();
+    let mut from: Vec<u32> = (0..rows.len() as u32).collect();
     for row in pictures {
-        from[row.place as usize] = ids.len() as u32 + row.feature;
+        from[row.place as usize] = rows.len() as u32 + row.feature;
     }
     let hidden = gather(&join(&[&contiguous(&rows.hidden)?, &of_pictures], 0)?, &from)?;
     let visual = Visual::new(pictures, features.levels.clone());

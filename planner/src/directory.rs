@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     fn chunk(ids: &[u32]) -> Chunk {
-        Chunk { ids: ids.to_vec(), rank: 0, warm: false, around: None, compress: None }
+        Chunk { ids: ids.to_vec(), pictures: Vec::new(), rank: 0, warm: false, around: None, compress: None }
     }
 
     #[test]

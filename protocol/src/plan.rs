@@ -7,8 +7,10 @@
 
 use std::ops::Range;
 
+use crate::place::Stretch;
 use crate::{
-    Auxiliary, DraftModel, Evict, EvictionEvidence, Exchange, Importance, OrderFor, PlannedMethod, Prefill, Slices,
+    Auxiliary, DraftModel, Evict, EvictionEvidence, Exchange, Importance, OrderFor, Picture, PlannedMethod, Prefill,
+    Slices,
 };
 
 /// One request, ready for the ranks.
@@ -118,6 +120,8 @@ pub struct LookAhead {
 pub struct Chunk {
     /// Its token ids.
     pub ids: Vec<u32>,
+    /// Pictures among them, in the order of their places.
+    pub pictures: Vec<Picture>,
     /// The rank that prefills and keeps it.
     pub rank: usize,
     /// Whether that rank may take its keys and values from the chunk cache. A missing chunk is
@@ -156,13 +160,22 @@ pub enum Source {
         /// The row's number in it.
         row: u32,
     },
+    /// A row of a picture.
+    Picture {
+        /// The hash of its pixels.
+        hash: [u8; 32],
+        /// The row's number in it, line by line.
+        row: u32,
+        /// The mark that stands for it among the ids.
+        id: u32,
+    },
 }
 
 impl Source {
-    /// The token's id, if it is a token.
+    /// The token's id, if it is a token or stands for one of a picture's rows.
     pub fn token(&self) -> Option<u32> {
         match self {
-            Source::Token(id) => Some(*id),
+            Source::Token(id) | Source::Picture { id, .. } => Some(*id),
             Source::Adapter { .. } => None,
         }
     }
@@ -177,6 +190,26 @@ impl Chunk {
     /// Its rows: those of its tokens and those around them.
     pub fn rows(&self) -> usize {
         self.ids.len() + self.around_rows()
+    }
+
+    /// Its rows in stretches of tokens and pictures, those around its tokens among them.
+    pub fn stretches(&self) -> Vec<Stretch> {
+        let (head, mut next, mut stretches) = (self.head_rows(), 0, Vec::new());
+        for picture in &self.pictures {
+            let before = picture.first as usize - next + if next == 0 { head } else { 0 };
+            stretches.extend([Stretch::Tokens(before as u32), picture.stretch()]);
+            next = picture.range().end;
+        }
+        let before = if self.pictures.is_empty() { head } else { 0 };
+        let rest = before + self.rows() - head - next;
+        stretches.push(Stretch::Tokens(rest as u32));
+        stretches
+    }
+
+    /// Number of positions that it takes; its rows, if it has no picture.
+    pub fn extent(&self) -> usize {
+        let saved = |picture: &Picture| picture.rows() - picture.stretch().extent() as usize;
+        self.rows() - self.pictures.iter().map(saved).sum::<usize>()
     }
 
     /// Rows of an adapter around its tokens.
@@ -207,7 +240,14 @@ impl Chunk {
     pub fn sources(&self) -> impl Iterator<Item = Source> + '_ {
         let Around { adapter, head, tail } = self.around.unwrap_or(Around { adapter: 0, head: 0, tail: 0 });
         let around = move |row| Source::Adapter { adapter, row };
-        let tokens = self.ids.iter().map(|&id| Source::Token(id));
+        let token = |(place, &id): (usize, &u32)| {
+            let of = self.pictures.partition_point(|picture| picture.first as usize <= place);
+            match self.pictures[..of].last().filter(|picture| picture.range().contains(&place)) {
+                Some(picture) => Source::Picture { hash: picture.hash, row: place as u32 - picture.first, id },
+                None => Source::Token(id),
+            }
+        };
+        let tokens = self.ids.iter().enumerate().map(token);
         (0..head).map(around).chain(tokens).chain((head..head + tail).map(around))
     }
 
@@ -219,6 +259,11 @@ impl Chunk {
         };
         let mut bytes = self.around.map_or_else(Vec::new, of);
         bytes.extend(self.compress.iter().flat_map(Evict::chunk_bytes));
+        for Picture { first, lines, columns, hash, .. } in &self.pictures {
+            bytes.extend(*b"picture");
+            bytes.extend([first, lines, columns].into_iter().flat_map(|number| number.to_le_bytes()));
+            bytes.extend(hash);
+        }
         if let Some(scope) = scope {
             bytes.extend([&b"scope"[..], &scope.to_le_bytes()].concat());
         }

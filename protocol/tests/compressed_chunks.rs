@@ -14,7 +14,7 @@ fn a_compressed_chunk_is_named_by_what_its_rows_follow_from_and_nothing_else() {
     let space = KeySpace::new([1; 32], "f32");
     let around = |head| Some(Around { adapter: 3, head, tail: 1 });
     let key = |compress: Option<Evict>, around| {
-        let chunk = Chunk { ids: vec![7; 20], rank: 0, warm: false, around, compress };
+        let chunk = Chunk { ids: vec![7; 20], pictures: Vec::new(), rank: 0, warm: false, around, compress };
         space.chunk(&[], &chunk.ids, &chunk.extra(None))
     };
     let of = |name, keep| Some(usual(name, keep));

@@ -57,7 +57,7 @@ prop_compose! {
         let (temperature, top_p, seed) = sampling;
         Plan {
             request, prefix, lead: vec![2; usize::from(flags.0)], query, method, exchange, owner: numbers.3.into(), reorder, order_for, eos,
-            chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, rank, warm: rank % 2 == 1 , around: None, compress: None }).collect(),
+            chunks: chunks.into_iter().map(|(ids, rank)| Chunk { ids, pictures: Vec::new(), rank, warm: rank % 2 == 1 , around: None, compress: None }).collect(),
             budget: numbers.0.into(),
             order: if flags.1 { vec![1, 0] } else { Vec::new() },
             reused_rows: numbers.1.into(),
@@ -265,7 +265,14 @@ fn events_and_orders_come_back() {
 
 /// A plan and a report, as this version of the protocol has them.
 fn samples() -> (Order, Event) {
-    let chunk = |ids: &[u32], rank, warm| Chunk { ids: ids.to_vec(), rank, warm, around: None, compress: None };
+    let chunk = |ids: &[u32], rank, warm| Chunk {
+        ids: ids.to_vec(),
+        pictures: Vec::new(),
+        rank,
+        warm,
+        around: None,
+        compress: None,
+    };
     let plan = Plan {
         request: 7,
         prefix: vec![1],

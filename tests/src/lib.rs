@@ -110,7 +110,14 @@ pub fn plan(
         chunks: chunks
             .iter()
             .enumerate()
-            .map(|(i, &length)| Chunk { ids: ids(length), rank: i % world, warm: false, around: None, compress: None })
+            .map(|(i, &length)| Chunk {
+                ids: ids(length),
+                pictures: Vec::new(),
+                rank: i % world,
+                warm: false,
+                around: None,
+                compress: None,
+            })
             .collect(),
         query: ids(query),
         owner: usual_owner(method.prefill, world),

@@ -50,7 +50,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
     let method = MethodSpec::bare(method).planned(model).expect("a method of every model");
     let chunk = |from: usize| {
         let ids = ids(from..(from + piece).min(context - 16));
-        Chunk { ids, rank: 0, warm: false, around: None, compress: None }
+        Chunk { ids, pictures: Vec::new(), rank: 0, warm: false, around: None, compress: None }
     };
     Plan {
         request,

@@ -78,7 +78,14 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         chunks: chunks
             .iter()
             .enumerate()
-            .map(|(i, &length)| Chunk { ids: ids(length), rank: i % world, warm: false, around: None, compress: None })
+            .map(|(i, &length)| Chunk {
+                ids: ids(length),
+                pictures: Vec::new(),
+                rank: i % world,
+                warm: false,
+                around: None,
+                compress: None,
+            })
             .collect(),
         query: ids(query),
         method: method("none"),

@@ -166,7 +166,7 @@ pub(super) fn attend([q, k, v]: [&Tensor; 3], at: &Positions, width: usize) -> R
         Ok(join(&[x, &zeros], 2)?)
     };
     let (q, keys) = (filled(q)?, [Keys { k: filled(k)?, v: filled(v)?, at: at.clone() }]);
-    let query = Query { q: &q, at, keys: &keys, rope: None, scale: 1.0 / (head_dim as f32).sqrt() };
+    let query = Query { q: &q, at, keys: &keys, rope: None, scale: 1.0 / (head_dim as f32).sqrt(), dtype: q.dtype() };
     let out = Kernels::Auto.attend(&query)?.out;
     Ok(if width == head_dim { out } else { contiguous(&out.narrow(2, 0, head_dim)?)? })
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tributary_methods::Options;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Around, Auxiliary, Chunk, DraftModel, Evidence, Exchange, LookAhead, Packets, Plan, PlannedMethod, Requirement,
-    Selection, Slices, leading_counts,
+    Around, Auxiliary, Chunk, DraftModel, Evidence, Exchange, LookAhead, Packets, Picture, Plan, PlannedMethod,
+    Requirement, Selection, Slices, leading_counts,
 };
 
 use super::cached::{Cached, Held};
@@ -33,6 +33,8 @@ pub struct Tokens {
     pub lead: Vec<u32>,
     /// The context, in the request's own order.
     pub chunks: Vec<Vec<u32>>,
+    /// Pictures of each of the first chunks; the others have none.
+    pub pictures: Vec<Vec<Picture>>,
     /// Ids after the context.
     pub query: Vec<u32>,
     /// Tokens that end the answer.
@@ -133,15 +135,16 @@ impl Draft {
         let (method, options) = settings.method(shape.facts())?;
         settings.check()?;
         check(&tokens, settings, &method, shape)?;
-        let Tokens { prefix, lead, chunks, query, eos, around, auxiliary, sentence_ends, .. } = tokens;
+        let Tokens { prefix, lead, chunks, pictures, query, eos, around, auxiliary, sentence_ends, .. } = tokens;
         let lengths: Vec<usize> = chunks.iter().map(Vec::len).collect();
+        let pictures = pictures.into_iter().chain(std::iter::repeat(Vec::new()));
         let from_first = settings.include_first_chunk || !lead.is_empty();
         let (ratio, budget) = share_and_budget(&method, settings, (&lengths, from_first))?;
         let mut plan = Plan {
             request: 0,
             prefix,
             lead,
-            chunks: chunks.into_iter().map(|ids| settings.chunk(ids, around)).collect(),
+            chunks: chunks.into_iter().zip(pictures).map(|of| settings.chunk(of, around)).collect(),
             query,
             owner: 0,
             exchange: Exchange::Replicate,

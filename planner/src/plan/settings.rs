@@ -5,8 +5,8 @@ use tributary_methods::{
     MethodSpec, ModelFacts, ORDER_FOR, Options, PACKETS, RATIO, REORDER, exchange_named,
 };
 use tributary_protocol::{
-    Around, CHUNKS_ALONE, Chunk, Command, Exchange, Importance, Method, OrderFor, PREFIX_ALONE, Packets, PlannedMethod,
-    REFERENCE, Requirement, Returns, Sampling,
+    Around, CHUNKS_ALONE, Chunk, Command, Exchange, Importance, Method, OrderFor, PREFIX_ALONE, Packets, Picture,
+    PlannedMethod, REFERENCE, Requirement, Returns, Sampling,
 };
 
 use super::compression;
@@ -260,9 +260,9 @@ impl RequestSettings {
     }
 
     /// A chunk of these tokens that no rank has yet, between these rows.
-    pub(crate) fn chunk(&self, ids: Vec<u32>, around: Option<Around>) -> Chunk {
+    pub(crate) fn chunk(&self, (ids, pictures): (Vec<u32>, Vec<Picture>), around: Option<Around>) -> Chunk {
         let compress = self.keep_per_chunk.and_then(|kept| compression::of_chunk(kept, ids.len()));
-        Chunk { ids, rank: 0, warm: false, around, compress }
+        Chunk { ids, pictures, rank: 0, warm: false, around, compress }
     }
 
     /// Whether the trained rows of an adapter stand around every chunk, even if another method that

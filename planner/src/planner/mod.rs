@@ -305,7 +305,7 @@ impl Planner {
     /// Whether a store of a group is known to have a chunk after this head, in the form that
     /// these settings need.
     pub fn stores(&self, group: GroupShape, head: &[u32], ids: &[u32], settings: &RequestSettings) -> bool {
-        let chunk = settings.chunk(ids.to_vec(), self.around(settings));
+        let chunk = settings.chunk((ids.to_vec(), Vec::new()), self.around(settings));
         let held =
             self.directories.get(&group).map(|directory| directory.held(head, &chunk, (settings.cache_scope, true)));
         matches!(held, Some(Held::Stored(_)))

@@ -51,7 +51,7 @@ fn alone(model: &Arc<dyn Model>, id: u32) -> Vec<f32> {
 fn full(context: &[u32], last: u32) -> Plan {
     let ids = context.to_vec();
     Plan {
-        chunks: vec![Chunk { ids, rank: 0, warm: false, around: None, compress: None }],
+        chunks: vec![Chunk { ids, pictures: Vec::new(), rank: 0, warm: false, around: None, compress: None }],
         query: vec![last],
         max_tokens: 1,
         ..plan(0, &[], 0, 1, method("full"), Exchange::PassQ)

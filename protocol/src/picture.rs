@@ -1,0 +1,60 @@
+//! A picture in a chunk: where its rows stand, and its pixels on their way to the rank that reads
+//! them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::place::Stretch;
+
+/// A picture among a chunk's tokens: as many of its ids as the picture has rows are the model's
+/// mark of a picture's row.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Picture {
+    /// The place of its first row among the chunk's ids.
+    pub first: u32,
+    /// Lines of its grid of rows.
+    pub lines: u32,
+    /// Rows in a line.
+    pub columns: u32,
+    /// Identity of its pixels: pictures of one hash have the same features.
+    pub hash: [u8; 32],
+    /// Its pixels, where the plan is made. They do not travel with it.
+    #[serde(skip)]
+    pub pixels: Pixels,
+}
+
+impl Picture {
+    /// Number of its rows.
+    pub fn rows(&self) -> usize {
+        self.lines as usize * self.columns as usize
+    }
+
+    /// The places of its rows among the chunk's ids.
+    pub fn range(&self) -> std::ops::Range<usize> {
+        self.first as usize..self.first as usize + self.rows()
+    }
+
+    /// Its part of a sequence of rows.
+    pub fn stretch(&self) -> Stretch {
+        Stretch::Picture { rows: self.lines, columns: self.columns }
+    }
+}
+
+/// Red, green and blue of each pixel, line by line. Two plans that differ in these alone are equal:
+/// a picture's hash says which pixels it has.
+#[derive(Clone, Default)]
+pub struct Pixels(pub Arc<[u8]>);
+
+impl PartialEq for Pixels {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Pixels {}
+
+impl fmt::Debug for Pixels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pixels({} bytes)", self.0.len())
+    }
+}
