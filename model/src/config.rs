@@ -427,8 +427,8 @@ impl Raw {
     }
 }
 
-/// What a model folder says of how a picture becomes numbers; its family's published models stand
-/// in for what it does not say.
+/// The preprocessing that a model folder states. Its family's published models give the fields that
+/// it leaves out.
 fn preprocessing_of(folder: &Path, vision: &VisionConfig) -> Result<Preprocessing> {
     let sizes = Sizes { patch: vision.patch, merge: vision.merge, frames: vision.frames };
     let mut found: Option<Preprocessing> = None;

@@ -170,7 +170,7 @@ pub struct Decoder {
     /// Tables for the positions seen so far, shared by all ranks of a process: of layers without a
     /// window, and of those with one if theirs are others.
     ropes: Mutex<Vec<Rope>>,
-    /// What reads pictures, if it is a model that does.
+    /// The vision tower, if the model reads pictures.
     tower: Option<Tower>,
 }
 

@@ -239,7 +239,7 @@ pub trait Model: Send + Sync {
     /// Returns an error if a candle operation fails.
     fn queries(&self, layer: usize, rows: &Rows) -> Result<Tensor>;
 
-    /// What reads pictures, if the model does.
+    /// The vision tower, if the model reads pictures.
     fn tower(&self) -> Option<&Tower> {
         None
     }

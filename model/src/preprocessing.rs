@@ -1,4 +1,4 @@
-//! How a picture becomes numbers: `preprocessor_config.json` of a model folder, or the same object
+//! From pixels to numbers: `preprocessor_config.json` of a model folder, or the same object
 //! in `processor_config.json` of newer writers.
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const PIXEL_LIMIT: u64 = 1 << 40;
 /// Bicubic interpolation, by its number in Pillow.
 const BICUBIC: u64 = 3;
 
-/// How a picture becomes numbers. A value v of a channel counts as `(v − 255·mean) / (255·std)`.
+/// From pixels to numbers. A value v of a channel counts as `(v − 255·mean) / (255·std)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Preprocessing {
     /// Mean of each channel, red first, from 0 to 1.
@@ -38,7 +38,7 @@ pub(super) struct Sizes {
 }
 
 impl Preprocessing {
-    /// That of a family's published models, for folders without a file that says it.
+    /// That of a family's published models, for folders without such a file.
     pub(super) fn published(family: Towers) -> Self {
         match family {
             Towers::Qwen3 => Self { mean: [0.5; 3], std: [0.5; 3], least_pixels: 65536, most_pixels: 16_777_216 },
@@ -51,7 +51,7 @@ impl Preprocessing {
         }
     }
 
-    /// That of an image processor's object; `published` stands in for what it does not say.
+    /// That of an image processor's object; `published` gives the fields that it leaves out.
     ///
     /// # Errors
     /// Returns the field that is impossible, not supported, or contradicts another.
@@ -93,7 +93,7 @@ impl Preprocessing {
     }
 }
 
-/// Rejects what this program does not do with pictures, and other sizes than those of config.json.
+/// Rejects preprocessing that is not supported, and other sizes than those of config.json.
 fn check(value: &Value, sizes: Sizes) -> Result<(), String> {
     if !value.is_object() {
         return Err("must be an object".to_owned());
@@ -127,8 +127,7 @@ fn check(value: &Value, sizes: Sizes) -> Result<(), String> {
     Ok(())
 }
 
-/// The files of a model folder that may say how a picture becomes numbers, with the field that
-/// holds it.
+/// The files of a model folder that may state the preprocessing, with the field that holds it.
 pub(super) fn files(folder: &Path) -> [(PathBuf, Option<&'static str>); 2] {
     [(folder.join("preprocessor_config.json"), None), (folder.join("processor_config.json"), Some("image_processor"))]
 }

@@ -1,5 +1,5 @@
-//! The config of a vision tower: `vision_config` of a config.json with the ids of its marks, and
-//! the files beside it that say how a picture becomes numbers.
+//! The config of a vision tower: `vision_config` of a config.json, the ids of its marks, and the
+//! preprocessing that files beside it state.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const SIDE_LIMIT: usize = 256;
 /// Frames of a picture's patch at most: the picture counts as a film that stands still.
 const FRAME_LIMIT: usize = 16;
 
-/// A vision tower and what it reads.
+/// A vision tower and its input.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VisionConfig {
     /// Number of blocks.
@@ -37,15 +37,15 @@ pub struct VisionConfig {
     pub merge: usize,
     /// Number of times that a picture stands in each patch.
     pub frames: usize,
-    /// What its family has of its own.
+    /// Fields of its family alone.
     pub tower: TowerConfig,
     /// Tokens that stand for pictures.
     pub marks: Marks,
-    /// How a picture becomes numbers.
+    /// From pixels to numbers.
     pub preprocessing: Preprocessing,
 }
 
-/// What a family's tower has of its own.
+/// The fields of one family's towers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TowerConfig {
     /// Qwen3-VL's.

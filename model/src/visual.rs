@@ -18,7 +18,7 @@ pub struct PictureRow {
     pub feature: u32,
 }
 
-/// Those of some rows that are of pictures, and what is added to them. Cheap to clone.
+/// Those of some rows that are of pictures, and the levels that are added to them. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Visual {
     /// In the order of their places.

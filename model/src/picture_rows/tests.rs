@@ -232,7 +232,7 @@ fn layers_of_a_prompt() {
 
 /// A pass that forgets the levels, or gives rows of pictures one position, must show.
 #[test]
-fn what_passes_must_not_get_wrong_shows() {
+fn passes_that_differ_in_one_thing_show() {
     for name in RECORDED {
         let model = model(name);
         let expected = recorded(name, "one")["logits"].clone();

@@ -1,4 +1,4 @@
-//! What the towers of different families answer.
+//! The part in which towers of different families differ.
 
 use candle_core::Tensor;
 

@@ -1,5 +1,5 @@
-//! Where the patches of a pass stand: rows and columns in their pictures, the windows, and the
-//! order in which a tower keeps them. Pure arithmetic on the pictures' grids.
+//! Places of the patches of a pass: rows and columns in their pictures, the windows, and the order
+//! in which a tower keeps them. Pure arithmetic on the pictures' grids.
 
 use std::collections::HashMap;
 

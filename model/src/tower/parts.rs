@@ -107,9 +107,9 @@ impl Merger {
     }
 }
 
-/// Where patches stand in a block: what they turn by, and what they see.
+/// Positions of patches in a block: their rotations, and the patches that they see.
 pub(super) struct Seen<'a> {
-    /// Turns by the rows and columns of patches.
+    /// Rotations by the rows and columns of patches.
     pub rope: &'a Rope,
     /// Rotary positions are rows of that table; patches of one segment see each other.
     pub at: &'a Positions,

@@ -1,4 +1,4 @@
-//! What goes into a vision tower, and what comes out of it.
+//! Input and output of a vision tower.
 
 use candle_core::Tensor;
 use tributary_kernels::join;
@@ -57,12 +57,12 @@ impl Pictures {
     }
 }
 
-/// What a tower makes of pictures: a row a token, line by line, the pictures one after the other.
+/// Features of pictures: a row a token, line by line, the pictures one after the other.
 #[derive(Debug, Clone)]
 pub struct Features {
     /// `[tokens, hidden]`: the rows of the decoder's residual stream.
     pub features: Tensor,
-    /// `[tokens, hidden]` each: what is added to the rows after each of the first layers.
+    /// `[tokens, hidden]` each, added to the rows after each of the first layers.
     pub levels: Vec<Tensor>,
 }
 

@@ -106,7 +106,7 @@ fn features_in_slices_and_in_other_types() {
 
 /// The features change by more than the tolerance if the tower differs in one thing.
 #[test]
-fn what_towers_must_not_get_wrong_shows() {
+fn towers_that_differ_in_one_thing_show() {
     for model in RECORDED {
         let (given, expected) = (pictures(model, &["a", "d"]), expected(model, &["a", "d"]));
         let mut spoilt = tower(model, DType::F32, 2048);
