@@ -104,7 +104,7 @@ impl<'a> Dense<'a> {
         let (model, sources) = (self.model, self.plan.sources());
         let adapters = adapters(model);
         let row = |&row: &u32| match sources[row as usize] {
-            Source::Token(id) => model.embed(&[id]).expect("an id").hidden,
+            Source::Token(id) | Source::Picture { id, .. } => model.embed(&[id]).expect("an id").hidden,
             Source::Adapter { adapter, row } => {
                 adapters.get(adapter).expect("an adapter").embeddings.narrow(0, row as usize, 1).expect("a row")
             }
