@@ -17,6 +17,8 @@ pub enum Phase {
     Interleaved,
     /// Broadcasting the plan to the ranks.
     Dispatch,
+    /// Pictures: their pixels to the ranks, the towers, their features to the ranks.
+    Vision,
     /// Prefill: of chunks one by one, or of the whole prompt in an exact method.
     ChunkPrefill,
     /// Waiting for the auxiliary model's readings of the chunks, which it makes during their
@@ -40,11 +42,12 @@ pub enum Phase {
 
 impl Phase {
     /// All phases that count towards the time to first token, in their order.
-    pub const TO_FIRST_TOKEN: [Phase; 11] = [
+    pub const TO_FIRST_TOKEN: [Phase; 12] = [
         Phase::Tokenize,
         Phase::Queue,
         Phase::Interleaved,
         Phase::Dispatch,
+        Phase::Vision,
         Phase::ChunkPrefill,
         Phase::Auxiliary,
         Phase::Reorder,
@@ -63,6 +66,7 @@ impl Phase {
             Phase::Queue => "queue",
             Phase::Interleaved => "interleaved_decode",
             Phase::Dispatch => "dispatch",
+            Phase::Vision => "vision",
             Phase::ChunkPrefill => "chunk_prefill",
             Phase::Auxiliary => "auxiliary",
             Phase::Reorder => "reorder",

@@ -444,6 +444,13 @@ impl Plan {
         self.look_ahead.map_or_else(Vec::new, of)
     }
 
+    /// Its pictures, each once, with the rank that reads it: that of the first chunk that it is in.
+    pub fn pictures(&self) -> Vec<(&Picture, usize)> {
+        let mut seen = std::collections::BTreeSet::new();
+        let all = self.chunks.iter().flat_map(|chunk| chunk.pictures.iter().map(|picture| (picture, chunk.rank)));
+        all.filter(|(picture, _)| seen.insert(picture.hash)).collect()
+    }
+
     /// Rows of the longest chunk.
     pub fn longest_chunk_rows(&self) -> usize {
         self.chunks.iter().map(Chunk::rows).max().unwrap_or(0)

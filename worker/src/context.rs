@@ -7,12 +7,14 @@ use std::time::Duration;
 use candle_core::DType;
 use tributary_comm::{Communicator, KeptFree};
 use tributary_kernels::Kernels;
-use tributary_model::{LayerAttention, Model, Progress, Rows, embed};
-use tributary_protocol::{Phase, Plan, Source};
+use tributary_model::{LayerAttention, Model, Progress, Rows};
+use tributary_protocol::place::PlaceNumbers;
+use tributary_protocol::{Chunk, Layout, Phase, Plan, Source};
 
 use crate::chunk_cache::ChunkCache;
 use crate::error::Result;
 use crate::models::Models;
+use crate::placement::{Placement, standing};
 use crate::timeline::Timeline;
 
 /// Kernels and constants shared by every attention of a request.
@@ -85,6 +87,10 @@ pub struct Context<'a> {
     pub math: Math,
     /// The timeline of the rank's phases.
     pub timeline: Timeline,
+    /// Numbers of the places of pictures' rows, in the tables of `math`.
+    numbers: PlaceNumbers,
+    /// Number of the places that the tables have.
+    composed: usize,
     /// Number of context, prefix and query rows computed by chunk prefill or exact prefill.
     pub prefilled_rows: usize,
     /// Run time of auxiliary models on this rank in seconds, even if it overlaps other work.
@@ -114,8 +120,12 @@ impl<'a> Context<'a> {
         let mut timeline = Timeline::start(models.main.device())?;
         timeline.enter(Phase::Dispatch, comm)?;
         checkpoint(comm.rank(), Phase::Dispatch)?;
+        let math = Math::of(models.main, positions, (kernels, progress, comm.kept_free()))?;
+        let plain = math.layers.first().map_or(0, |layer| layer.rope.plain_positions());
         Ok(Self {
-            math: Math::of(models.main, positions, (kernels, progress, comm.kept_free()))?,
+            math,
+            numbers: PlaceNumbers::after(plain as u32),
+            composed: 0,
             models,
             comm,
             timeline,
@@ -146,7 +156,48 @@ impl<'a> Context<'a> {
     /// # Errors
     /// Returns an error if a source is missing, or if a candle operation fails.
     pub fn embed(&self, sources: &[Source]) -> Result<Rows> {
-        Ok(embed(self.models.main, sources, &self.models.adapters)?)
+        self.models.embed(sources)
+    }
+
+    /// The placement of a plan's rows ([`Placement::numbered`]). Attentions that are made after it
+    /// have the rotations of all its places.
+    ///
+    /// # Errors
+    /// Returns an error if the model's rows stand on one axis and a chunk has pictures.
+    pub fn placement(&mut self, plan: &Plan, order: &[u32], layout: Layout) -> Result<Placement> {
+        let placement = Placement::numbered(plan, order, layout, &mut self.numbers);
+        self.compose()?;
+        Ok(placement)
+    }
+
+    /// The placement of chunks that are apart ([`Placement::apart`]).
+    ///
+    /// # Errors
+    /// As [`placement`](Self::placement).
+    pub fn apart(&mut self, plan: &Plan) -> Result<Placement> {
+        let placement = Placement::apart(plan, &mut self.numbers);
+        self.compose()?;
+        Ok(placement)
+    }
+
+    /// The rotary positions of a chunk that begins at this one.
+    ///
+    /// # Errors
+    /// As [`placement`](Self::placement).
+    pub fn standing(&mut self, chunk: &Chunk, first: usize) -> Result<Vec<u32>> {
+        let standing = standing(chunk, first as u32, &mut self.numbers);
+        self.compose()?;
+        Ok(standing)
+    }
+
+    /// Adds the rotations of places that have got a number.
+    fn compose(&mut self) -> Result<()> {
+        let new = &self.numbers.composed()[self.composed..];
+        if !new.is_empty() {
+            self.math.layers = LayerAttention::composed(&self.math.layers, new)?;
+            self.composed += new.len();
+        }
+        Ok(())
     }
 
     /// Opens a phase.

@@ -9,6 +9,7 @@ mod context;
 mod error;
 mod evict;
 mod first_token;
+mod gallery;
 mod handing;
 #[cfg(test)]
 mod kit;

@@ -3,7 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use tributary_model::{Adapters, Config, Model};
+use tributary_model::{Adapters, Config, Model, Rows, embed};
+use tributary_protocol::Source;
+
+use crate::error::Result;
+use crate::gallery::Gallery;
 
 /// The main model and the auxiliary models. Every rank knows the same names; at least rank 0 has
 /// the weights.
@@ -13,6 +17,8 @@ pub struct Models<'a> {
     pub main: &'a dyn Model,
     /// Its adapters.
     pub adapters: Adapters,
+    /// Features of the request's pictures.
+    pub gallery: Gallery,
     auxiliary: BTreeMap<String, AuxiliaryModel<'a>>,
 }
 
@@ -27,7 +33,7 @@ enum AuxiliaryModel<'a> {
 
 impl<'a> From<&'a dyn Model> for Models<'a> {
     fn from(main: &'a dyn Model) -> Self {
-        Self { main, adapters: Adapters::default(), auxiliary: BTreeMap::new() }
+        Self { main, adapters: Adapters::default(), gallery: Gallery::default(), auxiliary: BTreeMap::new() }
     }
 }
 
@@ -36,6 +42,14 @@ impl<'a> Models<'a> {
     #[must_use]
     pub fn with_adapters(self, adapters: Adapters) -> Self {
         Self { adapters, ..self }
+    }
+
+    /// Rows of the main model from their sources.
+    ///
+    /// # Errors
+    /// Returns an error if a source is missing, or if a candle operation fails.
+    pub fn embed(&self, sources: &[Source]) -> Result<Rows> {
+        self.gallery.shown(self.main, embed(self.main, sources, &self.adapters)?, sources)
     }
 
     /// These models and another one, whose weights this rank has.

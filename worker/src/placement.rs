@@ -1,11 +1,13 @@
 //! Placements: the rotary position and the causal order of every row of a request. A pure function
-//! of the plan, the order of the chunks and the layout.
+//! of the plan, the order of the chunks and the layout. A rotary position is a row of a table of
+//! rotations: a plain position, or the number of a place on three axes.
 //!
 //! Rows keep their numbers (prefix, chunks in the request's own order, query, generated); a
 //! placement gives their positions. Stored rows do not move.
 
 use tributary_kernels::{Positions, Rule, SHARED};
-use tributary_protocol::{Layout, Plan};
+use tributary_protocol::place::{PlaceNumbers, places};
+use tributary_protocol::{Chunk, Layout, Plan};
 
 /// Positions of every row of a request, indexed by row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,61 +16,90 @@ pub struct Placement {
     order: Vec<u32>,
     /// The segment of every row, if chunks are apart.
     segment: Option<Vec<u32>>,
-    /// Number of rows of the longest chunk.
-    longest: usize,
+    /// The second position of every row, if chunks are apart.
+    behind: Vec<u32>,
+    /// The position after the last of prefix, context and query in their sequence.
+    end: u32,
     /// Number of the first look-ahead row; generated rows have the numbers before it.
     look_ahead: u32,
 }
 
 impl Placement {
     /// Prefix, chunks in `order` (a permutation of their numbers), query: causal order as in that
-    /// sequence, rotary positions of `layout` (methods.md: P rows of prefix, T of context, C of the
-    /// longest chunk).
-    pub fn new(plan: &Plan, order: &[u32], layout: Layout) -> Self {
-        let (prefix, context) = (plan.prefix_tokens(), plan.context_rows());
-        let look_ahead = plan.look_ahead_rows().start;
-        let longest = plan.longest_chunk_rows();
-        let mut this = Self { rope: plan.places(order), order: plan.places(order), segment: None, longest, look_ahead };
-        for rows in plan.chunk_rows() {
+    /// sequence, rotary positions of `layout` (methods.md: P positions of prefix, T of context, C of
+    /// the longest chunk). A chunk with pictures takes fewer positions than it has rows; the place
+    /// of a picture's row gets its number from `numbers`.
+    pub fn numbered(plan: &Plan, order: &[u32], layout: Layout, numbers: &mut PlaceNumbers) -> Self {
+        let prefix = plan.prefix_tokens();
+        let extents: Vec<usize> = plan.chunks.iter().map(Chunk::extent).collect();
+        let (context, longest) = (extents.iter().sum::<usize>(), extents.iter().copied().max().unwrap_or(0));
+        // The position at which each chunk begins, in the order of chunks.
+        let (mut global, mut next) = (vec![prefix; extents.len()], prefix);
+        for &chunk in order {
+            global[chunk as usize] = next;
+            next += extents[chunk as usize];
+        }
+        let causal = plan.places(order);
+        let mut rope: Vec<u32> = (0..plan.total_rows() as u32).collect();
+        for (chunk, rows) in plan.chunk_rows().into_iter().enumerate() {
             let first = match layout {
-                Layout::Global => continue,
+                Layout::Global => global[chunk],
                 Layout::HlHp | Layout::HlTp => prefix,
-                Layout::TlTp => prefix + context - rows.len(),
+                Layout::TlTp => prefix + context - extents[chunk],
             };
-            for (index, row) in rows.enumerate() {
-                this.rope[row as usize] = (first + index) as u32;
-            }
+            let standing = standing(&plan.chunks[chunk], first as u32, numbers);
+            rope[rows.start as usize..rows.end as usize].copy_from_slice(&standing);
         }
         let query_rope = match layout {
             Layout::HlHp => prefix + longest,
             Layout::Global | Layout::HlTp | Layout::TlTp => prefix + context,
         };
         for (index, row) in plan.query_rows().enumerate() {
-            this.rope[row as usize] = (query_rope + index) as u32;
+            rope[row as usize] = (query_rope + index) as u32;
         }
+        let look_ahead = plan.look_ahead_rows().start;
+        let end = (prefix + context + plan.query_tokens()) as u32;
+        Self { rope, order: causal, segment: None, behind: Vec::new(), end, look_ahead }
+    }
+
+    /// The same of a plan without pictures, whose rows stand at positions.
+    ///
+    /// # Panics
+    /// If it has some: only a bug can cause that.
+    #[cfg(test)]
+    pub fn new(plan: &Plan, order: &[u32], layout: Layout) -> Self {
+        let mut numbers = PlaceNumbers::after(u32::MAX);
+        let this = Self::numbered(plan, order, layout, &mut numbers);
+        assert!(numbers.composed().is_empty(), "places of pictures have numbers of their own");
         this
     }
 
     /// Every chunk alone after the prefix, in a segment of its own; every segment sees the prefix.
-    /// Orders are positions. Query rows take no part.
-    pub fn apart(plan: &Plan) -> Self {
+    /// Orders are those of rows. Query rows take no part.
+    pub fn apart(plan: &Plan, numbers: &mut PlaceNumbers) -> Self {
         let prefix = plan.prefix_tokens() as u32;
-        let mut places: Vec<u32> = (0..plan.total_rows() as u32).collect();
-        let mut segment = vec![SHARED; places.len()];
+        let mut order: Vec<u32> = (0..plan.total_rows() as u32).collect();
+        let (mut rope, mut behind) = (order.clone(), order.clone());
+        let mut segment = vec![SHARED; order.len()];
+        let longest = plan.chunks.iter().map(Chunk::extent).max().unwrap_or(0) as u32;
         for (chunk, rows) in plan.chunk_rows().into_iter().enumerate() {
+            let range = rows.start as usize..rows.end as usize;
+            let of = &plan.chunks[chunk];
+            rope[range.clone()].copy_from_slice(&standing(of, prefix, numbers));
+            behind[range].copy_from_slice(&standing(of, prefix + longest, numbers));
             for (index, row) in rows.enumerate() {
-                places[row as usize] = prefix + index as u32;
+                order[row as usize] = prefix + index as u32;
                 segment[row as usize] = chunk as u32;
             }
         }
-        let (longest, look_ahead) = (plan.longest_chunk_rows(), plan.look_ahead_rows().start);
-        Self { rope: places.clone(), order: places, segment: Some(segment), longest, look_ahead }
+        let (end, look_ahead) = (plan.total_rows() as u32, plan.look_ahead_rows().start);
+        Self { rope, order, segment: Some(segment), behind, end, look_ahead }
     }
 
     /// Second positions of context rows that are apart: as if the longest chunk were before their
     /// own. There they see the prefix and all of the other chunks, but not their own.
     pub fn behind_others(&self, rows: &[u32]) -> Positions {
-        let rope: Vec<u32> = rows.iter().map(|&row| self.rope_of(row) + self.longest as u32).collect();
+        let rope: Vec<u32> = rows.iter().map(|&row| self.behind[row as usize]).collect();
         let at = self.at(rows);
         Positions::new(rope, at.order(), at.segment()).seeing(Rule::Others)
     }
@@ -106,7 +137,8 @@ impl Placement {
         order.truncate(query_start);
         rope.extend((0..(total - query_start) as u32).map(|row| first + row));
         order.extend(query_start as u32..total as u32);
-        Self { rope, order, look_ahead: (total + generated) as u32, ..self.clone() }
+        let end = self.end.max(first + (total - query_start) as u32);
+        Self { rope, order, end, look_ahead: (total + generated) as u32, ..self.clone() }
     }
 
     /// Number of rows of prefix, context and query.
@@ -126,8 +158,7 @@ impl Placement {
 
     /// Number of positions that the rotary tables must cover, with `after` rows after the query.
     pub fn positions(&self, after: usize) -> usize {
-        let largest = self.rope.iter().max().map_or(0, |&position| position as usize);
-        largest.max(self.rope.len()) + 1 + after
+        (self.end as usize).max(self.rope.len()) + 1 + after
     }
 
     fn rope_of(&self, row: u32) -> u32 {
@@ -142,6 +173,14 @@ impl Placement {
     fn after_query(&self, row: u32) -> u32 {
         if row >= self.look_ahead { row - self.look_ahead } else { row - self.rope.len() as u32 }
     }
+}
+
+/// The numbers of a chunk's rows in a table of rotations, if it begins at this position.
+pub fn standing(chunk: &Chunk, first: u32, numbers: &mut PlaceNumbers) -> Vec<u32> {
+    if chunk.pictures.is_empty() {
+        return (first..first + chunk.rows() as u32).collect();
+    }
+    places(&chunk.stretches(), first).0.into_iter().map(|place| numbers.number(place)).collect()
 }
 
 #[cfg(test)]
@@ -167,7 +206,7 @@ mod tests {
 
     #[test]
     fn chunks_that_are_apart_stand_behind_the_prefix_and_behind_each_other() {
-        let placement = Placement::apart(&kit::plan(2, &[2, 3], 2, 1));
+        let placement = Placement::apart(&kit::plan(2, &[2, 3], 2, 1), &mut PlaceNumbers::after(u32::MAX));
         let at = placement.at(&[0, 1, 2, 3, 4, 5, 6]);
         assert_eq!((at.rope(), at.order()), (&[0, 1, 2, 3, 2, 3, 4][..], &[0, 1, 2, 3, 2, 3, 4][..]));
         assert_eq!(at.segment(), [SHARED, SHARED, 0, 0, 1, 1, 1]);

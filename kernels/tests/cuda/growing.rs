@@ -92,7 +92,14 @@ fn bytes_a_token(tokens: u32, answer: u32) -> Vec<u64> {
             sent.push(uploaded_bytes() - began);
             assert_eq!(values(&found.out), values(&again.out), "the next layer");
             let expected = Kernels::Auto
-                .attend(&Query { q: &q.to_dtype(DType::F32).unwrap(), at: &row, keys: &host, rope: None, scale: 0.125 })
+                .attend(&Query {
+                    q: &q.to_dtype(DType::F32).unwrap(),
+                    at: &row,
+                    keys: &host,
+                    rope: None,
+                    scale: 0.125,
+                    dtype: DType::F32,
+                })
                 .unwrap();
             let error = relative(&flat(&found.out), &values(&expected.out));
             assert!(error < tolerance(DType::BF16), "token {rows} of {piece} after {tokens}: {error:e}");

@@ -13,7 +13,7 @@ use tributary_protocol::{
 use super::cached::{Cached, Held};
 use super::keeping::Conversation;
 use super::settings::{RequestSettings, budget};
-use super::{dealing, eviction, exchange};
+use super::{dealing, eviction, exchange, pictures as of_pictures};
 use crate::cost::{evicting, memory};
 use crate::error::setting;
 use crate::forecast::Profile;
@@ -176,6 +176,7 @@ impl Draft {
         plan.evict = eviction::resolved(&plan, &settings.eviction, settings.sampling.seed)?;
         has_positions(&plan, shape)?;
         can_be_handed_over(&plan)?;
+        of_pictures::check(&plan, shape)?;
         let RequestSettings { world, exchange, reuse, reuses_query, conversation, .. } = *settings;
         Ok(Self {
             plan,

@@ -99,12 +99,17 @@ pub struct FreeReadings {
 }
 
 impl<'a> FreeProbe<'a> {
-    /// The probe of the context rows in `homes`.
-    pub fn new(math: Math, comm: &'a mut dyn Communicator, plan: &Plan, homes: &Homes, cache: &KvCache) -> Self {
+    /// The probe of the context rows in `homes`; the chunks of the plan are apart.
+    pub fn new(
+        math: Math,
+        comm: &'a mut dyn Communicator,
+        (plan, placement): (&Plan, &Placement),
+        homes: &Homes,
+        cache: &KvCache,
+    ) -> Self {
         let (rank, keepers, all) = (comm.rank(), plan.keepers(), homes.all_context());
         let delivery = Delivery::new(rank, homes, &|row| keepers[row as usize]);
-        let placement = Placement::apart(plan);
-        let stale = cache.view_of_own(&placement, &all);
+        let stale = cache.view_of_own(placement, &all);
         let columns = stale.rows().count() + delivery.arriving().len();
         Self {
             math,
@@ -112,7 +117,7 @@ impl<'a> FreeProbe<'a> {
             at_all: [placement.at(&all), placement.behind_others(&all)],
             at: placement.behind_others(&homes.context[rank]),
             at_fresh: placement.at(&delivery.arriving()),
-            prefix: cache.view_of_prefix(&placement),
+            prefix: cache.view_of_prefix(placement),
             stale,
             delivery,
             comm,

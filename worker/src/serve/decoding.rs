@@ -58,8 +58,10 @@ impl<'a, 'c> Decoding<'a, 'c> {
             Err(_) => Order::Stop,
         });
         self.comm.reset_traffic();
-        let bytes = order.map(|order| tributary_protocol::encode(&order)).transpose()?;
-        Ok(tributary_protocol::decode(&self.comm.broadcast_bytes(0, bytes)?)?)
+        let bytes = order.as_ref().map(tributary_protocol::encode).transpose()?;
+        let bytes = self.comm.broadcast_bytes(0, bytes)?;
+        // Rank 0 keeps its own, which has the pixels of pictures.
+        order.map_or_else(|| Ok(tributary_protocol::decode(&bytes)?), Ok)
     }
 
     /// Carries out an order that fills no cache.

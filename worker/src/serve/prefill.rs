@@ -5,8 +5,7 @@ use std::cell::RefCell;
 use tributary_comm::{Communicator, Traffic};
 use tributary_kernels::cuda::{self, Pool};
 use tributary_protocol::{
-    DeviceMemory, DrawnToken, Event, Exchange, Layout, Outcome, Phase, Plan, RankReport, Refusal, ScoredQuery,
-    ScoredToken,
+    DeviceMemory, DrawnToken, Event, Exchange, Outcome, Phase, Plan, RankReport, Refusal, ScoredQuery, ScoredToken,
 };
 use tributary_system::memory;
 
@@ -18,7 +17,6 @@ use crate::error::{Error, Result};
 use crate::evict::{self, Remains};
 use crate::first_token::{FirstToken, first_token, score_query};
 use crate::handing::{self, Filling};
-use crate::placement::Placement;
 use crate::sequence::{Sequence, Start, Turned};
 use crate::strategy::{self, Prefilled, Selection};
 use crate::timeline::Halt;
@@ -144,9 +142,8 @@ impl Rank<'_, '_> {
 
     /// The tools for a request's passes.
     fn context(&mut self, plan: &Plan) -> Result<Context<'_>> {
-        let request_order: Vec<u32> = (0..plan.chunks.len() as u32).collect();
-        let positions =
-            Placement::new(plan, &request_order, Layout::Global).positions(plan.max_tokens.max(plan.passing_rows()));
+        // As many as rows: pictures take fewer.
+        let positions = plan.total_rows() + 1 + plan.max_tokens.max(plan.passing_rows());
         let traced = plan.traces().map_or(0, |_| plan.traced_positions());
         let kept = plan.continues.map_or(0, |continues| self.decoding.borrow().positions(continues.request));
         let positions = positions.max(traced.min(self.models.main.config().max_positions)).max(kept);
@@ -206,6 +203,7 @@ fn fill(
     decoding: &RefCell<Decoding<'_, '_>>,
     tell: impl FnOnce(DrawnToken) -> Result<()>,
 ) -> Result<Filled> {
+    strategy::vision::look(cx, plan)?;
     let (prefilled, turned) = match plan.continues {
         None => (strategy::build(&plan.method)?.prefill(cx, plan)?, None),
         Some(continues) => {
@@ -230,6 +228,7 @@ fn fill(
 
 /// Fills the chunk cache with a plan's chunks.
 fn fill_chunks(cx: &mut Context<'_>, plan: &Plan) -> Result<()> {
+    strategy::vision::look(cx, plan)?;
     let chunks = strategy::chunks::prefill(cx, plan)?;
     let (mut cache, arrivals) = chunks.receive(cx, plan)?;
     arrivals.settle(cx, plan, &mut cache)?;

@@ -20,7 +20,7 @@ pub struct AllGather {
 impl Strategy for AllGather {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
         cx.enter(Phase::ChunkPrefill, plan)?;
-        let (shards, rank) = (Shards::new(plan, cx.comm.size()), cx.rank());
+        let (shards, rank) = (Shards::new(cx, plan)?, cx.rank());
         let rows = shards.embed(cx, plan)?;
         let (kv_heads, math) = (cx.models.main.config().kv_heads, cx.math.sliced(shards.slices(plan)));
         let attention = attention::AllGather::new(math, cx.comm, shards.at.clone(), plan.owner);

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::Tensor;
 use tributary_kernels::{Partial, Positions, SHARED};
-use tributary_model::{Attention, Progress, Qkv, Rows, SlicedAttention, embed};
+use tributary_model::{Attention, Progress, Qkv, Rows, SlicedAttention};
 use tributary_protocol::{Chunk, FromStore, Plan, Source};
 
 use crate::attention::{ChunkPrefill, Compression};
@@ -33,16 +33,19 @@ pub struct Arrivals {
 struct Arriving {
     layers: Coming,
     chunk: Chunk,
+    /// Rotary positions of its rows right after the head.
+    standing: Vec<u32>,
     /// Whether it was unusable and has been computed.
     is_computed: bool,
 }
 
 impl Arrivals {
-    /// Chunks that `loading` reads, in its order, after a head that is present.
-    pub fn new(loading: (Loading, Math), chunks: Vec<Chunk>, head: Block, layers: usize) -> Self {
-        let arriving = |chunk| {
+    /// Chunks that `loading` reads, in its order, with their rotary positions after a head that is
+    /// present.
+    pub fn new(loading: (Loading, Math), chunks: Vec<(Chunk, Vec<u32>)>, head: Block, layers: usize) -> Self {
+        let arriving = |(chunk, standing)| {
             let slots: Coming = (0..layers).map(|_| OnceLock::new()).collect::<Vec<_>>().into();
-            Arriving { layers: slots, chunk, is_computed: false }
+            Arriving { layers: slots, chunk, standing, is_computed: false }
         };
         let chunks = chunks.into_iter().map(arriving).collect();
         Self { loading: Some(loading), chunks, head, there: 0, layers, from_store: FromStore::default() }
@@ -191,14 +194,14 @@ fn fill(layers: &Coming, layer: usize, coming: ComingLayer) {
 fn compute(chunk: &mut Arriving, head: &Block, models: &Models<'_>, math: &Math) -> Result<()> {
     let (from, count) = (head.rows().len() as u32, chunk.chunk.rows() as u32);
     let places: Vec<u32> = (from..from + count).collect();
-    let at = Positions::new(places.clone(), places.clone(), vec![0; count as usize]);
+    let at = Positions::new(chunk.standing.clone(), places.clone(), vec![0; count as usize]);
     let before = seen_by_all(head);
     let of = std::iter::once((&chunk.chunk, from..from + count));
     let compresses = chunk.chunk.compress.is_some();
     let compression = compresses.then(|| Compression::new(0, of, &at, models.main.config().layers));
     let mut attention = ChunkPrefill::new(math.clone(), at, before).compressing(compression);
     let sources: Vec<Source> = chunk.chunk.sources().collect();
-    Arrivals::default().chunks(models, embed(models.main, &sources, &models.adapters)?, &mut attention)?;
+    Arrivals::default().chunks(models, models.embed(&sources)?, &mut attention)?;
     let block = match attention.into_parts() {
         (_, Some(compression)) => compression.into_blocks().swap_remove(0),
         (layers, None) => Block::of(places, layers),

@@ -17,7 +17,6 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::handing;
 use crate::kv::{Block, KvCache};
-use crate::placement::Placement;
 
 /// Blocks after an anchor.
 pub struct Blocks;
@@ -26,7 +25,7 @@ impl Strategy for Blocks {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
         cx.enter(Phase::ChunkPrefill, plan)?;
         let (rank, world, layers) = (cx.rank(), cx.comm.size(), cx.models.main.config().layers);
-        let placement = Placement::new(plan, &plan.request_order(), Layout::Global);
+        let placement = cx.placement(plan, &plan.request_order(), Layout::Global)?;
         let mut cache = KvCache { own: vec![own_blocks(cx, plan)?.complete(layers)], ..KvCache::default() };
         cx.enter(Phase::Recompute, plan)?;
         let homes = Homes { context: vec![Vec::new(); world], query: plan.query_rows().collect(), owner: plan.owner };

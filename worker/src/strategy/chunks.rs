@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 use tributary_kernels::cuda;
-use tributary_model::{Progress, embed};
+use tributary_model::Progress;
 use tributary_protocol::{KeptRows, Phase, Plan};
 
 use super::arrivals::Arrivals;
@@ -61,7 +61,7 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
             let math = if plan.chunk_points(count) > 0 { math } else { math.alone() };
             let compression = plan.compresses().then(|| stock.compression(plan, &at, count));
             let mut attention = ChunkPrefill::new(math, at, before).sending(outgoing).compressing(compression);
-            let embedded = embed(cx.models.main, &sources, &cx.models.adapters)?;
+            let embedded = cx.models.embed(&sources)?;
             let mut nothing = Arrivals::default();
             // Chunks that are read are sent together with those that are computed.
             let arrivals = if sends { &mut stock.arrivals } else { &mut nothing };

@@ -35,7 +35,7 @@ pub(super) fn measure(
     order: &[u32],
     drift: Drift,
 ) -> Result<(Vec<f32>, Vec<u32>)> {
-    let placement = Placement::new(plan, order, Layout::Global);
+    let placement = cx.placement(plan, order, Layout::Global)?;
     let kept: Vec<Vec<u32>> = (0..cx.comm.size()).map(|rank| plan.kept_by(rank)).collect();
     let counts: Vec<usize> = kept.iter().map(Vec::len).collect();
     let mut cached = set_out(cx, chunks, &counts, drift)?;

@@ -14,7 +14,6 @@ use super::recompute;
 use crate::attention::{PassQ, Placed, QueryProbe, Replication, SparseProbe};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::placement::Placement;
 
 /// The attention of the query, with chunks in `order`, measured as `evidence` defines it: one
 /// number a context row. Stale rows that are held back are sent after its messages.
@@ -68,7 +67,7 @@ pub(super) fn look(
     order: &[u32],
     of_layers: Option<Vec<Tensor>>,
 ) -> Result<Paid> {
-    let placement = Placement::new(plan, order, evidence.layout);
+    let placement = cx.placement(plan, order, evidence.layout)?;
     let layers = evidence.layers.of(cx.models.main.config().layers);
     let measured_until = layers.end;
     let Chunks { cache, replication, arrivals } = chunks;
@@ -144,7 +143,7 @@ pub(super) fn pass(
     weights: &[f32],
 ) -> Result<Vec<f32>> {
     assert_eq!(rows.len(), weights.len(), "rows of a measuring pass and their weights");
-    let placement = Placement::new(plan, order, Layout::Global);
+    let placement = cx.placement(plan, order, Layout::Global)?;
     let homes = recompute::homes(cx, plan, &placement, (rows, Vec::new()), Exchange::PassQ);
     let mut of_row = vec![0.0; plan.total_rows()];
     rows.iter().zip(weights).for_each(|(&row, &weight)| of_row[row as usize] = weight);

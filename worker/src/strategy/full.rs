@@ -11,7 +11,6 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::handing;
 use crate::kv::{Block, KvCache, View};
-use crate::placement::Placement;
 
 /// One rank computes, the others wait.
 pub struct Full;
@@ -19,7 +18,7 @@ pub struct Full;
 impl Strategy for Full {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
         cx.enter(Phase::ChunkPrefill, plan)?;
-        let placement = Placement::new(plan, &plan.prompt_order(), Layout::Global);
+        let placement = cx.placement(plan, &plan.prompt_order(), Layout::Global)?;
         let mut this = Prefilled {
             owner: plan.owner,
             output: Output::default(),

@@ -11,7 +11,6 @@ use crate::attention::{Decode, DecodeRun, SharedCaches};
 use crate::context::Context;
 use crate::error::Result;
 use crate::kv::KvCache;
-use crate::placement::Placement;
 use crate::sequence::Turned;
 
 /// Computes the rows after the shared ones, which are this rank's part of the sequence in `turned`;
@@ -26,7 +25,7 @@ pub fn go_on(cx: &mut Context<'_>, plan: &Plan, turned: &mut Option<Turned>, alo
         output: Output::default(),
         cache: KvCache::default(),
         alone,
-        placement: Placement::new(plan, &plan.request_order(), Layout::Global),
+        placement: cx.placement(plan, &plan.request_order(), Layout::Global)?,
         selection: nothing_selected(plan),
     };
     let numbers: Vec<u32> = plan.rows_after_kept().unwrap_or_default().collect();

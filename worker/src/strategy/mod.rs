@@ -41,6 +41,7 @@ mod stock;
 #[cfg(test)]
 mod tests;
 mod trace;
+pub mod vision;
 
 use tributary_methods::{LayerSet, ModelFacts};
 use tributary_model::{Config, Windows};

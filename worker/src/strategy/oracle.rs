@@ -10,7 +10,6 @@ use super::recompute;
 use crate::attention::{OraclePass, Placed};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::placement::Placement;
 
 /// The difference of each context row's contribution to the query's rows between the cache and a
 /// full prefill, with chunks in `order`: one number a context row, the same on every rank.
@@ -28,7 +27,7 @@ pub(super) fn differences(
 ) -> Result<Vec<f32>> {
     let paid = look(cx, plan, chunks, evidence, order, Some(Vec::new()))?.of_layers;
     let paid = paid.ok_or(Error::Bug("a probe keeps the layers that it is asked for"))?;
-    let placement = Placement::new(plan, order, Layout::Global);
+    let placement = cx.placement(plan, order, Layout::Global)?;
     let context = plan.context_row_numbers();
     let homes = recompute::homes(cx, plan, &placement, (&context, plan.query_rows().collect()), Exchange::PassQ);
     let rows = recompute::embed(cx, plan, &homes)?;

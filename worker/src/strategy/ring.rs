@@ -16,7 +16,7 @@ pub struct Ring;
 impl Strategy for Ring {
     fn prefill(&mut self, cx: &mut Context<'_>, plan: &Plan) -> Result<Prefilled> {
         cx.enter(Phase::ChunkPrefill, plan)?;
-        let (shards, rank) = (Shards::new(plan, cx.comm.size()), cx.rank());
+        let (shards, rank) = (Shards::new(cx, plan)?, cx.rank());
         let rows = shards.embed(cx, plan)?;
         let math = cx.math.sliced(shards.slices(plan));
         let mut attention = attention::Ring::new(math, cx.comm, shards.at.clone(), plan.owner);

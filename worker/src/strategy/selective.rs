@@ -13,7 +13,6 @@ use super::interface::{Prefilled, Selection, Strategy};
 use super::{auxiliary, chunks, drift, evidence, oracle, parallel, recompute, trace};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::placement::Placement;
 
 /// The pipeline around a selector.
 pub struct Selective {
@@ -28,9 +27,9 @@ impl Strategy for Selective {
         let order = reorder(cx, plan, &mut chunks)?;
         let mut selection = self.select(cx, plan, &mut chunks, (order, read))?;
         let layout = if plan.method.parallel().is_some() { Layout::HlHp } else { Layout::Global };
-        let placement = Placement::new(plan, &selection.order, layout);
+        let placement = cx.placement(plan, &selection.order, layout)?;
         let apart = plan.order_for == OrderFor::Selection && selection.order != plan.request_order();
-        let reading = apart.then(|| Placement::new(plan, &plan.request_order(), layout));
+        let reading = apart.then(|| cx.placement(plan, &plan.request_order(), layout)).transpose()?;
         cx.enter(Phase::Recompute, plan)?;
         let (mut cache, mut arrivals) = chunks.receive(cx, plan)?;
         selection.held = chunks::kept_rows(cx, plan, &cache)?;

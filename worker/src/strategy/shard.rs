@@ -26,14 +26,17 @@ pub(super) struct Shards {
 
 impl Shards {
     /// Shards of a plan's sequence.
-    pub fn new(plan: &Plan, world: usize) -> Self {
-        let placement = Placement::new(plan, &plan.request_order(), Layout::Global);
+    ///
+    /// # Errors
+    /// As [`Context::placement`].
+    pub fn new(cx: &mut Context<'_>, plan: &Plan) -> Result<Self> {
+        let (world, placement) = (cx.comm.size(), cx.placement(plan, &plan.request_order(), Layout::Global)?);
         let rows = shards(plan, world).expect("the method splits the sequence");
         assert_eq!(rows.len(), world, "shards");
         let last_row = plan.total_rows() as u32 - 1;
         assert_eq!(rows[plan.owner].last(), Some(&last_row), "the prompt's last row on its owner, rank {}", plan.owner);
         let at = rows.iter().map(|rows| placement.at(rows)).collect();
-        Self { rows, at, placement }
+        Ok(Self { rows, at, placement })
     }
 
     /// Number of slices of a layer.

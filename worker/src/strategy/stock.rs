@@ -25,6 +25,8 @@ pub struct Stock {
     lead: Vec<Block>,
     /// This rank's chunks, ascending, and their blocks if the chunk cache has them.
     chunks: Vec<(usize, Option<Block>)>,
+    /// Rotary positions of each of them right after the head.
+    standing: Vec<Vec<u32>>,
     /// Chunks that are being read.
     pub arrivals: Arrivals,
 }
@@ -40,7 +42,7 @@ impl Stock {
         let chunk_rows = plan.chunk_rows();
         let head = if plan.chunks.iter().any(|chunk| chunk.warm) { head(cx, plan)? } else { None };
         let lead = if head.is_some() { lead(cx, plan)? } else { Vec::new() };
-        let (mut chunks, mut stored) = (Vec::new(), Vec::new());
+        let (mut chunks, mut standing, mut stored) = (Vec::new(), Vec::new(), Vec::new());
         for chunk in chunks_of(plan, cx.rank()) {
             let mut block = None;
             if plan.chunks[chunk].warm {
@@ -55,8 +57,9 @@ impl Stock {
                 }
             }
             chunks.push((chunk, block));
+            standing.push(cx.standing(&plan.chunks[chunk], plan.head_tokens())?);
         }
-        let mut stock = Self { head, lead, chunks, arrivals: Arrivals::default() };
+        let mut stock = Self { head, lead, chunks, standing, arrivals: Arrivals::default() };
         stock.begin_to_read(cx, plan, stored)?;
         Ok(stock)
     }
@@ -97,7 +100,7 @@ impl Stock {
             from_store.loaded += 1;
             from_store.loaded_tokens += identity.ids.len();
             from_store.loaded_bytes += shape.bytes();
-            chunks.push(plan.chunks[self.chunks[place].0].clone());
+            chunks.push((plan.chunks[self.chunks[place].0].clone(), self.standing[place].clone()));
             places.push(place);
             wanted.push((identity, shape));
         }
@@ -163,13 +166,15 @@ impl Stock {
     pub fn missing_positions(&self, plan: &Plan) -> Positions {
         let head = plan.head_tokens() as u32;
         let prefix = prefix_positions(plan, self.missing_prefix(plan).map(|row| row as u32));
-        let (mut places, mut segments) = (prefix.rope().to_vec(), prefix.segment().to_vec());
-        for chunk in self.missing() {
-            let length = plan.chunks[chunk].rows();
-            places.extend(head..head + length as u32);
-            segments.extend(std::iter::repeat_n(chunk as u32, length));
+        let (mut rope, mut orders) = (prefix.rope().to_vec(), prefix.order().to_vec());
+        let mut segments = prefix.segment().to_vec();
+        let missing = self.chunks.iter().zip(&self.standing).filter(|((_, block), _)| block.is_none());
+        for ((chunk, _), standing) in missing {
+            rope.extend(standing);
+            orders.extend(head..head + standing.len() as u32);
+            segments.extend(std::iter::repeat_n(*chunk as u32, standing.len()));
         }
-        Positions::new(places.clone(), places, segments)
+        Positions::new(rope, orders, segments)
     }
 
     /// Place of each of this rank's chunks: the chunk cache, or a run of the batch.

@@ -21,7 +21,6 @@ use super::{evidence, recompute};
 use crate::attention::{ChosenHeads, FreeProbe, FreeReadings};
 use crate::context::Context;
 use crate::error::Result;
-use crate::placement::Placement;
 
 /// Result of the free probes.
 pub(super) struct Found {
@@ -90,11 +89,12 @@ pub(super) fn follow(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, sco
 
 /// The attention of `rows` to `kept` as if every other chunk stood before their own.
 fn probe(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, rows: &[u32], kept: &[u32]) -> Result<FreeReadings> {
-    let placement = Placement::new(plan, &plan.request_order(), Layout::Global);
+    let placement = cx.placement(plan, &plan.request_order(), Layout::Global)?;
     let homes = recompute::homes(cx, plan, &placement, (rows, Vec::new()), Exchange::PassQ);
     let heads = chosen_heads(cx, plan, chunks, &homes)?;
     let embedded = recompute::embed(cx, plan, &homes)?;
-    let attention = FreeProbe::new(cx.math.clone(), &mut *cx.comm, plan, &homes, &chunks.cache);
+    let apart = cx.apart(plan)?;
+    let attention = FreeProbe::new(cx.math.clone(), &mut *cx.comm, (plan, &apart), &homes, &chunks.cache);
     let mut attention = if let Some(heads) = heads { attention.of_heads(heads) } else { attention };
     let mut awaited = chunks.arrivals.awaited(&cx.models, &|_| 0, &mut attention);
     cx.models.main.up_to_attention(cx.models.main.config().layers - 1, embedded, &mut awaited)?;
@@ -109,7 +109,9 @@ fn chosen_heads(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, homes: &
         return Ok(None);
     };
     let embedded = recompute::embed(cx, plan, homes)?;
-    let mut attention = FreeProbe::new(cx.math.clone(), &mut *cx.comm, plan, homes, &chunks.cache).for_peaks();
+    let apart = cx.apart(plan)?;
+    let mut attention =
+        FreeProbe::new(cx.math.clone(), &mut *cx.comm, (plan, &apart), homes, &chunks.cache).for_peaks();
     let mut awaited = chunks.arrivals.awaited(&cx.models, &|_| 0, &mut attention);
     cx.models.main.up_to_attention(layers - 1, embedded, &mut awaited)?;
     let own = attention.into_peaks();

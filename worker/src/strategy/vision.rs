@@ -1,0 +1,144 @@
+//! The pictures of a request: their pixels go from rank 0 to the ranks that keep their chunks,
+//! whose towers read them at the same time; then every rank gets all features, since any rank may
+//! compute any row.
+
+use candle_core::{DType, Device, Tensor};
+use tributary_kernels::{contiguous, cuda, join};
+use tributary_model::{Features, Grid, Pictures, Tower, VisionConfig};
+use tributary_pictures::{PatchRows, patch_rows};
+use tributary_protocol::{Phase, Picture, Plan};
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::gallery::Gallery;
+
+/// Patches that run through a tower together, if a picture has no more: a bound of its memory.
+const PATCHES_AT_ONCE: usize = 16384;
+
+/// Bytes of a pixel.
+const PIXEL_BYTES: usize = 3;
+
+/// Reads the pictures of a plan. Every rank calls it; without pictures it does nothing.
+///
+/// # Errors
+/// Returns an error if the model reads no pictures, if a tower fails, or if the communicator does.
+pub fn look(cx: &mut Context<'_>, plan: &Plan) -> Result<()> {
+    let pictures = plan.pictures();
+    if pictures.is_empty() {
+        return Ok(());
+    }
+    let model = cx.models.main;
+    let (Some(tower), Some(config)) = (model.tower(), model.config().vision.as_ref()) else {
+        return Err(Error::Plan("the model reads no pictures".to_owned()));
+    };
+    cx.enter(Phase::Vision, plan)?;
+    let (rank, world) = (cx.rank(), cx.comm.size());
+    let of_rank = |rank: usize| pictures.iter().filter(move |(_, of)| *of == rank).map(|(picture, _)| *picture);
+    let own: Vec<&Picture> = of_rank(rank).collect();
+    let pixels = pixels(cx, &(0..world).map(|rank| of_rank(rank).collect()).collect::<Vec<_>>(), config)?;
+    let features = read(cx, (tower, config), &own, &pixels)?;
+    let counts: Vec<usize> = (0..world).map(|rank| of_rank(rank).map(Picture::rows).sum()).collect();
+    let features = on_every_rank(cx, features, &counts)?;
+    let in_order = (0..world).flat_map(of_rank).map(|picture| (picture.hash, picture.rows() as u32));
+    cx.models.gallery = Gallery::new(in_order, features);
+    Ok(())
+}
+
+/// Bytes of a picture's pixels.
+fn pixel_bytes(picture: &Picture, config: &VisionConfig) -> usize {
+    let side = config.patch * config.merge;
+    picture.rows() * side * side * PIXEL_BYTES
+}
+
+/// The pixels of this rank's pictures, one picture after the other; `of_ranks` has all of them.
+fn pixels(cx: &mut Context<'_>, of_ranks: &[Vec<&Picture>], config: &VisionConfig) -> Result<Vec<u8>> {
+    let (rank, world) = (cx.rank(), of_ranks.len());
+    let bytes = |of: &[&Picture]| of.iter().map(|picture| pixel_bytes(picture, config)).sum::<usize>();
+    let all = |of: &[&Picture]| -> Result<Vec<u8>> {
+        let pixels = of.iter().flat_map(|picture| picture.pixels.0.iter().copied()).collect::<Vec<u8>>();
+        match pixels.len() == bytes(of) {
+            true => Ok(pixels),
+            false => Err(Error::Bug("rank 0 has the pixels of every picture")),
+        }
+    };
+    if world == 1 {
+        return all(&of_ranks[0]);
+    }
+    // A row is a line of a place: its length divides the pixels of every picture.
+    let (width, device) = (config.patch * config.merge * PIXEL_BYTES, cx.models.main.device().clone());
+    let mut sends = Vec::with_capacity(world);
+    for (to, of) in of_ranks.iter().enumerate() {
+        let is_sent = rank == 0 && to != 0 && !of.is_empty();
+        sends.push(match is_sent {
+            true => Tensor::from_vec(all(of)?, (bytes(of) / width, width), &Device::Cpu)?.to_device(&device)?,
+            false => cuda::nothing((0, width), DType::U8, &device)?,
+        });
+    }
+    let mut rows = vec![0; world];
+    if rank != 0 {
+        rows[0] = bytes(&of_ranks[rank]) / width;
+    }
+    let pending = cx.comm.start_all_to_all_v(&sends, &rows)?;
+    let received = cx.comm.wait(pending)?;
+    if rank == 0 {
+        return all(&of_ranks[0]);
+    }
+    if rows[0] == 0 {
+        return Ok(Vec::new());
+    }
+    Ok(cuda::download(&contiguous(&received[0])?)?.flatten_all()?.to_vec1()?)
+}
+
+/// The features of this rank's pictures, some of them at a time.
+fn read(
+    cx: &Context<'_>,
+    (tower, config): (&Tower, &VisionConfig),
+    own: &[&Picture],
+    pixels: &[u8],
+) -> Result<Features> {
+    let preprocessing = &config.preprocessing;
+    let shape = PatchRows {
+        patch: config.patch,
+        merge: config.merge,
+        frames: config.frames,
+        mean: preprocessing.mean,
+        std: preprocessing.std,
+    };
+    let (mut found, mut from, mut next) = (Vec::new(), 0, 0);
+    while next < own.len() || found.is_empty() {
+        let (mut patches, mut grids, mut count) = (Vec::new(), Vec::new(), 0);
+        while let Some(picture) = own.get(next) {
+            let merge = config.merge as u32;
+            let grid = Grid { rows: picture.lines * merge, columns: picture.columns * merge };
+            if count > 0 && count + grid.patches() > PATCHES_AT_ONCE {
+                break;
+            }
+            let bytes = pixel_bytes(picture, config);
+            let (height, width) = (grid.rows as usize * config.patch, grid.columns as usize * config.patch);
+            patches.extend(patch_rows(&pixels[from..from + bytes], height, width, &shape));
+            count += grid.patches();
+            grids.push(grid);
+            (from, next) = (from + bytes, next + 1);
+        }
+        let numbers = config.patch_numbers();
+        let patches = Tensor::from_vec(patches, (count, numbers), &Device::Cpu)?;
+        found.push(tower.features(&Pictures { patches, grids }, &cx.math.progress)?);
+    }
+    Ok(Features::joined(&found.iter().collect::<Vec<_>>())?)
+}
+
+/// The features of all ranks, rank by rank; `counts` has the rows of each.
+fn on_every_rank(cx: &mut Context<'_>, features: Features, counts: &[usize]) -> Result<Features> {
+    if counts.len() == 1 {
+        return Ok(features);
+    }
+    let levels = features.levels.len();
+    let parts: Vec<&Tensor> = std::iter::once(&features.features).chain(&features.levels).collect();
+    let hidden = features.features.dim(1)?;
+    let own = contiguous(&join(&parts, 1)?)?; // [rows, (1 + levels) · hidden]
+    let all = cx.comm.all_gather_v(&own, counts)?;
+    let filled: Vec<&Tensor> = all.iter().filter(|part| part.dims()[0] > 0).collect();
+    let all = join(&filled, 0)?;
+    let part = |index: usize| Ok(contiguous(&all.narrow(1, index * hidden, hidden)?)?);
+    Ok(Features { features: part(0)?, levels: (1..=levels).map(part).collect::<Result<_>>()? })
+}
