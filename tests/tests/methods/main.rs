@@ -13,6 +13,7 @@ mod hand_over;
 mod lead;
 mod order_for;
 mod packets;
+mod pictures;
 mod prefix;
 mod scored;
 mod slices;

@@ -1,0 +1,224 @@
+//! Requests with pictures against what was recorded of two tiny models by an independent
+//! implementation in f64 (`golden/pictures_selective.py`): every method that reads pictures, in
+//! every exchange, on 1 to 4 ranks; warm as cold; one picture is not another of its size.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use tributary_kernels::Kernels;
+use tributary_model::{LoadFormat, Model, load};
+use tributary_protocol::{Exchange, Importance, Outcome, Picture, Pixels, Plan, Prefill};
+use tributary_tests::equal::assert_same_bits;
+use tributary_tests::samples::{Case, Sample, specs};
+use tributary_tests::{group, kept, logits, relative_error, root, run_all, run_one, warm};
+
+const RECORDED: [&str; 2] = ["qwen3vl-tiny", "qwen25vl-tiny"];
+const EXCHANGES: [Exchange; 3] = [Exchange::PassQ, Exchange::Replicate, Exchange::Selected];
+
+/// Recorded tensors of a model that reads pictures, and the model.
+struct Recorded {
+    model: Arc<dyn Model>,
+    tensors: HashMap<String, Tensor>,
+    prefix: Vec<u32>,
+    chunks: Vec<(Vec<u32>, Vec<Picture>)>,
+    query: Vec<u32>,
+}
+
+impl Recorded {
+    fn new(name: &str) -> Self {
+        let folder = root().join("tests/golden").join(name);
+        let model = load(&folder, LoadFormat::Safetensors, DType::F32, &Device::Cpu).expect("the model loads");
+        let read = |file: &str| candle_core::safetensors::load(folder.join(file), &Device::Cpu).expect("recorded");
+        let (tensors, images) = (read("selective.safetensors"), read("images.safetensors"));
+        let lengths = whole(&tensors["chunk_lengths"]);
+        let ids = whole(&tensors["ids"]);
+        let context: u32 = lengths.iter().sum();
+        // The selective file has prefix, chunks and query one after the other; the query's length is
+        // what the recorded counts leave.
+        let prefix = 25;
+        let (mut next, mut chunks) = (prefix, Vec::new());
+        let mut left = ["a", "b", "d"].into_iter().map(|name| picture(&images[&format!("{name}.resized")], &*model));
+        let mark = model.config().vision.as_ref().expect("a tower").marks.picture;
+        for length in lengths {
+            let ids = ids[next..next + length as usize].to_vec();
+            let mut pictures = Vec::new();
+            if let Some(first) = ids.iter().position(|&id| id == mark) {
+                let picture = left.next().expect("a picture for each run of marks");
+                pictures.push(Picture { first: first as u32, ..picture });
+            }
+            next += length as usize;
+            chunks.push((ids, pictures));
+        }
+        assert_eq!(next, prefix + context as usize);
+        let (prefix, query) = (ids[..prefix].to_vec(), ids[next..].to_vec());
+        Self { model, tensors, prefix, chunks, query }
+    }
+
+    fn case<'a>(&self, lengths: &'a [usize], world: usize, exchange: Exchange) -> Case<'a> {
+        let (prefix, query) = (self.prefix.len(), self.query.len());
+        Case { prefix, lead: &[], chunks: lengths, query, world, exchange, ratio: 0.15 }
+    }
+
+    fn lengths(&self) -> Vec<usize> {
+        self.chunks.iter().map(|(ids, _)| ids.len()).collect()
+    }
+
+    /// A plan with the recorded ids and pictures in the place of drawn ids.
+    fn told(&self, mut plan: Plan) -> Plan {
+        (plan.prefix, plan.query) = (self.prefix.clone(), self.query.clone());
+        for (chunk, (ids, pictures)) in plan.chunks.iter_mut().zip(&self.chunks) {
+            (chunk.ids, chunk.pictures) = (ids.clone(), pictures.clone());
+        }
+        plan
+    }
+
+    fn plan(&self, spec: &str, world: usize, exchange: Exchange) -> Plan {
+        let lengths = self.lengths();
+        self.told(self.case(&lengths, world, exchange).planned(spec, &*self.model).expect("a plan"))
+    }
+
+    fn recorded(&self, name: &str) -> Vec<f32> {
+        self.tensors[name].to_vec1().expect("numbers")
+    }
+}
+
+fn whole(tensor: &Tensor) -> Vec<u32> {
+    tensor.to_dtype(DType::U32).and_then(|list| list.to_vec1()).expect("numbers")
+}
+
+/// A picture of these pixels `[height, width, 3]`.
+fn picture(pixels: &Tensor, model: &dyn Model) -> Picture {
+    let (height, width, _) = pixels.dims3().expect("pixels");
+    let vision = model.config().vision.as_ref().expect("a tower");
+    let side = vision.patch * vision.merge;
+    let bytes: Vec<u8> = pixels.flatten_all().and_then(|pixels| pixels.to_vec1()).expect("bytes");
+    let mut hash = [0; 32];
+    bytes.iter().enumerate().for_each(|(index, byte)| hash[index % 32] = byte.wrapping_add(hash[index % 32] << 1));
+    let (lines, columns) = ((height / side) as u32, (width / side) as u32);
+    Picture { first: 0, lines, columns, hash, pixels: Pixels(bytes.into()) }
+}
+
+/// Whether a method reads pictures, as the planner says it.
+fn reads_pictures(plan: &Plan) -> bool {
+    let is_text_alone = plan.method.reuses_prefix() || !plan.auxiliary.is_empty();
+    let is_in_blocks = matches!(plan.method.prefill, Prefill::Anchored { .. });
+    !is_text_alone && plan.chunks.iter().all(|chunk| chunk.around.is_none()) && !is_in_blocks
+}
+
+#[test]
+fn every_method_that_is_exact_gives_the_recorded_logits() {
+    for name in RECORDED {
+        let of = Recorded::new(name);
+        let (lengths, full) = (of.lengths(), of.recorded("logits.full"));
+        let mut largest = 0f64;
+        for world in 1..=4 {
+            for exchange in EXCHANGES {
+                let samples = of.case(&lengths, world, exchange).exact(&*of.model);
+                let samples: Vec<Sample> = samples
+                    .into_iter()
+                    .filter(|sample| reads_pictures(&sample.plan) && !sample.plan.reorders())
+                    .filter(|sample| exchange != Exchange::Selected || sample.plan.is_exact())
+                    .collect();
+                assert!(samples.len() > 8, "{} samples", samples.len());
+                let plans: Vec<Plan> = samples.iter().map(|sample| of.told(sample.plan.clone())).collect();
+                for ((found, _), sample) in run_all(&of.model, Kernels::Auto, world, &plans).iter().zip(&samples) {
+                    if found.order.windows(2).any(|pair| pair[0] > pair[1]) {
+                        continue; // it answers another prompt
+                    }
+                    let error = relative_error(logits(found), &full);
+                    largest = largest.max(error);
+                    assert!(error < 1e-4, "{name} {} {exchange:?}, world {world}: {error:.1e}", sample.spec);
+                }
+            }
+        }
+        println!("{name}: {largest:.1e}");
+    }
+}
+
+#[test]
+fn what_is_selected_and_answered_is_what_was_recorded() {
+    for name in RECORDED {
+        let of = Recorded::new(name);
+        let check = |plan: Plan, [selected, answer]: [&str; 2], what: &str| -> Outcome {
+            for world in 1..=4 {
+                let mut plan = plan.clone();
+                plan.chunks.iter_mut().enumerate().for_each(|(index, chunk)| chunk.rank = index % world);
+                plan.owner = world - 1;
+                let (found, _) = run_all(&of.model, Kernels::Auto, world, std::slice::from_ref(&plan)).swap_remove(0);
+                if !selected.is_empty() {
+                    assert_eq!(found.selected, whole(&of.tensors[selected]), "{name}: {what}, world {world}");
+                }
+                let error = relative_error(logits(&found), &of.recorded(answer));
+                assert!(error < 1e-4, "{name}: {what}, world {world}: {error:.1e}");
+                if world == 4 {
+                    return found;
+                }
+            }
+            unreachable!("the last world returns")
+        };
+        for exchange in [Exchange::PassQ, Exchange::Replicate] {
+            let plan = |spec: &str| of.plan(spec, 1, exchange);
+            check(plan("none"), ["", "logits.0"], "none");
+            check(plan("infoflow:ratio=0.15"), ["selected", "logits.0.15"], "15 %");
+            let first = Plan { include_first_chunk: true, ..plan("infoflow:ratio=0.15") };
+            check(first, ["selected.first", "logits.0.15.first"], "15 % with the first chunk");
+            let all = Plan { include_first_chunk: true, ..plan("infoflow:ratio=1") };
+            check(all, ["", "logits.1"], "all");
+            let moved = Plan { reorder: Some(Importance::Mass), ..plan("infoflow:ratio=0.15") };
+            let found = check(moved, ["reorder.selected", "reorder.logits.0.15"], "reordered");
+            assert_eq!(found.order, whole(&of.tensors["reorder.order"]), "{name}");
+        }
+        // The wrong ways that were recorded are far from the right ones.
+        let right = of.recorded("logits.1");
+        for wrong in ["wrong.one_position_a_row", "wrong.recompute_without_deepstack.1"] {
+            let error = relative_error(&of.recorded(wrong), &right);
+            let has_levels = name == "qwen3vl-tiny" || wrong == "wrong.one_position_a_row";
+            assert!(error > 0.01 || !has_levels, "{name}: {wrong} is off by {error:.1e} only");
+        }
+    }
+}
+
+#[test]
+fn warm_pictures_answer_as_cold_ones_bit_for_bit() {
+    let of = Recorded::new("qwen3vl-tiny");
+    let lengths = of.lengths();
+    let mut compared = 0;
+    for world in 1..=3 {
+        let ranks = group(&of.model, world);
+        let case = of.case(&lengths, world, EXCHANGES[world % 3]);
+        for (scope, (_, spec)) in specs().enumerate() {
+            let Ok(plan) = case.planned(spec, &*of.model) else { continue };
+            if !plan.method.in_chunks() || !reads_pictures(&plan) {
+                continue;
+            }
+            let plan = Plan { scope: Some(scope as u64), ..of.told(plan) };
+            let [cold, again] = [kept(plan.clone()), warm(plan)].map(|plan| run_one(&ranks, &plan));
+            assert_same_bits(&again.0, &cold.0, &format!("{spec}, world {world}"));
+            let hits: usize = again.1.iter().map(|report| report.chunk_cache.hits).sum();
+            assert_eq!(hits, lengths.len(), "{spec}, world {world}");
+            compared += 1;
+        }
+        ranks.end().expect("the group ends well");
+    }
+    assert!(compared > 20, "{compared} requests");
+}
+
+#[test]
+fn another_picture_of_the_same_size_is_another_chunk() {
+    let of = Recorded::new("qwen3vl-tiny");
+    let ranks = group(&of.model, 2);
+    let plan = of.plan("none", 2, Exchange::PassQ);
+    let mut other = plan.clone();
+    let changed = &mut other.chunks[1].pictures[0];
+    let mut pixels = changed.pixels.0.to_vec();
+    pixels[0] ^= 0x80;
+    (changed.hash[0], changed.pixels) = (changed.hash[0] ^ 1, Pixels(pixels.into()));
+    assert_eq!(plan.chunks[1].ids, other.chunks[1].ids, "their tokens are the same");
+    let first = run_one(&ranks, &kept(plan.clone()));
+    let (found, reports) = run_one(&ranks, &warm(other.clone()));
+    let hits: usize = reports.iter().map(|report| report.chunk_cache.hits).sum();
+    assert_eq!(hits, plan.chunks.len() - 1, "all chunks but the changed one are warm");
+    assert_ne!(logits(&found), logits(&first.0), "a pixel changes the answer");
+    ranks.end().expect("the group ends well");
+}
