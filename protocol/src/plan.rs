@@ -444,6 +444,11 @@ impl Plan {
         self.look_ahead.map_or_else(Vec::new, of)
     }
 
+    /// Whether some of its chunks have pictures.
+    pub fn has_pictures(&self) -> bool {
+        self.chunks.iter().any(|chunk| !chunk.pictures.is_empty())
+    }
+
     /// Its pictures, each once, with the rank that reads it: that of the first chunk that it is in.
     pub fn pictures(&self) -> Vec<(&Picture, usize)> {
         let mut seen = std::collections::BTreeSet::new();

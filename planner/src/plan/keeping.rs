@@ -54,9 +54,8 @@ impl Conversation {
     pub(super) fn takes(self, plan: &Plan) -> bool {
         let is_whole = plan.evict.is_none() && plan.look_ahead.is_none();
         // Later requests are compared with its tokens, which say nothing of pixels.
-        let has_pictures = plan.chunks.iter().any(|chunk| !chunk.pictures.is_empty());
         is_whole
-            && !has_pictures
+            && !plan.has_pictures()
             && match self {
                 Self::Off => false,
                 Self::Recompute => plan.is_exact(),

@@ -7,7 +7,7 @@ use crate::{ModelShape, Result};
 
 /// Refuses a plan with pictures that something in it cannot read, and says what.
 pub(super) fn check(plan: &Plan, shape: &ModelShape) -> Result<()> {
-    if plan.chunks.iter().all(|chunk| chunk.pictures.is_empty()) {
+    if !plan.has_pictures() {
         return Ok(());
     }
     let refused = |name, found: &str, why: &str| Err(setting(name, found, format!("reads no pictures: {why}")));

@@ -120,7 +120,7 @@ fn every_method_that_is_exact_gives_the_recorded_logits() {
                     .filter(|sample| reads_pictures(&sample.plan) && !sample.plan.reorders())
                     .filter(|sample| exchange != Exchange::Selected || sample.plan.is_exact())
                     .collect();
-                assert!(samples.len() > 8, "{} samples", samples.len());
+                assert!(samples.len() > 4, "{} samples", samples.len());
                 let plans: Vec<Plan> = samples.iter().map(|sample| of.told(sample.plan.clone())).collect();
                 for ((found, _), sample) in run_all(&of.model, Kernels::Auto, world, &plans).iter().zip(&samples) {
                     if found.order.windows(2).any(|pair| pair[0] > pair[1]) {

@@ -143,8 +143,8 @@ fn check_pictures(plan: &Plan, config: &Config) -> Result<()> {
             rows += chunk.ids[range.clone()].iter().filter(is_mark).count();
             next = range.end;
         }
-        let (wanted, marks) =
-            (chunk.pictures.iter().map(Picture::rows).sum(), chunk.ids.iter().filter(is_mark).count());
+        let wanted: usize = chunk.pictures.iter().map(Picture::rows).sum();
+        let marks = chunk.ids.iter().filter(is_mark).count();
         if rows != wanted || marks != wanted {
             return bad(format!("{marks} marks of pictures in a chunk, {rows} of them in pictures of {wanted} rows"));
         }

@@ -131,8 +131,9 @@ impl Rank<'_, '_> {
                 None => Sequence::new(plan, prefilled, token, sampler, rank)?,
             };
             let mut sequence = sequence;
-            if !plan.goes_on(&[token]) {
-                // No step follows: it keeps what later requests see, and no more.
+            if !plan.goes_on(&[token]) || plan.has_pictures() {
+                // No step follows: it keeps what later requests see, and no more. And a step has no
+                // rotations of pictures' places.
                 sequence.turn(&layers)?;
             }
             decoding.borrow_mut().sequences.insert(plan.request, sequence);
