@@ -19,4 +19,5 @@ pub(crate) const DEMO: ModelShape = ModelShape {
     weight_bytes: 3_341_824,
     dtype_bytes: 4,
     kv_in_eight_bits: false,
+    vision: None,
 };

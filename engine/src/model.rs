@@ -6,8 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::{DType, Device};
 use tributary_coordinator::{ChunkPrefix, Head, Intake, Prefix, Template, Tokenizer};
 use tributary_kernels::{Kernels, cuda};
-use tributary_model::{Adapters, Config, LoadFormat, Model, fingerprint, gguf, in_eight_bits, load, packed_bytes};
-use tributary_planner::{ModelShape, WindowShape};
+use tributary_model::{
+    Adapters, Config, LoadFormat, Model, TowerConfig, VisionConfig, fingerprint, gguf, in_eight_bits, load,
+    packed_bytes,
+};
+use tributary_planner::{ModelShape, VisionShape, WindowShape};
 
 use crate::adapters::ModelAdapters;
 use crate::config::{DeviceKind, IntakeConfig, KvDtype, ModelConfig, TemplateUse};
@@ -267,6 +270,8 @@ fn check_tokens(tokenizer: Option<&Tokenizer>, config: &mut Config) -> Result<()
 
 /// The planner's facts of a config, with numbers of `dtype_bytes` bytes.
 pub fn shape_of(config: &Config, dtype_bytes: usize) -> ModelShape {
+    let vision = config.vision.as_ref().map(vision_shape);
+    let tower = vision.as_ref().map_or(0, VisionShape::parameters);
     ModelShape {
         layers: config.layers,
         hidden: config.hidden,
@@ -283,9 +288,34 @@ pub fn shape_of(config: &Config, dtype_bytes: usize) -> ModelShape {
         vocab: config.vocab,
         tied_embeddings: config.tied_embeddings,
         max_positions: config.max_positions,
-        weight_bytes: (config.parameters() * dtype_bytes) as u64,
+        weight_bytes: ((config.parameters() + tower) * dtype_bytes) as u64,
         dtype_bytes,
         kv_in_eight_bits: false,
+        vision,
+    }
+}
+
+/// The planner's facts of a vision tower.
+fn vision_shape(config: &VisionConfig) -> VisionShape {
+    let (whole_layers, window_patches, mlp_matrices) = match &config.tower {
+        TowerConfig::Qwen3 { .. } => (config.layers, 0, 2),
+        TowerConfig::Qwen25 { window, sees_whole } => {
+            let side = window * config.merge;
+            (sees_whole.iter().filter(|whole| **whole).count(), side * side, 3)
+        }
+    };
+    VisionShape {
+        layers: config.layers,
+        whole_layers,
+        window_patches,
+        hidden: config.hidden,
+        intermediate: config.intermediate,
+        mlp_matrices,
+        patch: config.patch,
+        merge: config.merge,
+        frames: config.frames,
+        levels: config.levels(),
+        out: config.out,
     }
 }
 

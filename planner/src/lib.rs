@@ -16,6 +16,7 @@ mod planner;
 mod reservation;
 mod shape;
 mod slicing;
+mod vision;
 
 pub use directory::{Directory, StoreInventory};
 pub use error::{Error, Result};
@@ -28,3 +29,4 @@ pub use planner::{GroupSurvey, Planner, Started, chunk_cache_bytes};
 pub use reservation::{Reservation, Room, STEP_TOKENS};
 pub use shape::{ModelShape, WindowShape};
 pub use slicing::Slicing;
+pub use vision::VisionShape;

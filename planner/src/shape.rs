@@ -1,5 +1,6 @@
 //! The planner's view of a model: its shape, and facts that follow from it.
 
+use crate::vision::VisionShape;
 use tributary_methods::{LayerSet, ModelFacts};
 use tributary_protocol::ExpertSizes;
 
@@ -45,6 +46,8 @@ pub struct ModelShape {
     pub dtype_bytes: usize,
     /// Whether keys and values are in 8 bits, with a byte of scale for each head.
     pub kv_in_eight_bits: bool,
+    /// Its vision tower, if it reads pictures.
+    pub vision: Option<VisionShape>,
 }
 
 /// A shape without experts: layers, hidden, heads, KV heads, head dim, intermediate, vocabulary,
@@ -103,6 +106,7 @@ impl ModelShape {
             weight_bytes: 0,
             dtype_bytes: 2,
             kv_in_eight_bits: false,
+            vision: None,
         };
         shape.weight_bytes = shape.parameters() * shape.dtype_bytes as u64;
         Some(shape)
@@ -303,6 +307,7 @@ pub(crate) mod tests {
         weight_bytes: 29_536_614_400,
         dtype_bytes: 2,
         kv_in_eight_bits: false,
+        vision: None,
     };
 
     pub(crate) const DEMO: ModelShape = ModelShape {
@@ -321,6 +326,7 @@ pub(crate) mod tests {
         weight_bytes: 3_341_824,
         dtype_bytes: 4,
         kv_in_eight_bits: false,
+        vision: None,
     };
 
     /// examples/models/dummy-25m.
@@ -340,6 +346,7 @@ pub(crate) mod tests {
         weight_bytes: 98_600_960,
         dtype_bytes: 4,
         kv_in_eight_bits: false,
+        vision: None,
     };
 
     #[test]

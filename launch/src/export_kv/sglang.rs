@@ -319,6 +319,7 @@ mod tests {
             weight_bytes: 0,
             dtype_bytes: 4,
             kv_in_eight_bits: false,
+            vision: None,
         }
     }
 

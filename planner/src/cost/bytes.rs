@@ -11,6 +11,7 @@
 //!
 //! | when | rank r receives |
 //! | --- | --- |
+//! | pictures, of which rank r reads those of its chunks: u_r bytes of pixels, F_r of features and levels in the dtype, F all ranks' | u_r (rank 0: nothing) + F − F_r |
 //! | `full` | nothing |
 //! | `ring` (N_r rows a zigzag shard), `all-gather` (contiguous), all heads or some at a time | L · (N − N_r) · κ |
 //! | `pass-q` (N_r rows a zigzag shard) | (L − 1) · ((N − N_r) · q + (W − 1) · N_r · (q + e)) + the last layer |
@@ -35,7 +36,7 @@
 
 use tributary_protocol::Collective;
 use tributary_protocol::deal::{Blocks, blocks, shards};
-use tributary_protocol::{Drift, DriftScore, Exchange, Phase, Plan, Prefill};
+use tributary_protocol::{Drift, DriftScore, Exchange, Phase, Picture, Plan, Prefill};
 
 use super::Selected;
 use super::homes::{Row, drifting, homes};
@@ -58,6 +59,10 @@ pub enum Cargo {
     Partials,
     /// Scores of context rows, or their distances from their cached state.
     Scores,
+    /// Pixels of pictures, to the ranks that read them.
+    Pixels,
+    /// Features of pictures, to all ranks.
+    Features,
     /// Cached keys and values of the first layers, for comparison.
     Cached,
     /// Fresh keys and values of selected rows.
@@ -109,22 +114,51 @@ pub fn flows(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected)
         return Vec::new();
     }
     let of = Flows { plan, world, shape, selected };
-    if let Some(rows) = plan.rows_after_kept() {
-        return if plan.decodes_alone(world) { Vec::new() } else { of.asking(Phase::ChunkPrefill, rows.len()) };
+    of.pictures().into_iter().chain(of.passes()).collect()
+}
+
+impl Flows<'_> {
+    /// Transfers of the passes of prompt and context, in their order.
+    fn passes(&self) -> Vec<Flow> {
+        let Self { plan, world, shape, .. } = *self;
+        if let Some(rows) = plan.rows_after_kept() {
+            return if plan.decodes_alone(world) { Vec::new() } else { self.asking(Phase::ChunkPrefill, rows.len()) };
+        }
+        match plan.method.prefill {
+            Prefill::Whole { .. } => Vec::new(),
+            Prefill::Ring => vec![self.shards(Collective::Exchange, world - 1)],
+            Prefill::Gathered { heads_per_gather } => {
+                let heads = heads_per_gather.unwrap_or(shape.kv_heads);
+                vec![self.shards(Collective::AllGather, shape.kv_heads.div_ceil(heads.max(1)))]
+            }
+            Prefill::Queries => self.queries(),
+            Prefill::Anchored { .. } => {
+                let passed = self.passed().into_iter();
+                passed.chain(self.asking(Phase::Recompute, plan.query_tokens())).collect()
+            }
+            Prefill::Chunks(_) => self.chunks(),
+        }
     }
-    match plan.method.prefill {
-        Prefill::Whole { .. } => Vec::new(),
-        Prefill::Ring => vec![of.shards(Collective::Exchange, world - 1)],
-        Prefill::Gathered { heads_per_gather } => {
-            let heads = heads_per_gather.unwrap_or(shape.kv_heads);
-            vec![of.shards(Collective::AllGather, shape.kv_heads.div_ceil(heads.max(1)))]
-        }
-        Prefill::Queries => of.queries(),
-        Prefill::Anchored { .. } => {
-            let passed = of.passed().into_iter();
-            passed.chain(of.asking(Phase::Recompute, plan.query_tokens())).collect()
-        }
-        Prefill::Chunks(_) => of.chunks(),
+
+    /// Pixels from rank 0 to the ranks that read them, and their features to all ranks.
+    fn pictures(&self) -> Vec<Flow> {
+        let pictures = self.plan.pictures();
+        let Some(vision) = self.shape.vision.as_ref().filter(|_| !pictures.is_empty()) else { return Vec::new() };
+        let of_rank = |rank: usize| pictures.iter().filter(move |(_, of)| *of == rank).map(|(picture, _)| *picture);
+        let pixels = (0..self.world).map(|rank| match rank {
+            0 => 0,
+            rank => of_rank(rank).map(|picture| vision.pixel_bytes(picture)).sum(),
+        });
+        let pixels = Flow {
+            phase: Phase::Vision,
+            cargo: Cargo::Pixels,
+            collective: Collective::AllToAll,
+            groups: 1,
+            received: pixels.collect(),
+        };
+        let rows: Vec<usize> = (0..self.world).map(|rank| of_rank(rank).map(Picture::rows).sum()).collect();
+        let what = (Phase::Vision, Cargo::Features, Collective::AllGather);
+        vec![pixels, self.flow(what, 1, &others(&rows), vision.feature_bytes(self.shape.dtype_bytes))]
     }
 }
 

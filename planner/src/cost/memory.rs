@@ -205,6 +205,7 @@ impl Count<'_> {
             0
         };
         let kept = if plan.keep_chunks && plan.method.reuses() { kv(held.own) } else { 0 };
+        let (features, tower) = self.pictures(rank);
         let measured = self.drift(rank, stale).max(self.free_probe(rank, stale)).max(self.oracle(rank, stale));
         let moments = [
             prefill,
@@ -214,6 +215,7 @@ impl Count<'_> {
             self.look_ahead(rank, &held, all),
             self.evicting(rank, &held, all),
             measured,
+            tower,
         ];
         // Models beside the main one run on rank 0's host.
         let costs = plan.auxiliary.iter().map(|auxiliary| &auxiliary.cost);
@@ -222,9 +224,17 @@ impl Count<'_> {
         let beside: u64 = costs.map(|cost| cost.memory_bytes).sum();
         cached_bytes.max(warm)
             + moments.into_iter().max().unwrap_or(0)
+            + features
             + self.lists(&held)
             + beside
             + self.places(rank, &held)
+    }
+
+    /// Bytes of the features of all pictures, and what is there beside them while a tower runs.
+    fn pictures(&self, rank: usize) -> (u64, u64) {
+        let Some(vision) = self.shape.vision.as_ref().filter(|_| self.plan.has_pictures()) else { return (0, 0) };
+        let features = vision.features_bytes(self.plan, self.shape.dtype_bytes);
+        (features, self.slack(features + vision.tower_bytes(self.plan, rank, self.number_bytes())))
     }
 
     /// Bytes of the recompute pass, in addition to keys and values: activations of its rows, and

@@ -137,7 +137,7 @@ pub fn work(plan: &Plan, world: usize, shape: &ModelShape) -> Work {
 pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selected) -> Work {
     let of = Count { plan, world, shape, selected };
     let first = if plan.continues.is_some() { of.going_on() } else { of.prefill() };
-    let mut phases = vec![(Phase::ChunkPrefill, first)];
+    let mut phases = vec![(Phase::Vision, of.pictures()), (Phase::ChunkPrefill, first)];
     let has_phases = plan.continues.is_none();
     if has_phases && plan.method.selection().is_some() {
         if plan.budget > 0 {
@@ -192,6 +192,25 @@ struct Count<'a> {
 }
 
 impl Count<'_> {
+    /// The towers, over the pictures of each rank.
+    fn pictures(&self) -> Vec<RankWork> {
+        let mut ranks = vec![RankWork::default(); self.world];
+        let Some(vision) = &self.shape.vision else { return ranks };
+        for (picture, rank) in self.plan.pictures() {
+            let patches = vision.patches(picture);
+            let weight_bytes = (vision.parameters() * self.shape.dtype_bytes) as f64;
+            ranks[rank].add(&RankWork {
+                products: vec![Products { rows: patches, flops: vision.linear_flops(picture), weight_bytes }],
+                attention: vision.attention_flops(picture),
+                attending_rows: (vision.layers * patches) as f64,
+                elementwise: (vision.layers * patches * (10 * vision.hidden + 3 * vision.intermediate)) as f64,
+                layers: vision.layers,
+                ..RankWork::default()
+            });
+        }
+        ranks
+    }
+
     /// A pass of `rows` rows through all layers, of which `asked` need an output: `pairs` rows and
     /// keys in each layer but the last, `last_pairs` in that.
     fn prompt(&self, rows: usize, asked: usize, pairs: f64, last_pairs: f64) -> RankWork {

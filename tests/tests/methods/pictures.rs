@@ -8,10 +8,11 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::Kernels;
 use tributary_model::{LoadFormat, Model, load};
+use tributary_planner::cost::{Selected, bytes};
 use tributary_protocol::{Exchange, Importance, Outcome, Picture, Pixels, Plan, Prefill};
 use tributary_tests::equal::assert_same_bits;
 use tributary_tests::samples::{Case, Sample, specs};
-use tributary_tests::{group, kept, logits, relative_error, root, run_all, run_one, warm};
+use tributary_tests::{group, kept, logits, relative_error, root, run_all, run_one, shape, warm};
 
 const RECORDED: [&str; 2] = ["qwen3vl-tiny", "qwen25vl-tiny"];
 const EXCHANGES: [Exchange; 3] = [Exchange::PassQ, Exchange::Replicate, Exchange::Selected];
@@ -107,11 +108,11 @@ fn reads_pictures(plan: &Plan) -> bool {
 }
 
 #[test]
-fn every_method_that_is_exact_gives_the_recorded_logits() {
+fn every_method_that_is_exact_gives_the_recorded_logits_and_moves_the_bytes_of_the_formula() {
     for name in RECORDED {
         let of = Recorded::new(name);
         let (lengths, full) = (of.lengths(), of.recorded("logits.full"));
-        let mut largest = 0f64;
+        let (model_shape, mut largest) = (shape(&*of.model, DType::F32), 0f64);
         for world in 1..=4 {
             for exchange in EXCHANGES {
                 let samples = of.case(&lengths, world, exchange).exact(&*of.model);
@@ -122,7 +123,12 @@ fn every_method_that_is_exact_gives_the_recorded_logits() {
                     .collect();
                 assert!(samples.len() > 4, "{} samples", samples.len());
                 let plans: Vec<Plan> = samples.iter().map(|sample| of.told(sample.plan.clone())).collect();
-                for ((found, _), sample) in run_all(&of.model, Kernels::Auto, world, &plans).iter().zip(&samples) {
+                let runs = run_all(&of.model, Kernels::Auto, world, &plans);
+                for (((found, reports), plan), sample) in runs.iter().zip(&plans).zip(&samples) {
+                    let formula = bytes::received(plan, world, &model_shape, &Selected::from(found));
+                    let counted: Vec<u64> =
+                        reports.iter().map(|report| report.traffic.tensor_bytes_received()).collect();
+                    assert_eq!(formula, counted, "{name} {} {exchange:?}, world {world}", sample.spec);
                     if found.order.windows(2).any(|pair| pair[0] > pair[1]) {
                         continue; // it answers another prompt
                     }

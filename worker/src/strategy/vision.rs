@@ -3,7 +3,7 @@
 //! compute any row.
 
 use candle_core::{DType, Device, Tensor};
-use tributary_kernels::{contiguous, cuda, join};
+use tributary_kernels::{cast, contiguous, cuda, join};
 use tributary_model::{Features, Grid, Pictures, Tower, VisionConfig};
 use tributary_pictures::{PatchRows, patch_rows};
 use tributary_protocol::{Phase, Picture, Plan};
@@ -38,7 +38,7 @@ pub fn look(cx: &mut Context<'_>, plan: &Plan) -> Result<()> {
     let pixels = pixels(cx, &(0..world).map(|rank| of_rank(rank).collect()).collect::<Vec<_>>(), config)?;
     let features = read(cx, (tower, config), &own, &pixels)?;
     let counts: Vec<usize> = (0..world).map(|rank| of_rank(rank).map(Picture::rows).sum()).collect();
-    let features = on_every_rank(cx, features, &counts)?;
+    let features = on_every_rank(cx, in_dtype(features, model.dtype())?, &counts)?;
     let in_order = (0..world).flat_map(of_rank).map(|picture| (picture.hash, picture.rows() as u32));
     cx.models.gallery = Gallery::new(in_order, features);
     Ok(())
@@ -125,6 +125,12 @@ fn read(
         found.push(tower.features(&Pictures { patches, grids }, &cx.math.progress)?);
     }
     Ok(Features::joined(&found.iter().collect::<Vec<_>>())?)
+}
+
+/// Features in the type in which they travel: the same whether they do or not.
+fn in_dtype(features: Features, dtype: DType) -> Result<Features> {
+    let levels = features.levels.iter().map(|level| Ok(cast(level, dtype)?)).collect::<Result<_>>()?;
+    Ok(Features { features: cast(&features.features, dtype)?, levels })
 }
 
 /// The features of all ranks, rank by rank; `counts` has the rows of each.

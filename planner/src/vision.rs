@@ -1,0 +1,100 @@
+//! What pictures cost: FLOPs of a vision tower, bytes of pixels and features, memory while it runs.
+
+use tributary_protocol::{Picture, Plan};
+
+/// Bytes of a pixel.
+const PIXEL_BYTES: u64 = 3;
+
+/// Patches that run through a tower together, if a picture has no more.
+const PATCHES_AT_ONCE: usize = 16384;
+
+/// The shape of a vision tower.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VisionShape {
+    /// Blocks.
+    pub layers: usize,
+    /// Blocks in which a patch sees its whole picture; in the others it sees its window.
+    pub whole_layers: usize,
+    /// Patches of a window, where there are windows.
+    pub window_patches: usize,
+    /// Width of its residual stream.
+    pub hidden: usize,
+    /// Width of its MLPs.
+    pub intermediate: usize,
+    /// Matrices of an MLP: two, or three where it is gated.
+    pub mlp_matrices: usize,
+    /// Side of a patch, in pixels.
+    pub patch: usize,
+    /// Side of the block of patches that makes a row of the decoder.
+    pub merge: usize,
+    /// Times that a picture stands in each patch.
+    pub frames: usize,
+    /// Levels that the decoder adds after its first layers.
+    pub levels: usize,
+    /// Width of its features.
+    pub out: usize,
+}
+
+impl VisionShape {
+    /// Parameters of its matrices.
+    pub fn parameters(&self) -> usize {
+        let patches = 3 * self.frames * self.patch * self.patch * self.hidden;
+        let block = 4 * self.hidden * self.hidden + self.mlp_matrices * self.hidden * self.intermediate;
+        patches + self.layers * block + self.merger_parameters()
+    }
+
+    /// Those of all mergers.
+    fn merger_parameters(&self) -> usize {
+        let merged = self.merge * self.merge * self.hidden;
+        (1 + self.levels) * (merged * merged + merged * self.out)
+    }
+
+    /// Patches of a picture.
+    pub fn patches(&self, picture: &Picture) -> usize {
+        picture.rows() * self.merge * self.merge
+    }
+
+    /// FLOPs of a picture in products with weights.
+    pub fn linear_flops(&self, picture: &Picture) -> f64 {
+        let per_patch = self.parameters() - self.merger_parameters();
+        2.0 * (self.patches(picture) as f64 * per_patch as f64
+            + picture.rows() as f64 * self.merger_parameters() as f64)
+    }
+
+    /// FLOPs of a picture in attention: every patch sees its picture, or its window.
+    pub fn attention_flops(&self, picture: &Picture) -> f64 {
+        let patches = self.patches(picture) as f64;
+        let windowed = (self.layers - self.whole_layers) as f64 * patches.min(self.window_patches as f64);
+        4.0 * self.hidden as f64 * patches * (self.whole_layers as f64 * patches + windowed)
+    }
+
+    /// Bytes of a picture's pixels.
+    pub fn pixel_bytes(&self, picture: &Picture) -> u64 {
+        let side = self.patch * self.merge;
+        (picture.rows() * side * side) as u64 * PIXEL_BYTES
+    }
+
+    /// Bytes of the features of a row, its levels included.
+    pub fn feature_bytes(&self, dtype_bytes: usize) -> u64 {
+        ((1 + self.levels) * self.out * dtype_bytes) as u64
+    }
+
+    /// Bytes of the features of all pictures of a plan.
+    pub fn features_bytes(&self, plan: &Plan, dtype_bytes: usize) -> u64 {
+        let rows: usize = plan.pictures().iter().map(|(picture, _)| picture.rows()).sum();
+        rows as u64 * self.feature_bytes(dtype_bytes)
+    }
+
+    /// Bytes of memory on a rank while its tower runs, with numbers of `number_bytes` bytes: the
+    /// pixels of its pictures, patches, the residual stream, queries, keys, values, outputs, and a
+    /// slice of an MLP.
+    pub fn tower_bytes(&self, plan: &Plan, rank: usize, number_bytes: u64) -> u64 {
+        let own: Vec<&Picture> =
+            plan.pictures().into_iter().filter(|(_, of)| *of == rank).map(|(picture, _)| picture).collect();
+        let pixels: u64 = own.iter().map(|picture| self.pixel_bytes(picture)).sum();
+        let patches = || own.iter().map(|picture| self.patches(picture));
+        let at_once = patches().max().unwrap_or(0).max(patches().sum::<usize>().min(PATCHES_AT_ONCE));
+        let numbers = 2 * 3 * self.frames * self.patch * self.patch + 8 * self.hidden + self.intermediate;
+        pixels + (at_once * numbers) as u64 * number_bytes
+    }
+}
