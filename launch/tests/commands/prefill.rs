@@ -2,6 +2,7 @@
 
 use crate::kit::{demo, json, request, tributary};
 use candle_core::{DType, Device, safetensors};
+use serde_json::Value;
 
 fn prefill(name: &str, more: &[&str]) -> serde_json::Value {
     let (demo, request) = (demo(), request(name));
@@ -226,6 +227,29 @@ fn dummy_weights_need_a_config_only() {
     assert_eq!(report["tokens"]["context"], 120);
     assert_eq!(report["tokens"]["query"], 4);
     assert_eq!(run("1", "bf16")["settings"]["dtype"], "bf16");
+}
+
+#[test]
+fn keys_and_values_in_8_bits_make_messages_short_and_no_answer_exact() {
+    let run = |kv_dtype: &str, method: &str| {
+        let demo = demo();
+        let of = ["--kv-dtype", kv_dtype, "--method", method];
+        let request = ["prefill", "--json", "--model", &demo, "--synthetic", "4x60+6", "--world", "2"];
+        json(&[&request[..], &of].concat())
+    };
+    for method in ["ring", "infoflow:exchange=replicate"] {
+        let [whole, packed] = ["auto", "fp8"].map(|kv_dtype| run(kv_dtype, method));
+        assert_eq!((&whole["settings"]["kv_dtype"], &packed["settings"]["kv_dtype"]), (&Value::Null, &"fp8".into()));
+        assert_eq!((whole["exact"] == true, &packed["exact"]), (method == "ring", &false.into()), "{method}");
+        let bytes = |report: &Value| -> u64 {
+            let all = report["bytes"].as_object().expect("collectives");
+            let of = |name: &str| all.get(name).map_or(0, |of| of["received_bytes"].as_u64().expect("bytes"));
+            of("exchange") + of("all-gather")
+        };
+        // Heads of 32 numbers in f32: 33 of 128 bytes.
+        let share = bytes(&packed) as f64 / bytes(&whole) as f64;
+        assert!((33.0 / 128.0..0.4).contains(&share), "{method}: {share}");
+    }
 }
 
 #[test]
