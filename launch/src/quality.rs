@@ -287,8 +287,9 @@ fn score(file: &PathBuf) -> anyhow::Result<()> {
 }
 
 fn evaluate(args: &EvaluationArgs, read: Read<'_>) -> ExitCode {
-    // A dry run needs no tokenizer: tokens are estimated.
-    let has_tokenizer = args.model.model.join("tokenizer.json").exists();
+    // A dry run needs no tokenizer: tokens are estimated. A GGUF file has one.
+    let model = &args.model.model;
+    let has_tokenizer = model.is_file() || model.join("tokenizer.json").exists();
     let intake = IntakeConfig {
         synthetic: (args.dry_run && !has_tokenizer).then_some(Synthetic {
             chunks: 1,
