@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use tributary_kernels::cuda;
+use tributary_model::Features;
 use tributary_protocol::{CacheEntries, ChunkCacheReport, ChunkKey, FromStore, KeySpace};
 use tributary_store::{Identity, Shape, Store, Writing};
 
@@ -206,6 +207,42 @@ impl ChunkCache {
             self.report.stored.push(key);
         }
         Ok(())
+    }
+
+    /// The features of a picture of this hash, if they are cached.
+    pub fn features(&mut self, hash: &[u8; 32]) -> Option<Features> {
+        let key = self.features_key(hash);
+        let (features, levels) = self.entries.used(&key)?.chunk.layers.split_first()?;
+        let levels = levels.iter().map(|(level, _)| level.clone()).collect();
+        Some(Features { features: features.0.clone(), levels })
+    }
+
+    /// Puts features into the cache, unless they are there or there is no room. They do not depend
+    /// on what stands before the picture, and are not written to the store.
+    ///
+    /// # Errors
+    /// Returns an error if the copy fails.
+    pub fn keep_features(&mut self, hash: &[u8; 32], features: &Features) -> Result<()> {
+        let key = self.features_key(hash);
+        let tensors = || std::iter::once(&features.features).chain(&features.levels);
+        let bytes = tensors().map(bytes_of).sum();
+        if self.entries.used(&key).is_some() {
+            return Ok(());
+        }
+        let evicted = self.entries.make_room(bytes);
+        let has_room = evicted.is_some();
+        self.report.evicted.extend(evicted.into_iter().flatten());
+        if has_room {
+            // An entry has pairs of tensors: here one in both places, in the same memory.
+            let pair = |tensor: &Tensor| copy(tensor).map(|tensor| (tensor.clone(), tensor));
+            let layers: Layers = tensors().map(pair).collect::<Result<_>>()?;
+            self.entries.add(key, (bytes, 0), Entry { chunk: Cached { layers, places: None }, rows: 0 });
+        }
+        Ok(())
+    }
+
+    fn features_key(&self, hash: &[u8; 32]) -> ChunkKey {
+        self.space.chunk(&[], &[], &[b"features of a picture", &hash[..]].concat())
     }
 
     /// Passes a chunk to the store, whose own thread converts the tensors to bytes.

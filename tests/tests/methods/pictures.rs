@@ -199,7 +199,12 @@ fn warm_pictures_answer_as_cold_ones_bit_for_bit() {
                 continue;
             }
             let plan = Plan { scope: Some(scope as u64), ..of.told(plan) };
-            let [cold, again] = [kept(plan.clone()), warm(plan)].map(|plan| run_one(&ranks, &plan));
+            let mut again = warm(plan.clone());
+            // What is cached is found by its hash: these pixels are never looked at.
+            for picture in again.chunks.iter_mut().flat_map(|chunk| &mut chunk.pictures) {
+                picture.pixels = Pixels(vec![0; picture.pixels.0.len()].into());
+            }
+            let [cold, again] = [kept(plan), again].map(|plan| run_one(&ranks, &plan));
             assert_same_bits(&again.0, &cold.0, &format!("{spec}, world {world}"));
             let hits: usize = again.1.iter().map(|report| report.chunk_cache.hits).sum();
             assert_eq!(hits, lengths.len(), "{spec}, world {world}");

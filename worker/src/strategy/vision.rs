@@ -36,9 +36,9 @@ pub fn look(cx: &mut Context<'_>, plan: &Plan) -> Result<()> {
     let of_rank = |rank: usize| pictures.iter().filter(move |(_, of)| *of == rank).map(|(picture, _)| *picture);
     let own: Vec<&Picture> = of_rank(rank).collect();
     let pixels = pixels(cx, &(0..world).map(|rank| of_rank(rank).collect()).collect::<Vec<_>>(), config)?;
-    let features = read(cx, (tower, config), &own, &pixels)?;
+    let features = own_features(cx, (tower, config), (plan, &own), &pixels)?;
     let counts: Vec<usize> = (0..world).map(|rank| of_rank(rank).map(Picture::rows).sum()).collect();
-    let features = on_every_rank(cx, in_dtype(features, model.dtype())?, &counts)?;
+    let features = on_every_rank(cx, features, &counts)?;
     let in_order = (0..world).flat_map(of_rank).map(|picture| (picture.hash, picture.rows() as u32));
     cx.models.gallery = Gallery::new(in_order, features);
     Ok(())
@@ -89,7 +89,38 @@ fn pixels(cx: &mut Context<'_>, of_ranks: &[Vec<&Picture>], config: &VisionConfi
     Ok(cuda::download(&contiguous(&received[0])?)?.flatten_all()?.to_vec1()?)
 }
 
-/// The features of this rank's pictures, some of them at a time.
+/// The features of this rank's pictures, of which some may be cached.
+fn own_features(
+    cx: &mut Context<'_>,
+    tower: (&Tower, &VisionConfig),
+    (plan, own): (&Plan, &[&Picture]),
+    pixels: &[u8],
+) -> Result<Features> {
+    let mut cached: Vec<Option<Features>> = own.iter().map(|picture| cx.chunk_cache.features(&picture.hash)).collect();
+    let (mut lacking, mut of_lacking, mut from) = (Vec::new(), Vec::new(), 0);
+    for (picture, cached) in own.iter().zip(&cached) {
+        let end = from + pixel_bytes(picture, tower.1);
+        if cached.is_none() {
+            lacking.push(*picture);
+            of_lacking.extend_from_slice(&pixels[from..end]);
+        }
+        from = end;
+    }
+    let made = in_dtype(read(cx, tower, &lacking, &of_lacking)?, cx.models.main.dtype())?;
+    let mut first = 0;
+    for (picture, cached) in own.iter().zip(&mut cached).filter(|(_, cached)| cached.is_none()) {
+        let features = made.rows(first, picture.rows())?;
+        first += picture.rows();
+        if plan.keep_chunks {
+            cx.chunk_cache.keep_features(&picture.hash, &features)?;
+        }
+        *cached = Some(features);
+    }
+    let all: Vec<&Features> = cached.iter().flatten().collect();
+    if all.is_empty() { Ok(made) } else { Ok(Features::joined(&all)?) }
+}
+
+/// The features of these pictures, some of them at a time.
 fn read(
     cx: &Context<'_>,
     (tower, config): (&Tower, &VisionConfig),
