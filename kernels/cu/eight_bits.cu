@@ -16,11 +16,11 @@ DEVICE u32 to_e4m3(float x) {
     return (bits >> 24 & 0x80) | (magnitude < 0x3c800000 ? small : normal & 0xff);
 }
 
-/// A number in E4M3, times 2^-8: a scale times 2^8 is within f32 where the scale is.
+/// A number in E4M3.
 DEVICE float from_e4m3(u32 code) {
     const u32 magnitude = code & 0x7f, sign = (code & 0x80) << 24;
-    const float small = (float)magnitude * 7.62939453125e-6f;  // 2^-17
-    return float_of_bits(sign | (magnitude < 8 ? bits_of_float(small) : (magnitude << 20) + ((127 - 7 - 8) << 23)));
+    const float small = (float)magnitude * 0.001953125f;  // 2^-9
+    return float_of_bits(sign | (magnitude < 8 ? bits_of_float(small) : (magnitude << 20) + ((127 - 7) << 23)));
 }
 
 /// One warp a head.
@@ -55,7 +55,7 @@ DEVICE void unpack(Stored<T>* out, const u8* packed, u32 heads, u32 dim) {
     const u64 number = (u64)blockIdx.x * blockDim.x + threadIdx.x, head = number / dim;
     if (head >= heads) return;
     const u8* from = packed + head * (dim + 1);
-    const float scale = float_of_bits((u32)from[dim] << 23) * 256.0f;
+    const float scale = float_of_bits((u32)from[dim] << 23);
     Element<T>::store(out + number, from_e4m3(from[number - head * dim]) * scale);
 }
 

@@ -34,7 +34,7 @@ pub struct ModelArgs {
     /// such as 64GiB [default: nine tenths of the free memory]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub device_memory: Option<u64>,
-    /// Type of weights and KV cache; a CPU without AVX512-BF16 multiplies in f32 [default: f32, on
+    /// Type of weights, and of keys and values unless --kv-dtype says otherwise; a CPU without AVX512-BF16 multiplies in f32 [default: f32, on
     /// a GPU bf16]
     #[arg(long, value_parser = one_of(&DTYPES))]
     pub dtype: Option<Dtype>,

@@ -43,10 +43,11 @@ pub fn with_pictures(model: &dyn Model, rows: Rows, features: &Features, picture
         return wrong("places of rows of pictures do not rise".to_owned());
     }
     // All rows that may be taken, one below the other: those of the tokens, then the features.
-    let of_pictures = cast(&features.features, rows.hidden.dtype())?;
+    let wanted: Vec<u32> = pictures.iter().map(|row| row.feature).collect();
+    let of_pictures = cast(&gather(&contiguous(&features.features)?, &wanted)?, rows.hidden.dtype())?;
     let mut from: Vec<u32> = (0..rows.len() as u32).collect();
-    for row in pictures {
-        from[row.place as usize] = rows.len() as u32 + row.feature;
+    for (feature, row) in (0..).zip(pictures) {
+        from[row.place as usize] = rows.len() as u32 + feature;
     }
     let hidden = gather(&join(&[&contiguous(&rows.hidden)?, &of_pictures], 0)?, &from)?;
     let visual = Visual::new(pictures, features.levels.clone());

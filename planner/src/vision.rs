@@ -91,7 +91,11 @@ impl VisionShape {
     pub fn tower_bytes(&self, plan: &Plan, rank: usize, number_bytes: u64) -> u64 {
         let own: Vec<&Picture> =
             plan.pictures().into_iter().filter(|(_, of)| *of == rank).map(|(picture, _)| picture).collect();
-        let pixels: u64 = own.iter().map(|picture| self.pixel_bytes(picture)).sum();
+        // Rank 0 has all pixels in the plan, and once more while they are sent.
+        let pixels: u64 = match rank {
+            0 => 2 * plan.pictures().iter().map(|(picture, _)| self.pixel_bytes(picture)).sum::<u64>(),
+            _ => own.iter().map(|picture| self.pixel_bytes(picture)).sum(),
+        };
         let patches = || own.iter().map(|picture| self.patches(picture));
         let at_once = patches().max().unwrap_or(0).max(patches().sum::<usize>().min(PATCHES_AT_ONCE));
         let numbers = 2 * 3 * self.frames * self.patch * self.patch + 8 * self.hidden + self.intermediate;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tributary_comm::Communicator;
 use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix, TEXT_CHUNK_TOKENS, TemplateValues};
-use tributary_engine::{Config, IntakeConfig, ModelFolder, Ranks, Seat, TemplateUse};
+use tributary_engine::{Config, IntakeConfig, KvDtype, ModelFolder, Ranks, Seat, TemplateUse};
 use tributary_protocol::Phase;
 use tributary_system::memory;
 use tributary_system::size::rounded;
@@ -91,6 +91,9 @@ impl Training {
         if self.dry_run {
             ranks.leave()?;
             return Ok(trained);
+        }
+        if config.model.kv_dtype != KvDtype::Auto {
+            return Err(Error::usage("--kv-dtype fp8: rounded keys and values have no gradient; train with auto"));
         }
         let device = ranks.open_device(&config.model, &config.group)?;
         let carrier = ranks.carrier(&config.group, &device, world)?;

@@ -180,14 +180,14 @@ impl<'a> Context<'a> {
         Ok(placement)
     }
 
-    /// The rotary positions of a chunk that begins at this one.
+    /// The rotary positions of chunks, each of which begins at this one.
     ///
     /// # Errors
     /// As [`placement`](Self::placement).
-    pub fn standing(&mut self, chunk: &Chunk, first: usize) -> Result<Vec<u32>> {
-        let standing = standing(chunk, first as u32, &mut self.numbers);
+    pub fn standing<'p>(&mut self, chunks: impl Iterator<Item = &'p Chunk>, first: usize) -> Result<Vec<Vec<u32>>> {
+        let all = chunks.map(|chunk| standing(chunk, first as u32, &mut self.numbers)).collect();
         self.compose()?;
-        Ok(standing)
+        Ok(all)
     }
 
     /// Adds the rotations of places that have got a number.

@@ -48,7 +48,7 @@ fn pack(numbers: &[f32], to: &mut [u8]) {
         NOT_FINITE => codes.fill(e4m3(1.0)),
         0 => codes.fill(0),
         _ => {
-            // The reciprocal of a power of two: 127 twice less its exponent.
+            // The reciprocal of the scale, a power of two, in two factors within the range of f32.
             let (a, b) = ((254 - u32::from(scale)) / 2, (254 - u32::from(scale)).div_ceil(2));
             let [a, b] = [a + 64 - 1, b + 64].map(|exponent| f32::from_bits(exponent << 23));
             for (code, x) in codes.iter_mut().zip(numbers) {

@@ -84,11 +84,16 @@ impl Target {
         let layers = (0..manifest.layers).map(|layer| engine.held_layer(plan, layer, run_config));
         let layers = layers.collect::<Result<Vec<_>, _>>()?;
         engine.release_held(plan, run_config)?;
-        let exact = plan.is_exact_as_placed();
+        let in_eight_bits = engine.shape().kv_in_eight_bits;
+        let exact = plan.is_exact_as_placed() && !in_eight_bits;
         let method = run_config.settings.spec().to_string();
         let salt = (!exact).then(|| -> anyhow::Result<String> {
             let (selected, world) = (&answered.answer.outcome.selected, answered.planned.world);
-            Ok(salt(plan, (&order, selected), &[&engine.model_hash()?, method.as_bytes(), &world.to_le_bytes()]))
+            Ok(salt(
+                plan,
+                (&order, selected),
+                &[&engine.model_hash()?, method.as_bytes(), &world.to_le_bytes(), &[u8::from(in_eight_bits)]],
+            ))
         });
         let salt = salt.transpose()?;
         let pages = Pages { shape: &manifest, layers: &layers };

@@ -234,7 +234,9 @@ impl Count<'_> {
     fn pictures(&self, rank: usize) -> (u64, u64) {
         let Some(vision) = self.shape.vision.as_ref().filter(|_| self.plan.has_pictures()) else { return (0, 0) };
         let features = vision.features_bytes(self.plan, self.shape.dtype_bytes);
-        (features, self.slack(features + vision.tower_bytes(self.plan, rank, self.number_bytes())))
+        // The ranks' features are there once more where they are joined.
+        let tower = vision.tower_bytes(self.plan, rank, self.number_bytes());
+        (features, self.slack(tower.max(2 * features)))
     }
 
     /// Bytes of the recompute pass, in addition to keys and values: activations of its rows, and

@@ -12,7 +12,7 @@ impl Draft {
     pub fn shared_rows(&self, before: &Planned, (ids, closing): (&[u32], usize), is_text: bool) -> Option<usize> {
         let (plan, kept) = (&self.plan, &*before.plan);
         let is_asked = plan.returns.scores || plan.returns.prompt_logprobs.is_some();
-        let is_allowed = self.conversation.takes(kept) && (kept.is_exact() || !plan.is_exact());
+        let is_allowed = !plan.has_pictures() && self.conversation.takes(kept) && (kept.is_exact() || !plan.is_exact());
         if !is_allowed || is_asked || plan.scope != kept.scope || before.world != self.world {
             return None;
         }

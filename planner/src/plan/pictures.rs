@@ -12,6 +12,9 @@ pub(super) fn check(plan: &Plan, shape: &ModelShape) -> Result<()> {
     }
     let refused = |name, found: &str, why: &str| Err(setting(name, found, format!("reads no pictures: {why}")));
     let method = plan.method.name();
+    if shape.vision.is_none() {
+        return refused("--model", "of text", "it has no vision tower");
+    }
     if matches!(plan.method.prefill, Prefill::Anchored { .. }) {
         return refused("--method", method, "its blocks begin at any row, in a picture too");
     }
@@ -37,7 +40,11 @@ pub(super) fn check(plan: &Plan, shape: &ModelShape) -> Result<()> {
         return refused("a hand-over", method, "another program takes rows at one position each");
     }
     if shape.kv_in_eight_bits {
-        return refused("--kv-dtype", "fp8", "rows of pictures are turned once, before they are packed");
+        return refused(
+            "--kv-dtype",
+            "fp8",
+            "later tokens turn packed keys as they read them, and know no places of pictures",
+        );
     }
     Ok(())
 }

@@ -225,8 +225,12 @@ fn provenance(report: &Report) -> Vec<(&'static str, String)> {
         (
             "model",
             format!(
-                "{} ({}), {}, kernels {}",
-                environment.model, environment.load_format, environment.dtype, environment.kernels
+                "{} ({}), {}{}, kernels {}",
+                environment.model,
+                environment.load_format,
+                environment.dtype,
+                environment.kv_dtype.iter().map(|kv| format!(", keys and values {kv}")).collect::<String>(),
+                environment.kernels
             ),
         ),
         ("model hash", origin.model_hash.clone()),

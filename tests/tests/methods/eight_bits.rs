@@ -1,14 +1,15 @@
-//! Keys and values in 8 bits: every sample of every method, on 1 to 4 ranks, is near the same with
-//! whole numbers, and ranks agree. Rounding turns the last bits of a product, which differ from
-//! world to world, into a step of E4M3 now and then: answers agree to that, not to 1e-4.
+//! Keys and values in 8 bits: every sample of every method, on 1 to 4 ranks, answers as with the
+//! same numbers kept whole, and ranks agree. Rounding can turn the last bits of a product, which
+//! differ from world to world, into a step of E4M3: then answers agree to that step.
 //! What is kept, stored and cut is compared bit for bit in the tests of those.
 
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{Kernels, Keys, Partial, Positions, Query, of_e4m3};
-use tributary_model::{Attention, LayerAttention, Model, Progress, Qkv, in_eight_bits};
+use tributary_model::{Attention, Config, LayerAttention, Model, Progress, Qkv, Rows, in_eight_bits};
 use tributary_protocol::{Exchange, Plan};
+use tributary_tests::equal::{Largest, assert_same_selection};
 use tributary_tests::samples::{Case, Sample};
 use tributary_tests::{dummy_model, gemma, logits, relative_error, run_all, tiny_config};
 
@@ -33,33 +34,73 @@ fn plans(samples: &[Sample]) -> Vec<Plan> {
     samples.iter().map(|sample| sample.plan.clone()).collect()
 }
 
+/// A model whose keys and values are rounded as 8 bits round them, and kept as whole numbers.
+struct Rounding(Arc<dyn Model>);
+
+impl Model for Rounding {
+    fn config(&self) -> &Config {
+        self.0.config()
+    }
+
+    fn device(&self) -> &Device {
+        self.0.device()
+    }
+
+    fn dtype(&self) -> DType {
+        self.0.dtype()
+    }
+
+    fn layer_attention(&self, positions: usize) -> tributary_model::Result<Arc<[LayerAttention]>> {
+        self.0.layer_attention(positions)
+    }
+
+    fn embed(&self, ids: &[u32]) -> tributary_model::Result<Rows> {
+        self.0.embed(ids)
+    }
+
+    fn qkv_of_last(&self, layer: usize, rows: &Rows, queries: usize) -> tributary_model::Result<Qkv> {
+        let Qkv { q, k, v } = self.0.qkv_of_last(layer, rows, queries)?;
+        Ok(Qkv { q, k: rounded(&k), v: rounded(&v) })
+    }
+
+    fn queries(&self, layer: usize, rows: &Rows) -> tributary_model::Result<Tensor> {
+        self.0.queries(layer, rows)
+    }
+
+    fn slice_rows(&self) -> usize {
+        self.0.slice_rows()
+    }
+
+    fn finish(&self, layer: usize, rows: Rows, attended: Partial) -> tributary_model::Result<Rows> {
+        self.0.finish(layer, rows, attended)
+    }
+
+    fn logits(&self, rows: &Rows) -> tributary_model::Result<Tensor> {
+        self.0.logits(rows)
+    }
+}
+
 #[test]
-fn every_method_on_every_world_is_near_that_of_whole_numbers() {
-    let (mut compared, mut far) = (0, Vec::new());
+fn every_method_on_every_world_answers_as_with_rounded_whole_numbers() {
+    let (mut largest, mut selecting) = (Largest::new("8 bits = rounded whole numbers"), 0);
     for (index, (whole, packed)) in models().iter().enumerate() {
+        let rounding: Arc<dyn Model> = Arc::new(Rounding(Arc::clone(whole)));
         for world in 1..=4 {
             let samples = samples(&**whole, index, world);
             let of = |model| run_all(model, Kernels::Auto, world, &plans(&samples));
-            for ((found, expected), sample) in of(packed).iter().zip(of(whole)).zip(&samples) {
-                let error = relative_error(logits(&found.0), logits(&expected.0));
-                assert!(error > 0.0, "{}: nothing was rounded", sample.what());
-                // Another choice of rows is another question.
-                if found.0.selected == expected.0.selected {
-                    far.push((error, format!("{} model {index}, world {world}", sample.what())));
+            for ((found, expected), sample) in of(packed).iter().zip(of(&rounding)).zip(&samples) {
+                let what = format!("{} model {index}, world {world}", sample.what());
+                assert_same_selection(&found.0, &expected.0, sample.plan.prefix.len() as u32, &what);
+                selecting += usize::from(!found.0.selected.is_empty());
+                // What is mixed of cached and fresh numbers is rounded once more.
+                let mixes = sample.plan.parts().is_some_and(|parts| parts.theta < 1.0);
+                if found.0.selected == expected.0.selected && !mixes {
+                    largest.check(relative_error(logits(&found.0), logits(&expected.0)), &what);
                 }
-                compared += 1;
             }
         }
     }
-    far.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (worst, what) = far.last().expect("some select the same rows");
-    let median = far[far.len() / 2].0;
-    println!("{} of {compared} with the same rows: median {median:.1e}, worst {worst:.1e}: {what}", far.len());
-    assert!(2 * far.len() > compared, "{} of {compared} select the same rows", far.len());
-    // Small models with random weights amplify what is rounded away; numbers that are mistaken for
-    // others are wrong by 1 and more.
-    assert!(median < 0.12, "the median error is {median:.1e}");
-    assert!(*worst < 0.6, "{what}: {worst:.1e}");
+    assert!(selecting > 100, "only {selecting} samples select rows");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! shifted towards that document.
 
 use candle_core::{DType, Tensor};
-use tributary_kernels::{DeviceList, Partial, Positions, Reduce, cast, contiguous, cuda, gather_list};
+use tributary_kernels::{DeviceList, Partial, Positions, Reduce, cast, contiguous, cuda, from_eight_bits, gather_list};
 use tributary_model::{Attention, Progress, Qkv};
 use tributary_protocol::SamKv;
 
@@ -45,6 +45,7 @@ impl<'a> SparseProbe<'a> {
         let math = self.probe.math.layer(layer);
         let read = |document: &Document| -> Result<Tensor> {
             let ends = gather_list(&document.block.layer(layer).0, &document.ends)?;
+            let ends = from_eight_bits(&ends, DType::F32)?;
             let q = leaning(q, &ends)?;
             let keys = document.all.keys(layer);
             let lse = math.attend(&q, &self.probe.at, &keys)?.lse;

@@ -13,7 +13,7 @@ const PIECE_ROWS: usize = 256;
 const MOST_PIECES: usize = 8;
 
 /// Keys and values of rows that arrive one by one or in runs, written in place: earlier rows are
-/// never copied. Keys are turned to their positions already.
+/// never copied. Keys are turned to their positions already, but for those in 8 bits.
 #[derive(Debug)]
 pub struct GrowingBlock {
     /// Maximum number of rows.

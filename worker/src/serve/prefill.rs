@@ -132,8 +132,8 @@ impl Rank<'_, '_> {
             };
             let mut sequence = sequence;
             if !plan.goes_on(&[token]) || plan.has_pictures() {
-                // No step follows: it keeps what later requests see, and no more. And a step has no
-                // rotations of pictures' places.
+                // No step follows: it keeps what later requests see, and no more. Keys of pictures
+                // are turned here, since the tables of later steps lack their places.
                 sequence.turn(&layers)?;
             }
             decoding.borrow_mut().sequences.insert(plan.request, sequence);

@@ -42,7 +42,9 @@ impl Stock {
         let chunk_rows = plan.chunk_rows();
         let head = if plan.chunks.iter().any(|chunk| chunk.warm) { head(cx, plan)? } else { None };
         let lead = if head.is_some() { lead(cx, plan)? } else { Vec::new() };
-        let (mut chunks, mut standing, mut stored) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut chunks, mut stored) = (Vec::new(), Vec::new());
+        let own: Vec<usize> = chunks_of(plan, cx.rank()).collect();
+        let standing = cx.standing(own.iter().map(|&chunk| &plan.chunks[chunk]), plan.head_tokens())?;
         for chunk in chunks_of(plan, cx.rank()) {
             let mut block = None;
             if plan.chunks[chunk].warm {
@@ -57,7 +59,6 @@ impl Stock {
                 }
             }
             chunks.push((chunk, block));
-            standing.push(cx.standing(&plan.chunks[chunk], plan.head_tokens())?);
         }
         let mut stock = Self { head, lead, chunks, standing, arrivals: Arrivals::default() };
         stock.begin_to_read(cx, plan, stored)?;

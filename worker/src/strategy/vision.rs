@@ -55,7 +55,8 @@ fn pixels(cx: &mut Context<'_>, of_ranks: &[Vec<&Picture>], config: &VisionConfi
     let (rank, world) = (cx.rank(), of_ranks.len());
     let bytes = |of: &[&Picture]| of.iter().map(|picture| pixel_bytes(picture, config)).sum::<usize>();
     let all = |of: &[&Picture]| -> Result<Vec<u8>> {
-        let pixels = of.iter().flat_map(|picture| picture.pixels.0.iter().copied()).collect::<Vec<u8>>();
+        let mut pixels = Vec::with_capacity(bytes(of));
+        of.iter().for_each(|picture| pixels.extend_from_slice(&picture.pixels.0));
         match pixels.len() == bytes(of) {
             true => Ok(pixels),
             false => Err(Error::Bug("rank 0 has the pixels of every picture")),
@@ -80,6 +81,7 @@ fn pixels(cx: &mut Context<'_>, of_ranks: &[Vec<&Picture>], config: &VisionConfi
     }
     let pending = cx.comm.start_all_to_all_v(&sends, &rows)?;
     let received = cx.comm.wait(pending)?;
+    drop(sends);
     if rank == 0 {
         return all(&of_ranks[0]);
     }
@@ -153,7 +155,12 @@ fn read(
         }
         let numbers = config.patch_numbers();
         let patches = Tensor::from_vec(patches, (count, numbers), &Device::Cpu)?;
-        found.push(tower.features(&Pictures { patches, grids }, &cx.math.progress)?);
+        // A request that a rank alone refused would leave the others in the gather.
+        let features = tower.features(&Pictures { patches, grids }, &cx.math.progress);
+        found.push(features.map_err(|error| match error {
+            tributary_model::Error::Input(_) => Error::Bug("patches make up the grids of their pictures"),
+            error => error.into(),
+        })?);
     }
     Ok(Features::joined(&found.iter().collect::<Vec<_>>())?)
 }
