@@ -12,10 +12,13 @@ pub mod date;
 #[cfg(test)]
 mod demo;
 pub mod dispatch;
+mod document_form;
 mod error;
 mod free_text;
 mod intake;
 mod jinja;
+mod page;
+mod picture;
 pub mod report;
 mod request;
 pub mod scheduler;
@@ -36,7 +39,8 @@ pub use intake::{
     prepare_turns,
 };
 pub use report::{Environment, Report, report};
-pub use request::{Document, Request};
+pub use picture::{Detail, PICTURES, PictureFile, PictureMarks, PictureRules};
+pub use request::{Document, DocumentPart, PlacedPicture, Request};
 pub use template::{Placed, PromptPart, Talk, Template, Written};
 pub use tokenize::{Piece, TextStream, Tokenizer};
 pub use trace_calibration::TraceCalibration;

@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn runs_of_chosen_tokens_are_marked() {
         let (text, spans) = ("ab cd ef.".to_owned(), vec![0..2, 3..5, 6..8]);
-        let piece = Piece { ids: vec![1, 2, 3], text, spans, title: None };
+        let piece = Piece { ids: vec![1, 2, 3], text, spans, ..Piece::default() };
         let mark = |chosen: [bool; 3]| marked(&piece, &chosen, ("<", ">"));
         assert_eq!(mark([false, true, false]), "ab <cd> ef.");
         assert_eq!(mark([true, true, false]), "<ab cd> ef.");
