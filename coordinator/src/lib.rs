@@ -19,6 +19,7 @@ mod intake;
 mod jinja;
 mod page;
 mod picture;
+mod picture_methods;
 pub mod report;
 mod request;
 pub mod scheduler;
@@ -29,7 +30,7 @@ mod trace_calibration;
 
 pub use auxiliary::{AuxiliaryReader, DRAFT_OPTION, Readers};
 pub use chunk_prefix::{ChunkPrefix, Head, pieces as lead_pieces};
-pub use chunking::{Chunking, Cut, Join};
+pub use chunking::{Chunking, Cut, CutBy, Join};
 pub use conversation::{ChatOptions, Ending, Message, OWN_NAMES, TemplateValues};
 pub use dispatch::{Answer, Clock};
 pub use error::{Error, Result};
