@@ -474,4 +474,6 @@ impl fmt::Display for Prefix {
 }
 
 #[cfg(test)]
+mod picture_tests;
+#[cfg(test)]
 mod tests;

@@ -340,6 +340,8 @@ fn text_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Re
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+
     use super::*;
 
     fn parse(json: &str) -> Result<Request> {
@@ -356,6 +358,71 @@ mod tests {
         let texts: Vec<String> = request.documents.iter().map(Document::full_text).collect();
         assert_eq!(texts, ["a b", "c", "T\nd"]);
         assert_eq!(request.answer.as_deref(), Some("yes"));
+    }
+
+    #[test]
+    fn documents_may_have_pictures() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/vlm");
+        let read = |documents: &str| {
+            let json = format!(r#"{{"documents": [{documents}], "query": "q"}}"#);
+            Request::from_json(&json, &golden.join("request.json")).map(|request| request.documents)
+        };
+        let url = |file: &str| {
+            let bytes = std::fs::read(golden.join(file)).unwrap();
+            format!("data:image/png;base64,{}", base64::engine::general_purpose::STANDARD.encode(bytes))
+        };
+        let documents = read(&format!(
+            r#"{{"title": "T", "image": "d.png"}}, {{"image": "{}"}}, {{"content": [{{"type": "text", "text": "ab"}},
+               {{"type": "image_url", "image_url": {{"url": "./f.png", "detail": "low"}}}}, {{"type": "text", "text": "c"}}]}}"#,
+            url("d.png")
+        ))
+        .unwrap();
+        let places = |document: &Document| document.pictures.iter().map(|picture| picture.at).collect::<Vec<_>>();
+        assert_eq!(documents.iter().map(places).collect::<Vec<_>>(), [vec![0], vec![0], vec![2]]);
+        assert_eq!((documents[2].text.as_str(), documents[0].title.as_deref()), ("abc", Some("T")));
+        assert_eq!(documents[0].parts().len(), 2, "title and picture");
+        let low = &documents[2].pictures[0].file;
+        assert_eq!(**low, PictureFile::from_path("f", &golden.join("f.png"), Detail::Low).unwrap());
+        let of_file = Document::from_file(&golden.join("d.png")).unwrap();
+        assert_eq!(of_file.pictures[0].at, 0);
+        let content = |part: &str| format!(r#"{{"content": [{part}]}}"#);
+        for (document, wanted) in [
+            (r#"{"image": "http://a/b.png"}"#.to_owned(), "document 1: pictures are not fetched: send a data: URL"),
+            (r#"{"image": "file:///etc/passwd"}"#.to_owned(), "pictures are not fetched"),
+            (r#"{"image": "data:image/png,x"}"#.to_owned(), "document 1: a picture's data: URL begins"),
+            (r#"{"image": "data:image/png;base64,QUJD"}"#.to_owned(), "no PNG, JPEG or WebP picture"),
+            (r#"{"image": "none.png"}"#.to_owned(), "none.png"),
+            (r#"{"image": "images.py"}"#.to_owned(), "document 1: the file is no PNG"),
+            (r#"{"text": "a", "image": "d.png"}"#.to_owned(), "one of `text`, `image` and `content`"),
+            (r#"{"title": "a"}"#.to_owned(), "a document is a string or"),
+            (content(r#"{"type": "video_url", "video_url": {"url": "x"}}"#), "content of type `video_url`"),
+            (content(r#"{"type": "image_url", "image_url": {"url": "d.png", "detail": "x"}}"#), "auto, high or low"),
+            (content(r#"{"type": "text"}"#), "as its `type` says"),
+            (
+                format!(r#""a", {{"content": [{0}, {0}]}}"#, r#"{"type": "image_url", "image_url": {"url": "x:y"}}"#)
+                    .replace("x:y", "data:;base64,"),
+                "picture 1 of document 2: the picture has 0 bytes",
+            ),
+        ] {
+            let error = read(&document).expect_err(&document);
+            assert!(error.to_string().contains(wanted) && error.exit_code() == 64, "{document}: {error}");
+        }
+    }
+
+    #[test]
+    fn files_are_pictures_by_their_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            Document::from_file(&path)
+        };
+        assert_eq!(file("a.png", b"BMW and <?xml").unwrap(), Document::of_text("BMW and <?xml"));
+        assert_eq!(file("b", b"<?xml version='1.0'?>").unwrap().pictures, []);
+        let refused = |bytes: &[u8]| file("c", bytes).expect_err("refused").to_string();
+        assert!(refused(b"GIF89a\xff\xfe").contains("GIF is not read: send PNG, JPEG or WebP"));
+        assert!(refused(b"ab\xff").contains("is not UTF-8 text"));
+        assert!(refused(b"\x89PNG\r\n\x1a\n").contains("c: the PNG picture"));
     }
 
     #[test]
