@@ -36,12 +36,7 @@ pub(crate) enum PartForm {
 #[serde(untagged, expecting = "a document is a string or {\"title\": .., \"text\": ..}")]
 enum Written {
     Bare(String),
-    Object {
-        title: Option<String>,
-        text: Option<String>,
-        image: Option<String>,
-        content: Option<Vec<WrittenPart>>,
-    },
+    Object { title: Option<String>, text: Option<String>, image: Option<String>, content: Option<Vec<WrittenPart>> },
 }
 
 #[derive(Deserialize)]

@@ -39,8 +39,8 @@ pub use intake::{
     Intake, Prefix, Prepared, TEXT_CHUNK_TOKENS, prepare, prepare_documents, prepare_ids, prepare_led, prepare_text,
     prepare_turns,
 };
+pub use picture::{Detail, PICTURES, PictureFile, PictureMarks, PictureRules, picture_name};
 pub use report::{Environment, Report, report};
-pub use picture::{Detail, PICTURES, PictureFile, PictureMarks, PictureRules};
 pub use request::{Document, DocumentPart, PlacedPicture, Request};
 pub use template::{Placed, PromptPart, Talk, Template, Written};
 pub use tokenize::{Piece, TextStream, Tokenizer};

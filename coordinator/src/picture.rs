@@ -77,6 +77,12 @@ pub struct PictureFile {
     read: OnceLock<(Rules, Arc<Picture>)>,
 }
 
+/// The name of a picture in messages: that of the document or message that it is in, where it is
+/// the only one of `count`; else with its number.
+pub fn picture_name(whole: &str, number: usize, count: usize) -> String {
+    if count == 1 { whole.to_owned() } else { format!("picture {number} of {whole}") }
+}
+
 impl PictureFile {
     /// A file. `name` is for messages.
     ///

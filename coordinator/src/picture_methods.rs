@@ -83,7 +83,10 @@ mod tests {
             (with("infoflow:packets"), "--method infoflow:packets: the rows of its adapter"),
             (evicting("speckv"), "--evict speckv: its draft model"),
             (evicting("lookahead"), "--evict lookahead: its adapter"),
-            (RequestSettings { hands_over: true, ..RequestSettings::default() }, "pictures are not supported in prompts"),
+            (
+                RequestSettings { hands_over: true, ..RequestSettings::default() },
+                "pictures are not supported in prompts",
+            ),
         ];
         for (settings, begins) in cases {
             let error = Readers::default().tokens(&prepared(1), &settings).expect_err(begins);
@@ -97,7 +100,10 @@ mod tests {
         }
         let error = Readers::default().chunk_tokens(&prepared(1), &with("kv-packet")).expect_err("packets");
         assert!(error.to_string().contains("pictures"), "{error}");
-        assert!(Readers::default().chunk_tokens(&prepared(1), &with("cacheclip")).is_ok(), "nothing is read ahead of use");
+        assert!(
+            Readers::default().chunk_tokens(&prepared(1), &with("cacheclip")).is_ok(),
+            "nothing is read ahead of use"
+        );
     }
 
     #[test]

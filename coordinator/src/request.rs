@@ -11,7 +11,7 @@ use tributary_system::file::{utf8, without_mark};
 
 use crate::document_form::{DocumentForm, PartForm};
 use crate::error::PlanError;
-use crate::picture::{Detail, PictureFile};
+use crate::picture::{Detail, PictureFile, picture_name};
 use crate::{Error, Result};
 
 /// Documents and a question about them.
@@ -117,10 +117,7 @@ impl Document {
             PartForm::Text(text) => Ok(DocumentPart::Text(text)),
             PartForm::Picture { source, detail } => {
                 picture += 1;
-                let name = match pictures {
-                    1 => format!("document {number}"),
-                    _ => format!("picture {picture} of document {number}"),
-                };
+                let name = picture_name(&format!("document {number}"), picture, pictures);
                 let file = match has_scheme(&source) {
                     true => PictureFile::from_url(name, &source, detail)?,
                     false => PictureFile::from_path(name, &folder.join(source), detail)?,

@@ -41,7 +41,8 @@ struct Model {
 
 impl Model {
     fn open(name: &str) -> Self {
-        let (config, processing) = (json(&format!("{name}/config.json")), json(&format!("{name}/preprocessor_config.json")));
+        let (config, processing) =
+            (json(&format!("{name}/config.json")), json(&format!("{name}/preprocessor_config.json")));
         let number = |value: &Value| value.as_u64().expect("a number");
         let limit = |new: &str, old: &str| number(processing["size"].get(new).unwrap_or(&processing[old]));
         let rules = Rules::new(
@@ -112,7 +113,9 @@ fn recorded(model: &str, case: &str) -> Vec<u32> {
 
 #[test]
 fn recorded_prompts_come_out_id_by_id() {
-    for (model, case) in MODELS.into_iter().flat_map(|model| ["one", "several", "first", "pages", "tiles"].map(|case| (model, case))) {
+    for (model, case) in
+        MODELS.into_iter().flat_map(|model| ["one", "several", "first", "pages", "tiles"].map(|case| (model, case)))
+    {
         let this = Model::open(model);
         let parts = json(&format!("{model}/cases.json"))["cases"][case]["parts"].as_array().expect("parts").clone();
         let mut parts: Vec<DocumentPart> = parts
@@ -131,8 +134,7 @@ fn recorded_prompts_come_out_id_by_id() {
             *first = first.strip_prefix(head).expect("a turn").to_owned();
         }
         let query = query.strip_suffix(tail).unwrap_or(&query).to_owned();
-        let documents: Vec<Document> =
-            parts.into_iter().filter(|part| *part != text("")).map(alone).collect();
+        let documents: Vec<Document> = parts.into_iter().filter(|part| *part != text("")).map(alone).collect();
         let count = documents.len();
         let prepared = this
             .read(documents, &query, |intake| {
@@ -175,11 +177,11 @@ fn a_page_is_one_chunk_and_its_pictures_are_never_cut() {
     let of = |parts: &[(&str, usize)]| parts.iter().map(|(text, n)| ((*text).to_owned(), *n)).collect::<Vec<_>>();
     let o = "\u{FFFC}";
     assert_eq!(texts(vec![page.clone()], "documents"), of(&[(&format!("T\nab cd{o}ef{o}{o}"), 3)]));
-    assert_eq!(texts(vec![page.clone()], "separator: "), of(&[("T\nab\n", 0), ("cd", 0), (o, 1), ("ef", 0), (o, 1), (o, 1)]));
     assert_eq!(
-        texts(vec![page.clone()], "5:1"),
-        of(&[("T\nab ", 0), (" cd", 0), (o, 1), ("ef", 0), (o, 1), (o, 1)])
+        texts(vec![page.clone()], "separator: "),
+        of(&[("T\nab\n", 0), ("cd", 0), (o, 1), ("ef", 0), (o, 1), (o, 1)])
     );
+    assert_eq!(texts(vec![page.clone()], "5:1"), of(&[("T\nab ", 0), (" cd", 0), (o, 1), ("ef", 0), (o, 1), (o, 1)]));
     let ends_in_text = Document::of_parts(Some("T".into()), [png("d"), text("end")]);
     assert_eq!(texts(vec![ends_in_text.clone()], "documents"), of(&[(&format!("T\n{o}end\n"), 1)]));
     assert_eq!(texts(vec![ends_in_text], "2"), of(&[("T\n", 0), (o, 1), ("en", 0), ("d\n", 0)]));
