@@ -187,3 +187,81 @@ impl fmt::Debug for PictureFile {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn golden(name: &str) -> Vec<u8> {
+        std::fs::read(format!("{}/../tests/golden/vlm/{name}.png", env!("CARGO_MANIFEST_DIR"))).expect("a picture")
+    }
+
+    fn rules() -> PictureRules {
+        let rules = Rules::new(16, 2, 4096, 65536).expect("rules");
+        PictureRules { rules, marks: PictureMarks { row: 3, start: 1, end: 2 } }
+    }
+
+    fn file(file: Vec<u8>) -> Result<PictureFile> {
+        PictureFile::new("document 3", Encoded { declared: None, file }, Detail::Full)
+    }
+
+    #[test]
+    fn a_picture_is_decoded_once_for_the_same_rules() {
+        let (file, rules) = (file(golden("c")).expect("a header"), rules());
+        let first = file.read(&rules).expect("a picture");
+        assert!(Arc::ptr_eq(&first, &file.read(&rules).expect("again")));
+        assert_eq!((first.rows, first.columns, file.rows(&rules).expect("rows")), (6, 9, 54));
+        let other = PictureRules { rules: Rules::new(16, 2, 4096, 32768).expect("rules"), ..rules };
+        let smaller = file.read(&other).expect("other rules");
+        assert_eq!(smaller.tokens(), file.rows(&other).expect("rows"));
+        assert!(smaller.tokens() < 54 && smaller.hash != first.hash);
+        assert!(file.peak_bytes() >= 640 * 480 * 3);
+    }
+
+    /// A flipped bit anywhere gives a picture or one line, and what a header promises stays within
+    /// the limits.
+    #[test]
+    fn damaged_files_are_refused_in_one_line() {
+        let (whole, rules) = (golden("d"), rules());
+        let mut refused = 0;
+        for place in 0..whole.len() {
+            for bit in 0..8 {
+                let mut bytes = whole.clone();
+                bytes[place] ^= 1 << bit;
+                match file(bytes).and_then(|file| Ok((file.rows(&rules)?, file.read(&rules)?))) {
+                    Ok((rows, picture)) => assert_eq!(rows, picture.tokens(), "byte {place}, bit {bit}"),
+                    Err(error) => {
+                        let told = error.to_string();
+                        assert!(told.starts_with("document 3: ") && !told.contains('\n'), "{told}");
+                        assert_eq!(error.exit_code(), 64);
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        assert!(refused > 4 * whole.len(), "{refused} of {}", 8 * whole.len());
+    }
+
+    #[test]
+    fn a_header_beyond_the_limits_is_refused_with_both_numbers() {
+        let mut bomb = golden("d");
+        for (place, side) in [(16, 50_000u32), (20, 50_000)] {
+            bomb[place..place + 4].copy_from_slice(&side.to_be_bytes());
+        }
+        let error = file(bomb).expect_err("a bomb").to_string();
+        assert_eq!(error, "document 3: the picture has 50000 x 50000 pixels, a side has 1 to 32768");
+        let long = "A".repeat(28 << 20);
+        let error = PictureFile::from_url("document 1", &format!("data:;base64,{long}"), Detail::Full);
+        let error = error.expect_err("long").to_string();
+        assert_eq!(error, "document 1: the picture's file has 22020096 bytes, at most 20971520 are read");
+    }
+
+    #[test]
+    fn details_have_names() {
+        assert_eq!(
+            [None, Some("auto"), Some("high"), Some("low")].map(Detail::named).map(std::result::Result::ok),
+            [Some(Detail::Full), Some(Detail::Full), Some(Detail::Full), Some(Detail::Low)]
+        );
+        assert!(Detail::named(Some("LOW\n")).expect_err("unknown").contains("auto, high or low"));
+    }
+}
