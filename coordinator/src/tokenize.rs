@@ -321,7 +321,8 @@ fn without_space(text: &str, span: &Range<usize>) -> Range<usize> {
 }
 
 impl Piece {
-    /// Some of its tokens, of which none is a picture's, with the text between the first one's beginning and the last one's end.
+    /// Some of its tokens, of which none is a picture's, with the text between the first one's
+    /// beginning and the last one's end.
     pub(crate) fn slice(&self, tokens: Range<usize>) -> Self {
         let spans = &self.spans[tokens.clone()];
         let start = spans.first().map_or(0, |span| span.start);
