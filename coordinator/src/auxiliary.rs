@@ -16,6 +16,7 @@ use tributary_protocol::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, DraftModel, 
 
 use crate::error::setting;
 use crate::intake::Prepared;
+use crate::picture_methods;
 use crate::sentences;
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
@@ -59,8 +60,10 @@ impl Readers {
     /// A request's tokens, with what these models read and write for it.
     ///
     /// # Errors
-    /// As [`AuxiliaryReader::read`] and [`AuxiliaryReader::writes`].
+    /// Returns [`Error::Plan`] or [`Error::PicturesThere`] for pictures with settings that are for
+    /// texts alone, and the errors of [`AuxiliaryReader::read`] and [`AuxiliaryReader::writes`].
     pub fn tokens(&self, request: &Prepared, settings: &RequestSettings) -> Result<Tokens> {
+        picture_methods::check(request, settings)?;
         let mut tokens = request.tokens();
         if settings.method.reads_sentences() {
             tokens.sentence_ends = sentences::ends(request);
@@ -75,6 +78,15 @@ impl Readers {
             tokens.draft_model = Some(writer.writes(request, PSEUDO_TOKENS)?);
         }
         Ok(tokens)
+    }
+
+    /// The tokens of chunks that are prefilled ahead of use. No model reads or writes for them.
+    ///
+    /// # Errors
+    /// Returns [`Error::Plan`] for pictures with settings that are for texts alone.
+    pub fn chunk_tokens(&self, request: &Prepared, settings: &RequestSettings) -> Result<Tokens> {
+        picture_methods::check_chunks(request, settings)?;
+        Ok(request.tokens())
     }
 }
 

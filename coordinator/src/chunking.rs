@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{PlanError, setting};
-use crate::request::Document;
+use crate::picture::PictureRules;
+use crate::request::{Document, DocumentPart};
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
 
@@ -70,40 +71,33 @@ pub struct Cut {
     pub dropped: Vec<usize>,
 }
 
+/// Parameters of cutting documents, besides the places of the cuts.
+#[derive(Clone, Copy)]
+pub struct CutBy<'a> {
+    /// Text after each document.
+    pub join: &'a Join,
+    /// Encodes texts.
+    pub tokenizer: &'a Tokenizer,
+    /// The model's rules for pictures, if it reads some.
+    pub pictures: Option<&'a PictureRules>,
+    /// Maximum tokens of all documents together.
+    pub most: usize,
+}
+
 impl Chunking {
     /// Cuts documents into chunks; each document, or each piece of it, is encoded on its own, with
-    /// `join` after it. A document without a token has no chunk. All documents together have at
-    /// most `most` tokens.
+    /// the joining text after it. A document without a token has no chunk.
+    ///
+    /// A picture is never cut. A document with pictures is one chunk where each document is; else
+    /// each picture is a chunk, and texts between pictures are cut as other texts.
     ///
     /// # Errors
-    /// Returns [`PlanError::EmptyDocument`] if no document gives a token, [`Error::MoreTokens`], or
-    /// [`Error::Tokenizer`].
-    pub fn cut(&self, documents: &[Document], join: &Join, tokenizer: &Tokenizer, most: usize) -> Result<Cut> {
-        let (mut cut, mut left) = (Cut::default(), most);
-        let mut encoded = |text: &str| -> Result<Piece> {
-            let piece = match tokenizer.encode_within(text, left) {
-                Err(Error::MoreTokens { .. }) => return Err(Error::MoreTokens { most }),
-                encoded => encoded?,
-            };
-            left -= piece.ids.len();
-            Ok(piece)
-        };
+    /// Returns [`PlanError::EmptyDocument`] if no document gives a token, [`Error::MoreTokens`],
+    /// [`Error::Tokenizer`], [`Error::NoPictures`], or [`Error::Picture`].
+    pub fn cut(&self, documents: &[Document], by: CutBy<'_>) -> Result<Cut> {
+        let (mut cut, mut cutter) = (Cut::default(), Cutter { chunking: self, by, left: by.most });
         for (index, document) in documents.iter().enumerate() {
-            let text = document.full_text();
-            let pieces = match self {
-                _ if is_empty(&text, tokenizer)? => Vec::new(),
-                Chunking::Documents => vec![encoded(&join.ended(&text))?],
-                Chunking::Separator(separator) => {
-                    let mut pieces = Vec::new();
-                    for part in text.split(separator.as_str()) {
-                        if !is_empty(part, tokenizer)? {
-                            pieces.push(encoded(&join.ended(part))?);
-                        }
-                    }
-                    pieces
-                }
-                Chunking::Fixed { tokens, overlap } => slices(&encoded(&join.ended(&text))?, *tokens, *overlap),
-            };
+            let pieces = cutter.document(document)?;
             let before = cut.chunks.len();
             let titled = |piece| Piece { title: document.title.clone(), ..piece };
             cut.chunks.extend(pieces.into_iter().filter(|piece| !piece.ids.is_empty()).map(titled));
@@ -115,6 +109,90 @@ impl Chunking {
             return Err(PlanError::EmptyDocument { number: 1, count: documents.len() }.into());
         }
         Ok(cut)
+    }
+}
+
+/// Cuts one document after the other.
+struct Cutter<'a> {
+    chunking: &'a Chunking,
+    by: CutBy<'a>,
+    /// Tokens that may still come.
+    left: usize,
+}
+
+impl Cutter<'_> {
+    fn document(&mut self, document: &Document) -> Result<Vec<Piece>> {
+        if document.pictures.is_empty() {
+            return self.text(&document.full_text(), !document.goes_on);
+        }
+        let mut parts = document.parts();
+        // A picture ends with a mark, after which no other text runs into it.
+        let ends_in_text = !document.goes_on && matches!(parts.last(), Some(DocumentPart::Text(_)));
+        if *self.chunking == Chunking::Documents {
+            if let Some(DocumentPart::Text(text)) = parts.last_mut().filter(|_| ends_in_text) {
+                *text = self.by.join.ended(text);
+            }
+            return Ok(vec![self.page(&parts)?]);
+        }
+        let (mut pieces, last) = (Vec::new(), parts.len() - 1);
+        for (index, part) in parts.iter().enumerate() {
+            match part {
+                DocumentPart::Text(text) => pieces.extend(self.text(text, ends_in_text && index == last)?),
+                DocumentPart::Picture(_) => pieces.push(self.page(std::slice::from_ref(part))?),
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Pieces of a text; `is_joined` says whether the joining text follows it.
+    fn text(&mut self, text: &str, is_joined: bool) -> Result<Vec<Piece>> {
+        let Self { chunking, by: CutBy { join, tokenizer, .. }, .. } = *self;
+        if is_empty(text, tokenizer)? {
+            return Ok(Vec::new());
+        }
+        let whole = if is_joined { join.ended(text) } else { text.to_owned() };
+        let Chunking::Separator(separator) = chunking else {
+            let piece = self.encoded(&whole)?;
+            return Ok(match chunking {
+                Chunking::Fixed { tokens, overlap } => slices(&piece, *tokens, *overlap),
+                Chunking::Documents | Chunking::Separator(_) => vec![piece],
+            });
+        };
+        let (mut pieces, mut parts) = (Vec::new(), text.split(separator.as_str()).peekable());
+        while let Some(part) = parts.next() {
+            if !is_empty(part, tokenizer)? {
+                let ends = is_joined || parts.peek().is_some();
+                pieces.push(self.encoded(&if ends { join.ended(part) } else { part.to_owned() })?);
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Texts and pictures as one piece.
+    fn page(&mut self, parts: &[DocumentPart]) -> Result<Piece> {
+        let rules = self.by.pictures.ok_or(Error::NoPictures)?;
+        let mut page = Piece::default();
+        for part in parts {
+            match part {
+                DocumentPart::Text(text) => page.push_text(self.encoded(text)?),
+                DocumentPart::Picture(file) => {
+                    // Before a pixel is decoded: the size follows from the file's header.
+                    let tokens = file.rows(rules)? + 2;
+                    self.left = self.left.checked_sub(tokens).ok_or(Error::MoreTokens { most: self.by.most })?;
+                    page.push_picture(&*file.read(rules)?, &rules.marks);
+                }
+            }
+        }
+        Ok(page)
+    }
+
+    fn encoded(&mut self, text: &str) -> Result<Piece> {
+        let piece = match self.by.tokenizer.encode_within(text, self.left) {
+            Err(Error::MoreTokens { .. }) => return Err(Error::MoreTokens { most: self.by.most }),
+            encoded => encoded?,
+        };
+        self.left -= piece.ids.len();
+        Ok(piece)
     }
 }
 
@@ -210,10 +288,13 @@ mod tests {
     use super::*;
     use crate::tokenize::tests::{bytes, demo};
 
+    fn by<'a>(join: &'a Join, tokenizer: &'a Tokenizer) -> CutBy<'a> {
+        CutBy { join, tokenizer, pictures: None, most: usize::MAX }
+    }
+
     fn texts(chunking: &str, documents: &[&str]) -> Result<Vec<String>> {
-        let documents: Vec<Document> =
-            documents.iter().map(|text| Document { title: None, text: (*text).into() }).collect();
-        let cut = chunking.parse::<Chunking>()?.cut(&documents, &Join::nothing(), &demo(), usize::MAX)?;
+        let documents: Vec<Document> = documents.iter().map(|text| Document::of_text(*text)).collect();
+        let cut = chunking.parse::<Chunking>()?.cut(&documents, by(&Join::nothing(), &demo()))?;
         Ok(cut.chunks.into_iter().map(|chunk| chunk.text).collect())
     }
 
@@ -237,14 +318,8 @@ mod tests {
 
     #[test]
     fn a_document_without_a_token_is_dropped_and_some_must_be_left() {
-        let document = |text: &str| Document { title: None, text: text.into() };
-        let cut = Chunking::Documents.cut(
-            &[document("a"), document(" \n"), document("")],
-            &Join::default(),
-            &demo(),
-            usize::MAX,
-        );
-        let cut = cut.unwrap();
+        let documents = ["a", " \n", ""].map(Document::of_text);
+        let cut = Chunking::Documents.cut(&documents, by(&Join::default(), &demo())).unwrap();
         assert_eq!((cut.chunks.len(), cut.dropped), (1, vec![2, 3]));
         assert_eq!(texts("separator:.", &["a", ". ."]).unwrap(), ["a"]);
         let error = texts("documents", &[" ", "\n"]).unwrap_err();
@@ -254,8 +329,8 @@ mod tests {
     #[test]
     fn documents_do_not_run_into_each_other() {
         let cut = |chunking: &str, join: &Join, text: &str| {
-            let document = Document { title: None, text: text.into() };
-            let cut = chunking.parse::<Chunking>().unwrap().cut(&[document], join, &bytes(), usize::MAX).unwrap();
+            let document = Document::of_text(text);
+            let cut = chunking.parse::<Chunking>().unwrap().cut(&[document], by(join, &bytes())).unwrap();
             cut.chunks.into_iter().map(|chunk| chunk.text).collect::<Vec<_>>()
         };
         let newline = Join::default();
@@ -270,8 +345,8 @@ mod tests {
 
     #[test]
     fn a_title_stands_before_the_text() {
-        let document = Document { title: Some("hugo".into()), text: "stays in".into() };
-        let chunks = Chunking::Documents.cut(&[document], &Join::nothing(), &demo(), usize::MAX).unwrap().chunks;
+        let document = Document { title: Some("hugo".into()), ..Document::of_text("stays in") };
+        let chunks = Chunking::Documents.cut(&[document], by(&Join::nothing(), &demo())).unwrap().chunks;
         assert_eq!(chunks[0].ids, demo().encode("hugo stays in").unwrap().ids);
         assert_eq!(chunks[0].title.as_deref(), Some("hugo"));
     }

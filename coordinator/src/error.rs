@@ -66,6 +66,26 @@ pub enum Error {
         /// Maximum number of tokens.
         most: usize,
     },
+    /// A picture cannot be read.
+    #[error("{name}: {cause}")]
+    Picture {
+        /// The picture's name, such as `document 2`.
+        name: String,
+        /// Description of the fault.
+        cause: tributary_pictures::Error,
+    },
+    /// The model has no vision tower.
+    #[error("this model reads no pictures")]
+    NoPictures,
+    /// Pictures stand where a picture cannot be.
+    #[error("pictures are not supported {0}")]
+    PicturesThere(&'static str),
+    /// A text or a list of token ids has a token that stands for a row of a picture.
+    #[error("token id {id} stands for a row of a picture: send the picture itself, as a document")]
+    PictureMark {
+        /// The token.
+        id: u32,
+    },
     /// The request cannot be planned, or one of its texts or settings cannot be used.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -102,7 +122,11 @@ impl Error {
             | Error::Template(_)
             | Error::Conversation(_)
             | Error::Date { .. }
-            | Error::MoreTokens { .. } => exit::USAGE,
+            | Error::MoreTokens { .. }
+            | Error::Picture { .. }
+            | Error::NoPictures
+            | Error::PicturesThere(_)
+            | Error::PictureMark { .. } => exit::USAGE,
             Error::Untokenizable(_) => exit::INTEGRITY,
             Error::Link(error) => error.exit_code(),
             Error::Protocol(_) => exit::BUG,

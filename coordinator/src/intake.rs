@@ -8,10 +8,11 @@ use serde_json::{Map, Value};
 use tributary_planner::Tokens;
 
 use crate::chunk_prefix::{Head, blank_lines, pieces};
-use crate::chunking::{Chunking, Cut, Join};
+use crate::chunking::{Chunking, Cut, CutBy, Join};
 use crate::conversation::{ChatOptions, Ending, Message};
 use crate::error::{PlanError, setting};
 use crate::free_text::{Cutting, separators, text_chunks};
+use crate::picture::PictureRules;
 use crate::request::{Document, Request};
 use crate::template::{Placed, PromptPart, Talk, Template, Written};
 use crate::tokenize::{Piece, Tokenizer};
@@ -39,6 +40,8 @@ pub const TEXT_CHUNK_TOKENS: usize = 2048;
 pub struct Intake<'a> {
     /// The model's tokenizer.
     pub tokenizer: &'a Tokenizer,
+    /// The model's rules for pictures, if it reads some.
+    pub pictures: Option<&'a PictureRules>,
     /// The model's chat template, if it has one and it is used.
     pub template: Option<&'a Template>,
     /// Places at which the context is cut.
@@ -86,12 +89,17 @@ pub struct Prepared {
 impl Prepared {
     /// The same as one query without context: a prompt whose tokens are all distinguished, and
     /// without reuse.
-    #[must_use]
-    pub fn without_context(self) -> Self {
+    ///
+    /// # Errors
+    /// Returns [`Error::PicturesThere`] if the context has pictures, which a query cannot have.
+    pub fn without_context(self) -> Result<Self> {
+        if self.picture_rows() > 0 {
+            return Err(Error::PicturesThere("in a prompt without context: send them as documents"));
+        }
         let Self { prefix, lead: _, chunks, query, query_text, separated: _, is_text, closing, notes } = self;
         let context = chunks.into_iter().flat_map(|chunk| chunk.ids);
         let query = prefix.into_iter().chain(context).chain(query).collect();
-        Self { query, query_text, is_text, closing, notes, ..Self::default() }
+        Ok(Self { query, query_text, is_text, closing, notes, ..Self::default() })
     }
 
     /// A copy of its tokens, for a plan.
@@ -100,6 +108,7 @@ impl Prepared {
             prefix: self.prefix.clone(),
             lead: self.lead.clone(),
             chunks: self.chunks.iter().map(|chunk| chunk.ids.clone()).collect(),
+            pictures: self.chunks.iter().map(|chunk| chunk.pictures.clone()).collect(),
             query: self.query.clone(),
             ..Tokens::default()
         }
@@ -109,6 +118,11 @@ impl Prepared {
     pub fn head(&self) -> &[u32] {
         let lead: usize = self.lead.iter().map(|&tokens| tokens as usize).sum();
         &self.prefix[..self.prefix.len() - lead]
+    }
+
+    /// Number of its tokens that are rows of pictures.
+    pub fn picture_rows(&self) -> usize {
+        self.chunks.iter().map(Piece::picture_rows).sum()
     }
 
     /// Number of its tokens.
@@ -177,8 +191,8 @@ pub fn prepare_documents(documents: &[Document], intake: &Intake<'_>) -> Result<
 
 /// Reads messages after documents.
 fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<Prepared> {
-    let Cut { mut chunks, dropped } =
-        intake.chunking.cut(documents, intake.join, intake.tokenizer, intake.most_tokens)?;
+    let Intake { join, tokenizer, pictures, most_tokens: most, .. } = *intake;
+    let Cut { mut chunks, dropped } = intake.chunking.cut(documents, CutBy { join, tokenizer, pictures, most })?;
     let mut notes = intake.tokenizer.notes().to_vec();
     notes.extend((!dropped.is_empty()).then(|| {
         let numbers = dropped.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
@@ -188,11 +202,15 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
     let written = write(said, &text, intake, &mut notes)?;
     let query_text = said.messages.last().map(|message| message.content.clone());
     let Some(placed) = &written.documents else {
+        if chunks.iter().any(|chunk| !chunk.pictures.is_empty()) {
+            return Err(Error::PicturesThere(REWRITTEN));
+        }
         notes.push("the chat template rewrites the documents: the whole prompt is computed as one text".into());
         let ids = intake.tokenizer.encode_parts(&written.parts(0..written.text.len()), true, intake.most_tokens)?;
         let (chunks, query) = text_chunks(ids, Cutting::Content(TEXT_CHUNK_TOKENS), &[])?;
         let closing = closing(&written, intake)?;
-        return Ok(Prepared { chunks, query, query_text, closing, is_text: true, notes, ..Prepared::default() });
+        let is_text = true;
+        return checked(Prepared { chunks, query, query_text, closing, is_text, notes, ..Prepared::default() }, intake);
     };
     trim_chunks(&mut chunks, &placed.of, text.len(), intake.tokenizer)?;
     let (prefix, lead) = prefix(&written, placed.at.start, said.lead, intake, &mut notes)?;
@@ -206,7 +224,22 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
         return Err(PlanError::EmptyQuery.into());
     }
     let closing = closing(&written, intake)?.min(query.len());
-    Ok(Prepared { prefix, lead, chunks, query, query_text, closing, notes, ..Prepared::default() })
+    checked(Prepared { prefix, lead, chunks, query, query_text, closing, notes, ..Prepared::default() }, intake)
+}
+
+/// Where pictures cannot be, if the template does not repeat the documents.
+const REWRITTEN: &str = "where the chat template rewrites the documents: `--template none` goes without it";
+
+/// Refuses a request of which a token outside of pictures stands for a row of a picture: ids of a
+/// client, or a text that a tokenizer does not read as characters.
+fn checked(prepared: Prepared, intake: &Intake<'_>) -> Result<Prepared> {
+    let Some(PictureRules { marks, .. }) = intake.pictures else { return Ok(prepared) };
+    let Prepared { prefix, chunks, query, .. } = &prepared;
+    let strays = chunks.iter().any(|chunk| chunk.stray(marks.row).next().is_some());
+    if strays || prefix.contains(&marks.row) || query.contains(&marks.row) {
+        return Err(Error::PictureMark { id: marks.row });
+    }
+    Ok(prepared)
 }
 
 /// Tokens of the template's text after the last message.
@@ -227,8 +260,7 @@ fn trim_chunks(chunks: &mut Vec<Piece>, kept: &Range<usize>, length: usize, toke
         let end = start + chunk.text.len();
         let of = kept.start.clamp(start, end)..kept.end.clamp(start, end);
         if of != (start..end) {
-            let piece = tokenizer.encode(&chunk.text[of.start - start..of.end.max(of.start) - start])?;
-            *chunk = Piece { title: chunk.title.take(), ..piece };
+            *chunk = chunk.trimmed(of.start - start..of.end.max(of.start) - start, tokenizer)?;
         }
         start = end;
     }
@@ -327,7 +359,7 @@ pub fn prepare_text(
     let rest = if head == 0 { Some(ids.as_slice()) } else { ids.strip_prefix(prefix.as_slice()) };
     let Some(rest) = rest else {
         let (chunks, query) = text_chunks(ids, cutting, &cuts)?;
-        return Ok(Prepared { chunks, query, separated, is_text, closing, notes, ..Prepared::default() });
+        return checked(Prepared { chunks, query, separated, is_text, closing, notes, ..Prepared::default() }, intake);
     };
     if rest.is_empty() {
         return Err(PlanError::EmptyQuery.into());
@@ -335,7 +367,8 @@ pub fn prepare_text(
     let before = ids.len() - rest.len();
     cuts.iter_mut().for_each(|cut| *cut = cut.saturating_sub(before));
     let (chunks, query) = text_chunks(rest.to_vec(), cutting, &cuts)?;
-    Ok(Prepared { prefix, lead, chunks, query, query_text: None, separated, is_text, closing, notes })
+    let prepared = Prepared { prefix, lead, chunks, query, query_text: None, separated, is_text, closing, notes };
+    checked(prepared, intake)
 }
 
 /// Reads a prompt of tokens, to which nothing is added. With documents the tokens are the query,
@@ -355,11 +388,11 @@ pub fn prepare_ids(
         return Err(PlanError::EmptyQuery.into());
     }
     if !documents.is_empty() {
-        return Ok(Prepared { query: ids, ..prepare_documents(documents, intake)? });
+        return checked(Prepared { query: ids, ..prepare_documents(documents, intake)? }, intake);
     }
     let prefix = if intake.bos == ids.first().copied() { ids.drain(..1).collect() } else { Vec::new() };
     let (chunks, query) = text_chunks(ids, Cutting::Content(chunk_tokens), &[])?;
-    Ok(Prepared { prefix, chunks, query, is_text: true, ..Prepared::default() })
+    checked(Prepared { prefix, chunks, query, is_text: true, ..Prepared::default() }, intake)
 }
 
 /// A conversation without a template: a single message unchanged, otherwise a line each. The system
@@ -440,5 +473,7 @@ impl fmt::Display for Prefix {
     }
 }
 
+#[cfg(test)]
+mod picture_tests;
 #[cfg(test)]
 mod tests;

@@ -12,10 +12,14 @@ pub mod date;
 #[cfg(test)]
 mod demo;
 pub mod dispatch;
+mod document_form;
 mod error;
 mod free_text;
 mod intake;
 mod jinja;
+mod page;
+mod picture;
+mod picture_methods;
 pub mod report;
 mod request;
 pub mod scheduler;
@@ -26,7 +30,7 @@ mod trace_calibration;
 
 pub use auxiliary::{AuxiliaryReader, DRAFT_OPTION, Readers};
 pub use chunk_prefix::{ChunkPrefix, Head, pieces as lead_pieces};
-pub use chunking::{Chunking, Cut, Join};
+pub use chunking::{Chunking, Cut, CutBy, Join};
 pub use conversation::{ChatOptions, Ending, Message, OWN_NAMES, TemplateValues};
 pub use dispatch::{Answer, Clock};
 pub use error::{Error, Result};
@@ -35,8 +39,9 @@ pub use intake::{
     Intake, Prefix, Prepared, TEXT_CHUNK_TOKENS, prepare, prepare_documents, prepare_ids, prepare_led, prepare_text,
     prepare_turns,
 };
+pub use picture::{Detail, PICTURES, PictureFile, PictureMarks, PictureRules, picture_name};
 pub use report::{Environment, Report, report};
-pub use request::{Document, Request};
+pub use request::{Document, DocumentPart, PlacedPicture, Request};
 pub use template::{Placed, PromptPart, Talk, Template, Written};
 pub use tokenize::{Piece, TextStream, Tokenizer};
 pub use trace_calibration::TraceCalibration;

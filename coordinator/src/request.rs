@@ -3,66 +3,153 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
+use tributary_pictures::{Encoded, Error as PictureError, Kind};
 use tributary_system::file::{utf8, without_mark};
 
+use crate::document_form::{DocumentForm, PartForm};
 use crate::error::PlanError;
+use crate::picture::{Detail, PictureFile, picture_name};
 use crate::{Error, Result};
 
 /// Documents and a question about them.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// The context, in its order.
     pub documents: Vec<Document>,
     /// The question.
     pub query: String,
     /// The right answer, if known.
-    #[serde(default, deserialize_with = "text_or_number")]
     pub answer: Option<String>,
 }
 
-/// One document. In JSON a string, or an object with `text` and perhaps `title`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(from = "DocumentForm")]
+/// A request as a file has it.
+#[derive(Deserialize)]
+struct RequestForm {
+    documents: Vec<DocumentForm>,
+    query: String,
+    #[serde(default, deserialize_with = "text_or_number")]
+    answer: Option<String>,
+}
+
+/// One document: a text, perhaps with pictures in it. In JSON a string, or an object with perhaps a
+/// `title` and one of `text`, `image` and `content`, a list of texts and pictures.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Document {
     /// Title, placed before the text on a line of its own.
     pub title: Option<String>,
     /// Text of the document.
     pub text: String,
+    /// Its pictures, in their order.
+    pub pictures: Vec<PlacedPicture>,
+    /// Whether its text goes on after its end, so that nothing is joined to it.
+    pub goes_on: bool,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "a document is a string or {\"title\": .., \"text\": ..}")]
-enum DocumentForm {
-    Bare(String),
-    Titled { title: Option<String>, text: String },
+/// A picture in a document.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlacedPicture {
+    /// Bytes of the document's text before it.
+    pub at: usize,
+    /// The picture's file.
+    pub file: Arc<PictureFile>,
 }
 
-impl From<DocumentForm> for Document {
-    fn from(form: DocumentForm) -> Self {
-        match form {
-            DocumentForm::Bare(text) => Self { title: None, text },
-            DocumentForm::Titled { title, text } => Self { title, text },
-        }
-    }
+/// A part of a document.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DocumentPart {
+    /// A text.
+    Text(String),
+    /// A picture.
+    Picture(Arc<PictureFile>),
 }
 
 impl Document {
-    /// A document without a title, read from a text file.
-    ///
-    /// # Errors
-    /// Returns [`PlanError::Unreadable`] or [`PlanError::TooLong`].
-    pub fn from_file(path: &Path) -> Result<Self> {
-        Ok(Self { title: None, text: read(path)? })
+    /// A text without a title.
+    pub fn of_text(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
     }
 
-    /// The documents of a folder, a text file each, in the order of their names; or of a file of
-    /// JSON, one a line: a string, or an object with `text` and perhaps a `title`.
+    /// A document of texts and pictures.
+    pub fn of_parts(title: Option<String>, parts: impl IntoIterator<Item = DocumentPart>) -> Self {
+        let mut document = Self { title, ..Self::default() };
+        for part in parts {
+            match part {
+                DocumentPart::Text(text) => document.text.push_str(&text),
+                DocumentPart::Picture(file) => {
+                    document.pictures.push(PlacedPicture { at: document.text.len(), file });
+                }
+            }
+        }
+        document
+    }
+
+    /// A document without a title, read from a text file or a picture's. The file's first bytes
+    /// decide which it is.
     ///
     /// # Errors
-    /// Returns [`PlanError::Unreadable`], [`PlanError::TooLong`], [`PlanError::NoDocuments`], or
-    /// [`Error::Line`] with the number of an invalid line.
+    /// Returns [`PlanError::Unreadable`], [`PlanError::TooLong`], or [`Error::Picture`].
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let bytes = read_bytes(path)?;
+        let picture = |file| {
+            let name = path.display().to_string();
+            PictureFile::new(name, Encoded { declared: None, file }, Detail::Full)
+        };
+        match Kind::of(&bytes) {
+            Ok(_) => Ok(Self::of_parts(None, [DocumentPart::Picture(Arc::new(picture(bytes)?))])),
+            // A text may begin as another kind of picture does: `BM` of BMP, or `<?xml`.
+            Err(PictureError::Refused { kind }) if std::str::from_utf8(&bytes).is_err() => {
+                let name = path.display().to_string();
+                Err(Error::Picture { name, cause: PictureError::Refused { kind } })
+            }
+            Err(_) => Ok(Self::of_text(without_mark(bounded_text(bytes, path, None)?))),
+        }
+    }
+
+    /// A document of a file in `folder`; it has a number among others there.
+    fn of_form(form: DocumentForm, number: usize, folder: &Path) -> Result<Self> {
+        let DocumentForm { title, parts } = form;
+        let pictures = parts.iter().filter(|part| matches!(part, PartForm::Picture { .. })).count();
+        let mut picture = 0;
+        let mut read = |part| match part {
+            PartForm::Text(text) => Ok(DocumentPart::Text(text)),
+            PartForm::Picture { source, detail } => {
+                picture += 1;
+                let name = picture_name(&format!("document {number}"), picture, pictures);
+                let file = match has_scheme(&source) {
+                    true => PictureFile::from_url(name, &source, detail)?,
+                    false => PictureFile::from_path(name, &folder.join(source), detail)?,
+                };
+                Ok(DocumentPart::Picture(Arc::new(file)))
+            }
+        };
+        let parts = parts.into_iter().map(&mut read).collect::<Result<Vec<_>>>()?;
+        Ok(Self::of_parts(title, parts))
+    }
+
+    /// Its texts and pictures in their order, the title before them. No text is empty.
+    pub fn parts(&self) -> Vec<DocumentPart> {
+        let text = self.full_text();
+        let before = text.len() - self.text.len();
+        let (mut parts, mut from) = (Vec::new(), 0);
+        let push = |part: &str| (!part.is_empty()).then(|| DocumentPart::Text(part.to_owned()));
+        for PlacedPicture { at, file } in &self.pictures {
+            parts.extend(push(&text[from..before + at]));
+            parts.push(DocumentPart::Picture(Arc::clone(file)));
+            from = before + at;
+        }
+        parts.extend(push(&text[from..]));
+        parts
+    }
+
+    /// The documents of a folder, a text or a picture each, in the order of their names; or of a
+    /// file of JSON, one a line, as in a request.
+    ///
+    /// # Errors
+    /// Returns [`PlanError::Unreadable`], [`PlanError::TooLong`], [`PlanError::NoDocuments`],
+    /// [`Error::Picture`], or [`Error::Line`] with the number of an invalid line.
     pub fn corpus(path: &Path) -> Result<Vec<Self>> {
         let documents = if path.is_dir() { Self::of_folder(path)? } else { Self::of_lines(path)? };
         if documents.is_empty() { Err(PlanError::NoDocuments.into()) } else { Ok(documents) }
@@ -80,12 +167,13 @@ impl Document {
 
     fn of_lines(path: &Path) -> Result<Vec<Self>> {
         each_line(path, |line, text| {
-            let cause = |error| Box::new(json_error(&error, path));
-            serde_json::from_str(text).map_err(|error| Error::Line { path: path.into(), line, cause: cause(error) })
+            let form = serde_json::from_str(text).map_err(|error| json_error(&error, path));
+            let document = form.and_then(|form| Self::of_form(form, line, folder_of(path)));
+            document.map_err(|cause| Error::Line { path: path.into(), line, cause: Box::new(cause) })
         })
     }
 
-    /// Title and text, as the model reads them.
+    /// Title and text, as the model reads them, without pictures.
     pub fn full_text(&self) -> String {
         match &self.title {
             Some(title) if !title.is_empty() => format!("{title}\n{}", self.text),
@@ -103,22 +191,26 @@ impl Request {
         Self { documents, query, answer: None }.checked()
     }
 
-    /// A request from a JSON file. Unknown keys are ignored.
+    /// A request from a JSON file. Unknown keys are ignored, and paths of pictures are relative to
+    /// the file.
     ///
     /// # Errors
-    /// Returns [`PlanError::Unreadable`], [`PlanError::TooLong`], [`Error::Json`], and the errors
-    /// of [`new`](Self::new).
+    /// Returns [`PlanError::Unreadable`], [`PlanError::TooLong`], [`Error::Json`],
+    /// [`Error::Picture`], and the errors of [`new`](Self::new).
     pub fn from_file(path: &Path) -> Result<Self> {
         Self::from_json(&read(path)?, path)
     }
 
-    /// A request from JSON text; `path` is for messages.
+    /// A request from the JSON text of the file at `path`.
     ///
     /// # Errors
-    /// Returns [`Error::Json`], and the errors of [`new`](Self::new).
+    /// Returns [`Error::Json`], [`Error::Picture`], and the errors of [`new`](Self::new).
     pub fn from_json(json: &str, path: &Path) -> Result<Self> {
-        let request: Self = serde_json::from_str(json).map_err(|error| json_error(&error, path))?;
-        request.checked()
+        let form: RequestForm = serde_json::from_str(json).map_err(|error| json_error(&error, path))?;
+        let RequestForm { documents, query, answer } = form;
+        let read = |(index, form)| Document::of_form(form, index + 1, folder_of(path));
+        let documents = documents.into_iter().enumerate().map(read).collect::<Result<_>>()?;
+        Self { documents, query, answer }.checked()
     }
 
     /// Requests from a file of JSON objects, one a line; empty lines are skipped.
@@ -154,11 +246,27 @@ const TEXT_BYTES: u64 = 64 << 20;
 ///
 /// # Errors
 /// Returns [`PlanError::Unreadable`] or [`PlanError::TooLong`].
-pub(crate) fn read(path: &Path) -> Result<String> {
+fn read(path: &Path) -> Result<String> {
+    Ok(without_mark(bounded_text(read_bytes(path)?, path, None)?))
+}
+
+/// The bytes of a user's own file, or pipe, up to one more than a text may have.
+fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     let unreadable = |cause| PlanError::Unreadable { path: path.into(), cause };
     let mut bytes = Vec::new();
     File::open(path).and_then(|file| file.take(TEXT_BYTES + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
-    Ok(without_mark(bounded_text(bytes, path, None)?))
+    Ok(bytes)
+}
+
+/// The folder that paths in a file are relative to.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(path)
+}
+
+/// Whether a text begins with a URL's scheme, such as `data:`. A single letter is none.
+fn has_scheme(text: &str) -> bool {
+    let letters = |scheme: &str| scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    text.split_once(':').is_some_and(|(scheme, _)| scheme.len() > 1 && letters(scheme))
 }
 
 /// Results of a function for each line of a user's own file, or pipe, given the line's number from
@@ -229,6 +337,8 @@ fn text_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Re
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+
     use super::*;
 
     fn parse(json: &str) -> Result<Request> {
@@ -245,6 +355,71 @@ mod tests {
         let texts: Vec<String> = request.documents.iter().map(Document::full_text).collect();
         assert_eq!(texts, ["a b", "c", "T\nd"]);
         assert_eq!(request.answer.as_deref(), Some("yes"));
+    }
+
+    #[test]
+    fn documents_may_have_pictures() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/vlm");
+        let read = |documents: &str| {
+            let json = format!(r#"{{"documents": [{documents}], "query": "q"}}"#);
+            Request::from_json(&json, &golden.join("request.json")).map(|request| request.documents)
+        };
+        let url = |file: &str| {
+            let bytes = std::fs::read(golden.join(file)).unwrap();
+            format!("data:image/png;base64,{}", base64::engine::general_purpose::STANDARD.encode(bytes))
+        };
+        let documents = read(&format!(
+            r#"{{"title": "T", "image": "d.png"}}, {{"image": "{}"}}, {{"content": [{{"type": "text", "text": "ab"}},
+               {{"type": "image_url", "image_url": {{"url": "./f.png", "detail": "low"}}}}, {{"type": "text", "text": "c"}}]}}"#,
+            url("d.png")
+        ))
+        .unwrap();
+        let places = |document: &Document| document.pictures.iter().map(|picture| picture.at).collect::<Vec<_>>();
+        assert_eq!(documents.iter().map(places).collect::<Vec<_>>(), [vec![0], vec![0], vec![2]]);
+        assert_eq!((documents[2].text.as_str(), documents[0].title.as_deref()), ("abc", Some("T")));
+        assert_eq!(documents[0].parts().len(), 2, "title and picture");
+        let low = &documents[2].pictures[0].file;
+        assert_eq!(**low, PictureFile::from_path("f", &golden.join("f.png"), Detail::Low).unwrap());
+        let of_file = Document::from_file(&golden.join("d.png")).unwrap();
+        assert_eq!(of_file.pictures[0].at, 0);
+        let content = |part: &str| format!(r#"{{"content": [{part}]}}"#);
+        for (document, wanted) in [
+            (r#"{"image": "http://a/b.png"}"#.to_owned(), "document 1: pictures are not fetched: send a data: URL"),
+            (r#"{"image": "file:///etc/passwd"}"#.to_owned(), "pictures are not fetched"),
+            (r#"{"image": "data:image/png,x"}"#.to_owned(), "document 1: a picture's data: URL begins"),
+            (r#"{"image": "data:image/png;base64,QUJD"}"#.to_owned(), "no PNG, JPEG or WebP picture"),
+            (r#"{"image": "none.png"}"#.to_owned(), "none.png"),
+            (r#"{"image": "images.py"}"#.to_owned(), "document 1: the file is no PNG"),
+            (r#"{"text": "a", "image": "d.png"}"#.to_owned(), "one of `text`, `image` and `content`"),
+            (r#"{"title": "a"}"#.to_owned(), "a document is a string or"),
+            (content(r#"{"type": "video_url", "video_url": {"url": "x"}}"#), "content of type `video_url`"),
+            (content(r#"{"type": "image_url", "image_url": {"url": "d.png", "detail": "x"}}"#), "auto, high or low"),
+            (content(r#"{"type": "text"}"#), "as its `type` says"),
+            (
+                format!(r#""a", {{"content": [{0}, {0}]}}"#, r#"{"type": "image_url", "image_url": {"url": "x:y"}}"#)
+                    .replace("x:y", "data:;base64,"),
+                "picture 1 of document 2: the picture has 0 bytes",
+            ),
+        ] {
+            let error = read(&document).expect_err(&document);
+            assert!(error.to_string().contains(wanted) && error.exit_code() == 64, "{document}: {error}");
+        }
+    }
+
+    #[test]
+    fn files_are_pictures_by_their_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            Document::from_file(&path)
+        };
+        assert_eq!(file("a.png", b"BMW and <?xml").unwrap(), Document::of_text("BMW and <?xml"));
+        assert_eq!(file("b", b"<?xml version='1.0'?>").unwrap().pictures, []);
+        let refused = |bytes: &[u8]| file("c", bytes).expect_err("refused").to_string();
+        assert!(refused(b"GIF89a\xff\xfe").contains("GIF is not read: send PNG, JPEG or WebP"));
+        assert!(refused(b"ab\xff").contains("is not UTF-8 text"));
+        assert!(refused(b"\x89PNG\r\n\x1a\n").contains("c: the PNG picture"));
     }
 
     #[test]

@@ -72,7 +72,7 @@ mod tests {
             }
         }
         spans.push(start..text.len());
-        Piece { title: None, ids: vec![7; spans.len()], text: text.to_owned(), spans }
+        Piece { ids: vec![7; spans.len()], text: text.to_owned(), spans, ..Piece::default() }
     }
 
     fn told(text: &str) -> Vec<String> {
@@ -103,7 +103,7 @@ mod tests {
     fn a_token_of_a_mark_and_empty_lines_ends_its_sentence() {
         let text = "A b.\n\nC d.";
         let spans = vec![0..1, 1..3, 3..6, 6..7, 7..9, 9..10];
-        let piece = Piece { title: None, ids: vec![7; 6], text: text.to_owned(), spans };
+        let piece = Piece { ids: vec![7; 6], text: text.to_owned(), spans, ..Piece::default() };
         assert_eq!(ends_in(&piece), [2, 5]);
     }
 

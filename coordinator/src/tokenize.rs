@@ -16,6 +16,8 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
+use tributary_protocol::Picture;
+
 use crate::template::PromptPart;
 use crate::{Error, Result};
 
@@ -63,8 +65,10 @@ pub struct Piece {
     pub ids: Vec<u32>,
     /// The text.
     pub text: String,
-    /// The bytes of the text that each token stands for.
+    /// The bytes of the text that each token stands for. A picture is one character there.
     pub spans: Vec<Range<usize>>,
+    /// Pictures among the tokens, in their order.
+    pub pictures: Vec<Picture>,
 }
 
 impl Tokenizer {
@@ -253,7 +257,8 @@ impl Tokenizer {
             if piece.spans[own..].iter().all(|span| span.start >= before.len()) {
                 let span = |span: &Range<usize>| span.start - before.len()..span.end - before.len();
                 let spans = piece.spans[own..].iter().map(span).collect();
-                return Ok(Piece { title: None, ids: piece.ids[own..].to_vec(), text: text.to_owned(), spans });
+                let ids = piece.ids[own..].to_vec();
+                return Ok(Piece { ids, text: text.to_owned(), spans, ..Piece::default() });
             }
         }
         pieces_of(tokenizer, text)
@@ -272,10 +277,10 @@ fn at_most(tokens: usize, most: usize) -> Result<()> {
 fn pieces_of(tokenizer: &tokenizers::Tokenizer, text: &str) -> Result<Piece> {
     let encoding = caught(|| tokenizer.encode(text, false)).map_err(|error| Error::Untokenizable(error.to_string()))?;
     Ok(Piece {
-        title: None,
         ids: encoding.get_ids().to_vec(),
         text: text.to_owned(),
         spans: encoding.get_offsets().iter().map(|&(start, end)| start..end).collect(),
+        ..Piece::default()
     })
 }
 
@@ -316,7 +321,8 @@ fn without_space(text: &str, span: &Range<usize>) -> Range<usize> {
 }
 
 impl Piece {
-    /// Some of its tokens, with the text between the first one's beginning and the last one's end.
+    /// Some of its tokens, of which none is a picture's, with the text between the first one's
+    /// beginning and the last one's end.
     pub(crate) fn slice(&self, tokens: Range<usize>) -> Self {
         let spans = &self.spans[tokens.clone()];
         let start = spans.first().map_or(0, |span| span.start);
@@ -329,11 +335,12 @@ impl Piece {
             ids: self.ids[tokens].to_vec(),
             text: self.text[start..end].to_owned(),
             spans: spans.iter().map(relative).collect(),
+            pictures: Vec::new(),
         }
     }
 
     /// Adds the tokens of a part of the text that begins at `start`.
-    fn append(&mut self, part: Self, start: usize) {
+    pub(crate) fn append(&mut self, part: Self, start: usize) {
         self.ids.extend(part.ids);
         self.spans.extend(part.spans.into_iter().map(|span| span.start + start..span.end + start));
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tributary_coordinator::conductor::{Conductor, Desk, Done, Inbox, desk};
 use tributary_coordinator::scheduler::Limits;
-use tributary_coordinator::{ChatOptions, ChunkPrefix, Document, Environment, Intake, Message, Prefix, Prepared};
-use tributary_coordinator::{prepare_documents, prepare_ids, prepare_text, prepare_turns, report};
+use tributary_coordinator::{ChatOptions, ChunkPrefix, Document, Environment, Intake, Message, PictureRules};
+use tributary_coordinator::{Prefix, Prepared, prepare_documents, prepare_ids, prepare_text, prepare_turns, report};
 use tributary_planner::forecast::Profile;
 use tributary_planner::{Machine, ModelShape, RequestSettings};
 use tributary_protocol::{Method, Packets, Requirement, Sampling};
@@ -116,6 +116,11 @@ impl Client {
         let lacks_model = folder.auxiliary.is_none() && method.needs(Requirement::AuxiliaryModel);
         let lacks_rows = folder.adapters.around().is_none() && method.needs(Requirement::Adapter);
         !(lacks_model || lacks_rows)
+    }
+
+    /// The model's rules for pictures, if it reads some.
+    pub fn pictures(&self) -> Option<&PictureRules> {
+        self.shared.folder.pictures.as_ref()
     }
 
     /// Part of a prompt's prefix that chunks are prefilled after.

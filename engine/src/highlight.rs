@@ -27,11 +27,23 @@ pub fn highlighted(answered: &Answered, marks: (&str, &str)) -> String {
     text
 }
 
-/// A chunk's text with runs of chosen tokens between the marks; token ids where there is no text.
+/// A chunk's text with runs of chosen tokens between the marks; token ids where there is no text. A
+/// picture is told by its numbers of chosen rows and of rows.
 fn marked(piece: &Piece, chosen: &[bool], (open, close): (&str, &str)) -> String {
     let mut text = String::new();
     let (mut at, mut inside) = (0, false);
-    for (index, &is_chosen) in chosen.iter().enumerate() {
+    let (mut places, mut pictures) = (chosen.iter().enumerate(), piece.pictures.iter().peekable());
+    while let Some((index, &is_chosen)) = places.next() {
+        // The mark before its rows.
+        if let Some(picture) = pictures.next_if(|picture| picture.first as usize == index + 1) {
+            let count = chosen[picture.range()].iter().filter(|&&chosen| chosen).count();
+            text += if std::mem::take(&mut inside) { close } else { "" };
+            text += piece.text.get(at..piece.spans[index].start).unwrap_or("");
+            text += &format!("[picture: {count} of {} rows]", picture.rows());
+            at = piece.spans[index].end;
+            places.nth(picture.rows());
+            continue;
+        }
         let id;
         let (gap, token) = match piece.spans.get(index) {
             Some(span) if span.start >= at && span.end >= span.start => {
@@ -63,17 +75,29 @@ fn marked(piece: &Piece, chosen: &[bool], (open, close): (&str, &str)) -> String
 
 #[cfg(test)]
 mod tests {
+    use tributary_protocol::{Picture, Pixels};
+
     use super::*;
 
     #[test]
     fn runs_of_chosen_tokens_are_marked() {
         let (text, spans) = ("ab cd ef.".to_owned(), vec![0..2, 3..5, 6..8]);
-        let piece = Piece { ids: vec![1, 2, 3], text, spans, title: None };
+        let piece = Piece { ids: vec![1, 2, 3], text, spans, ..Piece::default() };
         let mark = |chosen: [bool; 3]| marked(&piece, &chosen, ("<", ">"));
         assert_eq!(mark([false, true, false]), "ab <cd> ef.");
         assert_eq!(mark([true, true, false]), "<ab cd> ef.");
         assert_eq!(mark([false, false, true]), "ab cd <ef>.");
         assert_eq!(mark([false, false, false]), "ab cd ef.");
+    }
+
+    #[test]
+    fn pictures_are_told_by_their_rows() {
+        let (text, spans) = ("ab\u{FFFC}cd".to_owned(), vec![0..2, 2..5, 2..5, 2..5, 2..5, 5..7]);
+        let picture = Picture { first: 2, lines: 1, columns: 2, hash: [0; 32], pixels: Pixels::default() };
+        let piece = Piece { ids: vec![1, 2, 3, 3, 4, 5], text, spans, pictures: vec![picture], ..Piece::default() };
+        let mark = |chosen: [bool; 6]| marked(&piece, &chosen, ("<", ">"));
+        assert_eq!(mark([true, true, false, true, true, true]), "<ab>[picture: 1 of 2 rows]<cd>");
+        assert_eq!(mark([false; 6]), "ab[picture: 0 of 2 rows]cd");
     }
 
     #[test]

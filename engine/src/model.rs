@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device};
-use tributary_coordinator::{ChunkPrefix, Head, Intake, Prefix, Template, Tokenizer};
+use tributary_coordinator::{ChunkPrefix, Head, Intake, PictureMarks, PictureRules, Prefix, Template, Tokenizer};
 use tributary_kernels::{Kernels, cuda};
 use tributary_model::{
     Adapters, Config, LoadFormat, Model, TowerConfig, VisionConfig, fingerprint, gguf, in_eight_bits, load,
     packed_bytes,
 };
+use tributary_pictures::Rules;
 use tributary_planner::{ModelShape, VisionShape, WindowShape};
 
 use crate::adapters::ModelAdapters;
@@ -35,6 +36,8 @@ pub struct ModelFolder {
     pub bos: Option<u32>,
     /// The tokens with which every prompt begins, if chunks are prefilled after these alone.
     pub head: Option<Head>,
+    /// Its rules for pictures, if it reads some.
+    pub pictures: Option<PictureRules>,
     /// The small auxiliary model that reads for it, if there is one.
     pub auxiliary: Option<Box<ModelFolder>>,
     /// The small draft model that writes ahead of it, if there is one.
@@ -98,6 +101,7 @@ impl ModelFolder {
     pub(crate) fn reading<'a>(&'a self, intake: &'a IntakeConfig, prefix: &'a Prefix) -> Result<Intake<'a>> {
         Ok(Intake {
             tokenizer: self.tokenizer()?,
+            pictures: self.pictures.as_ref(),
             template: self.template.as_ref(),
             chunking: &intake.chunking,
             join: &intake.join,
@@ -143,6 +147,7 @@ impl ModelFolder {
             (Some(tokenizer), ChunkPrefix::Head { more }) => Some(head(intake, template.as_ref(), tokenizer, more)?),
             _ => None,
         };
+        let pictures = config.vision.as_ref().map(picture_rules).transpose()?;
         let dtype = wanted.dtype.tensor();
         let plain = wanted.kernels == Kernels::Plain;
         if wanted.device == DeviceKind::Cuda && !plain && !cuda::attends(config.head_dim, dtype) {
@@ -168,6 +173,7 @@ impl ModelFolder {
             template,
             bos,
             head,
+            pictures,
             auxiliary,
             draft_model,
             adapters,
@@ -232,6 +238,16 @@ impl ModelFolder {
             None => Ok(answer.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
         }
     }
+}
+
+/// Rules of a model with a vision tower for the pictures of requests.
+fn picture_rules(vision: &VisionConfig) -> Result<PictureRules> {
+    let VisionConfig { patch, merge, marks, preprocessing, .. } = vision;
+    let side = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let (least, most) = (preprocessing.least_pixels, preprocessing.most_pixels);
+    let rules = Rules::new(side(*patch), side(*merge), least, most);
+    let marks = PictureMarks { row: marks.picture, start: marks.start, end: marks.end };
+    Ok(PictureRules { rules: rules.map_err(|error| Error::usage(error.to_string()))?, marks })
 }
 
 /// The tokens with which every prompt begins.
@@ -353,6 +369,21 @@ pub fn folder_of(path: PathBuf) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rules_for_pictures_come_from_the_config() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+        let of = |name: &str| {
+            let config = Config::read(&golden.join(name)).expect("a config");
+            config.vision.as_ref().map(|vision| picture_rules(vision).expect("rules"))
+        };
+        assert_eq!(of("qwen3"), None);
+        let marks = PictureMarks { row: 261, start: 259, end: 260 };
+        let rules = Rules::new(16, 2, 4096, 65536).expect("rules");
+        assert_eq!(of("qwen3vl-tiny"), Some(PictureRules { rules, marks }));
+        let rules = Rules::new(14, 2, 3136, 50176).expect("rules");
+        assert_eq!(of("qwen25vl-tiny"), Some(PictureRules { rules, marks }));
+    }
 
     #[test]
     fn what_can_be_made_again_goes_into_the_users_cache() {

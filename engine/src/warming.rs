@@ -107,7 +107,8 @@ impl Engine<'_> {
         if prepared.chunks.is_empty() {
             return Ok(warmed);
         }
-        let planned = self.planner.plan_chunks(prepared.tokens(), &run_config.settings, run_config.threads)?;
+        let tokens_of_chunks = self.readers.chunk_tokens(&prepared, &run_config.settings)?;
+        let planned = self.planner.plan_chunks(tokens_of_chunks, &run_config.settings, run_config.threads)?;
         let link = self.ranks.backend().link(group).ok_or(Error::Bug("the ranks were not started"))?;
         match dispatch::keep(link, &planned.plan) {
             Ok(reports) => {

@@ -9,10 +9,10 @@ use tributary_engine::{Question, Synthetic};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Request")]
 pub struct RequestArgs {
-    /// Text files, one document each
+    /// Text or picture files, one document each
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["request", "synthetic"])]
     pub documents: Vec<PathBuf>,
-    /// JSON file: {"documents": [TEXT | {"title", "text"}, ..], "query": TEXT}
+    /// JSON file: {"documents": [TEXT | {"title", "text" | "image"}, ..], "query": TEXT}
     #[arg(long, value_name = "FILE.json", conflicts_with = "synthetic")]
     pub request: Option<PathBuf>,
     /// Question; overrides the request file's query

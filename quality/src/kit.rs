@@ -118,7 +118,7 @@ pub fn piece(text: &str) -> tributary_coordinator::Piece {
         at += word.len() + 1;
     }
     spans.retain(|span| !span.is_empty());
-    tributary_coordinator::Piece { title: None, ids: vec![0; spans.len()], text: text.to_owned(), spans }
+    tributary_coordinator::Piece { ids: vec![0; spans.len()], text: text.to_owned(), spans, ..Default::default() }
 }
 
 /// An evaluation of `count` requests of the task `single`, answered by `arms`.

@@ -101,7 +101,7 @@ impl Sample {
     /// # Errors
     /// Returns an error if a chunk or a query has no text.
     pub fn question(&self) -> Result<Question> {
-        let documents = self.chunks.iter().map(|text| Document { title: None, text: text.clone() }).collect();
+        let documents = self.chunks.iter().map(Document::of_text).collect();
         let request = Request::new(documents, self.query.clone())?;
         let (lead, begun) = (self.lead.clone(), self.begun.clone());
         Ok(Question::Led(Led { lead, request, begun, uses_template: self.uses_template }))

@@ -133,7 +133,8 @@ impl Answering {
 
     /// Tokens so far: of the prompt, and of the answer.
     pub fn usage_so_far(&self) -> Usage {
-        Usage::new(self.running.prompt.tokens, 0, self.spoken.tokens)
+        let prompt = &self.running.prompt;
+        Usage::new(prompt.tokens, 0, self.spoken.tokens).with_images(prompt.picture_tokens)
     }
 }
 

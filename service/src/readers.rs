@@ -1,5 +1,5 @@
-//! Permits for tokenizing a body. Tokenizing uses the ranks' cores, and many times the body's
-//! memory: long bodies wait for each other, and short ones wait for no long one.
+//! Permits for tokenizing a body and decoding its pictures. Both use the ranks' cores, and many
+//! times the body's memory: long bodies wait for each other, and short ones wait for no long one.
 
 use std::sync::Arc;
 
@@ -18,7 +18,10 @@ const WEIGHT: usize = 40;
 /// Memory of all long bodies that are being read, in bytes.
 const BUDGET: usize = 384 << 20;
 
-/// The unit of that memory, in bytes.
+/// Memory of all pictures that are being decoded, in bytes.
+const PICTURES: usize = 512 << 20;
+
+/// The unit of these memories, in bytes.
 const STEP: usize = 64 << 10;
 
 /// Places of those who read bodies.
@@ -27,12 +30,18 @@ pub struct Readers {
     short: Arc<Semaphore>,
     long: Arc<Semaphore>,
     memory: Arc<Semaphore>,
+    pictures: Arc<Semaphore>,
 }
 
 impl Default for Readers {
     fn default() -> Self {
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
-        Self { short: semaphore(EACH), long: semaphore(EACH), memory: semaphore(BUDGET / STEP) }
+        Self {
+            short: semaphore(EACH),
+            long: semaphore(EACH),
+            memory: semaphore(BUDGET / STEP),
+            pictures: semaphore(PICTURES / STEP),
+        }
     }
 }
 
@@ -40,16 +49,25 @@ impl Readers {
     /// Takes the permits for a body of `bytes` bytes, until the result is dropped. A body that
     /// would take more memory than there is takes all of it.
     pub async fn of(&self, bytes: usize) -> Vec<OwnedSemaphorePermit> {
-        let take = async |semaphore: &Arc<Semaphore>, count: usize| {
-            let count = u32::try_from(count).unwrap_or(u32::MAX);
-            Arc::clone(semaphore).acquire_many_owned(count).await.expect("it is never closed")
-        };
         if bytes <= SHORT {
             return vec![take(&self.short, 1).await];
         }
         let steps = (bytes.saturating_mul(WEIGHT)).div_ceil(STEP).min(BUDGET / STEP);
         vec![take(&self.long, 1).await, take(&self.memory, steps).await]
     }
+
+    /// Takes the permit for decoding pictures one after the other, of which the largest takes
+    /// `peak_bytes` bytes, until the result is dropped. A picture that would take more memory than
+    /// there is takes all of it.
+    pub async fn of_pictures(&self, peak_bytes: u64) -> Option<OwnedSemaphorePermit> {
+        let steps = usize::try_from(peak_bytes.div_ceil(STEP as u64)).unwrap_or(usize::MAX).min(PICTURES / STEP);
+        if steps == 0 { None } else { Some(take(&self.pictures, steps).await) }
+    }
+}
+
+async fn take(semaphore: &Arc<Semaphore>, count: usize) -> OwnedSemaphorePermit {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    Arc::clone(semaphore).acquire_many_owned(count).await.expect("it is never closed")
 }
 
 #[cfg(test)]
@@ -71,6 +89,21 @@ mod tests {
             assert!(!waits(1 << 30).await, "what is longer than all has all");
             let _short = [readers.of(1).await, readers.of(1).await, readers.of(1).await, readers.of(1).await];
             assert!(waits(1).await && !waits(1 << 20).await);
+        });
+    }
+    #[test]
+    fn pictures_wait_for_the_memory_of_others() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        runtime.block_on(async {
+            let readers = Readers::default();
+            let waits = async |bytes| {
+                tokio::time::timeout(Duration::from_millis(20), readers.of_pictures(bytes)).await.is_err()
+            };
+            let first = readers.of_pictures(300 << 20).await;
+            assert!(waits(300 << 20).await, "two of these are more than there is");
+            assert!(!waits(200 << 20).await && !waits(0).await);
+            drop(first);
+            assert!(!waits(u64::MAX).await, "what is larger than all has all");
         });
     }
 }

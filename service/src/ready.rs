@@ -119,7 +119,7 @@ async fn test(client: &Client, expected: &mut Option<Drawn>) -> Result<(), Failu
 async fn draw(client: &Client, method: &'static Method) -> Result<Drawn, Failure> {
     let wrong = |reason: &dyn std::fmt::Display| Failure::Wrong(reason.to_string());
     let conversation = Conversation {
-        documents: DOCUMENTS.map(|text| Document { title: None, text: text.to_owned() }).into(),
+        documents: DOCUMENTS.map(Document::of_text).into(),
         messages: vec![Message::new("user", QUESTION)],
         options: ChatOptions::default(),
     };

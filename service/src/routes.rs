@@ -138,7 +138,9 @@ async fn model(
 
 fn described(shared: &Shared) -> Value {
     let (model, positions) = (&*shared.model, shared.client.shape().max_positions);
-    json!({"id": model, "object": "model", "created": 0, "owned_by": "tributary", "max_model_len": positions})
+    let modalities = if shared.client.pictures().is_some() { &["text", "image"][..] } else { &["text"] };
+    json!({"id": model, "object": "model", "created": 0, "owned_by": "tributary", "max_model_len": positions,
+        "input_modalities": modalities})
 }
 
 /// Whether requests may come: the ranks live, the last self-test was right, and the service is not

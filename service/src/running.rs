@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use axum::body::Bytes;
 use tokio::sync::{Notify, mpsc};
 use tributary_coordinator::Prepared;
 use tributary_engine::{Answered, NotTaken, RequestFailure, Sink, Update, Work};
@@ -17,8 +18,10 @@ use crate::error::ApiError;
 use crate::guard::Asker;
 use crate::hand_over::relay::{Relay, Updates};
 use crate::input::Asked;
+use crate::input::pictures::peak_bytes;
 use crate::metrics::Outcome;
 use crate::shared::Shared;
+use crate::upload::Held;
 
 /// Updates of a request that its client has not read yet. A client that is slower is cut.
 const BUFFERED: usize = 1024;
@@ -33,6 +36,8 @@ pub struct AskedPrompt {
     pub index: usize,
     /// Number of its tokens: prefix, context and query.
     pub tokens: usize,
+    /// Number of those that are rows of pictures.
+    pub picture_tokens: usize,
     /// The tokens of its query, where log-probabilities of them are wanted or it is repeated.
     pub query: Vec<u32>,
     /// Its last tokens: an answer's text is read after them.
@@ -46,11 +51,10 @@ struct Ready {
     prompt: Arc<AskedPrompt>,
 }
 
-/// Reads a body, and makes tokens of its prompts.
-fn read<R: Asked>(shared: &Shared, asker: Asker, body: &[u8]) -> Result<(R, Vec<Ready>), ApiError> {
+/// Makes tokens of the prompts of a request.
+fn prepare<R: Asked>(shared: &Shared, asker: Asker, asked: &R) -> Result<Vec<Ready>, ApiError> {
     let Shared { client, limits, .. } = shared;
     let terms = shared.terms();
-    let asked = R::read(Fields::from_json(body)?, &terms)?;
     let mut ready = Vec::new();
     for (index, mut prepared) in asked.prepare(client)?.into_iter().enumerate() {
         limits.check_prompt(&prepared)?;
@@ -59,9 +63,10 @@ fn read<R: Asked>(shared: &Shared, asker: Asker, body: &[u8]) -> Result<(R, Vec<
             1 => prepared.notes.push("a document without a text was left out".to_owned()),
             several => prepared.notes.push(format!("{several} documents without a text were left out")),
         }
-        let (tokens, query) = (prepared.token_count(), prepared.query.clone());
+        let (tokens, picture_tokens) = (prepared.token_count(), prepared.picture_rows());
+        let query = prepared.query.clone();
         let end = query[query.len().saturating_sub(PROMPT_END)..].to_vec();
-        let prompt = Arc::new(AskedPrompt { index, tokens, query, end });
+        let prompt = Arc::new(AskedPrompt { index, tokens, picture_tokens, query, end });
         let rows = client.prompt_rows(&prepared, client.settings());
         for copy in 0..asked.copies() {
             let mut settings = asked.settings(&prepared, (rows, copy), &terms)?;
@@ -69,7 +74,35 @@ fn read<R: Asked>(shared: &Shared, asker: Asker, body: &[u8]) -> Result<(R, Vec<
             ready.push(Ready { prepared: prepared.clone(), settings, prompt: Arc::clone(&prompt) });
         }
     }
-    Ok((asked, ready))
+    Ok(ready)
+}
+
+/// Runs work that computes on a thread that may.
+async fn computed<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| ApiError::internal(format!("a bug: {error}")))?
+}
+
+/// Reads a body, and makes tokens of its prompts. The body's `memory` is held as long.
+async fn read<R: Asked>(
+    shared: &Shared,
+    (body, memory): (Bytes, Option<Held>),
+    asker: Asker,
+) -> Result<(R, Vec<Ready>), ApiError> {
+    // Held even after the handler is gone: by the closures, which run to their ends.
+    let held = (shared.readers.of(body.len()).await, memory);
+    let reader = shared.clone();
+    let (asked, held) = computed(move || Ok((R::read(Fields::from_json(&body)?, &reader.terms())?, held))).await?;
+    let decoding = shared.readers.of_pictures(peak_bytes(asked.documents())).await;
+    let reader = shared.clone();
+    computed(move || {
+        let _held = (held, decoding);
+        let ready = prepare(&reader, asker, &asked)?;
+        Ok((asked, ready))
+    })
+    .await
 }
 
 /// A request in progress. Dropping it cancels the request, unless it has ended.
@@ -109,15 +142,7 @@ impl Running {
         let busy = |failure: RequestFailure| ApiError::from(failure).again_in(desk.expected_wait_s());
         // Before anything is made of its text; it counts as one that waits from here on.
         let mut waits = Some(desk.announce(asker.0).map_err(busy)?);
-        let permits = shared.readers.of(body.len()).await;
-        let reader = shared.clone();
-        // Reading a long body and making tokens of it computes: it goes to a thread that may.
-        let read = tokio::task::spawn_blocking(move || {
-            // Held even after its handler is gone.
-            let _held = (permits, memory);
-            read(&reader, asker, &body)
-        });
-        let (asked, prompts) = read.await.map_err(|error| ApiError::internal(format!("a bug: {error}")))??;
+        let (asked, prompts) = read::<R>(shared, (body, memory), asker).await?;
         let mut all = Vec::new();
         for Ready { prepared, settings, prompt } in prompts {
             let (sender, updates) = mpsc::channel(BUFFERED);

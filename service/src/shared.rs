@@ -62,6 +62,7 @@ impl Shared {
             ignores_unknown: *ignores_unknown,
             default_tokens: *default_tokens,
             max_positions: client.shape().max_positions,
+            pictures: client.pictures(),
             vocabulary: client.vocabulary(),
         }
     }

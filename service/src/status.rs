@@ -25,6 +25,8 @@ pub struct Status {
     state: &'static str,
     /// The model's name for clients.
     model: String,
+    /// Whether the model reads pictures.
+    reads_pictures: bool,
     /// The method of requests that name none, with its options.
     method: String,
     /// Tokens that chunks are prefilled after: `system`, `head`, or N more than the head.
@@ -211,6 +213,7 @@ fn of(shared: &Shared) -> Status {
         schema: SCHEMA,
         state: metrics.state(),
         model: model.to_string(),
+        reads_pictures: client.pictures().is_some(),
         method: settings.spec().to_string(),
         chunk_prefix: client.chunk_prefix().to_string(),
         world_size: settings.world,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use tributary_planner::{Draft, Planned, Reservation};
+use tributary_protocol::{Chunk, Plan};
 
 use crate::intake::Prepared;
 
@@ -49,6 +50,16 @@ impl Later {
     }
 }
 
+/// The first row of each picture of a plan, and the hash of its pixels.
+fn pictures(plan: &Plan) -> impl Iterator<Item = (usize, [u8; 32])> {
+    let starts = plan.chunk_starts();
+    let of_chunk = move |(chunk, start): (&'_ Chunk, usize)| {
+        let first = plan.prefix_tokens() + start;
+        chunk.pictures.iter().map(move |picture| (first + picture.first as usize, picture.hash)).collect::<Vec<_>>()
+    };
+    plan.chunks.iter().zip(starts).flat_map(of_chunk)
+}
+
 /// The kept sequences, by the numbers of their requests.
 #[derive(Default)]
 pub(super) struct Conversations(BTreeMap<u64, Kept>);
@@ -66,6 +77,8 @@ impl Conversations {
                 && plan.method == planned.plan.method
                 && ids.len() > said
                 && ids[..said] == kept.ids[..said]
+                // Pictures of one size have the same ids.
+                && pictures(plan).eq(pictures(&planned.plan).take_while(|&(row, _)| row < said))
         };
         let earlier = self.0.iter().filter(|(_, kept)| replaced(kept)).map(|(&request, _)| request).collect();
         let Prepared { closing, is_text, .. } = *prepared;

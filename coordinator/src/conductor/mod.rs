@@ -235,7 +235,9 @@ impl Conductor<'_> {
                 let settings = settings.for_hand_over();
                 self.planner.draft(self.readers.tokens(prepared, &settings)?, &settings, threads)?
             }
-            Work::Chunks => self.planner.draft_chunks(prepared.tokens(), settings, threads)?,
+            Work::Chunks => {
+                self.planner.draft_chunks(self.readers.chunk_tokens(prepared, settings)?, settings, threads)?
+            }
         })
     }
 

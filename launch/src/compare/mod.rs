@@ -33,10 +33,10 @@ relay:ratio=0.05";
 pub struct CompareArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Text files, one document each
+    /// Text or picture files, one document each
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["requests", "synthetic"], help_heading = "Request")]
     documents: Vec<PathBuf>,
-    /// Request files: {"documents": [TEXT | {"title", "text"}, ..], "query": TEXT, "answer": TEXT}
+    /// Request files: {"documents": [TEXT | {"title", "text" | "image"}, ..], "query", "answer"}
     #[arg(long = "request", value_name = "FILE.json", num_args = 1.., conflicts_with = "synthetic", help_heading = "Request")]
     requests: Vec<PathBuf>,
     /// Question about --documents

@@ -5,12 +5,13 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tributary_coordinator::{ChatOptions, Ending, Message, OWN_NAMES, Prepared, TemplateValues};
+use tributary_coordinator::{ChatOptions, Document, Ending, Message, OWN_NAMES, Prepared, TemplateValues};
 use tributary_engine::{Client, Conversation};
 use tributary_planner::RequestSettings;
 
 use super::content::Content;
 use super::documents::{self, Documents};
+use super::pictures::{self, Said, Talk};
 use super::{Asked, Choices, Completed, Generation, Terms, check_model, others};
 use crate::body::{Fields, object};
 use crate::delivery::ReasoningWish;
@@ -37,6 +38,8 @@ pub struct ChatRequest {
     pub conversation: Conversation,
     /// Number of documents that have no text.
     pub empty_documents: usize,
+    /// Notes on places of pictures.
+    pub notes: Vec<String>,
     /// Generation and delivery of the answer.
     pub generation: Generation,
 }
@@ -58,15 +61,25 @@ impl Asked for ChatRequest {
         let messages = fields.take_by("messages", Messages)?.unwrap_or_default();
         let options = options(&mut fields)?;
         generation.delivery.reasoning = reasoning(&mut fields)?;
-        let Documents { all, empty } = documents::take(&mut fields, terms.limits.documents, terms.ignores_unknown)?;
+        let Documents { all: mut documents, empty } = documents::take(&mut fields, terms)?;
         others::finish(fields, &others::OF_CHATS, terms.ignores_unknown)?;
-        let conversation = Conversation { documents: all, messages: read_all(messages)?, options };
-        Ok(Self { conversation, empty_documents: empty, generation })
+        let Talk { messages, documents: of_messages, notes } = read_all(messages)?;
+        if !of_messages.is_empty() {
+            documents.extend(of_messages);
+            pictures::check(&documents, "messages", terms)?;
+        }
+        let conversation = Conversation { documents, messages, options };
+        Ok(Self { conversation, empty_documents: empty, notes, generation })
     }
 
     fn prepare(&self, client: &Client) -> Result<Vec<Prepared>, ApiError> {
-        let prepared = client.prepare(&self.conversation)?;
-        Ok(vec![self.generation.prompt(prepared, !self.conversation.documents.is_empty())])
+        let mut prepared = client.prepare(&self.conversation)?;
+        prepared.notes.extend_from_slice(&self.notes);
+        Ok(vec![self.generation.prompt(prepared, !self.conversation.documents.is_empty())?])
+    }
+
+    fn documents(&self) -> &[Document] {
+        &self.conversation.documents
     }
 
     fn empty_documents(&self) -> usize {
@@ -129,7 +142,7 @@ fn reasoning(fields: &mut Fields) -> Result<ReasoningWish, ApiError> {
     Ok(ReasoningWish { is_apart, is_left_out })
 }
 
-/// Reads the messages of a body, each as its text.
+/// Reads the messages of a body, each as its JSON.
 struct Messages;
 
 impl<'de> DeserializeSeed<'de> for Messages {
@@ -161,20 +174,20 @@ impl<'de> Visitor<'de> for Messages {
     }
 }
 
-/// Messages as a template sees them.
-fn read_all(messages: Vec<Box<RawValue>>) -> Result<Vec<Message>, ApiError> {
+/// Messages as a template sees them, and their pictures as documents.
+fn read_all(messages: Vec<Box<RawValue>>) -> Result<Talk, ApiError> {
     let read = |(index, message): (usize, Box<RawValue>)| {
         message_of(&message).map_err(|what| ApiError::parameter(format!("messages[{index}]"), what))
     };
     let messages = messages.into_iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
-    if messages.iter().all(Message::is_system) {
+    if messages.iter().all(|said: &Said| said.message.is_system()) {
         return Err(ApiError::parameter("messages", "there is no message of the user"));
     }
-    Ok(messages)
+    pictures::moved(messages)
 }
 
 /// A message from its object. Its other fields besides role and text go to the template.
-fn message_of(message: &RawValue) -> Result<Message, String> {
+fn message_of(message: &RawValue) -> Result<Said, String> {
     if !message.get().trim_start().starts_with('{') {
         return Err("a message is an object with `role` and `content`".into());
     }
@@ -196,14 +209,14 @@ fn message_of(message: &RawValue) -> Result<Message, String> {
     }
     fields.get_mut("tool_calls").into_iter().for_each(arguments_as_objects);
     let content = match content {
-        Some(Content(text)) => text,
-        None if calls || fields.contains_key("reasoning_content") => String::new(),
+        Some(content) => content,
+        None if calls || fields.contains_key("reasoning_content") => Content::default(),
         None => return Err("`content` is missing".into()),
     };
     if let Some(name) = fields.keys().find(|name| !OF_MESSAGES.contains(&name.as_str())) {
         return Err(format!("`{name}` is not known in a message"));
     }
-    Ok(Message { role, content, rest: fields })
+    Ok(Said { message: Message { role, content: String::new(), rest: fields }, content })
 }
 
 /// Arguments of calls, which clients write as JSON in a text and templates read as objects.

@@ -1,6 +1,6 @@
 //! A request for documents to be prefilled ahead of use.
 
-use tributary_coordinator::Prepared;
+use tributary_coordinator::{Document, Prepared};
 use tributary_engine::Client;
 use tributary_planner::RequestSettings;
 
@@ -21,7 +21,7 @@ pub struct ChunksRequest {
 impl Asked for ChunksRequest {
     fn read(mut fields: Fields, terms: &Terms<'_>) -> Result<Self, ApiError> {
         check_model(&mut fields, terms.model)?;
-        let documents = documents::take(&mut fields, terms.limits.documents, terms.ignores_unknown)?;
+        let documents = documents::take(&mut fields, terms)?;
         let system = fields.take_long("system")?;
         others::finish(fields, &[], terms.ignores_unknown)?;
         if documents.all.is_empty() {
@@ -32,6 +32,10 @@ impl Asked for ChunksRequest {
 
     fn prepare(&self, client: &Client) -> Result<Vec<Prepared>, ApiError> {
         Ok(vec![client.prepare_documents(&self.documents.all, self.system.as_deref())?])
+    }
+
+    fn documents(&self) -> &[Document] {
+        &self.documents.all
     }
 
     fn empty_documents(&self) -> usize {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
-use tributary_coordinator::Prepared;
+use tributary_coordinator::{Document, Prepared};
 use tributary_engine::{Client, Prompt, PromptText};
 use tributary_planner::RequestSettings;
 
@@ -151,7 +151,7 @@ impl Asked for CompletionRequest {
         if texts.is_empty() {
             return Err(ApiError::parameter("prompt", "the `prompt` is empty"));
         }
-        let documents = documents::take(&mut fields, terms.limits.documents, terms.ignores_unknown)?;
+        let documents = documents::take(&mut fields, terms)?;
         others::finish(fields, &others::OF_TEXTS, terms.ignores_unknown)?;
         Ok(Self { documents, texts, generation })
     }
@@ -166,9 +166,13 @@ impl Asked for CompletionRequest {
             }
             let prompt = Prompt { documents: self.documents.all.clone(), text: text.clone() };
             let prepared = client.prepare_prompt(&prompt)?;
-            Ok(self.generation.prompt(prepared, !self.documents.all.is_empty()))
+            self.generation.prompt(prepared, !self.documents.all.is_empty())
         };
         self.texts.iter().map(prepare).collect()
+    }
+
+    fn documents(&self) -> &[Document] {
+        &self.documents.all
     }
 
     fn empty_documents(&self) -> usize {

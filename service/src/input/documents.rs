@@ -1,12 +1,16 @@
 //! The documents of a body, in the forms that clients and frameworks have for them: a text,
-//! `{"text", "title"}`, Cohere's `{"id", "data": {"text",
-//! "title"}}` and LangChain's `{"page_content", "metadata"}`.
+//! `{"text", "title"}`, Cohere's `{"id", "data": {"text", "title"}}` and LangChain's
+//! `{"page_content", "metadata"}`; with pictures `{"image", "title"}`, or `{"content", "title"}`
+//! whose content is a message's.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use tributary_coordinator::Document;
+use tributary_coordinator::{Detail, Document, DocumentPart, PictureFile, picture_name};
 
+use super::content::{Content, Part, Parts, picture};
+use super::{Terms, pictures};
 use crate::body::{Fields, short};
 use crate::error::ApiError;
 
@@ -16,7 +20,7 @@ const UNREAD: [&str; 6] = ["id", "metadata", "score", "type", "url", "source"];
 /// Documents of a request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Documents {
-    /// Those that have a text, in their order.
+    /// Those that have a text or a picture, in their order.
     pub all: Vec<Document>,
     /// Number of those that have none and are left out.
     pub empty: usize,
@@ -31,16 +35,22 @@ struct Reader {
     ignores_unknown: bool,
 }
 
-/// Takes the documents of a body, at most `most`; none where there are none.
+/// Takes the documents of a body; none where there are none.
 ///
 /// # Errors
-/// Returns an error if documents have another form, if there are more than allowed, or if a key is
-/// unknown and unknown keys are not ignored.
-pub fn take(fields: &mut Fields, most: usize, ignores_unknown: bool) -> Result<Documents, ApiError> {
+/// Returns an error if documents have another form, if there are more than allowed, if a key is
+/// unknown and unknown keys are not ignored, or if pictures cannot be read.
+pub fn take(fields: &mut Fields, terms: &Terms<'_>) -> Result<Documents, ApiError> {
+    let (most, ignores_unknown) = (terms.limits.documents, terms.ignores_unknown);
     let all = fields.take_by("documents", Reader { most, ignores_unknown })?.unwrap_or_default();
     let read = all.len();
-    let all: Vec<Document> = all.into_iter().filter(|document| !document.text.is_empty()).collect();
+    let all: Vec<Document> = all.into_iter().filter(has_content).collect();
+    pictures::check(&all, "documents", terms)?;
     Ok(Documents { empty: read - all.len(), all })
+}
+
+fn has_content(document: &Document) -> bool {
+    !(document.text.is_empty() && document.pictures.is_empty())
 }
 
 impl<'de> DeserializeSeed<'de> for Reader {
@@ -59,8 +69,8 @@ impl<'de> Visitor<'de> for Reader {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut documents = Vec::new();
-        while let Some(document) = list.next_element_seed(One { ignores_unknown: self.ignores_unknown })? {
+        let (mut documents, ignores_unknown) = (Vec::new(), self.ignores_unknown);
+        while let Some(document) = list.next_element_seed(One { ignores_unknown, number: documents.len() + 1 })? {
             if documents.len() == self.most {
                 let most = self.most;
                 return Err(Error::custom(format!("more than {most} documents; this service takes at most {most}")));
@@ -75,6 +85,8 @@ impl<'de> Visitor<'de> for Reader {
 #[derive(Clone, Copy)]
 struct One {
     ignores_unknown: bool,
+    /// Its number among the documents, from 1.
+    number: usize,
 }
 
 impl<'de> DeserializeSeed<'de> for One {
@@ -93,34 +105,39 @@ impl<'de> Visitor<'de> for One {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Document, E> {
-        Ok(Document { title: None, text: text.to_owned() })
+        Ok(Document::of_text(text))
     }
 
     fn visit_string<E: Error>(self, text: String) -> Result<Document, E> {
-        Ok(Document { title: None, text })
+        Ok(Document::of_text(text))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Document, A::Error> {
-        let (mut title, mut text) = (None::<String>, None::<String>);
+        let (mut title, mut body) = (None::<String>, None::<Body>);
         let mut seen: Vec<String> = Vec::new();
         while let Some(key) = map.next_key::<String>()? {
             if seen.contains(&key) {
                 return Err(Error::custom(format!("the key `{}` of a document is there twice", short(&key))));
             }
-            let several = || Error::custom("a document has its text once: in `text`, `page_content` or `data`");
+            let several = || {
+                Error::custom(
+                    "a document has its text once: in `text`, `page_content`, `data`, or with pictures in `image` or `content`",
+                )
+            };
             match key.as_str() {
                 "title" => title = map.next_value()?,
-                "text" | "page_content" | "snippet" => {
-                    if text.replace(map.next_value()?).is_some() {
+                "text" | "page_content" | "snippet" | "image" | "content" | "data" => {
+                    let read = match key.as_str() {
+                        "image" => {
+                            Body::Parts(Content { parts: vec![picture(&map.next_value::<String>()?, Detail::Full)?] })
+                        }
+                        "content" => Body::Parts(map.next_value_seed(Parts)?),
+                        "data" => Body::Whole(map.next_value_seed(self)?),
+                        _ => Body::Whole(Document::of_text(map.next_value::<String>()?)),
+                    };
+                    if body.replace(read).is_some() {
                         return Err(several());
                     }
-                }
-                "data" => {
-                    let inner = map.next_value_seed(self)?;
-                    if text.replace(inner.text).is_some() {
-                        return Err(several());
-                    }
-                    title = title.or(inner.title);
                 }
                 known if UNREAD.contains(&known) || self.ignores_unknown => {
                     map.next_value::<IgnoredAny>()?;
@@ -128,24 +145,58 @@ impl<'de> Visitor<'de> for One {
                 other => {
                     let other = short(other);
                     return Err(Error::custom(format!(
-                        "`{other}` of a document is not known; it has `text` and `title`"
+                        "`{other}` of a document is not known; it has `title` and `text`, `image` or `content`"
                     )));
                 }
             }
             seen.push(key);
         }
-        let text = text.ok_or_else(|| Error::custom("a document has no `text`"))?;
-        Ok(Document { title, text })
+        match body {
+            None => Err(Error::custom("a document has no `text`")),
+            Some(Body::Whole(inner)) => Ok(Document { title: title.or(inner.title.clone()), ..inner }),
+            Some(Body::Parts(content)) => self.with_pictures(title, content).map_err(Error::custom),
+        }
+    }
+}
+
+/// What a document says.
+enum Body {
+    /// A text, or a document within the document.
+    Whole(Document),
+    /// Texts and pictures.
+    Parts(Content),
+}
+
+impl One {
+    fn with_pictures(self, title: Option<String>, content: Content) -> tributary_coordinator::Result<Document> {
+        let count = content.parts.iter().filter(|part| matches!(part, Part::Picture(..))).count();
+        let (mut picture, number) = (0, self.number);
+        let mut read = |part| match part {
+            Part::Text(text) => Ok(DocumentPart::Text(text)),
+            Part::Picture(encoded, detail) => {
+                picture += 1;
+                let name = picture_name(&format!("document {number}"), picture, count);
+                Ok(DocumentPart::Picture(Arc::new(PictureFile::new(name, encoded, detail)?)))
+            }
+        };
+        let parts = content.parts.into_iter().map(&mut read).collect::<tributary_coordinator::Result<Vec<_>>>()?;
+        Ok(Document::of_parts(title, parts))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::kit;
     use super::*;
+    use crate::limits::ClientLimits;
 
     fn read(json: &str, ignores_unknown: bool) -> Result<Documents, ApiError> {
         let body = format!("{{\"documents\": {json}}}");
-        take(&mut Fields::from_json(body.as_bytes()).expect("an object"), 4, ignores_unknown)
+        let mut fields = Fields::from_json(body.as_bytes()).expect("an object");
+        kit::with_terms(|terms| {
+            let limits = ClientLimits { documents: 4, ..*terms.limits };
+            take(&mut fields, &Terms { limits: &limits, ignores_unknown, ..terms.clone() })
+        })
     }
 
     #[test]
@@ -183,5 +234,56 @@ mod tests {
         }
         assert!(read(r#"[{"text": "a", "tittle": "b"}]"#, true).is_ok(), "where unknown keys pass");
         assert!(read(r#"[{"text": "a", "text": "b"}]"#, true).is_err(), "not what is there twice");
+    }
+    #[test]
+    fn documents_may_have_pictures() {
+        let url = kit::data_url("d");
+        let of = |json: &str, read: &dyn Fn(&mut Fields) -> Result<Documents, ApiError>| {
+            read(&mut Fields::from_json(format!("{{\"documents\": {json}}}").as_bytes()).expect("an object"))
+        };
+        let with = |json: &str| of(json, &|fields| kit::with_pictures(|terms| take(fields, terms)));
+        let image = format!(r#"{{"type": "image_url", "image_url": {{"url": "{url}"}}}}"#);
+        let json = format!(
+            r#"["", {{"image": "{url}", "title": "T"}}, {{"content": [{{"type": "text", "text": "ab"}}, {image}, {image}]}},
+               {{"data": {{"image": "{url}", "title": "U"}}}}]"#
+        );
+        let Documents { all, empty } = with(&json).expect("documents");
+        let read: Vec<_> =
+            all.iter().map(|document| (document.title.as_deref(), &*document.text, document.pictures.len())).collect();
+        assert_eq!((read, empty), (vec![(Some("T"), "", 1), (None, "ab", 2), (Some("U"), "", 1)], 1));
+        assert_eq!(all[1].pictures[1].at, 2);
+        assert!(pictures::peak_bytes(&all) > 0 && pictures::peak_bytes(&[]) == 0);
+        let huge = "iVBORw0KGgoAAAANSUhEUgAAw1AAAMNQCAIAAAA";
+        for (json, wanted) in [
+            (r#"[{"image": "http://a/b.png"}]"#.to_owned(), "pictures are not fetched: send a data: URL"),
+            (r#"[{"image": "d.png"}]"#.to_owned(), "pictures are not fetched: send a data: URL"),
+            (r#"["a", {"image": "data:;base64,QUJD"}]"#.to_owned(), "document 2: the file is no PNG"),
+            (format!(r#"[{{"image": "data:;base64,{huge}="}}]"#), "document 1: "),
+            (format!(r#"[{{"image": "{url}", "text": "a"}}]"#), "its text once"),
+            (format!(r#"[{{"image": "{}"}}]"#, url.replace("png", "gif")), "declared as `image/gif`"),
+            (format!(r#"[{{"content": [{}]}}]"#, vec![image.as_str(); 257].join(",")), "at most 256"),
+            (
+                format!(
+                    "[{}]",
+                    vec![format!(r#"{{"content": [{}]}}"#, vec![image.as_str(); 65].join(",")); 4].join(",")
+                ),
+                "260 pictures",
+            ),
+        ] {
+            let error = with(&json).expect_err(wanted);
+            assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some("documents")), "{wanted}");
+            assert!(error.message.contains(wanted), "{wanted}: {}", error.message);
+        }
+        let plain = |fields: &mut Fields| kit::with_terms(|terms| take(fields, terms));
+        let error = of(&format!(r#"[{{"image": "{url}"}}]"#), &plain).expect_err("a model of texts");
+        assert_eq!(error.message, "model demo reads no pictures");
+        let few = |fields: &mut Fields| {
+            kit::with_pictures(|terms| {
+                let limits = ClientLimits { prompt_tokens: 11, ..*terms.limits };
+                take(fields, &Terms { limits: &limits, ..terms.clone() })
+            })
+        };
+        let error = of(&json, &few).expect_err("tokens");
+        assert!(error.message.contains("24 tokens of pictures; this service takes at most 11"), "{}", error.message);
     }
 }

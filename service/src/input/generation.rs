@@ -149,10 +149,14 @@ impl Generation {
     /// log-probabilities are wanted, or if it is a single chunk that no separator made. Every
     /// method computes that exactly, and as a whole prompt the turns of a conversation reuse each
     /// other.
-    pub fn prompt(&self, prepared: Prepared, has_documents: bool) -> Prepared {
+    ///
+    /// # Errors
+    /// Returns an error if a prompt without documents has pictures, which are documents always.
+    pub fn prompt(&self, prepared: Prepared, has_documents: bool) -> Result<Prepared, ApiError> {
         let is_chunk = prepared.separated || self.delivery.explains || !self.settings.method.in_chunks();
         let is_one = prepared.chunks.len() <= 1 && !is_chunk;
-        if !has_documents && (is_one || self.is_scoring()) { prepared.without_context() } else { prepared }
+        let keeps = has_documents || !(is_one || self.is_scoring());
+        if keeps { Ok(prepared) } else { Ok(prepared.without_context().map_err(tributary_engine::Error::from)?) }
     }
 
     /// The engine's settings for answer number `copy` to a prompt of `rows` rows.

@@ -11,11 +11,12 @@ mod generation;
 #[cfg(test)]
 pub mod kit;
 pub mod others;
+pub mod pictures;
 pub mod prefill;
 mod terms;
 
 use serde::Deserialize;
-use tributary_coordinator::Prepared;
+use tributary_coordinator::{Document, Prepared};
 use tributary_engine::Client;
 use tributary_methods::{EvictChoice, KEEP, Keep, MethodSpec};
 use tributary_planner::{Conversation, EvictionWish, RequestSettings};
@@ -43,6 +44,9 @@ pub trait Asked: Sized + Send + 'static {
     /// # Errors
     /// Returns an error if a text or an id is impossible.
     fn prepare(&self, client: &Client) -> Result<Vec<Prepared>, ApiError>;
+
+    /// Its documents, with those that its messages have become.
+    fn documents(&self) -> &[Document];
 
     /// Number of its documents that have no text.
     fn empty_documents(&self) -> usize;

@@ -1,6 +1,6 @@
 //! A request whose answer another program decodes: a chat's or a text's body.
 
-use tributary_coordinator::Prepared;
+use tributary_coordinator::{Document, Prepared};
 use tributary_engine::Client;
 use tributary_planner::RequestSettings;
 
@@ -46,6 +46,13 @@ impl Asked for PrefillRequest {
         match prompts.len() {
             1 => Ok(prompts),
             several => Err(ApiError::parameter("prompt", format!("{several} prompts; a prefill has one"))),
+        }
+    }
+
+    fn documents(&self) -> &[Document] {
+        match self {
+            Self::Chat(chat) => chat.documents(),
+            Self::Text(text) => text.documents(),
         }
     }
 

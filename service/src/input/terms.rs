@@ -1,5 +1,6 @@
 //! The terms under which a service reads bodies.
 
+use tributary_coordinator::PictureRules;
 use tributary_planner::RequestSettings;
 
 use crate::limits::ClientLimits;
@@ -19,6 +20,8 @@ pub struct Terms<'a> {
     pub default_tokens: Option<usize>,
     /// Positions that the model has.
     pub max_positions: usize,
+    /// The model's rules for pictures, if it reads some.
+    pub pictures: Option<&'a PictureRules>,
     /// Token ids that the model has: those below.
     pub vocabulary: usize,
 }

@@ -86,6 +86,8 @@ generated! {
     pub struct ChatBody {
         /// Messages, as the model's chat template renders them. Documents come first in the user's
         /// first message: the text before them shapes every chunk, and later turns follow them.
+        /// Pictures of the user's first and last message are documents too, `data:` URLs of PNG,
+        /// JPEG or WebP files; they are never fetched.
         #[schema(value_type = Vec<Object>, min_items = 1)]
         messages: Vec<Value>,
         /// The context, in its order. Absent: the messages are the context, but for their last 32
@@ -159,6 +161,34 @@ pub struct ChunksBody {
     model: Option<String>,
 }
 
+/// Parts of a content: texts and pictures.
+fn parts() -> Value {
+    let url = json!({"type": "string", "pattern": "^[Dd][Aa][Tt][Aa]:"});
+    let image_url = json!({
+        "type": "object",
+        "required": ["url"],
+        "properties": {"url": url, "detail": {"enum": ["auto", "high", "low", null]}},
+        "additionalProperties": false,
+    });
+    json!({
+        "type": "array",
+        "items": {
+            "oneOf": [
+                {
+                    "type": "object",
+                    "required": ["type", "text"],
+                    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+                },
+                {
+                    "type": "object",
+                    "required": ["type", "image_url"],
+                    "properties": {"type": {"const": "image_url"}, "image_url": image_url},
+                },
+            ],
+        },
+    })
+}
+
 /// A message of a chat.
 fn message() -> Value {
     json!({
@@ -170,14 +200,7 @@ fn message() -> Value {
                 "oneOf": [
                     {"type": "null"},
                     {"type": "string"},
-                    {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "required": ["type", "text"],
-                            "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-                        },
-                    },
+                    parts(),
                 ],
             },
             "name": {},
@@ -222,7 +245,8 @@ pub fn by_hand() -> Vec<(&'static str, &'static str, Value)> {
         })
     };
     let text = json!({"type": "string"});
-    let document = json!({"oneOf": [text, object("text", text.clone()), object("page_content", text.clone()), object("data", data)]});
+    let document = json!({"oneOf": [text, object("text", text.clone()), object("page_content", text.clone()), object("data", data),
+        object("image", json!({"type": "string", "pattern": "^[Dd][Aa][Tt][Aa]:"})), object("content", parts())]});
     let mut needed = list(document.clone());
     (needed["type"], needed["minItems"]) = ("array".into(), 1.into());
     let top_k = json!({"oneOf": [{"type": "integer", "minimum": -1}, {"const": false}, {"type": "null"}]});

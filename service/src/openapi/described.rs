@@ -63,6 +63,8 @@ struct Model {
     owned_by: String,
     /// Tokens of a prompt and its answer together at most.
     max_model_len: usize,
+    /// Kinds of content that it reads: `text`, and `image` where it reads pictures.
+    input_modalities: Vec<String>,
 }
 
 /// The models that are served: there is one.

@@ -62,10 +62,12 @@ impl ChunksAnswer {
             rank: chunk.rank,
         };
         let prompt = planned.plan.prefix_tokens() + planned.plan.context_tokens();
+        let pictures = planned.plan.chunks.iter().flat_map(|chunk| &chunk.pictures);
+        let images = pictures.map(tributary_protocol::Picture::rows).sum();
         Self {
             object: "chunks",
             chunks: planned.plan.chunks.iter().enumerate().map(row).collect(),
-            usage: Usage::new(prompt, cache.hit_tokens, 0),
+            usage: Usage::new(prompt, cache.hit_tokens, 0).with_images(images),
             metrics: ChunksMetrics {
                 total_ms: 1000.0 * total.as_secs_f64(),
                 queue_ms: 1000.0 * queued.as_secs_f64(),

@@ -25,20 +25,38 @@ pub struct PromptTokens {
     /// Tokens that were not computed: from the chunk cache, or of an earlier turn of the
     /// conversation.
     pub cached_tokens: usize,
+    /// Tokens that are rows of pictures; absent where there are none. OpenAI has no such field.
+    #[serde(skip_serializing_if = "is_zero")]
+    #[cfg_attr(test, schema(required = false))]
+    pub image_tokens: usize,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 impl Usage {
     /// From numbers of tokens.
     pub fn new(prompt_tokens: usize, cached_tokens: usize, completion_tokens: usize) -> Self {
-        let (total_tokens, prompt_tokens_details) = (prompt_tokens + completion_tokens, PromptTokens { cached_tokens });
+        let total_tokens = prompt_tokens + completion_tokens;
+        let prompt_tokens_details = PromptTokens { cached_tokens, image_tokens: 0 };
         Self { prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details }
+    }
+
+    /// The same for a prompt of which this number of tokens are rows of pictures.
+    #[must_use]
+    pub fn with_images(mut self, image_tokens: usize) -> Self {
+        self.prompt_tokens_details.image_tokens = image_tokens;
+        self
     }
 
     /// Adds those of another answer; `is_new` says whether its prompt has not been counted yet.
     pub fn add(&mut self, other: &Usage, is_new: bool) {
         if is_new {
             self.prompt_tokens += other.prompt_tokens;
-            self.prompt_tokens_details.cached_tokens += other.prompt_tokens_details.cached_tokens;
+            let (own, other) = (&mut self.prompt_tokens_details, &other.prompt_tokens_details);
+            own.cached_tokens += other.cached_tokens;
+            own.image_tokens += other.image_tokens;
         }
         self.completion_tokens += other.completion_tokens;
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
@@ -50,6 +68,7 @@ impl Usage {
         let prompt = tokens.prefix + tokens.context + tokens.query;
         let reused = answered.report.conversation.map_or(0, |conversation| conversation.reused_tokens);
         Self::new(prompt, answered.report.chunk_cache.hit_tokens + reused, completion_tokens)
+            .with_images(answered.prepared.picture_rows())
     }
 }
 

@@ -173,7 +173,7 @@ fn messages_become_a_conversation() {
         (json!([5]), "messages[0]", "a message is an object"),
         (json!([{"role": "user", "content": {"a": 1}}]), "messages[0]", "`content` is a string or a list"),
         (json!([{"role": "user", "content": [{"text": "a"}]}]), "messages[0]", "`content` is a string or a list"),
-        (json!([image]), "messages[0]", "`image_url`"),
+        (json!([image]), "messages[0]", "pictures are not fetched: send a data: URL"),
         (json!([user, {"role": "assistant", "content": "a", "audio": {"id": "1"}}]), "messages[1]", "`audio`"),
         (json!([{"role": "user"}]), "messages[0]", "`content` is missing"),
         (json!([{"role": "user", "content": "q", "colour": "red"}]), "messages[0]", "`colour`"),
@@ -215,4 +215,66 @@ fn what_the_template_reads_comes_from_the_request() {
         with("separate_reasoning", true.into()).expect("apart").generation.delivery.reasoning.is_apart == Some(true)
     );
     assert!(with("include_reasoning", false.into()).expect("left out").generation.delivery.reasoning.is_left_out);
+}
+
+#[test]
+fn pictures_of_messages_become_documents() {
+    let read = |messages: Value, documents: Value| {
+        let json = json!({"messages": messages, "documents": documents});
+        let fields = Fields::from_json(json.to_string().as_bytes()).expect("an object");
+        kit::with_pictures(|terms| ChatRequest::read(fields, terms))
+    };
+    let image = |name: &str| json!({"type": "image_url", "image_url": {"url": kit::data_url(name)}});
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let said = |role: &str, parts: Vec<Value>| json!({"role": role, "content": parts});
+    let shape = |request: &ChatRequest| {
+        let documents = request.conversation.documents.iter();
+        let documents: Vec<(String, usize, bool)> =
+            documents.map(|document| (document.text.clone(), document.pictures.len(), document.goes_on)).collect();
+        let messages: Vec<String> =
+            request.conversation.messages.iter().map(|message| message.content.clone()).collect();
+        (documents, messages)
+    };
+    let of = |parts: &[(&str, usize, bool)]| {
+        parts.iter().map(|&(text, pictures, goes_on)| (text.to_owned(), pictures, goes_on)).collect::<Vec<_>>()
+    };
+    let both = said("user", vec![text("Look: "), image("d"), text(" and"), text(" "), image("f"), text(" why?")]);
+    let request = read(json!([{"role": "system", "content": "s"}, both]), json!(["one"])).expect("a request");
+    let wanted = of(&[("one", 0, false), ("Look: ", 0, true), ("", 1, true), (" and ", 0, true), ("", 1, true)]);
+    assert_eq!(shape(&request), (wanted, vec!["s".to_owned(), " why?".to_owned()]));
+    assert!(request.notes.is_empty(), "{:?}", request.notes);
+    let turns = json!([
+        said("user", vec![image("d"), text("a")]), {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]);
+    let request = read(turns, Value::Null).expect("a later turn");
+    assert_eq!(shape(&request), (of(&[("", 1, true)]), ["a", "b", "c"].map(str::to_owned).to_vec()));
+    assert!(request.notes.is_empty());
+    let last = json!([
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, said("user", vec![text("c"), image("d")])]);
+    let request = read(last, Value::Null).expect("moved");
+    assert_eq!(shape(&request), (of(&[("c", 0, true), ("", 1, true)]), ["a", "b", ""].map(str::to_owned).to_vec()));
+    assert!(
+        request.notes[0].contains("before the first one") && request.notes[1].contains("the question stands before")
+    );
+    let (user, answer) = (json!({"role": "user", "content": "q"}), json!({"role": "assistant", "content": "a"}));
+    let pictured = |role: &str| said(role, vec![image("d")]);
+    for (messages, param, wanted) in [
+        (json!([pictured("system"), user]), "messages[0]", "not of `system`"),
+        (json!([user, pictured("assistant"), user]), "messages[1]", "not of `assistant`"),
+        (json!([user, answer, pictured("user"), answer, user]), "messages[2]", "in the first and last message"),
+        (
+            json!([said(
+                "user",
+                vec![image("d"), json!({"type": "image_url", "image_url": {"url": "data:;base64,QUJD"}})]
+            )]),
+            "messages[0]",
+            "picture 2 of messages[0]: the file is no PNG",
+        ),
+        (json!([said("user", vec![image("d"); 257])]), "messages[0]", "at most 256"),
+    ] {
+        let error = read(messages, Value::Null).expect_err(wanted);
+        assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some(param)), "{wanted}");
+        assert!(error.message.contains(wanted), "{wanted}: {}", error.message);
+    }
+    let error = with("messages", json!([pictured("user")])).expect_err("a model of texts");
+    assert_eq!((error.param.as_deref(), &*error.message), (Some("messages"), "model demo reads no pictures"));
 }
