@@ -45,7 +45,7 @@ pub(crate) fn check(request: &Prepared, settings: &RequestSettings) -> Result<()
 /// # Errors
 /// Returns [`Error::Plan`] with the method.
 pub(crate) fn check_chunks(request: &Prepared, settings: &RequestSettings) -> Result<()> {
-    if request.picture_rows() == 0 || settings.chunk_packets() == Packets::Off {
+    if request.picture_rows() == 0 || settings.chunk_packets() != Packets::On {
         return Ok(());
     }
     let wanted = "the rows of its adapter were trained around texts, and the request has pictures";

@@ -3,9 +3,11 @@
 use candle_core::Tensor;
 
 use crate::backend::Backend;
+use crate::eight_bits::is_in_eight_bits;
 use crate::error::{Result, expect};
 use crate::rows::join;
-use crate::{Partial, Query, Readings, Reduce, cpu, cuda, eight_bits, gradient, per_head, plain};
+use crate::to_eight_bits::from_eight_bits;
+use crate::{Keys, Partial, Query, Readings, Reduce, cpu, cuda, gradient, per_head, plain};
 
 /// Which implementation of the kernels runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,12 +32,12 @@ impl Kernels {
     /// The answer of the first backend that has one. Keys and values in 8 bits are unpacked for
     /// those that do not read them.
     fn first<T>(self, query: &Query<'_>, ask: impl Fn(&dyn Backend, &Query<'_>) -> Result<Option<T>>) -> Result<T> {
-        let mut unpacked = None;
+        let mut without = None;
         for &backend in self.backends() {
-            if unpacked.is_none() && !backend.reads_eight_bits() {
-                unpacked = eight_bits::unpacked(query)?;
+            if without.is_none() && !backend.reads_eight_bits() {
+                without = unpacked(query)?;
             }
-            let query = match &unpacked {
+            let query = match &without {
                 Some(keys) => &Query { keys, ..*query },
                 None => query,
             };
@@ -116,9 +118,19 @@ impl Kernels {
             let parts = heads.iter().map(of_head).collect::<Result<Vec<_>>>()?;
             return join(&parts.iter().collect::<Vec<_>>(), 1);
         }
-        match eight_bits::unpacked(query)? {
+        match unpacked(query)? {
             Some(keys) => plain::peaks(&Query { keys: &keys, ..*query }, lse),
             None => plain::peaks(query, lse),
         }
     }
+}
+
+/// The keys of a call without 8 bits, if some are in 8 bits.
+fn unpacked(query: &Query<'_>) -> Result<Option<Vec<Keys>>> {
+    if !query.keys.iter().any(|block| is_in_eight_bits(&block.k) || is_in_eight_bits(&block.v)) {
+        return Ok(None);
+    }
+    let of = |x: &Tensor| from_eight_bits(x, query.dtype);
+    let block = |block: &Keys| Ok(Keys { k: of(&block.k)?, v: of(&block.v)?, at: block.at.clone() });
+    query.keys.iter().map(block).collect::<Result<Vec<_>>>().map(Some)
 }

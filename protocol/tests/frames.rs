@@ -263,16 +263,12 @@ fn events_and_orders_come_back() {
     }
 }
 
+fn chunk(ids: &[u32], rank: usize, warm: bool) -> Chunk {
+    Chunk { ids: ids.to_vec(), pictures: Vec::new(), rank, warm, around: None, compress: None }
+}
+
 /// A plan and a report, as this version of the protocol has them.
 fn samples() -> (Order, Event) {
-    let chunk = |ids: &[u32], rank, warm| Chunk {
-        ids: ids.to_vec(),
-        pictures: Vec::new(),
-        rank,
-        warm,
-        around: None,
-        compress: None,
-    };
     let plan = Plan {
         request: 7,
         prefix: vec![1],

@@ -86,6 +86,10 @@ pub fn dummy_model_on(config: &serde_json::Value, seed: u64, dtype: DType, devic
     load(folder.path(), LoadFormat::Dummy { seed }, dtype, device).expect("a dummy model loads")
 }
 
+fn chunk(ids: Vec<u32>, rank: usize) -> Chunk {
+    Chunk { ids, pictures: Vec::new(), rank, warm: false, around: None, compress: None }
+}
+
 /// A plan with chunks of the given lengths, ids from a seed, chunk i on rank i mod `world`.
 pub fn plan(
     prefix: usize,
@@ -107,18 +111,7 @@ pub fn plan(
         request: 1,
         prefix: ids(prefix),
         lead: Vec::new(),
-        chunks: chunks
-            .iter()
-            .enumerate()
-            .map(|(i, &length)| Chunk {
-                ids: ids(length),
-                pictures: Vec::new(),
-                rank: i % world,
-                warm: false,
-                around: None,
-                compress: None,
-            })
-            .collect(),
+        chunks: chunks.iter().enumerate().map(|(i, &length)| chunk(ids(length), i % world)).collect(),
         query: ids(query),
         owner: usual_owner(method.prefill, world),
         method,

@@ -97,8 +97,8 @@ impl<'a> LayerMath<'a> {
     }
 
     /// Queries and keys as decoding keeps and reads them: rotated, the queries with their growth.
-    /// Rounding keys in 8 bits twice would add to their error: those stay before RoPE, and with them
-    /// the queries.
+    /// Rounding keys in 8 bits twice would add to their error: those stay before RoPE, and with
+    /// them the queries.
     ///
     /// # Errors
     /// Returns an error if shapes do not fit, or if a position is beyond the tables.

@@ -26,9 +26,9 @@ pub struct Placement {
 
 impl Placement {
     /// Prefix, chunks in `order` (a permutation of their numbers), query: causal order as in that
-    /// sequence, rotary positions of `layout` (methods.md: P positions of prefix, T of context, C of
-    /// the longest chunk). A chunk with pictures takes fewer positions than it has rows; the place
-    /// of a picture's row gets its number from `numbers`.
+    /// sequence, rotary positions of `layout` (methods.md: P positions of prefix, T of context, C
+    /// of the longest chunk). A chunk with pictures takes fewer positions than it has rows; the
+    /// place of a picture's row gets its number from `numbers`.
     pub fn numbered(plan: &Plan, order: &[u32], layout: Layout, numbers: &mut PlaceNumbers) -> Self {
         let prefix = plan.prefix_tokens();
         let extents: Vec<usize> = plan.chunks.iter().map(Chunk::extent).collect();

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{
-    Distance, Gate, Pairing, Positions, Rope, RopeConfig, RopeScaling, add, add_linear, cast, distance,
+    Distance, Gate, Pairing, Positions, Rope, RopeConfig, RopeScaling, add, add_linear, cast, cuda, distance,
     from_eight_bits, gated, linear, linear_f32, linear_onto, rms_norm, scale, scale_rows, to_eight_bits,
 };
 
@@ -76,8 +76,7 @@ fn eight_bits_are_those_of_the_host() {
                 let packed = to_eight_bits(&x).unwrap();
                 let found = to_eight_bits(&on(&x, &device)).unwrap();
                 assert_eq!((found.dims(), found.dtype()), (packed.dims(), DType::U8));
-                let bytes =
-                    |x: &Tensor| x.to_device(&Device::Cpu).unwrap().flatten_all().unwrap().to_vec1::<u8>().unwrap();
+                let bytes = |x: &Tensor| cuda::download(x).unwrap().flatten_all().unwrap().to_vec1::<u8>().unwrap();
                 assert_eq!(bytes(&found), bytes(&packed), "{dtype:?} {shape:?}");
                 let back = from_eight_bits(&found, dtype).unwrap();
                 assert_eq!(back.dtype(), dtype);

@@ -480,8 +480,8 @@ impl Count<'_> {
     }
 
     /// Bytes of one layer's keys and values of `rows` rows, joined, its keys once more rotated, and
-    /// of the rotary tables, where that happens: on a CPU a tile at a time. Those in 8 bits are there
-    /// packed too.
+    /// of the rotary tables, where that happens: on a CPU a tile at a time. Those in 8 bits are
+    /// there packed too.
     fn rotated(&self, rows: usize) -> u64 {
         match self.memory {
             MemoryOf::Host => 0,

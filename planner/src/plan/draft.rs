@@ -174,9 +174,7 @@ impl Draft {
             evict: None,
         };
         plan.evict = eviction::resolved(&plan, &settings.eviction, settings.sampling.seed)?;
-        has_positions(&plan, shape)?;
-        can_be_handed_over(&plan)?;
-        of_pictures::check(&plan, shape)?;
+        can_be_computed(&plan, shape)?;
         let RequestSettings { world, exchange, reuse, reuses_query, conversation, .. } = *settings;
         Ok(Self {
             plan,
@@ -484,6 +482,13 @@ fn can_be_handed_over(plan: &Plan) -> Result<()> {
         Some(cause) => Err(Error::HandOver { method: plan.method.name(), cause }),
         None => Ok(()),
     }
+}
+
+/// Refuses a plan that the model or the methods cannot compute.
+fn can_be_computed(plan: &Plan, shape: &ModelShape) -> Result<()> {
+    has_positions(plan, shape)?;
+    can_be_handed_over(plan)?;
+    of_pictures::check(plan, shape)
 }
 
 /// Refuses a prompt that takes more positions than the model has.

@@ -35,8 +35,8 @@ impl Recorded {
         let lengths = whole(&tensors["chunk_lengths"]);
         let ids = whole(&tensors["ids"]);
         let context: u32 = lengths.iter().sum();
-        // The selective file has prefix, chunks and query one after the other; the query's length is
-        // what the recorded counts leave.
+        // The selective file has prefix, chunks and query one after the other; the query has what
+        // the recorded counts leave.
         let prefix = 25;
         let (mut next, mut chunks) = (prefix, Vec::new());
         let mut left = ["a", "b", "d"].into_iter().map(|name| picture(&images[&format!("{name}.resized")], &*model));
