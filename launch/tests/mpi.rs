@@ -94,6 +94,36 @@ fn processes_answer_as_threads_do() {
     }
 }
 
+/// Pixels and features go from process to process.
+#[test]
+fn processes_read_pictures_as_threads_do() {
+    let of = |name: &str| kit::root().join(name).display().to_string();
+    let (model, folder) = (of("tests/golden/qwen3vl-tiny"), tempfile::tempdir().expect("a folder"));
+    let [a, b, c] = ["a", "b", "c"].map(|name| of(&format!("tests/golden/vlm/{name}.png")));
+    for (number, method) in ["ring", "infoflow:exchange=pass-q", "infoflow:exchange=replicate"].into_iter().enumerate()
+    {
+        for world in ["2", "3"] {
+            let place = |name: &str| folder.path().join(format!("{name}-{world}-{number}"));
+            let dumps = ["threads", "processes"].map(place);
+            let arguments = dumps.each_ref().map(|dump| {
+                let request = ["prefill", "--model", &model, "--documents", &a, &b, &c, "--query", "which is red?"];
+                let how = ["--method", method, "--world-size", world, "--max-tokens", "4", "--dump"];
+                let all = [&request[..], &how, &[&dump.display().to_string()]].concat();
+                all.into_iter().map(str::to_owned).collect::<Vec<_>>()
+            });
+            let strings = |list: &[String]| list.to_vec();
+            let (threads, processes) = (strings(&arguments[0]), strings(&arguments[1]));
+            let output = tributary(&threads.iter().map(String::as_str).collect::<Vec<_>>());
+            assert!(output.status.success(), "{method}: {}", text(&output.stderr));
+            let launcher = mpirun(world.parse().expect("a number"));
+            let output = run(launcher, &processes.iter().map(String::as_str).collect::<Vec<_>>());
+            assert!(output.status.success(), "{method}: {}", text(&output.stderr));
+            let error = dump::same(&dumps[1], &dumps[0]);
+            assert!(error < 1e-4, "world {world}, {method}: {error:e}");
+        }
+    }
+}
+
 /// Every rank reads the file after its command; `launch`'s own settings of ranks take precedence.
 #[test]
 fn ranks_read_the_same_file_of_options() {

@@ -1,0 +1,98 @@
+//! Pictures over HTTP: an answer is the command's own, the second time from cached chunks, and what
+//! is no picture or cannot be read is refused with what is wrong.
+
+use base64::prelude::{BASE64_STANDARD, Engine};
+use serde_json::{Value, json};
+
+use crate::kit::server::{Server, body};
+use crate::kit::{json as report, root};
+
+const QUESTION: &str = "which is red?";
+
+fn file(name: &str) -> String {
+    root().join("tests/golden/vlm").join(name).display().to_string()
+}
+
+fn url(name: &str) -> String {
+    let bytes = std::fs::read(file(name)).expect("a picture");
+    format!("data:image/png;base64,{}", BASE64_STANDARD.encode(bytes))
+}
+
+fn serving() -> (Server, String) {
+    let model = root().join("tests/golden/qwen3vl-tiny").display().to_string();
+    let server = Server::start(&["--model", &model, "--served-model-name", "demo", "--world-size", "2"]);
+    (server, model)
+}
+
+/// A chat about these documents, with a question or the parts of one.
+fn about(documents: &Value, question: Value, method: &str) -> Value {
+    let mut chat = body("hop2-0", 4);
+    chat["documents"] = documents.clone();
+    chat["messages"] = json!([{"role": "user", "content": question}]);
+    chat["tributary"] = json!({"method": method});
+    chat["return_token_ids"] = json!(true);
+    chat
+}
+
+#[test]
+fn pictures_are_answered_as_the_command_answers_and_are_warm_the_second_time() {
+    let (server, model) = serving();
+    let documents = json!([{"image": url("a.png")}, "page 2", {"title": "a page", "image": url("c.png")}]);
+    for method in ["ring", "infoflow"] {
+        let chat = about(&documents, json!(QUESTION), method);
+        let replies = [(); 2].map(|()| server.chat(&chat));
+        let replies = replies.map(|reply| {
+            assert_eq!(reply.status, 200, "{method}: {}", reply.json());
+            reply.json()
+        });
+        assert_eq!(replies[0]["choices"], replies[1]["choices"], "{method}");
+        // 24 rows and 54.
+        let details = &replies[0]["usage"]["prompt_tokens_details"];
+        assert_eq!(details["image_tokens"], 78, "{method}: {details}");
+        if method == "infoflow" {
+            assert_eq!(replies[1]["metrics"]["chunks_hit"].as_u64().unwrap_or(3), 3, "{}", replies[1]["metrics"]);
+        }
+    }
+    let plain = json!([{"image": url("a.png")}, {"image": url("b.png")}]);
+    let told = server.chat(&about(&plain, json!(QUESTION), "infoflow")).json();
+    let [a, b] = ["a.png", "b.png"].map(file);
+    let request = ["prefill", "--json", "--model", &model, "--world-size", "2", "--documents", &a, &b];
+    let asked = ["--query", QUESTION, "--method", "infoflow", "--max-tokens", "4"];
+    let own = report(&[&request[..], &asked].concat());
+    assert_eq!(told["choices"][0]["message"]["content"], own["answer"], "{told}");
+    // In the message itself: pictures before the question become documents.
+    let parts = json!([
+        {"type": "image_url", "image_url": {"url": url("a.png")}},
+        {"type": "image_url", "image_url": {"url": url("b.png")}},
+        {"type": "text", "text": QUESTION},
+    ]);
+    let reply = server.chat(&about(&json!([]), parts, "infoflow"));
+    assert_eq!(reply.status, 200, "{}", reply.json());
+    assert_eq!(reply.json()["usage"]["prompt_tokens_details"]["image_tokens"], 24 + 16);
+    server.ends_well();
+}
+
+#[test]
+fn what_cannot_be_read_as_a_picture_is_refused() {
+    let (server, _) = serving();
+    let refused = |server: &Server, document: Value, wanted: &str| {
+        let reply = server.chat(&about(&json!([document]), json!(QUESTION), "infoflow"));
+        assert_eq!(reply.status, 400, "{wanted}");
+        let told = reply.json()["error"]["message"].as_str().expect("a message").to_owned();
+        assert!(told.contains(wanted), "{told}");
+    };
+    refused(&server, json!({"image": "https://example.com/a.png"}), "pictures are not fetched");
+    refused(&server, json!({"image": "data:image/png;base64,AAAA"}), "picture");
+    refused(&server, json!({"image": "data:image/png;base64,A A="}), "base64");
+    refused(&server, json!({"image": url("a.png").replace("image/png", "image/webp")}), "image/webp");
+    for method in ["prefix-cache", "star", "excerpt"] {
+        let reply = server.chat(&about(&json!([{"image": url("a.png")}, "text"]), json!(QUESTION), method));
+        assert_eq!(reply.status, 400, "{method}: {}", reply.json());
+        let told = reply.json()["error"]["message"].as_str().expect("a message").to_owned();
+        assert!(told.contains("picture"), "{method}: {told}");
+    }
+    server.ends_well();
+    let text_alone = Server::start(&[]);
+    refused(&text_alone, json!({"image": url("a.png")}), "reads no pictures");
+    text_alone.ends_well();
+}
