@@ -122,6 +122,13 @@ impl PictureFile {
         Self::new(name, Encoded { declared: None, file }, detail)
     }
 
+    /// The same file, not decoded yet.
+    #[must_use]
+    pub fn undecoded(&self) -> Self {
+        let (name, encoded) = (self.name.clone(), self.encoded.clone());
+        Self { name, encoded, detail: self.detail, limits: self.limits, header: self.header, read: OnceLock::new() }
+    }
+
     /// Bytes that decoding takes at most, besides the file.
     pub fn peak_bytes(&self) -> u64 {
         self.header.peak_bytes
@@ -210,6 +217,8 @@ mod tests {
         let (file, rules) = (file(golden("c")).expect("a header"), rules());
         let first = file.read(&rules).expect("a picture");
         assert!(Arc::ptr_eq(&first, &file.read(&rules).expect("again")));
+        let anew = file.undecoded().read(&rules).expect("anew");
+        assert!(!Arc::ptr_eq(&first, &anew) && first == anew);
         assert_eq!((first.rows, first.columns, file.rows(&rules).expect("rows")), (6, 9, 54));
         let other = PictureRules { rules: Rules::new(16, 2, 4096, 32768).expect("rules"), ..rules };
         let smaller = file.read(&other).expect("other rules");

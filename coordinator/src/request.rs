@@ -183,6 +183,21 @@ impl Document {
 }
 
 impl Request {
+    /// Whether some of its documents have pictures.
+    pub fn has_pictures(&self) -> bool {
+        self.documents.iter().any(|document| !document.pictures.is_empty())
+    }
+
+    /// The same request, whose pictures are not decoded yet.
+    #[must_use]
+    pub fn undecoded(&self) -> Self {
+        let mut this = self.clone();
+        for picture in this.documents.iter_mut().flat_map(|document| &mut document.pictures) {
+            picture.file = Arc::new(picture.file.undecoded());
+        }
+        this
+    }
+
     /// A request from its parts.
     ///
     /// # Errors

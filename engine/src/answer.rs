@@ -22,6 +22,7 @@ impl Engine<'_> {
     pub fn answer(&mut self, question: &Question, run_config: &RunConfig) -> Result<Answered> {
         let group = run_config.group();
         self.survey(group);
+        let question = question.undecoded();
         let clock = Clock::start();
         fail::fail_point!("engine::request");
         let mut prepared = question.prepare(&self.folder, &self.config.intake)?;

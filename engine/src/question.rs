@@ -1,5 +1,6 @@
 //! A request as it comes in, text or random tokens, and how it becomes token ids.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use tributary_coordinator::{Document, Intake, Piece, Prepared, Request, prepare, prepare_led};
@@ -11,6 +12,7 @@ use crate::model::ModelFolder;
 use crate::synthetic::Synthetic;
 
 /// A request to be answered.
+#[derive(Debug, Clone)]
 pub enum Question {
     /// Text.
     Text(Request),
@@ -34,6 +36,18 @@ pub struct Led {
 }
 
 impl Question {
+    /// The same question, whose pictures are not decoded yet: those that a check has decoded are
+    /// decoded again while the clock runs.
+    pub(crate) fn undecoded(&self) -> Cow<'_, Self> {
+        match self {
+            Question::Text(request) if request.has_pictures() => Cow::Owned(Question::Text(request.undecoded())),
+            Question::Led(led) if led.request.has_pictures() => {
+                Cow::Owned(Question::Led(Led { request: led.request.undecoded(), ..led.clone() }))
+            }
+            _ => Cow::Borrowed(self),
+        }
+    }
+
     /// A request from files: a JSON file with everything, whose question `query` takes the place
     /// of, or a text file for each document.
     ///
