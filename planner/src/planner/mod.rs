@@ -11,7 +11,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use tributary_methods::{ALPHA, SHARPEST};
-use tributary_protocol::{Around, Chunk, KeySpace, LookAhead, Packets, Plan, RankReport, TraceHeads};
+use tributary_protocol::{Around, Chunk, KeySpace, LookAhead, Packets, Picture, Plan, RankReport, TraceHeads};
 
 use self::caches::bytes_seen_by_ranks;
 use self::taken::Taken;
@@ -304,8 +304,14 @@ impl Planner {
 
     /// Whether a store of a group is known to have a chunk after this head, in the form that
     /// these settings need.
-    pub fn stores(&self, group: GroupShape, head: &[u32], ids: &[u32], settings: &RequestSettings) -> bool {
-        let chunk = settings.chunk((ids.to_vec(), Vec::new()), self.around(settings));
+    pub fn stores(
+        &self,
+        group: GroupShape,
+        head: &[u32],
+        (ids, pictures): (&[u32], &[Picture]),
+        settings: &RequestSettings,
+    ) -> bool {
+        let chunk = settings.chunk((ids.to_vec(), pictures.to_vec()), self.around(settings));
         let held =
             self.directories.get(&group).map(|directory| directory.held(head, &chunk, (settings.cache_scope, true)));
         matches!(held, Some(Held::Stored(_)))
