@@ -108,7 +108,8 @@ fn processes_read_pictures_as_threads_do() {
             let arguments = dumps.each_ref().map(|dump| {
                 let request = ["prefill", "--model", &model, "--documents", &a, &b, &c, "--query", "which is red?"];
                 let how = ["--method", method, "--world-size", world, "--max-tokens", "4", "--dump"];
-                let all = [&request[..], &how, &[&dump.display().to_string()]].concat();
+                let place = dump.display().to_string();
+                let all = [&request[..], &how, &[&place]].concat();
                 all.into_iter().map(str::to_owned).collect::<Vec<_>>()
             });
             let strings = |list: &[String]| list.to_vec();
