@@ -79,7 +79,7 @@ def grey():
 IMAGES = {"a": shapes, "b": page, "c": chart, "d": mark, "e": glass, "f": grey}
 
 if __name__ == "__main__":
-    folder = HERE / "images"
+    folder = HERE / "vlm"
     folder.mkdir(exist_ok=True)
     for name, make in IMAGES.items():
         make().save(folder / f"{name}.png", optimize=True)

@@ -1,7 +1,7 @@
 """Runs Hugging Face's models and image processors on two tiny models of text and pictures and writes what they compute.
 f32, one thread, eager attention; recorded with transformers 5.24.0, torch 2.15.0 and torchvision 0.29.2 on a CPU.
 
-`python pictures_draw.py; python pictures_models.py; python pictures_record.py` draws the pictures into `images`, writes the
+`python pictures_draw.py; python pictures_models.py; python pictures_record.py` draws the pictures into `vlm`, writes the
 models' folders, and records into each of these:
 
 - `images.safetensors`, by picture: `.resized` U8 `[rows, columns, 3]`, `.grid_thw`, `.features` `[tokens, 64]`, `.deepstack.0..2`;
@@ -10,7 +10,7 @@ models' folders, and records into each of these:
   tokens, the most likely ones); of `one` also `layer.N`, the output of each decoder layer before DeepStack adds to it;
 - `cases.json`: the parts of each prompt, and `position_delta`, the largest position + 1 - tokens.
 
-`images/rgb.safetensors` has the pictures decoded, transparency on white.
+`vlm/rgb.safetensors` has the pictures decoded, transparency on white.
 """
 
 import json
@@ -86,7 +86,7 @@ def dump(folder):
     marks = {name: config[f"{name}_token_id"] for name in ("image", "vision_start", "vision_end")}
 
     images, grids, pixels, notes, decoded = {}, {}, {}, {}, {}
-    for path in sorted((HERE / "images").glob("*.png")):
+    for path in sorted((HERE / "vlm").glob("*.png")):
         name, image = path.stem, Image.open(path)
         made, by_pil = fast(images=[image], return_tensors="pt"), pil(images=[image], return_tensors="pt")
         grid = made["image_grid_thw"][0].tolist()
@@ -120,7 +120,7 @@ def dump(folder):
         if name == "d":
             images |= inner
     save_file(images, folder / "images.safetensors")
-    save_file(decoded, HERE / "images" / "rgb.safetensors")
+    save_file(decoded, HERE / "vlm" / "rgb.safetensors")
 
     cases = {}
     for case, parts in CASES.items():

@@ -1,7 +1,7 @@
 """Takes the data of the tests of pictures from a dump of two tiny vision-language models.
 
 The dump is that of Hugging Face's transformers 5.24.0 (torch 2.15.0, torchvision 0.29.2, on one thread of a CPU) for the six
-pictures that `images.py` draws, which stand beside this file:
+pictures that `../pictures_draw.py` draws, which stand beside this file:
 
 | picture | form |
 | --- | --- |
