@@ -13,7 +13,7 @@ pub const PAGE: &str = include_str!("page/index.html");
 const POLICY: &str = "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'; \
     style-src 'sha256-dNusme4QtaBXN/3PIY69mrtwz1ZxWHNOzyXKZE2WlAw='; \
-    script-src 'sha256-9jLOAPeFz6wBtbSYvk8KXeGlBG0ok+E8LeTfNTNsPXc='";
+    script-src 'sha256-PpnDxe2PzRI9p8QDZyojGe1k9xoJu+k/1RrKKVX7fgs='";
 
 /// Answers with the page.
 pub async fn page() -> impl IntoResponse {
