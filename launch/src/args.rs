@@ -34,8 +34,8 @@ pub struct ModelArgs {
     /// such as 64GiB [default: nine tenths of the free memory]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub device_memory: Option<u64>,
-    /// Type of weights, and of keys and values unless --kv-dtype says otherwise; a CPU without AVX512-BF16 multiplies in f32 [default: f32, on
-    /// a GPU bf16]
+    /// Type of weights, and of keys and values unless --kv-dtype is given; a CPU without
+    /// AVX512-BF16 multiplies in f32 [default: f32, on a GPU bf16]
     #[arg(long, value_parser = one_of(&DTYPES))]
     pub dtype: Option<Dtype>,
     /// Type of keys and values in caches, stores and messages; fp8 halves them, and rounds them
