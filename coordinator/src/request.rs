@@ -404,7 +404,7 @@ mod tests {
             (r#"{"image": "data:image/png,x"}"#.to_owned(), "document 1: a picture's data: URL begins"),
             (r#"{"image": "data:image/png;base64,QUJD"}"#.to_owned(), "no PNG, JPEG or WebP picture"),
             (r#"{"image": "none.png"}"#.to_owned(), "none.png"),
-            (r#"{"image": "images.py"}"#.to_owned(), "document 1: the file is no PNG"),
+            (r#"{"image": "extract.py"}"#.to_owned(), "document 1: the file is no PNG"),
             (r#"{"text": "a", "image": "d.png"}"#.to_owned(), "one of `text`, `image` and `content`"),
             (r#"{"title": "a"}"#.to_owned(), "a document is a string or"),
             (content(r#"{"type": "video_url", "video_url": {"url": "x"}}"#), "content of type `video_url`"),
