@@ -1,12 +1,6 @@
 //! What pictures cost: FLOPs of a vision tower, bytes of pixels and features, memory while it runs.
 
-use tributary_protocol::{Picture, Plan};
-
-/// Bytes of a pixel.
-const PIXEL_BYTES: u64 = 3;
-
-/// Patches that run through a tower together, if a picture has no more.
-const PATCHES_AT_ONCE: usize = 16384;
+use tributary_protocol::{PATCHES_AT_ONCE, Picture, Plan};
 
 /// The shape of a vision tower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,8 +64,7 @@ impl VisionShape {
 
     /// Bytes of a picture's pixels.
     pub fn pixel_bytes(&self, picture: &Picture) -> u64 {
-        let side = self.patch * self.merge;
-        (picture.rows() * side * side) as u64 * PIXEL_BYTES
+        picture.pixel_bytes(self.patch * self.merge) as u64
     }
 
     /// Bytes of the features of a row, its levels included.

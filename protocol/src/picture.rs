@@ -6,6 +6,12 @@ use std::sync::Arc;
 
 use crate::place::Stretch;
 
+/// Bytes of a pixel: red, green and blue.
+pub const PIXEL_BYTES: usize = 3;
+
+/// Patches that run through a vision tower together, if no picture has more: a bound of its memory.
+pub const PATCHES_AT_ONCE: usize = 16384;
+
 /// A picture among a chunk's tokens: as many of its ids as the picture has rows are the model's
 /// mark of a picture's row.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -27,6 +33,11 @@ impl Picture {
     /// Number of its rows.
     pub fn rows(&self) -> usize {
         self.lines as usize * self.columns as usize
+    }
+
+    /// Bytes of its pixels, if a row stands for a square with `side` pixels a side.
+    pub fn pixel_bytes(&self, side: usize) -> usize {
+        self.rows() * side * side * PIXEL_BYTES
     }
 
     /// The places of its rows among the chunk's ids.

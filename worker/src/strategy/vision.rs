@@ -6,17 +6,11 @@ use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{cast, contiguous, cuda, join};
 use tributary_model::{Features, Grid, Pictures, Tower, VisionConfig};
 use tributary_pictures::{PatchRows, patch_rows};
-use tributary_protocol::{Phase, Picture, Plan};
+use tributary_protocol::{PATCHES_AT_ONCE, PIXEL_BYTES, Phase, Picture, Plan};
 
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::gallery::Gallery;
-
-/// Patches that run through a tower together, if a picture has no more: a bound of its memory.
-const PATCHES_AT_ONCE: usize = 16384;
-
-/// Bytes of a pixel.
-const PIXEL_BYTES: usize = 3;
 
 /// Reads the pictures of a plan. Every rank calls it; without pictures it does nothing.
 ///
@@ -46,8 +40,7 @@ pub fn look(cx: &mut Context<'_>, plan: &Plan) -> Result<()> {
 
 /// Bytes of a picture's pixels.
 fn pixel_bytes(picture: &Picture, config: &VisionConfig) -> usize {
-    let side = config.patch * config.merge;
-    picture.rows() * side * side * PIXEL_BYTES
+    picture.pixel_bytes(config.patch * config.merge)
 }
 
 /// The pixels of this rank's pictures, one picture after the other; `of_ranks` has all of them.
