@@ -13,7 +13,7 @@ use tributary_tests::equal::{Largest, assert_same_selection};
 use tributary_tests::samples::{Case, Sample};
 use tributary_tests::{dummy_model, gemma, logits, relative_error, run_all, tiny_config};
 
-const SHAPES: [(usize, &[usize], usize); 2] = [(3, &[17, 5, 23, 9, 12], 4), (0, &[14, 6, 11], 5)];
+const SHAPES: [(usize, &[usize], usize); 2] = [(3, &[150, 5, 70, 9, 64], 4), (0, &[14, 6, 11], 5)];
 
 /// A model and the same with keys and values in 8 bits.
 type Both = (Arc<dyn Model>, Arc<dyn Model>);
