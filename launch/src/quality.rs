@@ -126,8 +126,8 @@ pub struct EvaluationArgs {
     pub study: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
-    /// Suite of tasks: hops, ruler, niah, pairs, longbench, or a FILE.jsonl of your own rows; of
-    /// several, such as pairs,ruler, tasks are SUITE/TASK
+    /// Suite of tasks: hops, pages, ruler, niah, pairs, longbench, or a FILE.jsonl of your own
+    /// rows; of several, such as pairs,ruler, tasks are SUITE/TASK
     #[arg(long, value_name = "NAME,..|FILE.jsonl", help_heading = "Evaluation")]
     suite: String,
     /// Tasks of the suite, such as hop2,vt3 or niah_single_1,qa_2 [default: all]
@@ -136,11 +136,11 @@ pub struct EvaluationArgs {
     /// Number of requests for each task, length and depth; a file may have fewer
     #[arg(long, value_name = "N", default_value_t = 50, help_heading = "Evaluation")]
     samples: usize,
-    /// hops, pairs: number of documents of a request [default: 8; pairs: 12]
+    /// hops, pages, pairs: number of documents of a request [default: 8; pairs: 12]
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     documents: Option<usize>,
-    /// hops, pairs: maximum tokens of each document; of several, such as 32,64, each is run on its
-    /// own [default: 64; pairs: 100]
+    /// hops, pages, pairs: maximum tokens of each document; of several, such as 32,64, each is run
+    /// on its own [default: 64; pairs: 100]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
     document_tokens: Vec<usize>,
     /// ruler, niah, longbench: maximum tokens of prompt and answer together, such as 4096,8k
@@ -150,8 +150,8 @@ pub struct EvaluationArgs {
     /// niah: depths of the needle, in percent of the context [default: 0,25,50,75,100]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
     depths: Vec<usize>,
-    /// All but hops: maximum tokens of a chunk; of several, such as 128,256,512, each is run on its
-    /// own [default: one chunk per document, 2048 without documents]
+    /// All but hops and pages: maximum tokens of a chunk; of several, such as 128,256,512, each is
+    /// run on its own [default: one chunk per document, 2048 without documents]
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = tokens, help_heading = "Evaluation")]
     chunk_tokens: Vec<usize>,
     /// Folder of data that is not part of the program: word lists, paragraphs, LongBench's rows

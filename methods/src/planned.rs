@@ -12,7 +12,7 @@ use crate::option::{MethodOption, Options, Usual};
 use crate::options::REQUEST;
 use crate::prefill::{Evidence, Prefill, Selection};
 use crate::selector::Selector;
-use crate::terms::{Ape, Drift, SamKv};
+use crate::terms::{Ape, Drift, PictureRows, SamKv};
 
 /// A method with its data for planner and ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -110,6 +110,11 @@ impl PlannedMethod {
     /// Sizes of the kept parts of every document, if the rest is dropped.
     pub fn sparse(&self) -> Option<SamKv> {
         self.evidence().and_then(|evidence| evidence.sparse)
+    }
+
+    /// Treatment of the rows of pictures.
+    pub fn picture_rows(&self) -> PictureRows {
+        self.evidence().map_or(PictureRows::All, |evidence| evidence.picture_rows)
     }
 
     /// Whether the selected rows see each other alone, and the query sees them alone.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::model_facts::ModelFacts;
-use crate::terms::{Ape, Drift, Layout, Passing, SamKv, Score, Trace};
+use crate::terms::{Ape, Drift, Layout, Passing, PictureRows, SamKv, Score, Trace};
 
 /// A way to prefill a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -131,6 +131,8 @@ pub struct Evidence {
     /// Rows of the longest sentence, if whole sentences are selected, and neither they nor the
     /// query see any other row of the context.
     pub excerpt: Option<u32>,
+    /// Treatment of pictures' rows.
+    pub picture_rows: PictureRows,
 }
 
 /// Conversion of the attention of a layer's heads into one number.
@@ -194,6 +196,7 @@ impl Evidence {
             oracle: false,
             sparse: None,
             excerpt: None,
+            picture_rows: PictureRows::All,
         }
     }
 }

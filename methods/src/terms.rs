@@ -26,6 +26,18 @@ pub enum Layout {
     TlTp,
 }
 
+/// Treatment of the rows of pictures in selection and recompute. All but the first are for
+/// comparison: InfoFlow's program has both (`exclude_image_tokens`; a recompute without DeepStack).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum PictureRows {
+    /// That of rows of text.
+    All,
+    /// They are never selected.
+    Never,
+    /// They are recomputed without the levels of the vision tower.
+    Flat,
+}
+
 /// Conversion of the scores of a chunk's rows into the chunk's importance, by which chunks are
 /// reordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -328,6 +340,7 @@ macro_rules! names {
 }
 
 names!(Score, Score::Norm => "norm", Score::Mass => "mass");
+names!(PictureRows, PictureRows::All => "all", PictureRows::Never => "never", PictureRows::Flat => "flat");
 names!(Layout, Layout::Global => "global", Layout::HlHp => "hl-hp", Layout::HlTp => "hl-tp", Layout::TlTp => "tl-tp");
 names!(OrderFor, OrderFor::All => "all", OrderFor::Selection => "selection");
 names!(DriftOf, DriftOf::Values => "values", DriftOf::Keys => "keys");

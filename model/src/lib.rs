@@ -103,6 +103,12 @@ impl Rows {
         Self { visual: Some(visual), ..self }
     }
 
+    /// The same rows, to which no levels of pictures are added.
+    #[must_use]
+    pub fn without_levels(self) -> Self {
+        Self { visual: None, ..self }
+    }
+
     /// The same with numbers that have just been computed: no other rows share them.
     fn fresh(hidden: Tensor) -> Self {
         Self::new(hidden.clone()).computed(hidden)

@@ -134,6 +134,7 @@ fn around(engine: &Engine<'_>, measure: &Measure<'_>) -> Result<usize> {
     let sample = Sample {
         lead: word(),
         chunks: vec![word()],
+        pages: Vec::new(),
         query: word(),
         begun: word(),
         uses_template: true,

@@ -32,6 +32,7 @@ mod output;
 mod overlap;
 mod own;
 mod page;
+mod pages;
 mod pairs;
 mod passages;
 mod points;

@@ -96,6 +96,7 @@ impl BySize for AtDepth<'_> {
             NEEDLE.draft(size, place, (&niah.words, &niah.essay), random);
         Ok(Sample {
             chunks: chunks(&runs, Some(niah.chunk_tokens), measure)?,
+            pages: Vec::new(),
             scoring: Scoring::new(Metric::MatchAll, references),
             answer_tokens: ANSWER_TOKENS,
             uses_template: true,

@@ -169,6 +169,7 @@ impl Suite for Own {
         Ok(Sample {
             lead: row.lead.clone(),
             chunks,
+            pages: Vec::new(),
             query: row.question.clone(),
             begun: row.answer_begins.clone(),
             uses_template: true,

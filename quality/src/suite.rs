@@ -4,11 +4,13 @@
 use std::cell::{self, RefCell};
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tributary_coordinator::{Document, Request, Tokenizer};
+use tributary_coordinator::{Detail, Document, DocumentPart, PictureFile, Request, Tokenizer};
 use tributary_engine::{Led, Question};
+use tributary_pictures::Encoded;
 
 use crate::error::Result;
 use crate::score::Metric;
@@ -81,6 +83,8 @@ pub struct Sample {
     pub lead: String,
     /// The context: each text is one chunk.
     pub chunks: Vec<String>,
+    /// Pictures that take the place of chunks' texts.
+    pub pages: Vec<Page>,
     /// Text after the context.
     pub query: String,
     /// Beginning of the answer: the model continues it.
@@ -95,13 +99,35 @@ pub struct Sample {
     pub id: Option<String>,
 }
 
+/// A picture of a chunk's text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// Number of the chunk.
+    pub chunk: usize,
+    /// A PNG file.
+    pub png: Vec<u8>,
+    /// Tiles of a side of the grid into which it is cut: each is a chunk then.
+    pub tiles: usize,
+}
+
+impl Page {
+    fn document(&self) -> Result<Document> {
+        let encoded = Encoded { declared: None, file: self.png.clone() };
+        let file = PictureFile::new(format!("page {}", self.chunk + 1), encoded, Detail::Full)?;
+        Ok(Document::of_parts(None, [DocumentPart::Picture(Arc::new(file))]))
+    }
+}
+
 impl Sample {
     /// Question to a model.
     ///
     /// # Errors
-    /// Returns an error if a chunk or a query has no text.
+    /// Returns an error if a chunk or a query has no text, or if a picture is damaged.
     pub fn question(&self) -> Result<Question> {
-        let documents = self.chunks.iter().map(Document::of_text).collect();
+        let mut documents: Vec<Document> = self.chunks.iter().map(Document::of_text).collect();
+        for page in &self.pages {
+            documents[page.chunk] = page.document()?;
+        }
         let request = Request::new(documents, self.query.clone())?;
         let (lead, begun) = (self.lead.clone(), self.begun.clone());
         Ok(Question::Led(Led { lead, request, begun, uses_template: self.uses_template }))
@@ -112,6 +138,9 @@ impl Sample {
         let mut hash = blake3::Hasher::new();
         for text in [&self.lead].into_iter().chain(&self.chunks).chain([&self.query, &self.begun]) {
             hash.update(text.as_bytes()).update(&[0]);
+        }
+        for page in &self.pages {
+            hash.update(&page.png).update(&[0]);
         }
         hash.finalize().to_hex()[..32].to_owned()
     }

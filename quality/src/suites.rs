@@ -7,7 +7,7 @@ use crate::hops::{self, Shape};
 use crate::joined::Joined;
 use crate::split::Part;
 use crate::suite::Suite;
-use crate::{longbench, niah, own, pairs, ruler};
+use crate::{longbench, niah, own, pages, pairs, ruler};
 
 /// Opens a suite.
 type Open = fn(&Asked) -> Result<Box<dyn Suite>>;
@@ -32,12 +32,19 @@ impl Known {
 }
 
 /// All of them.
-const SUITES: [Known; 5] = [
+const SUITES: [Known; 6] = [
     Known {
         name: "hops",
         takes: &["--documents", "--document-tokens"],
         shape: Some(hops::SHAPE),
         open: hops::open,
+        has_sources: false,
+    },
+    Known {
+        name: "pages",
+        takes: &["--documents", "--document-tokens"],
+        shape: Some(pages::SHAPE),
+        open: pages::open,
         has_sources: false,
     },
     Known {

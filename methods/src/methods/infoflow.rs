@@ -5,10 +5,19 @@
 
 use crate::method::{Claim, Command, InvalidOption, Method};
 use crate::model_facts::ModelFacts;
-use crate::option::Options;
+use crate::option::{Kind, MethodOption, Options, Usual};
 use crate::options::{IMPORTANCE, KEEP_PER_CHUNK, LAYERS, LAYOUT, ORDER_FOR, PACKETS, RATIO, RECENCY, REORDER, SCORE};
 use crate::prefill::{Evidence, Layers, Prefill, Selection};
 use crate::selector::probe_once;
+use crate::terms::PictureRows;
+
+static PICTURE_ROWS: MethodOption = MethodOption {
+    key: "picture-rows",
+    value: "all|never|flat",
+    kind: Kind::Word(PictureRows::NAMES),
+    usual: Usual::Value("all"),
+    help: "Rows of pictures: selected like others, never, or recomputed without the tower's levels, for comparison",
+};
 
 /// The declaration.
 pub static INFOFLOW: Method = Method {
@@ -29,6 +38,7 @@ pub static INFOFLOW: Method = Method {
         &LAYOUT,
         &PACKETS,
         &KEEP_PER_CHUNK,
+        &PICTURE_ROWS,
     ],
     requires: None,
     default_of: &[Command::Prefill, Command::Bench, Command::Plan],
@@ -42,8 +52,8 @@ pub static INFOFLOW: Method = Method {
 fn prefill(options: &mut Options, model: ModelFacts) -> Result<Prefill, InvalidOption> {
     let evidence =
         Evidence::of_query(layers_between(options, [55, 65], model)?, options.usual(&SCORE), options.usual(&LAYOUT));
-    let recency = options.get(&RECENCY);
-    Ok(Prefill::Chunks(Selection::Evidence(Evidence { recency, ..evidence })))
+    let (recency, picture_rows) = (options.get(&RECENCY), options.usual(&PICTURE_ROWS));
+    Ok(Prefill::Chunks(Selection::Evidence(Evidence { recency, picture_rows, ..evidence })))
 }
 
 /// The option's layers; by default those between two depths in per cent, rounded outwards, and one

@@ -14,7 +14,7 @@ mod world;
 
 use crate::random::Random;
 
-pub use self::suite::open;
+pub use self::suite::{open, unknown_word};
 use self::task::{Order, Question};
 pub use self::task::{TASKS, Task};
 use self::world::{World, filler};
@@ -57,13 +57,19 @@ struct Asked {
 pub fn sample(task: &Task, shape: Shape, seed: u64, number: usize) -> Sample {
     let Shape { documents, document_tokens } = shape;
     let mut random = Random::of(&format!("hops {seed} {} {documents}x{document_tokens} {number}", task.name));
-    let mut world = World::new(&mut random);
-    let asked = ask(task, documents, &mut world, &mut random);
+    drawn(task, shape, &mut random, &|random| places(task, documents, random))
+}
+
+/// A sample from draws. `places` gives the documents of its needed facts.
+pub fn drawn(task: &Task, shape: Shape, random: &mut Random, places: &dyn Fn(&mut Random) -> Vec<usize>) -> Sample {
+    let Shape { documents, document_tokens } = shape;
+    let mut world = World::new(random);
+    let asked = ask(task, &places(random), &mut world, random);
     let mut written: Vec<String> = (0..documents)
         .map(|place| {
             let needed: Vec<&String> =
                 asked.facts.iter().filter(|(own, _)| *own == place).map(|(_, fact)| fact).collect();
-            document(task, &needed, document_tokens, &mut world, &mut random)
+            document(task, &needed, document_tokens, &mut world, random)
         })
         .collect();
     match task.order {
@@ -74,10 +80,10 @@ pub fn sample(task: &Task, shape: Shape, seed: u64, number: usize) -> Sample {
     Sample { documents: written, query: asked.query, answer: asked.answer }
 }
 
-/// Different documents for `facts` facts, ascending; descending where the task reverses its chain.
-fn places(task: &Task, documents: usize, facts: usize, random: &mut Random) -> Vec<usize> {
+/// Different documents for a task's facts, ascending; descending where it reverses its chain.
+fn places(task: &Task, documents: usize, random: &mut Random) -> Vec<usize> {
     let all: Vec<usize> = (0..documents).collect();
-    let mut places = random.some_of(&all, facts);
+    let mut places = random.some_of(&all, task.question.facts());
     places.sort_unstable();
     if task.order == Order::ChainReversed {
         places.reverse();
@@ -85,9 +91,8 @@ fn places(task: &Task, documents: usize, facts: usize, random: &mut Random) -> V
     places
 }
 
-/// Draws a question and the facts that answer it.
-fn ask(task: &Task, documents: usize, world: &mut World, random: &mut Random) -> Asked {
-    let places = places(task, documents, task.question.facts(), random);
+/// Draws a question and the facts that answer it, for these documents.
+fn ask(task: &Task, places: &[usize], world: &mut World, random: &mut Random) -> Asked {
     let placed = |facts: Vec<String>| places.iter().copied().zip(facts).collect();
     match task.question {
         Question::Code => {

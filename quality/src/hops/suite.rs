@@ -2,7 +2,7 @@
 
 use tributary_coordinator::Tokenizer;
 
-use super::{LEAST_DOCUMENT_TOKENS, Question, SHAPE, Shape, TASKS, Task, sample, words};
+use super::{LEAST_DOCUMENT_TOKENS, SHAPE, Shape, TASKS, Task, sample, words};
 use crate::design::{Asked, at_least, chosen};
 use crate::error::{Error, Result};
 use crate::score::Metric;
@@ -34,6 +34,23 @@ pub fn open(asked: &Asked) -> Result<Box<dyn Suite>> {
     Ok(Box::new(Hops { tasks, shape: Shape { documents, document_tokens }, seed: asked.seed }))
 }
 
+/// The first word of the language that a tokenizer does not know, and the number of such words.
+///
+/// # Errors
+/// Returns an error if the tokenizer fails.
+pub fn unknown_word(tokenizer: &Tokenizer) -> Result<Option<(String, usize)>> {
+    let unknown = tokenizer.encode(UNKNOWN)?.ids;
+    let mut missing = Vec::new();
+    for word in words::all() {
+        let ids = tokenizer.encode(&word)?.ids;
+        if ids.is_empty() || ids == unknown {
+            missing.push(word);
+        }
+    }
+    let count = missing.len();
+    Ok(missing.into_iter().next().map(|first| (first, count)))
+}
+
 impl Suite for Hops {
     fn made_of(&self) -> Vec<String> {
         let Shape { documents, document_tokens } = self.shape;
@@ -45,26 +62,12 @@ impl Suite for Hops {
     }
 
     fn refers(&self, task: &str) -> Option<bool> {
-        let task = Task::find(task)?;
-        match task.question {
-            Question::House | Question::Chain(_) => Some(true),
-            Question::Likes(_) => Some(false),
-            Question::Code | Question::Codes(_) => None,
-        }
+        Task::find(task)?.refers()
     }
 
     /// Every word of the suite must be known to the model.
     fn check(&self, model: &str, tokenizer: &Tokenizer) -> Result<()> {
-        let unknown = tokenizer.encode(UNKNOWN)?.ids;
-        let mut missing = Vec::new();
-        for word in words::all() {
-            let ids = tokenizer.encode(&word)?.ids;
-            if ids.is_empty() || ids == unknown {
-                missing.push(word);
-            }
-        }
-        let Some(first) = missing.first() else { return Ok(()) };
-        let count = missing.len();
+        let Some((first, count)) = unknown_word(tokenizer)? else { return Ok(()) };
         Err(Error::usage(format!(
             "--suite hops: the tokenizer of {model} does not know {count} of its words, such as `{first}`; examples/models/demo has one that does"
         )))
@@ -77,6 +80,7 @@ impl Suite for Hops {
         Ok(Sample {
             lead: String::new(),
             chunks: made.documents,
+            pages: Vec::new(),
             query: made.query,
             begun: String::new(),
             uses_template: false,

@@ -98,6 +98,16 @@ impl Task {
         TASKS.iter().find(|task| task.name == name)
     }
 
+    /// Whether its answer needs a reference from one document to another (true), or the order of
+    /// documents without references (false); absent where it needs neither.
+    pub fn refers(&self) -> Option<bool> {
+        match self.question {
+            Question::House | Question::Chain(_) => Some(true),
+            Question::Likes(_) => Some(false),
+            Question::Code | Question::Codes(_) => None,
+        }
+    }
+
     /// The number of documents that it needs.
     pub fn least_documents(&self) -> usize {
         self.question.facts()

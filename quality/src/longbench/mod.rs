@@ -280,6 +280,7 @@ impl LongBench {
         Ok(Sample {
             lead: lead.to_owned(),
             chunks,
+            pages: Vec::new(),
             query: query.replace("{input}", &row.input),
             begun: String::new(),
             uses_template: dataset.uses_template,

@@ -258,6 +258,7 @@ impl Suite for Pairs {
         Ok(Sample {
             lead: String::new(),
             chunks: documents,
+            pages: Vec::new(),
             query: question,
             begun: String::new(),
             uses_template: true,

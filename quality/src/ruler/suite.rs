@@ -163,6 +163,7 @@ impl Ruler {
         Ok(Sample {
             lead,
             chunks: chunks(&runs, self.chunk_tokens.or(own), measure)?,
+            pages: Vec::new(),
             query,
             begun,
             uses_template: true,

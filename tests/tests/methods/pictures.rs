@@ -9,7 +9,7 @@ use candle_core::{DType, Device, Tensor};
 use tributary_kernels::Kernels;
 use tributary_model::{LoadFormat, Model, load};
 use tributary_planner::cost::{Selected, bytes};
-use tributary_protocol::{Exchange, Importance, Outcome, Picture, Pixels, Plan, Prefill};
+use tributary_protocol::{Exchange, Importance, Outcome, Picture, Pixels, Plan, Prefill, Source};
 use tributary_tests::equal::assert_same_bits;
 use tributary_tests::samples::{Case, Sample, specs};
 use tributary_tests::{group, kept, logits, relative_error, root, run_all, run_one, shape, warm};
@@ -175,6 +175,9 @@ fn what_is_selected_and_answered_is_what_was_recorded() {
             let found = check(moved, ["reorder.selected", "reorder.logits.0.15"], "reordered");
             assert_eq!(found.order, whole(&of.tensors["reorder.order"]), "{name}");
         }
+        let flat =
+            Plan { include_first_chunk: true, ..of.plan("infoflow:ratio=1:picture-rows=flat", 1, Exchange::PassQ) };
+        check(flat, ["", "wrong.recompute_without_deepstack.1"], "all, without levels");
         // The wrong ways that were recorded are far from the right ones.
         let right = of.recorded("logits.1");
         for wrong in ["wrong.one_position_a_row", "wrong.recompute_without_deepstack.1"] {
@@ -183,6 +186,24 @@ fn what_is_selected_and_answered_is_what_was_recorded() {
             assert!(error > 0.01 || !has_levels, "{name}: {wrong} is off by {error:.1e} only");
         }
     }
+}
+
+#[test]
+fn rows_of_pictures_are_left_out_of_the_selection_on_request() {
+    let of = Recorded::new("qwen3vl-tiny");
+    let is_of_picture = |plan: &Plan, row: u32| matches!(plan.sources()[row as usize], Source::Picture { .. });
+    let selected = |spec: &str| {
+        let plan = of.plan(spec, 2, Exchange::Replicate);
+        let (found, _) = run_all(&of.model, Kernels::Auto, 2, std::slice::from_ref(&plan)).swap_remove(0);
+        let of_pictures = found.selected.iter().filter(|&&row| is_of_picture(&plan, row)).count();
+        (found.selected.len(), of_pictures)
+    };
+    let (all, of_pictures) = selected("infoflow:ratio=0.3");
+    assert!(of_pictures > 0 && of_pictures < all, "{of_pictures} of {all}");
+    assert_eq!(selected("infoflow:ratio=0.3:picture-rows=never").1, 0);
+    // The budget counts all rows; of text there are fewer.
+    let (most, of_pictures) = selected("infoflow:ratio=1:picture-rows=never");
+    assert!(most > 0 && of_pictures == 0, "{most} rows");
 }
 
 #[test]

@@ -46,7 +46,10 @@ const ARROWS: [(&str, &[&str]); 20] = [
             "system",
         ],
     ),
-    ("quality", &["engine", "coordinator", "planner", "train", "comm", "methods", "protocol", "charts", "system"]),
+    (
+        "quality",
+        &["engine", "coordinator", "planner", "train", "comm", "methods", "protocol", "pictures", "charts", "system"],
+    ),
     ("load", &["charts", "protocol", "system"]),
     ("mpirun", &["engine", "comm", "protocol", "system"]),
     ("train", &["model", "comm", "protocol", "kernels", "charts", "system"]),

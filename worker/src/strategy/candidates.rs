@@ -1,17 +1,23 @@
 //! Rows of a plan that may be selected, and the order of its chunks by importance.
 
-use tributary_methods::{Candidates, top_rows};
-use tributary_protocol::{Importance, Plan};
+use tributary_methods::{Candidates, PictureRows, top_rows};
+use tributary_protocol::{Importance, Plan, Source};
 
 /// Candidates of a plan with chunks in `order`: all but the first chunk's rows, which are exact
-/// already, unless the plan includes them. `auxiliary` has the readings of the plan's auxiliary
+/// already, unless the plan includes them; no rows of pictures if the method never selects those.
+/// `auxiliary` has the readings of the plan's auxiliary
 /// models, one number a context row each.
 pub fn candidates(plan: &Plan, order: &[u32], auxiliary: Vec<Vec<f32>>) -> Candidates {
     assert_eq!(order.len(), plan.chunks.len(), "chunks in the order {order:?}");
+    let mut rows = plan.candidate_rows(order);
+    if plan.method.picture_rows() == PictureRows::Never {
+        let sources = plan.sources();
+        rows.retain(|&row| !matches!(sources[row as usize], Source::Picture { .. }));
+    }
     Candidates {
         first_row: plan.prefix_tokens() as u32,
         context: plan.context_rows(),
-        rows: plan.candidate_rows(order),
+        rows,
         chunks: plan.candidates(order),
         budget: plan.budget,
         measured: plan.measured_rows(),

@@ -1,6 +1,7 @@
 //! The recompute pass: selected rows from their token ids, through all layers, at their global
 //! positions, followed by the query's rows.
 
+use tributary_methods::PictureRows;
 use tributary_model::{Config, Rows};
 use tributary_protocol::deal::{Homes, RowCost};
 use tributary_protocol::{Exchange, Plan, Source};
@@ -29,7 +30,10 @@ pub(super) fn recompute(
 ) -> Result<Output> {
     let homes = homes(cx, plan, placement, (selected, plan.query_rows().collect()), plan.exchange);
     assert_eq!(homes.context.len(), cx.comm.size(), "ranks that rows are dealt to");
-    let rows = embed(cx, plan, &homes)?;
+    let rows = match plan.method.picture_rows() {
+        PictureRows::Flat => embed(cx, plan, &homes)?.without_levels(),
+        PictureRows::All | PictureRows::Never => embed(cx, plan, &homes)?,
+    };
     cx.recomputed_rows = rows.len();
     let most = (0..cx.comm.size()).map(|rank| homes.of(rank).len()).max().unwrap_or(0);
     let (math, models, rank) = (cx.math.sliced(plan.context_slices(most)), cx.models.clone(), cx.rank());
