@@ -57,6 +57,16 @@ impl Picture {
         self.tile.map_or(1, |tile| areas(self.lines, self.columns, tile.grid).len())
     }
 
+    /// Whether the chunk has the picture's beginning: the mark before its first row.
+    pub fn begins(&self) -> bool {
+        self.tile.is_none_or(|tile| tile.number == 0)
+    }
+
+    /// Whether the chunk has the picture's end: the mark after its last row.
+    pub fn ends(&self) -> bool {
+        self.tile.is_none_or(|tile| usize::from(tile.number) + 1 == self.tiles())
+    }
+
     /// Bytes of the whole picture's pixels, if a row stands for a square with `side` pixels a side.
     pub fn pixel_bytes(&self, side: usize) -> usize {
         self.grid_rows() * side * side * PIXEL_BYTES

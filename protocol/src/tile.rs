@@ -17,9 +17,6 @@ pub enum TileOrder {
 }
 
 impl TileOrder {
-    /// All of them, with their names.
-    pub const NAMES: [(&'static str, TileOrder); 2] = [("raster", TileOrder::Raster), ("tile", TileOrder::Tile)];
-
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {

@@ -97,7 +97,7 @@ fn picture(pixels: &Tensor, model: &dyn Model) -> Picture {
     let mut hash = [0; 32];
     bytes.iter().enumerate().for_each(|(index, byte)| hash[index % 32] = byte.wrapping_add(hash[index % 32] << 1));
     let (lines, columns) = ((height / side) as u32, (width / side) as u32);
-    Picture { first: 0, lines, columns, hash, pixels: Pixels(bytes.into()) }
+    Picture { first: 0, lines, columns, hash, tile: None, pixels: Pixels(bytes.into()) }
 }
 
 /// Whether a method reads pictures, as the planner says it.
