@@ -6,6 +6,7 @@ use std::str::FromStr;
 use crate::error::{PlanError, setting};
 use crate::picture::PictureRules;
 use crate::request::{Document, DocumentPart};
+use crate::tiling::Tiling;
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
 
@@ -80,6 +81,8 @@ pub struct CutBy<'a> {
     pub tokenizer: &'a Tokenizer,
     /// The model's rules for pictures, if it reads some.
     pub pictures: Option<&'a PictureRules>,
+    /// The tiles that pictures are cut into.
+    pub tiling: Tiling,
     /// Maximum tokens of all documents together.
     pub most: usize,
 }
@@ -88,8 +91,10 @@ impl Chunking {
     /// Cuts documents into chunks; each document, or each piece of it, is encoded on its own, with
     /// the joining text after it. A document without a token has no chunk.
     ///
-    /// A picture is never cut. A document with pictures is one chunk where each document is; else
-    /// each picture is a chunk, and texts between pictures are cut as other texts.
+    /// Pictures are cut into tiles alone. A document with whole pictures is one chunk where each
+    /// document is; else each picture is a chunk, and texts between pictures are cut as other texts.
+    /// Each tile is a chunk. Where each document is one, its texts go with the first tile of the
+    /// picture after them, and the text after the last picture with its last tile.
     ///
     /// # Errors
     /// Returns [`PlanError::EmptyDocument`] if no document gives a token, [`Error::MoreTokens`],
@@ -132,13 +137,13 @@ impl Cutter<'_> {
             if let Some(DocumentPart::Text(text)) = parts.last_mut().filter(|_| ends_in_text) {
                 *text = self.by.join.ended(text);
             }
-            return Ok(vec![self.page(&parts)?]);
+            return self.pages(&parts);
         }
         let (mut pieces, last) = (Vec::new(), parts.len() - 1);
         for (index, part) in parts.iter().enumerate() {
             match part {
                 DocumentPart::Text(text) => pieces.extend(self.text(text, ends_in_text && index == last)?),
-                DocumentPart::Picture(_) => pieces.push(self.page(std::slice::from_ref(part))?),
+                DocumentPart::Picture(_) => pieces.extend(self.pages(std::slice::from_ref(part))?),
             }
         }
         Ok(pieces)
@@ -168,22 +173,28 @@ impl Cutter<'_> {
         Ok(pieces)
     }
 
-    /// Texts and pictures as one piece.
-    fn page(&mut self, parts: &[DocumentPart]) -> Result<Piece> {
-        let rules = self.by.pictures.ok_or(Error::NoPictures)?;
-        let mut page = Piece::default();
-        for part in parts {
+    /// Texts and pictures as one piece, or as pieces with a tile each.
+    fn pages(&mut self, parts: &[DocumentPart]) -> Result<Vec<Piece>> {
+        let (rules, tiling) = (self.by.pictures.ok_or(Error::NoPictures)?, self.by.tiling);
+        let last = parts.iter().rposition(|part| matches!(part, DocumentPart::Picture(_)));
+        let (mut pages, mut page) = (Vec::new(), Piece::default());
+        for (index, part) in parts.iter().enumerate() {
             match part {
                 DocumentPart::Text(text) => page.push_text(self.encoded(text)?),
                 DocumentPart::Picture(file) => {
                     // Before a pixel is decoded: the size follows from the file's header.
                     let tokens = file.rows(rules)? + 2;
                     self.left = self.left.checked_sub(tokens).ok_or(Error::MoreTokens { most: self.by.most })?;
-                    page.push_picture(&*file.read(rules)?, &rules.marks);
+                    let goes_on = tiling.is_whole() || Some(index) == last;
+                    pages.extend(std::mem::take(&mut page).with_picture(&*file.read(rules)?, &rules.marks, tiling));
+                    if goes_on {
+                        page = pages.pop().unwrap_or_default();
+                    }
                 }
             }
         }
-        Ok(page)
+        pages.push(page);
+        Ok(pages)
     }
 
     fn encoded(&mut self, text: &str) -> Result<Piece> {
@@ -289,7 +300,7 @@ mod tests {
     use crate::tokenize::tests::{bytes, demo};
 
     fn by<'a>(join: &'a Join, tokenizer: &'a Tokenizer) -> CutBy<'a> {
-        CutBy { join, tokenizer, pictures: None, most: usize::MAX }
+        CutBy { join, tokenizer, pictures: None, tiling: Tiling::default(), most: usize::MAX }
     }
 
     fn texts(chunking: &str, documents: &[&str]) -> Result<Vec<String>> {

@@ -15,6 +15,7 @@ use crate::free_text::{Cutting, separators, text_chunks};
 use crate::picture::PictureRules;
 use crate::request::{Document, Request};
 use crate::template::{Placed, PromptPart, Talk, Template, Written};
+use crate::tiling::Tiling;
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
 
@@ -46,6 +47,8 @@ pub struct Intake<'a> {
     pub template: Option<&'a Template>,
     /// Places at which the context is cut.
     pub chunking: &'a Chunking,
+    /// The tiles that pictures are cut into.
+    pub tiling: Tiling,
     /// Text after each document.
     pub join: &'a Join,
     /// Default values for the template; a request may override them.
@@ -191,8 +194,9 @@ pub fn prepare_documents(documents: &[Document], intake: &Intake<'_>) -> Result<
 
 /// Reads messages after documents.
 fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<Prepared> {
-    let Intake { join, tokenizer, pictures, most_tokens: most, .. } = *intake;
-    let Cut { mut chunks, dropped } = intake.chunking.cut(documents, CutBy { join, tokenizer, pictures, most })?;
+    let Intake { join, tokenizer, pictures, tiling, most_tokens: most, .. } = *intake;
+    let by = CutBy { join, tokenizer, pictures, tiling, most };
+    let Cut { mut chunks, dropped } = intake.chunking.cut(documents, by)?;
     let mut notes = intake.tokenizer.notes().to_vec();
     notes.extend((!dropped.is_empty()).then(|| {
         let numbers = dropped.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
@@ -265,6 +269,7 @@ fn trim_chunks(chunks: &mut Vec<Piece>, kept: &Range<usize>, length: usize, toke
         start = end;
     }
     chunks.retain(|chunk| !chunk.ids.is_empty());
+    Piece::align_tiles(chunks);
     Ok(())
 }
 

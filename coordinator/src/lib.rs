@@ -25,6 +25,7 @@ mod request;
 pub mod scheduler;
 mod sentences;
 mod template;
+mod tiling;
 mod tokenize;
 mod trace_calibration;
 
@@ -43,5 +44,6 @@ pub use picture::{Detail, PICTURES, PictureFile, PictureMarks, PictureRules, pic
 pub use report::{Environment, Report, report};
 pub use request::{Document, DocumentPart, PlacedPicture, Request};
 pub use template::{Placed, PromptPart, Talk, Template, Written};
+pub use tiling::{ImageTiles, Tiling};
 pub use tokenize::{Piece, TextStream, Tokenizer};
 pub use trace_calibration::TraceCalibration;

@@ -63,7 +63,7 @@ mod tests {
     use crate::tokenize::Piece;
 
     fn prepared(pictures: usize) -> Prepared {
-        let picture = Picture { first: 1, lines: 1, columns: 2, hash: [7; 32], pixels: Default::default() };
+        let picture = Picture { first: 1, lines: 1, columns: 2, hash: [7; 32], tile: None, pixels: Default::default() };
         let chunk = Piece { ids: vec![3, 4, 4, 5], pictures: vec![picture; pictures], ..Piece::default() };
         Prepared { chunks: vec![chunk], query: vec![6], ..Prepared::default() }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use candle_core::DType;
 use tributary_comm::nccl;
-use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix, TemplateValues};
+use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix, TemplateValues, Tiling};
 use tributary_kernels::Kernels;
 use tributary_model::LoadFormat;
 
@@ -115,6 +115,8 @@ pub struct IntakeConfig {
     pub synthetic: Option<Synthetic>,
     /// Places at which the context is cut.
     pub chunking: Chunking,
+    /// The tiles that pictures are cut into.
+    pub tiling: Tiling,
     /// Tokens of a chunk where a service is asked without documents; a shorter one is one chunk.
     pub text_chunk_tokens: usize,
     /// Prefix before the first chunk.

@@ -56,6 +56,8 @@ pub fn environment(
         backend,
         threads: group.threads,
         chunking: intake.synthetic.map_or_else(|| intake.chunking.to_string(), |shape| format!("synthetic {shape}")),
+        image_tiles: (!intake.tiling.is_whole()).then_some(intake.tiling.tiles.count()),
+        tile_order: (!intake.tiling.is_whole()).then_some(intake.tiling.order.name()),
         prefix: intake.prefix.to_string(),
         chunk_prefix: intake.chunk_prefix.to_string(),
         template: template.to_owned(),

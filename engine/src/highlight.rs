@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use tributary_coordinator::Piece;
+use tributary_protocol::Picture;
 
 use crate::answered::Answered;
 
@@ -28,20 +29,23 @@ pub fn highlighted(answered: &Answered, marks: (&str, &str)) -> String {
 }
 
 /// A chunk's text with runs of chosen tokens between the marks; token ids where there is no text. A
-/// picture is told by its numbers of chosen rows and of rows.
+/// picture, or a tile of it, is told by its numbers of chosen rows and of rows.
 fn marked(piece: &Piece, chosen: &[bool], (open, close): (&str, &str)) -> String {
     let mut text = String::new();
     let (mut at, mut inside) = (0, false);
     let (mut places, mut pictures) = (chosen.iter().enumerate(), piece.pictures.iter().peekable());
     while let Some((index, &is_chosen)) = places.next() {
-        // The mark before its rows.
-        if let Some(picture) = pictures.next_if(|picture| picture.first as usize == index + 1) {
+        // Its rows are between two marks, of which a tile may lack one or both.
+        let marked = |picture: &&Picture| picture.first as usize == index + usize::from(picture.begins());
+        if let Some(picture) = pictures.next_if(marked) {
             let count = chosen[picture.range()].iter().filter(|&&chosen| chosen).count();
             text += if std::mem::take(&mut inside) { close } else { "" };
             text += piece.text.get(at..piece.spans[index].start).unwrap_or("");
-            text += &format!("[picture: {count} of {} rows]", picture.rows());
+            let part = picture.tile.map_or("picture".to_owned(), |tile| format!("tile {} of a picture", tile.number));
+            text += &format!("[{part}: {count} of {} rows]", picture.rows());
             at = piece.spans[index].end;
-            places.nth(picture.rows());
+            let tokens = usize::from(picture.begins()) + picture.rows() + usize::from(picture.ends());
+            places.by_ref().take(tokens - 1).for_each(drop);
             continue;
         }
         let id;
@@ -75,7 +79,10 @@ fn marked(piece: &Piece, chosen: &[bool], (open, close): (&str, &str)) -> String
 
 #[cfg(test)]
 mod tests {
-    use tributary_protocol::{Picture, Pixels};
+    use std::ops::Range;
+
+    use tributary_protocol::Pixels;
+    use tributary_protocol::tile::{Tile, TileOrder};
 
     use super::*;
 
@@ -93,11 +100,38 @@ mod tests {
     #[test]
     fn pictures_are_told_by_their_rows() {
         let (text, spans) = ("ab\u{FFFC}cd".to_owned(), vec![0..2, 2..5, 2..5, 2..5, 2..5, 5..7]);
-        let picture = Picture { first: 2, lines: 1, columns: 2, hash: [0; 32], pixels: Pixels::default() };
+        let picture = Picture { first: 2, lines: 1, columns: 2, hash: [0; 32], tile: None, pixels: Pixels::default() };
         let piece = Piece { ids: vec![1, 2, 3, 3, 4, 5], text, spans, pictures: vec![picture], ..Piece::default() };
         let mark = |chosen: [bool; 6]| marked(&piece, &chosen, ("<", ">"));
         assert_eq!(mark([true, true, false, true, true, true]), "<ab>[picture: 1 of 2 rows]<cd>");
         assert_eq!(mark([false; 6]), "ab[picture: 0 of 2 rows]cd");
+    }
+
+    #[test]
+    fn tiles_are_told_by_their_rows() {
+        // A picture of one line of three rows, in three tiles.
+        let tile = |number, first| Picture {
+            first,
+            lines: 1,
+            columns: 3,
+            hash: [0; 32],
+            tile: Some(Tile { grid: 4, number, before: 2, order: TileOrder::Raster }),
+            pixels: Pixels::default(),
+        };
+        let piece = |text: &str, spans: Vec<Range<usize>>, picture| Piece {
+            ids: vec![3; spans.len()],
+            text: text.to_owned(),
+            spans,
+            pictures: vec![picture],
+            ..Piece::default()
+        };
+        let first = piece("ab\u{FFFC}", vec![0..2, 2..5, 2..5], tile(0, 2));
+        let second = piece("\u{FFFC}", vec![0..3], tile(1, 0));
+        let last = piece("\u{FFFC}cd", vec![0..3, 0..3, 3..5], tile(2, 0));
+        let mark = |piece: &Piece, chosen: &[bool]| marked(piece, chosen, ("<", ">"));
+        assert_eq!(mark(&first, &[true, false, true]), "<ab>[tile 0 of a picture: 1 of 1 rows]");
+        assert_eq!(mark(&second, &[false]), "[tile 1 of a picture: 0 of 1 rows]");
+        assert_eq!(mark(&last, &[true, false, true]), "[tile 2 of a picture: 1 of 1 rows]<cd>");
     }
 
     #[test]

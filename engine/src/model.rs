@@ -104,6 +104,7 @@ impl ModelFolder {
             pictures: self.pictures.as_ref(),
             template: self.template.as_ref(),
             chunking: &intake.chunking,
+            tiling: intake.tiling,
             join: &intake.join,
             kwargs: &intake.template_kwargs,
             prefix,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use tributary_coordinator::{Document, Intake, Piece, Prepared, Request, prepare, prepare_led};
+use tributary_coordinator::{Document, ImageTiles, Intake, Piece, Prepared, Request, Tiling, prepare, prepare_led};
 use tributary_protocol::SplitMix64;
 
 use crate::config::IntakeConfig;
@@ -33,6 +33,8 @@ pub struct Led {
     pub begun: String,
     /// Whether the model's chat template is used, where it has one.
     pub uses_template: bool,
+    /// Tiles along each side of its pictures; the engine's number where absent.
+    pub tiles: Option<ImageTiles>,
 }
 
 impl Question {
@@ -89,10 +91,11 @@ impl Question {
                 Ok(random(*shape, *seed, folder.config.vocab, bos))
             }
             Question::Text(request) => Ok(prepare(request, &folder.reading(intake, &intake.prefix)?)?),
-            Question::Led(Led { lead, request, begun, uses_template }) => {
+            Question::Led(Led { lead, request, begun, uses_template, tiles }) => {
                 let intake = folder.reading(intake, &intake.prefix)?;
                 let template = intake.template.filter(|_| *uses_template);
-                Ok(prepare_led(request, lead, begun, &Intake { template, ..intake })?)
+                let tiling = Tiling { tiles: tiles.unwrap_or(intake.tiling.tiles), ..intake.tiling };
+                Ok(prepare_led(request, lead, begun, &Intake { template, tiling, ..intake })?)
             }
         }
     }

@@ -4,15 +4,16 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use tributary_comm::process::PIECE_BYTES;
-use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix};
+use tributary_coordinator::{ChunkPrefix, Chunking, ImageTiles, Join, Prefix};
 use tributary_engine::{DeviceKind, Dtype, KvDtype, Synthetic, TemplateUse, Transport};
 use tributary_kernels::Kernels;
 use tributary_methods::{EvictChoice, Keep};
 use tributary_planner::{EvictionWish, RequestSettings};
+use tributary_protocol::tile::TileOrder;
 use tributary_protocol::{Importance, Packets, REFERENCE, Returns, Sampling};
 
 use crate::help;
-use crate::named::{DEVICES, DTYPES, KERNELS, KV_DTYPES, TEMPLATES, TRANSPORTS, one_of};
+use crate::named::{DEVICES, DTYPES, KERNELS, KV_DTYPES, TEMPLATES, TILE_ORDERS, TRANSPORTS, one_of};
 use crate::template_kwargs::TemplateKwargs;
 use crate::values::chunk_cache;
 pub use crate::values::{seconds, size};
@@ -67,11 +68,13 @@ pub enum Load {
 #[command(next_help_heading = "Request")]
 pub struct IntakeArgs {
     /// Random tokens instead of text: CHUNKSxTOKENS[+QUERY], such as 16x512+32; needs no tokenizer
-    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["chunk", "prefix", "chunk_prefix", "template"])]
+    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["chunk", "image_tiles", "prefix", "chunk_prefix", "template"])]
     pub synthetic: Option<Synthetic>,
     /// Chunk boundaries: at documents, every N tokens (with OVERLAP), or at a separator
     #[arg(long, value_name = "documents|N[:OVERLAP]|separator:TEXT", default_value = "documents")]
     pub chunk: Chunking,
+    #[command(flatten)]
+    pub tiles: TileArgs,
     /// Prefix before the first chunk, visible to all after it: a TEXT, the BOS token, or nothing
     #[arg(long, value_name = "TEXT|bos|none", default_value = "bos")]
     pub prefix: Prefix,
@@ -91,6 +94,19 @@ pub struct IntakeArgs {
     /// request's own values take precedence
     #[arg(long, value_name = "JSON")]
     pub chat_template_kwargs: Option<TemplateKwargs>,
+}
+
+/// Tiles of pictures.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Request")]
+pub struct TileArgs {
+    /// Cut every picture into K x K tiles, each a chunk of its own, K at most 8; 1: whole pictures
+    #[arg(long, value_name = "K", default_value_t)]
+    pub image_tiles: ImageTiles,
+    /// Causal order of the rows of such a picture: that of the uncut picture, so that ratio 1 is
+    /// exact, or tile after tile
+    #[arg(long, value_parser = one_of(&TILE_ORDERS), default_value = "raster")]
+    pub tile_order: TileOrder,
 }
 
 /// Options that stand in for those of a method's spec.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tributary_coordinator::TEXT_CHUNK_TOKENS;
+use tributary_coordinator::{TEXT_CHUNK_TOKENS, Tiling};
 use tributary_engine::{ChunkStoreConfig, Config, GroupConfig, IntakeConfig, ModelConfig};
 use tributary_model::LoadFormat;
 
-use crate::args::{GroupArgs, IntakeArgs, Load, ModelArgs, ReachArgs, RunArgs, StoreArgs};
+use crate::args::{GroupArgs, IntakeArgs, Load, ModelArgs, ReachArgs, RunArgs, StoreArgs, TileArgs};
 use crate::named::usual_dtype;
 
 /// The engine's configuration, from the options.
@@ -45,10 +45,17 @@ impl Load {
 impl From<&IntakeArgs> for IntakeConfig {
     fn from(args: &IntakeArgs) -> Self {
         let (synthetic, chunking, template) = (args.synthetic, args.chunk.clone(), args.template);
+        let tiling = (&args.tiles).into();
         let (prefix, chunk_prefix) = (args.prefix.clone(), args.chunk_prefix);
         let (join, template_kwargs) = (args.join.clone(), args.chat_template_kwargs.clone().unwrap_or_default().0);
         let text_chunk_tokens = TEXT_CHUNK_TOKENS;
-        Self { synthetic, chunking, text_chunk_tokens, prefix, chunk_prefix, template, join, template_kwargs }
+        Self { synthetic, chunking, tiling, text_chunk_tokens, prefix, chunk_prefix, template, join, template_kwargs }
+    }
+}
+
+impl From<&TileArgs> for Tiling {
+    fn from(args: &TileArgs) -> Self {
+        Self { tiles: args.image_tiles, order: args.tile_order }
     }
 }
 

@@ -3,6 +3,7 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use tributary_engine::{DeviceKind, Dtype, KvDtype, TemplateUse, Transport};
 use tributary_kernels::Kernels;
+use tributary_protocol::tile::TileOrder;
 use tributary_quality::Part;
 
 /// A name, its meaning, its value.
@@ -29,6 +30,11 @@ pub static KERNELS: [Named<Kernels>; 2] = [
 
 pub static TEMPLATES: [Named<TemplateUse>; 2] =
     [("auto", "Use it if the model has one", TemplateUse::Auto), ("none", "Do not use it", TemplateUse::None)];
+
+pub static TILE_ORDERS: [Named<TileOrder>; 2] = [
+    ("raster", "Line by line, across tiles, as in the uncut picture", TileOrder::Raster),
+    ("tile", "Tile after tile: another prompt than that of the uncut picture", TileOrder::Tile),
+];
 
 pub static PARTS: [Named<Part>; 3] = [
     ("selection", "The part on which methods are chosen and calibrated", Part::Selection),

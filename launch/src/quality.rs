@@ -21,7 +21,7 @@ use tributary_study::forecast::lengths::tokens;
 use tributary_study::method_spec::MethodSpec;
 use tributary_study::scalar::Ratio;
 
-use crate::args::{ModelArgs, ReachArgs};
+use crate::args::{ModelArgs, ReachArgs, TileArgs};
 use crate::config_file::CONFIG;
 use crate::exporting::MetricsArgs;
 use crate::failure::usage;
@@ -185,6 +185,8 @@ pub struct EvaluationArgs {
     /// head as well
     #[arg(long, value_name = "head|system|N", default_value = "system", help_heading = "Evaluation")]
     chunk_prefix: ChunkPrefix,
+    #[command(flatten)]
+    tiles: TileArgs,
     /// Use of the model's chat template, if it has one and the suite uses it
     #[arg(long, value_parser = one_of(&TEMPLATES), default_value = "auto", help_heading = "Evaluation")]
     template: TemplateUse,
@@ -297,6 +299,7 @@ fn evaluate(args: &EvaluationArgs, read: Read<'_>) -> ExitCode {
             query_tokens: 1,
         }),
         chunking: Chunking::Documents,
+        tiling: (&args.tiles).into(),
         text_chunk_tokens: TEXT_CHUNK_TOKENS,
         prefix: args.prefix.clone(),
         chunk_prefix: args.chunk_prefix,

@@ -45,14 +45,14 @@ impl VisionShape {
 
     /// Patches of a picture.
     pub fn patches(&self, picture: &Picture) -> usize {
-        picture.rows() * self.merge * self.merge
+        picture.grid_rows() * self.merge * self.merge
     }
 
     /// FLOPs of a picture in products with weights.
     pub fn linear_flops(&self, picture: &Picture) -> f64 {
         let per_patch = self.parameters() - self.merger_parameters();
         2.0 * (self.patches(picture) as f64 * per_patch as f64
-            + picture.rows() as f64 * self.merger_parameters() as f64)
+            + picture.grid_rows() as f64 * self.merger_parameters() as f64)
     }
 
     /// FLOPs of a picture in attention: every patch sees its picture, or its window.
@@ -74,7 +74,7 @@ impl VisionShape {
 
     /// Bytes of the features of all pictures of a plan.
     pub fn features_bytes(&self, plan: &Plan, dtype_bytes: usize) -> u64 {
-        let rows: usize = plan.pictures().iter().map(|(picture, _)| picture.rows()).sum();
+        let rows: usize = plan.pictures().iter().map(|(picture, _)| picture.grid_rows()).sum();
         rows as u64 * self.feature_bytes(dtype_bytes)
     }
 

@@ -5,7 +5,7 @@
 //! [`Event`]s. The types carry facts and pure arithmetic on them, no behaviour, and no tensor.
 //! Planner and ranks share facts that follow from a plan: places of rows and rows that may be
 //! selected (methods of [`Plan`]), and the rank that computes each row ([`deal`]). Positions of
-//! rows of pictures follow from their grids ([`place`]).
+//! rows of pictures follow from their grids ([`place`]), which may be cut into tiles ([`tile`]).
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ pub mod deal;
 pub mod exit;
 mod experts;
 mod frame;
+mod groups;
 mod hand_over;
 mod kept;
 mod message;
@@ -31,6 +32,7 @@ mod rows;
 mod slices;
 mod split_mix;
 mod tier;
+pub mod tile;
 mod traffic;
 
 pub use auxiliary::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, DraftModel};

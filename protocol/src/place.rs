@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use crate::tile::Area;
+
 /// The position of a row on each axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
@@ -46,6 +48,17 @@ pub enum Stretch {
         /// Columns of its grid, after merging.
         columns: u32,
     },
+    /// Some of the rows of a picture, at the places that they have in the whole picture.
+    Tile {
+        /// Positions before the picture that no row of the sequence takes.
+        before: u32,
+        /// Rows of the whole picture's grid.
+        rows: u32,
+        /// Columns of the whole picture's grid.
+        columns: u32,
+        /// The part of the grid.
+        area: Area,
+    },
 }
 
 impl Stretch {
@@ -54,14 +67,16 @@ impl Stretch {
         match self {
             Stretch::Tokens(count) => count as usize,
             Stretch::Picture { rows, columns } => rows as usize * columns as usize,
+            Stretch::Tile { area, .. } => area.rows(),
         }
     }
 
-    /// Number of positions that it takes: the longer side of a picture.
+    /// Number of positions that it takes: the longer side of the whole picture.
     pub fn extent(self) -> u32 {
         match self {
             Stretch::Tokens(count) => count,
             Stretch::Picture { rows, columns } => rows.max(columns),
+            Stretch::Tile { before, rows, columns, .. } => before + rows.max(columns),
         }
     }
 }
@@ -80,15 +95,17 @@ pub fn places(stretches: &[Stretch], start: u32) -> (Vec<Place>, u32) {
     for stretch in stretches {
         match *stretch {
             Stretch::Tokens(count) => places.extend((next..next + count).map(Place::of_token)),
-            Stretch::Picture { rows, columns } => {
-                let line =
-                    |row: u32| (0..columns).map(move |column| Place { t: next, h: next + row, w: next + column });
-                places.extend((0..rows).flat_map(line));
-            }
+            Stretch::Picture { rows, columns } => places.extend(grid(Area::whole(rows, columns), next)),
+            Stretch::Tile { before, area, .. } => places.extend(grid(area, next + before)),
         }
         next += stretch.extent();
     }
     (places, next)
+}
+
+/// The places of a part of a picture that begins at position `start`.
+fn grid(area: Area, start: u32) -> impl Iterator<Item = Place> {
+    area.cells().map(move |(row, column)| Place { t: start, h: start + row, w: start + column })
 }
 
 /// Numbers of places in a table of rotations, whose first rows are those of the plain positions.
@@ -128,6 +145,7 @@ impl PlaceNumbers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tile::areas;
 
     #[test]
     fn a_picture_takes_as_many_positions_as_its_longer_side() {
@@ -150,6 +168,21 @@ mod tests {
         assert_eq!(extent(&[Stretch::Picture { rows: 6, columns: 9 }]), 9);
         assert_eq!(extent(&[Stretch::Picture { rows: 9, columns: 6 }]), 9);
         assert_eq!(places(&[], 7), (vec![], 7));
+    }
+
+    #[test]
+    fn tiles_stand_where_the_whole_picture_has_them() {
+        for (rows, columns, tiles, text) in [(3, 5, 2, 4), (1, 6, 4, 0), (7, 2, 3, 1)] {
+            let (whole, end) = places(&[Stretch::Tokens(text), Stretch::Picture { rows, columns }], 20);
+            for area in areas(rows, columns, tiles) {
+                let tile = [Stretch::Tile { before: text, rows, columns, area }, Stretch::Tokens(1)];
+                let (mut found, behind) = places(&tile, 20);
+                assert_eq!(found.pop(), Some(Place::of_token(end)), "tokens after the last tile");
+                let of_whole = area.cells().map(|(row, column)| whole[(text + row * columns + column) as usize]);
+                assert_eq!(found, of_whole.collect::<Vec<_>>(), "{area:?} of {rows} x {columns}");
+                assert_eq!((behind, extent(&tile)), (end + 1, end + 1 - 20));
+            }
+        }
     }
 
     #[test]

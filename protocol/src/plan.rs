@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use crate::place::Stretch;
+use crate::tile::Tile;
 use crate::{
     Auxiliary, DraftModel, Evict, EvictionEvidence, Exchange, Importance, OrderFor, Picture, PlannedMethod, Prefill,
     Slices,
@@ -197,19 +198,13 @@ impl Chunk {
         let (head, mut next, mut stretches) = (self.head_rows(), 0, Vec::new());
         for picture in &self.pictures {
             let before = picture.first as usize - next + if next == 0 { head } else { 0 };
-            stretches.extend([Stretch::Tokens(before as u32), picture.stretch()]);
+            stretches.extend([Stretch::Tokens(before as u32), picture.stretch(before as u32)]);
             next = picture.range().end;
         }
         let before = if self.pictures.is_empty() { head } else { 0 };
         let rest = before + self.rows() - head - next;
         stretches.push(Stretch::Tokens(rest as u32));
         stretches
-    }
-
-    /// Number of positions that it takes; its rows, if it has no picture.
-    pub fn extent(&self) -> usize {
-        let saved = |picture: &Picture| picture.rows() - picture.stretch().extent() as usize;
-        self.rows() - self.pictures.iter().map(saved).sum::<usize>()
     }
 
     /// Rows of an adapter around its tokens.
@@ -240,11 +235,15 @@ impl Chunk {
     pub fn sources(&self) -> impl Iterator<Item = Source> + '_ {
         let Around { adapter, head, tail } = self.around.unwrap_or(Around { adapter: 0, head: 0, tail: 0 });
         let around = move |row| Source::Adapter { adapter, row };
-        let token = |(place, &id): (usize, &u32)| {
-            let of = self.pictures.partition_point(|picture| picture.first as usize <= place);
-            match self.pictures[..of].last().filter(|picture| picture.range().contains(&place)) {
-                Some(picture) => Source::Picture { hash: picture.hash, row: place as u32 - picture.first, id },
-                None => Source::Token(id),
+        let mut pictures = self.pictures.iter();
+        let mut rows = pictures.next().map(|picture| (picture, picture.numbers()));
+        let token = move |(place, &id): (usize, &u32)| loop {
+            let Some((picture, numbers)) = rows.as_mut().filter(|(picture, _)| picture.first as usize <= place) else {
+                return Source::Token(id);
+            };
+            match numbers.next() {
+                Some(row) => return Source::Picture { hash: picture.hash, row, id },
+                None => rows = pictures.next().map(|picture| (picture, picture.numbers())),
             }
         };
         let tokens = self.ids.iter().enumerate().map(token);
@@ -259,10 +258,14 @@ impl Chunk {
         };
         let mut bytes = self.around.map_or_else(Vec::new, of);
         bytes.extend(self.compress.iter().flat_map(Evict::chunk_bytes));
-        for Picture { first, lines, columns, hash, .. } in &self.pictures {
+        for Picture { first, lines, columns, hash, tile, .. } in &self.pictures {
             bytes.extend(*b"picture");
             bytes.extend([first, lines, columns].into_iter().flat_map(|number| number.to_le_bytes()));
             bytes.extend(hash);
+            // Computed alone, a tile is the same in every causal order.
+            if let Some(Tile { grid, number, before, .. }) = tile {
+                bytes.extend([&b"tile"[..], &[*grid, *number], &before.to_le_bytes()].concat());
+            }
         }
         if let Some(scope) = scope {
             bytes.extend([&b"scope"[..], &scope.to_le_bytes()].concat());
@@ -449,16 +452,12 @@ impl Plan {
         self.chunks.iter().any(|chunk| !chunk.pictures.is_empty())
     }
 
-    /// Its pictures, each once, with the rank that reads it: that of the first chunk that it is in.
+    /// Its pictures, each once and whole, with the rank that reads it: that of the first chunk that
+    /// has a row of it.
     pub fn pictures(&self) -> Vec<(&Picture, usize)> {
         let mut seen = std::collections::BTreeSet::new();
         let all = self.chunks.iter().flat_map(|chunk| chunk.pictures.iter().map(|picture| (picture, chunk.rank)));
         all.filter(|(picture, _)| seen.insert(picture.hash)).collect()
-    }
-
-    /// Rows of the longest chunk.
-    pub fn longest_chunk_rows(&self) -> usize {
-        self.chunks.iter().map(Chunk::rows).max().unwrap_or(0)
     }
 
     /// First row of each chunk, counted from the first context row, in the request's own order.

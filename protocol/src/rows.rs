@@ -94,19 +94,13 @@ impl Plan {
     /// Place of every row of prefix, context and query in the causal order, with chunks in `order`.
     ///
     /// # Panics
-    /// If `order` does not hold every chunk once: only a bug can cause that.
+    /// As [`runs`](Self::runs).
     pub fn places(&self, order: &[u32]) -> Vec<u32> {
         let mut places: Vec<u32> = (0..self.total_rows() as u32).collect();
-        let (rows, mut placed) = (self.chunk_rows(), vec![false; self.chunks.len()]);
         let mut next = self.prefix_tokens() as u32;
-        for &chunk in order {
-            assert!((chunk as usize) < rows.len(), "chunk {chunk} of {} in the order {order:?}", rows.len());
-            assert!(!placed[chunk as usize], "chunk {chunk} stands twice in the order {order:?}");
-            placed[chunk as usize] = true;
-            for row in rows[chunk as usize].clone() {
-                places[row as usize] = next;
-                next += 1;
-            }
+        for row in self.runs(order).into_iter().flat_map(|(_, rows)| rows) {
+            places[row as usize] = next;
+            next += 1;
         }
         assert_eq!(next, self.query_rows().start, "rows of prefix and chunks in the order {order:?}");
         places
@@ -115,9 +109,10 @@ impl Plan {
     /// First row and number of tokens of each chunk whose tokens may be selected, chunks in
     /// `order`.
     /// Those are all but the first, whose rows are exact already, unless the plan includes it, a
-    /// lead stands before it, or rows of every chunk are dropped.
+    /// lead stands before it, rows of other tiles do, or rows of every chunk are dropped.
     pub fn candidates(&self, order: &[u32]) -> Vec<(u32, usize)> {
-        let all = self.include_first_chunk || !self.lead.is_empty() || self.hides();
+        let is_exact = self.lead.is_empty() && !self.begins_in_raster(order);
+        let all = self.include_first_chunk || !is_exact || self.hides();
         self.token_runs(order, usize::from(!all))
     }
 
@@ -138,16 +133,16 @@ impl Plan {
     }
 
     /// Parameters of the free probes before the selection; `None` if no row can be measured, or if
-    /// the only chunk is exact already.
+    /// there is only one group of chunks.
     pub fn traces(&self) -> Option<Trace> {
         let trace = self.method.evidence().and_then(|evidence| evidence.trace);
-        trace.filter(|_| Trace::rows_of_round(self.budget) > 0 && self.chunks.len() > 1)
+        trace.filter(|_| Trace::rows_of_round(self.budget) > 0 && self.groups().len() > 1)
     }
 
-    /// Number of positions that a free probe takes. After the prefix the longest chunk counts
-    /// twice, since each chunk is placed as if another one preceded it.
+    /// Number of positions that a free probe takes. After the prefix the longest group counts
+    /// twice, since each group is placed as if another one preceded it.
     pub fn traced_positions(&self) -> usize {
-        self.prefix_tokens() + 2 * self.longest_chunk_rows()
+        self.prefix_tokens() + 2 * self.longest_group_rows()
     }
 
     /// Maximum number of rows to measure in a pass before the selection.
@@ -158,13 +153,13 @@ impl Plan {
 
     /// Whether chunks are reordered before the selection.
     pub fn reorders(&self) -> bool {
-        self.reorder.is_some() && self.chunks.len() > 1 && self.method.takes(&REORDER)
+        self.reorder.is_some() && self.groups().len() > 1 && self.method.takes(&REORDER)
     }
 
     /// Whether the answer equals a full prefill's up to rounding.
     /// Exact methods always do, and those that compute a whole prompt whose chunks did not move.
     /// Others do if their chunks are whole and bare, and there is at most
-    /// one chunk or every row is recomputed in place and sees all others.
+    /// one chunk or every row is recomputed in place and sees all others, pictures line by line.
     pub fn is_exact(&self) -> bool {
         let is_as_it_is = |chunk: &Chunk| chunk.around.is_none() && chunk.compress.is_none();
         let keeps_all = !self.drops() && self.chunks.iter().all(is_as_it_is);
@@ -172,6 +167,7 @@ impl Plan {
         let recomputes_all = self.budget >= self.context_tokens()
             && self.exchange != Exchange::Selected
             && !self.reorders()
+            && !self.is_tile_after_tile()
             && self.traces().is_none();
         let is_alone = self.chunks.len() <= 1 && self.lead.is_empty();
         let is_in_order = self.method.prefill.is_whole() && self.prompt_order() == self.request_order();

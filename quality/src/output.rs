@@ -185,6 +185,8 @@ fn identity(design: &Design, origin: &Origin, environment: &Environment) -> Valu
         // builds lack.
         "prefix": (environment.prefix != "bos").then_some(&environment.prefix),
         "chunk_prefix": (environment.chunk_prefix != "system").then_some(&environment.chunk_prefix),
+        "image_tiles": environment.image_tiles,
+        "tile_order": environment.tile_order,
         "auxiliary_hash": environment.auxiliary_hash,
         "draft_hash": environment.draft_hash,
         "adapters": (!adapters.is_empty()).then_some(adapters),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tributary_coordinator::{Detail, Document, DocumentPart, PictureFile, Request, Tokenizer};
+use tributary_coordinator::{Detail, Document, DocumentPart, ImageTiles, PictureFile, Request, Tokenizer};
 use tributary_engine::{Led, Question};
 use tributary_pictures::Encoded;
 
@@ -106,8 +106,8 @@ pub struct Page {
     pub chunk: usize,
     /// A PNG file.
     pub png: Vec<u8>,
-    /// Tiles of a side of the grid into which it is cut: each is a chunk then.
-    pub tiles: usize,
+    /// Tiles along each side, each a chunk; the same for all pictures of a sample.
+    pub tiles: ImageTiles,
 }
 
 impl Page {
@@ -129,8 +129,8 @@ impl Sample {
             documents[page.chunk] = page.document()?;
         }
         let request = Request::new(documents, self.query.clone())?;
-        let (lead, begun) = (self.lead.clone(), self.begun.clone());
-        Ok(Question::Led(Led { lead, request, begun, uses_template: self.uses_template }))
+        let (lead, begun, tiles) = (self.lead.clone(), self.begun.clone(), self.pages.first().map(|page| page.tiles));
+        Ok(Question::Led(Led { lead, request, begun, uses_template: self.uses_template, tiles }))
     }
 
     /// A hash of all that the model is shown, as hexadecimal digits.
@@ -140,7 +140,7 @@ impl Sample {
             hash.update(text.as_bytes()).update(&[0]);
         }
         for page in &self.pages {
-            hash.update(&page.png).update(&[0]);
+            hash.update(&page.png).update(&[page.tiles.count()]);
         }
         hash.finalize().to_hex()[..32].to_owned()
     }

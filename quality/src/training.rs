@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use tributary_comm::Communicator;
-use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix, TEXT_CHUNK_TOKENS, TemplateValues};
+use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix, TEXT_CHUNK_TOKENS, TemplateValues, Tiling};
 use tributary_engine::{Config, IntakeConfig, KvDtype, ModelFolder, Ranks, Seat, TemplateUse};
 use tributary_protocol::Phase;
 use tributary_system::memory;
@@ -57,12 +57,22 @@ pub struct Trained {
 
 /// Intake of training requests: a document a chunk.
 pub fn intake() -> IntakeConfig {
-    let (chunking, text_chunk_tokens) = (Chunking::Documents, TEXT_CHUNK_TOKENS);
+    let (chunking, tiling, text_chunk_tokens) = (Chunking::Documents, Tiling::default(), TEXT_CHUNK_TOKENS);
     // Suites put the separators of documents into their texts.
     let (join, template_kwargs) = (Join::nothing(), TemplateValues::new());
     let template = TemplateUse::Auto;
     let (prefix, chunk_prefix) = (Prefix::Bos, ChunkPrefix::System);
-    IntakeConfig { synthetic: None, chunking, text_chunk_tokens, prefix, chunk_prefix, template, join, template_kwargs }
+    IntakeConfig {
+        synthetic: None,
+        chunking,
+        tiling,
+        text_chunk_tokens,
+        prefix,
+        chunk_prefix,
+        template,
+        join,
+        template_kwargs,
+    }
 }
 
 impl Training {

@@ -170,7 +170,7 @@ impl<'a> Context<'a> {
         Ok(placement)
     }
 
-    /// The placement of chunks that are apart ([`Placement::apart`]).
+    /// The placement of groups of chunks that are apart ([`Placement::apart`]).
     ///
     /// # Errors
     /// As [`placement`](Self::placement).
@@ -180,7 +180,7 @@ impl<'a> Context<'a> {
         Ok(placement)
     }
 
-    /// The rotary positions of chunks, each of which begins at this one.
+    /// The rotary positions of chunks, if the group of each begins at this one.
     ///
     /// # Errors
     /// As [`placement`](Self::placement).

@@ -27,25 +27,30 @@ pub struct Placement {
 impl Placement {
     /// Prefix, chunks in `order` (a permutation of their numbers), query: causal order as in that
     /// sequence, rotary positions of `layout` (methods.md: P positions of prefix, T of context, C
-    /// of the longest chunk). A chunk with pictures takes fewer positions than it has rows; the
-    /// place of a picture's row gets its number from `numbers`.
+    /// of the longest group). A chunk with pictures takes fewer positions than it has rows; the
+    /// place of a picture's row gets its number from `numbers`. Chunks with tiles of one picture
+    /// begin at one position.
     pub fn numbered(plan: &Plan, order: &[u32], layout: Layout, numbers: &mut PlaceNumbers) -> Self {
-        let prefix = plan.prefix_tokens();
-        let extents: Vec<usize> = plan.chunks.iter().map(Chunk::extent).collect();
+        let (prefix, groups, group_of) = (plan.prefix_tokens(), plan.groups(), plan.group_of_chunks());
+        let extents: Vec<usize> = groups.iter().map(|group| plan.extent_of(group)).collect();
         let (context, longest) = (extents.iter().sum::<usize>(), extents.iter().copied().max().unwrap_or(0));
-        // The position at which each chunk begins, in the order of chunks.
+        // The position at which each group begins, in the order of chunks.
         let (mut global, mut next) = (vec![prefix; extents.len()], prefix);
         for &chunk in order {
-            global[chunk as usize] = next;
-            next += extents[chunk as usize];
+            let group = group_of[chunk as usize];
+            if groups[group].start == chunk as usize {
+                global[group] = next;
+                next += extents[group];
+            }
         }
         let causal = plan.places(order);
         let mut rope: Vec<u32> = (0..plan.total_rows() as u32).collect();
         for (chunk, rows) in plan.chunk_rows().into_iter().enumerate() {
+            let group = group_of[chunk];
             let first = match layout {
-                Layout::Global => global[chunk],
+                Layout::Global => global[group],
                 Layout::HlHp | Layout::HlTp => prefix,
-                Layout::TlTp => prefix + context - extents[chunk],
+                Layout::TlTp => prefix + context - extents[group],
             };
             let standing = standing(&plan.chunks[chunk], first as u32, numbers);
             rope[rows.start as usize..rows.end as usize].copy_from_slice(&standing);
@@ -74,30 +79,32 @@ impl Placement {
         this
     }
 
-    /// Every chunk alone after the prefix, in a segment of its own; every segment sees the prefix.
-    /// Orders are those of rows. Query rows take no part.
+    /// Every group of chunks alone after the prefix, in a segment of its own; every segment sees
+    /// the prefix. Orders are those of rows in their group. Query rows take no part.
     pub fn apart(plan: &Plan, numbers: &mut PlaceNumbers) -> Self {
-        let prefix = plan.prefix_tokens() as u32;
+        let (prefix, groups) = (plan.prefix_tokens() as u32, plan.groups());
         let mut order: Vec<u32> = (0..plan.total_rows() as u32).collect();
         let (mut rope, mut behind) = (order.clone(), order.clone());
         let mut segment = vec![SHARED; order.len()];
-        let longest = plan.chunks.iter().map(Chunk::extent).max().unwrap_or(0) as u32;
-        for (chunk, rows) in plan.chunk_rows().into_iter().enumerate() {
+        let longest = groups.iter().map(|group| plan.extent_of(group)).max().unwrap_or(0) as u32;
+        for (of, rows) in plan.chunks.iter().zip(plan.chunk_rows()) {
             let range = rows.start as usize..rows.end as usize;
-            let of = &plan.chunks[chunk];
             rope[range.clone()].copy_from_slice(&standing(of, prefix, numbers));
             behind[range].copy_from_slice(&standing(of, prefix + longest, numbers));
-            for (index, row) in rows.enumerate() {
-                order[row as usize] = prefix + index as u32;
-                segment[row as usize] = chunk as u32;
+        }
+        for group in groups {
+            let rows = plan.runs_of(&group).into_iter().flat_map(|(_, rows)| rows);
+            for (place, row) in (prefix..).zip(rows) {
+                order[row as usize] = place;
+                segment[row as usize] = group.start as u32;
             }
         }
         let (end, look_ahead) = (plan.total_rows() as u32, plan.look_ahead_rows().start);
         Self { rope, order, segment: Some(segment), behind, end, look_ahead }
     }
 
-    /// Second positions of context rows that are apart: as if the longest chunk were before their
-    /// own. There they see the prefix and all of the other chunks, but not their own.
+    /// Second positions of context rows that are apart: as if the longest group were before their
+    /// own. There they see the prefix and all of the other groups, but not their own.
     pub fn behind_others(&self, rows: &[u32]) -> Positions {
         let rope: Vec<u32> = rows.iter().map(|&row| self.behind[row as usize]).collect();
         let at = self.at(rows);
@@ -175,7 +182,7 @@ impl Placement {
     }
 }
 
-/// The numbers of a chunk's rows in a table of rotations, if it begins at this position.
+/// The numbers of a chunk's rows in a table of rotations, if its group begins at this position.
 pub fn standing(chunk: &Chunk, first: u32, numbers: &mut PlaceNumbers) -> Vec<u32> {
     if chunk.pictures.is_empty() {
         return (first..first + chunk.rows() as u32).collect();

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use tributary_planner::{Draft, Planned, Reservation};
-use tributary_protocol::{Chunk, Plan};
+use tributary_protocol::tile::Tile;
+use tributary_protocol::{Chunk, Picture, Plan};
 
 use crate::intake::Prepared;
 
@@ -50,12 +51,13 @@ impl Later {
     }
 }
 
-/// The first row of each picture of a plan, and the hash of its pixels.
-fn pictures(plan: &Plan) -> impl Iterator<Item = (usize, [u8; 32])> {
+/// The first row of each picture of a plan, the hash of its pixels, and its tile.
+fn pictures(plan: &Plan) -> impl Iterator<Item = (usize, [u8; 32], Option<Tile>)> {
     let starts = plan.chunk_starts();
     let of_chunk = move |(chunk, start): (&'_ Chunk, usize)| {
         let first = plan.prefix_tokens() + start;
-        chunk.pictures.iter().map(move |picture| (first + picture.first as usize, picture.hash)).collect::<Vec<_>>()
+        let of = move |picture: &Picture| (first + picture.first as usize, picture.hash, picture.tile);
+        chunk.pictures.iter().map(of).collect::<Vec<_>>()
     };
     plan.chunks.iter().zip(starts).flat_map(of_chunk)
 }
@@ -78,7 +80,7 @@ impl Conversations {
                 && ids.len() > said
                 && ids[..said] == kept.ids[..said]
                 // Pictures of one size have the same ids.
-                && pictures(plan).eq(pictures(&planned.plan).take_while(|&(row, _)| row < said))
+                && pictures(plan).eq(pictures(&planned.plan).take_while(|&(row, ..)| row < said))
         };
         let earlier = self.0.iter().filter(|(_, kept)| replaced(kept)).map(|(&request, _)| request).collect();
         let Prepared { closing, is_text, .. } = *prepared;

@@ -70,6 +70,7 @@ impl Model {
             template: Some(&self.template),
             head: None,
             chunking: &Chunking::Documents,
+            tiling: Tiling::default(),
             prefix: &Prefix::None,
             bos: None,
             join: &self.join,

@@ -50,6 +50,12 @@ pub struct Environment {
     pub threads: usize,
     /// Places at which the context is cut.
     pub chunking: String,
+    /// Number of tiles along each side that pictures are cut into, if they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_tiles: Option<u8>,
+    /// Causal order of the rows of such pictures: `raster` or `tile`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tile_order: Option<&'static str>,
     /// Text before the first chunk.
     pub prefix: String,
     /// Part of a prompt's prefix that chunks are prefilled after.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix, TEXT_CHUNK_TOKENS};
+use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix, TEXT_CHUNK_TOKENS, Tiling};
 use tributary_engine::{
     Config, DeviceKind, Engine, IntakeConfig, KvDtype, ModelFolder, Ranks, Synthetic, TemplateUse, follow,
 };
@@ -120,6 +120,7 @@ fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
     let intake = IntakeConfig {
         synthetic: Some(Synthetic { chunks: 1, chunk_tokens, query_tokens }),
         chunking: Chunking::Documents,
+        tiling: Tiling::default(),
         text_chunk_tokens: TEXT_CHUNK_TOKENS,
         prefix: Prefix::Bos,
         chunk_prefix: ChunkPrefix::System,

@@ -156,7 +156,7 @@ impl Flows<'_> {
             groups: 1,
             received: pixels.collect(),
         };
-        let rows: Vec<usize> = (0..self.world).map(|rank| of_rank(rank).map(Picture::rows).sum()).collect();
+        let rows: Vec<usize> = (0..self.world).map(|rank| of_rank(rank).map(Picture::grid_rows).sum()).collect();
         let what = (Phase::Vision, Cargo::Features, Collective::AllGather);
         vec![pixels, self.flow(what, 1, &others(&rows), vision.feature_bytes(self.shape.dtype_bytes))]
     }

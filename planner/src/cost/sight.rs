@@ -1,20 +1,23 @@
 //! Number of context rows that the rows of a pass see on each rank.
 
-use tributary_protocol::Plan;
+use std::ops::Range;
+
+use tributary_protocol::{Chunk, Plan};
 
 use super::Selected;
 use super::homes::Row;
 
 /// The context in its causal order, rank by rank.
 pub(super) struct Sight {
-    /// The chunks in the order of the layout.
-    chunks: Vec<Stands>,
+    /// Runs of rows of one chunk in causal order: chunks in the order of the layout, or lines of
+    /// the tiles of a picture.
+    runs: Vec<Stands>,
     /// Rows of the context that each rank has, in the mean over KV heads.
     of_ranks: Vec<usize>,
     prefix: usize,
 }
 
-/// A chunk in the order of the layout.
+/// A run of rows in the causal order.
 struct Stands {
     /// Its first place.
     first: usize,
@@ -31,22 +34,20 @@ impl Sight {
     pub(super) fn new(plan: &Plan, world: usize, selected: &Selected) -> Self {
         assert_eq!(selected.order.len(), plan.chunks.len(), "chunks in the layout's order, and of the plan");
         let (mut place, mut before) = (plan.prefix_tokens(), vec![0; world]);
-        let chunk_rows = if plan.compresses() { plan.chunk_rows() } else { Vec::new() };
-        let stand = |&number: &u32| {
-            let (chunk, first) = (&plan.chunks[number as usize], place);
-            let rows = chunk.rows();
-            let fresh = chunk_rows.get(number as usize).map_or(0, |own| {
-                selected.rows.partition_point(|&row| row < own.end)
-                    - selected.rows.partition_point(|&row| row < own.start)
-            });
-            let seen = rows - (rows - chunk.held_rows()) * rows.saturating_sub(fresh) / rows.max(1);
+        let rows_of = plan.chunk_rows();
+        let seen: Vec<usize> =
+            plan.chunks.iter().zip(&rows_of).map(|(chunk, own)| seen(plan, chunk, own, selected)).collect();
+        let stand = |(number, run): (u32, Range<u32>)| {
+            let (chunk, own, seen) = (&plan.chunks[number as usize], &rows_of[number as usize], seen[number as usize]);
+            let until = |row: u32| (row - own.start) as usize * seen / chunk.rows().max(1);
+            let (first, rows, seen) = (place, run.len(), until(run.end) - until(run.start));
             let this = Stands { first, before: before.clone(), rows, seen };
             place += rows;
             before[chunk.rank] += seen;
             this
         };
-        let chunks = selected.order.iter().map(stand).collect();
-        Self { chunks, of_ranks: before, prefix: plan.prefix_tokens() }
+        let runs = plan.runs(&selected.order).into_iter().map(stand).collect();
+        Self { runs, of_ranks: before, prefix: plan.prefix_tokens() }
     }
 
     /// Rows of the context that each rank has, in the mean over KV heads.
@@ -57,43 +58,43 @@ impl Sight {
     /// Rows that a row of the context sees if its rank has the whole context, the prefix and itself
     /// included.
     pub(super) fn of_all(&self, row: &Row) -> f64 {
-        let chunk = self.chunk(row.place);
-        let before: usize = self.chunks[chunk].before.iter().sum();
-        (self.prefix + before + self.within(row, chunk)) as f64
+        let run = self.run(row.place);
+        let before: usize = self.runs[run].before.iter().sum();
+        (self.prefix + before + self.within(row, run)) as f64
     }
 
-    /// The chunk at a place, by its number in the order of the layout.
-    fn chunk(&self, place: u32) -> usize {
-        let after = self.chunks.partition_point(|chunk| chunk.first <= place as usize);
+    /// The run at a place, by its number.
+    fn run(&self, place: u32) -> usize {
+        let after = self.runs.partition_point(|run| run.first <= place as usize);
         assert!(after > 0, "place {place} lies before the context");
         after - 1
     }
 
-    /// Rows of the row's own chunk that it sees, itself included.
-    fn within(&self, row: &Row, chunk: usize) -> usize {
-        let Stands { first, rows, seen, .. } = self.chunks[chunk];
+    /// Rows of the row's own run that it sees, itself included.
+    fn within(&self, row: &Row, run: usize) -> usize {
+        let Stands { first, rows, seen, .. } = self.runs[run];
         (row.place as usize - first + 1) * seen / rows
     }
 
     /// Rows of the row's own keeper that it sees, itself included.
     fn at_keeper(&self, row: &Row) -> usize {
-        let chunk = self.chunk(row.place);
-        self.chunks[chunk].before[row.keeper] + self.within(row, chunk)
+        let run = self.run(row.place);
+        self.runs[run].before[row.keeper] + self.within(row, run)
     }
 
-    /// Pairs of all ranks' rows with the context that each rank keeps. The rows of a chunk see the
-    /// same rows of earlier chunks, so those are counted first: with many ranks that is most of the
+    /// Pairs of all ranks' rows with the context that each rank keeps. The rows of a run see the
+    /// same rows of earlier runs, so those are counted first: with many ranks that is most of the
     /// work.
     pub(super) fn kept(&self, homes: &[Vec<Row>]) -> Vec<f64> {
-        let mut rows = vec![0.0; self.chunks.len()];
+        let mut rows = vec![0.0; self.runs.len()];
         let mut pairs = vec![0.0; self.of_ranks.len()];
         for row in homes.iter().flatten() {
-            let chunk = self.chunk(row.place);
-            rows[chunk] += 1.0;
-            pairs[row.keeper] += self.within(row, chunk) as f64;
+            let run = self.run(row.place);
+            rows[run] += 1.0;
+            pairs[row.keeper] += self.within(row, run) as f64;
         }
-        for (rows, chunk) in rows.into_iter().zip(&self.chunks) {
-            pairs.iter_mut().zip(&chunk.before).for_each(|(pairs, &before)| *pairs += rows * before as f64);
+        for (rows, run) in rows.into_iter().zip(&self.runs) {
+            pairs.iter_mut().zip(&run.before).for_each(|(pairs, &before)| *pairs += rows * before as f64);
         }
         pairs
     }
@@ -112,4 +113,14 @@ impl Sight {
         }
         pairs
     }
+}
+
+/// The rows of a chunk, numbered `own`, that are present in a KV head.
+fn seen(plan: &Plan, chunk: &Chunk, own: &Range<u32>, selected: &Selected) -> usize {
+    let rows = chunk.rows();
+    if !plan.compresses() {
+        return rows;
+    }
+    let before = |end: u32| selected.rows.partition_point(|&row| row < end);
+    rows - (rows - chunk.held_rows()) * rows.saturating_sub(before(own.end) - before(own.start)) / rows.max(1)
 }

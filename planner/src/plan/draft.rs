@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tributary_methods::Options;
 use tributary_protocol::deal::usual_owner;
+use tributary_protocol::tile::TileOrder;
 use tributary_protocol::{
     Around, Auxiliary, Chunk, DraftModel, Evidence, Exchange, LookAhead, Packets, Picture, Plan, PlannedMethod,
     Requirement, Selection, Slices, leading_counts,
@@ -137,8 +138,8 @@ impl Draft {
         check(&tokens, settings, &method, shape)?;
         let Tokens { prefix, lead, chunks, pictures, query, eos, around, auxiliary, sentence_ends, .. } = tokens;
         let lengths: Vec<usize> = chunks.iter().map(Vec::len).collect();
+        let from_first = settings.include_first_chunk || !lead.is_empty() || begins_in_raster(&pictures);
         let pictures = pictures.into_iter().chain(std::iter::repeat(Vec::new()));
-        let from_first = settings.include_first_chunk || !lead.is_empty();
         let (ratio, budget) = share_and_budget(&method, settings, (&lengths, from_first))?;
         let mut plan = Plan {
             request: 0,
@@ -468,6 +469,13 @@ fn check(tokens: &Tokens, settings: &RequestSettings, method: &PlannedMethod, sh
         }
         None => Ok(()),
     }
+}
+
+/// Whether the first chunk is a tile of a picture whose rows keep the order of the uncut picture:
+/// rows of other tiles come before some of its own.
+fn begins_in_raster(pictures: &[Vec<Picture>]) -> bool {
+    let first = pictures.first().and_then(|of_chunk| of_chunk.first());
+    first.and_then(|picture| picture.tile).is_some_and(|tile| tile.order == TileOrder::Raster)
 }
 
 /// Number of recomputed rows if the method is given the number at the head of each chunk.

@@ -5,7 +5,8 @@ use std::ops::Range;
 use super::{contiguous, zigzag};
 use crate::{Plan, Prefill};
 
-/// The sequence split over ranks, each rank's rows ascending, the last row on the plan's owner.
+/// The sequence split over ranks, each rank's rows in causal order, the last row on the plan's
+/// owner.
 /// `None` if the method does not split it.
 pub fn shards(plan: &Plan, world: usize) -> Option<Vec<Vec<u32>>> {
     let prefill = plan.method.prefill;
@@ -22,6 +23,12 @@ pub fn shards(plan: &Plan, world: usize) -> Option<Vec<Vec<u32>>> {
         Prefill::Whole { .. } | Prefill::Chunks(_) => return None,
     };
     assert!(plan.owner < world, "rank {} of {world} is the owner", plan.owner);
+    if plan.groups().len() < plan.chunks.len() {
+        // Rows of a picture's tiles alternate.
+        let mut sequence = vec![0; plan.total_rows()];
+        (0..).zip(plan.places(&plan.request_order())).for_each(|(row, place)| sequence[place as usize] = row);
+        shards.iter_mut().flatten().for_each(|row| *row = sequence[*row as usize]);
+    }
     // With ranks 0 to world − 1 the last row is on the usual owner; every rank passes its shard on.
     shards.rotate_right((plan.owner + world - usual_owner(prefill, world)) % world);
     assert_eq!(shards.iter().map(Vec::len).sum::<usize>(), plan.total_rows(), "rows of all shards");

@@ -1,6 +1,6 @@
 //! The suite as an evaluation takes it.
 
-use tributary_coordinator::Tokenizer;
+use tributary_coordinator::{ImageTiles, Tokenizer};
 use tributary_pictures::png;
 
 use super::draw::Cells;
@@ -26,7 +26,7 @@ enum Form {
     /// The first, third and so on is a page, the others are text.
     Mixed,
     /// All are on one large page, which is cut into a grid with this number of tiles a side.
-    Tiles(usize),
+    Tiles(u8),
 }
 
 /// Every task: a question of `hops` and the form of its passages.
@@ -103,20 +103,24 @@ impl Pages {
         };
         let facts = task.least_documents();
         let sample = hops::drawn(task, shape, &mut random, &|random| match form {
-            Form::Tiles(tiles) => blocks(facts, tiles, random),
+            Form::Tiles(tiles) => blocks(facts, usize::from(tiles), random),
             Form::Pages | Form::Mixed => {
                 let mut places = random.some_of(&(0..documents).collect::<Vec<_>>(), facts);
                 places.sort_unstable();
                 places
             }
         });
-        let mut page = |chunk, tiles, cells: Cells<'_>| Page { chunk, tiles, png: png(&cells.drawn(&mut random)) };
+        let tiles = match form {
+            Form::Tiles(tiles) => ImageTiles::new(tiles).expect("tasks have numbers of tiles that there are"),
+            Form::Pages | Form::Mixed => ImageTiles::default(),
+        };
+        let mut page = |chunk, cells: Cells<'_>| Page { chunk, tiles, png: png(&cells.drawn(&mut random)) };
         let pages = match form {
-            Form::Tiles(tiles) => vec![page(0, tiles, Cells::of_sheet(&sample.documents, SHEET))],
+            Form::Tiles(_) => vec![page(0, Cells::of_sheet(&sample.documents, SHEET))],
             Form::Pages | Form::Mixed => {
                 let texts = sample.documents.iter().enumerate();
                 let drawn = texts.step_by(if form == Form::Mixed { 2 } else { 1 });
-                drawn.map(|(chunk, text)| page(chunk, 1, Cells::of_passage(text))).collect()
+                drawn.map(|(chunk, text)| page(chunk, Cells::of_passage(text))).collect()
             }
         };
         (sample, pages)
@@ -152,7 +156,7 @@ impl Suite for Pages {
     /// As many tokens are generated as the expected answer has, and one that ends it.
     fn sample(&self, cell: &Cell, number: usize, measure: &Measure<'_>) -> Result<Sample> {
         let (made, pages) = self.made(&cell.task, number);
-        let on_one = pages.iter().any(|page| page.tiles > 1);
+        let on_one = matches!(of_name(&cell.task).1, Form::Tiles(_));
         Ok(Sample {
             lead: String::new(),
             chunks: if on_one { vec![made.documents.join(" ")] } else { made.documents },

@@ -80,7 +80,7 @@ fn a_large_page_has_its_facts_in_different_tiles() {
     for (task, tiles) in [("hop2_tiles2", 2), ("hop2_tiles4", 4)] {
         for number in 0..3 {
             let made = sample(task, 0, number);
-            assert_eq!((made.pages.len(), made.chunks.len(), made.pages[0].tiles), (1, 1, tiles));
+            assert_eq!((made.pages.len(), made.chunks.len(), made.pages[0].tiles.count() as usize), (1, 1, tiles));
             let grid = read(&pixels(&made.pages[0].png));
             assert_eq!((grid[0].len(), grid.len() % 4), (4 * WIDE, 0));
             let high = grid.len() / tiles;

@@ -16,6 +16,11 @@ each MODEL of qwen3vl-tiny and qwen25vl-tiny `MODEL/images.safetensors`. Written
   rgb.sha256                    `SHA-256 HEIGHT WIDTH NAME` of each decoded picture
   MODEL.safetensors             `NAME.resized` U8 [height, width, 3], `NAME.grid_thw` I64 [1, 3], and `d.pixel_values`
                                 F32 [24, 1536 or 1176], the patch rows of picture d
+  ../MODEL/selective-tiles.safetensors
+                                of MODEL/selective-tiles.safetensors (`tiles` of `../pictures_selective.py`: picture c in 2 x 2
+                                tiles, each a chunk): ids, lengths of chunks, places of rows in the picture, positions, and for
+                                `raster` and `tiles`, the order of the uncut picture and tile after tile, scores, selected rows,
+                                and the last row of the logits
 
 Patch and merge are 16 and 2 (Qwen3-VL) and 14 and 2 (Qwen2.5-VL), pixels 4096 to 65536 and 3136 to 50176.
 
@@ -55,6 +60,28 @@ def save(path, kept):
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
+def last_row(dtype, shape, content):
+    """The last row of a matrix of numbers of four bytes."""
+    return dtype, shape[1:], content[-4 * shape[1]:]
+
+
+def narrow(dtype, shape, content):
+    """Integers in 32 bits; other numbers as they are."""
+    if dtype != "I64":
+        return dtype, shape, content
+    numbers = struct.unpack(f"<{len(content) // 8}q", content)
+    return "I32", shape, struct.pack(f"<{len(numbers)}i", *numbers)
+
+
+def tiles(dump, model):
+    """What was recorded of a picture in tiles, without what the authors' own program does."""
+    kept = {}
+    for name, tensor in tensors(dump / model / "selective-tiles.safetensors"):
+        if not name.startswith("published"):
+            kept[name] = last_row(*tensor) if ".logits." in f".{name}" else narrow(*tensor)
+    save(HERE.parent / model / "selective-tiles.safetensors", kept)
+
+
 def main(dump):
     lines = []
     for name, (_, (height, width, _), content) in sorted(tensors(dump / "images/rgb.safetensors")):
@@ -65,6 +92,7 @@ def main(dump):
         kept = {name: tensor for name, tensor in tensors(dump / model / "images.safetensors") if name in names}
         assert kept.keys() == names, names - kept.keys()
         save(HERE / f"{model}.safetensors", kept)
+        tiles(dump, model)
 
 
 if __name__ == "__main__":

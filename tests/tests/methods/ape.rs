@@ -115,7 +115,7 @@ fn written(model: &dyn Model, plan: &Plan, ape: Ape, tokens: &[u32]) -> Vec<f32>
         let rows = model.layers(0..model.config().layers, rows, &mut attention).expect("layers");
         (model.logits(&rows.last(1).expect("a row")).expect("logits"), attention.bare)
     };
-    let (head, prefix, longest) = (plan.head_tokens(), plan.prefix.len(), plan.longest_chunk_rows());
+    let (head, prefix, longest) = (plan.head_tokens(), plan.prefix.len(), plan.longest_group_rows());
     // Rows from `from` on, at positions from `first` on.
     let placed = |bare: &[(Tensor, Tensor)], from: usize, first: usize| -> Layers {
         let of = |(k, v): &(Tensor, Tensor)| {

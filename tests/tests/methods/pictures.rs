@@ -2,110 +2,15 @@
 //! implementation in f64 (`golden/pictures_selective.py`): every method that reads pictures, in
 //! every exchange, on 1 to 4 ranks; warm as cold; one picture is not another of its size.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use candle_core::{DType, Device, Tensor};
+use candle_core::DType;
 use tributary_kernels::Kernels;
-use tributary_model::{LoadFormat, Model, load};
 use tributary_planner::cost::{Selected, bytes};
-use tributary_protocol::{Exchange, Importance, Outcome, Picture, Pixels, Plan, Prefill, Source};
+use tributary_protocol::{Exchange, Importance, Outcome, Pixels, Plan, Source};
 use tributary_tests::equal::assert_same_bits;
-use tributary_tests::samples::{Case, Sample, specs};
-use tributary_tests::{group, kept, logits, relative_error, root, run_all, run_one, shape, warm};
+use tributary_tests::samples::{Sample, specs};
+use tributary_tests::{group, kept, logits, relative_error, run_all, run_one, shape, warm};
 
-const RECORDED: [&str; 2] = ["qwen3vl-tiny", "qwen25vl-tiny"];
-const EXCHANGES: [Exchange; 3] = [Exchange::PassQ, Exchange::Replicate, Exchange::Selected];
-
-/// Recorded tensors of a model that reads pictures, and the model.
-struct Recorded {
-    model: Arc<dyn Model>,
-    tensors: HashMap<String, Tensor>,
-    prefix: Vec<u32>,
-    chunks: Vec<(Vec<u32>, Vec<Picture>)>,
-    query: Vec<u32>,
-}
-
-impl Recorded {
-    fn new(name: &str) -> Self {
-        let folder = root().join("tests/golden").join(name);
-        let model = load(&folder, LoadFormat::Safetensors, DType::F32, &Device::Cpu).expect("the model loads");
-        let read = |file: &str| candle_core::safetensors::load(folder.join(file), &Device::Cpu).expect("recorded");
-        let (tensors, images) = (read("selective.safetensors"), read("images.safetensors"));
-        let lengths = whole(&tensors["chunk_lengths"]);
-        let ids = whole(&tensors["ids"]);
-        let context: u32 = lengths.iter().sum();
-        // The selective file has prefix, chunks and query one after the other; the query has what
-        // the recorded counts leave.
-        let prefix = 25;
-        let (mut next, mut chunks) = (prefix, Vec::new());
-        let mut left = ["a", "b", "d"].into_iter().map(|name| picture(&images[&format!("{name}.resized")], &*model));
-        let mark = model.config().vision.as_ref().expect("a tower").marks.picture;
-        for length in lengths {
-            let ids = ids[next..next + length as usize].to_vec();
-            let mut pictures = Vec::new();
-            if let Some(first) = ids.iter().position(|&id| id == mark) {
-                let picture = left.next().expect("a picture for each run of marks");
-                pictures.push(Picture { first: first as u32, ..picture });
-            }
-            next += length as usize;
-            chunks.push((ids, pictures));
-        }
-        assert_eq!(next, prefix + context as usize);
-        let (prefix, query) = (ids[..prefix].to_vec(), ids[next..].to_vec());
-        Self { model, tensors, prefix, chunks, query }
-    }
-
-    fn case<'a>(&self, lengths: &'a [usize], world: usize, exchange: Exchange) -> Case<'a> {
-        let (prefix, query) = (self.prefix.len(), self.query.len());
-        Case { prefix, lead: &[], chunks: lengths, query, world, exchange, ratio: 0.15 }
-    }
-
-    fn lengths(&self) -> Vec<usize> {
-        self.chunks.iter().map(|(ids, _)| ids.len()).collect()
-    }
-
-    /// A plan with the recorded ids and pictures in the place of drawn ids.
-    fn told(&self, mut plan: Plan) -> Plan {
-        (plan.prefix, plan.query) = (self.prefix.clone(), self.query.clone());
-        for (chunk, (ids, pictures)) in plan.chunks.iter_mut().zip(&self.chunks) {
-            (chunk.ids, chunk.pictures) = (ids.clone(), pictures.clone());
-        }
-        plan
-    }
-
-    fn plan(&self, spec: &str, world: usize, exchange: Exchange) -> Plan {
-        let lengths = self.lengths();
-        self.told(self.case(&lengths, world, exchange).planned(spec, &*self.model).expect("a plan"))
-    }
-
-    fn recorded(&self, name: &str) -> Vec<f32> {
-        self.tensors[name].to_vec1().expect("numbers")
-    }
-}
-
-fn whole(tensor: &Tensor) -> Vec<u32> {
-    tensor.to_dtype(DType::U32).and_then(|list| list.to_vec1()).expect("numbers")
-}
-
-/// A picture of these pixels `[height, width, 3]`.
-fn picture(pixels: &Tensor, model: &dyn Model) -> Picture {
-    let (height, width, _) = pixels.dims3().expect("pixels");
-    let vision = model.config().vision.as_ref().expect("a tower");
-    let side = vision.patch * vision.merge;
-    let bytes: Vec<u8> = pixels.flatten_all().and_then(|pixels| pixels.to_vec1()).expect("bytes");
-    let mut hash = [0; 32];
-    bytes.iter().enumerate().for_each(|(index, byte)| hash[index % 32] = byte.wrapping_add(hash[index % 32] << 1));
-    let (lines, columns) = ((height / side) as u32, (width / side) as u32);
-    Picture { first: 0, lines, columns, hash, pixels: Pixels(bytes.into()) }
-}
-
-/// Whether a method reads pictures, as the planner says it.
-fn reads_pictures(plan: &Plan) -> bool {
-    let is_text_alone = plan.method.reuses_prefix() || !plan.auxiliary.is_empty();
-    let is_in_blocks = matches!(plan.method.prefill, Prefill::Anchored { .. });
-    !is_text_alone && plan.chunks.iter().all(|chunk| chunk.around.is_none()) && !is_in_blocks
-}
+use crate::recorded::{EXCHANGES, RECORDED, Recorded, reads_pictures, whole};
 
 #[test]
 fn every_method_that_is_exact_gives_the_recorded_logits_and_moves_the_bytes_of_the_formula() {

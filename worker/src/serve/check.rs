@@ -1,8 +1,10 @@
 //! Checks of a plan before a rank begins with it.
 
+mod pictures;
+
 use tributary_methods::KEEP_PER_CHUNK;
 use tributary_model::Config;
-use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, Chunk, Continues, LookAhead, Picture, Plan, Source};
+use tributary_protocol::{Around, Auxiliary, AuxiliaryPrompt, Chunk, Continues, LookAhead, Plan, Source};
 
 use crate::error::{Error, Result};
 use crate::models::Models;
@@ -51,7 +53,7 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
         config.check_length(plan.total_rows() + rows as usize, 0)?;
     }
     plan.chunks.iter().try_for_each(|chunk| check_compression(plan, chunk))?;
-    check_pictures(plan, config)?;
+    pictures::check(plan, config)?;
     let kept: usize = plan.kept_at_most(world).into_iter().sum();
     if plan.parts().is_some() && plan.budget != kept {
         return bad(format!("a budget of {} rows, and {kept} are kept of its documents", plan.budget));
@@ -120,39 +122,6 @@ fn check_draft_model(plan: &Plan, models: &Models<'_>) -> Result<()> {
         return bad(format!("token id {id} is outside the vocabulary of {} of model `{}`", config.vocab, draft.model));
     }
     Ok(config.check_length(plan.total_rows(), evict.pseudo_tokens())?)
-}
-
-/// Checks that pictures stand where their marks do, and that no mark stands elsewhere.
-fn check_pictures(plan: &Plan, config: &Config) -> Result<()> {
-    let bad = |what: String| Err(Error::Plan(what));
-    let Some(vision) = &config.vision else {
-        return match plan.chunks.iter().any(|chunk| !chunk.pictures.is_empty()) {
-            true => bad("the model reads no pictures".to_owned()),
-            false => Ok(()),
-        };
-    };
-    let is_mark = |id: &&u32| **id == vision.marks.picture;
-    for chunk in &plan.chunks {
-        let (mut next, mut rows) = (0, 0);
-        for picture in &chunk.pictures {
-            let range = picture.range();
-            let (lines, columns) = (picture.lines, picture.columns);
-            if range.start < next || range.end > chunk.ids.len() || range.is_empty() {
-                return bad(format!("a picture of {lines} x {columns} rows at {range:?} of {}", chunk.ids.len()));
-            }
-            rows += chunk.ids[range.clone()].iter().filter(is_mark).count();
-            next = range.end;
-        }
-        let wanted: usize = chunk.pictures.iter().map(Picture::rows).sum();
-        let marks = chunk.ids.iter().filter(is_mark).count();
-        if rows != wanted || marks != wanted {
-            return bad(format!("{marks} marks of pictures in a chunk, {rows} of them in pictures of {wanted} rows"));
-        }
-    }
-    match plan.prefix.iter().chain(&plan.query).filter(is_mark).count() {
-        0 => Ok(()),
-        marks => bad(format!("{marks} marks of pictures outside the context")),
-    }
 }
 
 /// Checks that a chunk can be compressed as the plan demands.

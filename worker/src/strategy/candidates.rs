@@ -1,12 +1,13 @@
 //! Rows of a plan that may be selected, and the order of its chunks by importance.
 
+use std::ops::Range;
+
 use tributary_methods::{Candidates, PictureRows, top_rows};
 use tributary_protocol::{Importance, Plan, Source};
 
-/// Candidates of a plan with chunks in `order`: all but the first chunk's rows, which are exact
+/// Candidates of a plan with chunks in `order`: all but the first chunk's rows if these are exact
 /// already, unless the plan includes them; no rows of pictures if the method never selects those.
-/// `auxiliary` has the readings of the plan's auxiliary
-/// models, one number a context row each.
+/// `auxiliary` has the readings of the plan's auxiliary models, one number a context row each.
 pub fn candidates(plan: &Plan, order: &[u32], auxiliary: Vec<Vec<f32>>) -> Candidates {
     assert_eq!(order.len(), plan.chunks.len(), "chunks in the order {order:?}");
     let mut rows = plan.candidate_rows(order);
@@ -29,10 +30,10 @@ pub fn candidates(plan: &Plan, order: &[u32], auxiliary: Vec<Vec<f32>>) -> Candi
 }
 
 /// Chunk numbers in ascending importance (the best next to the query), ties in request order, from
-/// one score a context row.
+/// one score a context row. The tiles of a picture stay together: their best counts for all.
 pub fn chunk_order(plan: &Plan, scores: &[f32], importance: Importance) -> Vec<u32> {
     assert_eq!(scores.len(), plan.context_rows(), "scores of the context's rows");
-    let starts = plan.chunk_starts();
+    let (starts, groups) = (plan.chunk_starts(), plan.groups());
     let selected: Vec<u32> = match importance {
         Importance::Mass => Vec::new(),
         Importance::Selected => {
@@ -50,8 +51,9 @@ pub fn chunk_order(plan: &Plan, scores: &[f32], importance: Importance) -> Vec<u
             }
         }
     };
-    let importances: Vec<f64> = (0..plan.chunks.len()).map(of_chunk).collect();
-    let mut order: Vec<u32> = (0..plan.chunks.len() as u32).collect();
+    let of_group = |group: &Range<usize>| group.clone().map(of_chunk).fold(f64::NEG_INFINITY, f64::max);
+    let importances: Vec<f64> = groups.iter().map(of_group).collect();
+    let mut order: Vec<u32> = (0..groups.len() as u32).collect();
     order.sort_by(|&a, &b| importances[a as usize].total_cmp(&importances[b as usize]).then(a.cmp(&b)));
-    order
+    plan.chunks_of_groups(&order)
 }

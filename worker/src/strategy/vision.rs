@@ -31,9 +31,9 @@ pub fn look(cx: &mut Context<'_>, plan: &Plan) -> Result<()> {
     let own: Vec<&Picture> = of_rank(rank).collect();
     let pixels = pixels(cx, &(0..world).map(|rank| of_rank(rank).collect()).collect::<Vec<_>>(), config)?;
     let features = own_features(cx, (tower, config), (plan, &own), &pixels)?;
-    let counts: Vec<usize> = (0..world).map(|rank| of_rank(rank).map(Picture::rows).sum()).collect();
+    let counts: Vec<usize> = (0..world).map(|rank| of_rank(rank).map(Picture::grid_rows).sum()).collect();
     let features = on_every_rank(cx, features, &counts)?;
-    let in_order = (0..world).flat_map(of_rank).map(|picture| (picture.hash, picture.rows() as u32));
+    let in_order = (0..world).flat_map(of_rank).map(|picture| (picture.hash, picture.grid_rows() as u32));
     cx.models.gallery = Gallery::new(in_order, features);
     Ok(())
 }
@@ -104,8 +104,8 @@ fn own_features(
     let made = in_dtype(read(cx, tower, &lacking, &of_lacking)?, cx.models.main.dtype())?;
     let mut first = 0;
     for (picture, cached) in own.iter().zip(&mut cached).filter(|(_, cached)| cached.is_none()) {
-        let features = made.rows(first, picture.rows())?;
-        first += picture.rows();
+        let features = made.rows(first, picture.grid_rows())?;
+        first += picture.grid_rows();
         if plan.keep_chunks {
             cx.chunk_cache.keep_features(&picture.hash, &features)?;
         }

@@ -57,19 +57,16 @@ impl Count<'_> {
     }
 
     /// Trace's free probes, one after the other: each of their rows sees all chunks but the rows
-    /// after it in its own.
+    /// after it in its own group.
     pub(super) fn free_probes(&self) -> Vec<RankWork> {
-        let (kept, keepers) = (self.plan.kept_counts(self.world), self.plan.keepers());
-        let chunks = self.plan.chunk_rows();
+        let kept = self.plan.kept_counts(self.world);
         let mut all = vec![RankWork::default(); self.world];
         for probe in self.selected.free_probes(self.plan) {
             let rows = (&probe.measured[..], false);
             let homes = homes(self.plan, self.world, self.shape, &probe, rows, Exchange::PassQ);
-            let mut seen: Vec<f64> = kept.iter().map(|&kept| (kept * probe.measured.len()) as f64).collect();
-            for &row in &probe.measured {
-                let after = chunks.iter().find(|chunk| chunk.contains(&row)).map_or(0, |chunk| chunk.end - 1 - row);
-                seen[keepers[row as usize]] -= f64::from(after);
-            }
+            let after = self.pairs_after(&probe.measured);
+            let pairs = |(&kept, after): (&usize, usize)| (kept * probe.measured.len()) as f64 - after as f64;
+            let seen: Vec<f64> = kept.iter().zip(after).map(pairs).collect();
             let measured = self.measured(&homes, &seen);
             all.iter_mut().zip(&measured).for_each(|(sum, work)| sum.add(work));
             // If only some heads count, another probe finds them, by plain operations on every
@@ -83,6 +80,25 @@ impl Count<'_> {
             }
         }
         all
+    }
+
+    /// Pairs of these rows with the rows after them in their own groups, on the rank of each such
+    /// row.
+    fn pairs_after(&self, rows: &[u32]) -> Vec<usize> {
+        let (plan, mut pairs, mut ordered) = (self.plan, vec![0; self.world], rows.to_vec());
+        ordered.sort_unstable();
+        for group in plan.groups() {
+            let mut after = vec![0; self.world];
+            for (chunk, run) in plan.runs_of(&group).into_iter().rev() {
+                let of_run =
+                    ordered.partition_point(|&row| row < run.start)..ordered.partition_point(|&row| row < run.end);
+                let rank = plan.chunks[chunk as usize].rank;
+                pairs.iter_mut().zip(&after).for_each(|(pairs, &after)| *pairs += of_run.len() * after);
+                pairs[rank] += ordered[of_run].iter().map(|&row| (run.end - 1 - row) as usize).sum::<usize>();
+                after[rank] += run.len();
+            }
+        }
+        pairs
     }
 
     /// Ideal's full prefill: all context rows and the query's under pass-q, of which only the

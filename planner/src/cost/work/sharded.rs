@@ -13,11 +13,13 @@ impl Count<'_> {
     pub(super) fn shards(&self) -> Option<Vec<RankWork>> {
         let total = self.plan.total_rows();
         let prefill = self.plan.method.prefill;
+        let places = self.plan.places(&self.plan.request_order());
         let shard = |(rank, rows): (usize, Vec<u32>)| {
             let asked = usize::from(rank == self.plan.owner);
+            let before = rows.iter().map(|&row| f64::from(places[row as usize]));
             let (pairs, last_pairs): (f64, usize) = match prefill {
-                Prefill::Queries => (rows.iter().map(|&row| total as f64 - f64::from(row)).sum(), rows.len()),
-                _ => (rows.iter().map(|&row| f64::from(row) + 1.0).sum(), asked * total),
+                Prefill::Queries => (before.map(|before| total as f64 - before).sum(), rows.len()),
+                _ => (before.map(|before| before + 1.0).sum(), asked * total),
             };
             let mut work = self.prompt(rows.len(), asked, pairs, last_pairs as f64);
             if matches!(prefill, Prefill::Ring | Prefill::Queries) {

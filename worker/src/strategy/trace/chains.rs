@@ -6,6 +6,7 @@
 //! world gets the same result.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use tributary_methods::top_rows;
 use tributary_protocol::{Plan, Sharpest, Trace};
@@ -23,7 +24,8 @@ pub struct Read {
     pub amount: f32,
 }
 
-/// The chains of one request: its rows, chunks and scores, and the parameters.
+/// The chains of one request: its rows, chunks and scores, and the parameters. Tiles of a picture
+/// count as one chunk here: their places among each other are given.
 pub struct Chains {
     trace: Trace,
     budget: usize,
@@ -33,7 +35,8 @@ pub struct Chains {
     rows: Vec<u32>,
     /// The chunk of each context row.
     chunk_of: Vec<u32>,
-    chunks: usize,
+    /// The plan's chunks of each.
+    groups: Vec<Range<usize>>,
     /// s: one number a context row.
     scores: Vec<f32>,
 }
@@ -42,14 +45,14 @@ impl Chains {
     /// The chains of a plan whose rows have these scores.
     pub fn new(plan: &Plan, trace: Trace, scores: Vec<f32>) -> Self {
         assert_eq!(scores.len(), plan.context_rows(), "scores of the context's rows");
-        let chunks = plan.chunks.iter().enumerate();
+        let chunks = plan.chunks.iter().zip(plan.group_of_chunks());
         Self {
             trace,
             budget: plan.budget,
             first_row: plan.prefix_tokens() as u32,
             rows: plan.token_rows(),
-            chunk_of: chunks.flat_map(|(chunk, of)| std::iter::repeat_n(chunk as u32, of.rows())).collect(),
-            chunks: plan.chunks.len(),
+            chunk_of: chunks.flat_map(|(of, group)| std::iter::repeat_n(group as u32, of.rows())).collect(),
+            groups: plan.groups(),
             scores,
         }
     }
@@ -98,7 +101,7 @@ impl Chains {
     /// = max(s_t, γ · max{ω_i : X[i,t] > 0, ω_i ≥ g · max ω}).
     pub fn relevance(&self, sharp: &[Read]) -> Vec<f32> {
         let mut relevance = self.scores.clone();
-        for _ in 0..self.chunks {
+        for _ in 0..self.groups.len() {
             let mut next = self.scores.clone();
             let least = self.least(&relevance);
             for read in sharp {
@@ -135,7 +138,7 @@ impl Chains {
     /// The request's own order if nothing is sharp, or if it is to be kept.
     pub fn order(&self, sharp: &[Read], relevance: &[f32]) -> Vec<u32> {
         if self.trace.keep_order {
-            return (0..self.chunks as u32).collect();
+            return self.chunks_of(0..self.groups.len() as u32);
         }
         let least = self.least(relevance);
         let mut needs: BTreeMap<(u32, u32), f64> = BTreeMap::new();
@@ -150,14 +153,22 @@ impl Chains {
         }
         let pairs: Vec<(u32, u32, f64)> =
             needs.into_iter().map(|((chunk, needed), net)| (chunk, needed, net)).collect();
-        ranked_pairs(self.chunks, &pairs)
+        self.chunks_of(ranked_pairs(self.groups.len(), &pairs))
     }
 
-    /// Σ_i ω_i · A[i,t] for the rows `of`, over probed rows i whose chunk does not precede t's.
-    /// `probed` has each row with its relevance and its attention to them. `places` has each
-    /// chunk's place in the new order.
-    pub fn received(&self, probed: &[(u32, f32, &[f32])], of: &[u32], places: &[u32]) -> Vec<f32> {
-        let place_of = |row: u32| places[self.chunk(row) as usize];
+    /// The plan's chunks of these, one after the other.
+    fn chunks_of(&self, order: impl IntoIterator<Item = u32>) -> Vec<u32> {
+        order.into_iter().flat_map(|group| self.groups[group as usize].clone()).map(|chunk| chunk as u32).collect()
+    }
+
+    /// Σ_i ω_i · A[i,t] for the rows `of`, over probed rows i whose chunk does not precede t's with
+    /// chunks in `order`. `probed` has each row with its relevance and its attention to them.
+    pub fn received(&self, probed: &[(u32, f32, &[f32])], of: &[u32], order: &[u32]) -> Vec<f32> {
+        let mut places = vec![0; self.groups.len()];
+        for (place, &chunk) in (0..).zip(order) {
+            places[self.groups.partition_point(|group| group.end <= chunk as usize)] = place;
+        }
+        let place_of = |row: u32| -> u32 { places[self.chunk(row) as usize] };
         let columns: Vec<u32> = of.iter().map(|&row| place_of(row)).collect();
         let mut sums = vec![0f64; of.len()];
         let mut ordered: Vec<&(u32, f32, &[f32])> = probed.iter().collect();

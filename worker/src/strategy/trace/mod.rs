@@ -79,9 +79,7 @@ pub(super) fn follow(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks, sco
     let relevance: HashMap<u32, f32> = rows.iter().copied().zip(decision.relevance).collect();
     let probed: Vec<(u32, f32, &[f32])> =
         probes.iter().flat_map(|probe| by_row(probe, &kept)).map(|(row, read)| (row, relevance[&row], read)).collect();
-    let mut places = vec![0; decision.order.len()];
-    decision.order.iter().zip(0..).for_each(|(&chunk, place)| places[chunk as usize] = place);
-    let own = chains.received(&probed, &kept, &places);
+    let own = chains.received(&probed, &kept, &decision.order);
     let own = evidence::from_host(own, cx.models.main.device())?;
     let received = evidence::gather(cx, plan, &own, 1)?;
     Ok(Found { received, order: decision.order, rows, rounds, sharpest: decision.sharpest })
