@@ -1,7 +1,7 @@
 """The selective pipeline on the tiny Qwen3-VL (and Qwen2.5-VL) in plain PyTorch, f64: chunks prefilled alone behind the prefix, keys cached before
 RoPE, the query's probe, the best rows, recompute at global positions on three axes with what DeepStack adds, the query's logits.
 
-Writes `FOLDER/selective.safetensors` of the request `pages`, and prints what was found of it and of `tiles`.
+Writes `FOLDER/selective.safetensors` of the request `pages` and `FOLDER/selective-tiles.safetensors` of `tiles`, and prints what was found of both.
 """
 
 import json
@@ -325,5 +325,11 @@ if __name__ == "__main__":
             value = value[-1] if "logits" in key or key.startswith("wrong") else value
             kept[key] = value.to(torch.float32 if value.dtype == DTYPE else torch.int32).contiguous().clone()
         save_file(kept, of.folder / "selective.safetensors")
-        _, about["tiles"] = tiles(of)
+        out, about["tiles"] = tiles(of)
+        kept = {}
+        for key, value in out.items():
+            if not key.startswith("published"):
+                value = value[-1] if "logits" in key else value
+                kept[key] = value.to(torch.float32 if value.dtype == DTYPE else torch.int32).contiguous().clone()
+        save_file(kept, of.folder / "selective-tiles.safetensors")
         print(name, json.dumps(about, indent=1))

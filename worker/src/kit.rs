@@ -8,9 +8,10 @@ use tributary_comm::{Communicator, KeptFree, local};
 use tributary_kernels::{Kernels, Partial};
 use tributary_methods::{MethodSpec, ModelFacts};
 use tributary_model::{Config, LayerAttention, LoadFormat, Model, Progress, Qkv, Result, Rows, load};
+use tributary_protocol::tile::{Tile, TileOrder, areas};
 use tributary_protocol::{
-    Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Drift, Exchange, OrderFor, Plan, PlannedMethod, Prefill, Returns,
-    Sampling, Selection, Slices,
+    Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Drift, Exchange, OrderFor, Picture, Pixels, Plan, PlannedMethod,
+    Prefill, Returns, Sampling, Selection, Slices,
 };
 
 use crate::context::Math;
@@ -169,6 +170,30 @@ impl Model for Spoilt {
     fn logits(&self, rows: &Rows) -> Result<Tensor> {
         self.model.logits(rows)
     }
+}
+
+/// A plan with a picture of `lines` x `columns` rows in one of its chunks, behind `first` of its
+/// tokens.
+pub fn with_picture(mut plan: Plan, chunk: usize, (first, lines, columns): (u32, u32, u32)) -> Plan {
+    let picture = Picture { first, lines, columns, hash: [7; 32], tile: None, pixels: Pixels::default() };
+    plan.chunks[chunk].pictures.push(picture);
+    plan
+}
+
+/// A plan with the picture of one of its chunks in `grid` x `grid` tiles, each a chunk on a rank of
+/// its own.
+pub fn in_tiles(plan: &Plan, chunk: usize, grid: u8, order: TileOrder) -> Plan {
+    let (page, mut tiles) = (&plan.chunks[chunk], plan.clone());
+    let picture = &page.pictures[0];
+    let count = areas(picture.lines, picture.columns, grid).len();
+    let of = |number: usize| {
+        let tile = Some(Tile { grid, number: number as u8, before: picture.first, order });
+        let placed = Picture { first: if number == 0 { picture.first } else { 0 }, tile, ..picture.clone() };
+        let after = if number + 1 == count { page.ids.len() - picture.range().end } else { 0 };
+        Chunk { ids: vec![7; placed.range().end + after], pictures: vec![placed], rank: number, ..page.clone() }
+    };
+    tiles.chunks.splice(chunk..chunk + 1, (0..count).map(of));
+    tiles
 }
 
 /// Runs `work` on every rank of a group of threads; its results in rank order.

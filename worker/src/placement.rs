@@ -193,9 +193,12 @@ pub fn standing(chunk: &Chunk, first: u32, numbers: &mut PlaceNumbers) -> Vec<u3
 #[cfg(test)]
 mod tests {
     use tributary_protocol::LookAhead;
+    use tributary_protocol::tile::{TileOrder, areas};
 
     use super::*;
     use crate::kit;
+
+    const LAYOUTS: [Layout; 4] = [Layout::Global, Layout::HlHp, Layout::HlTp, Layout::TlTp];
 
     #[test]
     fn layouts_follow_their_definitions() {
@@ -233,6 +236,60 @@ mod tests {
     #[should_panic(expected = "rows of prefix and chunks in the order [1]")]
     fn an_order_has_every_chunk() {
         Placement::new(&kit::plan(1, &[2, 3], 2, 1), &[1], Layout::Global);
+    }
+
+    /// Three texts, the second with a picture of 3 x 5 rows among its tokens; the same with the
+    /// picture in 2 x 2 tiles; and the row of the first plan for each row of the second.
+    fn uncut_and_tiles(order: TileOrder) -> (Plan, Plan, Vec<u32>) {
+        let uncut = kit::with_picture(kit::plan(2, &[3, 2 + 15 + 1, 2], 2, 1), 1, (2, 3, 5));
+        let tiles = kit::in_tiles(&uncut, 1, 2, order);
+        let places =
+            areas(3, 5, 2).into_iter().flat_map(|area| area.cells()).map(|(line, column)| 7 + 5 * line + column);
+        let rows: Vec<u32> = (0..7).chain(places).chain(22..27).collect();
+        assert_eq!((rows.len(), tiles.total_rows()), (27, uncut.total_rows()));
+        (uncut, tiles, rows)
+    }
+
+    #[test]
+    fn tiles_stand_where_the_uncut_picture_does() {
+        let (uncut, tiles, rows) = uncut_and_tiles(TileOrder::Raster);
+        let mut numbers = PlaceNumbers::after(1000);
+        for (order, of_tiles) in [([0, 1, 2], [0, 1, 2, 3, 4, 5]), ([2, 1, 0], [5, 1, 2, 3, 4, 0])] {
+            for layout in LAYOUTS {
+                let whole = Placement::numbered(&uncut, &order, layout, &mut numbers);
+                let found = Placement::numbered(&tiles, &of_tiles, layout, &mut numbers);
+                assert_eq!(found.at(&(0..27).collect::<Vec<_>>()), whole.at(&rows), "{layout:?} {order:?}");
+                assert_eq!(found.positions(0), whole.positions(0));
+            }
+        }
+        let [whole, found] = [&uncut, &tiles].map(|plan| Placement::apart(plan, &mut numbers));
+        let context: Vec<u32> = (0..25).collect();
+        let of = |placement: &Placement, rows: &[u32]| {
+            let (at, behind) = (placement.at(rows), placement.behind_others(rows));
+            (at.rope().to_vec(), at.order().to_vec(), behind.rope().to_vec())
+        };
+        assert_eq!(of(&found, &context), of(&whole, &rows[..25]));
+        let segments = found.at(&context).segment().to_vec();
+        assert_eq!(segments, [vec![SHARED; 2], vec![0; 3], vec![1; 18], vec![5; 2]].concat());
+    }
+
+    #[test]
+    fn tile_after_tile_rows_stand_in_the_same_places_in_the_order_of_their_numbers() {
+        let (uncut, tiles, rows) = uncut_and_tiles(TileOrder::Tile);
+        let mut numbers = PlaceNumbers::after(1000);
+        for layout in LAYOUTS {
+            let whole = Placement::numbered(&uncut, &[0, 1, 2], layout, &mut numbers);
+            let found = Placement::numbered(&tiles, &tiles.request_order(), layout, &mut numbers);
+            assert_eq!(found.at(&(0..27).collect::<Vec<_>>()).rope(), whole.at(&rows).rope(), "{layout:?}");
+            assert_eq!(found.places(), (0..27).collect::<Vec<_>>(), "{layout:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "chunks 1..5 in the order [0, 1, 2, 5, 3, 4]")]
+    fn nothing_stands_between_the_tiles_of_a_picture() {
+        let (_, tiles, _) = uncut_and_tiles(TileOrder::Raster);
+        Placement::numbered(&tiles, &[0, 1, 2, 5, 3, 4], Layout::Global, &mut PlaceNumbers::after(1000));
     }
 
     #[test]

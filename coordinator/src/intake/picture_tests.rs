@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tributary_pictures::{Encoded, Rules};
+use tributary_protocol::tile::TileOrder;
 
 use super::*;
 use crate::picture::{Detail, PictureFile, PictureMarks};
@@ -186,6 +187,82 @@ fn a_page_is_one_chunk_and_its_pictures_are_never_cut() {
     let ends_in_text = Document::of_parts(Some("T".into()), [png("d"), text("end")]);
     assert_eq!(texts(vec![ends_in_text.clone()], "documents"), of(&[(&format!("T\n{o}end\n"), 1)]));
     assert_eq!(texts(vec![ends_in_text], "2"), of(&[("T\n", 0), (o, 1), ("en", 0), ("d\n", 0)]));
+}
+
+/// The tiles of pieces: number, ids before the picture, rows, ids after it, positions before it.
+fn tiles(pieces: &[Piece]) -> Vec<[usize; 5]> {
+    let of = |piece: &Piece| {
+        let [picture] = &piece.pictures[..] else { panic!("{} pictures", piece.pictures.len()) };
+        let (range, tile) = (picture.range(), picture.tile.expect("a tile"));
+        let after = piece.ids.len() - range.end;
+        [tile.number.into(), range.start, range.len(), after, tile.before as usize]
+    };
+    pieces.iter().map(of).collect()
+}
+
+fn tiling(tiles: u8) -> Tiling {
+    Tiling { tiles: tiles.to_string().parse().expect("a number"), order: TileOrder::Raster }
+}
+
+#[test]
+fn tiles_are_chunks_and_texts_go_with_the_first_and_the_last() {
+    let this = Model::open("qwen3vl-tiny");
+    // d and f have 2 x 3 rows, c has 6 x 9.
+    let page = Document::of_parts(Some("T".into()), [text("ab"), png("d"), text("ef"), png("c"), text("end")]);
+    let read = |documents: &[Document], chunking: &str, tiles: u8| {
+        let chunking = chunking.parse().expect("a chunking");
+        let prepared = this.read(documents.to_vec(), "q", |intake| {
+            (intake.chunking, intake.tiling) = (&chunking, tiling(tiles));
+        });
+        prepared.expect("a request").chunks
+    };
+    let [page, other] = [vec![page], vec![Document::of_parts(None, [text("a"), png("f"), png("d")])]];
+    let pieces = read(&page, "documents", 2);
+    // "T\nab" and the mark of the beginning; "ef" and such a mark; the mark of the end and "end\n".
+    let of_d = [[0, 5, 2, 0, 5], [1, 0, 1, 0, 5], [2, 0, 2, 0, 5], [3, 0, 1, 1, 5]];
+    let of_c = [[0, 3, 15, 0, 3], [1, 0, 12, 0, 3], [2, 0, 15, 0, 3], [3, 0, 12, 5, 3]];
+    assert_eq!(tiles(&pieces), [of_d, of_c].concat());
+    let texts: Vec<&str> = pieces.iter().map(|piece| piece.text.as_str()).collect();
+    let o = "\u{FFFC}";
+    assert_eq!(texts, [&format!("T\nab{o}"), o, o, o, &format!("ef{o}"), o, o, &format!("{o}end\n")]);
+    assert!(pieces.iter().all(|piece| piece.title.as_deref() == Some("T") && piece.spans.len() == piece.ids.len()));
+    let PictureMarks { row, start, end } = this.rules.marks;
+    for piece in &pieces {
+        let (picture, ids) = (&piece.pictures[0], &piece.ids);
+        let range = picture.range();
+        assert!(ids[range.clone()].iter().all(|&id| id == row));
+        assert_eq!(range.start.checked_sub(1).map(|place| ids[place]), picture.begins().then_some(start));
+        assert_eq!(ids.get(range.end).copied(), picture.ends().then_some(end));
+    }
+    // The whole prompt is the same: two rows are as good as each other by their ids.
+    let ids = |pieces: &[Piece]| pieces.iter().flat_map(|piece| piece.ids.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&pieces), ids(&read(&page, "documents", 1)));
+    // Elsewhere texts are chunks of their own.
+    let pieces = read(&page, "separator:#", 2);
+    let kinds: Vec<bool> = pieces.iter().map(|piece| piece.pictures.is_empty()).collect();
+    assert_eq!(kinds, [true, false, false, false, false, true, false, false, false, false, true]);
+    assert_eq!(tiles(&pieces[6..10]), [[0, 1, 15, 0, 1], [1, 0, 12, 0, 1], [2, 0, 15, 0, 1], [3, 0, 12, 1, 1]]);
+    // More tiles than lines: those without a row are left out.
+    let pieces = read(&other, "documents", 8);
+    let one_row = |number: usize, after: usize, before: usize| {
+        let first = if number == 0 { before } else { 0 };
+        [number, first, 1, if number == 5 { after } else { 0 }, before]
+    };
+    let of = |before| (0..6).map(move |number| one_row(number, 1, before));
+    assert_eq!(tiles(&pieces), of(2).chain(of(1)).collect::<Vec<_>>());
+}
+
+#[test]
+fn tiles_stand_behind_a_text_that_a_template_has_trimmed() {
+    let this = Model::open("qwen3vl-tiny");
+    let trims = Template::new("<|im_start|>{{ messages[-1].content | trim }}<|im_end|>", "", "");
+    let page = Document::of_parts(None, [text(" \n a "), png("d"), text(" b ")]);
+    let prepared = this.read(vec![page], " q ", |intake| {
+        (intake.template, intake.tiling) = (Some(&trims), tiling(2));
+    });
+    let chunks = prepared.expect("a request").chunks;
+    assert_eq!(tiles(&chunks), [[0, 3, 2, 0, 3], [1, 0, 1, 0, 3], [2, 0, 2, 0, 3], [3, 0, 1, 5, 3]]);
+    assert_eq!(chunks[0].text, "a \u{FFFC}");
 }
 
 #[test]

@@ -165,6 +165,8 @@ fn settings_that_cannot_be() {
     refused_request(&["--backend", "pigeon"], 64, &["pigeon", "local"]);
     refused_request(&["--chunk", "5:5"], 64, &["5"]);
     refused_request(&["--chunk", "0"], 64, &["0"]);
+    refused_request(&["--image-tiles", "9"], 64, &["--image-tiles", "9", "8"]);
+    refused_request(&["--tile-order", "columns"], 64, &["--tile-order", "columns", "raster"]);
     refused_request(&["--method", "epic", "--reorder"], 64, &["--reorder", "infoflow"]);
     refused_request(&["--method", "all-gather:heads=3"], 64, &["2 KV heads"]);
     refused_request(&["--synthetic", "2x2"], 64, &["--synthetic"]);
@@ -197,7 +199,7 @@ fn sizes_beyond_all_measure() {
 #[test]
 fn random_tokens_are_not_cut() {
     let demo = demo();
-    for [option, value] in [["--chunk", "5"], ["--prefix", "none"], ["--template", "none"]] {
+    for [option, value] in [["--chunk", "5"], ["--image-tiles", "2"], ["--prefix", "none"], ["--template", "none"]] {
         refused(&["--model", &demo, "--synthetic", "2x9", option, value], 64, &["--synthetic", option]);
     }
 }

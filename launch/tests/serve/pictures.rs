@@ -19,8 +19,13 @@ fn url(name: &str) -> String {
 }
 
 fn serving() -> (Server, String) {
+    serving_with(&[])
+}
+
+fn serving_with(options: &[&str]) -> (Server, String) {
     let model = root().join("tests/golden/qwen3vl-tiny").display().to_string();
-    let server = Server::start(&["--model", &model, "--served-model-name", "demo", "--world-size", "2"]);
+    let usual = ["--model", &model, "--served-model-name", "demo", "--world-size", "2"];
+    let server = Server::start(&[&usual[..], options].concat());
     (server, model)
 }
 
@@ -69,6 +74,50 @@ fn pictures_are_answered_as_the_command_answers_and_are_warm_the_second_time() {
     assert_eq!(reply.status, 200, "{}", reply.json());
     assert_eq!(reply.json()["usage"]["prompt_tokens_details"]["image_tokens"], 24 + 16);
     server.ends_well();
+}
+
+#[test]
+fn pictures_in_tiles_are_answered_as_whole_ones_where_all_is_computed_anew() {
+    let (server, model) = serving_with(&["--image-tiles", "3"]);
+    let documents = json!([{"title": "a page", "content": [
+        {"type": "text", "text": "look: "},
+        {"type": "image_url", "image_url": {"url": url("a.png")}},
+        {"type": "text", "text": " and "},
+        {"type": "image_url", "image_url": {"url": url("c.png")}},
+        {"type": "text", "text": " so."},
+    ]}, "page 2"]);
+    let reply = |method: &str| {
+        let mut chat = about(&documents, json!(QUESTION), method);
+        chat["tributary"]["explain"] = json!(true);
+        let reply = server.chat(&chat);
+        assert_eq!(reply.status, 200, "{method}: {}", reply.json());
+        reply.json()
+    };
+    let (whole, tiles) = (reply("ring"), reply("infoflow:ratio=1"));
+    assert_eq!(whole["choices"][0]["message"]["content"], tiles["choices"][0]["message"]["content"]);
+    assert_eq!(tiles["usage"]["prompt_tokens_details"]["image_tokens"], 78);
+    // 4 x 6 rows in 2 x 3 tiles, 6 x 9 in 3 x 3, and a text.
+    let context = tiles["tributary"]["context"].as_array().expect("chunks").len();
+    assert_eq!(context, 6 + 9 + 1, "{tiles}");
+    let warm = reply("infoflow:ratio=1");
+    assert_eq!(warm["choices"], tiles["choices"]);
+    assert_eq!(warm["metrics"]["cache"], "warm", "{}", warm["metrics"]);
+    server.ends_well();
+    // The command, with whole pictures and in tiles.
+    let [a, c] = ["a.png", "c.png"].map(file);
+    let answer = |options: &[&str]| {
+        let request = ["prefill", "--json", "--model", &model, "--documents", &a, &c, "--query", QUESTION];
+        report(&[&request[..], &["--max-tokens", "4"], options].concat())
+    };
+    let full = answer(&["--method", "full"]);
+    let tiles = answer(&["--method", "infoflow:ratio=1", "--world-size", "3", "--image-tiles", "2"]);
+    assert_eq!((&tiles["answer"], &tiles["exact"]), (&full["answer"], &json!(true)));
+    assert_eq!(tiles["chunks"].as_array().expect("chunks").len(), 8);
+    let settings = |report: &Value| ["image_tiles", "tile_order"].map(|name| report["settings"][name].clone());
+    assert_eq!(settings(&tiles), [json!(2), json!("raster")]);
+    assert_eq!(settings(&full), [Value::Null, Value::Null]);
+    let other = answer(&["--method", "infoflow:ratio=1", "--image-tiles", "2", "--tile-order", "tile"]);
+    assert_eq!((&other["exact"], settings(&other)), (&json!(false), [json!(2), json!("tile")]));
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! The planner's table of inputs and outputs.
 
 use tributary_methods::ModelFacts;
-use tributary_protocol::{Exchange, Importance, Method, OrderFor, Packets, Sampling, Score};
+use tributary_protocol::tile::{Tile, TileOrder};
+use tributary_protocol::{Exchange, Importance, Method, OrderFor, Packets, Picture, Pixels, Sampling, Score};
 
 use super::settings::budget;
-use super::{Cached, Held, MethodInputs, PlanInput, Planned, RequestSettings, check_weights, plan};
+use super::{Cached, Draft, Held, MethodInputs, PlanInput, Planned, RequestSettings, Tokens, check_weights, plan};
 use crate::machine::{Machine, MemoryOf};
 use crate::shape::tests::{DEMO, QWEN3_14B};
-use crate::{Error, Result};
+use crate::vision::VisionShape;
+use crate::{Error, ModelShape, Result};
 
 const MACHINE: Machine = Machine {
     flops_per_s: 1e10,
@@ -97,6 +99,34 @@ fn budgets_are_rounded_down_but_not_to_nothing() {
         let planned = planned(&[context_tokens], &settings, &MACHINE).unwrap();
         assert_eq!((planned.plan.budget, planned.ratio), (wanted, ratio));
     }
+}
+
+#[test]
+fn rows_a_chunk_are_taken_of_the_first_tile_too_unless_it_is_exact() {
+    let vision = VisionShape {
+        layers: 1,
+        whole_layers: 1,
+        window_patches: 0,
+        hidden: 8,
+        intermediate: 16,
+        mlp_matrices: 2,
+        patch: 16,
+        merge: 2,
+        frames: 2,
+        levels: 0,
+        out: 8,
+    };
+    let shape = ModelShape { vision: Some(vision), ..DEMO };
+    let budget = |order: TileOrder| {
+        let picture = |number: u8| {
+            let tile = Some(Tile { grid: 2, number, before: 0, order });
+            vec![Picture { first: 0, lines: 2, columns: 10, hash: [7; 32], tile, pixels: Pixels::default() }]
+        };
+        let (chunks, pictures) = (vec![vec![7; 5]; 4], (0..4).map(picture).collect());
+        let tokens = Tokens { prefix: vec![1], chunks, pictures, query: vec![3], ..Tokens::default() };
+        Draft::new(tokens, &method("epic:rows=3"), &shape).unwrap().plan().budget
+    };
+    assert_eq!([budget(TileOrder::Raster), budget(TileOrder::Tile)], [4 * 3, 3 * 3]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Selectors and rules on hand-made evidence.
 
 use tributary_methods::{Candidates, Need, Selector};
+use tributary_protocol::tile::TileOrder;
 use tributary_protocol::{Importance, Plan};
 
 use super::candidates::{candidates, chunk_order};
@@ -33,6 +34,37 @@ fn the_layouts_first_chunk_is_no_candidate() {
     assert_eq!(all.chunks[0], (9, 2));
     let single = given(&kit::plan(2, &[3], 2, 1), &[0]);
     assert!(single.rows.is_empty() && single.chunks.is_empty());
+}
+
+#[test]
+fn the_first_tile_is_a_candidate_where_rows_of_other_tiles_come_before_its_own() {
+    // A text of rows 2 to 4; tiles of rows 5 to 7, 8 and 9, 10 to 12, 13 and 14; a text.
+    let of = |order: TileOrder| {
+        let page = kit::with_picture(kit::plan(2, &[3, 10, 2], 2, 1), 1, (0, 2, 5));
+        Plan { budget: 5, ..kit::in_tiles(&page, 1, 2, order) }
+    };
+    let chunks = |order, chunks: [u32; 6]| given(&of(order), &chunks).chunks.into_iter().map(|(first, _)| first);
+    let first = |order, of: [u32; 6]| chunks(order, of).next().expect("a candidate");
+    assert_eq!(first(TileOrder::Raster, [0, 1, 2, 3, 4, 5]), 5, "behind a text all tiles are");
+    assert_eq!(first(TileOrder::Raster, [1, 2, 3, 4, 0, 5]), 5, "the first tile");
+    assert_eq!(chunks(TileOrder::Raster, [1, 2, 3, 4, 0, 5]).count(), 6);
+    assert_eq!(first(TileOrder::Tile, [1, 2, 3, 4, 0, 5]), 8, "tile after tile the first is exact");
+}
+
+#[test]
+fn tiles_move_as_one_by_the_best_of_them() {
+    let page = kit::with_picture(kit::plan(2, &[3, 10, 2], 2, 1), 1, (0, 2, 5));
+    let plan = Plan { budget: 2, ..kit::in_tiles(&page, 1, 2, TileOrder::Raster) };
+    let order = |best: &[(usize, f32)], importance| {
+        let mut scores = vec![0.0; 15];
+        best.iter().for_each(|&(row, score)| scores[row - 2] = score);
+        chunk_order(&plan, &scores, importance)
+    };
+    // The tiles' sum exceeds the text's score, none of them does.
+    assert_eq!(order(&[(2, 2.0), (5, 1.5), (8, 1.5)], Importance::Mass), [5, 1, 2, 3, 4, 0]);
+    assert_eq!(order(&[(5, 3.0), (2, 2.0)], Importance::Mass), [5, 0, 1, 2, 3, 4]);
+    // Two rows of the third tile's two: more than one of the text's three.
+    assert_eq!(order(&[(11, 2.0), (12, 1.0)], Importance::Selected), [0, 5, 1, 2, 3, 4]);
 }
 
 #[test]

@@ -73,3 +73,50 @@ fn check_tiles(plan: &Plan) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use tributary_protocol::tile::TileOrder;
+
+    use super::*;
+    use crate::kit;
+
+    /// Changes a plan.
+    type Change = fn(&mut Plan);
+
+    fn tile(plan: &mut Plan, chunk: usize) -> &mut Tile {
+        plan.chunks[chunk].pictures[0].tile.as_mut().expect("a tile")
+    }
+
+    #[test]
+    fn tiles_that_do_not_make_up_a_picture_are_refused() {
+        let page = kit::with_picture(kit::plan(2, &[3, 2 + 10 + 1], 2, 1), 1, (2, 2, 5));
+        let plan = kit::in_tiles(&page, 1, 2, TileOrder::Raster);
+        check_tiles(&plan).expect("four tiles behind a text");
+        let table: [(Change, usize); 12] = [
+            (|plan| drop(plan.chunks.remove(1)), 1),
+            (|plan| drop(plan.chunks.pop()), 3),
+            (|plan| plan.chunks.swap(2, 3), 1),
+            (|plan| plan.chunks[2].pictures[0].hash[0] ^= 1, 1),
+            (|plan| plan.chunks[3].pictures[0].first = 1, 3),
+            (|plan| plan.chunks[2].ids.push(7), 2),
+            (|plan| tile(plan, 1).before = 1, 1),
+            (|plan| tile(plan, 2).before = 1, 1),
+            (|plan| tile(plan, 3).order = TileOrder::Tile, 2),
+            (|plan| tile(plan, 1).grid = 1, 1),
+            (|plan| tile(plan, 4).grid = 9, 3),
+            (|plan| tile(plan, 4).number = 4, 3),
+        ];
+        for (number, (change, chunk)) in table.into_iter().enumerate() {
+            let mut other = plan.clone();
+            change(&mut other);
+            let error = check_tiles(&other).expect_err("refused").to_string();
+            assert!(error.starts_with(&format!("plan: chunk {chunk} has tile")), "{number}: {error}");
+        }
+        let mut second = plan.clone();
+        let whole = Picture { tile: None, ..second.chunks[1].pictures[0].clone() };
+        second.chunks[1].pictures.insert(0, whole);
+        let error = check_tiles(&second).expect_err("refused").to_string();
+        assert_eq!(error, "plan: chunk 1 has a tile after other pictures");
+    }
+}

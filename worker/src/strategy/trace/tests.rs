@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use tributary_methods::Need;
+use tributary_protocol::tile::TileOrder;
 use tributary_protocol::{Plan, Trace};
 
 use super::{Chains, Read};
@@ -48,6 +49,25 @@ fn a_reading_is_sharp_by_what_it_exceeds_its_reverse() {
         [read(2, 13, 0.4), read(8, 2, 0.18)],
         "each other's, the own chunk's and what is below α are none"
     );
+}
+
+#[test]
+fn tiles_of_a_picture_count_as_one_chunk() {
+    // A text of rows 2 to 4; tiles of rows 5, 6, 7 and 8; a text of rows 9 to 11.
+    let page = kit::with_picture(kit::plan(2, &[3, 4, 3], 1, 1), 1, (0, 2, 2));
+    let plan = Plan { method: kit::method("trace"), budget: 9, ..kit::in_tiles(&page, 1, 2, TileOrder::Raster) };
+    let chains = Chains::new(&plan, Trace::default(), vec![0.5; 10]);
+    let reads = [read(5, 8, 0.9), read(3, 6, 0.9), read(3, 10, 0.5)];
+    let sharp = chains.sharp(&reads, &HashMap::new());
+    assert_eq!(sharp, [read(3, 6, 0.9), read(3, 10, 0.5)], "readings between tiles are those of one chunk");
+    let relevance = chains.relevance(&sharp);
+    assert_eq!(chains.order(&sharp, &relevance), [1, 2, 3, 4, 5, 0], "the text needs both, and stands after them");
+    let order = chains.order(&[read(9, 3, 0.5), read(7, 9, 0.9)], &relevance);
+    assert_eq!(order, [0, 5, 1, 2, 3, 4]);
+    // What a row of the picture reads of other tiles counts, what a later text is read does not.
+    let amounts = vec![1.0; 10];
+    let received = chains.received(&[(7, 2.0, &amounts)], &(2..12).collect::<Vec<_>>(), &[0, 1, 2, 3, 4, 5]);
+    assert_eq!(received, [vec![2.0; 7], vec![0.0; 3]].concat());
 }
 
 #[test]
