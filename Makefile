@@ -215,6 +215,10 @@ quality-full: build
 	$(TRIBUTARY) quality --suite hops --model examples/models/demo --worlds 1 --samples 200 --ratios 0.02,0.05,0.1,0.15,0.2,0.3 --out target/quality-full/1-rank --force
 	$(TRIBUTARY) quality --suite hops --model examples/models/demo --worlds 2 --samples 200 --ratios 0.02,0.05,0.1,0.15,0.2,0.3 --out target/quality-full/2-ranks --force
 
+# Passages as pages on the demo VLM: the table in docs/pages.md.
+quality-pages: build
+	$(TRIBUTARY) quality --config examples/studies/pages.toml --out target/quality-pages --force
+
 # A real model, by the committed study. The dry run tells the hours first; what is there in target/ is not asked again. SPLIT=report runs on
 # the other part of the sources: what the study lists, in a tree without changes, and every such run is listed beside the study.
 REAL_CACHE = $(or $(TRIBUTARY_MODELS),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tributary/models)

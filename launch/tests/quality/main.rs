@@ -4,6 +4,7 @@
 mod axes;
 #[path = "../kit/mod.rs"]
 mod kit;
+mod pages;
 mod studies;
 
 use std::path::Path;
