@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tributary_pictures::{Encoded, Header, Limits, Picture, Rules, data_url};
 
@@ -62,6 +63,17 @@ impl Detail {
                 other.chars().take(64).collect::<String>().escape_debug()
             )),
         }
+    }
+}
+
+/// Time that a request's pictures took to be decoded and resized. Two requests that differ in it
+/// alone are equal.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReadingTime(pub Duration);
+
+impl PartialEq for ReadingTime {
+    fn eq(&self, _: &Self) -> bool {
+        true
     }
 }
 

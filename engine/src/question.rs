@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use tributary_coordinator::{Document, Intake, Piece, Prepared, Request, prepare, prepare_led};
+use tributary_coordinator::{Document, Intake, Piece, Prepared, ReadingTime, Request, prepare, prepare_led};
 use tributary_protocol::SplitMix64;
 
 use crate::config::IntakeConfig;
@@ -121,6 +121,7 @@ fn random(shape: Synthetic, seed: u64, vocab: usize, bos: Option<u32>) -> Prepar
         separated: false,
         is_text: false,
         closing: 0,
+        pictures: ReadingTime::default(),
         notes: vec!["synthetic request: random token ids from the seed".to_owned()],
     }
 }

@@ -13,7 +13,7 @@ use tributary_comm::{
 };
 use tributary_kernels::Kernels;
 use tributary_model::Model;
-use tributary_protocol::{Event, KeySpace, Order, Outcome, Phase, Plan, PointShape, RankReport};
+use tributary_protocol::{Event, KeySpace, Order, Outcome, Phase, Plan, PointShape, RankReport, TowerPoints};
 use tributary_tests::side_by_side::{plans, warm};
 use tributary_tests::{AUXILIARY, adapters, dummy_model, method, plan, tiny_config, with_ratio};
 use tributary_worker::{ChunkCache, Models, serve};
@@ -204,7 +204,9 @@ fn points(plan: &Plan, model: &dyn Model, world: usize, outcome: &Outcome) -> u6
         true => plan.points_after_first_token(layers, world, &outcome.selected),
         false => 0,
     };
-    (plan.points(PointShape { layers, heads }, outcome.rounds.len()) + after) as u64
+    let vision = model.config().vision.as_ref();
+    let tower = vision.map(|vision| TowerPoints { blocks: vision.layers, row_patches: vision.merge * vision.merge });
+    (plan.points(PointShape { layers, heads, tower }, outcome.rounds.len()) + after) as u64
 }
 
 #[test]
