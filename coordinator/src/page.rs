@@ -21,6 +21,13 @@ impl Piece {
         self.pictures.iter().map(tributary_protocol::Picture::rows).sum()
     }
 
+    /// A picture between its marks.
+    pub fn of_picture(picture: &Picture, marks: &PictureMarks) -> Self {
+        let mut page = Self::default();
+        page.push_picture(picture, marks);
+        page
+    }
+
     /// Adds a text at its end.
     pub(crate) fn push_text(&mut self, text: Self) {
         let start = self.text.len();

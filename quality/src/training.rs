@@ -62,7 +62,17 @@ pub fn intake() -> IntakeConfig {
     let (join, template_kwargs) = (Join::nothing(), TemplateValues::new());
     let template = TemplateUse::Auto;
     let (prefix, chunk_prefix) = (Prefix::Bos, ChunkPrefix::System);
-    IntakeConfig { synthetic: None, chunking, text_chunk_tokens, prefix, chunk_prefix, template, join, template_kwargs }
+    IntakeConfig {
+        synthetic: None,
+        max_image_pixels: None,
+        chunking,
+        text_chunk_tokens,
+        prefix,
+        chunk_prefix,
+        template,
+        join,
+        template_kwargs,
+    }
 }
 
 impl Training {

@@ -57,7 +57,11 @@ impl Model {
         Self {
             tokenizer: Tokenizer::from_folder(&golden(name), Some(&template)).expect("a tokenizer"),
             template,
-            rules: PictureRules { rules: rules.expect("rules"), marks: PictureMarks { row, start, end } },
+            rules: PictureRules {
+                rules: rules.expect("rules"),
+                marks: PictureMarks { row, start, end },
+                limits: Limits::default(),
+            },
             join: Join::default(),
             kwargs: Map::new(),
         }

@@ -1,6 +1,6 @@
 //! Requests with pictures: the settings, plans and models that read texts alone.
 
-use tributary_protocol::{Packets, Plan, Prefill, Requirement};
+use tributary_protocol::{Packets, Plan, PlannedMethod, Prefill, Requirement};
 
 use super::settings::RequestSettings;
 use crate::error::setting;
@@ -44,6 +44,27 @@ pub fn check_chunk_settings(settings: &RequestSettings) -> Result<()> {
     Ok(())
 }
 
+/// The same with the method's way of prefilling, for a model that reads pictures.
+///
+/// # Errors
+/// Returns [`Error::Setting`] with the method or the eviction, and the errors of a method that does
+/// not fit the model.
+pub fn check_method(settings: &RequestSettings, shape: &ModelShape) -> Result<()> {
+    check_settings(settings)?;
+    check_prefill(&settings.method(shape.facts())?.0)
+}
+
+fn check_prefill(method: &PlannedMethod) -> Result<()> {
+    if matches!(method.prefill, Prefill::Anchored { .. }) {
+        return Err(refused("--method", method.name(), "its blocks begin at any row, in a picture too"));
+    }
+    if method.reuses_prefix() {
+        let why = "pieces of a prompt are cached under the ids of its tokens alone";
+        return Err(refused("--method", method.name(), why));
+    }
+    Ok(())
+}
+
 /// Refuses a plan with pictures that its method or its model cannot compute.
 pub(super) fn check(plan: &Plan, settings: &RequestSettings, shape: &ModelShape) -> Result<()> {
     if !plan.has_pictures() {
@@ -53,14 +74,7 @@ pub(super) fn check(plan: &Plan, settings: &RequestSettings, shape: &ModelShape)
         return Err(refused("--model", "of text", "it has no vision tower"));
     }
     check_settings(settings)?;
-    let method = plan.method.name();
-    if matches!(plan.method.prefill, Prefill::Anchored { .. }) {
-        return Err(refused("--method", method, "its blocks begin at any row, in a picture too"));
-    }
-    if plan.method.reuses_prefix() {
-        let why = "pieces of a prompt are cached under the ids of its tokens alone";
-        return Err(refused("--method", method, why));
-    }
+    check_prefill(&plan.method)?;
     if shape.kv_in_eight_bits {
         let why = "later tokens turn packed keys as they read them, and know no places of pictures";
         return Err(refused("--kv-dtype", "fp8", why));

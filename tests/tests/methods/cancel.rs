@@ -18,6 +18,8 @@ use tributary_tests::side_by_side::{plans, warm};
 use tributary_tests::{AUXILIARY, adapters, dummy_model, method, plan, tiny_config, with_ratio};
 use tributary_worker::{ChunkCache, Models, serve};
 
+use crate::pictures::Recorded;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Actions of rank 0 when it enters phases.
@@ -221,6 +223,37 @@ fn every_rank_passes_the_points_that_the_plan_says() {
                     let what = format!("{}, {:?}, world {world}", plan.method.name(), plan.exchange);
                     assert!(wanted > 0, "{what}");
                     assert!(reports.iter().all(|report| report.points == wanted), "{what}: {wanted}, not {reports:?}");
+                }
+            }
+        });
+    }
+}
+
+/// The tower's blocks are points too: on ranks without a picture, and with features that are cached.
+#[test]
+fn ranks_pass_the_points_of_their_towers_in_step_and_are_let_go_of_there() {
+    let recorded = Recorded::new("qwen3vl-tiny");
+    let model = &recorded.model;
+    let blocks = model.config().vision.as_ref().expect("a tower").layers;
+    for world in 1..=4 {
+        with_ranks(model, world, |mut ranks| {
+            for spec in ["full", "ring", "infoflow", "none"] {
+                let plan = recorded.plan(spec, world, tributary_protocol::Exchange::PassQ);
+                let plan = Plan { keep_chunks: spec == "none", ..plan };
+                let what = format!("{spec}, world {world}");
+                let (cancelled, entered) = ranks.prefill(&plan, Some(Phase::Vision));
+                let End::Cancelled(reports) = cancelled else { panic!("{what}: it went on to its end") };
+                assert!(reports.iter().all(|report| report.points == 1), "{what}: {reports:?}");
+                assert!(!entered.contains(&Phase::ChunkPrefill), "{what}: {entered:?}");
+                let answers = [(); 2].map(|()| ranks.answer(&plan));
+                assert_eq!(answers[0].0, answers[1].0, "{what}: features that are cached are the same");
+                for (turn, (outcome, reports, _)) in answers.into_iter().enumerate() {
+                    let wanted = points(&plan, &**model, world, &outcome);
+                    assert!(wanted > blocks as u64, "{what}");
+                    assert!(reports.iter().all(|report| report.points == wanted), "{what}: {wanted}, not {reports:?}");
+                    let hits: usize = reports.iter().map(|report| report.chunk_cache.picture_hits).sum();
+                    let cached = if plan.keep_chunks && turn == 1 { plan.pictures().len() } else { 0 };
+                    assert_eq!(hits, cached, "{what}, turn {turn}");
                 }
             }
         });

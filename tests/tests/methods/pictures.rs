@@ -18,8 +18,9 @@ const RECORDED: [&str; 2] = ["qwen3vl-tiny", "qwen25vl-tiny"];
 const EXCHANGES: [Exchange; 3] = [Exchange::PassQ, Exchange::Replicate, Exchange::Selected];
 
 /// Recorded tensors of a model that reads pictures, and the model.
-struct Recorded {
-    model: Arc<dyn Model>,
+pub struct Recorded {
+    /// The model.
+    pub model: Arc<dyn Model>,
     tensors: HashMap<String, Tensor>,
     prefix: Vec<u32>,
     chunks: Vec<(Vec<u32>, Vec<Picture>)>,
@@ -27,7 +28,8 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn new(name: &str) -> Self {
+    /// Those of a recorded model by its name.
+    pub fn new(name: &str) -> Self {
         let folder = root().join("tests/golden").join(name);
         let model = load(&folder, LoadFormat::Safetensors, DType::F32, &Device::Cpu).expect("the model loads");
         let read = |file: &str| candle_core::safetensors::load(folder.join(file), &Device::Cpu).expect("recorded");
@@ -74,7 +76,8 @@ impl Recorded {
         plan
     }
 
-    fn plan(&self, spec: &str, world: usize, exchange: Exchange) -> Plan {
+    /// The recorded request by a method.
+    pub fn plan(&self, spec: &str, world: usize, exchange: Exchange) -> Plan {
         let lengths = self.lengths();
         self.told(self.case(&lengths, world, exchange).planned(spec, &*self.model).expect("a plan"))
     }
