@@ -47,7 +47,7 @@ help:
 	@echo "make experts  the rate of a prefill with experts beside the dense shape's (docs/performance.md); some minutes"
 	@echo "make long    512K tokens on two ranks beside two busy loops (docs/performance.md); at most 40 minutes, 12 GB of memory"
 	@echo "make twin TRACE=FOLDER  a trace replayed in simulated time and on a service (docs/studies.md); an hour"
-	@echo "make fuzz-api SECONDS=3600  the HTTP interface against its own description, by schemathesis"
+	@echo "make fuzz-api SECONDS=3600  the HTTP interface against its own description, by schemathesis, and damaged pictures"
 	@echo "make clients  real clients (load generators, frameworks, SDKs) against a service: a table; installs 16 GB in target/clients"
 	@echo "make vllm-test  prefill here, decoding in a real vLLM: answers compared (integrations/vllm); 5.5 GB in target/vllm; SHORT=1 in ten minutes, else two hours"
 	@echo "make sglang-check  exported pages, checked by SGLang's own code on a CPU; installs 5 GB in target/sglang"
@@ -278,7 +278,7 @@ SECONDS ?= 3600
 soak: mpi-tools
 	env SOAK_SECONDS=$(SECONDS) $(CARGO) test --release --locked -p tributary --features mpi,failpoints --test soak -- --nocapture
 
-# The HTTP interface against its own description: requests that it allows and requests that it does not.
+# The HTTP interface against its own description: requests that it allows and requests that it does not; and damaged pictures, as long again.
 fuzz-api: tools api-tools
 	env FUZZ_SECONDS=$(SECONDS) SCHEMATHESIS=$(SCHEMATHESIS) $(CARGO) test --release --locked -p tributary --test serve fuzz -- --nocapture
 

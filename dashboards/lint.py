@@ -12,7 +12,7 @@ import sys
 from panels import dashboards, families, family, filled, metrics_of, panels_of, queries, rows_of, rule_text, without_words
 
 # Metrics of what is not in use unless an option asks for it: their panels stand in rows of their own, which are folded.
-OPTIONAL = re.compile(r"tributary_(chunk_store|eviction|training|job|predicted)_")
+OPTIONAL = re.compile(r"tributary_(chunk_store|eviction|training|job|predicted|pictures?)_")
 WIDTH = 24  # of Grafana's grid
 SCHEMA_VERSIONS = range(39, 43)  # Grafana 11 and 12
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}

@@ -11,12 +11,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use tributary_planner::cost::beside;
-use tributary_planner::{ModelShape, RequestSettings, Tokens};
+use tributary_planner::{ModelShape, RequestSettings, Tokens, pictures};
 use tributary_protocol::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, DraftModel, PSEUDO_TOKENS, Requirement};
 
 use crate::error::setting;
 use crate::intake::Prepared;
-use crate::picture_methods;
 use crate::sentences;
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
@@ -60,10 +59,12 @@ impl Readers {
     /// A request's tokens, with what these models read and write for it.
     ///
     /// # Errors
-    /// Returns [`Error::Plan`] or [`Error::PicturesThere`] for pictures with settings that are for
-    /// texts alone, and the errors of [`AuxiliaryReader::read`] and [`AuxiliaryReader::writes`].
+    /// Returns [`Error::Plan`] for pictures with settings that are for texts alone, and the errors
+    /// of [`AuxiliaryReader::read`] and [`AuxiliaryReader::writes`].
     pub fn tokens(&self, request: &Prepared, settings: &RequestSettings) -> Result<Tokens> {
-        picture_methods::check(request, settings)?;
+        if request.picture_rows() > 0 {
+            pictures::check_settings(settings)?;
+        }
         let mut tokens = request.tokens();
         if settings.method.reads_sentences() {
             tokens.sentence_ends = sentences::ends(request);
@@ -85,7 +86,9 @@ impl Readers {
     /// # Errors
     /// Returns [`Error::Plan`] for pictures with settings that are for texts alone.
     pub fn chunk_tokens(&self, request: &Prepared, settings: &RequestSettings) -> Result<Tokens> {
-        picture_methods::check_chunks(request, settings)?;
+        if request.picture_rows() > 0 {
+            pictures::check_chunk_settings(settings)?;
+        }
         Ok(request.tokens())
     }
 }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 use crate::error::{PlanError, setting};
-use crate::picture::PictureRules;
+use crate::picture::{PictureRules, ReadingTime};
 use crate::request::{Document, DocumentPart};
 use crate::tiling::Tiling;
 use crate::tokenize::{Piece, Tokenizer};
@@ -70,6 +71,8 @@ pub struct Cut {
     pub chunks: Vec<Piece>,
     /// Numbers, from 1, of documents without a token, which have no chunk.
     pub dropped: Vec<usize>,
+    /// Time that their pictures took to be read.
+    pub pictures: ReadingTime,
 }
 
 /// Parameters of cutting documents, besides the places of the cuts.
@@ -100,7 +103,8 @@ impl Chunking {
     /// Returns [`PlanError::EmptyDocument`] if no document gives a token, [`Error::MoreTokens`],
     /// [`Error::Tokenizer`], [`Error::NoPictures`], or [`Error::Picture`].
     pub fn cut(&self, documents: &[Document], by: CutBy<'_>) -> Result<Cut> {
-        let (mut cut, mut cutter) = (Cut::default(), Cutter { chunking: self, by, left: by.most });
+        let mut cutter = Cutter { chunking: self, by, left: by.most, reading: Duration::ZERO };
+        let mut cut = Cut::default();
         for (index, document) in documents.iter().enumerate() {
             let pieces = cutter.document(document)?;
             let before = cut.chunks.len();
@@ -110,6 +114,7 @@ impl Chunking {
                 cut.dropped.push(index + 1);
             }
         }
+        cut.pictures = ReadingTime(cutter.reading);
         if cut.chunks.is_empty() && !documents.is_empty() {
             return Err(PlanError::EmptyDocument { number: 1, count: documents.len() }.into());
         }
@@ -123,6 +128,8 @@ struct Cutter<'a> {
     by: CutBy<'a>,
     /// Tokens that may still come.
     left: usize,
+    /// Time that pictures have taken.
+    reading: Duration,
 }
 
 impl Cutter<'_> {
@@ -186,7 +193,10 @@ impl Cutter<'_> {
                     let tokens = file.rows(rules)? + 2;
                     self.left = self.left.checked_sub(tokens).ok_or(Error::MoreTokens { most: self.by.most })?;
                     let goes_on = tiling.is_whole() || Some(index) == last;
-                    pages.extend(std::mem::take(&mut page).with_picture(&*file.read(rules)?, &rules.marks, tiling));
+                    let began = Instant::now();
+                    let picture = file.read(rules)?;
+                    self.reading += began.elapsed();
+                    pages.extend(std::mem::take(&mut page).with_picture(&picture, &rules.marks, tiling));
                     if goes_on {
                         page = pages.pop().unwrap_or_default();
                     }

@@ -12,7 +12,7 @@ use crate::chunking::{Chunking, Cut, CutBy, Join};
 use crate::conversation::{ChatOptions, Ending, Message};
 use crate::error::{PlanError, setting};
 use crate::free_text::{Cutting, separators, text_chunks};
-use crate::picture::PictureRules;
+use crate::picture::{PictureRules, ReadingTime};
 use crate::request::{Document, Request};
 use crate::template::{Placed, PromptPart, Talk, Template, Written};
 use crate::tiling::Tiling;
@@ -85,6 +85,8 @@ pub struct Prepared {
     /// Tokens after the end of the last message, which the template writes: a later turn of the
     /// conversation may have others there.
     pub closing: usize,
+    /// Time that its pictures took to be decoded and resized.
+    pub pictures: ReadingTime,
     /// Notes for readers of the result on the choices made here.
     pub notes: Vec<String>,
 }
@@ -99,7 +101,8 @@ impl Prepared {
         if self.picture_rows() > 0 {
             return Err(Error::PicturesThere("in a prompt without context: send them as documents"));
         }
-        let Self { prefix, lead: _, chunks, query, query_text, separated: _, is_text, closing, notes } = self;
+        let Self { prefix, lead: _, chunks, query, query_text, separated: _, is_text, closing, pictures: _, notes } =
+            self;
         let context = chunks.into_iter().flat_map(|chunk| chunk.ids);
         let query = prefix.into_iter().chain(context).chain(query).collect();
         Ok(Self { query, query_text, is_text, closing, notes, ..Self::default() })
@@ -196,7 +199,7 @@ pub fn prepare_documents(documents: &[Document], intake: &Intake<'_>) -> Result<
 fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<Prepared> {
     let Intake { join, tokenizer, pictures, tiling, most_tokens: most, .. } = *intake;
     let by = CutBy { join, tokenizer, pictures, tiling, most };
-    let Cut { mut chunks, dropped } = intake.chunking.cut(documents, by)?;
+    let Cut { mut chunks, dropped, pictures: reading } = intake.chunking.cut(documents, by)?;
     let mut notes = intake.tokenizer.notes().to_vec();
     notes.extend((!dropped.is_empty()).then(|| {
         let numbers = dropped.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
@@ -228,7 +231,10 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
         return Err(PlanError::EmptyQuery.into());
     }
     let closing = closing(&written, intake)?.min(query.len());
-    checked(Prepared { prefix, lead, chunks, query, query_text, closing, notes, ..Prepared::default() }, intake)
+    let pictures = reading;
+    let prepared =
+        Prepared { prefix, lead, chunks, query, query_text, closing, pictures, notes, ..Prepared::default() };
+    checked(prepared, intake)
 }
 
 /// Where pictures cannot be, if the template does not repeat the documents.
@@ -372,7 +378,7 @@ pub fn prepare_text(
     let before = ids.len() - rest.len();
     cuts.iter_mut().for_each(|cut| *cut = cut.saturating_sub(before));
     let (chunks, query) = text_chunks(rest.to_vec(), cutting, &cuts)?;
-    let prepared = Prepared { prefix, lead, chunks, query, query_text: None, separated, is_text, closing, notes };
+    let prepared = Prepared { prefix, lead, chunks, query, separated, is_text, closing, notes, ..Prepared::default() };
     checked(prepared, intake)
 }
 

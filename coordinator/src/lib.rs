@@ -19,7 +19,6 @@ mod intake;
 mod jinja;
 mod page;
 mod picture;
-mod picture_methods;
 pub mod report;
 mod request;
 pub mod scheduler;
@@ -40,7 +39,7 @@ pub use intake::{
     Intake, Prefix, Prepared, TEXT_CHUNK_TOKENS, prepare, prepare_documents, prepare_ids, prepare_led, prepare_text,
     prepare_turns,
 };
-pub use picture::{Detail, PICTURES, PictureFile, PictureMarks, PictureRules, picture_name};
+pub use picture::{Detail, PICTURES, PictureFile, PictureMarks, PictureRules, ReadingTime, picture_name};
 pub use report::{Environment, Report, report};
 pub use request::{Document, DocumentPart, PlacedPicture, Request};
 pub use template::{Placed, PromptPart, Talk, Template, Written};

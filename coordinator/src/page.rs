@@ -24,6 +24,11 @@ impl Piece {
         self.pictures.iter().map(tributary_protocol::Picture::rows).sum()
     }
 
+    /// A picture between its marks.
+    pub fn of_picture(picture: &Picture, marks: &PictureMarks) -> Self {
+        Self::default().with_picture(picture, marks, Tiling::default()).swap_remove(0)
+    }
+
     /// Adds a text at its end.
     pub(crate) fn push_text(&mut self, text: Self) {
         let start = self.text.len();

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tributary_pictures::{Encoded, Header, Limits, Picture, Rules, data_url};
 
@@ -25,6 +26,8 @@ pub struct PictureRules {
     pub rules: Rules,
     /// Ids of the tokens that stand for pictures.
     pub marks: PictureMarks,
+    /// Limits of files, which a user may have lowered.
+    pub limits: Limits,
 }
 
 /// Ids of the tokens that stand for a picture.
@@ -36,6 +39,13 @@ pub struct PictureMarks {
     pub start: u32,
     /// After its last row.
     pub end: u32,
+}
+
+impl PictureMarks {
+    /// All of them.
+    pub fn all(&self) -> [u32; 3] {
+        [self.row, self.start, self.end]
+    }
 }
 
 /// Requested detail of a picture.
@@ -62,6 +72,17 @@ impl Detail {
                 other.chars().take(64).collect::<String>().escape_debug()
             )),
         }
+    }
+}
+
+/// Time that a request's pictures took to be decoded and resized. Two requests that differ in it
+/// alone are equal.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReadingTime(pub Duration);
+
+impl PartialEq for ReadingTime {
+    fn eq(&self, _: &Self) -> bool {
+        true
     }
 }
 
@@ -138,9 +159,12 @@ impl PictureFile {
     /// header.
     ///
     /// # Errors
-    /// Returns [`Error::Picture`] if one side is too many times the other.
+    /// Returns [`Error::Picture`] if the file is beyond a limit of the rules, or if one side is too
+    /// many times the other.
     pub fn rows(&self, rules: &PictureRules) -> Result<usize> {
-        match self.rules(rules).places(self.header.width, self.header.height) {
+        let Header { width, height, .. } = self.header;
+        let places = rules.limits.check_size(width, height).and_then(|()| self.rules(rules).places(width, height));
+        match places {
             Ok((lines, columns)) => Ok(lines as usize * columns as usize),
             Err(cause) => Err(self.refused(cause)),
         }
@@ -150,8 +174,10 @@ impl PictureFile {
     /// decode nothing.
     ///
     /// # Errors
-    /// Returns [`Error::Picture`] if it cannot be decoded, or has a shape that no model reads.
+    /// Returns [`Error::Picture`] if it is beyond a limit of the rules, cannot be decoded, or has a
+    /// shape that no model reads.
     pub fn read(&self, rules: &PictureRules) -> Result<Arc<Picture>> {
+        self.rows(rules)?;
         let rules = self.rules(rules);
         if let Some((_, picture)) = self.read.get().filter(|(used, _)| *used == rules) {
             return Ok(Arc::clone(picture));
@@ -205,7 +231,7 @@ mod tests {
 
     fn rules() -> PictureRules {
         let rules = Rules::new(16, 2, 4096, 65536).expect("rules");
-        PictureRules { rules, marks: PictureMarks { row: 3, start: 1, end: 2 } }
+        PictureRules { rules, marks: PictureMarks { row: 3, start: 1, end: 2 }, limits: Limits::default() }
     }
 
     fn file(file: Vec<u8>) -> Result<PictureFile> {
@@ -263,6 +289,20 @@ mod tests {
         let error = PictureFile::from_url("document 1", &format!("data:;base64,{long}"), Detail::Full);
         let error = error.expect_err("long").to_string();
         assert_eq!(error, "document 1: the picture's file has 22020096 bytes, at most 20971520 are read");
+    }
+
+    #[test]
+    fn a_lower_limit_of_pixels_is_checked_before_a_pixel_is_decoded() {
+        let (file, rules) = (file(golden("c")).expect("a header"), rules());
+        let lower = |pixels| PictureRules { limits: Limits { pixels, ..Limits::default() }, ..rules };
+        assert!(file.rows(&lower(640 * 480)).is_ok());
+        let told = "document 3: the picture has 640 x 480 = 307200 pixels, at most 307199 are read";
+        let errors = [file.rows(&lower(307_199)).map(|_| ()), file.read(&lower(307_199)).map(|_| ())];
+        for error in errors {
+            let error = error.expect_err("refused");
+            assert_eq!((error.to_string().as_str(), error.exit_code()), (told, 64));
+        }
+        assert!(file.read.get().is_none(), "nothing was decoded");
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Engine<'_> {
         let text = self.folder.text(&answer.outcome.tokens)?;
         let backend = self.backend_of(group.world);
         let environment = Environment { threads: run_config.threads, backend, ..self.environment.clone() };
-        let report = report(&planned, &answer, &environment, &self.folder.shape(), text, prepared.notes.clone());
+        let report = report(&planned, &answer, &environment, &self.folder.shape(), text, &prepared);
         let answered = Answered { prepared, planned, answer, report };
         if let Some(shown) = &self.shown {
             shown(&answered);

@@ -297,7 +297,7 @@ impl Client {
         let Done { prepared, planned, answer } = done;
         let Shared { folder, environment, .. } = &*self.shared;
         let text = folder.text(&answer.outcome.tokens)?;
-        let report = report(&planned, &answer, environment, &folder.shape(), text, prepared.notes.clone());
+        let report = report(&planned, &answer, environment, &folder.shape(), text, &prepared);
         Ok(Answered { prepared, planned, answer, report })
     }
 }

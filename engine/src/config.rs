@@ -113,6 +113,8 @@ impl Dtype {
 pub struct IntakeConfig {
     /// The shape of requests that are random tokens, not text: they need no tokenizer.
     pub synthetic: Option<Synthetic>,
+    /// Largest number of pixels of a picture's file; the usual limit where absent.
+    pub max_image_pixels: Option<u64>,
     /// Places at which the context is cut.
     pub chunking: Chunking,
     /// The tiles that pictures are cut into.

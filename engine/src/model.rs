@@ -10,7 +10,7 @@ use tributary_model::{
     Adapters, Config, LoadFormat, Model, TowerConfig, VisionConfig, fingerprint, gguf, in_eight_bits, load,
     packed_bytes,
 };
-use tributary_pictures::Rules;
+use tributary_pictures::{Limits, Rules};
 use tributary_planner::{ModelShape, VisionShape, WindowShape};
 
 use crate::adapters::ModelAdapters;
@@ -148,7 +148,8 @@ impl ModelFolder {
             (Some(tokenizer), ChunkPrefix::Head { more }) => Some(head(intake, template.as_ref(), tokenizer, more)?),
             _ => None,
         };
-        let pictures = config.vision.as_ref().map(picture_rules).transpose()?;
+        let pictures =
+            config.vision.as_ref().map(|vision| picture_rules(vision, intake.max_image_pixels)).transpose()?;
         let dtype = wanted.dtype.tensor();
         let plain = wanted.kernels == Kernels::Plain;
         if wanted.device == DeviceKind::Cuda && !plain && !cuda::attends(config.head_dim, dtype) {
@@ -241,14 +242,17 @@ impl ModelFolder {
     }
 }
 
-/// Rules of a model with a vision tower for the pictures of requests.
-fn picture_rules(vision: &VisionConfig) -> Result<PictureRules> {
+/// Rules of a model with a vision tower for the pictures of requests, of which a file has at most
+/// `most_pixels` pixels.
+fn picture_rules(vision: &VisionConfig, most_pixels: Option<u64>) -> Result<PictureRules> {
     let VisionConfig { patch, merge, marks, preprocessing, .. } = vision;
     let side = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let (least, most) = (preprocessing.least_pixels, preprocessing.most_pixels);
     let rules = Rules::new(side(*patch), side(*merge), least, most);
     let marks = PictureMarks { row: marks.picture, start: marks.start, end: marks.end };
-    Ok(PictureRules { rules: rules.map_err(|error| Error::usage(error.to_string()))?, marks })
+    let usual = Limits::default();
+    let limits = Limits { pixels: most_pixels.unwrap_or(usual.pixels).min(usual.pixels), ..usual };
+    Ok(PictureRules { rules: rules.map_err(|error| Error::usage(error.to_string()))?, marks, limits })
 }
 
 /// The tokens with which every prompt begins.
@@ -333,6 +337,8 @@ fn vision_shape(config: &VisionConfig) -> VisionShape {
         frames: config.frames,
         levels: config.levels(),
         out: config.out,
+        least_pixels: config.preprocessing.least_pixels,
+        most_pixels: config.preprocessing.most_pixels,
     }
 }
 
@@ -376,14 +382,14 @@ mod tests {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
         let of = |name: &str| {
             let config = Config::read(&golden.join(name)).expect("a config");
-            config.vision.as_ref().map(|vision| picture_rules(vision).expect("rules"))
+            config.vision.as_ref().map(|vision| picture_rules(vision, None).expect("rules"))
         };
         assert_eq!(of("qwen3"), None);
-        let marks = PictureMarks { row: 261, start: 259, end: 260 };
+        let (marks, limits) = (PictureMarks { row: 261, start: 259, end: 260 }, Limits::default());
         let rules = Rules::new(16, 2, 4096, 65536).expect("rules");
-        assert_eq!(of("qwen3vl-tiny"), Some(PictureRules { rules, marks }));
+        assert_eq!(of("qwen3vl-tiny"), Some(PictureRules { rules, marks, limits }));
         let rules = Rules::new(14, 2, 3136, 50176).expect("rules");
-        assert_eq!(of("qwen25vl-tiny"), Some(PictureRules { rules, marks }));
+        assert_eq!(of("qwen25vl-tiny"), Some(PictureRules { rules, marks, limits }));
     }
 
     #[test]

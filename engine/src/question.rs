@@ -2,8 +2,13 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
-use tributary_coordinator::{Document, ImageTiles, Intake, Piece, Prepared, Request, Tiling, prepare, prepare_led};
+use tributary_coordinator::{
+    Document, ImageTiles, Intake, PictureFile, PictureRules, Piece, Prepared, ReadingTime, Request, Tiling, prepare,
+    prepare_led,
+};
 use tributary_protocol::SplitMix64;
 
 use crate::config::IntakeConfig;
@@ -20,6 +25,8 @@ pub enum Question {
     Led(Led),
     /// Random tokens from a seed.
     Random(Synthetic, u64),
+    /// Random tokens from a seed, and pictures after them.
+    Drawn(Synthetic, u64, Vec<Arc<PictureFile>>),
 }
 
 /// A request with the task's text around it.
@@ -45,6 +52,10 @@ impl Question {
             Question::Text(request) if request.has_pictures() => Cow::Owned(Question::Text(request.undecoded())),
             Question::Led(led) if led.request.has_pictures() => {
                 Cow::Owned(Question::Led(Led { request: led.request.undecoded(), ..led.clone() }))
+            }
+            Question::Drawn(shape, seed, files) => {
+                let files = files.iter().map(|file| Arc::new(file.undecoded())).collect();
+                Cow::Owned(Question::Drawn(*shape, *seed, files))
             }
             _ => Cow::Borrowed(self),
         }
@@ -78,18 +89,9 @@ impl Question {
     /// # Errors
     /// Returns an error if the tokenizer fails, or if a piece of text has no token.
     pub fn prepare(&self, folder: &ModelFolder, intake: &IntakeConfig) -> Result<Prepared> {
-        let bos = folder.bos;
         match self {
-            Question::Random(shape, seed) => {
-                let limit = folder.config.max_positions;
-                if shape.tokens() > limit {
-                    return Err(Error::usage(format!(
-                        "--synthetic {shape}: {} tokens, the model has {limit} positions",
-                        shape.tokens()
-                    )));
-                }
-                Ok(random(*shape, *seed, folder.config.vocab, bos))
-            }
+            Question::Random(shape, seed) => random(*shape, *seed, folder),
+            Question::Drawn(shape, seed, files) => drawn(random(*shape, *seed, folder)?, files, folder),
             Question::Text(request) => Ok(prepare(request, &folder.reading(intake, &intake.prefix)?)?),
             Question::Led(Led { lead, request, begun, uses_template, tiles }) => {
                 let intake = folder.reading(intake, &intake.prefix)?;
@@ -104,19 +106,27 @@ impl Question {
     pub fn expected(&self) -> Option<&str> {
         match self {
             Question::Text(request) | Question::Led(Led { request, .. }) => request.answer.as_deref(),
-            Question::Random(..) => None,
+            Question::Random(..) | Question::Drawn(..) => None,
         }
     }
 }
 
-/// Token ids drawn uniformly from the vocabulary.
-fn random(shape: Synthetic, seed: u64, vocab: usize, bos: Option<u32>) -> Prepared {
+/// Token ids drawn uniformly from the vocabulary, but for those that stand for pictures.
+fn random(shape: Synthetic, seed: u64, folder: &ModelFolder) -> Result<Prepared> {
+    let (limit, vocab) = (folder.config.max_positions, folder.config.vocab);
+    if shape.tokens() > limit {
+        let tokens = shape.tokens();
+        return Err(Error::usage(format!("--synthetic {shape}: {tokens} tokens, the model has {limit} positions")));
+    }
+    let is_mark = |id: u32| folder.pictures.is_some_and(|PictureRules { marks, .. }| marks.all().contains(&id));
     // Any fixed, well mixed sequence would do; results of earlier versions have this one.
     let mut random = SplitMix64::new(seed ^ 0x9e37_79b9_7f4a_7c15);
-    let mut ids = |count: usize| -> Vec<u32> { (0..count).map(|_| random.below(vocab) as u32).collect() };
+    let mut id = || random.below(vocab) as u32;
+    let mut ids =
+        |count: usize| -> Vec<u32> { std::iter::repeat_with(&mut id).filter(|&id| !is_mark(id)).take(count).collect() };
     let chunk = |ids: Vec<u32>| Piece { ids, ..Piece::default() };
-    Prepared {
-        prefix: vec![bos.unwrap_or(0)],
+    Ok(Prepared {
+        prefix: vec![folder.bos.unwrap_or(0)],
         lead: Vec::new(),
         chunks: (0..shape.chunks).map(|_| chunk(ids(shape.chunk_tokens))).collect(),
         query: ids(shape.query_tokens),
@@ -124,6 +134,20 @@ fn random(shape: Synthetic, seed: u64, vocab: usize, bos: Option<u32>) -> Prepar
         separated: false,
         is_text: false,
         closing: 0,
+        pictures: ReadingTime::default(),
         notes: vec!["synthetic request: random token ids from the seed".to_owned()],
+    })
+}
+
+/// The same with pictures as its last chunks.
+fn drawn(mut prepared: Prepared, files: &[Arc<PictureFile>], folder: &ModelFolder) -> Result<Prepared> {
+    let Some(rules) = &folder.pictures else {
+        return Err(Error::usage(format!("--images: model {} reads no pictures", folder.given.display())));
+    };
+    let began = Instant::now();
+    for file in files {
+        prepared.chunks.push(Piece::of_picture(&*file.read(rules)?, &rules.marks));
     }
+    prepared.pictures = ReadingTime(began.elapsed());
+    Ok(prepared)
 }

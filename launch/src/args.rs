@@ -63,6 +63,9 @@ pub enum Load {
     Dummy,
 }
 
+/// The most pixels that a picture's file may be allowed to have: 64 Mi.
+const MAX_IMAGE_PIXELS: u64 = 64 << 20;
+
 /// Reading of a request: chunks, prefix, template.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Request")]
@@ -70,6 +73,9 @@ pub struct IntakeArgs {
     /// Random tokens instead of text: CHUNKSxTOKENS[+QUERY], such as 16x512+32; needs no tokenizer
     #[arg(long, value_name = "SHAPE", conflicts_with_all = ["chunk", "image_tiles", "prefix", "chunk_prefix", "template"])]
     pub synthetic: Option<Synthetic>,
+    /// Maximum pixels of a picture's file, width times height [default: 64 Mi]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_IMAGE_PIXELS))]
+    pub max_image_pixels: Option<u64>,
     /// Chunk boundaries: at documents, every N tokens (with OVERLAP), or at a separator
     #[arg(long, value_name = "documents|N[:OVERLAP]|separator:TEXT", default_value = "documents")]
     pub chunk: Chunking,

@@ -48,8 +48,18 @@ impl From<&IntakeArgs> for IntakeConfig {
         let tiling = (&args.tiles).into();
         let (prefix, chunk_prefix) = (args.prefix.clone(), args.chunk_prefix);
         let (join, template_kwargs) = (args.join.clone(), args.chat_template_kwargs.clone().unwrap_or_default().0);
-        let text_chunk_tokens = TEXT_CHUNK_TOKENS;
-        Self { synthetic, chunking, tiling, text_chunk_tokens, prefix, chunk_prefix, template, join, template_kwargs }
+        Self {
+            synthetic,
+            max_image_pixels: args.max_image_pixels,
+            chunking,
+            tiling,
+            text_chunk_tokens: TEXT_CHUNK_TOKENS,
+            prefix,
+            chunk_prefix,
+            template,
+            join,
+            template_kwargs,
+        }
     }
 }
 

@@ -293,6 +293,7 @@ fn evaluate(args: &EvaluationArgs, read: Read<'_>) -> ExitCode {
     let model = &args.model.model;
     let has_tokenizer = model.is_file() || model.join("tokenizer.json").exists();
     let intake = IntakeConfig {
+        max_image_pixels: None,
         synthetic: (args.dry_run && !has_tokenizer).then_some(Synthetic {
             chunks: 1,
             chunk_tokens: 1,

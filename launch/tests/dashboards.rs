@@ -85,7 +85,7 @@ fn dashboards_and_rules_pass_their_checks() {
 #[test]
 fn what_may_not_be_in_use_is_folded() {
     let is_optional = |panel: &Value| {
-        let optional = ["chunk_store_", "eviction_", "training_", "job_", "predicted_"];
+        let optional = ["chunk_store_", "eviction_", "training_", "job_", "predicted_", "picture"];
         let mut asked = list(panel, "/targets").iter().map(|target| word(target, "/expr"));
         asked.any(|asked| optional.iter().any(|name| asked.contains(&format!("tributary_{name}"))))
     };

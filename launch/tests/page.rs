@@ -91,3 +91,14 @@ fn a_request_is_tried_on_the_page_of_a_service() {
     server.becomes("tributary_requests_running", 0.0);
     server.ends_well();
 }
+
+#[test]
+fn pictures_are_tried_on_the_page_of_a_model_that_reads_them() {
+    if !has_browser() {
+        return;
+    }
+    let model = root().join("tests/golden/qwen3vl-tiny").display().to_string();
+    let server = Server::start(&["--model", &model, "--world-size", "2"]);
+    passes(&server.address, &["--vision"]);
+    server.ends_well();
+}

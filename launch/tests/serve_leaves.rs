@@ -6,7 +6,7 @@ mod kit;
 use std::time::{Duration, Instant};
 
 use kit::http;
-use kit::server::{Server, body};
+use kit::server::{Server, body, picture_url};
 use serde_json::{Value, json};
 
 const RUNNING: &str = "tributary_requests_running";
@@ -66,6 +66,61 @@ fn whoever_leaves_is_let_go_of_in_every_phase() {
                 server.ends_well();
             }
         }
+    }
+}
+
+/// Options of a service whose model reads pictures, and a chat with pictures to it.
+fn with_pictures() -> ([String; 4], Value) {
+    let (model, _) = kit::vision();
+    let documents: Vec<Value> = ["a.png", "c.png", "d.png"].map(|name| json!({"image": picture_url(name)})).into();
+    let messages = [json!({"role": "user", "content": "which is red?"})];
+    let chat = json!({"model": "demo", "messages": messages, "documents": documents, "max_tokens": 2000});
+    (["--model".to_owned(), model, "--served-model-name".to_owned(), "demo".to_owned()], chat)
+}
+
+#[test]
+fn whoever_leaves_is_let_go_of_while_towers_run() {
+    let (model, mut request) = with_pictures();
+    let options: Vec<&str> = model.iter().map(String::as_str).chain(["--world-size", "2"]).collect();
+    for stream in [false, true] {
+        request["stream"] = stream.into();
+        let failpoint = format!("worker::vision=2*off->2*sleep({})->off", HELD.as_millis());
+        let server = Server::start_with_fault(&failpoint, &options);
+        let mut first = request.clone();
+        (first["stream"], first["max_tokens"]) = (false.into(), 1.into());
+        // Other pictures: these would be cached when the held request comes.
+        first["documents"] = json!([{"image": picture_url("b.png")}, "a text"]);
+        let expected = server.answer(&first);
+        leaves(&server, "/v1/chat/completions", &request, Duration::from_millis(500));
+        nothing_is_left(&server, "vision");
+        assert_eq!(server.answer(&first), expected, "streamed: {stream}");
+        assert_eq!(server.metric("tributary_requests_cancelled_total{stage=\"prefill\"}"), 1.0, "streamed: {stream}");
+        server.ends_well();
+    }
+}
+
+#[test]
+fn a_tower_ends_at_its_next_block_when_its_client_leaves_or_its_time_is_up() {
+    let (model, request) = with_pictures();
+    for world in ["1", "2"] {
+        let own = ["--world-size", world, "--request-timeout", "2"];
+        let options: Vec<&str> = model.iter().map(String::as_str).chain(own).collect();
+        // The five blocks of the tower take 4.5 s: it would be in its second or third one.
+        let server = Server::start_with_fault("model::layer=sleep(900)", &options);
+        let gone = |case: &str| {
+            let began = Instant::now();
+            while server.metric(RUNNING) + server.metric(WAITING) > 0.0 {
+                assert!(began.elapsed() < ONE_LAYER, "{world}, {case}: it goes on");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        leaves(&server, "/v1/chat/completions", &request, Duration::from_millis(1000));
+        gone("its client has left");
+        let late = server.chat(&request);
+        assert_eq!(late.status, 504, "{}", late.body);
+        gone("its time is up");
+        assert_eq!(server.metric("tributary_requests_cancelled_total{stage=\"prefill\"}"), 2.0, "{world}");
+        server.ends_well();
     }
 }
 

@@ -9,21 +9,20 @@ use std::time::{Duration, Instant};
 
 use kit::job::{Fault, Job, LONG_MS, signal};
 use kit::strike::{
-    HEARTBEAT, PHASES, SLACK, WORLD, arguments, held_in, only_rank_is_silent, starters, strike, strike_job,
+    HEARTBEAT, PHASES, SLACK, WORLD, arguments, held_in, only_rank_is_silent, starters, strike, strike_job, through,
 };
 use kit::{demo, request};
 use rustix::process::Signal;
 
 #[test]
 fn a_stopped_rank_ends_the_job_in_every_phase_under_every_launcher() {
-    let (model, request) = (demo(), request("hop2-0"));
-    let arguments = arguments(&model, &request, &[]);
-    // Nine phases of a middle rank, three of the first and the last; the launchers take turns.
+    // Ten phases of a middle rank, three of the first and the last; the launchers take turns.
     let phases = PHASES[1..].iter().map(|phase| (2, *phase));
     let cases: Vec<_> = phases.chain([(0, "recompute"), (3, "chunk_prefill"), (0, "decode")]).collect();
-    assert_eq!(cases.len(), 12);
+    assert_eq!(cases.len(), 13);
     for (number, (rank, phase)) in cases.into_iter().enumerate() {
-        let failpoint = held_in(phase);
+        let (failpoint, (model, request)) = (held_in(phase), through(phase));
+        let arguments = arguments(&model, &request, &[]);
         let mut starters = starters(WORLD, &Fault { rank, failpoint: &failpoint }, &arguments);
         let turn = number % starters.len();
         let (name, starter) = starters.swap_remove(turn);
@@ -223,9 +222,17 @@ fn a_rank_stopped_in_the_middle_of_a_transfer_is_the_one_that_is_named() {
 fn the_table_of_stops() {
     const RANKS: usize = 3;
     const HEARTBEAT: Duration = Duration::from_secs(10);
-    let model = kit::root().join("examples/models/dummy-25m").display().to_string();
-    let mut arguments = vec!["prefill", "--model", &model, "--load-format", "dummy", "--synthetic", "32x512+32"];
-    arguments.extend(["--reorder", "--max-tokens", "8", "--collective-timeout", "60"]);
+    let [of_text, of_pictures] = ["dummy-25m", "dummy-vlm"];
+    let model = |name: &str| kit::root().join("examples/models").join(name).display().to_string();
+    let (of_text, of_pictures, with_pictures) = (model(of_text), model(of_pictures), kit::vision().1);
+    let arguments = |phase: &str| {
+        let request = match phase {
+            "vision" => ["--model", &of_pictures, "--request", &with_pictures],
+            _ => ["--model", &of_text, "--synthetic", "32x512+32"],
+        };
+        let others = ["--load-format", "dummy", "--reorder", "--max-tokens", "8", "--collective-timeout", "60"];
+        [&["prefill"], &request[..], &others].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
     let mut rows = vec!["| launcher | rank | phase | seconds | exit code | line |".to_owned()];
     rows.push("| --- | --- | --- | --- | --- | --- |".to_owned());
     let phases = PHASES[1..].iter().copied().chain(["idle"]);
@@ -241,6 +248,8 @@ fn the_table_of_stops() {
             continue;
         }
         let fault = Fault { rank: held, failpoint: &failpoint };
+        let arguments = arguments(phase);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         for (name, starter) in starters(RANKS, &fault, &arguments) {
             let (ended, took) = strike_job(Job::run(starter), rank, phase, Signal::STOP);
             let (code, cause) = (ended.code, ended.cause().replace('|', "/"));

@@ -55,7 +55,7 @@ impl Tower {
 
     /// The features of pictures, a row a token. Memory grows with the number of patches, not with
     /// its square: a caller bounds it by the number of patches that it packs. Each block is a step
-    /// of `progress`; there is no control point, since ranks have different pictures.
+    /// of `progress`, and a control point follows it; without pictures there is none.
     ///
     /// # Errors
     /// Returns an error if patches do not make up the grids, if a grid does not make up tokens, or
@@ -86,7 +86,7 @@ impl Tower {
         watch(0, &x);
         x = self.blocks.placed(x, &layout)?;
         let (rope, [whole, windows]) = layout.turned(self.config.head_dim())?;
-        let (progress, mut levels) = (progress.alone(), Vec::new());
+        let mut levels = Vec::new();
         for index in 0..self.config.layers {
             let at = if self.blocks.sees_whole(index) { &whole } else { &windows };
             let seen = Seen { rope: &rope, at };

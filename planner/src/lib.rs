@@ -23,7 +23,7 @@ pub use error::{Error, Result};
 pub use machine::{FreeMemory, GroupShape, Machine, MemoryOf};
 pub use plan::{
     Cached, Conversation, Draft, EvictionWish, Held, MethodInputs, PlanInput, Planned, RequestSettings, Tokens,
-    check_weights, plan, window_of,
+    check_weights, pictures, plan, window_of,
 };
 pub use planner::{GroupSurvey, Planner, Started, chunk_cache_bytes};
 pub use reservation::{Reservation, Room, STEP_TOKENS};

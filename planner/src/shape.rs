@@ -61,7 +61,7 @@ type Experts = Option<[usize; 5]>;
 type Windows = Option<[usize; 2]>;
 
 /// Shapes that are known by name, bf16. From the models' published configs.
-const NAMED: [(&str, Sizes, Experts, Windows); 11] = [
+const NAMED: [(&str, Sizes, Experts, Windows); 15] = [
     ("gemma-3-27b", [62, 5376, 32, 16, 128, 21_504, 262_208, 131_072], None, Some([1024, 6])),
     ("glm-4.5", [92, 5120, 96, 8, 128, 12_288, 151_552, 131_072], Some([160, 8, 1536, 1536, 89]), None),
     ("glm-4.5-air", [46, 4096, 96, 8, 128, 10_944, 151_552, 131_072], Some([128, 8, 1408, 1408, 45]), None),
@@ -70,9 +70,13 @@ const NAMED: [(&str, Sizes, Experts, Windows); 11] = [
     ("llama-3.1-405b", [126, 16_384, 128, 8, 128, 53_248, 128_256, 131_072], None, None),
     ("llama-3.1-8b", [32, 4096, 32, 8, 128, 14_336, 128_256, 131_072], None, None),
     ("llama-3.3-70b", [80, 8192, 64, 8, 128, 28_672, 128_256, 131_072], None, None),
+    ("qwen2.5-vl-7b", [28, 3584, 28, 4, 128, 18_944, 152_064, 128_000], None, None),
     ("qwen3-14b", [40, 5120, 40, 8, 128, 17_408, 151_936, 40_960], None, None),
     ("qwen3-235b-a22b", [94, 4096, 64, 4, 128, 12_288, 151_936, 40_960], Some([128, 8, 1536, 0, 94]), None),
     ("qwen3-30b-a3b", [48, 2048, 32, 4, 128, 6144, 151_936, 40_960], Some([128, 8, 768, 0, 48]), None),
+    ("qwen3-vl-2b", [28, 2048, 16, 8, 128, 6144, 151_936, 262_144], None, None),
+    ("qwen3-vl-4b", [36, 2560, 32, 8, 128, 9728, 151_936, 262_144], None, None),
+    ("qwen3-vl-8b", [36, 4096, 32, 8, 128, 12_288, 151_936, 262_144], None, None),
 ];
 
 impl ModelShape {
@@ -101,14 +105,14 @@ impl ModelShape {
                 layers: (0..layers).filter(|layer| !(layer + 1).is_multiple_of(pattern)).collect(),
             }),
             vocab,
-            tied_embeddings: name.starts_with("gemma"),
+            tied_embeddings: ["gemma-3-27b", "qwen3-vl-2b", "qwen3-vl-4b"].contains(&name),
             max_positions,
             weight_bytes: 0,
             dtype_bytes: 2,
             kv_in_eight_bits: false,
-            vision: None,
+            vision: VisionShape::named(name, hidden),
         };
-        shape.weight_bytes = shape.parameters() * shape.dtype_bytes as u64;
+        shape.weight_bytes = shape.all_parameters() * shape.dtype_bytes as u64;
         Some(shape)
     }
 
@@ -195,7 +199,12 @@ impl ModelShape {
         (attention + mlps + self.other_numbers()) as u64
     }
 
-    /// Those of them that a row meets.
+    /// The same with the vision tower's.
+    pub fn all_parameters(&self) -> u64 {
+        self.parameters() + self.vision.map_or(0, |vision| vision.parameters() as u64)
+    }
+
+    /// Those of the decoder that a row meets.
     pub fn active_parameters(&self) -> u64 {
         self.layers as u64 * self.layer_matrix_parameters() + self.other_numbers() as u64
     }
@@ -217,7 +226,11 @@ impl ModelShape {
             None => String::new(),
         };
         let weights = self.weight_bytes as f64 / 1e9;
-        format!("{} parameters{active}, {weights:.1} GB of weights a rank", billions(self.parameters()))
+        let tower = match self.vision {
+            Some(vision) => format!(", {} of them of its vision tower", billions(vision.parameters() as u64)),
+            None => String::new(),
+        };
+        format!("{} parameters{active}{tower}, {weights:.1} GB of weights a rank", billions(self.all_parameters()))
     }
 
     /// Norms and embeddings.

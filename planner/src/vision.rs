@@ -27,9 +27,55 @@ pub struct VisionShape {
     pub levels: usize,
     /// Width of its features.
     pub out: usize,
+    /// Smallest number of pixels that a picture is enlarged to.
+    pub least_pixels: u64,
+    /// Largest number of pixels that a picture is reduced to.
+    pub most_pixels: u64,
 }
 
+/// Published towers by the names of their models: blocks, width, width of the MLPs, levels.
+const NAMED: [(&str, [usize; 4]); 4] = [
+    ("qwen2.5-vl-7b", [32, 1280, 3420, 0]),
+    ("qwen3-vl-2b", [24, 1024, 4096, 3]),
+    ("qwen3-vl-4b", [24, 1024, 4096, 3]),
+    ("qwen3-vl-8b", [27, 1152, 4304, 3]),
+];
+
 impl VisionShape {
+    /// The tower of a model that is known by name, whose decoder's rows have width `out`.
+    pub(crate) fn named(name: &str, out: usize) -> Option<Self> {
+        let (_, [layers, hidden, intermediate, levels]) = NAMED.iter().find(|(known, _)| *known == name)?;
+        let tower = Self {
+            layers: *layers,
+            whole_layers: *layers,
+            window_patches: 0,
+            hidden: *hidden,
+            intermediate: *intermediate,
+            mlp_matrices: 2,
+            patch: 16,
+            merge: 2,
+            frames: 2,
+            levels: *levels,
+            out,
+            least_pixels: 65_536,
+            most_pixels: 16_777_216,
+        };
+        if *levels > 0 {
+            return Some(tower);
+        }
+        // Qwen2.5-VL's: four blocks see whole pictures, the others windows of 112 x 112 pixels.
+        let (least_pixels, most_pixels) = (3136, 12_845_056);
+        Some(Self {
+            whole_layers: 4,
+            window_patches: 64,
+            mlp_matrices: 3,
+            patch: 14,
+            least_pixels,
+            most_pixels,
+            ..tower
+        })
+    }
+
     /// Parameters of its matrices.
     pub fn parameters(&self) -> usize {
         let patches = 3 * self.frames * self.patch * self.patch * self.hidden;

@@ -44,6 +44,9 @@ impl Plan {
         if self.evict.is_some() || self.look_ahead.is_some() {
             return Some("rows of its prompt are evicted");
         }
+        if self.has_pictures() {
+            return Some("rows of its pictures stand on three axes, and another program takes one position a row");
+        }
         None
     }
 

@@ -44,10 +44,10 @@ pub use hand_over::HandOver;
 pub use message::{Error, MESSAGE_LIMIT_BYTES, Result, decode, encode, within_limit};
 pub use order::Order;
 pub use phase::Phase;
-pub use picture::{PATCHES_AT_ONCE, PIXEL_BYTES, Picture, Pixels};
+pub use picture::{PATCHES_AT_ONCE, PIXEL_BYTES, Picture, Pixels, packs};
 pub use pieces::{PIECE_ROWS, PromptPiece, prompt_pieces};
 pub use plan::{Around, Chunk, Continues, LookAhead, Plan, Returns, Sampling, Source};
-pub use point::{LOOK_TILE_ROWS, PointShape, Word};
+pub use point::{LOOK_TILE_ROWS, PointShape, TowerPoints, Word};
 pub use report::{
     ChunkCacheReport, DeviceMemory, DrawnToken, Event, Evicted, FromStore, KeptRows, Logprobs, Outcome, RankReport,
     Refusal, ScoredQuery, ScoredToken, Sharpest, Span, StepReport,

@@ -95,6 +95,27 @@ impl Picture {
     }
 }
 
+/// Pictures in packs that run through a tower one after the other: each pack has at most
+/// [`PATCHES_AT_ONCE`] patches, or a single picture; `row_patches` is the number of patches of a
+/// row.
+pub fn packs<'p>(pictures: &[&'p Picture], row_patches: usize) -> Vec<Vec<&'p Picture>> {
+    let (mut packs, mut patches): (Vec<Vec<&Picture>>, usize) = (Vec::new(), 0);
+    for &picture in pictures {
+        let own = picture.rows() * row_patches;
+        match packs.last_mut().filter(|_| patches + own <= PATCHES_AT_ONCE) {
+            Some(pack) => {
+                pack.push(picture);
+                patches += own;
+            }
+            None => {
+                packs.push(vec![picture]);
+                patches = own;
+            }
+        }
+    }
+    packs
+}
+
 /// Red, green and blue of each pixel, line by line. Two plans that differ in these alone are equal:
 /// a picture's hash says which pixels it has.
 #[derive(Clone, Default)]

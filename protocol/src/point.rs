@@ -1,11 +1,12 @@
 //! Control points: places in a prefill where every rank receives a common word to continue,
 //! to cancel, or to halt for steps of decoding.
 //!
-//! A point follows each layer of every pass. Every rank passes the same points in the same order,
-//! even without a row in a pass.
+//! A point follows each layer of every pass, blocks of a vision tower included. Every rank passes
+//! the same points in the same order, even without a row or a picture in a pass.
 //! Their number follows from the plan and, where free probes decide their own number of rounds,
 //! from that number.
 
+use crate::picture::packs;
 use crate::{Drift, Evict, EvictionEvidence, Plan, Prefill, Slices};
 
 /// The word that every rank receives at a control point, the same on all ranks.
@@ -29,6 +30,17 @@ pub struct PointShape {
     pub layers: usize,
     /// Query heads of a layer.
     pub heads: usize,
+    /// The vision tower, if it has one.
+    pub tower: Option<TowerPoints>,
+}
+
+/// Sizes of a vision tower on which numbers of control points depend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TowerPoints {
+    /// Blocks.
+    pub blocks: usize,
+    /// Patches of a picture's row.
+    pub row_patches: usize,
 }
 
 impl Plan {
@@ -55,9 +67,28 @@ impl Plan {
         if self.chunks.iter().all(|chunk| chunk.warm) { 0 } else { layers }
     }
 
+    /// Number of packs in which the rank with most packs runs its pictures, if a row has
+    /// `row_patches` patches. Ranks with fewer packs, or with cached features, pass the same points.
+    pub fn picture_packs(&self, row_patches: usize) -> usize {
+        let pictures = self.pictures();
+        let of = |rank| pictures.iter().filter(|(_, of)| *of == rank).map(|(picture, _)| *picture).collect::<Vec<_>>();
+        let ranks: std::collections::BTreeSet<usize> = pictures.iter().map(|(_, rank)| *rank).collect();
+        ranks.into_iter().map(|rank| packs(&of(rank), row_patches).len()).max().unwrap_or(0)
+    }
+
+    /// Number of control points of the vision phase.
+    fn vision_points(&self, tower: Option<TowerPoints>) -> usize {
+        tower.map_or(0, |TowerPoints { blocks, row_patches }| blocks * self.picture_packs(row_patches))
+    }
+
     /// Number of control points of a prefill up to its first token, if its layers are whole;
     /// `rounds` is the number of free probes taken.
     pub fn points(&self, shape: PointShape, rounds: usize) -> usize {
+        self.vision_points(shape.tower) + self.decoder_points(shape, rounds)
+    }
+
+    /// Those after the vision phase.
+    fn decoder_points(&self, shape: PointShape, rounds: usize) -> usize {
         let layers = shape.layers;
         match self.method.prefill {
             Prefill::Whole { .. } | Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries => layers,

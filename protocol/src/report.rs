@@ -283,6 +283,8 @@ pub struct ChunkCacheReport {
     pub hit_tokens: usize,
     /// Number of chunks that the plan expected in it and that were missing.
     pub misses: usize,
+    /// Number of pictures whose features were taken from it.
+    pub picture_hits: usize,
     /// Entries that were added.
     pub stored: Vec<ChunkKey>,
     /// Entries that were evicted.

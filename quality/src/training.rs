@@ -64,6 +64,7 @@ pub fn intake() -> IntakeConfig {
     let (prefix, chunk_prefix) = (Prefix::Bos, ChunkPrefix::System);
     IntakeConfig {
         synthetic: None,
+        max_image_pixels: None,
         chunking,
         tiling,
         text_chunk_tokens,

@@ -108,6 +108,9 @@ pub struct Design {
     pub query_tokens: usize,
     /// Context lengths in tokens.
     pub lengths: Vec<usize>,
+    /// Pictures after the tokens of each context, `COUNTxWIDTHxHEIGHT` in pixels; empty without.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub images: String,
     /// Numbers of ranks.
     pub worlds: Vec<usize>,
     /// Methods with their options, as asked for.

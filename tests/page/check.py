@@ -1,13 +1,14 @@
 """Tries the page at `/` as its users do, in a Chromium without a window.
 
-    python3 tests/page/check.py http://127.0.0.1:8080 [--mock] [--key KEY] [--only CASE] [--pictures FOLDER]
+    python3 tests/page/check.py http://127.0.0.1:8080 [--mock | --vision] [--key KEY] [--only CASE] [--pictures FOLDER]
 
 The service at the address has the demo model and two ranks. With --mock it is `tests/page/mock.py`, and answers that a real service
-rarely gives are tested too: errors of every kind, a key (--key), an answer that breaks off. Prints a line a case; the last says that all
-passed. --pictures writes screenshots; `page-light.png` and `page-dark.png` among them, with few colours, are those in `docs`.
+rarely gives are tested too: errors of every kind, a key (--key), an answer that breaks off. With --vision it has a model that reads
+pictures, and requests with pictures are tested alone. Prints a line a case; the last says that all passed. --pictures writes screenshots; `page-light.png` and `page-dark.png` among them, with few colours, are those in `docs`.
 """
 
 import argparse
+import base64
 import json
 import pathlib
 import shlex
@@ -28,7 +29,7 @@ FAINT = pathlib.Path(__file__).with_name("contrast.js").read_text()
 class Check:
     def __init__(self, arguments):
         self.base, self.is_mock, self.key = arguments.base.rstrip("/"), arguments.mock, arguments.key
-        self.pictures, self.only = arguments.pictures, arguments.only
+        self.pictures, self.only, self.has_vision = arguments.pictures, arguments.only, arguments.vision
         self.browser = Browser()
         # Answers with an error that the cases asked for: the browser logs each.
         self.errors = 0
@@ -401,15 +402,89 @@ class Check:
         self.ask()
         assert self.browser.count(".context img, .context p b") == 0 and "<img" in self.browser.text(".context")
 
+    def drop(self, *files):
+        """Drops files on the documents: name, kind and bytes of each."""
+        self.browser.run("""const [files] = arguments, data = new DataTransfer();
+            for (const [name, type, bytes] of files) {
+              data.items.add(new File([Uint8Array.from(atob(bytes), letter => letter.charCodeAt(0))], name, {type}));
+            }
+            document.querySelector('#drop').dispatchEvent(new DragEvent('drop', {dataTransfer: data, bubbles: true, cancelable: true}))""",
+                         [(name, kind, base64.b64encode(data).decode()) for name, kind, data in files])
+
+    def vision_request(self):
+        """pictures are dropped, sent, and shown with their recomputed places lit and the others dimmed"""
+        self.fresh()
+        golden = ROOT / "tests/golden/vlm"
+        self.drop(("notes.txt", "text/plain", b"the first page shows a map"), ("c.png", "image/png", (golden / "c.png").read_bytes()),
+                  ("a.png", "image/png", (golden / "a.png").read_bytes()), ("moving.gif", "image/gif", b"GIF89a\0\0"))
+        self.browser.until("two pictures", "return document.querySelectorAll('#documents img').length === 2")
+        assert "1 file left out" in self.browser.text("#alert"), self.browser.text("#alert")
+        self.browser.write("#documents li:nth-child(2) input", "a page")
+        self.browser.write("#question", "which is red?")
+        self.browser.write("#max_tokens", "4")
+        self.browser.open("about:blank")
+        self.browser.open(f"{self.base}/")
+        self.browser.until("the pictures of before", "return document.querySelectorAll('#documents img').length === 2")
+        self.browser.until("the methods of the service", "return document.querySelectorAll('#method option').length > 1")
+        self.browser.choose("#method", "infoflow")
+        self.ask()
+        names = self.browser.run("return [...document.querySelectorAll('.context .seen')].map(each => each.ariaLabel)")
+        # The grids of the two pictures, 6 x 9 and 4 x 6.
+        assert [name.split(" of ")[1] for name in names] == ["54 places recomputed", "24 places recomputed"], names
+        assert [name[:10] for name in names] == ["Picture 1:", "Picture 2:"], names
+        cells = self.browser.run("""return [...document.querySelectorAll('.context .seen')].map(each =>
+            ['lit', 'dim'].map(kind => (each.querySelector(`.${kind}`).getAttribute('d').match(/M/g) || []).length))""")
+        assert [sum(pair) for pair in cells] == [54, 24], cells
+        assert [str(lit) for lit, _ in cells] == [name.split(": ")[1].split()[0] for name in names], (cells, names)
+        assert sum(lit for lit, _ in cells) > 0, "the method selects places of pictures"
+        shown = self.browser.run("""const own = [...document.querySelectorAll('#documents img')].map(each => each.src);
+            const answered = [...document.querySelectorAll('.seen image')].map(each => each.getAttribute('href'));
+            return own.length === 2 && own.every((each, at) => each === answered[at])""")
+        assert shown, "the pictures of the answer are those of the request, in their order"
+        assert self.facts()["Prompt tokens"].endswith("78 of pictures"), self.facts()
+        self.is_readable("pictures")
+        self.picture("vision-light")
+        self.browser.prefers(color_scheme="dark")
+        self.is_readable("pictures dark")
+        self.picture("vision-dark")
+
+    def vision_exact(self):
+        """an exact method dims nothing, and a long request is copied as the command's input"""
+        self.fresh()
+        self.drop(("f.png", "image/png", (ROOT / "tests/golden/vlm/f.png").read_bytes()))
+        self.browser.until("a picture", "return document.querySelectorAll('#documents img').length === 1")
+        self.browser.write("#question", "which is red?")
+        self.browser.write("#max_tokens", "2")
+        self.browser.choose("#method", "full")
+        self.ask()
+        assert self.browser.count(".seen image") == 1 and self.browser.count(".seen path") == 0
+        self.browser.click("#copy")
+        self.browser.until("the command", "return !document.querySelector('#curl').hidden")
+        body = self.browser.run("return document.querySelector('#curl').value")
+        sent = body.split("-d @- <<'END'\n")[1].removesuffix("\nEND") if "<<'END'" in body else shlex.split(body.replace("\\\n", ""))[-1]
+        assert json.loads(sent)["documents"][0]["image"].startswith("data:image/png;base64,"), body[:400]
+
+    def vision_refused(self):
+        """a damaged picture is told at its document"""
+        self.fresh()
+        whole = (ROOT / "tests/golden/vlm/d.png").read_bytes()
+        self.drop(("cut.png", "image/png", whole[:len(whole) // 2]))
+        self.browser.until("a picture", "return document.querySelectorAll('#documents img').length === 1")
+        self.browser.write("#question", "which is red?")
+        self.browser.click("#ask")
+        self.errors += 1
+        said = self.browser.until("an error", "return document.querySelector('#alert').textContent")
+        assert "(400)" in said and "PNG" in said, said
+
     def run(self):
-        kinds = ("case_", "mock_") if self.is_mock else ("case_",)
+        kinds = ("vision_",) if self.has_vision else ("case_", "mock_") if self.is_mock else ("case_",)
         try:
-            for name in [name for name in vars(Check) if name.startswith(kinds) and self.only in (None, name[5:])]:
+            for name in [name for name in vars(Check) if name.startswith(kinds) and self.only in (None, name.split("_", 1)[1])]:
                 self.browser.developer("Emulation.clearDeviceMetricsOverride")
                 self.browser.prefers(color_scheme="light")
                 began = time.monotonic()
                 getattr(self, name)()
-                print(f"{name[5:]:12} {getattr(Check, name).__doc__} ({time.monotonic() - began:.1f} s)", flush=True)
+                print(f"{name.split('_', 1)[1]:12} {getattr(Check, name).__doc__} ({time.monotonic() - began:.1f} s)", flush=True)
             self.quiet()
         finally:
             self.browser.close()
@@ -430,6 +505,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("base")
     parser.add_argument("--mock", action="store_true")
+    parser.add_argument("--vision", action="store_true")
     parser.add_argument("--key")
     parser.add_argument("--only", help="a case by its name")
     parser.add_argument("--pictures", type=pathlib.Path)

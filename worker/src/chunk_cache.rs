@@ -214,6 +214,7 @@ impl ChunkCache {
         let key = self.features_key(hash);
         let (features, levels) = self.entries.used(&key)?.chunk.layers.split_first()?;
         let levels = levels.iter().map(|(level, _)| level.clone()).collect();
+        self.report.picture_hits += 1;
         Some(Features { features: features.0.clone(), levels })
     }
 

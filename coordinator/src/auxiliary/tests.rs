@@ -116,3 +116,41 @@ fn a_request_that_it_cannot_read_is_refused_in_one_line() {
         refused(AuxiliaryReader { shape: ModelShape { vocab: 256, ..DEMO }, ..reader(Some(bytes())) }, &elsewhere);
     assert!(found.ends_with("has a letter in common with one of the model's"), "{found}");
 }
+
+fn with_pictures(count: usize) -> Prepared {
+    let picture = tributary_protocol::Picture {
+        first: 1,
+        lines: 1,
+        columns: 2,
+        hash: [7; 32],
+        tile: None,
+        pixels: Default::default(),
+    };
+    let chunk = Piece { ids: vec![3, 4, 4, 5], pictures: vec![picture; count], ..Piece::default() };
+    Prepared { chunks: vec![chunk], query: vec![6], ..Prepared::default() }
+}
+
+#[test]
+fn pictures_are_refused_before_another_model_reads_the_texts() {
+    let with = |spec: &str| {
+        let spec: tributary_methods::MethodSpec = spec.parse().expect(spec);
+        RequestSettings::default().set(&spec)
+    };
+    for (spec, wanted) in [("excerpt", "it selects whole sentences"), ("cacheclip", "its auxiliary model")] {
+        let error = Readers::default().tokens(&with_pictures(1), &with(spec)).expect_err(spec).to_string();
+        assert!(error.starts_with(&format!("--method {spec}: reads no pictures: {wanted}")), "{error}");
+        assert!(Readers::default().tokens(&with_pictures(0), &with(spec)).is_ok(), "{spec}: texts alone");
+    }
+    let tokens = Readers::default().tokens(&with_pictures(1), &with("infoflow")).expect("tokens");
+    assert_eq!(tokens.pictures[0].len(), 1);
+    let error = Readers::default().chunk_tokens(&with_pictures(1), &with("kv-packet")).expect_err("packets");
+    assert!(error.to_string().starts_with("--method kv-packet: reads no pictures"), "{error}");
+    assert!(Readers::default().chunk_tokens(&with_pictures(1), &with("cacheclip")).is_ok(), "nothing is read ahead");
+}
+
+#[test]
+fn pictures_do_not_become_a_query() {
+    let error = with_pictures(1).without_context().expect_err("refused");
+    assert!(error.to_string().starts_with("pictures are not supported in a prompt without context"), "{error}");
+    assert_eq!(with_pictures(0).without_context().expect("texts").query, [3, 4, 4, 5, 6]);
+}

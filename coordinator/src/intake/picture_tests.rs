@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tributary_pictures::{Encoded, Rules};
+use tributary_pictures::{Encoded, Limits, Rules};
 use tributary_protocol::tile::TileOrder;
 
 use super::*;
@@ -58,7 +58,11 @@ impl Model {
         Self {
             tokenizer: Tokenizer::from_folder(&golden(name), Some(&template)).expect("a tokenizer"),
             template,
-            rules: PictureRules { rules: rules.expect("rules"), marks: PictureMarks { row, start, end } },
+            rules: PictureRules {
+                rules: rules.expect("rules"),
+                marks: PictureMarks { row, start, end },
+                limits: Limits::default(),
+            },
             join: Join::default(),
             kwargs: Map::new(),
         }

@@ -6,6 +6,7 @@ mod evicted;
 mod facts;
 mod paper;
 mod path;
+mod pictures;
 mod render;
 mod rows;
 #[cfg(test)]
@@ -19,11 +20,13 @@ use tributary_planner::{ModelShape, Planned};
 use tributary_protocol::Plan;
 
 use crate::dispatch::Answer;
+use crate::intake::Prepared;
 
 pub use self::compressed::CompressedRow;
 pub use self::evicted::{EvictedRow, EvictionFormula};
 pub use self::facts::{AuxiliaryRow, BlockRows, Environment, OptionValue, PacketRows, ResolvedSettings, TraceRow};
 pub use self::path::PhaseRow;
+pub use self::pictures::PicturesRow;
 pub use self::rows::{BytesRow, ChunkCacheRow, ChunkStoreRow, DeviceMemoryRow, RankRow, SpanRow, chunk_cache};
 use self::rows::{bytes, ms, rank_row};
 
@@ -73,6 +76,9 @@ pub struct Report {
     /// one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationRow>,
+    /// The pictures, if the request has some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pictures: Option<PicturesRow>,
     /// Chunk numbers in the order of the layout.
     pub order: Vec<u32>,
     /// Result of free probes, which decided the order of chunks, if there were any.
@@ -174,17 +180,17 @@ impl Report {
     }
 }
 
-/// The report of an answered request. `text` is the generated text, `notes` are notes made on the
-/// way.
+/// The report of an answered request. `text` is the generated text, `prepared` has the notes made
+/// on the way.
 pub fn report(
     planned: &Planned,
     answer: &Answer,
     environment: &Environment,
     shape: &ModelShape,
     text: String,
-    mut notes: Vec<String>,
+    prepared: &Prepared,
 ) -> Report {
-    let (plan, outcome) = (&planned.plan, &answer.outcome);
+    let (plan, outcome, mut notes) = (&planned.plan, &answer.outcome, prepared.notes.clone());
     assert_eq!(answer.reports.len(), planned.world, "reports of ranks");
     let critical = path::critical_path(answer);
     notes.extend((!plan.method.prefill.is_whole()).then(|| path::stragglers(answer)).into_iter().flatten());
@@ -222,6 +228,7 @@ pub fn report(
             None => chunk_cache(plan.cacheable_count(), &answer.reports),
         },
         conversation: ConversationRow::new(plan),
+        pictures: PicturesRow::new(prepared, plan, &answer.reports, shape),
         order: outcome.order.clone(),
         trace: facts::trace(plan, outcome),
         auxiliary,

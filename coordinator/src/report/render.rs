@@ -4,6 +4,7 @@ use tributary_charts::table::{Layout, cells, table};
 use tributary_system::size::rounded;
 
 use super::Report;
+use super::pictures::PicturesRow;
 use super::rows::{BytesRow, ChunkStoreRow};
 
 impl Report {
@@ -25,6 +26,7 @@ fn render(report: &Report) -> String {
     }
     text.push('\n');
     text += &tokens(report);
+    text += &report.pictures.as_ref().map_or_else(String::new, PicturesRow::render);
     text += &device_memory(report);
     for note in &report.notes {
         text += &format!("note: {note}\n");

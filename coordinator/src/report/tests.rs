@@ -9,6 +9,7 @@ use tributary_protocol::{Method, Outcome, Phase, RankReport, Sharpest, Span};
 use super::{Environment, Report, TraceRow, report};
 use crate::demo::DEMO;
 use crate::dispatch::Answer;
+use crate::intake::Prepared;
 
 fn planned(settings: &RequestSettings) -> Planned {
     let chunks = vec![vec![7; 100], vec![8; 60]];
@@ -94,7 +95,8 @@ fn answer() -> Answer {
 
 fn reported(settings: &RequestSettings, answer: &Answer) -> Report {
     let environment = Environment { threads: 1, model: "demo".into(), ..Environment::default() };
-    report(&planned(settings), answer, &environment, &DEMO, "nine".into(), vec!["a note".into()])
+    let prepared = Prepared { notes: vec!["a note".into()], ..Prepared::default() };
+    report(&planned(settings), answer, &environment, &DEMO, "nine".into(), &prepared)
 }
 
 /// The report includes free probes, also omitted ones.

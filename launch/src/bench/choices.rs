@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tributary_engine::{DeviceKind, Dtype, KvDtype};
+use tributary_engine::{DeviceKind, Drawn, Dtype, KvDtype};
 use tributary_kernels::Kernels;
 use tributary_protocol::{Command, Method};
 use tributary_study::method_spec::MethodSpec;
@@ -67,6 +67,10 @@ pub struct Choices {
     /// Tokens of the query [default: 32]
     #[arg(long, value_name = "TOKENS")]
     pub query_tokens: Option<Tokens>,
+    /// Pictures of noise from the seed after the tokens of each context, a chunk each, such as
+    /// 4x640x480 pixels [default: none]
+    #[arg(long, value_name = "NxWxH")]
+    pub images: Option<Drawn>,
     /// Numbers of ranks, such as 1,2,4; under a launcher only its number [default: 1, or the
     /// launcher's]
     #[arg(long, value_name = "N,..", value_delimiter = ',', visible_alias = "world-size")]
@@ -118,6 +122,7 @@ impl Choices {
             lengths: Some(design.lengths.iter().copied().map(Tokens).collect()),
             chunk_tokens: Some(Tokens(design.chunk_tokens)),
             query_tokens: Some(Tokens(design.query_tokens)),
+            images: Some(design.images.as_str()).filter(|images| !images.is_empty()).map(str::parse).transpose()?,
             worlds: Some(design.worlds.clone()),
             methods: Some(design.methods.iter().map(|method| list(method)).collect::<Result<_, _>>()?),
             ratios: Some(design.ratios.iter().copied().map(Ratio).collect()),
@@ -162,6 +167,7 @@ impl Choices {
             chunk_tokens: self.chunk_tokens.map_or(CHUNK_TOKENS, |tokens| tokens.0),
             query_tokens: self.query_tokens.map_or(QUERY_TOKENS, |tokens| tokens.0),
             lengths: self.lengths.map_or(vec![4096], |all| all.iter().map(|tokens| tokens.0).collect()),
+            images: self.images.map_or_else(String::new, |images| images.to_string()),
             worlds: worlds(self.worlds, started)?,
             methods: methods.iter().map(MethodSpec::to_string).collect(),
             ratios: self.ratios.unwrap_or_default().iter().map(|ratio| ratio.0).collect(),
@@ -255,7 +261,7 @@ mod tests {
     #[test]
     fn a_design_gives_its_choices_back() {
         let options = "--model m --load-format dummy --seed 4 --device cpu --dtype bf16 --kernels plain --threads 2 \
-                       --lengths 96 --chunk-tokens 32 --query-tokens 5 --worlds 3 --methods relay:reorder --ratios \
+                       --lengths 96 --chunk-tokens 32 --query-tokens 5 --images 2x64x48 --worlds 3 --methods relay:reorder --ratios \
                        0.5 --caches 0.25 --warmups 0 --repeats 1";
         let choices = parse(options);
         let (design, _) = choices.clone().design(None).unwrap();

@@ -118,6 +118,7 @@ fn config(choices: &Choices, args: &BenchArgs) -> anyhow::Result<Config> {
         adapters: choices.adapters.clone().unwrap_or_default(),
     };
     let intake = IntakeConfig {
+        max_image_pixels: None,
         synthetic: Some(Synthetic { chunks: 1, chunk_tokens, query_tokens }),
         chunking: Chunking::Documents,
         tiling: Tiling::default(),

@@ -10,12 +10,13 @@ use std::process::ExitCode;
 
 use clap::builder::ArgPredicate;
 use clap::{ArgAction, Args};
-use tributary_engine::{Dtype, KvDtype, launcher};
+use tributary_engine::{Drawn, Dtype, KvDtype, launcher};
 use tributary_methods::MethodSpec;
 use tributary_planner::ModelShape;
 use tributary_planner::forecast::Profile;
+use tributary_planner::outlook::PictureGrids;
 use tributary_protocol::Command;
-use tributary_study::forecast::asked::{Asked, machines, shape};
+use tributary_study::forecast::asked::{Asked, grids, machines, reading_pictures, shape};
 use tributary_study::forecast::lengths::{Lengths, tokens, tokens_or_none};
 use tributary_study::forecast::{Answer, render};
 use tributary_study::sizing::Question;
@@ -70,6 +71,10 @@ pub struct PlanArgs {
     /// head; they count as computed
     #[arg(long, value_name = "N", default_value = "0", value_parser = tokens_or_none, help_heading = "Request")]
     lead_tokens: usize,
+    /// Pictures after the tokens of the context, a chunk each, such as 20x1024x1024 pixels; methods
+    /// that read no pictures are left out
+    #[arg(long, value_name = "NxWxH", conflicts_with_all = ["slo_ttft", "trace"], help_heading = "Request")]
+    images: Option<Drawn>,
     /// Number of generated tokens; above 1 the output also has the time of each further token and
     /// of all tokens
     #[arg(long, value_name = "N", default_value = "1", value_parser = tokens, help_heading = "Request")]
@@ -149,8 +154,17 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
         return args.sizing.answer(Question { model, shape, profiles, lengths, scenarios, demand }, args.json, leads);
     }
     let profile = &one(args, profiles)?;
-    let scenarios = asked(args, &methods, args.world.unwrap_or(profile.ranks), &args.hit_rate).scenarios()?;
-    let answer = Answer::new(&args.model, &args.tokens.0, scenarios, &shape, profile)?;
+    let (methods, left_out) = match args.images {
+        Some(_) => reading_pictures(methods, &shape),
+        None => (methods, Vec::new()),
+    };
+    let pictures = grids(args.images.as_ref(), &args.model, &shape)?;
+    if methods.is_empty() {
+        return Err(usage(format!("--images: no pictures are read by {}", left_out.join(", "))));
+    }
+    let asked = asked(args, &methods, args.world.unwrap_or(profile.ranks), &args.hit_rate);
+    let scenarios = Asked { pictures, ..asked }.scenarios()?;
+    let answer = Answer::new(&args.model, &args.tokens.0, scenarios, &shape, profile)?.without(left_out);
     match (leads, args.json) {
         (false, _) => Ok(()),
         (true, true) => print_json(&answer.report()),
@@ -176,5 +190,6 @@ fn asked<'a>(args: &'a PlanArgs, methods: &'a [MethodSpec], world: usize, hit_ra
         query_tokens: args.query_tokens,
         max_tokens: args.max_tokens,
         hit_rates,
+        pictures: PictureGrids::default(),
     }
 }

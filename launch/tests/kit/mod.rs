@@ -61,6 +61,13 @@ pub fn request(name: &str) -> String {
     root().join(format!("examples/models/demo/requests/{name}.json")).display().to_string()
 }
 
+/// A model that reads pictures, and a request with pictures to it.
+#[allow(dead_code)] // not every test file has pictures
+pub fn vision() -> (String, String) {
+    let path = |name: &str| root().join("tests/golden").join(name).display().to_string();
+    (path("qwen3vl-tiny"), path("vlm/request.json"))
+}
+
 /// Runs the command with these arguments.
 #[allow(dead_code)] // not every test file runs it alone
 pub fn tributary(arguments: &[&str]) -> Output {

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
 
 use super::http::{self, Response, Stream};
@@ -308,6 +309,13 @@ pub fn body(name: &str, max_tokens: usize) -> Value {
         "documents": request["documents"],
         "max_tokens": max_tokens,
     })
+}
+
+/// A golden picture as a `data:` URL.
+#[allow(dead_code)] // not every test file has pictures
+pub fn picture_url(name: &str) -> String {
+    let bytes = std::fs::read(super::root().join("tests/golden/vlm").join(name)).expect("a picture");
+    format!("data:image/png;base64,{}", BASE64_STANDARD.encode(bytes))
 }
 
 /// The text of a stream's events, and the events.

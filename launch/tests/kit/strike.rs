@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::job::{Ended, Fault, Job, LONG_MS, launch_with_fault, launchers, shell, signal};
-use super::{demo, request};
+use super::{demo, request, vision};
 
 /// Longest silence of a process in these tests, in seconds.
 pub const HEARTBEAT_S: u64 = 2;
@@ -19,8 +19,24 @@ pub const SLACK: Duration = Duration::from_secs(5);
 pub const WORLD: usize = 4;
 
 /// Every phase that a rank passes through, start to decoding.
-pub const PHASES: [&str; 10] =
-    ["start", "load", "dispatch", "chunk_prefill", "reorder", "probe", "select", "recompute", "first_token", "decode"];
+pub const PHASES: [&str; 11] = [
+    "start",
+    "load",
+    "dispatch",
+    "vision",
+    "chunk_prefill",
+    "reorder",
+    "probe",
+    "select",
+    "recompute",
+    "first_token",
+    "decode",
+];
+
+/// A model and a request to it that passes through a phase: with pictures where that needs some.
+pub fn through(phase: &str) -> (String, String) {
+    if phase == "vision" { vision() } else { (demo(), request("hop2-0")) }
+}
 
 /// A prefill that passes through every phase, with options after it. The timeout of collectives is
 /// long: a lost rank must be noticed long before it.
@@ -52,7 +68,7 @@ pub fn strike(rank: usize, phase: &str, with: Signal) -> (Ended, Duration) {
 }
 
 pub fn strike_at(fault: Fault<'_>, rank: usize, phase: &str, with: Signal) -> (Ended, Duration) {
-    let (model, request) = (demo(), request("hop2-0"));
+    let (model, request) = through(phase);
     let job = Job::start(WORLD, Some(fault), &arguments(&model, &request, &[]));
     strike_job(job, rank, phase, with)
 }

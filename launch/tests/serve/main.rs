@@ -13,6 +13,7 @@ mod limits;
 mod metrics;
 mod openai;
 mod parameters;
+mod picture_files;
 mod pictures;
 mod ready;
 mod reasoning;

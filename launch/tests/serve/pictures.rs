@@ -1,21 +1,15 @@
 //! Pictures over HTTP: an answer is the command's own, the second time from cached chunks, and what
 //! is no picture or cannot be read is refused with what is wrong.
 
-use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
 
-use crate::kit::server::{Server, body};
+use crate::kit::server::{Server, body, picture_url as url};
 use crate::kit::{json as report, root};
 
 const QUESTION: &str = "which is red?";
 
 fn file(name: &str) -> String {
     root().join("tests/golden/vlm").join(name).display().to_string()
-}
-
-fn url(name: &str) -> String {
-    let bytes = std::fs::read(file(name)).expect("a picture");
-    format!("data:image/png;base64,{}", BASE64_STANDARD.encode(bytes))
 }
 
 fn serving() -> (Server, String) {
@@ -143,4 +137,85 @@ fn what_cannot_be_read_as_a_picture_is_refused() {
     let text_alone = Server::start(&[]);
     refused(&text_alone, json!({"image": url("a.png")}), "reads no pictures");
     text_alone.ends_well();
+}
+
+/// What the answer, the metrics and the command's report tell of pictures.
+#[test]
+fn pictures_are_counted_and_their_times_are_told() {
+    let (server, model) = serving();
+    // One of them twice.
+    let documents = json!([{"image": url("a.png")}, {"image": url("c.png")}, {"image": url("a.png")}]);
+    let mut chat = about(&documents, json!(QUESTION), "infoflow");
+    chat["tributary"]["explain"] = true.into();
+    let [cold, warm] = [(); 2].map(|()| server.chat(&chat).json());
+    for (reply, cached) in [(&cold, 0), (&warm, 2)] {
+        let told = &reply["metrics"]["pictures"];
+        let counts = ["count", "different", "cached", "tokens"].map(|name| told[name].as_u64());
+        assert_eq!(counts, [Some(3), Some(2), Some(cached), Some(24 + 54 + 24)], "{told}");
+        let pixels = (24 + 54) * 32 * 32 * 3;
+        assert_eq!(told["pixel_bytes"], pixels, "{told}");
+        assert!(told["decode_ms"].as_f64() > Some(0.0) && told["tower_ms"].as_f64() > Some(0.0), "{told}");
+        assert!(reply["metrics"]["phases_ms"]["vision"].as_f64() > Some(0.0), "{}", reply["metrics"]);
+        let context = reply["tributary"]["context"].as_array().expect("chunks");
+        let pictures = context.iter().map(|chunk| (&chunk["pictures"][0], &chunk["tokens"]));
+        for (number, ((picture, tokens), (lines, columns))) in pictures.zip([(4, 6), (6, 9), (4, 6)]).enumerate() {
+            let wanted = json!({"picture": number, "first": 1, "lines": lines, "columns": columns});
+            assert_eq!(picture, &wanted);
+            assert_eq!(tokens.as_array().map(Vec::len), Some(lines * columns + 2), "marks around it");
+        }
+    }
+    let total = |name: &str| server.metric(&format!("tributary_{name}"));
+    assert_eq!((total("pictures_total"), total("picture_tokens_total")), (6.0, 204.0));
+    let features =
+        ["computed", "cached"].map(|source| total(&format!("picture_features_total{{source=\"{source}\"}}")));
+    assert_eq!(features, [2.0, 2.0]);
+    assert!(total("picture_decode_seconds_total") > 0.0);
+    let towers = [0, 1].map(|rank| total(&format!("picture_tower_seconds_total{{rank=\"{rank}\"}}")));
+    assert!(towers.iter().all(|&seconds| seconds > 0.0), "{towers:?}");
+    server.ends_well();
+    let (_, request) = crate::kit::vision();
+    let asked = ["prefill", "--model", &model, "--request", &request, "--method", "infoflow"];
+    let shown = crate::kit::tributary(&[&asked[..], &["--show-selected"]].concat());
+    let shown = String::from_utf8(shown.stdout).expect("text");
+    let places: Vec<usize> = (1..=4).map(|number| chosen(&shown, number)).collect();
+    assert!(places.iter().sum::<usize>() > 0, "{shown}");
+    assert!(shown.contains("pictures: 4 (4 different, 0 cached), "), "{shown}");
+    let told = report(&[&asked[..], &["--json"]].concat());
+    assert_eq!((&told["pictures"]["count"], &told["pictures"]["cached"]), (&json!(4), &json!(0)), "{told}");
+}
+
+/// The places of a picture that are shown as chosen.
+fn chosen(shown: &str, number: usize) -> usize {
+    let begin = format!("[picture {number}: ");
+    let (_, rest) = shown.split_once(&begin).unwrap_or_else(|| panic!("no {begin} in {shown}"));
+    let (places, rest) = rest.split_once(" of ").expect("both numbers");
+    assert!(rest.split_once(']').is_some_and(|(all, _)| all.ends_with(" places")), "{shown}");
+    places.parse().expect("a number")
+}
+
+/// A stream's next token comes while the towers of another request run.
+#[test]
+fn streams_go_on_beside_towers() {
+    let model = root().join("tests/golden/qwen3vl-tiny").display().to_string();
+    let options = ["--model", &model, "--served-model-name", "demo", "--world-size", "2", "--max-gap", "0"];
+    let server = Server::start(&options);
+    let mut talk = body("hop2-0", 1000);
+    (talk["ignore_eos"], talk["documents"]) = (true.into(), json!(["a text"]));
+    let mut stream = server.stream(&talk);
+    stream.event().expect("its first token");
+    let documents: Vec<Value> = ["a.png", "b.png", "c.png", "f.png"].map(|name| json!({"image": url(name)})).into();
+    let mut chat = about(&json!(documents), json!(QUESTION), "infoflow");
+    chat["tributary"]["explain"] = true.into();
+    let reply = server.chat(&chat).json();
+    let spans = reply["tributary"]["timeline"].as_array().unwrap_or_else(|| panic!("{reply}"));
+    let starts = |phase: &str| {
+        let of = spans.iter().filter(|span| span["rank"] == 0 && span["phase"] == phase);
+        of.map(|span| span["start_ms"].as_f64().expect("a time")).collect::<Vec<_>>()
+    };
+    let (vision, prefill) = (starts("vision"), starts("chunk_prefill"));
+    let within = starts("interleaved_decode").into_iter().filter(|start| *start > vision[0] && *start < prefill[0]);
+    assert!(within.count() > 0, "no step of decoding between {vision:?} and {prefill:?}: {spans:?}");
+    drop(stream);
+    server.becomes("tributary_requests_running", 0.0);
+    server.ends_well();
 }

@@ -1,13 +1,13 @@
 //! Concurrent clients that know the right answer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::thread::{JoinHandle, spawn};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::kit::http::send;
-use super::kit::server::{Server, body};
+use super::kit::server::{Server, body, picture_url};
 
 /// The requests that are asked. The model was trained for their answers: no token of them is a near
 /// tie.
@@ -16,9 +16,9 @@ const REQUESTS: [&str; 6] = ["hop2-0", "hop2-1", "hop2_back-0", "vt2-0", "vt3-1"
 /// Tokens of an answer.
 const TOKENS: usize = 6;
 
-/// The right answers.
+/// Requests, and the right answer of each.
 #[derive(Debug, Clone)]
-pub struct Right(BTreeMap<&'static str, String>);
+pub struct Right(Vec<(Value, String)>);
 
 /// Result of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,30 @@ pub struct Crowd(Vec<JoinHandle<(Got, Instant)>>);
 impl Right {
     /// The answers of a quiet service.
     pub fn of(server: &Server) -> Self {
-        Self(REQUESTS.map(|name| (name, server.answer(&body(name, TOKENS)))).into())
+        Self::of_bodies(server, REQUESTS.map(|name| body(name, TOKENS)).into())
+    }
+
+    /// The same for requests with pictures, to a model that reads them. Its first token follows from
+    /// the prefill alone, whatever else is decoded.
+    pub fn of_pictures(server: &Server) -> Self {
+        let ask = |names: [&str; 2]| {
+            let documents: Vec<Value> = names.map(|name| json!({"image": picture_url(name)})).into();
+            json!({
+                "model": "demo",
+                "messages": [{"role": "user", "content": "which is red?"}],
+                "documents": documents,
+                "max_tokens": 1,
+            })
+        };
+        Self::of_bodies(server, vec![ask(["a.png", "c.png"]), ask(["b.png", "d.png"]), ask(["e.png", "f.png"])])
+    }
+
+    fn of_bodies(server: &Server, bodies: Vec<Value>) -> Self {
+        let answered = |body: Value| {
+            let answer = server.answer(&body);
+            (body, answer)
+        };
+        Self(bodies.into_iter().map(answered).collect())
     }
 
     /// Starts `clients` clients, every other one with a stream.
@@ -84,13 +107,14 @@ impl Crowd {
 
 /// Asks the request of this number, every other one as a stream. A wrong answer is a panic.
 pub fn ask_once(right: &Right, address: &str, number: usize) -> Got {
-    let name = REQUESTS[number % REQUESTS.len()];
-    ask(address, name, &right.0[name], number % 2 == 1)
+    let Right(requests) = right;
+    let (body, answer) = &requests[number % requests.len()];
+    ask(address, body, answer, number % 2 == 1)
 }
 
 /// Asks once.
-fn ask(address: &str, name: &str, right: &str, streams: bool) -> Got {
-    let mut request = body(name, TOKENS);
+fn ask(address: &str, body: &Value, right: &str, streams: bool) -> Got {
+    let mut request = body.clone();
     request["stream"] = streams.into();
     let Some(mut stream) = send(address, "POST /v1/chat/completions", Some(&request.to_string())) else {
         return Got::Cut;
@@ -100,7 +124,7 @@ fn ask(address: &str, name: &str, right: &str, streams: bool) -> Got {
         let Some(text) = stream.rest() else { return Got::Cut };
         let object: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
         if status == 200 {
-            assert_eq!(object["choices"][0]["message"]["content"], right, "{name}");
+            assert_eq!(object["choices"][0]["message"]["content"], right);
             return Got::Whole;
         }
         return is_error(&object, status);
@@ -109,7 +133,7 @@ fn ask(address: &str, name: &str, right: &str, streams: bool) -> Got {
     loop {
         let Some(event) = stream.event() else { return Got::Cut };
         if event == "[DONE]" {
-            assert_eq!(text, right, "{name}");
+            assert_eq!(text, right);
             return Got::Whole;
         }
         let object: Value = serde_json::from_str(&event).unwrap_or_else(|error| panic!("{error}: {event}"));
@@ -118,7 +142,7 @@ fn ask(address: &str, name: &str, right: &str, streams: bool) -> Got {
             return is_error(&object, status);
         }
         text += object["choices"][0]["delta"]["content"].as_str().unwrap_or_default();
-        assert!(right.starts_with(&text), "{name}: `{text}` of `{right}`");
+        assert!(right.starts_with(&text), "`{text}` of `{right}`");
     }
 }
 

@@ -6,9 +6,9 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::crowd::{Got, Right, stalls};
-use crate::kit::http;
 use crate::kit::job::{Fault, signal};
 use crate::kit::server::{Ended, SELF_TEST, Server, body};
+use crate::kit::{http, vision};
 
 /// Phases in which a rank is struck. Before the first of them no request is possible.
 const PHASES: [&str; 8] =
@@ -45,7 +45,11 @@ enum Strike {
 /// Runs a service whose rank 1 has this failpoint, strikes it when all ranks wait, and checks the
 /// outcome for its clients and for itself.
 fn strike(right: &Right, what: &str, failpoint: &str, with: Strike, exit_code: i32) {
-    let server = Server::launch_with_fault(2, &Fault { rank: 1, failpoint }, &OPTIONS);
+    strike_with(&OPTIONS, (right, what), failpoint, with, exit_code);
+}
+
+fn strike_with(options: &[&str], (right, what): (&Right, &str), failpoint: &str, with: Strike, exit_code: i32) {
+    let server = Server::launch_with_fault(2, &Fault { rank: 1, failpoint }, options);
     let (crowd, mut struck) = (right.asked(&server.address, CLIENTS), Instant::now());
     if let Strike::Signal(number) = with {
         stalls(&server);
@@ -60,6 +64,21 @@ fn strike(right: &Right, what: &str, failpoint: &str, with: Strike, exit_code: i
     assert_eq!(ended.code, Some(exit_code), "{what}: {}", ended.errors);
     assert_eq!(clients.count(|got| got == Got::Cut), 0, "{what}: rank 0 tells everybody: {clients:?}");
     assert!(clients.count(|got| matches!(got, Got::Error(_))) > 0, "{what}: somebody was in flight: {clients:?}");
+}
+
+/// What [`strike`] does, to a service whose model reads pictures, in the phase of its towers.
+fn strike_vision(right: &Right, what: &str, failpoint: &str, with: Strike, exit_code: i32) {
+    let (model, _) = vision();
+    let options = [&OPTIONS[..], &["--model", &model, "--served-model-name", "demo"]].concat();
+    strike_with(&options, (right, what), failpoint, with, exit_code);
+}
+
+fn right_of_pictures() -> Right {
+    let (model, _) = vision();
+    let server = Server::start(&["--model", &model, "--served-model-name", "demo", "--reorder", "--world-size", "2"]);
+    let right = Right::of_pictures(&server);
+    server.ends_well();
+    right
 }
 
 /// A failpoint in a phase, after three passes through it.
@@ -92,6 +111,19 @@ fn a_rank_that_fails() {
         let failpoint = in_phase(&format!("{phase}::error"), "return");
         strike(&right, &format!("an error in {phase}"), &failpoint, Strike::None, 70);
     }
+}
+
+#[test]
+fn a_rank_that_dies_stops_or_fails_while_its_tower_runs() {
+    let right = right_of_pictures();
+    let held = in_phase("vision", "sleep(60000)");
+    strike_vision(&right, "killed in vision", &held, Strike::Signal(Signal::KILL), 69);
+    strike_vision(&right, "stopped in vision", &held, Strike::Signal(Signal::STOP), 75);
+    let fails = in_phase("vision::error", "return");
+    strike_vision(&right, "an error in vision", &fails, Strike::None, 70);
+    // In the middle of a tower: its blocks are layers too.
+    let block = "model::layer=20*off->1*sleep(60000)->off";
+    strike_vision(&right, "killed in a block", block, Strike::Signal(Signal::KILL), 69);
 }
 
 #[test]

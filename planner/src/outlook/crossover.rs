@@ -137,6 +137,7 @@ mod tests {
 
     use super::*;
     use crate::forecast::Spread;
+    use crate::outlook::PictureGrids;
     use crate::plan::RequestSettings;
     use crate::shape::tests::QWEN3_14B;
 
@@ -156,6 +157,7 @@ mod tests {
             lead_tokens: 0,
             query_tokens: 32,
             hit_rate,
+            pictures: PictureGrids::default(),
         }
     }
 

@@ -10,4 +10,4 @@ mod scenario;
 pub use crossover::{Crossing, Crossover, LEVEL, crossover};
 pub use learned::{Kind, Learned, Pace};
 pub use model_parallel::Cut;
-pub use scenario::{Counts, Forecast, Scenario};
+pub use scenario::{Counts, Forecast, PictureGrids, Scenario};

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use tributary_protocol::{Around, Exchange, Packets, Plan};
+use tributary_protocol::{Around, Exchange, Packets, Picture, Pixels, Plan};
 
 use crate::cost::memory;
 use crate::forecast::overhead::Overhead;
 use crate::forecast::{Counted, Predicted, Profile, TIE};
 use crate::machine::Machine;
-use crate::plan::{Cached, MethodInputs, PlanInput, RequestSettings, plan};
+use crate::plan::{Cached, Draft, RequestSettings, Tokens};
 use crate::{Error, ModelShape, Result};
 
 /// Default rows around a chunk: the numbers of KV Packet's own experiments.
@@ -33,6 +33,43 @@ pub struct Scenario {
     pub query_tokens: usize,
     /// Share of the chunks that come from the chunk cache, from 0 to 1.
     pub hit_rate: f64,
+    /// Pictures after the tokens of the context, a chunk each.
+    pub pictures: PictureGrids,
+}
+
+/// Pictures of one size: how many, and the grid of places of each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PictureGrids {
+    /// Number of pictures.
+    pub count: usize,
+    /// Lines of each grid.
+    pub lines: u32,
+    /// Places in a line.
+    pub columns: u32,
+}
+
+impl PictureGrids {
+    /// Tokens of all of them, the two marks around each included.
+    pub fn tokens(&self) -> usize {
+        self.count * (self.lines as usize * self.columns as usize + 2)
+    }
+
+    /// Each as the ids and the picture of a chunk.
+    fn chunks(self) -> impl Iterator<Item = (Vec<u32>, Vec<Picture>)> {
+        (0..self.count).map(move |number| {
+            let mut hash = [0; 32];
+            hash[..8].copy_from_slice(&(number as u64).to_le_bytes());
+            let picture = Picture {
+                first: 1,
+                lines: self.lines,
+                columns: self.columns,
+                hash,
+                tile: None,
+                pixels: Pixels::default(),
+            };
+            (vec![0; picture.rows() + 2], vec![picture])
+        })
+    }
 }
 
 /// A scenario at one length.
@@ -176,23 +213,24 @@ impl Scenario {
         let world = settings.world;
         let chunk_tokens = self.chunk_tokens.unwrap_or(tokens.div_ceil(world.max(1)));
         let lengths = (0..tokens).step_by(chunk_tokens).map(|from| chunk_tokens.min(tokens - from));
-        let chunks: Vec<Vec<u32>> = lengths.map(|length| vec![0; length]).collect();
-        let (prefix, query) = (vec![0; self.prefix_tokens], vec![0; self.query_tokens]);
+        let texts = lengths.map(|length| (vec![0; length], Vec::new()));
+        let (chunks, pictures) = texts.chain(self.pictures.chunks()).unzip();
         let lead: Vec<u32> = (self.lead_tokens > 0).then_some(self.lead_tokens as u32).into_iter().collect();
         // The paper's sizes, if a method requires an adapter: none has to be present.
         let around = (settings.chunk_packets() == Packets::On).then_some(USUAL_PACKET);
-        let input = PlanInput {
-            request: 0,
-            prefix: &prefix,
-            lead: &lead,
-            chunks: &chunks,
-            cached: Cached::default(),
-            query: &query,
-            eos: &[],
-            method_inputs: MethodInputs { around, ..MethodInputs::default() },
+        let tokens = Tokens {
+            prefix: vec![0; self.prefix_tokens],
+            lead,
+            chunks,
+            pictures,
+            query: vec![0; self.query_tokens],
+            around,
+            ..Tokens::default()
         };
         let boundless = ModelShape { max_positions: usize::MAX, ..*shape };
-        let planned = plan(&input, &settings, &boundless, &machine(profile), Some(profile))?;
+        let mut draft = Draft::new(tokens, &settings, &boundless)?;
+        draft.place(0, settings.owner, Cached::default(), &boundless, (&machine(profile), Some(profile)))?;
+        let planned = draft.planned();
         let mut plan = Arc::unwrap_or_clone(planned.plan);
         self.warm(&mut plan);
         let overhead = Overhead::of(profile, world);
@@ -253,6 +291,7 @@ mod tests {
             lead_tokens: 0,
             query_tokens: 32,
             hit_rate: 0.0,
+            pictures: PictureGrids::default(),
         };
         let of = |memory_of| {
             let mut profile = Profile::by_name("h100x4").unwrap();

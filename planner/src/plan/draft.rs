@@ -175,7 +175,7 @@ impl Draft {
             evict: None,
         };
         plan.evict = eviction::resolved(&plan, &settings.eviction, settings.sampling.seed)?;
-        can_be_computed(&plan, shape)?;
+        can_be_computed(&plan, settings, shape)?;
         let RequestSettings { world, exchange, reuse, reuses_query, conversation, .. } = *settings;
         Ok(Self {
             plan,
@@ -493,10 +493,10 @@ fn can_be_handed_over(plan: &Plan) -> Result<()> {
 }
 
 /// Refuses a plan that the model or the methods cannot compute.
-fn can_be_computed(plan: &Plan, shape: &ModelShape) -> Result<()> {
+fn can_be_computed(plan: &Plan, settings: &RequestSettings, shape: &ModelShape) -> Result<()> {
     has_positions(plan, shape)?;
     can_be_handed_over(plan)?;
-    of_pictures::check(plan, shape)
+    of_pictures::check(plan, settings, shape)
 }
 
 /// Refuses a prompt that takes more positions than the model has.

@@ -13,7 +13,7 @@ mod exchange;
 mod keeping;
 #[cfg(test)]
 mod method_inputs_tests;
-mod pictures;
+pub mod pictures;
 mod settings;
 #[cfg(test)]
 mod tests;

@@ -115,6 +115,8 @@ fn rows_a_chunk_are_taken_of_the_first_tile_too_unless_it_is_exact() {
         frames: 2,
         levels: 0,
         out: 8,
+        least_pixels: 1,
+        most_pixels: 1 << 20,
     };
     let shape = ModelShape { vision: Some(vision), ..DEMO };
     let budget = |order: TileOrder| {

@@ -78,7 +78,7 @@ fn asked(request: &Request) -> String {
     match &request.question {
         Question::Led(led) => shown(&led.request.query),
         Question::Text(text) => shown(&text.query),
-        Question::Random(..) => String::new(),
+        Question::Random(..) | Question::Drawn(..) => String::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use tributary_coordinator::{PictureMarks, PictureRules};
-use tributary_pictures::Rules;
+use tributary_pictures::{Limits, Rules};
 use tributary_planner::RequestSettings;
 
 use super::Terms;
@@ -26,7 +26,8 @@ pub fn with_terms<T>(read: impl FnOnce(&Terms<'_>) -> T) -> T {
 /// Reads by the terms of a service whose model reads pictures.
 pub fn with_pictures<T>(read: impl FnOnce(&Terms<'_>) -> T) -> T {
     let rules = Rules::new(16, 2, 4096, 65536).expect("rules");
-    let pictures = PictureRules { rules, marks: PictureMarks { row: 261, start: 259, end: 260 } };
+    let marks = PictureMarks { row: 261, start: 259, end: 260 };
+    let pictures = PictureRules { rules, marks, limits: Limits::default() };
     with_terms(|terms| read(&Terms { pictures: Some(&pictures), ..terms.clone() }))
 }
 

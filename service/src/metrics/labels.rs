@@ -66,6 +66,9 @@ pub fn claim(is_exact: bool) -> &'static str {
 /// Sources of a prompt's tokens.
 pub const SOURCES: &[&str] = &["computed", "cached", "recomputed", "earlier_turn"];
 
+/// Sources of a picture's features.
+pub const FEATURE_SOURCES: &[&str] = &["computed", "cached"];
+
 /// Tiers that keep chunks.
 pub const TIERS: Values = Values::Named(|| Tier::ALL.into_iter().map(Tier::name).collect());
 

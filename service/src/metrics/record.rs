@@ -1,8 +1,9 @@
 //! From the report of an answered request to metrics.
 
 use tributary_engine::Answered;
+use tributary_protocol::Phase;
 
-use super::labels::{FATES, SOURCES, claim};
+use super::labels::{FATES, FEATURE_SOURCES, SOURCES, claim};
 use super::predictions::Predictions;
 use super::sheet::Sheet;
 use super::table as of;
@@ -31,6 +32,7 @@ pub fn report(sheet: &Sheet, answered: &Answered, predictions: Option<&Predictio
         }
     }
     tokens(sheet, answered);
+    pictures(sheet, answered);
     if let Some(evicted) = &report.evicted {
         sheet.observe(&of::EVICTION_DURATION, &[evicted.method], seconds(evicted.ms));
         let bytes = [evicted.bytes_kept, evicted.bytes_before - evicted.bytes_kept];
@@ -46,6 +48,23 @@ pub fn report(sheet: &Sheet, answered: &Answered, predictions: Option<&Predictio
     let paces = if predictions.has_profile() { predictions.paces() } else { Vec::new() };
     for (kind, pace) in paces {
         sheet.set(&of::LEARNED_PACE, &[claim(kind.is_exact), kind.phase.name()], pace.multiple);
+    }
+}
+
+fn pictures(sheet: &Sheet, answered: &Answered) {
+    let report = &answered.report;
+    let Some(pictures) = &report.pictures else { return };
+    sheet.count(&of::PICTURES, &[], pictures.count as u64);
+    sheet.count(&of::PICTURE_TOKENS, &[], pictures.tokens as u64);
+    let sources = [pictures.different - pictures.cached, pictures.cached];
+    for (source, count) in FEATURE_SOURCES.iter().zip(sources) {
+        sheet.count(&of::PICTURE_FEATURES, &[source], count as u64);
+    }
+    sheet.add_seconds(&of::PICTURE_DECODE_SECONDS, &[], pictures.decode_ms / 1000.0);
+    for rank in &report.ranks {
+        let spans = rank.spans.iter().filter(|span| span.phase == Phase::Vision.name());
+        let seconds = spans.map(|span| span.ms - span.waited_ms).sum::<f64>() / 1000.0;
+        sheet.add_seconds(&of::PICTURE_TOWER_SECONDS, &[&rank.rank.to_string()], seconds);
     }
 }
 

@@ -3,8 +3,9 @@
 
 use super::labels::Values::{self, Given, Ranks, Words};
 use super::labels::{
-    CACHE, CLAIMS, COLLECTIVES, DIRECTIONS, ERROR_TYPES, EVICTIONS, FAILURES, FATES, INTEGRITY, LOOKUPS, METHODS,
-    OUTCOMES, PHASES, POOLS, RANK_PHASES, SOURCES, STAGES, STATES, STORE_ERRORS, STORE_OPERATIONS, STORE_TIERS, TIERS,
+    CACHE, CLAIMS, COLLECTIVES, DIRECTIONS, ERROR_TYPES, EVICTIONS, FAILURES, FATES, FEATURE_SOURCES, INTEGRITY,
+    LOOKUPS, METHODS, OUTCOMES, PHASES, POOLS, RANK_PHASES, SOURCES, STAGES, STATES, STORE_ERRORS, STORE_OPERATIONS,
+    STORE_TIERS, TIERS,
 };
 
 /// A metric.
@@ -141,6 +142,14 @@ metrics! {
         "Time of an eviction between an answer's first token and its second, on the slowest rank.";
     EVICTION_KV_BYTES: Counter, "eviction_kv_bytes_total", [EVICTION, ("fate", Words(FATES))],
         "Bytes of keys and values of the prompts of evictions: those that decoding keeps, and those that are freed.";
+    PICTURES: Counter, "pictures_total", [], "Pictures of answered requests.";
+    PICTURE_TOKENS: Counter, "picture_tokens_total", [], "Tokens of prompts that are places of pictures.";
+    PICTURE_FEATURES: Counter, "picture_features_total", [("source", Words(FEATURE_SOURCES))],
+        "Different pictures of a request, by the source of their features: computed by a vision tower, or cached.";
+    PICTURE_DECODE_SECONDS: Seconds, "picture_decode_seconds_total", [],
+        "Time in which pictures of answered requests were decoded and resized.";
+    PICTURE_TOWER_SECONDS: Seconds, "picture_tower_seconds_total", [RANK],
+        "Time that the rank spent in the vision phase, waits for other ranks left out.";
     GENERATED_TOKENS: Counter, "generated_tokens_total", [], "Tokens of answers.";
     DECODE_STEP_DURATION: Histogram(STEP), "decode_step_duration_seconds", [],
         "Time of a decoding step, all sequences together, on the slowest rank.";

@@ -27,6 +27,25 @@ pub struct ExplainedChunk<'a> {
     pub title: Option<&'a str>,
     /// Its tokens.
     pub tokens: Vec<ExplainedToken>,
+    /// The pictures among its tokens; absent where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(test, schema(required = false))]
+    pub pictures: Vec<ExplainedPicture>,
+}
+
+/// A picture among a chunk's tokens: a token for each place of its grid, line by line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct ExplainedPicture {
+    /// Its number among the pictures of the request, from 0.
+    pub picture: usize,
+    /// Index of its first place among the chunk's tokens. The token before it marks the picture's
+    /// start, the token after its last place its end.
+    pub first: usize,
+    /// Lines of its grid of places.
+    pub lines: u32,
+    /// Places in a line.
+    pub columns: u32,
 }
 
 /// A token of the context.
@@ -66,6 +85,7 @@ impl<'a> Explanation<'a> {
         let (plan, outcome) = (&answered.planned.plan, &answered.answer.outcome);
         let (first, starts) = (plan.prefix_tokens(), plan.chunk_starts());
         let score = |row: usize| outcome.scores.as_ref().and_then(|scores| scores.get(row)).copied();
+        let mut number = 0;
         let explain = |(chunk, piece): (usize, &'a Piece)| -> Result<ExplainedChunk<'a>> {
             let rows = starts[chunk] + plan.chunks[chunk].head_rows()..;
             let tokens = texts(piece, client)?.into_iter().zip(rows).map(|(text, row)| ExplainedToken {
@@ -73,7 +93,13 @@ impl<'a> Explanation<'a> {
                 selected: outcome.selected.binary_search(&((first + row) as u32)).is_ok(),
                 score: score(row).filter(|score| score.is_finite()),
             });
-            Ok(ExplainedChunk { chunk, title: piece.title.as_deref(), tokens: tokens.collect() })
+            let pictures = piece.pictures.iter().zip(number..).map(|(placed, picture)| {
+                let (first, lines, columns) = (placed.first as usize, placed.lines, placed.columns);
+                ExplainedPicture { picture, first, lines, columns }
+            });
+            let pictures: Vec<ExplainedPicture> = pictures.collect();
+            number += pictures.len();
+            Ok(ExplainedChunk { chunk, title: piece.title.as_deref(), tokens: tokens.collect(), pictures })
         };
         let context = answered.prepared.chunks.iter().enumerate().map(explain).collect::<Result<_>>()?;
         let timeline = answered.report.ranks.iter().flat_map(|rank| {

@@ -1,7 +1,7 @@
 //! Cost of an answer: tokens and times.
 
 use serde::{Serialize, Serializer};
-use tributary_coordinator::report::EvictedRow;
+use tributary_coordinator::report::{EvictedRow, PicturesRow};
 use tributary_engine::Answered;
 
 /// Numbers of tokens.
@@ -103,6 +103,9 @@ pub struct Metrics<'a> {
     /// Rows of the prompt that decoding does not keep; absent where it keeps all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evicted: Option<Evicted>,
+    /// Pictures of the prompt; absent where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pictures: Option<Pictures>,
     /// Ranks.
     pub world_size: usize,
     /// Notes for the client on the reading of the request; absent where there are none.
@@ -139,6 +142,33 @@ impl Evicted {
     }
 }
 
+/// Pictures of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct Pictures {
+    /// Number of pictures.
+    pub count: usize,
+    /// Tokens of the prompt that are their places.
+    pub tokens: usize,
+    /// Number of different pictures.
+    pub different: usize,
+    /// Number of different pictures whose features were cached, so that no vision tower ran.
+    pub cached: usize,
+    /// Bytes of resized pixels, of each different picture once.
+    pub pixel_bytes: u64,
+    /// Milliseconds in which the files were decoded and resized.
+    pub decode_ms: f64,
+    /// Milliseconds of the vision phase without waits, on the rank where it took longest.
+    pub tower_ms: f64,
+}
+
+impl Pictures {
+    fn of(row: &PicturesRow) -> Self {
+        let PicturesRow { count, tokens, different, cached, pixel_bytes, decode_ms, tower_ms, .. } = *row;
+        Self { count, tokens, different, cached, pixel_bytes, decode_ms, tower_ms }
+    }
+}
+
 /// Named numbers as an object, in their order.
 fn as_object<S: Serializer>(named: &[(&str, f64)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(named.iter().copied())
@@ -160,6 +190,7 @@ impl<'a> Metrics<'a> {
             recomputed_tokens: report.tokens.recomputed,
             tensor_bytes_received: report.ranks.iter().map(|rank| rank.tensor_bytes_received).sum(),
             evicted: report.evicted.as_ref().map(Evicted::of),
+            pictures: report.pictures.as_ref().map(Pictures::of),
             world_size: report.ranks.len(),
             notes: &answered.prepared.notes,
         }

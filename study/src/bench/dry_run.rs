@@ -37,6 +37,9 @@ pub fn render(design: &Design, points: &[Point], profile: Option<&Profile>) -> S
     }
     let all = runs * points.len();
     let mut text = format!("# dry run of {}: predicted, nothing was measured\n", design.model);
+    if !design.images.is_empty() {
+        text += &format!("# pictures after each context: {}\n", design.images);
+    }
     text += &table(&rows, Layout { left: &[1, 4, 5], commented_rows: Some(2) });
     text += &format!(
         "# {} points, {} warm-ups and {} counted runs each: {all} runs",

@@ -2,7 +2,7 @@
 //! loaded.
 
 use crate::schema::{Cache, Design, Point, Prediction};
-use tributary_engine::{Engine, Question, RunConfig, Synthetic, one_line};
+use tributary_engine::{Drawn, Engine, Question, RunConfig, Synthetic, one_line};
 use tributary_planner::cost::Selected;
 use tributary_planner::forecast::Profile;
 use tributary_planner::{Planned, RequestSettings};
@@ -53,6 +53,10 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
     if let Some(profile) = profile.filter(|profile| profile.measured_here) {
         engine.plan_by(profile.clone());
     }
+    let files = match design.images.as_str() {
+        "" => Vec::new(),
+        images => images.parse::<Drawn>().map_err(Error::usage)?.files(design.seed)?,
+    };
     let (mut points, mut targets): (Vec<Point>, Vec<Target>) = (Vec::new(), Vec::new());
     for &tokens in &design.lengths {
         let limit = engine.folder().config.max_positions;
@@ -61,7 +65,7 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
         if needed > limit {
             return Err(Error::usage(format!("--lengths {tokens}: {needed} positions, the model has {limit}")));
         }
-        check_shares(design, methods, tokens)?;
+        check_shares(design, methods, (tokens, files.len()))?;
         for &world in &design.worlds {
             for (spec, ratio, cache) in variants(design, methods) {
                 let settings = settings(spec.method, ratio, world, design.seed, timeout_ms);
@@ -71,7 +75,10 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
                     chunk_tokens: design.chunk_tokens,
                     query_tokens: design.query_tokens,
                 };
-                let question = Question::Random(shape, design.seed);
+                let question = match files.is_empty() {
+                    true => Question::Random(shape, design.seed),
+                    false => Question::Drawn(shape, design.seed, files.clone()),
+                };
                 let planned = match cache {
                     Cache::Cold => engine.check(&question, &run_config),
                     _ => engine.check_after(&question, &run_config, &primer(&run_config)),
@@ -101,11 +108,11 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
 }
 
 /// A share of the chunks in the cache must come to some of them, and not to all.
-fn check_shares(design: &Design, methods: &[MethodSpec], tokens: usize) -> Result<()> {
+fn check_shares(design: &Design, methods: &[MethodSpec], (tokens, pictures): (usize, usize)) -> Result<()> {
     if methods.iter().all(|spec| !spec.method.reuses()) {
         return Ok(());
     }
-    let chunks = tokens / design.chunk_tokens;
+    let chunks = tokens / design.chunk_tokens + pictures;
     for cache in &design.caches {
         let Cache::Partial(share) = *cache else { continue };
         let warm = (share * chunks as f64 + 1e-9).floor() as usize;

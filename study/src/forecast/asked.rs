@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use tributary_engine::{Dtype, folder_of, shape_of};
+use tributary_engine::{Drawn, Dtype, folder_of, shape_of};
 use tributary_methods::MethodSpec;
 use tributary_model::LoadFormat::Safetensors as WEIGHTS;
 use tributary_model::{Config, gguf, packed_bytes};
 use tributary_planner::forecast::Profile;
-use tributary_planner::outlook::Scenario;
-use tributary_planner::{ModelShape, RequestSettings};
+use tributary_planner::outlook::{PictureGrids, Scenario};
+use tributary_planner::{ModelShape, RequestSettings, pictures};
 
 use crate::error::{Error, Result};
 
@@ -20,7 +20,7 @@ pub fn shape(model: &str, dtype: Dtype) -> Result<ModelShape> {
     let dtype_bytes = dtype.tensor().size_in_bytes();
     if let Some(mut shape) = ModelShape::named(model) {
         shape.dtype_bytes = dtype_bytes;
-        shape.weight_bytes = shape.parameters() * dtype_bytes as u64;
+        shape.weight_bytes = shape.all_parameters() * dtype_bytes as u64;
         return Ok(shape);
     }
     let given = Path::new(model);
@@ -73,6 +73,28 @@ pub struct Asked<'a> {
     pub max_tokens: usize,
     /// Shares of the chunks that come from the chunk cache.
     pub hit_rates: &'a [f64],
+    /// Pictures after the tokens of the context.
+    pub pictures: PictureGrids,
+}
+
+/// The grids of pictures of one size on a model's tower.
+///
+/// # Errors
+/// Returns an error if the model has no tower, or reads no pictures of this shape.
+pub fn grids(images: Option<&Drawn>, model: &str, shape: &ModelShape) -> Result<PictureGrids> {
+    let Some(drawn) = images else { return Ok(PictureGrids::default()) };
+    let Some(tower) = &shape.vision else {
+        return Err(Error::usage(format!("--images {drawn}: model {model} reads no pictures")));
+    };
+    let (lines, columns) = drawn.grid(tower)?;
+    Ok(PictureGrids { count: drawn.count, lines, columns })
+}
+
+/// The methods that read pictures, and the names of the others.
+pub fn reading_pictures(methods: Vec<MethodSpec>, shape: &ModelShape) -> (Vec<MethodSpec>, Vec<String>) {
+    let reads = |spec: &MethodSpec| pictures::check_method(&RequestSettings::default().set(spec), shape).is_ok();
+    let (reading, others): (Vec<_>, Vec<_>) = methods.into_iter().partition(reads);
+    (reading, others.iter().map(MethodSpec::to_string).collect())
 }
 
 impl Asked<'_> {
@@ -98,6 +120,7 @@ impl Asked<'_> {
                 lead_tokens: self.lead_tokens,
                 query_tokens: self.query_tokens,
                 hit_rate,
+                pictures: self.pictures,
             }));
         }
         Ok(scenarios)

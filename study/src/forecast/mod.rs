@@ -8,7 +8,7 @@ mod report;
 
 use tributary_planner::ModelShape;
 use tributary_planner::forecast::{Interval, Profile};
-use tributary_planner::outlook::{Crossing, Cut, Forecast, Scenario, crossover};
+use tributary_planner::outlook::{Crossing, Cut, Forecast, PictureGrids, Scenario, crossover};
 
 pub use self::render::render;
 pub use self::report::Report;
@@ -41,6 +41,8 @@ pub struct Answer {
     pub tensor_parallel: Vec<Option<Rival>>,
     /// The exact methods that it was compared with.
     pub against: Vec<String>,
+    /// Methods that were left out, since they read no pictures.
+    pub left_out: Vec<String>,
 }
 
 /// A rival that does not run here, by its formula.
@@ -94,8 +96,10 @@ impl Answer {
         let first = scenarios.first();
         let (world, around) =
             first.map_or((0, 0), |first| (first.settings.world, first.prefix_tokens + first.query_tokens));
-        let tensor_parallel =
-            lengths.iter().map(|tokens| Rival::tensor_parallel(tokens + around, world, shape, profile)).collect();
+        // The formula knows no towers.
+        let has_pictures = first.is_some_and(|first| first.pictures.count > 0);
+        let rival = |tokens| Rival::tensor_parallel(tokens + around, world, shape, profile);
+        let tensor_parallel = lengths.iter().map(|tokens| if has_pictures { None } else { rival(tokens) }).collect();
         Ok(Self {
             tensor_parallel,
             model: model.to_owned(),
@@ -106,12 +110,24 @@ impl Answer {
             scenarios,
             forecasts,
             crossovers,
+            left_out: Vec::new(),
         })
+    }
+
+    /// The same with the names of methods that were left out, since they read no pictures.
+    #[must_use]
+    pub fn without(self, left_out: Vec<String>) -> Self {
+        Self { left_out, ..self }
     }
 
     /// Number of ranks.
     pub fn world(&self) -> usize {
         self.scenarios.first().map_or(0, |scenario| scenario.settings.world)
+    }
+
+    /// The pictures of each request, if there are some.
+    pub fn pictures(&self) -> Option<PictureGrids> {
+        self.scenarios.first().map(|first| first.pictures).filter(|pictures| pictures.count > 0)
     }
 
     /// Notes for a reader of the numbers.
@@ -123,6 +139,18 @@ impl Answer {
         let assumed = self.profile.assumed_numbers();
         if !assumed.is_empty() {
             notes.push(format!("assumed, not published: {}", assumed.join(", ")));
+        }
+        if let Some(pictures) = self.pictures() {
+            notes.push(format!(
+                "{} pictures of {} x {} places, {} tokens with their marks, stand after the tokens of text",
+                pictures.count,
+                pictures.lines,
+                pictures.columns,
+                pictures.tokens()
+            ));
+        }
+        if !self.left_out.is_empty() {
+            notes.push(format!("left out, since they read no pictures: {}", self.left_out.join(", ")));
         }
         let limit = self.shape.max_positions;
         if let Some(longest) = self.lengths.iter().copied().filter(|&tokens| tokens > limit).max() {

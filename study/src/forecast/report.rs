@@ -28,6 +28,9 @@ pub struct Report {
     pub profile: Profile,
     /// Number of ranks.
     pub world: usize,
+    /// Pictures of each request after its tokens of text; absent where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pictures: Option<PicturesRow>,
     /// One entry a length, method and hit rate.
     pub points: Vec<PointRow>,
     /// One entry a length: rivals that do not run here, predicted by a formula. None where the
@@ -37,10 +40,23 @@ pub struct Report {
     pub crossovers: Vec<CrossoverRow>,
 }
 
+/// Pictures of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct PicturesRow {
+    /// Number of pictures.
+    pub count: usize,
+    /// Lines of the grid of each.
+    pub lines: u32,
+    /// Places in a line.
+    pub columns: u32,
+    /// Tokens of all of them, the two marks around each included.
+    pub tokens: usize,
+}
+
 /// Forecast of one method at one length.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct PointRow {
-    /// Context tokens.
+    /// Context tokens; those of pictures come on top.
     pub context_tokens: usize,
     /// The method with its options.
     pub method: String,
@@ -147,6 +163,12 @@ impl Answer {
             model: self.model.clone(),
             profile: self.profile.clone(),
             world: self.world(),
+            pictures: self.pictures().map(|grids| PicturesRow {
+                count: grids.count,
+                lines: grids.lines,
+                columns: grids.columns,
+                tokens: grids.tokens(),
+            }),
             points: points.collect(),
             rivals: self.lengths.iter().zip(&self.tensor_parallel).filter_map(rival).collect(),
             crossovers: self.crossovers.iter().map(|&(index, found)| self.crossover(index, found)).collect(),

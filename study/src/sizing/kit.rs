@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use tributary_planner::forecast::Profile;
-use tributary_planner::outlook::Scenario;
+use tributary_planner::outlook::{PictureGrids, Scenario};
 use tributary_planner::{ModelShape, RequestSettings};
 use tributary_protocol::Method;
 
@@ -31,6 +31,7 @@ pub(crate) fn scenario(method: &str, hit_rate: f64) -> Scenario {
         lead_tokens: 0,
         query_tokens: 32,
         hit_rate,
+        pictures: PictureGrids::default(),
     }
 }
 

@@ -13,10 +13,12 @@ use tributary_comm::{
 };
 use tributary_kernels::Kernels;
 use tributary_model::Model;
-use tributary_protocol::{Event, KeySpace, Order, Outcome, Phase, Plan, PointShape, RankReport};
+use tributary_protocol::{Event, KeySpace, Order, Outcome, Phase, Plan, PointShape, RankReport, TowerPoints};
 use tributary_tests::side_by_side::{plans, warm};
 use tributary_tests::{AUXILIARY, adapters, dummy_model, method, plan, tiny_config, with_ratio};
 use tributary_worker::{ChunkCache, Models, serve};
+
+use crate::recorded::Recorded;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -204,7 +206,9 @@ fn points(plan: &Plan, model: &dyn Model, world: usize, outcome: &Outcome) -> u6
         true => plan.points_after_first_token(layers, world, &outcome.selected),
         false => 0,
     };
-    (plan.points(PointShape { layers, heads }, outcome.rounds.len()) + after) as u64
+    let vision = model.config().vision.as_ref();
+    let tower = vision.map(|vision| TowerPoints { blocks: vision.layers, row_patches: vision.merge * vision.merge });
+    (plan.points(PointShape { layers, heads, tower }, outcome.rounds.len()) + after) as u64
 }
 
 #[test]
@@ -219,6 +223,37 @@ fn every_rank_passes_the_points_that_the_plan_says() {
                     let what = format!("{}, {:?}, world {world}", plan.method.name(), plan.exchange);
                     assert!(wanted > 0, "{what}");
                     assert!(reports.iter().all(|report| report.points == wanted), "{what}: {wanted}, not {reports:?}");
+                }
+            }
+        });
+    }
+}
+
+/// The tower's blocks are points too: on ranks without a picture, and with features that are cached.
+#[test]
+fn ranks_pass_the_points_of_their_towers_in_step_and_are_let_go_of_there() {
+    let recorded = Recorded::new("qwen3vl-tiny");
+    let model = &recorded.model;
+    let blocks = model.config().vision.as_ref().expect("a tower").layers;
+    for world in 1..=4 {
+        with_ranks(model, world, |mut ranks| {
+            for spec in ["full", "ring", "infoflow", "none"] {
+                let plan = recorded.plan(spec, world, tributary_protocol::Exchange::PassQ);
+                let plan = Plan { keep_chunks: spec == "none", ..plan };
+                let what = format!("{spec}, world {world}");
+                let (cancelled, entered) = ranks.prefill(&plan, Some(Phase::Vision));
+                let End::Cancelled(reports) = cancelled else { panic!("{what}: it went on to its end") };
+                assert!(reports.iter().all(|report| report.points == 1), "{what}: {reports:?}");
+                assert!(!entered.contains(&Phase::ChunkPrefill), "{what}: {entered:?}");
+                let answers = [(); 2].map(|()| ranks.answer(&plan));
+                assert_eq!(answers[0].0, answers[1].0, "{what}: features that are cached are the same");
+                for (turn, (outcome, reports, _)) in answers.into_iter().enumerate() {
+                    let wanted = points(&plan, &**model, world, &outcome);
+                    assert!(wanted > blocks as u64, "{what}");
+                    assert!(reports.iter().all(|report| report.points == wanted), "{what}: {wanted}, not {reports:?}");
+                    let hits: usize = reports.iter().map(|report| report.chunk_cache.picture_hits).sum();
+                    let cached = if plan.keep_chunks && turn == 1 { plan.pictures().len() } else { 0 };
+                    assert_eq!(hits, cached, "{what}, turn {turn}");
                 }
             }
         });

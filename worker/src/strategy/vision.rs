@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{cast, contiguous, cuda, join};
 use tributary_model::{Features, Grid, Pictures, Tower, VisionConfig};
 use tributary_pictures::{PatchRows, patch_rows};
-use tributary_protocol::{PATCHES_AT_ONCE, PIXEL_BYTES, Phase, Picture, Plan};
+use tributary_protocol::{PIXEL_BYTES, Phase, Picture, Plan, packs};
 
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ pub fn look(cx: &mut Context<'_>, plan: &Plan) -> Result<()> {
     let of_rank = |rank: usize| pictures.iter().filter(move |(_, of)| *of == rank).map(|(picture, _)| *picture);
     let own: Vec<&Picture> = of_rank(rank).collect();
     let pixels = pixels(cx, &(0..world).map(|rank| of_rank(rank).collect()).collect::<Vec<_>>(), config)?;
-    let features = own_features(cx, (tower, config), (plan, &own), &pixels)?;
+    let features = own_features(cx, &Seeing { tower, config, plan }, &own, &pixels)?;
     let counts: Vec<usize> = (0..world).map(|rank| of_rank(rank).map(Picture::grid_rows).sum()).collect();
     let features = on_every_rank(cx, features, &counts)?;
     let in_order = (0..world).flat_map(of_rank).map(|picture| (picture.hash, picture.grid_rows() as u32));
@@ -84,44 +84,71 @@ fn pixels(cx: &mut Context<'_>, of_ranks: &[Vec<&Picture>], config: &VisionConfi
     Ok(cuda::download(&contiguous(&received[0])?)?.flatten_all()?.to_vec1()?)
 }
 
-/// The features of this rank's pictures, of which some may be cached.
-fn own_features(
-    cx: &mut Context<'_>,
-    tower: (&Tower, &VisionConfig),
-    (plan, own): (&Plan, &[&Picture]),
-    pixels: &[u8],
-) -> Result<Features> {
-    let mut cached: Vec<Option<Features>> = own.iter().map(|picture| cx.chunk_cache.features(&picture.hash)).collect();
+/// A tower, and the plan whose pictures it reads.
+struct Seeing<'a> {
+    tower: &'a Tower,
+    config: &'a VisionConfig,
+    plan: &'a Plan,
+}
+
+impl Seeing<'_> {
+    /// Patches of a picture's row.
+    fn row_patches(&self) -> usize {
+        self.config.merge * self.config.merge
+    }
+}
+
+/// The features of this rank's pictures, of which some may be cached. The others run through the
+/// tower pack by pack; every rank passes the control points of the rank with most packs.
+fn own_features(cx: &mut Context<'_>, seeing: &Seeing<'_>, own: &[&Picture], pixels: &[u8]) -> Result<Features> {
+    let packs = packs(own, seeing.row_patches());
+    let (mut found, mut from) = (Vec::new(), 0);
+    for pack in &packs {
+        let end = from + pack.iter().map(|picture| pixel_bytes(picture, seeing.config)).sum::<usize>();
+        found.extend(of_pack(cx, seeing, pack, &pixels[from..end])?);
+        from = end;
+    }
+    let idle = seeing.plan.picture_packs(seeing.row_patches()) - packs.len();
+    cx.math.progress.idle_layers(idle * seeing.config.layers)?;
+    if found.is_empty() {
+        return in_dtype(read(cx, seeing, &[], &[])?, cx.models.main.dtype());
+    }
+    Ok(Features::joined(&found.iter().collect::<Vec<_>>())?)
+}
+
+/// The features of each picture of a pack. A pack passes as many control points with cached
+/// features as without.
+fn of_pack(cx: &mut Context<'_>, seeing: &Seeing<'_>, pack: &[&Picture], pixels: &[u8]) -> Result<Vec<Features>> {
+    let mut cached: Vec<Option<Features>> = pack.iter().map(|picture| cx.chunk_cache.features(&picture.hash)).collect();
     let (mut lacking, mut of_lacking, mut from) = (Vec::new(), Vec::new(), 0);
-    for (picture, cached) in own.iter().zip(&cached) {
-        let end = from + pixel_bytes(picture, tower.1);
+    for (picture, cached) in pack.iter().zip(&cached) {
+        let end = from + pixel_bytes(picture, seeing.config);
         if cached.is_none() {
             lacking.push(*picture);
             of_lacking.extend_from_slice(&pixels[from..end]);
         }
         from = end;
     }
-    let made = in_dtype(read(cx, tower, &lacking, &of_lacking)?, cx.models.main.dtype())?;
+    if lacking.is_empty() {
+        cx.math.progress.idle_layers(seeing.config.layers)?;
+        return Ok(cached.into_iter().flatten().collect());
+    }
+    let made = in_dtype(read(cx, seeing, &lacking, &of_lacking)?, cx.models.main.dtype())?;
     let mut first = 0;
-    for (picture, cached) in own.iter().zip(&mut cached).filter(|(_, cached)| cached.is_none()) {
+    for (picture, cached) in pack.iter().zip(&mut cached).filter(|(_, cached)| cached.is_none()) {
         let features = made.rows(first, picture.grid_rows())?;
         first += picture.grid_rows();
-        if plan.keep_chunks {
+        if seeing.plan.keep_chunks {
             cx.chunk_cache.keep_features(&picture.hash, &features)?;
         }
         *cached = Some(features);
     }
-    let all: Vec<&Features> = cached.iter().flatten().collect();
-    if all.is_empty() { Ok(made) } else { Ok(Features::joined(&all)?) }
+    Ok(cached.into_iter().flatten().collect())
 }
 
-/// The features of these pictures, some of them at a time.
-fn read(
-    cx: &Context<'_>,
-    (tower, config): (&Tower, &VisionConfig),
-    own: &[&Picture],
-    pixels: &[u8],
-) -> Result<Features> {
+/// The features of these pictures, all at once.
+fn read(cx: &Context<'_>, seeing: &Seeing<'_>, pictures: &[&Picture], pixels: &[u8]) -> Result<Features> {
+    let Seeing { tower, config, .. } = *seeing;
     let preprocessing = &config.preprocessing;
     let shape = PatchRows {
         patch: config.patch,
@@ -130,32 +157,24 @@ fn read(
         mean: preprocessing.mean,
         std: preprocessing.std,
     };
-    let (mut found, mut from, mut next) = (Vec::new(), 0, 0);
-    while next < own.len() || found.is_empty() {
-        let (mut patches, mut grids, mut count) = (Vec::new(), Vec::new(), 0);
-        while let Some(picture) = own.get(next) {
-            let merge = config.merge as u32;
-            let grid = Grid { rows: picture.lines * merge, columns: picture.columns * merge };
-            if count > 0 && count + grid.patches() > PATCHES_AT_ONCE {
-                break;
-            }
-            let bytes = pixel_bytes(picture, config);
-            let (height, width) = (grid.rows as usize * config.patch, grid.columns as usize * config.patch);
-            patches.extend(patch_rows(&pixels[from..from + bytes], height, width, &shape));
-            count += grid.patches();
-            grids.push(grid);
-            (from, next) = (from + bytes, next + 1);
-        }
-        let numbers = config.patch_numbers();
-        let patches = Tensor::from_vec(patches, (count, numbers), &Device::Cpu)?;
-        // A request that a rank alone refused would leave the others in the gather.
-        let features = tower.features(&Pictures { patches, grids }, &cx.math.progress);
-        found.push(features.map_err(|error| match error {
-            tributary_model::Error::Input(_) => Error::Bug("patches make up the grids of their pictures"),
-            error => error.into(),
-        })?);
+    let (mut patches, mut grids, mut from) = (Vec::new(), Vec::new(), 0);
+    for picture in pictures {
+        let merge = config.merge as u32;
+        let grid = Grid { rows: picture.lines * merge, columns: picture.columns * merge };
+        let bytes = pixel_bytes(picture, config);
+        let (height, width) = (grid.rows as usize * config.patch, grid.columns as usize * config.patch);
+        patches.extend(patch_rows(&pixels[from..from + bytes], height, width, &shape));
+        grids.push(grid);
+        from += bytes;
     }
-    Ok(Features::joined(&found.iter().collect::<Vec<_>>())?)
+    let count = grids.iter().map(|grid| grid.patches()).sum::<usize>();
+    let patches = Tensor::from_vec(patches, (count, config.patch_numbers()), &Device::Cpu)?;
+    // A request that a rank alone refused would leave the others in the gather.
+    let features = tower.features(&Pictures { patches, grids }, &cx.math.progress);
+    features.map_err(|error| match error {
+        tributary_model::Error::Input(_) => Error::Bug("patches make up the grids of their pictures"),
+        error => error.into(),
+    })
 }
 
 /// Features in the type in which they travel: the same whether they do or not.
