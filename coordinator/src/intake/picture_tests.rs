@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tributary_pictures::{Encoded, Rules};
+use tributary_pictures::{Encoded, Limits, Rules};
 
 use super::*;
 use crate::picture::{Detail, PictureFile, PictureMarks};
