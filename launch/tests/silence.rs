@@ -43,19 +43,21 @@ fn a_rank_that_is_stopped_before_it_has_met_the_others_ends_the_start() {
 
 #[test]
 fn a_rank_that_spins_in_a_layer_ends_the_job() {
-    let (model, request) = (demo(), request("hop2-0"));
-    let began = Instant::now();
-    // Busy, alive and never further: the third layer that rank 1 begins.
-    let fault = Fault { rank: 1, failpoint: &format!("model::layer=2*off->delay({LONG_MS})") };
-    let arguments = arguments(&model, &request, &["--collective-timeout", "2"]);
-    let ended = Job::start(WORLD, Some(fault), &arguments).end();
-    assert_eq!(ended.code, 75, "{:#?}", ended.errors);
-    assert!(ended.at - began < Duration::from_secs(2) + SLACK + SLACK, "start and the timeout");
-    let cause = ended.cause();
-    assert!(cause.starts_with("tributary: rank 1 (process "), "{:#?}", ended.errors);
-    assert!(cause.contains(") is stuck: it computes layer 2 in chunk_prefill of request 1, 2."), "{cause}");
-    assert!(cause.ends_with("; a step may take 2s (--collective-timeout)"), "{cause}");
-    assert_eq!(ended.causes(), 1, "{:#?}", ended.errors);
+    for phase in ["chunk_prefill", "vision"] {
+        let (model, request) = through(phase);
+        let began = Instant::now();
+        // Busy, alive and never further: the third layer, or block of a tower, that rank 1 begins.
+        let fault = Fault { rank: 1, failpoint: &format!("model::layer=2*off->delay({LONG_MS})") };
+        let arguments = arguments(&model, &request, &["--collective-timeout", "2"]);
+        let ended = Job::start(WORLD, Some(fault), &arguments).end();
+        assert_eq!(ended.code, 75, "{:#?}", ended.errors);
+        assert!(ended.at - began < Duration::from_secs(2) + SLACK + SLACK, "start and the timeout");
+        let cause = ended.cause();
+        assert!(cause.starts_with("tributary: rank 1 (process "), "{:#?}", ended.errors);
+        assert!(cause.contains(&format!(") is stuck: it computes layer 2 in {phase} of request 1, 2.")), "{cause}");
+        assert!(cause.ends_with("; a step may take 2s (--collective-timeout)"), "{cause}");
+        assert_eq!(ended.causes(), 1, "{:#?}", ended.errors);
+    }
 }
 
 #[test]

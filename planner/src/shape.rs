@@ -342,6 +342,23 @@ pub(crate) mod tests {
         vision: None,
     };
 
+    /// The published number of 8B's parameters, and towers that take the decoder's width.
+    #[test]
+    fn shapes_that_read_pictures_have_their_towers() {
+        let named = |name: &str| ModelShape::named(name).expect(name);
+        let all = named("qwen3-vl-8b").all_parameters() as f64;
+        assert!((all / 8.77e9 - 1.0).abs() < 0.005, "{all:e}");
+        let names = ["qwen2.5-vl-7b", "qwen3-vl-2b", "qwen3-vl-4b", "qwen3-vl-8b"];
+        for (name, billions) in names.into_iter().zip([8.3, 2.1, 4.4, 8.77]) {
+            let shape = named(name);
+            let tower = shape.vision.expect(name);
+            assert_eq!((tower.out, shape.weight_bytes), (shape.hidden, 2 * shape.all_parameters()), "{name}");
+            let all = shape.all_parameters() as f64 / 1e9;
+            assert!((all / billions - 1.0).abs() < 0.03, "{name}: {all} B");
+        }
+        assert!(ModelShape::names().into_iter().all(|name| names.contains(&name) == named(name).vision.is_some()));
+    }
+
     /// examples/models/dummy-25m.
     pub(crate) const DUMMY_25M: ModelShape = ModelShape {
         layers: 8,

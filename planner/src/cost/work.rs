@@ -9,10 +9,11 @@
 mod measuring;
 mod sharded;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use tributary_protocol::deal::blocks;
-use tributary_protocol::{Exchange, Phase, Plan, Prefill};
+use tributary_protocol::{Exchange, Phase, Picture, Plan, Prefill};
 
 use super::Selected;
 use super::homes::{Row, homes};
@@ -192,11 +193,15 @@ struct Count<'a> {
 }
 
 impl Count<'_> {
-    /// The towers, over the pictures of each rank.
+    /// The towers, over the pictures of each rank. Those of warm chunks are left out: a memory that
+    /// keeps a chunk keeps the features of its pictures.
     fn pictures(&self) -> Vec<RankWork> {
         let mut ranks = vec![RankWork::default(); self.world];
         let Some(vision) = &self.shape.vision else { return ranks };
-        for (picture, rank) in self.plan.pictures() {
+        let cold = self.plan.chunks.iter().filter(|chunk| !chunk.warm).flat_map(|chunk| &chunk.pictures);
+        let cold: BTreeSet<[u8; 32]> = cold.map(|picture| picture.hash).collect();
+        let lacks_features = |picture: &Picture| cold.contains(&picture.hash);
+        for (picture, rank) in self.plan.pictures().into_iter().filter(|(picture, _)| lacks_features(picture)) {
             let patches = vision.patches(picture);
             let weight_bytes = (vision.parameters() * self.shape.dtype_bytes) as f64;
             ranks[rank].add(&RankWork {

@@ -277,7 +277,7 @@ mod tests {
     use super::*;
     use crate::machine::MemoryOf;
     use crate::shape::tests::QWEN3_14B;
-    use tributary_protocol::Method;
+    use tributary_protocol::{Method, Phase};
 
     #[test]
     fn memory_is_counted_as_the_profile_says_whose_it_is() {
@@ -307,5 +307,42 @@ mod tests {
         for name in Profile::names() {
             assert_eq!(Profile::by_name(name).unwrap().rank.memory_of, MemoryOf::Device, "{name}");
         }
+    }
+
+    /// 20 pictures of 1024 x 1024 pixels on four ranks.
+    #[test]
+    fn towers_are_a_phase_of_requests_with_pictures() {
+        let shape = ModelShape::named("qwen3-vl-8b").unwrap();
+        let profile = Profile::by_name("h100x4").unwrap();
+        let of = |method: &str, hit_rate, count| {
+            let method = Method::named(method).unwrap();
+            let scenario = Scenario {
+                method: method.name.to_owned(),
+                settings: RequestSettings { method, world: 4, ..RequestSettings::default() },
+                chunk_tokens: Some(2048),
+                prefix_tokens: 1,
+                lead_tokens: 0,
+                query_tokens: 32,
+                hit_rate,
+                pictures: PictureGrids { count, lines: 32, columns: 32 },
+            };
+            let tokens = scenario.pictures.tokens();
+            let forecast = scenario.forecast(8192, &shape, &profile).unwrap();
+            assert_eq!(forecast.plan.context_tokens(), 8192 + tokens);
+            forecast
+        };
+        let vision = |forecast: &Forecast| {
+            let found = forecast.predicted.phases.iter().find(|found| found.phase == Phase::Vision);
+            found.map_or(0.0, |found| found.seconds)
+        };
+        assert_eq!(PictureGrids { count: 20, lines: 32, columns: 32 }.tokens(), 20 * 1026);
+        let [cold, warm, none] = [(0.0, 20), (1.0, 20), (0.0, 0)].map(|(rate, count)| of("infoflow", rate, count));
+        // 5 pictures of 5.8 TFLOP on each rank, below the 989 TFLOP/s of the machine's peak.
+        assert!((0.029..0.3).contains(&vision(&cold)), "{} s", vision(&cold));
+        let (cold_flops, warm_flops) = (cold.predicted.total_flops, warm.predicted.total_flops);
+        assert!(cold_flops - warm_flops > 20.0 * 5.6e12, "{cold_flops:e} and {warm_flops:e}");
+        assert!(vision(&warm) < 0.2 * vision(&cold), "features of warm chunks are there: {} s", vision(&warm));
+        assert_eq!(vision(&none), 0.0);
+        assert!(vision(&of("ring", 0.0, 20)) > 0.02);
     }
 }

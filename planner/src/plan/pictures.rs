@@ -108,7 +108,7 @@ mod tests {
             (with("infoflow:packets"), "--method infoflow:packets: reads no pictures: the rows of its adapter"),
             (evicting("speckv"), "--evict speckv: reads no pictures: its draft model"),
             (evicting("lookahead"), "--evict lookahead: reads no pictures: its adapter"),
-            (evicting("streaming"), "--evict streaming: reads no pictures: it gives kept rows"),
+            (evicting("streamingllm"), "--evict streamingllm: reads no pictures: it gives kept rows"),
         ];
         for (settings, begins) in cases {
             let error = check_settings(&settings).expect_err(begins);
