@@ -95,7 +95,7 @@ impl Chunking {
     /// the joining text after it. A document without a token has no chunk.
     ///
     /// Pictures are cut into tiles alone. A document with whole pictures is one chunk where each
-    /// document is; else each picture is a chunk, and texts between pictures are cut as other texts.
+    /// document is; else each picture is a chunk, and texts between pictures are cut as others.
     /// Each tile is a chunk. Where each document is one, its texts go with the first tile of the
     /// picture after them, and the text after the last picture with its last tile.
     ///

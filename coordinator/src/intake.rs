@@ -120,6 +120,15 @@ impl Prepared {
         }
     }
 
+    /// Leaves out chunks that are stored. The tiles of a picture stay if one of them is missing.
+    pub fn leave_out(&mut self, is_stored: impl Fn(&Piece) -> bool) {
+        let groups = self.chunks.chunk_by(|_, next| next.is_later_tile());
+        let is_missing = |group: &[Piece]| !group.iter().all(&is_stored);
+        let stay = groups.flat_map(|group| std::iter::repeat_n(is_missing(group), group.len()));
+        let mut stay = stay.collect::<Vec<bool>>().into_iter();
+        self.chunks.retain(|_| stay.next().unwrap_or(true));
+    }
+
     /// Ids that its chunks are prefilled after.
     pub fn head(&self) -> &[u32] {
         let lead: usize = self.lead.iter().map(|&tokens| tokens as usize).sum();

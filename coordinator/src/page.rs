@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use tributary_pictures::Picture;
 use tributary_protocol::Pixels;
-use tributary_protocol::tile::{Tile, areas};
+use tributary_protocol::tile::{Tile, count};
 
 use crate::Result;
 use crate::picture::PictureMarks;
@@ -29,6 +29,11 @@ impl Piece {
         Self::default().with_picture(picture, marks, Tiling::default()).swap_remove(0)
     }
 
+    /// Whether it has a tile of a picture, and not the first.
+    pub(crate) fn is_later_tile(&self) -> bool {
+        self.pictures.first().is_some_and(|picture| !picture.begins())
+    }
+
     /// Adds a text at its end.
     pub(crate) fn push_text(&mut self, text: Self) {
         let start = self.text.len();
@@ -39,7 +44,7 @@ impl Piece {
     /// Adds a picture at its end: the same page, or a page for each of the picture's tiles, of
     /// which the first begins with this one.
     pub(crate) fn with_picture(self, picture: &Picture, marks: &PictureMarks, tiling: Tiling) -> Vec<Self> {
-        let count = areas(picture.rows, picture.columns, tiling.tiles.count()).len();
+        let count = count(picture.rows, picture.columns, tiling.tiles.count());
         let of = |number: usize| Tile {
             grid: tiling.tiles.count(),
             number: number as u8,
@@ -97,8 +102,8 @@ impl Piece {
         Ok(trimmed)
     }
 
-    /// Makes the tiles of a picture stand behind the tokens that the first of their pages has before
-    /// them.
+    /// Makes the tiles of a picture stand behind the tokens that the first of their pages has
+    /// before them.
     pub(crate) fn align_tiles(pages: &mut [Self]) {
         let mut before = 0;
         for picture in pages.iter_mut().flat_map(|page| &mut page.pictures) {

@@ -125,16 +125,16 @@ mod tests {
             tile: Some(Tile { grid: 4, number, before: 2, order: TileOrder::Raster }),
             pixels: Pixels::default(),
         };
-        let piece = |text: &str, spans: Vec<Range<usize>>, picture| Piece {
+        let piece = |text: &str, spans: &[Range<usize>], picture| Piece {
             ids: vec![3; spans.len()],
             text: text.to_owned(),
-            spans,
+            spans: spans.to_vec(),
             pictures: vec![picture],
             ..Piece::default()
         };
-        let first = piece("ab\u{FFFC}", vec![0..2, 2..5, 2..5], tile(0, 2));
-        let second = piece("\u{FFFC}", vec![0..3], tile(1, 0));
-        let last = piece("\u{FFFC}cd", vec![0..3, 0..3, 3..5], tile(2, 0));
+        let first = piece("ab\u{FFFC}", &[0..2, 2..5, 2..5], tile(0, 2));
+        let second = piece("\u{FFFC}", std::slice::from_ref(&(0..3)), tile(1, 0));
+        let last = piece("\u{FFFC}cd", &[0..3, 0..3, 3..5], tile(2, 0));
         let mark = |piece: &Piece, before: usize, chosen: &[bool]| marked(piece, chosen, before, ("<", ">"));
         assert_eq!(mark(&first, 4, &[true, false, true]), "<ab>[picture 5, tile 1: 1 of 1 places]");
         assert_eq!(mark(&second, 5, &[false]), "[picture 5, tile 2: 0 of 1 places]");

@@ -103,8 +103,7 @@ impl Engine<'_> {
         let tokens = prepared.chunks.iter().map(|chunk| chunk.ids.len()).sum();
         let head = prepared.head().to_vec();
         prepared
-            .chunks
-            .retain(|chunk| !self.planner.stores(group, &head, (&chunk.ids, &chunk.pictures), &run_config.settings));
+            .leave_out(|chunk| self.planner.stores(group, &head, (&chunk.ids, &chunk.pictures), &run_config.settings));
         let warmed = Warmed { chunks, tokens, there: chunks - prepared.chunks.len(), ..Warmed::default() };
         if prepared.chunks.is_empty() {
             return Ok(warmed);

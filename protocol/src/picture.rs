@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::place::Stretch;
-use crate::tile::{Area, Tile, areas};
+use crate::tile::{Area, Tile, area, count};
 
 /// Bytes of a pixel: red, green and blue.
 pub const PIXEL_BYTES: usize = 3;
@@ -48,13 +48,13 @@ impl Picture {
     /// # Panics
     /// If the grid has no such tile: ranks check plans before they use them.
     pub fn area(&self) -> Area {
-        let of = |tile: Tile| areas(self.lines, self.columns, tile.grid)[usize::from(tile.number)];
-        self.tile.map_or_else(|| Area::whole(self.lines, self.columns), of)
+        let Some(tile) = self.tile else { return Area::whole(self.lines, self.columns) };
+        area(self.lines, self.columns, tile.grid, tile.number.into()).expect("ranks check the number of a tile")
     }
 
     /// Number of its tiles.
     pub fn tiles(&self) -> usize {
-        self.tile.map_or(1, |tile| areas(self.lines, self.columns, tile.grid).len())
+        self.tile.map_or(1, |tile| count(self.lines, self.columns, tile.grid))
     }
 
     /// Whether the chunk has the picture's beginning: the mark before its first row.

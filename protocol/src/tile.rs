@@ -74,17 +74,29 @@ impl Area {
 /// line by line. Each has ⌈lines / tiles⌉ lines and ⌈columns / tiles⌉ columns, less at the lower
 /// and the right edge. Tiles without a row are left out.
 pub fn areas(lines: u32, columns: u32, tiles: u8) -> Vec<Area> {
-    let (high, wide) = (side(lines, tiles), side(columns, tiles));
-    let at = |top: u32| {
-        let tile = move |left: u32| Area { top, left, lines: high.min(lines - top), columns: wide.min(columns - left) };
-        (0..columns).step_by(wide as usize).map(tile)
-    };
-    (0..lines).step_by(high as usize).flat_map(at).collect()
+    (0..count(lines, columns, tiles)).filter_map(|number| area(lines, columns, tiles, number)).collect()
 }
 
-/// Lines or columns of a tile, of `count` in the grid.
-fn side(count: u32, tiles: u8) -> u32 {
-    count.div_ceil(u32::from(tiles.max(1))).max(1)
+/// Number of those tiles.
+pub fn count(lines: u32, columns: u32, tiles: u8) -> usize {
+    let along = |rows: u32| rows.div_ceil(side(rows, tiles)) as usize;
+    along(lines) * along(columns)
+}
+
+/// One of those tiles, if there are that many.
+pub fn area(lines: u32, columns: u32, tiles: u8, number: usize) -> Option<Area> {
+    if number >= count(lines, columns, tiles) {
+        return None;
+    }
+    let (high, wide) = (side(lines, tiles), side(columns, tiles));
+    let across = columns.div_ceil(wide);
+    let (top, left) = (number as u32 / across * high, number as u32 % across * wide);
+    Some(Area { top, left, lines: high.min(lines - top), columns: wide.min(columns - left) })
+}
+
+/// Lines or columns of a tile, of `rows` in the grid.
+fn side(rows: u32, tiles: u8) -> u32 {
+    rows.div_ceil(u32::from(tiles.max(1))).max(1)
 }
 
 #[cfg(test)]
@@ -116,5 +128,6 @@ mod tests {
         assert_eq!(areas(5, 1, 4), [area(0, 0, 2, 1), area(2, 0, 2, 1), area(4, 0, 1, 1)]);
         assert_eq!(areas(1, 3, 8), [area(0, 0, 1, 1), area(0, 1, 1, 1), area(0, 2, 1, 1)]);
         assert_eq!(areas(4, 6, 1), [Area::whole(4, 6)]);
+        assert_eq!((count(3, 5, 2), super::area(3, 5, 2, 4), super::area(0, 5, 2, 0)), (4, None, None));
     }
 }

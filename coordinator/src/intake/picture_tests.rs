@@ -257,6 +257,28 @@ fn tiles_are_chunks_and_texts_go_with_the_first_and_the_last() {
 }
 
 #[test]
+fn tiles_of_a_picture_are_stored_together() {
+    let this = Model::open("qwen3vl-tiny");
+    let documents = [alone(text("ab")), alone(png("d")), alone(png("f"))].to_vec();
+    let prepared = this.read(documents, "q", |intake| intake.tiling = tiling(2)).expect("a request");
+    assert_eq!(prepared.chunks.len(), 1 + 4 + 4);
+    let left = |stored: [bool; 9]| {
+        let mut left = prepared.clone();
+        let number = |piece: &Piece| prepared.chunks.iter().position(|other| other == piece).expect("a chunk");
+        left.leave_out(|piece| stored[number(piece)]);
+        left.chunks.iter().map(number).collect::<Vec<_>>()
+    };
+    assert_eq!(left([false; 9]), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    assert!(left([true; 9]).is_empty());
+    let mut stored = [true; 9];
+    stored[7] = false;
+    assert_eq!(left(stored), [5, 6, 7, 8], "one tile is missing");
+    stored = [true; 9];
+    stored[0] = false;
+    assert_eq!(left(stored), [0]);
+}
+
+#[test]
 fn tiles_stand_behind_a_text_that_a_template_has_trimmed() {
     let this = Model::open("qwen3vl-tiny");
     let trims = Template::new("<|im_start|>{{ messages[-1].content | trim }}<|im_end|>", "", "");
