@@ -68,7 +68,8 @@ impl Plan {
     }
 
     /// Number of packs in which the rank with most packs runs its pictures, if a row has
-    /// `row_patches` patches. Ranks with fewer packs, or with cached features, pass the same points.
+    /// `row_patches` patches. Ranks with fewer packs, or with cached features, pass the same
+    /// points.
     pub fn picture_packs(&self, row_patches: usize) -> usize {
         let pictures = self.pictures();
         let of = |rank| pictures.iter().filter(|(_, of)| *of == rank).map(|(picture, _)| *picture).collect::<Vec<_>>();

@@ -63,8 +63,8 @@ impl Right {
         Self::of_bodies(server, REQUESTS.map(|name| body(name, TOKENS)).into())
     }
 
-    /// The same for requests with pictures, to a model that reads them. Its first token follows from
-    /// the prefill alone, whatever else is decoded.
+    /// The same for requests with pictures, to a model that reads them. Its first token follows
+    /// from the prefill alone, whatever else is decoded.
     pub fn of_pictures(server: &Server) -> Self {
         let ask = |names: [&str; 2]| {
             let documents: Vec<Value> = names.map(|name| json!({"image": picture_url(name)})).into();

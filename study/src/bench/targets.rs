@@ -1,7 +1,10 @@
 //! The points of a sweep: every combination that the design names, checked before anything is
 //! loaded.
 
+use std::sync::Arc;
+
 use crate::schema::{Cache, Design, Point, Prediction};
+use tributary_coordinator::PictureFile;
 use tributary_engine::{Drawn, Engine, Question, RunConfig, Synthetic, one_line};
 use tributary_planner::cost::Selected;
 use tributary_planner::forecast::Profile;
@@ -53,10 +56,7 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
     if let Some(profile) = profile.filter(|profile| profile.measured_here) {
         engine.plan_by(profile.clone());
     }
-    let files = match design.images.as_str() {
-        "" => Vec::new(),
-        images => images.parse::<Drawn>().map_err(Error::usage)?.files(design.seed)?,
-    };
+    let files = drawn(design)?;
     let (mut points, mut targets): (Vec<Point>, Vec<Target>) = (Vec::new(), Vec::new());
     for &tokens in &design.lengths {
         let limit = engine.folder().config.max_positions;
@@ -75,10 +75,7 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
                     chunk_tokens: design.chunk_tokens,
                     query_tokens: design.query_tokens,
                 };
-                let question = match files.is_empty() {
-                    true => Question::Random(shape, design.seed),
-                    false => Question::Drawn(shape, design.seed, files.clone()),
-                };
+                let question = question(shape, design.seed, &files);
                 let planned = match cache {
                     Cache::Cold => engine.check(&question, &run_config),
                     _ => engine.check_after(&question, &run_config, &primer(&run_config)),
@@ -105,6 +102,18 @@ pub fn targets(sweep: &Sweep<'_>, engine: &mut Engine<'_>) -> Result<(Vec<Point>
         }
     }
     Ok((points, targets))
+}
+
+/// The pictures of every request, drawn from the seed.
+fn drawn(design: &Design) -> Result<Vec<Arc<PictureFile>>> {
+    match design.images.as_str() {
+        "" => Ok(Vec::new()),
+        images => Ok(images.parse::<Drawn>().map_err(Error::usage)?.files(design.seed)?),
+    }
+}
+
+fn question(shape: Synthetic, seed: u64, files: &[Arc<PictureFile>]) -> Question {
+    if files.is_empty() { Question::Random(shape, seed) } else { Question::Drawn(shape, seed, files.to_vec()) }
 }
 
 /// A share of the chunks in the cache must come to some of them, and not to all.

@@ -229,7 +229,7 @@ fn every_rank_passes_the_points_that_the_plan_says() {
     }
 }
 
-/// The tower's blocks are points too: on ranks without a picture, and with features that are cached.
+/// The tower's blocks are points too: on ranks without a picture, and with cached features.
 #[test]
 fn ranks_pass_the_points_of_their_towers_in_step_and_are_let_go_of_there() {
     let recorded = Recorded::new("qwen3vl-tiny");
