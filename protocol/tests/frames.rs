@@ -332,6 +332,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     let headers = (header(&encode_frame(&order).unwrap()), header(&encode_frame(&event).unwrap()));
-    let told = ("5452494217000000d002000078d5e9ed", "54524942170000005302000049adafee");
+    let told = ("5452494218000000d0020000fb5a3c5a", "5452494218000000530200000ec5716c");
     assert_eq!((headers.0.as_str(), headers.1.as_str()), told);
 }
