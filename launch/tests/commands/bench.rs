@@ -318,3 +318,28 @@ fn a_study_has_metrics_of_all_its_runs() {
     assert!(of("collective_bytes_total{rank=\"1\",collective=\"all-gather\",direction=\"received\"}") > 0.0);
     assert!(of("rank_phase_seconds_total{rank=\"1\",phase=\"chunk_prefill\"}") > 0.0);
 }
+
+#[test]
+fn pictures_of_noise_are_measured_with_their_towers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (model, out) = (root().join("examples/models/dummy-vlm"), folder.path().join("study"));
+    let (model, shown) = (model.display().to_string(), out.display().to_string());
+    let study = ["bench", "--model", &model, "--load-format", "dummy", "--lengths", "64", "--chunk-tokens", "32"];
+    let own = ["--query-tokens", "8", "--images", "2x300x200", "--worlds", "2", "--methods", "ring,infoflow"];
+    let runs = ["--caches", "cold,warm", "--repeats", "2", "--warmups", "0", "--out", &shown];
+    let (code, table, errors) = run(&[&study[..], &own, &runs].concat());
+    assert_eq!((code, errors.as_str()), (Some(0), ""), "{table}");
+    let report = report(&out);
+    assert_eq!(report["design"]["images"], "2x300x200");
+    assert_eq!(points(&report).len(), 3, "ring, infoflow cold and warm");
+    for point in points(&report) {
+        assert_eq!(samples(point).len(), 2, "{}", point["id"]);
+    }
+    let dry = [&study[..], &own, &["--dry-run"]].concat();
+    let (code, table, _) = run(&dry);
+    assert!(code == Some(0) && table.contains("# pictures after each context: 2x300x200"), "{table}");
+    let text = ["--images", "2x300x200", "--lengths", "64", "--out", &shown, "--force"];
+    let (code, _, errors) = bench(&text);
+    assert_eq!(code, Some(64), "{errors}");
+    assert!(errors.contains("reads no pictures") && errors.lines().count() == 1, "{errors}");
+}

@@ -379,3 +379,31 @@ fn traces_that_cannot_be_replayed_are_refused() {
     refused(&with(&["--speed", "2"]), &["--trace"]);
     refused(&with(&["--policy", "fifo"]), &["--trace"]);
 }
+
+#[test]
+fn pictures_are_predicted_with_their_phase_and_refused_where_no_tower_is() {
+    let vlm = ["plan", "--model", "qwen3-vl-8b", "--profile", "h100x4", "--tokens", "8k", "--hit-rate", "0,1"];
+    let with_pictures = [&vlm[..], &["--images", "20x1024x1024"]].concat();
+    let answer = json(&[&with_pictures[..], &["--json"]].concat());
+    let pictures = &answer["pictures"];
+    let told = ["count", "lines", "columns", "tokens"].map(|name| pictures[name].as_u64());
+    assert_eq!(told, [Some(20), Some(32), Some(32), Some(20 * 1026)], "{pictures}");
+    let vision = |answer: &Value, method: &str, hit_rate| {
+        let phases = point(answer, 8192, method, hit_rate)["phases"].as_array().expect("phases");
+        phases.iter().find(|phase| phase["phase"] == "vision").map_or(0.0, |phase| number(&phase["ms"]))
+    };
+    let cold = vision(&answer, "infoflow", 0.0);
+    assert!(cold > 20.0 && vision(&answer, "infoflow", 1.0) < 0.2 * cold, "{cold} ms cold");
+    assert!(vision(&answer, "ring", 0.0) > 20.0);
+    assert!(answer["notes"].to_string().contains("left out, since they read no pictures: "), "{}", answer["notes"]);
+    let texts = json(&[&vlm[..], &["--json"]].concat());
+    assert_eq!((vision(&texts, "infoflow", 0.0), &texts["pictures"]), (0.0, &Value::Null));
+    let shown = text(&with_pictures);
+    let head = "0.6 B of them of its vision tower";
+    assert!(shown.contains("  vision  ") && shown.contains(head), "{shown}");
+    refused(&with(&["--images", "2x64x64"]), &["--images 2x64x64: model qwen3-14b reads no pictures"]);
+    refused(&[&vlm[..], &["--images", "257x64x64"]].concat(), &["257 pictures; a request has 1 to 256"]);
+    refused(&[&vlm[..], &["--images", "1x9000x20"]].concat(), &["--images 1x9000x20: ", "more than 200 times"]);
+    let star = ["--images", "1x64x64", "--methods", "star"];
+    refused(&[&vlm[..], &star].concat(), &["no pictures are read by star"]);
+}
