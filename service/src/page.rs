@@ -13,7 +13,7 @@ pub const PAGE: &str = include_str!("page/index.html");
 const POLICY: &str = "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'; \
     style-src 'sha256-2QGC+ScZ/MVTBNosreZsT25PR3Vu9zY3DFjnzE/qsfQ='; \
-    script-src 'sha256-DQeOrF8oFaIIOqN8IjxZxWEohxcUPvnrmWhd1A6KY7w='";
+    script-src 'sha256-7xihUIBfp9vd9l0+PMV5foi330RZLlMntuDtpSp8PF0='";
 
 /// Answers with the page.
 pub async fn page() -> impl IntoResponse {

@@ -4,6 +4,7 @@
 use serde::Serialize;
 use tributary_coordinator::Piece;
 use tributary_engine::{Answered, Client, Result};
+use tributary_protocol::Picture;
 
 /// Recomputed tokens, and a timeline of each rank.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -33,19 +34,39 @@ pub struct ExplainedChunk<'a> {
     pub pictures: Vec<ExplainedPicture>,
 }
 
-/// A picture among a chunk's tokens: a token for each place of its grid, line by line.
+/// A picture among a chunk's tokens, or a tile of one: a token for each place of its grid, line by
+/// line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ExplainedPicture {
     /// Its number among the pictures of the request, from 0.
     pub picture: usize,
     /// Index of its first place among the chunk's tokens. The token before it marks the picture's
-    /// start, the token after its last place its end.
+    /// start, the token after its last place its end; of tiles the first and the last one have
+    /// these.
     pub first: usize,
     /// Lines of its grid of places.
     pub lines: u32,
     /// Places in a line.
     pub columns: u32,
+    /// Where the tile is, if the chunk has not the whole picture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schema(required = false))]
+    pub tile: Option<ExplainedTile>,
+}
+
+/// The place of a tile in the grid of its picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub struct ExplainedTile {
+    /// Its first line.
+    pub top: u32,
+    /// Its first column.
+    pub left: u32,
+    /// Lines of the whole grid.
+    pub of_lines: u32,
+    /// Columns of the whole grid.
+    pub of_columns: u32,
 }
 
 /// A token of the context.
@@ -85,7 +106,7 @@ impl<'a> Explanation<'a> {
         let (plan, outcome) = (&answered.planned.plan, &answered.answer.outcome);
         let (first, starts) = (plan.prefix_tokens(), plan.chunk_starts());
         let score = |row: usize| outcome.scores.as_ref().and_then(|scores| scores.get(row)).copied();
-        let mut number = 0;
+        let mut begun = 0;
         let explain = |(chunk, piece): (usize, &'a Piece)| -> Result<ExplainedChunk<'a>> {
             let rows = starts[chunk] + plan.chunks[chunk].head_rows()..;
             let tokens = texts(piece, client)?.into_iter().zip(rows).map(|(text, row)| ExplainedToken {
@@ -93,12 +114,8 @@ impl<'a> Explanation<'a> {
                 selected: outcome.selected.binary_search(&((first + row) as u32)).is_ok(),
                 score: score(row).filter(|score| score.is_finite()),
             });
-            let pictures = piece.pictures.iter().zip(number..).map(|(placed, picture)| {
-                let (first, lines, columns) = (placed.first as usize, placed.lines, placed.columns);
-                ExplainedPicture { picture, first, lines, columns }
-            });
-            let pictures: Vec<ExplainedPicture> = pictures.collect();
-            number += pictures.len();
+            let pictures: Vec<ExplainedPicture> =
+                piece.pictures.iter().map(|placed| explained(placed, &mut begun)).collect();
             Ok(ExplainedChunk { chunk, title: piece.title.as_deref(), tokens: tokens.collect(), pictures })
         };
         let context = answered.prepared.chunks.iter().enumerate().map(explain).collect::<Result<_>>()?;
@@ -112,6 +129,20 @@ impl<'a> Explanation<'a> {
             })
         });
         Ok(Self { context, order: &outcome.order, timeline: timeline.collect() })
+    }
+}
+
+/// A picture or a tile of one, after `begun` pictures of which some part came before.
+fn explained(placed: &Picture, begun: &mut usize) -> ExplainedPicture {
+    *begun += usize::from(placed.begins());
+    let area = placed.area();
+    let tile = || ExplainedTile { top: area.top, left: area.left, of_lines: placed.lines, of_columns: placed.columns };
+    ExplainedPicture {
+        picture: *begun - 1,
+        first: placed.first as usize,
+        lines: area.lines,
+        columns: area.columns,
+        tile: placed.tile.map(|_| tile()),
     }
 }
 
