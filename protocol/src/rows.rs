@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use tributary_methods::REORDER;
+use tributary_methods::{PictureRows, REORDER, Selection, leading_counts};
 
 use crate::{Chunk, Drift, Exchange, Plan, SamKv, Trace};
 
@@ -164,7 +164,7 @@ impl Plan {
         let is_as_it_is = |chunk: &Chunk| chunk.around.is_none() && chunk.compress.is_none();
         let keeps_all = !self.drops() && self.chunks.iter().all(is_as_it_is);
         let in_chunks = self.method.in_chunks() && self.method.parallel().is_none() && keeps_all;
-        let recomputes_all = self.budget >= self.context_tokens()
+        let recomputes_all = self.selects_all()
             && self.exchange != Exchange::Selected
             && !self.reorders()
             && !self.is_tile_after_tile()
@@ -172,6 +172,18 @@ impl Plan {
         let is_alone = self.chunks.len() <= 1 && self.lead.is_empty();
         let is_in_order = self.method.prefill.is_whole() && self.prompt_order() == self.request_order();
         self.method.is_exact() || is_in_order || (in_chunks && (is_alone || recomputes_all))
+    }
+
+    /// Whether every row that may be selected is, and recomputed as a full prefill computes it.
+    fn selects_all(&self) -> bool {
+        let lengths: Vec<usize> = self.candidates(&self.request_order()).into_iter().map(|(_, count)| count).collect();
+        let takes_all = match self.method.selection() {
+            // Budget that short chunks leave is not spent on long ones.
+            Some(Selection::Leading { per_chunk }) => leading_counts(&lengths, self.budget, per_chunk) == lengths,
+            _ => true,
+        };
+        let takes_pictures = self.method.picture_rows() == PictureRows::All || !self.has_pictures();
+        self.budget >= self.context_tokens() && takes_all && takes_pictures
     }
 
     /// Whether the method drops context rows of this request. There is no excerpt of a single

@@ -131,6 +131,15 @@ fn rows_a_chunk_are_taken_of_the_first_tile_too_unless_it_is_exact() {
     assert_eq!([budget(TileOrder::Raster), budget(TileOrder::Tile)], [4 * 3, 3 * 3]);
 }
 
+/// A budget that is divided evenly is not spent where chunks are short: rows of long ones stay.
+#[test]
+fn first_rows_of_chunks_are_exact_where_they_are_all() {
+    let is_exact = |lengths: &[usize], spec: &str| planned(lengths, &method(spec), &MACHINE).unwrap().plan.is_exact();
+    assert!(is_exact(&[100, 95, 5], "epic:ratio=1"), "100 rows of each");
+    assert!(!is_exact(&[10, 150, 40], "epic:ratio=1"), "100 rows of 150");
+    assert!(is_exact(&[10, 150, 40], "random:ratio=1"));
+}
+
 #[test]
 fn methods_have_their_own_defaults() {
     let epic = method("epic:rows=8:ratio=0.5");

@@ -82,6 +82,7 @@ fn what_is_selected_and_answered_is_what_was_recorded() {
         }
         let flat =
             Plan { include_first_chunk: true, ..of.plan("infoflow:ratio=1:picture-rows=flat", 1, Exchange::PassQ) };
+        assert!(!flat.is_exact(), "{name}: every row is recomputed, but not as a full prefill does");
         check(flat, ["", "wrong.recompute_without_deepstack.1"], "all, without levels");
         // The wrong ways that were recorded are far from the right ones.
         let right = of.recorded("logits.1");
