@@ -43,7 +43,7 @@ impl PicturesRow {
             spans.map(|span| span.seconds - span.waited_s).sum()
         };
         Some(Self {
-            count: all().count(),
+            count: all().filter(|picture| picture.begins()).count(),
             tokens: all().map(tributary_protocol::Picture::rows).sum(),
             different: different.len(),
             cached: reports.iter().map(|report| report.chunk_cache.picture_hits).sum(),

@@ -93,6 +93,15 @@ fn pictures_in_tiles_are_answered_as_whole_ones_where_all_is_computed_anew() {
     // 4 x 6 rows in 2 x 3 tiles, 6 x 9 in 3 x 3, and a text.
     let context = tiles["tributary"]["context"].as_array().expect("chunks").len();
     assert_eq!(context, 6 + 9 + 1, "{tiles}");
+    assert_eq!(tiles["metrics"]["pictures"]["count"], 2, "{}", tiles["metrics"]);
+    let explained = tiles["tributary"]["context"].as_array().expect("chunks").iter();
+    let pictures: Vec<&Value> =
+        explained.flat_map(|chunk| chunk["pictures"].as_array().into_iter().flatten()).collect();
+    let last = json!({"top": 4, "left": 6, "of_lines": 6, "of_columns": 9});
+    assert!(pictures.iter().any(|picture| picture["tile"] == last), "{pictures:?}");
+    let numbers: std::collections::BTreeSet<u64> =
+        pictures.iter().filter_map(|picture| picture["picture"].as_u64()).collect();
+    assert_eq!((pictures.len(), numbers.len()), (6 + 9, 2), "a tile is one of its picture");
     let warm = reply("infoflow:ratio=1");
     assert_eq!(warm["choices"], tiles["choices"]);
     assert_eq!(warm["metrics"]["cache"], "warm", "{}", warm["metrics"]);
