@@ -21,7 +21,7 @@ fn the_demo_vlm_answers_its_requests() {
             let file = file.display().to_string();
             let asked =
                 ["prefill", "--model", &demo_vlm(), "--request", &file, "--method", method, "--world-size", "2"];
-            let more = ["--image-tiles", tiles, "--max-tokens", "4", "--format", "json"];
+            let more = ["--image-tiles", tiles, "--max-tokens", "4", "--json"];
             let (code, out, errors) = run(&[&asked[..], &more].concat());
             assert_eq!(code, Some(0), "{name}, {method}: {errors}");
             let report: Value = serde_json::from_str(&out).expect("JSON");

@@ -15,7 +15,7 @@ static PICTURE_ROWS: MethodOption = MethodOption {
     key: "picture-rows",
     value: "all|never|flat",
     kind: Kind::Word(PictureRows::NAMES),
-    usual: Usual::Value("all"),
+    usual: Usual::Computed("all"),
     help: "Rows of pictures: selected like others, never, or recomputed without the tower's levels, for comparison",
 };
 
@@ -52,7 +52,8 @@ pub static INFOFLOW: Method = Method {
 fn prefill(options: &mut Options, model: ModelFacts) -> Result<Prefill, InvalidOption> {
     let evidence =
         Evidence::of_query(layers_between(options, [55, 65], model)?, options.usual(&SCORE), options.usual(&LAYOUT));
-    let (recency, picture_rows) = (options.get(&RECENCY), options.usual(&PICTURE_ROWS));
+    let recency = options.get(&RECENCY);
+    let picture_rows = options.get(&PICTURE_ROWS).unwrap_or(PictureRows::All);
     Ok(Prefill::Chunks(Selection::Evidence(Evidence { recency, picture_rows, ..evidence })))
 }
 
