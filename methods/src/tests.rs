@@ -56,7 +56,7 @@ fn a_method_takes_what_it_says() {
                 (Kind::Flag, _) => String::new(),
                 (Kind::Count(_), _) => "=3".to_owned(),
                 (Kind::Number(..), _) => "=0.25".to_owned(),
-                (Kind::Word(words), Usual::Value(usual)) => {
+                (Kind::Word(words), Usual::Value(usual) | Usual::Computed(usual)) => {
                     format!("={}", words.iter().find(|word| *word != usual).expect("another word"))
                 }
                 (Kind::Layers, _) => "=3..5".to_owned(),
