@@ -1,10 +1,9 @@
 //! Files of drawn noise, for measurements.
 
-use image::codecs::png::PngEncoder;
-use image::{ExtendedColorType, ImageEncoder};
-
 use crate::error::Result;
 use crate::limits::Limits;
+use crate::pixels::Pixels;
+use crate::png::png;
 
 /// Side of the squares of one colour, in pixels: a file of single noisy pixels would be as long as
 /// its pixels.
@@ -25,9 +24,7 @@ pub fn noise(width: u32, height: u32, limits: &Limits, mut draw: impl FnMut() ->
         let lines = SQUARE.min(down - rgb.len() / line.len());
         (0..lines).for_each(|_| rgb.extend_from_slice(&line));
     }
-    let mut file = Vec::new();
-    let written = PngEncoder::new(&mut file).write_image(&rgb, width, height, ExtendedColorType::Rgb8);
-    written.expect("memory takes whole lines of checked sides");
+    let file = png(&Pixels { width, height, rgb });
     limits.check_encoded(file.len())?;
     Ok(file)
 }

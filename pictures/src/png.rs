@@ -1,6 +1,6 @@
 //! PNG files of drawn pictures: of benchmarks and of tasks.
 
-use image::codecs::png::{CompressionType, FilterType, PngEncoder};
+use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 
 use crate::pixels::Pixels;
@@ -11,8 +11,8 @@ use crate::pixels::Pixels;
 /// If the pixels are fewer or more than width and height say: only a bug can cause that.
 pub fn png(pixels: &Pixels) -> Vec<u8> {
     let mut file = Vec::new();
-    let encoder = PngEncoder::new_with_quality(&mut file, CompressionType::Fast, FilterType::Sub);
-    let written = encoder.write_image(&pixels.rgb, pixels.width, pixels.height, ExtendedColorType::Rgb8);
+    let Pixels { width, height, rgb } = pixels;
+    let written = PngEncoder::new(&mut file).write_image(rgb, *width, *height, ExtendedColorType::Rgb8);
     written.expect("a file in memory can be written");
     file
 }
