@@ -240,9 +240,8 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
         return Err(PlanError::EmptyQuery.into());
     }
     let closing = closing(&written, intake)?.min(query.len());
-    let pictures = reading;
     let prepared =
-        Prepared { prefix, lead, chunks, query, query_text, closing, pictures, notes, ..Prepared::default() };
+        Prepared { prefix, lead, chunks, query, query_text, closing, pictures: reading, notes, ..Prepared::default() };
     checked(prepared, intake)
 }
 

@@ -81,7 +81,7 @@ pub fn drawn(task: &Task, shape: Shape, random: &mut Random, places: &dyn Fn(&mu
 }
 
 /// Different documents for a task's facts, ascending; descending where it reverses its chain.
-fn places(task: &Task, documents: usize, random: &mut Random) -> Vec<usize> {
+pub fn places(task: &Task, documents: usize, random: &mut Random) -> Vec<usize> {
     let all: Vec<usize> = (0..documents).collect();
     let mut places = random.some_of(&all, task.question.facts());
     places.sort_unstable();

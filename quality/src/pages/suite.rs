@@ -104,11 +104,7 @@ impl Pages {
         let facts = task.least_documents();
         let sample = hops::drawn(task, shape, &mut random, &|random| match form {
             Form::Tiles(tiles) => blocks(facts, usize::from(tiles), random),
-            Form::Pages | Form::Mixed => {
-                let mut places = random.some_of(&(0..documents).collect::<Vec<_>>(), facts);
-                places.sort_unstable();
-                places
-            }
+            Form::Pages | Form::Mixed => hops::places(task, documents, random),
         });
         let tiles = match form {
             Form::Tiles(tiles) => ImageTiles::new(tiles).expect("tasks have numbers of tiles that there are"),
