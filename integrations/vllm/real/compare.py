@@ -1,6 +1,6 @@
 """Tributary's answers and vLLM's after a hand-over, token by token: a table of methods, worlds and models; exit code 1 if any row fails.
 
-    with.sh target/vllm python compare.py PROGRAM --model FOLDER [--worlds 2:200,1:20] [--methods NAME..] [--json FILE]
+    with.sh target/vllm python compare.py PROGRAM --model FOLDER [--worlds 2:200,1:20] [--methods NAME..] [--tensor-parallel RANKS] [--json FILE]
 
 PROGRAM may also be the URL of a server that runs. An answer is judged against Tributary's own greedy decoding of the same request. It must be the same, or
 differ first where Tributary's two likeliest tokens are closer than --tie. A method that cannot be handed over is a row with the server's reason.
@@ -73,6 +73,8 @@ def main():
     parser.add_argument("--tokens", type=int, default=12)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--tie", type=float, default=1e-3)
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="ranks of vLLM, each of which takes its heads")
+    parser.add_argument("--spoil", choices=kit.SPOILS, help="a self-test: values go to other slots than their keys, or the last rows do not come; every method must fail")
     parser.add_argument("--options", default="", help="further options of `tributary serve`")
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
@@ -81,8 +83,8 @@ def main():
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
     make = kit.demo_request if args.model.resolve() == kit.DEMO else kit.prose_request
     counts = dict(name.split(":") for name in args.counts)
-    proxy, rows = kit.Proxy(), []
-    llm = kit.engine(args.model, proxy.url, enable_prefix_caching=True)
+    proxy, rows = kit.Proxy(args.spoil), []
+    llm = kit.engine(args.model, proxy.url, enable_prefix_caching=True, tensor_parallel_size=args.tensor_parallel)
     for world, requests in (map(int, part.split(":")) for part in args.worlds.split(",")):
         running = None if args.program.startswith("http") else kit.Service(
             args.program, args.model, ["--world-size", world, "--threads", 1, *args.options.split()], log="target/vllm-serve.log")

@@ -11,6 +11,8 @@ import threading
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import blake3
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "integrations/vllm"
 DEMO = ROOT / "examples/models/demo"
@@ -102,11 +104,27 @@ def decode(url, request, method, tokens, **settings):
     return [step["token"] for step in steps], gaps
 
 
+def values_moved(rows, size):
+    """Values one slot after their keys. (Keys that moved with them would change nothing: they hold their positions, and attention is a sum.)"""
+    moved, half = bytearray(rows), size // 2
+    for at in range(half, len(rows), size):
+        moved[at:at + half] = rows[at - size:at - half] if at >= size else rows[-half:]
+    return moved
+
+
+# Rows that do not come.
+FEW = 32
+# Ways to spoil rows, given their bytes and those of a row.
+SPOILS = {"slots": values_moved, "few": lambda rows, size: rows[:-size * FEW] + bytes(size * FEW)}
+
+
 class Proxy:
     """Stands between vLLM and the server: its address stays while servers change, it counts rows, and damages what it is told to."""
 
-    def __init__(self):
+    def __init__(self, spoil=None):
         self.target = None
+        # One of SPOILS, of every layer, with a right hash: a comparison must notice it by the answers.
+        self.spoil = spoil
         # By id: (layer, row) whose first bit is flipped.
         self.damage = {}
         # By id: what happens before a layer is fetched.
@@ -134,7 +152,7 @@ class Proxy:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def forward(self, handler):
-        rows = re.fullmatch(r"/v1/kv/([^/]+)/(\d+)\?first=(\d+)&rows=(\d+)", handler.path)
+        rows = re.fullmatch(r"/v1/kv/([^/]+)/(\d+)\?first=(\d+)&rows=(\d+)(?:&first_head=\d+&heads=\d+)?", handler.path)
         if rows and (act := self.before.get(rows[1])):
             act(int(rows[2]))
         parts = urllib.parse.urlsplit(self.target)
@@ -152,6 +170,9 @@ class Proxy:
             layer, first, count = map(int, rows.groups()[1:])
             with self.lock:
                 self.rows += count
+            if self.spoil:
+                body = SPOILS[self.spoil](body[:-HASH_BYTES], (len(body) - HASH_BYTES) // count)
+                body += blake3.blake3(body).digest()
             damaged = self.damage.get(rows[1])
             if damaged and damaged[0] == layer and first <= damaged[1] < first + count:
                 body[(damaged[1] - first) * ((len(body) - HASH_BYTES) // count)] ^= 1

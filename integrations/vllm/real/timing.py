@@ -12,6 +12,7 @@ every sample:
 
 `cold`: documents that no request had before. `warm`: the documents of an earlier request in another order and with another question. vLLM's own prefix cache
 is off, and so its prompts are always computed or imported. `copy`: all layers of a finished prefill read and hashed by the connector's code, without vLLM.
+`step`: one of vLLM's steps of decoding behind an imported prompt.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import time
 
 import kit
 from service import dummy_folder
-from tributary_vllm.handover import Server, pieces
+from tributary_vllm.handover import Part, Server, Shape, pieces
 from tributary_vllm.worker import PIECE_BYTES
 
 
@@ -57,15 +58,38 @@ def two_tokens(url, request, method):
     return taken
 
 
-def complete(vllm, ids, told=None):
-    """vLLM's answer of two tokens."""
-    body = {"prompt": ids, "max_tokens": 2, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+def complete(vllm, ids, told=None, tokens=2):
+    """vLLM's answer of two tokens, or as many as are asked for."""
+    body = {"prompt": ids, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
     if told:
         body.update(kv_transfer_params={"tributary": {"id": told["id"]}}, cache_salt=told["cache_salt"] or told["id"])
     status, answer = kit.call(vllm, "POST", "/v1/completions", body)
-    if status != 200 or len(answer["choices"][0]["token_ids"]) != 2:
+    if status != 200 or len(answer["choices"][0]["token_ids"]) != tokens:
         raise RuntimeError(f"vLLM: {status}: {answer}")
     return answer
+
+
+def steps(url, vllm, request, repeat):
+    """Seconds of one of vLLM's steps of decoding behind an imported prompt, several times: two answers of it, one of them 32 tokens longer."""
+    samples = []
+    for _ in range(repeat):
+        taken = []
+        for tokens in (2, 34):
+            told = held(url, request)
+            began = time.perf_counter()
+            complete(vllm, told["token_ids"], told, tokens)
+            taken.append(time.perf_counter() - began)
+            kit.call(url, "DELETE", f"/v1/prefill/{told['id']}")
+        samples.append((taken[1] - taken[0]) / 32)
+    return samples
+
+
+def held(url, request):
+    """A prefill that has ended and is held."""
+    told, _ = kit.prefill(url, request, "none")
+    while kit.call(url, "GET", f"/v1/prefill/{told['id']}")[1]["status"] == "planned":
+        time.sleep(0.05)
+    return told
 
 
 def handed_over(url, vllm, request, method):
@@ -90,20 +114,19 @@ def vllm_alone(url, vllm, request):
 
 def copied(url, request, repeat):
     """Seconds in which the connector's code reads a finished prefill, several times, and its bytes and tokens."""
-    told, _ = kit.prefill(url, request, "none")
-    while kit.call(url, "GET", f"/v1/prefill/{told['id']}")[1]["status"] == "planned":
-        time.sleep(0.05)
-    row_bytes = 2 * told["kv_heads"] * told["head_dim"] * kit.DTYPE_BYTES[told["dtype"]]
+    told = held(url, request)
+    shape = Shape(*(told[name] for name in ("layers", "kv_heads", "head_dim", "dtype")))
+    whole = Part(shape, range(shape.kv_heads))
     samples = []
     for _ in range(repeat):
         server, began = Server(url, None), time.perf_counter()
         for layer in range(told["layers"]):
-            for first, rows in pieces(0, told["tokens"], PIECE_BYTES // row_bytes):
-                server.layer(told["id"], layer, first, rows, row_bytes, time.monotonic() + 60)
+            for first, rows in pieces(0, told["tokens"], PIECE_BYTES // shape.row_bytes):
+                server.layer(told["id"], layer, range(first, first + rows), whole, time.monotonic() + 60)
         samples.append(time.perf_counter() - began)
         server.close()
     kit.call(url, "DELETE", f"/v1/prefill/{told['id']}")
-    return samples, row_bytes * told["layers"] * told["tokens"], told["tokens"]
+    return samples, shape.row_bytes * told["layers"] * told["tokens"], told["tokens"]
 
 
 def free_port():
@@ -184,6 +207,8 @@ def measure(args, client, alone, both, vllm):
     samples, size, tokens = copied(both, client.request(client.documents()), args.repeat)
     rows.append({"prefill": "-", "cache": "-", "way": "copy", "seconds": samples, "load": [os.getloadavg()[0]] * 2})
     print(f"{tokens} tokens, {size} bytes: {size / statistics.median(samples) / 1e9:.2f} GB/s", flush=True)
+    samples = steps(both, vllm, client.request(client.documents()), args.repeat)
+    rows.append({"prefill": "-", "cache": "-", "way": "step", "seconds": samples, "load": [os.getloadavg()[0]] * 2})
     for method in args.methods:
         # Full prefill has no use for caches.
         for cache in ("cold", "warm") if method != "full" else ("cold",):

@@ -11,10 +11,20 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tributary_vllm.handover import Part
+
 
 def blake2(data=b""):
     """Where BLAKE3 is not installed: as long, and as good for a test that both sides use it."""
     return hashlib.blake2s(data)
+
+
+def rows_of(kv, part, first, rows):
+    """Rows of a layer with the heads of a part."""
+    head = part.shape.row_bytes // (2 * part.shape.kv_heads)
+    kinds = range(2 * first, 2 * (first + rows))
+    starts = (kind * part.shape.kv_heads * head for kind in kinds)
+    return b"".join(kv[start + part.heads.start * head:start + part.heads.stop * head] for start in starts)
 
 
 class Prefill:
@@ -89,12 +99,12 @@ class StandIn:
         if found := re.fullmatch(r"/v1/prefill/(kv-[0-9a-f]{32})", handler.path):
             if prefill := self.prefills.get(found[1]):
                 return self.answer(handler, 200, prefill.told)
-        elif found := re.fullmatch(r"/v1/kv/(kv-[0-9a-f]{32})/(\d+)\?first=(\d+)&rows=(\d+)", handler.path):
+        elif found := re.fullmatch(r"/v1/kv/(kv-[0-9a-f]{32})/(\d+)\?first=(\d+)&rows=(\d+)(?:&first_head=(\d+)&heads=(\d+))?", handler.path):
             if prefill := self.prefills.get(found[1]):
-                return self.layer(handler, prefill, *map(int, found.groups()[1:]))
+                return self.layer(handler, prefill, *(None if one is None else int(one) for one in found.groups()[1:]))
         self.answer(handler, 404, {"error": {"message": "unknown", "type": "not_found"}})
 
-    def layer(self, handler, prefill, layer, first, rows):
+    def layer(self, handler, prefill, layer, first, rows, first_head, heads):
         if prefill.gate is not None:
             prefill.gate.wait(30)
         time.sleep(prefill.seconds)
@@ -102,8 +112,8 @@ class StandIn:
             return self.answer(handler, 404, {"error": {"message": "expired", "type": "not_found"}})
         if prefill.fails_at_layer is not None and layer >= prefill.fails_at_layer:
             return self.answer(handler, 502, {"error": {"message": "a rank has died", "type": "prefill_failed"}})
-        size = prefill.shape.row_bytes
-        sent = bytearray(prefill.kv(layer)[first * size:(first + rows) * size])
+        part = Part(prefill.shape, range(prefill.shape.kv_heads) if heads is None else range(first_head, first_head + heads))
+        sent, size = bytearray(rows_of(prefill.kv(layer), part, first, rows)), part.row_bytes
         assert len(sent) == rows * size, (first, rows, len(sent))
         hashed = self.hasher(memoryview(sent)).digest()
         if prefill.damage is not None and prefill.damage[0] == layer and first <= prefill.damage[1] < first + rows:

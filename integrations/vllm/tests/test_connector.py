@@ -202,8 +202,9 @@ class Connector(unittest.TestCase):
             with self.subTest(kv_heads=kv_heads, ranks=ranks, rank=rank):
                 rank_of_this_worker = rank
                 made = self.make("worker", ranks=ranks, kv_heads=kv_heads)
+                self.assertEqual(list(made._part.heads), heads)
                 rows = range(14, 19)
-                data = [value(row, kind, head, dim) for row in rows for kind in range(2) for head in range(kv_heads) for dim in range(4)]
+                data = [value(row, kind, head, dim) for row in rows for kind in range(2) for head in heads for dim in range(4)]
                 piece = Piece(1, 14, len(rows), bytearray(struct.pack(f"<{len(data)}f", *data)))
                 made._write(Load("r", Reference("id", "url"), 14, 5, [3, 9]), piece)
                 expected = {

@@ -11,7 +11,7 @@ import unittest
 sys.path[:0] = [str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(__file__).parent)]
 
 from standin import Prefill, StandIn, blake2
-from tributary_vllm.handover import Reference, Refused, Server, Settings, Shape, check, heads_of_rank, pieces
+from tributary_vllm.handover import Part, Reference, Refused, Server, Settings, Shape, check, heads_of_rank, pieces
 
 SHAPE = Shape(layers=3, kv_heads=2, head_dim=4, dtype="f32")
 IDS = list(range(50, 71))
@@ -123,7 +123,7 @@ class Calls(unittest.TestCase):
         return server
 
     def layer(self, layer=1, first=4, rows=3, seconds=5.0, server=None):
-        return (server or self.server()).layer(self.prefill.id, layer, first, rows, SHAPE.row_bytes, time.monotonic() + seconds)
+        return (server or self.server()).layer(self.prefill.id, layer, range(first, first + rows), Part(SHAPE, range(2)), time.monotonic() + seconds)
 
     def test_rows_of_a_layer(self):
         server = self.server()

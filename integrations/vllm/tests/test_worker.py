@@ -9,12 +9,13 @@ import unittest
 
 sys.path[:0] = [str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(__file__).parent)]
 
-from standin import Prefill, StandIn, blake2
-from tributary_vllm.handover import Reference, Server, Settings, Shape
+from standin import Prefill, StandIn, blake2, rows_of
+from tributary_vllm.handover import Part, Reference, Server, Settings, Shape
 from tributary_vllm.scheduler import Load
 from tributary_vllm.worker import PIECES_HELD, Loads
 
 SHAPE = Shape(layers=3, kv_heads=2, head_dim=4, dtype="f32")
+ALL, SECOND = Part(SHAPE, range(2)), Part(SHAPE, range(1, 2))
 IDS = list(range(50, 71))
 
 
@@ -28,11 +29,12 @@ class Fetching(unittest.TestCase):
         self.stand_in.__enter__()
         self.addCleanup(self.stand_in.__exit__)
         self.prefill = self.stand_in.add(Prefill(IDS, SHAPE, random_kv))
-        self.cache, self.threads = {}, set()
+        self.cache, self.threads, self.part = {}, set(), ALL
         self.loads = self.make()
 
     def make(self, piece_rows=5, **settings):
-        loads = Loads(Settings(self.stand_in.url, **settings), SHAPE, range(SHAPE.layers), lambda url, key: Server(url, key, blake2), piece_rows * SHAPE.row_bytes)
+        loads = Loads(Settings(self.stand_in.url, **settings), self.part, range(SHAPE.layers), lambda url, key: Server(url, key, blake2),
+                      piece_rows * self.part.row_bytes)
         self.addCleanup(loads.close)
         return loads
 
@@ -42,7 +44,7 @@ class Fetching(unittest.TestCase):
     def write(self, load, piece):
         self.threads.add(threading.current_thread())
         for at in range(piece.rows):
-            self.cache[load.request, piece.layer, piece.first + at] = bytes(piece.data[at * SHAPE.row_bytes:(at + 1) * SHAPE.row_bytes])
+            self.cache[load.request, piece.layer, piece.first + at] = bytes(piece.data[at * self.part.row_bytes:(at + 1) * self.part.row_bytes])
 
     def until_finished(self, budget=1 << 20, seconds=8):
         finished, failed, end = set(), set(), time.monotonic() + seconds
@@ -53,7 +55,7 @@ class Fetching(unittest.TestCase):
         return finished, failed
 
     def check(self, name="r", first=0, rows=20):
-        expected = {(name, layer, row): random_kv(layer)[row * SHAPE.row_bytes:(row + 1) * SHAPE.row_bytes]
+        expected = {(name, layer, row): rows_of(random_kv(layer), self.part, row, 1)
                     for layer in range(SHAPE.layers) for row in range(first, first + rows)}
         self.assertEqual(self.cache, expected)
 
@@ -67,6 +69,15 @@ class Fetching(unittest.TestCase):
                 self.check(first=first, rows=rows)
                 self.assertEqual(self.loads.take_finished(), (set(), set()))
         self.assertEqual(self.threads, {threading.current_thread()})
+
+    def test_a_tensor_parallel_worker_gets_its_heads_alone(self):
+        self.part = SECOND
+        self.loads = self.make()
+        self.loads.start(self.load())
+        self.assertEqual(self.until_finished(), ({"r"}, set()))
+        self.check()
+        asked = [path for path, _ in self.stand_in.asked]
+        self.assertTrue(all(path.endswith("&first_head=1&heads=1") for path in asked), asked)
 
     def test_nothing_is_finished_before_it_is_written(self):
         self.loads.start(self.load(rows=5))

@@ -18,7 +18,7 @@ from vllm.logger import init_logger
 from vllm.model_executor.models.utils import extract_layer_index
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-from .handover import Settings, Shape, heads_of_rank
+from .handover import Part, Settings, Shape, heads_of_rank
 from .scheduler import Handovers, Load
 from .worker import Loads, Piece
 
@@ -155,9 +155,10 @@ class TributaryConnector(KVConnectorBase_V1):
             if not hasattr(getattr(layer, "impl", None), "do_kv_cache_update") or getattr(layer, "kv_sharing_target_layer_name", None):
                 raise ValueError(f"tributary: layer {index} has no KV cache of its own that can be written ({type(layer).__name__})")
         ranks = self._vllm_config.parallel_config.tensor_parallel_size
-        self._heads = heads_of_rank(self._shape.kv_heads, ranks, get_tensor_model_parallel_rank())
+        heads = heads_of_rank(self._shape.kv_heads, ranks, get_tensor_model_parallel_rank())
+        self._part = Part(self._shape, heads)
         self._dtype = next(dtype for dtype, name in DTYPES.items() if name == self._shape.dtype)
-        self._loads = Loads(self._settings, self._shape, range(self._shape.layers))
+        self._loads = Loads(self._settings, self._part, range(self._shape.layers))
 
     def start_load_kv(self, forward_context: "ForwardContext", **kwargs: Any) -> None:
         metadata = self._get_connector_metadata()
@@ -170,9 +171,9 @@ class TributaryConnector(KVConnectorBase_V1):
     def _write(self, load: Load, piece: Piece) -> None:
         """Writes rows as the model's own forward pass does; the layout of a page belongs to the attention back-end."""
         layer = self._attention[piece.layer]
-        cache, heads = layer.kv_cache, slice(self._heads.start, self._heads.stop)
+        cache = layer.kv_cache
         rows = torch.frombuffer(piece.data, dtype=self._dtype)
-        rows = rows.view(piece.rows, 2, self._shape.kv_heads, self._shape.head_dim)[:, :, heads].to(cache.device)
+        rows = rows.view(piece.rows, 2, len(self._part.heads), self._shape.head_dim).to(cache.device)
         places = torch.arange(piece.first, piece.first + piece.rows)
         slots = torch.tensor(load.blocks)[places // self._block_size] * self._block_size + places % self._block_size
         layer.impl.do_kv_cache_update(layer, rows[:, 0].contiguous(), rows[:, 1].contiguous(), cache, slots.to(cache.device))

@@ -39,6 +39,24 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Part:
+    """The KV heads of a row that a worker holds."""
+
+    shape: Shape
+    heads: range
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a token in one layer."""
+        return self.shape.row_bytes // self.shape.kv_heads * len(self.heads)
+
+    @property
+    def query(self) -> str:
+        """How the server is asked for them; nothing where they are all."""
+        return "" if len(self.heads) == self.shape.kv_heads else f"&first_head={self.heads.start}&heads={len(self.heads)}"
+
+
+@dataclass(frozen=True)
 class Settings:
     """`kv_connector_extra_config` of vLLM's `--kv-transfer-config`."""
 
@@ -189,13 +207,13 @@ class Server:
             raise Refused("the server's answer is of another id")
         return told
 
-    def layer(self, id: str, layer: int, first: int, rows: int, row_bytes: int, deadline: float) -> bytearray:
-        """Rows of one layer, their hash checked. Waits until the server has computed the layer."""
-        size = rows * row_bytes
+    def layer(self, id: str, layer: int, rows: range, part: Part, deadline: float) -> bytearray:
+        """Rows of one layer, of some KV heads or all, their hash checked. Waits until the server has computed the layer."""
+        size = len(rows) * part.row_bytes
         data = bytearray(size + HASH_BYTES)
-        where = f"layer {layer}, rows {first}-{first + rows}"
+        where = f"layer {layer}, rows {rows.start}-{rows.stop}"
         try:
-            answer = self._request("GET", f"/v1/kv/{id}/{layer}?first={first}&rows={rows}", deadline - time.monotonic())
+            answer = self._request("GET", f"/v1/kv/{id}/{layer}?first={rows.start}&rows={len(rows)}{part.query}", deadline - time.monotonic())
             if answer.status != 200:
                 raise Refused(f"{where}: the server answers {answer.status}: {answer.read(300).decode(errors='replace')}")
             read, hasher, view = 0, self._hasher(), memoryview(data)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from .handover import Refused, Server, Settings, Shape, pieces
+from .handover import Part, Refused, Server, Settings, pieces
 from .scheduler import Load
 
 logger = logging.getLogger("vllm.tributary")
@@ -33,10 +33,10 @@ class Piece:
 class Loading:
     """Fetches one load, layer after layer, a few pieces at a time: the server gathers one while another is on its way."""
 
-    def __init__(self, load: Load, server: Callable[[], Server], shape: Shape, layers: Iterable[int], deadline: float, piece_bytes: int):
+    def __init__(self, load: Load, server: Callable[[], Server], part: Part, layers: Iterable[int], deadline: float, piece_bytes: int):
         self.load = load
-        self._shape, self._deadline = shape, deadline
-        rows_at_once = max(1, piece_bytes // shape.row_bytes)
+        self._part, self._deadline = part, deadline
+        rows_at_once = max(1, piece_bytes // part.row_bytes)
         self._wanted = deque((layer, *piece) for layer in layers for piece in pieces(load.first, load.rows, rows_at_once))
         self._ready: deque[Piece] = deque()
         # Pieces that are asked for and not there.
@@ -57,7 +57,7 @@ class Loading:
         try:
             while (wanted := self._next()) is not None:
                 layer, first, rows = wanted
-                data = server.layer(self.load.reference.id, layer, first, rows, self._shape.row_bytes, self._deadline)
+                data = server.layer(self.load.reference.id, layer, range(first, first + rows), self._part, self._deadline)
                 with self._changed:
                     self._coming -= 1
                     self._ready.append(Piece(layer, first, rows, data))
@@ -104,9 +104,9 @@ class Loading:
 class Loads:
     """The loads of one worker."""
 
-    def __init__(self, settings: Settings, shape: Shape, layers: Iterable[int], server: Callable[[str, str | None], Server] = Server,
+    def __init__(self, settings: Settings, part: Part, layers: Iterable[int], server: Callable[[str, str | None], Server] = Server,
                  piece_bytes: int = PIECE_BYTES):
-        self._settings, self._shape, self._layers = settings, shape, list(layers)
+        self._settings, self._part, self._layers = settings, part, list(layers)
         self._server, self._piece_bytes = server, piece_bytes
         self._key = settings.api_key()
         self._loading: dict[str, Loading] = {}
@@ -116,7 +116,7 @@ class Loads:
         url = load.reference.url
         key = self._key if url == self._settings.url else None
         deadline = time.monotonic() + self._settings.load_seconds
-        loading = Loading(load, lambda: self._server(url, key), self._shape, self._layers, deadline, self._piece_bytes)
+        loading = Loading(load, lambda: self._server(url, key), self._part, self._layers, deadline, self._piece_bytes)
         self._loading[load.request] = loading
         loading.start()
 

@@ -91,7 +91,12 @@ fn every_layer_is_read_whole_or_in_parts_and_released() {
                 layer(&server, &prefill, number, &format!("?first={}", tokens - 1)),
             ];
             assert!(parts.concat() == whole, "{method}, layer {number}: its parts are not the whole");
-            read_bytes += 2 * whole.len();
+            let heads =
+                [layer(&server, &prefill, number, "?heads=1"), layer(&server, &prefill, number, "?first_head=1")];
+            let [first, second] = heads.each_ref().map(|head| head.chunks_exact(row / 4));
+            let both: Vec<u8> = first.zip(second).flat_map(|(first, second)| [first, second].concat()).collect();
+            assert!(both == whole, "{method}, layer {number}: its heads are not the whole");
+            read_bytes += 3 * whole.len();
         }
         let state = done(&server, &prefill);
         let mut chat = body("hop2-0", 1);
@@ -127,6 +132,8 @@ fn requests_that_cannot_be_are_refused_in_a_line() {
         (format!("/v1/kv/{}/0?rows=0", id(&prefill)), 400, "the prompt has"),
         (format!("/v1/kv/{}/0?first=1&rows={tokens}", id(&prefill)), 400, "the prompt has"),
         (format!("/v1/kv/{}/0?rows=18446744073709551615&first=5", id(&prefill)), 400, "the prompt has"),
+        (format!("/v1/kv/{}/0?first_head=1&heads=2", id(&prefill)), 400, "heads 1 to 3: a layer has 2"),
+        (format!("/v1/kv/{}/0?heads=0", id(&prefill)), 400, "heads 0 to 0: a layer has 2"),
         (format!("/v1/kv/{}/0?range=1", id(&prefill)), 400, "range"),
         ("/v1/kv/kv-0/0".to_owned(), 404, "there is no prefill"),
         ("/v1/prefill/kv-0".to_owned(), 404, "there is no prefill"),

@@ -5,11 +5,10 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
 use tributary_engine::Work;
 
 use super::prefilling::begin;
-use super::rows;
+use super::rows::{self, Part};
 use crate::arrival::Arrival;
 use crate::error::ApiError;
 use crate::guard::Asker;
@@ -19,16 +18,6 @@ use crate::shared::Shared;
 
 /// Header of a body in JSON.
 const JSON: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, "application/json")];
-
-/// Rows of a layer.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Part {
-    /// The first row.
-    first: Option<usize>,
-    /// Number of rows; all others where absent.
-    rows: Option<usize>,
-}
 
 /// Begins a prefill, and answers as soon as it is planned.
 pub async fn prefill(State(shared): State<Shared>, arrival: Arrival) -> Result<Response, ApiError> {
@@ -72,7 +61,7 @@ pub async fn layer(
     let Path((id, layer)) = path.map_err(|_| unreadable())?;
     let Query(part) = part.map_err(|error| ApiError::invalid(error.body_text()))?;
     let entry = shared.hand_overs.find(&id, asker)?;
-    rows::stream(&shared, entry, layer, (part.first.unwrap_or(0), part.rows)).await
+    rows::stream(&shared, entry, layer, part).await
 }
 
 fn unreadable() -> ApiError {

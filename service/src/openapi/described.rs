@@ -128,8 +128,10 @@ fn release() {}
     ("id" = String, Path, description = "The prefill's id."),
     ("layer" = usize, Path, description = "The layer, from 0 on."),
     ("first" = Option<usize>, Query, description = "The first row; 0 where absent."),
-    ("rows" = Option<usize>, Query, description = "Number of rows; all others where absent.")),
-    responses((status = 200, description = "`[rows, 2, kv_heads, head_dim]`, little-endian: keys after RoPE, then \
+    ("rows" = Option<usize>, Query, description = "Number of rows; all others where absent."),
+    ("first_head" = Option<usize>, Query, description = "The first KV head; 0 where absent."),
+    ("heads" = Option<usize>, Query, description = "Number of KV heads; all others where absent.")),
+    responses((status = 200, description = "`[rows, 2, heads, head_dim]`, little-endian: keys after RoPE, then \
      values, of each row; then the 32 bytes of the BLAKE3 hash of all bytes before it.",
      body = Vec<u8>, content_type = "application/octet-stream")))]
 #[allow(dead_code, reason = "it is described, not called")]
