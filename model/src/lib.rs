@@ -61,7 +61,7 @@ pub use layer_attention::LayerAttention;
 pub use learnable::Learnable;
 pub use low_rank::{Linear, LowRank, LowRankPair};
 pub use packed_bytes::packed_bytes;
-pub use picture_rows::{embed_with_pictures, with_pictures};
+pub use picture_rows::with_pictures;
 pub use preprocessing::Preprocessing;
 pub use progress::{Interlude, Progress, interleaved};
 pub use slices::{Filling, attend_whole, in_parts, slice_count, slice_of, slice_of_part};

@@ -7,25 +7,12 @@ use super::{Features, Model, Rows};
 use crate::error::{Error, Result};
 use crate::visual::{PictureRow, Visual};
 
-/// Rows from token ids, of which those at the places of `pictures` start from their features
-/// instead. A picture's mark stands at each of these places in `ids`. Places rise.
+/// Rows that start from tokens, of which those at the places of `pictures` start from their
+/// features instead. A picture's mark stands at each of these places. Places rise.
 ///
 /// # Errors
-/// Returns an error if an id is outside the vocabulary, if a place or a feature is beyond the last,
-/// if places do not rise, or if features are of another width than the model's rows.
-pub fn embed_with_pictures(
-    model: &dyn Model,
-    ids: &[u32],
-    features: &Features,
-    pictures: &[PictureRow],
-) -> Result<Rows> {
-    with_pictures(model, model.embed(ids)?, features, pictures)
-}
-
-/// The same of rows that start from tokens.
-///
-/// # Errors
-/// As [`embed_with_pictures`], apart from ids.
+/// Returns an error if a place or a feature is beyond the last, if places do not rise, or if
+/// features are of another width than the model's rows.
 pub fn with_pictures(model: &dyn Model, rows: Rows, features: &Features, pictures: &[PictureRow]) -> Result<Rows> {
     if pictures.is_empty() {
         return Ok(rows);

@@ -75,14 +75,6 @@ impl Default for ClientLimits {
 }
 
 impl ClientLimits {
-    /// Checks how many documents a request has.
-    ///
-    /// # Errors
-    /// Returns status 400 with both numbers.
-    pub fn check_documents(&self, documents: usize) -> Result<(), ApiError> {
-        at_most("documents", "documents", documents, self.documents)
-    }
-
     /// Checks how many tokens a prompt has.
     ///
     /// # Errors

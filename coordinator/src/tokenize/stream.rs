@@ -91,17 +91,6 @@ impl TextStream {
     }
 }
 
-impl Tokenizer {
-    /// The text of tokens after others: a space before the first word stays.
-    ///
-    /// # Errors
-    /// As [`decode`](Self::decode).
-    pub fn decode_behind(&self, before: &[u32], ids: &[u32]) -> Result<String> {
-        let mut stream = TextStream::behind(before, self)?;
-        stream.all(ids, self)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{Kernels, Keys, Partial, Positions, Rope};
 use tributary_protocol::place::{Place, PlaceNumbers, Stretch, places};
 
-use super::embed_with_pictures;
+use super::with_pictures;
 use crate::error::Result;
 use crate::picture_kit::{Causal, RECORDED, error, integers, json, model, pictures, recorded, vision};
 use crate::visual::{PictureRow, Visual};
@@ -68,7 +68,7 @@ impl Prompt {
     /// Rows of the prompt and of the tokens that follow it.
     fn rows(&self, of: &dyn Model, generated: &[u32]) -> Rows {
         let ids = [&self.ids[..], generated].concat();
-        embed_with_pictures(of, &ids, &self.features, &self.rows).expect("rows")
+        with_pictures(of, of.embed(&ids).expect("rows"), &self.features, &self.rows).expect("rows")
     }
 
     /// Every row sees those before it; the rows stand at `places`.
@@ -296,10 +296,11 @@ fn levels_stay_with_their_rows() {
 fn rows_of_pictures_that_do_not_exist_are_refused() {
     let model = model("qwen3vl-tiny");
     let zeros = |width: usize| Tensor::zeros((2, width), DType::F32, &Device::Cpu).expect("zeros");
+    let tokens = || model.embed(&[1, 2, 3]).expect("rows");
     let refused = |width: usize, rows: &[(u32, u32)]| -> String {
         let rows: Vec<PictureRow> = rows.iter().map(|&(place, feature)| PictureRow { place, feature }).collect();
         let features = Features { features: zeros(width), levels: Vec::new() };
-        let error = embed_with_pictures(&*model, &[1, 2, 3], &features, &rows).expect_err("no such row");
+        let error = with_pictures(&*model, tokens(), &features, &rows).expect_err("no such row");
         assert_eq!(error.exit_code(), 64);
         error.to_string()
     };
@@ -307,8 +308,8 @@ fn rows_of_pictures_that_do_not_exist_are_refused() {
     assert!(refused(64, &[(0, 0), (1, 2)]).contains("feature 2 of 2"));
     assert!(refused(64, &[(1, 0), (0, 1)]).contains("do not rise"));
     assert!(refused(63, &[(0, 0)]).contains("width 63; the model's rows have 64"));
-    let plain = embed_with_pictures(&*model, &[1, 2, 3], &Features { features: zeros(64), levels: vec![] }, &[]);
-    assert_eq!(error(&plain.expect("rows").hidden, &model.embed(&[1, 2, 3]).expect("rows").hidden), 0.0);
+    let plain = with_pictures(&*model, tokens(), &Features { features: zeros(64), levels: vec![] }, &[]);
+    assert_eq!(error(&plain.expect("rows").hidden, &tokens().hidden), 0.0);
 }
 
 /// Text has the rotations of a model of text: bit for bit those of plain tables.
