@@ -127,7 +127,7 @@ pub fn plan(args: &PlanArgs) -> ExitCode {
 
 fn answer(args: &PlanArgs) -> anyhow::Result<()> {
     let profiles = machines(&args.profile, args.rank_rates.as_deref())?;
-    let (shape, methods) = (shape(&args.model, args.dtype)?, List::all(&args.methods));
+    let (shape, methods) = (shape(&args.model, args.dtype, &profiles)?, List::all(&args.methods));
     let shape = ModelShape { kv_in_eight_bits: args.kv_dtype == KvDtype::Fp8, ..shape };
     // Under a launcher every process comes here with the same arguments: once is enough to print.
     let leads = launcher().is_none_or(|launcher| launcher.rank == 0);

@@ -4,19 +4,20 @@ use std::path::Path;
 
 use tributary_engine::{Drawn, Dtype, folder_of, shape_of};
 use tributary_methods::MethodSpec;
-use tributary_model::LoadFormat::Safetensors as WEIGHTS;
-use tributary_model::{Config, gguf, packed_bytes};
+use tributary_model::{Config, LoadFormat, gguf, packed_bytes};
+use tributary_planner::MemoryOf;
 use tributary_planner::forecast::Profile;
 use tributary_planner::outlook::{PictureGrids, Scenario};
 use tributary_planner::{ModelShape, RequestSettings, pictures};
 
 use crate::error::{Error, Result};
 
-/// A shape by its name or from a folder's config.
+/// A shape by its name, or from a folder's config or a GGUF file. Packed weights are counted as the
+/// ranks of `machines` hold them: packed on hosts, plain on devices.
 ///
 /// # Errors
 /// Returns an error if both are missing, or if a config cannot be read.
-pub fn shape(model: &str, dtype: Dtype) -> Result<ModelShape> {
+pub fn shape(model: &str, dtype: Dtype, machines: &[Profile]) -> Result<ModelShape> {
     let dtype_bytes = dtype.tensor().size_in_bytes();
     if let Some(mut shape) = ModelShape::named(model) {
         shape.dtype_bytes = dtype_bytes;
@@ -32,9 +33,20 @@ pub fn shape(model: &str, dtype: Dtype) -> Result<ModelShape> {
     let folder = folder_of(given.to_owned())?;
     let config = Config::read(&folder)?;
     let shape = shape_of(&config, dtype_bytes);
-    // A folder may have no weights here; what a GGUF file packs is known.
-    let packed = if gguf::is_gguf(given) { packed_bytes(&folder, &config, WEIGHTS, dtype.tensor())? } else { None };
+    let unpacks = machines.iter().any(|machine| machine.rank.memory_of == MemoryOf::Device);
+    // A folder may have no weights here: its config says how they would be packed.
+    let format = match gguf::is_gguf(given) || has_weights(&folder) {
+        true => LoadFormat::Safetensors,
+        false => LoadFormat::Dummy { seed: 0 },
+    };
+    let packed = if unpacks { None } else { packed_bytes(&folder, &config, format, dtype.tensor())? };
     Ok(ModelShape { weight_bytes: packed.unwrap_or(shape.weight_bytes), ..shape })
+}
+
+/// Whether a folder has files of weights.
+fn has_weights(folder: &Path) -> bool {
+    let is_weights = |file: &Path| file.extension().is_some_and(|kind| kind == "safetensors");
+    std::fs::read_dir(folder).is_ok_and(|files| files.flatten().any(|file| is_weights(&file.path())))
 }
 
 /// Machines by their names or from files, with the ranks of a measured profile if one is named.
@@ -124,5 +136,35 @@ impl Asked<'_> {
             }));
         }
         Ok(scenarios)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of weights of a recorded model on a machine of hosts or of devices.
+    fn weight_bytes(model: &Path, memory_of: MemoryOf) -> u64 {
+        let mut machines = machines(&["h100x4".to_owned()], None).expect("a machine");
+        machines[0].rank.memory_of = memory_of;
+        shape(&model.display().to_string(), Dtype::Bf16, &machines).expect("a shape").weight_bytes
+    }
+
+    #[test]
+    fn packed_weights_are_packed_on_a_host_and_plain_on_a_device() {
+        let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/packed");
+        let only_config = tempfile::tempdir().expect("a folder");
+        for (name, least, most) in [("awq", 0.3, 0.9), ("compressed-int8", 0.5, 0.9), ("qwen2/model.gguf", 0.2, 0.9)] {
+            let model = recorded.join(name);
+            let (host, device) = (weight_bytes(&model, MemoryOf::Host), weight_bytes(&model, MemoryOf::Device));
+            let share = host as f64 / device as f64;
+            assert!((least..most).contains(&share), "{name}: {host} bytes on a host, {device} on a device");
+            if model.is_dir() {
+                std::fs::copy(model.join("config.json"), only_config.path().join("config.json")).expect("copied");
+                let by_config = weight_bytes(only_config.path(), MemoryOf::Host);
+                assert!(by_config.abs_diff(host) < host / 4, "{name}: {by_config} bytes by its config, {host} found");
+                assert_eq!(weight_bytes(only_config.path(), MemoryOf::Device), device, "{name}");
+            }
+        }
     }
 }
