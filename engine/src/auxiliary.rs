@@ -8,9 +8,8 @@ use tributary_coordinator::{AuxiliaryReader, DRAFT_OPTION, Readers, Tokenizer};
 use tributary_model::{Config, Model};
 use tributary_worker::Models;
 
-use crate::config::Dtype;
 use crate::error::{Error, Result};
-use crate::model::{ModelFolder, shape_of};
+use crate::model::ModelFolder;
 use crate::tokenizer_trial;
 
 /// Bytes of a tokenizer's file at most.
@@ -72,9 +71,7 @@ fn tokenizer_file(folder: &ModelFolder) -> std::path::PathBuf {
 }
 
 fn beside(folder: &ModelFolder, tokenizer: Option<Tokenizer>) -> AuxiliaryReader {
-    let config = &folder.config;
-    let shape = shape_of(config, Dtype::F32.tensor().size_in_bytes());
-    AuxiliaryReader { name: name(folder), shape, bos: config.bos, tokenizer }
+    AuxiliaryReader { name: name(folder), shape: folder.shape(), bos: folder.config.bos, tokenizer }
 }
 
 fn name(folder: &ModelFolder) -> String {
