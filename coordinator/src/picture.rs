@@ -170,6 +170,15 @@ impl PictureFile {
         }
     }
 
+    /// Bytes of its pixels once it is resized by a model's rules.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn pixel_bytes(&self, rules: &PictureRules) -> Result<u64> {
+        const COLOURS: u64 = 3;
+        Ok(self.rows(rules)? as u64 * u64::from(rules.rules.factor()).pow(2) * COLOURS)
+    }
+
     /// The picture, decoded and resized by a model's rules. Further calls with the same rules
     /// decode nothing.
     ///

@@ -1,5 +1,6 @@
-//! Permits for tokenizing a body and decoding its pictures. Both use the ranks' cores, and many
-//! times the body's memory: long bodies wait for each other, and short ones wait for no long one.
+//! Permits for tokenizing a body and decoding its pictures, and for keeping their pixels. The first
+//! two use the ranks' cores, and many times the body's memory: long bodies wait for each other, and
+//! short ones wait for no long one.
 
 use std::sync::Arc;
 
@@ -21,6 +22,9 @@ const BUDGET: usize = 384 << 20;
 /// Memory of all pictures that are being decoded, in bytes.
 const PICTURES: usize = 512 << 20;
 
+/// Memory of the pixels of all requests that wait or run, in bytes.
+const PIXELS: usize = 1 << 30;
+
 /// The unit of these memories, in bytes.
 const STEP: usize = 64 << 10;
 
@@ -31,6 +35,7 @@ pub struct Readers {
     long: Arc<Semaphore>,
     memory: Arc<Semaphore>,
     pictures: Arc<Semaphore>,
+    pixels: Arc<Semaphore>,
 }
 
 impl Default for Readers {
@@ -41,6 +46,7 @@ impl Default for Readers {
             long: semaphore(EACH),
             memory: semaphore(BUDGET / STEP),
             pictures: semaphore(PICTURES / STEP),
+            pixels: semaphore(PIXELS / STEP),
         }
     }
 }
@@ -60,9 +66,21 @@ impl Readers {
     /// `peak_bytes` bytes, until the result is dropped. A picture that would take more memory than
     /// there is takes all of it.
     pub async fn of_pictures(&self, peak_bytes: u64) -> Option<OwnedSemaphorePermit> {
-        let steps = usize::try_from(peak_bytes.div_ceil(STEP as u64)).unwrap_or(usize::MAX).min(PICTURES / STEP);
-        if steps == 0 { None } else { Some(take(&self.pictures, steps).await) }
+        of(&self.pictures, PICTURES, peak_bytes).await
     }
+
+    /// Takes the permit for a request whose pictures have `bytes` bytes of resized pixels, until
+    /// the result is dropped: after the request's end. One that would take more than there is takes
+    /// all of it.
+    pub async fn of_pixels(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        of(&self.pixels, PIXELS, bytes).await
+    }
+}
+
+/// Takes `bytes` bytes of a memory of `most`, at most all of it; nothing for none.
+async fn of(memory: &Arc<Semaphore>, most: usize, bytes: u64) -> Option<OwnedSemaphorePermit> {
+    let steps = usize::try_from(bytes.div_ceil(STEP as u64)).unwrap_or(usize::MAX).min(most / STEP);
+    if steps == 0 { None } else { Some(take(memory, steps).await) }
 }
 
 async fn take(semaphore: &Arc<Semaphore>, count: usize) -> OwnedSemaphorePermit {
@@ -104,6 +122,10 @@ mod tests {
             assert!(!waits(200 << 20).await && !waits(0).await);
             drop(first);
             assert!(!waits(u64::MAX).await, "what is larger than all has all");
+            let _kept = readers.of_pixels(700 << 20).await;
+            let waits =
+                async |bytes| tokio::time::timeout(Duration::from_millis(20), readers.of_pixels(bytes)).await.is_err();
+            assert!(waits(400 << 20).await && !waits(300 << 20).await, "pixels of requests have a memory of their own");
         });
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Bytes;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
 use tributary_coordinator::Prepared;
 use tributary_engine::{Answered, NotTaken, RequestFailure, Sink, Update, Work};
 use tributary_planner::RequestSettings;
@@ -18,7 +18,7 @@ use crate::error::ApiError;
 use crate::guard::Asker;
 use crate::hand_over::relay::{Relay, Updates};
 use crate::input::Asked;
-use crate::input::pictures::peak_bytes;
+use crate::input::pictures::{peak_bytes, pixel_bytes};
 use crate::metrics::Outcome;
 use crate::shared::Shared;
 use crate::upload::Held;
@@ -85,22 +85,28 @@ async fn computed<T: Send + 'static>(
     done.map_err(|error| ApiError::internal(format!("a bug: {error}")))?
 }
 
-/// Reads a body, and makes tokens of its prompts. The body's `memory` is held as long.
+/// Memory that the pixels of a request's pictures have, until it is dropped.
+type Pixels = Option<Arc<OwnedSemaphorePermit>>;
+
+/// Reads a body, and makes tokens of its prompts. The body's `memory` is held as long; that of
+/// pixels is part of the result.
 async fn read<R: Asked>(
     shared: &Shared,
     (body, memory): (Bytes, Option<Held>),
     asker: Asker,
-) -> Result<(R, Vec<Ready>), ApiError> {
+) -> Result<(R, Vec<Ready>, Pixels), ApiError> {
     // Held even after the handler is gone: by the closures, which run to their ends.
     let held = (shared.readers.of(body.len()).await, memory);
     let reader = shared.clone();
     let (asked, held) = computed(move || Ok((R::read(Fields::from_json(&body)?, &reader.terms())?, held))).await?;
+    let bytes = shared.client.pictures().map_or(0, |rules| pixel_bytes(asked.documents(), rules));
+    let pixels = shared.readers.of_pixels(bytes).await.map(Arc::new);
     let decoding = shared.readers.of_pictures(peak_bytes(asked.documents())).await;
     let reader = shared.clone();
     computed(move || {
         let _held = (held, decoding);
         let ready = prepare(&reader, asker, &asked)?;
-        Ok((asked, ready))
+        Ok((asked, ready, pixels))
     })
     .await
 }
@@ -122,6 +128,7 @@ pub struct Running {
     ending: Option<Arc<Notify>>,
     time_up: TimeUp,
     is_over: bool,
+    _pixels: Pixels,
 }
 
 impl Running {
@@ -142,7 +149,7 @@ impl Running {
         let busy = |failure: RequestFailure| ApiError::from(failure).again_in(desk.expected_wait_s());
         // Before anything is made of its text; it counts as one that waits from here on.
         let mut waits = Some(desk.announce(asker.0).map_err(busy)?);
-        let (asked, prompts) = read::<R>(shared, (body, memory), asker).await?;
+        let (asked, prompts, pixels) = read::<R>(shared, (body, memory), asker).await?;
         let mut all = Vec::new();
         for Ready { prepared, settings, prompt } in prompts {
             let (sender, updates) = mpsc::channel(BUFFERED);
@@ -166,8 +173,8 @@ impl Running {
                     (relay.start(updates, BUFFERED), Some(ending))
                 }
             };
-            let (settings, is_over) = (kept, false);
-            all.push(Self { shared, request, prompt, settings, method, updates, ending, time_up, is_over });
+            let (settings, is_over, _pixels) = (kept, false, pixels.clone());
+            all.push(Self { shared, request, prompt, settings, method, updates, ending, time_up, is_over, _pixels });
         }
         Ok((all, asked))
     }

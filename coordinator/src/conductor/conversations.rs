@@ -4,8 +4,6 @@
 use std::collections::BTreeMap;
 
 use tributary_planner::{Draft, Planned, Reservation};
-use tributary_protocol::tile::Tile;
-use tributary_protocol::{Chunk, Picture, Plan};
 
 use crate::intake::Prepared;
 
@@ -51,17 +49,6 @@ impl Later {
     }
 }
 
-/// The first row of each picture of a plan, the hash of its pixels, and its tile.
-fn pictures(plan: &Plan) -> impl Iterator<Item = (usize, [u8; 32], Option<Tile>)> {
-    let starts = plan.chunk_starts();
-    let of_chunk = move |(chunk, start): (&'_ Chunk, usize)| {
-        let first = plan.prefix_tokens() + start;
-        let of = move |picture: &Picture| (first + picture.first as usize, picture.hash, picture.tile);
-        chunk.pictures.iter().map(of).collect::<Vec<_>>()
-    };
-    plan.chunks.iter().zip(starts).flat_map(of_chunk)
-}
-
 /// The kept sequences, by the numbers of their requests.
 #[derive(Default)]
 pub(super) struct Conversations(BTreeMap<u64, Kept>);
@@ -79,8 +66,6 @@ impl Conversations {
                 && plan.method == planned.plan.method
                 && ids.len() > said
                 && ids[..said] == kept.ids[..said]
-                // Pictures of one size have the same ids.
-                && pictures(plan).eq(pictures(&planned.plan).take_while(|&(row, ..)| row < said))
         };
         let earlier = self.0.iter().filter(|(_, kept)| replaced(kept)).map(|(&request, _)| request).collect();
         let Prepared { closing, is_text, .. } = *prepared;

@@ -8,7 +8,9 @@
 use std::sync::Arc;
 
 use tributary_coordinator::picture_name;
-use tributary_coordinator::{Document, DocumentPart, Error, Message, PICTURES, PictureFile, PlacedPicture};
+use tributary_coordinator::{
+    Document, DocumentPart, Error, Message, PICTURES, PictureFile, PictureRules, PlacedPicture,
+};
 
 use super::Terms;
 use super::content::{Content, Part};
@@ -79,6 +81,13 @@ pub fn check(documents: &[Document], param: &str, terms: &Terms<'_>) -> Result<(
 pub fn peak_bytes(documents: &[Document]) -> u64 {
     let pictures = documents.iter().flat_map(|document| &document.pictures);
     pictures.map(|picture| picture.file.peak_bytes()).max().unwrap_or(0)
+}
+
+/// Bytes of the resized pixels of some documents' pictures; those that the rules refuse count
+/// nothing.
+pub fn pixel_bytes(documents: &[Document], rules: &PictureRules) -> u64 {
+    let pictures = documents.iter().flat_map(|document| &document.pictures);
+    pictures.map(|picture| picture.file.pixel_bytes(rules).unwrap_or(0)).sum()
 }
 
 /// Makes documents of pictures in messages.
