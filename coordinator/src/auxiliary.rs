@@ -1,10 +1,11 @@
 //! A model beside the main one, for the planner: its reading of a request or its writing after it,
 //! and its cost.
 //!
-//! Each chunk that may be selected is a prompt of its own: the model's beginning-of-sequence token
-//! if it has one, the chunk, the query. If its tokenizer is the main model's, ids are taken as they
-//! are. Otherwise texts are encoded anew, and each new token stands for the main tokenizer's tokens
-//! that share a character with it.
+//! It reads chunks or the whole prompt. Of chunks, each that may be selected is a prompt of its own:
+//! the model's beginning-of-sequence token if it has one, the chunk, the query. The whole prompt
+//! has the template's text and the user's, as the main model's has. If its tokenizer is the main
+//! model's, ids are taken as they are. Otherwise texts are encoded anew, and each new token stands
+//! for the main tokenizer's tokens that share a character with it.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,11 +13,12 @@ use std::sync::Arc;
 
 use tributary_planner::cost::beside;
 use tributary_planner::{ModelShape, RequestSettings, Tokens, pictures};
-use tributary_protocol::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, DraftModel, PSEUDO_TOKENS, Requirement};
+use tributary_protocol::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, AuxiliaryReading, DraftModel, PSEUDO_TOKENS};
 
 use crate::error::setting;
 use crate::intake::Prepared;
 use crate::sentences;
+use crate::template::OwnedPart;
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
 
@@ -69,11 +71,15 @@ impl Readers {
         if settings.method.reads_sentences() {
             tokens.sentence_ends = sentences::ends(request);
         }
-        if let Some(reader) = self.auxiliary.as_ref().filter(|_| settings.method.needs(Requirement::AuxiliaryModel)) {
-            // After a lead the first of several chunks may be selected too.
-            let from_first = settings.include_first_chunk || (!request.lead.is_empty() && request.chunks.len() > 1);
-            let skipped = usize::from(!from_first);
-            tokens.auxiliary = vec![reader.read(request, skipped)?];
+        if let Some((reader, reading)) = self.auxiliary.as_ref().zip(settings.auxiliary_reading()?) {
+            tokens.auxiliary = vec![match reading {
+                AuxiliaryReading::Chunks => {
+                    // After a lead the first of several chunks may be selected too.
+                    let several = !request.lead.is_empty() && request.chunks.len() > 1;
+                    reader.read(request, usize::from(!settings.include_first_chunk && !several))?
+                }
+                AuxiliaryReading::Prompt { tokens, .. } => reader.read_prompt(request, tokens)?,
+            }];
         }
         if let Some(writer) = self.draft_model.as_ref().filter(|_| settings.eviction.asks_draft_model()) {
             tokens.draft_model = Some(writer.writes(request, PSEUDO_TOKENS)?);
@@ -112,8 +118,54 @@ impl AuxiliaryReader {
             }
             first_row += chunk.ids.len();
         }
-        let auxiliary = Auxiliary { model: self.name.clone(), prompts, cost: AuxiliaryCost::default() };
+        let auxiliary = Auxiliary { model: self.name.clone(), prompts, written: 0, cost: AuxiliaryCost::default() };
         Ok(Auxiliary { cost: beside::reading(&self.shape, auxiliary.longest_prompt()), ..auxiliary })
+    }
+
+    /// The plan's entry for a request whose prompt it reads as a whole, and after which it writes at
+    /// most `written` tokens.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_prompt(&self, request: &Prepared, written: u32) -> Result<Auxiliary> {
+        let [mut ids, query] = self.around(request)?;
+        if ids.is_empty() {
+            ids.extend(self.bos);
+        }
+        let (mut stands_for, mut first_row) = (vec![0..0; ids.len()], request.prefix.len());
+        for (number, chunk) in request.chunks.iter().enumerate() {
+            let piece = self.piece(chunk, first_row as u32);
+            let (read, rows) = piece.map_err(|wanted| self.refusal(format!("chunk {}: {wanted}", number + 1)))?;
+            ids.extend(read);
+            stands_for.extend(rows);
+            first_row += chunk.ids.len();
+        }
+        ids.extend(&query);
+        self.check_ids(&ids).map_err(|wanted| self.refusal(wanted))?;
+        let (rows, positions) = (ids.len() + written as usize, self.shape.max_positions);
+        if rows > positions {
+            let wanted = format!(
+                "it reads the whole prompt, {} tokens, and writes {written}; the model has {positions} positions",
+                ids.len()
+            );
+            return Err(self.refusal(wanted));
+        }
+        let prompts = vec![AuxiliaryPrompt { ids, query: query.len(), stands_for }];
+        Ok(Auxiliary { model: self.name.clone(), prompts, written, cost: beside::writing(&self.shape, rows) })
+    }
+
+    /// Its ids before the documents, and after them.
+    fn around(&self, request: &Prepared) -> Result<[Vec<u32>; 2]> {
+        let Some(tokenizer) = &self.tokenizer else { return Ok([request.prefix.clone(), request.query.clone()]) };
+        let [before, after] = request.texts.as_ref().ok_or_else(|| self.refusal(NO_TEXT.to_owned()))?;
+        let encoded = |parts: &[OwnedPart], starts: bool| {
+            tokenizer.encode_parts(&parts.iter().map(OwnedPart::part).collect::<Vec<_>>(), starts, usize::MAX)
+        };
+        let (before, after) = (encoded(before, true)?, encoded(after, false)?);
+        if after.is_empty() {
+            return Err(self.refusal(NO_QUERY.to_owned()));
+        }
+        Ok([before, after])
     }
 
     /// The plan's entry for a request after whose prompt this model writes `tokens` tokens.
@@ -150,13 +202,14 @@ impl AuxiliaryReader {
         let text = request.query_text.as_deref().ok_or_else(|| self.refusal(NO_TEXT.to_owned()))?;
         let ids = tokenizer.encode(text)?.ids;
         if ids.is_empty() {
-            return Err(self.refusal("its tokenizer has no token for the query".to_owned()));
+            return Err(self.refusal(NO_QUERY.to_owned()));
         }
         Ok(ids)
     }
 
-    /// The prompt of a chunk whose first row has this number, or the unmet requirement.
-    fn prompt(&self, chunk: &Piece, first_row: u32, query: &[u32]) -> std::result::Result<AuxiliaryPrompt, String> {
+    /// Its tokens for a chunk whose first row has this number, and the rows that each stands for; or
+    /// the unmet requirement.
+    fn piece(&self, chunk: &Piece, first_row: u32) -> std::result::Result<(Vec<u32>, Vec<Range<u32>>), String> {
         let (read, mapped) = match &self.tokenizer {
             None => (chunk.ids.clone(), (0..chunk.ids.len() as u32).map(|row| row..row + 1).collect()),
             Some(tokenizer) => {
@@ -170,25 +223,41 @@ impl AuxiliaryReader {
         if mapped.iter().all(Range::is_empty) {
             return Err("none of its tokenizer's tokens has a letter in common with one of the model's".to_owned());
         }
-        let ids: Vec<u32> = self.bos.into_iter().chain(read).chain(query.iter().copied()).collect();
-        let (known, positions) = (self.shape.vocab, self.shape.max_positions);
-        if let Some(id) = ids.iter().find(|&&id| id as usize >= known) {
-            return Err(format!("token id {id} is outside its vocabulary of {known}; its tokenizer does not fit it"));
+        Ok((read, mapped.into_iter().map(|rows| rows.start + first_row..rows.end + first_row).collect()))
+    }
+
+    /// Checks that the model knows these ids, or tells the unmet requirement.
+    fn check_ids(&self, ids: &[u32]) -> std::result::Result<(), String> {
+        let known = self.shape.vocab;
+        match ids.iter().find(|&&id| id as usize >= known) {
+            Some(id) => {
+                Err(format!("token id {id} is outside its vocabulary of {known}; its tokenizer does not fit it"))
+            }
+            None => Ok(()),
         }
-        if ids.len() > positions {
-            let all = ids.len();
+    }
+
+    /// The prompt of a chunk whose first row has this number, or the unmet requirement.
+    fn prompt(&self, chunk: &Piece, first_row: u32, query: &[u32]) -> std::result::Result<AuxiliaryPrompt, String> {
+        let (read, rows) = self.piece(chunk, first_row)?;
+        let ids: Vec<u32> = self.bos.into_iter().chain(read).chain(query.iter().copied()).collect();
+        self.check_ids(&ids)?;
+        let (all, positions) = (ids.len(), self.shape.max_positions);
+        if all > positions {
             return Err(format!(
                 "with the query it is a prompt of {all} tokens, and the model has {positions} positions; cut it by --chunk"
             ));
         }
         let of_bos = self.bos.map(|_| 0..0);
-        let rows = mapped.into_iter().map(|rows| rows.start + first_row..rows.end + first_row);
         Ok(AuxiliaryPrompt { ids, query: query.len(), stands_for: of_bos.into_iter().chain(rows).collect() })
     }
 }
 
 /// The requirement if texts are encoded anew.
 const NO_TEXT: &str = "its tokenizer is not the model's, so that it needs texts, and the request is made of token ids";
+
+/// The requirement if a query has none of its tokens.
+const NO_QUERY: &str = "its tokenizer has no token for the query";
 
 /// For each span of characters, the tokens of `main`, by their places, that share a character with
 /// it. Both lists are in the order of the text.

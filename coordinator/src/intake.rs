@@ -14,7 +14,7 @@ use crate::error::{PlanError, setting};
 use crate::free_text::{Cutting, separators, text_chunks};
 use crate::picture::{PictureRules, ReadingTime};
 use crate::request::{Document, Request};
-use crate::template::{Placed, PromptPart, Talk, Template, Written};
+use crate::template::{OwnedPart, Placed, PromptPart, Talk, Template, Written};
 use crate::tiling::Tiling;
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
@@ -78,6 +78,9 @@ pub struct Prepared {
     /// The text of the query without the template's; absent if it came as token ids, or is the end
     /// of a longer text.
     pub query_text: Option<String>,
+    /// The text before the documents and that after them, for a model with another tokenizer that
+    /// reads the whole prompt; absent if they came as token ids, or without documents.
+    pub texts: Option<[Vec<OwnedPart>; 2]>,
     /// Whether separators in a text cut it into chunks.
     pub separated: bool,
     /// Whether it is one text without documents, which is cut by its length alone.
@@ -101,8 +104,7 @@ impl Prepared {
         if self.picture_rows() > 0 {
             return Err(Error::PicturesThere("in a prompt without context: send them as documents"));
         }
-        let Self { prefix, lead: _, chunks, query, query_text, separated: _, is_text, closing, pictures: _, notes } =
-            self;
+        let Self { prefix, chunks, query, query_text, is_text, closing, notes, .. } = self;
         let context = chunks.into_iter().flat_map(|chunk| chunk.ids);
         let query = prefix.into_iter().chain(context).chain(query).collect();
         Ok(Self { query, query_text, is_text, closing, notes, ..Self::default() })
@@ -201,7 +203,7 @@ pub fn prepare_turns(
 pub fn prepare_documents(documents: &[Document], intake: &Intake<'_>) -> Result<Prepared> {
     let messages = [Message::new("user", "?")];
     let said = Said { messages: &messages, ..Said::default() };
-    Ok(Prepared { query: Vec::new(), query_text: None, ..read(documents, &said, intake)? })
+    Ok(Prepared { query: Vec::new(), query_text: None, texts: None, ..read(documents, &said, intake)? })
 }
 
 /// Reads messages after documents.
@@ -240,8 +242,11 @@ fn read(documents: &[Document], said: &Said<'_>, intake: &Intake<'_>) -> Result<
         return Err(PlanError::EmptyQuery.into());
     }
     let closing = closing(&written, intake)?.min(query.len());
+    let owned = |parts: &[PromptPart<'_>]| parts.iter().map(OwnedPart::from).collect();
+    let texts = Some([owned(&written.parts(0..placed.at.start)), owned(&parts)]);
+    let pictures = reading;
     let prepared =
-        Prepared { prefix, lead, chunks, query, query_text, closing, pictures: reading, notes, ..Prepared::default() };
+        Prepared { prefix, lead, chunks, query, query_text, texts, closing, pictures, notes, ..Prepared::default() };
     checked(prepared, intake)
 }
 

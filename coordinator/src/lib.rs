@@ -42,7 +42,7 @@ pub use intake::{
 pub use picture::{Detail, PICTURES, PictureFile, PictureMarks, PictureRules, ReadingTime, picture_name};
 pub use report::{Environment, Report, report};
 pub use request::{Document, DocumentPart, PlacedPicture, Request};
-pub use template::{Placed, PromptPart, Talk, Template, Written};
+pub use template::{OwnedPart, Placed, PromptPart, Talk, Template, Written};
 pub use tiling::{ImageTiles, Tiling};
 pub use tokenize::{Piece, TextStream, Tokenizer};
 pub use trace_calibration::TraceCalibration;

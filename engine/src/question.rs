@@ -131,6 +131,7 @@ fn random(shape: Synthetic, seed: u64, folder: &ModelFolder) -> Result<Prepared>
         chunks: (0..shape.chunks).map(|_| chunk(ids(shape.chunk_tokens))).collect(),
         query: ids(shape.query_tokens),
         query_text: None,
+        texts: None,
         separated: false,
         is_text: false,
         closing: 0,

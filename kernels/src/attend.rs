@@ -86,9 +86,9 @@ impl Kernels {
     }
 
     /// Attention that every key receives, by KV head or by query row; otherwise as
-    /// [`column_scores`](Self::column_scores). In f32, in f64 where the queries are. By KV head
-    /// there is the plain implementation only, which holds `[heads, queries, keys]`: for windows of
-    /// few rows.
+    /// [`column_scores`](Self::column_scores). In f32, in f64 where the queries are. By KV head, and
+    /// for the largest head, there is the plain implementation only, which holds
+    /// `[heads, queries, keys]`: for windows of few rows.
     ///
     /// # Errors
     /// Returns an error if shapes do not fit.
@@ -100,6 +100,7 @@ impl Kernels {
             return match by {
                 Readings::PerKvHead => join(&parts.iter().collect::<Vec<_>>(), 0),
                 Readings::PerRow => per_head::mean(&parts),
+                Readings::Largest => per_head::largest(&parts),
             };
         }
         self.first(query, |backend, query| backend.readings(query, lse, by))

@@ -101,4 +101,6 @@ pub enum Readings {
     PerKvHead,
     /// For each query row, the mean over all heads: `[queries, keys]`.
     PerRow,
+    /// For each query row, the largest of all heads: `[queries, keys]`.
+    Largest,
 }

@@ -59,3 +59,9 @@ pub(crate) fn mean(parts: &[Tensor]) -> Result<Tensor> {
     let sum = rest.iter().try_fold(first.clone(), |sum, part| sum + part)?;
     Ok((sum / parts.len() as f64)?)
 }
+
+/// The largest over the heads of the attention received.
+pub(crate) fn largest(parts: &[Tensor]) -> Result<Tensor> {
+    let (first, rest) = parts.split_first().expect("a call has at least one KV head");
+    Ok(rest.iter().try_fold(first.clone(), |largest, part| largest.maximum(part))?)
+}

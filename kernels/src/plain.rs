@@ -120,7 +120,7 @@ fn readings(query: &Query<'_>, lse: &Tensor, by: Readings) -> Result<Tensor> {
     let (queries, heads, _) = q.dims3()?;
     let lists = match by {
         Readings::PerKvHead => query.keys.first().map_or(Ok(0), |block| block.k.dim(1))?,
-        Readings::PerRow => queries,
+        Readings::PerRow | Readings::Largest => queries,
     };
     let Some(seen) = Seen::new(query)? else {
         return match total * lists {
@@ -132,6 +132,7 @@ fn readings(query: &Query<'_>, lse: &Tensor, by: Readings) -> Result<Tensor> {
     let read = match by {
         Readings::PerKvHead => (p.sum((1, 2))? / (heads / seen.kv_heads) as f64)?,
         Readings::PerRow => (p.sum((0, 1))? / heads as f64)?,
+        Readings::Largest => p.flatten(0, 1)?.max(0)?,
     };
     Ok(seen.spread(&read.t()?.contiguous()?, total)?.t()?.contiguous()?)
 }

@@ -127,7 +127,7 @@ fn check(sizes: &Sizes) -> std::result::Result<(), TestCaseError> {
         let lse = &wanted.lse;
         let scores = |keys| flat(&kernels.column_scores(&of(keys), lse, Reduce::Norm).unwrap());
         prop_assert_eq!(scores(&packed), scores(&wide), "{:?} {:?}: scores", kernels, dtype);
-        for by in [Readings::PerRow, Readings::PerKvHead] {
+        for by in [Readings::PerRow, Readings::PerKvHead, Readings::Largest] {
             let read = |keys| flat(&kernels.readings(&of(keys), lse, by).unwrap());
             prop_assert_eq!(read(&packed), read(&wide), "{:?} {:?}: {:?}", kernels, dtype, by);
         }

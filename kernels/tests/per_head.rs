@@ -110,6 +110,13 @@ fn what_keys_per_head_receive_is_what_each_head_gives_them() {
         let by_head: Vec<f64> = given.iter().flat_map(|head| naive::reduced(head, count, Reduce::Mass)).collect();
         assert!(naive::distance(&read(Readings::PerKvHead), &by_head) < 1e-5, "{kernels:?}");
         assert!(naive::distance(&read(Readings::PerRow), &mean.concat()) < 1e-5, "{kernels:?}");
+        let of_head = |(number, head): (usize, &Case)| {
+            let lse = lse.narrow(1, number * GROUP, GROUP).unwrap();
+            flat(&kernels.readings(&head.query(), &lse, Readings::Largest).unwrap())
+        };
+        let largest: Vec<Vec<f32>> = heads.iter().enumerate().map(of_head).collect();
+        let largest: Vec<f64> = largest[0].iter().zip(&largest[1]).map(|(a, b)| f64::from(a.max(*b))).collect();
+        assert!(naive::distance(&read(Readings::Largest), &largest) < 1e-6, "{kernels:?}");
     }
 }
 

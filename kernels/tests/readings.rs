@@ -113,6 +113,32 @@ fn a_peak_is_the_most_that_a_row_pays_to_one_key() {
     assert_eq!(values(&none), [0.0; 3 * HEADS]);
 }
 
+/// As [`a_peak_is_the_most_that_a_row_pays_to_one_key`], with the largest head in place of the largest
+/// key.
+#[test]
+fn the_largest_head_of_a_row_and_a_key_is_read() {
+    let model = Model::new(DType::F32);
+    let (lse, rope) = (values(&model.lse()), Some(&model.rope));
+    let found = model.readings(Readings::Largest);
+    assert_eq!(found.dims(), &[3, 6]);
+    let found = values(&found);
+    for key in 0..6 {
+        let pick = |x: &Var| x.narrow(0, key, 1).unwrap();
+        let one = [Keys { k: pick(&model.k), v: pick(&model.v), at: model.at_k.select(&[key as u32]) }];
+        let query = Query { q: &model.q, at: &model.at_q, keys: &one, rope, scale: SCALE, dtype: DType::F32 };
+        let alone = values(&Kernels::Auto.attend(&query).unwrap().lse);
+        for row in 0..3 {
+            let of_head = |head: usize| {
+                let (alone, all) = (alone[row * HEADS + head], lse[row * HEADS + head]);
+                if alone.is_finite() { (alone - all).exp() } else { 0.0 }
+            };
+            let expected = (0..HEADS).map(of_head).fold(0.0, f64::max);
+            assert!((found[row * 6 + key] - expected).abs() < 1e-5, "row {row}, key {key}: {found:?}, {expected}");
+        }
+    }
+    assert!(found[..6].iter().all(|&read| read == 0.0) && found[6..].iter().any(|&read| read > 0.2), "{found:?}");
+}
+
 #[test]
 fn readings_add_up_to_the_mass_of_a_column() {
     for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::F64, 1e-12)] {

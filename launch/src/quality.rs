@@ -198,7 +198,7 @@ pub struct EvaluationArgs {
     #[arg(long, value_name = "JSON", help_heading = "Evaluation")]
     chat_template_kwargs: Option<TemplateKwargs>,
     /// Methods to compare; full is added if it is missing, as the reference of the others [default:
-    /// all but cacheclip and kv-packet, and infoflow:reorder]
+    /// all but those with --aux-model or --adapter, and infoflow:reorder]
     #[arg(long, value_name = "METHOD", num_args = 1.., value_parser = list::<MethodSpec>, default_values = methods(), hide_default_value = true, help_heading = "Evaluation")]
     methods: Vec<List<MethodSpec>>,
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]

@@ -56,10 +56,11 @@ fn processes_answer_as_threads_do() {
     let (model, request) = (demo(), request("hop2-0"));
     let packet = packet(Path::new(&model), 0.5);
     let adapter = packet.path().display().to_string();
-    let ways: [&[&str]; 10] = [
+    let ways: [&[&str]; 11] = [
         &["--method", "kv-packet", "--adapter", &adapter],
         &["--method", "trace", "--adapter", &adapter],
         &["--method", "cacheclip", "--aux-model", &model],
+        &["--method", "spec-prefill-like:span=4", "--aux-model", &model],
         &["--method", "ring", "--evict", "speckv", "--keep", "40", "--draft-model", &model],
         &["--method", "infoflow"],
         &["--method", "infoflow:exchange=pass-q:reorder"],

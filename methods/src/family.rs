@@ -76,13 +76,13 @@ impl Family {
             _ if is_exact => Family::Exact,
             Prefill::Anchored { .. } => Family::Blocks,
             Prefill::Whole { .. } | Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries => Family::Exact,
-            Prefill::Chunks(selection) => match selection {
+            Prefill::Chunks(selection) | Prefill::Selected(selection) => match selection {
                 Selection::Nothing | Selection::Parallel(_) => Family::Reuse,
                 Selection::Leading { .. } => Family::Position,
                 Selection::Random => Family::Control,
                 Selection::Evidence(evidence) if evidence.oracle => Family::Control,
                 Selection::Evidence(_) => Family::Query,
-                Selection::Auxiliary => Family::Auxiliary,
+                Selection::Auxiliary(_) => Family::Auxiliary,
                 Selection::Drift(_) => Family::Drift,
             },
         }

@@ -40,7 +40,7 @@ pub use options::{
     REQUEST, SHARPEST, exchange_named,
 };
 pub use planned::PlannedMethod;
-pub use prefill::{Activations, Evidence, Heads, Layers, Prefill, Selection};
+pub use prefill::{Activations, AuxiliaryReading, Evidence, Heads, Layers, Prefill, Selection};
 pub use rows::{leading, leading_counts, top_rows};
 pub use selector::{Candidates, Need, Selector};
 pub use spec::{MethodSpec, spec_list, spec_parts};

@@ -37,8 +37,7 @@ pub struct Method {
     /// Resolves options and model to the data of its prefill. Adds defaults that follow from the
     /// model to the options, or tells which option is invalid.
     pub prefill: fn(&mut Options, ModelFacts) -> Result<Prefill, InvalidOption>,
-    /// Makes its selector, if it prefills chunk by chunk. Chunks do not see each other then, so
-    /// they can be kept for later requests.
+    /// Makes its selector, if it selects rows of the context.
     pub selector: Option<fn(Selection) -> Box<dyn Selector>>,
 }
 
@@ -131,10 +130,12 @@ impl Method {
 
     /// Whether it reuses the longest cached prefix of a prompt.
     pub fn reuses_prefix(&self) -> bool {
-        // Larger than any option's default needs.
-        let model = ModelFacts::new(1 << 16, 1);
-        let prefill = (self.prefill)(&mut Options::default(), model);
-        matches!(prefill, Ok(Prefill::Whole { reuses_prefix: true, .. }))
+        matches!(self.usual_prefill(), Ok(Prefill::Whole { reuses_prefix: true, .. }))
+    }
+
+    /// Data of its prefill with its defaults, for a model that allows all of them.
+    fn usual_prefill(&self) -> Result<Prefill, InvalidOption> {
+        (self.prefill)(&mut Options::default(), ModelFacts::new(1 << 16, 1))
     }
 
     /// Whether it takes rows from the chunk cache, and keeps some there.
@@ -142,8 +143,14 @@ impl Method {
         self.in_chunks() || self.reuses_prefix()
     }
 
-    /// Whether it prefills chunk by chunk.
+    /// Whether it prefills chunk by chunk. Chunks do not see each other then, so they can be kept
+    /// for later requests.
     pub fn in_chunks(&self) -> bool {
+        matches!(self.usual_prefill(), Ok(Prefill::Chunks(_)))
+    }
+
+    /// Whether it selects rows of the context, which ranks compute together.
+    pub fn selects(&self) -> bool {
         self.selector.is_some()
     }
 }

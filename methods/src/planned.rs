@@ -10,7 +10,7 @@ use crate::method::{InvalidOption, Method};
 use crate::model_facts::ModelFacts;
 use crate::option::{MethodOption, Options, Usual};
 use crate::options::REQUEST;
-use crate::prefill::{Evidence, Prefill, Selection};
+use crate::prefill::{AuxiliaryReading, Evidence, Prefill, Selection};
 use crate::selector::Selector;
 use crate::terms::{Ape, Drift, PictureRows, SamKv};
 
@@ -66,7 +66,9 @@ impl PlannedMethod {
     pub fn is_consistent(&self, model: ModelFacts) -> bool {
         let usual = (self.method.prefill)(&mut Options::default(), model).ok();
         let kind = |prefill: Prefill| match prefill {
-            Prefill::Chunks(selection) => (discriminant(&prefill), Some(discriminant(&selection))),
+            Prefill::Chunks(selection) | Prefill::Selected(selection) => {
+                (discriminant(&prefill), Some(discriminant(&selection)))
+            }
             _ => (discriminant(&prefill), None),
         };
         // Defaults do not resolve if the model has too few layers; the plan has been refused
@@ -74,10 +76,10 @@ impl PlannedMethod {
         usual.is_none_or(|usual| kind(usual) == kind(self.prefill))
     }
 
-    /// Selection of the rows that it recomputes, if it prefills chunk by chunk.
+    /// Selection of the context rows that it computes at their places, if it selects some.
     pub fn selection(&self) -> Option<Selection> {
         match self.prefill {
-            Prefill::Chunks(selection) => Some(selection),
+            Prefill::Chunks(selection) | Prefill::Selected(selection) => Some(selection),
             Prefill::Whole { .. }
             | Prefill::Ring
             | Prefill::Gathered { .. }
@@ -86,7 +88,7 @@ impl PlannedMethod {
         }
     }
 
-    /// Its selector, if it prefills chunk by chunk.
+    /// Its selector, if it selects rows of the context.
     pub fn selector(&self) -> Option<Box<dyn Selector>> {
         Some((self.method.selector?)(self.selection()?))
     }
@@ -119,12 +121,16 @@ impl PlannedMethod {
 
     /// Whether the selected rows see each other alone, and the query sees them alone.
     pub fn excerpts(&self) -> bool {
-        self.evidence().is_some_and(|evidence| evidence.excerpt.is_some())
+        matches!(self.prefill, Prefill::Selected(_))
+            || self.evidence().is_some_and(|evidence| evidence.excerpt.is_some())
     }
 
-    /// Whether an auxiliary model reads the context for it.
-    pub fn reads_by_auxiliary(&self) -> bool {
-        self.selection() == Some(Selection::Auxiliary)
+    /// What an auxiliary model reads for it, if one does.
+    pub fn auxiliary_reading(&self) -> Option<AuxiliaryReading> {
+        match self.selection() {
+            Some(Selection::Auxiliary(reading)) => Some(reading),
+            _ => None,
+        }
     }
 
     /// The query's attention to parallel contexts, if contexts are parallel.
@@ -147,7 +153,12 @@ impl PlannedMethod {
 
     /// Whether it prefills chunk by chunk, so that chunks can be kept for later requests.
     pub fn in_chunks(&self) -> bool {
-        self.method.in_chunks()
+        matches!(self.prefill, Prefill::Chunks(_))
+    }
+
+    /// Whether it selects rows of the context, which ranks compute together.
+    pub fn selects(&self) -> bool {
+        self.selection().is_some()
     }
 
     /// Whether it reuses the longest cached prefix of a prompt.

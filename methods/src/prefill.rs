@@ -39,6 +39,9 @@ pub enum Prefill {
     },
     /// Every chunk alone after the prefix, wherever it lies; then some rows are recomputed.
     Chunks(Selection),
+    /// Prefix, selected rows and query alone, each at its own place. Chunks are neither computed
+    /// nor cached; rows that are not selected are left out.
+    Selected(Selection),
 }
 
 impl Prefill {
@@ -54,7 +57,8 @@ impl Prefill {
             | Prefill::Gathered { heads_per_gather: None }
             | Prefill::Queries
             | Prefill::Anchored { .. }
-            | Prefill::Chunks(_) => Activations::Stream,
+            | Prefill::Chunks(_)
+            | Prefill::Selected(_) => Activations::Stream,
             Prefill::Ring => Activations::Queries,
             Prefill::Gathered { heads_per_gather: Some(_) } => Activations::Results,
         }
@@ -87,13 +91,40 @@ pub enum Selection {
     Random,
     /// The rows with the highest scores from the query's attention.
     Evidence(Evidence),
-    /// The rows with the highest readings of an auxiliary model, where they lie close together.
-    Auxiliary,
+    /// Rows by the readings of an auxiliary model.
+    Auxiliary(AuxiliaryReading),
     /// The rows that drift most from their cached state.
     Drift(Drift),
     /// No rows; chunks stand in parallel, all right after the prefix, and the query attends to them
     /// with these parameters.
     Parallel(Ape),
+}
+
+/// What an auxiliary model reads, and the choice of rows by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AuxiliaryReading {
+    /// Each chunk with the query: the rows with the highest readings, where they lie close
+    /// together.
+    Chunks,
+    /// The whole prompt, after which it writes some tokens: the runs of rows with the highest means.
+    Prompt {
+        /// Maximum number of tokens that it writes.
+        tokens: u32,
+        /// Neighbouring rows over which readings are averaged, an odd number.
+        pool: u32,
+        /// Rows of a run.
+        span: u32,
+    },
+}
+
+impl AuxiliaryReading {
+    /// Maximum number of tokens that the model writes after a prompt.
+    pub fn written(self) -> u32 {
+        match self {
+            AuxiliaryReading::Chunks => 0,
+            AuxiliaryReading::Prompt { tokens, .. } => tokens,
+        }
+    }
 }
 
 /// The measurements before rows are selected: the query's probe, and perhaps a pass after it.

@@ -83,6 +83,18 @@ impl Candidates {
         }
     }
 
+    /// The readings of the plan's only auxiliary model, one number a context row.
+    ///
+    /// # Panics
+    /// If there is another number of them: plans are checked for it.
+    pub fn only_reading(&self) -> &[f32] {
+        let [reading] = &self.auxiliary[..] else {
+            panic!("readings of one auxiliary model are needed, not of {}", self.auxiliary.len());
+        };
+        assert_eq!(reading.len(), self.context, "readings of the context's rows");
+        reading
+    }
+
     /// The best `count` candidates by `scores` (one a context row), ascending.
     pub fn top(&self, scores: &[f32], count: usize) -> Vec<u32> {
         assert_eq!(scores.len(), self.context, "scores of the context's rows");

@@ -73,9 +73,10 @@ fn a_method_takes_what_it_says() {
         let moves = method.takes(&REORDER) || method.takes(&KEEP_ORDER);
         assert_eq!(moves, method.takes(&ORDER_FOR), "{name}");
         assert_eq!(method.ratio.is_some(), method.takes(&RATIO), "{name}");
-        assert_eq!(method.in_chunks(), bare.selection().is_some(), "{name}");
-        assert!(!method.is_exact() || !method.in_chunks(), "{name}");
-        assert_eq!(method.needs(Requirement::AuxiliaryModel), bare.reads_by_auxiliary(), "{name}");
+        assert_eq!((method.in_chunks(), method.selects()), (bare.in_chunks(), bare.selects()), "{name}");
+        assert!(!method.in_chunks() || method.selects(), "{name}");
+        assert!(!method.is_exact() || !method.selects(), "{name}");
+        assert_eq!(method.needs(Requirement::AuxiliaryModel), bare.auxiliary_reading().is_some(), "{name}");
     }
 }
 
@@ -112,7 +113,7 @@ fn families_follow_from_what_methods_do() {
         let family = made(method.name).family();
         let is_whole = made(method.name).prefill.is_whole();
         assert_eq!(family == Family::Exact, method.is_exact() || is_whole, "{}", method.name);
-        assert_eq!(matches!(family, Family::Exact | Family::Blocks), !method.in_chunks(), "{}", method.name);
+        assert_eq!(matches!(family, Family::Exact | Family::Blocks), !method.selects(), "{}", method.name);
         assert_eq!(Family::find(family.name()), Some(family));
     }
     let wanted = [
@@ -126,6 +127,7 @@ fn families_follow_from_what_methods_do() {
         ("ideal", Family::Control),
         ("kvshare", Family::Drift),
         ("cacheclip", Family::Auxiliary),
+        ("spec-prefill-like", Family::Auxiliary),
     ];
     for (name, family) in wanted {
         assert_eq!(of(name), family, "{name}");

@@ -1,6 +1,6 @@
 //! Plans for tests of costs and times.
 
-use tributary_protocol::{Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Exchange, Packets, Plan, Requirement};
+use tributary_protocol::{Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Exchange, Packets, Plan};
 
 use crate::ModelShape;
 use crate::cost::beside;
@@ -35,8 +35,18 @@ fn small(chunks: &[Vec<u32>], query: &[u32]) -> Auxiliary {
             prompts.push(AuxiliaryPrompt { ids: [chunk, query].concat(), query: query.len(), stands_for });
         }
     }
-    let auxiliary = Auxiliary { model: "small".to_owned(), prompts, cost: AuxiliaryCost::default() };
+    let auxiliary = Auxiliary { model: "small".to_owned(), prompts, written: 0, cost: AuxiliaryCost::default() };
     Auxiliary { cost: beside::reading(&DUMMY_25M, auxiliary.longest_prompt()), ..auxiliary }
+}
+
+/// The same model's whole prompt, after which it writes some tokens.
+fn writing(chunks: &[Vec<u32>], query: &[u32], written: u32) -> Auxiliary {
+    let ids = [&[1], &chunks.concat()[..], query].concat();
+    let context = 1..(ids.len() - query.len()) as u32;
+    let stands_for = std::iter::once(0..0).chain(context.map(|row| row..row + 1)).collect();
+    let cost = beside::writing(&DUMMY_25M, ids.len() + written as usize);
+    let prompts = vec![AuxiliaryPrompt { ids, query: query.len(), stands_for }];
+    Auxiliary { model: "small".to_owned(), prompts, written, cost }
 }
 
 /// The plan of a method under `replicate`, with its own defaults.
@@ -59,8 +69,11 @@ pub(crate) fn with_settings(
     shape: &ModelShape,
 ) -> Plan {
     let chunks = vec![vec![7; chunk_tokens]; tokens / chunk_tokens];
-    let auxiliary: Vec<Auxiliary> =
-        if settings.method.needs(Requirement::AuxiliaryModel) { vec![small(&chunks, &[3; 32])] } else { Vec::new() };
+    let reading = settings.auxiliary_reading().unwrap().map(|reading| match reading.written() {
+        0 => small(&chunks, &[3; 32]),
+        written => writing(&chunks, &[3; 32], written),
+    });
+    let auxiliary: Vec<Auxiliary> = reading.into_iter().collect();
     let wants_packets = settings.chunk_packets() == Packets::On;
     let around = wants_packets.then_some(Around { adapter: 1, head: 8, tail: 8 });
     let input = PlanInput {

@@ -2,15 +2,19 @@
 
 use std::ops::Range;
 
-/// A small model that reads the context for the main one (CacheClip). Rank 0 alone runs it, on its
-/// host's threads.
-/// The attention of its prompts' last rows tells which rows of the context matter.
+/// A small model that reads the context for the main one (CacheClip, SpecPrefill). Rank 0 alone
+/// runs it, on its host's threads.
+/// The attention of its prompts' last rows, or of the rows that write tokens after them, tells which
+/// rows of the context matter.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Auxiliary {
     /// Its name on the ranks.
     pub model: String,
-    /// Its prompts, each read on its own: one a chunk for CacheClip.
+    /// Its prompts, each read on its own: one a chunk for CacheClip, the whole one for SpecPrefill.
     pub prompts: Vec<AuxiliaryPrompt>,
+    /// Maximum number of tokens that it writes after each prompt. The rows that write them are
+    /// read, in all layers; if it writes none, the query's rows in its last layer.
+    pub written: u32,
     /// Its cost, for predictions and admission.
     pub cost: AuxiliaryCost,
 }
@@ -86,6 +90,11 @@ impl Auxiliary {
     pub fn longest_prompt(&self) -> usize {
         self.prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0)
     }
+
+    /// Rows that it computes for its longest prompt at most: the last written token has none.
+    pub fn most_rows(&self) -> usize {
+        self.longest_prompt() + self.written.saturating_sub(1) as usize
+    }
 }
 
 #[cfg(test)]
@@ -102,9 +111,10 @@ mod tests {
                 prompt(5, vec![0..0, 3..5, 4..5, 5..5]),
                 prompt(3, vec![6..7, 0..0]),
             ],
+            written: 3,
             cost: AuxiliaryCost::default(),
         };
-        assert_eq!(auxiliary.longest_prompt(), 5);
+        assert_eq!((auxiliary.longest_prompt(), auxiliary.most_rows()), (5, 7));
         let readings = [vec![8.0, 2.0, 4.0, 16.0], vec![0.5, 32.0]];
         assert_eq!(auxiliary.mapped(&readings, 3, 5), [1.0, 5.0, 0.0, 0.5, 0.0]);
     }

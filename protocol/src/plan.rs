@@ -357,7 +357,7 @@ impl Plan {
             || match self.method.prefill {
                 Prefill::Whole { .. } => true,
                 Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries | Prefill::Anchored { .. } => false,
-                Prefill::Chunks(_) => self.exchange == Exchange::Replicate,
+                Prefill::Chunks(_) | Prefill::Selected(_) => self.exchange == Exchange::Replicate,
             }
     }
 

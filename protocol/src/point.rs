@@ -57,14 +57,15 @@ impl Plan {
             return 1;
         }
         let mut rows = vec![self.prefix_tokens(); world];
-        self.chunks.iter().filter(|chunk| !chunk.warm).for_each(|chunk| rows[chunk.rank] += chunk.rows());
+        let cold = self.chunks.iter().filter(|chunk| self.prefills_chunks() && !chunk.warm);
+        cold.for_each(|chunk| rows[chunk.rank] += chunk.rows());
         Slices::count(self.slices.chunk_rows, rows.into_iter().max().unwrap_or(0))
     }
 
-    /// Number of control points of the pass that prefills chunks before selection; 0 if all of them
-    /// are warm.
+    /// Number of control points of the pass that prefills the prefix, and chunks, before selection;
+    /// 0 if all chunks are warm.
     pub fn chunk_points(&self, layers: usize) -> usize {
-        if self.chunks.iter().all(|chunk| chunk.warm) { 0 } else { layers }
+        if self.prefills_chunks() && self.chunks.iter().all(|chunk| chunk.warm) { 0 } else { layers }
     }
 
     /// Number of packs in which the rank with most packs runs its pictures, if a row has
@@ -95,7 +96,7 @@ impl Plan {
             Prefill::Whole { .. } | Prefill::Ring | Prefill::Gathered { .. } | Prefill::Queries => layers,
             // The blocks, then the query.
             Prefill::Anchored { .. } => 2 * layers,
-            Prefill::Chunks(_) => {
+            Prefill::Chunks(_) | Prefill::Selected(_) => {
                 let reorder = if self.reorders() { self.probed_layers(layers).end } else { 0 };
                 let evidence = if self.budget > 0 { self.evidence_points(shape, rounds) } else { 0 };
                 self.chunk_points(layers) + reorder + evidence + layers

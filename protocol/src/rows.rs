@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use tributary_methods::{PictureRows, REORDER, Selection, leading_counts};
+use tributary_methods::{PictureRows, Prefill, REORDER, Selection, leading_counts};
 
 use crate::{Chunk, Drift, Exchange, Plan, SamKv, Trace};
 
@@ -53,15 +53,22 @@ impl Plan {
         self.counts(world, |_| true, Chunk::rows)
     }
 
-    /// Number of context rows whose keys and values each rank holds in each layer and KV head:
-    /// fewer than it keeps if chunks are compressed.
+    /// Number of context rows whose keys and values each rank holds in each layer and KV head
+    /// before rows are selected: fewer than it keeps if chunks are compressed, none if they are
+    /// not prefilled.
     pub fn held_counts(&self, world: usize) -> Vec<usize> {
-        self.counts(world, |_| true, Chunk::held_rows)
+        self.counts(world, |_| self.prefills_chunks(), Chunk::held_rows)
     }
 
     /// As [`held_counts`](Self::held_counts), of chunks from the chunk cache.
     pub fn held_warm_counts(&self, world: usize) -> Vec<usize> {
-        self.counts(world, |chunk| chunk.warm, Chunk::held_rows)
+        self.counts(world, |chunk| self.prefills_chunks() && chunk.warm, Chunk::held_rows)
+    }
+
+    /// Whether ranks hold keys and values of chunks before rows are selected; if not, chunks only
+    /// say which rank keeps a row.
+    pub fn prefills_chunks(&self) -> bool {
+        !matches!(self.method.prefill, Prefill::Selected(_))
     }
 
     /// Whether any chunk is compressed before it is cached.
@@ -160,18 +167,19 @@ impl Plan {
     /// Exact methods always do, and those that compute a whole prompt whose chunks did not move.
     /// Others do if their chunks are whole and bare, and there is at most
     /// one chunk or every row is recomputed in place and sees all others, pictures line by line.
+    /// Where chunks are not prefilled, rows see all others in every exchange.
     pub fn is_exact(&self) -> bool {
         let is_as_it_is = |chunk: &Chunk| chunk.around.is_none() && chunk.compress.is_none();
         let keeps_all = !self.drops() && self.chunks.iter().all(is_as_it_is);
-        let in_chunks = self.method.in_chunks() && self.method.parallel().is_none() && keeps_all;
+        let selects = self.method.selects() && self.method.parallel().is_none() && keeps_all;
         let recomputes_all = self.selects_all()
-            && self.exchange != Exchange::Selected
+            && (self.exchange != Exchange::Selected || !self.prefills_chunks())
             && !self.reorders()
             && !self.is_tile_after_tile()
             && self.traces().is_none();
         let is_alone = self.chunks.len() <= 1 && self.lead.is_empty();
         let is_in_order = self.method.prefill.is_whole() && self.prompt_order() == self.request_order();
-        self.method.is_exact() || is_in_order || (in_chunks && (is_alone || recomputes_all))
+        self.method.is_exact() || is_in_order || (selects && (is_alone || recomputes_all))
     }
 
     /// Whether every row that may be selected is, and recomputed as a full prefill computes it.
@@ -189,17 +197,20 @@ impl Plan {
     /// Whether the method drops context rows of this request. There is no excerpt of a single
     /// chunk, which is exact already.
     fn hides(&self) -> bool {
-        self.method.sparse().is_some() || (self.method.excerpts() && self.chunks.len() > 1)
+        !self.prefills_chunks() || self.method.sparse().is_some() || (self.method.excerpts() && self.chunks.len() > 1)
     }
 
-    /// Whether context rows are dropped that are not selected. An excerpt of every row drops none.
+    /// Whether context rows are dropped that are not selected. If every row is selected, none is,
+    /// unless the method keeps parts of documents by their places.
     pub fn drops(&self) -> bool {
-        self.hides() && self.budget > 0 && !(self.method.excerpts() && self.budget >= self.context_tokens())
+        let leaves_some = self.budget < self.context_tokens() || self.method.sparse().is_some();
+        self.hides() && leaves_some && (self.budget > 0 || !self.prefills_chunks())
     }
 
     /// Whether stale rows go to every rank before some are recomputed: not if no row sees them.
     pub fn replicates_stale(&self) -> bool {
-        self.exchange == Exchange::Replicate && (!self.drops() || self.parts().is_some())
+        let are_seen = self.prefills_chunks() && (!self.drops() || self.parts().is_some());
+        self.exchange == Exchange::Replicate && are_seen
     }
 
     /// Parts kept of every document, if they are kept by their places and the rest is dropped.
@@ -210,7 +221,7 @@ impl Plan {
     /// Maximum number of context rows that each rank keeps of its chunks where others are dropped;
     /// the number that it holds where none is.
     pub fn kept_at_most(&self, world: usize) -> Vec<usize> {
-        if !self.drops() {
+        if !self.drops() && self.prefills_chunks() {
             return self.held_counts(world);
         }
         let Some(parts) = self.parts() else {

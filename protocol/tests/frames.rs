@@ -26,7 +26,7 @@ fn auxiliary() -> Auxiliary {
     let prompts = vec![AuxiliaryPrompt { ids: vec![1, 2, 3], query: 1, stands_for: vec![1..3, 3..3] }];
     let cost =
         AuxiliaryCost { memory_bytes: 99, row_flops: 5, pair_flops: 6, row_elementwise: 7, matrix_bytes: 8, layers: 3 };
-    Auxiliary { model: "small".into(), prompts, cost }
+    Auxiliary { model: "small".into(), prompts, written: 8, cost }
 }
 
 fn draft_model() -> DraftModel {

@@ -233,7 +233,7 @@ fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Optio
         contained: by(Metric::MatchPart, own),
         first_token_agrees: full.map_or(1.0, |full| first_tokens(own, full).map_or(0.0, |share| share.share)),
         median_ttft_ms: middle(|reply| reply.ttft_ms),
-        selected_share: match arm.run_config.settings.method.in_chunks() {
+        selected_share: match arm.run_config.settings.method.selects() {
             true => rows(|reply| reply.selected_rows),
             false => 1.0,
         },

@@ -25,6 +25,9 @@ class Model:
         self.kv_heads = c.get("num_key_value_heads") or self.heads
         self.head_dim = c.get("head_dim") or c["hidden_size"] // self.heads
         self.eps, self.vocab = c["rms_norm_eps"], c["vocab_size"]
+        more = folder / "generation_config.json"
+        ends = [of.get("eos_token_id") for of in (c, json.loads(more.read_text()) if more.is_file() else {})]
+        self.ends = {end for of in ends for end in (of if isinstance(of, list) else [of])}
         scaling = c.get("rope_parameters") or c.get("rope_scaling") or {}
         theta = c.get("rope_theta") or scaling.get("rope_theta") or 10000.0
         turns = theta ** (-torch.arange(0, self.head_dim, 2, dtype=DTYPE) / self.head_dim)
@@ -447,10 +450,14 @@ class Request:
             runs = [other[at:at + left] for at in range(len(other) - left + 1)]
             kept += min(runs, key=lambda run: (-mean(run), run[0]))
         kept = torch.tensor(kept).sort().values
+        return kept, self.alone(kept)
+
+    def alone(self, kept):
+        """The last row's logits where prefix, these context rows and the query see each other, and nothing else is seen."""
         rows, seen = torch.cat([kept, self.query]), torch.zeros(len(self.ids), len(self.ids), dtype=torch.bool)
         seen[:, torch.cat([torch.arange(self.P), rows])] = True
         x = self.model.forward(self.ids, rows, self.fresh_copy(), self.positions("global", list(range(len(self.lengths)))), seen)
-        return kept, self.model.logits(x[-1])
+        return self.model.logits(x[-1])
 
     def recompute(self, order, selected, read=None):
         """Selected rows, then the query's, at global positions. With `read` the query's rows find chunks in that order. Returns
@@ -511,6 +518,30 @@ class Request:
             for (start, end), attention in zip(prompt["stands_for"], paid[-1]):
                 total[start:end] += attention / max(1, end - start)
         return total[self.context]
+
+    def spec_prefill(self, auxiliary, prompts, tokens):
+        """Per context row: the attention of the rows of a prompt that write the auxiliary model's likeliest tokens, up to the end of
+        its answer; the largest over layers and heads, mean over these rows. Shares as for cacheclip."""
+        total = torch.zeros(len(self.ids), dtype=DTYPE)
+        for prompt in prompts:
+            ids, paid, count = torch.tensor(prompt["ids"]), [], len(prompt["ids"])
+            while len(paid) < tokens and not (paid and ids[-1].item() in auxiliary.ends):
+                shape, largest = (len(ids), auxiliary.kv_heads, auxiliary.head_dim), []
+                cache = [(torch.zeros(shape, dtype=DTYPE), torch.zeros(shape, dtype=DTYPE)) for _ in range(auxiliary.layers)]
+                rows = torch.arange(len(ids))
+                x = auxiliary.forward(ids, rows, cache, (rows, rows), watch=lambda layer, a: largest.append(a[:, -1, :count].amax(0)))
+                paid.append(torch.stack(largest).amax(0))
+                ids = torch.cat([ids, auxiliary.logits(x[-1]).argmax()[None]])
+            for (start, end), attention in zip(prompt["stands_for"], torch.stack(paid).mean(0)):
+                total[start:end] += attention / max(1, end - start)
+        return total[self.context]
+
+    def best_spans(self, scores, pool, span, budget):
+        """Context rows in spans with the highest means of scores that are averaged over `pool` neighbours; the last one is cut."""
+        near = [scores[max(0, row - pool // 2):row + pool // 2 + 1].mean() for row in range(self.T)]
+        spans = [list(range(first, min(self.T, first + span))) for first in range(0, self.T, span)]
+        spans.sort(key=lambda rows: (-(sum(near[row] for row in rows) / len(rows)).item(), rows[0]))
+        return torch.tensor(sum(spans, [])[:budget], dtype=torch.long).sort().values + self.P
 
     def together(self, order, chosen):
         """Those of the rows `chosen` that stand in windows of 8 tokens of a chunk of which more than 5 in 8 are chosen."""

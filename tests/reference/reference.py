@@ -5,7 +5,7 @@ one is off by more than its tolerance. Llama, Mistral, Qwen2 and Qwen3 folders w
 
     python reference.py --model MODEL DUMP [DUMP ...]
     python reference.py --model MODEL --self-test
-A dump of cacheclip names its auxiliary model, a folder that is looked for where this program runs.
+A dump of cacheclip or spec-prefill-like names its auxiliary model, a folder that is looked for where this program runs.
 Needs torch and safetensors; the self-test also compares with transformers where it is installed.
 """
 
@@ -103,6 +103,12 @@ def solve(r: Request, s: dict, selected=None, order=None):
         scores = r.of_tokens(method_scores(r, s, s["layout"], order, budget, list(range(r.T))))
         kept, logits = r.excerpt(scores, s.get("sentence_ends", []), s["longest"], budget)
         return order, scores, kept, 1e-9, logits  # whole sentences go: no row is near the cut
+    if s["method"] == "spec-prefill-like":
+        auxiliary, scores = s.get("auxiliary") or Model(s["auxiliary_model"]), None
+        if budget > 0:
+            scores = r.spec_prefill(auxiliary, s["auxiliary_prompts"], s["tokens"])
+        kept = r.best_spans(torch.zeros(r.T) if scores is None else scores, s["pool"], s["span"], budget)
+        return list(range(len(r.lengths))), scores, kept, 1e-9, r.alone(kept)  # whole spans go: no row is near the cut
     asks = s["method"] in ("infoflow", "attn-drift", "prophetkv", "relay", "a3", "ideal")
     scored = asks or s["method"] in ("cacheblend", "kvshare", "trace", "cacheclip")
     found_order = reordered(r, s, budget) if asks and s["reorder"] else list(range(len(r.lengths)))
@@ -178,7 +184,7 @@ def check(model: Model, folder: str) -> bool:
     found = dump["first_token_logits"]
     lines.append(("logits", relative(found, logits), tolerance, f"best {found.argmax().item()}, here {logits.argmax().item()}"))
     if "kept" in dump:
-        if s["method"] in BLOCKS + ("ape", "samkv", "excerpt"):
+        if s["method"] in BLOCKS + ("ape", "samkv", "excerpt", "spec-prefill-like"):
             raise SystemExit(f"{folder}: rows kept after {s['method']} are not in this reference")
         read = list(range(len(r.lengths))) if s.get("order_for") == "selection" else None
         rows = torch.arange(r.P + r.T) if exact else selected
@@ -225,6 +231,7 @@ def self_test(model: Model, folder: str) -> bool:
         expect("kvshare at ratio 1 = full", relative(run(method="kvshare", ratio=1.0)[4], full))
         expect("ideal at ratio 1 = full", relative(run(method="ideal", ratio=1.0)[4], full))
         expect("cacheclip at ratio 1 = full", relative(run(**read_by(model, folder, r, request), ratio=1.0)[4], full))
+        expect("spec-prefill-like at ratio 1 = full", relative(run(**written_by(folder, request), ratio=1.0)[4], full))
         order, _, _, _, logits = run(method="trace", ratio=1.0, alpha=0.001)
         moved = Request(model, request["prefix"], [request["chunks"][c] for c in order], request["query"])
         expect(f"trace at ratio 1 = full in the order {order}", relative(logits, solve(moved, settings(model, method="full"))[4]))
@@ -248,7 +255,8 @@ def self_test(model: Model, folder: str) -> bool:
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
                         {"method": "relay", "layout": "tl-tp"}, {"method": "attn-drift", "reorder": True, "half": 3, "recency": 1.5}, {"method": "excerpt", "ratio": 0.5, "sentence_ends": [4, 9, 15, 22]}, {"method": "excerpt", "longest": 4}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "blocks": 1},
                         {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "trace", "alpha": 0.001, "keep-order": True}, {"method": "trace", "alpha": 0.005, "sharpest": 0.25}, {"reorder": True, "order_for": "selection"},
-                        {"method": "apb", "block_rows": {"block": 9, "anchor": 2, "passed": 2}}, {"method": "epic"}, {"method": "none"}, {**read_by(model, folder, r, request), "ratio": 0.8}):
+                        {"method": "apb", "block_rows": {"block": 9, "anchor": 2, "passed": 2}}, {"method": "epic"}, {"method": "none"}, {**read_by(model, folder, r, request), "ratio": 0.8},
+                        {**written_by(folder, request), "ratio": 0.4}, {**written_by(folder, request), "ratio": 0.0}):
             name = {key: value for key, value in changes.items() if not key.startswith("auxiliary")}
             expect(f"dump {name}", float(not round_trip(model, r, {**settings(model, **changes), **request})), 0.0)
         for name in ("snapkv", "pyramidkv", "tova", "h2o", "streamingllm", "random", "laq", "speckv", "ideal"):
@@ -324,6 +332,14 @@ def read_by(model: Model, folder: str, r: Request, request: dict) -> dict:
     prompts = [{"ids": chunk + request["query"], "query": len(request["query"]),
                 "stands_for": [[row, row + 1] for row in r.rows_of(number).tolist()]} for number, chunk in enumerate(request["chunks"])]
     return {"method": "cacheclip", "auxiliary_model": str(folder), "auxiliary_prompts": prompts}
+
+
+def written_by(folder: str, request: dict) -> dict:
+    """Settings of spec-prefill-like with the model as its own auxiliary."""
+    before, context = request["prefix"], sum(request["chunks"], [])
+    rows = [[0, 0]] * len(before) + [[row, row + 1] for row in range(len(before), len(before) + len(context))]
+    prompts = [{"ids": before + context + request["query"], "query": len(request["query"]), "stands_for": rows}]
+    return {"method": "spec-prefill-like", "auxiliary_model": str(folder), "auxiliary_prompts": prompts, "tokens": 3, "pool": 3, "span": 4}
 
 
 def round_trip(model: Model, r: Request, s: dict) -> bool:

@@ -22,9 +22,9 @@ use tributary_model::{Adapter, Adapters, LoadFormat, Model, load};
 use tributary_planner::ModelShape;
 use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
-    Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, DraftModel, Evidence, Exchange, Importance, KeySpace,
-    Layers, OrderFor, Outcome, Passing, Plan, PlannedMethod, Prefill, RankReport, Requirement, Returns, SamKv,
-    SamKvVariant, Sampling, Selection, Slices, Trace, TraceHeads,
+    Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, AuxiliaryReading, Chunk, DraftModel, Evidence, Exchange,
+    Importance, KeySpace, Layers, OrderFor, Outcome, Passing, Plan, PlannedMethod, Prefill, RankReport, Requirement,
+    Returns, SamKv, SamKvVariant, Sampling, Selection, Slices, Trace, TraceHeads,
 };
 use tributary_store::{Settings, Store};
 
@@ -140,7 +140,8 @@ pub fn plan(
         look_ahead: None,
         evict: None,
     };
-    let auxiliary: Vec<_> = plan.method.reads_by_auxiliary().then(|| read_by_itself(&plan)).into_iter().collect();
+    let reading = plan.method.auxiliary_reading();
+    let auxiliary: Vec<_> = reading.map(|reading| read_by_itself(&plan, reading)).into_iter().collect();
     let plan = Plan { auxiliary, ..plan };
     if plan.method.method.needs(Requirement::Adapter) { between(plan) } else { plan }
 }
@@ -172,15 +173,22 @@ pub fn adapters(model: &dyn Model) -> Adapters {
 }
 
 /// The entry of the auxiliary model, for methods that need one: every chunk with the query after
-/// it.
-fn read_by_itself(plan: &Plan) -> Auxiliary {
+/// it, or the whole prompt.
+fn read_by_itself(plan: &Plan, reading: AuxiliaryReading) -> Auxiliary {
+    let written = reading.written();
+    if written > 0 {
+        let context = plan.context_row_numbers().into_iter().map(|row| row..row + 1);
+        let stands_for = std::iter::repeat_n(0..0, plan.prefix.len()).chain(context).collect();
+        let prompts = vec![AuxiliaryPrompt { ids: plan.all_ids(), query: plan.query.len(), stands_for }];
+        return Auxiliary { model: AUXILIARY.to_owned(), prompts, written, cost: AuxiliaryCost::default() };
+    }
     let prompt = |(chunk, rows): (&Chunk, Range<u32>)| AuxiliaryPrompt {
         ids: chunk.ids.iter().chain(&plan.query).copied().collect(),
         query: plan.query.len(),
         stands_for: rows.map(|row| row..row + 1).collect(),
     };
     let prompts = plan.chunks.iter().zip(plan.chunk_rows()).map(prompt).collect();
-    Auxiliary { model: AUXILIARY.to_owned(), prompts, cost: AuxiliaryCost::default() }
+    Auxiliary { model: AUXILIARY.to_owned(), prompts, written, cost: AuxiliaryCost::default() }
 }
 
 /// The entry of the model that writes ahead, for evictions that listen to one.

@@ -9,7 +9,7 @@ use tributary_engine::RunConfig;
 use tributary_model::Model;
 use tributary_planner::Error;
 use tributary_planner::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, RequestSettings};
-use tributary_protocol::{Claim, Exchange, METHODS, Method, OrderFor, Packets, Plan, Requirement, Returns, Sampling};
+use tributary_protocol::{Claim, Exchange, METHODS, Method, OrderFor, Packets, Plan, Returns, Sampling};
 use tributary_study::method_spec::MethodSpec;
 
 use crate::{AROUND, method, plan, read_by_itself, shape, written_by_itself};
@@ -125,8 +125,8 @@ impl Case<'_> {
         let settings = self.settings(spec)?;
         let bare = plan(self.prefix, self.chunks, self.query, self.world, method("none"), self.exchange);
         let chunks: Vec<Vec<u32>> = bare.chunks.iter().map(|chunk| chunk.ids.clone()).collect();
-        let auxiliary: Vec<_> =
-            settings.method.needs(Requirement::AuxiliaryModel).then(|| read_by_itself(&bare)).into_iter().collect();
+        let reading = settings.auxiliary_reading().map_err(|refusal| refusal.to_string())?;
+        let auxiliary: Vec<_> = reading.map(|reading| read_by_itself(&bare, reading)).into_iter().collect();
         let draft_model = settings.eviction.asks_draft_model().then(written_by_itself);
         let method_inputs = MethodInputs {
             around: (settings.chunk_packets() == Packets::On).then_some(AROUND),
@@ -181,9 +181,19 @@ impl Case<'_> {
     /// # Panics
     /// As [`samples`](Self::samples), and if nothing is left.
     pub fn in_chunks(&self, options: &str, model: &dyn Model) -> Vec<Sample> {
-        let mut found = self.samples(options, model);
+        let mut found = self.selecting(options, model);
         found.retain(|sample| sample.plan.method.in_chunks());
         assert!(!found.is_empty(), "no method that works in chunks combines with {options}, {self:?}");
+        found
+    }
+
+    /// The same of methods that select rows of the context, in chunks or not.
+    ///
+    /// # Panics
+    /// As [`samples`](Self::samples).
+    pub fn selecting(&self, options: &str, model: &dyn Model) -> Vec<Sample> {
+        let mut found = self.samples(options, model);
+        found.retain(|sample| sample.plan.method.selects());
         found
     }
 

@@ -31,7 +31,7 @@ pub fn plans(model: &dyn Model, world: usize, keep_chunks: bool) -> Vec<Plan> {
             Case { prefix: 2, lead, chunks: &chunks, query: 4, world, exchange, ratio: 0.3 }
         };
         let case = asked(number);
-        if spec == method.name && method.in_chunks() {
+        if spec == method.name && method.selects() {
             let planned = |turn| asked(turn).planned(spec, model).expect("no method is refused as it is");
             plans.extend((0..exchanges.len()).map(planned));
         } else {

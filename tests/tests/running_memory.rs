@@ -92,7 +92,7 @@ fn compare(plan: &Plan, world: usize, predicted: u64, taken: [i64; 3]) {
     // that one of them has kept. The rows that an eviction keeps may be on any rank: room for all
     // is counted on each.
     let anywhere = plan.evicts().is_some() && !plan.generates_alone(world);
-    let known = (world == 1 && !plan.drops()) || !plan.method.in_chunks();
+    let known = (world == 1 && !plan.drops()) || !plan.method.selects();
     // Warm chunks of all ranks are their values, which threads share, and keys, which are turned
     // into memory of their own: half.
     let is_shared = is_warm && exchange == Exchange::Replicate && world > 1;

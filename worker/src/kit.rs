@@ -43,7 +43,7 @@ pub fn model(config: &serde_json::Value) -> Arc<dyn Model> {
 pub fn auxiliary(ids: Vec<u32>, stands_for: Vec<Range<u32>>) -> Auxiliary {
     let query = ids.len() - stands_for.len();
     let prompts = vec![AuxiliaryPrompt { ids, query, stands_for }];
-    Auxiliary { model: "small".to_owned(), prompts, cost: AuxiliaryCost::default() }
+    Auxiliary { model: "small".to_owned(), prompts, written: 0, cost: AuxiliaryCost::default() }
 }
 
 /// Kernels and constants of a model, for positions up to a bound.

@@ -120,9 +120,17 @@ impl<'a> LayerMath<'a> {
     /// Returns an error if shapes do not fit, or if a position is beyond the tables.
     pub fn attend_rotated(&self, q: &Tensor, at: &Positions, keys: &[Keys]) -> Result<Partial> {
         let at = self.of.seen_from(at);
-        let query = self.of.query(q, &at, keys);
+        self.attend_to(&self.rotated(q, &at, keys))
+    }
+
+    /// A call with queries and keys as [`turned`](Self::turned) gives them.
+    fn rotated<'q>(&self, q: &'q Tensor, at: &'q Positions, keys: &'q [Keys]) -> Query<'q>
+    where
+        'a: 'q,
+    {
+        let query = self.of.query(q, at, keys);
         let rope = query.rope.filter(|_| keys.iter().any(|block| is_in_eight_bits(&block.k)));
-        self.attend_to(&Query { rope, ..query })
+        Query { rope, ..query }
     }
 
     fn attend_to(&self, query: &Query<'_>) -> Result<Partial> {
@@ -197,6 +205,25 @@ impl<'a> LayerMath<'a> {
         let (at, lse) = (self.of.seen_from(at), self.normalised(lse)?.1);
         let query = self.of.rope.grown(q, &at)?;
         let readings = self.math.kernels.readings(&self.of.query(&query, &at, keys), &lse, by)?;
+        self.math.progress.attended();
+        Ok(readings)
+    }
+
+    /// The same of queries and keys as [`turned`](Self::turned) gives them.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend).
+    pub fn readings_rotated(
+        &self,
+        q: &Tensor,
+        at: &Positions,
+        keys: &[Keys],
+        lse: &Tensor,
+        by: Readings,
+    ) -> Result<Tensor> {
+        self.math.progress.attention();
+        let (at, lse) = (self.of.seen_from(at), self.normalised(lse)?.1);
+        let readings = self.math.kernels.readings(&self.rotated(q, &at, keys), &lse, by)?;
         self.math.progress.attended();
         Ok(readings)
     }

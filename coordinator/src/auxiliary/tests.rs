@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::demo::DEMO;
+use crate::template::PromptPart;
 use crate::tokenize::tests::{bytes, demo};
 
 fn reader(tokenizer: Option<Tokenizer>) -> AuxiliaryReader {
@@ -78,6 +79,50 @@ fn tokens_of_another_tokenizer_stand_for_those_with_which_they_share_letters() {
 }
 
 #[test]
+fn the_whole_prompt_is_read_with_the_main_models_ids_or_in_letters() {
+    let request = request();
+    let found = reader(None).read_prompt(&request, 8).expect("an entry");
+    let [prompt] = &found.prompts[..] else { panic!("one prompt: {found:?}") };
+    let context: Vec<u32> = request.chunks.iter().flat_map(|chunk| chunk.ids.clone()).collect();
+    assert_eq!(prompt.ids, [&[1, 1], &context[..], &[9, 8, 7]].concat());
+    let rows = (2..2 + context.len() as u32).map(|row| row..row + 1);
+    assert_eq!(prompt.stands_for, [0..0, 0..0].into_iter().chain(rows).collect::<Vec<_>>());
+    assert_eq!((prompt.query, found.written, found.most_rows()), (3, 8, prompt.ids.len() + 7));
+    let bare = Prepared { prefix: Vec::new(), ..request.clone() };
+    let alone = reader(None).read_prompt(&bare, 8).expect("an entry");
+    assert_eq!(alone.prompts[0].ids[..2], [1, context[0]], "its first token, where nothing else begins the prompt");
+    assert_eq!(alone.prompts[0].stands_for[..2], [0..0, 0..1]);
+
+    let part = |text| OwnedPart::from(&PromptPart::User(text));
+    let texts = Some([vec![part("ab")], vec![part("hu"), part("go")]]);
+    let letters = |max_positions| AuxiliaryReader {
+        shape: ModelShape { vocab: 256, max_positions, ..DEMO },
+        ..reader(Some(bytes()))
+    };
+    let asked = Prepared { texts, ..request.clone() };
+    let found = letters(4096).read_prompt(&asked, 4).expect("an entry");
+    let count = 2 + "hugo stays in paris".len() + "hugo stays in".len() + 4;
+    let prompt = &found.prompts[0];
+    assert_eq!((prompt.ids.len(), prompt.query), (count, 4), "a token a letter");
+    let second = 2 + request.chunks[0].ids.len() as u32;
+    assert_eq!(prompt.stands_for[2], 2..3, "the first letter after the two before the documents");
+    assert_eq!(prompt.stands_for[2 + "hugo stays in paris".len()], second..second + 1);
+
+    assert!(letters(count + 4).read_prompt(&asked, 4).is_ok());
+    let refused = |reader: AuxiliaryReader, request: &Prepared| {
+        let error = reader.read_prompt(request, 4).expect_err("refused");
+        assert_eq!(error.exit_code(), 64, "{error}");
+        error.to_string()
+    };
+    let wanted = format!(
+        "--aux-model small: it reads the whole prompt, {count} tokens, and writes 4; the model has {} positions",
+        count + 3
+    );
+    assert_eq!(refused(letters(count + 3), &asked), wanted);
+    assert!(refused(letters(4096), &request).ends_with("the request is made of token ids"));
+}
+
+#[test]
 fn spans_meet_where_they_have_a_letter_in_common() {
     let words = [0..4, 5..10, 11..13];
     assert_eq!(mapped(&[0..2, 2..7, 4..5, 7..13, 13..13, 20..22], &words), [0..1, 0..2, 1..1, 1..3, 3..3, 3..3]);
@@ -136,7 +181,11 @@ fn pictures_are_refused_before_another_model_reads_the_texts() {
         let spec: tributary_methods::MethodSpec = spec.parse().expect(spec);
         RequestSettings::default().set(&spec)
     };
-    for (spec, wanted) in [("excerpt", "it selects whole sentences"), ("cacheclip", "its auxiliary model")] {
+    for (spec, wanted) in [
+        ("excerpt", "it selects whole sentences"),
+        ("cacheclip", "its auxiliary model"),
+        ("spec-prefill-like", "its auxiliary model"),
+    ] {
         let error = Readers::default().tokens(&with_pictures(1), &with(spec)).expect_err(spec).to_string();
         assert!(error.starts_with(&format!("--method {spec}: reads no pictures: {wanted}")), "{error}");
         assert!(Readers::default().tokens(&with_pictures(0), &with(spec)).is_ok(), "{spec}: texts alone");

@@ -196,7 +196,7 @@ impl ResolvedSettings {
             world: planned.world,
             ratio: planned.ratio,
             budget: plan.budget,
-            exchange: plan.method.in_chunks().then(|| plan.exchange.name()),
+            exchange: plan.method.selects().then(|| plan.exchange.name()),
             options: planned
                 .options
                 .iter()
@@ -252,10 +252,13 @@ pub struct TraceRow {
 /// Readings of an auxiliary model for a method.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct AuxiliaryRow {
-    /// Its prompts: the chunks that may be selected.
+    /// Its prompts: the chunks that may be selected, or the whole one.
     pub prompts: usize,
     /// Tokens of all of them, each with the query.
     pub tokens: usize,
+    /// Maximum number of tokens that it writes after each, if the rows that write them are read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub written: Option<u32>,
     /// Milliseconds that it ran, concurrently with other work or not.
     pub read_ms: f64,
     /// Rows of the budget that were not recomputed because they are too isolated.
@@ -268,6 +271,7 @@ pub(super) fn auxiliary(plan: &Plan, outcome: &Outcome, reports: &[RankReport]) 
     Some(AuxiliaryRow {
         prompts: auxiliary.prompts.len(),
         tokens: auxiliary.prompts.iter().map(|prompt| prompt.ids.len()).sum(),
+        written: Some(auxiliary.written).filter(|&written| written > 0),
         read_ms: 1e3 * reports.iter().map(|report| report.auxiliary_s).sum::<f64>(),
         unspent_rows: plan.budget.saturating_sub(outcome.selected.len()),
     })
@@ -276,7 +280,13 @@ pub(super) fn auxiliary(plan: &Plan, outcome: &Outcome, reports: &[RankReport]) 
 impl AuxiliaryRow {
     /// The same as a note for readers.
     pub(super) fn note(&self) -> String {
-        let Self { prompts, tokens, read_ms, unspent_rows } = *self;
+        let Self { prompts, tokens, written, read_ms, unspent_rows } = *self;
+        if let Some(written) = written {
+            return format!(
+                "the auxiliary model read the prompt, {tokens} tokens, and wrote at most {written} more in {read_ms:.2} ms; no chunk is \
+                 prefilled, and rows that are not selected are left out"
+            );
+        }
         format!(
             "the auxiliary model read {prompts} documents, {tokens} tokens, in {read_ms:.2} ms beside their prefill; {unspent_rows} rows of \
              the budget are unspent"

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 
 pub(crate) use self::folder::{object, special_tokens};
 use self::origin::{each_text, origins};
-pub use self::written::{Placed, PromptPart, Written};
+pub use self::written::{OwnedPart, Placed, PromptPart, Written};
 
 /// A model's chat template.
 #[derive(Debug, Clone)]

@@ -38,6 +38,26 @@ pub enum PromptPart<'a> {
     User(&'a str),
 }
 
+/// The same with a text of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedPart {
+    text: String,
+    is_users: bool,
+}
+
+impl From<&PromptPart<'_>> for OwnedPart {
+    fn from(part: &PromptPart<'_>) -> Self {
+        Self { text: part.text().to_owned(), is_users: matches!(part, PromptPart::User(_)) }
+    }
+}
+
+impl OwnedPart {
+    /// The part.
+    pub fn part(&self) -> PromptPart<'_> {
+        if self.is_users { PromptPart::User(&self.text) } else { PromptPart::Template(&self.text) }
+    }
+}
+
 impl PromptPart<'_> {
     /// The text.
     pub fn text(&self) -> &str {

@@ -76,6 +76,37 @@ fn another_tokenizer_is_mapped_by_letters_in_every_world() {
     }
 }
 
+/// The small model reads the whole prompt, and nothing but prefix, spans and query is computed.
+#[test]
+fn a_small_model_chooses_the_spans_of_a_cold_prompt_in_every_world() {
+    let (model, asked, folder) = (demo(), request("hop2-0"), demo_with(letters));
+    let prefilled = |auxiliary: &str, more: &[&str]| {
+        let base = ["prefill", "--model", &model, "--request", &asked, "--aux-model", auxiliary, "--json"];
+        json(&[&base[..], &["--show-selected", "--max-tokens", "2"], more].concat())
+    };
+    let spans = ["--method", "spec-prefill-like:span=8:ratio=0.25"];
+    let own = prefilled(&model, &spans);
+    let tokens = |report: &Value, name: &str| report["tokens"][name].as_u64().expect("a number");
+    let all = tokens(&own, "prefix") + tokens(&own, "context") + tokens(&own, "query");
+    let read = &own["auxiliary"];
+    assert_eq!((read["prompts"].as_u64(), read["written"].as_u64()), (Some(1), Some(8)), "{read}");
+    assert_eq!((read["tokens"].as_u64(), read["unspent_rows"].as_u64()), (Some(all), Some(0)), "{read}");
+    assert_eq!(tokens(&own, "selected"), tokens(&own, "context") / 4, "{own}");
+    assert_eq!(own["exact"], false, "{own}");
+    let folder = folder.path().display().to_string();
+    let one = prefilled(&folder, &spans);
+    assert!(one["auxiliary"]["tokens"].as_u64() > Some(2 * all), "a token a letter: {}", one["auxiliary"]);
+    assert_ne!(one["selected_rows"], own["selected_rows"], "it reads otherwise");
+    for world in ["2", "3"] {
+        let other = prefilled(&folder, &[&spans[..], &["--world-size", world]].concat());
+        assert_eq!(other["selected_rows"], one["selected_rows"]);
+        assert_eq!(other["token_ids"], one["token_ids"]);
+    }
+    let whole = prefilled(&model, &["--method", "spec-prefill-like:ratio=1"]);
+    let full = prefilled(&model, &["--method", "full"]);
+    assert_eq!((&whole["exact"], &whole["token_ids"]), (&Value::Bool(true), &full["token_ids"]), "{whole}");
+}
+
 /// A real model of stories, whose tokenizer has words in pieces.
 #[test]
 fn a_real_tokenizer_is_mapped_too() {
@@ -106,6 +137,13 @@ fn what_cannot_read_for_it_is_refused_in_one_line() {
         refused(&all.split('\n').collect::<Vec<_>>(), exit_code, says);
     };
     refused(&texts, 64, "--method cacheclip: needs --aux-model DIR");
+    let spans = |more: &[&str]| {
+        let output = tributary(&[&["prefill", "--method", "spec-prefill-like"], &texts[..], more].concat());
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), errors.lines().count()), (Some(64), 1), "{errors}");
+        errors
+    };
+    assert!(spans(&[]).contains("--method spec-prefill-like: needs --aux-model DIR"));
     read_by(Path::new("/nowhere"), 64, "cannot read /nowhere");
     let damaged = demo_with(|folder| std::fs::write(folder.join("tokenizer.json"), "{}").expect("written"));
     read_by(damaged.path(), 64, "tokenizer: ");
@@ -116,6 +154,8 @@ fn what_cannot_read_for_it_is_refused_in_one_line() {
         std::fs::write(folder.join("config.json"), config.to_string()).expect("written");
     });
     read_by(short.path(), 64, "chunk 2: with the query it is a prompt of ");
+    let errors = spans(&["--aux-model", &short.path().display().to_string()]);
+    assert!(errors.contains("tokens, and writes 8; the model has 32 positions"), "{errors}");
     let small_vocabulary = demo_with(|folder| {
         let config = std::fs::read_to_string(folder.join("config.json")).expect("a config");
         let mut config: Value = serde_json::from_str(&config).expect("JSON");

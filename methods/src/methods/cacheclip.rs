@@ -5,7 +5,7 @@
 
 use crate::method::{Claim, Method, Requirement};
 use crate::options::{KEEP_PER_CHUNK, RATIO};
-use crate::prefill::{Prefill, Selection};
+use crate::prefill::{AuxiliaryReading, Prefill, Selection};
 use crate::selector::{Candidates, Need};
 
 /// Consecutive tokens of a chunk that are kept or dropped together.
@@ -27,20 +27,15 @@ pub static CACHECLIP: Method = Method {
     requires: Some(Requirement::AuxiliaryModel),
     default_of: &[],
     samples: &["cacheclip"],
-    prefill: |_, _| Ok(Prefill::Chunks(Selection::Auxiliary)),
+    prefill: |_, _| Ok(Prefill::Chunks(Selection::Auxiliary(AuxiliaryReading::Chunks))),
     selector: Some(|_| Box::new(by_windows)),
 };
 
 /// Selects by the reading of the plan's only auxiliary model.
-///
-/// # Panics
-/// If there is another number of them: plans are checked for it.
 fn by_windows(candidates: &Candidates, _: &[f32]) -> Need {
-    let [scores] = &candidates.auxiliary[..] else {
-        panic!("cacheclip wants one auxiliary model, not {}", candidates.auxiliary.len());
-    };
+    let scores = candidates.only_reading();
     let top = candidates.top(scores, candidates.budget);
-    Need::Chosen { rows: together(&candidates.chunks, &top), scores: scores.clone() }
+    Need::Chosen { rows: together(&candidates.chunks, &top), scores: scores.to_vec() }
 }
 
 /// Rows of `top`, ascending, in windows with enough others of them. Windows lie side by side from

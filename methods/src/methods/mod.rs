@@ -23,6 +23,7 @@ mod random;
 mod relay;
 mod ring;
 mod samkv;
+mod spec_prefill;
 mod star;
 mod trace;
 
@@ -31,7 +32,7 @@ use crate::names::nearest;
 use crate::option::MethodOption;
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Method; 25] = [
+pub static METHODS: [&Method; 26] = [
     &full::FULL,
     &prefix_cache::PREFIX_CACHE,
     &ring::RING,
@@ -56,6 +57,7 @@ pub static METHODS: [&Method; 25] = [
     &ape::APE,
     &samkv::SAMKV,
     &cacheclip::CACHECLIP,
+    &spec_prefill::SPEC_PREFILL,
     &kv_packet::KV_PACKET,
 ];
 

@@ -136,7 +136,7 @@ impl Flows<'_> {
                 let passed = self.passed().into_iter();
                 passed.chain(self.asking(Phase::Recompute, plan.query_tokens())).collect()
             }
-            Prefill::Chunks(_) => self.chunks(),
+            Prefill::Chunks(_) | Prefill::Selected(_) => self.chunks(),
         }
     }
 

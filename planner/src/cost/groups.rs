@@ -95,6 +95,9 @@ mod tests {
             let reordered = Plan { reorder: Some(Importance::Mass), ..of("infoflow", exchange) };
             assert_eq!(count(&reordered), 2 * probe + recompute, "{exchange:?}, reordered");
         }
+        // No stale row is sent.
+        assert_eq!(count(&of("spec-prefill-like", Exchange::Replicate)), LAYERS);
+        assert_eq!(count(&of("spec-prefill-like", Exchange::PassQ)), 2 * LAYERS);
         for method in ["none", "ape"] {
             assert_eq!(count(&of(method, Exchange::Replicate)), LAYERS, "{method}: no fresh rows");
             assert_eq!(count(&of(method, Exchange::PassQ)), 2 * LAYERS, "{method}: the query's rows");

@@ -380,7 +380,7 @@ impl Count<'_> {
             // home.
             Prefill::Queries => shard(self.kv_rows_of_queries(4 * self.longest_slice())),
             Prefill::Anchored { .. } => self.held_of_blocks(rank),
-            Prefill::Chunks(_) => self.held_of_chunks(rank),
+            Prefill::Chunks(_) | Prefill::Selected(_) => self.held_of_chunks(rank),
         }
     }
 
@@ -420,7 +420,10 @@ impl Count<'_> {
         };
         Held {
             // Rows that compressed chunks do not keep.
-            borrowed: plan.kept_counts(self.world)[rank] - plan.warm_counts(self.world)[rank] - cold,
+            borrowed: match plan.compresses() {
+                true => plan.kept_counts(self.world)[rank] - plan.warm_counts(self.world)[rank] - cold,
+                false => 0,
+            },
             // Pieces of a lead that come from the cache are joined with the others.
             own: plan.prefix_tokens() + plan.lead_tokens() + cold,
             others: if replicate && !self.threads { all.iter().sum::<usize>() - kept } else { 0 },

@@ -45,7 +45,7 @@ impl Selected {
             Some(Selection::Evidence(Evidence { sparse: Some(sparse), .. })) => kept(&runs, sparse, plan.budget),
             // Isolated rows among an auxiliary model's best are dropped; the whole budget is the
             // maximum.
-            Some(Selection::Random | Selection::Evidence(_) | Selection::Drift(_) | Selection::Auxiliary) => {
+            Some(Selection::Random | Selection::Evidence(_) | Selection::Drift(_) | Selection::Auxiliary(_)) => {
                 spread(&runs, plan.budget)
             }
         };

@@ -1,6 +1,6 @@
 //! Counted work compared with numbers that were counted by other means.
 
-use tributary_protocol::{Exchange, Method, Phase, Plan};
+use tributary_protocol::{Auxiliary, Exchange, Method, Phase, Plan};
 
 use super::{Work, work};
 use crate::kit::{QWEN, planned, warm, with_settings};
@@ -134,6 +134,29 @@ fn an_auxiliary_model_costs_its_prompts_on_rank_0() {
     assert!((0.80..0.90).contains(&found), "{found} of a prefill of the same prompts");
     assert_eq!(ranks[0].products.len(), 15);
     assert!(work(&Plan { budget: 0, ..plan }, 4, &QWEN).phase(Phase::Auxiliary).is_none(), "nothing to select");
+}
+
+#[test]
+fn spans_of_a_small_model_cost_its_prompt_and_their_own_rows() {
+    let plan = planned("spec-prefill-like", 32_768, 2048, 4, &QWEN);
+    let counted = work(&plan, 4, &QWEN);
+    let ranks = &counted.phase(Phase::Auxiliary).expect("a phase of its own").ranks;
+    assert!(ranks[1..].iter().all(|rank| rank.flops() == 0.0), "{ranks:?}");
+    // All layers of all rows, then seven of one row each, and the reading of eight.
+    let found = ranks[0].flops() / DUMMY_25M.prefill_flops(plan.total_rows(), 0);
+    assert!((0.95..1.05).contains(&found), "{found} of a prefill of the same prompt");
+    let steps = Plan { auxiliary: vec![Auxiliary { written: 1, ..plan.auxiliary[0].clone() }], ..plan.clone() };
+    let one = &work(&steps, 4, &QWEN).phase(Phase::Auxiliary).expect("the same").ranks[0];
+    assert_eq!(one.layers * 8, ranks[0].layers, "a pass a token");
+    assert!(one.flops() < ranks[0].flops());
+    // The main model's rows are those of a prompt of prefix, spans and query.
+    let short = QWEN.prefill_flops(1 + plan.budget + plan.query_tokens(), 0);
+    let of_main = (counted.total_flops() - ranks[0].flops()) / short;
+    assert!((0.8..1.1).contains(&of_main), "{of_main} of a prefill of as many rows");
+    // Warm or cold, nothing is prefilled but the prefix.
+    assert_eq!(work(&warm(plan.clone()), 4, &QWEN), counted);
+    let full = planned("full", 32_768, 2048, 4, &QWEN);
+    assert!(counted.total_flops() < 0.2 * work(&full, 4, &QWEN).total_flops());
 }
 
 #[test]

@@ -294,7 +294,7 @@ impl Count<'_> {
     /// lead counts as computed: whether its pieces are warm is not known here.
     fn chunks(&self, rank: usize) -> RankWork {
         let (head, lead) = (self.plan.head_tokens(), self.plan.lead_tokens());
-        let own = || self.plan.chunks.iter().filter(|chunk| chunk.rank == rank);
+        let own = || self.plan.chunks.iter().filter(|chunk| self.plan.prefills_chunks() && chunk.rank == rank);
         let cold = own().filter(|chunk| !chunk.warm).map(tributary_protocol::Chunk::rows);
         let head_rows = if own().any(|chunk| chunk.warm) { 0 } else { head };
         let after_head = |length: usize| (length * head) as f64 + triangle(length);
@@ -355,7 +355,7 @@ impl Count<'_> {
         let kept = self.plan.held_counts(self.world);
         let dropped = self.plan.context_rows() - kept.iter().sum::<usize>();
         let pairs = match self.plan.exchange {
-            _ if self.plan.drops() => self.sparse_pairs(&homes),
+            _ if self.plan.drops() || !self.plan.prefills_chunks() => self.sparse_pairs(&homes),
             Exchange::Replicate => self.replicated_pairs(&homes),
             Exchange::PassQ => self.pass_q_pairs(&homes),
             Exchange::Selected => self.selected_pairs(&homes),

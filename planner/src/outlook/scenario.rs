@@ -170,7 +170,7 @@ impl Scenario {
         let settled = self.settings.exchange.is_some() || self.settings.world == 1;
         let exchange = self.settings.exchange.unwrap_or(Exchange::Replicate);
         let first = self.with_exchange(tokens, exchange, shape, profile)?;
-        let second = match settled || !first.plan.method.in_chunks() {
+        let second = match settled || !first.plan.method.selects() {
             true => None,
             false => Some(self.with_exchange(tokens, Exchange::PassQ, shape, profile)?),
         };

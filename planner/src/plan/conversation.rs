@@ -48,7 +48,7 @@ impl Draft {
     /// Whether the method of an earlier request has the options of this one's.
     fn is_as(&self, before: &Planned) -> bool {
         let (plan, kept) = (&self.plan, &*before.plan);
-        let only_selected = |exchange: Exchange| plan.method.in_chunks() && exchange == Exchange::Selected;
+        let only_selected = |exchange: Exchange| plan.method.selects() && exchange == Exchange::Selected;
         plan.method == kept.method
             && (self.ratio, &self.options) == (before.ratio, &before.options)
             && plan.include_first_chunk == kept.include_first_chunk

@@ -125,8 +125,9 @@ impl Draft {
     /// Returns the errors of [`plan`](super::plan()) except [`Error::Memory`].
     pub fn new(mut tokens: Tokens, settings: &RequestSettings, shape: &ModelShape) -> Result<Self> {
         let (method, _) = settings.method(shape.facts())?;
-        // A single chunk that is prefilled after the whole prefix is exact.
-        if method.in_chunks() && tokens.chunks.len() == 1 {
+        // A single chunk that is prefilled after the whole prefix is exact. If none is, nothing
+        // comes before the lead alone.
+        if method.selects() && (tokens.chunks.len() == 1 || !method.in_chunks()) {
             tokens.lead.clear();
         }
         Self::of(tokens, settings, shape)
@@ -340,7 +341,7 @@ impl Draft {
         if let Some(exchange) = self.exchange {
             return vec![exchange];
         }
-        if !self.plan.method.in_chunks() || self.world == 1 {
+        if !self.plan.method.selects() || self.world == 1 {
             return vec![Exchange::Replicate];
         }
         let owner = self.plan.owner;
@@ -384,7 +385,8 @@ impl Draft {
         let warm_rows: usize = warm.map(|(chunk, _)| chunk.rows()).sum();
         let reused_rows = prefix.iter().copied().max().unwrap_or(0).min(self.reusable_rows());
         let recomputed_rows = self.plan.method.selection().map_or(0, |_| self.plan.budget);
-        self.plan.total_rows() - warm_rows - reused_rows + recomputed_rows
+        let left_out = if self.plan.prefills_chunks() { 0 } else { self.plan.context_rows() };
+        self.plan.total_rows() - left_out - warm_rows - reused_rows + recomputed_rows
     }
 
     /// Weights of chunks for the assignment to ranks.

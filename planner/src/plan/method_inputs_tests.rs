@@ -35,6 +35,7 @@ fn a_model_beside_the_main_one_must_fit_too() {
     let auxiliary = [Auxiliary {
         model: "small".into(),
         prompts: Vec::new(),
+        written: 0,
         cost: AuxiliaryCost { memory_bytes: 1 << 20, ..AuxiliaryCost::default() },
     }];
     let method_inputs = MethodInputs { auxiliary: &auxiliary, ..MethodInputs::default() };

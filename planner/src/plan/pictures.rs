@@ -103,6 +103,7 @@ mod tests {
         };
         let cases = [
             (with("cacheclip"), "--method cacheclip: reads no pictures: its auxiliary model"),
+            (with("spec-prefill-like"), "--method spec-prefill-like: reads no pictures: its auxiliary model"),
             (with("excerpt"), "--method excerpt: reads no pictures: it selects whole sentences"),
             (with("kv-packet"), "--method kv-packet: reads no pictures: the rows of its adapter"),
             (with("infoflow:packets"), "--method infoflow:packets: reads no pictures: the rows of its adapter"),

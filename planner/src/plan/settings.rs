@@ -5,8 +5,8 @@ use tributary_methods::{
     MethodSpec, ModelFacts, ORDER_FOR, Options, PACKETS, RATIO, REORDER, exchange_named,
 };
 use tributary_protocol::{
-    Around, CHUNKS_ALONE, Chunk, Command, Exchange, Importance, Method, OrderFor, PREFIX_ALONE, Packets, Picture,
-    PlannedMethod, REFERENCE, Requirement, Returns, Sampling,
+    Around, AuxiliaryReading, CHUNKS_ALONE, Chunk, Command, Exchange, Importance, Method, OrderFor, PREFIX_ALONE,
+    Packets, Picture, PlannedMethod, REFERENCE, Requirement, Returns, Sampling,
 };
 
 use super::compression;
@@ -228,6 +228,18 @@ impl RequestSettings {
     /// Returns [`Error::Setting`](crate::Error::Setting) if the model does not allow an option.
     pub fn method(&self, model: ModelFacts) -> Result<(PlannedMethod, Options)> {
         Ok(PlannedMethod::new(self.method, self.options.clone(), model)?)
+    }
+
+    /// What an auxiliary model reads for the method, if one does. That follows from no main model.
+    ///
+    /// # Errors
+    /// As [`method`](Self::method).
+    pub fn auxiliary_reading(&self) -> Result<Option<AuxiliaryReading>> {
+        if !self.method.needs(Requirement::AuxiliaryModel) {
+            return Ok(None);
+        }
+        // Larger than any option's default needs.
+        Ok(self.method(ModelFacts::new(1 << 16, 1))?.0.auxiliary_reading())
     }
 
     /// These without an order for the selection alone if chunks always stay in the request's order:

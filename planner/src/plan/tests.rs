@@ -306,6 +306,7 @@ fn what_cannot_be_is_refused_with_its_numbers() {
         (&[4], RequestSettings { packets, ..base() }, &["--method infoflow:packets", "needs --adapter DIR"]),
         (&[4], RequestSettings { packets, ..method("full") }, &["--method full:packets", "are for none, random"]),
         (&[4], method("cacheclip"), &["--method cacheclip", "needs --aux-model DIR"]),
+        (&[4], method("spec-prefill-like"), &["--method spec-prefill-like", "needs --aux-model DIR"]),
     ];
     for (lengths, settings, wanted) in cases {
         let error = planned(lengths, &settings, &MACHINE).unwrap_err();

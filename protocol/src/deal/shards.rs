@@ -20,7 +20,7 @@ pub fn shards(plan: &Plan, world: usize) -> Option<Vec<Vec<u32>>> {
             shards
         }
         Prefill::Gathered { .. } => contiguous(plan.total_rows(), world),
-        Prefill::Whole { .. } | Prefill::Chunks(_) => return None,
+        Prefill::Whole { .. } | Prefill::Chunks(_) | Prefill::Selected(_) => return None,
     };
     assert!(plan.owner < world, "rank {} of {world} is the owner", plan.owner);
     if plan.groups().len() < plan.chunks.len() {
@@ -128,6 +128,10 @@ fn dealt_blocks(plan: &Plan, block_rows: usize, world: usize) -> Vec<Vec<Range<u
 pub fn usual_owner(prefill: Prefill, world: usize) -> usize {
     match prefill {
         Prefill::Ring | Prefill::Queries => 0,
-        Prefill::Whole { .. } | Prefill::Gathered { .. } | Prefill::Anchored { .. } | Prefill::Chunks(_) => world - 1,
+        Prefill::Whole { .. }
+        | Prefill::Gathered { .. }
+        | Prefill::Anchored { .. }
+        | Prefill::Chunks(_)
+        | Prefill::Selected(_) => world - 1,
     }
 }

@@ -149,12 +149,9 @@ fn variants<'a>(design: &Design, methods: &'a [MethodSpec]) -> Vec<(&'a MethodSp
     };
     let mut found = Vec::new();
     for spec in methods {
-        if !spec.method.reuses() {
-            found.push((spec, None, Cache::Cold));
-            continue;
-        }
-        let ratios = if spec.method.in_chunks() { &ratios[..] } else { &[None] };
-        let caches = ratios.iter().flat_map(|&ratio| design.caches.iter().map(move |&cache| (ratio, cache)));
+        let ratios = if spec.method.selects() { &ratios[..] } else { &[None] };
+        let caches = if spec.method.reuses() { &design.caches[..] } else { &[Cache::Cold] };
+        let caches = ratios.iter().flat_map(|&ratio| caches.iter().map(move |&cache| (ratio, cache)));
         found.extend(caches.map(|(ratio, cache)| (spec, ratio, cache)));
     }
     found
@@ -191,9 +188,9 @@ fn impossible(spec: &MethodSpec, tokens: usize, world: usize, error: Error) -> E
 }
 
 fn point(planned: &Planned, spec: &MethodSpec, tokens: usize, cache: Cache) -> Point {
-    let (exact, in_chunks) = (planned.plan.method.is_exact(), planned.plan.method.in_chunks());
-    let ratio = in_chunks.then_some(planned.ratio);
-    let exchange = (in_chunks && planned.world > 1).then(|| planned.plan.exchange.name().to_owned());
+    let (exact, selects) = (planned.plan.method.is_exact(), planned.plan.method.selects());
+    let ratio = selects.then_some(planned.ratio);
+    let exchange = (selects && planned.world > 1).then(|| planned.plan.exchange.name().to_owned());
     let mut id = format!("{spec} tokens={tokens} world={}", planned.world);
     if let Some(ratio) = ratio {
         id += &format!(" ratio={ratio} exchange={}", exchange.as_deref().unwrap_or("none"));

@@ -162,6 +162,6 @@ impl Answer {
 
 /// The exchange's name, where the method has a use for one.
 pub fn exchange(forecast: &Forecast) -> Option<&'static str> {
-    let used = forecast.plan.method.in_chunks() && forecast.predicted.received_bytes.len() > 1;
+    let used = forecast.plan.method.selects() && forecast.predicted.received_bytes.len() > 1;
     used.then(|| forecast.plan.exchange.name())
 }

@@ -64,7 +64,7 @@ impl Caches {
     pub fn names(&self, plan: &Plan) -> Names {
         let space = &self.space;
         let pieces = if plan.method.reuses_prefix() { plan.prompt_pieces(space) } else { Vec::new() };
-        if plan.method.selection().is_none() {
+        if !plan.method.in_chunks() {
             return Names { head: None, lead: Vec::new(), chunks: Vec::new(), pieces };
         }
         let head = space.prefix(plan.head());

@@ -51,7 +51,7 @@ fn plans(model: &dyn Model, shape: (usize, &[usize], usize), world: usize) -> Ve
             let lead = if exchange == Exchange::PassQ { &[] } else { leads(shape.0).pop().expect("a lead") };
             let case = Case { prefix: shape.0, lead, chunks: shape.1, query: shape.2, world, exchange, ratio };
             for Sample { plan, .. } in case.samples(options, model) {
-                let is_new = !plans.contains(&plan) && (plan.method.in_chunks() || exchange == EXCHANGES[0]);
+                let is_new = !plans.contains(&plan) && (plan.method.selects() || exchange == EXCHANGES[0]);
                 if !is_new {
                     continue;
                 }
@@ -165,14 +165,14 @@ fn what_is_expected_is_near_what_comes() {
     let model_shape = shape(&*model, DType::F32);
     for exchange in EXCHANGES {
         let case = Case { prefix: 1, lead: &[], chunks: &[64; 8], query: 8, world: 4, exchange, ratio: 0.25 };
-        for Sample { spec, plan } in case.in_chunks("", &*model) {
+        for Sample { spec, plan } in case.selecting("", &*model) {
             let (outcome, reports) = tributary_tests::run(&model, 4, &plan);
             if outcome.rounds.len() > 1 {
                 continue; // chains are not expected
             }
             let counted: u64 = reports.iter().map(|report| report.traffic.tensor_bytes_received()).sum();
             let expected: u64 = bytes::expected(&plan, 4, &model_shape).iter().sum();
-            if plan.method.reads_by_auxiliary() {
+            if outcome.selected.len() < plan.budget {
                 // The contiguous part of the budget is unknown: all of it is the maximum.
                 assert!(counted <= expected, "{:?} {exchange:?}: {expected}, and {counted} came", spec);
                 continue;

@@ -1,5 +1,5 @@
-//! Methods that drop context rows, in the case with a closed form: an excerpt, and SAM-KV with
-//! θ = 1, answer as a prefill of the kept rows alone, at their places, in every world and exchange,
+//! Methods that drop context rows, in the case with a closed form: an excerpt, the spans of a small
+//! model, and SAM-KV with θ = 1, answer as a prefill of the kept rows alone, at their places, in every world and exchange,
 //! and decoding sees no other row.
 
 use tributary_kernels::{Kernels, Keys, Partial, Positions};
@@ -60,6 +60,12 @@ fn excerpt(shape: Shape, world: usize, exchange: Exchange) -> Plan {
     with_ratio(Plan { max_tokens: 4, sentence_ends, ..plan }, 0.4)
 }
 
+/// A plan of two fifths in spans of seven rows, without any chunk prefilled.
+fn spans(shape: Shape, world: usize, exchange: Exchange) -> Plan {
+    let plan = plan(shape.0, shape.1, shape.2, world, method("spec-prefill-like:span=7"), exchange);
+    with_ratio(Plan { max_tokens: 4, ..plan }, 0.4)
+}
+
 fn likeliest(logits: &[f32]) -> u32 {
     let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     logits.iter().position(|&logit| logit == best).expect("logits") as u32
@@ -73,8 +79,11 @@ fn asked(shape: Shape, world: usize, theta: f32, exchange: Exchange) -> Plan {
 #[test]
 fn what_is_kept_is_a_prefill_of_its_own_and_nothing_else_is_seen() {
     let parts = |shape, world, exchange| asked(shape, world, 1.0, exchange);
-    let methods: [(&'static str, Asked<'_>); 2] =
-        [("samkv at theta 1 = a prefill of the kept rows", &parts), ("excerpt = the same", &excerpt)];
+    let methods: [(&'static str, Asked<'_>); 3] = [
+        ("samkv at theta 1 = a prefill of the kept rows", &parts),
+        ("excerpt = the same", &excerpt),
+        ("spec-prefill-like = the same", &spans),
+    ];
     for (name, asked) in methods {
         is_a_prefill_of_its_own(name, asked);
     }

@@ -189,7 +189,7 @@ fn every_world_selects_and_answers_as_one_rank_does() {
     let combined = combined.map(|(shape, options)| (&models[0], shape, options));
     let cases: Vec<_> = bare.chain(combined).collect();
     for (turn, (model, shape, options)) in cases.into_iter().enumerate() {
-        let plans = |world, exchange| case(shape, world, exchange, 0.3).in_chunks(options, &**model);
+        let plans = |world, exchange| case(shape, world, exchange, 0.3).selecting(options, &**model);
         let one = group(model, 1);
         let expected: Vec<Outcome> =
             plans(1, Exchange::PassQ).iter().map(|sample| run_one(&one, &sample.plan).0).collect();

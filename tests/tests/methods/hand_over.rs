@@ -251,7 +251,7 @@ fn rows_that_no_token_id_stands_for_are_not_handed_over() {
         .into_iter()
         .filter_map(|sample| sample.plan.no_hand_over().map(|_| sample.plan.method.name().to_owned()))
         .collect();
-    for name in ["ape", "kv-packet", "samkv", "excerpt"] {
+    for name in ["ape", "kv-packet", "samkv", "excerpt", "spec-prefill-like"] {
         assert!(refused.iter().any(|refused| refused == name), "{name} may be handed over, {refused:?} may not");
     }
 }

@@ -18,6 +18,7 @@ mod prefix;
 mod recorded;
 mod scored;
 mod slices;
+mod spec_prefill;
 mod star;
 mod stored;
 mod tiles;

@@ -33,6 +33,20 @@ pub struct Reading<'a> {
     watched: &'a Watched,
 }
 
+impl Watched {
+    /// Counts a step of the reading thread.
+    ///
+    /// # Errors
+    /// Returns [`Error::Bug`] if the waiting thread has given up.
+    pub fn step(&self) -> Result<()> {
+        if self.ended.load(Ordering::Relaxed) {
+            return Err(Error::Bug("the reading has no waiting thread"));
+        }
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
 impl<'a> Reading<'a> {
     /// Runs `rows` through `model` up to the attention of its last layer without a sliding window,
     /// with `math` of that model. Returns the attention that each row receives there from the last
@@ -58,10 +72,7 @@ impl Attention for Reading<'_> {
     }
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
-        if self.watched.ended.load(Ordering::Relaxed) {
-            return Err(Error::Bug("the reading has no waiting thread"));
-        }
-        self.watched.steps.fetch_add(1, Ordering::Relaxed);
+        self.watched.step()?;
         let Qkv { q, k, v } = qkv;
         let keys = [Keys { k, v, at: self.at.clone() }];
         if layer < self.layer {

@@ -8,8 +8,6 @@ use tributary_protocol::Plan;
 use crate::attention::Writing;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::first_token::logits;
-use crate::sample::Sampler;
 
 /// `count` tokens, on every rank: the first one, drawn by the main model, and those that the plan's
 /// draft model writes after it. Each is the likeliest of those in the main model's vocabulary.
@@ -35,19 +33,8 @@ fn written(cx: &Context<'_>, plan: &Plan, first: u32, count: usize) -> Result<Ve
     passing.push(first);
     let known = cx.models.main.config().vocab;
     let mut writing = Writing::new(cx.math_of(model, passing.len() + count)?, passing.len(), count);
-    let mut greedy = Sampler::greedy();
-    let mut tokens = vec![first];
-    while tokens.len() < count {
-        if tokens.len() > 1 {
-            writing.begin_row();
-        }
-        let rows = model.layers(0..model.config().layers, model.embed(&passing)?, &mut writing)?;
-        // Logits that are not finite draw an arbitrary token: a guess like any other, and
-        // independent of the answer's own logits.
-        let likely = logits(model, &rows)?.pop().expect("the newest row's logits");
-        let token = greedy.draw(&likely[..known.min(likely.len())]).token;
-        tokens.push(token);
-        passing = vec![token];
-    }
-    Ok(tokens)
+    // A token of logits that are not finite is a guess like any other, and independent of the
+    // answer's own logits.
+    let written = writing.tokens(model, &passing, (count.saturating_sub(1), known), &[])?;
+    Ok(std::iter::once(first).chain(written).collect())
 }

@@ -58,13 +58,7 @@ pub(super) fn check(plan: &Plan, models: &Models<'_>, world: usize) -> Result<()
     if plan.parts().is_some() && plan.budget != kept {
         return bad(format!("a budget of {} rows, and {kept} are kept of its documents", plan.budget));
     }
-    if plan.continues.is_none() && plan.method.reads_by_auxiliary() && plan.budget > 0 && plan.auxiliary.len() != 1 {
-        return bad(format!(
-            "method {} wants one model beside the main one, not {}",
-            plan.method.name(),
-            plan.auxiliary.len()
-        ));
-    }
+    check_readers(plan)?;
     plan.auxiliary.iter().try_for_each(|auxiliary| check_auxiliary(plan, auxiliary, models))?;
     check_draft_model(plan, models)?;
     config.check_length(plan.total_rows(), plan.max_tokens)?;
@@ -143,13 +137,36 @@ fn check_compression(plan: &Plan, chunk: &Chunk) -> Result<()> {
     Ok(())
 }
 
+/// Checks that the plan has the auxiliary model that its method wants, and that this one writes as
+/// many tokens.
+fn check_readers(plan: &Plan) -> Result<()> {
+    let Some(reading) = plan.method.auxiliary_reading().filter(|_| plan.continues.is_none() && plan.budget > 0) else {
+        return Ok(());
+    };
+    let (name, wanted) = (plan.method.name(), reading.written());
+    match &plan.auxiliary[..] {
+        [auxiliary] if auxiliary.written == wanted => Ok(()),
+        [auxiliary] => {
+            let written = auxiliary.written;
+            Err(Error::Plan(format!(
+                "method {name} wants {wanted} tokens written beside the main model, not {written}"
+            )))
+        }
+        all => Err(Error::Plan(format!("method {name} wants one model beside the main one, not {}", all.len()))),
+    }
+}
+
 /// Checks that an auxiliary model of the plan exists and fits the context.
 fn check_auxiliary(plan: &Plan, auxiliary: &Auxiliary, models: &Models<'_>) -> Result<()> {
-    let Auxiliary { model, prompts, .. } = auxiliary;
+    let Auxiliary { model, prompts, written, .. } = auxiliary;
     let Some(config) = models.auxiliary_config(model) else {
         return Err(Error::Plan(format!("there is no model `{model}` beside the main one")));
     };
-    prompts.iter().try_for_each(|prompt| check_prompt(plan, model, prompt, config))
+    let fits = |prompt: &AuxiliaryPrompt| {
+        check_prompt(plan, model, prompt, config)?;
+        Ok(config.check_length(prompt.ids.len(), *written as usize)?)
+    };
+    prompts.iter().try_for_each(fits)
 }
 
 fn check_prompt(plan: &Plan, model: &str, prompt: &AuxiliaryPrompt, config: &Config) -> Result<()> {
@@ -169,7 +186,7 @@ fn check_prompt(plan: &Plan, model: &str, prompt: &AuxiliaryPrompt, config: &Con
     if let Some(rows) = stands_for.iter().find(outside) {
         return bad(format!("a row of model `{model}` stands for the rows {rows:?}, and the context has {context:?}"));
     }
-    Ok(config.check_length(ids.len(), 0)?)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -211,6 +228,15 @@ mod tests {
             assert_eq!(read_by(models), (64, wanted));
         }
         assert_eq!(read_by(1).0, 0);
+        let writes = |written: u32| {
+            refusal(|plan| {
+                (plan.method, plan.budget) = (kit::method("spec-prefill-like:tokens=3"), 3);
+                plan.auxiliary[0].written = written;
+            })
+        };
+        let wanted = "plan: method spec-prefill-like wants 3 tokens written beside the main model, not 0";
+        assert_eq!(writes(0), (64, wanted.to_owned()));
+        assert_eq!(writes(3).0, 0);
     }
 
     /// Compresses the first chunk to `keep` tokens.

@@ -267,7 +267,7 @@ fn report(
     let (device_memory, points) = (device_memory(&cx)?, cx.math.progress.point_count());
     let Context { comm, timeline, prefilled_rows, recomputed_rows, auxiliary_s, chunk_cache, .. } = cx;
     let spans = timeline.into_spans(comm, halts)?;
-    if plan.method.selection().is_some() && plan.continues.is_none() {
+    if plan.method.in_chunks() && plan.continues.is_none() {
         let of_chunks = spans.iter().filter(|span| span.phase == Phase::ChunkPrefill);
         chunk_cache.computed(prefilled_rows, of_chunks.map(|span| span.seconds - span.waited_s).sum());
     }

@@ -1,5 +1,5 @@
-//! Evidence of auxiliary models: the attention of the last rows of their own prompts, mapped to
-//! numbers of the main model's context rows.
+//! Evidence of auxiliary models: the attention of the last rows of their own prompts, or of the rows
+//! that write tokens after them, mapped to numbers of the main model's context rows.
 //! Rank 0 runs them on threads of its host, concurrently with its own work, and sends the result to
 //! the other ranks.
 
@@ -12,7 +12,7 @@ use tributary_kernels::{Threads, cuda, tiles};
 use tributary_model::{Model, Progress};
 use tributary_protocol::{Auxiliary, AuxiliaryPrompt, Phase, Plan, Refusal};
 
-use crate::attention::{Reading, Watched};
+use crate::attention::{Reading, Watched, Writing};
 use crate::context::{Context, Math};
 use crate::error::{Error, Result};
 use crate::models::Models;
@@ -39,9 +39,10 @@ type Found = (Result<Vec<Vec<Vec<f32>>>>, f64);
 /// Time that they take beyond `work` is a phase of its own, in which the other ranks wait.
 ///
 /// The readings are, for each model, one number a context row: the attention of the query's rows in
-/// its last layer, mean over them and over heads. The softmax is over all that a row sees of its
-/// own prompt, so a chunk's readings also tell the chunk's share of the prompt's attention. The
-/// columns of prefix and query are then dropped.
+/// its last layer, mean over them and over heads; or, of a model that writes, what
+/// [`Writing::read`] gives. The softmax is over all that a row sees of its own prompt, so a chunk's
+/// readings also tell the chunk's share of the prompt's attention. The columns of prefix and query
+/// are then dropped.
 ///
 /// # Errors
 /// Returns an error if `work`, a kernel or the communicator fails. Readings that are not finite are
@@ -129,7 +130,7 @@ fn wait(found: &Receiver<Found>, watched: &Watched, progress: &Progress) -> Resu
 fn readers<'r>(cx: &Context<'_>, models: &'r Models<'_>, plan: &'r Plan) -> Result<Vec<Reader<'r>>> {
     let reader = |auxiliary: &'r Auxiliary| {
         let model = models.auxiliary(&auxiliary.model).ok_or(Error::Bug("rank 0 lacks a model that all ranks know"))?;
-        let math = cx.math_of(model, auxiliary.longest_prompt())?;
+        let math = cx.math_of(model, auxiliary.most_rows())?;
         // The rank's thread reports its steps: a rank that waits for others must not look as if it
         // computes.
         Ok(Reader { model, math: Math { progress: Progress::default(), ..math }, auxiliary })
@@ -144,11 +145,25 @@ impl Reader<'_> {
     }
 
     fn read_prompt(&self, prompt: &AuxiliaryPrompt, watched: &Watched) -> Result<Vec<f32>> {
+        if self.auxiliary.written > 0 {
+            return self.read_writing(prompt, watched);
+        }
         let rows = self.model.embed(&prompt.ids)?;
         let read = Reading::of(self.model, self.math.clone(), rows, prompt.query, watched)?;
         let read = cuda::download(&read)?.to_vec1::<f32>()?;
         assert_eq!(read.len(), prompt.ids.len(), "readings of an auxiliary model's rows");
         Ok(read[..prompt.stands_for.len()].iter().map(|sum| sum / prompt.query as f32).collect())
+    }
+
+    /// The same by the rows that write tokens, up to the end of the answer.
+    fn read_writing(&self, prompt: &AuxiliaryPrompt, watched: &Watched) -> Result<Vec<f32>> {
+        let (most, config) = (self.auxiliary.written as usize, self.model.config());
+        let mut writing = Writing::new(self.math.clone(), prompt.ids.len(), most).reading(watched);
+        writing.tokens(self.model, &prompt.ids, (most, config.vocab), &config.eos)?;
+        let mut read = writing.read()?;
+        assert_eq!(read.len(), prompt.ids.len(), "readings of an auxiliary model's rows");
+        read.truncate(prompt.stands_for.len());
+        Ok(read)
     }
 }
 

@@ -115,6 +115,65 @@ fn rank_0_runs_the_model_and_every_rank_has_its_readings_of_context_rows() {
     }
 }
 
+/// A causal pass by the plain kernels, which keeps the largest attention of the last row to every
+/// row, over heads and layers.
+struct Last {
+    math: Math,
+    largest: Vec<f32>,
+}
+
+impl Attention for Last {
+    type Error = Error;
+
+    fn attend(&mut self, layer: usize, Qkv { q, k, v }: Qkv) -> Result<Partial> {
+        let (rows, at) = (q.dim(0)?, Positions::run(0, q.dim(0)?));
+        let keys = [Keys { k, v, at: at.clone() }];
+        let of_layer = &self.math.layers[layer];
+        let partial = of_layer.attend(Kernels::Plain, &q, &at, &keys)?;
+        let read = Kernels::Plain.readings(&of_layer.query(&q, &at, &keys), &partial.lse, Readings::Largest)?;
+        let read = read.narrow(0, rows - 1, 1)?.flatten_all()?.to_vec1::<f32>()?;
+        self.largest.resize(rows, 0.0);
+        self.largest.iter_mut().zip(read).for_each(|(largest, read)| *largest = largest.max(read));
+        Ok(partial)
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.math.progress
+    }
+}
+
+/// The readings of a model that writes `tokens` tokens, each computed with all rows before it anew:
+/// one number a row before the query.
+fn writing(model: &dyn Model, prompt: &AuxiliaryPrompt, tokens: usize) -> Vec<f32> {
+    let (mut ids, mut sums) = (prompt.ids.clone(), vec![0.0; prompt.stands_for.len()]);
+    for _ in 0..tokens {
+        let mut attention = Last { math: kit::math(model, 64), largest: Vec::new() };
+        let rows = model.layers(0..model.config().layers, model.embed(&ids).expect("ids"), &mut attention);
+        sums.iter_mut().zip(attention.largest).for_each(|(sum, read)| *sum += read / tokens as f32);
+        let logits = model.logits(&rows.expect("layers").last(1).expect("a row")).expect("logits");
+        let logits = logits.to_vec2::<f32>().expect("f32").swap_remove(0);
+        let best = (0..logits.len()).reduce(|best, other| if logits[other] > logits[best] { other } else { best });
+        ids.push(best.expect("logits") as u32);
+    }
+    sums
+}
+
+#[test]
+fn rows_that_write_tokens_are_read_in_all_layers() {
+    let beside = kit::model(&small());
+    for (world, tokens) in [(1, 1), (1, 4), (3, 4)] {
+        let mut plan = plan(world, Exchange::PassQ);
+        plan.auxiliary[0].written = tokens as u32;
+        let auxiliary = &plan.auxiliary[0];
+        let expected = auxiliary.mapped(&[writing(&*beside, &auxiliary.prompts[0], tokens)], 2, 15);
+        for found in on_ranks(world, &plan, |cx| read(cx, &plan)) {
+            let found = found.expect("readings").swap_remove(0);
+            let far = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(far < 1e-6, "{tokens} tokens, world {world}: {found:?}, not {expected:?}");
+        }
+    }
+}
+
 /// Selects the rows with the highest readings of the auxiliary model.
 struct ByAuxiliary;
 

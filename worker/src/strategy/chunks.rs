@@ -23,7 +23,8 @@ pub struct Chunks {
     pub arrivals: Arrivals,
 }
 
-/// Takes this rank's warm chunks from the chunk cache and runs the others packed in one batch.
+/// Takes this rank's warm chunks from the chunk cache and runs the others packed in one batch, after
+/// the prefix. Of a method that prefills no chunk, the prefix alone.
 /// Chunks in the store behind the cache are read meanwhile, layer by layer, ahead of the passes
 /// that need them.
 ///
@@ -94,7 +95,7 @@ pub fn prefill(cx: &mut Context<'_>, plan: &Plan) -> Result<Chunks> {
 /// # Errors
 /// Returns an error if a copy fails.
 pub fn keep(cx: &mut Context<'_>, plan: &Plan, cache: &KvCache) -> Result<()> {
-    if !plan.keep_chunks || plan.method.selection().is_none() {
+    if !plan.keep_chunks || !plan.method.in_chunks() {
         return Ok(());
     }
     let space = cx.chunk_cache.space().clone();

@@ -53,7 +53,7 @@ use crate::error::{Error, Result};
 /// The strategy of a method.
 ///
 /// # Errors
-/// Returns [`Error::Bug`] for a method without a selector that prefills chunk by chunk.
+/// Returns [`Error::Bug`] for a method without a selector that selects rows of the context.
 pub fn build(method: &PlannedMethod) -> Result<Box<dyn Strategy>> {
     Ok(match method.prefill {
         Prefill::Whole { .. } => Box::new(full::Full),
@@ -61,8 +61,8 @@ pub fn build(method: &PlannedMethod) -> Result<Box<dyn Strategy>> {
         Prefill::Gathered { heads_per_gather } => Box::new(all_gather::AllGather { heads_per_gather }),
         Prefill::Queries => Box::new(pass_q::PassQ),
         Prefill::Anchored { .. } => Box::new(blocks::Blocks),
-        Prefill::Chunks(_) => {
-            let selector = method.selector().ok_or(Error::Bug("a method without a selector works in chunks"))?;
+        Prefill::Chunks(_) | Prefill::Selected(_) => {
+            let selector = method.selector().ok_or(Error::Bug("a method without a selector selects rows"))?;
             Box::new(selective::Selective { selector })
         }
     })

@@ -40,7 +40,8 @@ impl Stock {
     pub fn look_up(cx: &mut Context<'_>, plan: &Plan) -> Result<Self> {
         let layers = cx.models.main.config().layers;
         let chunk_rows = plan.chunk_rows();
-        let head = if plan.chunks.iter().any(|chunk| chunk.warm) { head(cx, plan)? } else { None };
+        let is_warm = plan.prefills_chunks() && plan.chunks.iter().any(|chunk| chunk.warm);
+        let head = if is_warm { head(cx, plan)? } else { None };
         let lead = if head.is_some() { lead(cx, plan)? } else { Vec::new() };
         let (mut chunks, mut stored) = (Vec::new(), Vec::new());
         let own: Vec<usize> = chunks_of(plan, cx.rank()).collect();
@@ -312,7 +313,8 @@ pub fn lead_identity(space: &KeySpace, plan: &Plan, rows: &Range<u32>, rank: usi
     Identity { key, model: space.model(), prefix: before.to_vec(), extra, ids: ids.to_vec() }
 }
 
-/// Numbers of a rank's chunks, ascending.
+/// Numbers of the chunks that a rank prefills, ascending.
 pub fn chunks_of(plan: &Plan, rank: usize) -> impl Iterator<Item = usize> + '_ {
-    plan.chunks.iter().enumerate().filter(move |(_, chunk)| chunk.rank == rank).map(|(index, _)| index)
+    let prefilled = plan.chunks.iter().enumerate().filter(|_| plan.prefills_chunks());
+    prefilled.filter(move |(_, chunk)| chunk.rank == rank).map(|(index, _)| index)
 }

@@ -120,12 +120,29 @@ fn a_model_beside_the_main_one_takes_its_memory_on_rank_0() {
     let small = Auxiliary {
         model: "small".to_owned(),
         prompts: Vec::new(),
+        written: 0,
         cost: AuxiliaryCost { memory_bytes: 270_000_000, ..AuxiliaryCost::default() },
     };
     let listed = Plan { auxiliary: vec![small], ..plan.clone() };
     let of = |plan: &Plan| rank_bytes(plan, 4, &shape, MemoryOf::Host, &[]);
     let more: Vec<u64> = of(&listed).iter().zip(of(&plan)).map(|(with, without)| with - without).collect();
     assert_eq!(more, [270_000_000, 0, 0, 0]);
+}
+
+#[test]
+fn spans_hold_their_own_keys_and_values_and_keep_no_chunk() {
+    let shape = QWEN3_14B;
+    for exchange in [Exchange::Replicate, Exchange::PassQ, Exchange::Selected] {
+        let of = |method: &str, tokens| {
+            let plan = Plan { exchange, ..planned(method, tokens, 2048, 4, &shape) };
+            let plan = Plan { auxiliary: Vec::new(), keep_chunks: true, ..plan };
+            rank_bytes(&plan, 4, &shape, MemoryOf::Host, &[]).into_iter().max().expect("ranks") - shape.weight_bytes
+        };
+        // Of 15 % of the rows, and of activations as many.
+        let (spans, excerpt) = (of("spec-prefill-like", 32_768), of("excerpt", 32_768));
+        assert!(2 * spans < excerpt, "{exchange:?}: {spans} bytes, {excerpt} with chunks");
+        assert!(of("spec-prefill-like", 65_536) > spans, "{exchange:?}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tributary_protocol::{Drift, DriftScore, Exchange, SamKv};
+use tributary_protocol::{Auxiliary, Drift, DriftScore, Exchange, SamKv};
 
 use super::{Count, Products, RankWork, sees, triangle};
 use crate::cost::homes::{Row, drifting, homes};
@@ -21,6 +21,10 @@ impl Count<'_> {
         let mut ranks = vec![RankWork::default(); self.world];
         for auxiliary in &self.plan.auxiliary {
             let cost = &auxiliary.cost;
+            if auxiliary.written > 0 {
+                auxiliary.prompts.iter().for_each(|prompt| ranks[0].add(&self.written(auxiliary, prompt.ids.len())));
+                continue;
+            }
             for prompt in &auxiliary.prompts {
                 let (rows, looking, layers) = (prompt.ids.len(), prompt.query as f64, f64::from(cost.layers));
                 let asked = triangle(rows) - triangle(rows - prompt.query);
@@ -43,6 +47,27 @@ impl Count<'_> {
             }
         }
         ranks
+    }
+
+    /// A prompt of `rows` rows of an auxiliary model, the tokens that it writes after it at most, and
+    /// the reading of the rows that write them: in all layers, queries and keys once more.
+    fn written(&self, auxiliary: &Auxiliary, rows: usize) -> RankWork {
+        let cost = &auxiliary.cost;
+        let (writers, layers) = (f64::from(auxiliary.written), f64::from(cost.layers));
+        let (all, steps, pair) = (rows as f64, writers - 1.0, cost.pair_flops as f64 / self.pair_flops());
+        let (flops, weight_bytes) = (cost.row_flops as f64, cost.matrix_bytes as f64);
+        RankWork {
+            products: vec![
+                Products { rows, flops: all * flops, weight_bytes },
+                Products { rows: 1, flops: steps * flops, weight_bytes: steps * weight_bytes },
+            ],
+            attention: layers * cost.pair_flops as f64 * triangle(rows),
+            attending_rows: pair * layers * all,
+            probe: layers * cost.pair_flops as f64 * (steps + 0.5 * writers) * all,
+            elementwise: (all + steps) * cost.row_elementwise as f64,
+            layers: cost.layers as usize * auxiliary.written as usize,
+            ..RankWork::default()
+        }
     }
 
     /// Relay's first hop: the measured rows under pass-q, all layers up to the last one's
