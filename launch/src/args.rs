@@ -39,8 +39,9 @@ pub struct ModelArgs {
     /// AVX512-BF16 multiplies in f32 [default: f32, on a GPU bf16]
     #[arg(long, value_parser = one_of(&DTYPES))]
     pub dtype: Option<Dtype>,
-    /// Type of keys and values in caches, stores and messages; fp8 halves them, and rounds them
-    /// (E4M3, a scale for each head of a row): exact methods are no longer exact
+    /// Type of the KV cache, of stored chunks and of messages between ranks. fp8 (E4M3 with a scale
+    /// per token and KV head) takes about half the bytes of bf16, and makes exact methods
+    /// approximate
     #[arg(long, value_parser = one_of(&KV_DTYPES), default_value = "auto")]
     pub kv_dtype: KvDtype,
     /// Compute kernels: the fastest for the device, or the plain reference
@@ -84,9 +85,9 @@ pub struct IntakeArgs {
     /// Prefix before the first chunk, visible to all after it: a TEXT, the BOS token, or nothing
     #[arg(long, value_name = "TEXT|bos|none", default_value = "bos")]
     pub prefix: Prefix,
-    /// Tokens that chunks are prefilled after. system: the whole prefix, with the system text.
-    /// head: those with which every prompt of the template begins, so that chunks are the same
-    /// after any system text. N: the first N tokens after the head as well
+    /// Part of the prefix that a chunk sees while it is prefilled. system: all of it, with the
+    /// system text. head: the tokens with which every prompt of the template begins, so that cached
+    /// chunks serve any system text. N: the head and the first N tokens after it
     #[arg(long, value_name = "head|system|N", default_value = "system")]
     pub chunk_prefix: ChunkPrefix,
     /// Use of the model's chat template, if it has one: its head becomes the prefix, its tail part
@@ -109,8 +110,8 @@ pub struct TileArgs {
     /// Cut every picture into K x K tiles, each a chunk of its own, K at most 8; 1: whole pictures
     #[arg(long, value_name = "K", default_value_t)]
     pub image_tiles: ImageTiles,
-    /// Causal order of the rows of such a picture: that of the uncut picture, so that ratio 1 is
-    /// exact, or tile after tile
+    /// Causal order of the tokens of a picture that --image-tiles cuts: that of the uncut picture,
+    /// in which ratio 1 is exact, or tile after tile
     #[arg(long, value_parser = one_of(&TILE_ORDERS), default_value = "raster")]
     pub tile_order: TileOrder,
 }
@@ -126,7 +127,7 @@ pub struct MethodArgs {
     pub reorder: bool,
     #[arg(long, value_name = "METHOD[:window=N]", help = help::evict(), long_help = help::evict_in_full())]
     pub evict: Option<EvictChoice>,
-    /// With --evict: prompt rows that each KV head keeps in a layer, a number or a percentage
+    /// With --evict: prompt tokens that each KV head of a layer keeps, a number or a percentage
     #[arg(long, value_name = "N|N%")]
     pub keep: Option<Keep>,
 }
@@ -158,19 +159,19 @@ pub struct ReachArgs {
     /// 2 ranks a GPU, from NCCL 2.30 on
     #[arg(long)]
     pub allow_shared_gpu: bool,
-    /// Multiprocessors of each Hopper GPU that attention over many rows leaves to messages in
-    /// flight. NCCL uses no more than these; with 0 it chooses itself
+    /// Streaming multiprocessors of each Hopper GPU that attention over many tokens leaves free for
+    /// messages between ranks. NCCL uses at most these; 0: NCCL chooses
     #[arg(long, value_name = "N", default_value_t = MESSAGE_MULTIPROCESSORS)]
     pub message_multiprocessors: usize,
-    /// Seconds that a rank may compute without progress, or all ranks may wait for each other,
-    /// before the job ends. The limit for progress is at least ten times the rank's longest step of
-    /// that kind
+    /// Seconds after which the job ends if a rank computes without progress, or if all ranks wait
+    /// for each other. A step of computation may always take ten times as long as the rank's
+    /// longest earlier step of its kind
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 60)]
     pub collective_timeout: u64,
     /// mpi: seconds that a process may be silent before the job ends
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 10)]
     pub heartbeat_timeout: u64,
-    /// Seconds for the ranks to meet, and again for loading the model and agreeing
+    /// Seconds for all ranks to connect, and as many again to load the model and compare settings
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value_t = 120)]
     pub start_timeout: u64,
     /// Memory of each rank for keys and values of chunks that later requests may reuse, such as

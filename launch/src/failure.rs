@@ -54,7 +54,7 @@ pub fn usage_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let useful = |line: &&str| !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more");
     let lines: Vec<&str> = text.lines().map(str::trim).filter(useful).collect();
-    lines.join(" ").trim_start_matches("error: ").to_owned()
+    lines.join(" ").replace(" tip: ", "; tip: ").trim_start_matches("error: ").to_owned()
 }
 
 /// A failure, with an explanation if it has poisoned one of these devices.

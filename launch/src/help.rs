@@ -163,8 +163,8 @@ pub fn draft_model() -> String {
 pub fn adapter() -> String {
     let (always, too) = (needing(Requirement::Adapter), taking(&PACKETS));
     format!(
-        "Folder of an adapter from `tributary train`, at most one of each kind. {always}: rows around every chunk. \
-         {too}: the same rows, besides the recomputed ones. --evict lookahead: the lookahead rows after the prompt"
+        "Folder of an adapter from `tributary train`, at most one of each kind. {always}: trained vectors around every \
+         chunk. {too}: the same vectors, besides recompute. --evict lookahead: trained vectors after the prompt"
     )
 }
 
@@ -181,7 +181,7 @@ pub fn keep_per_chunk() -> String {
 /// `--evict`.
 pub fn evict() -> String {
     format!(
-        "Eviction method after the first token, with --keep [default: all rows are kept]: {}",
+        "Eviction method after the first token, with --keep [default: all tokens are kept]: {}",
         EvictionDescriptor::names()
     )
 }
@@ -190,7 +190,7 @@ pub fn evict() -> String {
 pub fn evict_in_full() -> String {
     let each = EVICTIONS.map(|entry| format!("{} ({})", entry.name, entry.summary)).join("; ");
     format!(
-        "Method that chooses the prompt rows to keep after the first token, with --keep [default: all are kept]: {each}"
+        "Method that chooses the prompt tokens kept after the first token, with --keep [default: all are kept]: {each}"
     )
 }
 

@@ -22,9 +22,9 @@ pub enum PolicyChoice {
     /// Clients take turns by the tokens of their prompts; each client's requests go in order of
     /// arrival
     Fifo,
-    /// The request with the fewest rows to compute goes first; one older than --max-age goes before
-    /// all younger ones. Clients take no turns: up to that age, short requests of one client keep
-    /// another's long ones waiting
+    /// The request with the fewest tokens to compute goes first; one older than --max-age goes
+    /// before all younger ones. Clients take no turns: up to that age, short requests of one client
+    /// keep another's long ones waiting
     Shortest,
 }
 

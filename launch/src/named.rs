@@ -19,8 +19,8 @@ pub static DTYPES: [Named<Dtype>; 3] = [
 ];
 
 pub static KV_DTYPES: [Named<KvDtype>; 2] = [
-    ("auto", "That of --dtype", KvDtype::Auto),
-    ("fp8", "8 bits of float (E4M3), with a scale for each head of a row", KvDtype::Fp8),
+    ("auto", "The type of --dtype", KvDtype::Auto),
+    ("fp8", "8-bit float (E4M3), with a scale per token and KV head", KvDtype::Fp8),
 ];
 
 pub static KERNELS: [Named<Kernels>; 2] = [

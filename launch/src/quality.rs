@@ -97,15 +97,15 @@ pub struct ScoreArgs {
     file: PathBuf,
 }
 
-/// Tables of the answers of several evaluations, such as parts that ran side by side
+/// Print joint tables of several evaluations, such as parts of one that ran in parallel
 #[derive(Debug, Args)]
 pub struct PoolArgs {
-    /// Folders of evaluations of one model, suite, seed, shape and program. Counted are requests
-    /// that every method has answered
+    /// Output folders of evaluations with the same model, suite, seed, shape and program; only
+    /// requests that every method has answered count
     #[arg(value_name = "DIR", required = true)]
     folders: Vec<PathBuf>,
-    /// Methods to count, as they were asked for, such as none or infoflow:ratio=0.3; full is always
-    /// counted [default: all]
+    /// Methods to count, spelled as in the evaluations, such as none or infoflow:ratio=0.3; full is
+    /// always counted [default: all]
     #[arg(long, value_name = "METHOD", num_args = 1.., value_parser = list::<String>)]
     methods: Vec<List<String>>,
     /// Count only tasks where the score of full is at least this much above that of none
@@ -126,8 +126,8 @@ pub struct EvaluationArgs {
     pub study: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
-    /// Suite of tasks: hops, pages, ruler, niah, pairs, longbench, or a FILE.jsonl of your own
-    /// rows; of several, such as pairs,ruler, tasks are SUITE/TASK
+    /// Suites of tasks: hops, pages, ruler, niah, pairs, longbench, or a FILE.jsonl of your own
+    /// rows; with several, such as pairs,ruler, a task's name is SUITE/TASK
     #[arg(long, value_name = "NAME,..|FILE.jsonl", help_heading = "Evaluation")]
     suite: String,
     /// Tasks of the suite, such as hop2,vt3 or niah_single_1,qa_2 [default: all]
@@ -139,8 +139,8 @@ pub struct EvaluationArgs {
     /// hops, pages, pairs: number of documents of a request [default: 8; pairs: 12]
     #[arg(long, value_name = "N", help_heading = "Evaluation")]
     documents: Option<usize>,
-    /// hops, pages, pairs: maximum tokens of each document; of several, such as 32,64, each is run
-    /// on its own [default: 64; pairs: 100]
+    /// hops, pages, pairs: maximum tokens of each document; several values, such as 32,64, are
+    /// evaluated separately [default: 64; pairs: 100]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
     document_tokens: Vec<usize>,
     /// ruler, niah, longbench: maximum tokens of prompt and answer together, such as 4096,8k
@@ -150,8 +150,8 @@ pub struct EvaluationArgs {
     /// niah: depths of the needle, in percent of the context [default: 0,25,50,75,100]
     #[arg(long, value_name = "N,..", value_delimiter = ',', help_heading = "Evaluation")]
     depths: Vec<usize>,
-    /// All but hops and pages: maximum tokens of a chunk; of several, such as 128,256,512, each is
-    /// run on its own [default: one chunk per document, 2048 without documents]
+    /// All but hops and pages: maximum tokens of a chunk; several values, such as 128,256,512, are
+    /// evaluated separately [default: one chunk per document, 2048 without documents]
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = tokens, help_heading = "Evaluation")]
     chunk_tokens: Vec<usize>,
     /// Folder of data that is not part of the program: word lists, paragraphs, LongBench's rows
@@ -172,17 +172,17 @@ pub struct EvaluationArgs {
     /// Salt of the hash that divides the sources, for --split
     #[arg(long, value_name = "TEXT", help_heading = "Evaluation")]
     split_salt: Option<String>,
-    /// Let the methods of a request share its chunks, which the first of them computes: answers are
-    /// the same, times to first token do not compare
+    /// Compute a request's chunks once and share them among its methods: answers stay the same, but
+    /// times to first token are not comparable
     #[arg(long, help_heading = "Run")]
     warm: bool,
     /// Prefix before the first document, visible to all after it: a TEXT, the BOS token, or
     /// nothing; a template's head replaces it
     #[arg(long, value_name = "TEXT|bos|none", default_value = "bos", help_heading = "Evaluation")]
     prefix: Prefix,
-    /// Tokens that chunks are prefilled after. system: the whole prefix, with the task's text.
-    /// head: those with which every prompt of the template begins. N: the first N tokens after the
-    /// head as well
+    /// Part of the prefix that a chunk sees while it is prefilled. system: all of it, with the
+    /// task's text. head: the tokens with which every prompt of the template begins. N: the head
+    /// and the first N tokens after it
     #[arg(long, value_name = "head|system|N", default_value = "system", help_heading = "Evaluation")]
     chunk_prefix: ChunkPrefix,
     #[command(flatten)]
@@ -208,7 +208,7 @@ pub struct EvaluationArgs {
     /// snapkv,lookahead,..; every method also runs without eviction
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',', requires = "keep", help_heading = "Evaluation")]
     evict: Vec<Eviction>,
-    /// With --evict: prompt rows that each KV head keeps in a layer, numbers or percentages, such
+    /// With --evict: prompt tokens that each KV head of a layer keeps, numbers or percentages, such
     /// as 16,64,30%
     #[arg(long, value_name = "N|N%,..", value_delimiter = ',', requires = "evict", help_heading = "Evaluation")]
     keep: Vec<Keep>,

@@ -63,34 +63,35 @@ pub struct ServeArgs {
     /// other clients' requests
     #[arg(long, requires = "api_key_file", help_heading = "Service")]
     cache_per_key: bool,
-    /// Later turns of a conversation: with `recompute` exact methods compute only what is new, and
-    /// methods that select do so anew in each turn; with `reuse` these too compute only what is
-    /// new, and keep the first turn's selection; `off` keeps nothing of earlier turns
+    /// Reuse of the KV cache of earlier turns. recompute: exact methods compute new tokens only;
+    /// selective methods select anew in each turn. reuse: selective methods too compute new tokens
+    /// only, and keep the first turn's selection. off: no reuse
     #[arg(long, value_name = "WHAT", default_value_t = Conversation::Recompute, help_heading = "Service")]
     conversation: Conversation,
-    /// Memory on each rank for conversations that may go on, as far as no other request needs it
+    /// Maximum memory of each rank for the KV caches of answered turns; running requests take
+    /// precedence
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "4GiB", help_heading = "Service")]
     conversation_memory: u64,
-    /// Memory on each rank for prompts that other programs read after POST /v1/prefill; a prompt
-    /// that finds no room waits
+    /// Memory of each rank for the keys and values that POST /v1/prefill holds for other programs;
+    /// further prompts wait
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "4GiB", help_heading = "Service")]
     hand_over_memory: u64,
-    /// Seconds after its last use for which such a prompt is held
+    /// Seconds after their last use before keys and values of POST /v1/prefill are released
     #[arg(long, value_name = "SECONDS", value_parser = seconds(), default_value = "60", help_heading = "Service")]
     hand_over_expiry: u64,
-    /// Server that decodes, such as vLLM with the connector of integrations/vllm: this one prefills
-    /// and draws the first token, that one the others
+    /// URL of a server that decodes, such as vLLM with the connector of integrations/vllm. `serve`
+    /// prefills and draws the first token; the other server draws all further ones
     #[arg(long, value_name = "URL", help_heading = "Service")]
     decode_at: Option<String>,
-    /// File whose first line is the API key of that server
+    /// File whose first line is the API key of the server of --decode-at
     #[arg(long, value_name = "FILE", requires = "decode_at", help_heading = "Service")]
     decode_key_file: Option<PathBuf>,
     /// Origin of web pages that may send requests, such as https://example.com, or * for all; may
     /// be repeated [default: none]
     #[arg(long, value_name = "ORIGIN", help_heading = "Service")]
     allow_origin: Vec<String>,
-    /// Maximum tokens of a chunk in requests without documents; a shorter text is one chunk, and
-    /// exact
+    /// In requests without documents: maximum tokens of a chunk; a prompt that fits into one is
+    /// computed exactly
     #[arg(long, value_name = "N", default_value_t = TEXT_CHUNK_TOKENS, help_heading = "Service")]
     chunk_tokens: usize,
     /// Parser that separates the model's reasoning from its answer; reasoning is returned as
@@ -107,15 +108,15 @@ pub struct ServeArgs {
     /// Maximum number of prefills between two decoding steps, while any sequence is decoding
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Service")]
     max_prefill_burst: usize,
-    /// Decoding's share of the time while a prompt is prefilled, from 0 to 0.9: the prefill halts
-    /// between layers for steps of decoding; 0 never halts it
+    /// Share of the time that running sequences get for decoding while a prompt is prefilled, 0 to
+    /// 0.9: the prefill halts between layers for decoding steps; 0: it never halts
     #[arg(long, value_name = "SHARE", default_value_t = 0.5, help_heading = "Service")]
     decode_share: f64,
     /// Milliseconds for which a prefill may compute before it halts for decoding
     #[arg(long, value_name = "MS", default_value_t = GAP_MS, help_heading = "Service")]
     max_gap: u64,
-    /// Rows of a layer between two places where a prefill may halt [default: as many as take
-    /// half to all of --max-gap by the machine's rates]
+    /// Tokens of a layer that a prefill computes between two points where it may halt [default: as
+    /// many as take half to all of --max-gap at the machine's rates]
     #[arg(long, value_name = "ROWS", help_heading = "Service")]
     prefill_slice: Option<u32>,
     /// Order in which waiting requests are taken; none overtakes a prefill in progress

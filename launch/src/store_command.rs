@@ -47,7 +47,7 @@ struct FolderArgs {
     /// Folder of the store [default: that of --chunk-store]
     #[arg(value_name = "DIR", required_unless_present = "chunk_store")]
     folder: Option<PathBuf>,
-    /// The same, as an option that a file for --config may hold
+    /// Folder of the store, as an option that a file for --config may set
     #[arg(long, value_name = "DIR")]
     chunk_store: Option<PathBuf>,
     /// File with the store's secret, if it has one

@@ -15,7 +15,7 @@ use crate::ranks;
 use crate::serve::refused;
 use crate::stdout::print;
 
-/// Train an adapter, a few weights beside an unchanged model, or a small model that selects rows
+/// Train an adapter, a few weights beside an unchanged model, or a small model that selects tokens
 /// for it
 #[derive(Debug, Args)]
 pub struct TrainArgs {
@@ -41,13 +41,13 @@ enum What {
         #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Training")]
         tail: u32,
     },
-    /// Train rows after the prompt, and low-rank matrices for them, that predict which rows an
-    /// answer will need (LookaheadKV)
+    /// Train vectors after the prompt, and low-rank matrices for them, that predict which prompt
+    /// tokens an answer will need (LookaheadKV)
     #[command(mut_arg("prefix", |arg| arg.default_values(["bos"])), mut_arg("lr", |arg| arg.default_value("0.001")))]
     Lookahead {
         #[command(flatten)]
         learn: Box<LearnArgs>,
-        /// Number of rows after the prompt
+        /// Number of vectors after the prompt
         #[arg(long, value_name = "N", default_value_t = 32, help_heading = "Training")]
         rows: u32,
         /// Rank of the low-rank matrices beside each linear layer; 0: none
@@ -57,15 +57,15 @@ enum What {
         #[arg(long, value_name = "A", default_value_t = 32.0, help_heading = "Training")]
         alpha: f64,
     },
-    /// Train a small model that predicts the rows that the model's query will attend to
-    /// (CacheClip), for `--aux-model`
+    /// Train a small model for `--aux-model` that predicts the context tokens that the query
+    /// attends to in the main model (CacheClip)
     #[command(mut_arg("prefix", |arg| arg.default_values(["bos"])), mut_arg("lr", |arg| arg.default_value("0.002")))]
     #[command(mut_arg("aux_model", |arg| arg.help(GOES_ON).long_help(GOES_ON)))]
     Auxiliary {
         #[command(flatten)]
         learn: Box<LearnArgs>,
-        /// Training objective: the next token (language), or the rows that the model's query
-        /// attends to (select)
+        /// Training objective: the next token (language), or the context tokens that the query
+        /// attends to in the main model (select)
         #[arg(long, value_name = "language|select", default_value = "select", help_heading = "Training")]
         objective: Objective,
         #[command(flatten)]

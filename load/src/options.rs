@@ -54,7 +54,7 @@ pub const OPTIONS: [Declared; 31] = [
     option("requests", "N", "", "Maximum number of requests at each rate"),
     switch(
         "find-saturation",
-        "Find the saturation rate: double --rate (1) until the queue grows, then narrow it down to a twentieth",
+        "Find the saturation rate: double --rate (from 1 if not set) until the queue grows, then narrow it to 5 %",
     ),
     option("seed", "N", "0", "Seed of arrivals, texts and choices of documents"),
     option(
@@ -106,7 +106,7 @@ pub const OPTIONS: [Declared; 31] = [
         "cache-tokens",
         "N,..",
         "",
-        "With --count-reuse: count documents in caches of N tokens too, where the least recently used go first",
+        "With --count-reuse: also count for LRU caches of documents with room for N tokens",
     ),
     option(
         "words",
@@ -115,7 +115,7 @@ pub const OPTIONS: [Declared; 31] = [
         "File with the vocabulary of the texts, words separated by space [default: common English words]",
     ),
     option("max-in-flight", "N", "1024", "Maximum in-flight requests; further ones are counted, not sent"),
-    option("timeout", "SECONDS", "300", "Maximum seconds of a request"),
+    option("timeout", "SECONDS", "300", "Seconds after which a request is given up"),
     switch("json", "Print everything as one JSON object"),
     option("csv", "FILE", "", "File for every request with all its times"),
     option(

@@ -19,7 +19,7 @@ pub static RATIO: MethodOption = MethodOption {
     value: "SHARE",
     kind: Kind::Number(Included(0.0), Included(1.0)),
     usual: Usual::Computed("by method"),
-    help: "Share of the context's rows to recompute, 0 to 1",
+    help: "Share of the context's tokens to recompute, 0 to 1",
 };
 
 /// Conversion of attention into a score.
@@ -46,7 +46,7 @@ pub static RECENCY: MethodOption = MethodOption {
     value: "N",
     kind: Kind::Number(Excluded(0.0), Included(1e6)),
     usual: Usual::Computed("infoflow: all count alike; attn-drift: 2"),
-    help: "Rows before the query's last at which a row's attention counts 1/e of that of the last",
+    help: "Distance from the query's last token, in tokens, at which a token's attention counts 1/e",
 };
 
 /// RoPE positions while scoring.
@@ -109,7 +109,7 @@ pub static FIRST: MethodOption = MethodOption {
     value: "",
     kind: Kind::Flag,
     usual: Usual::Off,
-    help: "Let rows of the first chunk in the order be selected, although they are exact already",
+    help: "Let tokens of the first chunk be selected too, although they are exact already",
 };
 
 /// Messages between ranks.
@@ -127,7 +127,7 @@ pub static EVICT: MethodOption = MethodOption {
     value: "METHOD|[METHOD:window=N]",
     kind: Kind::Text(|text| Ok(text.parse::<EvictChoice>()?.to_string())),
     usual: Usual::Off,
-    help: "Eviction of prompt rows after the first token; needs keep",
+    help: "Method that evicts prompt tokens from the KV cache after the first token; needs keep",
 };
 
 /// Rows that eviction keeps.
@@ -136,7 +136,7 @@ pub static KEEP: MethodOption = MethodOption {
     value: "N|N%",
     kind: Kind::Text(|text| Ok(text.parse::<Keep>()?.to_string())),
     usual: Usual::Off,
-    help: "Rows of the prompt that each KV head keeps in a layer, with evict",
+    help: "Prompt tokens that each KV head of a layer keeps, with evict",
 };
 
 /// Rows of a block.

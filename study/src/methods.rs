@@ -73,7 +73,7 @@ impl Methods {
 
     /// A line a method.
     pub fn table(&self) -> String {
-        let mut rows = vec![cells(["method", "answer", "ratio", "chunks", "what it does"])];
+        let mut rows = vec![cells(["method", "answer", "ratio", "chunks", "what it recomputes"])];
         rows.extend(self.methods.iter().map(|method| {
             let ratio = method.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
             let chunks = match (method.reuses_chunks, method.reuses_prefix) {
@@ -90,7 +90,8 @@ impl Methods {
     pub fn pages(&self) -> String {
         let pages: Vec<String> = self.methods.iter().map(MethodRow::page).collect();
         format!(
-            "{}\n# cost: {COST_LETTERS}. \"Chunks\" are T/W rows and T·c/(2W) pairs a rank where they are cold.\n",
+            "{}\n# cost: {COST_LETTERS}. \"Chunks\" are T/W rows and T·c/(2W) pairs a rank where they are cold. A row \
+             is one token in a forward pass.\n",
             pages.join("\n")
         )
     }
@@ -126,24 +127,24 @@ impl MethodRow {
         let exact_where = self.exact_where.map_or(String::new(), |setting| format!("; exact {setting}"));
         let list = |words: &[&str], none: &str| if words.is_empty() { none.to_owned() } else { words.join(", ") };
         let rows = [
-            ("does", self.summary.to_owned()),
+            ("recomputes", self.summary.to_owned()),
             ("from", self.source.to_owned()),
             ("answer", format!("{}{exact_where}", self.answer())),
-            ("ratio", self.ratio.map_or("recomputes nothing".to_owned(), |ratio| format!("{ratio:.2} by default"))),
+            ("ratio", self.ratio.map_or("no such option".to_owned(), |ratio| format!("{ratio:.2} by default"))),
             ("cost", self.cost.to_owned()),
-            ("needs", list(&self.needs, "the model alone")),
+            ("needs", list(&self.needs, "nothing beside the model")),
             (
                 "chunks",
                 match (self.reuses_chunks, self.reuses_prefix) {
-                    (true, _) => "from the chunk cache and the chunk store, where they are there",
+                    (true, _) => "read from the chunk cache or the chunk store where these have them",
                     (_, true) => "the longest prefix of the prompt from the chunk cache and the chunk store",
-                    _ => "are not kept",
+                    _ => "not cached",
                 }
                 .to_owned(),
             ),
             ("exchange", list(&self.exchanges, "the method's own")),
         ];
-        let lines = rows.map(|(what, text)| format!("  {what:<9} {text}\n"));
+        let lines = rows.map(|(what, text)| format!("  {what:<10} {text}\n"));
         let options = self.options.iter().map(OptionRow::line).collect::<String>();
         format!("{}\n{}  options, as in {}:KEY=VALUE:..\n{options}", self.name, lines.concat(), self.name)
     }

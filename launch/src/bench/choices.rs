@@ -67,8 +67,8 @@ pub struct Choices {
     /// Tokens of the query [default: 32]
     #[arg(long, value_name = "TOKENS")]
     pub query_tokens: Option<Tokens>,
-    /// Pictures of noise from the seed after the tokens of each context, a chunk each, such as
-    /// 4x640x480 pixels [default: none]
+    /// Random pictures after the text of each context, a chunk each: NUMBERxWIDTHxHEIGHT in pixels,
+    /// such as 4x640x480 [default: none]
     #[arg(long, value_name = "NxWxH")]
     pub images: Option<Drawn>,
     /// Numbers of ranks, such as 1,2,4; under a launcher only its number [default: 1, or the
@@ -80,8 +80,8 @@ pub struct Choices {
     /// Shares of the context to recompute, such as 0.05,0.15 [default: each method's own]
     #[arg(long, value_name = "R,..", value_delimiter = ',', visible_alias = "ratio")]
     pub ratios: Option<Vec<Ratio>>,
-    /// States of the chunk cache, such as cold,0.5,warm: cold, warm, a share of the chunks, disk
-    /// (from --chunk-store), disk-dropped (the same after dropping its files from the page cache)
+    /// States of the chunk cache before a run: cold, warm, the share of warm chunks (such as 0.5),
+    /// disk (chunks in --chunk-store), disk-dropped (the same, with no file in the page cache)
     /// [default: cold]
     #[arg(long, value_name = "STATE,..", value_delimiter = ',')]
     pub caches: Option<Vec<CacheState>>,

@@ -42,7 +42,7 @@ pub struct PlanArgs {
     /// Type of weights and KV cache
     #[arg(long, value_parser = one_of(&DTYPES), default_value = "bf16", help_heading = "Model")]
     dtype: Dtype,
-    /// Type of keys and values in caches, stores and messages
+    /// Type of the KV cache, of stored chunks and of messages between ranks
     #[arg(long, value_parser = one_of(&KV_DTYPES), default_value = "auto", help_heading = "Model")]
     kv_dtype: KvDtype,
     /// Machine: h100x4, h100x8, h100x8x2 (each also with -paper), h200x4, h200x8, h200x8x2, or a
@@ -67,7 +67,7 @@ pub struct PlanArgs {
     /// Tokens before the context
     #[arg(long, value_name = "N", default_value = "1", value_parser = tokens_or_none, help_heading = "Request")]
     prefix_tokens: usize,
-    /// Number of those, the last ones, that chunks are prefilled without, as with --chunk-prefix
+    /// Number of the last --prefix-tokens that chunks are prefilled without, as with --chunk-prefix
     /// head; they count as computed
     #[arg(long, value_name = "N", default_value = "0", value_parser = tokens_or_none, help_heading = "Request")]
     lead_tokens: usize,
@@ -83,8 +83,8 @@ pub struct PlanArgs {
     /// the first one
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0,1", help_heading = "Request")]
     hit_rate: Vec<f64>,
-    /// Methods to predict, NAME[:KEY[=VALUE]]..; an exchange that is not named is the faster one
-    /// that fits. With --trace the default is prefix-cache and infoflow
+    /// Methods to predict, NAME[:KEY[=VALUE]]..; without exchange=E the faster one that fits is
+    /// taken. With --trace the default is prefix-cache and infoflow
     #[arg(
         long,
         visible_alias = "method",

@@ -11,8 +11,8 @@ use crate::stdout::{print, print_json};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sizing")]
 pub struct SizingArgs {
-    /// Time to first token that 95 % of the requests must meet, such as 1s or 800ms; with --trace
-    /// the pace up to which it is met
+    /// Time to first token that 95 % of requests must meet, such as 1s or 800ms; with --trace: find
+    /// the fastest replay that meets it
     #[arg(
         long,
         value_name = "DURATION",
@@ -21,7 +21,7 @@ pub struct SizingArgs {
         conflicts_with = "chunk_tokens"
     )]
     slo_ttft: Option<f64>,
-    /// Requests a second, over all groups of ranks together, at random times
+    /// Requests a second of all groups of ranks together, as a Poisson process
     #[arg(long, value_name = "RATE", value_parser = rate, requires = "slo_ttft", group = "demand")]
     requests_per_second: Option<f64>,
     /// Tokens of a document; each document is a chunk

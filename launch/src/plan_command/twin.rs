@@ -29,7 +29,7 @@ pub struct TwinArgs {
             "document_tokens", "documents", "chart"]
     )]
     trace: Option<String>,
-    /// Numbers of GPUs, a row each [default: all ranks of the profile]
+    /// Numbers of GPUs to simulate, such as 8,16 [default: all ranks of the profile]
     #[arg(long, value_name = "N,..", value_delimiter = ',', requires = "trace")]
     gpus: Vec<usize>,
     #[arg(long, value_name = "N", help = of_load("speed"), requires = "trace")]
@@ -41,21 +41,22 @@ pub struct TwinArgs {
     /// Maximum number of requests of --trace
     #[arg(long, value_name = "N", requires = "trace")]
     requests: Option<String>,
-    /// Tokens that chunks are prefilled after, as in serve: system, head (--prefix-tokens), or the
-    /// first N tokens after the head as well
+    /// Part of the prefix that a chunk sees while it is prefilled, as in serve: system, head (the
+    /// first --prefix-tokens), or N: the head and the first N tokens after it
     #[arg(long, value_name = "head|system|N", default_value = "system", requires = "trace")]
     chunk_prefix: ChunkPrefix,
     /// Memory of each rank for chunks that later requests may reuse; off: none [default: a quarter
     /// of the free memory]
     #[arg(long, value_name = "SIZE|off", value_parser = chunk_cache, requires = "trace")]
     chunk_cache: Option<u64>,
-    /// Size of a chunk store behind each group, for a profile with its rates [default: no store]
+    /// Size of the chunk store of each group; needs a profile with the store's rates [default: no
+    /// store]
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "trace")]
     chunk_store_size: Option<u64>,
     /// Maximum number of prefills between two decoding steps, while any sequence is decoding
     #[arg(long, value_name = "N", default_value_t = Limits::default().max_prefill_burst, requires = "trace")]
     max_prefill_burst: usize,
-    /// Decoding's share of the time while a prompt is prefilled, as in serve
+    /// Share of the time for decoding while a prompt is prefilled, as in serve
     #[arg(long, value_name = "SHARE", default_value_t = Limits::default().decode_share, requires = "trace")]
     decode_share: f64,
     /// Milliseconds for which a prefill may compute before it halts for decoding

@@ -106,7 +106,7 @@ pub static EVICTIONS: [&EvictionDescriptor; 10] =
 
 static SNAP_KV: EvictionDescriptor = EvictionDescriptor {
     name: "snapkv",
-    summary: "rows that the prompt's last rows attend to, pooled along the rows, and those last rows",
+    summary: "tokens that the prompt's last tokens attend to, max-pooled, and those last tokens",
     source: "SnapKV (Li et al. 2024)",
     method: Eviction::SnapKv,
     evidence: EvictionEvidence::Window,
@@ -125,7 +125,7 @@ static PYRAMID_KV: EvictionDescriptor = EvictionDescriptor {
 
 static TOVA: EvictionDescriptor = EvictionDescriptor {
     name: "tova",
-    summary: "rows that the prompt's last row attends to, the same in all heads of a layer",
+    summary: "tokens that the prompt's last token attends to, the same in all heads of a layer",
     source: "TOVA (Oren et al. 2024)",
     method: Eviction::Tova,
     evidence: EvictionEvidence::LastRow,
@@ -135,7 +135,7 @@ static TOVA: EvictionDescriptor = EvictionDescriptor {
 
 static H2O: EvictionDescriptor = EvictionDescriptor {
     name: "h2o",
-    summary: "rows that all rows of the prompt attend to, and as many of the most recent rows",
+    summary: "tokens that all prompt tokens attend to most, and as many of the most recent tokens",
     source: "H2O (Zhang et al. 2023)",
     method: Eviction::H2o,
     evidence: EvictionEvidence::AllRows,
@@ -144,7 +144,7 @@ static H2O: EvictionDescriptor = EvictionDescriptor {
 
 static STREAMING_LLM: EvictionDescriptor = EvictionDescriptor {
     name: "streamingllm",
-    summary: "the first 4 rows and the most recent ones, at contiguous positions",
+    summary: "the first 4 tokens and the most recent ones, at contiguous positions",
     source: "StreamingLLM (Xiao et al. 2024)",
     method: Eviction::StreamingLlm,
     evidence: EvictionEvidence::Places,
@@ -155,14 +155,14 @@ static STREAMING_LLM: EvictionDescriptor = EvictionDescriptor {
 
 static RANDOM: EvictionDescriptor = EvictionDescriptor {
     name: "random",
-    summary: "rows drawn at random in each layer and KV head, the control for the others",
+    summary: "tokens drawn at random in each layer and KV head, the control for the others",
     source: "-",
     ..BASE
 };
 
 static LAQ: EvictionDescriptor = EvictionDescriptor {
     name: "laq",
-    summary: "rows that 32 tokens generated first on snapkv's cache attend to, pooled along the rows",
+    summary: "prompt tokens that 32 tokens attend to, max-pooled; these are generated first on snapkv's cache",
     source: "LAQ (Wang et al. 2025)",
     method: Eviction::Laq,
     evidence: EvictionEvidence::PseudoTokens,
@@ -172,7 +172,7 @@ static LAQ: EvictionDescriptor = EvictionDescriptor {
 
 static SPEC_KV: EvictionDescriptor = EvictionDescriptor {
     name: "speckv",
-    summary: "rows that 32 tokens of a small draft model attend to, pooled along the rows",
+    summary: "prompt tokens that 32 tokens of a small draft model attend to, max-pooled",
     source: "SpecKV (Galim et al. 2025)",
     method: Eviction::SpecKv,
     evidence: EvictionEvidence::DraftTokens,
@@ -182,7 +182,7 @@ static SPEC_KV: EvictionDescriptor = EvictionDescriptor {
 
 static LOOKAHEAD_KV: EvictionDescriptor = EvictionDescriptor {
     name: "lookahead",
-    summary: "rows that trained rows after the prompt attend to",
+    summary: "tokens that trained vectors after the prompt attend to",
     source: "LookaheadKV",
     method: Eviction::LookaheadKv,
     evidence: EvictionEvidence::LookAhead,
@@ -191,7 +191,7 @@ static LOOKAHEAD_KV: EvictionDescriptor = EvictionDescriptor {
 
 static IDEAL: EvictionDescriptor = EvictionDescriptor {
     name: "ideal",
-    summary: "rows that the answer itself attends to, generated first on the whole cache; for studies",
+    summary: "tokens that the answer itself attends to, generated first on the whole cache; for studies",
     source: "-",
     method: Eviction::Ideal,
     evidence: EvictionEvidence::OwnTokens,

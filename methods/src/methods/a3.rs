@@ -13,7 +13,7 @@ use crate::terms::Score;
 pub static A3: Method = Method {
     name: "a3",
     summary: "rows that the query attends to in the first layer, normalised over the context",
-    source: "A³",
+    source: "A³ (Zhou et al. 2025)",
     claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
     cost: "chunks, the attention of M rows in the first layer, then n + M rows",
     ratio: Some(0.15),

@@ -19,7 +19,8 @@ pub static ALL_GATHER: Method = Method {
     summary: "contiguous parts of the sequence; each layer's keys and values are gathered on every rank",
     source: "common practice; one head at a time it is the baseline of published comparisons",
     claim: Claim::Exact,
-    cost: "N/W rows a rank, N²/(2W) pairs in the mean and up to twice as many; each layer (N − N/W) rows of keys and values come to it",
+    cost: "N/W rows a rank, N²/(2W) pairs in the mean and up to twice as many; a rank receives (N − N/W) \
+           rows of keys and values per layer",
     ratio: None,
     options: &[&HEADS],
     requires: None,

@@ -21,7 +21,7 @@ static HALF: MethodOption = MethodOption {
     value: "N",
     kind: Kind::Count(1..=u32::MAX as usize),
     usual: Usual::Value("32"),
-    help: "Place of a row in its chunk at which its attention counts half, in rows",
+    help: "Offset in its chunk, in tokens, at which a token's attention counts half",
 };
 
 /// The declaration.

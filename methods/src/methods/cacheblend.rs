@@ -14,7 +14,7 @@ static OF: MethodOption = MethodOption {
     value: "values|keys",
     kind: Kind::Word(DriftOf::NAMES),
     usual: Usual::Value("values"),
-    help: "Cached tensor to compare with",
+    help: "Tensor whose change from the cached one is measured",
 };
 
 static DRIFT_LAYERS: MethodOption = MethodOption {

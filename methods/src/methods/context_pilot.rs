@@ -11,7 +11,7 @@ pub static CONTEXT_PILOT: Method = Method {
     summary: "as prefix-cache, with documents in the order of which most is cached",
     source: "after ContextPilot (2511.03475)",
     claim: Claim::Approximate { exact_where: "where no document moves", exact_with: None },
-    cost: "N - p rows and (N² - p²)/2 pairs on one rank, where the first p rows are cached; nothing moves",
+    cost: "N - p rows and (N² - p²)/2 pairs on one rank, where the first p rows are cached; no messages between ranks",
     ratio: None,
     options: &[],
     requires: None,

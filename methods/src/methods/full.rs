@@ -9,7 +9,7 @@ pub static FULL: Method = Method {
     summary: "the whole prompt, computed on one rank",
     source: "the reference",
     claim: Claim::Exact,
-    cost: "N rows and N²/2 pairs on one rank; nothing moves",
+    cost: "N rows and N²/2 pairs on one rank; no messages between ranks",
     ratio: None,
     options: &[],
     requires: None,

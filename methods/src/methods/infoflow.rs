@@ -23,7 +23,7 @@ static PICTURE_ROWS: MethodOption = MethodOption {
 pub static INFOFLOW: Method = Method {
     name: "infoflow",
     summary: "rows that the query attends to in some layers",
-    source: "InfoFlow",
+    source: "InfoFlow KV (Teng et al. 2026)",
     claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
     cost: "chunks, M rows up to depth 0.65, then n + M rows",
     ratio: Some(0.15),

@@ -9,7 +9,8 @@ pub static PASS_Q: Method = Method {
     summary: "zigzag shards of the sequence; queries travel and partial results return during the next attention",
     source: "Context Parallelism for Scalable Million-Token Inference (Yang et al. 2024), pass-Q",
     claim: Claim::Exact,
-    cost: "N/W rows and N²/(2W) pairs a rank; each layer (N − N/W) rows of queries and as many of partial outputs come to it",
+    cost: "N/W rows and N²/(2W) pairs a rank; it receives (N − N/W) rows of queries and as many of \
+           partial outputs per layer",
     ratio: None,
     options: &[],
     requires: None,

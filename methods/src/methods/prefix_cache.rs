@@ -10,7 +10,7 @@ pub static PREFIX_CACHE: Method = Method {
     summary: "the prompt after its longest cached prefix, computed on one rank",
     source: "SGLang (2312.07104), vLLM (2309.06180)",
     claim: Claim::Exact,
-    cost: "N - p rows and (N² - p²)/2 pairs on one rank, where the first p rows are cached; nothing moves",
+    cost: "N - p rows and (N² - p²)/2 pairs on one rank, where the first p rows are cached; no messages between ranks",
     ratio: None,
     options: &[],
     requires: None,

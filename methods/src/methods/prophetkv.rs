@@ -11,7 +11,7 @@ use crate::terms::{Layout, Score};
 pub static PROPHETKV: Method = Method {
     name: "prophetkv",
     summary: "rows that the query attends to in all layers, normalised over the context",
-    source: "ProphetKV",
+    source: "ProphetKV (Wang et al. 2026)",
     claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
     cost: "chunks, M rows, then n + M rows",
     ratio: Some(0.20),

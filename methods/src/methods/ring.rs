@@ -9,7 +9,7 @@ pub static RING: Method = Method {
     summary: "zigzag shards of the sequence; keys and values travel during the attention to the previous ones",
     source: "Ring Attention (Liu et al. 2023), balanced",
     claim: Claim::Exact,
-    cost: "N/W rows and N²/(2W) pairs a rank; each layer (N − N/W) rows of keys and values come to it",
+    cost: "N/W rows and N²/(2W) pairs a rank; it receives (N − N/W) rows of keys and values per layer",
     ratio: None,
     options: &[],
     requires: None,
