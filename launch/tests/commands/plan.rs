@@ -257,6 +257,9 @@ fn a_load_is_answered_by_gpus_memory_and_what_breaks_first() {
     {
         assert!(shown.contains(part), "`{part}` is not in:\n{shown}");
     }
+    let with_prefixes = text(&with(&[&LOAD[..], &["--methods", "prefix-cache,infoflow"]].concat()));
+    assert!(with_prefixes.contains("note: prefix-cache: timed cold"), "{with_prefixes}");
+    assert!(!shown.contains("timed cold"), "{shown}");
 }
 
 #[test]

@@ -142,6 +142,14 @@ impl Answer {
                     .to_owned(),
             );
         }
+        let reused = self.question.scenarios.iter().filter(|scenario| scenario.settings.method.reuses_prefix());
+        let reused: Vec<&str> = reused.map(|scenario| scenario.method.as_str()).collect();
+        if !reused.is_empty() && self.hit_rate() > 0.0 {
+            notes.push(format!(
+                "{}: timed cold; documents that are drawn anew for each request seldom begin a prompt in the same order",
+                reused.join(", ")
+            ));
+        }
         notes
     }
 
