@@ -45,6 +45,6 @@ pub use rows::{leading, leading_counts, top_rows};
 pub use selector::{Candidates, Need, Selector};
 pub use spec::{MethodSpec, spec_list, spec_parts};
 pub use terms::{
-    Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, OrderFor, Packets, Passing, PictureRows, SamKv,
-    SamKvVariant, Score, Trace, TraceHeads,
+    Anchors, Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, OrderFor, Packets, Passing, PictureRows,
+    SamKv, SamKvVariant, Score, Trace, TraceHeads,
 };

@@ -12,7 +12,7 @@ use crate::option::{MethodOption, Options, Usual};
 use crate::options::REQUEST;
 use crate::prefill::{AuxiliaryReading, Evidence, Prefill, Selection};
 use crate::selector::Selector;
-use crate::terms::{Ape, Drift, PictureRows, SamKv};
+use crate::terms::{Anchors, Ape, Drift, PictureRows, SamKv};
 
 /// A method with its data for planner and ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -112,6 +112,11 @@ impl PlannedMethod {
     /// Sizes of the kept parts of every document, if the rest is dropped.
     pub fn sparse(&self) -> Option<SamKv> {
         self.evidence().and_then(|evidence| evidence.sparse)
+    }
+
+    /// Rows that stand for chunks while the query ranks them, if it does.
+    pub fn anchors(&self) -> Option<Anchors> {
+        self.evidence().and_then(|evidence| evidence.anchors)
     }
 
     /// Treatment of the rows of pictures.

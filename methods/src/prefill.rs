@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::model_facts::ModelFacts;
-use crate::terms::{Ape, Drift, Layout, Passing, PictureRows, SamKv, Score, Trace};
+use crate::terms::{Anchors, Ape, Drift, Layout, Passing, PictureRows, SamKv, Score, Trace};
 
 /// A way to prefill a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -162,6 +162,9 @@ pub struct Evidence {
     /// Rows of the longest sentence, if whole sentences are selected, and neither they nor the
     /// query see any other row of the context.
     pub excerpt: Option<u32>,
+    /// Rows that stand for chunks, if chunks are ranked before their rows are scored. The probe
+    /// sees them alone of the context, and the only counted layer ranks chunks by them.
+    pub anchors: Option<Anchors>,
     /// Treatment of pictures' rows.
     pub picture_rows: PictureRows,
 }
@@ -227,6 +230,7 @@ impl Evidence {
             oracle: false,
             sparse: None,
             excerpt: None,
+            anchors: None,
             picture_rows: PictureRows::All,
         }
     }

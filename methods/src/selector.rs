@@ -6,8 +6,13 @@ use crate::rows::top_rows;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Need {
     /// The attention of the query, measured by the method's [`Evidence`](crate::Evidence): one
-    /// number a context row.
+    /// number a context row. Where anchors stand for chunks, it is that of the row's chunk: the
+    /// mean over its anchors.
     Probe,
+    /// The attention of the query's rows, as the probe of the [anchors](crate::Anchors) left them,
+    /// to all rows of these chunks, given by first row and length: one number a context row, 0 for
+    /// rows of other chunks. It comes after [`Need::Probe`] only.
+    Within(Vec<(u32, usize)>),
     /// The attention of some context rows after their recompute at their global positions: Σ of
     /// their weights times their attention, mean over layers and heads.
     Pass {

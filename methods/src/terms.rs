@@ -214,6 +214,40 @@ impl SamKv {
     }
 }
 
+/// Rows that stand for a chunk while the query ranks chunks (after QCFuse), and the chunks whose
+/// rows are scored after that.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Anchors {
+    /// Number of a chunk's anchors besides its first and its last row.
+    pub rows: usize,
+    /// Share of the chunks whose rows are scored: the best ones. Above 0 and at most 1.
+    pub chunks: f32,
+}
+
+impl Anchors {
+    /// Number of anchors of a chunk of `length` rows.
+    pub fn of_chunk(self, length: usize) -> usize {
+        length.min(self.rows.saturating_add(2))
+    }
+
+    /// Number of chunks in the [share](Self::chunks) of `count` chunks, rounded up.
+    pub fn share_of(self, count: usize) -> usize {
+        // A share such as 0.3 is a little larger in f32.
+        (f64::from(self.chunks) * count as f64 - 1e-6).ceil() as usize
+    }
+
+    /// Number of the best chunks whose rows are scored, given the lengths of all, the best first:
+    /// those of the [share](Self::share_of), and more where these have fewer rows than the budget.
+    pub fn scored_of(self, lengths: &[usize], budget: usize) -> usize {
+        let (mut scored, mut rows) = (0, 0);
+        while scored < lengths.len() && (scored < self.share_of(lengths.len()) || rows < budget) {
+            rows += lengths[scored];
+            scored += 1;
+        }
+        scored
+    }
+}
+
 /// Keys that blocks of a sequence see beside their own (APB): those of an anchor, and some that
 /// earlier blocks pass on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

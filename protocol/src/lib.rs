@@ -58,9 +58,9 @@ pub use tier::{StoreError, StoreOperation, StoreReport, Tier};
 pub use traffic::{Collective, Traffic, TrafficEntry};
 /// A plan's data on its method and its eviction.
 pub use tributary_methods::{
-    Activations, Ape, AuxiliaryReading, CHUNKS_ALONE, COST_LETTERS, Claim, Command, Drift, DriftOf, DriftScore,
-    EVICTIONS, Evict, Eviction, EvictionDescriptor, EvictionEvidence, Evidence, Exchange, Family, Heads, Importance,
-    LayerBudgets, LayerSet, Layers, Layout, METHODS, Method, OrderFor, POOLED_ROWS, PREFIX_ALONE, PSEUDO_TOKENS,
-    PYRAMID_BETA, Packets, Passing, PlannedMethod, Prefill, REFERENCE, Requirement, SINK_ROWS, SamKv, SamKvVariant,
-    Score, Selection, Trace, TraceHeads, WINDOW_ROWS, leading, leading_counts,
+    Activations, Anchors, Ape, AuxiliaryReading, CHUNKS_ALONE, COST_LETTERS, Claim, Command, Drift, DriftOf,
+    DriftScore, EVICTIONS, Evict, Eviction, EvictionDescriptor, EvictionEvidence, Evidence, Exchange, Family, Heads,
+    Importance, LayerBudgets, LayerSet, Layers, Layout, METHODS, Method, OrderFor, POOLED_ROWS, PREFIX_ALONE,
+    PSEUDO_TOKENS, PYRAMID_BETA, Packets, Passing, PlannedMethod, Prefill, REFERENCE, Requirement, SINK_ROWS, SamKv,
+    SamKvVariant, Score, Selection, Trace, TraceHeads, WINDOW_ROWS, leading, leading_counts,
 };

@@ -421,6 +421,56 @@ class Request:
         x = self.model.forward(self.ids, rows, self.fresh_copy(), at, seen, narrow=mix)
         return total, kept, self.model.logits(x[-1])
 
+    def anchors(self, layer, count):
+        """Per chunk its first row, its last row and the `count` others whose keys (before RoPE) in `layer` differ most from the sum of
+        the chunk's keys of unit length: by the cosine, mean over KV heads."""
+        found = []
+        for chunk in range(len(self.lengths)):
+            rows = self.rows_of(chunk)
+            unit = torch.nn.functional.normalize(self.stale[layer][0][rows], dim=-1)
+            alike = torch.nn.functional.cosine_similarity(unit, unit.sum(0)[None], dim=-1).mean(-1)
+            inner = top(-alike, count, range(1, len(rows) - 1))
+            found.append(rows[sorted({0, len(rows) - 1, *inner.tolist()})])
+        return found
+
+    def qcfuse(self, layout, order, score, layer, count):
+        """Per chunk the mean attention of the query's rows to its anchors in `layer`, where they see nothing else of the context; and
+        a function from chunks to one score a context row: the norm (or sum) over query rows of the head-mean attention there, once they
+        see those chunks whole, 0 for the other rows."""
+        anchors, (rope, sequence) = self.anchors(layer, count), self.positions(layout, order)
+        cache, kept, group = self.fresh_copy(), {}, self.model.heads // self.model.kv_heads
+        seen = torch.zeros(len(self.ids), len(self.ids), dtype=torch.bool)
+        seen[:, torch.cat([torch.arange(self.P), *anchors, self.query])] = True
+        peek = lambda at, q: kept.update({at: q})
+        watch = lambda at, attention: kept.update(attention=attention.mean((0, 1)))
+        self.model.forward(self.ids, self.query, cache, (rope, sequence), seen, layer + 1, watch, peek=peek)
+        worth = torch.stack([kept["attention"][rows].mean() for rows in anchors])
+
+        def read(chunks):
+            keys = self.model.rotate(cache[layer][0], rope).repeat_interleave(group, 1)
+            scores = torch.einsum("qhd,khd->hqk", self.model.rotate(kept[layer], rope[self.query]), keys) / math.sqrt(self.model.head_dim)
+            sees = torch.zeros(len(self.ids), dtype=torch.bool)
+            sees[torch.cat([torch.arange(self.P), *(self.rows_of(chunk) for chunk in chunks), self.query])] = True
+            sees = sees[None, :] & (sequence[None, :] <= sequence[self.query][:, None])
+            a = scores.masked_fill(~sees, -math.inf).softmax(-1).mean(0)[:, self.context]
+            return a.pow(2).sum(0).sqrt() if score == "norm" else a.sum(0)
+
+        return worth, read
+
+    def best_of_chunks(self, worth, read, share, budget, chunks):
+        """Scores, and the rows that are selected: the best of the `share` of `chunks` with the highest worth; where those have fewer rows
+        than the budget, all of them, all of the next ones that fit, and the best of the next."""
+        ranked = sorted(chunks, key=lambda chunk: (-worth[chunk].item(), chunk))
+        count = math.ceil(share * len(ranked) - 1e-6)
+        whole = 0
+        while count < len(ranked) and sum(self.lengths[chunk] for chunk in ranked[:count]) < budget:
+            whole, count = count, count + 1
+        scores = read(ranked[:count])
+        rows = lambda chunks: [row for chunk in chunks for row in (self.rows_of(chunk) - self.P).tolist()]
+        sure = rows(ranked[:whole])
+        best = top(scores, budget - len(sure), rows(ranked[whole:count])).tolist()
+        return scores, best, torch.tensor(sorted(sure + best), dtype=torch.long) + self.P
+
     def sentences(self, ends, longest):
         """The rows of each sentence: chunks cut behind the rows `ends`, and long ones into almost equal runs of at most `longest`."""
         whole = []

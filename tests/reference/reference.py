@@ -50,6 +50,9 @@ def method_scores(r: Request, s: dict, layout, order, budget, candidates):
         return r.attn_drift(layout, order, s["score"], layers_of(s["layers"]), s["half"], s.get("recency"), candidates)
     if s["method"] == "prophetkv":
         return r.prophetkv(layout, order)
+    if s["method"] == "qcfuse-like":
+        worth, _ = r.qcfuse(layout, order, s["score"], int(s["layer"]), int(s["anchors"]))
+        return worth.repeat_interleave(torch.tensor(r.lengths))
     if s["method"] == "a3":
         return r.a3(layout, order)
     if s["method"] == "cacheblend":
@@ -109,7 +112,7 @@ def solve(r: Request, s: dict, selected=None, order=None):
             scores = r.spec_prefill(auxiliary, s["auxiliary_prompts"], s["tokens"])
         kept = r.best_spans(torch.zeros(r.T) if scores is None else scores, s["pool"], s["span"], budget)
         return list(range(len(r.lengths))), scores, kept, 1e-9, r.alone(kept)  # whole spans go: no row is near the cut
-    asks = s["method"] in ("infoflow", "attn-drift", "prophetkv", "relay", "a3", "ideal")
+    asks = s["method"] in ("infoflow", "attn-drift", "prophetkv", "qcfuse-like", "relay", "a3", "ideal")
     scored = asks or s["method"] in ("cacheblend", "kvshare", "trace", "cacheclip")
     found_order = reordered(r, s, budget) if asks and s["reorder"] else list(range(len(r.lengths)))
     if s["method"] == "trace" and budget > 0:
@@ -119,7 +122,12 @@ def solve(r: Request, s: dict, selected=None, order=None):
     context = set(torch.cat([r.tokens_of(chunk) - r.P for chunk in range(len(r.lengths))]).tolist())
     candidates = [row for row in range(r.T) if row in context and row not in barred]
     scores, cut, chosen = None, None, torch.tensor([], dtype=torch.long)
-    if scored and budget > 0:
+    if s["method"] == "qcfuse-like" and budget > 0:
+        worth, read = r.qcfuse(s["layout"], order, s["score"], int(s["layer"]), int(s["anchors"]))
+        chunks = [chunk for chunk in range(len(r.lengths)) if r.rows_of(chunk)[0].item() - r.P not in barred]
+        scores, best, chosen = r.best_of_chunks(worth, read, float(s["share"]), budget, chunks)
+        cut = scores[best].min().item() if best else None
+    elif scored and budget > 0:
         scores = traced if s["method"] == "trace" else method_scores(r, s, s.get("layout", "global"), order, budget, candidates)
         scores = r.of_tokens(scores)
         chosen = top(scores, budget, candidates) + r.P
@@ -157,7 +165,8 @@ def check(model: Model, folder: str) -> bool:
     """Compares a dump with this implementation; says how far each quantity is off."""
     s = json.loads((pathlib.Path(folder) / "request.json").read_text())
     settings = s.get("settings", {})
-    s = {**settings, **settings.get("options", {}), **s}
+    options = settings.get("options", {})
+    s = {**settings, **options, "share": options.get("chunks"), **s}  # `chunks` are the request's
     if s["dtype"] != "f32":
         raise SystemExit(f"{folder}: dtype {s['dtype']}; the tolerances are f32's")
     dump = load_file(pathlib.Path(folder) / "result.safetensors")
@@ -200,7 +209,7 @@ def check(model: Model, folder: str) -> bool:
 def settings(model: Model, **changes) -> dict:
     base = {"method": "infoflow", "ratio": 0.15, "score": "norm", "layers": f"{model.layers - 1}..{model.layers}",
             "layout": "global", "reorder": False, "importance": "mass", "include_first_chunk": False,
-            "variant": "small", "blocks": 2, "theta": 0.9, "temperature": 0.9, "scale": 0.9, "drift-of": "values", "drift-layers": 1, "half": 32, "longest": 48, "alpha": 0.18, "dtype": "f32", "exchange": "replicate", "world": 1, "generated": []}
+            "variant": "small", "blocks": 2, "theta": 0.9, "temperature": 0.9, "scale": 0.9, "drift-of": "values", "drift-layers": 1, "half": 32, "longest": 48, "layer": 3 * model.layers // 5, "anchors": 4, "share": 0.5, "alpha": 0.18, "dtype": "f32", "exchange": "replicate", "world": 1, "generated": []}
     return {**base, **changes}
 
 
@@ -221,7 +230,7 @@ def self_test(model: Model, folder: str) -> bool:
         run = lambda **changes: solve(r, settings(model, **changes))
         full = run(method="full")[4]
         print(f"prefix {prefix}, lead {lead}, chunks {lengths}, query {query}")
-        for method in ("infoflow", "attn-drift", "prophetkv", "relay", "a3"):
+        for method in ("infoflow", "attn-drift", "prophetkv", "qcfuse-like", "relay", "a3"):
             for layout in LAYOUTS:
                 expect(f"{method} {layout} at ratio 1 = full", relative(run(method=method, layout=layout, ratio=1.0)[4], full))
         expect("excerpt at ratio 1 = full", relative(run(method="excerpt", ratio=1.0)[4], full))
@@ -253,7 +262,7 @@ def self_test(model: Model, folder: str) -> bool:
             with torch.no_grad():
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
-                        {"method": "relay", "layout": "tl-tp"}, {"method": "attn-drift", "reorder": True, "half": 3, "recency": 1.5}, {"method": "excerpt", "ratio": 0.5, "sentence_ends": [4, 9, 15, 22]}, {"method": "excerpt", "longest": 4}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "blocks": 1},
+                        {"method": "relay", "layout": "tl-tp"}, {"method": "attn-drift", "reorder": True, "half": 3, "recency": 1.5}, {"method": "excerpt", "ratio": 0.5, "sentence_ends": [4, 9, 15, 22]}, {"method": "excerpt", "longest": 4}, {"method": "qcfuse-like"}, {"method": "qcfuse-like", "ratio": 0.7, "anchors": 1, "share": 0.2, "score": "mass"}, {"method": "qcfuse-like", "reorder": True, "layout": "hl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "blocks": 1},
                         {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "trace", "alpha": 0.001, "keep-order": True}, {"method": "trace", "alpha": 0.005, "sharpest": 0.25}, {"reorder": True, "order_for": "selection"},
                         {"method": "apb", "block_rows": {"block": 9, "anchor": 2, "passed": 2}}, {"method": "epic"}, {"method": "none"}, {**read_by(model, folder, r, request), "ratio": 0.8},
                         {**written_by(folder, request), "ratio": 0.4}, {**written_by(folder, request), "ratio": 0.0}):

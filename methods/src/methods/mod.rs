@@ -19,6 +19,7 @@ mod none;
 mod pass_q;
 mod prefix_cache;
 mod prophetkv;
+mod qcfuse;
 mod random;
 mod relay;
 mod ring;
@@ -32,7 +33,7 @@ use crate::names::nearest;
 use crate::option::MethodOption;
 
 /// Every method, in the order of help texts and tables.
-pub static METHODS: [&Method; 26] = [
+pub static METHODS: [&Method; 27] = [
     &full::FULL,
     &prefix_cache::PREFIX_CACHE,
     &ring::RING,
@@ -47,6 +48,7 @@ pub static METHODS: [&Method; 26] = [
     &infoflow::INFOFLOW,
     &prophetkv::PROPHETKV,
     &attn_drift::ATTN_DRIFT,
+    &qcfuse::QCFUSE,
     &excerpt::EXCERPT,
     &relay::RELAY,
     &a3::A3,

@@ -20,6 +20,7 @@
 //! | chunk prefill, `replicate`; warm chunks too | L · (T − T_r) · κ |
 //! | a request that goes on from a kept sequence with M rows of its own, where no rank holds all of it | as `star`, in the phase of chunk prefill |
 //! | a probe up to layer E: the one that reorders, the one that selects | E · (W − 1) · M · (q + e) + 4 · (T − T_r) |
+//! | the same where anchors stand for chunks, of which rank r keeps K_r of K | E · (W − 1) · M · (q + e) + 4 · (K − K_r); for the one that selects (W − 1) · M · (q + e) + 4 · (T − T_r) more |
 //! | relay's first hop over s rows, of which a_r belong to chunks of rank r and are computed elsewhere | L · ((s − s_r) · (q + e) + a_r · κ + (W − 1) · s_r · (q + e)) + 4 · (T − T_r) |
 //! | a free probe of trace over s rows | as relay's first hop, without scores; after the last one 4 · (T − T_r) |
 //! | the same if only some heads count | twice that, and e · L · (W − 1) · s |
@@ -287,10 +288,24 @@ impl Flows<'_> {
         self.flow((phase, Cargo::Scores, Collective::AllGather), 1, &rows, SCORE_BYTES)
     }
 
-    fn probe(&self, phase: Phase, layers: usize) -> [Flow; 2] {
-        let rows = vec![layers * (self.world - 1) * self.plan.query_tokens(); self.world];
-        let what = (phase, Cargo::Partials, Collective::AllGather);
-        [self.flow(what, layers, &rows, self.partial_bytes()), self.scores(phase)]
+    /// The query's rows. Where anchors stand for chunks, a score a chunk follows; then come the rows of
+    /// the best chunks in one layer, unless chunks are only reordered.
+    fn probe(&self, phase: Phase, layers: usize) -> Vec<Flow> {
+        let gathered = (phase, Cargo::Partials, Collective::AllGather);
+        let partials = |layers: usize| {
+            let rows = vec![layers * (self.world - 1) * self.plan.query_tokens(); self.world];
+            self.flow(gathered, layers, &rows, self.partial_bytes())
+        };
+        if self.plan.method.anchors().is_none() {
+            return vec![partials(layers), self.scores(phase)];
+        }
+        let mut chunks = vec![0; self.world];
+        self.plan.chunks.iter().for_each(|chunk| chunks[chunk.rank] += 1);
+        let of_chunks = self.flow((phase, Cargo::Scores, Collective::AllGather), 1, &others(&chunks), SCORE_BYTES);
+        match phase {
+            Phase::Reorder => vec![partials(layers), of_chunks],
+            _ => vec![partials(layers + 1), of_chunks, self.scores(phase)],
+        }
     }
 
     /// Relay's first hop, or a free probe: a pass-q over the measured rows in which every layer is

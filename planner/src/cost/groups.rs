@@ -16,6 +16,7 @@
 //! | `apb` | L − 1 (passed on) + 2 · L (there, back) |
 //! | chunk prefill, `replicate`; warm chunks too, whenever they are sent | L |
 //! | a probe: the one that reorders, the one that selects | E partial results + 1 of scores |
+//! | the same where anchors stand for chunks | E + 1 of scores; for the one that selects 1 + 1 of scores more |
 //! | relay's first hop | 3 · L (there, back, log-sum-exp) + 1 of scores |
 //! | R free probes of trace | R · 3 · L + 1 of scores |
 //! | the same if only some heads count | R · (6 · L + 1) + 1 of scores |
@@ -52,6 +53,8 @@ mod tests {
     const LAYERS: usize = 40;
     /// InfoFlow's probe of this model ends before this layer.
     const PROBED: usize = 26;
+    /// A probe of anchors passes this number of layers.
+    const ANCHORED: usize = 25;
 
     fn count(plan: &Plan) -> usize {
         groups(plan, 4, &QWEN3_14B, &Selected::expected(plan, &QWEN3_14B))
@@ -80,6 +83,7 @@ mod tests {
                 ("cacheclip", 0),
                 ("infoflow", probe),
                 ("prophetkv", full_probe),
+                ("qcfuse-like", ANCHORED + 1 + 2),
                 ("relay", full_probe + hop),
                 ("trace", full_probe + hop),
                 ("ideal", full_probe + 3 * LAYERS),
@@ -94,6 +98,8 @@ mod tests {
             }
             let reordered = Plan { reorder: Some(Importance::Mass), ..of("infoflow", exchange) };
             assert_eq!(count(&reordered), 2 * probe + recompute, "{exchange:?}, reordered");
+            let reordered = Plan { reorder: Some(Importance::Mass), ..of("qcfuse-like", exchange) };
+            assert_eq!(count(&reordered), 2 * (ANCHORED + 1) + 2 + recompute, "{exchange:?}, reordered by anchors");
         }
         // No stale row is sent.
         assert_eq!(count(&of("spec-prefill-like", Exchange::Replicate)), LAYERS);

@@ -6,6 +6,7 @@
 //! * prefill: activations of its rows, and one layer in transit;
 //! * a measurement of drift: the cached rows of the first layers on every rank, and activations of
 //!   a share of the context;
+//! * a probe of anchors: their keys and values of the layers up to the scored one;
 //! * ideal's full prefill: activations of its share and of its queries, a layer's fresh rows, and
 //!   the query's attention to the cache;
 //! * a free probe: activations of its share, the queries sent to a rank's keys, and each row's
@@ -207,6 +208,7 @@ impl Count<'_> {
         let kept = if plan.keep_chunks && plan.method.reuses() { kv(held.own) } else { 0 };
         let (features, tower) = self.pictures(rank);
         let measured = self.drift(rank, stale).max(self.free_probe(rank, stale)).max(self.oracle(rank, stale));
+        let measured = measured.max(self.anchored(rank, stale));
         let moments = [
             prefill,
             recompute,

@@ -146,12 +146,14 @@ pub fn work_of(plan: &Plan, world: usize, shape: &ModelShape, selected: &Selecte
         }
         let probed = plan.probed_layers(shape.layers);
         if plan.reorders() {
-            phases.push((Phase::Reorder, of.probe(&probed)));
+            let anchored = plan.method.anchors().is_some();
+            phases.push((Phase::Reorder, if anchored { of.probe_of_anchors(&probed) } else { of.probe(&probed) }));
         }
         if plan.probes() {
-            let mut probe = match plan.parts() {
-                Some(sparse) => of.sparse_probe(&probed, sparse),
-                None => of.probe(&probed),
+            let mut probe = match (plan.parts(), plan.method.anchors()) {
+                (Some(sparse), _) => of.sparse_probe(&probed, sparse),
+                (_, Some(anchors)) => of.anchored_probe(&probed, anchors),
+                _ => of.probe(&probed),
             };
             let passes = match () {
                 () if plan.asks_oracle() => of.oracle(),

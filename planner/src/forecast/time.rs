@@ -221,9 +221,10 @@ impl Clock<'_> {
         let of_rank = |rank: usize| {
             let chunks = self.plan.chunks.iter().filter(|chunk| chunk.rank == rank && chunk.warm);
             let bytes = chunks.map(|chunk| self.shape.chunk_bytes(chunk) as f64).sum::<f64>();
-            let pass = |(_, work): &(Phase, &PhaseWork)| Pass {
+            let pass = |(phase, work): &(Phase, &PhaseWork)| Pass {
                 layers: work.ranks[rank].layers.min(self.shape.layers),
                 seconds: self.busy_s(work, rank),
+                at_once: *phase != Phase::Recompute && self.plan.method.anchors().is_some(),
             };
             let passes: Vec<Pass> = phases.iter().map(pass).collect();
             waits(&passes, self.shape.layers, bytes * here / rates.cached_bytes_per_s)

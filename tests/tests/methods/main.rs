@@ -1,5 +1,6 @@
 //! Methods and what holds of all of them: one program, so that it is linked once.
 
+mod anchored;
 mod apb;
 mod ape;
 mod bytes;

@@ -44,9 +44,24 @@ pub struct QueryProbe<'a> {
     pub sums: Option<Tensor>,
     /// The scores of each scored layer by itself, if requested.
     pub of_layers: Option<Vec<Tensor>>,
+    /// The rows in the last scored layer, before RoPE, once it is computed.
+    pub asked: Option<Qkv>,
 }
 
-impl QueryProbe<'_> {
+impl<'a> QueryProbe<'a> {
+    /// A probe by rows at `at`, of evidence in these layers, with the prefix and this rank's context
+    /// rows in sight.
+    pub fn new(
+        math: Math,
+        comm: &'a mut dyn Communicator,
+        (evidence, layers): (Evidence, Range<usize>),
+        at: Positions,
+        (prefix, own): (View, View),
+    ) -> Self {
+        let (fading, stale, sums, of_layers, asked) = (None, None, None, None, None);
+        Self { math, comm, evidence, layers, at, fading, prefix, own, stale, sums, of_layers, asked }
+    }
+
     fn gather(&mut self, layer: usize, own: Partial, dtype: DType) -> Result<Partial> {
         let size = self.comm.size();
         if size == 1 {
@@ -104,6 +119,9 @@ impl Attention for QueryProbe<'_> {
 
     fn attend(&mut self, layer: usize, qkv: Qkv) -> Result<Partial> {
         let (q, kv_heads) = (qkv.q.clone(), qkv.k.dim(1)?);
+        if layer + 1 == self.layers.end {
+            self.asked = Some(qkv.clone());
+        }
         let Found { context_lse, everything } = self.look(layer, qkv)?;
         if self.scores(layer) {
             let lse = if self.evidence.over_context { &context_lse } else { &everything.lse };

@@ -6,17 +6,28 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::cuda;
-use tributary_model::Attention;
-use tributary_protocol::{Evidence, Exchange, Heads, Layout, Plan, SamKv};
+use tributary_methods::Anchors;
+use tributary_model::{Attention, Qkv};
+use tributary_protocol::{Evidence, Exchange, Heads, Layout, Plan, SamKv, Score};
 
 use super::chunks::Chunks;
-use super::recompute;
+use super::stock::chunks_of;
+use super::{anchors, recompute};
 use crate::attention::{PassQ, Placed, QueryProbe, Replication, SparseProbe};
 use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::kv::{Block, View};
 
-/// The attention of the query, with chunks in `order`, measured as `evidence` defines it: one
-/// number a context row. Stale rows that are held back are sent after its messages.
+/// The result of a probe.
+pub(super) struct Probed {
+    /// One number a context row; where anchors stand for chunks, that of its chunk.
+    pub scores: Vec<f32>,
+    /// The query's rows in the last scored layer, if they may look at chunks after it ([`within`]).
+    pub asked: Option<Qkv>,
+}
+
+/// The attention of the query, with chunks in `order`, measured as `evidence` defines it. Stale
+/// rows that are held back are sent after its messages.
 ///
 /// # Errors
 /// Returns an error if a kernel or the communicator fails, or if scores are not finite.
@@ -26,15 +37,74 @@ pub(super) fn probe(
     chunks: &mut Chunks,
     evidence: Evidence,
     order: &[u32],
-) -> Result<Vec<f32>> {
+) -> Result<Probed> {
     let measured = cx.math.scored(&evidence.layers.of(cx.models.main.config().layers)).len();
-    let scores = look(cx, plan, chunks, evidence, order, None)?.sums;
-    let mut scores = gather(cx, plan, &scores, measured)?;
+    let Paid { sums, asked, .. } = look(cx, plan, chunks, evidence, order, None)?;
+    if let Some(anchors) = evidence.anchors {
+        return Ok(Probed { scores: of_chunks(cx, plan, &sums, anchors)?, asked });
+    }
+    let mut scores = gather(cx, plan, &sums, measured)?;
     if evidence.heads == Heads::Sum {
         let heads = cx.models.main.config().heads as f32;
         scores.iter_mut().for_each(|score| *score *= heads); // kernels give the mean
     }
-    Ok(scores)
+    Ok(Probed { scores, asked: None })
+}
+
+/// The mean attention of the query's rows to the anchors of each chunk, given the sums over these
+/// rows for this rank's anchors: one number a context row, that of its chunk.
+fn of_chunks(cx: &mut Context<'_>, plan: &Plan, sums: &Tensor, anchors: Anchors) -> Result<Vec<f32>> {
+    let sums = cuda::download(sums)?.to_vec1::<f32>()?;
+    let (mut means, mut rest) = (Vec::new(), &sums[..]);
+    for chunk in chunks_of(plan, cx.rank()) {
+        let (of_chunk, after) = rest.split_at(anchors.of_chunk(plan.chunks[chunk].rows()));
+        means.push(of_chunk.iter().sum::<f32>() / (of_chunk.len() * plan.query_tokens()).max(1) as f32);
+        rest = after;
+    }
+    let own = from_host(means, cx.models.main.device())?;
+    let of_ranks: Vec<Vec<usize>> = (0..cx.comm.size()).map(|rank| chunks_of(plan, rank).collect()).collect();
+    let of_chunks = gathered(cx, &own, &of_ranks)?;
+    let of_rows = plan.chunks.iter().zip(of_chunks).map(|(chunk, score)| std::iter::repeat_n(score, chunk.rows()));
+    Ok(of_rows.flatten().collect())
+}
+
+/// The attention of the query's rows to all rows of the `wanted` chunks, given by first row and
+/// length, in the last layer of a probe of anchors, which left the rows `asked`: one number a
+/// context row, 0 for rows of other chunks. It is normalised over prefix, these chunks and query.
+///
+/// # Errors
+/// As [`probe`].
+pub(super) fn within(
+    cx: &mut Context<'_>,
+    plan: &Plan,
+    chunks: &Chunks,
+    (evidence, order): (Evidence, &[u32]),
+    (asked, wanted): (Qkv, &[(u32, usize)]),
+) -> Result<Vec<f32>> {
+    let (cache, layers) = (&chunks.cache, evidence.layers.of(cx.models.main.config().layers));
+    let placement = cx.placement(plan, order, evidence.layout)?;
+    let is_wanted = |block: &&Block| {
+        let rows = block.rows();
+        wanted.iter().any(|(first, _)| rows.first() <= Some(first) && Some(first) <= rows.last())
+    };
+    let with = |view: View, block: &Block| view.and(View::of(block.clone(), placement.at(block.rows())));
+    let own = cache.own.iter().filter(is_wanted).fold(View::default(), with);
+    let rows: Vec<u32> = own.rows().collect();
+    let query_rows: Vec<u32> = plan.query_rows().collect();
+    let fading = evidence.recency.map(|recency| fading(cx, query_rows.len(), recency)).transpose()?;
+    let seen = (cache.view_of_prefix(&placement), own);
+    let of = (evidence, layers.clone());
+    let probe = QueryProbe::new(cx.math.clone(), &mut *cx.comm, of, placement.at(&query_rows), seen);
+    let mut attention = QueryProbe { fading, ..probe };
+    attention.attend(layers.end - 1, asked)?;
+    let sums = attention.sums.take().ok_or(Error::Bug("a probe scores the layer of its anchors"))?;
+    let mut of_row = vec![0.0; plan.total_rows()];
+    for (row, score) in rows.into_iter().zip(cuda::download(&sums)?.to_vec1::<f32>()?) {
+        of_row[row as usize] = score;
+    }
+    let own: Vec<f32> = plan.kept_by(cx.rank()).iter().map(|&row| of_row[row as usize]).collect();
+    let own = from_host(own, cx.models.main.device())?;
+    gather(cx, plan, &own, 1)
 }
 
 /// The attention that this rank's context rows receive from the query's rows, `[rows]` f32.
@@ -43,6 +113,8 @@ pub(super) struct Paid {
     pub sums: Tensor,
     /// That of each scored layer, if requested.
     pub of_layers: Option<Vec<Tensor>>,
+    /// The query's rows in the last scored layer.
+    pub asked: Option<Qkv>,
 }
 
 /// For each of the query's `rows` and each head the logarithm of what its attention is divided by,
@@ -55,7 +127,8 @@ fn fading(cx: &Context<'_>, rows: usize, recency: f32) -> Result<Tensor> {
 }
 
 /// Runs the query's rows over the cache of all ranks, as `evidence` defines it; `of_layers`
-/// receives their attention in each layer.
+/// receives their attention in each layer. Where anchors stand for chunks, the rows are this rank's
+/// anchors, and sums count whatever the score.
 ///
 /// # Errors
 /// Returns an error if a kernel or the communicator fails.
@@ -73,26 +146,22 @@ pub(super) fn look(
     let Chunks { cache, replication, arrivals } = chunks;
     // If documents are read one by one, the query sees their first and last rows on the way.
     let between = evidence.sparse.map_or_else(Vec::new, |sparse| between_ends(plan, sparse));
-    let own = cache.view_of_own(&placement, &between);
+    let (own, score) = match evidence.anchors {
+        Some(anchors) => {
+            arrivals.wait(measured_until, &cx.models)?;
+            (anchors::view(cache, &placement, measured_until.saturating_sub(1), anchors)?, Score::Mass)
+        }
+        None => (cache.view_of_own(&placement, &between), evidence.score),
+    };
     let own_rows = own.rows().count();
     let device = cx.models.main.device().clone();
     let query_rows: Vec<u32> = plan.query_rows().collect();
     let rows = cx.embed(&plan.query_sources())?;
     let held = replication.as_ref().map(Replication::needs);
     let fading = evidence.recency.map(|recency| fading(cx, query_rows.len(), recency)).transpose()?;
-    let mut attention = QueryProbe {
-        math: cx.math.clone(),
-        comm: &mut *cx.comm,
-        evidence,
-        layers,
-        at: placement.at(&query_rows),
-        fading,
-        prefix: cache.view_of_prefix(&placement),
-        own,
-        stale: replication.as_mut(),
-        sums: None,
-        of_layers,
-    };
+    let (of, seen) = ((Evidence { score, ..evidence }, layers), (cache.view_of_prefix(&placement), own));
+    let probe = QueryProbe::new(cx.math.clone(), &mut *cx.comm, of, placement.at(&query_rows), seen);
+    let mut attention = QueryProbe { fading, stale: replication.as_mut(), of_layers, ..probe };
     if let Some(last) = measured_until.checked_sub(1) {
         // The slice after a layer's partials contains layers that the probe has not reached.
         let needs = |layer: usize| match &held {
@@ -107,17 +176,15 @@ pub(super) fn look(
             let documents = cache.own.iter().map(|block| (block.clone(), placement.at(block.rows()))).collect();
             let mut reading = SparseProbe::new(attention, documents, sparse);
             run(&mut reading)?;
-            return Ok(Paid {
-                sums: reading.sums.map_or_else(|| from_host(Vec::new(), &device), Ok)?,
-                of_layers: None,
-            });
+            let sums = reading.sums.map_or_else(|| from_host(Vec::new(), &device), Ok)?;
+            return Ok(Paid { sums, of_layers: None, asked: None });
         }
         run(&mut attention)?;
     }
     let zeros = || from_host(vec![0.0; own_rows], &device);
     let sums = attention.sums.map_or_else(zeros, Ok)?;
     assert_eq!(sums.elem_count(), own_rows, "scores of this rank's context rows");
-    Ok(Paid { sums, of_layers: attention.of_layers })
+    Ok(Paid { sums, of_layers: attention.of_layers, asked: attention.asked })
 }
 
 /// The context rows between the first and last ones of each chunk.
@@ -176,17 +243,25 @@ pub(super) fn from_host(numbers: Vec<f32>, device: &Device) -> Result<Tensor> {
 /// Every rank's sums over `layers` layers (`[own rows]` f32) as means on every rank, one a context
 /// row in the request's own order.
 pub(super) fn gather(cx: &mut Context<'_>, plan: &Plan, own: &Tensor, layers: usize) -> Result<Vec<f32>> {
-    let size = cx.comm.size();
-    let rows: Vec<Vec<u32>> = (0..size).map(|rank| plan.kept_by(rank)).collect();
-    let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
-    assert_eq!(counts.iter().sum::<usize>(), plan.context_rows(), "context rows of all ranks, {counts:?}");
+    let first = plan.prefix_tokens();
+    let of_rank = |rank: usize| plan.kept_by(rank).into_iter().map(|row| row as usize - first).collect();
+    let of_ranks: Vec<Vec<usize>> = (0..cx.comm.size()).map(of_rank).collect();
+    let mut scores = gathered(cx, own, &of_ranks)?;
+    assert_eq!(scores.len(), plan.context_rows(), "context rows of all ranks");
+    scores.iter_mut().for_each(|score| *score /= layers.max(1) as f32);
+    Ok(scores)
+}
+
+/// Every rank's numbers (`[own places]` f32) on every rank, each at its place: `of_ranks` has the
+/// places of each rank's, which are all from 0 on.
+fn gathered(cx: &mut Context<'_>, own: &Tensor, of_ranks: &[Vec<usize>]) -> Result<Vec<f32>> {
+    let counts: Vec<usize> = of_ranks.iter().map(Vec::len).collect();
     let parts = cx.comm.all_gather_v(own, &counts)?;
-    let mut scores = vec![0.0; plan.context_rows()];
-    let first = plan.prefix_tokens() as u32;
-    for (rows, part) in rows.iter().zip(parts) {
-        assert_eq!(part.elem_count(), rows.len(), "scores of a rank's context rows");
-        for (&row, score) in rows.iter().zip(cuda::download(&part)?.to_vec1::<f32>()?) {
-            scores[(row - first) as usize] = score / layers.max(1) as f32;
+    let mut scores = vec![0.0; counts.iter().sum()];
+    for (places, part) in of_ranks.iter().zip(parts) {
+        assert_eq!(part.elem_count(), places.len(), "numbers of a rank");
+        for (&place, score) in places.iter().zip(cuda::download(&part)?.to_vec1::<f32>()?) {
+            scores[place] = score;
         }
     }
     match scores.iter().all(|score| score.is_finite()) {

@@ -6,6 +6,7 @@ pub mod ahead;
 #[cfg(test)]
 mod ahead_tests;
 mod all_gather;
+mod anchors;
 #[cfg(test)]
 mod around_tests;
 mod arrivals;
@@ -94,6 +95,12 @@ pub fn check(method: &PlannedMethod, config: &Config) -> Result<()> {
     }
     if let Some(sparse) = method.sparse().filter(|sparse| sparse.blocks == 0 || !(0.0..=1.0).contains(&sparse.theta)) {
         return Err(Error::Plan(format!("{} blocks of every document, theta {}", sparse.blocks, sparse.theta)));
+    }
+    let anchored = method.evidence().filter(|evidence| evidence.anchors.is_some());
+    if let Some((layers, anchors)) = anchored.and_then(|evidence| Some((evidence.layers, evidence.anchors?)))
+        && (layers.of(config.layers).len() != 1 || !(anchors.chunks > 0.0 && anchors.chunks <= 1.0))
+    {
+        return Err(Error::Plan(format!("a share of {} chunks, by their anchors in {layers:?}", anchors.chunks)));
     }
     let longest = method.evidence().and_then(|evidence| evidence.excerpt);
     if longest == Some(0) || longest.is_some() != method.method.reads_sentences() {

@@ -69,14 +69,20 @@ impl Selective {
             return Ok(Selection { order, candidates: count, ..Selection::default() });
         }
         let (mut seen, mut measured, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
-        let mut sharpest = Sharpest::default();
+        let (mut sharpest, mut asked) = (Sharpest::default(), None);
+        let evidence = || plan.method.evidence().ok_or(Error::Bug("the method does not probe the query"));
         loop {
             clear_around(plan, &mut seen);
             match self.selector.next(&candidates, &seen) {
                 Need::Probe => {
                     cx.enter(Phase::Probe, plan)?;
-                    let evidence = plan.method.evidence().ok_or(Error::Bug("the method does not probe the query"))?;
-                    seen = evidence::probe(cx, plan, chunks, evidence, &order)?;
+                    let probed = evidence::probe(cx, plan, chunks, evidence()?, &order)?;
+                    (seen, asked) = (probed.scores, probed.asked);
+                }
+                Need::Within(wanted) => {
+                    let asked =
+                        asked.take().ok_or(Error::Bug("rows of chunks are scored after a probe of their anchors"))?;
+                    seen = evidence::within(cx, plan, chunks, (evidence()?, &order), (asked, &wanted))?;
                 }
                 Need::Pass { rows, weights } => {
                     cx.enter(Phase::Probe, plan)?;
@@ -94,8 +100,7 @@ impl Selective {
                 }
                 Need::Oracle => {
                     cx.enter(Phase::Probe, plan)?;
-                    let evidence = plan.method.evidence().ok_or(Error::Bug("the method does not probe the query"))?;
-                    seen = oracle::differences(cx, plan, chunks, evidence, &order)?;
+                    seen = oracle::differences(cx, plan, chunks, evidence()?, &order)?;
                 }
                 Need::Drift => {
                     cx.enter(Phase::Probe, plan)?;
@@ -168,7 +173,7 @@ pub(super) fn reorder(cx: &mut Context<'_>, plan: &Plan, chunks: &mut Chunks) ->
     }
     cx.enter(Phase::Reorder, plan)?;
     let evidence = Evidence { layout: Layout::HlTp, ..evidence };
-    let mut scores = evidence::probe(cx, plan, chunks, evidence, &given)?;
+    let mut scores = evidence::probe(cx, plan, chunks, evidence, &given)?.scores;
     clear_around(plan, &mut scores);
     let order = (cx.rank() == 0).then(|| chunk_order(plan, &scores, importance));
     let order = agree(cx, order)?;

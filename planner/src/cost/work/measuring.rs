@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tributary_protocol::{Auxiliary, Drift, DriftScore, Exchange, SamKv};
+use tributary_protocol::{Anchors, Auxiliary, Drift, DriftScore, Exchange, SamKv};
 
 use super::{Count, Products, RankWork, sees, triangle};
 use crate::cost::homes::{Row, drifting, homes};
@@ -162,6 +162,41 @@ impl Count<'_> {
             let pairs = probed.end as f64 * (kept - ends) as f64 - (probed.len() * kept) as f64;
             work.probe -= self.pair_flops() * query * pairs;
             work.kv_bytes -= pairs * self.shape.layer_kv_bytes() as f64;
+        }
+        work
+    }
+
+    /// The probe if anchors stand for chunks: of the context the query sees them alone. They are
+    /// chosen by the keys of the scored layer.
+    pub(super) fn probe_of_anchors(&self, probed: &Range<usize>) -> Vec<RankWork> {
+        let (plan, shape, query) = (self.plan, self.shape, self.plan.query_tokens() as f64);
+        let mut work = self.probe(probed);
+        let counts = plan.anchor_counts(self.world);
+        for ((work, anchors), kept) in work.iter_mut().zip(counts).zip(plan.kept_counts(self.world)) {
+            let (hidden, layers) = ((kept - anchors) as f64, probed.end as f64);
+            // Scores are a second product of queries and keys: half of a pair's FLOPs.
+            work.probe -= self.pair_flops() * query * hidden * (layers + probed.len() as f64 / 2.0);
+            work.kv_bytes -= layers * hidden * shape.layer_kv_bytes() as f64;
+            // Keys are summed and compared with their sum; keys and values of anchors are copied.
+            work.elementwise += 3.0 * (kept * shape.kv_width()) as f64;
+            work.elementwise += 4.0 * layers * (anchors * shape.kv_width()) as f64;
+        }
+        work
+    }
+
+    /// The same, then the best chunks: in the scored layer the query attends to all of their rows,
+    /// and scores them.
+    pub(super) fn anchored_probe(&self, probed: &Range<usize>, anchors: Anchors) -> Vec<RankWork> {
+        let (plan, query) = (self.plan, self.plan.query_tokens() as f64);
+        let lengths: Vec<usize> = plan.candidates(&self.selected.order).into_iter().map(|(_, length)| length).collect();
+        let scored = anchors.scored_of(&lengths, plan.budget) as f64 / plan.chunks.len().max(1) as f64;
+        let everywhere = query * (plan.prefix_tokens() as f64 + (query + 1.0) / 2.0);
+        let mut work = self.probe_of_anchors(probed);
+        for (work, kept) in work.iter_mut().zip(plan.kept_counts(self.world)) {
+            let rows = scored * kept as f64;
+            work.probe += self.pair_flops() * (1.5 * query * rows + everywhere);
+            work.kv_bytes += rows * self.shape.layer_kv_bytes() as f64;
+            work.merged += query * (self.world - 1) as f64 * self.partial();
         }
         work
     }
