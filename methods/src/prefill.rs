@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::model_facts::ModelFacts;
-use crate::terms::{Anchors, Ape, Drift, Layout, Passing, PictureRows, SamKv, Score, Trace};
+use crate::terms::{Anchors, Ape, Drift, Excerpt, Layout, Passing, PictureRows, SamKv, Score, Trace};
 
 /// A way to prefill a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -159,9 +159,9 @@ pub struct Evidence {
     /// Parts kept of every document, if the rest is dropped. The probe sees the first and last rows
     /// of each, and in the counted layers it reads every document by itself.
     pub sparse: Option<SamKv>,
-    /// Rows of the longest sentence, if whole sentences are selected, and neither they nor the
-    /// query see any other row of the context.
-    pub excerpt: Option<u32>,
+    /// Parts that are selected whole, if neither they nor the query see any other row of the
+    /// context.
+    pub excerpt: Option<Excerpt>,
     /// Rows that stand for chunks, if chunks are ranked before their rows are scored. The probe
     /// sees them alone of the context, and the only counted layer ranks chunks by them.
     pub anchors: Option<Anchors>,

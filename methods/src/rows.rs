@@ -17,6 +17,12 @@ pub fn normalised(scores: &[f32]) -> Vec<f32> {
     scores.iter().map(|&score| (f64::from(score) * factor) as f32).collect()
 }
 
+/// The share of each row in the sum of their scores; 0 where that is 0.
+pub fn shares(rows: &[u32], score: impl Fn(u32) -> f32) -> Vec<f32> {
+    let total: f32 = rows.iter().map(|&row| score(row)).sum();
+    rows.iter().map(|&row| score(row) / total.max(f32::MIN_POSITIVE)).collect()
+}
+
 /// Number of rows selected at the head of each chunk: `per_chunk` of each, or the budget divided
 /// evenly. Budget that short chunks leave is not spent.
 pub fn leading_counts(lengths: &[usize], budget: usize, per_chunk: Option<usize>) -> Vec<usize> {

@@ -214,6 +214,24 @@ impl SamKv {
     }
 }
 
+/// What an excerpt takes whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Excerpt {
+    /// Rows of the longest sentence.
+    pub longest: u32,
+    /// What is taken.
+    pub unit: Unit,
+}
+
+/// A part of the context that is selected as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Unit {
+    /// A sentence. It counts the mean of its rows.
+    Sentence,
+    /// A chunk. It counts its best row.
+    Chunk,
+}
+
 /// Rows that stand for a chunk while the query ranks chunks (after QCFuse), and the chunks whose
 /// rows are scored after that.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -379,6 +397,7 @@ names!(Layout, Layout::Global => "global", Layout::HlHp => "hl-hp", Layout::HlTp
 names!(OrderFor, OrderFor::All => "all", OrderFor::Selection => "selection");
 names!(DriftOf, DriftOf::Values => "values", DriftOf::Keys => "keys");
 names!(SamKvVariant, SamKvVariant::Large => "large", SamKvVariant::Small => "small");
+names!(Unit, Unit::Sentence => "sentence", Unit::Chunk => "chunk");
 names!(Importance, Importance::Mass => "mass", Importance::Selected => "selected");
 names!(Exchange, Exchange::Replicate => "replicate", Exchange::PassQ => "pass-q", Exchange::Selected => "selected");
 

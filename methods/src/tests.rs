@@ -54,7 +54,7 @@ fn a_method_takes_what_it_says() {
         for option in method.options.iter().filter(|option| !REQUEST.contains(option)) {
             let value = match (&option.kind, &option.usual) {
                 (Kind::Flag, _) => String::new(),
-                (Kind::Count(_), _) => "=3".to_owned(),
+                (Kind::Count(range), _) => format!("={}", 3.min(*range.end())),
                 (Kind::Number(..), _) => "=0.25".to_owned(),
                 (Kind::Word(words), Usual::Value(usual) | Usual::Computed(usual)) => {
                     format!("={}", words.iter().find(|word| *word != usual).expect("another word"))

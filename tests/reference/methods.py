@@ -229,7 +229,10 @@ class Request:
     def relay(self, layout, order, budget, candidates):
         first = self.of_tokens(self.prophetkv(layout, order))
         first = first / first.sum()
-        chosen = top(first, budget // 3, candidates)
+        return self.second_hop(first, top(first, budget // 3, candidates), order)
+
+    def second_hop(self, first, chosen, order):
+        """Normalised scores, and beside them those of the attention of `chosen` rows after their recompute."""
         if len(chosen) == 0:
             return first
         weight = first[chosen] / first[chosen].sum()
@@ -486,11 +489,14 @@ class Request:
             runs += [rows[run * len(rows) // count:(run + 1) * len(rows) // count] for run in range(count)]
         return runs
 
-    def excerpt(self, scores, ends, longest, budget):
-        """Kept rows, and the last row's logits: the sentences with the highest means that fit, which are all that is seen."""
+    def excerpt(self, scores, ends, longest, budget, unit="sentence"):
+        """Kept rows: the sentences with the highest means that fit, or the chunks with the best rows."""
         mean = lambda run: scores[torch.tensor(run) - self.P].mean().item()
+        best = lambda run: scores[torch.tensor(run) - self.P].max().item()
+        chunks = [self.tokens_of(chunk).tolist() for chunk in range(len(self.lengths))]
+        runs, worth = (self.sentences(set(ends), longest), mean) if unit == "sentence" else (chunks, best)
         kept, other = [], None
-        for run in sorted(self.sentences(set(ends), longest), key=lambda run: (-mean(run), run[0])):
+        for run in sorted(runs, key=lambda run: (-worth(run), run[0])):
             if len(kept) + len(run) <= budget:
                 kept += run
             else:
@@ -499,8 +505,7 @@ class Request:
             left = budget - len(kept)
             runs = [other[at:at + left] for at in range(len(other) - left + 1)]
             kept += min(runs, key=lambda run: (-mean(run), run[0]))
-        kept = torch.tensor(kept).sort().values
-        return kept, self.alone(kept)
+        return torch.tensor(kept, dtype=torch.long).sort().values
 
     def alone(self, kept):
         """The last row's logits where prefix, these context rows and the query see each other, and nothing else is seen."""

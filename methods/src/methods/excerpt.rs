@@ -5,7 +5,12 @@
 //! as they are cached. A sentence counts the mean of its rows. Whole sentences are taken, the best
 //! first, each that still fits into the budget; the best one that does not gives the run of its
 //! rows that fills the rest. They see each other at their own places, and the query and the answer
-//! see them alone: nothing stale is left. Draft models choose excerpts of a prompt in the same way
+//! see them alone: nothing stale is left.
+//!
+//! `hops=2` is for questions whose answer stands in a document that the question does not name: the
+//! sentences that fill half of the budget are computed once with all of the context in sight, and
+//! their own attention, weighted by their scores, is half of the score (as in `relay`; each half is
+//! normalised). `unit=chunk` takes whole chunks, which count their best row. Draft models choose excerpts of a prompt in the same way
 //! (SpecPrefill, Liu et al. 2025, arXiv:2502.02789); here cached chunks take the draft's part.
 
 use std::ops::Range;
@@ -16,7 +21,9 @@ use crate::model_facts::ModelFacts;
 use crate::option::{Kind, MethodOption, Options, Usual};
 use crate::options::{LAYERS, LAYOUT, RATIO, RECENCY, SCORE};
 use crate::prefill::{Evidence, Prefill, Selection};
+use crate::rows::{normalised, shares};
 use crate::selector::{Candidates, Need, Selector};
+use crate::terms::{Excerpt, Unit};
 
 static LONGEST: MethodOption = MethodOption {
     key: "longest",
@@ -26,18 +33,42 @@ static LONGEST: MethodOption = MethodOption {
     help: "Longest sentence, in rows: longer ones are cut, and a context of token ids is cut into runs of N",
 };
 
+static HOPS: MethodOption = MethodOption {
+    key: "hops",
+    value: "N",
+    kind: Kind::Count(1..=2),
+    usual: Usual::Value("1"),
+    help: "2: rows that the best sentences attend to count as much as those that the query does",
+};
+
+static UNIT: MethodOption = MethodOption {
+    key: "unit",
+    value: "sentence|chunk",
+    kind: Kind::Word(Unit::NAMES),
+    usual: Usual::Value("sentence"),
+    help: "Part that is taken whole",
+};
+
+/// Divisor of the budget for the first of two hops.
+const HOP_DIVISOR: usize = 2;
+
 /// The declaration.
 pub static EXCERPT: Method = Method {
     name: "excerpt",
     summary: "sentences that the end of the query attends to, computed as a prompt of their own; the rest is hidden",
     source: "ours",
     claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
-    cost: "chunks, M rows up to depth 0.95, then n + M rows that see n + M rows; the rest is not seen",
+    cost: "chunks, M rows up to depth 0.95, with hops=2 n/2 rows, then n + M rows that see n + M rows; the rest is not seen",
     ratio: Some(0.15),
-    options: &[&RATIO, &SCORE, &RECENCY, &LAYERS, &LONGEST, &LAYOUT],
+    options: &[&RATIO, &SCORE, &RECENCY, &LAYERS, &LONGEST, &UNIT, &HOPS, &LAYOUT],
     requires: None,
     default_of: &[],
-    samples: &["excerpt", "excerpt:longest=3", "excerpt:score=mass:recency=0.5:layers=0..2:layout=hl-tp"],
+    samples: &[
+        "excerpt",
+        "excerpt:longest=3",
+        "excerpt:score=mass:recency=0.5:layers=0..2:layout=hl-tp",
+        "excerpt:unit=chunk:hops=2",
+    ],
     prefill,
     selector: Some(selector),
 };
@@ -52,33 +83,66 @@ impl Method {
 /// By default the scoring layers are those of `attn-drift`.
 fn prefill(options: &mut Options, model: ModelFacts) -> Result<Prefill, InvalidOption> {
     options.set_default(&RECENCY, "2");
-    let (excerpt, recency) = (Some(options.usual(&LONGEST)), options.get(&RECENCY));
+    let excerpt = Some(Excerpt { longest: options.usual(&LONGEST), unit: options.usual(&UNIT) });
+    let (recency, hops) = (options.get(&RECENCY), options.usual::<usize>(&HOPS));
+    let pass_divisor = (hops > 1).then_some(HOP_DIVISOR);
     let evidence =
         Evidence::of_query(layers_between(options, [40, 95], model)?, options.usual(&SCORE), options.usual(&LAYOUT));
-    Ok(Prefill::Chunks(Selection::Evidence(Evidence { excerpt, recency, ..evidence })))
+    Ok(Prefill::Chunks(Selection::Evidence(Evidence { excerpt, recency, pass_divisor, ..evidence })))
 }
 
 fn selector(selection: Selection) -> Box<dyn Selector> {
-    let Selection::Evidence(Evidence { excerpt: Some(longest), .. }) = selection else {
-        unreachable!("excerpt resolves to attention and the length of a sentence, not to {selection:?}");
+    let Selection::Evidence(Evidence { excerpt: Some(parts), pass_divisor, .. }) = selection else {
+        unreachable!("excerpt resolves to attention and what is taken whole, not to {selection:?}");
     };
-    Box::new(move |candidates: &Candidates, evidence: &[f32]| match evidence {
-        [] => Need::Probe,
-        scores => Need::Chosen { rows: excerpt(candidates, scores, longest), scores: scores.to_vec() },
-    })
+    Box::new(Selecting { parts, hops: if pass_divisor.is_some() { 2 } else { 1 }, first: None })
 }
 
-/// The rows of the best sentences that fit into the budget, and of the best other one those that
-/// follow one another and have the highest sum: as many rows as the budget, or all. Ascending; ties
-/// go to the earlier sentence and run.
-fn excerpt(candidates: &Candidates, scores: &[f32], longest: u32) -> Vec<u32> {
+/// A probe, and perhaps a pass over the best sentences.
+struct Selecting {
+    parts: Excerpt,
+    hops: usize,
+    /// The normalised scores of the first of two hops.
+    first: Option<Vec<f32>>,
+}
+
+impl Selector for Selecting {
+    fn next(&mut self, candidates: &Candidates, evidence: &[f32]) -> Need {
+        if evidence.is_empty() {
+            return Need::Probe;
+        }
+        let scores = match self.first.take() {
+            Some(first) => first.iter().zip(normalised(evidence)).map(|(first, second)| first + second).collect(),
+            None if self.hops > 1 && candidates.measured > 0 => {
+                let first = normalised(evidence);
+                let sentences = Excerpt { unit: Unit::Sentence, ..self.parts };
+                let rows = excerpt(candidates, &first, (sentences, candidates.measured));
+                let weights = shares(&rows, |row| first[(row - candidates.first_row) as usize]);
+                self.first = Some(first);
+                return Need::Pass { rows, weights };
+            }
+            None => evidence.to_vec(),
+        };
+        Need::Chosen { rows: excerpt(candidates, &scores, (self.parts, candidates.budget)), scores }
+    }
+}
+
+/// The rows of the best sentences or chunks that fit into the budget, and of the best other one
+/// those that follow one another and have the highest sum: as many rows as the budget, or all.
+/// Ascending; ties go to the earlier part and run.
+fn excerpt(candidates: &Candidates, scores: &[f32], (Excerpt { longest, unit }, budget): (Excerpt, usize)) -> Vec<u32> {
     let score = |row: u32| scores[(row - candidates.first_row) as usize];
-    let mut sentences: Vec<(f64, Range<u32>)> = sentences(candidates, longest)
-        .map(|rows| (rows.clone().map(|row| f64::from(score(row))).sum::<f64>() / rows.len() as f64, rows))
-        .collect();
-    sentences.sort_by(|(a, one), (b, other)| b.total_cmp(a).then(one.start.cmp(&other.start)));
-    let (mut chosen, mut left, mut best_other) = (Vec::with_capacity(candidates.budget), candidates.budget, None);
-    for (_, rows) in sentences {
+    let worth = |rows: &Range<u32>| match unit {
+        Unit::Sentence => rows.clone().map(|row| f64::from(score(row))).sum::<f64>() / rows.len() as f64,
+        Unit::Chunk => rows.clone().map(|row| f64::from(score(row))).fold(0.0, f64::max),
+    };
+    let mut parts: Vec<(f64, Range<u32>)> = match unit {
+        Unit::Sentence => sentences(candidates, longest).map(|rows| (worth(&rows), rows)).collect(),
+        Unit::Chunk => chunks(candidates).map(|rows| (worth(&rows), rows)).collect(),
+    };
+    parts.sort_by(|(a, one), (b, other)| b.total_cmp(a).then(one.start.cmp(&other.start)));
+    let (mut chosen, mut left, mut best_other) = (Vec::with_capacity(budget), budget, None);
+    for (_, rows) in parts {
         if rows.len() <= left {
             left -= rows.len();
             chosen.extend(rows);
@@ -89,6 +153,11 @@ fn excerpt(candidates: &Candidates, scores: &[f32], longest: u32) -> Vec<u32> {
     chosen.extend(best_other.map_or(0..0, |rows| best_run(rows, left, score)));
     chosen.sort_unstable();
     chosen
+}
+
+/// The rows of each candidate chunk.
+fn chunks(candidates: &Candidates) -> impl Iterator<Item = Range<u32>> {
+    candidates.chunks.iter().map(|&(first, length)| first..first + length as u32)
 }
 
 /// The `count` rows that follow one another and have the highest sum, of more rows.
@@ -162,7 +231,8 @@ mod tests {
     fn the_best_sentences_that_fit_are_taken_whole() {
         // Sentences 2..5, 5..7, 7..10, 10..14 with means 1, 3, 2 and 1.
         let scores = [1.0, 1.0, 1.0, 3.0, 3.0, 0.0, 2.0, 4.0, 0.0, 0.0, 3.0, 1.0];
-        let of = |budget: usize| excerpt(&candidates(&[4, 9], budget), &scores, 48);
+        let sentences = Excerpt { longest: 48, unit: Unit::Sentence };
+        let of = |budget: usize| excerpt(&candidates(&[4, 9], 0), &scores, (sentences, budget));
         assert_eq!(of(2), [5, 6]);
         assert_eq!(of(4), [5, 6, 8, 9], "of the next one the run with the highest sum");
         assert_eq!(of(5), [5, 6, 7, 8, 9]);
@@ -173,5 +243,33 @@ mod tests {
         assert_eq!(of(12), (2..14).collect::<Vec<_>>());
         assert_eq!(of(99), (2..14).collect::<Vec<_>>());
         assert!(of(0).is_empty());
+    }
+
+    #[test]
+    fn the_best_chunks_that_fit_are_taken_whole() {
+        // Chunks 2..7 and 7..14: the second has the best row, and does not fit into six.
+        let scores = [1.0, 1.0, 2.0, 3.0, 3.0, 0.0, 2.0, 4.0, 0.0, 0.0, 3.0, 1.0];
+        let whole = Excerpt { longest: 48, unit: Unit::Chunk };
+        let of = |budget: usize| excerpt(&candidates(&[4, 9], 0), &scores, (whole, budget));
+        assert_eq!(of(6), [2, 3, 4, 5, 6, 9], "and the best row of the other one");
+        assert_eq!(of(7), (7..14).collect::<Vec<_>>());
+        assert_eq!(of(9), [5, 6, 7, 8, 9, 10, 11, 12, 13]);
+    }
+
+    #[test]
+    fn a_second_hop_follows_the_best_sentences() {
+        let scores = [1.0, 1.0, 1.0, 3.0, 3.0, 0.0, 2.0, 4.0, 0.0, 0.0, 3.0, 1.0];
+        let all = Candidates { measured: 2, ..candidates(&[4, 9], 4) };
+        let parts = Excerpt { longest: 48, unit: Unit::Sentence };
+        let mut two = Selecting { parts, hops: 2, first: None };
+        assert_eq!(two.next(&all, &[]), Need::Probe);
+        assert_eq!(two.next(&all, &scores), Need::Pass { rows: vec![5, 6], weights: vec![0.5; 2] });
+        // They attend to rows 10 to 13 alone.
+        let mut second = [0.0; 12];
+        second[8..12].fill(1.0);
+        let Need::Chosen { rows, .. } = two.next(&all, &second) else { panic!("it has chosen") };
+        assert_eq!(rows, [10, 11, 12, 13]);
+        let mut one = Selecting { parts, hops: 1, first: None };
+        assert!(matches!(one.next(&all, &scores), Need::Chosen { rows, .. } if rows == [5, 6, 8, 9]));
     }
 }

@@ -12,7 +12,7 @@ use crate::model_facts::ModelFacts;
 use crate::option::Options;
 use crate::options::{IMPORTANCE, KEEP_PER_CHUNK, LAYOUT, ORDER_FOR, PACKETS, RATIO, REORDER};
 use crate::prefill::{Evidence, Prefill, Selection};
-use crate::rows::normalised;
+use crate::rows::{normalised, shares};
 use crate::selector::{Candidates, Need, Selector};
 
 /// Divisor of the budget for the first hop.
@@ -56,9 +56,7 @@ impl Selector for Relay {
             if rows.is_empty() {
                 return Need::Scores(first);
             }
-            let score = |row: &u32| first[(row - candidates.first_row) as usize];
-            let total: f32 = rows.iter().map(score).sum();
-            let weights = rows.iter().map(|row| score(row) / total.max(f32::MIN_POSITIVE)).collect();
+            let weights = shares(&rows, |row| first[(row - candidates.first_row) as usize]);
             self.first = Some(first);
             return Need::Pass { rows, weights };
         };
