@@ -1,11 +1,11 @@
 //! A model beside the main one, for the planner: its reading of a request or its writing after it,
 //! and its cost.
 //!
-//! It reads chunks or the whole prompt. Of chunks, each that may be selected is a prompt of its own:
-//! the model's beginning-of-sequence token if it has one, the chunk, the query. The whole prompt
-//! has the template's text and the user's, as the main model's has. If its tokenizer is the main
-//! model's, ids are taken as they are. Otherwise texts are encoded anew, and each new token stands
-//! for the main tokenizer's tokens that share a character with it.
+//! It reads chunks or the whole prompt. Of chunks, each that may be selected is a prompt of its
+//! own: the model's beginning-of-sequence token if it has one, the chunk, the query. The whole
+//! prompt has the template's text and the user's, as the main model's has. If its tokenizer is the
+//! main model's, ids are taken as they are. Otherwise texts are encoded anew, and each new token
+//! stands for the main tokenizer's tokens that share a character with it.
 
 use std::fmt;
 use std::ops::Range;
@@ -122,8 +122,8 @@ impl AuxiliaryReader {
         Ok(Auxiliary { cost: beside::reading(&self.shape, auxiliary.longest_prompt()), ..auxiliary })
     }
 
-    /// The plan's entry for a request whose prompt it reads as a whole, and after which it writes at
-    /// most `written` tokens.
+    /// The plan's entry for a request whose prompt it reads as a whole, and after which it writes
+    /// at most `written` tokens.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -207,8 +207,8 @@ impl AuxiliaryReader {
         Ok(ids)
     }
 
-    /// Its tokens for a chunk whose first row has this number, and the rows that each stands for; or
-    /// the unmet requirement.
+    /// Its tokens for a chunk whose first row has this number, and the rows that each stands for;
+    /// or the unmet requirement.
     fn piece(&self, chunk: &Piece, first_row: u32) -> std::result::Result<(Vec<u32>, Vec<Range<u32>>), String> {
         let (read, mapped) = match &self.tokenizer {
             None => (chunk.ids.clone(), (0..chunk.ids.len() as u32).map(|row| row..row + 1).collect()),

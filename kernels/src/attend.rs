@@ -86,9 +86,9 @@ impl Kernels {
     }
 
     /// Attention that every key receives, by KV head or by query row; otherwise as
-    /// [`column_scores`](Self::column_scores). In f32, in f64 where the queries are. By KV head, and
-    /// for the largest head, there is the plain implementation only, which holds
-    /// `[heads, queries, keys]`: for windows of few rows.
+    /// [`column_scores`](Self::column_scores). In f32, in f64 where the queries are. By KV head,
+    /// and for the largest head, there is the plain implementation only, for windows of few rows:
+    /// it holds `[heads, queries, keys]`.
     ///
     /// # Errors
     /// Returns an error if shapes do not fit.

@@ -113,8 +113,8 @@ fn a_peak_is_the_most_that_a_row_pays_to_one_key() {
     assert_eq!(values(&none), [0.0; 3 * HEADS]);
 }
 
-/// As [`a_peak_is_the_most_that_a_row_pays_to_one_key`], with the largest head in place of the largest
-/// key.
+/// As [`a_peak_is_the_most_that_a_row_pays_to_one_key`], with the largest head in place of the
+/// largest key.
 #[test]
 fn the_largest_head_of_a_row_and_a_key_is_read() {
     let model = Model::new(DType::F32);

@@ -106,7 +106,8 @@ pub enum AuxiliaryReading {
     /// Each chunk with the query: the rows with the highest readings, where they lie close
     /// together.
     Chunks,
-    /// The whole prompt, after which it writes some tokens: the runs of rows with the highest means.
+    /// The whole prompt, after which it writes some tokens: the runs of rows with the highest
+    /// means.
     Prompt {
         /// Maximum number of tokens that it writes.
         tokens: u32,

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 /// A small model that reads the context for the main one (CacheClip, SpecPrefill). Rank 0 alone
 /// runs it, on its host's threads.
-/// The attention of its prompts' last rows, or of the rows that write tokens after them, tells which
-/// rows of the context matter.
+/// The attention of its prompts' last rows, or of the rows that write tokens after them, tells
+/// which rows of the context matter.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Auxiliary {
     /// Its name on the ranks.

@@ -177,7 +177,8 @@ fn spans_of_a_small_model_cost_its_prompt_and_their_own_rows() {
     let found = ranks[0].flops() / DUMMY_25M.prefill_flops(plan.total_rows(), 0);
     assert!((0.95..1.05).contains(&found), "{found} of a prefill of the same prompt");
     let steps = Plan { auxiliary: vec![Auxiliary { written: 1, ..plan.auxiliary[0].clone() }], ..plan.clone() };
-    let one = &work(&steps, 4, &QWEN).phase(Phase::Auxiliary).expect("the same").ranks[0];
+    let one_step = work(&steps, 4, &QWEN);
+    let one = &one_step.phase(Phase::Auxiliary).expect("the same").ranks[0];
     assert_eq!(one.layers * 8, ranks[0].layers, "a pass a token");
     assert!(one.flops() < ranks[0].flops());
     // The main model's rows are those of a prompt of prefix, spans and query.

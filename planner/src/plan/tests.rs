@@ -268,7 +268,7 @@ fn what_cannot_be_is_refused_with_its_numbers() {
     let base = RequestSettings::default;
     let sampling = |temperature, top_p| Sampling { temperature, top_p, ..Sampling::default() };
     let (order_for, packets) = (OrderFor::Selection, Packets::On);
-    let cases: [(&[usize], RequestSettings, &[&str]); 25] = [
+    let cases: [(&[usize], RequestSettings, &[&str]); 26] = [
         (&[4], RequestSettings { owner: Some(1), ..base() }, &["owner 1", "one of 1 ranks"]),
         (&[4], RequestSettings { world: 0, ..base() }, &["--world-size 0", "at least 1"]),
         (&[4], RequestSettings { world: usize::MAX, ..base() }, &["--world-size 18446744073709551615", "at most 4096"]),

@@ -153,7 +153,7 @@ impl Generation {
     /// # Errors
     /// Returns an error if a prompt without documents has pictures, which are documents always.
     pub fn prompt(&self, prepared: Prepared, has_documents: bool) -> Result<Prepared, ApiError> {
-        let is_chunk = prepared.separated || self.delivery.explains || !self.settings.method.in_chunks();
+        let is_chunk = prepared.separated || self.delivery.explains || !self.settings.method.selects();
         let is_one = prepared.chunks.len() <= 1 && !is_chunk;
         let keeps = has_documents || !(is_one || self.is_scoring());
         if keeps { Ok(prepared) } else { Ok(prepared.without_context().map_err(tributary_engine::Error::from)?) }

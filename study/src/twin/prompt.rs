@@ -40,7 +40,7 @@ impl Reading {
             fill(&mut query, Part { id: HEAD - 1, tokens: 1 }, shape.vocab);
         }
         let is_one = chunks.len() <= 1 && request.documents.is_empty();
-        if chunks.is_empty() || (is_one && settings.method.in_chunks()) {
+        if chunks.is_empty() || (is_one && settings.method.selects()) {
             settings = settings.without_context();
             query = [prefix, chunks.concat(), query].concat();
             return (Tokens { query, ..Tokens::default() }, settings);

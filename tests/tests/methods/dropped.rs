@@ -1,6 +1,6 @@
 //! Methods that drop context rows, in the case with a closed form: an excerpt, the spans of a small
-//! model, and SAM-KV with θ = 1, answer as a prefill of the kept rows alone, at their places, in every world and exchange,
-//! and decoding sees no other row.
+//! model, and SAM-KV with θ = 1, answer as a prefill of the kept rows alone, at their places, in
+//! every world and exchange, and decoding sees no other row.
 
 use tributary_kernels::{Kernels, Keys, Partial, Positions};
 use tributary_model::{Attention, Model, Progress, Qkv, Result};

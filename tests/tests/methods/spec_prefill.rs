@@ -1,5 +1,5 @@
-//! SpecPrefill-like against its formula, computed row by row in f64 from the model's own layers: the
-//! reading of the rows that write tokens, spans, and rows kept, in every world and exchange.
+//! SpecPrefill-like against its formula, computed row by row in f64 from the model's own layers:
+//! the reading of the rows that write tokens, spans, and rows kept, in every world and exchange.
 
 use std::sync::Arc;
 
@@ -56,8 +56,8 @@ impl Attention for Written<'_> {
     }
 }
 
-/// Attention to each row before a prompt's query from the rows that write `tokens` tokens, up to the
-/// end of the answer; and those tokens. Every token is computed with all rows before it anew.
+/// Attention to each row before a prompt's query from the rows that write `tokens` tokens, up to
+/// the end of the answer; and those tokens. Every token is computed with all rows before it anew.
 fn written(model: &dyn Model, prompt: &AuxiliaryPrompt, tokens: usize) -> (Vec<f64>, Vec<u32>) {
     let (mut ids, mut sums, mut found) = (prompt.ids.clone(), vec![0.0; prompt.stands_for.len()], Vec::new());
     while found.len() < tokens && !found.last().is_some_and(|token| model.config().eos.contains(token)) {

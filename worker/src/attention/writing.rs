@@ -1,5 +1,6 @@
-//! A whole prompt on one rank, and tokens written after it one at a time, for a draft model, and for
-//! an auxiliary model whose writing rows are read. Rows see themselves and all rows before them.
+//! A whole prompt on one rank, and tokens written after it one at a time, for a draft model, and
+//! for an auxiliary model whose writing rows are read. Rows see themselves and all rows before
+//! them.
 
 use candle_core::Tensor;
 use tributary_kernels::{Keys, Partial, Positions, Readings, cuda, join};
@@ -90,8 +91,8 @@ impl<'a> Writing<'a> {
 
     /// The attention to each row of the prompt from the rows that have written tokens, of which the
     /// prompt's last row is the first: the largest over heads and layers, then the mean over those
-    /// rows, `[prompt rows]`. Each softmax is over all that a row sees. Layers with a sliding window
-    /// do not count, unless all have one.
+    /// rows, `[prompt rows]`. Each softmax is over all that a row sees. Layers with a sliding
+    /// window do not count, unless all have one.
     ///
     /// # Errors
     /// Returns an error if a kernel fails. Returns [`Error::Bug`] if nothing was kept or written.

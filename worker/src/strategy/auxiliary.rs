@@ -1,7 +1,7 @@
-//! Evidence of auxiliary models: the attention of the last rows of their own prompts, or of the rows
-//! that write tokens after them, mapped to numbers of the main model's context rows.
-//! Rank 0 runs them on threads of its host, concurrently with its own work, and sends the result to
-//! the other ranks.
+//! Evidence of auxiliary models: the attention of the last rows of their own prompts, or of the
+//! rows that write tokens after them, mapped to numbers of the main model's context rows. Rank 0
+//! runs them on threads of its host, concurrently with its own work, and sends the result to the
+//! other ranks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

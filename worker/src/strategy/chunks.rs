@@ -23,10 +23,9 @@ pub struct Chunks {
     pub arrivals: Arrivals,
 }
 
-/// Takes this rank's warm chunks from the chunk cache and runs the others packed in one batch, after
-/// the prefix. Of a method that prefills no chunk, the prefix alone.
-/// Chunks in the store behind the cache are read meanwhile, layer by layer, ahead of the passes
-/// that need them.
+/// Takes this rank's warm chunks from the chunk cache and runs the others packed in one batch,
+/// after the prefix. Of a method that prefills no chunk, the prefix alone. Chunks in the store
+/// behind the cache are read meanwhile, layer by layer, ahead of the passes that need them.
 ///
 /// Under `replicate`, every rank's keys and values are sent to every rank, unless no row sees them.
 /// Each layer is sent while the next is computed. If the plan calls all chunks warm and a probe

@@ -49,8 +49,8 @@ impl Count<'_> {
         ranks
     }
 
-    /// A prompt of `rows` rows of an auxiliary model, the tokens that it writes after it at most, and
-    /// the reading of the rows that write them: in all layers, queries and keys once more.
+    /// A prompt of `rows` rows of an auxiliary model, the tokens that it writes after it at most,
+    /// and the reading of the rows that write them: in all layers, queries and keys once more.
     fn written(&self, auxiliary: &Auxiliary, rows: usize) -> RankWork {
         let cost = &auxiliary.cost;
         let (writers, layers) = (f64::from(auxiliary.written), f64::from(cost.layers));
