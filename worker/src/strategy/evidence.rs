@@ -149,7 +149,7 @@ pub(super) fn look(
     let (own, score) = match evidence.anchors {
         Some(anchors) => {
             arrivals.wait(measured_until, &cx.models)?;
-            (anchors::view(cache, &placement, measured_until.saturating_sub(1), anchors)?, Score::Mass)
+            (anchors::view(cx, cache, &placement, measured_until.saturating_sub(1), anchors)?, Score::Mass)
         }
         None => (cache.view_of_own(&placement, &between), evidence.score),
     };
