@@ -18,6 +18,9 @@ const CHUNKS: [usize; 6] = [17, 5, 23, 9, 1, 31];
 /// Keys and values of every layer, and the positions at which they stand.
 type Seen = (Vec<Qkv>, Positions);
 
+/// A chunk in the sequence, and its rows.
+type Standing = (Seen, Range<u32>);
+
 /// A pass of rows that see what is there and each other. It records its rows, layer by layer.
 struct Recording<'a> {
     model: &'a dyn Model,
@@ -148,7 +151,7 @@ fn slow(model: &dyn Model, plan: &Plan, asked: Asked) -> (Vec<f64>, Vec<u32>, us
     let prefix_rows = plan.prefix.len() as u32;
     let prefix_at = standing(0..prefix_rows);
     let prefix = (passed(model, &plan.prefix, &prefix_at, &[]), prefix_at);
-    let (mut chunks, mut stand_in): (Vec<(Seen, Range<u32>)>, Vec<(Seen, usize)>) = (Vec::new(), Vec::new());
+    let (mut chunks, mut stand_in): (Vec<Standing>, Vec<(Seen, usize)>) = (Vec::new(), Vec::new());
     for (chunk, rows) in plan.chunks.iter().zip(plan.chunk_rows()) {
         let alone = standing(prefix_rows..prefix_rows + rows.len() as u32);
         let layers = passed(model, &chunk.ids, &alone, std::slice::from_ref(&prefix));
@@ -175,7 +178,7 @@ fn slow(model: &dyn Model, plan: &Plan, asked: Asked) -> (Vec<f64>, Vec<u32>, us
     let mut ranked: Vec<usize> = (1..chunks.len()).collect();
     ranked.sort_by(|&a, &b| worth[b].total_cmp(&worth[a]));
     let (mut read, mut whole) = ((asked.share * ranked.len() as f64).ceil() as usize, 0);
-    let rows_of = |chunks: &[usize], of: &[(Seen, Range<u32>)]| -> Vec<u32> {
+    let rows_of = |chunks: &[usize], of: &[Standing]| -> Vec<u32> {
         chunks.iter().flat_map(|&chunk| of[chunk].1.clone()).collect()
     };
     while read < ranked.len() && rows_of(&ranked[..read], &chunks).len() < plan.budget {

@@ -127,8 +127,8 @@ fn fading(cx: &Context<'_>, rows: usize, recency: f32) -> Result<Tensor> {
 }
 
 /// Runs the query's rows over the cache of all ranks, as `evidence` defines it; `of_layers`
-/// receives their attention in each layer. Where anchors stand for chunks, the rows are this rank's
-/// anchors, and sums count whatever the score.
+/// receives their attention in each layer. Where anchors stand for chunks, the sums are those of
+/// this rank's anchors, by [`Score::Mass`].
 ///
 /// # Errors
 /// Returns an error if a kernel or the communicator fails.
