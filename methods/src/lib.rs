@@ -46,5 +46,5 @@ pub use selector::{Candidates, Need, Selector};
 pub use spec::{MethodSpec, spec_list, spec_parts};
 pub use terms::{
     Anchors, Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, OrderFor, Packets, Passing, PictureRows,
-    SamKv, SamKvVariant, Score, Trace, TraceHeads,
+    SamKv, SamKvVariant, Score, TYPICAL_ROWS, Trace, TraceHeads,
 };

@@ -232,6 +232,9 @@ pub enum Unit {
     Chunk,
 }
 
+/// Number of drawn tokens whose mean query finds the anchors of chunks.
+pub const TYPICAL_ROWS: usize = 64;
+
 /// Rows that stand for a chunk while the query ranks chunks (after QCFuse), and the chunks whose
 /// rows are scored after that.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]

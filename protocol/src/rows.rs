@@ -71,8 +71,8 @@ impl Plan {
         !matches!(self.method.prefill, Prefill::Selected(_))
     }
 
-    /// Number of rows that stand for the chunks of each rank while the query ranks chunks; none if it
-    /// does not.
+    /// Number of rows that stand for the chunks of each rank while the query ranks chunks; none if
+    /// it does not.
     pub fn anchor_counts(&self, world: usize) -> Vec<usize> {
         let anchors = self.method.anchors();
         self.counts(world, |_| true, |chunk| anchors.map_or(0, |anchors| anchors.of_chunk(chunk.rows())))

@@ -424,15 +424,29 @@ class Request:
         x = self.model.forward(self.ids, rows, self.fresh_copy(), at, seen, narrow=mix)
         return total, kept, self.model.logits(x[-1])
 
+    def typical_query(self, layer):
+        """The mean query before RoPE in `layer`, `[heads, head_dim]`, over 64 tokens that SplitMix64 draws with the seed 0."""
+        mask, state, ids = (1 << 64) - 1, 0, []
+        for _ in range(64):
+            state = (state + 0x9E3779B97F4A7C15) & mask
+            bits = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & mask
+            bits = ((bits ^ bits >> 27) * 0x94D049BB133111EB) & mask
+            ids.append((bits ^ bits >> 31) % self.model.vocab)
+        rows, shape, queries = torch.arange(64), (64, self.model.kv_heads, self.model.head_dim), {}
+        cache = [(torch.zeros(shape, dtype=DTYPE), torch.zeros(shape, dtype=DTYPE)) for _ in range(layer + 1)]
+        peek = lambda at, q: queries.update({at: q.mean(0)})
+        self.model.forward(torch.tensor(ids), rows, cache, (rows, rows), until=layer + 1, peek=peek)
+        return queries[layer]
+
     def anchors(self, layer, count):
-        """Per chunk its first row, its last row and the `count` others whose keys (before RoPE) in `layer` differ most from the sum of
-        the chunk's keys of unit length: by the cosine, mean over KV heads."""
-        found = []
+        """Per chunk its first row, its last row and the `count` others that a typical query attends to most in `layer`, before RoPE:
+        softmax over the chunk, mean over heads."""
+        found, query, group = [], self.typical_query(layer), self.model.heads // self.model.kv_heads
         for chunk in range(len(self.lengths)):
             rows = self.rows_of(chunk)
-            unit = torch.nn.functional.normalize(self.stale[layer][0][rows], dim=-1)
-            alike = torch.nn.functional.cosine_similarity(unit, unit.sum(0)[None], dim=-1).mean(-1)
-            inner = top(-alike, count, range(1, len(rows) - 1))
+            keys = self.stale[layer][0][rows].repeat_interleave(group, 1)
+            paid = (torch.einsum("hd,khd->hk", query, keys) / math.sqrt(self.model.head_dim)).softmax(-1).mean(0)
+            inner = top(paid, count, range(1, len(rows) - 1))
             found.append(rows[sorted({0, len(rows) - 1, *inner.tolist()})])
         return found
 

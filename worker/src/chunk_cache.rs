@@ -2,6 +2,7 @@
 //! hash of everything that determines them. They are in memory, which ends with the rank, and
 //! optionally in a store, which outlives it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -48,6 +49,8 @@ pub struct ChunkCache {
     store: Option<Arc<Store>>,
     /// Seconds in which a row of a chunk was computed last; absent before the first one.
     row_s: Option<f64>,
+    /// The model's mean queries by layer, as far as anchors of chunks needed them.
+    mean_queries: BTreeMap<usize, Tensor>,
 }
 
 #[derive(Debug)]
@@ -63,7 +66,7 @@ impl ChunkCache {
     /// values.
     pub fn new(space: KeySpace, capacity_bytes: u64) -> Self {
         let (entries, report) = (CacheEntries::new(capacity_bytes), ChunkCacheReport::default());
-        Self { space, entries, report, store: None, row_s: None }
+        Self { space, entries, report, store: None, row_s: None, mean_queries: BTreeMap::new() }
     }
 
     /// The same cache backed by a store, if there is one.
@@ -100,6 +103,16 @@ impl ChunkCache {
         if rows >= TELLING_ROWS && seconds > 0.0 && loaded + spoilt == 0 {
             self.row_s = Some(seconds / rows as f64);
         }
+    }
+
+    /// The model's mean query in a layer, `[1, heads, head_dim]`, if it was kept.
+    pub fn mean_query(&self, layer: usize) -> Option<Tensor> {
+        self.mean_queries.get(&layer).cloned()
+    }
+
+    /// Keeps the model's mean query in a layer. It does not depend on any request.
+    pub fn keep_mean_query(&mut self, layer: usize, query: Tensor) {
+        self.mean_queries.insert(layer, query);
     }
 
     /// A cache of no capacity, for ranks that run one request.

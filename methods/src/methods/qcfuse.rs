@@ -2,14 +2,13 @@
 //! the best chunks are scored. Exact where every row is selected.
 //!
 //! The query's rows run up to one layer and see the anchors alone of the context: of each chunk its
-//! first row, its last row, and those whose keys in that layer differ most from the chunk's other
-//! keys. s_c = the mean attention in that layer to the anchors of chunk c. The queries of that
-//! layer then attend to all rows of the best chunks; their attention is the score of a row.
+//! first row, its last row, and those that a typical query of that layer attends to most. s_c = the
+//! mean attention in that layer to the anchors of chunk c. The queries of that layer then attend to
+//! all rows of the best chunks; their attention is the score of a row.
 //!
 //! After QCFuse (arXiv:2604.08585), which was not at hand as a whole: budgets, the layer and the
-//! choice of anchors are ours. Anchors follow from cached keys, since the queries of a chunk's rows
-//! are not kept: distinct keys receive most attention (KeyDiff, Park et al. 2025,
-//! arXiv:2504.15364).
+//! choice of anchors are ours. The queries of a chunk's own rows are not cached, so anchors follow
+//! from cached keys and a mean query of the model.
 
 use std::ops::Bound::{Excluded, Included};
 
@@ -129,8 +128,8 @@ impl ByAnchors {
         chunks
     }
 
-    /// The best rows of the scored chunks, ascending: as many as the budget, or all. Where these are
-    /// more chunks than the share, all rows of those before the last are taken.
+    /// The best rows of the scored chunks, ascending: as many as the budget, or all. Where these
+    /// are more chunks than the share, all rows of those before the last are taken.
     fn chosen(&self, candidates: &Candidates, scored: &[(u32, usize)], scores: &[f32]) -> Vec<u32> {
         let is_share = scored.len() <= self.anchors.share_of(candidates.chunks.len());
         let (whole, part) = scored.split_at(if is_share { 0 } else { scored.len() - 1 });
@@ -165,8 +164,8 @@ mod tests {
         }
     }
 
-    /// The chunks whose rows are scored and the rows that are taken, where the chunk of row 8 is the best,
-    /// then that of row 6, and rows have scores that rise with their number.
+    /// The chunks whose rows are scored and the rows that are taken, where the chunk of row 8 is
+    /// the best, then that of row 6, and rows have scores that rise with their number.
     fn run(share: f32, budget: usize) -> (Vec<u32>, Vec<u32>) {
         let mut selector = ByAnchors { anchors: Anchors { rows: 4, chunks: share }, scored: None };
         assert_eq!(selector.next(&candidates(budget), &[]), Need::Probe);

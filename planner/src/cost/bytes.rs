@@ -288,8 +288,8 @@ impl Flows<'_> {
         self.flow((phase, Cargo::Scores, Collective::AllGather), 1, &rows, SCORE_BYTES)
     }
 
-    /// The query's rows. Where anchors stand for chunks, a score a chunk follows; then come the rows of
-    /// the best chunks in one layer, unless chunks are only reordered.
+    /// The query's rows. Where anchors stand for chunks, a score a chunk follows; then come the
+    /// rows of the best chunks in one layer, unless chunks are only reordered.
     fn probe(&self, phase: Phase, layers: usize) -> Vec<Flow> {
         let gathered = (phase, Cargo::Partials, Collective::AllGather);
         let partials = |layers: usize| {

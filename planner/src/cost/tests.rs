@@ -132,17 +132,18 @@ fn a_probe_of_anchors_costs_few_pairs() {
     // 32 rows and a prefix of one row; 16 chunks, of which 15 may be selected and 8 are scored.
     let (rows, layers, anchors, read) = (32.0, 25.0, 4.0 * 6.0, 8192.0 * 8.0 / 16.0);
     let everywhere = rows * (1.0 + 33.0 / 2.0);
-    let pairs = layers * (rows * anchors + everywhere) + 0.5 * rows * anchors + 1.5 * rows * read + everywhere;
+    let chosen = 1.5 * 8192.0;
+    let pairs = layers * (rows * anchors + everywhere) + 0.5 * rows * anchors + 1.5 * rows * read + everywhere + chosen;
     let expected = 4.0 * shape.query_width() as f64 * pairs;
     for rank in &ours {
         assert!((rank.probe / expected - 1.0).abs() < 1e-12, "{:e}, not {expected:e}", rank.probe);
-        let bytes = (layers * anchors + read) * shape.layer_kv_bytes() as f64;
+        let bytes = (layers * anchors + read + 8192.0) * shape.layer_kv_bytes() as f64;
         assert!((rank.kv_bytes / bytes - 1.0).abs() < 1e-12, "{:e}, not {bytes:e} bytes of keys", rank.kv_bytes);
     }
     assert!(20.0 * ours[0].probe < infoflow[0].probe && infoflow[0].probe < prophetkv[0].probe);
     assert!(ours[0].linear() < infoflow[0].linear(), "25 layers, and 26");
     let huge = probe("qcfuse-like:anchors=100000:chunks=1:layer=25");
-    let read = 1.5 * rows * 8192.0 * 15.0 / 16.0 + everywhere;
+    let read = 1.5 * rows * 8192.0 * 15.0 / 16.0 + everywhere + chosen;
     let all = infoflow[0].probe - 3.0 * rows * 8192.0 / 2.0 * 4.0 * shape.query_width() as f64;
     let expected = all + 4.0 * shape.query_width() as f64 * read;
     assert!(

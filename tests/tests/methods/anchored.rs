@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tributary_kernels::{Kernels, Keys, Partial, Positions, gather};
 use tributary_model::{Attention, LayerAttention, Model, Progress, Qkv, Result};
-use tributary_protocol::{Exchange, Plan};
+use tributary_protocol::{Exchange, Plan, SplitMix64};
 use tributary_tests::equal::assert_same_bits;
 use tributary_tests::samples::Case;
 use tributary_tests::{dummy_model, group, kept, method, plan, run, run_all, run_one, tiny_config, warm, with_ratio};
@@ -17,6 +17,9 @@ const CHUNKS: [usize; 6] = [17, 5, 23, 9, 1, 31];
 
 /// Keys and values of every layer, and the positions at which they stand.
 type Seen = (Vec<Qkv>, Positions);
+
+/// A chunk in the sequence, and its rows.
+type Standing = (Seen, Range<u32>);
 
 /// A pass of rows that see what is there and each other. It records its rows, layer by layer.
 struct Recording<'a> {
@@ -74,21 +77,29 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// First, last, and the `count` others whose keys differ most from the sum of all of unit length.
-fn anchors(keys: &Numbers, count: usize) -> Vec<u32> {
+/// The mean query of a layer over 64 tokens that are drawn with the seed 0, one list a head.
+fn typical(model: &dyn Model, layer: usize) -> Vec<Vec<f64>> {
+    let mut draw = SplitMix64::new(0);
+    let ids: Vec<u32> = (0..64).map(|_| draw.below(model.config().vocab) as u32).collect();
+    let queries = numbers(&passed(model, &ids, &standing(0..64), &[])[layer].q);
+    let mean = |head: usize, place: usize| queries.iter().map(|row| row[head][place]).sum::<f64>() / 64.0;
+    (0..queries[0].len()).map(|head| (0..queries[0][0].len()).map(|place| mean(head, place)).collect()).collect()
+}
+
+/// First, last, and the `count` others that the mean query attends to most, where distance does not
+/// count.
+fn anchors(keys: &Numbers, (query, scale): (&[Vec<f64>], f32), count: usize) -> Vec<u32> {
     let rows = keys.len();
-    let length = |key: &[f64]| dot(key, key).sqrt();
-    let alike = |row: &usize| -> f64 {
-        (0..keys[0].len())
-            .map(|head| {
-                let place = |i: usize| keys.iter().map(|row| row[head][i] / length(&row[head])).sum();
-                let sum: Vec<f64> = (0..keys[0][0].len()).map(place).collect();
-                dot(&keys[*row][head], &sum) / length(&keys[*row][head]) / length(&sum)
-            })
-            .sum()
-    };
+    let mut received = vec![0.0; rows];
+    let group = query.len() / keys[0].len();
+    for (head, query) in query.iter().enumerate() {
+        let key = |row: usize| &keys[row][head / group];
+        let weights: Vec<f64> = (0..rows).map(|row| (f64::from(scale) * dot(query, key(row))).exp()).collect();
+        let all: f64 = weights.iter().sum();
+        received.iter_mut().zip(weights).for_each(|(sum, weight)| *sum += weight / all);
+    }
     let mut inner: Vec<usize> = (1..rows.saturating_sub(1)).collect();
-    inner.sort_by(|a, b| alike(a).total_cmp(&alike(b)));
+    inner.sort_by(|&a, &b| f64::total_cmp(&received[b], &received[a]));
     inner.truncate(count);
     let mut all: Vec<u32> = inner.into_iter().chain([0, rows - 1]).map(|row| row as u32).collect();
     all.sort_unstable();
@@ -132,18 +143,19 @@ struct Asked {
     ratio: f64,
 }
 
-/// Scores of the context's rows, the selected rows, and the number of chunks that are selected whole
-/// for the budget's sake, from the definition.
+/// Scores of the context's rows, the selected rows, and the number of chunks that are selected
+/// whole for the budget's sake, from the definition.
 fn slow(model: &dyn Model, plan: &Plan, asked: Asked) -> (Vec<f64>, Vec<u32>, usize) {
     let layer = &model.layer_attention(1024).expect("layers")[asked.layer];
+    let typical = typical(model, asked.layer);
     let prefix_rows = plan.prefix.len() as u32;
     let prefix_at = standing(0..prefix_rows);
     let prefix = (passed(model, &plan.prefix, &prefix_at, &[]), prefix_at);
-    let (mut chunks, mut stand_in): (Vec<(Seen, Range<u32>)>, Vec<(Seen, usize)>) = (Vec::new(), Vec::new());
+    let (mut chunks, mut stand_in): (Vec<Standing>, Vec<(Seen, usize)>) = (Vec::new(), Vec::new());
     for (chunk, rows) in plan.chunks.iter().zip(plan.chunk_rows()) {
         let alone = standing(prefix_rows..prefix_rows + rows.len() as u32);
         let layers = passed(model, &chunk.ids, &alone, std::slice::from_ref(&prefix));
-        let of_chunk = anchors(&numbers(&layers[asked.layer].k), asked.anchors);
+        let of_chunk = anchors(&numbers(&layers[asked.layer].k), (&typical, layer.scale), asked.anchors);
         let at = standing(of_chunk.iter().map(|place| rows.start + place));
         stand_in.push(((picked(&layers, &of_chunk), at), of_chunk.len()));
         chunks.push(((layers, standing(rows.clone())), rows));
@@ -166,7 +178,7 @@ fn slow(model: &dyn Model, plan: &Plan, asked: Asked) -> (Vec<f64>, Vec<u32>, us
     let mut ranked: Vec<usize> = (1..chunks.len()).collect();
     ranked.sort_by(|&a, &b| worth[b].total_cmp(&worth[a]));
     let (mut read, mut whole) = ((asked.share * ranked.len() as f64).ceil() as usize, 0);
-    let rows_of = |chunks: &[usize], of: &[(Seen, Range<u32>)]| -> Vec<u32> {
+    let rows_of = |chunks: &[usize], of: &[Standing]| -> Vec<u32> {
         chunks.iter().flat_map(|&chunk| of[chunk].1.clone()).collect()
     };
     while read < ranked.len() && rows_of(&ranked[..read], &chunks).len() < plan.budget {
@@ -255,8 +267,8 @@ fn chunks_that_another_method_left_have_the_same_anchors() {
     }
 }
 
-/// Where all rows are anchors and all chunks are read, the first too, the query sees what InfoFlow's
-/// does.
+/// Where all rows are anchors and all chunks are read, the first too, the query sees what
+/// InfoFlow's does.
 #[test]
 fn with_all_rows_as_anchors_it_is_infoflow_in_one_layer() {
     let model = model();

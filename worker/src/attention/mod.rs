@@ -27,6 +27,7 @@ mod rounds;
 mod selected;
 mod slices;
 mod sparse_probe;
+mod typical;
 mod writing;
 
 pub use all_gather::AllGather;
@@ -51,4 +52,5 @@ pub use ring::Ring;
 pub use ring_queries::RingQueries;
 pub use selected::SelectedOnly;
 pub use sparse_probe::SparseProbe;
+pub use typical::TypicalRows;
 pub use writing::Writing;

@@ -49,8 +49,8 @@ pub struct QueryProbe<'a> {
 }
 
 impl<'a> QueryProbe<'a> {
-    /// A probe by rows at `at`, of evidence in these layers, with the prefix and this rank's context
-    /// rows in sight.
+    /// A probe by rows at `at`, of evidence in these layers, with the prefix and this rank's
+    /// context rows in sight.
     pub fn new(
         math: Math,
         comm: &'a mut dyn Communicator,

@@ -127,8 +127,8 @@ fn fading(cx: &Context<'_>, rows: usize, recency: f32) -> Result<Tensor> {
 }
 
 /// Runs the query's rows over the cache of all ranks, as `evidence` defines it; `of_layers`
-/// receives their attention in each layer. Where anchors stand for chunks, the rows are this rank's
-/// anchors, and sums count whatever the score.
+/// receives their attention in each layer. Where anchors stand for chunks, the sums are those of
+/// this rank's anchors, by [`Score::Mass`].
 ///
 /// # Errors
 /// Returns an error if a kernel or the communicator fails.
@@ -149,7 +149,7 @@ pub(super) fn look(
     let (own, score) = match evidence.anchors {
         Some(anchors) => {
             arrivals.wait(measured_until, &cx.models)?;
-            (anchors::view(cache, &placement, measured_until.saturating_sub(1), anchors)?, Score::Mass)
+            (anchors::view(cx, cache, &placement, measured_until.saturating_sub(1), anchors)?, Score::Mass)
         }
         None => (cache.view_of_own(&placement, &between), evidence.score),
     };

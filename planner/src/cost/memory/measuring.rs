@@ -1,6 +1,6 @@
 //! Memory while context rows are measured before any is selected.
 
-use tributary_protocol::{Activations, Chunk, DriftScore, Trace};
+use tributary_protocol::{Activations, DriftScore, TYPICAL_ROWS, Trace};
 
 use super::Count;
 use super::activations::Pass;
@@ -37,8 +37,8 @@ impl Count<'_> {
     }
 
     /// Bytes in a probe of anchors, in addition to `stale` keys and values: those of the anchors in
-    /// the layers that it passes, joined, a layer of them once more, the keys of one chunk in f32
-    /// while its anchors are chosen, and activations.
+    /// the layers that it passes, joined, a layer of them once more, and activations of the query's
+    /// rows, or of those of the model's mean query.
     pub(super) fn anchored(&self, rank: usize, stale: u64) -> u64 {
         let (plan, shape) = (self.plan, self.shape);
         if !plan.probes() || plan.method.anchors().is_none() {
@@ -46,11 +46,9 @@ impl Count<'_> {
         }
         let anchors = plan.anchor_counts(self.world)[rank];
         let layers = plan.probed_layers(shape.layers).end as u64 + 1;
-        let longest = plan.chunks.iter().filter(|chunk| chunk.rank == rank).map(Chunk::rows).max().unwrap_or(0);
-        let chosen = 2 * 4 * (longest * shape.kv_width()) as u64;
-        let passing = self.activations(measured_pass(plan.query_tokens()));
+        let passing = self.activations(measured_pass(plan.query_tokens().max(TYPICAL_ROWS)));
         let read = self.rotated(plan.kept_counts(self.world)[rank]);
-        stale + layers * anchors as u64 * shape.layer_kv_bytes() + self.slack(chosen) + passing + read
+        stale + layers * anchors as u64 * shape.layer_kv_bytes() + passing + read
     }
 
     /// Bytes in ideal's full prefill, in addition to `stale` keys and values.

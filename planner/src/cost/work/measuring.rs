@@ -167,7 +167,8 @@ impl Count<'_> {
     }
 
     /// The probe if anchors stand for chunks: of the context the query sees them alone. They are
-    /// chosen by the keys of the scored layer.
+    /// chosen by the keys of the scored layer. The model's mean query there is computed once in a
+    /// process and is not counted.
     pub(super) fn probe_of_anchors(&self, probed: &Range<usize>) -> Vec<RankWork> {
         let (plan, shape, query) = (self.plan, self.shape, self.plan.query_tokens() as f64);
         let mut work = self.probe(probed);
@@ -177,8 +178,10 @@ impl Count<'_> {
             // Scores are a second product of queries and keys: half of a pair's FLOPs.
             work.probe -= self.pair_flops() * query * hidden * (layers + probed.len() as f64 / 2.0);
             work.kv_bytes -= layers * hidden * shape.layer_kv_bytes() as f64;
-            // Keys are summed and compared with their sum; keys and values of anchors are copied.
-            work.elementwise += 3.0 * (kept * shape.kv_width()) as f64;
+            // One query attends to all rows of the layer and scores them: anchors. Their keys and
+            // values are copied.
+            work.probe += self.pair_flops() * 1.5 * kept as f64;
+            work.kv_bytes += kept as f64 * shape.layer_kv_bytes() as f64;
             work.elementwise += 4.0 * layers * (anchors * shape.kv_width()) as f64;
         }
         work
