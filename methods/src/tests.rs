@@ -87,6 +87,7 @@ fn resolved_options_tell_every_default_of_the_method_itself() {
     assert_eq!(told("infoflow:layers=1..3:ratio=0.5"), ":ratio=0.5:score=norm:layers=1..3:layout=global");
     assert_eq!(told("samkv:blocks=3"), ":variant=large:blocks=3:theta=0.9");
     assert_eq!(told("trace"), ":alpha=0.18");
+    assert_eq!(told("qcfuse-like:anchors=2"), ":score=norm:layer=24:anchors=2:chunks=0.5:layout=global");
     assert_eq!(told("full"), "");
 }
 
@@ -204,6 +205,7 @@ fn what_the_model_does_not_allow_is_refused_with_what_would_be_right() {
         let wanted = "must be FIRST..END with FIRST < END, and the model has 40 layers";
         assert_eq!(refused(&format!("infoflow:layers={layers}")), format!("infoflow:layers={layers}: {wanted}"));
     }
+    assert_eq!(refused("qcfuse-like:layer=40"), "qcfuse-like:layer=40: must be from 0 to 39: the model has 40 layers");
     let kvshare = Method::find("kvshare").expect("a method");
     let one = PlannedMethod::new(kvshare, Options::default(), ModelFacts { layers: 1, ..MODEL });
     let one = one.expect_err("one layer");
@@ -235,11 +237,18 @@ fn scored_layers_reach_one_without_a_window() {
         planned.evidence().expect("a method that asks the query").layers.of(model.layers)
     };
     // Gemma 3 with 34 and 62 layers, gpt-oss with 24.
-    for (spec, expected) in [("infoflow", [18..24, 34..41, 13..16]), ("a3", [0..6, 0..6, 0..2])] {
+    let cases = [
+        ("infoflow", [18..24, 34..41, 13..16]),
+        ("a3", [0..6, 0..6, 0..2]),
+        ("qcfuse-like", [23..24, 41..42, 15..16]),
+        ("qcfuse-like:layer=2", [2..3, 2..3, 2..3]),
+    ];
+    for (spec, expected) in cases {
         let found = [windowed(34, 6), windowed(62, 6), windowed(24, 2)].map(|model| layers(spec, model));
         assert_eq!(found, expected, "{spec}");
     }
     assert_eq!(layers("infoflow", windowed(20, 11)), 10..13, "the layer before, where none follows");
+    assert_eq!(layers("qcfuse-like", windowed(20, 11)), 10..11);
     assert_eq!(layers("infoflow", ModelFacts::new(34, 2)), 18..23);
     assert_eq!(layers("infoflow:layers=1..3", windowed(34, 6)), 1..3, "as it is asked for");
     let all = ModelFacts { windowed: (0..34).collect(), ..ModelFacts::new(34, 2) };
