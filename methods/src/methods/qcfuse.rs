@@ -6,9 +6,9 @@
 //! mean attention in that layer to the anchors of chunk c. The queries of that layer then attend to
 //! all rows of the best chunks; their attention is the score of a row.
 //!
-//! After QCFuse (arXiv:2604.08585, 2606.05875), of which the abstracts were at hand: budgets, the layer and the
-//! choice of anchors are ours. The queries of a chunk's own rows are not cached, so anchors follow
-//! from cached keys and a mean query of the model.
+//! After QCFuse (arXiv:2604.08585, 2606.05875), of which the abstracts were at hand: budgets, the
+//! layer and the choice of anchors are ours. The queries of a chunk's own rows are not cached, so
+//! anchors follow from cached keys and a mean query of the model.
 
 use std::ops::Bound::{Excluded, Included};
 
