@@ -145,7 +145,7 @@ impl PlaceNumbers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tile::area;
+    use crate::tile::areas;
 
     #[test]
     fn a_picture_takes_as_many_positions_as_its_longer_side() {
@@ -174,7 +174,7 @@ mod tests {
     fn tiles_stand_where_the_whole_picture_has_them() {
         for (rows, columns, tiles, text) in [(3, 5, 2, 4), (1, 6, 4, 0), (7, 2, 3, 1)] {
             let (whole, end) = places(&[Stretch::Tokens(text), Stretch::Picture { rows, columns }], 20);
-            for area in (0..).map_while(|number| area(rows, columns, tiles, number)) {
+            for area in areas(rows, columns, tiles) {
                 let tile = [Stretch::Tile { before: text, rows, columns, area }, Stretch::Tokens(1)];
                 let (mut found, behind) = places(&tile, 20);
                 assert_eq!(found.pop(), Some(Place::of_token(end)), "tokens after the last tile");

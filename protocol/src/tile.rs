@@ -70,15 +70,20 @@ impl Area {
     }
 }
 
-/// Number of the tiles of a grid of `lines` x `columns` rows that is cut into `tiles` parts along
-/// each side. Each has ⌈lines / tiles⌉ lines and ⌈columns / tiles⌉ columns, less at the lower and
-/// the right edge. Tiles without a row are left out.
+/// The tiles of a grid of `lines` x `columns` rows that is cut into `tiles` parts along each side,
+/// line by line. Each has ⌈lines / tiles⌉ lines and ⌈columns / tiles⌉ columns, less at the lower
+/// and the right edge. Tiles without a row are left out.
+pub fn areas(lines: u32, columns: u32, tiles: u8) -> Vec<Area> {
+    (0..count(lines, columns, tiles)).filter_map(|number| area(lines, columns, tiles, number)).collect()
+}
+
+/// Number of those tiles.
 pub fn count(lines: u32, columns: u32, tiles: u8) -> usize {
     let along = |rows: u32| rows.div_ceil(side(rows, tiles)) as usize;
     along(lines) * along(columns)
 }
 
-/// One of those tiles, counted line by line, if there are that many.
+/// One of those tiles, if there are that many.
 pub fn area(lines: u32, columns: u32, tiles: u8, number: usize) -> Option<Area> {
     if number >= count(lines, columns, tiles) {
         return None;
@@ -97,10 +102,6 @@ fn side(rows: u32, tiles: u8) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn areas(lines: u32, columns: u32, tiles: u8) -> Vec<Area> {
-        (0..).map_while(|number| super::area(lines, columns, tiles, number)).collect()
-    }
 
     fn area(top: u32, left: u32, lines: u32, columns: u32) -> Area {
         Area { top, left, lines, columns }
