@@ -10,8 +10,10 @@
 //! `hops=2` is for questions whose answer stands in a document that the question does not name: the
 //! sentences that fill half of the budget are computed once with all of the context in sight, and
 //! their own attention, weighted by their scores, is half of the score (as in `relay`; each half is
-//! normalised). `unit=chunk` takes whole chunks, which count their best row. Draft models choose excerpts of a prompt in the same way
-//! (SpecPrefill, Liu et al. 2025, arXiv:2502.02789); here cached chunks take the draft's part.
+//! normalised). `unit=chunk` takes whole chunks, which count their best row.
+//!
+//! Draft models choose excerpts of a prompt in the same way (SpecPrefill, Liu et al. 2025,
+//! arXiv:2502.02789); here cached chunks take the draft's part.
 
 use std::ops::Range;
 
