@@ -332,6 +332,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     let headers = (header(&encode_frame(&order).unwrap()), header(&encode_frame(&event).unwrap()));
-    let told = ("5452494218000000d40200002df5fee0", "54524942180000005b0200008ecc8e8e");
+    let told = ("5452494219000000d902000098b9e103", "54524942190000005b02000026f13deb");
     assert_eq!((headers.0.as_str(), headers.1.as_str()), told);
 }

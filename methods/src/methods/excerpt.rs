@@ -115,13 +115,16 @@ impl Selector for Selecting {
         }
         let scores = match self.first.take() {
             Some(first) => first.iter().zip(normalised(evidence)).map(|(first, second)| first + second).collect(),
-            None if self.hops > 1 && candidates.measured > 0 => {
+            None if self.hops > 1 => {
                 let first = normalised(evidence);
                 let sentences = Excerpt { unit: Unit::Sentence, ..self.parts };
                 let rows = excerpt(candidates, &first, (sentences, candidates.measured));
-                let weights = shares(&rows, |row| first[(row - candidates.first_row) as usize]);
-                self.first = Some(first);
-                return Need::Pass { rows, weights };
+                if !rows.is_empty() {
+                    let weights = shares(&rows, |row| first[(row - candidates.first_row) as usize]);
+                    self.first = Some(first);
+                    return Need::Pass { rows, weights };
+                }
+                first
             }
             None => evidence.to_vec(),
         };
@@ -271,6 +274,12 @@ mod tests {
         second[8..12].fill(1.0);
         let Need::Chosen { rows, .. } = two.next(&all, &second) else { panic!("it has chosen") };
         assert_eq!(rows, [10, 11, 12, 13]);
+        let mut alone = Selecting { parts, hops: 2, first: None };
+        let nothing = Candidates { rows: Vec::new(), chunks: Vec::new(), ..all.clone() };
+        assert!(
+            matches!(alone.next(&nothing, &scores), Need::Chosen { rows, .. } if rows.is_empty()),
+            "no row, no pass"
+        );
         let mut one = Selecting { parts, hops: 1, first: None };
         assert!(matches!(one.next(&all, &scores), Need::Chosen { rows, .. } if rows == [5, 6, 8, 9]));
     }
