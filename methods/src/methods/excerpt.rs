@@ -137,13 +137,13 @@ impl Selector for Selecting {
 /// Ascending; ties go to the earlier part and run.
 fn excerpt(candidates: &Candidates, scores: &[f32], (Excerpt { longest, unit }, budget): (Excerpt, usize)) -> Vec<u32> {
     let score = |row: u32| scores[(row - candidates.first_row) as usize];
-    let worth = |rows: &Range<u32>| match unit {
-        Unit::Sentence => rows.clone().map(|row| f64::from(score(row))).sum::<f64>() / rows.len() as f64,
-        Unit::Chunk => rows.clone().map(|row| f64::from(score(row))).fold(0.0, f64::max),
-    };
+    let numbers = |rows: &Range<u32>| rows.clone().map(|row| f64::from(score(row)));
     let mut parts: Vec<(f64, Range<u32>)> = match unit {
-        Unit::Sentence => sentences(candidates, longest).map(|rows| (worth(&rows), rows)).collect(),
-        Unit::Chunk => chunks(candidates).map(|rows| (worth(&rows), rows)).collect(),
+        Unit::Sentence => {
+            let mean = |rows: Range<u32>| (numbers(&rows).sum::<f64>() / rows.len() as f64, rows);
+            sentences(candidates, longest).map(mean).collect()
+        }
+        Unit::Chunk => chunks(candidates).map(|rows| (numbers(&rows).fold(0.0, f64::max), rows)).collect(),
     };
     parts.sort_by(|(a, one), (b, other)| b.total_cmp(a).then(one.start.cmp(&other.start)));
     let (mut chosen, mut left, mut best_other) = (Vec::with_capacity(budget), budget, None);
