@@ -1,6 +1,6 @@
 """Time from a client's request to the second token, of Tributary alone, of vLLM alone, and of both with a hand-over: a table of medians.
 
-    with.sh target/vllm python timing.py PROGRAM [--tokens 8192] [--world 2] [--methods full infoflow none] [--repeat 5] [--json FILE]
+    with.sh target/vllm python timing.py PROGRAM [--tokens 8192] [--world 2] [--methods full infoflow none] [--caches cold warm] [--repeat 5] [--json FILE]
 
 The model is the 25 M shape with drawn weights: times and bytes are those of a real model of this shape, answers mean nothing. Ways, one after the other for
 every sample:
@@ -12,7 +12,8 @@ every sample:
 
 `cold`: documents that no request had before. `warm`: the documents of an earlier request in another order and with another question. vLLM's own prefix cache
 is off, and so its prompts are always computed or imported. `copy`: all layers of a finished prefill read and hashed by the connector's code, without vLLM.
-`step`: one of vLLM's steps of decoding behind an imported prompt.
+`step`: one of vLLM's steps of decoding behind an imported prompt. `after the first`: from the first token, whose time Tributary tells, to the second: the
+hand-over alone, which the noise of a long prefill would hide.
 """
 
 import argparse
@@ -48,14 +49,14 @@ class Client:
 
 
 def two_tokens(url, request, method):
-    """Seconds until Tributary's server has answered with two tokens."""
+    """Seconds until Tributary's server has answered with two tokens, and those of them after the first one."""
     body = {**request, "tributary": {"method": method}, "temperature": 0, "max_tokens": 2, "ignore_eos": True}
     began = time.perf_counter()
     status, told = kit.call(url, "POST", "/v1/chat/completions", body)
     taken = time.perf_counter() - began
     if status != 200 or told["usage"]["completion_tokens"] != 2:
         raise RuntimeError(f"{method}: {status}: {told}")
-    return taken
+    return taken, taken - told["metrics"]["ttft_ms"] / 1000
 
 
 def complete(vllm, ids, told=None, tokens=2):
@@ -101,7 +102,7 @@ def handed_over(url, vllm, request, method):
     imported = (answer.get("kv_transfer_params") or {}).get("tributary", {})
     if imported.get("imported_tokens") != told["tokens"] - 1:
         raise RuntimeError(f"{method}: not imported: {imported}")
-    return taken
+    return taken, None
 
 
 def vllm_alone(url, vllm, request):
@@ -109,7 +110,7 @@ def vllm_alone(url, vllm, request):
     kit.call(url, "DELETE", f"/v1/prefill/{told['id']}")
     began = time.perf_counter()
     complete(vllm, told["token_ids"])
-    return time.perf_counter() - began
+    return time.perf_counter() - began, None
 
 
 def copied(url, request, repeat):
@@ -163,6 +164,7 @@ def main():
     parser.add_argument("--documents", type=int, default=16)
     parser.add_argument("--world", type=int, default=2)
     parser.add_argument("--methods", nargs="+", default=["full", "infoflow", "none"])
+    parser.add_argument("--caches", nargs="+", choices=["cold", "warm"], default=["cold", "warm"])
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--json", type=pathlib.Path, default=pathlib.Path("target/vllm-timing.json"))
     args = parser.parse_args()
@@ -180,12 +182,15 @@ def main():
         child.terminate()
         child.wait(60)
     args.json.write_text(json.dumps({"world": args.world, "rows": rows}, indent=1))
-    table = [["prefill", "cache", "way", "second token, s: median", "min", "max", "to alone", "load average"]]
+    table = [["prefill", "cache", "way", "second token, s: median", "min", "max", "to alone", "after the first", "to alone", "load average"]]
     for row in rows:
-        base = next((statistics.median(one["seconds"]) for one in rows if (one["prefill"], one["cache"], one["way"]) == (row["prefill"], row["cache"], "alone")), None)
+        alone = next((one for one in rows if (one["prefill"], one["cache"], one["way"]) == (row["prefill"], row["cache"], "alone")), None)
+        base = statistics.median(alone["seconds"]) if alone else None
         median = statistics.median(row["seconds"])
+        after = statistics.median(row["after_first"]) if row.get("after_first") else None
         table.append([row["prefill"], row["cache"], row["way"], f"{median:.3f}", f"{min(row['seconds']):.3f}", f"{max(row['seconds']):.3f}",
-                      f"{median - base:+.3f} ({median / base - 1:+.1%})" if base else "-", f"{row['load'][0]:.1f}-{row['load'][1]:.1f}"])
+                      f"{median - base:+.3f} ({median / base - 1:+.1%})" if base else "-",
+                      f"{after:.3f}" if after else "-", f"{after - statistics.median(alone['after_first']):+.3f}" if after else "-", f"{row['load'][0]:.1f}-{row['load'][1]:.1f}"])
     kit.print_table(table)
     return 0
 
@@ -201,8 +206,11 @@ def measure(args, client, alone, both, vllm):
                 seconds[way].append(act())
             load.append(os.getloadavg()[0])
         for way, taken in seconds.items():
-            rows.append({"prefill": prefill, "cache": cache, "way": way, "seconds": taken[1:], "load": [min(load), max(load)]})
-            print(f"{prefill}, {cache}, {way}: {[round(one, 3) for one in taken[1:]]}, load {min(load):.1f}-{max(load):.1f}", flush=True)
+            taken, after = zip(*taken[1:])
+            rows.append({"prefill": prefill, "cache": cache, "way": way, "seconds": taken, "load": [min(load), max(load)]})
+            if None not in after:
+                rows[-1]["after_first"] = after
+            print(f"{prefill}, {cache}, {way}: {[round(one, 3) for one in taken]}, load {min(load):.1f}-{max(load):.1f}", flush=True)
 
     samples, size, tokens = copied(both, client.request(client.documents()), args.repeat)
     rows.append({"prefill": "-", "cache": "-", "way": "copy", "seconds": samples, "load": [os.getloadavg()[0]] * 2})
@@ -211,7 +219,7 @@ def measure(args, client, alone, both, vllm):
     rows.append({"prefill": "-", "cache": "-", "way": "step", "seconds": samples, "load": [os.getloadavg()[0]] * 2})
     for method in args.methods:
         # Full prefill has no use for caches.
-        for cache in ("cold", "warm") if method != "full" else ("cold",):
+        for cache in (cache for cache in args.caches if (method, cache) != ("full", "warm")):
             documents = client.documents()
 
             def fresh(cache=cache, documents=documents):

@@ -87,30 +87,29 @@ impl<'a> BlockPart<'a> {
 
 /// All ranks' rows in the order of their positions, each with its keys before its values.
 fn joined(parts: &[Vec<u8>], HandOver { rows, .. }: &HandOver) -> std::result::Result<Vec<u8>, Lack> {
-    let (mut seen, mut joined) = (vec![false; rows.len()], Vec::new());
+    let mut found: Vec<Option<[&[u8]; 2]>> = vec![None; rows.len()];
     for part in parts {
         let mut left = &part[..];
         while let Some((block, rest)) = BlockPart::read(left) {
             left = rest;
             let width = block.row_bytes;
-            joined.resize(2 * width * rows.len(), 0);
             let pairs = block.keys.chunks_exact(width).zip(block.values.chunks_exact(width));
             for (position, (key, value)) in block.positions.chunks_exact(4).zip(pairs) {
                 let position = u32::from_le_bytes(position.try_into().expect("four bytes"));
-                let place = (position - rows.start) as usize;
-                if std::mem::replace(&mut seen[place], true) {
+                if found[(position - rows.start) as usize].replace([key, value]).is_some() {
                     return Err(Lack::Twice(position));
                 }
-                let (to_key, to_value) = joined[2 * width * place..][..2 * width].split_at_mut(width);
-                to_key.copy_from_slice(key);
-                to_value.copy_from_slice(value);
             }
         }
     }
-    match seen.iter().position(|seen| !seen) {
-        Some(place) => Err(Lack::Missing(rows.start + place as u32)),
-        None => Ok(joined),
+    let row_bytes = found.first().and_then(|row| row.as_ref()).map_or(0, |[key, _]| 2 * key.len());
+    let mut joined = Vec::with_capacity(row_bytes * rows.len());
+    for (position, row) in rows.clone().zip(found) {
+        let [key, value] = row.ok_or(Lack::Missing(position))?;
+        joined.extend_from_slice(key);
+        joined.extend_from_slice(value);
     }
+    Ok(joined)
 }
 
 #[cfg(test)]
