@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod auxiliary;
+mod calibration_file;
 mod chunk_prefix;
 mod chunking;
 pub mod conductor;
@@ -17,6 +18,7 @@ mod error;
 mod free_text;
 mod intake;
 mod jinja;
+mod layer_calibration;
 mod page;
 mod picture;
 pub mod report;
@@ -39,6 +41,7 @@ pub use intake::{
     Intake, Prefix, Prepared, TEXT_CHUNK_TOKENS, prepare, prepare_documents, prepare_ids, prepare_led, prepare_text,
     prepare_turns,
 };
+pub use layer_calibration::{CalibratedLayers, LayerCalibration};
 pub use picture::{Detail, PICTURES, PictureFile, PictureMarks, PictureRules, ReadingTime, picture_name};
 pub use report::{Environment, Report, report};
 pub use request::{Document, DocumentPart, PlacedPicture, Request};

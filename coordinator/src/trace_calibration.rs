@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tributary_protocol::TraceHeads;
 
-use crate::error::{Error, PlanError, Result};
-
-/// Maximum bytes of a calibration.
-const MOST_BYTES: u64 = 64 << 20;
+use crate::calibration_file;
+use crate::error::Result;
 
 /// Name and version of the file's format.
 const SCHEMA: &str = "tributary.trace/1";
@@ -72,19 +70,12 @@ impl TraceCalibration {
     /// written.
     pub fn from_folder(folder: &Path) -> Result<Option<Self>> {
         let path = Self::path(folder);
-        let text = match tributary_system::file::regular_text(&path, MOST_BYTES) {
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(cause) => return Err(PlanError::Unreadable { path, cause }.into()),
-            Ok(text) => text,
+        let Some(found) = calibration_file::read::<Self>(&path, (SCHEMA, |found| &found.schema))? else {
+            return Ok(None);
         };
-        let wrong = |line, column, cause: String| Error::Json { path: path.clone(), line, column, cause };
-        let found: Self =
-            serde_json::from_str(&text).map_err(|error| wrong(error.line(), error.column(), error.to_string()))?;
-        if found.schema != SCHEMA {
-            return Err(wrong(1, 1, format!("its schema is `{}`, not `{SCHEMA}`", found.schema)));
-        }
         if !(found.alpha > 0.0 && found.alpha <= 1.0) {
-            return Err(wrong(1, 1, format!("alpha is {}; it must be above 0 and at most 1", found.alpha)));
+            let cause = format!("alpha is {}; it must be above 0 and at most 1", found.alpha);
+            return Err(calibration_file::wrong(&path, cause));
         }
         Ok(Some(found))
     }
@@ -94,8 +85,7 @@ impl TraceCalibration {
     /// # Errors
     /// Returns an error if the system fails to write it.
     pub fn write(&self, folder: &Path) -> std::io::Result<()> {
-        let text = serde_json::to_string_pretty(self).map_err(std::io::Error::other)?;
-        tributary_system::file::write_whole(&Self::path(folder), format!("{text}\n").as_bytes())
+        calibration_file::write(&Self::path(folder), self)
     }
 }
 
@@ -116,6 +106,7 @@ mod named {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     #[test]
     fn alpha_lies_between_what_refers_and_what_does_not() {

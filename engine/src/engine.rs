@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use tributary_coordinator::conductor::{Observed, Observer};
-use tributary_coordinator::{Environment, Prepared, Readers, TraceCalibration};
+use tributary_coordinator::{Environment, LayerCalibration, Prepared, Readers, TraceCalibration};
 use tributary_model::Model;
 use tributary_planner::forecast::Profile;
 use tributary_planner::{GroupShape, GroupSurvey, Machine, Planned, Planner, Slicing};
@@ -67,6 +67,9 @@ impl<'a> Engine<'a> {
         let mut planner = Planner::new(shape, eos, config.group.chunk_cache_bytes, side_by_side);
         if let Some(calibrated) = TraceCalibration::from_folder(&folder.path)? {
             planner.trace_by(calibrated.alpha, calibrated.heads);
+        }
+        for (method, layers) in LayerCalibration::from_folder(&folder.path, folder.config.layers)?.layers() {
+            planner.score_by(method, layers);
         }
         let readers = auxiliary::readers(&folder)?;
         if let Some(reader) = &readers.auxiliary {

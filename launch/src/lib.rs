@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod calibrating;
 pub mod command;
 mod compare;
 mod config;

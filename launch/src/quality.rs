@@ -2,26 +2,28 @@
 //! of answers made elsewhere.
 
 use std::ffi::OsString;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix, TEXT_CHUNK_TOKENS, TraceCalibration};
+use tributary_coordinator::{ChunkPrefix, Chunking, Join, Prefix, TEXT_CHUNK_TOKENS};
 use tributary_engine::{Config, Engine, IntakeConfig, Ranks, RunConfig, Synthetic, TemplateUse, follow};
-use tributary_methods::Keep;
+use tributary_methods::{Keep, LAYERS};
 use tributary_planner::forecast::Profile;
 use tributary_planner::{GroupShape, RequestSettings};
 use tributary_protocol::{Eviction, REFERENCE, Sampling};
 use tributary_quality::{
-    Arm, Asked, Evaluation, LEAST_ALPHA, Output, Part, Split, Study, Suite, Wanted, calibrate, dry_run, open, origin,
-    page, pool, render, report, rows,
+    Arm, Asked, Evaluation, LEAST_ALPHA, Output, Part, Split, Study, Wanted, depths, dry_run, open, origin, page, pool,
+    render, report, rows,
 };
 use tributary_study::forecast::lengths::tokens;
 use tributary_study::method_spec::MethodSpec;
 use tributary_study::scalar::Ratio;
 
 use crate::args::{ModelArgs, ReachArgs, TileArgs};
+use crate::calibrating;
 use crate::config_file::CONFIG;
 use crate::exporting::MetricsArgs;
 use crate::failure::usage;
@@ -229,6 +231,12 @@ pub struct EvaluationArgs {
     /// [default: trace]
     #[arg(long, value_name = "METHOD", num_args = 0..=1, help_heading = "Run", conflicts_with_all = ["dry_run", "resume", "out", "methods", "ratios", "evict"])]
     calibrate_trace: Option<Option<MethodSpec>>,
+    /// Evaluate a method with other scoring layers: eighths, quarters and halves of the model's
+    /// layers, and all of them. Layers with which it answers better than with its usual ones (p
+    /// below 0.05 after Holm) are written beside the model (layers.json), and are the method's usual
+    /// layers from then on
+    #[arg(long, value_name = "METHOD", help_heading = "Run", conflicts_with_all = ["calibrate_trace", "methods", "evict"])]
+    calibrate_layers: Option<MethodSpec>,
     /// Machine profile to predict times of a dry run: a name, or a file of `bench --calibrate`
     /// [default: none]
     #[arg(long, value_name = "NAME|FILE.toml", help_heading = "Run", requires = "dry_run")]
@@ -344,9 +352,12 @@ fn asked(args: &EvaluationArgs, world: usize) -> Asked {
 fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks, read: Read<'_>) -> anyhow::Result<()> {
     let world = ranks.world();
     let study = study(args, world, read)?;
-    let ((design, suite), arms) = (open(&asked(args, world))?, arms(args, world)?);
+    let ((design, suite), mut arms) = (open(&asked(args, world))?, arms(args, world)?);
     let profile = args.profile.as_deref().map(Profile::find).transpose()?;
     let mut engine = Engine::open(config, ranks)?;
+    if let Some(spec) = &args.calibrate_layers {
+        arms.extend(at_depths(args, spec, (engine.folder().config.layers, world))?);
+    }
     if args.warm {
         engine.keep_chunks(&[world]);
     }
@@ -359,7 +370,7 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks, read: Read<'_
         return Ok(ranks.leave()?);
     }
     if args.calibrate_trace.is_some() {
-        return calibrated(&evaluation, suite.as_ref(), engine);
+        return calibrating::trace(&evaluation, suite.as_ref(), engine);
     }
     let output = Output::open(args.out.as_deref(), args.resume, args.force)?;
     let (origin, environment) = (origin(&engine)?, engine.environment().clone());
@@ -383,8 +394,12 @@ fn lead(args: &EvaluationArgs, config: &Config, ranks: &mut Ranks, read: Read<'_
         &report,
         &page(&evaluation, &report, &answers, &|question| engine.read(question).ok()),
     )?;
+    let model_folder = engine.folder().path.clone();
     engine.end()?;
     print(&format!("{}\n# written to {}\n", render(&report), output.folder.display()))?;
+    if let Some(spec) = &args.calibrate_layers {
+        calibrating::layers(spec, &evaluation, &answers, &model_folder)?;
+    }
     exported.map_err(refused)?;
     Ok(report.check()?)
 }
@@ -395,8 +410,9 @@ fn study(args: &EvaluationArgs, world: usize, read: Read<'_>) -> anyhow::Result<
     if args.split != Part::Report {
         return Ok(None);
     }
-    if args.calibrate_trace.is_some() {
-        return Err(usage("--calibrate-trace: not with --split report: it takes --split selection"));
+    let calibrates = [("trace", args.calibrate_trace.is_some()), ("layers", args.calibrate_layers.is_some())];
+    if let Some((what, _)) = calibrates.iter().find(|(_, is_asked)| *is_asked) {
+        return Err(usage(format!("--calibrate-{what}: not with --split report: it takes --split selection")));
     }
     let Some(path) = &args.study else {
         return Err(usage("--split report: it runs what a committed study file lists: name it with --study FILE.toml"));
@@ -452,45 +468,44 @@ fn check_listed(args: &EvaluationArgs, listed: &EvaluationArgs, world: usize) ->
     }
 }
 
-/// Measures α, and writes it beside the model.
-fn calibrated(evaluation: &Evaluation, suite: &dyn Suite, engine: Engine<'_>) -> anyhow::Result<()> {
-    let folder = engine.folder().path.clone();
-    let progress = Progress::start("loading the weights");
-    let found = calibrate(evaluation, suite, engine, &|what, _| progress.now(what));
-    drop(progress);
-    let found = found?;
-    found.write(&folder).map_err(|error| usage(format!("{}: {error}", folder.display())))?;
-    let path = TraceCalibration::path(&folder);
-    let range = |readings: &[f32]| match (readings.first(), readings.last()) {
-        (Some(least), Some(most)) => format!("{least:.3} to {most:.3} in {} requests", readings.len()),
-        _ => "none".to_owned(),
-    };
-    print(&format!(
-        "alpha {:.3}\nsharpest readings where a document refers to another: {}\nsharpest readings where none does: {}\n# written to {}\n",
-        found.alpha,
-        range(&found.referring),
-        range(&found.apart),
-        path.display()
-    ))
+/// A method with each choice of layers that is tried in a model of `layers` layers.
+fn at_depths(args: &EvaluationArgs, spec: &MethodSpec, (layers, world): (usize, usize)) -> anyhow::Result<Vec<Arm>> {
+    if args.ratios.len() > 1 {
+        return Err(usage(format!("--calibrate-layers {spec}: with one ratio, not {}", args.ratios.len())));
+    }
+    if !spec.method.takes(&LAYERS) {
+        return Err(usage(format!("--calibrate-layers {spec}: its score is no attention in some layers")));
+    }
+    let at = |range: Range<usize>| format!("{spec}:layers={}..{}", range.start, range.end).parse();
+    let specs: Result<Vec<MethodSpec>, String> = depths(layers).into_iter().map(at).collect();
+    arms_of(args, world, &specs.map_err(|why| usage(format!("--calibrate-layers {why}")))?)
 }
 
 /// The methods with each ratio that makes a difference to them; the one that the others are
 /// measured against first.
 fn arms(args: &EvaluationArgs, world: usize) -> anyhow::Result<Vec<Arm>> {
     let mut specs = vec![MethodSpec::bare(REFERENCE)];
-    match &args.calibrate_trace {
-        Some(spec) => {
+    match (&args.calibrate_trace, &args.calibrate_layers) {
+        (_, Some(spec)) => specs.push(spec.clone()),
+        (Some(spec), _) => {
             let spec = spec.as_ref().map_or_else(|| "trace".to_owned(), MethodSpec::to_string);
             let spec = format!("{spec}:alpha={LEAST_ALPHA}").parse();
             specs = vec![spec.map_err(|why: String| usage(format!("--calibrate-trace {why}")))?];
         }
-        None => specs.extend(List::all(&args.methods).into_iter().filter(|spec| *spec != MethodSpec::bare(REFERENCE))),
+        (None, None) => {
+            specs.extend(List::all(&args.methods).into_iter().filter(|spec| *spec != MethodSpec::bare(REFERENCE)))
+        }
     }
     let specs = specs.into_iter().map(|spec| with_evictions(args, spec)).collect::<anyhow::Result<Vec<_>>>()?.concat();
+    arms_of(args, world, &specs)
+}
+
+/// Methods with each ratio that makes a difference to them.
+fn arms_of(args: &EvaluationArgs, world: usize, specs: &[MethodSpec]) -> anyhow::Result<Vec<Arm>> {
     let ratios: Vec<Option<f64>> = args.ratios.iter().map(|ratio| Some(ratio.0)).collect();
     let ratios = if ratios.is_empty() { vec![None] } else { ratios };
     let mut arms: Vec<Arm> = Vec::new();
-    for spec in &specs {
+    for spec in specs {
         if let Some(option) = ["world", "threads"].into_iter().find(|option| spec.has(option)) {
             return Err(usage(format!("--methods {spec}: {option} is one for all methods here")));
         }

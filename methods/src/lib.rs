@@ -36,8 +36,8 @@ pub use methods::{CHUNKS_ALONE, METHODS, PREFIX_ALONE, REFERENCE};
 pub use model_facts::ModelFacts;
 pub use option::{Kind, MethodOption, Options, Usual};
 pub use options::{
-    ALPHA, EVICT, EXCHANGE, FIRST, IMPORTANCE, KEEP, KEEP_ORDER, KEEP_PER_CHUNK, ORDER_FOR, PACKETS, RATIO, REORDER,
-    REQUEST, SHARPEST, exchange_named,
+    ALPHA, EVICT, EXCHANGE, FIRST, IMPORTANCE, KEEP, KEEP_ORDER, KEEP_PER_CHUNK, LAYERS, ORDER_FOR, PACKETS, RATIO,
+    REORDER, REQUEST, SHARPEST, exchange_named,
 };
 pub use planned::PlannedMethod;
 pub use prefill::{Activations, AuxiliaryReading, Evidence, Heads, Layers, Prefill, Selection};

@@ -9,6 +9,7 @@
 
 pub mod answers;
 mod calibrate;
+mod calibrate_layers;
 mod chunk_sizes;
 pub mod cut;
 mod decoding;
@@ -55,6 +56,7 @@ mod tables;
 mod training;
 
 pub use calibrate::{LEAST_ALPHA, calibrate};
+pub use calibrate_layers::{LayerTrial, Tried, depths};
 pub use design::{Arm, Asked, Design};
 pub use dry_run::dry_run;
 pub use error::{Error, Result};

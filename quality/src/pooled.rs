@@ -96,27 +96,46 @@ pub(crate) fn pooled_scores(arms: &[(String, Option<f64>)], scores: &[Vec<f64>],
         PooledShare { method, ratio, share: interval(drawn[index].mean / full.mean, shares, OUTSIDE) }
     };
     let pairs: Vec<(usize, usize)> = (1..arms.len()).flat_map(|one| (1..one).map(move |other| (one, other))).collect();
-    let differences: Vec<Vec<f64>> = pairs
-        .iter()
-        .map(|&(one, other)| drawn[one].means.iter().zip(&drawn[other].means).map(|(one, other)| one - other).collect())
-        .collect();
-    let ps: Vec<f64> = differences.iter().map(|draws| two_sided(draws)).collect();
-    let adjusted = holm(&ps);
-    let mut order: Vec<usize> = (0..ps.len()).collect();
-    order.sort_by(|&one, &other| ps[one].total_cmp(&ps[other]));
-    let place = |pair: usize| order.iter().position(|&other| other == pair).unwrap_or_default();
-    let difference = |(pair, draws): (usize, Vec<f64>)| {
-        let (one, other) = pairs[pair];
+    let difference = |(&(one, other), Compared { difference, p, holm_p }): (&(usize, usize), Compared)| {
         let ((method, ratio), (rival, rival_ratio)) = (of(one), of(other));
-        let outside = OUTSIDE / (ps.len() - place(pair)) as f64;
-        let difference = interval(drawn[one].mean - drawn[other].mean, draws, outside);
-        PooledDifference { method, ratio, rival, rival_ratio, difference, p: ps[pair], holm_p: adjusted[pair] }
+        PooledDifference { method, ratio, rival, rival_ratio, difference, p, holm_p }
     };
     Some(Pooled {
         requests,
         shares: shares.into_iter().map(share).collect(),
-        differences: differences.into_iter().enumerate().map(difference).collect(),
+        differences: pairs.iter().zip(compared(&drawn, &pairs)).map(difference).collect(),
     })
+}
+
+/// The difference of two methods, with Holm's interval, its p, and p after Holm.
+pub(crate) struct Compared {
+    pub difference: Mean,
+    pub p: f64,
+    pub holm_p: f64,
+}
+
+/// Each method but the first less the first one, by their scores of the same requests.
+pub(crate) fn less_the_first(scores: &[Vec<f64>], seed: u64) -> Vec<Compared> {
+    let pairs: Vec<(usize, usize)> = (1..scores.len()).map(|one| (one, 0)).collect();
+    compared(&drawn(scores, seed), &pairs)
+}
+
+/// The first method of each pair less the second one.
+fn compared(drawn: &[Drawn], pairs: &[(usize, usize)]) -> Vec<Compared> {
+    let less = |&(one, other): &(usize, usize)| -> Vec<f64> {
+        drawn[one].means.iter().zip(&drawn[other].means).map(|(one, other)| one - other).collect()
+    };
+    let ps: Vec<f64> = pairs.iter().map(|pair| two_sided(&less(pair))).collect();
+    let adjusted = holm(&ps);
+    let mut order: Vec<usize> = (0..ps.len()).collect();
+    order.sort_by(|&one, &other| ps[one].total_cmp(&ps[other]));
+    let place = |pair: usize| order.iter().position(|&other| other == pair).unwrap_or_default();
+    let of_pair = |(index, pair): (usize, &(usize, usize))| {
+        let outside = OUTSIDE / (ps.len() - place(index)) as f64;
+        let mean = drawn[pair.0].mean - drawn[pair.1].mean;
+        Compared { difference: interval(mean, less(pair), outside), p: ps[index], holm_p: adjusted[index] }
+    };
+    pairs.iter().enumerate().map(of_pair).collect()
 }
 
 /// Mean scores of all methods in the same draws of requests.

@@ -2,6 +2,7 @@
 
 mod adapters;
 mod bench;
+mod calibrate_layers;
 mod calibrate_trace;
 mod config_file;
 mod errors;

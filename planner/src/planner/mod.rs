@@ -9,8 +9,9 @@ mod taken;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use tributary_methods::{ALPHA, SHARPEST};
+use tributary_methods::{ALPHA, LAYERS, SHARPEST};
 use tributary_protocol::{Around, Chunk, KeySpace, LookAhead, Packets, Picture, Plan, RankReport, TraceHeads};
 
 use self::caches::bytes_seen_by_ranks;
@@ -70,6 +71,8 @@ pub struct Planner {
     profile: Option<Profile>,
     /// Calibrated α of trace for the model, if any.
     trace: Option<(f32, TraceHeads)>,
+    /// Calibrated scoring layers of the model, by the method's name.
+    scoring: BTreeMap<String, Range<usize>>,
     /// The rows of an adapter around chunks, for requests that use them.
     around: Option<Around>,
     /// The rows of an adapter for a look-ahead, for requests that evict by it.
@@ -103,6 +106,7 @@ impl Planner {
             narrowest: None,
             profile: None,
             trace: None,
+            scoring: BTreeMap::new(),
             around: None,
             look_ahead: None,
             auxiliary_bytes: 0,
@@ -127,6 +131,12 @@ impl Planner {
     /// request asks for others.
     pub fn trace_by(&mut self, alpha: f32, heads: TraceHeads) {
         self.trace = Some((alpha, heads));
+    }
+
+    /// From now on the method of this name scores rows by these layers, unless a request asks for
+    /// others.
+    pub fn score_by(&mut self, method: String, layers: Range<usize>) {
+        self.scoring.insert(method, layers);
     }
 
     /// Counts the weights of an auxiliary model from now on: they are in the host's memory,
@@ -398,8 +408,8 @@ impl Planner {
         Draft::new(self.completed(tokens, settings), &self.calibrated(settings), &self.model)
     }
 
-    /// Settings with the calibrated α, for a method that takes it, unless a request asks for
-    /// another one or for other heads.
+    /// Settings with the calibrated α and the calibrated layers, for a method that takes them,
+    /// unless a request asks for others, or for an α of other heads.
     fn calibrated(&self, settings: &RequestSettings) -> RequestSettings {
         let mut settings = settings.clone();
         if let Some((alpha, heads)) = self.trace.filter(|_| settings.method.takes(&ALPHA)) {
@@ -410,6 +420,9 @@ impl Planner {
             if TraceHeads::from(options.get::<f32>(&SHARPEST)) == heads {
                 options.set_default(&ALPHA, &alpha.to_string());
             }
+        }
+        if let Some(layers) = self.scoring.get(settings.method.name).filter(|_| settings.method.takes(&LAYERS)) {
+            settings.options.set_default(&LAYERS, &format!("{}..{}", layers.start, layers.end));
         }
         settings
     }
