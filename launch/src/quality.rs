@@ -233,8 +233,8 @@ pub struct EvaluationArgs {
     calibrate_trace: Option<Option<MethodSpec>>,
     /// Evaluate a method with other scoring layers: eighths, quarters and halves of the model's
     /// layers, and all of them. Layers with which it answers better than with its usual ones (p
-    /// below 0.05 after Holm) are written beside the model (layers.json), and are the method's usual
-    /// layers from then on
+    /// below 0.05 after Holm) are written beside the model (layers.json), and are the method's
+    /// usual layers from then on
     #[arg(long, value_name = "METHOD", help_heading = "Run", conflicts_with_all = ["calibrate_trace", "methods", "evict"])]
     calibrate_layers: Option<MethodSpec>,
     /// Machine profile to predict times of a dry run: a name, or a file of `bench --calibrate`
