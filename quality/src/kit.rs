@@ -174,6 +174,7 @@ pub fn origin() -> crate::report::Origin {
         revision: None,
         build: String::new(),
         model_hash: String::new(),
+        calibrations: None,
         host: "here".to_owned(),
         cpu: "none".to_owned(),
         cores: 1,

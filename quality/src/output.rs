@@ -178,6 +178,7 @@ fn identity(design: &Design, origin: &Origin, environment: &Environment) -> Valu
         "kernels": environment.kernels,
         "backend": environment.backend,
         "model_hash": origin.model_hash,
+        "calibrations": origin.calibrations,
         "build": origin.build,
         "host": origin.host,
         "cores": origin.cores,

@@ -1,8 +1,11 @@
 //! Everything that an evaluation came to, as one object.
 
+use std::io::ErrorKind;
+use std::path::Path;
+
 use schemars::JsonSchema;
 use serde::Serialize;
-use tributary_coordinator::Environment;
+use tributary_coordinator::{Environment, LayerCalibration, TraceCalibration};
 use tributary_engine::{Engine, program_hash};
 use tributary_system::{host, processor, program};
 
@@ -65,6 +68,8 @@ pub struct Origin {
     pub build: String,
     /// Hash of the model.
     pub model_hash: String,
+    /// Hash of the model's calibrations (trace.json, layers.json), if it has any.
+    pub calibrations: Option<String>,
     /// The machine's name.
     pub host: String,
     /// Its processor.
@@ -108,10 +113,29 @@ pub fn origin(engine: &Engine<'_>) -> Result<Origin> {
         revision: program::revision().map(str::to_owned),
         build: program_hash().map_err(tributary_engine::Error::from)?,
         model_hash: model.iter().map(|byte| format!("{byte:02x}")).collect(),
+        calibrations: calibrations(&engine.folder().path)?,
         host: host::name(),
         cpu: processor::model_name().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
     })
+}
+
+/// The hash of a model's calibrations; `None` if it has none.
+fn calibrations(folder: &Path) -> Result<Option<String>> {
+    let mut parts = Vec::new();
+    for path in [TraceCalibration::path(folder), LayerCalibration::path(folder)] {
+        match std::fs::read(&path) {
+            Ok(bytes) => parts.push(Some(bytes)),
+            Err(cause) if cause.kind() == ErrorKind::NotFound => parts.push(None),
+            Err(cause) => return Err(Error::file("cannot read", &path)(cause)),
+        }
+    }
+    let mut hasher = blake3::Hasher::new();
+    for part in &parts {
+        hasher.update(&part.as_ref().map_or(u64::MAX, |bytes| bytes.len() as u64).to_le_bytes());
+        hasher.update(part.as_deref().unwrap_or_default());
+    }
+    Ok(parts.iter().any(Option::is_some).then(|| hasher.finalize().to_hex().to_string()))
 }
 
 /// The report of a complete evaluation.
