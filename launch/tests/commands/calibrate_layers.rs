@@ -64,17 +64,22 @@ fn better_layers_are_found_and_the_model_keeps_them() {
     assert_eq!(layers_of("infoflow"), layers_of(&format!("infoflow:layers={layers}")), "the model's own");
     assert_ne!(layers_of("infoflow:layers=0..1"), layers_of("infoflow"), "an option stands before it");
 
+    let text = written.to_string().replace(&format!("\"end\":{}", own["end"]), "\"end\":9");
+    std::fs::write(folder.path().join("layers.json"), text).expect("written");
+    let (_, _, errors) = run(&["prefill", "--model", &model, "--request", &request, "--method", "full"]);
+    assert!(errors.lines().count() == 1 && errors.contains("and the model has 5"), "{errors}");
+}
+
+#[test]
+fn methods_without_layers_and_several_ratios_are_refused() {
     for (method, ratios, says) in [
         ("relay", "0.1", "relay: its score is no attention in some layers"),
         ("infoflow:layers=0..1", "0.1", "layers: is given twice"),
         ("infoflow", "0.1,0.2", "with one ratio, not 2"),
     ] {
-        let (code, text, errors) = quality("vt2", "2", &["--calibrate-layers", method, "--ratios", ratios]);
+        let base = ["quality", "--suite", "hops", "--tasks", "vt2", "--samples", "2", "--model", &demo()];
+        let (code, text, errors) = run(&[&base[..], &["--calibrate-layers", method, "--ratios", ratios]].concat());
         assert_eq!((code, text.as_str(), errors.lines().count()), (Some(64), "", 1), "{errors}");
         assert!(errors.contains(says), "{errors}");
     }
-    let text = written.to_string().replace(&format!("\"end\":{}", own["end"]), "\"end\":9");
-    std::fs::write(folder.path().join("layers.json"), text).expect("written");
-    let (_, _, errors) = run(&["prefill", "--model", &model, "--request", &request, "--method", "full"]);
-    assert!(errors.lines().count() == 1 && errors.contains("and the model has 5"), "{errors}");
 }
