@@ -32,7 +32,7 @@ pub fn read<T: DeserializeOwned>(path: &Path, (schema, schema_of): (&str, fn(&T)
     }
 }
 
-/// The error of a file whose content cannot be.
+/// The error of a file with an impossible value.
 pub fn wrong(path: &Path, cause: String) -> Error {
     Error::Json { path: path.to_owned(), line: 1, column: 1, cause }
 }

@@ -25,7 +25,7 @@ pub struct LayerCalibration {
     pub methods: BTreeMap<String, CalibratedLayers>,
 }
 
-/// A method's layers, and what showed them to be better than those that it has by itself.
+/// A method's layers, and the measurement that showed them to be better than its usual ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CalibratedLayers {

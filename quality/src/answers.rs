@@ -248,8 +248,8 @@ impl Answer {
 }
 
 /// An answer's score; 0 where there is none.
-pub(crate) fn score(answer: &Option<Answer>) -> f64 {
-    answer.as_ref().map_or(0.0, |answer| answer.score)
+pub(crate) fn score(answer: Option<&Answer>) -> f64 {
+    answer.map_or(0.0, |answer| answer.score)
 }
 
 /// Answers by cell, number, method and ratio. Of several the last counts.
@@ -261,6 +261,11 @@ impl Answers {
     pub fn add(&mut self, answer: Answer) {
         let method = named(&answer.method, answer.ratio);
         self.0.insert((answer.cell.clone(), answer.sample, method), answer);
+    }
+
+    /// The answers of a method to the requests of some cells, each with the number of its requests.
+    pub(crate) fn of_arm(&self, cells: &[(Cell, usize)], arm: &Arm) -> Vec<Option<&Answer>> {
+        cells.iter().flat_map(|(cell, count)| (0..*count).map(|number| self.get(cell, number, arm))).collect()
     }
 
     /// The answer of a method to a request, if there is one.

@@ -69,13 +69,8 @@ impl LayerTrial {
     /// layers. `None` without requests.
     pub fn new(evaluation: &Evaluation, answers: &Answers) -> Option<Self> {
         let (seed, arms) = (evaluation.design.seed, evaluation.arms.get(1..)?);
-        let of = |arm: &Arm| -> Vec<Option<&Answer>> {
-            let cells = evaluation.cells.iter();
-            cells.flat_map(|(cell, count)| (0..*count).map(|number| answers.get(cell, number, arm))).collect()
-        };
-        let all: Vec<Vec<Option<&Answer>>> = arms.iter().map(of).collect();
-        let scores: Vec<Vec<f64>> =
-            all.iter().map(|own| own.iter().map(|answer| score(&answer.cloned())).collect()).collect();
+        let all: Vec<Vec<Option<&Answer>>> = arms.iter().map(|arm| answers.of_arm(&evaluation.cells, arm)).collect();
+        let scores: Vec<Vec<f64>> = all.iter().map(|own| own.iter().copied().map(score).collect()).collect();
         let layers = |arm: &Arm| match arm.run_config.settings.options.get::<Layers>(&LAYERS) {
             Some(Layers::Some(first, end)) => first..end,
             _ => 0..0,
@@ -107,7 +102,7 @@ impl LayerTrial {
         shown.reduce(|best, tried| if tried.score.mean > best.score.mean { tried } else { best })
     }
 
-    /// A table of all layers, and what follows from it.
+    /// A table of all layers, and the conclusion from it.
     pub fn render(&self) -> String {
         let mut rows = vec![cells(["layers", "score", "KL", "less the usual", "p (Holm)"])];
         let nothing = || "-".to_owned();

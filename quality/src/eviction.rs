@@ -52,7 +52,8 @@ impl EvictionPoint {
         let longest = evicted.iter().max_by(|one, other| one.rows.total_cmp(&other.rows))?;
         let middle = |of: fn(&Evicted) -> f64| median(&evicted.iter().map(|part| of(part)).collect::<Vec<_>>());
         let median_ms = middle(|part| part.ms);
-        let scores = |answers: &[Option<Answer>]| answers.iter().map(score).collect::<Vec<f64>>();
+        let scores =
+            |answers: &[Option<Answer>]| answers.iter().map(|answer| score(answer.as_ref())).collect::<Vec<f64>>();
         Some(Self {
             evict: wish.method?.descriptor().name.to_owned(),
             keep: wish.keep?.to_string(),

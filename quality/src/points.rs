@@ -202,7 +202,7 @@ fn adjust(points: &mut [Point]) {
 }
 
 fn point(arm: &Arm, cell: &Cell, own: &[Option<Answer>], full: Option<&Vec<Option<Answer>>>, seed: u64) -> Point {
-    let scores: Vec<f64> = own.iter().map(score).collect();
+    let scores: Vec<f64> = own.iter().map(|answer| score(answer.as_ref())).collect();
     let replies: Vec<&Reply> = own.iter().flatten().filter_map(Answer::reply).collect();
     let share = |of: &dyn Fn(&Reply) -> f64| {
         let sum: f64 = replies.iter().map(|reply| of(reply)).sum();
@@ -259,7 +259,7 @@ fn by(metric: Metric, own: &[Option<Answer>]) -> f64 {
 /// has none.
 fn share_of_full(scores: &[f64], full: Option<&Vec<Option<Answer>>>) -> Option<f64> {
     let Some(full) = full else { return Some(1.0) };
-    let theirs: f64 = full.iter().map(score).sum();
+    let theirs: f64 = full.iter().map(|answer| score(answer.as_ref())).sum();
     (theirs > 0.0).then(|| scores.iter().sum::<f64>() / theirs)
 }
 
@@ -285,7 +285,7 @@ fn agreement(own: &[Option<Answer>], full: &[Option<Answer>], seed: u64) -> Opti
 }
 
 fn paired(scores: &[f64], full: &[Option<Answer>], seed: u64) -> Paired {
-    let theirs: Vec<f64> = full.iter().map(score).collect();
+    let theirs: Vec<f64> = full.iter().map(|answer| score(answer.as_ref())).collect();
     let alone = |one: &[f64], other: &[f64]| one.iter().zip(other).filter(|(one, other)| one > other).count();
     let (right_alone, full_alone) = (alone(scores, &theirs), alone(&theirs, scores));
     let p = mcnemar(right_alone, full_alone);

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::answers::{Answer, Answers, score};
+use crate::answers::{Answers, score};
 use crate::design::Arm;
 use crate::random::Random;
 use crate::statistics::{DRAWS, Mean, holm};
@@ -68,10 +68,7 @@ struct Drawn {
 /// The comparison, the first method being full prefill. Absent of one method alone, of no requests,
 /// and of more methods than [`MOST_ARMS`].
 pub fn pooled(cells: &[(Cell, usize)], seed: u64, arms: &[Arm], answers: &Answers) -> Option<Pooled> {
-    let scores = |arm: &Arm| -> Vec<f64> {
-        let of = |cell: &Cell, number: usize| -> Option<Answer> { answers.get(cell, number, arm).cloned() };
-        cells.iter().flat_map(|(cell, count)| (0..*count).map(|number| score(&of(cell, number)))).collect()
-    };
+    let scores = |arm: &Arm| -> Vec<f64> { answers.of_arm(cells, arm).into_iter().map(score).collect() };
     let scores: Vec<Vec<f64>> = arms.iter().map(scores).collect();
     let arms: Vec<_> = arms.iter().map(|arm| (arm.method.clone(), arm.ratio)).collect();
     pooled_scores(&arms, &scores, seed)
@@ -174,7 +171,7 @@ fn interval(mean: f64, mut draws: Vec<f64>, outside: f64) -> Mean {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answers::Outcome;
+    use crate::answers::{Answer, Outcome};
     use crate::kit;
 
     /// Answers of methods, by their scores.

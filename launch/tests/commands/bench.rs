@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::kit::{demo, root, tributary};
+use crate::kit::{demo, root, run};
 use serde_json::Value;
 
 /// Runs `bench` on the demo model with chunks of 64 tokens.
@@ -12,12 +12,6 @@ fn bench(arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut all = vec!["bench", "--model", &demo, "--chunk-tokens", "64", "--query-tokens", "8"];
     all.extend(arguments);
     run(&all)
-}
-
-fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = tributary(arguments);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
 fn report(folder: &Path) -> Value {

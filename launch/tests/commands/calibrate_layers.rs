@@ -1,27 +1,16 @@
 //! `tributary quality --calibrate-layers`: a method is evaluated with other scoring layers, those
 //! that are shown to be better are kept beside the model, and are taken from there.
 
-use std::path::Path;
-
 use serde_json::Value;
 
-use crate::kit::{demo, tributary};
-
-fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = tributary(arguments);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
-}
+use crate::kit::{copy_of_demo, demo, run};
 
 /// At a small ratio the demo model's last two layers select better than those of depth 0.55 to
 /// 0.65.
 #[test]
 fn better_layers_are_found_and_the_model_keeps_them() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = copy_of_demo();
     let (model, out) = (folder.path().display().to_string(), folder.path().join("out").display().to_string());
-    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
-        std::fs::copy(Path::new(&demo()).join(name), folder.path().join(name)).expect("copied");
-    }
     let quality = |tasks: &'static str, samples: &'static str, more: &[&str]| {
         let base = ["quality", "--suite", "hops", "--tasks", tasks, "--samples", samples, "--model", &model];
         run(&[&base[..], more].concat())

@@ -3,24 +3,15 @@
 
 use std::path::Path;
 
-use crate::kit::{demo, tributary};
+use crate::kit::{copy_of_demo, run};
 use serde_json::Value;
-
-fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = tributary(arguments);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
-}
 
 /// α is between the model's readings of references and those of lists, is written beside the model,
 /// and holds for later requests; an option takes precedence.
 #[test]
 fn trace_is_calibrated_and_the_model_keeps_it() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = copy_of_demo();
     let model = folder.path().display().to_string();
-    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
-        std::fs::copy(Path::new(&demo()).join(name), folder.path().join(name)).expect("copied");
-    }
     let tasks = |tasks: &'static str| ["quality", "--suite", "hops", "--tasks", tasks, "--samples", "6", "--model"];
     let (code, out, errors) = run(&[&tasks("hop2,vt3_shuf,multivalue")[..], &[&model, "--calibrate-trace"]].concat());
     assert_eq!((code, errors.as_str()), (Some(0), ""), "{out}");

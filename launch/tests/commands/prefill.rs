@@ -110,9 +110,7 @@ fn pages_are_exported_into_a_folder_of_one_server() {
         let (demo, request) = (demo(), request("vt3-1"));
         let target = format!("sglang:{},page-size=16{settings}", pages.display());
         let all = ["prefill", "--model", &demo, "--request", &request, "--max-tokens", "2", "--export-kv", &target];
-        let output = tributary(&[&all[..], more].concat());
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.code(), text(&output.stdout), text(&output.stderr))
+        crate::kit::run(&[&all[..], more].concat())
     };
     let manifest = || -> serde_json::Value {
         serde_json::from_slice(&std::fs::read(pages.join("manifest.json")).expect("a manifest")).expect("JSON")

@@ -4,14 +4,8 @@
 use std::path::Path;
 
 use crate::kit::mounts::{in_own_mounts, quoted};
-use crate::kit::{demo, tributary};
+use crate::kit::{demo, run};
 use serde_json::Value;
-
-fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = tributary(arguments);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
-}
 
 /// A short training, with more options.
 fn trained(out: &Path, more: &[&str]) -> (Option<i32>, String, String) {

@@ -77,6 +77,19 @@ pub fn tributary(arguments: &[&str]) -> Output {
     command.args(arguments).output().expect("the command starts")
 }
 
+/// An exit code, what was printed, and what was printed as errors.
+#[allow(dead_code)] // not every test file reads all three
+pub fn told(Output { status, stdout, stderr }: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// Runs the command with these arguments: its exit code, its output, and its errors.
+#[allow(dead_code)] // not every test file reads all three
+pub fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    told(&tributary(arguments))
+}
+
 /// Runs the command, which must succeed, and parses its output.
 #[allow(dead_code)] // not every test file asks for JSON
 pub fn json(arguments: &[&str]) -> serde_json::Value {

@@ -9,14 +9,8 @@ mod studies;
 
 use std::path::Path;
 
-use kit::{demo, root, tributary};
+use kit::{demo, root, run};
 use serde_json::Value;
-
-fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = tributary(arguments);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
-}
 
 /// Runs the suite on the demo model.
 fn hops(arguments: &[&str]) -> (Option<i32>, String, String) {

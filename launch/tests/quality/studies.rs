@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::kit::skipped;
+use crate::kit::{skipped, told};
 use crate::{data, refused, root};
 
 /// The study files, by name.
@@ -23,9 +23,7 @@ fn studies() -> Vec<PathBuf> {
 fn study(file: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
     command.current_dir(root()).env_remove("TRIBUTARY_DATA").args(["quality", "--study"]).arg(file).args(arguments);
-    let output = command.output().expect("the command starts");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
+    told(&command.output().expect("the command starts"))
 }
 
 /// Made-up rows of every dataset of the studies, with the made-up lists and paragraphs; there are
