@@ -118,15 +118,26 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
     }
 }
 
-/// A model that cannot read one token.
-pub struct Spoilt {
+/// A model whose embeddings are altered.
+pub struct Altered<F> {
     /// The underlying model.
     pub model: Arc<dyn Model>,
-    /// The token.
-    pub token: u32,
+    /// From ids and their rows to the rows that the first layer reads.
+    pub alter: F,
 }
 
-impl Model for Spoilt {
+/// A model that cannot read one token: its rows are no numbers.
+pub fn spoilt(model: Arc<dyn Model>, token: u32) -> Altered<impl Fn(&[u32], Rows) -> Result<Rows> + Send + Sync> {
+    let alter = move |ids: &[u32], rows: Rows| {
+        let spoil = |id: &u32| if *id == token { f32::NAN } else { 0.0 };
+        let noise = Tensor::from_vec(ids.iter().map(spoil).collect::<Vec<_>>(), (ids.len(), 1), &Device::Cpu)?;
+        let hidden = rows.hidden.broadcast_add(&noise)?;
+        Ok(rows.with(hidden))
+    };
+    Altered { model, alter }
+}
+
+impl<F: Fn(&[u32], Rows) -> Result<Rows> + Send + Sync> Model for Altered<F> {
     fn config(&self) -> &Config {
         self.model.config()
     }
@@ -144,11 +155,7 @@ impl Model for Spoilt {
     }
 
     fn embed(&self, ids: &[u32]) -> Result<Rows> {
-        let rows = self.model.embed(ids)?;
-        let spoil = |id: &u32| if *id == self.token { f32::NAN } else { 0.0 };
-        let spoilt = Tensor::from_vec(ids.iter().map(spoil).collect::<Vec<_>>(), (ids.len(), 1), self.device())?;
-        let hidden = rows.hidden.broadcast_add(&spoilt)?;
-        Ok(rows.with(hidden))
+        (self.alter)(ids, self.model.embed(ids)?)
     }
 
     fn qkv_of_last(&self, layer: usize, rows: &Rows, queries: usize) -> Result<Qkv> {

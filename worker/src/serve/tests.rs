@@ -1,6 +1,6 @@
 //! The loop of ranks that are threads, order by order.
 
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use tributary_comm::{CoordinatorLink, link, local};
@@ -64,10 +64,13 @@ fn tensor_bytes_sent(traffic: &Traffic) -> u64 {
 }
 
 /// The end event of a prefill that halts at every point, and the number of its halts; `at` is
-/// called with the number of each.
-fn halting(link: &CoordinatorLink, plan: &Plan, mut at: impl FnMut(usize)) -> (Event, usize) {
+/// called with the number of each. `gate` keeps the model from the first layer until a halt is
+/// wanted.
+fn halting(link: &CoordinatorLink, plan: &Plan, gate: &RwLock<()>, mut at: impl FnMut(usize)) -> (Event, usize) {
+    let closed = gate.write().expect("no panic");
     link.send(Order::Prefill(Arc::new(plan.clone()))).expect("sent");
     link.signals().halt(plan.request);
+    drop(closed);
     let mut halts = 0;
     loop {
         match event(link) {
@@ -86,11 +89,16 @@ fn halting(link: &CoordinatorLink, plan: &Plan, mut at: impl FnMut(usize)) -> (E
 
 #[test]
 fn a_prefill_that_halts_reports_its_own_work_and_is_cancelled_at_any_point() {
-    let model = kit::model(&kit::config());
+    let gate = RwLock::new(());
+    let alter = |_: &[u32], rows| {
+        drop(gate.read().expect("no panic"));
+        Ok(rows)
+    };
+    let model = kit::Altered { model: kit::model(&kit::config()), alter };
     for (exchange, world) in [(Exchange::Replicate, 2), (Exchange::PassQ, 2), (Exchange::Replicate, 1)] {
         let whole = Plan { chunks: kit::plan(2, &[9, 8, 5], 4, world).chunks, owner: world - 1, ..plan(exchange) };
         let sliced = Plan { slices: Slices::of(3), ..whole.clone() };
-        let ended = with_group(&*model, world, |link| {
+        let ended = with_group(&model as &dyn Model, world, |link| {
             let release = |request| {
                 link.send(Order::Release(vec![request])).expect("sent");
                 assert_eq!(event(link), Event::Released { running: vec![0; world] });
@@ -102,11 +110,11 @@ fn a_prefill_that_halts_reports_its_own_work_and_is_cancelled_at_any_point() {
                 link.send(Order::Decode(Vec::new())).expect("sent");
                 assert!(matches!(event(link), Event::Stepped { .. }));
             };
-            let (end, halts) = halting(link, &sliced, steps);
+            let (end, halts) = halting(link, &sliced, &gate, steps);
             let (found, halted) = outcome(end);
             release(1);
             assert_eq!((&found.tokens, &found.selected), (&alone.tokens, &alone.selected), "{exchange:?}, {world}");
-            // The first points may come before a halt is wanted.
+            // Points before the first layer may come before a halt is wanted.
             let (points, fewest) = (halted[0].points, halts as u64);
             assert!((fewest..2 * fewest).contains(&points), "{points} points, {halts} halts");
             assert!(halted[0].points > 2 * reports[0].points, "slices have points of their own");
@@ -120,7 +128,7 @@ fn a_prefill_that_halts_reports_its_own_work_and_is_cancelled_at_any_point() {
                 assert!(report.spans[0].seconds > 0.0);
             }
             for cancelled_at in (1..=halts).step_by(3) {
-                let (end, _) = halting(link, &sliced, |halt| {
+                let (end, _) = halting(link, &sliced, &gate, |halt| {
                     if halt == cancelled_at {
                         link.signals().cancel(1);
                     }
@@ -143,7 +151,7 @@ fn a_prefill_that_halts_reports_its_own_work_and_is_cancelled_at_any_point() {
 
 #[test]
 fn a_request_that_cannot_be_computed_is_refused_and_the_group_lives_on() {
-    let model = kit::Spoilt { model: kit::model(&kit::config()), token: 60 };
+    let model = kit::spoilt(kit::model(&kit::config()), 60);
     for (exchange, world) in [(Exchange::Replicate, 2), (Exchange::PassQ, 2), (Exchange::Replicate, 1)] {
         let good = Plan { chunks: kit::plan(2, &[9, 8, 5], 4, world).chunks, owner: world - 1, ..plan(exchange) };
         let mut spoilt = Plan { request: 2, ..good.clone() };

@@ -210,7 +210,7 @@ fn selectors_are_given_the_readings_and_those_that_do_not_ask_select_as_without(
 #[test]
 fn readings_that_are_no_numbers_are_that_requests_failure_on_every_rank() {
     let main = kit::model(&kit::config());
-    let spoilt = kit::Spoilt { model: kit::model(&small()), token: 9 };
+    let spoilt = kit::spoilt(kit::model(&small()), 9);
     let mut plan = plan(2, Exchange::Replicate);
     plan.auxiliary[0].prompts[0].ids[4] = 9;
     let config: &Config = spoilt.config();
