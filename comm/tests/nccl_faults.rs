@@ -54,6 +54,8 @@ mod faults {
             let device = Device::new_cuda_with_stream(seat.rank()).expect("a GPU");
             let mut comm = nccl::start(seat.take(), &device, settings).expect("connected");
             comm.set_deadline(Phase::Recompute, 10 * LONG);
+            // Both ranks are connected before the connections are lost.
+            meet.wait();
             if comm.rank() == 0 {
                 let _gathered = comm.all_gather_v(&rows(&device), &[1, 1]).expect("started");
                 std::fs::write(&fail_file, "").expect("written");
