@@ -1,5 +1,5 @@
-//! As `side_by_side.rs`, with ranks that are processes under a real mpirun: an even and an odd number
-//! of them, since more share a core and wait for each other. Built with the feature `mpi`.
+//! As `side_by_side.rs`, with ranks that are processes under a real mpirun. Two and three of them:
+//! more share a core and wait for each other. Built with the feature `mpi`.
 
 use std::process::Command;
 use std::sync::Arc;
