@@ -7,6 +7,9 @@ use std::ops::Range;
 
 use crate::{MESSAGE_LIMIT_BYTES, OrderFor, Plan};
 
+/// Bytes of a message of rows.
+const AT_ONCE_BYTES: usize = MESSAGE_LIMIT_BYTES / 8;
+
 /// Rows of one layer of a held sequence.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct HandOver {
@@ -19,10 +22,10 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// Number of rows that fit into one message, where one has `row_bytes` bytes of keys and values
-    /// in a layer.
+    /// Number of rows of one message, where one has `row_bytes` bytes of keys and values in a layer:
+    /// one is gathered while another is hashed and sent, and none leaves the caches before that.
     pub fn rows_at_once(row_bytes: usize) -> usize {
-        (MESSAGE_LIMIT_BYTES / 2 / row_bytes.max(1)).max(1)
+        (AT_ONCE_BYTES / row_bytes.max(1)).max(1)
     }
 }
 

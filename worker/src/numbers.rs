@@ -1,6 +1,6 @@
 //! Tensors as the bytes of a file, and back: little-endian, row by row.
 
-use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
+use candle_core::{CpuStorage, DType, Device, Layout, Storage, Tensor};
 use half::{bf16, f16};
 use tributary_kernels::cuda;
 use tributary_store::Numbers;
@@ -23,18 +23,33 @@ pub fn numbers(dtype: DType) -> Option<Numbers> {
 /// # Errors
 /// Returns an error if a candle operation fails, or if the dtype is not stored.
 pub fn append(tensor: &Tensor, bytes: &mut Vec<u8>) -> Result<()> {
-    let here = cuda::download(tensor)?.contiguous()?;
-    let (storage, layout) = here.storage_and_layout();
-    let Storage::Cpu(storage) = &*storage else { return Err(Error::Bug("a download lies in the host's memory")) };
-    let place = layout.start_offset()..layout.start_offset() + here.elem_count();
-    bytes.extend_from_slice(match storage {
+    with_bytes(&[tensor], |all| bytes.extend_from_slice(all[0]))
+}
+
+/// Calls `read` with the bytes of each tensor. Those that lie in the host's memory without gaps are
+/// not copied.
+///
+/// # Errors
+/// Returns an error if a candle operation fails, or if a dtype is not stored.
+pub fn with_bytes<T>(tensors: &[&Tensor], read: impl FnOnce(&[&[u8]]) -> T) -> Result<T> {
+    let here: Vec<Tensor> =
+        tensors.iter().map(|tensor| Ok(cuda::download(tensor)?.contiguous()?)).collect::<Result<_>>()?;
+    let held: Vec<_> = here.iter().map(Tensor::storage_and_layout).collect();
+    let bytes = held.iter().map(|(storage, layout)| bytes_of(storage, layout)).collect::<Result<Vec<_>>>()?;
+    Ok(read(&bytes))
+}
+
+/// The bytes of a tensor without gaps in the host's memory.
+fn bytes_of<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [u8]> {
+    let Storage::Cpu(storage) = storage else { return Err(Error::Bug("a download lies in the host's memory")) };
+    let place = layout.start_offset()..layout.start_offset() + layout.shape().elem_count();
+    Ok(match storage {
         CpuStorage::F32(numbers) => bytemuck::cast_slice(&numbers[place]),
         CpuStorage::BF16(numbers) => bytemuck::cast_slice(&numbers[place]),
         CpuStorage::F16(numbers) => bytemuck::cast_slice(&numbers[place]),
         CpuStorage::U8(numbers) => &numbers[place],
         _ => return Err(Error::Bug("chunks of this type of numbers are not stored")),
-    });
-    Ok(())
+    })
 }
 
 /// Memory for a tensor's numbers. It is filled before it becomes a tensor, so that no byte is

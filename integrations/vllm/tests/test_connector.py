@@ -101,7 +101,7 @@ class Layer:
         self.kv_cache = SimpleNamespace(device="cpu")
 
     def do_kv_cache_update(self, layer, key, value, cache, slots):
-        assert layer is self and cache is self.kv_cache and key.is_contiguous() and value.is_contiguous()
+        assert layer is self and cache is self.kv_cache and key[0].is_contiguous() and value[0].is_contiguous()
         for slot, k, v in zip(slots.tolist(), key.tolist(), value.tolist(), strict=True):
             self.slots[slot] = k, v
 
@@ -182,9 +182,11 @@ class Connector(unittest.TestCase):
             time.sleep(0.005)
         self.assertEqual(told, (4, True))
         made.update_state_after_alloc(request, SimpleNamespace(get_block_ids=lambda: ([3, 9],)), 4)
-        (load,) = made.build_connector_meta(None).loads
-        self.assertEqual((load.first, load.rows, load.blocks), (16, 4, [3, 9]))
-        self.assertEqual(made.build_connector_meta(None).loads, [])
+        meta = made.build_connector_meta(SimpleNamespace(total_num_scheduled_tokens=0))
+        (load,) = meta.loads
+        self.assertEqual((load.first, load.rows, load.blocks, meta.idle), (16, 4, [3, 9], True))
+        meta = made.build_connector_meta(SimpleNamespace(total_num_scheduled_tokens=1))
+        self.assertEqual((meta.loads, meta.idle), ([], False))
         self.assertIsNone(made.get_kv_connector_stats())
         made.update_connector_output(SimpleNamespace(finished_recving={"r"}, failed_recving=set()))
         stats = made.get_kv_connector_stats()

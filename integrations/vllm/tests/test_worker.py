@@ -98,6 +98,30 @@ class Fetching(unittest.TestCase):
         self.assertEqual(self.until_finished(budget=1), ({"r"}, set()))
         self.check()
 
+    def test_a_worker_with_nothing_to_compute_waits_for_pieces(self):
+        self.prefill.gate = threading.Event()
+        self.addCleanup(self.prefill.gate.set)
+        self.loads.start(self.load())
+        began = time.monotonic()
+        self.assertEqual(self.loads.write_for(0.1, 1 << 20, self.write), 0)
+        self.assertGreaterEqual(time.monotonic() - began, 0.1)
+        threading.Timer(0.1, self.prefill.gate.set).start()
+        # All in one call, which ends with the load and not with the time.
+        self.assertEqual(self.loads.write_for(60, 1 << 20, self.write), SHAPE.layers * 20 * SHAPE.row_bytes)
+        self.assertLess(time.monotonic() - began, 50)
+        self.assertEqual(self.loads.take_finished(), ({"r"}, set()))
+        self.check()
+        self.assertEqual(self.loads.write_for(60, 1 << 20, self.write), 0)
+        self.loads.start(self.load())
+        self.assertEqual(self.loads.write_for(60, 1, self.write), 5 * SHAPE.row_bytes)
+
+    def test_a_worker_that_waits_is_told_of_a_failure(self):
+        self.prefill.fails_at_layer = 2
+        self.loads.start(self.load())
+        self.loads.write_for(60, 1 << 20, self.write)
+        with self.assertLogs("vllm.tributary", "WARNING"):
+            self.assertEqual(self.loads.take_finished(), ({"r"}, {"r"}))
+
     def test_loads_do_not_wait_for_each_other(self):
         slow = self.stand_in.add(Prefill(IDS, SHAPE, random_kv))
         slow.gate = threading.Event()

@@ -38,11 +38,15 @@ TESTED = ("0.31.0", "0.32.0")
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 # Bytes written into the cache between two forward passes, so that streams of other requests do not stall.
 STEP_BYTES = 64 << 20
+# Time for which a worker that has nothing else to compute waits for pieces: a request that arrives meanwhile begins this much later at most.
+IDLE_SECONDS = 0.02
 
 
 @dataclass
 class Metadata(KVConnectorMetadata):
     loads: list[Load] = field(default_factory=list)
+    # Whether this step computes no token.
+    idle: bool = False
 
 
 @dataclass
@@ -123,7 +127,7 @@ class TributaryConnector(KVConnectorBase_V1):
             self._scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> KVConnectorMetadata:
-        return Metadata(self._scheduler.take_loads())
+        return Metadata(self._scheduler.take_loads(), idle=scheduler_output.total_num_scheduled_tokens == 0)
 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
         self._scheduler.received(connector_output.finished_recving or (), connector_output.failed_recving)
@@ -166,17 +170,18 @@ class TributaryConnector(KVConnectorBase_V1):
         assert self._loads is not None
         for load in metadata.loads:
             self._loads.start(load)
-        self._loads.write(STEP_BYTES, self._write)
+        self._loads.write_for(IDLE_SECONDS if metadata.idle else 0, STEP_BYTES, self._write)
 
     def _write(self, load: Load, piece: Piece) -> None:
-        """Writes rows as the model's own forward pass does; the layout of a page belongs to the attention back-end."""
+        """Writes rows as the model's own forward pass does: keys and values are parts of wider rows there too, and the layout of a page
+        belongs to the attention back-end."""
         layer = self._attention[piece.layer]
         cache = layer.kv_cache
         rows = torch.frombuffer(piece.data, dtype=self._dtype)
         rows = rows.view(piece.rows, 2, len(self._part.heads), self._shape.head_dim).to(cache.device)
         places = torch.arange(piece.first, piece.first + piece.rows)
         slots = torch.tensor(load.blocks)[places // self._block_size] * self._block_size + places % self._block_size
-        layer.impl.do_kv_cache_update(layer, rows[:, 0].contiguous(), rows[:, 1].contiguous(), cache, slots.to(cache.device))
+        layer.impl.do_kv_cache_update(layer, rows[:, 0], rows[:, 1], cache, slots.to(cache.device))
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """Failures go by request and not by block: vLLM then computes the whole prompt, with nothing that came before the failure."""

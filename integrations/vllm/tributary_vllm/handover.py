@@ -207,36 +207,38 @@ class Server:
             raise Refused("the server's answer is of another id")
         return told
 
-    def layer(self, id: str, layer: int, rows: range, part: Part, deadline: float) -> bytearray:
-        """Rows of one layer, of some KV heads or all, their hash checked. Waits until the server has computed the layer."""
+    def layer(self, id: str, layer: int, rows: range, part: Part, deadline: float, room: bytearray | None = None) -> memoryview:
+        """Rows of one layer, of some KV heads or all, their hash checked. Waits until the server has computed the layer.
+
+        They lie in `room` if that is large enough: new memory costs as much time as the copy into it.
+        """
         size = len(rows) * part.row_bytes
-        data = bytearray(size + HASH_BYTES)
+        length = size + HASH_BYTES
+        data = memoryview(room if room is not None and len(room) >= length else bytearray(length))[:length]
         where = f"layer {layer}, rows {rows.start}-{rows.stop}"
         try:
             answer = self._request("GET", f"/v1/kv/{id}/{layer}?first={rows.start}&rows={len(rows)}{part.query}", deadline - time.monotonic())
             if answer.status != 200:
                 raise Refused(f"{where}: the server answers {answer.status}: {answer.read(300).decode(errors='replace')}")
-            read, hasher, view = 0, self._hasher(), memoryview(data)
-            while read < len(data):
+            read, hasher = 0, self._hasher()
+            while read < length:
                 if time.monotonic() > deadline:
                     raise Refused(f"{where}: not there in time")
-                count = answer.readinto(view[read : read + READ_BYTES])
+                count = answer.readinto(data[read : read + READ_BYTES])
                 if not count:
-                    raise Refused(f"{where}: {read} of {len(data)} bytes came")
+                    raise Refused(f"{where}: {read} of {length} bytes came")
                 # While the server sends the next ones.
-                hasher.update(view[read : min(read + count, size)])
+                hasher.update(data[read : min(read + count, size)])
                 read += count
-            view.release()
             if answer.read(1):
-                raise Refused(f"{where}: more bytes came than {len(data)}")
+                raise Refused(f"{where}: more bytes came than {length}")
         except TimeoutError as error:
             raise Refused(f"{where}: not there in time") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Refused(f"{where}: {error or type(error).__name__}") from error
         if hasher.digest() != data[size:]:
             raise Refused(f"{where}: damaged, the hash is another")
-        del data[size:]
-        return data
+        return data[:size]
 
     def release(self, id: str, seconds: float) -> None:
         """Lets the server forget a prefill. A failure is no loss: the id expires."""

@@ -27,14 +27,32 @@ class Piece:
     layer: int
     first: int
     rows: int
-    data: bytearray
+    data: memoryview
+
+
+class Rooms:
+    """Memory of pieces that have been written, for the next ones: as much as one load holds."""
+
+    def __init__(self) -> None:
+        self._rooms: deque[bytearray] = deque(maxlen=PIECES_HELD)
+
+    def take(self) -> bytearray | None:
+        try:
+            return self._rooms.pop()
+        except IndexError:
+            return None
+
+    def give(self, data: memoryview) -> None:
+        self._rooms.append(data.obj)
 
 
 class Loading:
     """Fetches one load, layer after layer, a few pieces at a time: the server gathers one while another is on its way."""
 
-    def __init__(self, load: Load, server: Callable[[], Server], part: Part, layers: Iterable[int], deadline: float, piece_bytes: int):
+    def __init__(self, load: Load, server: Callable[[], Server], part: Part, layers: Iterable[int], deadline: float, piece_bytes: int,
+                 came: Callable[[], None], rooms: Rooms):
         self.load = load
+        self._came, self._rooms = came, rooms
         self._part, self._deadline = part, deadline
         rows_at_once = max(1, piece_bytes // part.row_bytes)
         self._wanted = deque((layer, *piece) for layer in layers for piece in pieces(load.first, load.rows, rows_at_once))
@@ -57,10 +75,11 @@ class Loading:
         try:
             while (wanted := self._next()) is not None:
                 layer, first, rows = wanted
-                data = server.layer(self.load.reference.id, layer, range(first, first + rows), self._part, self._deadline)
+                data = server.layer(self.load.reference.id, layer, range(first, first + rows), self._part, self._deadline, self._rooms.take())
                 with self._changed:
                     self._coming -= 1
                     self._ready.append(Piece(layer, first, rows, data))
+                self._came()
         except Refused as why:
             failure = str(why)
         except Exception as error:  # noqa: BLE001 - whatever it is, vLLM can compute the prompt
@@ -71,6 +90,7 @@ class Loading:
                 # The first failure is the reason; those of other threads follow from it.
                 self.failure = self.failure or failure
                 self._running -= 1
+            self._came()
 
     def _next(self) -> tuple[int, int, int] | None:
         """Waits for room for one more piece, and takes it from the list; None where there is none, and once stopped."""
@@ -111,12 +131,15 @@ class Loads:
         self._key = settings.api_key()
         self._loading: dict[str, Loading] = {}
         self._stopped: set[str] = set()
+        # Set when a piece has come and when a thread has ended.
+        self._came = threading.Event()
+        self._rooms = Rooms()
 
     def start(self, load: Load) -> None:
         url = load.reference.url
         key = self._key if url == self._settings.url else None
         deadline = time.monotonic() + self._settings.load_seconds
-        loading = Loading(load, lambda: self._server(url, key), self._part, self._layers, deadline, self._piece_bytes)
+        loading = Loading(load, lambda: self._server(url, key), self._part, self._layers, deadline, self._piece_bytes, self._came.set, self._rooms)
         self._loading[load.request] = loading
         loading.start()
 
@@ -135,7 +158,19 @@ class Loads:
                     loading.stop()
                     loading.failure = f"layer {piece.layer}: {type(error).__name__}: {error}"
                 written, some = written + len(piece.data), True
+                self._rooms.give(piece.data)
         return written
+
+    def write_for(self, seconds: float, budget: int, write: Callable[[Load, Piece], None]) -> int:
+        """As `write`, and waits for pieces for this long, until a load has ended: the threads that fetch have the processor to themselves."""
+        written, end = 0, time.monotonic() + seconds
+        while True:
+            self._came.clear()
+            written += self.write(budget - written, write)
+            left = end - time.monotonic()
+            if written >= budget or left <= 0 or not self._loading or any(loading.complete() for loading in self._loading.values()):
+                return written
+            self._came.wait(left)
 
     def stop(self, requests: Iterable[str]) -> None:
         """These requests have ended. Loads that still go on end without another write; they are reported as finished once."""

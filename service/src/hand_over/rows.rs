@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn pieces_fit_into_messages_and_cover_all_rows() {
-        assert_eq!(pieces(3..10, 4 << 20), [3..5, 5..7, 7..9, 9..10]);
+        assert_eq!(pieces(3..10, 1 << 20), [3..5, 5..7, 7..9, 9..10]);
         assert_eq!(pieces(0..10, 1024).as_slice(), std::slice::from_ref(&(0..10)));
         assert_eq!(pieces(1..3, 64 << 20), [1..2, 2..3], "a row at least");
     }

@@ -125,6 +125,12 @@ impl<'a, 'c> Decoding<'a, 'c> {
         self.sequences.get(&request).map_or(0, |sequence| sequence.positions)
     }
 
+    /// Rotates a sequence's keys to their positions, if it is there.
+    pub(super) fn turn(&mut self, request: u64) -> Result<()> {
+        let Some(sequence) = self.sequences.get_mut(&request) else { return Ok(()) };
+        sequence.turn(&self.models.main.layer_attention(sequence.positions)?)
+    }
+
     /// Releases sequences.
     fn release(&mut self, requests: &[u64]) -> Result<()> {
         for request in requests {

@@ -59,7 +59,9 @@ impl Rank<'_, '_> {
             }
             Err(error) => return Err(error),
         };
-        self.answer(plan, told)
+        self.answer(plan, told)?;
+        // A program that is about to read the keys has been told by now, and is on its way.
+        if plan.hands_over { self.decoding.borrow_mut().turn(plan.request) } else { Ok(()) }
     }
 
     /// Fills the chunk cache with a plan's chunks.
@@ -131,7 +133,7 @@ impl Rank<'_, '_> {
                 None => Sequence::new(plan, prefilled, token, sampler, rank)?,
             };
             let mut sequence = sequence;
-            if !plan.goes_on(&[token]) || plan.has_pictures() {
+            if (!plan.goes_on(&[token]) && !plan.hands_over) || plan.has_pictures() {
                 // No step follows: it keeps what later requests see, and no more. Keys of pictures
                 // are turned here, since the tables of later steps lack their places.
                 sequence.turn(&layers)?;
