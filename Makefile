@@ -153,7 +153,8 @@ slurm-test: mpi
 check: mpi-tools emulated
 	@$(STEP) "formatting" $(CARGO) fmt --all --check
 	@$(STEP) "clippy" $(EMULATED) $(CLIPPY) $(ALL) -- -D warnings
-	@$(STEP) "documentation" env RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps
+	@$(STEP) "features of libraries" sh .ci/same-features $(ALL)
+	@$(STEP) "documentation" $(EMULATED) env RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps $(ALL)
 	@$(STEP) "licences" $(MAKE) --no-print-directory deny
 	@$(STEP) "build and size of the command" $(MAKE) --no-print-directory size
 	@$(STEP) "warnings of the command without features" sh .ci/no-warnings
