@@ -123,9 +123,8 @@ test: build mpi-tools openai-tools api-tools moto-tools prometheus-tools page-to
 	@$(STEP) "the command without features" sh .ci/without-features $(TRIBUTARY)
 	@$(STEP) "CUDA kernels by NVIDIA's compiler" $(MAKE) --no-print-directory nvrtc
 	@$(STEP) "build of all tests" $(EMULATED) sh .ci/test --workspace $(ALL) --no-run
-	@$(STEP) "bundle for GPU machines" $(MAKE) --no-print-directory gpu-check
-	@$(STEP) "tests for emulated GPUs only" $(EMULATED) env OPENMPI5=$(OPENMPI5) \
-	  sh .ci/test --ignored emulated:: --workspace $(ALL) --test cuda --test mpi_cuda --test nccl_groups --test nccl_faults
+	@$(STEP) "bundle for GPU machines, beside tests for emulated GPUs only" sh .ci/beside "$(MAKE) --no-print-directory gpu-check" \
+	  "$(EMULATED) env OPENMPI5=$(OPENMPI5) sh .ci/test --ignored emulated:: --workspace $(ALL) --test cuda --test mpi_cuda --test nccl_groups --test nccl_faults"
 	@$(STEP) --table
 	@$(EMULATED) env OPENMPI5=$(OPENMPI5) OPENAI=$(OPENAI) SCHEMATHESIS=$(SCHEMATHESIS) MOTO=$(MOTO) sh .ci/test --workspace $(ALL)
 

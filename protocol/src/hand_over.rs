@@ -22,8 +22,8 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// Number of rows of one message, where one has `row_bytes` bytes of keys and values in a layer:
-    /// one is gathered while another is hashed and sent, and none leaves the caches before that.
+    /// Number of rows of one message, where one has `row_bytes` bytes of keys and values in a
+    /// layer. A message is gathered while the one before it is hashed and sent.
     pub fn rows_at_once(row_bytes: usize) -> usize {
         (AT_ONCE_BYTES / row_bytes.max(1)).max(1)
     }

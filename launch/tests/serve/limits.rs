@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use socket2::SockRef;
 
 use crate::kit::http::{self, Response, Stream};
 use crate::kit::server::{Server, body};
@@ -176,7 +177,10 @@ fn a_client_that_does_not_read_is_cut_or_told_nothing() {
     let unread = |max_tokens: usize| {
         let mut request = body("hop2-0", max_tokens);
         (request["stream"], request["logprobs"], request["top_logprobs"]) = (true.into(), true.into(), 20.into());
-        http::open(&server.address, "/v1/chat/completions", &request)
+        let connection = http::open(&server.address, "/v1/chat/completions", &request);
+        // The system may let it grow to 32 MB, which is more than the whole answer.
+        SockRef::from(&connection).set_recv_buffer_size(1 << 20).expect("a size");
+        connection
     };
     let newest = || server.get("/v1/status").json()["recent"][0].clone();
     // More than the system and the service hold for it.
