@@ -191,21 +191,13 @@ impl Hub {
         if let Some(death) = meeting.mismatch(rank, sequence, &part.call) {
             return self.die(state, rank, death);
         }
-        let kind = part.call.kind();
         meeting.made[rank] = Some(part);
-        // The others wait for more: each is woken once, by the last part that it needs.
-        let wakes = (0..world).any(|other| other != rank && !meeting.finished[other] && meeting.has_all(other));
         let absent = meeting.absent(needed.iter().copied());
         if let Some(gone) = absent.into_iter().find(|&other| state.left[other]) {
             return self.die(state, rank, Death::left(gone));
         }
-        for other in (0..world).filter(|&other| other != rank) {
-            self.livenesses[other].comes((kind, sequence), rank);
-        }
         drop(state);
-        if wakes {
-            self.changed.notify_all();
-        }
+        self.changed.notify_all();
         Ok(())
     }
 

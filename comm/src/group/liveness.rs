@@ -202,14 +202,6 @@ impl Liveness {
         doing.waits = Some(Wait { operation, call, ranks: ranks.to_vec(), since });
     }
 
-    /// A rank has made the call: it is missing no longer, if the rank's thread waits in that call.
-    pub(crate) fn comes(&self, call: (Collective, u64), rank: usize) {
-        let mut doing = self.lock();
-        if let Some(wait) = doing.waits.as_mut().filter(|wait| (wait.operation, wait.call) == call) {
-            wait.ranks.retain(|&missing| missing != rank);
-        }
-    }
-
     /// The wait of the rank's thread is over.
     pub(crate) fn go_on(&self) {
         let mut doing = self.lock();

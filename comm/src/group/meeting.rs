@@ -59,14 +59,6 @@ impl Meeting {
         ranks.into_iter().filter(|&rank| self.made[rank].is_none()).collect()
     }
 
-    /// Whether all that this rank needs of the call is there, its own part too.
-    pub fn has_all(&self, rank: usize) -> bool {
-        let made = self.made[rank].as_ref();
-        made.is_some_and(|part| {
-            part.call.needs(rank, self.made.len()).into_iter().all(|other| self.made[other].is_some())
-        })
-    }
-
     /// The kind of the call, as this rank has made it.
     pub fn kind_of(&self, rank: usize) -> Collective {
         self.made[rank].as_ref().expect("the rank has made the call").call.kind()

@@ -5,7 +5,6 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use socket2::SockRef;
 
 use crate::kit::http::{self, Response, Stream};
 use crate::kit::server::{Server, body};
@@ -173,14 +172,15 @@ fn every_failure_that_is_told_is_counted() {
 
 #[test]
 fn a_client_that_does_not_read_is_cut_or_told_nothing() {
-    let server = Server::start(&["--world-size", "2"]);
+    // It stands in every part of a stream, of which the system holds some MB: with a short name
+    // that may be all of them.
+    let name = "demo".repeat(1000);
+    let server = Server::start(&["--world-size", "2", "--served-model-name", &name]);
     let unread = |max_tokens: usize| {
         let mut request = body("hop2-0", max_tokens);
         (request["stream"], request["logprobs"], request["top_logprobs"]) = (true.into(), true.into(), 20.into());
-        let connection = http::open(&server.address, "/v1/chat/completions", &request);
-        // The system may let it grow to 32 MB, which is more than the whole answer.
-        SockRef::from(&connection).set_recv_buffer_size(1 << 20).expect("a size");
-        connection
+        request["model"] = name.as_str().into();
+        http::open(&server.address, "/v1/chat/completions", &request)
     };
     let newest = || server.get("/v1/status").json()["recent"][0].clone();
     // More than the system and the service hold for it.

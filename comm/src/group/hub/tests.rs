@@ -5,7 +5,6 @@ use std::cell::Cell;
 use super::*;
 use crate::Collective;
 use crate::group::call::{Call, Payload};
-use crate::group::liveness::RankState;
 
 fn barrier() -> Contribution {
     Contribution { call: Call::Barrier, payload: Payload::default() }
@@ -97,27 +96,4 @@ fn a_rank_that_has_left_is_missed_only_where_it_is_needed() {
     assert_eq!(hub.take(2, 0, patience, &|_, _| Verdict::GoesOn).expect("the root's bytes").bytes.len(), 1);
     let error = hub.put_mine(2, 1, barrier()).expect_err("no other rank is left");
     assert_eq!((&error, error.exit_code()), (&Error::Left { rank: 0 }, 69));
-}
-
-#[test]
-fn a_wait_names_the_ranks_that_are_still_missing_and_ends_with_the_last_part() {
-    let hub = Hub::new(3);
-    let missing = || match hub.activity(0).state {
-        RankState::Waits { ranks, .. } => ranks,
-        RankState::Computes { .. } => Vec::new(),
-    };
-    hub.put(0, 0, barrier()).expect("the first part");
-    // So long that a wait that nothing ends hangs.
-    let patience = Patience { phase: Phase::Probe, deadline: Duration::from_secs(3600) };
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| hub.take(0, 0, patience, &|_, _| Verdict::GoesOn).map(drop));
-        while missing().is_empty() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(missing(), [1, 2]);
-        hub.put(1, 0, barrier()).expect("another part");
-        assert_eq!(missing(), [2]);
-        hub.put(2, 0, barrier()).expect("the last part");
-        assert!(waits.join().expect("no panic").is_ok());
-    });
 }
