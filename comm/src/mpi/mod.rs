@@ -1,7 +1,7 @@
 //! Ranks as processes, over MPI.
 //!
 //! One thread of the process owns MPI (`owner.rs`); the rank's thread leaves letters at the
-//! [`post::Post`] and finds the others' parts there. Collectives are made of messages between
+//! `post::Post` and finds the others' parts there. Collectives are made of messages between
 //! pairs, so that a rank knows who has not come, and long ones go in pieces. Nothing here retries:
 //! after a failure the group is dead and the process must end by `std::process::exit`, because MPI
 //! cannot be left in order while messages are on their way.

@@ -1,5 +1,5 @@
 //! NVIDIA GPUs: devices, and the kernels of our own that run on them. Sources are in `kernels/cu`,
-//! one file an operation; `kernels/build.rs` compiles them, [`module`] finds them.
+//! one file an operation; `kernels/build.rs` compiles them, `module` finds them.
 //!
 //! Everything of one [`Device`] runs on one stream, in the order of the calls; nothing here waits
 //! for the device unless its documentation says so. Operations answer `None` for tensors they do

@@ -97,7 +97,7 @@ fn part(blocks: &[Block]) -> Vec<u8> {
 
 /// The blocks of a message.
 fn read(mut bytes: &[u8]) -> impl Iterator<Item = Block<'_>> {
-    let mut next = move || {
+    std::iter::from_fn(move || {
         let (count, rest) = bytes.split_first_chunk()?;
         let (row_bytes, rest) = rest.split_first_chunk()?;
         let (count, row_bytes) = (u32::from_le_bytes(*count) as usize, u32::from_le_bytes(*row_bytes) as usize);
@@ -106,8 +106,7 @@ fn read(mut bytes: &[u8]) -> impl Iterator<Item = Block<'_>> {
         let (values, rest) = rest.split_at_checked(count * row_bytes)?;
         bytes = rest;
         Some(Block { row_bytes, positions, keys, values })
-    };
-    std::iter::from_fn(move || next())
+    })
 }
 
 /// All ranks' rows in the order of their positions, each with its keys before its values.
