@@ -122,6 +122,21 @@ class Fetching(unittest.TestCase):
         with self.assertLogs("vllm.tributary", "WARNING"):
             self.assertEqual(self.loads.take_finished(), ({"r"}, {"r"}))
 
+    def test_memory_of_pieces_is_used_again_where_it_is_large_enough(self):
+        memory, write = [], self.write
+
+        def noting(load, piece):
+            memory.append(piece.data.obj)
+            write(load, piece)
+
+        self.write = noting
+        for rows in (3, 20, 20):
+            self.loads.start(self.load(rows=rows))
+            self.assertEqual(self.until_finished(), ({"r"}, set()))
+        self.check()
+        self.assertEqual(len(memory), SHAPE.layers * (1 + 4 + 4))
+        self.assertLessEqual(len({id(each) for each in memory}), SHAPE.layers + 2 * PIECES_HELD)
+
     def test_loads_do_not_wait_for_each_other(self):
         slow = self.stand_in.add(Prefill(IDS, SHAPE, random_kv))
         slow.gate = threading.Event()
