@@ -11,13 +11,14 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use tributary_methods::MOST_NAMED;
 use tributary_planner::cost::beside;
 use tributary_planner::{ModelShape, RequestSettings, Tokens, pictures};
 use tributary_protocol::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, AuxiliaryReading, DraftModel, PSEUDO_TOKENS};
 
 use crate::error::setting;
 use crate::intake::Prepared;
-use crate::sentences;
+use crate::query_words;
 use crate::template::OwnedPart;
 use crate::tokenize::{Piece, Tokenizer};
 use crate::{Error, Result};
@@ -69,7 +70,7 @@ impl Readers {
         }
         let mut tokens = request.tokens();
         if settings.method.reads_sentences() {
-            tokens.sentence_ends = sentences::ends(request);
+            tokens.text = query_words::hints(request, MOST_NAMED);
         }
         if let Some((reader, reading)) = self.auxiliary.as_ref().zip(settings.auxiliary_reading()?) {
             tokens.auxiliary = vec![match reading {

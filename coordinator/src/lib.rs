@@ -21,6 +21,7 @@ mod jinja;
 mod layer_calibration;
 mod page;
 mod picture;
+mod query_words;
 pub mod report;
 mod request;
 pub mod scheduler;

@@ -23,7 +23,7 @@ pub fn ends(request: &Prepared) -> Vec<u32> {
 
 /// The bytes before which sentences of a text end, rising; the last is its length. No sentence is
 /// blank, unless the text is.
-fn bounds(text: &str) -> Vec<usize> {
+pub fn bounds(text: &str) -> Vec<usize> {
     let of_rules = text.split_sentence_bound_indices().map(|(start, sentence)| start + sentence.len());
     let alone = [" . ", " ? ", " ! "].into_iter().flat_map(|mark| text.match_indices(mark));
     let mut all: Vec<usize> = of_rules.chain(alone.map(|(at, mark)| at + mark.len())).collect();

@@ -114,7 +114,16 @@ fn fits(name: &str, output: &Value) {
         assert!(!validator.is_valid(&with(key, json!({"a": [1]}))), "{name}: {key} of another type");
         let mut damaged = output.clone();
         damaged.as_object_mut().expect("an object").remove(key);
-        let optional = ["selected_rows", "trace", "auxiliary", "auxiliary_model", "auxiliary_prompts", "sentence_ends"];
+        let optional = [
+            "selected_rows",
+            "trace",
+            "auxiliary",
+            "auxiliary_model",
+            "auxiliary_prompts",
+            "sentence_ends",
+            "shared_words",
+            "named_chunks",
+        ];
         let is_optional = optional.contains(&key.as_str());
         assert_eq!(validator.is_valid(&damaged), is_optional, "{name}: without {key}");
     }

@@ -32,7 +32,7 @@ pub use evict::{
 pub use family::Family;
 pub use layer_set::LayerSet;
 pub use method::{COST_LETTERS, Claim, Command, InvalidOption, Method, Requirement};
-pub use methods::{CHUNKS_ALONE, METHODS, PREFIX_ALONE, REFERENCE};
+pub use methods::{CHUNKS_ALONE, METHODS, MOST_NAMED, PREFIX_ALONE, REFERENCE};
 pub use model_facts::ModelFacts;
 pub use option::{Kind, MethodOption, Options, Usual};
 pub use options::{
@@ -42,7 +42,7 @@ pub use options::{
 pub use planned::PlannedMethod;
 pub use prefill::{Activations, AuxiliaryReading, Evidence, Heads, Layers, Prefill, Selection};
 pub use rows::{leading, leading_counts, top_rows};
-pub use selector::{Candidates, Need, Selector};
+pub use selector::{Candidates, Need, Selector, TextHints};
 pub use spec::{MethodSpec, spec_list, spec_parts};
 pub use terms::{
     Anchors, Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, OrderFor, Packets, Passing, PictureRows,

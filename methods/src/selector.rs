@@ -69,8 +69,21 @@ pub struct Candidates {
     pub seed: u64,
     /// The readings of the plan's auxiliary models, one number a context row each.
     pub auxiliary: Vec<Vec<f32>>,
+    /// What is known of the context's text.
+    pub text: TextHints,
+}
+
+/// What the text of a context tells a selector. Ranks have token ids alone, so that the coordinator
+/// finds it. Rows are numbered as in the plan.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct TextHints {
     /// The rows with which a sentence ends, ascending; empty where that is not known.
     pub sentence_ends: Vec<u32>,
+    /// The rows in which a word ends that the query has too, ascending, each with the weight of
+    /// that word. A word counts once a sentence.
+    pub shared_words: Vec<(u32, f32)>,
+    /// First rows of the chunks that the query's words name, the best first.
+    pub named: Vec<u32>,
 }
 
 impl Candidates {

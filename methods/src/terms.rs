@@ -219,6 +219,8 @@ impl SamKv {
 pub struct Excerpt {
     /// Rows of the longest sentence.
     pub longest: u32,
+    /// Chunks of which the opening is taken, at most, where the query's words name any.
+    pub named: u32,
     /// What is taken.
     pub unit: Unit,
 }

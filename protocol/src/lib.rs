@@ -62,5 +62,5 @@ pub use tributary_methods::{
     DriftScore, EVICTIONS, Evict, Eviction, EvictionDescriptor, EvictionEvidence, Evidence, Exchange, Family, Heads,
     Importance, LayerBudgets, LayerSet, Layers, Layout, METHODS, Method, OrderFor, POOLED_ROWS, PREFIX_ALONE,
     PSEUDO_TOKENS, PYRAMID_BETA, Packets, Passing, PlannedMethod, Prefill, REFERENCE, Requirement, SINK_ROWS, SamKv,
-    SamKvVariant, Score, Selection, TYPICAL_ROWS, Trace, TraceHeads, WINDOW_ROWS, leading, leading_counts,
+    SamKvVariant, Score, Selection, TYPICAL_ROWS, TextHints, Trace, TraceHeads, WINDOW_ROWS, leading, leading_counts,
 };

@@ -11,7 +11,7 @@ use crate::place::Stretch;
 use crate::tile::Tile;
 use crate::{
     Auxiliary, DraftModel, Evict, EvictionEvidence, Exchange, Importance, OrderFor, Picture, PlannedMethod, Prefill,
-    Slices,
+    Slices, TextHints,
 };
 
 /// One request, ready for the ranks.
@@ -82,9 +82,8 @@ pub struct Plan {
     pub returns: Returns,
     /// Models beside the main one that read the context for it.
     pub auxiliary: Vec<Auxiliary>,
-    /// The context rows with which a sentence ends, ascending, for methods that select sentences;
-    /// empty where that is not known.
-    pub sentence_ends: Vec<u32>,
+    /// What is known of the context's text, for methods that select sentences.
+    pub text: TextHints,
     /// The model that drafts tokens for an eviction, if the eviction measures such tokens.
     pub draft_model: Option<DraftModel>,
     /// Rows that attend to the cache before generation begins and are then discarded.

@@ -9,7 +9,8 @@ use tributary_protocol::{
     Error, Event, Evict, Evicted, Eviction, Exchange, FromStore, HEADER_BYTES, Importance, KeptRows, KeySpace,
     Logprobs, LookAhead, MESSAGE_LIMIT_BYTES, METHODS, Order, OrderFor, Outcome, PROTOCOL_VERSION, Phase, Plan,
     PlannedMethod, RankReport, Refusal, Returns, Sampling, ScoredQuery, ScoredToken, Sharpest, Slices, Span,
-    StepReport, StoreError, StoreOperation, StoreReport, Tier, checksum, decode, decode_frame, encode, encode_frame,
+    StepReport, StoreError, StoreOperation, StoreReport, TextHints, Tier, checksum, decode, decode_frame, encode,
+    encode_frame,
 };
 
 fn method(spec: &str) -> PlannedMethod {
@@ -74,12 +75,16 @@ prop_compose! {
             slices: Slices::default(),
             returns: Returns { logits: flags.1, scores: flags.2, logprobs: flags.0.then_some(numbers.1.into()), prompt_logprobs: flags.2.then_some(numbers.1.into()) },
             auxiliary: if flags.1 { vec![auxiliary()] } else { Vec::new() },
-            sentence_ends: if flags.0 { vec![3, 70_000] } else { Vec::new() },
+            text: if flags.0 { text_hints() } else { TextHints::default() },
             draft_model: flags.1.then(draft_model),
             look_ahead: flags.2.then_some(LookAhead { adapter: 4, rows: 32 }),
             evict: flags.0.then(evict),
         }
     }
+}
+
+fn text_hints() -> TextHints {
+    TextHints { sentence_ends: vec![4, 70_000], shared_words: vec![(3, 0.5)], named: vec![2] }
 }
 
 fn evict() -> Evict {
@@ -297,7 +302,7 @@ fn samples() -> (Order, Event) {
         slices: Slices::default(),
         returns: Returns { logits: true, scores: false, logprobs: Some(5), prompt_logprobs: None },
         auxiliary: vec![auxiliary()],
-        sentence_ends: vec![4, 5],
+        text: text_hints(),
         draft_model: Some(draft_model()),
         look_ahead: Some(LookAhead { adapter: 4, rows: 32 }),
         evict: Some(evict()),
@@ -332,6 +337,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     let headers = (header(&encode_frame(&order).unwrap()), header(&encode_frame(&event).unwrap()));
-    let told = ("5452494219000000d902000098b9e103", "54524942190000005b02000026f13deb");
+    let told = ("545249421a000000f502000067ae3bf5", "545249421a0000005b020000deb7e845");
     assert_eq!((headers.0.as_str(), headers.1.as_str()), told);
 }

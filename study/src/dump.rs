@@ -91,6 +91,13 @@ pub struct Dumped<'a> {
     /// The rows with which a sentence of the context ends, if the method selects sentences.
     #[serde(skip_serializing_if = "Option::is_none")]
     sentence_ends: Option<&'a [u32]>,
+    /// The rows in which a word of the query ends, each with the word's weight, if the method counts
+    /// such words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared_words: Option<&'a [(u32, f32)]>,
+    /// First rows of the chunks that the query's words name, the best first, if the method asks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    named_chunks: Option<&'a [u32]>,
     /// Generated token ids.
     generated: &'a [u32],
 }
@@ -132,7 +139,9 @@ fn request(answered: &Answered) -> Dumped<'_> {
         evict_tokens: plan.evict.as_ref().map(Evict::pseudo_tokens).filter(|tokens| *tokens > 0),
         compressed: answered.report.compressed.as_ref(),
         auxiliary_prompts: plan.auxiliary.first().map(prompts),
-        sentence_ends: Some(&plan.sentence_ends[..]).filter(|ends| !ends.is_empty()),
+        sentence_ends: Some(&plan.text.sentence_ends[..]).filter(|ends| !ends.is_empty()),
+        shared_words: Some(&plan.text.shared_words[..]).filter(|words| !words.is_empty()),
+        named_chunks: Some(&plan.text.named[..]).filter(|named| !named.is_empty()),
         generated: &outcome.tokens,
     }
 }

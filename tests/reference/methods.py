@@ -503,13 +503,24 @@ class Request:
             runs += [rows[run * len(rows) // count:(run + 1) * len(rows) // count] for run in range(count)]
         return runs
 
-    def excerpt(self, scores, ends, longest, budget, unit="sentence"):
-        """Kept rows: the sentences with the highest means that fit, or the chunks with the best rows."""
+    def words(self, shared):
+        """The weights of rows in which a word of the query ends, as shares of their sum."""
+        weights = torch.zeros(self.T, dtype=DTYPE)
+        for row, weight in shared:
+            weights[row - self.P] = weight
+        return weights / weights.sum()
+
+    def excerpt(self, scores, ends, longest, budget, unit="sentence", named=()):
+        """Kept rows: the openings of the named chunks, then the sentences with the highest means that fit, or the chunks with the best rows."""
         mean = lambda run: scores[torch.tensor(run) - self.P].mean().item()
         best = lambda run: scores[torch.tensor(run) - self.P].max().item()
         chunks = [self.tokens_of(chunk).tolist() for chunk in range(len(self.lengths))]
         runs, worth = (self.sentences(set(ends), longest), mean) if unit == "sentence" else (chunks, best)
         kept, other = [], None
+        opened = sorted((run for run in chunks if run[0] in named), key=lambda run: (len(run), run[0]))
+        for place, run in enumerate(opened):
+            kept += run[:(budget // 2 - len(kept)) // (len(opened) - place)]
+        runs = [left for run in runs if (left := [row for row in run if row not in kept])]
         for run in sorted(runs, key=lambda run: (-worth(run), run[0])):
             if len(kept) + len(run) <= budget:
                 kept += run

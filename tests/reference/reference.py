@@ -104,11 +104,15 @@ def solve(r: Request, s: dict, selected=None, order=None):
     if s["method"] == "excerpt":
         order = list(range(len(r.lengths)))
         scores = r.of_tokens(method_scores(r, s, s["layout"], order, budget, list(range(r.T))))
-        ends = s.get("sentence_ends", [])
-        if s["hops"] == 2 and budget >= 2:
+        ends, named = s.get("sentence_ends", []), s.get("named_chunks", [])[:s["named"]]
+        hops = s["hops"] == 2 and budget >= 2
+        if s["named"] > 0 and s.get("shared_words"):
+            scores = scores / scores.sum() + r.words(s["shared_words"])
+        elif hops:
             scores = scores / scores.sum()
+        if hops:
             scores = r.second_hop(scores, r.excerpt(scores, ends, s["longest"], budget // 2) - r.P, order)
-        kept = r.excerpt(scores, ends, s["longest"], budget, s["unit"])
+        kept = r.excerpt(scores, ends, s["longest"], budget, s["unit"], named)
         return order, scores, kept, 1e-9, r.alone(kept)  # whole sentences go: no row is near the cut
     if s["method"] == "spec-prefill-like":
         auxiliary, scores = s.get("auxiliary") or Model(s["auxiliary_model"]), None
@@ -213,7 +217,7 @@ def check(model: Model, folder: str) -> bool:
 def settings(model: Model, **changes) -> dict:
     base = {"method": "infoflow", "ratio": 0.15, "score": "norm", "layers": f"{model.layers - 1}..{model.layers}",
             "layout": "global", "reorder": False, "importance": "mass", "include_first_chunk": False,
-            "variant": "small", "blocks": 2, "theta": 0.9, "temperature": 0.9, "scale": 0.9, "drift-of": "values", "drift-layers": 1, "half": 32, "longest": 48, "unit": "sentence", "hops": 1, "layer": 3 * model.layers // 5, "anchors": 4, "share": 0.5, "alpha": 0.18, "dtype": "f32", "exchange": "replicate", "world": 1, "generated": []}
+            "variant": "small", "blocks": 2, "theta": 0.9, "temperature": 0.9, "scale": 0.9, "drift-of": "values", "drift-layers": 1, "half": 32, "longest": 48, "unit": "sentence", "hops": 1, "named": 2, "layer": 3 * model.layers // 5, "anchors": 4, "share": 0.5, "alpha": 0.18, "dtype": "f32", "exchange": "replicate", "world": 1, "generated": []}
     return {**base, **changes}
 
 
@@ -266,7 +270,8 @@ def self_test(model: Model, folder: str) -> bool:
             with torch.no_grad():
                 expect("full = transformers", relative(theirs(r.ids[None]).logits[0, -1], full), 1e-5)
         for changes in ({}, {"reorder": True}, {"reorder": True, "importance": "selected", "score": "mass"},
-                        {"method": "relay", "layout": "tl-tp"}, {"method": "attn-drift", "reorder": True, "half": 3, "recency": 1.5}, {"method": "excerpt", "ratio": 0.5, "sentence_ends": [4, 9, 15, 22]}, {"method": "excerpt", "longest": 4}, {"method": "excerpt", "ratio": 0.5, "unit": "chunk"}, {"method": "excerpt", "ratio": 0.5, "hops": 2}, {"method": "qcfuse-like"}, {"method": "qcfuse-like", "ratio": 0.7, "anchors": 1, "share": 0.2, "score": "mass"}, {"method": "qcfuse-like", "reorder": True, "layout": "hl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "blocks": 1},
+                        {"method": "relay", "layout": "tl-tp"}, {"method": "attn-drift", "reorder": True, "half": 3, "recency": 1.5}, {"method": "excerpt", "ratio": 0.5, "sentence_ends": [4, 9, 15, 22]}, {"method": "excerpt", "longest": 4}, {"method": "excerpt", "ratio": 0.5, "unit": "chunk"}, {"method": "excerpt", "ratio": 0.5, "hops": 2},
+                        {"method": "excerpt", "ratio": 0.5, "shared_words": [[prefix + 3, 0.5], [prefix + 11, 1.0]], "named_chunks": [prefix, prefix + lengths[0]]}, {"method": "qcfuse-like"}, {"method": "qcfuse-like", "ratio": 0.7, "anchors": 1, "share": 0.2, "score": "mass"}, {"method": "qcfuse-like", "reorder": True, "layout": "hl-tp"}, {"method": "a3"}, {"method": "cacheblend"}, {"method": "kvshare"}, {"method": "ideal"}, {"method": "ape"}, {"method": "samkv", "blocks": 1},
                         {"method": "trace"}, {"method": "trace", "alpha": 0.001}, {"method": "trace", "alpha": 0.001, "keep-order": True}, {"method": "trace", "alpha": 0.005, "sharpest": 0.25}, {"reorder": True, "order_for": "selection"},
                         {"method": "apb", "block_rows": {"block": 9, "anchor": 2, "passed": 2}}, {"method": "epic"}, {"method": "none"}, {**read_by(model, folder, r, request), "ratio": 0.8},
                         {**written_by(folder, request), "ratio": 0.4}, {**written_by(folder, request), "ratio": 0.0}):

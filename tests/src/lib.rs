@@ -24,7 +24,7 @@ use tributary_protocol::deal::usual_owner;
 use tributary_protocol::{
     Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, AuxiliaryReading, Chunk, DraftModel, Evidence, Exchange,
     Importance, KeySpace, Layers, OrderFor, Outcome, Passing, Plan, PlannedMethod, Prefill, RankReport, Requirement,
-    Returns, SamKv, SamKvVariant, Sampling, Selection, Slices, Trace, TraceHeads,
+    Returns, SamKv, SamKvVariant, Sampling, Selection, Slices, TextHints, Trace, TraceHeads,
 };
 use tributary_store::{Settings, Store};
 
@@ -135,7 +135,7 @@ pub fn plan(
         slices: Slices::default(),
         returns: Returns { logits: true, scores: true, logprobs: None, prompt_logprobs: None },
         auxiliary: Vec::new(),
-        sentence_ends: Vec::new(),
+        text: TextHints::default(),
         draft_model: None,
         look_ahead: None,
         evict: None,

@@ -20,6 +20,7 @@ use tributary_methods::{MethodSpec, ModelFacts};
 use tributary_model::{Config, LoadFormat, Model, load};
 use tributary_protocol::{
     CHUNKS_ALONE, Chunk, DrawnToken, Event, Exchange, Order, OrderFor, Plan, REFERENCE, Returns, Sampling, Slices,
+    TextHints,
 };
 use tributary_worker::{ChunkCache, serve};
 
@@ -80,7 +81,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         slices: Slices::default(),
         returns: Returns::default(),
         auxiliary: Vec::new(),
-        sentence_ends: Vec::new(),
+        text: TextHints::default(),
         draft_model: None,
         look_ahead: None,
         evict: None,

@@ -11,7 +11,7 @@ use tributary_model::{Config, LayerAttention, LoadFormat, Model, Progress, Qkv, 
 use tributary_protocol::tile::{Tile, TileOrder, areas};
 use tributary_protocol::{
     Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Chunk, Drift, Exchange, OrderFor, Picture, Pixels, Plan, PlannedMethod,
-    Prefill, Returns, Sampling, Selection, Slices,
+    Prefill, Returns, Sampling, Selection, Slices, TextHints,
 };
 
 use crate::context::Math;
@@ -111,7 +111,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         slices: Slices::default(),
         returns: Returns::default(),
         auxiliary: Vec::new(),
-        sentence_ends: Vec::new(),
+        text: TextHints::default(),
         draft_model: None,
         look_ahead: None,
         evict: None,

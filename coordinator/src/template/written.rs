@@ -56,6 +56,11 @@ impl OwnedPart {
     pub fn part(&self) -> PromptPart<'_> {
         if self.is_users { PromptPart::User(&self.text) } else { PromptPart::Template(&self.text) }
     }
+
+    /// Whether the user has written it.
+    pub fn is_users(&self) -> bool {
+        self.is_users
+    }
 }
 
 impl PromptPart<'_> {

@@ -92,6 +92,7 @@ fn weighted(candidates: &Candidates, attention: &[f32], half: u32) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::selector::TextHints;
 
     #[test]
     fn attention_counts_half_at_the_given_place_of_every_chunk() {
@@ -105,7 +106,7 @@ mod tests {
             query: 3,
             seed: 0,
             auxiliary: Vec::new(),
-            sentence_ends: Vec::new(),
+            text: TextHints::default(),
         };
         let scores = weighted(&candidates, &[1.0; 7], 2);
         assert_eq!(scores, [1.0, 2.0 / 3.0, 0.5, 1.0, 2.0 / 3.0, 0.5, 0.4]);

@@ -7,6 +7,12 @@
 //! rows that fills the rest. They see each other at their own places, and the query and the answer
 //! see them alone: nothing stale is left.
 //!
+//! Where the context's text is known, words that the query has too are half of the score: the
+//! weights of such words and the attention are normalised each. Half of the budget then goes to the
+//! openings of the `named` chunks that such words name: what a document says first tells what its
+//! later sentences are about, and a question that names one document needs another one, which that
+//! one names. Attention of chunks that do not know each other finds neither.
+//!
 //! `hops=2` is for questions whose answer stands in a document that the question does not name: the
 //! sentences that fill half of the budget are computed once with all of the context in sight, and
 //! their own attention, weighted by their scores, is half of the score (as in `relay`; each half is
@@ -51,23 +57,37 @@ static UNIT: MethodOption = MethodOption {
     help: "Part that is taken whole",
 };
 
+static NAMED: MethodOption = MethodOption {
+    key: "named",
+    value: "N",
+    kind: Kind::Count(0..=MOST_NAMED),
+    usual: Usual::Value("2"),
+    help: "Chunks named by the query's words, whose openings have half of the budget; 0: attention alone; with unit=chunk 0 by default",
+};
+
+/// Maximum number of chunks whose openings are taken.
+pub const MOST_NAMED: usize = 8;
+
+/// Divisor of the budget for the openings of named chunks.
+const OPENINGS_DIVISOR: usize = 2;
+
 /// Divisor of the budget for the first of two hops.
 const HOP_DIVISOR: usize = 2;
 
 /// The declaration.
 pub static EXCERPT: Method = Method {
     name: "excerpt",
-    summary: "sentences that the end of the query attends to, computed as a prompt of their own; the rest is hidden",
+    summary: "sentences that the query attends to and shares words with, as a prompt of their own; the rest is hidden",
     source: "ours",
     claim: Claim::Approximate { exact_where: "at ratio 1", exact_with: Some(":ratio=1") },
     cost: "chunks, M rows up to depth 0.95, with hops=2 n/2 rows, then n + M rows that see n + M rows; the rest is not seen",
     ratio: Some(0.15),
-    options: &[&RATIO, &SCORE, &RECENCY, &LAYERS, &LONGEST, &UNIT, &HOPS, &LAYOUT],
+    options: &[&RATIO, &SCORE, &RECENCY, &LAYERS, &LONGEST, &NAMED, &UNIT, &HOPS, &LAYOUT],
     requires: None,
     default_of: &[],
     samples: &[
         "excerpt",
-        "excerpt:longest=3",
+        "excerpt:longest=3:named=0",
         "excerpt:score=mass:recency=0.5:layers=0..2:layout=hl-tp",
         "excerpt:unit=chunk:hops=2",
     ],
@@ -85,7 +105,11 @@ impl Method {
 /// By default the scoring layers are those of `attn-drift`.
 fn prefill(options: &mut Options, model: ModelFacts) -> Result<Prefill, InvalidOption> {
     options.set_default(&RECENCY, "2");
-    let excerpt = Some(Excerpt { longest: options.usual(&LONGEST), unit: options.usual(&UNIT) });
+    let unit = options.usual(&UNIT);
+    if unit == Unit::Chunk {
+        options.set_default(&NAMED, "0");
+    }
+    let excerpt = Some(Excerpt { longest: options.usual(&LONGEST), named: options.usual(&NAMED), unit });
     let (recency, hops) = (options.get(&RECENCY), options.usual::<usize>(&HOPS));
     let pass_divisor = (hops > 1).then_some(HOP_DIVISOR);
     let evidence =
@@ -114,10 +138,10 @@ impl Selector for Selecting {
             return Need::Probe;
         }
         let scores = match self.first.take() {
-            Some(first) => first.iter().zip(normalised(evidence)).map(|(first, second)| first + second).collect(),
+            Some(first) => sums(&first, &normalised(evidence)),
             None if self.hops > 1 => {
-                let first = normalised(evidence);
-                let sentences = Excerpt { unit: Unit::Sentence, ..self.parts };
+                let first = self.with_words(candidates, normalised(evidence));
+                let sentences = Excerpt { unit: Unit::Sentence, named: 0, ..self.parts };
                 let rows = excerpt(candidates, &first, (sentences, candidates.measured));
                 if !rows.is_empty() {
                     let weights = shares(&rows, |row| first[(row - candidates.first_row) as usize]);
@@ -126,27 +150,53 @@ impl Selector for Selecting {
                 }
                 first
             }
-            None => evidence.to_vec(),
+            None => self.with_words(candidates, evidence.to_vec()),
         };
         Need::Chosen { rows: excerpt(candidates, &scores, (self.parts, candidates.budget)), scores }
     }
 }
 
-/// The rows of the best sentences or chunks that fit into the budget, and of the best other one
-/// those that follow one another and have the highest sum: as many rows as the budget, or all.
-/// Ascending; ties go to the earlier part and run.
-fn excerpt(candidates: &Candidates, scores: &[f32], (Excerpt { longest, unit }, budget): (Excerpt, usize)) -> Vec<u32> {
+impl Selecting {
+    /// The attention, or half of it and half the weights of shared words, both normalised.
+    fn with_words(&self, candidates: &Candidates, attention: Vec<f32>) -> Vec<f32> {
+        let shared = &candidates.text.shared_words;
+        if self.parts.named == 0 || shared.is_empty() {
+            return attention;
+        }
+        let mut words = vec![0.0; candidates.context];
+        for &(row, weight) in shared {
+            words[(row - candidates.first_row) as usize] = weight;
+        }
+        sums(&normalised(&attention), &normalised(&words))
+    }
+}
+
+fn sums(one: &[f32], other: &[f32]) -> Vec<f32> {
+    one.iter().zip(other).map(|(one, other)| one + other).collect()
+}
+
+/// The openings of the named chunks, the rows of the best sentences or chunks that fit into the
+/// rest of the budget, and of the best other one those that follow one another and have the highest
+/// sum: as many rows as the budget, or all. Ascending; ties go to the earlier part and run.
+fn excerpt(candidates: &Candidates, scores: &[f32], (parts, budget): (Excerpt, usize)) -> Vec<u32> {
+    let Excerpt { longest, named, unit } = parts;
     let score = |row: u32| scores[(row - candidates.first_row) as usize];
+    let openings = openings(candidates, named as usize, budget / OPENINGS_DIVISOR);
+    let others = |rows: Range<u32>| {
+        let opening = openings.iter().find(|opening| opening.contains(&rows.start));
+        opening.map_or(rows.start, |opening| opening.end.min(rows.end))..rows.end
+    };
     let numbers = |rows: &Range<u32>| rows.clone().map(|row| f64::from(score(row)));
     let mut parts: Vec<(f64, Range<u32>)> = match unit {
         Unit::Sentence => {
             let mean = |rows: Range<u32>| (numbers(&rows).sum::<f64>() / rows.len() as f64, rows);
-            sentences(candidates, longest).map(mean).collect()
+            sentences(candidates, longest).map(others).filter(|rows| !rows.is_empty()).map(mean).collect()
         }
-        Unit::Chunk => chunks(candidates).map(|rows| (numbers(&rows).fold(0.0, f64::max), rows)).collect(),
+        Unit::Chunk => chunks(candidates).map(others).map(|rows| (numbers(&rows).fold(0.0, f64::max), rows)).collect(),
     };
     parts.sort_by(|(a, one), (b, other)| b.total_cmp(a).then(one.start.cmp(&other.start)));
-    let (mut chosen, mut left, mut best_other) = (Vec::with_capacity(budget), budget, None);
+    let mut chosen: Vec<u32> = openings.iter().cloned().flatten().collect();
+    let (mut left, mut best_other) = (budget - chosen.len(), None);
     for (_, rows) in parts {
         if rows.len() <= left {
             left -= rows.len();
@@ -158,6 +208,21 @@ fn excerpt(candidates: &Candidates, scores: &[f32], (Excerpt { longest, unit }, 
     chosen.extend(best_other.map_or(0..0, |rows| best_run(rows, left, score)));
     chosen.sort_unstable();
     chosen
+}
+
+/// The first rows of at most `most` named chunks: as many of each, up to `budget` of all. What a
+/// short chunk leaves goes to the others.
+fn openings(candidates: &Candidates, most: usize, budget: usize) -> Vec<Range<u32>> {
+    let chunk = |first: &u32| candidates.chunks.iter().find(|(start, _)| start == first).copied();
+    let mut named: Vec<(u32, usize)> = candidates.text.named.iter().filter_map(chunk).take(most).collect();
+    named.sort_by_key(|&(first, length)| (length, first));
+    let (mut left, count) = (budget, named.len());
+    let taken = |(place, (first, length)): (usize, (u32, usize))| {
+        let rows = length.min(left / (count - place));
+        left -= rows;
+        first..first + rows as u32
+    };
+    named.into_iter().enumerate().map(taken).collect()
 }
 
 /// The rows of each candidate chunk.
@@ -184,8 +249,9 @@ fn best_run(rows: Range<u32>, count: usize, score: impl Fn(u32) -> f32) -> Range
 fn sentences(candidates: &Candidates, longest: u32) -> impl Iterator<Item = Range<u32>> {
     let in_chunk = move |&(first, length): &(u32, usize)| {
         let end = first + length as u32;
-        let from = candidates.sentence_ends.partition_point(|&row| row < first);
-        let mut ends = candidates.sentence_ends[from..].iter().map(|&row| row + 1).take_while(move |&row| row < end);
+        let from = candidates.text.sentence_ends.partition_point(|&row| row < first);
+        let mut ends =
+            candidates.text.sentence_ends[from..].iter().map(|&row| row + 1).take_while(move |&row| row < end);
         let mut at = first;
         std::iter::from_fn(move || {
             let next = ends.by_ref().find(|&next| next > at).unwrap_or(end);
@@ -203,6 +269,7 @@ fn sentences(candidates: &Candidates, longest: u32) -> impl Iterator<Item = Rang
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::selector::TextHints;
 
     fn candidates(sentence_ends: &[u32], budget: usize) -> Candidates {
         Candidates {
@@ -215,7 +282,7 @@ mod tests {
             query: 3,
             seed: 0,
             auxiliary: Vec::new(),
-            sentence_ends: sentence_ends.to_vec(),
+            text: TextHints { sentence_ends: sentence_ends.to_vec(), ..TextHints::default() },
         }
     }
 
@@ -236,7 +303,7 @@ mod tests {
     fn the_best_sentences_that_fit_are_taken_whole() {
         // Sentences 2..5, 5..7, 7..10, 10..14 with means 1, 3, 2 and 1.
         let scores = [1.0, 1.0, 1.0, 3.0, 3.0, 0.0, 2.0, 4.0, 0.0, 0.0, 3.0, 1.0];
-        let sentences = Excerpt { longest: 48, unit: Unit::Sentence };
+        let sentences = Excerpt { longest: 48, named: 2, unit: Unit::Sentence };
         let of = |budget: usize| excerpt(&candidates(&[4, 9], 0), &scores, (sentences, budget));
         assert_eq!(of(2), [5, 6]);
         assert_eq!(of(4), [5, 6, 8, 9], "of the next one the run with the highest sum");
@@ -254,7 +321,7 @@ mod tests {
     fn the_best_chunks_that_fit_are_taken_whole() {
         // Chunks 2..7 and 7..14: the second has the best row, and does not fit into six.
         let scores = [1.0, 1.0, 2.0, 3.0, 3.0, 0.0, 2.0, 4.0, 0.0, 0.0, 3.0, 1.0];
-        let whole = Excerpt { longest: 48, unit: Unit::Chunk };
+        let whole = Excerpt { longest: 48, named: 0, unit: Unit::Chunk };
         let of = |budget: usize| excerpt(&candidates(&[4, 9], 0), &scores, (whole, budget));
         assert_eq!(of(6), [2, 3, 4, 5, 6, 9], "and the best row of the other one");
         assert_eq!(of(7), (7..14).collect::<Vec<_>>());
@@ -262,10 +329,43 @@ mod tests {
     }
 
     #[test]
+    fn named_chunks_give_their_openings_and_shared_words_count() {
+        let scores = [1.0, 1.0, 1.0, 3.0, 3.0, 0.0, 2.0, 4.0, 0.0, 0.0, 3.0, 1.0];
+        let named = |named: Vec<u32>, shared_words: Vec<(u32, f32)>| {
+            let text = TextHints { sentence_ends: vec![4, 9], shared_words, named };
+            Candidates { text, ..candidates(&[], 8) }
+        };
+        let of = |candidates: &Candidates, named: u32| {
+            let mut one =
+                Selecting { parts: Excerpt { longest: 48, named, unit: Unit::Sentence }, hops: 1, first: None };
+            let Need::Chosen { rows, .. } = one.next(candidates, &scores) else { panic!("it has chosen") };
+            rows
+        };
+        let one = named(vec![7], Vec::new());
+        assert_eq!(
+            of(&one, 2),
+            [5, 6, 7, 8, 9, 10, 12, 13],
+            "four rows of the named chunk, a sentence, a run of another"
+        );
+        assert_eq!(of(&one, 0), [2, 3, 4, 5, 6, 7, 8, 9], "attention alone");
+        assert_eq!(openings(&named(vec![7, 2], Vec::new()), 8, 5), [2..4, 7..10]);
+        assert_eq!(openings(&named(vec![7, 2, 99], Vec::new()), 1, 5), [7..12]);
+        assert_eq!(
+            openings(&named(vec![7, 2], Vec::new()), 2, 11),
+            [2..7, 7..13],
+            "a short one leaves rows to the other"
+        );
+        // A shared word in the last sentence makes it the best.
+        let word = named(Vec::new(), vec![(11, 0.5)]);
+        assert_eq!(of(&word, 2), [5, 6, 8, 9, 10, 11, 12, 13]);
+        assert_eq!(of(&word, 0), of(&one, 0));
+    }
+
+    #[test]
     fn a_second_hop_follows_the_best_sentences() {
         let scores = [1.0, 1.0, 1.0, 3.0, 3.0, 0.0, 2.0, 4.0, 0.0, 0.0, 3.0, 1.0];
         let all = Candidates { measured: 2, ..candidates(&[4, 9], 4) };
-        let parts = Excerpt { longest: 48, unit: Unit::Sentence };
+        let parts = Excerpt { longest: 48, named: 2, unit: Unit::Sentence };
         let mut two = Selecting { parts, hops: 2, first: None };
         assert_eq!(two.next(&all, &[]), Need::Probe);
         assert_eq!(two.next(&all, &scores), Need::Pass { rows: vec![5, 6], weights: vec![0.5; 2] });

@@ -147,6 +147,7 @@ impl ByAnchors {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::selector::TextHints;
 
     /// Chunks of rows 2..6, 6..8, 8..11 and 11..16; the first is no candidate.
     fn candidates(budget: usize) -> Candidates {
@@ -160,7 +161,7 @@ mod tests {
             query: 3,
             seed: 0,
             auxiliary: Vec::new(),
-            sentence_ends: Vec::new(),
+            text: TextHints::default(),
         }
     }
 

@@ -111,6 +111,7 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::selector::TextHints;
 
     #[test]
     fn a_document_keeps_its_ends_and_its_best_blocks() {
@@ -125,7 +126,7 @@ mod tests {
             query: 3,
             seed: 0,
             auxiliary: Vec::new(),
-            sentence_ends: Vec::new(),
+            text: TextHints::default(),
         };
         // Blocks of the second document: rows 8 to 15, 16 to 23 and 24 to 28 of it.
         let mut scores = vec![0.0; 65];

@@ -109,6 +109,7 @@ fn pooled(numbers: &[f32], pool: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::selector::TextHints;
 
     fn candidates(budget: usize) -> Candidates {
         Candidates {
@@ -121,7 +122,7 @@ mod tests {
             query: 3,
             seed: 0,
             auxiliary: Vec::new(),
-            sentence_ends: Vec::new(),
+            text: TextHints::default(),
         }
     }
 

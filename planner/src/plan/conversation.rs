@@ -1,6 +1,6 @@
 //! Later requests of a conversation, which go on from the kept sequence of an earlier one.
 
-use tributary_protocol::{Continues, Exchange, Plan};
+use tributary_protocol::{Continues, Exchange, Plan, TextHints};
 
 use super::draft::{Draft, Planned};
 
@@ -74,7 +74,7 @@ impl Draft {
             returns: own.returns,
             reused_rows: 0,
             auxiliary: Vec::new(),
-            sentence_ends: Vec::new(),
+            text: TextHints::default(),
             ..kept.clone()
         };
         self.of_plan(plan, before)

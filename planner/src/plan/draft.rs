@@ -8,7 +8,7 @@ use tributary_protocol::deal::usual_owner;
 use tributary_protocol::tile::TileOrder;
 use tributary_protocol::{
     Around, Auxiliary, Chunk, DraftModel, Evidence, Exchange, LookAhead, Packets, Picture, Plan, PlannedMethod,
-    Requirement, Selection, Slices, leading_counts,
+    Requirement, Selection, Slices, TextHints, leading_counts,
 };
 
 use super::cached::{Cached, Held};
@@ -44,9 +44,8 @@ pub struct Tokens {
     pub around: Option<Around>,
     /// Models beside the main one that read the context for the method.
     pub auxiliary: Vec<Auxiliary>,
-    /// The context rows with which a sentence ends, ascending; empty where that is not known or not
-    /// needed.
-    pub sentence_ends: Vec<u32>,
+    /// What is known of the context's text, where the method needs it.
+    pub text: TextHints,
     /// The model that drafts tokens for an eviction.
     pub draft_model: Option<DraftModel>,
     /// The method's rows of a look-ahead.
@@ -137,7 +136,7 @@ impl Draft {
         let (method, options) = settings.method(shape.facts())?;
         settings.check()?;
         check(&tokens, settings, &method, shape)?;
-        let Tokens { prefix, lead, chunks, pictures, query, eos, around, auxiliary, sentence_ends, .. } = tokens;
+        let Tokens { prefix, lead, chunks, pictures, query, eos, around, auxiliary, text, .. } = tokens;
         let lengths: Vec<usize> = chunks.iter().map(Vec::len).collect();
         let from_first = settings.include_first_chunk || !lead.is_empty() || begins_in_raster(&pictures);
         let pictures = pictures.into_iter().chain(std::iter::repeat(Vec::new()));
@@ -170,7 +169,7 @@ impl Draft {
             slices: Slices::default(),
             returns: settings.returns,
             auxiliary,
-            sentence_ends,
+            text,
             draft_model: tokens.draft_model,
             look_ahead: tokens.look_ahead,
             evict: None,

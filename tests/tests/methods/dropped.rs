@@ -4,7 +4,7 @@
 
 use tributary_kernels::{Kernels, Keys, Partial, Positions};
 use tributary_model::{Attention, Model, Progress, Qkv, Result};
-use tributary_protocol::{Exchange, Outcome, Plan, SamKv, SamKvVariant};
+use tributary_protocol::{Exchange, Outcome, Plan, SamKv, SamKvVariant, TextHints};
 use tributary_tests::equal::Largest;
 use tributary_tests::{dummy_model, logits, method, plan, relative_error, run, samkv, tiny_config, with_ratio};
 
@@ -53,11 +53,15 @@ fn alone(model: &dyn Model, plan: &Plan, kept: &[u32], tokens: &[u32]) -> Vec<f3
     logits.flatten_all().and_then(|logits| logits.to_vec1()).expect("f32")
 }
 
-/// A plan of an excerpt of two fifths, whose sentences end with every seventh row.
+/// A plan of an excerpt of two fifths, whose sentences end with every seventh row. Every fifth row
+/// shares a word with the query, which names the last two chunks.
 fn excerpt(shape: Shape, world: usize, exchange: Exchange) -> Plan {
     let plan = plan(shape.0, shape.1, shape.2, world, method("excerpt"), exchange);
-    let sentence_ends = plan.token_rows().into_iter().filter(|row| row % 7 == 0).collect();
-    with_ratio(Plan { max_tokens: 4, sentence_ends, ..plan }, 0.4)
+    let rows = || plan.token_rows().into_iter();
+    let sentence_ends = rows().filter(|row| row % 7 == 0).collect();
+    let shared_words = rows().filter(|row| row % 5 == 0).map(|row| (row, 1.0 / row as f32)).collect();
+    let named = plan.chunk_rows().iter().rev().take(2).map(|rows| rows.start).collect();
+    with_ratio(Plan { max_tokens: 4, text: TextHints { sentence_ends, shared_words, named }, ..plan }, 0.4)
 }
 
 /// A plan of two fifths in spans of seven rows, without any chunk prefilled.
@@ -155,15 +159,25 @@ fn what_is_cached_comes_into_it_and_every_world_answers_alike() {
 #[test]
 fn an_excerpt_has_the_best_sentences_that_fit() {
     let model = dummy_model(&tiny_config(&[]), 1);
-    let plan = excerpt(SHAPES[0], 3, Exchange::Selected);
+    let mut plan = excerpt(SHAPES[0], 3, Exchange::Selected);
+    let opened = run(&model, 3, &plan).0;
+    let half = plan.budget / 2;
+    for (&first, count) in plan.text.named.iter().zip([half / 2, half - half / 2]) {
+        let from = opened.selected.partition_point(|&row| row < first);
+        assert!(
+            (first..).take(count.min(half / 2)).eq(opened.selected[from..].iter().copied().take(count.min(half / 2)))
+        );
+    }
+    plan.text.named.clear();
     let found = run(&model, 3, &plan).0;
+    assert_ne!(opened.selected, found.selected);
     let scores = found.scores.expect("scores of the context's rows");
     let mut sentences: Vec<Vec<u32>> = Vec::new();
     for rows in plan.chunk_rows() {
         sentences.push(Vec::new());
         for row in rows.clone() {
             sentences.last_mut().expect("one").push(row);
-            if plan.sentence_ends.contains(&row) && row + 1 < rows.end {
+            if plan.text.sentence_ends.contains(&row) && row + 1 < rows.end {
                 sentences.push(Vec::new());
             }
         }

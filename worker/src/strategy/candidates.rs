@@ -25,7 +25,7 @@ pub fn candidates(plan: &Plan, order: &[u32], auxiliary: Vec<Vec<f32>>) -> Candi
         query: plan.query_tokens(),
         seed: plan.sampling.seed,
         auxiliary,
-        sentence_ends: plan.sentence_ends.clone(),
+        text: plan.text.clone(),
     }
 }
 
