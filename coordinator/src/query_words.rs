@@ -11,7 +11,9 @@
 //! articles say what they are about: to the score of each next chunk, as a share of the highest,
 //! comes the share of idf of its first words that chunks named before have.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use tributary_methods::TextHints;
 use unicode_segmentation::UnicodeSegmentation;
@@ -30,76 +32,88 @@ const OPENING_WORDS: usize = 8;
 /// The ends of sentences, the shared words and at most `most` named chunks of a request. Without
 /// text there are none.
 pub fn hints(request: &Prepared, most: usize) -> TextHints {
-    let collection = Collection::of(&request.chunks, words_of_query(request));
-    let named: Vec<usize> = collection.named(most);
+    let collection = Collection::of(&request.chunks, &words_of_query(request));
     let mut hints = TextHints { sentence_ends: sentences::ends(request), ..TextHints::default() };
     let (mut first, mut firsts) = (request.prefix.len() as u32, Vec::new());
-    for chunk in &request.chunks {
+    for (chunk, piece) in request.chunks.iter().enumerate() {
+        let shared = collection.shared(chunk, piece);
+        hints.shared_words.extend(shared.into_iter().map(|(place, weight)| (first + place, weight)));
         firsts.push(first);
-        hints.shared_words.extend(collection.shared(chunk).into_iter().map(|(place, weight)| (first + place, weight)));
-        first += chunk.ids.len() as u32;
+        first += piece.ids.len() as u32;
     }
-    hints.named = named.into_iter().map(|chunk| firsts[chunk]).collect();
+    hints.named = collection.named(most).into_iter().map(|chunk| firsts[chunk]).collect();
     hints
 }
 
-fn words(text: &str) -> impl Iterator<Item = String> {
-    text.unicode_words().map(str::to_lowercase)
+/// The words of a text in lower case, with their bytes.
+fn words(text: &str) -> impl Iterator<Item = (Range<usize>, Cow<'_, str>)> {
+    text.unicode_word_indices().map(|(start, word)| {
+        let is_lower = word.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
+        (start..start + word.len(), if is_lower { word.into() } else { word.to_lowercase().into() })
+    })
 }
 
 /// The words of a request's text after its documents that do not stand before them.
 fn words_of_query(request: &Prepared) -> HashSet<String> {
-    let of = |parts: &[OwnedPart], keep: fn(&OwnedPart) -> bool| -> HashSet<String> {
-        parts.iter().filter(|part| keep(part)).flat_map(|part| words(part.part().text()).collect::<Vec<_>>()).collect()
+    let of = |text: &str| words(text).map(|(_, word)| word.into_owned()).collect::<HashSet<_>>();
+    let all = |parts: &[OwnedPart], keep: fn(&OwnedPart) -> bool| -> HashSet<String> {
+        parts.iter().filter(|part| keep(part)).flat_map(|part| of(part.part().text())).collect()
     };
     match (&request.texts, &request.query_text) {
-        (Some([before, after]), _) => &of(after, OwnedPart::is_users) - &of(before, |_| true),
-        (None, Some(text)) => words(text).collect(),
+        (Some([before, after]), _) => &all(after, OwnedPart::is_users) - &all(before, |_| true),
+        (None, Some(text)) => of(text),
         (None, None) => HashSet::new(),
     }
 }
 
-/// A request's chunks as a collection of texts that a query searches.
+/// A request's chunks as a collection of texts that a query searches. Words are numbered.
 struct Collection {
-    query: HashSet<String>,
-    /// Words of each chunk.
-    chunks: Vec<Vec<String>>,
-    idf: HashMap<String, f64>,
+    /// The words of each chunk, with their bytes.
+    chunks: Vec<Vec<(Range<usize>, usize)>>,
+    /// The idf of each word.
+    weights: Vec<f64>,
+    /// Whether the query has the word.
+    is_asked: Vec<bool>,
 }
 
 impl Collection {
-    fn of(pieces: &[Piece], query: HashSet<String>) -> Self {
-        let chunks: Vec<Vec<String>> = pieces.iter().map(|piece| words(&piece.text).collect()).collect();
-        let mut counts: HashMap<String, f64> = HashMap::new();
-        for chunk in &chunks {
-            for word in chunk.iter().collect::<HashSet<_>>() {
-                *counts.entry(word.clone()).or_default() += 1.0;
-            }
+    fn of(pieces: &[Piece], query: &HashSet<String>) -> Self {
+        let (mut numbers, mut is_asked): (HashMap<String, usize>, Vec<bool>) = (HashMap::new(), Vec::new());
+        // The chunks that have each word, and the last of them.
+        let mut counts: Vec<(usize, usize)> = Vec::new();
+        let mut chunks = Vec::new();
+        for (chunk, piece) in pieces.iter().enumerate() {
+            let number = |(bytes, word): (Range<usize>, Cow<'_, str>)| {
+                let number = numbers.get(&*word).copied().unwrap_or_else(|| {
+                    counts.push((0, usize::MAX));
+                    is_asked.push(query.contains(&*word));
+                    numbers.insert(word.into_owned(), counts.len() - 1);
+                    counts.len() - 1
+                });
+                if counts[number].1 != chunk {
+                    counts[number] = (counts[number].0 + 1, chunk);
+                }
+                (bytes, number)
+            };
+            chunks.push(words(&piece.text).map(number).collect());
         }
-        let all = chunks.len() as f64;
-        let idf =
-            counts.into_iter().map(|(word, count)| (word, ((all - count + 0.5) / (count + 0.5)).ln_1p())).collect();
-        Self { query, chunks, idf }
-    }
-
-    /// The weight of a word that stands in some chunk.
-    fn weight(&self, word: &str) -> f64 {
-        self.idf.get(word).copied().unwrap_or(0.0)
+        let idf = |(count, _): (usize, usize)| ((pieces.len() - count) as f64 + 0.5) / (count as f64 + 0.5);
+        Self { chunks, weights: counts.into_iter().map(|count| idf(count).ln_1p()).collect(), is_asked }
     }
 
     /// BM25 of each chunk.
     fn scores(&self) -> Vec<f64> {
         let mean = self.chunks.iter().map(Vec::len).sum::<usize>() as f64 / self.chunks.len().max(1) as f64;
-        let score = |chunk: &Vec<String>| {
-            let mut counts: HashMap<&str, f64> = HashMap::new();
-            for word in chunk.iter().filter(|word| self.query.contains(*word)) {
-                *counts.entry(word).or_default() += 1.0;
-            }
+        let score = |chunk: &Vec<(Range<usize>, usize)>| {
+            let mut asked: Vec<usize> =
+                chunk.iter().map(|(_, word)| *word).filter(|&word| self.is_asked[word]).collect();
+            asked.sort_unstable();
             let room = K1 * (1.0 - B + B * chunk.len() as f64 / mean);
-            let mut terms: Vec<f64> =
-                counts.into_iter().map(|(word, f)| self.weight(word) * f * (K1 + 1.0) / (f + room)).collect();
-            terms.sort_by(f64::total_cmp); // the same sum in every run
-            terms.into_iter().sum()
+            let term = |of_word: &[usize]| {
+                let count = of_word.len() as f64;
+                self.weights[of_word[0]] * count * (K1 + 1.0) / (count + room)
+            };
+            asked.chunk_by(|one, other| one == other).map(term).sum()
         };
         self.chunks.iter().map(score).collect()
     }
@@ -109,25 +123,28 @@ impl Collection {
     fn named(&self, most: usize) -> Vec<usize> {
         let scores = self.scores();
         let highest = scores.iter().copied().fold(0.0, f64::max);
-        let (mut named, mut known) = (Vec::new(), HashSet::new());
+        let (mut named, mut known) = (Vec::new(), vec![false; self.weights.len()]);
         while highest > 0.0 && named.len() < most {
             let worth = |chunk: usize| scores[chunk] / highest + self.opening_share(chunk, &known);
             let rest = (0..self.chunks.len()).filter(|chunk| !named.contains(chunk)).map(|chunk| (worth(chunk), chunk));
             let best = rest.reduce(|best, other| if other.0 > best.0 { other } else { best });
             let Some((_, chunk)) = best.filter(|(worth, _)| *worth > 0.0) else { break };
-            known.extend(self.chunks[chunk].iter());
+            for (_, word) in &self.chunks[chunk] {
+                known[*word] = true;
+            }
             named.push(chunk);
         }
         named
     }
 
     /// The share of the weight of a chunk's first words that are known.
-    fn opening_share(&self, chunk: usize, known: &HashSet<&String>) -> f64 {
-        let (mut all, mut found) = (0.0, 0.0);
-        for (at, word) in self.chunks[chunk].iter().take(OPENING_WORDS).enumerate() {
-            if !self.chunks[chunk][..at].contains(word) {
-                all += self.weight(word);
-                found += if known.contains(word) { self.weight(word) } else { 0.0 };
+    fn opening_share(&self, chunk: usize, known: &[bool]) -> f64 {
+        let (mut all, mut found, mut before) = (0.0, 0.0, Vec::new());
+        for &(_, word) in self.chunks[chunk].iter().take(OPENING_WORDS) {
+            if !before.contains(&word) {
+                all += self.weights[word];
+                found += if known[word] { self.weights[word] } else { 0.0 };
+                before.push(word);
             }
         }
         if all > 0.0 { found / all } else { 0.0 }
@@ -135,28 +152,26 @@ impl Collection {
 
     /// The tokens of a chunk in which a word of the query ends, by their places, with its weight:
     /// each word once a sentence.
-    fn shared(&self, piece: &Piece) -> Vec<(u32, f32)> {
-        if piece.spans.len() != piece.ids.len() {
+    fn shared(&self, chunk: usize, piece: &Piece) -> Vec<(u32, f32)> {
+        if piece.ids.is_empty() || piece.spans.len() != piece.ids.len() {
             return Vec::new();
         }
         let (bounds, mut sentence, mut seen) = (sentences::bounds(&piece.text), 0, HashSet::new());
         let mut found: Vec<(u32, f32)> = Vec::new();
-        for (start, word) in piece.text.unicode_word_indices() {
-            while bounds.get(sentence).is_some_and(|&end| end <= start) {
+        for (bytes, word) in self.chunks[chunk].iter().filter(|(_, word)| self.is_asked[*word]) {
+            while bounds.get(sentence).is_some_and(|&end| end <= bytes.start) {
                 sentence += 1;
                 seen.clear();
             }
-            let (end, word) = (start + word.len(), word.to_lowercase());
-            if !self.query.contains(&word) || seen.contains(&word) {
+            if !seen.insert(*word) {
                 continue;
             }
-            let place = piece.spans.partition_point(|span| span.end < end).min(piece.ids.len() - 1) as u32;
-            let weight = self.weight(&word) as f32;
+            let place = piece.spans.partition_point(|span| span.end < bytes.end).min(piece.ids.len() - 1) as u32;
+            let weight = self.weights[*word] as f32;
             match found.last_mut() {
                 Some((last, sum)) if *last == place => *sum += weight,
                 _ => found.push((place, weight)),
             }
-            seen.insert(word);
         }
         found
     }

@@ -151,6 +151,12 @@ pub fn aux_model() -> String {
     format!("{names}: folder of a small model that reads the documents, on the CPUs of rank 0's host")
 }
 
+/// `--aux-model` of `plan`.
+pub fn planned_aux_model() -> String {
+    let names = needing(Requirement::AuxiliaryModel);
+    format!("{names}: model that reads the documents, as --model; its tokens are counted as the main model's")
+}
+
 /// `--draft-model`.
 pub fn draft_model() -> String {
     let asking = EVICTIONS.iter().filter(|entry| entry.evidence == EvictionEvidence::DraftTokens);

@@ -1,10 +1,10 @@
 //! Plans for tests of costs and times.
 
-use tributary_protocol::{Around, Auxiliary, AuxiliaryCost, AuxiliaryPrompt, Exchange, Packets, Plan};
+use tributary_protocol::{Around, Auxiliary, Exchange, Packets, Plan};
 
 use crate::ModelShape;
-use crate::cost::beside;
 use crate::machine::{Machine, MemoryOf};
+use crate::outlook;
 use crate::plan::{Cached, MethodInputs, PlanInput, RequestSettings, plan};
 use crate::shape::tests::{DUMMY_25M, QWEN3_14B};
 
@@ -21,33 +21,6 @@ pub(crate) const ANY: Machine = Machine {
 
 /// Qwen3-14B, without a limit of positions.
 pub(crate) const QWEN: ModelShape = ModelShape { max_positions: usize::MAX, ..QWEN3_14B };
-
-/// The prompts of an auxiliary model, examples/models/dummy-25m without a token that begins
-/// prompts: all chunks but the first, each with the query. The prefix has one token.
-fn small(chunks: &[Vec<u32>], query: &[u32]) -> Auxiliary {
-    let mut first_row = 1;
-    let mut prompts = Vec::new();
-    for (number, chunk) in chunks.iter().enumerate() {
-        let rows = first_row..first_row + chunk.len() as u32;
-        first_row = rows.end;
-        if number > 0 {
-            let stands_for = rows.map(|row| row..row + 1).collect();
-            prompts.push(AuxiliaryPrompt { ids: [chunk, query].concat(), query: query.len(), stands_for });
-        }
-    }
-    let auxiliary = Auxiliary { model: "small".to_owned(), prompts, written: 0, cost: AuxiliaryCost::default() };
-    Auxiliary { cost: beside::reading(&DUMMY_25M, auxiliary.longest_prompt()), ..auxiliary }
-}
-
-/// The same model's whole prompt, after which it writes some tokens.
-fn writing(chunks: &[Vec<u32>], query: &[u32], written: u32) -> Auxiliary {
-    let ids = [&[1], &chunks.concat()[..], query].concat();
-    let context = 1..(ids.len() - query.len()) as u32;
-    let stands_for = std::iter::once(0..0).chain(context.map(|row| row..row + 1)).collect();
-    let cost = beside::writing(&DUMMY_25M, ids.len() + written as usize);
-    let prompts = vec![AuxiliaryPrompt { ids, query: query.len(), stands_for }];
-    Auxiliary { model: "small".to_owned(), prompts, written, cost }
-}
 
 /// The plan of a method under `replicate`, with its own defaults.
 pub(crate) fn planned(method: &str, tokens: usize, chunk_tokens: usize, world: usize, shape: &ModelShape) -> Plan {
@@ -69,11 +42,11 @@ pub(crate) fn with_settings(
     shape: &ModelShape,
 ) -> Plan {
     let chunks = vec![vec![7; chunk_tokens]; tokens / chunk_tokens];
-    let reading = settings.auxiliary_reading().unwrap().map(|reading| match reading.written() {
-        0 => small(&chunks, &[3; 32]),
-        written => writing(&chunks, &[3; 32], written),
-    });
-    let auxiliary: Vec<Auxiliary> = reading.into_iter().collect();
+    // Of examples/models/dummy-25m, which reads all chunks but the first.
+    let lengths = vec![chunk_tokens; tokens / chunk_tokens];
+    let reading = settings.auxiliary_reading().unwrap();
+    let auxiliary: Vec<Auxiliary> =
+        reading.into_iter().map(|reading| outlook::auxiliary(reading, &DUMMY_25M, [1, 32], &lengths, 1)).collect();
     let wants_packets = settings.chunk_packets() == Packets::On;
     let around = wants_packets.then_some(Around { adapter: 1, head: 8, tail: 8 });
     let input = PlanInput {

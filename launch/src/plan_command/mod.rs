@@ -98,6 +98,8 @@ pub struct PlanArgs {
     methods: Vec<List<MethodSpec>>,
     #[arg(long, help = help::ratio(), help_heading = "Method")]
     ratio: Option<f64>,
+    #[arg(long, value_name = "DIR|SHAPE", conflicts_with = "trace", help = help::planned_aux_model(), help_heading = "Method")]
+    aux_model: Option<String>,
     #[command(flatten)]
     sizing: SizingArgs,
     #[command(flatten)]
@@ -127,7 +129,7 @@ pub fn plan(args: &PlanArgs) -> ExitCode {
 
 fn answer(args: &PlanArgs) -> anyhow::Result<()> {
     let profiles = machines(&args.profile, args.rank_rates.as_deref())?;
-    let (shape, methods) = (shape(&args.model, args.dtype, &profiles)?, List::all(&args.methods));
+    let (shape, methods) = (shape("--model", &args.model, args.dtype, &profiles)?, List::all(&args.methods));
     let shape = ModelShape { kv_in_eight_bits: args.kv_dtype == KvDtype::Fp8, ..shape };
     // Under a launcher every process comes here with the same arguments: once is enough to print.
     let leads = launcher().is_none_or(|launcher| launcher.rank == 0);
@@ -149,7 +151,7 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
             return Err(usage("--world: not with --slo-ttft, which finds the number of ranks"));
         }
         let hit_rates = &args.hit_rate[..args.hit_rate.len().min(1)];
-        let scenarios = asked(args, &methods, 1, hit_rates).scenarios()?;
+        let scenarios = asked(args, &methods, 1, hit_rates)?.scenarios()?;
         let (model, lengths) = (args.model.clone(), args.tokens.0.clone());
         return args.sizing.answer(Question { model, shape, profiles, lengths, scenarios, demand }, args.json, leads);
     }
@@ -162,7 +164,7 @@ fn answer(args: &PlanArgs) -> anyhow::Result<()> {
     if methods.is_empty() {
         return Err(usage(format!("--images: no pictures are read by {}", left_out.join(", "))));
     }
-    let asked = asked(args, &methods, args.world.unwrap_or(profile.ranks), &args.hit_rate);
+    let asked = asked(args, &methods, args.world.unwrap_or(profile.ranks), &args.hit_rate)?;
     let scenarios = Asked { pictures, ..asked }.scenarios()?;
     let answer = Answer::new(&args.model, &args.tokens.0, scenarios, &shape, profile)?.without(left_out);
     match (leads, args.json) {
@@ -179,8 +181,15 @@ fn one(args: &PlanArgs, profiles: Vec<Profile>) -> anyhow::Result<Profile> {
     })
 }
 
-fn asked<'a>(args: &'a PlanArgs, methods: &'a [MethodSpec], world: usize, hit_rates: &'a [f64]) -> Asked<'a> {
-    Asked {
+fn asked<'a>(
+    args: &'a PlanArgs,
+    methods: &'a [MethodSpec],
+    world: usize,
+    hit_rates: &'a [f64],
+) -> anyhow::Result<Asked<'a>> {
+    // It is computed in f32 on a host, where packed weights stay packed.
+    let auxiliary = args.aux_model.as_ref().map(|model| shape("--aux-model", model, Dtype::F32, &[])).transpose()?;
+    Ok(Asked {
         methods,
         ratio: args.ratio,
         world,
@@ -191,5 +200,6 @@ fn asked<'a>(args: &'a PlanArgs, methods: &'a [MethodSpec], world: usize, hit_ra
         max_tokens: args.max_tokens,
         hit_rates,
         pictures: PictureGrids::default(),
-    }
+        auxiliary,
+    })
 }

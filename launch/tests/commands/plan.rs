@@ -129,6 +129,30 @@ fn a_folder_needs_a_config_only() {
 }
 
 #[test]
+fn a_model_that_reads_for_a_method_is_named_and_counted() {
+    let asked = with(&["--tokens", "8k", "--methods", "full", "cacheclip", "spec-prefill-like", "--hit-rate", "0"]);
+    refused(&asked, &["--method cacheclip: needs --aux-model DIR"]);
+    refused(
+        &[&asked[..], &["--aux-model", "nothing"]].concat(),
+        &["--aux-model nothing: neither a folder", "qwen3-14b"],
+    );
+    let small = root().join("examples/models/dummy-25m").display().to_string();
+    let [none, small, large] = [None, Some(small.as_str()), Some("qwen3-14b")].map(|model| {
+        let asked = if model.is_none() { with(&["--tokens", "8k", "--methods", "full"]) } else { asked.clone() };
+        json(&[&asked[..], &model.map_or(vec![], |model| vec!["--aux-model", model]), &["--json"]].concat())
+    });
+    let ttft = |answer: &Value, method: &str| number(&point(answer, 8192, method, 0.0)["ttft_ms"]);
+    assert_eq!(ttft(&none, "full"), ttft(&large, "full"));
+    for method in ["cacheclip", "spec-prefill-like"] {
+        assert!(ttft(&small, method) < ttft(&large, method), "{method}");
+        let phases = point(&large, 8192, method, 0.0)["phases"].as_array().expect("phases");
+        let auxiliary = phases.iter().find(|phase| phase["phase"] == "auxiliary").expect("its phase");
+        assert!(number(&auxiliary["ms"]) > 0.0, "{method}");
+    }
+    assert!(ttft(&small, "spec-prefill-like") < ttft(&small, "full"), "it computes 15 % of the rows");
+}
+
+#[test]
 fn options_reach_the_prediction() {
     let base = ["--tokens", "64k", "--methods", "infoflow", "--hit-rate", "0", "--json"];
     let ttft = |more: &[&str]| {

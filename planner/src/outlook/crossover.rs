@@ -158,6 +158,7 @@ mod tests {
             query_tokens: 32,
             hit_rate,
             pictures: PictureGrids::default(),
+            auxiliary: None,
         }
     }
 

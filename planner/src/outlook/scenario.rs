@@ -12,6 +12,8 @@ use crate::machine::Machine;
 use crate::plan::{Cached, Draft, RequestSettings, Tokens};
 use crate::{Error, ModelShape, Result};
 
+use super::auxiliary::auxiliary;
+
 /// Default rows around a chunk: the numbers of KV Packet's own experiments.
 const USUAL_PACKET: Around = Around { adapter: 0, head: 8, tail: 8 };
 
@@ -35,6 +37,8 @@ pub struct Scenario {
     pub hit_rate: f64,
     /// Pictures after the tokens of the context, a chunk each.
     pub pictures: PictureGrids,
+    /// The model that reads the context for methods that need one.
+    pub auxiliary: Option<ModelShape>,
 }
 
 /// Pictures of one size: how many, and the grid of places of each.
@@ -214,10 +218,15 @@ impl Scenario {
         let chunk_tokens = self.chunk_tokens.unwrap_or(tokens.div_ceil(world.max(1)));
         let lengths = (0..tokens).step_by(chunk_tokens).map(|from| chunk_tokens.min(tokens - from));
         let texts = lengths.map(|length| (vec![0; length], Vec::new()));
-        let (chunks, pictures) = texts.chain(self.pictures.chunks()).unzip();
+        let (chunks, pictures): (Vec<Vec<u32>>, Vec<Vec<Picture>>) = texts.chain(self.pictures.chunks()).unzip();
         let lead: Vec<u32> = (self.lead_tokens > 0).then_some(self.lead_tokens as u32).into_iter().collect();
         // The paper's sizes, if a method requires an adapter: none has to be present.
         let around = (settings.chunk_packets() == Packets::On).then_some(USUAL_PACKET);
+        let read = settings.auxiliary_reading()?.zip(self.auxiliary.as_ref()).map(|(reading, shape)| {
+            let lengths: Vec<usize> = chunks.iter().map(Vec::len).collect();
+            let skipped = usize::from(!settings.include_first_chunk && (lead.is_empty() || lengths.len() == 1));
+            auxiliary(reading, shape, [self.prefix_tokens, self.query_tokens], &lengths, skipped)
+        });
         let tokens = Tokens {
             prefix: vec![0; self.prefix_tokens],
             lead,
@@ -225,6 +234,7 @@ impl Scenario {
             pictures,
             query: vec![0; self.query_tokens],
             around,
+            auxiliary: read.into_iter().collect(),
             ..Tokens::default()
         };
         let boundless = ModelShape { max_positions: usize::MAX, ..*shape };
@@ -292,6 +302,7 @@ mod tests {
             query_tokens: 32,
             hit_rate: 0.0,
             pictures: PictureGrids::default(),
+            auxiliary: None,
         };
         let of = |memory_of| {
             let mut profile = Profile::by_name("h100x4").unwrap();
@@ -325,6 +336,7 @@ mod tests {
                 query_tokens: 32,
                 hit_rate,
                 pictures: PictureGrids { count, lines: 32, columns: 32 },
+                auxiliary: None,
             };
             let tokens = scenario.pictures.tokens();
             let forecast = scenario.forecast(8192, &shape, &profile).unwrap();

@@ -12,12 +12,12 @@ use tributary_planner::{ModelShape, RequestSettings, pictures};
 
 use crate::error::{Error, Result};
 
-/// A shape by its name, or from a folder's config or a GGUF file. Packed weights are counted as the
+/// The shape that `option` names: by its name, or from a folder's config or a GGUF file. Packed weights are counted as the
 /// ranks of `machines` hold them: packed on hosts, plain on devices.
 ///
 /// # Errors
 /// Returns an error if both are missing, or if a config cannot be read.
-pub fn shape(model: &str, dtype: Dtype, machines: &[Profile]) -> Result<ModelShape> {
+pub fn shape(option: &str, model: &str, dtype: Dtype, machines: &[Profile]) -> Result<ModelShape> {
     let dtype_bytes = dtype.tensor().size_in_bytes();
     if let Some(mut shape) = ModelShape::named(model) {
         shape.dtype_bytes = dtype_bytes;
@@ -28,7 +28,7 @@ pub fn shape(model: &str, dtype: Dtype, machines: &[Profile]) -> Result<ModelSha
     if !gguf::is_gguf(given) && !given.join("config.json").exists() {
         let known = ModelShape::names().join(", ");
         let what = "neither a folder with a config.json nor a .gguf file nor one of";
-        return Err(Error::usage(format!("--model {model}: {what} {known}")));
+        return Err(Error::usage(format!("{option} {model}: {what} {known}")));
     }
     let folder = folder_of(given.to_owned())?;
     let config = Config::read(&folder)?;
@@ -87,6 +87,8 @@ pub struct Asked<'a> {
     pub hit_rates: &'a [f64],
     /// Pictures after the tokens of the context.
     pub pictures: PictureGrids,
+    /// The model that reads the context for methods that need one.
+    pub auxiliary: Option<ModelShape>,
 }
 
 /// The grids of pictures of one size on a model's tower.
@@ -133,6 +135,7 @@ impl Asked<'_> {
                 query_tokens: self.query_tokens,
                 hit_rate,
                 pictures: self.pictures,
+                auxiliary: self.auxiliary,
             }));
         }
         Ok(scenarios)
@@ -147,7 +150,7 @@ mod tests {
     fn weight_bytes(model: &Path, memory_of: MemoryOf) -> u64 {
         let mut machines = machines(&["h100x4".to_owned()], None).expect("a machine");
         machines[0].rank.memory_of = memory_of;
-        shape(&model.display().to_string(), Dtype::Bf16, &machines).expect("a shape").weight_bytes
+        shape("--model", &model.display().to_string(), Dtype::Bf16, &machines).expect("a shape").weight_bytes
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub(crate) fn scenario(method: &str, hit_rate: f64) -> Scenario {
         query_tokens: 32,
         hit_rate,
         pictures: PictureGrids::default(),
+        auxiliary: None,
     }
 }
 
