@@ -149,7 +149,10 @@ fn a_model_that_reads_for_a_method_is_named_and_counted() {
         let auxiliary = phases.iter().find(|phase| phase["phase"] == "auxiliary").expect("its phase");
         assert!(number(&auxiliary["ms"]) > 0.0, "{method}");
     }
-    assert!(ttft(&small, "spec-prefill-like") < ttft(&small, "full"), "it computes 15 % of the rows");
+    // What it computes in the main model is 15 % of the rows.
+    let phases = point(&small, 8192, "spec-prefill-like", 0.0)["phases"].as_array().expect("phases");
+    let recompute = phases.iter().find(|phase| phase["phase"] == "recompute").expect("its phase");
+    assert!(number(&recompute["ms"]) < 0.25 * ttft(&small, "full"), "{recompute}");
 }
 
 #[test]
