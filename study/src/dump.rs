@@ -91,8 +91,8 @@ pub struct Dumped<'a> {
     /// The rows with which a sentence of the context ends, if the method selects sentences.
     #[serde(skip_serializing_if = "Option::is_none")]
     sentence_ends: Option<&'a [u32]>,
-    /// The rows in which a word of the query ends, each with the word's weight, if the method counts
-    /// such words.
+    /// The rows in which a word of the query ends, each with that word's weight, if the method
+    /// counts such words.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_words: Option<&'a [(u32, f32)]>,
     /// First rows of the chunks that the query's words name, the best first, if the method asks.

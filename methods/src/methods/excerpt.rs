@@ -349,7 +349,8 @@ mod tests {
         );
         assert_eq!(of(&one, 0), [2, 3, 4, 5, 6, 7, 8, 9], "attention alone");
         assert_eq!(openings(&named(vec![7, 2], Vec::new()), 8, 5), [2..4, 7..10]);
-        assert_eq!(openings(&named(vec![7, 2, 99], Vec::new()), 1, 5), [7..12]);
+        let first = openings(&named(vec![7, 2, 99], Vec::new()), 1, 5);
+        assert!(first.into_iter().flatten().eq(7..12), "only the best one");
         assert_eq!(
             openings(&named(vec![7, 2], Vec::new()), 2, 11),
             [2..7, 7..13],

@@ -12,8 +12,8 @@ use tributary_planner::{ModelShape, RequestSettings, pictures};
 
 use crate::error::{Error, Result};
 
-/// The shape that `option` names: by its name, or from a folder's config or a GGUF file. Packed weights are counted as the
-/// ranks of `machines` hold them: packed on hosts, plain on devices.
+/// The shape that `option` names: by its name, or from a folder's config or a GGUF file. Packed
+/// weights are counted as the ranks of `machines` hold them: packed on hosts, plain on devices.
 ///
 /// # Errors
 /// Returns an error if both are missing, or if a config cannot be read.
