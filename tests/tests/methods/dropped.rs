@@ -162,11 +162,9 @@ fn an_excerpt_has_the_best_sentences_that_fit() {
     let mut plan = excerpt(SHAPES[0], 3, Exchange::Selected);
     let opened = run(&model, 3, &plan).0;
     let half = plan.budget / 2;
-    for (&first, count) in plan.text.named.iter().zip([half / 2, half - half / 2]) {
+    for &first in &plan.text.named {
         let from = opened.selected.partition_point(|&row| row < first);
-        assert!(
-            (first..).take(count.min(half / 2)).eq(opened.selected[from..].iter().copied().take(count.min(half / 2)))
-        );
+        assert!((first..).take(half / 2).eq(opened.selected[from..].iter().copied().take(half / 2)));
     }
     plan.text.named.clear();
     let found = run(&model, 3, &plan).0;
