@@ -11,7 +11,6 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tributary_methods::MOST_NAMED;
 use tributary_planner::cost::beside;
 use tributary_planner::{ModelShape, RequestSettings, Tokens, pictures};
 use tributary_protocol::{Auxiliary, AuxiliaryCost, AuxiliaryPrompt, AuxiliaryReading, DraftModel, PSEUDO_TOKENS};
@@ -69,8 +68,8 @@ impl Readers {
             pictures::check_settings(settings)?;
         }
         let mut tokens = request.tokens();
-        if settings.method.reads_sentences() {
-            tokens.text = query_words::hints(request, MOST_NAMED);
+        if let Some(excerpt) = settings.excerpt()? {
+            tokens.text = query_words::hints(request, excerpt.named as usize);
         }
         if let Some((reader, reading)) = self.auxiliary.as_ref().zip(settings.auxiliary_reading()?) {
             tokens.auxiliary = vec![match reading {

@@ -10,6 +10,10 @@
 //! The query names the chunk of the highest score. A text names another one by its opening, where
 //! articles say what they are about: to the score of each next chunk, as a share of the highest,
 //! comes the share of idf of its first words that chunks named before have.
+//!
+//! An opening tells what its chunk is about if one of its words comes again in the chunk and stands
+//! in few others. Of the named chunks only those are told to selectors: the first rows of others
+//! say no more than any.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -26,22 +30,33 @@ use crate::tokenize::Piece;
 const K1: f64 = 1.2;
 const B: f64 = 0.75;
 
-/// Words of a chunk that say what it is about.
+/// Words of a chunk that may say what it is about.
 const OPENING_WORDS: usize = 8;
 
-/// The ends of sentences, the shared words and at most `most` named chunks of a request. Without
-/// text there are none.
+/// Divisor of the number of chunks: a word that says what one of them is about stands in at most so
+/// many, or in [`LEAST_CHUNKS`].
+const CHUNKS_DIVISOR: usize = 5;
+const LEAST_CHUNKS: usize = 2;
+
+/// The ends of sentences of a request, the shared words, and of at most `most` named chunks those
+/// whose openings tell what they are about. Without text there are none, and without names no words
+/// are looked for.
 pub fn hints(request: &Prepared, most: usize) -> TextHints {
-    let collection = Collection::of(&request.chunks, &words_of_query(request));
-    let mut hints = TextHints { sentence_ends: sentences::ends(request), ..TextHints::default() };
+    let collection = (most > 0).then(|| Collection::of(&request.chunks, &words_of_query(request)));
+    let mut hints = TextHints::default();
     let (mut first, mut firsts) = (request.prefix.len() as u32, Vec::new());
     for (chunk, piece) in request.chunks.iter().enumerate() {
-        let shared = collection.shared(chunk, piece);
+        let ends = sentences::ends(piece);
+        let shared = collection.as_ref().map(|collection| collection.shared(chunk, piece, &ends)).unwrap_or_default();
         hints.shared_words.extend(shared.into_iter().map(|(place, weight)| (first + place, weight)));
+        hints.sentence_ends.extend(ends.into_iter().map(|place| first + place));
         firsts.push(first);
         first += piece.ids.len() as u32;
     }
-    hints.named = collection.named(most).into_iter().map(|chunk| firsts[chunk]).collect();
+    if let Some(collection) = collection {
+        let named = collection.named(most).into_iter().filter(|chunk| collection.opening_tells(*chunk));
+        hints.named = named.map(|chunk| firsts[chunk]).collect();
+    }
     hints
 }
 
@@ -70,6 +85,8 @@ fn words_of_query(request: &Prepared) -> HashSet<String> {
 struct Collection {
     /// The words of each chunk, with their bytes.
     chunks: Vec<Vec<(Range<usize>, usize)>>,
+    /// Number of chunks that have each word.
+    counts: Vec<usize>,
     /// The idf of each word.
     weights: Vec<f64>,
     /// Whether the query has the word.
@@ -97,8 +114,9 @@ impl Collection {
             };
             chunks.push(words(&piece.text).map(number).collect());
         }
-        let idf = |(count, _): (usize, usize)| ((pieces.len() - count) as f64 + 0.5) / (count as f64 + 0.5);
-        Self { chunks, weights: counts.into_iter().map(|count| idf(count).ln_1p()).collect(), is_asked }
+        let counts: Vec<usize> = counts.into_iter().map(|(count, _)| count).collect();
+        let idf = |&count: &usize| (((pieces.len() - count) as f64 + 0.5) / (count as f64 + 0.5)).ln_1p();
+        Self { chunks, weights: counts.iter().map(idf).collect(), counts, is_asked }
     }
 
     /// BM25 of each chunk.
@@ -150,23 +168,31 @@ impl Collection {
         if all > 0.0 { found / all } else { 0.0 }
     }
 
+    /// Whether one of a chunk's first words comes again in it and stands in few chunks.
+    fn opening_tells(&self, chunk: usize) -> bool {
+        let words = &self.chunks[chunk];
+        let few = LEAST_CHUNKS.max(self.chunks.len() / CHUNKS_DIVISOR);
+        let comes_again = |asked: usize| words.iter().filter(|(_, word)| *word == asked).nth(1).is_some();
+        words.iter().take(OPENING_WORDS).any(|&(_, word)| self.counts[word] <= few && comes_again(word))
+    }
+
     /// The tokens of a chunk in which a word of the query ends, by their places, with its weight:
-    /// each word once a sentence.
-    fn shared(&self, chunk: usize, piece: &Piece) -> Vec<(u32, f32)> {
+    /// each word once a sentence. `ends` are the tokens with which its sentences end.
+    fn shared(&self, chunk: usize, piece: &Piece, ends: &[u32]) -> Vec<(u32, f32)> {
         if piece.ids.is_empty() || piece.spans.len() != piece.ids.len() {
             return Vec::new();
         }
-        let (bounds, mut sentence, mut seen) = (sentences::bounds(&piece.text), 0, HashSet::new());
+        let (mut sentence, mut seen) = (0, HashSet::new());
         let mut found: Vec<(u32, f32)> = Vec::new();
         for (bytes, word) in self.chunks[chunk].iter().filter(|(_, word)| self.is_asked[*word]) {
-            while bounds.get(sentence).is_some_and(|&end| end <= bytes.start) {
+            let place = piece.spans.partition_point(|span| span.end < bytes.end).min(piece.ids.len() - 1) as u32;
+            while ends.get(sentence).is_some_and(|&end| end < place) {
                 sentence += 1;
                 seen.clear();
             }
             if !seen.insert(*word) {
                 continue;
             }
-            let place = piece.spans.partition_point(|span| span.end < bytes.end).min(piece.ids.len() - 1) as u32;
             let weight = self.weights[*word] as f32;
             match found.last_mut() {
                 Some((last, sum)) if *last == place => *sum += weight,
@@ -202,8 +228,8 @@ mod tests {
 
     const CHUNKS: [&str; 4] = [
         "Rain. It rains in many places of the world.",
-        "Ada Byron. She was an English writer.",
-        "The Engine. It was built by Babbage, and Ada Byron wrote of it.",
+        "Ada Byron. Ada was an English writer.",
+        "The Engine. It was built by Babbage, and Ada Byron wrote of the Engine.",
         "Snow. It snows in the north. It snows in the south.",
     ];
 
@@ -212,17 +238,31 @@ mod tests {
         let asked = request("What has Babbage built?", &CHUNKS);
         assert_eq!(hints(&asked, 2).named, [2 + 9 + 7, 2 + 9], "rows of the engine and of Ada Byron");
         assert_eq!(hints(&asked, 1).named, [2 + 9 + 7]);
-        assert_eq!(hints(&asked, 0).named, [] as [u32; 0]);
-        assert_eq!(
-            hints(&request("Why?", &CHUNKS), 2),
-            TextHints { named: vec![], shared_words: vec![], ..hints(&asked, 2) }
-        );
+        let sentences = TextHints { named: vec![], shared_words: vec![], ..hints(&asked, 2) };
+        assert_eq!(hints(&request("Why?", &CHUNKS), 2), sentences);
+        assert_eq!(hints(&asked, 0), sentences, "without names no words");
+    }
+
+    #[test]
+    fn an_opening_tells_if_a_word_of_it_comes_again_and_is_rare() {
+        let is_told = |second: &'static str| {
+            let mut chunks = CHUNKS;
+            chunks[1] = second;
+            let named = hints(&request("What has Babbage built?", &chunks), 2).named;
+            assert_eq!(named[0] as usize, 2 + 9 + words(second).count(), "the engine");
+            named.get(1).is_some_and(|row| *row == 2 + 9)
+        };
+        assert!(!is_told("Ada Byron. She was an English writer."), "no word comes again");
+        assert!(!is_told("Ada Byron. It, she, it."), "none but `it`, which every chunk has");
+        assert!(is_told("Ada Byron. English she was, English."));
+        assert!(is_told("Ada Byron, one of the people whom many know. Ada wrote."));
+        assert!(!is_told("Of people whom many know a person was Ada Byron. Ada wrote."), "after the first words");
     }
 
     #[test]
     fn a_rare_word_counts_more_and_once_a_sentence() {
         let found = hints(&request("SNOWS it, snow?", &CHUNKS), 1).shared_words;
-        let from = 2 + 9 + 7 + 13;
+        let from = 2 + 9 + 7 + 14;
         let rows: Vec<u32> = found.iter().map(|(row, _)| *row).collect();
         assert_eq!(rows, [2 + 1, 2 + 9 + 7 + 2, from, from + 1, from + 2, from + 6, from + 7]);
         let weight = |row: u32| found.iter().find(|(of, _)| *of == row).map(|(_, weight)| *weight);
@@ -241,6 +281,13 @@ mod tests {
         };
         let rows: Vec<u32> = hints(&told, 2).shared_words.iter().map(|(row, _)| *row).collect();
         assert_eq!(rows, [2 + 4, 2 + 5]);
+    }
+
+    #[test]
+    fn rows_are_counted_after_the_prefix() {
+        let mut asked = request("any", &["A b. C.", "unread", "D."]);
+        asked.chunks[1] = Piece { ids: vec![1, 2, 3], ..Piece::default() };
+        assert_eq!(hints(&asked, 2).sentence_ends, [2 + 1, 2 + 2, 2 + 3 + 3]);
     }
 
     #[test]

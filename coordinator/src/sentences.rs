@@ -1,29 +1,14 @@
-//! The ends of sentences in a request's documents, as context rows, by the Unicode rules (UAX #29,
-//! section 5): a line ends a sentence too, and "3.5" is no end. A mark between blanks, as tokenized
-//! corpora have it, is one whatever follows.
+//! The ends of sentences in a document by the Unicode rules (UAX #29, section 5): a line ends a
+//! sentence too, and "3.5" is no end. A mark between blanks, as tokenized corpora have it, is one
+//! whatever follows.
 
 use unicode_segmentation::UnicodeSegmentation;
 
-use crate::intake::Prepared;
 use crate::tokenize::Piece;
-
-/// The context rows with which a sentence ends, ascending. None in a document of token ids.
-///
-/// A row is of the sentence that its last byte is in. The blanks behind a sentence belong to it by
-/// the rules, and to the next word by most tokenizers, so a row with one begins the next sentence.
-/// Empty lines belong to the sentence before them, and so does a row that ends in one.
-pub fn ends(request: &Prepared) -> Vec<u32> {
-    let (mut rows, mut first) = (Vec::new(), request.prefix.len() as u32);
-    for chunk in &request.chunks {
-        rows.extend(ends_in(chunk).into_iter().map(|place| first + place));
-        first += chunk.ids.len() as u32;
-    }
-    rows
-}
 
 /// The bytes before which sentences of a text end, rising; the last is its length. No sentence is
 /// blank, unless the text is.
-pub fn bounds(text: &str) -> Vec<usize> {
+fn bounds(text: &str) -> Vec<usize> {
     let of_rules = text.split_sentence_bound_indices().map(|(start, sentence)| start + sentence.len());
     let alone = [" . ", " ? ", " ! "].into_iter().flat_map(|mark| text.match_indices(mark));
     let mut all: Vec<usize> = of_rules.chain(alone.map(|(at, mark)| at + mark.len())).collect();
@@ -41,8 +26,13 @@ pub fn bounds(text: &str) -> Vec<usize> {
     bounds
 }
 
-/// The tokens of a piece with which a sentence ends, by their places.
-fn ends_in(piece: &Piece) -> Vec<u32> {
+/// The tokens of a document with which a sentence ends, by their places, ascending. None of a
+/// document of token ids.
+///
+/// A token is of the sentence that its last byte is in. The blanks behind a sentence belong to it
+/// by the rules, and to the next word by most tokenizers, so a token with one begins the next
+/// sentence. Empty lines belong to the sentence before them, and so does a token that ends in one.
+pub fn ends(piece: &Piece) -> Vec<u32> {
     let spans = if piece.spans.len() == piece.ids.len() { &piece.spans[..] } else { &[] };
     let (mut ends, mut at) = (Vec::new(), 0);
     for bound in bounds(&piece.text) {
@@ -78,7 +68,7 @@ mod tests {
     fn told(text: &str) -> Vec<String> {
         let piece = piece(text);
         let (mut from, mut sentences) = (0, Vec::new());
-        for end in ends_in(&piece) {
+        for end in ends(&piece) {
             let spans = &piece.spans[from..=end as usize];
             sentences.push(text[spans[0].start..spans[spans.len() - 1].end].to_owned());
             from = end as usize + 1;
@@ -104,15 +94,6 @@ mod tests {
         let text = "A b.\n\nC d.";
         let spans = vec![0..1, 1..3, 3..6, 6..7, 7..9, 9..10];
         let piece = Piece { ids: vec![7; 6], text: text.to_owned(), spans, ..Piece::default() };
-        assert_eq!(ends_in(&piece), [2, 5]);
-    }
-
-    #[test]
-    fn rows_are_counted_behind_the_prefix_and_ids_have_no_sentences() {
-        let ids = Piece { ids: vec![1, 2, 3], ..Piece::default() };
-        let request =
-            Prepared { prefix: vec![1, 2], chunks: vec![piece("A b. C."), ids, piece("D.")], ..Prepared::default() };
-        assert_eq!(request.chunks[0].ids.len(), 5);
-        assert_eq!(ends(&request), [2 + 2, 2 + 4, 2 + 5 + 3 + 1]);
+        assert_eq!(ends(&piece), [2, 5]);
     }
 }

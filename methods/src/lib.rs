@@ -32,7 +32,7 @@ pub use evict::{
 pub use family::Family;
 pub use layer_set::LayerSet;
 pub use method::{COST_LETTERS, Claim, Command, InvalidOption, Method, Requirement};
-pub use methods::{CHUNKS_ALONE, METHODS, MOST_NAMED, PREFIX_ALONE, REFERENCE};
+pub use methods::{CHUNKS_ALONE, METHODS, PREFIX_ALONE, REFERENCE};
 pub use model_facts::ModelFacts;
 pub use option::{Kind, MethodOption, Options, Usual};
 pub use options::{
@@ -45,6 +45,6 @@ pub use rows::{leading, leading_counts, top_rows};
 pub use selector::{Candidates, Need, Selector, TextHints};
 pub use spec::{MethodSpec, spec_list, spec_parts};
 pub use terms::{
-    Anchors, Ape, Drift, DriftOf, DriftScore, Exchange, Importance, Layout, OrderFor, Packets, Passing, PictureRows,
-    SamKv, SamKvVariant, Score, TYPICAL_ROWS, Trace, TraceHeads,
+    Anchors, Ape, Drift, DriftOf, DriftScore, Excerpt, Exchange, Importance, Layout, OrderFor, Packets, Passing,
+    PictureRows, SamKv, SamKvVariant, Score, TYPICAL_ROWS, Trace, TraceHeads,
 };

@@ -12,7 +12,7 @@ use crate::option::{MethodOption, Options, Usual};
 use crate::options::REQUEST;
 use crate::prefill::{AuxiliaryReading, Evidence, Prefill, Selection};
 use crate::selector::Selector;
-use crate::terms::{Anchors, Ape, Drift, PictureRows, SamKv};
+use crate::terms::{Anchors, Ape, Drift, Excerpt, PictureRows, SamKv};
 
 /// A method with its data for planner and ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -126,8 +126,12 @@ impl PlannedMethod {
 
     /// Whether the selected rows see each other alone, and the query sees them alone.
     pub fn excerpts(&self) -> bool {
-        matches!(self.prefill, Prefill::Selected(_))
-            || self.evidence().is_some_and(|evidence| evidence.excerpt.is_some())
+        matches!(self.prefill, Prefill::Selected(_)) || self.excerpt().is_some()
+    }
+
+    /// What is taken whole, if it selects sentences or chunks.
+    pub fn excerpt(&self) -> Option<Excerpt> {
+        self.evidence().and_then(|evidence| evidence.excerpt)
     }
 
     /// What an auxiliary model reads for it, if one does.

@@ -82,7 +82,8 @@ pub struct TextHints {
     /// The rows in which a word ends that the query has too, ascending, each with the weight of
     /// that word. A word counts once a sentence.
     pub shared_words: Vec<(u32, f32)>,
-    /// First rows of the chunks that the query's words name, the best first.
+    /// First rows of the chunks that the query's words name and whose openings tell what they are
+    /// about, the best first.
     pub named: Vec<u32>,
 }
 

@@ -9,9 +9,9 @@
 //!
 //! Where the context's text is known, words that the query has too are half of the score: the
 //! weights of such words and the attention are normalised each. Half of the budget then goes to the
-//! openings of the `named` chunks that such words name: what a document says first tells what its
-//! later sentences are about, and a question that names one document needs another one, which that
-//! one names. Attention of chunks that do not know each other finds neither.
+//! openings of the `named` chunks that such words name, where these tell what their chunks are
+//! about: later sentences leave that out, and a question that names one document needs another one,
+//! which that one names. Attention of chunks that do not know each other finds neither.
 //!
 //! `hops=2` is for questions whose answer stands in a document that the question does not name: the
 //! sentences that fill half of the budget are computed once with all of the context in sight, and
@@ -66,7 +66,7 @@ static NAMED: MethodOption = MethodOption {
 };
 
 /// Maximum number of chunks whose openings are taken.
-pub const MOST_NAMED: usize = 8;
+const MOST_NAMED: usize = 8;
 
 /// Divisor of the budget for the openings of named chunks.
 const OPENINGS_DIVISOR: usize = 2;

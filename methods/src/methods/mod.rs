@@ -28,8 +28,6 @@ mod spec_prefill;
 mod star;
 mod trace;
 
-pub use excerpt::MOST_NAMED;
-
 use crate::method::{Command, Method};
 use crate::names::nearest;
 use crate::option::MethodOption;

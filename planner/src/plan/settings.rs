@@ -1,8 +1,8 @@
 //! A user's settings for a request, and their meaning for a given model.
 
 use tributary_methods::{
-    EVICT, EXCHANGE, EvictChoice, FIRST, IMPORTANCE, KEEP, KEEP_ORDER, KEEP_PER_CHUNK, KeepPerChunk, MethodOption,
-    MethodSpec, ModelFacts, ORDER_FOR, Options, PACKETS, RATIO, REORDER, exchange_named,
+    EVICT, EXCHANGE, EvictChoice, Excerpt, FIRST, IMPORTANCE, KEEP, KEEP_ORDER, KEEP_PER_CHUNK, KeepPerChunk,
+    MethodOption, MethodSpec, ModelFacts, ORDER_FOR, Options, PACKETS, RATIO, REORDER, exchange_named,
 };
 use tributary_protocol::{
     Around, AuxiliaryReading, CHUNKS_ALONE, Chunk, Command, Exchange, Importance, Method, OrderFor, PREFIX_ALONE,
@@ -18,6 +18,9 @@ use crate::error::setting;
 /// Maximum number of ranks in a group: far more than any machine runs, few enough that no size of a
 /// plan overflows.
 const MAX_WORLD: usize = 4096;
+
+/// A model for what follows from none: more layers than any option's default needs.
+const ANY_MODEL: ModelFacts = ModelFacts::new(1 << 16, 1);
 
 /// Settings of one request. Those that a method does not have are ignored.
 #[derive(Debug, Clone, PartialEq)]
@@ -238,8 +241,18 @@ impl RequestSettings {
         if !self.method.needs(Requirement::AuxiliaryModel) {
             return Ok(None);
         }
-        // Larger than any option's default needs.
-        Ok(self.method(ModelFacts::new(1 << 16, 1))?.0.auxiliary_reading())
+        Ok(self.method(ANY_MODEL)?.0.auxiliary_reading())
+    }
+
+    /// What the method takes whole, if it answers from an excerpt. That follows from no model.
+    ///
+    /// # Errors
+    /// As [`method`](Self::method).
+    pub fn excerpt(&self) -> Result<Option<Excerpt>> {
+        if !self.method.reads_sentences() {
+            return Ok(None);
+        }
+        Ok(self.method(ANY_MODEL)?.0.excerpt())
     }
 
     /// These without an order for the selection alone if chunks always stay in the request's order:

@@ -102,7 +102,7 @@ pub fn check(method: &PlannedMethod, config: &Config) -> Result<()> {
     {
         return Err(Error::Plan(format!("a share of {} chunks, by their anchors in {layers:?}", anchors.chunks)));
     }
-    let longest = method.evidence().and_then(|evidence| evidence.excerpt).map(|excerpt| excerpt.longest);
+    let longest = method.excerpt().map(|excerpt| excerpt.longest);
     if longest == Some(0) || longest.is_some() != method.method.reads_sentences() {
         return Err(Error::Plan(format!("{} with sentences of at most {longest:?} rows", method.name())));
     }
