@@ -95,7 +95,8 @@ pub struct Dumped<'a> {
     /// counts such words.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_words: Option<&'a [(u32, f32)]>,
-    /// First rows of the chunks that the query's words name, the best first, if the method asks.
+    /// First rows of the chunks that the query's words name and whose openings tell what they are
+    /// about, the best first, if the method asks.
     #[serde(skip_serializing_if = "Option::is_none")]
     named_chunks: Option<&'a [u32]>,
     /// Generated token ids.
