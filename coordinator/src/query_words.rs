@@ -33,9 +33,10 @@ const B: f64 = 0.75;
 /// Words of a chunk that may say what it is about.
 const OPENING_WORDS: usize = 8;
 
-/// Divisor of the number of chunks: a word that says what one of them is about stands in at most so
-/// many, or in [`LEAST_CHUNKS`].
+/// A word that says what a chunk is about stands in at most this divisor's share of all chunks.
 const CHUNKS_DIVISOR: usize = 5;
+
+/// The number of chunks in which such a word may always stand.
 const LEAST_CHUNKS: usize = 2;
 
 /// The ends of sentences of a request, the shared words, and of at most `most` named chunks those
