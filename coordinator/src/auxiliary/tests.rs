@@ -203,3 +203,29 @@ fn pictures_do_not_become_a_query() {
     assert!(error.to_string().starts_with("pictures are not supported in a prompt without context"), "{error}");
     assert_eq!(with_pictures(0).without_context().expect("texts").query, [3, 4, 4, 5, 6]);
 }
+
+#[test]
+fn an_excerpt_is_told_as_many_chunks_as_it_asks_for() {
+    let piece = |name: &str| {
+        let text = format!("{name} tower. The {name} tower is high.");
+        let spans: Vec<_> = text
+            .split_inclusive(' ')
+            .scan(0, |end, word| {
+                let from = std::mem::replace(end, *end + word.len());
+                Some(from..*end)
+            })
+            .collect();
+        Piece { ids: vec![7; spans.len()], text, spans, ..Piece::default() }
+    };
+    let request = Prepared {
+        chunks: ["Ulm", "Bern", "Pisa"].map(piece).into(),
+        query_text: Some("Is Ulm, Bern or Pisa higher?".to_owned()),
+        ..Prepared::default()
+    };
+    for (spec, named) in [("excerpt", 2), ("excerpt:named=0", 0), ("excerpt:named=1", 1), ("excerpt:named=3", 3)] {
+        let settings = RequestSettings::default().set(&spec.parse::<tributary_methods::MethodSpec>().expect(spec));
+        let text = Readers::default().tokens(&request, &settings).expect(spec).text;
+        assert_eq!((text.named.len(), text.shared_words.is_empty()), (named, named == 0), "{spec}");
+        assert_eq!(text.sentence_ends, [1, 6, 8, 13, 15, 20], "{spec}");
+    }
+}
