@@ -114,6 +114,33 @@ fn with_sources(data: &Path) {
     std::fs::write(data.join("longbench/derived_hotpotqa_dev.jsonl"), rows).expect("written");
 }
 
+/// The study that asks other requests of the report part differs from the first in nothing that makes
+/// them but the seed.
+#[test]
+fn a_study_with_another_seed_draws_other_requests_of_the_same_tasks() {
+    let data = whole_data();
+    with_sources(data.path());
+    let given = data.path().display().to_string();
+    let table = |name: &str| -> toml::Table {
+        let file = root().join("examples/studies/quality").join(name);
+        std::fs::read_to_string(file).expect("readable").parse().expect("TOML")
+    };
+    let (first, second) = (table("real-qwen-0.5b.toml"), table("real-qwen-0.5b-seed-1.toml"));
+    for key in ["suite", "lengths", "documents", "document-tokens", "chunk-tokens", "split-salt", "ratios", "warm"] {
+        assert_eq!(first[key], second[key], "{key}");
+    }
+    for list in ["tasks", "methods"] {
+        let all = first[list].as_array().expect("a list");
+        assert!(second[list].as_array().expect("a list").iter().all(|one| all.contains(one)), "{list}");
+    }
+    let file = root().join("examples/studies/quality/real-qwen-0.5b-seed-1.toml");
+    let own = ["--data", &given, "--model", "examples/models/qwen3-14b", "--samples", "2", "--dry-run"];
+    let (code, text, errors) = study(&file, &own);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(text.contains("nothing was asked; seed 1") && text.contains("# 6 methods and ratios"), "{text}");
+    assert!(text.contains("longbench/derived_hotpotqa_dev:bridge at 1536"), "{text}");
+}
+
 /// The study of a real model counts its requests with any model's config, in both parts; the report
 /// part takes nothing that the study does not list.
 #[test]

@@ -20,6 +20,7 @@ use crate::fit::{Fit, largest};
 use crate::fitted::too_short;
 use crate::material::has_row;
 use crate::passages::marked_passages;
+use crate::random::Random;
 use crate::suite::{Cell, Measure, Sample, Scoring, Suite};
 
 /// Folders of the data folder that may have files of rows.
@@ -195,12 +196,13 @@ fn files(data: &Path) -> Result<Vec<PathBuf>> {
     Err(Error::usage(format!("--suite longbench: {shown} has no longbench/*.jsonl: rows in LongBench's format")))
 }
 
-/// The first rows of a file that belong to the part, as many of each type as there are samples.
+/// The rows of a file that belong to the part, as many of each type as there are samples: by seed 0
+/// the first ones, by another one those that it draws.
 fn rows(file: &Path, asked: &Asked) -> Result<Vec<(Row, &'static Dataset)>> {
     let shown = file.display();
     let text = std::fs::read_to_string(file).map_err(|error| Error::usage(format!("{shown}: {error}")))?;
     let text = text.trim_start_matches('\u{feff}');
-    let (mut rows, mut counts) = (Vec::new(), HashMap::<Option<String>, usize>::new());
+    let mut rows = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let bad = |cause: String| Error::usage(format!("{shown}, line {}: {cause}", index + 1));
         let row = row(line).map_err(|error| bad(error.to_string()))?;
@@ -211,18 +213,23 @@ fn rows(file: &Path, asked: &Asked) -> Result<Vec<(Row, &'static Dataset)>> {
         if row.context.trim().is_empty() || row.answers.is_empty() {
             return Err(bad("`context` and `answers` must not be empty".to_owned()));
         }
-        if !has_row(&asked.split, &row.sources, &row.context) {
-            continue;
-        }
-        let count = counts.entry(row.kind.clone()).or_default();
-        *count += 1;
-        match (*count > asked.samples, &row.kind) {
-            (true, None) => break,
-            (true, Some(_)) => {}
-            (false, _) => rows.push((row, dataset)),
+        if has_row(&asked.split, &row.sources, &row.context) {
+            rows.push((row, dataset));
         }
     }
-    if rows.is_empty() { Err(Error::usage(format!("{shown}: it has no rows"))) } else { Ok(rows) }
+    if rows.is_empty() {
+        return Err(Error::usage(format!("{shown}: it has no rows")));
+    }
+    if asked.seed != 0 {
+        Random::of(&format!("longbench {} {}", asked.seed, stem(file))).shuffle(&mut rows);
+    }
+    let mut counts = HashMap::<Option<String>, usize>::new();
+    rows.retain(|(row, _)| {
+        let count = counts.entry(row.kind.clone()).or_default();
+        *count += 1;
+        *count <= asked.samples
+    });
+    Ok(rows)
 }
 
 /// The runs of a context, and whether it is documents.

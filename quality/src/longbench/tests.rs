@@ -118,6 +118,29 @@ fn types_of_rows_are_tasks() {
 }
 
 #[test]
+fn a_seed_draws_rows_and_more_samples_keep_the_first() {
+    let rows: String = (0..40).map(|number| typed(number, ["bridge", "comparison"][number % 2])).collect();
+    let folder = with("dev.jsonl", &rows);
+    let of = |seed: u64, samples: usize| -> Vec<String> {
+        let asked =
+            Asked { seed, samples, tasks: vec!["dev:bridge".to_owned()], ..asked("longbench", folder.path()) };
+        let suite = open(&asked).unwrap();
+        let context = |number| suite.sample(&Cell::of("dev:bridge"), number, &Measure::new(&count_words)).unwrap().chunks;
+        (0..samples).map(|number| context(number).concat()).collect()
+    };
+    let number = |text: &String| text.split_once(" of ").unwrap().1.split_once('.').unwrap().0.parse::<u32>().unwrap();
+    let first: Vec<u32> = of(0, 6).iter().map(number).collect();
+    assert_eq!(first, [0, 2, 4, 6, 8, 10], "seed 0 takes the first rows of the type");
+    let (few, all) = (of(1, 6), of(1, 20));
+    assert_eq!(few, all[..6], "more samples add to those that fewer have");
+    assert_ne!(few, of(0, 6));
+    assert_ne!(few, of(2, 6));
+    let mut numbers: Vec<u32> = all.iter().map(number).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..20).map(|number| 2 * number).collect::<Vec<_>>(), "each row once");
+}
+
+#[test]
 fn documents_end_with_a_blank_line_and_the_needed_ones_stay() {
     let folder = with("dev.jsonl", &typed(1, "bridge"));
     let measure = Measure::new(&count_words);
