@@ -114,8 +114,8 @@ fn with_sources(data: &Path) {
     std::fs::write(data.join("longbench/derived_hotpotqa_dev.jsonl"), rows).expect("written");
 }
 
-/// The study that asks other requests of the report part differs from the first in nothing that makes
-/// them but the seed.
+/// The study that asks other requests of the report part makes them as the first one does, but for
+/// the seed.
 #[test]
 fn a_study_with_another_seed_draws_other_requests_of_the_same_tasks() {
     let data = whole_data();

@@ -122,10 +122,10 @@ fn a_seed_draws_rows_and_more_samples_keep_the_first() {
     let rows: String = (0..40).map(|number| typed(number, ["bridge", "comparison"][number % 2])).collect();
     let folder = with("dev.jsonl", &rows);
     let of = |seed: u64, samples: usize| -> Vec<String> {
-        let asked =
-            Asked { seed, samples, tasks: vec!["dev:bridge".to_owned()], ..asked("longbench", folder.path()) };
+        let asked = Asked { seed, samples, tasks: vec!["dev:bridge".to_owned()], ..asked("longbench", folder.path()) };
         let suite = open(&asked).unwrap();
-        let context = |number| suite.sample(&Cell::of("dev:bridge"), number, &Measure::new(&count_words)).unwrap().chunks;
+        let context =
+            |number| suite.sample(&Cell::of("dev:bridge"), number, &Measure::new(&count_words)).unwrap().chunks;
         (0..samples).map(|number| context(number).concat()).collect()
     };
     let number = |text: &String| text.split_once(" of ").unwrap().1.split_once('.').unwrap().0.parse::<u32>().unwrap();
