@@ -48,6 +48,7 @@ case "$me $*" in
     mkdir -p "$2"
     printf 'method,task,score\nfull,hop2,0.1\nfull,all,0.5\n' >"$2/points.csv"
     ;;
+"tributary methods"*) printf '# method answer\n  full exact\n  none approximate\n' ;;
 "tributary prefill "*) echo '  "answer": "seven",' ;;
 "tributary doctor "*) echo '64 KiB        0.009     0.007     0.028                 1.5           2.5             0' ;;
 esac
@@ -94,7 +95,7 @@ run "no GPU" 69 GPUS=0
 grep -q 'no GPU on this machine' "$place/said" || fail "does not say so"
 
 run "one GPU" 0 GPUS=1 PATH="$place/path:$place/tools:$PATH" BUDGET_S=9000
-for name in libraries kernels-first kernels pytorch bench llama-short ncu stack stack-memory answers decoding experts sanitizer llama-long llama-calibrate llama-others nsys \
+for name in libraries kernels-first kernels pytorch bench llama-short ncu stack stack-memory answers decoding experts gpt-oss gemma sanitizer llama-long llama-calibrate llama-others nsys \
     qwen-short qwen-calibrate qwen-others qwen-long stack-plain sanitizer-full; do
     row "$name" ok
 done
@@ -113,10 +114,12 @@ was_called '^ncu .*regex:attend_bf16_128 .* keys=16384'
 was_called '^ncu .*regex:rms_norm_1_bf16 '
 was_not_called '^(tributary bench|kernels-cuda).*keys=[0-9]'
 was_not_called 'modules=EAGER'
-table_has 'answers: full: score 0.500, on the CPU 0.500'
+for part in text all fp8 pictures; do table_has "answers: $part, full: score 0.500, on the CPU 0.500"; done
+was_called '^tributary quality .*--samples 20 --methods full none --aux-model .* --device cuda'
 table_has 'llama-short: full 64 on 1: 12.5 ms, 1.00 x full'
 table_has 'pytorch: case: dense_causal, ms: 1.5'
 was_called 'qwen3-30b-a3b .*--lengths 8192 .*--caches cold,warm --chunk-cache 1GiB'
+was_called 'gpt-oss-20b .*--lengths 32768 .*--caches cold,warm --chunk-cache 2GiB'
 was_called 'prefill .*--synthetic 16x2048.64 --max-tokens 65'
 table_has 'bench: dense  1.0'
 [ "$(tail -n 1 "$place/said")" = "$(tail -n 1 "$place/out/table.txt")" ] || fail "the table does not come last"

@@ -136,6 +136,8 @@ room() {
     case $model in
     llama-3.1-8b) fixed_mb=17750 request_kb=184 chunk_kb=131 ;;
     qwen3-30b-a3b) fixed_mb=62800 request_kb=150 chunk_kb=98 ;;
+    gpt-oss-20b) fixed_mb=43600 request_kb=110 chunk_kb=49 ;;
+    gemma-3-27b) fixed_mb=58000 request_kb=620 chunk_kb=508 ;;
     *) fixed_mb=31450 request_kb=225 chunk_kb=164 ;;
     esac
     # What the planner takes: nine tenths of what is free once the driver is there.
@@ -174,6 +176,7 @@ study() {
     long) list="65536 131072" repeats=1 ;;
     others) list=32768 methods="none epic" ;;
     experts) list=8192 ;;
+    windows) list="8192 32768" repeats=1 ;;
     *) list="" ;;
     esac
     if [ -n "$small" ]; then
@@ -267,28 +270,50 @@ stack() {
     tests 180 stack-cuda "" phases_on_a_device
 }
 
-# Scores of the demo model's answers on the device, compared with those on the CPU: by method, 80 requests each.
+# Scores of answers on the device, compared with those on the CPU, by method: the demo model with all methods, with five and more requests,
+# and with keys and values in 8 bits; then the demo model that reads pictures.
 answers() {
-    samples=40
-    [ -z "$small" ] || samples=2
-    for device in cpu cuda; do
-        ours 60 "$bin/tributary" quality --suite hops --model examples/models/demo --tasks hop2,vt3 --samples $samples \
-            --methods full none infoflow attn-drift relay --warm --device $device --out "$work/tmp/$device-answers" --force || return
+    many=40 some=20 parts="text all fp8 pictures"
+    [ -z "$small" ] || many=2 some=1
+    [ "$small" != least ] || parts=text
+    wrong=0
+    for part in $parts; do
+        case $part in
+        text) set -- --suite hops --model examples/models/demo --tasks hop2,vt3 --samples $many --methods full none infoflow attn-drift relay --warm ;;
+        all)
+            # A line a method, which begins with its name, under a heading.
+            names=$(ours 60 "$bin/tributary" methods | awk '!/^#/ { print $1 }') || return
+            # shellcheck disable=SC2086
+            set -- --suite hops --model examples/models/demo --tasks hop2,vt3 --samples $some --methods $names \
+                --aux-model examples/models/demo/auxiliary --adapter examples/models/demo/adapters/kv-packet
+            ;;
+        fp8) set -- --suite hops --model examples/models/demo --tasks hop2,vt3 --samples $many --methods full infoflow excerpt --kv-dtype fp8 --warm ;;
+        pictures) set -- --suite pages --model examples/models/demo-vlm --tasks hop2_pages --samples $many --methods full none infoflow relay ;;
+        esac
+        for device in cpu cuda; do
+            ours 60 "$bin/tributary" quality "$@" --device $device --out "$work/tmp/$device-$part" --force || return
+        done
+        scores "$part" "$work/tmp/cpu-$part/points.csv" "$work/tmp/cuda-$part/points.csv" || wrong=1
     done
-    awk -F , 'FNR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
+    [ "$wrong" = 0 ] || echo "scores lie more than 0.1 apart: FAILED"
+    return $wrong
+}
+
+# Part, results of the CPU, results of the device: a line a method. Fails where two scores are more than 0.1 apart.
+scores() {
+    awk -F , -v part="$1" 'FNR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
         $at["task"] != "all" { next }
         FILENAME == ARGV[1] { cpu[$at["method"]] = $at["score"]; next }
         {
             here = $at["score"]
             there = cpu[$at["method"]]
-            printf "%s: score %.3f, on the CPU %.3f\n", $at["method"], here, there
+            printf "%s, %s: score %.3f, on the CPU %.3f\n", part, $at["method"], here, there
             if (here - there > 0.1 || there - here > 0.1) wrong = 1
         }
-        END { exit wrong }' "$work/tmp/cpu-answers/points.csv" "$work/tmp/cuda-answers/points.csv" >"$results/$name.scores"
+        END { exit wrong }' "$2" "$3" >"$work/now.scores"
     ended=$?
-    cat "$results/$name.scores"
-    while read -r line; do number "$line"; done <"$results/$name.scores"
-    [ "$ended" = 0 ] || echo "scores lie more than 0.1 apart: FAILED"
+    cat "$work/now.scores"
+    while read -r line; do number "$line"; done <"$work/now.scores"
     return "$ended"
 }
 

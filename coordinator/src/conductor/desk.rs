@@ -16,7 +16,7 @@ use crate::dispatch::{Answer, Clock};
 use crate::intake::Prepared;
 
 /// Maximum number of requests on their way to the conductor, which takes them between two orders.
-const ON_THE_WAY: usize = 4096;
+pub(super) const ON_THE_WAY: usize = 4096;
 
 /// An update that a client receives on its request.
 #[derive(Debug)]
@@ -149,20 +149,44 @@ pub trait Reader: Send {
     fn take(self: Box<Self>, rows: std::result::Result<Vec<u8>, RequestFailure>);
 }
 
-/// Rows of a held sequence that a program waits for.
+/// Rows of a held sequence that a program waits for. Its reader is told of every end: one that is
+/// dropped, even with the inbox in which it still lay, ends as if the conductor had closed.
 pub(super) struct Read {
     pub(super) wanted: HandOver,
-    pub(super) reader: Box<dyn Reader>,
+    /// Absent once it has been told.
+    reader: Option<Box<dyn Reader>>,
 }
 
 impl Read {
     pub(super) fn new(request: u64, layer: u32, rows: Range<u32>, reader: Box<dyn Reader>) -> Self {
-        Self { wanted: HandOver { request, layer, rows }, reader }
+        Self { wanted: HandOver { request, layer, rows }, reader: Some(reader) }
+    }
+
+    /// Whether its reader still waits.
+    pub(super) fn waits(&self) -> bool {
+        self.reader.as_ref().is_some_and(|reader| reader.waits())
+    }
+
+    /// Ends it, with its rows or without.
+    pub(super) fn ends(mut self, rows: std::result::Result<Vec<u8>, RequestFailure>) {
+        self.tell(rows);
     }
 
     /// Ends it without rows.
     pub(super) fn fails(self, why: RequestFailure) {
-        self.reader.take(Err(why));
+        self.ends(Err(why));
+    }
+
+    fn tell(&mut self, rows: std::result::Result<Vec<u8>, RequestFailure>) {
+        if let Some(reader) = self.reader.take() {
+            reader.take(rows);
+        }
+    }
+}
+
+impl Drop for Read {
+    fn drop(&mut self) {
+        self.tell(Err(RequestFailure::Closed));
     }
 }
 
@@ -246,10 +270,7 @@ impl Inbox {
         self.counts.tally.close();
         let late = self.errands.try_iter().filter_map(|errand| match errand {
             Errand::Request(submission) => Some(*submission),
-            Errand::Read(read) => {
-                read.fails(RequestFailure::Closed);
-                None
-            }
+            Errand::Read(_) => None,
         });
         late.inspect(|_| self.counts.tally.taken()).collect()
     }
@@ -314,10 +335,8 @@ impl Desk {
     /// values, `[rows, 2, kv_heads, head_dim]`, little-endian. The reader takes them on the
     /// conductor's thread, or a refusal on this one. Does not block.
     pub fn read(&self, request: u64, layer: u32, rows: Range<u32>, reader: Box<dyn Reader>) {
-        let taken = self.errands.try_send(Errand::Read(Read::new(request, layer, rows, reader)));
-        if let Err(TrySendError::Full(Errand::Read(read)) | TrySendError::Disconnected(Errand::Read(read))) = taken {
-            read.fails(RequestFailure::Closed);
-        }
+        // One that is not taken is dropped, and so refused.
+        let _ = self.errands.try_send(Errand::Read(Read::new(request, layer, rows, reader)));
     }
 
     /// Cancels a request in any state; one that is over is skipped. It ends between two orders or,

@@ -344,7 +344,8 @@ impl Reader for Waits {
     }
 
     fn take(self: Box<Self>, rows: Rows) {
-        self.0.send(rows).expect("the test waits");
+        // A test that has ended takes none.
+        let _ = self.0.send(rows);
     }
 }
 

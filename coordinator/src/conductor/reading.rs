@@ -55,7 +55,7 @@ impl Conductor<'_> {
             |request: &u64| scheduler.holds(*request) || waiting.contains_key(request) || running.contains_key(request);
         for read in std::mem::take(&mut reads.0) {
             let request = read.wanted.request;
-            match (read.reader.waits(), is_known(&request)) {
+            match (read.waits(), is_known(&request)) {
                 (false, _) => {}
                 (true, true) => reads.0.push_back(read),
                 (true, false) => {
@@ -80,7 +80,7 @@ impl Conductor<'_> {
                 continue;
             }
             match dispatch::hand_over(self.link, read.wanted.clone()) {
-                Ok(Ok(Some(rows))) => read.reader.take(Ok(rows)),
+                Ok(Ok(Some(rows))) => read.ends(Ok(rows)),
                 Ok(Ok(None)) => {
                     missing = Some(layer);
                     later.push_back(read);

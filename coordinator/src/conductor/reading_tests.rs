@@ -56,6 +56,21 @@ fn a_read_that_the_ranks_do_not_live_to_answer_is_told() {
 }
 
 #[test]
+fn reads_that_the_conductor_never_takes_are_told() {
+    let (desk, inbox) = desk(Observed::default());
+    let on_the_way: Vec<_> = (0..ON_THE_WAY).map(|_| read(&desk, 1, 0, 0..1)).collect();
+    let closed = Ok(Err(RequestFailure::Closed));
+    assert_eq!(read(&desk, 1, 0, 0..1).try_recv(), closed, "one more than find room");
+    assert!(on_the_way.iter().all(|rows| rows.try_recv().is_err()));
+    // The receiver alone goes, as it does when a read arrives after the inbox was closed.
+    let errands = inbox.errands.try_iter().collect::<Vec<_>>();
+    drop(errands);
+    assert!(on_the_way.iter().all(|rows| rows.try_recv() == closed));
+    drop(inbox);
+    assert_eq!(read(&desk, 1, 0, 0..1).try_recv(), closed, "too late");
+}
+
+#[test]
 fn a_layer_that_is_not_there_is_read_when_it_is() {
     let ranks = ScriptedRanks { halts: Some((1, 1)), ..ScriptedRanks::default() };
     let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {

@@ -14,7 +14,7 @@ pub(super) struct Reads(pub(super) VecDeque<Read>);
 impl Reads {
     /// Adds one, if there is room for it.
     pub(super) fn add(&mut self, read: Read) {
-        self.0.retain(|read| read.reader.waits());
+        self.0.retain(|read| read.waits());
         match self.0.len() {
             MOST.. => read.fails(RequestFailure::Busy { waiting: MOST }),
             _ => self.0.push_back(read),

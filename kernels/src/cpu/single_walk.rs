@@ -363,6 +363,15 @@ impl<T> Bundle<'_, T> {
         }
     }
 
+    /// Asks for some lines of the keys ahead (0) or of the values (1), in step with the work: the
+    /// memory then answers all the time.
+    #[inline(always)]
+    fn prefetch<V: Lanes>(&self, which: usize, step: usize, lines: usize) {
+        for line in step * lines..(step + 1) * lines {
+            V::prefetch(self.ahead[which].wrapping_add(line * LINE / size_of::<T>()));
+        }
+    }
+
     /// Writes the scores of the rows that were seen to `p`; takes their maximum into `top`.
     ///
     /// # Safety
@@ -377,11 +386,7 @@ impl<T> Bundle<'_, T> {
                 let key = (first + i).min(seen.count - 1); // the last one again where there are no more
                 k[i] = self.k.wrapping_add(seen.rows[key] as usize * self.k_step);
             }
-            for line in vector * lines..(vector + 1) * lines {
-                for ahead in self.ahead {
-                    V::prefetch(ahead.wrapping_add(line * LINE / size_of::<T>()));
-                }
-            }
+            self.prefetch::<V>(0, vector, lines);
             // SAFETY: the caller's promises; the bundle has ROWS heads of `head_dim`, and a lane
             // is below N.
             unsafe {
@@ -458,7 +463,9 @@ impl<T> Bundle<'_, T> {
                 }
             }
             let together = W::Factor::NUMBERS;
+            let lines = if column == 0 { self.share.div_ceil(seen.count.div_ceil(together)) } else { 0 };
             for (step, key) in (0..seen.count).step_by(together).enumerate() {
+                self.prefetch::<V>(1, step, lines);
                 let of = |key: usize| self.v.wrapping_add(seen.rows[key] as usize * self.v_step + column);
                 let (v, second) = (of(key), (key + 1 < seen.count).then(|| of(key + 1)));
                 let mut value = [V::splat(0.0); WIDTH];
