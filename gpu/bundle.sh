@@ -29,7 +29,7 @@ features=tributary/nccl,tributary-tests/nccl,tributary/mpi
 [ "$kind" = toolkit ] || features=$features,tributary-tests/mpi,tributary/failpoints
 "${CARGO:-cargo}" build --release --locked --features "$features" --message-format=json \
     --workspace \
-    --bin tributary --test cuda --test cuda_plain --test cuda_memory --test nccl --bench gpu >"$messages"
+    --bin tributary --test cuda --test nccl --bench gpu >"$messages"
 
 # Name in the bundle, crate's folder, target: the program that Cargo's messages tell of.
 keep() {
@@ -43,8 +43,6 @@ keep kernels-cuda kernels cuda
 keep kernels-bench kernels gpu
 keep nccl-cuda comm nccl
 keep stack-cuda tests cuda
-keep stack-plain tests cuda_plain
-keep stack-memory tests cuda_memory
 keep stack-nccl tests nccl
 # Open MPI with its launcher: ranks that share a GPU must be processes, and a machine with a GPU need not have MPI.
 tar -C target/openmpi5 -c bin/mpirun bin/prte bin/prted bin/prterun bin/ompirun_wrapper lib/libmpi.so.40 lib/libopen-pal.so.80 \

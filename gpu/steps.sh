@@ -267,7 +267,7 @@ timeline() {
 
 # Whole requests on the device, compared with the CPU.
 stack() {
-    tests 180 stack-cuda "" phases_on_a_device
+    tests 180 stack-cuda whole_requests:: phases_on_a_device
 }
 
 # Scores of answers on the device, compared with those on the CPU, by method: the demo model with all methods, with five and more requests,
@@ -319,7 +319,7 @@ scores() {
 
 # Memory of requests, compared with the plan.
 stack_memory() {
-    tests 90 stack-memory "--nocapture"
+    tests 90 stack-cuda "memory:: --nocapture"
     ended=$?
     sed -n '/^counted:/p' "$results/$name.txt" | while read -r line; do number "$line"; done
     return "$ended"
@@ -328,7 +328,7 @@ stack_memory() {
 # The same requests by candle's own operations, whose code the driver compiles first: 19 s in all with an H200.
 stack_plain() {
     [ -z "$small" ] || leave_out "an emulated GPU has none of candle's kernels"
-    tests 180 stack-plain ""
+    tests 180 stack-cuda plain_kernels::
 }
 
 # Memcheck finds accesses outside of allocations, synccheck barriers that not all threads come to.

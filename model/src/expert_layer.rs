@@ -63,8 +63,7 @@ impl Expert {
 }
 
 /// The experts of a layer that are stored in one tensor for each matrix, their gate and up
-/// projections in alternate columns (gpt-oss). They are cut on the host, one expert after the
-/// other.
+/// projections in alternate columns (gpt-oss). They are cut one expert after the other.
 struct Stacked {
     /// Matrices of each expert with inputs as columns: of gate and up in alternate rows, of down.
     wide: Matrices,
@@ -75,8 +74,8 @@ struct Stacked {
 
 /// A matrix of each expert, as it is stored.
 enum Matrices {
-    /// `[experts, inputs, outputs]`, on the host.
-    Plain(Tensor),
+    /// `[experts, inputs, outputs]`; on a GPU with ones in the diagonal of `[outputs, outputs]`.
+    Plain { all: Tensor, ones: Option<Tensor> },
     /// `[experts · outputs, inputs]` in MXFP4.
     Packed { packed: Packed, outputs: usize },
 }
@@ -86,7 +85,9 @@ impl Matrices {
     fn new(weights: &Weights, name: &str, [experts, outputs, inputs]: [usize; 3]) -> Result<Self> {
         let packed = format!("{name}_blocks");
         if !weights.has(&packed) {
-            return Ok(Self::Plain(weights.get_on_host(name, &[experts, inputs, outputs])?));
+            let all = weights.get(name, &[experts, inputs, outputs])?;
+            let ones = weights.device.is_cuda().then(|| diagonal(outputs, weights)).transpose()?;
+            return Ok(Self::Plain { all, ones });
         }
         if !inputs.is_multiple_of(mxfp4::BLOCK) {
             return Err(Error::Input(format!("{packed}: rows of {inputs} numbers are not whole blocks of MXFP4")));
@@ -101,10 +102,14 @@ impl Matrices {
     /// Rows of the matrix of one expert, `[rows, inputs]`: every `step`-th from `first` on.
     fn of(&self, expert: usize, (first, step): (usize, usize), weights: &Weights) -> Result<Weight> {
         match self {
-            Self::Plain(all) => {
-                let matrix = all.i(expert)?.t()?.contiguous()?;
-                let rows: Vec<u32> = (first..matrix.dim(0)?).step_by(step).map(|row| row as u32).collect();
-                Ok(gather(&matrix, &rows)?.to_device(&weights.device)?.into())
+            Self::Plain { all, ones } => {
+                let stored = all.i(expert)?;
+                let rows: Vec<u32> = (first..stored.dim(1)?).step_by(step).map(|row| row as u32).collect();
+                match ones {
+                    // A product with rows of ones turns and picks in one pass, and rounds nothing.
+                    Some(ones) => Ok(linear(&gather(ones, &rows)?, &stored, None)?.into()),
+                    None => Ok(gather(&stored.t()?.contiguous()?, &rows)?.into()),
+                }
             }
             Self::Packed { packed, outputs } => {
                 let packed = packed.select((expert * outputs + first..(expert + 1) * outputs).step_by(step))?;
@@ -115,6 +120,14 @@ impl Matrices {
             }
         }
     }
+}
+
+/// Ones in the diagonal of `[size, size]`, else 0, in the model's dtype on its device.
+fn diagonal(size: usize, weights: &Weights) -> Result<Tensor> {
+    let mut ones = vec![0f32; size * size];
+    ones.iter_mut().step_by(size + 1).for_each(|one| *one = 1.0);
+    let ones = Tensor::from_vec(ones, (size, size), &Device::Cpu)?.to_dtype(weights.dtype)?;
+    Ok(ones.to_device(&weights.device)?)
 }
 
 impl Stacked {

@@ -265,14 +265,6 @@ impl Weights {
         self.get_in(name, shape, DType::F32)
     }
 
-    /// The tensor of that name and shape in the model's dtype on the host, to be cut there.
-    ///
-    /// # Errors
-    /// As [`get`](Self::get).
-    pub fn get_on_host(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
-        self.get_as(name, shape, self.dtype, &Device::Cpu)
-    }
-
     /// The numbers of a tensor of bytes.
     ///
     /// # Errors

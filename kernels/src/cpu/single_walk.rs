@@ -6,8 +6,8 @@
 //! keys of a head beside each other: lane `(key / 2 · rows + row) · 2 + key mod 2`.
 //!
 //! A step of decoding reads its keys and values once, so their memory bounds it. The rows of a tile
-//! fill about a page, but are at least eight, and those of a later tile are prefetched in the order
-//! in which they lie.
+//! fill a page or two, but are at least eight, and those of a later tile are prefetched in the order
+//! in which they lie: keys during the scores, values during the sums over values.
 
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
@@ -22,13 +22,13 @@ use super::stored::{Factor, One, Stored, Two};
 use super::strip::{LOWEST, WIDEST};
 
 /// Most keys that are looked at together.
-const TILE: usize = 16;
-/// Bytes of the rows of a tile, about.
-const TILE_BYTES: usize = 4096;
+const TILE: usize = 32;
+/// Least keys that are looked at together.
+const LEAST_KEYS: usize = 8;
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// How many tiles after the current one is prefetched.
-const AHEAD: usize = 2;
+/// Bytes of keys, and of values, from a tile to the rows that are prefetched meanwhile, at least.
+const AHEAD_BYTES: usize = 8192;
 /// Heads that are taken together. Twice this number divides the width of every vector.
 pub(super) const MOST_ROWS: usize = 4;
 
@@ -159,11 +159,15 @@ impl<T> Walk<'_, T> {
         // result do not depend on the layout.
         let row = heads.iter().map(|heads| heads.kv_head + 1).max().unwrap_or(1) * head_dim;
         let keys = heads.iter().map(|heads| V::N / heads.rows).max().unwrap_or(1);
-        let tile = (TILE_BYTES / (row * size_of::<T>()).max(1)).clamp(TILE / 2, TILE).next_multiple_of(keys);
+        let row_bytes = (row * size_of::<T>()).max(1);
+        let tile = (W::TILE_BYTES / row_bytes).clamp(LEAST_KEYS, TILE).next_multiple_of(keys);
         // Each bundle prefetches a share of a later tile, counted in lines, if rows lie together.
         let lie_together = [k.1, v.1].iter().all(|matrix| matrix.row_step() == row);
-        let share = (tile * row * size_of::<T>()).div_ceil(LINE * heads.len().max(1));
+        let share = (tile * row_bytes).div_ceil(LINE * heads.len().max(1));
         let share = if lie_together { share } else { 0 };
+        let tiles_ahead = AHEAD_BYTES.div_ceil(tile * row_bytes);
+        // Keys ahead are asked for between the scores, values between the sums over values.
+        let lines = [keys, W::Factor::NUMBERS].map(|together| share.div_ceil(tile.div_ceil(together)));
         for from in (0..count).step_by(tile) {
             let start = first + from;
             let seen = Seen::of(start, at.map(|list| &list[from..count.min(from + tile)]), place);
@@ -171,13 +175,13 @@ impl<T> Walk<'_, T> {
                 continue;
             }
             for (number, heads) in heads.iter_mut().enumerate() {
-                let ahead = AHEAD * tile * row + number * share * LINE / size_of::<T>();
+                let ahead = tiles_ahead * tile * row + number * share * LINE / size_of::<T>();
                 let bundle = Bundle {
                     ahead: [
                         k.0.as_ptr().wrapping_add(k.1.place(start, 0) + ahead),
                         v.0.as_ptr().wrapping_add(v.1.place(start, 0) + ahead),
                     ],
-                    share,
+                    lines,
                     k: k.0.as_ptr().wrapping_add(k.1.place(0, heads.kv_head)),
                     k_step: k.1.row_step(),
                     v: v.0.as_ptr().wrapping_add(v.1.place(0, heads.kv_head)),
@@ -215,6 +219,12 @@ impl Seen {
         }
     }
 
+    /// The row of a key that was seen.
+    #[inline(always)]
+    fn row(&self, key: usize) -> usize {
+        self.rows[key % TILE] as usize // without a check of bounds
+    }
+
     #[inline(always)]
     fn those<K>(first: usize, keys: impl ExactSizeIterator<Item = K> + Clone, sees: impl Fn(K) -> bool) -> Self {
         let mut rows = [0; TILE];
@@ -239,9 +249,9 @@ struct Bundle<'a, T> {
     k_step: usize,
     v: *const T,
     v_step: usize,
-    /// Keys and values that are asked for meanwhile, and how many lines of each.
+    /// Keys and values that are asked for meanwhile, and how many lines of each at a time.
     ahead: [*const T; 2],
-    share: usize,
+    lines: [usize; 2],
     head_dim: usize,
     q: &'a [f32],
     p: &'a mut [f32],
@@ -250,6 +260,9 @@ struct Bundle<'a, T> {
 
 /// How keys and values are read and multiplied.
 trait Way<V: Lanes, T> {
+    /// Bytes of the rows of a tile, about: a page, or two where a tile of a page has little work.
+    const TILE_BYTES: usize;
+
     /// What a lane of a query and a key holds.
     type Factor: Factor<V>;
 
@@ -283,6 +296,7 @@ enum Wide {}
 enum Paired {}
 
 impl<V: Lanes, T: Stored> Way<V, T> for Wide {
+    const TILE_BYTES: usize = 4096;
     type Factor = One;
 
     #[inline(always)]
@@ -307,6 +321,7 @@ impl<V: Lanes, T: Stored> Way<V, T> for Wide {
 }
 
 impl<V: Pairs> Way<V, bf16> for Paired {
+    const TILE_BYTES: usize = 8192;
     type Factor = Two;
 
     #[inline(always)]
@@ -363,10 +378,11 @@ impl<T> Bundle<'_, T> {
         }
     }
 
-    /// Asks for some lines of the keys ahead (0) or of the values (1), in step with the work: the
-    /// memory then answers all the time.
+    /// Asks for some lines of the keys ahead (0) or of the values (1), between the work: requests to
+    /// memory then follow one another evenly.
     #[inline(always)]
-    fn prefetch<V: Lanes>(&self, which: usize, step: usize, lines: usize) {
+    fn prefetch<V: Lanes>(&self, which: usize, step: usize) {
+        let lines = self.lines[which];
         for line in step * lines..(step + 1) * lines {
             V::prefetch(self.ahead[which].wrapping_add(line * LINE / size_of::<T>()));
         }
@@ -379,14 +395,13 @@ impl<T> Bundle<'_, T> {
     #[inline(always)]
     unsafe fn scores<V: Lanes, W: Way<V, T>, const ROWS: usize>(&mut self, seen: &Seen, mut top: V) -> V {
         let keys = V::N / ROWS;
-        let lines = self.share.div_ceil(seen.count.div_ceil(keys));
         for (vector, first) in (0..seen.count).step_by(keys).enumerate() {
             let mut k = [self.k; WIDEST];
             for i in 0..keys {
                 let key = (first + i).min(seen.count - 1); // the last one again where there are no more
-                k[i] = self.k.wrapping_add(seen.rows[key] as usize * self.k_step);
+                k[i] = self.k.wrapping_add(seen.row(key) * self.k_step);
             }
-            self.prefetch::<V>(0, vector, lines);
+            self.prefetch::<V>(0, vector);
             // SAFETY: the caller's promises; the bundle has ROWS heads of `head_dim`, and a lane
             // is below N.
             unsafe {
@@ -463,10 +478,11 @@ impl<T> Bundle<'_, T> {
                 }
             }
             let together = W::Factor::NUMBERS;
-            let lines = if column == 0 { self.share.div_ceil(seen.count.div_ceil(together)) } else { 0 };
             for (step, key) in (0..seen.count).step_by(together).enumerate() {
-                self.prefetch::<V>(1, step, lines);
-                let of = |key: usize| self.v.wrapping_add(seen.rows[key] as usize * self.v_step + column);
+                if column == 0 {
+                    self.prefetch::<V>(1, step);
+                }
+                let of = |key: usize| self.v.wrapping_add(seen.row(key) * self.v_step + column);
                 let (v, second) = (of(key), (key + 1 < seen.count).then(|| of(key + 1)));
                 let mut value = [V::splat(0.0); WIDTH];
                 for i in 0..WIDTH {

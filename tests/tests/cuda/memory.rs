@@ -1,5 +1,5 @@
-//! A device's memory while requests run on it. One test in a separate process: all tests of a
-//! process share the device's pool.
+//! A device's memory while requests run on it. Run it in a process of its own, as nextest does: all
+//! tests of a process share the device's pool.
 
 use candle_core::DType;
 use tributary_kernels::{Kernels, cuda};

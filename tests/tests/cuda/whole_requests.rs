@@ -2,12 +2,10 @@
 //! exchange, ranks as threads that share a device. On a machine without a GPU the device is an
 //! emulated one (`make cuda-test`).
 
-mod beside_cpu;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use beside_cpu::{EXCHANGES, Pair, SHAPE, TOLERANCE, compared, pair, pair_of, planned};
+use super::beside_cpu::{EXCHANGES, Pair, SHAPE, TOLERANCE, compared, pair, pair_of, planned};
 use candle_core::{DType, Device};
 use tributary_comm::Liveness;
 use tributary_kernels::{Kernels, cuda};

@@ -1,10 +1,8 @@
 //! The whole stack on a GPU with plain kernels, which are candle's operations, against the same on
-//! the CPU. An emulated GPU has none of them. A separate program: the driver compiles candle's code
-//! first, which takes seconds for each part of it.
+//! the CPU. An emulated GPU has none of them. The driver compiles candle's code first, which
+//! takes seconds for each part of it.
 
-mod beside_cpu;
-
-use beside_cpu::{EXCHANGES, TOLERANCE, compared, pair, planned};
+use super::beside_cpu::{EXCHANGES, TOLERANCE, compared, pair, planned};
 use candle_core::DType;
 use tributary_kernels::Kernels;
 use tributary_protocol::Exchange;
