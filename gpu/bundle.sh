@@ -43,7 +43,6 @@ keep kernels-cuda kernels cuda
 keep kernels-bench kernels gpu
 keep nccl-cuda comm nccl
 keep stack-cuda tests cuda
-keep stack-nccl tests nccl
 # Open MPI with its launcher: ranks that share a GPU must be processes, and a machine with a GPU need not have MPI.
 tar -C target/openmpi5 -c bin/mpirun bin/prte bin/prted bin/prterun bin/ompirun_wrapper lib/libmpi.so.40 lib/libopen-pal.so.80 \
     lib/openmpi share etc | tar -C "$tree/mpi" -x

@@ -54,7 +54,7 @@ case "$me $*" in
 esac
 F
 chmod +x "$place/stand-in"
-for name in tributary kernels-cuda kernels-bench nccl-cuda stack-cuda stack-nccl; do
+for name in tributary kernels-cuda kernels-bench nccl-cuda stack-cuda; do
     cp "$place/stand-in" "$place/tree/bin/$name"
 done
 cp "$place/stand-in" "$place/tree/mpi/bin/mpirun"

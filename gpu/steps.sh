@@ -381,7 +381,7 @@ between_ranks() {
         choose_nccl
         omit "ranks as threads: there is one GPU"
     else
-        tests 120 nccl-cuda "" one_rank_conforms && tests 120 stack-nccl "" || return
+        tests 120 nccl-cuda "" one_rank_conforms && tests 120 stack-cuda between_gpus:: || return
     fi
     two_processes
 }

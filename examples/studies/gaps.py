@@ -103,8 +103,8 @@ def line(options):
         before = alone_rate(streams)
         began, ended = prompt(port, tokens)
         halted_s = halted(url)
-        # Streams grow longer, and slower.
-        alone = (before + alone_rate(streams)) / 2
+        # Streams grow longer, and the time of a token grows in step with them: the mean of both times is that of the lengths between.
+        alone = 2 / (1 / before + 1 / alone_rate(streams))
         beside = statistics.mean(rate(stream.times, began, ended) for stream in streams)
         gap = max(longest_gap(stream.times, began, ended) for stream in streams)
         for stream in streams:

@@ -138,7 +138,17 @@ pub(super) trait Lanes: Copy {
     fn any_above(self, other: Self) -> bool;
 
     /// Lane `i` is the sum of the lanes of vector `i`; there are `N` vectors.
-    fn sum_each(vectors: &[Self]) -> Self;
+    #[inline(always)]
+    fn sum_each(vectors: &[Self]) -> Self {
+        Self::sum_parts(Self::sum_fours(vectors))
+    }
+
+    /// The first additions of [`sum_each`](Self::sum_each). Lane `4 · b + j` of answer `i` is the sum
+    /// of lanes `4 · b` to `4 · b + 3` of vector `4 · i + j`; answers beyond `N / 4` are 0.
+    fn sum_fours(vectors: &[Self]) -> [Self; 4];
+
+    /// Its last additions.
+    fn sum_parts(parts: [Self; 4]) -> Self;
 
     /// 2 to the power of each lane: exactly 0 below −127 and for −∞, NaN for NaN, relative error
     /// below 2e-7 elsewhere.
@@ -387,9 +397,17 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn sum_each(vectors: &[Self]) -> Self {
+    fn sum_fours(vectors: &[Self]) -> [Self; 4] {
         assert_eq!(vectors.len(), Self::N, "vectors to add up");
-        Self(std::array::from_fn(|i| vectors[i].0.iter().sum()))
+        let sum = |i: usize, lane: usize| vectors[4 * i + lane % 4].0[lane / 4 * 4..][..4].iter().sum();
+        let part = |i: usize| Self(std::array::from_fn(|lane| sum(i, lane)));
+        [part(0), part(1), Self([0.0; 8]), Self([0.0; 8])]
+    }
+
+    #[inline(always)]
+    fn sum_parts([first, second, ..]: [Self; 4]) -> Self {
+        let both = [first.0, second.0];
+        Self(std::array::from_fn(|i| both[i / 4][i % 4] + both[i / 4][4 + i % 4]))
     }
 
     #[inline(always)]

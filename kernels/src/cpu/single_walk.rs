@@ -378,13 +378,13 @@ impl<T> Bundle<'_, T> {
         }
     }
 
-    /// Asks for some lines of the keys ahead (0) or of the values (1), between the work: requests to
-    /// memory then follow one another evenly.
+    /// Asks for the next lines of the keys ahead (0) or of the values (1), between the work: requests
+    /// to memory then follow one another evenly.
     #[inline(always)]
-    fn prefetch<V: Lanes>(&self, which: usize, step: usize) {
-        let lines = self.lines[which];
-        for line in step * lines..(step + 1) * lines {
-            V::prefetch(self.ahead[which].wrapping_add(line * LINE / size_of::<T>()));
+    fn prefetch<V: Lanes>(&mut self, which: usize) {
+        for _ in 0..self.lines[which] {
+            V::prefetch(self.ahead[which]);
+            self.ahead[which] = self.ahead[which].wrapping_byte_add(LINE);
         }
     }
 
@@ -395,13 +395,16 @@ impl<T> Bundle<'_, T> {
     #[inline(always)]
     unsafe fn scores<V: Lanes, W: Way<V, T>, const ROWS: usize>(&mut self, seen: &Seen, mut top: V) -> V {
         let keys = V::N / ROWS;
+        // SAFETY: the caller's promise.
+        let mut parts = unsafe { [V::splat(0.0); 4] };
         for (vector, first) in (0..seen.count).step_by(keys).enumerate() {
-            let mut k = [self.k; WIDEST];
+            let (mut k, is_whole) = ([self.k; WIDEST], first + keys <= seen.count);
             for i in 0..keys {
-                let key = (first + i).min(seen.count - 1); // the last one again where there are no more
+                // The last one again where there are no more.
+                let key = if is_whole { first + i } else { (first + i).min(seen.count - 1) };
                 k[i] = self.k.wrapping_add(seen.row(key) * self.k_step);
             }
-            self.prefetch::<V>(0, vector);
+            self.prefetch::<V>(0);
             // SAFETY: the caller's promises; the bundle has ROWS heads of `head_dim`, and a lane
             // is below N.
             unsafe {
@@ -420,17 +423,39 @@ impl<T> Bundle<'_, T> {
                         }
                     }
                 }
-                let p = self.p.as_mut_ptr().add(vector * V::N);
-                V::sum_each(&acc[..V::N]).store(p);
-                for key in (seen.count - first).min(keys)..keys {
-                    for r in 0..ROWS {
-                        *p.add((key / 2 * ROWS + r) * 2 + key % 2) = f32::NEG_INFINITY;
-                    }
+                // The last additions of a vector wait for each other: those of the one before come
+                // now, beside this one's products.
+                let before = std::mem::replace(&mut parts, V::sum_fours(&acc[..V::N]));
+                if vector > 0 {
+                    top = top.max(self.put::<V, ROWS>(vector - 1, before, keys));
                 }
-                top = top.max(V::load(p));
             }
         }
-        top
+        let last = (seen.count - 1) / keys;
+        // SAFETY: the caller's promises.
+        unsafe { top.max(self.put::<V, ROWS>(last, parts, seen.count - last * keys)) }
+    }
+
+    /// Writes a vector of scores to `p`, −∞ for the keys from `count` on. Returns it.
+    ///
+    /// # Safety
+    /// As [`absorb`](Self::absorb); `p` has room for the vector.
+    #[inline(always)]
+    unsafe fn put<V: Lanes, const ROWS: usize>(&mut self, vector: usize, parts: [V; 4], count: usize) -> V {
+        // SAFETY: the caller's promises; a lane is below N.
+        unsafe {
+            let (p, scores) = (self.p.as_mut_ptr().add(vector * V::N), V::sum_parts(parts));
+            scores.store(p);
+            if count == V::N / ROWS {
+                return scores;
+            }
+            for key in count..V::N / ROWS {
+                for r in 0..ROWS {
+                    *p.add((key / 2 * ROWS + r) * 2 + key % 2) = f32::NEG_INFINITY;
+                }
+            }
+            V::load(p)
+        }
     }
 
     /// `out = out · fade + p · v` over the rows that were seen.
@@ -480,7 +505,7 @@ impl<T> Bundle<'_, T> {
             let together = W::Factor::NUMBERS;
             for (step, key) in (0..seen.count).step_by(together).enumerate() {
                 if column == 0 {
-                    self.prefetch::<V>(1, step);
+                    self.prefetch::<V>(1);
                 }
                 let of = |key: usize| self.v.wrapping_add(seen.row(key) * self.v_step + column);
                 let (v, second) = (of(key), (key + 1 < seen.count).then(|| of(key + 1)));

@@ -154,21 +154,28 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn sum_each(vectors: &[Self]) -> Self {
+    fn sum_fours(vectors: &[Self]) -> [Self; 4] {
         assert_eq!(vectors.len(), Self::N, "vectors to add up");
         // SAFETY: the vectors prove the instructions.
         unsafe {
-            // quads[i]: in each half, the sums of that half of vectors 4i .. 4i + 4.
-            let mut quads = [_mm256_setzero_ps(); 2];
-            for (i, quad) in quads.iter_mut().enumerate() {
+            let mut quads = [Self(_mm256_setzero_ps()); 4];
+            for (i, quad) in quads.iter_mut().take(2).enumerate() {
                 let pair = |a: __m256, b: __m256| _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
                 let a = pair(vectors[4 * i].0, vectors[4 * i + 1].0);
                 let b = pair(vectors[4 * i + 2].0, vectors[4 * i + 3].0);
                 let (low, high) = (_mm256_shuffle_ps::<0b01_00_01_00>(a, b), _mm256_shuffle_ps::<0b11_10_11_10>(a, b));
-                *quad = _mm256_add_ps(low, high);
+                *quad = Self(_mm256_add_ps(low, high));
             }
-            let low = _mm256_permute2f128_ps::<0x20>(quads[0], quads[1]);
-            Self(_mm256_add_ps(low, _mm256_permute2f128_ps::<0x31>(quads[0], quads[1])))
+            quads
+        }
+    }
+
+    #[inline(always)]
+    fn sum_parts([first, second, ..]: [Self; 4]) -> Self {
+        // SAFETY: the parts prove the instructions.
+        unsafe {
+            let low = _mm256_permute2f128_ps::<0x20>(first.0, second.0);
+            Self(_mm256_add_ps(low, _mm256_permute2f128_ps::<0x31>(first.0, second.0)))
         }
     }
 
@@ -331,24 +338,31 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn sum_each(vectors: &[Self]) -> Self {
+    fn sum_fours(vectors: &[Self]) -> [Self; 4] {
         assert_eq!(vectors.len(), Self::N, "vectors to add up");
         // SAFETY: the vectors prove the instructions.
         unsafe {
-            // quads[i]: in each quarter, the sums of that quarter of vectors 4i .. 4i + 4.
-            let mut quads = [_mm512_setzero_ps(); 4];
+            let mut quads = [Self(_mm512_setzero_ps()); 4];
             for (i, quad) in quads.iter_mut().enumerate() {
                 let pair = |a: __m512, b: __m512| _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
                 let a = pair(vectors[4 * i].0, vectors[4 * i + 1].0);
                 let b = pair(vectors[4 * i + 2].0, vectors[4 * i + 3].0);
                 let (low, high) = (_mm512_shuffle_ps::<0b01_00_01_00>(a, b), _mm512_shuffle_ps::<0b11_10_11_10>(a, b));
-                *quad = _mm512_add_ps(low, high);
+                *quad = Self(_mm512_add_ps(low, high));
             }
+            quads
+        }
+    }
+
+    #[inline(always)]
+    fn sum_parts([first, second, third, fourth]: [Self; 4]) -> Self {
+        // SAFETY: the parts prove the instructions.
+        unsafe {
             // Quarters 0 and 1 of both, then 2 and 3, are next to each other in a sum.
             let halves = |a: __m512, b: __m512| {
                 _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
             };
-            Self(halves(halves(quads[0], quads[1]), halves(quads[2], quads[3])))
+            Self(halves(halves(first.0, second.0), halves(third.0, fourth.0)))
         }
     }
 

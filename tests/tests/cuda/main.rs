@@ -1,7 +1,9 @@
-//! The whole stack on a GPU, or an emulated one: beside the CPU, with our kernels and with plain
-//! ones, and its memory.
+//! The whole stack on GPUs, or emulated ones: beside the CPU, with our kernels and with plain ones,
+//! its memory, and ranks on a GPU each.
 
 mod beside_cpu;
+#[cfg(feature = "nccl")]
+mod between_gpus;
 mod memory;
 mod plain_kernels;
 mod whole_requests;
