@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::sync_channel;
 
+use super::desk::ON_THE_WAY;
 use super::kit::{PATIENCE, ScriptedRanks, held, planner, prepared, read, settings, submit, tokens, with_conductor};
 use super::*;
 use crate::dispatch::Clock;
