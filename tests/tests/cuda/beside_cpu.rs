@@ -29,9 +29,8 @@ pub struct Pair {
     tolerance: f64,
 }
 
-/// The GPU is opened once a process: candle compiles its kernels anew for every device that is
-/// opened.
-pub fn pair(dtype: DType, kernels: Kernels, tolerance: f64) -> Pair {
+/// A small model whose heads the kernels for GPUs take.
+pub fn config() -> serde_json::Value {
     let changes = [
         ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
         ("hidden_size", 128.into()),
@@ -39,7 +38,13 @@ pub fn pair(dtype: DType, kernels: Kernels, tolerance: f64) -> Pair {
         ("num_hidden_layers", 3.into()),
         ("head_dim", 64.into()),
     ];
-    pair_of(&tiny_config(&changes), dtype, kernels, tolerance)
+    tiny_config(&changes)
+}
+
+/// The GPU is opened once a process: candle compiles its kernels anew for every device that is
+/// opened.
+pub fn pair(dtype: DType, kernels: Kernels, tolerance: f64) -> Pair {
+    pair_of(&config(), dtype, kernels, tolerance)
 }
 
 /// The same of another config.

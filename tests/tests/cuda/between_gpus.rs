@@ -13,9 +13,10 @@ use tributary_kernels::{Kernels, Keys, Positions, Query, cuda};
 use tributary_model::Model;
 use tributary_protocol::{Exchange, Phase, Plan, PlannedMethod};
 use tributary_tests::{
-    dummy_model_on, infoflow, logits, method, plan, relative_error, reordered, run_all, run_all_over, tiny_config,
-    with_ratio,
+    dummy_model_on, infoflow, logits, method, plan, relative_error, reordered, run_all, run_all_over, with_ratio,
 };
+
+use super::beside_cpu::config;
 
 /// Tolerance for the same kernels on the same numbers, since libraries choose among products.
 const TOLERANCE: f64 = 1e-3;
@@ -30,14 +31,7 @@ fn settings(unequal_gathers: UnequalGathers) -> nccl::NcclSettings {
 
 /// The same weights once a rank, each with its own device or at least its own stream.
 fn models(world: usize) -> Vec<Arc<dyn Model>> {
-    let changes = [
-        ("architectures", serde_json::json!(["Qwen3ForCausalLM"])),
-        ("hidden_size", 128.into()),
-        ("intermediate_size", 192.into()),
-        ("num_hidden_layers", 3.into()),
-        ("head_dim", 64.into()),
-    ];
-    let config = tiny_config(&changes);
+    let config = config();
     let gpus = cuda::count().expect("a driver");
     assert!(gpus >= 2, "needs two GPUs");
     let model = |rank: usize| dummy_model_on(&config, 7, DType::BF16, &cuda::device(rank % gpus).expect("a GPU"));
