@@ -15,9 +15,9 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// A pace that gives decoding a share of the time from 0 (prefills never halt) to below 1, halts
-    /// no prefill within `max_gap` of its begin, and then none within half of that of its last halt:
-    /// each halt costs the prefill some milliseconds.
+    /// A pace that gives decoding a share of the time from 0 (prefills never halt) to below 1. It
+    /// halts no prefill within `max_gap` of its begin, and none again within half of that: each
+    /// halt costs the prefill some milliseconds.
     ///
     /// # Panics
     /// If the share is not below 1.
@@ -108,8 +108,8 @@ mod tests {
         assert_eq!((pace.is_due(), pace.until_halt()), (false, Some(250 * MS)));
         pace.prefilled(260 * MS);
         assert!(pace.is_due() && pace.until_halt() == Some(Duration::ZERO));
-        // The steps of a halt pay all that is owed, and the next one comes no sooner than after half
-        // of the gap.
+        // The steps of a halt pay all that is owed, and the next halt comes no sooner than after
+        // half of the gap.
         while pace.is_due() {
             pace.stepped(20 * MS);
         }

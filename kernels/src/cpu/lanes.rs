@@ -143,8 +143,8 @@ pub(super) trait Lanes: Copy {
         Self::sum_parts(Self::sum_fours(vectors))
     }
 
-    /// The first additions of [`sum_each`](Self::sum_each). Lane `4 · b + j` of answer `i` is the sum
-    /// of lanes `4 · b` to `4 · b + 3` of vector `4 · i + j`; answers beyond `N / 4` are 0.
+    /// The first additions of [`sum_each`](Self::sum_each). Lane `4 · b + j` of answer `i` is the
+    /// sum of lanes `4 · b` to `4 · b + 3` of vector `4 · i + j`; answers beyond `N / 4` are 0.
     fn sum_fours(vectors: &[Self]) -> [Self; 4];
 
     /// Its last additions.

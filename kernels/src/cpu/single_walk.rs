@@ -6,8 +6,8 @@
 //! keys of a head beside each other: lane `(key / 2 · rows + row) · 2 + key mod 2`.
 //!
 //! A step of decoding reads its keys and values once, so their memory bounds it. The rows of a tile
-//! fill a page or two, but are at least eight, and those of a later tile are prefetched in the order
-//! in which they lie: keys during the scores, values during the sums over values.
+//! fill a page or two, but are at least eight. Those of a later tile are prefetched in the order in
+//! which they lie: keys during the scores, values during the sums over values.
 
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
@@ -115,6 +115,32 @@ pub(super) struct Walk<'a, T> {
     pub(super) scratch: &'a mut Scratch,
 }
 
+/// What a tile's bundles prefetch: each a share of a later tile's keys and values, in lines.
+struct Ahead {
+    /// From a tile to the later one.
+    bytes: usize,
+    /// Lines of a share, 0 if nothing is prefetched.
+    share: usize,
+    /// Lines of keys for each vector of scores, and of values for each step of their sums.
+    lines: [usize; 2],
+}
+
+impl Ahead {
+    /// For tiles of some rows of some bytes and this number of bundles; none if that is 0.
+    /// `at_a_time` keys make a vector of scores, and a step of the sums over values.
+    fn new((tile, row_bytes): (usize, usize), bundles: usize, at_a_time: [usize; 2]) -> Self {
+        let bytes = tile * row_bytes;
+        let share = if bundles == 0 { 0 } else { bytes.div_ceil(LINE * bundles) };
+        let lines = at_a_time.map(|keys| share.div_ceil(tile.div_ceil(keys)));
+        Self { bytes: AHEAD_BYTES.next_multiple_of(bytes), share, lines }
+    }
+
+    /// Bytes from a tile to the share of this bundle.
+    fn from(&self, bundle: usize) -> usize {
+        self.bytes + bundle * self.share * LINE
+    }
+}
+
 /// Rows of a tile that the query sees, in the block.
 struct Seen {
     rows: [u32; TILE],
@@ -161,13 +187,9 @@ impl<T> Walk<'_, T> {
         let keys = heads.iter().map(|heads| V::N / heads.rows).max().unwrap_or(1);
         let row_bytes = (row * size_of::<T>()).max(1);
         let tile = (W::TILE_BYTES / row_bytes).clamp(LEAST_KEYS, TILE).next_multiple_of(keys);
-        // Each bundle prefetches a share of a later tile, counted in lines, if rows lie together.
         let lie_together = [k.1, v.1].iter().all(|matrix| matrix.row_step() == row);
-        let share = (tile * row_bytes).div_ceil(LINE * heads.len().max(1));
-        let share = if lie_together { share } else { 0 };
-        let tiles_ahead = AHEAD_BYTES.div_ceil(tile * row_bytes);
-        // Keys ahead are asked for between the scores, values between the sums over values.
-        let lines = [keys, W::Factor::NUMBERS].map(|together| share.div_ceil(tile.div_ceil(together)));
+        let at_a_time = [keys, W::Factor::NUMBERS];
+        let ahead = Ahead::new((tile, row_bytes), if lie_together { heads.len() } else { 0 }, at_a_time);
         for from in (0..count).step_by(tile) {
             let start = first + from;
             let seen = Seen::of(start, at.map(|list| &list[from..count.min(from + tile)]), place);
@@ -175,13 +197,12 @@ impl<T> Walk<'_, T> {
                 continue;
             }
             for (number, heads) in heads.iter_mut().enumerate() {
-                let ahead = tiles_ahead * tile * row + number * share * LINE / size_of::<T>();
+                let asked = |(numbers, matrix): (&[T], Matrix<'_>)| {
+                    numbers.as_ptr().wrapping_add(matrix.place(start, 0)).wrapping_byte_add(ahead.from(number))
+                };
                 let bundle = Bundle {
-                    ahead: [
-                        k.0.as_ptr().wrapping_add(k.1.place(start, 0) + ahead),
-                        v.0.as_ptr().wrapping_add(v.1.place(start, 0) + ahead),
-                    ],
-                    lines,
+                    ahead: [asked(k), asked(v)],
+                    lines: ahead.lines,
                     k: k.0.as_ptr().wrapping_add(k.1.place(0, heads.kv_head)),
                     k_step: k.1.row_step(),
                     v: v.0.as_ptr().wrapping_add(v.1.place(0, heads.kv_head)),
@@ -378,8 +399,8 @@ impl<T> Bundle<'_, T> {
         }
     }
 
-    /// Asks for the next lines of the keys ahead (0) or of the values (1), between the work: requests
-    /// to memory then follow one another evenly.
+    /// Asks for the next lines of the keys ahead (0) or of the values (1), between the work:
+    /// requests to memory then follow one another evenly.
     #[inline(always)]
     fn prefetch<V: Lanes>(&mut self, which: usize) {
         for _ in 0..self.lines[which] {

@@ -2,7 +2,6 @@
 //! its memory, and ranks on a GPU each.
 
 mod beside_cpu;
-#[cfg(feature = "nccl")]
 mod between_gpus;
 mod memory;
 mod plain_kernels;
