@@ -17,8 +17,8 @@ impl Conductor<'_> {
     pub(super) fn next_of_prefill(&mut self, request: u64) -> Result<Event> {
         let (mut since, mut is_asked) = (Instant::now(), false);
         loop {
-            let until_halt = self.pace.until_halt().filter(|_| !is_asked && self.scheduler.running() > 0);
-            let left = until_halt.map(|time| time.saturating_sub(since.elapsed()));
+            let until_due = self.pace.until_due().filter(|_| !is_asked && self.scheduler.running() > 0);
+            let left = until_due.map(|time| time.saturating_sub(since.elapsed()));
             let look = if self.may_be_read(request) { reading::LOOK } else { LOOK };
             match dispatch::next_within(self.link, left.unwrap_or(look).min(look))? {
                 None if !is_asked

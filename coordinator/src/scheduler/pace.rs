@@ -1,5 +1,5 @@
 //! Decoding's share of the ranks' time while a prefill is in progress: how much of it is owed, and
-//! when the prefill has to halt for it. A pure function of the times that it is told.
+//! when the prefill has to halt. A pure function of the times that it is told.
 
 use std::time::Duration;
 
@@ -10,27 +10,26 @@ pub struct Pace {
     rate: f64,
     /// Seconds of decoding owed; below 0 if it has had more.
     owed_s: f64,
-    /// Seconds of decoding that a prefill owes after half of the gap.
-    half_gap_s: f64,
+    /// Seconds of decoding that a prefill owes only after the gap.
+    within_gap_s: f64,
 }
 
 impl Pace {
-    /// A pace that gives decoding a share of the time from 0 (prefills never halt) to below 1. It
-    /// halts no prefill within `max_gap` of its begin, and none again within half of that: each
-    /// halt costs the prefill some milliseconds.
+    /// A pace that gives decoding a share of the time from 0 (prefills never halt) to below 1, and
+    /// halts no prefill within `max_gap` of its begin.
     ///
     /// # Panics
     /// If the share is not below 1.
     pub fn new(share: f64, max_gap: Duration) -> Self {
         assert!((0.0..1.0).contains(&share), "decoding's share of the time: {share}");
         let rate = share / (1.0 - share);
-        let half_gap_s = rate * max_gap.as_secs_f64() / 2.0;
-        Self { rate, owed_s: -half_gap_s, half_gap_s }
+        let within_gap_s = rate * max_gap.as_secs_f64();
+        Self { rate, owed_s: -within_gap_s, within_gap_s }
     }
 
-    /// A prefill begins: it computes up to the gap before it halts.
+    /// A prefill begins: it computes up to the gap before decoding is owed a step.
     pub fn begins(&mut self) {
-        self.owed_s = -self.half_gap_s;
+        self.owed_s = -self.within_gap_s;
     }
 
     /// A prefill has computed for so long.
@@ -48,9 +47,9 @@ impl Pace {
         self.rate > 0.0 && self.owed_s >= 0.0
     }
 
-    /// The time for which a prefill may compute until it halts; `None` if it never does.
-    pub fn until_halt(&self) -> Option<Duration> {
-        let seconds = (self.half_gap_s - self.owed_s).max(0.0) / self.rate;
+    /// The time for which a prefill may compute until a step is owed; `None` if none ever is.
+    pub fn until_due(&self) -> Option<Duration> {
+        let seconds = (-self.owed_s).max(0.0) / self.rate;
         (self.rate > 0.0).then(|| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     }
 }
@@ -70,9 +69,6 @@ mod tests {
             pace.prefilled(layer);
             gap += layer;
             longest = longest.max(gap);
-            if pace.until_halt() > Some(Duration::ZERO) {
-                continue;
-            }
             while pace.is_due() {
                 pace.stepped(step);
                 decoded += step;
@@ -99,26 +95,20 @@ mod tests {
     #[test]
     fn a_prefill_within_the_gap_is_not_halted() {
         let mut pace = Pace::new(0.5, 250 * MS);
-        assert_eq!(pace.until_halt(), Some(250 * MS));
+        assert_eq!(pace.until_due(), Some(250 * MS));
         pace.prefilled(249 * MS);
-        assert!(pace.until_halt() > Some(Duration::ZERO));
+        assert!(!pace.is_due());
         // One that follows it is no more to blame.
         pace.stepped(20 * MS);
         pace.begins();
-        assert_eq!((pace.is_due(), pace.until_halt()), (false, Some(250 * MS)));
+        assert_eq!(pace.until_due(), Some(250 * MS));
         pace.prefilled(260 * MS);
-        assert!(pace.is_due() && pace.until_halt() == Some(Duration::ZERO));
-        // The steps of a halt pay all that is owed, and the next halt comes no sooner than after
-        // half of the gap.
-        while pace.is_due() {
-            pace.stepped(20 * MS);
-        }
-        assert_eq!(pace.until_halt(), Some(130 * MS));
+        assert!(pace.is_due() && pace.until_due() == Some(Duration::ZERO));
         pace.begins();
-        assert_eq!((pace.is_due(), pace.until_halt()), (false, Some(250 * MS)));
-        assert_eq!(Pace::new(0.0, MS).until_halt(), None);
+        assert_eq!((pace.is_due(), pace.until_due()), (false, Some(250 * MS)));
+        assert_eq!(Pace::new(0.0, MS).until_due(), None);
         let mut hardly = Pace::new(1e-22, MS);
         hardly.stepped(20 * MS);
-        assert_eq!(hardly.until_halt(), Some(Duration::MAX), "a share too small to count");
+        assert_eq!(hardly.until_due(), Some(Duration::MAX), "a share too small to count");
     }
 }

@@ -247,14 +247,14 @@ impl<'a> Group<'a> {
     fn compute(&mut self, seconds: f64) {
         self.pace.begins();
         let mut left_s = seconds;
-        while let Some(until_halt) = self.pace.until_halt().filter(|_| self.scheduler.running() > 0) {
-            if until_halt.as_secs_f64() >= left_s {
+        while let Some(until_due) = self.pace.until_due().filter(|_| self.scheduler.running() > 0) {
+            if until_due.as_secs_f64() >= left_s {
                 break;
             }
-            left_s -= until_halt.as_secs_f64();
-            self.now_s += until_halt.as_secs_f64();
+            left_s -= until_due.as_secs_f64();
+            self.now_s += until_due.as_secs_f64();
             // At least the clock's unit, or rounding would leave it due in no time for ever.
-            self.pace.prefilled(until_halt.max(Duration::from_nanos(1)));
+            self.pace.prefilled(until_due.max(Duration::from_nanos(1)));
             self.take_steps();
         }
         self.now_s += left_s;
