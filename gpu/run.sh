@@ -234,11 +234,11 @@ step llama-short 20 study llama-3.1-8b short
 step ncu 60 counters
 step stack 10 stack
 step stack-memory 5 stack_memory
-step answers 45 answers
+step answers 90 answers
 step decoding 30 decoding
 step experts 60 study qwen3-30b-a3b experts
-step gpt-oss 60 study gpt-oss-20b windows
-step gemma 90 study gemma-3-27b windows
+step gpt-oss 40 study gpt-oss-20b windows
+step gemma 60 study gemma-3-27b windows
 step sanitizer 80 sanitizer few
 step llama-long 85 study llama-3.1-8b long
 step llama-calibrate 90 study llama-3.1-8b calibrate

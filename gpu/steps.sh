@@ -273,21 +273,22 @@ stack() {
 # Scores of answers on the device, compared with those on the CPU, by method: the demo model with all methods, with five and more requests,
 # and with keys and values in 8 bits; then the demo model that reads pictures.
 answers() {
-    many=40 some=20 parts="text all fp8 pictures"
+    many=40 some=20 parts="text all fp8 pictures" hops="--suite hops --model examples/models/demo --tasks hop2,vt3"
     [ -z "$small" ] || many=2 some=1
     [ "$small" != least ] || parts=text
     wrong=0
     for part in $parts; do
+        # The options and names are meant to be split into words.
+        # shellcheck disable=SC2086
         case $part in
-        text) set -- --suite hops --model examples/models/demo --tasks hop2,vt3 --samples $many --methods full none infoflow attn-drift relay --warm ;;
+        text) set -- $hops --samples $many --methods full none infoflow attn-drift relay --warm ;;
         all)
             # A line a method, which begins with its name, under a heading.
             names=$(ours 60 "$bin/tributary" methods | awk '!/^#/ { print $1 }') || return
-            # shellcheck disable=SC2086
-            set -- --suite hops --model examples/models/demo --tasks hop2,vt3 --samples $some --methods $names \
+            set -- $hops --samples $some --methods $names \
                 --aux-model examples/models/demo/auxiliary --adapter examples/models/demo/adapters/kv-packet
             ;;
-        fp8) set -- --suite hops --model examples/models/demo --tasks hop2,vt3 --samples $many --methods full infoflow excerpt --kv-dtype fp8 --warm ;;
+        fp8) set -- $hops --samples $many --methods full infoflow excerpt --kv-dtype fp8 --warm ;;
         pictures) set -- --suite pages --model examples/models/demo-vlm --tasks hop2_pages --samples $many --methods full none infoflow relay ;;
         esac
         for device in cpu cuda; do
