@@ -95,7 +95,7 @@ run "no GPU" 69 GPUS=0
 grep -q 'no GPU on this machine' "$place/said" || fail "does not say so"
 
 run "one GPU" 0 GPUS=1 PATH="$place/path:$place/tools:$PATH" BUDGET_S=9000
-for name in libraries kernels-first kernels pytorch bench llama-short ncu stack stack-memory answers decoding experts gpt-oss gemma sanitizer llama-long llama-calibrate llama-others nsys \
+for name in libraries kernels-first kernels pytorch bench llama-short ncu stack stack-memory answers decoding packed experts gpt-oss gemma sanitizer llama-long llama-calibrate llama-others nsys \
     qwen-short qwen-calibrate qwen-others qwen-long stack-plain sanitizer-full; do
     row "$name" ok
 done
@@ -121,6 +121,8 @@ table_has 'pytorch: case: dense_causal, ms: 1.5'
 was_called 'qwen3-30b-a3b .*--lengths 8192 .*--caches cold,warm --chunk-cache 1GiB'
 was_called 'gpt-oss-20b .*--lengths 32768 .*--caches cold,warm --chunk-cache 2GiB'
 was_called 'prefill .*--synthetic 16x2048.64 --max-tokens 65'
+was_called 'bench .*--model [^ ]*/llama-3.1-8b-Q4_0 .*--lengths 8192 .*--caches cold,warm --chunk-cache 2GiB'
+for model in llama-3.1-8b-Q4_0 llama-3.1-8b-Q8_0 gpt-oss-20b; do was_called "prefill --model [^ ]*/$model .*--max-tokens 65"; done
 table_has 'bench: dense  1.0'
 [ "$(tail -n 1 "$place/said")" = "$(tail -n 1 "$place/out/table.txt")" ] || fail "the table does not come last"
 [ "$(wc -c <"$place/out/table.txt")" -le 8000 ] || fail "the table is too long"

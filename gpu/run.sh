@@ -220,7 +220,7 @@ unpack
 . gpu/steps.sh
 
 # The order of the ten-minute plan (docs/gpu.md). Seconds are about one and a half times those of an H200; llama-calibrate, llama-others, nsys,
-# qwen-.., ranks, nccl on several GPUs and sanitizer-full have not run to their end on a GPU: theirs are guesses.
+# qwen-.., packed, ranks, nccl on several GPUs and sanitizer-full have not run to their end on a GPU: theirs are guesses.
 step libraries 12 look_around
 step kernels-first 10 kernels_first
 step kernels 20 kernels
@@ -235,9 +235,10 @@ step ncu 60 counters
 step stack 10 stack
 step stack-memory 5 stack_memory
 step answers 90 answers
-step decoding 30 decoding
+step decoding 30 decoding_llama
+step packed 150 packed
 step experts 60 study qwen3-30b-a3b experts
-step gpt-oss 40 study gpt-oss-20b windows
+step gpt-oss 80 study gpt-oss-20b windows
 step gemma 60 study gemma-3-27b windows
 step sanitizer 80 sanitizer few
 step llama-long 85 study llama-3.1-8b long

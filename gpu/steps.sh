@@ -136,7 +136,8 @@ room() {
     case $model in
     llama-3.1-8b) fixed_mb=17750 request_kb=184 chunk_kb=131 ;;
     qwen3-30b-a3b) fixed_mb=62800 request_kb=150 chunk_kb=98 ;;
-    gpt-oss-20b) fixed_mb=43600 request_kb=110 chunk_kb=49 ;;
+    gpt-oss-20b) fixed_mb=16100 request_kb=110 chunk_kb=49 ;;
+    llama-q4_0) fixed_mb=6400 request_kb=184 chunk_kb=131 ;;
     gemma-3-27b) fixed_mb=58000 request_kb=620 chunk_kb=508 ;;
     *) fixed_mb=31450 request_kb=225 chunk_kb=164 ;;
     esac
@@ -175,20 +176,25 @@ study() {
     short) list="8192 32768" ;;
     long) list="65536 131072" repeats=1 ;;
     others) list=32768 methods="none epic" ;;
-    experts) list=8192 ;;
+    experts | packed) list=8192 ;;
     windows) list="8192 32768" repeats=1 ;;
     *) list="" ;;
     esac
     if [ -n "$small" ]; then
         model=dummy-25m chunk=32 rounds="--repeats 3"
         [ "$lengths" != experts ] || model=dummy-moe-25m
-        case $lengths in short) list="128 256" ;; long) list=384 ;; others) list=256 ;; esac
+        case $lengths in short) list="128 256" ;; long) list=384 ;; others | packed) list=256 ;; esac
     fi
     if [ "$small" = least ]; then
         repeats=1
         [ -z "$list" ] || list=64
     fi
-    set -- --model "examples/models/$model" --load-format dummy --device cuda --dtype bf16 --worlds 1
+    folder=examples/models/$model
+    if [ "$lengths" = packed ]; then
+        label=llama-q4_0
+        packed_model "$model" Q4_0 && folder=$work/tmp/$model-Q4_0 || return
+    fi
+    set -- --model "$folder" --load-format dummy --device cuda --dtype bf16 --worlds 1
     if [ "$lengths" = calibrate ]; then
         # shellcheck disable=SC2086
         ours 150 "$bin/tributary" bench "$@" $rounds --force --calibrate "$results/$label.toml"
@@ -210,21 +216,47 @@ study() {
     return $wrong
 }
 
-# Milliseconds a token while an answer is decoded, behind contexts of two lengths.
+# Model, type of GGUF: the folder of the same shape whose random weights are packed so.
+packed_model() {
+    mkdir -p "$work/tmp/$1-$2" || return
+    sed "s/^}/,\"quantization_config\": {\"quant_method\": \"gguf\", \"type\": \"$2\"}}/" "examples/models/$1/config.json" \
+        >"$work/tmp/$1-$2/config.json"
+}
+
+# Packed weights: time to first token with them, then milliseconds a token in four and eight bits, and of gpt-oss, whose experts are in MXFP4.
+packed() {
+    dense=llama-3.1-8b experts=examples/models/gpt-oss-20b
+    [ -z "$small" ] || { dense=dummy-25m && experts=; }
+    study "$dense" packed || return
+    packed_model "$dense" Q8_0 || return
+    for folder in "$work/tmp/$dense-Q4_0" "$work/tmp/$dense-Q8_0" $experts; do
+        number "$(basename "$folder"):"
+        decoding "$folder" 4x2048+64 || return
+    done
+}
+
+# Folder of a model, shapes of requests: milliseconds a token while an answer is decoded.
 decoding() {
-    model=llama-3.1-8b count=65 shapes="4x2048+64 16x2048+64"
-    [ -z "$small" ] || { model=dummy-25m && count=3 && shapes="2x32+8"; }
-    for shape in $shapes; do
-        ours 60 "$bin/tributary" prefill --model "examples/models/$model" --load-format dummy --device cuda --method full --synthetic "$shape" \
-            --max-tokens $count --json >"$results/$name-$shape.json" || return
+    folder=$1 count=65
+    shift
+    [ -z "$small" ] || { count=3 && set -- 2x32+8; }
+    [ -z "$small" ] || [ "$folder" != examples/models/llama-3.1-8b ] || folder=examples/models/dummy-25m
+    for shape in "$@"; do
+        ours 120 "$bin/tributary" prefill --model "$folder" --load-format dummy --device cuda --method full --synthetic "$shape" \
+            --max-tokens $count --json >"$results/$name-$(basename "$folder")-$shape.json" || return
         python3 -c 'import json, sys
 answer = json.load(open(sys.argv[1]))
 tokens = answer["tokens"]
 context = sum(tokens[part] for part in ("prefix", "context", "query"))
 each = (answer["total_ms"] - answer["ttft_ms"]) / (tokens["generated"] - 1)
-print(f"behind {context} tokens: {each:.2f} ms a token, mean of {tokens['"'generated'"'] - 1}")' "$results/$name-$shape.json" >"$results/$name.said" || return
+print(f"behind {context} tokens: {each:.2f} ms a token, mean of {tokens['"'generated'"'] - 1}")' "$results/$name-$(basename "$folder")-$shape.json" >"$results/$name.said" || return
         number "$(cat "$results/$name.said")"
     done
+}
+
+# The same behind contexts of two lengths.
+decoding_llama() {
+    decoding examples/models/llama-3.1-8b 4x2048+64 16x2048+64
 }
 
 # What limits kernels: shares of the tensor cores, of the L2 cache and of memory, and where warps wait. NCU_KERNELS names fewer.
@@ -320,7 +352,8 @@ scores() {
 
 # Memory of requests, compared with the plan.
 stack_memory() {
-    tests 90 stack-cuda "memory:: --nocapture"
+    # Each in a process of its own, whose pool is then its own.
+    tests 90 stack-cuda "memory::memory_is_taken --nocapture" && tests 90 stack-cuda "memory::packed_weights --nocapture"
     ended=$?
     sed -n '/^counted:/p' "$results/$name.txt" | while read -r line; do number "$line"; done
     return "$ended"

@@ -163,10 +163,7 @@ impl ModelFolder {
         let draft_model = wanted.draft_model.as_ref().map(beside).transpose()?.map(Box::new);
         let hash = ModelHash::of(&path, format);
         let adapters = ModelAdapters::open(&wanted.adapters, &config, || hash.get())?;
-        let packed_bytes = match wanted.device {
-            DeviceKind::Cpu => packed_bytes(&path, &config, format, dtype)?,
-            DeviceKind::Cuda => None, // they are unpacked there
-        };
+        let packed_bytes = packed_bytes(&path, &config, format, dtype, wanted.device == DeviceKind::Cuda)?;
         Ok(Self {
             path,
             given,

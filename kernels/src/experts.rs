@@ -4,7 +4,11 @@
 use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Tensor};
 
 use crate::error::{Error, Result, expect};
-use crate::{add, cast, cuda, join, linear};
+use crate::{Packed, WeightRef, add, cast, cuda, join, linear};
+
+/// Experts whose packed weights are read one by one on a GPU where each has few rows, as in
+/// decoding: those of more are unpacked in one launch.
+const FEW_EXPERTS: usize = 16;
 
 /// Pairs of an expert and a row that it computes, sorted by expert, then by row.
 #[derive(Debug, Clone)]
@@ -79,36 +83,64 @@ impl Pairs {
 
     /// The rows of `x` `[pairs, in]`, each times the weight `[out, in]` of its expert, for each of
     /// some sets that have a weight for every expert; all weights are of one shape. The answers
-    /// `[pairs, out]` are in `x`'s dtype.
+    /// `[pairs, out]` are in `x`'s dtype. On a GPU a set of packed weights is unpacked, but for
+    /// those of experts without rows, and forgotten before the next set is; where few experts have
+    /// few rows each, their weights are read as they are.
     ///
     /// # Errors
     /// Returns an error if shapes do not fit, or if the device refuses.
-    pub fn linear(&self, x: &Tensor, sets: &[Vec<&Tensor>]) -> Result<Vec<Tensor>> {
+    pub fn linear(&self, x: &Tensor, sets: &[Vec<WeightRef<'_>>]) -> Result<Vec<Tensor>> {
         const OP: &str = "linear of pairs";
         let (pairs, inputs) = x.dims2()?;
         expect(OP, "rows", self.len(), pairs)?;
         for set in sets {
             expect(OP, "weights of a set", self.counts.len(), set.len())?;
             for weight in set {
-                expect(OP, "input width of a weight", inputs, weight.dim(1)?)?;
-                expect(OP, "output width of a weight", sets[0][0].dim(0)?, weight.dim(0)?)?;
+                let ([outputs, weight_inputs], [first, _]) = (weight.dims()?, sets[0][0].dims()?);
+                expect(OP, "input width of a weight", inputs, weight_inputs)?;
+                expect(OP, "output width of a weight", first, outputs)?;
             }
         }
-        if pairs > 0
-            && x.elem_count() > 0
-            && let Some(answers) = cuda::grouped(x, &self.counts, sets)?
+        if x.elem_count() == 0 {
+            return sets.iter().map(|set| self.one_by_one(x, set)).collect();
+        }
+        if let Some(sets) = sets.iter().map(|set| plain(set)).collect::<Option<Vec<_>>>()
+            && let Some(answers) = cuda::grouped(x, &self.counts, &sets)?
         {
             return Ok(answers);
         }
-        sets.iter().map(|set| self.one_by_one(x, set)).collect()
+        let one = |set: &Vec<WeightRef<'_>>| match self.of_packed(x, set)? {
+            Some(answer) => Ok(answer),
+            None => self.one_by_one(x, set),
+        };
+        sets.iter().map(one).collect()
+    }
+
+    /// The products with packed weights that are unpacked together on a GPU. `None` for others,
+    /// where they are not packed alike, and where few experts have few rows.
+    fn of_packed(&self, x: &Tensor, set: &[WeightRef<'_>]) -> Result<Option<Tensor>> {
+        let met = || self.counts.iter().zip(set).filter(|(count, _)| **count > 0);
+        let counts: Vec<usize> = met().map(|(&count, _)| count).collect();
+        if counts.len() <= FEW_EXPERTS && counts.iter().all(|&count| count <= Packed::FEW_ROWS) {
+            return Ok(None);
+        }
+        let Some(packed) = met().map(|(_, weight)| weight.packed()).collect::<Option<Vec<&Packed>>>() else {
+            return Ok(None);
+        };
+        let Some(all) = cuda::unpack(&packed, x.dtype())? else { return Ok(None) };
+        let outputs = packed[0].dims()[0];
+        let of = |expert: usize| all.narrow(0, expert * outputs, outputs);
+        let weights = (0..packed.len()).map(of).collect::<std::result::Result<Vec<_>, _>>()?;
+        let answers = cuda::grouped(x, &counts, &[weights.iter().collect()])?;
+        Ok(answers.and_then(|mut answers| answers.pop()))
     }
 
     /// One product an expert.
-    fn one_by_one(&self, x: &Tensor, weights: &[&Tensor]) -> Result<Tensor> {
+    fn one_by_one(&self, x: &Tensor, weights: &[WeightRef<'_>]) -> Result<Tensor> {
         let mut first = 0;
-        let product = |(&rows, weight): (&usize, &&Tensor)| {
+        let product = |(&rows, &weight): (&usize, &WeightRef<'_>)| {
             first += rows;
-            linear(&x.narrow(0, first - rows, rows)?, *weight, None)
+            linear(&x.narrow(0, first - rows, rows)?, weight, None)
         };
         let parts = self.counts.iter().zip(weights).map(product).collect::<Result<Vec<_>>>()?;
         join(&parts.iter().collect::<Vec<_>>(), 0)
@@ -160,6 +192,11 @@ impl Pairs {
         }
         Ok(())
     }
+}
+
+/// The matrices of a set without packed ones.
+fn plain<'a>(set: &[WeightRef<'a>]) -> Option<Vec<&'a Tensor>> {
+    set.iter().map(|weight| weight.plain()).collect()
 }
 
 /// See [`Pairs::add`], on a CPU.
@@ -221,7 +258,7 @@ mod tests {
         assert_eq!(gathered.to_vec2::<f32>().expect("numbers"), [[1.0, 2.0], [3.0, 4.0], [1.0, 2.0], [3.0, 4.0]]);
         let weights = [[[1f32, 1.0]], [[f32::NAN; 2]], [[2.0, 0.0]]].map(|rows| Tensor::new(&rows, &device));
         let weights = weights.map(|weight| weight.expect("a tensor"));
-        let products = pairs.linear(&gathered, &[weights.iter().collect()]).expect("products");
+        let products = pairs.linear(&gathered, &[weights.iter().map(Into::into).collect()]).expect("products");
         assert_eq!(products[0].to_vec2::<f32>().expect("numbers"), [[3.0], [7.0], [2.0], [6.0]]);
         let biases = Tensor::new(&[[10f32], [f32::NAN], [-20.0]], &device).expect("a tensor");
         let biased = pairs.add_biases(&products[0], &biases).expect("biased");
@@ -240,8 +277,8 @@ mod tests {
         let pairs = new(&[(&[0, 1], &[1.0; 2])], 2).expect("pairs");
         let zeros = |rows: usize, width: usize| Tensor::zeros((rows, width), DType::F32, &Device::Cpu).expect("zeros");
         assert!(pairs.gather(&zeros(3, 4)).is_err());
-        assert!(pairs.linear(&zeros(2, 4), &[vec![&zeros(3, 5)]]).is_err(), "another width");
-        assert!(pairs.linear(&zeros(2, 4), &[vec![&zeros(3, 4), &zeros(3, 4)]]).is_err(), "another expert");
+        assert!(pairs.linear(&zeros(2, 4), &[vec![(&zeros(3, 5)).into()]]).is_err(), "another width");
+        assert!(pairs.linear(&zeros(2, 4), &[vec![(&zeros(3, 4)).into(); 2]]).is_err(), "another expert");
         assert!(pairs.add_biases(&zeros(2, 4), &zeros(2, 4)).is_err(), "biases of two experts");
         assert!(pairs.add_biases(&zeros(2, 4), &zeros(1, 5)).is_err(), "wider biases");
         assert!(pairs.add_biases(&zeros(3, 4), &zeros(1, 4)).is_err(), "another pair");

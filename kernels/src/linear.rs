@@ -12,7 +12,8 @@ use crate::{WeightRef, add, cast, cpu, cuda, gradient};
 /// machine multiplies pairs of bf16 (AVX512-BF16), `x` is rounded to the type of a bf16 weight, and
 /// only the sums are f32. A packed weight is unpacked piece by piece there, for rows in f32; one
 /// that is [multiplied in bf16](crate::Packed::multiplied_in_bf16) rounds `x` too, on such a
-/// machine. Elsewhere a packed weight is unpacked whole, in `x`'s type.
+/// machine. On a GPU it is unpacked piece by piece too, rounded to `x`'s type; few rows in 16 bits
+/// are multiplied with its numbers as they are. Elsewhere it is unpacked whole, in `x`'s type.
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.
@@ -52,10 +53,12 @@ pub fn linear_onto<'a>(
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.
-pub fn add_linear(residual: &Tensor, x: &Tensor, weight: &Tensor) -> Result<bool> {
+pub fn add_linear<'a>(residual: &Tensor, x: &Tensor, weight: impl Into<WeightRef<'a>>) -> Result<bool> {
+    let weight = weight.into();
+    let [outputs, inputs] = weight.dims()?;
     expect("add_linear", "rows of the residual", x.dim(0)?, residual.dim(0)?)?;
-    expect("add_linear", "width of the residual", weight.dim(0)?, residual.dim(1)?)?;
-    expect("add_linear", "input width of the weight", x.dim(1)?, weight.dim(1)?)?;
+    expect("add_linear", "width of the residual", outputs, residual.dim(1)?)?;
+    expect("add_linear", "input width of the weight", x.dim(1)?, inputs)?;
     let is_nothing = residual.elem_count() == 0 || x.dim(1)? == 0;
     if is_nothing { Ok(residual.device().is_cuda()) } else { cuda::add_product(residual, x, weight) }
 }
@@ -83,27 +86,22 @@ fn onto(
         };
         return finish(nothing, bias, residual);
     }
+    if !tracked(&[Some(x), weight.plain(), bias, residual]) {
+        let product = match weight {
+            WeightRef::Plain(weight) => cpu::product(x, weight, bias, residual)?,
+            WeightRef::Packed(packed) => cpu::product_of_packed(x, packed, bias, residual)?,
+        };
+        if let Some(product) = product {
+            return cast(&product, dtype);
+        }
+        if let Some(product) = cuda::product(x, weight, (bias, residual), dtype)? {
+            return Ok(product);
+        }
+    }
     let weight = match weight {
         WeightRef::Plain(weight) => weight,
-        WeightRef::Packed(packed) => {
-            if !tracked(&[Some(x), bias, residual])
-                && let Some(product) = cpu::product_of_packed(x, packed, bias, residual)?
-            {
-                return cast(&product, dtype);
-            }
-            &packed.unpacked(x.dtype())?.to_device(x.device())?
-        }
+        WeightRef::Packed(packed) => &packed.unpacked(x.dtype())?.to_device(x.device())?,
     };
-    if !tracked(&[Some(x), Some(weight), bias, residual])
-        && let Some(product) = cpu::product(x, weight, bias, residual)?
-    {
-        return cast(&product, dtype);
-    }
-    if !tracked(&[Some(x), Some(weight), bias, residual])
-        && let Some(product) = cuda::product(x, weight, bias, residual, dtype)?
-    {
-        return Ok(product);
-    }
     let product = match gradient::product(x, weight)? {
         Some(product) => product,
         None => plain(x, weight)?,

@@ -2,8 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::Packing;
+use candle_core::{DType, Device, Tensor};
+
 use crate::error::{Error, Result, expect};
+use crate::{Packing, cuda, gather};
+
+/// About how many numbers of a packed matrix a product on a GPU has unpacked at a time.
+const UNPACKED: usize = 32 << 20;
 
 /// A matrix `[outputs, inputs]` whose rows are runs of whole blocks. Its bytes are shared by
 /// clones.
@@ -12,11 +17,23 @@ pub struct Packed {
     packing: Packing,
     outputs: usize,
     inputs: usize,
-    bytes: Arc<[u8]>,
+    blocks: Blocks,
     in_bf16: bool,
 }
 
+/// The blocks of all rows, one row after the other.
+#[derive(Debug, Clone)]
+enum Blocks {
+    Host(Arc<[u8]>),
+    /// `[outputs, bytes of a row]` on a GPU, contiguous.
+    Device(Tensor),
+}
+
 impl Packed {
+    /// Rows of inputs for which a GPU reads blocks as they are. More are worth unpacking the
+    /// matrix.
+    pub(crate) const FEW_ROWS: usize = 8;
+
     /// A matrix of `[outputs, inputs]` numbers, row by row.
     ///
     /// # Errors
@@ -26,7 +43,7 @@ impl Packed {
         let bytes = bytes.into();
         expect("packed matrix", "numbers of a row beyond whole blocks", 0, inputs % packing.numbers())?;
         expect("packed matrix", "bytes", outputs * (inputs / packing.numbers()) * packing.bytes(), bytes.len())?;
-        Ok(Self { packing, outputs, inputs, bytes, in_bf16: false })
+        Ok(Self { packing, outputs, inputs, blocks: Blocks::Host(bytes), in_bf16: false })
     }
 
     /// The same matrix; where the machine multiplies pairs of bf16, products round their inputs to
@@ -47,13 +64,50 @@ impl Packed {
         [self.outputs, self.inputs]
     }
 
-    /// Its blocks, row by row.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// The same matrix on a device, whose copy it has where it is there already.
+    ///
+    /// # Errors
+    /// Returns an error if the device refuses.
+    pub fn to_device(&self, device: &Device) -> Result<Self> {
+        let shape = (self.outputs, self.row_bytes());
+        let blocks = match (&self.blocks, device) {
+            (Blocks::Host(_), Device::Cpu) => self.blocks.clone(),
+            (Blocks::Host(bytes), _) if bytes.is_empty() => Blocks::Device(cuda::nothing(shape, DType::U8, device)?),
+            (Blocks::Host(bytes), _) => Blocks::Device(Tensor::from_slice(bytes, shape, device)?),
+            (Blocks::Device(blocks), Device::Cpu) => {
+                Blocks::Host(cuda::download(blocks)?.flatten_all()?.to_vec1::<u8>()?.into())
+            }
+            (Blocks::Device(blocks), _) => Blocks::Device(blocks.to_device(device)?),
+        };
+        Ok(Self { blocks, ..self.clone() })
+    }
+
+    /// Its blocks on the host, row by row.
+    ///
+    /// # Panics
+    /// If they are on a GPU: only a bug can do that.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match &self.blocks {
+            Blocks::Host(bytes) => bytes,
+            Blocks::Device(_) => panic!("a packed matrix on a GPU is read by kernels there"),
+        }
+    }
+
+    /// Its blocks `[outputs, bytes of a row]`, contiguous, if they are on a GPU.
+    pub(crate) fn on_gpu(&self) -> Option<&Tensor> {
+        match &self.blocks {
+            Blocks::Host(_) => None,
+            Blocks::Device(blocks) => Some(blocks),
+        }
     }
 
     pub(crate) fn is_multiplied_in_bf16(&self) -> bool {
         self.in_bf16
+    }
+
+    /// Rows of such a matrix that a product on a GPU has unpacked at a time: whole tiles of it.
+    pub fn unpacked_rows([outputs, inputs]: [usize; 2]) -> usize {
+        (UNPACKED / inputs.max(1)).next_multiple_of(64).min(outputs)
     }
 
     /// Bytes of a row.
@@ -66,15 +120,36 @@ impl Packed {
     /// # Errors
     /// Returns an error if an index is beyond the rows.
     pub fn select(&self, indices: impl IntoIterator<Item = usize>) -> Result<Self> {
-        let (width, mut bytes, mut outputs) = (self.row_bytes(), Vec::new(), 0);
-        for index in indices {
-            if index >= self.outputs {
-                let (expected, found) = (format!("below {}", self.outputs), index.to_string());
-                return Err(Error::Shape { op: "rows of a packed matrix", what: "index", expected, found });
-            }
-            bytes.extend_from_slice(&self.bytes[index * width..][..width]);
-            outputs += 1;
+        let indices: Vec<usize> = indices.into_iter().collect();
+        if let Some(index) = indices.iter().find(|&&index| index >= self.outputs) {
+            let (expected, found) = (format!("below {}", self.outputs), index.to_string());
+            return Err(Error::Shape { op: "rows of a packed matrix", what: "index", expected, found });
         }
-        Ok(Self { outputs, bytes: bytes.into(), ..self.clone() })
+        let blocks = match &self.blocks {
+            Blocks::Host(bytes) => {
+                let (width, mut rows) = (self.row_bytes(), Vec::with_capacity(indices.len() * self.row_bytes()));
+                indices.iter().for_each(|index| rows.extend_from_slice(&bytes[index * width..][..width]));
+                Blocks::Host(rows.into())
+            }
+            Blocks::Device(blocks) => {
+                let list: Vec<u32> = indices.iter().map(|&index| index as u32).collect();
+                Blocks::Device(gather(blocks, &list)?)
+            }
+        };
+        Ok(Self { outputs: indices.len(), blocks, ..self.clone() })
+    }
+
+    /// `count` rows from `first` on; on a GPU they share its memory.
+    ///
+    /// # Errors
+    /// Returns an error if there are fewer rows.
+    pub fn narrow(&self, first: usize, count: usize) -> Result<Self> {
+        match &self.blocks {
+            Blocks::Host(_) => self.select(first..first + count),
+            Blocks::Device(blocks) => {
+                let blocks = Blocks::Device(blocks.narrow(0, first, count)?);
+                Ok(Self { outputs: count, blocks, ..self.clone() })
+            }
+        }
     }
 }

@@ -16,7 +16,8 @@ pub fn of_e4m3(code: u8) -> f32 {
 }
 
 /// A packing. Those of GGUF have its layout (ggml, `ggml-common.h`); a row of a matrix is a run of
-/// whole blocks. Scales and offsets of blocks are f16 unless said.
+/// whole blocks. Scales and offsets of blocks are f16 unless said. The CUDA kernels know each by
+/// its place in this list (`kernels/cu/packed.cu`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Packing {
     /// 4 bits, a scale for 32 numbers.

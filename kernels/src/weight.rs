@@ -3,19 +3,23 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::error::Result;
-use crate::{Packed, cpu, gather};
+use crate::error::{Error, Result};
+use crate::{Packed, cast, cpu, cuda, gather};
 
 impl Packed {
-    /// All numbers `[outputs, inputs]`, on the host.
+    /// All numbers `[outputs, inputs]`, where the blocks are.
     ///
     /// # Errors
-    /// Returns an error if candle fails.
+    /// Returns an error if candle fails, or on a GPU if the dtype is not bf16, f16 or f32.
     pub fn unpacked(&self, dtype: DType) -> Result<Tensor> {
-        let [outputs, inputs] = self.dims();
-        let mut numbers = vec![0.0; outputs * inputs];
-        cpu::unpack_rows(self, &mut numbers);
-        Ok(Tensor::from_vec(numbers, (outputs, inputs), &Device::Cpu)?.to_dtype(dtype)?)
+        if self.on_gpu().is_none() {
+            let [outputs, inputs] = self.dims();
+            let mut numbers = vec![0.0; outputs * inputs];
+            cpu::unpack_all(self.packing(), self.bytes(), &mut numbers);
+            return Ok(Tensor::from_vec(numbers, (outputs, inputs), &Device::Cpu)?.to_dtype(dtype)?);
+        }
+        let (expected, found) = ("bf16, f16 or f32".to_owned(), format!("{dtype:?}"));
+        cuda::unpack(&[self], dtype)?.ok_or(Error::Shape { op: "unpacking on a GPU", what: "dtype", expected, found })
     }
 }
 
@@ -24,19 +28,19 @@ impl Packed {
 pub enum Weight {
     /// `[outputs, inputs]`, of any float dtype.
     Plain(Tensor),
-    /// Packed, on the host.
+    /// Packed.
     Packed(Packed),
 }
 
 impl Weight {
-    /// The rows at `indices`, in that order, `[rows, inputs]`: of a packed one in f32.
+    /// The rows at `indices`, in that order, `[rows, inputs]`, in `dtype`.
     ///
     /// # Errors
-    /// Returns an error if an index is beyond the rows.
-    pub fn rows(&self, indices: &[u32]) -> Result<Tensor> {
+    /// Returns an error if an index is beyond the rows, or as [`Packed::unpacked`] does.
+    pub fn rows(&self, indices: &[u32], dtype: DType) -> Result<Tensor> {
         match self {
-            Weight::Plain(weight) => gather(weight, indices),
-            Weight::Packed(packed) => packed.select(indices.iter().map(|&index| index as usize))?.unpacked(DType::F32),
+            Weight::Plain(weight) => cast(&gather(weight, indices)?, dtype),
+            Weight::Packed(packed) => packed.select(indices.iter().map(|&index| index as usize))?.unpacked(dtype),
         }
     }
 
@@ -47,16 +51,8 @@ impl Weight {
     pub fn narrow(&self, first: usize, count: usize) -> Result<Self> {
         Ok(match self {
             Weight::Plain(weight) => Weight::Plain(weight.narrow(0, first, count)?),
-            Weight::Packed(packed) => Weight::Packed(packed.select(first..first + count)?),
+            Weight::Packed(packed) => Weight::Packed(packed.narrow(first, count)?),
         })
-    }
-
-    /// The plain matrix, if it is one.
-    pub fn plain(&self) -> Option<&Tensor> {
-        match self {
-            Weight::Plain(weight) => Some(weight),
-            Weight::Packed(_) => None,
-        }
     }
 }
 
@@ -75,11 +71,27 @@ pub enum WeightRef<'a> {
     Packed(&'a Packed),
 }
 
-impl WeightRef<'_> {
+impl<'a> WeightRef<'a> {
     pub(crate) fn dims(self) -> Result<[usize; 2]> {
         match self {
             WeightRef::Plain(weight) => Ok(weight.dims2()?.into()),
             WeightRef::Packed(packed) => Ok(packed.dims()),
+        }
+    }
+
+    /// The plain matrix, if it is one.
+    pub(crate) fn plain(self) -> Option<&'a Tensor> {
+        match self {
+            WeightRef::Plain(weight) => Some(weight),
+            WeightRef::Packed(_) => None,
+        }
+    }
+
+    /// The packed matrix, if it is one.
+    pub(crate) fn packed(self) -> Option<&'a Packed> {
+        match self {
+            WeightRef::Plain(_) => None,
+            WeightRef::Packed(packed) => Some(packed),
         }
     }
 }

@@ -89,8 +89,7 @@ impl Projection {
     /// Adds the projection of `x` to the residual stream in place, and returns whether it did. It
     /// does so only on a GPU, and only without bias and norm.
     fn add_in_place(&self, residual: &Tensor, x: &Tensor, norm: Norm<'_>) -> Result<bool> {
-        let Some(weight) = self.weight.plain() else { return Ok(false) };
-        Ok(self.bias.is_none() && norm.weight.is_none() && add_linear(residual, x, weight)?)
+        Ok(self.bias.is_none() && norm.weight.is_none() && add_linear(residual, x, &self.weight)?)
     }
 
     /// The residual stream with the projection of `x` added, normalised first if the family does
@@ -398,7 +397,7 @@ impl Model for Decoder {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.config.vocab) {
             return Err(Error::Input(format!("token id {id} is outside the vocabulary of {}", self.config.vocab)));
         }
-        let rows = cast(&self.embedding.rows(ids)?, self.activations)?;
+        let rows = self.embedding.rows(ids, self.activations)?;
         let is_plain = self.embedding_factor == 1.0;
         Ok(Rows::fresh(if is_plain { rows } else { scale(&rows, self.embedding_factor)? }))
     }

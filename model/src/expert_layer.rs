@@ -76,26 +76,30 @@ struct Stacked {
 enum Matrices {
     /// `[experts, inputs, outputs]`; on a GPU with ones in the diagonal of `[outputs, outputs]`.
     Plain { all: Tensor, ones: Option<Tensor> },
-    /// `[experts · outputs, inputs]` in MXFP4.
+    /// `[experts · outputs, inputs]`, in MXFP4 or as it is drawn; on the host.
     Packed { packed: Packed, outputs: usize },
 }
 
 impl Matrices {
     /// The matrices `name` of `experts` experts.
     fn new(weights: &Weights, name: &str, [experts, outputs, inputs]: [usize; 3]) -> Result<Self> {
-        let packed = format!("{name}_blocks");
-        if !weights.has(&packed) {
+        let blocks_name = format!("{name}_blocks");
+        let packed = if weights.has(&blocks_name) {
+            if !inputs.is_multiple_of(mxfp4::BLOCK) {
+                let what = format!("{blocks_name}: rows of {inputs} numbers are not whole blocks of MXFP4");
+                return Err(Error::Input(what));
+            }
+            let blocks = inputs / mxfp4::BLOCK;
+            let numbers = weights.bytes(&blocks_name, &[experts, outputs, blocks, mxfp4::BLOCK / 2])?;
+            let scales = weights.bytes(&format!("{name}_scales"), &[experts, outputs, blocks])?;
+            Packed::new(Packing::Mxfp4, [experts * outputs, inputs], mxfp4::blocks(&numbers, &scales))?
+        } else if let Some(drawn) = weights.drawn_packed(name, [experts * outputs, inputs])? {
+            drawn
+        } else {
             let all = weights.get(name, &[experts, inputs, outputs])?;
             let ones = weights.device.is_cuda().then(|| diagonal(outputs, weights)).transpose()?;
             return Ok(Self::Plain { all, ones });
-        }
-        if !inputs.is_multiple_of(mxfp4::BLOCK) {
-            return Err(Error::Input(format!("{packed}: rows of {inputs} numbers are not whole blocks of MXFP4")));
-        }
-        let blocks = inputs / mxfp4::BLOCK;
-        let numbers = weights.bytes(&packed, &[experts, outputs, blocks, mxfp4::BLOCK / 2])?;
-        let scales = weights.bytes(&format!("{name}_scales"), &[experts, outputs, blocks])?;
-        let packed = Packed::new(Packing::Mxfp4, [experts * outputs, inputs], mxfp4::blocks(&numbers, &scales))?;
+        };
         Ok(Self::Packed { packed: packed.multiplied_in_bf16(weights.dtype == DType::BF16), outputs })
     }
 
@@ -113,10 +117,7 @@ impl Matrices {
             }
             Self::Packed { packed, outputs } => {
                 let packed = packed.select((expert * outputs + first..(expert + 1) * outputs).step_by(step))?;
-                match weights.device.is_cpu() {
-                    true => Ok(Weight::Packed(packed)),
-                    false => Ok(packed.unpacked(weights.dtype)?.to_device(&weights.device)?.into()),
-                }
+                Ok(Weight::Packed(packed.to_device(&weights.device)?))
             }
         }
     }
@@ -294,10 +295,7 @@ impl ExpertLayer {
             Some(biases) => pairs.add_biases(x, &biases[of]),
             None => Ok(x.clone()),
         };
-        let all = |matrix: fn(&Expert) -> &Weight| -> Vec<&Tensor> {
-            let plain = |expert| matrix(expert).plain().expect("weights on a GPU are plain");
-            self.experts.iter().map(plain).collect()
-        };
+        let all = |matrix: fn(&Expert) -> &Weight| self.experts.iter().map(|expert| matrix(expert).into()).collect();
         let mut wide = pairs.linear(&pairs.gather(x)?, &[all(|expert| &expert.gate), all(|expert| &expert.up)])?;
         for (of, product) in wide.iter_mut().enumerate() {
             *product = biased(product, of)?; // in its place, so that three of them are there at most

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device};
 use safetensors::Dtype;
-use tributary_kernels::Packing;
+use tributary_kernels::{Packed, Packing};
 
 use crate::gguf::Stored;
 use crate::quantised::Quantisation;
@@ -14,12 +14,35 @@ use crate::{Config, LoadFormat, Result};
 /// Ends of names of tensors whose numbers are in blocks, or in no memory.
 const IN_BLOCKS: [&str; 7] = ["scale", "scales", "scale_inv", "qzeros", "zero_point", "g_idx", "weight_shape"];
 
-/// Bytes of a folder's weights in memory on a CPU, plain ones in `dtype`; `None` if none are
-/// packed.
+/// Bytes of a folder's weights in memory, plain ones in `dtype`, and on a GPU of the room to unpack
+/// them; `None` if none are packed. Ranks that share a GPU take that room once each, which is not
+/// counted.
 ///
 /// # Errors
 /// Returns an error if a weight file is missing or damaged.
-pub fn packed_bytes(folder: &Path, config: &Config, format: LoadFormat, dtype: DType) -> Result<Option<u64>> {
+pub fn packed_bytes(
+    folder: &Path,
+    config: &Config,
+    format: LoadFormat,
+    dtype: DType,
+    on_gpu: bool,
+) -> Result<Option<u64>> {
+    let room = if on_gpu { unpacked_numbers(config) * dtype.size_in_bytes() as u64 } else { 0 };
+    Ok(stored_bytes(folder, config, format, dtype)?.map(|stored| stored + room))
+}
+
+/// Numbers that a GPU has unpacked at a time: a piece of a matrix, or a matrix of each expert of a
+/// layer.
+fn unpacked_numbers(config: &Config) -> u64 {
+    let Config { vocab, hidden, intermediate, heads, head_dim, .. } = *config;
+    let piece = |outputs: usize, inputs: usize| Packed::unpacked_rows([outputs, inputs]) * inputs;
+    let dense = piece(vocab.max(intermediate).max(heads * head_dim), hidden).max(piece(hidden, intermediate));
+    let of_experts = config.experts.as_ref().map_or(0, |experts| experts.sizes.count * experts.sizes.width * hidden);
+    dense.max(of_experts) as u64
+}
+
+/// The weights themselves.
+fn stored_bytes(folder: &Path, config: &Config, format: LoadFormat, dtype: DType) -> Result<Option<u64>> {
     let plain = dtype.size_in_bytes() as u64;
     let blocks = |numbers: u64, packing: Packing| numbers / packing.numbers() as u64 * packing.bytes() as u64;
     if matches!(format, LoadFormat::Dummy { .. }) {
@@ -27,7 +50,13 @@ pub fn packed_bytes(folder: &Path, config: &Config, format: LoadFormat, dtype: D
             let all = config.parameters() as u64;
             let outer = (config.vocab * config.hidden * if config.tied_embeddings { 1 } else { 2 }) as u64;
             let outer_packed = form.of_dummy("model.embed_tokens.weight", config.hidden).is_some();
-            let packed = if outer_packed { all } else { all - outer };
+            let packed = match &config.experts {
+                Some(experts) if form.is_of_experts() => {
+                    (3 * experts.sizes.layers * experts.sizes.count * experts.sizes.width * config.hidden) as u64
+                }
+                _ if outer_packed => all,
+                _ => all - outer,
+            };
             blocks(packed, form.packing()) + (all - packed) * plain
         }));
     }
@@ -39,7 +68,7 @@ pub fn packed_bytes(folder: &Path, config: &Config, format: LoadFormat, dtype: D
         let is_packed = places.iter().any(|(stored, ..)| matches!(stored, Stored::Packed(_)));
         return Ok(is_packed.then(|| places.iter().map(one).sum()));
     }
-    // Experts in MXFP4 need no form.
+    // A config need not state that experts are in MXFP4.
     if config.quantisation.is_none() && !config.sinks {
         return Ok(None);
     }
@@ -83,7 +112,28 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name);
         let config = Config::read(&folder).unwrap();
         let plain = 4 * config.parameters() as u64;
-        (packed_bytes(&folder, &config, LoadFormat::Safetensors, DType::F32).unwrap(), plain)
+        (packed_bytes(&folder, &config, LoadFormat::Safetensors, DType::F32, false).unwrap(), plain)
+    }
+
+    #[test]
+    fn a_gpu_has_room_to_unpack_a_piece_or_a_matrix_of_every_expert() {
+        let folder = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name);
+        let more = |name: &str| {
+            let (folder, config) = (folder(name), Config::read(&folder(name)).unwrap());
+            let of = |on_gpu| packed_bytes(&folder, &config, LoadFormat::Safetensors, DType::BF16, on_gpu).unwrap();
+            (of(true).unwrap() - of(false).unwrap(), config)
+        };
+        let (room, config) = more("packed/fp8-tensor");
+        let widest = config.vocab.max(config.intermediate);
+        assert_eq!(room, 2 * (widest * config.hidden) as u64, "one matrix at a time");
+        let (room, config) = more("gpt-oss-mxfp4");
+        let sizes = config.experts.unwrap().sizes;
+        let experts = sizes.count * sizes.width * config.hidden;
+        assert_eq!(room, 2 * experts.max(config.vocab * config.hidden) as u64, "all experts of a layer");
+        let large = Config::read(Path::new("../examples/models/gpt-oss-20b")).unwrap();
+        assert_eq!(unpacked_numbers(&large), 32 * 2880 * 2880);
+        let dense = Config::read(Path::new("../examples/models/llama-3.1-8b")).unwrap();
+        assert!((1 << 25..(1 << 25) + 64 * 14336).contains(&unpacked_numbers(&dense)), "a piece of the output");
     }
 
     #[test]
@@ -97,5 +147,11 @@ mod tests {
             assert!(found.unwrap() > 95 * plain / 100, "{name}: {found:?} of {plain}");
         }
         assert_eq!(bytes("qwen3").0, None);
+        // Random weights are packed where the config says that those of its files are.
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/gpt-oss-mxfp4");
+        let (config, format) = (Config::read(&folder).unwrap(), LoadFormat::Dummy { seed: 0 });
+        let drawn = packed_bytes(&folder, &config, format, DType::F32, false).unwrap().unwrap();
+        let of_files = bytes("gpt-oss-mxfp4").0.unwrap();
+        assert!(drawn.abs_diff(of_files) < of_files / 10, "{drawn} bytes drawn, {of_files} in files");
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct Quantisation {
 enum Method {
     /// Packings of GGUF, which stand in a file of that kind.
     Gguf,
+    /// MXFP4 of experts, whose tensors their layer knows (gpt-oss).
+    Experts,
     /// Scales of FP8, or of integers of compressed-tensors.
     Scaled,
     Awq,
@@ -56,16 +58,23 @@ impl Quantisation {
         !self.reordered && !self.with_zeros && self.group.is_none_or(|group| group.is_multiple_of(RUN))
     }
 
+    /// Whether experts alone are packed.
+    pub(crate) fn is_of_experts(self) -> bool {
+        self.method == Method::Experts
+    }
+
     /// The packing of a matrix of random weights; none where its rows are not whole blocks, or
     /// where such folders have no packed ones.
     pub(crate) fn of_dummy(self, name: &str, inputs: usize) -> Option<Packing> {
-        let is_inner = name.contains("_proj.");
-        let fits = inputs.is_multiple_of(self.packing.numbers()) && (is_inner || self.method == Method::Gguf);
-        fits.then_some(self.packing)
+        let is_packed = match self.method {
+            Method::Gguf => true,
+            Method::Experts => name.contains(".experts."),
+            Method::Scaled | Method::Awq | Method::Gptq { .. } => name.contains("_proj."),
+        };
+        (is_packed && inputs.is_multiple_of(self.packing.numbers())).then_some(self.packing)
     }
 
-    /// The form that a `quantization_config` states; `None` without one, or where it is MXFP4 and
-    /// the family's own matter.
+    /// The form that a `quantization_config` states; `None` without one.
     ///
     /// # Errors
     /// Returns a message if it is not supported.
@@ -83,7 +92,7 @@ impl Quantisation {
             with_zeros: false,
         };
         match method {
-            "mxfp4" if packed_experts => Ok(None),
+            "mxfp4" if packed_experts => Ok(Some(of(Method::Experts, Packing::Mxfp4))),
             "fp8" => {
                 if let Some(kind) = config["fmt"].as_str().filter(|kind| *kind != "e4m3") {
                     return Err(format!("fp8 of fmt `{}` is not supported; e4m3 is", kind.escape_debug()));
@@ -266,6 +275,7 @@ pub(crate) fn matrix(
             },
             _ => return Ok(None),
         },
+        Method::Experts => return Ok(None),
         Method::Gguf => {
             return Err("weights in GGUF's packings are in a .gguf file: name that as the model".to_owned());
         }

@@ -230,7 +230,7 @@ impl Weights {
         self.get_in(name, shape, self.dtype)
     }
 
-    /// The matrix of that name and shape, packed if it is stored so and stays on the host.
+    /// The matrix of that name and shape, packed if it is stored so.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -242,10 +242,8 @@ impl Weights {
                 None => Err(gguf.lacks(name, &shape)),
             };
         }
-        if let (WeightSource::Dummy(seed), Some(form)) = (&self.source, self.quantisation)
-            && let Some(packing) = form.of_dummy(name, shape[1])
-        {
-            return self.placed(dummy_packed::matrix(*seed, name, shape, packing)?);
+        if let Some(packed) = self.drawn_packed(name, shape)? {
+            return self.placed(packed);
         }
         if let Some(quantised) = self.quantised(name, shape)? {
             return match quantised.packed()? {
@@ -280,12 +278,20 @@ impl Weights {
         }
     }
 
-    /// A packed matrix where it is used: as it is on the host, unpacked on a GPU.
+    /// The random matrix of that name and shape on the host, if it is drawn packed.
+    ///
+    /// # Errors
+    /// Returns an error if the kernels refuse its blocks.
+    pub fn drawn_packed(&self, name: &str, shape: [usize; 2]) -> Result<Option<Packed>> {
+        let (WeightSource::Dummy(seed), Some(form)) = (&self.source, self.quantisation) else { return Ok(None) };
+        let packing = form.of_dummy(name, shape[1]);
+        packing.map(|packing| dummy_packed::matrix(*seed, name, shape, packing)).transpose()
+    }
+
+    /// A packed matrix where it is used.
     fn placed(&self, packed: Packed) -> Result<Weight> {
-        match self.device.is_cpu() {
-            true => Ok(Weight::Packed(packed.multiplied_in_bf16(self.dtype == DType::BF16))),
-            false => Ok(packed.unpacked(self.dtype)?.to_device(&self.device)?.into()),
-        }
+        let packed = packed.multiplied_in_bf16(self.dtype == DType::BF16);
+        Ok(Weight::Packed(packed.to_device(&self.device)?))
     }
 
     /// The quantised matrix of that name, if it is one.

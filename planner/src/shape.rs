@@ -60,7 +60,7 @@ type Experts = Option<[usize; 5]>;
 /// Windows of a shape: keys, and every how many layers one sees all.
 type Windows = Option<[usize; 2]>;
 
-/// Shapes that are known by name, bf16. From the models' published configs.
+/// Shapes that are known by name. From the models' published configs.
 const NAMED: [(&str, Sizes, Experts, Windows); 15] = [
     ("gemma-3-27b", [62, 5376, 32, 16, 128, 21_504, 262_208, 131_072], None, Some([1024, 6])),
     ("glm-4.5", [92, 5120, 96, 8, 128, 12_288, 151_552, 131_072], Some([160, 8, 1536, 1536, 89]), None),
@@ -79,9 +79,18 @@ const NAMED: [(&str, Sizes, Experts, Windows); 15] = [
     ("qwen3-vl-8b", [36, 4096, 32, 8, 128, 12_288, 151_936, 262_144], None, None),
 ];
 
+/// Those whose experts are published in MXFP4, 32 numbers in 17 bytes.
+const EXPERTS_IN_MXFP4: [&str; 2] = ["gpt-oss-120b", "gpt-oss-20b"];
+
 impl ModelShape {
-    /// A shape that is known by name.
+    /// A shape that is known by name, its weights as they are published, in bf16 where they are not
+    /// packed.
     pub fn named(name: &str) -> Option<Self> {
+        Self::named_in(name, 2)
+    }
+
+    /// The same with numbers of `dtype_bytes` bytes where they are not packed.
+    pub fn named_in(name: &str, dtype_bytes: usize) -> Option<Self> {
         let (_, sizes, experts, windows) = NAMED.iter().find(|(known, ..)| *known == name)?;
         let [layers, hidden, heads, kv_heads, head_dim, intermediate, vocab, max_positions] = *sizes;
         let of_experts = |[count, active, width, shared_width, layers]: [usize; 5]| ExpertSizes {
@@ -108,11 +117,15 @@ impl ModelShape {
             tied_embeddings: ["gemma-3-27b", "qwen3-vl-2b", "qwen3-vl-4b"].contains(&name),
             max_positions,
             weight_bytes: 0,
-            dtype_bytes: 2,
+            dtype_bytes,
             kv_in_eight_bits: false,
             vision: VisionShape::named(name, hidden),
         };
-        shape.weight_bytes = shape.all_parameters() * shape.dtype_bytes as u64;
+        let packed = match shape.experts.filter(|_| EXPERTS_IN_MXFP4.contains(&name)) {
+            Some(ExpertSizes { count, width, layers, .. }) => (3 * layers * count * width * hidden) as u64,
+            None => 0,
+        };
+        shape.weight_bytes = (shape.all_parameters() - packed) * dtype_bytes as u64 + packed / 32 * 17;
         Some(shape)
     }
 
@@ -417,6 +430,9 @@ pub(crate) mod tests {
                 "{name}: {found:?}"
             );
         }
+        // The published files have 13.8 and 65.2 GB.
+        let gigabytes = |name: &str| ModelShape::named(name).unwrap().weight_bytes as f64 / 1e9;
+        assert!((gigabytes("gpt-oss-20b") - 13.8).abs() < 0.1 && (gigabytes("gpt-oss-120b") - 65.2).abs() < 0.2);
         let layers = |name: &str| ModelShape::named(name).unwrap().windows.unwrap().layers.len();
         assert_eq!(["gemma-3-27b", "gpt-oss-20b", "gpt-oss-120b"].map(layers), [52, 12, 18]);
         assert!(ModelShape::names().iter().all(|name| ModelShape::named(name).is_some()));

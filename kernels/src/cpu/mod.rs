@@ -56,7 +56,7 @@ use level::Level;
 pub(crate) use matrices::num_like::Number;
 pub(crate) use matrices::{Matrix, multiply};
 pub(crate) use merge::merge;
-pub(crate) use packed_rows::unpack_rows;
+pub(crate) use packed_rows::unpack_all;
 pub(crate) use product::{product, product_of_packed};
 pub(crate) use rope::rotated;
 use scores::Asked;

@@ -9,7 +9,7 @@ use super::lanes::Lanes;
 use super::level::{Kernel, Level, dispatch};
 use super::pack::Aligned;
 use super::strip::WIDEST;
-use crate::Packed;
+use crate::{Packed, Packing};
 
 /// Numbers of a column that are unpacked at a time: whole blocks of every packing.
 const PIECE: usize = 256;
@@ -28,11 +28,12 @@ pub(super) fn product(level: Level, x: &[f32], weight: &Packed) -> Vec<f32> {
     })
 }
 
-/// Writes all numbers of a packed matrix, row by row.
-pub(crate) fn unpack_rows(weight: &Packed, to: &mut [f32]) {
-    let (level, [_, inputs]) = (Level::best(), weight.dims());
-    let rows = to.par_chunks_exact_mut(inputs.max(1)).zip(weight.bytes().par_chunks_exact(weight.row_bytes().max(1)));
-    rows.for_each(|(to, blocks)| unpack(level, weight.packing(), blocks, to));
+/// Writes the numbers of whole blocks.
+pub(crate) fn unpack_all(packing: Packing, blocks: &[u8], to: &mut [f32]) {
+    const AT_ONCE: usize = 64;
+    let level = Level::best();
+    let of_some = to.par_chunks_mut(AT_ONCE * packing.numbers()).zip(blocks.par_chunks(AT_ONCE * packing.bytes()));
+    of_some.for_each(|(to, blocks)| unpack(level, packing, blocks, to));
 }
 
 struct PackedRows<'a> {

@@ -47,13 +47,16 @@ pub(crate) fn product(
     }
 }
 
-/// The same with a packed weight.
+/// The same with a packed weight; `None` too where that is not on the host.
 pub(crate) fn product_of_packed(
     x: &Tensor,
     weight: &Packed,
     bias: Option<&Tensor>,
     onto: Option<&Tensor>,
 ) -> Result<Option<Tensor>> {
+    if weight.on_gpu().is_some() {
+        return Ok(None);
+    }
     with(x, weight.dims()[0], [bias, onto], |call| call.with_packed(weight))
 }
 

@@ -8,7 +8,7 @@ use candle_core::{CudaDevice, DType, Device, Shape, Tensor};
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::{DeviceList, Gate, Partial, Positions, Query, Rope};
+use crate::{DeviceList, Gate, Packed, Partial, Positions, Query, Rope, WeightRef};
 
 pub use device_info::{Identity, Memory, Pool};
 
@@ -177,16 +177,19 @@ pub(crate) fn cast(_x: &Tensor, _dtype: DType) -> Result<Option<Tensor>> {
 
 pub(crate) fn product(
     _x: &Tensor,
-    _weight: &Tensor,
-    _bias: Option<&Tensor>,
-    _residual: Option<&Tensor>,
+    _weight: WeightRef<'_>,
+    _terms: (Option<&Tensor>, Option<&Tensor>),
     _dtype: DType,
 ) -> Result<Option<Tensor>> {
     Ok(None)
 }
 
-pub(crate) fn add_product(_into: &Tensor, _x: &Tensor, _weight: &Tensor) -> Result<bool> {
+pub(crate) fn add_product(_into: &Tensor, _x: &Tensor, _weight: WeightRef<'_>) -> Result<bool> {
     Ok(false)
+}
+
+pub(crate) fn unpack(_matrices: &[&Packed], _dtype: DType) -> Result<Option<Tensor>> {
+    Ok(None)
 }
 
 pub(crate) fn merge(_parts: &[&Partial]) -> Result<Option<Partial>> {

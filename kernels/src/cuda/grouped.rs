@@ -3,9 +3,9 @@
 use candle_core::{CudaDevice, Device, Tensor};
 use cudarc::cublas::sys;
 
+use super::blas::{Matrices, data_type, with_handle};
 use super::call::{Input, Output, ours};
 use super::failure;
-use super::linear::{Matrices, data_type, with_handle};
 use super::memory::upload;
 use super::rows::contiguous;
 use crate::error::Result;

@@ -1,8 +1,9 @@
 //! Rows that several experts compute, against sums in f64.
 
 use candle_core::{DType, Tensor};
-use tributary_kernels::Pairs;
+use tributary_kernels::{Packing, Pairs};
 
+use crate::drawn::drawn;
 use crate::kit::{Random, TYPES, assert_near, gpu, on, values};
 
 /// For each expert its rows, rising, and their weights.
@@ -49,7 +50,7 @@ fn products_are_those_of_each_rows_experts() {
                 (0..2).map(|_| shares.iter().map(|_| random.tensor(&[outputs, inputs], dtype)).collect()).collect();
             let moved: Vec<Vec<Tensor>> =
                 sets.iter().map(|set| set.iter().map(|weight| on(weight, &device)).collect()).collect();
-            let lists: Vec<Vec<&Tensor>> = moved.iter().map(|set| set.iter().collect()).collect();
+            let lists: Vec<_> = moved.iter().map(|set| set.iter().map(Into::into).collect()).collect();
             let pairs = pairs(&shares, rows, &device);
             let found = pairs.linear(&pairs.gather(&on(&x, &device)).unwrap(), &lists).unwrap();
             let x = values(&x);
@@ -66,6 +67,41 @@ fn products_are_those_of_each_rows_experts() {
                 }
                 assert_near(&what, found, &expected, bound);
             }
+        }
+    }
+}
+
+/// Packed weights, unpacked together, or one by one where experts are packed in two ways.
+#[test]
+fn products_with_packed_weights_are_those_with_their_numbers() {
+    let (device, mut random) = (gpu(), Random::new(55));
+    let ways = [[Packing::Mxfp4; 2], [Packing::Q4K; 2], [Packing::Q8_0, Packing::Mxfp4]];
+    for ((dtype, bound), ways) in TYPES.into_iter().flat_map(|each| ways.map(|ways| (each, ways))) {
+        for (rows, experts, active) in CASES {
+            let what = format!("{dtype:?}, {ways:?}, {rows} rows, {active} of {experts:?}");
+            let (shares, x) = (shares(&mut random, rows, experts, active), random.tensor(&[rows, 256], dtype));
+            let pairs = pairs(&shares, rows, &device);
+            // Those without rows are never unpacked: they are on the host.
+            let of = |expert: usize| drawn(ways[expert % 2], [24 + expert, 256]).narrow(expert, 24).unwrap();
+            let packed: Vec<_> = (0..shares.len()).map(of).collect();
+            let there: Vec<_> = packed.iter().map(|weight| weight.to_device(&device).unwrap()).collect();
+            let given = there.iter().zip(&packed).zip(&shares);
+            let set: Vec<_> = given.map(|((gpu, host), (met, _))| if met.is_empty() { host } else { gpu }).collect();
+            let set = set.into_iter().map(Into::into).collect();
+            let gathered = pairs.gather(&on(&x, &device)).unwrap();
+            let found = pairs.linear(&gathered, &[set]).unwrap();
+            assert_eq!((found[0].dims(), found[0].dtype()), (&[rows * active, 24][..], dtype), "{what}");
+            let x = values(&x);
+            let mut expected = Vec::new();
+            for ((met, _), weight) in shares.iter().zip(&packed) {
+                let weight = values(&weight.unpacked(DType::F64).unwrap());
+                for &row in met {
+                    let row = &x[row as usize * 256..][..256];
+                    let dot = |weight: &[f64]| weight.iter().zip(row).map(|(a, b)| a * b).sum::<f64>();
+                    expected.extend(weight.chunks(256).map(dot));
+                }
+            }
+            assert_near(&what, &found[0], &expected, bound);
         }
     }
 }

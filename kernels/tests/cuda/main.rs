@@ -6,6 +6,8 @@
 
 mod attention;
 mod device;
+#[path = "../naive/drawn.rs"]
+mod drawn;
 mod emulated;
 mod experts;
 mod filling;
@@ -19,7 +21,10 @@ mod moving;
 #[path = "../naive/mod.rs"]
 #[allow(dead_code)] // random cases of every kind are for the CPU
 mod naive;
+mod packed;
 mod persistent;
 mod precision;
 
-use tributary_kernels::{Keys, PAD, Pairing, Positions, Query, Reduce, Rope, RopeConfig, RopeScaling, Rule, SHARED};
+use tributary_kernels::{
+    Keys, PAD, Packed, Packing, Pairing, Positions, Query, Reduce, Rope, RopeConfig, RopeScaling, Rule, SHARED,
+};

@@ -13,15 +13,18 @@ use tributary_planner::{ModelShape, RequestSettings, pictures};
 use crate::error::{Error, Result};
 
 /// The shape that `option` names: by its name, or from a folder's config or a GGUF file. Packed
-/// weights are counted as the ranks of `machines` hold them: packed on hosts, plain on devices.
+/// weights are counted with the room to unpack them where ranks of `machines` are GPUs.
 ///
 /// # Errors
 /// Returns an error if both are missing, or if a config cannot be read.
 pub fn shape(option: &str, model: &str, dtype: Dtype, machines: &[Profile]) -> Result<ModelShape> {
     let dtype_bytes = dtype.tensor().size_in_bytes();
-    if let Some(mut shape) = ModelShape::named(model) {
-        shape.dtype_bytes = dtype_bytes;
-        shape.weight_bytes = shape.all_parameters() * dtype_bytes as u64;
+    let on_gpu = machines.iter().any(|machine| machine.rank.memory_of == MemoryOf::Device);
+    if let Some(mut shape) = ModelShape::named_in(model, dtype_bytes) {
+        let is_packed = shape.weight_bytes < shape.all_parameters() * dtype_bytes as u64;
+        if let Some(experts) = shape.experts.filter(|_| is_packed && on_gpu) {
+            shape.weight_bytes += (experts.count * experts.width * shape.hidden * dtype_bytes) as u64;
+        }
         return Ok(shape);
     }
     let given = Path::new(model);
@@ -33,13 +36,12 @@ pub fn shape(option: &str, model: &str, dtype: Dtype, machines: &[Profile]) -> R
     let folder = folder_of(given.to_owned())?;
     let config = Config::read(&folder)?;
     let shape = shape_of(&config, dtype_bytes);
-    let unpacks = machines.iter().any(|machine| machine.rank.memory_of == MemoryOf::Device);
     // A folder may have no weights here: its config says how they would be packed.
     let format = match gguf::is_gguf(given) || has_weights(&folder) {
         true => LoadFormat::Safetensors,
         false => LoadFormat::Dummy { seed: 0 },
     };
-    let packed = if unpacks { None } else { packed_bytes(&folder, &config, format, dtype.tensor())? };
+    let packed = packed_bytes(&folder, &config, format, dtype.tensor(), on_gpu)?;
     Ok(ModelShape { weight_bytes: packed.unwrap_or(shape.weight_bytes), ..shape })
 }
 
@@ -154,19 +156,31 @@ mod tests {
     }
 
     #[test]
-    fn packed_weights_are_packed_on_a_host_and_plain_on_a_device() {
+    fn experts_of_gpt_oss_are_packed_as_published() {
+        let model = Path::new("gpt-oss-120b");
+        let (host, device) = (weight_bytes(model, MemoryOf::Host), weight_bytes(model, MemoryOf::Device));
+        assert_eq!(device - host, 2 * 128 * 2880 * 2880, "a matrix of all experts of a layer, unpacked");
+        assert!((65_000_000_000..65_500_000_000).contains(&host), "{host}");
+    }
+
+    #[test]
+    fn packed_weights_are_counted_packed_and_on_a_device_with_room_to_unpack_them() {
         let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/packed");
         let only_config = tempfile::tempdir().expect("a folder");
         for (name, least, most) in [("awq", 0.3, 0.9), ("compressed-int8", 0.5, 0.9), ("qwen2/model.gguf", 0.2, 0.9)] {
             let model = recorded.join(name);
             let (host, device) = (weight_bytes(&model, MemoryOf::Host), weight_bytes(&model, MemoryOf::Device));
-            let share = host as f64 / device as f64;
-            assert!((least..most).contains(&share), "{name}: {host} bytes on a host, {device} on a device");
+            let config = Config::read(&folder_of(model.clone()).expect("a folder")).expect("a config");
+            let share = host as f64 / (2 * config.parameters()) as f64;
+            assert!((least..most).contains(&share), "{name}: {host} bytes of {} numbers", config.parameters());
+            let room = 2 * config.hidden * config.vocab.max(config.intermediate);
+            assert_eq!(device, host + room as u64, "{name}: the largest matrix, unpacked");
             if model.is_dir() {
                 std::fs::copy(model.join("config.json"), only_config.path().join("config.json")).expect("copied");
                 let by_config = weight_bytes(only_config.path(), MemoryOf::Host);
                 assert!(by_config.abs_diff(host) < host / 4, "{name}: {by_config} bytes by its config, {host} found");
-                assert_eq!(weight_bytes(only_config.path(), MemoryOf::Device), device, "{name}");
+                let unpacked = weight_bytes(only_config.path(), MemoryOf::Device) - by_config;
+                assert_eq!(unpacked, device - host, "{name}");
             }
         }
     }

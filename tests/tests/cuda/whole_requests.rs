@@ -14,7 +14,7 @@ use tributary_protocol::{EVICTIONS, Evict, EvictionEvidence, Exchange, METHODS, 
 use tributary_tests::samples::Case;
 use tributary_tests::side_by_side::run_side_by_side;
 use tributary_tests::{
-    gemma, glm_with_experts, gpt_oss, group, infoflow, logits, method, open_store, plan, run_all, run_one,
+    gemma, glm_with_experts, gpt_oss, group, infoflow, logits, method, open_store, packed, plan, run_all, run_one,
     stored_group, with_ratio, written_by_itself,
 };
 
@@ -65,6 +65,29 @@ fn experts_answer_as_on_the_cpu() {
         let plans =
             ["full", "ring", "infoflow", "relay"].map(|spec| planned(world, method(spec), Exchange::PassQ, 0.3));
         compared(&models, world, &plans);
+    }
+}
+
+/// Weights that stay packed, those of experts too, all of which are active: on a GPU they are
+/// unpacked product by product, and few rows are multiplied with the blocks.
+#[test]
+fn packed_weights_answer_as_on_the_cpu() {
+    let mut experts = glm_with_experts();
+    for (key, value) in [("num_experts_per_tok", 12), ("n_group", 1), ("topk_group", 1), ("moe_intermediate_size", 32)]
+    {
+        experts[key] = value.into();
+    }
+    experts["hidden_size"] = 64.into();
+    experts["intermediate_size"] = 96.into();
+    for (mut config, packing) in [(packed(), "Q4_0"), (packed(), "Q8_0"), (experts, "MXFP4")] {
+        config["head_dim"] = 64.into();
+        config["quantization_config"] = serde_json::json!({"quant_method": "gguf", "type": packing});
+        let models = pair_of(&config, DType::BF16, Kernels::Auto, TOLERANCE);
+        for world in [1, 2] {
+            let plans = ["full", "ring", "none", "infoflow", "prophetkv"]
+                .map(|spec| Plan { max_tokens: 3, ..planned(world, method(spec), Exchange::PassQ, 0.3) });
+            compared(&models, world, &plans);
+        }
     }
 }
 
