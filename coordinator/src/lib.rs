@@ -16,6 +16,7 @@ pub mod dispatch;
 mod document_form;
 mod error;
 mod free_text;
+pub mod harmony;
 mod intake;
 mod jinja;
 mod layer_calibration;
@@ -44,7 +45,7 @@ pub use intake::{
 };
 pub use layer_calibration::{CalibratedLayers, LayerCalibration};
 pub use picture::{Detail, PICTURES, PictureFile, PictureMarks, PictureRules, ReadingTime, picture_name};
-pub use report::{Environment, Report, report};
+pub use report::{Environment, Report, Said, report};
 pub use request::{Document, DocumentPart, PlacedPicture, Request};
 pub use template::{OwnedPart, Placed, PromptPart, Talk, Template, Written};
 pub use tiling::{ImageTiles, Tiling};

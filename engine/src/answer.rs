@@ -46,10 +46,10 @@ impl Engine<'_> {
                 return Err(self.lost(group, error));
             }
         };
-        let text = self.folder.text(&answer.outcome.tokens)?;
+        let said = self.folder.said(&prepared.query, &answer.outcome.tokens)?;
         let backend = self.backend_of(group.world);
         let environment = Environment { threads: run_config.threads, backend, ..self.environment.clone() };
-        let report = report(&planned, &answer, &environment, &self.folder.shape(), text, &prepared);
+        let report = report(&planned, &answer, &environment, &self.folder.shape(), said, &prepared);
         let answered = Answered { prepared, planned, answer, report };
         if let Some(shown) = &self.shown {
             shown(&answered);

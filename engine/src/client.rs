@@ -296,8 +296,8 @@ impl Client {
     pub fn answered(&self, done: Done) -> Result<Answered> {
         let Done { prepared, planned, answer } = done;
         let Shared { folder, environment, .. } = &*self.shared;
-        let text = folder.text(&answer.outcome.tokens)?;
-        let report = report(&planned, &answer, environment, &folder.shape(), text, &prepared);
+        let said = folder.said(&prepared.query, &answer.outcome.tokens)?;
+        let report = report(&planned, &answer, environment, &folder.shape(), said, &prepared);
         Ok(Answered { prepared, planned, answer, report })
     }
 }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device};
-use tributary_coordinator::{ChunkPrefix, Head, Intake, PictureMarks, PictureRules, Prefix, Template, Tokenizer};
+use tributary_coordinator::harmony::{CHANNEL, Marks, parted};
+use tributary_coordinator::{ChunkPrefix, Head, Intake, PictureMarks, PictureRules, Prefix, Said, Template, Tokenizer};
 use tributary_kernels::{Kernels, cuda};
 use tributary_model::{
     Adapters, Config, LoadFormat, Model, TowerConfig, VisionConfig, fingerprint, gguf, in_eight_bits, load,
@@ -226,15 +227,27 @@ impl ModelFolder {
         self.tokenizer.as_ref().ok_or_else(|| Error::usage("text needs a tokenizer"))
     }
 
-    /// The text of generated tokens: decoded, or their ids where there is no tokenizer.
+    /// The text of generated tokens after the end of a prompt: decoded, or their ids where there is
+    /// no tokenizer. Where the chat template and the tokenizer have the marks of channels,
+    /// reasoning is apart, and headers are left out.
     ///
     /// # Errors
     /// Returns an error if the tokenizer fails.
-    pub fn text(&self, tokens: &[u32]) -> Result<String> {
-        let answer: Vec<u32> = tokens.iter().copied().filter(|token| !self.config.eos.contains(token)).collect();
-        match &self.tokenizer {
-            Some(tokenizer) => Ok(tokenizer.decode(&answer)?),
-            None => Ok(answer.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
+    pub fn said(&self, prompt: &[u32], tokens: &[u32]) -> Result<Said> {
+        let ids: Vec<u32> = tokens.iter().copied().filter(|token| !self.config.eos.contains(token)).collect();
+        let Some(tokenizer) = &self.tokenizer else {
+            let answer = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+            return Ok(Said { reasoning: None, answer });
+        };
+        let has_channels = self.template.as_ref().is_some_and(|template| template.contains(CHANNEL));
+        let answer = tokenizer.decode(&ids)?;
+        match Marks::with(|text| tokenizer.id_of(text)).ok().filter(|_| has_channels) {
+            None => Ok(Said { reasoning: None, answer }),
+            Some(marks) => {
+                let text_of = |ids: &[u32]| tokenizer.decode(ids).unwrap_or_default();
+                let (reasoning, answer) = parted(prompt, &ids, &marks, text_of);
+                Ok(Said { reasoning: Some(reasoning).filter(|text| !text.is_empty()), answer })
+            }
         }
     }
 }

@@ -21,7 +21,6 @@ mod error;
 mod exporter;
 mod guard;
 mod hand_over;
-mod harmony;
 mod input;
 mod limits;
 mod metrics;

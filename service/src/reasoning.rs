@@ -1,10 +1,11 @@
 //! A model's reasoning apart from its answer: text between `<think>` and `</think>`, as it comes,
-//! for any split into tokens, or that of channels ([`harmony`](crate::harmony)).
+//! for any split into tokens, or that of channels
+//! ([`harmony`](tributary_coordinator::harmony)).
 
+use tributary_coordinator::harmony::{CHANNEL, Channels, Headers, Marks};
 use tributary_engine::Client;
 
 use crate::delivery::ReasoningWish;
-use crate::harmony::{CHANNEL, Channels, Headers, Marks};
 
 /// Parser that separates reasoning from the answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,9 +37,10 @@ impl Reasoning {
     /// # Errors
     /// Returns the text of a mark that the parser needs and that is no token of the model.
     pub fn by(parser: ReasoningParser, client: &Client) -> Result<Self, &'static str> {
+        let marks = || Marks::with(|text| client.token(text));
         let marks = match parser {
-            ReasoningParser::Harmony => Some(Marks::of(client)?),
-            ReasoningParser::Auto if client.template_contains(CHANNEL) => Marks::of(client).ok(),
+            ReasoningParser::Harmony => Some(marks()?),
+            ReasoningParser::Auto if client.template_contains(CHANNEL) => marks().ok(),
             ReasoningParser::Auto | ReasoningParser::None | ReasoningParser::Think => None,
         };
         Ok(Self { is_apart: parser == ReasoningParser::Think || marks.is_some(), marks })

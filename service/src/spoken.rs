@@ -3,11 +3,11 @@
 
 use std::ops::Range;
 
+use tributary_coordinator::harmony::Headers;
 use tributary_engine::{Client, Result, TextStream};
 use tributary_protocol::{DrawnToken, Logprobs};
 
 use crate::delivery::Delivery;
-use crate::harmony::Headers;
 use crate::stops::Stops;
 
 /// A part of an answer.

@@ -97,7 +97,10 @@ pub struct Report {
     /// requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selected_rows: Option<Vec<u32>>,
-    /// The generated text.
+    /// The text of the model's reasoning, where its answers have channels (gpt-oss).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
+    /// The generated text, without that.
     pub answer: String,
     /// The generated tokens.
     pub token_ids: Vec<u32>,
@@ -180,14 +183,23 @@ impl Report {
     }
 }
 
-/// The report of an answered request. `text` is the generated text, `prepared` has the notes made
+/// The text of an answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Said {
+    /// That of the model's reasoning, where its answers have channels.
+    pub reasoning: Option<String>,
+    /// The rest.
+    pub answer: String,
+}
+
+/// The report of an answered request. `said` is the generated text, `prepared` has the notes made
 /// on the way.
 pub fn report(
     planned: &Planned,
     answer: &Answer,
     environment: &Environment,
     shape: &ModelShape,
-    text: String,
+    said: Said,
     prepared: &Prepared,
 ) -> Report {
     let (plan, outcome, mut notes) = (&planned.plan, &answer.outcome, prepared.notes.clone());
@@ -235,7 +247,8 @@ pub fn report(
         compressed,
         evicted,
         selected_rows: None,
-        answer: text,
+        reasoning: said.reasoning,
+        answer: said.answer,
         token_ids: outcome.tokens.clone(),
         notes,
     }

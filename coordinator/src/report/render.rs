@@ -57,8 +57,10 @@ fn headline(report: &Report) -> String {
     method.extend(settings.exchange.map(|exchange| format!("exchange {exchange}")));
     let (ttft_ms, paper_ms) = (report.ttft_ms, report.paper_clock_ms);
     let (world, threads) = (settings.world, settings.environment.threads);
+    let reasoning = report.reasoning.as_ref().map(|text| format!("reasoning:   {text}\n")).unwrap_or_default();
     format!(
-        "answer:      {}\n\
+        "{reasoning}\
+         answer:      {}\n\
          TTFT:        {ttft_ms:.2} ms\n\
          paper clock: {paper_ms:.2} ms (without first token and the query rows' estimated share)\n\
          method:      {}; world {world}, threads a rank {threads}",

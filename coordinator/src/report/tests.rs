@@ -6,7 +6,7 @@ use tributary_comm::Collective;
 use tributary_planner::{Cached, Machine, MemoryOf, MethodInputs, PlanInput, Planned, RequestSettings, plan};
 use tributary_protocol::{Method, Outcome, Phase, RankReport, Sharpest, Span};
 
-use super::{Environment, Report, TraceRow, report};
+use super::{Environment, Report, Said, TraceRow, report};
 use crate::demo::DEMO;
 use crate::dispatch::Answer;
 use crate::intake::Prepared;
@@ -96,7 +96,8 @@ fn answer() -> Answer {
 fn reported(settings: &RequestSettings, answer: &Answer) -> Report {
     let environment = Environment { threads: 1, model: "demo".into(), ..Environment::default() };
     let prepared = Prepared { notes: vec!["a note".into()], ..Prepared::default() };
-    report(&planned(settings), answer, &environment, &DEMO, "nine".into(), &prepared)
+    let said = Said { reasoning: None, answer: "nine".into() };
+    report(&planned(settings), answer, &environment, &DEMO, said, &prepared)
 }
 
 /// The report includes free probes, also omitted ones.

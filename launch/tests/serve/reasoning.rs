@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::kit::server::{Server, streamed};
-use crate::kit::tributary;
+use crate::kit::{run, tributary};
 
 /// Tokens, by their ids. The first special ones have no text.
 const WORDS: [&str; 27] = [
@@ -190,6 +190,29 @@ fn channels_of_gpt_oss_come_apart_without_their_headers() {
         assert_eq!(asked(&server, json!({"stop": "crab"})), both("let me see", "A "), "{options:?}");
         server.ends_well();
     }
+}
+
+/// The prompt ends within the answer here; after it the model reasons.
+#[test]
+fn prefill_tells_reasoning_apart_and_without_headers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), &HARMONY.replace("<|start|>assistant{% endif %}", "<|channel|>final<|message|>{% endif %}"));
+    let (model, request) = (folder.path().display().to_string(), folder.path().join("request.json"));
+    std::fs::write(&request, json!({"documents": ["A crab ."], "query": "what is it ?"}).to_string()).expect("a file");
+    let request = request.display().to_string();
+    let of = |more: &[&str]| run(&[&["prefill", "--model", &model, "--request", &request], more].concat());
+    let (code, told, errors) = of(&["--max-tokens", "12", "--json"]);
+    assert_eq!(code, Some(0), "{errors}");
+    let report: Value = serde_json::from_str(&told).expect("a report");
+    assert_eq!((&report["reasoning"], &report["answer"]), (&json!("let me see"), &json!("let me see")), "{report}");
+    let (_, told, _) = of(&["--max-tokens", "12"]);
+    assert!(told.starts_with("reasoning:   let me see\nanswer:      let me see\n"), "{told}");
+    let (_, told, _) = of(&["--max-tokens", "3", "--json"]);
+    let report: Value = serde_json::from_str(&told).expect("a report");
+    assert_eq!((report.get("reasoning"), &report["answer"]), (None, &json!("let me see")), "{report}");
+    let (_, told, _) = of(&["--max-tokens", "12", "--json", "--template", "none"]);
+    let report: Value = serde_json::from_str(&told).expect("a report");
+    assert_eq!(report.get("reasoning"), None, "without a template an answer is no message: {report}");
 }
 
 #[test]

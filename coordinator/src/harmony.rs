@@ -7,8 +7,6 @@
 
 use std::sync::Arc;
 
-use tributary_engine::Client;
-
 /// The mark whose presence in a chat template tells that its model answers in this format.
 pub const CHANNEL: &str = "<|channel|>";
 
@@ -38,12 +36,12 @@ enum Mark {
 pub struct Marks(Arc<[(u32, Mark)]>);
 
 impl Marks {
-    /// The marks of a client's tokenizer, or the text of one that it needs and does not have.
-    pub fn of(client: &Client) -> Result<Self, &'static str> {
-        Self::with(|text| client.token(text))
-    }
-
-    fn with(id: impl Fn(&str) -> Option<u32>) -> Result<Self, &'static str> {
+    /// The marks of a tokenizer by its ids of texts, or the text of one that it needs and does not
+    /// have.
+    ///
+    /// # Errors
+    /// Returns that text.
+    pub fn with(id: impl Fn(&str) -> Option<u32>) -> Result<Self, &'static str> {
         let needed = NEEDED.into_iter().map(|(text, mark)| Ok((id(text).ok_or(text)?, mark)));
         let others = OTHERS.into_iter().filter_map(|(text, mark)| Some(Ok((id(text)?, mark))));
         needed.chain(others).collect::<Result<_, _>>().map(Self)
@@ -236,6 +234,24 @@ impl Channels {
     }
 }
 
+/// The reasoning and the answer in all tokens of an answer, which come after those of a prompt.
+pub fn parted(prompt: &[u32], answer: &[u32], marks: &Marks, text_of: impl Fn(&[u32]) -> String) -> (String, String) {
+    let mut headers = Headers::behind(prompt, marks.clone(), &text_of);
+    let (mut channels, mut whole) = (Channels::new(true), (String::new(), String::new()));
+    let mut tell = |text: &str| {
+        let (reasoning, answer) = channels.push(text);
+        (whole.0 += &reasoning, whole.1 += &answer)
+    };
+    for text in answer.chunk_by(|&before, &after| marks.find(before).or(marks.find(after)).is_none()) {
+        match headers.is_mark(text[0]) {
+            true => headers.take(text[0]),
+            false => _ = tell(&headers.text(&text_of(text))),
+        }
+    }
+    tell(&headers.rest());
+    whole
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,7 +278,7 @@ mod tests {
     }
 
     /// The reasoning and the answer in tokens, with up to `most` letters a token.
-    fn parted(prompt: &str, text: &[u32], most: usize, is_apart: bool) -> (String, String) {
+    fn in_pieces(prompt: &str, text: &[u32], most: usize, is_apart: bool) -> (String, String) {
         let mut headers = Headers::behind(&tokens(prompt), marks(), letters);
         let mut channels = Channels::new(is_apart);
         let mut whole = (String::new(), String::new());
@@ -337,10 +353,12 @@ mod tests {
     #[test]
     fn channels_are_parted_however_the_text_is_cut() {
         for (prompt, text, reasoning, answer) in CASES {
+            let whole = parted(&tokens(prompt), &tokens(text), &marks(), letters);
+            assert_eq!((whole.0.as_str(), whole.1.as_str()), (reasoning, answer), "{text:?} as a whole");
             for most in [1, 2, 3, 5, 100] {
-                let found = parted(prompt, &tokens(text), most, true);
+                let found = in_pieces(prompt, &tokens(text), most, true);
                 assert_eq!((found.0.as_str(), found.1.as_str()), (reasoning, answer), "{text:?} by {most}");
-                let (nothing, all) = parted(prompt, &tokens(text), most, false);
+                let (nothing, all) = in_pieces(prompt, &tokens(text), most, false);
                 assert!(nothing.is_empty() && !all.contains("<|"), "{text:?} by {most}: {nothing:?} {all:?}");
                 let both: usize = [reasoning, answer].iter().map(|text| text.chars().count()).sum();
                 assert!([both, both + 1].contains(&all.chars().count()), "{text:?} by {most}: {all:?}");
@@ -351,14 +369,14 @@ mod tests {
     #[test]
     fn reasoning_that_is_not_apart_precedes_the_answer_without_headers() {
         let text = "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|return|>";
-        assert_eq!(parted(ASKED, &tokens(text), 1, false), (String::new(), "a\nb".into()));
+        assert_eq!(in_pieces(ASKED, &tokens(text), 1, false), (String::new(), "a\nb".into()));
     }
 
     #[test]
     fn the_characters_of_a_mark_are_text_unless_they_are_its_token() {
         let spelt = "<|end|><|channel|>".chars().map(|letter| 1000 + letter as u32);
         let text: Vec<u32> = tokens("<|channel|>final<|message|>").into_iter().chain(spelt).collect();
-        assert_eq!(parted(ASKED, &text, 1, true).1, "<|end|><|channel|>");
+        assert_eq!(in_pieces(ASKED, &text, 1, true).1, "<|end|><|channel|>");
     }
 
     #[test]
