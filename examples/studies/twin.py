@@ -1,6 +1,6 @@
 """The twin against a service: `tributary plan --trace` predicts a replay, and `tributary load --trace` makes it. The 25 M shape with dummy
 weights on two ranks, calibrated just before; a part of a trace with shorter texts, at a pace that keeps the ranks busy for a share of the
-time. Prints a table of both.
+time. Prints a table of both, the twin's with its ranges.
 
     python3 examples/studies/twin.py PROGRAM FOLDER TRACE [REQUESTS [REPLAYS [METHOD ..]]]
 
@@ -82,8 +82,9 @@ def measured(method, model, profile, words, speed, number):
     return {"answered": len(lines), "p50": at(ttft, 0.5), "p95": at(ttft, 0.95), "queue": at(queue, 0.95), "hits": 100 * cached / prompt}
 
 
-def line(name, found):
-    numbers = f"{found['p50']:.0f} | {found['p95']:.0f} | {found['queue']:.0f} | {found['hits']:.1f} %"
+def line(name, found, ranges=None):
+    ms = {key: f"{found[key]:.0f}" + (" ({:.0f} to {:.0f})".format(*ranges[key]) if ranges else "") for key in ("p50", "p95")}
+    numbers = f"{ms['p50']} | {ms['p95']} | {found['queue']:.0f} | {found['hits']:.1f} %"
     print(f"| {name} | {found['answered']} | {numbers} |", flush=True)
 
 
@@ -101,13 +102,16 @@ def main():
         tokens = row["tokens"]
         twin = {"answered": row["answered"], "p50": row["ttft_ms"]["p50"], "p95": row["ttft_ms"]["p95"], "queue": row["queue_ms"]["p95"]}
         twin["hits"] = 100 * (tokens["memory"] + tokens["store"]) / tokens["prompt"]
-        line(f"`{method}`, twin at {speed:.1f}x, busy {100 * (1 - row['busy']['idle']):.0f} %", twin)
+        line(f"`{method}`, twin at {speed:.1f}x, busy {100 * (1 - row['busy']['idle']):.0f} %", twin, row["ttft_range_ms"])
         live = [measured(method, model, profile, words, speed, number) for number in range(replays)]
         for number, found in enumerate(live):
             line(f"`{method}`, live {number + 1}", found)
         middle = {key: statistics.median(found[key] for found in live) for key in live[0]}
-        off = ", ".join(f"{key} {100 * (twin[key] / middle[key] - 1):+.0f} %" for key in ("p50", "p95"))
-        print(f"\n{method}: twin over the live median: {off}; cached {twin['hits'] - middle['hits']:+.1f} points\n", flush=True)
+        off = []
+        for key in ("p50", "p95"):
+            low, high = row["ttft_range_ms"][key]
+            off.append(f"{key} {100 * (twin[key] / middle[key] - 1):+.0f} % ({'in' if low <= middle[key] <= high else 'not in'} its range)")
+        print(f"\n{method}: twin over the live median: {', '.join(off)}; cached {twin['hits'] - middle['hits']:+.1f} points\n", flush=True)
 
 
 main()

@@ -6,6 +6,7 @@ mod caches;
 mod group;
 mod limit;
 mod prompt;
+mod range;
 mod render;
 mod replay;
 mod report;
@@ -25,6 +26,7 @@ use tributary_planner::{ModelShape, RequestSettings};
 
 use self::limit::Edge;
 use self::prompt::Reading;
+use self::range::Range;
 use self::replay::{Replayed, replay};
 use self::service::Service;
 use crate::error::{Error, Result};
@@ -75,6 +77,7 @@ struct Cell {
     method: String,
     groups: usize,
     replayed: Replayed,
+    range: Option<Range>,
     edge: Option<Edge>,
 }
 
@@ -111,7 +114,7 @@ impl Answer {
         let mut notes = vec![
             format!("every time is predicted from counted work and the profile {}; none was measured", profile.label()),
             format!(
-                "a time may be off by {:.0} % at the least: keep as much in reserve",
+                "a time may be off by {:.0} % at the least: the ranges are of replays in which all are so much shorter and longer",
                 100.0 * profile.spread().whole()
             ),
             "a request goes to the group with the fewest in flight; caches begin empty; texts are as long as in the trace, answers too"
@@ -183,12 +186,13 @@ fn groups(gpus: usize, world: usize) -> Result<usize> {
     Ok(gpus / world)
 }
 
-/// A replay and its edge, and the seconds that the replay took.
+/// A replay with its ranges and its edge, and the seconds that the replay took.
 fn cell(question: &Question, (method, service, groups): Asked) -> Result<(Cell, f64)> {
     let (requests, pace) = (&question.trace.requests, (groups, question.speed));
     let began = Instant::now();
     let replayed = replay(&service, requests, pace)?;
     let wall_s = began.elapsed().as_secs_f64();
+    let range = range::range(&service, requests, pace)?;
     let edge = limit::edge(&service, requests, pace, question.slo_s, &replayed)?;
-    Ok((Cell { service, method, groups, replayed, edge }, wall_s))
+    Ok((Cell { service, method, groups, replayed, range, edge }, wall_s))
 }

@@ -13,7 +13,7 @@ const NONE: &str = "-";
 pub fn render(answer: &Answer) -> String {
     let report = answer.report();
     let mut text = head(&report);
-    text += "\npredicted: times to first token and in the queue [ms]; p99 with its 95 % interval\n";
+    text += "\npredicted: times to first token and in the queue [ms]; p50 and p95 with their ranges, p99 with its 95 % interval\n";
     text += &aligned(std::iter::once(TIMES.map(str::to_owned).to_vec()).chain(report.rows.iter().map(times)));
     text += "\npredicted: source of the prompts' tokens, the groups' time, and the most at once\n";
     text += &aligned(std::iter::once(USE.map(str::to_owned).to_vec()).chain(report.rows.iter().map(usage)));
@@ -26,7 +26,7 @@ pub fn render(answer: &Answer) -> String {
     text
 }
 
-const TIMES: [&str; 13] = [
+const TIMES: [&str; 15] = [
     "method",
     "GPUs",
     "groups",
@@ -35,7 +35,9 @@ const TIMES: [&str; 13] = [
     "no memory",
     "queue full",
     "p50",
+    "range",
     "p95",
+    "range",
     "p99",
     "interval",
     "queue p50",
@@ -88,6 +90,13 @@ fn interval(times: &TwinPercentiles) -> String {
     }
 }
 
+fn range(ms: Option<[f64; 2]>) -> String {
+    ms.map_or_else(
+        || NONE.to_owned(),
+        |[low, high]| format!("{}..{}", milliseconds(Some(low)), milliseconds(Some(high))),
+    )
+}
+
 /// A count, or nothing to see where it is 0.
 fn some(count: usize) -> String {
     if count == 0 { NONE.to_owned() } else { count.to_string() }
@@ -103,7 +112,9 @@ fn times(row: &TwinRow) -> Vec<String> {
         &some(row.no_memory),
         &some(row.queue_full),
         &milliseconds(row.ttft_ms.p50),
+        &range(row.ttft_range_ms.map(|range| range.p50)),
         &milliseconds(row.ttft_ms.p95),
+        &range(row.ttft_range_ms.and_then(|range| range.p95)),
         &milliseconds(row.ttft_ms.p99),
         &interval(&row.ttft_ms),
         &milliseconds(row.queue_ms.p50),

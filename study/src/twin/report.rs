@@ -7,6 +7,7 @@ use tributary_planner::forecast::Profile;
 
 use super::group::{Outcome, Usage};
 use super::limit::Edge;
+use super::range::Range;
 use super::{Answer, Cell, Question};
 
 /// Name and version of a replay as JSON (`docs/schemas/twin.v1.json`). A field that goes, or means
@@ -84,6 +85,9 @@ pub struct TwinRow {
     pub queue_full: usize,
     /// Time to first token from a request's arrival at the service.
     pub ttft_ms: TwinPercentiles,
+    /// The same with every time as far off as the profile says that it may be; absent where nothing
+    /// was answered.
+    pub ttft_range_ms: Option<Range>,
     /// The part of it in the queue.
     pub queue_ms: TwinPercentiles,
     /// Mean time of a step of decoding; absent without one.
@@ -203,6 +207,7 @@ fn row(cell: &Cell) -> TwinRow {
         no_memory: replayed.count(Outcome::Memory),
         queue_full: replayed.count(Outcome::QueueFull),
         ttft_ms: percentiles(&replayed.ttft_s()),
+        ttft_range_ms: cell.range,
         queue_ms: percentiles(&sorted(&replayed.answered().map(|answered| answered.queue_s).collect::<Vec<_>>())),
         mean_step_ms: (steps > 0).then(|| 1e3 * decode_s / steps as f64),
         tokens: TokensRow { prompt, memory, store, computed: prompt - memory - store },

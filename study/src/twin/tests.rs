@@ -109,6 +109,26 @@ fn requests_that_come_together_wait_for_each_other() {
     }
 }
 
+/// Without a queue a percentile is off by what times are; at a busy pace by more.
+#[test]
+fn ranges_are_those_of_shorter_and_longer_times() {
+    let off_by = question("ring", Vec::new()).profile.spread().whole();
+    assert!(off_by > 0.05, "{off_by}");
+    let row = |requests| Answer::new(question("ring", requests)).expect("an answer").report().rows.swap_remove(0);
+    let alone = row((0..40).map(|number| request(10.0 * number as f64, number, &[part(20, 500)], 1)).collect());
+    let (times, range) = (alone.ttft_ms, alone.ttft_range_ms.expect("a range"));
+    assert_eq!(range.off_by, off_by);
+    for (found, [low, high]) in [(times.p50, range.p50), (times.p95, range.p95.expect("enough requests"))] {
+        let expected = [1.0 / (1.0 + off_by), 1.0 + off_by].map(|factor| factor * found.expect("enough requests"));
+        assert!((low - expected[0]).abs() + (high - expected[1]).abs() < 1e-6, "{low} to {high}, {expected:?}");
+    }
+    let each_s = row(busy(40, 10.0, 1)).ttft_ms.p50.expect("a median") / 1e3;
+    let busy = row(busy(200, 1.02 * each_s, 1));
+    let (p95, [low, high]) = (busy.ttft_ms.p95.expect("a p95"), busy.ttft_range_ms.expect("a range").p95.expect("one"));
+    assert!(low < p95 && high > 5.0 * p95, "a queue that grows with longer times: {low} to {high} around {p95}");
+    assert_eq!(row(Vec::new()).ttft_range_ms, None, "nothing is answered");
+}
+
 #[test]
 fn the_shortest_of_waiting_requests_goes_first_until_another_is_too_old() {
     // The first one keeps the group busy, and leaves the documents of the fifth in the cache.
