@@ -4,7 +4,8 @@
 //! A step must read every weight once and the keys and values of every sequence, so the rate of a
 //! plain read is its bound. Steps of one sequence, steps of eight and both reads run in turn in
 //! every round, so that all see the same machine. The difference to the plain kernels follows the
-//! tables. Arguments: lengths of the context and types of numbers, or none for all.
+//! tables. Arguments: lengths of the context and types of numbers, or none for all; types of packed
+//! weights (`Q4_0`, `Q8_0`) have all else in bf16, and no long context.
 
 #![allow(clippy::unwrap_used)] // a measurement may panic, its helpers too
 
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device};
 use tributary_comm::{CoordinatorLink, link, local};
-use tributary_kernels::Kernels;
+use tributary_kernels::{Kernels, Packing};
 use tributary_methods::{MethodSpec, ModelFacts};
 use tributary_model::{Config, LoadFormat, Model, load};
 use tributary_protocol::{
@@ -137,12 +138,31 @@ fn with_rank<T>(model: &dyn Model, kernels: Kernels, work: impl FnOnce(Group<'_>
     })
 }
 
+/// The numbers of a model: their type, and the packing of its weights if they are packed.
+#[derive(Clone, Copy)]
+struct Numbers {
+    name: &'static str,
+    dtype: DType,
+    packing: Option<Packing>,
+}
+
+const NUMBERS: [Numbers; 4] = [
+    Numbers { name: "f32", dtype: DType::F32, packing: None },
+    Numbers { name: "bf16", dtype: DType::BF16, packing: None },
+    Numbers { name: "Q4_0", dtype: DType::BF16, packing: Some(Packing::Q4_0) },
+    Numbers { name: "Q8_0", dtype: DType::BF16, packing: Some(Packing::Q8_0) },
+];
+
 /// Minimum number of bytes that a step reads.
-fn step_bytes(config: &Config, dtype: DType, context: usize, sequences: usize) -> usize {
+fn step_bytes(config: &Config, Numbers { dtype, packing, .. }: Numbers, context: usize, sequences: usize) -> usize {
     let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
     let layer = config.hidden * (2 * q + 2 * kv + 3 * config.mlp_width());
     let weights = config.layers * layer + config.vocab * config.hidden;
-    (weights + sequences * context * config.layers * 2 * kv) * dtype.size_in_bytes()
+    let weight_bytes = match packing {
+        Some(packing) => weights / packing.numbers() * packing.bytes(),
+        None => weights * dtype.size_in_bytes(),
+    };
+    weight_bytes + sequences * context * config.layers * 2 * kv * dtype.size_in_bytes()
 }
 
 /// Time in which a thread reads `bytes` bytes, in milliseconds. It compares the two halves of a
@@ -161,12 +181,13 @@ fn summary(mut samples: Vec<f64>) -> [f64; 3] {
 }
 
 /// One and eight sequences of a context.
-fn side_by_side(model: &dyn Model, name: &str, dtype: DType, context: usize) {
+fn side_by_side(model: &dyn Model, numbers: Numbers, context: usize) {
+    let name = numbers.name;
     let sequences = if context > LONG_CONTEXT { LONG_SEQUENCES } else { SEQUENCES };
     let all: Vec<u64> = (1..=sequences as u64).collect();
     let cases = [&all[..1], &all[..]];
     let taken = 2 * ROUNDS * STEPS + 8;
-    let bytes = cases.map(|list| step_bytes(model.config(), dtype, context + taken / 2, list.len()));
+    let bytes = cases.map(|list| step_bytes(model.config(), numbers, context + taken / 2, list.len()));
     let half = || (0..bytes[1] / 2 / size_of::<u32>()).map(|i| i as u32).collect();
     let halves: [Vec<u32>; 2] = [half(), half()];
     let mut samples = [const { Vec::new() }; 4];
@@ -237,32 +258,37 @@ fn difference(model: &dyn Model, name: &str) {
     );
 }
 
-/// A folder with the config of the 25 M shape and [`POSITIONS`] positions.
-fn model_folder() -> PathBuf {
+/// A folder with the config of the 25 M shape and [`POSITIONS`] positions, its weights packed if
+/// they are.
+fn model_folder(Numbers { name, packing, .. }: Numbers) -> PathBuf {
     let shape = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/dummy-25m/config.json");
     let config = std::fs::read_to_string(shape).unwrap();
     let longer = config.replace("131072", &POSITIONS.to_string());
     assert_ne!(config, longer, "the config's own number of positions");
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("decode-25m");
+    let mut config: serde_json::Value = serde_json::from_str(&longer).unwrap();
+    if packing.is_some() {
+        config["quantization_config"] = serde_json::json!({"quant_method": "gguf", "type": name});
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("decode-25m-{name}"));
     std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("config.json"), longer).unwrap();
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
     folder
 }
 
 fn main() {
     let asked: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     let contexts = if asked.is_empty() { CONTEXTS.to_vec() } else { asked };
-    let folder = model_folder();
     println!("decoding, one thread, {ROUNDS} rounds in turn, median of the means of {STEPS} steps");
     println!("ms: a step; GB/s: of the bytes that a step must read; read: of a plain read of as many bytes");
     println!("ratio: time of a step to that of the read after it, median; best: the shortest of both times");
     println!("dtype  tokens  seq       ms      min      max  tokens/s       MB    GB/s    read  ratio   best");
-    let all = [("f32", DType::F32), ("bf16", DType::BF16)];
-    let is_named = |name: &str| std::env::args().any(|argument| argument == name);
-    let all_types = !all.iter().any(|(name, _)| is_named(name));
-    for (name, dtype) in all.into_iter().filter(|(name, _)| all_types || is_named(name)) {
-        let model = load(&folder, LoadFormat::Dummy { seed: 1 }, dtype, &Device::Cpu).unwrap();
-        contexts.iter().for_each(|&context| side_by_side(&*model, name, dtype, context));
+    let is_named = |numbers: &Numbers| std::env::args().any(|argument| argument == numbers.name);
+    let all_types = !NUMBERS.iter().any(is_named);
+    for numbers in NUMBERS.into_iter().filter(|numbers| all_types || is_named(numbers)) {
+        let Numbers { name, dtype, packing } = numbers;
+        let model = load(&model_folder(numbers), LoadFormat::Dummy { seed: 1 }, dtype, &Device::Cpu).unwrap();
+        let is_meant = |context: &&usize| packing.is_none() || **context <= LONG_CONTEXT;
+        contexts.iter().filter(is_meant).for_each(|&context| side_by_side(&*model, numbers, context));
         tenth_and_thousandth(&*model, name, CONTEXTS[0]);
         difference(&*model, name);
     }

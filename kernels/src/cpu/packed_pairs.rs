@@ -47,6 +47,8 @@ pub(super) fn product(level: Level, x: &[f32], weight: &Packed) -> Option<Vec<f3
 trait Runs {
     const BYTES: usize;
     const RUNS: usize;
+    /// Whether runs have offsets; else these are 0.
+    const OFFSETS: bool;
 
     /// Scale and offset of each run, in the first `RUNS` places.
     ///
@@ -151,7 +153,7 @@ impl<B: Runs> PackedPairs<'_, B> {
                             *sum = V::splat(0.0).dot(codes, x).mul_add(scale, *sum);
                         }
                     }
-                    for (r, sum) in offsets.iter_mut().enumerate() {
+                    for (r, sum) in offsets.iter_mut().enumerate().filter(|_| B::OFFSETS) {
                         *sum += offset * *run_sums.add(r * runs + at);
                     }
                 }
@@ -165,13 +167,15 @@ impl<B: Runs> PackedPairs<'_, B> {
     }
 }
 
-/// A block of one run: where its codes begin, their kind, and what gives scale and offset.
+/// A block of one run: where its codes begin, their kind, whether it has an offset, and what gives
+/// scale and offset.
 macro_rules! one_run {
-    ($name:ident, $bytes:literal, $codes:literal, $kind:ident, |$block:ident| $scales:expr) => {
+    ($name:ident, $bytes:literal, $codes:literal, $kind:ident, $offsets:literal, |$block:ident| $scales:expr) => {
         struct $name;
         impl Runs for $name {
             const BYTES: usize = $bytes;
             const RUNS: usize = 1;
+            const OFFSETS: bool = $offsets;
 
             #[inline(always)]
             unsafe fn scales<V: Pairs>($block: &[u8]) -> [[f32; 2]; 8] {
@@ -235,21 +239,22 @@ unsafe fn five_bits<V: Pairs>(from: *const u8, part: usize, table: &[bf16; 32]) 
     }
 }
 
-one_run!(Q5_0, 22, 6, five_bits, |block| [half::<V>(block, 0), 0.0]);
-one_run!(Q5_1, 24, 8, five_bits, |block| [half::<V>(block, 0), half::<V>(block, 2)]);
-one_run!(Fp8, 36, 4, e4m3, |block| [256.0 * f32_of(block), 0.0]);
-one_run!(Q4_0, 18, 2, four_bits, |block| [half::<V>(block, 0), 0.0]);
-one_run!(Q4_1, 20, 4, four_bits, |block| [half::<V>(block, 0), half::<V>(block, 2)]);
-one_run!(Int4, 21, 5, four_bits, |block| [f32_of(block), -f32_of(block) * f32::from(block[4])]);
-one_run!(Iq4Nl, 18, 2, four_bits, |block| [half::<V>(block, 0), 0.0]);
-one_run!(Mxfp4, 17, 1, four_bits, |block| [power(block[0]), 0.0]);
-one_run!(Q8_0, 34, 2, eight_bits, |block| [half::<V>(block, 0), 0.0]);
-one_run!(Int8, 36, 4, eight_bits, |block| [f32_of(block), 0.0]);
+one_run!(Q5_0, 22, 6, five_bits, false, |block| [half::<V>(block, 0), 0.0]);
+one_run!(Q5_1, 24, 8, five_bits, true, |block| [half::<V>(block, 0), half::<V>(block, 2)]);
+one_run!(Fp8, 36, 4, e4m3, false, |block| [256.0 * f32_of(block), 0.0]);
+one_run!(Q4_0, 18, 2, four_bits, false, |block| [half::<V>(block, 0), 0.0]);
+one_run!(Q4_1, 20, 4, four_bits, true, |block| [half::<V>(block, 0), half::<V>(block, 2)]);
+one_run!(Int4, 21, 5, four_bits, true, |block| [f32_of(block), -f32_of(block) * f32::from(block[4])]);
+one_run!(Iq4Nl, 18, 2, four_bits, false, |block| [half::<V>(block, 0), 0.0]);
+one_run!(Mxfp4, 17, 1, four_bits, false, |block| [power(block[0]), 0.0]);
+one_run!(Q8_0, 34, 2, eight_bits, false, |block| [half::<V>(block, 0), 0.0]);
+one_run!(Int8, 36, 4, eight_bits, false, |block| [f32_of(block), 0.0]);
 
 struct Q4K;
 impl Runs for Q4K {
     const BYTES: usize = 144;
     const RUNS: usize = 8;
+    const OFFSETS: bool = true;
 
     #[inline(always)]
     unsafe fn scales<V: Pairs>(block: &[u8]) -> [[f32; 2]; 8] {
@@ -268,6 +273,7 @@ struct Q5K;
 impl Runs for Q5K {
     const BYTES: usize = 176;
     const RUNS: usize = 8;
+    const OFFSETS: bool = true;
 
     #[inline(always)]
     unsafe fn scales<V: Pairs>(block: &[u8]) -> [[f32; 2]; 8] {
@@ -290,6 +296,7 @@ struct Iq4Xs;
 impl Runs for Iq4Xs {
     const BYTES: usize = 136;
     const RUNS: usize = 8;
+    const OFFSETS: bool = false;
 
     #[inline(always)]
     unsafe fn scales<V: Pairs>(block: &[u8]) -> [[f32; 2]; 8] {
