@@ -78,27 +78,20 @@ struct Int4 {
     }
 };
 
-struct Q8_0 {
-    static constexpr u32 BYTES = 34, NUMBERS = 32;
+/// Blocks of 32 codes of eight bits with a sign, after a scale of two or four bytes.
+template <u32 Scale>
+struct EightBits {
+    static constexpr u32 BYTES = Scale + 32, NUMBERS = 32;
     static DEVICE void eight(const u8* block, u32 first, float (&x)[8]) {
         u32 codes[8];
-        load_bytes<2>(block + 2 + first, codes);
-        const float scale = load_half(block);
+        load_bytes<Scale>(block + Scale + first, codes);
+        const float scale = Scale == 2 ? load_half(block) : load_float(block);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) x[i] = of_signed(codes[i]) * scale;
     }
 };
-
-struct Int8 {
-    static constexpr u32 BYTES = 36, NUMBERS = 32;
-    static DEVICE void eight(const u8* block, u32 first, float (&x)[8]) {
-        u32 codes[8];
-        load_bytes<4>(block + 4 + first, codes);
-        const float scale = load_float(block);
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) x[i] = of_signed(codes[i]) * scale;
-    }
-};
+typedef EightBits<2> Q8_0;
+typedef EightBits<4> Int8;
 
 struct Fp8 {
     static constexpr u32 BYTES = 36, NUMBERS = 32;
