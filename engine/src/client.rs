@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use tributary_coordinator::conductor::{Conductor, Desk, Done, Inbox, desk};
+use tributary_coordinator::harmony::Marks;
 use tributary_coordinator::scheduler::Limits;
 use tributary_coordinator::{ChatOptions, ChunkPrefix, Document, Environment, Intake, Message, PictureRules};
 use tributary_coordinator::{Prefix, Prepared, prepare_documents, prepare_ids, prepare_text, prepare_turns, report};
@@ -220,9 +221,9 @@ impl Client {
         self.shared.folder.tokenizer.as_ref()?.id_of(text)
     }
 
-    /// Whether the source of the chat template contains a text.
-    pub fn template_contains(&self, text: &str) -> bool {
-        self.shared.folder.template.as_ref().is_some_and(|template| template.contains(text))
+    /// The marks of channels, if the chat template writes one and the tokenizer has them.
+    pub fn channels(&self) -> Option<Marks> {
+        self.shared.folder.channels()
     }
 
     /// A question as token ids.

@@ -227,9 +227,15 @@ impl ModelFolder {
         self.tokenizer.as_ref().ok_or_else(|| Error::usage("text needs a tokenizer"))
     }
 
+    /// The marks of channels, if the chat template writes one and the tokenizer has them.
+    pub(crate) fn channels(&self) -> Option<Marks> {
+        self.template.as_ref().filter(|template| template.contains(CHANNEL))?;
+        let tokenizer = self.tokenizer.as_ref()?;
+        Marks::with(|text| tokenizer.id_of(text)).ok()
+    }
+
     /// The text of generated tokens after the end of a prompt: decoded, or their ids where there is
-    /// no tokenizer. Where the chat template and the tokenizer have the marks of channels,
-    /// reasoning is apart, and headers are left out.
+    /// no tokenizer. Where answers have channels, reasoning is apart, and headers are left out.
     ///
     /// # Errors
     /// Returns an error if the tokenizer fails.
@@ -239,9 +245,8 @@ impl ModelFolder {
             let answer = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
             return Ok(Said { reasoning: None, answer });
         };
-        let has_channels = self.template.as_ref().is_some_and(|template| template.contains(CHANNEL));
         let answer = tokenizer.decode(&ids)?;
-        match Marks::with(|text| tokenizer.id_of(text)).ok().filter(|_| has_channels) {
+        match self.channels() {
             None => Ok(Said { reasoning: None, answer }),
             Some(marks) => {
                 let text_of = |ids: &[u32]| tokenizer.decode(ids).unwrap_or_default();

@@ -29,6 +29,13 @@ DEVICE void affine(const u32 (&codes)[8], float scale, float offset, float (&x)[
     for (u32 i = 0; i < 8; i++) x[i] = (float)codes[i] * scale + offset;
 }
 
+/// The numbers of codes times a scale.
+template <float (*Of)(u32)>
+DEVICE void scaled(const u32 (&codes)[8], float scale, float (&x)[8]) {
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) x[i] = Of(codes[i]) * scale;
+}
+
 /// Codes of four bits, from number `first` of 32 on: the low halves of 16 bytes come before the high ones.
 template <u32 Step>
 DEVICE void nibbles(const u8* bytes, u32 first, u32 (&codes)[8]) {
@@ -85,23 +92,21 @@ struct EightBits {
     static DEVICE void eight(const u8* block, u32 first, float (&x)[8]) {
         u32 codes[8];
         load_bytes<Scale>(block + Scale + first, codes);
-        const float scale = Scale == 2 ? load_half(block) : load_float(block);
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) x[i] = of_signed(codes[i]) * scale;
+        scaled<of_signed>(codes, Scale == 2 ? load_half(block) : load_float(block), x);
     }
 };
 typedef EightBits<2> Q8_0;
 typedef EightBits<4> Int8;
+
+/// The number of a code of E4M3, divided by 256: in f16, with the same bits, the exponent's bias is 15 in place of 7.
+DEVICE float of_e4m3(u32 code) { return f16_to_f32((u16)((code & 0x80) << 8 | (code & 0x7f) << 7)); }
 
 struct Fp8 {
     static constexpr u32 BYTES = 36, NUMBERS = 32;
     static DEVICE void eight(const u8* block, u32 first, float (&x)[8]) {
         u32 codes[8];
         load_bytes<4>(block + 4 + first, codes);
-        const float scale = load_float(block) * 256.0f;
-        // In f16, with the same bits, the exponent's bias is 15 in place of 7.
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) x[i] = f16_to_f32((u16)((codes[i] & 0x80) << 8 | (codes[i] & 0x7f) << 7)) * scale;
+        scaled<of_e4m3>(codes, load_float(block) * 256.0f, x);
     }
 };
 
@@ -181,9 +186,7 @@ struct Iq4Nl {
     static DEVICE void eight(const u8* block, u32 first, float (&x)[8]) {
         u32 codes[8];
         nibbles<2>(block + 2, first, codes);
-        const float scale = load_half(block);
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) x[i] = uneven(codes[i]) * scale;
+        scaled<uneven>(codes, load_half(block), x);
     }
 };
 
@@ -194,9 +197,7 @@ struct Iq4Xs {
         u32 codes[8];
         nibbles<4>(block + 8 + 16 * run, first % 32, codes);
         const u32 low = block[4 + run / 2] >> (4 * (run % 2)) & 15, high = load_u16(block + 2) >> (2 * run) & 3;
-        const float scale = load_half(block) * ((float)(low | high << 4) - 32.0f);
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) x[i] = uneven(codes[i]) * scale;
+        scaled<uneven>(codes, load_half(block) * ((float)(low | high << 4) - 32.0f), x);
     }
 };
 
@@ -215,8 +216,7 @@ struct Mxfp4 {
         // 2 to the power of the byte less 127: below the smallest normal number for 0, no number for 255.
         const u32 power = block[0];
         const float scale = float_of_bits(power == 0 ? 0x00400000 : power == 255 ? 0x7fc00000 : power << 23);
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) x[i] = of_e2m1(codes[i]) * scale;
+        scaled<of_e2m1>(codes, scale, x);
     }
 };
 

@@ -37,7 +37,7 @@ fn unpacked_numbers(config: &Config) -> u64 {
     let Config { vocab, hidden, intermediate, heads, head_dim, .. } = *config;
     let piece = |outputs: usize, inputs: usize| Packed::unpacked_rows([outputs, inputs]) * inputs;
     let dense = piece(vocab.max(intermediate).max(heads * head_dim), hidden).max(piece(hidden, intermediate));
-    let of_experts = config.experts.as_ref().map_or(0, |experts| experts.sizes.count * experts.sizes.width * hidden);
+    let of_experts = config.experts.as_ref().map_or(0, |experts| experts.sizes.matrix_numbers(hidden));
     dense.max(of_experts) as u64
 }
 
@@ -51,9 +51,7 @@ fn stored_bytes(folder: &Path, config: &Config, format: LoadFormat, dtype: DType
             let outer = (config.vocab * config.hidden * if config.tied_embeddings { 1 } else { 2 }) as u64;
             let outer_packed = form.of_dummy("model.embed_tokens.weight", config.hidden).is_some();
             let packed = match &config.experts {
-                Some(experts) if form.is_of_experts() => {
-                    (3 * experts.sizes.layers * experts.sizes.count * experts.sizes.width * config.hidden) as u64
-                }
+                Some(experts) if form.is_of_experts() => experts.sizes.routed_numbers(config.hidden) as u64,
                 _ if outer_packed => all,
                 _ => all - outer,
             };

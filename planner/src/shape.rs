@@ -121,10 +121,8 @@ impl ModelShape {
             kv_in_eight_bits: false,
             vision: VisionShape::named(name, hidden),
         };
-        let packed = match shape.experts.filter(|_| EXPERTS_IN_MXFP4.contains(&name)) {
-            Some(ExpertSizes { count, width, layers, .. }) => (3 * layers * count * width * hidden) as u64,
-            None => 0,
-        };
+        let packed = shape.experts.filter(|_| EXPERTS_IN_MXFP4.contains(&name));
+        let packed = packed.map_or(0, |experts| experts.routed_numbers(hidden)) as u64;
         shape.weight_bytes = (shape.all_parameters() - packed) * dtype_bytes as u64 + packed / 32 * 17;
         Some(shape)
     }

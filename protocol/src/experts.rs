@@ -32,6 +32,17 @@ impl ExpertSizes {
         hidden * (self.layers * of_experts + 3 * (layers - self.layers) * dense)
     }
 
+    /// Numbers in one matrix of each routed expert of a layer, for a residual stream of width
+    /// `hidden`.
+    pub fn matrix_numbers(self, hidden: usize) -> usize {
+        self.count * self.width * hidden
+    }
+
+    /// Numbers in the three matrices of every routed expert.
+    pub fn routed_numbers(self, hidden: usize) -> usize {
+        3 * self.layers * self.matrix_numbers(hidden)
+    }
+
     /// Number of a layer's experts that `rows` rows pass, if each row's experts are drawn evenly.
     pub fn met_by(self, rows: usize) -> f64 {
         let missed = (1.0 - self.active as f64 / self.count as f64).powf(rows as f64);

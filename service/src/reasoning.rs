@@ -2,7 +2,7 @@
 //! for any split into tokens, or that of channels
 //! ([`harmony`](tributary_coordinator::harmony)).
 
-use tributary_coordinator::harmony::{CHANNEL, Channels, Headers, Marks};
+use tributary_coordinator::harmony::{Channels, Headers, Marks};
 use tributary_engine::Client;
 
 use crate::delivery::ReasoningWish;
@@ -37,11 +37,10 @@ impl Reasoning {
     /// # Errors
     /// Returns the text of a mark that the parser needs and that is no token of the model.
     pub fn by(parser: ReasoningParser, client: &Client) -> Result<Self, &'static str> {
-        let marks = || Marks::with(|text| client.token(text));
         let marks = match parser {
-            ReasoningParser::Harmony => Some(marks()?),
-            ReasoningParser::Auto if client.template_contains(CHANNEL) => marks().ok(),
-            ReasoningParser::Auto | ReasoningParser::None | ReasoningParser::Think => None,
+            ReasoningParser::Harmony => Some(Marks::with(|text| client.token(text))?),
+            ReasoningParser::Auto => client.channels(),
+            ReasoningParser::None | ReasoningParser::Think => None,
         };
         Ok(Self { is_apart: parser == ReasoningParser::Think || marks.is_some(), marks })
     }

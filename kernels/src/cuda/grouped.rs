@@ -1,12 +1,12 @@
 //! Products of runs of rows with a weight of their own each, in one call to cuBLAS.
 
-use candle_core::{CudaDevice, Device, Tensor};
+use candle_core::{CudaDevice, Tensor};
 use cudarc::cublas::sys;
 
 use super::blas::{Matrices, data_type, with_handle};
 use super::call::{Input, Output, ours};
 use super::failure;
-use super::memory::upload;
+use super::memory::upload_addresses;
 use super::rows::contiguous;
 use crate::error::Result;
 
@@ -90,11 +90,9 @@ impl Products {
 
     /// Whether cuBLAS took them: not what its version has not for these types or this GPU.
     fn at_once(&self, device: &CudaDevice) -> Result<bool> {
-        // The addresses of all weights, then of all rows, then of all answers; low halves first.
-        let halves = |address: u64| [address as u32, (address >> 32) as u32];
-        let list: Vec<u32> =
-            (0..3).flat_map(|which| self.addresses.iter().flat_map(move |one| halves(one[which]))).collect();
-        let list = upload(&list, &Device::Cuda(device.clone()))?;
+        // The addresses of all weights, then of all rows, then of all answers.
+        let all = (0..3).flat_map(|which| self.addresses.iter().map(move |one| one[which]));
+        let list = upload_addresses(all, device)?;
         let Some(pointers) = Input::new(&list) else { return Ok(false) };
         let (stream, bytes) = (device.cuda_stream(), size_of_val(self.addresses.as_slice()) as u64 / 3);
         let (at, _held) = pointers.address(&stream);

@@ -21,10 +21,10 @@ pub fn product(
     (bias, residual): (Option<&Tensor>, Option<&Tensor>),
     dtype: DType,
 ) -> Result<Option<Tensor>> {
-    if !ours(&[x]) || !is_ours(weight) || residual.is_some_and(|residual| residual.dtype() != dtype) {
+    if !ours(&[x]) || residual.is_some_and(|residual| residual.dtype() != dtype) {
         return Ok(None);
     }
-    let (x, weight) = (with_rows(x)?, Second::new(weight)?);
+    let (x, Some(weight)) = (with_rows(x)?, Second::new(weight)?) else { return Ok(None) };
     let Some(factors) = Factors::new(&x, &weight, dtype)? else { return Ok(None) };
     let (rows, _, outputs) = factors.sizes;
     let device = factors.x.values.device().clone();
@@ -53,10 +53,10 @@ pub fn product(
 /// Adds `x · weightᵀ` to the rows of `into`, in place. Returns whether it was done: not for types
 /// or layouts that `product` does not take, or if the rows of `into` are not contiguous.
 pub fn add_product(into: &Tensor, x: &Tensor, weight: WeightRef<'_>) -> Result<bool> {
-    if !ours(&[into, x]) || !is_ours(weight) || !into.is_contiguous() {
+    if !ours(&[into, x]) || !into.is_contiguous() {
         return Ok(false);
     }
-    let (x, weight) = (with_rows(x)?, Second::new(weight)?);
+    let (x, Some(weight)) = (with_rows(x)?, Second::new(weight)?) else { return Ok(false) };
     let Some(factors) = Factors::new(&x, &weight, into.dtype())? else { return Ok(false) };
     into.inplace_op1(&factors)?;
     Ok(true)
@@ -69,19 +69,13 @@ enum Second<'w> {
 }
 
 impl<'w> Second<'w> {
-    fn new(weight: WeightRef<'w>) -> Result<Self> {
+    /// `None` where no GPU holds the weight, or a gradient of it is wanted.
+    fn new(weight: WeightRef<'w>) -> Result<Option<Self>> {
         Ok(match weight {
-            WeightRef::Plain(weight) => Second::Plain(with_rows(weight)?),
-            WeightRef::Packed(packed) => Second::Packed(packed),
+            WeightRef::Plain(weight) if ours(&[weight]) => Some(Second::Plain(with_rows(weight)?)),
+            WeightRef::Packed(packed) if packed.on_gpu().is_some() => Some(Second::Packed(packed)),
+            _ => None,
         })
-    }
-}
-
-/// Whether a GPU holds a weight, and no gradient of it is wanted.
-fn is_ours(weight: WeightRef<'_>) -> bool {
-    match weight {
-        WeightRef::Plain(weight) => ours(&[weight]),
-        WeightRef::Packed(packed) => packed.on_gpu().is_some(),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use candle_core::{DType, Device, Shape, Tensor};
+use candle_core::{CudaDevice, DType, Device, Shape, Tensor};
 use cudarc::driver::result::{device, mem_pool};
 use cudarc::driver::sys;
 
@@ -94,6 +94,16 @@ static UPLOADED: AtomicU64 = AtomicU64::new(0);
 /// Bytes of the lists that this process has sent to devices.
 pub fn uploaded_bytes() -> u64 {
     UPLOADED.load(Ordering::Relaxed)
+}
+
+/// Addresses on a device, as [`upload`] sends a list: two numbers each, the low half first.
+///
+/// # Errors
+/// Returns an error if the driver refuses.
+pub(super) fn upload_addresses(addresses: impl IntoIterator<Item = u64>, device: &CudaDevice) -> Result<Tensor> {
+    let halves = |address: u64| [address as u32, (address >> 32) as u32];
+    let list: Vec<u32> = addresses.into_iter().flat_map(halves).collect();
+    upload(&list, &Device::Cuda(device.clone()))
 }
 
 /// A list on a device, `[len]`. The device's queue takes it; for a long list (some 64 KB) the

@@ -1,12 +1,12 @@
 //! Packed matrices: unpacked whole, or piece by piece within a product. Few rows are multiplied
 //! with the blocks as they are.
 
-use candle_core::{CudaDevice, DType, Device, Tensor};
+use candle_core::{CudaDevice, DType, Tensor};
 use cudarc::cublas::sys;
 
 use super::blas::{Matrices, with_handle};
 use super::call::{Call, Input, Output, blocks, suffix};
-use super::memory::upload;
+use super::memory::upload_addresses;
 use crate::error::Result;
 use crate::{Packed, Packing};
 
@@ -38,9 +38,7 @@ pub fn unpack(matrices: &[&Packed], dtype: DType) -> Result<Option<Tensor>> {
             // SAFETY: the matrix has these numbers, and the answer has room for them.
             unsafe { held[0].unpack(&device, to, (*at, 0, 1), outputs * inputs) }?;
         } else {
-            let halves = |address: u64| [address as u32, (address >> 32) as u32];
-            let list: Vec<u32> = addresses.iter().flat_map(|(at, _)| halves(*at)).collect();
-            let list = upload(&list, &Device::Cuda(device.clone()))?;
+            let list = upload_addresses(addresses.iter().map(|(at, _)| *at), &device)?;
             let Some(list) = Input::new(&list) else { return Ok(None) };
             let (many, _many) = list.address(&stream);
             // SAFETY: each matrix has these numbers, and the answer has room for those of all.

@@ -23,7 +23,7 @@ pub fn shape(option: &str, model: &str, dtype: Dtype, machines: &[Profile]) -> R
     if let Some(mut shape) = ModelShape::named_in(model, dtype_bytes) {
         let is_packed = shape.weight_bytes < shape.all_parameters() * dtype_bytes as u64;
         if let Some(experts) = shape.experts.filter(|_| is_packed && on_gpu) {
-            shape.weight_bytes += (experts.count * experts.width * shape.hidden * dtype_bytes) as u64;
+            shape.weight_bytes += (experts.matrix_numbers(shape.hidden) * dtype_bytes) as u64;
         }
         return Ok(shape);
     }
