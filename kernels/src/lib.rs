@@ -46,6 +46,7 @@ mod weight;
 
 pub use attend::Kernels;
 pub use attention::{Keys, Partial, Readings, Reduce};
+pub use cpu::instructions;
 pub use device_list::DeviceList;
 pub use distance::{Distance, distance};
 pub use eight_bits::{SCALE_BYTES, is_in_eight_bits, numbers_of_head};

@@ -151,10 +151,17 @@ pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor> {
     if x.elem_count() == 0 && x.dtype() != dtype {
         return cuda::nothing(x.shape(), dtype, x.device());
     }
-    match cuda::cast(x, dtype)? {
-        Some(cast) => Ok(cast),
-        None => Ok(x.to_dtype(dtype)?),
+    if let Some(cast) = cuda::cast(x, dtype)? {
+        return Ok(cast);
     }
+    if dtype == DType::BF16 && x.is_contiguous() && !x.track_op() {
+        let held = x.storage_and_layout();
+        if let Storage::Cpu(CpuStorage::F32(numbers)) = &*held.0 {
+            let numbers = &numbers[held.1.start_offset()..][..x.elem_count()];
+            return Ok(Tensor::from_vec(cpu::to_bf16(numbers), x.shape(), x.device())?);
+        }
+    }
+    Ok(x.to_dtype(dtype)?)
 }
 
 /// Calls `work` with two contiguous tensors, if both are f32 on the CPU.

@@ -1,4 +1,4 @@
-//! The processor: its name, its cores, and its instructions.
+//! The processor: its name and its cores.
 
 use std::collections::BTreeSet;
 
@@ -18,21 +18,6 @@ pub fn online_cores() -> Option<usize> {
 /// The cores that the calling thread may run on.
 pub fn allowed_cores() -> Option<BTreeSet<usize>> {
     listed(field(&text("/proc/thread-self/status")?, "Cpus_allowed_list")?)
-}
-
-/// The widest instructions that the kernels take on this machine, by the rule that they follow.
-pub fn instructions() -> &'static str {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-        match (avx2, is_x86_feature_detected!("avx512f")) {
-            (true, true) => "AVX-512",
-            (true, false) => "AVX2",
-            (false, _) => "portable",
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    "portable"
 }
 
 fn online(cpuinfo: &str) -> usize {
@@ -71,6 +56,5 @@ mod tests {
         assert_eq!(online("processor\t: 0\nmodel name\t: A\nprocessor\t: 1\n"), 2);
         let (allowed, online) = (allowed_cores().expect("known"), online_cores().expect("known"));
         assert!((1..=online).contains(&allowed.len()), "{allowed:?} of {online}");
-        assert!(["AVX-512", "AVX2", "portable"].contains(&instructions()));
     }
 }

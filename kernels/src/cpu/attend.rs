@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 
+use super::amx::{self, Tiles};
 use super::inputs::Inputs;
 use super::lanes::{CausalPosition, PANEL, TILE, TILE_PANELS};
 use super::level::{Level, dispatch, dispatch_either, dispatch_pairs};
@@ -12,9 +13,9 @@ use super::merge::merge;
 use super::pack::{Aligned, KeySource, PackKeys, PackValues, PairValues, QuerySource, multiplies_pairs};
 use super::sight::{KeyList, Rows, Sight, Span};
 use super::strip::{Absorb, LOG2_E, LOWEST, STRIP, Strip, Tile, WIDEST};
+use super::strip_amx::AbsorbInTiles;
 use super::tasks;
 use crate::error::Result;
-use crate::tiles;
 use crate::{Partial, Query};
 
 /// Stacked rows (query rows × heads of a group) that a task aims at: enough to pay for packing its
@@ -65,13 +66,18 @@ struct Task<'a> {
 struct Scratch {
     q: Aligned,
     out: Aligned,
-    k: Aligned,
-    v: Aligned,
+    keys: KeyTile,
     p: Aligned,
-    stage: Aligned,
     top: Vec<f32>,
     sum: Vec<f32>,
     places: Vec<CausalPosition>,
+}
+
+/// Room for a packed tile of keys and values.
+struct KeyTile {
+    k: Aligned,
+    v: Aligned,
+    stage: Aligned,
 }
 
 /// See [`crate::Kernels::attend`].
@@ -94,7 +100,8 @@ pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Partial> {
         let blocks = held.blocks()?;
         let (paired, padded_dim, group) = (multiplies_pairs(level, &blocks, dtype), sizes.padded_dim, sizes.group);
         let keys = KeySource { list: &list, blocks: &blocks, rope, head_dim, padded_dim, paired };
-        let queries = QuerySource { q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group, paired };
+        let queries =
+            QuerySource { level, q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group, paired };
         let call = Call { level, sizes, rows: &rows, queries, keys };
         out.resize(sizes.splits * out.len(), 0.0);
         lse.resize(sizes.splits * lse.len(), f32::NEG_INFINITY);
@@ -132,17 +139,53 @@ impl Scratch {
     fn new(sizes: Sizes) -> Self {
         let Sizes { padded_dim, tile_rows, group, .. } = sizes;
         let rows = tile_rows * group;
+        let whole = rows.next_multiple_of(amx::BLOCK);
         Self {
-            q: Aligned::new(rows * padded_dim),
-            out: Aligned::new(rows * padded_dim),
-            k: Aligned::new(TILE * padded_dim),
-            v: Aligned::new(TILE * padded_dim),
-            p: Aligned::new(STRIP * TILE),
-            stage: KeySource::stage(padded_dim),
+            q: Aligned::new(whole * padded_dim),
+            out: Aligned::new(whole * padded_dim),
+            keys: KeyTile {
+                k: Aligned::new(TILE * padded_dim),
+                v: Aligned::new(TILE * padded_dim),
+                stage: KeySource::stage(padded_dim),
+            },
+            p: Aligned::new(amx::BLOCK * TILE),
             top: vec![0.0; rows],
             sum: vec![0.0; rows * WIDEST],
             places: Vec::with_capacity(rows),
         }
+    }
+}
+
+impl KeyTile {
+    /// Packs some panels.
+    fn fill<'a>(&'a mut self, level: Level, source: KeySource<'a>, kv_head: usize, panels: &[usize]) -> Tile<'a> {
+        let (list, padded_dim) = (source.list, source.padded_dim);
+        let mut tile = Tile {
+            k: &[],
+            v: &[],
+            of_keys: [[&[]; 3]; TILE_PANELS],
+            keys: [0; TILE_PANELS],
+            depth: source.depth(),
+            padded_dim,
+            finite: true,
+        };
+        let room = self.k.get_mut().chunks_exact_mut(PANEL * padded_dim);
+        for (i, (&panel, k)) in panels.iter().zip(room).enumerate() {
+            dispatch_either(level, source.paired, PackKeys { source, panel, kv_head, stage: self.stage.get_mut(), k });
+            tile.of_keys[i] = list.of_panel(panel);
+            tile.keys[i] = list.keys_of(panel).len();
+        }
+        let rows = if source.paired { PANEL / 2 } else { PANEL };
+        for (i, &panel) in panels.iter().enumerate() {
+            let v = &mut self.v.get_mut()[i * rows * padded_dim..][..PANEL * padded_dim];
+            let finite = &mut tile.finite;
+            match source.paired {
+                true => dispatch_pairs(level, PairValues { source, panel, kv_head, v, finite }),
+                false => dispatch(level, PackValues { source, panel, kv_head, v, finite }),
+            }
+        }
+        (tile.k, tile.v) = (self.k.get(), self.v.get());
+        tile
     }
 }
 
@@ -196,8 +239,10 @@ impl<'a> Call<'a> {
         scratch.top[..stacked].fill(LOWEST);
         scratch.sum[..stacked * WIDEST].fill(0.0);
         scratch.out.get_mut()[..stacked * self.sizes.padded_dim].fill(0.0);
+        let tiles = self.level.tiles().filter(|_| self.keys.paired && self.keys.depth().is_multiple_of(amx::SIDE));
         let packed = &mut scratch.q.get_mut()[..stacked * self.keys.depth()];
-        self.queries.pack(task.rows.clone(), task.kv_head, packed);
+        let height = if tiles.is_some() { 1 } else { STRIP };
+        self.queries.pack(task.rows.clone(), task.kv_head, height, packed);
         let rows = Span::of_rows(&scratch.places);
         let mut panels = self.visible(&rows, task.panels.clone());
         loop {
@@ -210,8 +255,8 @@ impl<'a> Call<'a> {
             if count == 0 {
                 break;
             }
-            self.absorb(scratch, task.kv_head, &tile[..count]);
-            if !tiles::done() {
+            self.absorb(scratch, tiles.as_ref(), task.kv_head, &tile[..count]);
+            if !crate::tiles::done() {
                 break;
             }
         }
@@ -219,54 +264,37 @@ impl<'a> Call<'a> {
     }
 
     /// Packs a tile of keys and takes it into every strip that sees some of it.
-    fn absorb(&self, scratch: &mut Scratch, kv_head: usize, panels: &[usize]) {
-        let (source, list, depth, padded_dim) = (self.keys, self.keys.list, self.keys.depth(), self.keys.padded_dim);
-        let mut tile = Tile {
-            k: &[],
-            v: &[],
-            of_keys: [[&[]; 3]; TILE_PANELS],
-            keys: [0; TILE_PANELS],
-            depth,
-            padded_dim,
-            finite: true,
-        };
-        let room = scratch.k.get_mut().chunks_exact_mut(PANEL * padded_dim);
-        for (i, (&panel, k)) in panels.iter().zip(room).enumerate() {
-            let pack = PackKeys { source, panel, kv_head, stage: scratch.stage.get_mut(), k };
-            dispatch_either(self.level, source.paired, pack);
-            tile.of_keys[i] = list.of_panel(panel);
-            tile.keys[i] = list.keys_of(panel).len();
-        }
-        let values = scratch.v.get_mut();
-        for (&panel, v) in panels.iter().zip(values.chunks_exact_mut(PANEL * padded_dim)) {
-            let finite = &mut tile.finite;
-            match source.paired {
-                true => dispatch_pairs(self.level, PairValues { source, panel, kv_head, v, finite }),
-                false => dispatch(self.level, PackValues { source, panel, kv_head, v, finite }),
-            }
-        }
-        (tile.k, tile.v) = (scratch.k.get(), scratch.v.get());
-        let stacked = scratch.places.len();
-        for first in (0..stacked).step_by(STRIP) {
-            let rows = first..stacked.min(first + STRIP);
+    fn absorb(&self, scratch: &mut Scratch, tiles: Option<&Tiles>, kv_head: usize, panels: &[usize]) {
+        let (source, depth, padded_dim) = (self.keys, self.keys.depth(), self.keys.padded_dim);
+        let tile = &scratch.keys.fill(self.level, source, kv_head, panels);
+        let (stacked, height) = (scratch.places.len(), if tiles.is_some() { amx::BLOCK } else { STRIP });
+        for first in (0..stacked).step_by(height) {
+            let rows = first..stacked.min(first + height);
             let places = &scratch.places[rows.clone()];
             let span = Span::of_rows(places);
             let mut sight = [Sight::Nothing; TILE_PANELS];
             for (sight, &panel) in sight.iter_mut().zip(panels) {
-                *sight = span.sees(&list.panels[panel]);
+                *sight = span.sees(&source.list.panels[panel]);
             }
             if sight.iter().all(|&sight| sight == Sight::Nothing) {
                 continue;
             }
+            let there = first..if tiles.is_some() { first + height } else { rows.end };
             let strip = Strip {
-                q: &scratch.q.get()[first * depth..rows.end * depth],
+                q: &scratch.q.get()[there.start * depth..there.end * depth],
                 places,
                 top: &mut scratch.top[rows.clone()],
                 sum: &mut scratch.sum[first * WIDEST..rows.end * WIDEST],
-                out: &mut scratch.out.get_mut()[first * padded_dim..rows.end * padded_dim],
+                out: &mut scratch.out.get_mut()[there.start * padded_dim..there.end * padded_dim],
             };
-            let absorb = Absorb { strip, tile: &tile, sight, p: scratch.p.get_mut() };
-            dispatch_either(self.level, source.paired, absorb);
+            let p = scratch.p.get_mut();
+            match tiles {
+                Some(tiles) => dispatch_pairs(self.level, AbsorbInTiles { tiles, strip, tile, sight, p }),
+                None => {
+                    let p = &mut p[..STRIP * TILE];
+                    dispatch_either(self.level, source.paired, Absorb { strip, tile, sight, p });
+                }
+            }
         }
     }
 
@@ -280,8 +308,9 @@ impl<'a> Call<'a> {
                 if sum == 0.0 {
                     continue; // no key was seen: (0, −∞) stands there already
                 }
+                let factor = sum.recip();
                 for (out, value) in out.iter_mut().zip(&scratch.out.get()[stack * padded_dim..]) {
-                    *out = value / sum;
+                    *out = value * factor;
                 }
                 *lse = (scratch.top[stack] + sum.log2()) / LOG2_E;
             }

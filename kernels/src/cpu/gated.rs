@@ -64,8 +64,14 @@ trait Activation: Copy + Send + Sync {
     /// The machine has the instructions of `V`.
     unsafe fn exponent<V: Lanes>(self, gate: V) -> V;
 
-    /// The result, where `power` is 2 to the exponent.
-    fn of(self, gate: f32, up: f32, power: f32) -> f32;
+    /// Gate and partner as they are multiplied.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn factors<V: Lanes>(self, gate: V, up: V) -> [V; 2] {
+        [gate, up]
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -76,11 +82,6 @@ impl Activation for Silu {
     unsafe fn exponent<V: Lanes>(self, gate: V) -> V {
         // SAFETY: the caller's promise.
         gate.mul(unsafe { V::splat(-LOG2_E) })
-    }
-
-    #[inline(always)]
-    fn of(self, gate: f32, up: f32, power: f32) -> f32 {
-        gate / (1.0 + power) * up
     }
 }
 
@@ -99,11 +100,6 @@ impl Activation for GeluTanh {
             square.mul_add(V::splat(FACTOR * GELU_CUBE as f32), V::splat(FACTOR)).mul(gate)
         }
     }
-
-    #[inline(always)]
-    fn of(self, gate: f32, up: f32, power: f32) -> f32 {
-        gate / (1.0 + power) * up
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -121,13 +117,15 @@ impl Activation for ClampedSilu {
     }
 
     #[inline(always)]
-    fn of(self, gate: f32, up: f32, power: f32) -> f32 {
-        let Self { limit } = self;
-        // Comparisons with a NaN are false, so that it comes through.
-        let gate = if gate > limit { limit } else { gate };
-        let up = if up > limit { limit } else { up };
-        let up = if up < -limit { -limit } else { up };
-        gate / (1.0 + power) * (up + 1.0)
+    unsafe fn factors<V: Lanes>(self, gate: V, up: V) -> [V; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            // The larger of a bound and a NaN is the NaN, so that it comes through.
+            let (bound, turned) = (V::splat(-self.limit), V::splat(-1.0));
+            let gate = bound.max(gate.mul(turned)).mul(turned);
+            let up = bound.max(bound.max(up.mul(turned)).mul(turned));
+            [gate, up.add(V::splat(1.0))]
+        }
     }
 }
 
@@ -141,20 +139,37 @@ struct Gated<'a, A> {
 impl<A: Activation> Kernel for Gated<'_, A> {
     #[inline(always)]
     unsafe fn run<V: Lanes>(self) {
-        let steps = self.out.chunks_mut(V::N).zip(self.gate.chunks(V::N)).zip(self.up.chunks(V::N));
-        for ((out, gate), up) in steps {
-            // The last step may be short; it goes through a buffer, so that every value is computed
-            // the same way.
-            let mut power = [0.0; WIDEST];
-            power[..gate.len()].copy_from_slice(gate);
-            // SAFETY: the caller promises the instructions; the buffer holds WIDEST ≥ N values.
-            unsafe {
-                let exponent = self.activation.exponent(V::load(power.as_ptr()));
-                exponent.exp2().store(power.as_mut_ptr());
+        let Self { gate, up, out, activation } = self;
+        assert!(gate.len() == out.len() && up.len() == out.len(), "gate and up");
+        let whole = out.len() / V::N * V::N;
+        // The last step may be short; it goes through buffers, so that every value is computed the
+        // same way.
+        let (mut last, mut partners, rest) = ([0.0; WIDEST], [0.0; WIDEST], out.len() - whole);
+        last[..rest].copy_from_slice(&gate[whole..]);
+        partners[..rest].copy_from_slice(&up[whole..]);
+        // SAFETY: the caller promises the instructions; from `at` on there are N values of each,
+        // and the buffers hold WIDEST ≥ N.
+        unsafe {
+            for at in (0..whole).step_by(V::N) {
+                let gate = V::load(gate.as_ptr().add(at));
+                of(activation, gate, V::load(up.as_ptr().add(at))).store(out.as_mut_ptr().add(at));
             }
-            for (((out, gate), up), power) in out.iter_mut().zip(gate).zip(up).zip(power) {
-                *out = self.activation.of(*gate, *up, power);
-            }
+            of(activation, V::load(last.as_ptr()), V::load(partners.as_ptr())).store(last.as_mut_ptr());
         }
+        out[whole..].copy_from_slice(&last[..rest]);
+    }
+}
+
+/// g · σ(t) · v.
+///
+/// # Safety
+/// The machine has the instructions of `V`.
+#[inline(always)]
+unsafe fn of<V: Lanes>(activation: impl Activation, gate: V, up: V) -> V {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let power = activation.exponent(gate).exp2();
+        let [gate, up] = activation.factors(gate, up);
+        gate.div(V::splat(1.0).add(power)).mul(up)
     }
 }

@@ -125,6 +125,7 @@ pub(super) trait Lanes: Copy {
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
+    fn div(self, other: Self) -> Self;
 
     /// `self · a + b`.
     fn mul_add(self, a: Self, b: Self) -> Self;
@@ -180,7 +181,17 @@ pub(super) trait Pairs: Lanes {
     ///
     /// # Safety
     /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
-    unsafe fn load_paired(from: *const f32) -> Self;
+    #[inline(always)]
+    unsafe fn load_paired(from: *const f32) -> Self {
+        // SAFETY: the caller's promises.
+        unsafe { Self::load(from).paired_with(Self::load(from.add(Self::N))) }
+    }
+
+    /// The lanes of both, those of `self` first, rounded to pairs of neighbours.
+    ///
+    /// # Safety
+    /// The machine has the instructions for pairs.
+    unsafe fn paired_with(self, next: Self) -> Self;
 
     /// `N` values from memory, each the first of a pair whose second comes from another place, or
     /// is 0.
@@ -372,6 +383,11 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    fn div(self, other: Self) -> Self {
+        self.zip(other, |a, b| a / b)
+    }
+
+    #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {
         // A fused operation only where every machine of the target has one; elsewhere it would be a
         // library call.
@@ -455,10 +471,10 @@ impl Lanes for Portable {
 /// The reference for machines without the instructions: tests compare with it.
 #[cfg(test)]
 impl Pairs for Portable {
-    unsafe fn load_paired(from: *const f32) -> Self {
-        // SAFETY: the caller promises twice `N` readable values.
-        let values = unsafe { from.cast::<[[f32; 2]; 8]>().read_unaligned() };
-        Self(values.map(|[first, second]| super::stored::pair(first, second)))
+    unsafe fn paired_with(self, next: Self) -> Self {
+        let both = [self.0, next.0];
+        let (pairs, _) = both.as_flattened().as_chunks::<2>();
+        Self(std::array::from_fn(|i| super::stored::pair(pairs[i][0], pairs[i][1])))
     }
 
     unsafe fn load_pairs(from: *const bf16, second: Option<*const bf16>) -> Self {

@@ -1,5 +1,6 @@
-//! Sums and norms, in one pass over their inputs.
+//! Sums, norms and rounding, in one pass over their inputs.
 
+use half::bf16;
 use rayon::prelude::*;
 
 use super::lanes::Lanes;
@@ -37,6 +38,32 @@ pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> V
     let pieces = out.par_chunks_mut(values).zip(x.par_chunks(values));
     pieces.for_each(|(out, x)| dispatch(level, LayerNorm { x, weight, bias, eps, out }));
     out
+}
+
+/// Each number rounded to bf16, to the nearest, halves to even; a NaN stays one.
+pub(crate) fn to_bf16(x: &[f32]) -> Vec<bf16> {
+    let level = Level::best();
+    let mut out = vec![bf16::ZERO; x.len()];
+    let pieces = out.par_chunks_mut(VALUES_AT_ONCE).zip(x.par_chunks(VALUES_AT_ONCE));
+    pieces.for_each(|(to, from)| dispatch(level, ToBf16 { from, to }));
+    out
+}
+
+struct ToBf16<'a> {
+    from: &'a [f32],
+    to: &'a mut [bf16],
+}
+
+impl Kernel for ToBf16<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        for (to, from) in self.to.iter_mut().zip(self.from) {
+            let bits = from.to_bits();
+            let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+            let quiet = bits >> 16 | 0x40;
+            *to = bf16::from_bits(if from.is_nan() { quiet } else { rounded } as u16);
+        }
+    }
 }
 
 struct LayerNorm<'a> {
@@ -92,12 +119,23 @@ impl Kernel for RmsNorm<'_> {
     #[inline(always)]
     unsafe fn run<V: Lanes>(self) {
         let dim = self.weight.len();
+        let whole = dim / WIDEST * WIDEST;
         for (x, out) in self.x.chunks_exact(dim).zip(self.out.chunks_exact_mut(dim)) {
             let mut sums = [0f32; WIDEST];
-            for values in x.chunks(WIDEST) {
-                for (sum, value) in sums.iter_mut().zip(values) {
-                    *sum += value * value;
+            // SAFETY: the caller promises the instructions; N divides WIDEST, and a row has `whole`
+            // values.
+            unsafe {
+                for part in (0..WIDEST).step_by(V::N) {
+                    let mut sum = V::splat(0.0);
+                    for at in (part..whole).step_by(WIDEST) {
+                        let values = V::load(x.as_ptr().add(at));
+                        sum = sum.add(values.mul(values));
+                    }
+                    sum.store(sums.as_mut_ptr().add(part));
                 }
+            }
+            for (sum, value) in sums.iter_mut().zip(&x[whole..]) {
+                *sum += value * value;
             }
             let factor = 1.0 / (sums.iter().sum::<f32>() / dim as f32 + self.eps).sqrt();
             for ((out, value), weight) in out.iter_mut().zip(x).zip(self.weight) {

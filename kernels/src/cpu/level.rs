@@ -1,5 +1,6 @@
 //! Which instructions the machine has, and how a kernel gets to run with them.
 
+use super::amx;
 use super::lanes::{Lanes, Pairs, Portable};
 use super::stored::{Factor, One, Two};
 #[cfg(target_arch = "x86_64")]
@@ -11,6 +12,8 @@ pub(super) struct Level {
     width: Width,
     /// Whether it multiplies pairs of bf16.
     has_pairs: bool,
+    /// Whether it multiplies tiles of them, see [`amx`].
+    has_tiles: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +28,7 @@ enum Width {
 impl Level {
     /// All that this machine has, the best one last.
     pub(super) fn available() -> Vec<Self> {
-        let of = |width| Self { width, has_pairs: false };
+        let of = |width| Self { width, has_pairs: false, has_tiles: false };
         let mut levels = vec![of(Width::Portable)];
         #[cfg(target_arch = "x86_64")]
         {
@@ -37,7 +40,9 @@ impl Level {
             if avx2 && is_x86_feature_detected!("avx512f") {
                 levels.push(of(Width::Avx512));
                 if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") {
-                    levels.push(Self { has_pairs: true, ..of(Width::Avx512) });
+                    let pairs = Self { has_pairs: true, ..of(Width::Avx512) };
+                    levels.push(pairs);
+                    levels.extend(amx::are_there().then_some(Self { has_tiles: true, ..pairs }));
                 }
             }
         }
@@ -49,16 +54,48 @@ impl Level {
         Self::available().pop().expect("the portable level is always there")
     }
 
+    /// Its name: of its widest vectors, or of its products of bf16.
+    fn name(self) -> &'static str {
+        match self.width {
+            Width::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Width::Avx2 => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Width::Avx512 => match (self.has_pairs, self.has_tiles) {
+                (_, true) => "AMX-BF16",
+                (true, false) => "AVX512-BF16",
+                (false, false) => "AVX-512",
+            },
+        }
+    }
+
     /// Whether products of bf16 numbers are made of pairs, see [`dispatch_pairs`].
     pub(super) fn has_pairs(self) -> bool {
         self.has_pairs
     }
 
+    /// Whether products of pairs are made in tile registers.
+    pub(super) fn has_tiles(self) -> bool {
+        self.has_tiles
+    }
+
+    /// This thread's tile registers, where products of pairs can be made in them.
+    pub(super) fn tiles(self) -> Option<amx::Tiles> {
+        // SAFETY: a level only has tiles where they were found to be there.
+        self.has_tiles.then(|| unsafe { amx::Tiles::new() })
+    }
+
     /// The reference of products of pairs, on every machine.
     #[cfg(test)]
     pub(super) fn with_slow_pairs() -> Self {
-        Self { width: Width::Portable, has_pairs: true }
+        Self { width: Width::Portable, has_pairs: true, has_tiles: false }
     }
+}
+
+/// The instructions that products and attention use on this machine: "portable", "AVX2",
+/// "AVX-512", "AVX512-BF16" or "AMX-BF16", each with those before it.
+pub fn instructions() -> &'static str {
+    Level::best().name()
 }
 
 /// A piece of work on pairs of bf16.

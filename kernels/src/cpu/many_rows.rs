@@ -1,15 +1,17 @@
 //! Products of many rows: the weight is packed into panels of columns, as numbers in f32 or as
-//! pairs of bf16, and six rows at a time pass them. Sums are f32.
+//! pairs of bf16, and six rows at a time pass them, or 32 rows of pairs in tile registers. Sums are
+//! f32.
 
 use half::bf16;
 
+use super::amx::Tiles;
 use super::blocks::unpack;
 use super::lanes::{Lanes, Pairs};
 use super::level::{EitherKernel, Kernel, Level, PairKernel, dispatch, dispatch_either, dispatch_pairs};
 use super::pack::Aligned;
 use super::stored::{Factor, Stored, Weights, pair};
 use super::strip::{STRIP, WIDEST};
-use super::{micro, tasks};
+use super::{amx, micro, tasks};
 use crate::{Packed, Packing};
 
 /// Columns of a packed panel of the weight: with AVX-512, as many as the sums of six rows leave
@@ -24,16 +26,21 @@ const PANELS: usize = 8;
 const PACKED: usize = 1 << 18;
 /// Numbers of a row of a packed weight that are unpacked at a time: whole blocks of every packing.
 const UNPACKED: usize = 256;
-/// Rows of a task: their inputs stay in the second cache.
+/// Rows of a task: their inputs stay in the second cache. Whole strips, and whole blocks of tiles.
 const TASK_ROWS: usize = 16 * STRIP;
 /// Least pairs that a task rounds.
 const ROUNDED: usize = 1 << 13;
 
 /// Numbers rounded to pairs of neighbours, each in the bits of one f32.
 pub(super) fn paired(level: Level, numbers: &[f32]) -> Aligned {
-    let mut pairs = Aligned::new(numbers.len() / 2);
+    paired_in(level, numbers, numbers.len() / 2)
+}
+
+/// The same in room for `lanes` pairs.
+fn paired_in(level: Level, numbers: &[f32], lanes: usize) -> Aligned {
+    let mut pairs = Aligned::new(lanes);
     let run = numbers.len().div_ceil(2 * rayon::current_num_threads()).next_multiple_of(WIDEST).max(ROUNDED);
-    let parts = pairs.get_mut().chunks_mut(run).zip(numbers.chunks(2 * run)).collect();
+    let parts = pairs.get_mut()[..numbers.len() / 2].chunks_mut(run).zip(numbers.chunks(2 * run)).collect();
     tasks::run(parts, || (), |(), (pairs, numbers)| dispatch_pairs(level, Round { numbers, pairs }));
     pairs
 }
@@ -41,8 +48,8 @@ pub(super) fn paired(level: Level, numbers: &[f32]) -> Aligned {
 /// Adds `x · weightᵀ` to `out` `[rows, outputs]`, or writes it there: `x` `[rows, inputs]`,
 /// `weight` `[outputs, inputs]`. The bits of a result depend on its own row and column alone.
 pub(super) fn product<T: Stored>(level: Level, x: &[f32], weight: &[T], inputs: usize, target: Target<'_>) {
-    let run = Run { numbers: 1, pack: |part: Pack<'_, T>| dispatch(level, part), multiply: multiply(level) };
-    run.all(x, (weight, inputs), inputs, target);
+    let run = Run::new(level, false, inputs);
+    run.all(x, (weight, inputs), |part| dispatch(level, part), target);
 }
 
 /// The same of a packed weight, its rows of `row_bytes` bytes: its numbers are unpacked where
@@ -50,79 +57,91 @@ pub(super) fn product<T: Stored>(level: Level, x: &[f32], weight: &[T], inputs: 
 pub(super) fn product_of_packed(level: Level, x: &[f32], weight: &Packed, in_pairs: bool, target: Target<'_>) {
     let ([_, inputs], packing) = (weight.dims(), weight.packing());
     let row = (weight.bytes(), weight.row_bytes());
-    let pack = |Pack { weight, panel, .. }: Pack<'_, u8>| {
-        dispatch_either(level, in_pairs, PackBlocks { level, packing, weight, inputs, panel });
+    let pack = |Pack { weight, panel, width, .. }: Pack<'_, u8>| {
+        dispatch_either(level, in_pairs, PackBlocks { level, packing, weight, inputs, panel, width });
     };
     match in_pairs {
-        false => Run { numbers: 1, pack, multiply: multiply(level) }.all(x, row, inputs, target),
-        true => Run { numbers: 2, pack, multiply: multiply_in_pairs(level) }.all(x, row, inputs / 2, target),
-    }
-}
-
-/// Multiplies numbers.
-fn multiply(level: Level) -> impl Fn(&mut Aligned, Multiply<'_>) + Sync {
-    move |_, part| dispatch_either(level, false, part)
-}
-
-/// Rounds a task's inputs to pairs, and multiplies these.
-fn multiply_in_pairs(level: Level) -> impl Fn(&mut Aligned, Multiply<'_>) + Sync {
-    move |rounded, part| {
-        let pairs = &mut rounded.get_mut()[..part.x.len() / 2];
-        dispatch_pairs(level, Round { numbers: part.x, pairs });
-        dispatch_either(level, true, Multiply { x: pairs, ..part });
+        false => Run::new(level, false, inputs).all(x, row, pack, target),
+        true => Run::new(level, true, inputs / 2).of_rounded(x, row, pack, target),
     }
 }
 
 /// The same of a weight in pairs, `inputs` of them; `x` `[rows, 2 · inputs]` is rounded.
 pub(super) fn product_of_pairs(level: Level, x: &[f32], weight: &[[bf16; 2]], inputs: usize, target: Target<'_>) {
-    let run = Run {
-        numbers: 2,
-        pack: |part: Pack<'_, [bf16; 2]>| dispatch_pairs(level, part),
-        multiply: multiply_in_pairs(level),
-    };
-    run.all(x, (weight, inputs), inputs, target);
+    let run = Run::new(level, true, inputs);
+    run.of_rounded(x, (weight, inputs), |part| dispatch_pairs(level, part), target);
 }
 
-/// How the parts of a product are done.
-struct Run<P, M> {
-    /// Numbers in a lane.
-    numbers: usize,
-    pack: P,
-    /// With room for a task's rounded inputs.
-    multiply: M,
+/// How a product is done.
+#[derive(Clone, Copy)]
+struct Run {
+    level: Level,
+    /// Whether lanes hold pairs.
+    paired: bool,
+    /// Lanes of a row.
+    inputs: usize,
+    /// Whether it is done in tile registers.
+    in_tiles: bool,
 }
 
-impl<P, M> Run<P, M> {
-    /// `inputs` lanes of a row; a weight whose rows have `row` values.
-    fn all<T: Sync>(&self, x: &[f32], (weight, row): (&[T], usize), inputs: usize, target: Target<'_>)
-    where
-        P: Fn(Pack<'_, T>) + Sync,
-        M: Fn(&mut Aligned, Multiply<'_>) + Sync,
-    {
-        let Target { out, accumulate } = target;
-        let (width, outputs) = (self.numbers * inputs, weight.len() / row);
-        let rows = x.len() / width;
-        assert_eq!(out.len(), rows * outputs, "room for the result");
+impl Run {
+    fn new(level: Level, paired: bool, inputs: usize) -> Self {
+        Self { level, paired, inputs, in_tiles: paired && level.has_tiles() && inputs.is_multiple_of(amx::SIDE) }
+    }
+
+    /// The product with numbers that are rounded to pairs first, in room for whole blocks of rows.
+    fn of_rounded<T: Sync>(
+        self,
+        x: &[f32],
+        weight: (&[T], usize),
+        pack: impl Fn(Pack<'_, T>) + Sync,
+        target: Target<'_>,
+    ) {
+        let rows = (x.len() / (2 * self.inputs)).next_multiple_of(amx::BLOCK);
+        self.all(paired_in(self.level, x, rows * self.inputs).get(), weight, pack, target);
+    }
+
+    /// The product with a weight whose rows have `row` values. More rows than the result's may
+    /// stand in `x`.
+    fn all<T: Sync>(
+        self,
+        x: &[f32],
+        (weight, row): (&[T], usize),
+        pack: impl Fn(Pack<'_, T>) + Sync,
+        target: Target<'_>,
+    ) {
+        let Self { inputs, .. } = self;
+        let (Target { out, accumulate }, outputs) = (target, weight.len() / row);
+        let rows = out.len() / outputs;
+        assert!(out.len() == rows * outputs && x.len() >= rows * inputs, "room for the result");
         let panels = (PACKED / (inputs * COLUMNS)).clamp(1, PANELS);
         let mut packed = Aligned::new(outputs.div_ceil(COLUMNS).min(panels) * inputs * COLUMNS);
-        let task_rows = rows.div_ceil(rayon::current_num_threads()).next_multiple_of(STRIP).min(TASK_ROWS);
-        let rounded = || Aligned::new((self.numbers - 1) * task_rows * inputs);
+        let (height, width) = if self.in_tiles { (amx::BLOCK, amx::BLOCK) } else { (STRIP, COLUMNS) };
+        let task_rows = rows.div_ceil(rayon::current_num_threads()).next_multiple_of(height).min(TASK_ROWS);
         for first in (0..outputs).step_by(panels * COLUMNS) {
             let columns = (outputs - first).min(panels * COLUMNS);
             let room = packed.get_mut().chunks_exact_mut(inputs * COLUMNS);
             let weight = weight[first * row..(first + columns) * row].chunks(row * COLUMNS);
             let parts = weight.zip(room).collect();
-            if !tasks::run(parts, || (), |(), (weight, panel)| (self.pack)(Pack { weight, inputs, panel })) {
+            if !tasks::run(parts, || (), |(), (weight, panel)| pack(Pack { weight, inputs, panel, width })) {
                 return;
             }
             let weight = &packed.get()[..columns.div_ceil(COLUMNS) * inputs * COLUMNS];
-            let rows = x.chunks(task_rows * width).zip(out.chunks_mut(task_rows * outputs)).collect();
-            let multiply = |rounded: &mut Aligned, (x, out): (&[f32], &mut [f32])| {
-                (self.multiply)(rounded, Multiply { x, weight, inputs, first, columns, outputs, out, accumulate });
+            let of_task = |(task, out)| (&x[task * task_rows * inputs..], out);
+            let rows = out.chunks_mut(task_rows * outputs).enumerate().map(of_task).collect();
+            let multiply = |_: &mut (), (x, out): (&[f32], &mut [f32])| {
+                self.multiply(Multiply { x, weight, inputs, first, columns, outputs, out, accumulate });
             };
-            if !tasks::run(rows, rounded, multiply) {
+            if !tasks::run(rows, || (), multiply) {
                 return;
             }
+        }
+    }
+
+    fn multiply(self, part: Multiply<'_>) {
+        match self.level.tiles().filter(|_| self.in_tiles) {
+            Some(tiles) => part.in_tiles(&tiles),
+            None => dispatch_either(self.level, self.paired, part),
         }
     }
 }
@@ -161,8 +180,17 @@ struct Pack<'a, T> {
     /// `[columns, inputs]`.
     weight: &'a [T],
     inputs: usize,
-    /// `[inputs, COLUMNS]`; what stands in columns that are missing does not count later.
+    /// `[COLUMNS / width, inputs, width]`; what stands in columns that are missing does not count
+    /// later.
     panel: &'a mut [f32],
+    /// Columns beside each other: [`COLUMNS`], or those of a block of tiles.
+    width: usize,
+}
+
+/// Place of a lane of a column in a panel.
+#[inline(always)]
+fn place(inputs: usize, width: usize, input: usize, column: usize) -> usize {
+    (column / width * inputs + input) * width + column % width
 }
 
 impl<T: Stored> Kernel for Pack<'_, T> {
@@ -189,7 +217,7 @@ impl<T> Pack<'_, T> {
     where
         T: Weights<V>,
     {
-        let Self { weight, inputs, panel } = self;
+        let Self { weight, inputs, panel, width } = self;
         let columns = weight.len() / inputs;
         assert_eq!(weight.len(), columns * inputs, "weight");
         assert_eq!(panel.len(), inputs * COLUMNS, "room for a panel");
@@ -198,20 +226,21 @@ impl<T> Pack<'_, T> {
         for column in (0..whole_columns).step_by(V::N) {
             for input in (0..whole_inputs).step_by(V::N) {
                 // SAFETY: the caller promises the instructions; there are V::N columns and inputs
-                // from here on, on both sides, and room for them in the block.
+                // from here on, on both sides, and room for them in the block; V::N divides `width`.
                 unsafe {
                     let from = weight.as_ptr().add(column * inputs + input);
                     for i in 0..V::N {
                         T::load(from.add(i * inputs)).store(block.as_mut_ptr().add(i * V::N));
                     }
-                    V::transpose(block.as_ptr(), V::N, panel.as_mut_ptr().add(input * COLUMNS + column), COLUMNS);
+                    let to = panel.as_mut_ptr().add(place(inputs, width, input, column));
+                    V::transpose(block.as_ptr(), V::N, to, width);
                 }
             }
         }
         for (column, weight) in weight.chunks_exact(inputs).enumerate() {
             let from = if column < whole_columns { whole_inputs } else { 0 };
             for (input, value) in weight.iter().enumerate().skip(from) {
-                panel[input * COLUMNS + column] = value.lane();
+                panel[place(inputs, width, input, column)] = value.lane();
             }
         }
     }
@@ -227,12 +256,13 @@ struct PackBlocks<'a> {
     inputs: usize,
     /// As of [`Pack`].
     panel: &'a mut [f32],
+    width: usize,
 }
 
 impl EitherKernel for PackBlocks<'_> {
     #[inline(always)]
     unsafe fn run<V: Lanes, F: Factor<V>>(self) {
-        let Self { level, packing, weight, inputs, panel } = self;
+        let Self { level, packing, weight, inputs, panel, width } = self;
         let row_bytes = inputs / packing.numbers() * packing.bytes();
         assert_eq!(panel.len(), inputs / F::NUMBERS * COLUMNS, "room for a panel");
         let mut room = [0.0; WIDEST * UNPACKED];
@@ -248,13 +278,13 @@ impl EitherKernel for PackBlocks<'_> {
                     unsafe { F::pack(to.as_mut_ptr(), count) }
                 }
                 for lane in (0..count / F::NUMBERS).step_by(V::N) {
-                    let to = (from / F::NUMBERS + lane) * COLUMNS + group * V::N;
+                    let to = place(inputs / F::NUMBERS, width, from / F::NUMBERS + lane, group * V::N);
                     // SAFETY: the caller promises the instructions. The room has rows of UNPACKED
                     // numbers, the panel V::N lanes from here on, and V::N columns, which divides
                     // COLUMNS.
                     unsafe {
                         let to = panel[to..].as_mut_ptr();
-                        V::transpose(room.as_ptr().add(lane), UNPACKED, to, COLUMNS);
+                        V::transpose(room.as_ptr().add(lane), UNPACKED, to, width);
                     }
                 }
             }
@@ -264,9 +294,9 @@ impl EitherKernel for PackBlocks<'_> {
 
 /// Some rows times some packed columns.
 struct Multiply<'a> {
-    /// `[rows, inputs]`; of pairs, twice as many numbers until they are rounded.
+    /// `[rows, inputs]`, and what follows.
     x: &'a [f32],
-    /// `[panels, inputs, COLUMNS]`.
+    /// `[panels, inputs, COLUMNS]`, of blocks of tiles `[2 · panels, inputs, BLOCK]`.
     weight: &'a [f32],
     inputs: usize,
     /// First and number of the columns that are written.
@@ -281,8 +311,8 @@ struct Multiply<'a> {
 impl EitherKernel for Multiply<'_> {
     #[inline(always)]
     unsafe fn run<V: Lanes, F: Factor<V>>(mut self) {
-        let rows = self.x.len() / self.inputs;
-        assert_eq!(self.out.len(), rows * self.outputs, "room for the result");
+        let rows = self.out.len() / self.outputs;
+        assert!(self.x.len() >= rows * self.inputs, "rows of x");
         assert!(self.first + self.columns <= self.outputs, "columns");
         assert!(self.weight.len() >= self.columns.div_ceil(COLUMNS) * self.inputs * COLUMNS, "packed weight");
         for from in (0..self.inputs).step_by(DEPTH) {
@@ -371,6 +401,61 @@ impl Multiply<'_> {
                     result.copy_from_slice(&room[r][..count]);
                 }
             }
+        }
+    }
+}
+
+impl Multiply<'_> {
+    /// The same in tiles: `x` has room for whole blocks of rows, and `inputs` are whole tiles.
+    fn in_tiles(mut self, tiles: &Tiles) {
+        let rows = self.out.len() / self.outputs;
+        assert!(self.x.len() >= rows.next_multiple_of(amx::BLOCK) * self.inputs, "rows of x");
+        assert!(self.first + self.columns <= self.outputs, "columns");
+        assert!(self.weight.len() >= self.columns.div_ceil(COLUMNS) * self.inputs * COLUMNS, "packed weight");
+        for from in (0..self.inputs).step_by(DEPTH) {
+            for row in (0..rows).step_by(amx::BLOCK) {
+                for column in (0..self.columns).step_by(amx::BLOCK) {
+                    self.tile_block(tiles, [row, from, column]);
+                }
+            }
+        }
+    }
+
+    /// A block of the result, from its first row, input and column on. Where it is not whole, it is
+    /// made in a room of its own.
+    fn tile_block(&mut self, tiles: &Tiles, [row, from, column]: [usize; 3]) {
+        let (inputs, outputs) = (self.inputs, self.outputs);
+        let (first, rows) = (row * outputs + self.first + column, self.out.len() / outputs - row);
+        let (tall, depth) = (rows > amx::SIDE, DEPTH.min(inputs - from));
+        let (count, accumulate) = ((self.columns - column).min(amx::BLOCK), from > 0 || self.accumulate);
+        let a = self.x[row * inputs + from..].as_ptr();
+        let b = self.weight[column * inputs + from * amx::BLOCK..].as_ptr();
+        let factors = amx::Factors { a: (a, inputs), b: (b, amx::BLOCK), depth };
+        let multiply = |to: amx::Rows<*mut f32>| {
+            // SAFETY: `in_tiles` has checked that `x` has whole blocks of rows and the weight whole
+            // panels, which are whole blocks of columns; `to` has room for the block.
+            unsafe {
+                match tall {
+                    true => tiles.multiply::<true>(to, factors, accumulate),
+                    false => tiles.multiply::<false>(to, factors, accumulate),
+                }
+            }
+        };
+        if count == amx::BLOCK && (rows >= amx::BLOCK || rows == amx::SIDE) {
+            multiply((self.out[first..].as_mut_ptr(), outputs));
+            return;
+        }
+        let mut room = [[0.0; amx::BLOCK]; amx::BLOCK];
+        let there = |r: usize| first + r * outputs..first + r * outputs + count;
+        let rows = rows.min(amx::BLOCK);
+        if accumulate {
+            for (r, room) in room.iter_mut().enumerate().take(rows) {
+                room[..count].copy_from_slice(&self.out[there(r)]);
+            }
+        }
+        multiply((room.as_flattened_mut().as_mut_ptr(), amx::BLOCK));
+        for (r, room) in room.iter().enumerate().take(rows) {
+            self.out[there(r)].copy_from_slice(&room[..count]);
         }
     }
 }

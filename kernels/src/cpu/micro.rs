@@ -20,6 +20,17 @@ impl<'a> Mask<'a> {
         assert!(keys.iter().all(|list| list.len() == PANEL), "keys of a panel");
         Self { keys, places }
     }
+
+    /// Keeps the scores of a row from `column` on for the keys that it sees, −∞ for others.
+    ///
+    /// # Safety
+    /// From `column` on there are as many keys as a vector has lanes.
+    #[inline(always)]
+    pub(super) unsafe fn keep_seen<V: Lanes>(&self, scores: V, column: usize, row: usize) -> V {
+        debug_assert!(column + V::N <= PANEL, "keys of a panel");
+        // SAFETY: the lists have PANEL numbers, and the caller's promise.
+        unsafe { scores.keep_seen(self.keys.map(|list| list.as_ptr().add(column)), self.places[row]) }
+    }
 }
 
 /// A packed strip of queries and a packed panel of keys.
@@ -88,8 +99,7 @@ unsafe fn score_block<V: Lanes, F: Factor<V>, const ROWS: usize, const WIDTH: us
             for i in 0..WIDTH {
                 let mut score = acc[r][i];
                 if let Some(mask) = mask {
-                    let from = column + i * V::N;
-                    score = score.keep_seen(mask.keys.map(|list| list.as_ptr().add(from)), mask.places[r]);
+                    score = mask.keep_seen(score, column + i * V::N, r);
                 }
                 top[r] = top[r].max(score);
                 score.store(to.at.add(r * to.step + i * V::N));

@@ -4,11 +4,14 @@
 //! A task is one KV head and a tile of query rows ([`mod@attend`]); it packs a tile of keys once
 //! ([`pack`]) and takes it into its rows six at a time ([`strip`]). A key that no query sees is
 //! never read ([`sight`]). The inner loops are written for any vector width ([`lanes`]) and
-//! compiled for each one; the machine's best is chosen when they run ([`level`]).
+//! compiled for each one; the machine's best is chosen when they run ([`level`]). Where the machine
+//! multiplies pairs in tile registers ([`amx`]), products of many rows and attention to pairs take
+//! blocks of 32 rows there ([`many_rows`], [`strip_amx`]).
 //!
 //! Nothing here keeps state between calls, and the bits of a result do not depend on the number of
 //! threads.
 
+mod amx;
 mod attend;
 mod blocks;
 mod eight_bits;
@@ -36,6 +39,7 @@ mod single;
 mod single_walk;
 mod stored;
 mod strip;
+mod strip_amx;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -51,8 +55,9 @@ use crate::error::Result;
 use crate::{Partial, Query, Readings, Reduce};
 pub(crate) use eight_bits::{from_eight_bits, to_eight_bits};
 pub(crate) use gated::{gated, gelu_exact, gelu_tanh};
-pub(crate) use layer::{add, layer_norm, rms_norm};
+pub(crate) use layer::{add, layer_norm, rms_norm, to_bf16};
 use level::Level;
+pub use level::instructions;
 pub(crate) use matrices::num_like::Number;
 pub(crate) use matrices::{Matrix, multiply};
 pub(crate) use merge::merge;

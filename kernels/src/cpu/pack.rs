@@ -7,11 +7,11 @@ use candle_core::DType;
 use half::bf16;
 
 use super::inputs::{Elements, Matrix};
-use super::lanes::{Lanes, PANEL, Pairs};
-use super::level::{EitherKernel, Kernel, Level, PairKernel};
+use super::lanes::{Lanes, PANEL, Pairs, Portable};
+use super::level::{EitherKernel, Kernel, Level, PairKernel, dispatch_pairs};
 use super::sight::{KeyList, Rows};
-use super::stored::{Factor, pair, pair_of};
-use super::strip::{STRIP, WIDEST};
+use super::stored::{Factor, One, Two, pair_of};
+use super::strip::WIDEST;
 use crate::{Pairing, Rope};
 
 /// f32 memory that starts on a cache line.
@@ -61,6 +61,7 @@ pub(super) fn rotate(x: &mut [f32], rope: &Rope, position: u32) {
 /// The source of the queries of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QuerySource<'a> {
+    pub(super) level: Level,
     pub(super) q: Matrix<'a>,
     pub(super) rows: &'a Rows,
     pub(super) rope: Option<&'a Rope>,
@@ -73,30 +74,62 @@ pub(super) struct QuerySource<'a> {
 }
 
 impl QuerySource<'_> {
-    /// Packs the heads of one KV head, of `rows` in the list of rows, as strips of [`STRIP`]
-    /// stacked rows (the last one may have fewer), each `[depth, rows of the strip]`: rotated,
-    /// times the scale.
-    pub(super) fn pack(&self, rows: Range<usize>, kv_head: usize, to: &mut [f32]) {
-        let stacked = rows.len() * self.group;
+    /// Packs the heads of one KV head, of `rows` in the list of rows, as strips of `height` stacked
+    /// rows (the last one may have fewer), each `[depth, rows of the strip]`: rotated, times the
+    /// scale.
+    pub(super) fn pack(self, rows: Range<usize>, kv_head: usize, height: usize, to: &mut [f32]) {
+        let pack = PackQueries { source: self, rows, kv_head, height, to };
+        match self.paired {
+            true => dispatch_pairs(self.level, pack),
+            // SAFETY: the portable version needs no special instructions.
+            false => unsafe { pack.of::<Portable, One>() },
+        }
+    }
+}
+
+struct PackQueries<'a> {
+    source: QuerySource<'a>,
+    rows: Range<usize>,
+    kv_head: usize,
+    height: usize,
+    to: &'a mut [f32],
+}
+
+impl PairKernel for PackQueries<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Pairs>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.of::<V, Two>() }
+    }
+}
+
+impl PackQueries<'_> {
+    /// # Safety
+    /// The machine has the instructions of `V`, those for pairs included where lanes hold pairs.
+    #[inline(always)]
+    unsafe fn of<V: Lanes, F: Factor<V>>(self) {
+        let Self { source: QuerySource { q, rows: list, rope, scale, group, .. }, rows, kv_head, height, to } = self;
+        let (stacked, head_dim) = (rows.len() * group, q.head_dim());
         assert_eq!(to.len() % stacked, 0, "room for {stacked} stacked rows");
-        let (depth, head_dim) = (to.len() / stacked, self.q.head_dim());
-        let numbers = if self.paired { 2 } else { 1 };
-        assert_eq!(depth, head_dim.div_ceil(numbers), "depth of {head_dim} numbers");
-        let mut values = vec![0.0; numbers * depth];
+        let depth = to.len() / stacked;
+        assert_eq!(depth, head_dim.div_ceil(F::NUMBERS), "depth of {head_dim} numbers");
+        let mut values = vec![0.0; head_dim.next_multiple_of(2 * WIDEST)]; // those beyond a head stay 0
         for stack in 0..stacked {
-            let (place, head) = (rows.start + stack / self.group, kv_head * self.group + stack % self.group);
-            self.q.widen(self.rows.index[place] as usize, head, &mut values[..head_dim]);
-            if let Some(rope) = self.rope {
-                rotate(&mut values[..head_dim], rope, self.rows.rope[place]);
+            let (place, head) = (rows.start + stack / group, kv_head * group + stack % group);
+            q.widen(list.index[place] as usize, head, &mut values[..head_dim]);
+            if let Some(rope) = rope {
+                rotate(&mut values[..head_dim], rope, list.rope[place]);
             }
-            let first = stack / STRIP * STRIP;
-            let width = STRIP.min(stacked - first);
+            for value in &mut values[..head_dim] {
+                *value *= scale;
+            }
+            // SAFETY: the caller promises the instructions; there is an even number of vectors.
+            unsafe { F::pack(values.as_mut_ptr(), values.len()) }
+            let first = stack / height * height;
+            let width = height.min(stacked - first);
             let strip = &mut to[first * depth..(first + width) * depth];
-            for (column, values) in strip.chunks_exact_mut(width).zip(values.chunks_exact(numbers)) {
-                column[stack - first] = match values {
-                    &[first, second] => pair(first * self.scale, second * self.scale),
-                    values => values[0] * self.scale,
-                };
+            for (column, lane) in strip.chunks_exact_mut(width).zip(&values) {
+                column[stack - first] = *lane;
             }
         }
     }
@@ -226,8 +259,9 @@ impl Kernel for PackValues<'_> {
     }
 }
 
-/// Packs one panel's values in pairs of neighbouring keys: `v` `[PANEL / 2, padded_dim]`, 0 beyond
-/// `head_dim` and for keys that are missing. Values are in bf16, or in 8 bits.
+/// Packs one panel's values in pairs of neighbouring keys: to the first half of `v`, `[PANEL / 2,
+/// padded_dim]`, 0 beyond `head_dim` and for keys that are missing. Values are in bf16, or in 8
+/// bits.
 pub(super) struct PairValues<'a> {
     pub(super) source: KeySource<'a>,
     pub(super) panel: usize,

@@ -102,7 +102,8 @@ impl Asked<'_> {
         let padded_dim = head_dim.next_multiple_of(WIDEST);
         let paired = multiplies_pairs(level, &blocks, dtype);
         let keys = KeySource { list: &list, blocks: &blocks, rope, head_dim, padded_dim, paired };
-        let queries = QuerySource { q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group, paired };
+        let queries =
+            QuerySource { level, q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group, paired };
         let lse = lse.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
         let starts_of_tiles = (0..rows.len()).step_by(TILE_ROWS);
         let tiles = starts_of_tiles.map(|first| RowTile::new(&queries, first, keys.depth(), kv_heads, &lse)).collect();
@@ -121,7 +122,7 @@ impl RowTile {
         let stacked = range.len() * group;
         let q = (0..kv_heads).map(|kv_head| {
             let mut packed = Aligned::new(stacked * depth);
-            source.pack(range.clone(), kv_head, packed.get_mut());
+            source.pack(range.clone(), kv_head, STRIP, packed.get_mut());
             packed
         });
         let index = rows.index[range.clone()].to_vec();

@@ -31,7 +31,7 @@ pub(super) const LOWEST: f32 = f32::MIN;
 pub(super) struct Tile<'a> {
     /// A panel after the other, each `[depth, PANEL]` in room for `[padded_dim, PANEL]`.
     pub(super) k: &'a [f32],
-    /// `[panels · PANEL, padded_dim]`; of pairs, the first half of each panel's rows.
+    /// `[panels · PANEL, padded_dim]`, half as many rows of pairs.
     pub(super) v: &'a [f32],
     /// Order, segment and rotary position of the keys, PANEL a panel.
     pub(super) of_keys: [[&'a [u32]; 3]; TILE_PANELS],
@@ -97,7 +97,7 @@ unsafe fn absorb<V: Lanes, F: Factor<V>, const ROWS: usize>(work: &mut Absorb<'_
     let Tile { depth, padded_dim, .. } = *work.tile;
     let panels = work.tile.keys.iter().take_while(|&&keys| keys > 0).count();
     assert!(work.tile.k.len() >= panels * padded_dim * PANEL, "packed keys");
-    assert!(work.tile.v.len() >= panels * PANEL * padded_dim, "packed values");
+    assert!(work.tile.v.len() >= panels * PANEL / F::NUMBERS * padded_dim, "packed values");
     assert!(depth <= padded_dim, "packed keys");
     assert_eq!(work.strip.q.len(), depth * ROWS, "packed queries");
     assert_eq!(work.strip.out.len(), padded_dim * ROWS, "room for the result");
@@ -214,7 +214,8 @@ unsafe fn value_block<V: Lanes, F: Factor<V>, const ROWS: usize, const WIDTH: us
         }
         for panel in 0..panels {
             let first = panel * PANEL;
-            let (p, v) = (work.p.as_ptr().add(first), work.tile.v.as_ptr().add(first * padded_dim + column));
+            let (p, v) = (work.p.as_ptr().add(first), work.tile.v.as_ptr());
+            let v = v.add(first / F::NUMBERS * padded_dim + column);
             let depth = work.tile.keys[panel].div_ceil(F::NUMBERS);
             match work.sight[panel] {
                 Sight::Nothing => {}

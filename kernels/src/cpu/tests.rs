@@ -6,10 +6,10 @@ use candle_core::{DType, Tensor};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use super::few_rows;
 use super::lanes::Lanes;
 use super::level::{Kernel, Level, dispatch};
 use super::many_rows::{self, Target};
+use super::{amx, few_rows};
 use crate::{Keys, PAD, Pairing, Positions, Query, Reduce, Rope, RopeConfig, RopeScaling, Rule, SHARED};
 
 #[path = "../../tests/naive/mod.rs"]
@@ -125,7 +125,8 @@ proptest! {
 
     #[test]
     fn pairs_are_multiplied_as_in_f64(
-        seed in any::<u64>(), rows in 1..60usize, pairs in prop_oneof![1..100usize, 250..600usize],
+        seed in any::<u64>(), rows in 1..60usize,
+        pairs in prop_oneof![1..100usize, 250..600usize, (1..40usize).prop_map(|tiles| amx::SIDE * tiles)],
         outputs in prop_oneof![1..140usize, 500..700usize],
     ) {
         let (mut random, inputs) = (naive::Random::new(seed), 2 * pairs);
@@ -154,6 +155,17 @@ proptest! {
             let last = product(&x[(rows - 1) * inputs..], vec![0.0; outputs], false);
             prop_assert_eq!(&written[(rows - 1) * outputs..], &last[..]);
         }
+    }
+}
+
+#[test]
+fn tile_registers_that_linux_tells_of_are_used() {
+    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let has = |name: &str| flags.split_whitespace().any(|flag| flag == name);
+    if ["amx_tile", "amx_bf16", "avx512_bf16"].into_iter().all(has) {
+        assert!(Level::best().tiles().is_some(), "{:?}", Level::best());
+    } else {
+        eprintln!("skipped: this processor has no AMX-BF16");
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Avx512(__m512);
 
 /// The methods that are one instruction.
 macro_rules! one_instruction {
-    ($set1:ident, $loadu:ident, $storeu:ident, $add:ident, $sub:ident, $mul:ident, $max:ident, $fma:ident) => {
+    ($set1:ident, $loadu:ident, $storeu:ident, $fma:ident, $($name:ident: $of_two:ident),*) => {
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
             // SAFETY: the caller promises the instructions.
@@ -42,34 +42,18 @@ macro_rules! one_instruction {
             unsafe { $storeu(to, self.0) }
         }
 
-        #[inline(always)]
-        fn add(self, other: Self) -> Self {
-            // SAFETY: `self` proves the instructions.
-            Self(unsafe { $add(self.0, other.0) })
-        }
-
-        #[inline(always)]
-        fn sub(self, other: Self) -> Self {
-            // SAFETY: `self` proves the instructions.
-            Self(unsafe { $sub(self.0, other.0) })
-        }
-
-        #[inline(always)]
-        fn mul(self, other: Self) -> Self {
-            // SAFETY: `self` proves the instructions.
-            Self(unsafe { $mul(self.0, other.0) })
-        }
+        $(
+            #[inline(always)]
+            fn $name(self, other: Self) -> Self {
+                // SAFETY: `self` proves the instructions.
+                Self(unsafe { $of_two(self.0, other.0) })
+            }
+        )*
 
         #[inline(always)]
         fn mul_add(self, a: Self, b: Self) -> Self {
             // SAFETY: `self` proves the instructions.
             Self(unsafe { $fma(self.0, a.0, b.0) })
-        }
-
-        #[inline(always)]
-        fn max(self, other: Self) -> Self {
-            // SAFETY: `self` proves the instructions.
-            Self(unsafe { $max(self.0, other.0) })
         }
     };
 }
@@ -79,8 +63,8 @@ impl Lanes for Avx2 {
     const BLOCK: usize = 2;
 
     one_instruction! {
-        _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_max_ps,
-        _mm256_fmadd_ps
+        _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps,
+        add: _mm256_add_ps, sub: _mm256_sub_ps, mul: _mm256_mul_ps, div: _mm256_div_ps, max: _mm256_max_ps
     }
 
     #[inline(always)]
@@ -271,8 +255,8 @@ impl Lanes for Avx512 {
     const BLOCK: usize = 4;
 
     one_instruction! {
-        _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_max_ps,
-        _mm512_fmadd_ps
+        _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps,
+        add: _mm512_add_ps, sub: _mm512_sub_ps, mul: _mm512_mul_ps, div: _mm512_div_ps, max: _mm512_max_ps
     }
 
     #[inline(always)]
@@ -469,13 +453,9 @@ const fn turns() -> [u16; 32] {
 /// With AVX512-BF16 and AVX512-BW; see [`super::level::dispatch_pairs`].
 impl Pairs for Avx512 {
     #[inline(always)]
-    unsafe fn load_paired(from: *const f32) -> Self {
-        // SAFETY: the caller promises the instructions and twice `N` readable values. The two types
-        // are the same 512 bits.
-        unsafe {
-            let (first, second) = (_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(Self::N)));
-            Self(std::mem::transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(second, first)))
-        }
+    unsafe fn paired_with(self, next: Self) -> Self {
+        // SAFETY: the caller promises the instructions. The two types are the same 512 bits.
+        unsafe { Self(std::mem::transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(next.0, self.0))) }
     }
 
     #[inline(always)]
@@ -555,18 +535,14 @@ impl Pairs for Avx512 {
             let halves = _mm512_or_si512(sign, rest);
             let first = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
             let second = _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(halves));
-            Self(std::mem::transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(second, first)))
+            Self(first).paired_with(Self(second))
         }
     }
 
     #[inline(always)]
     unsafe fn load_i8_paired(from: *const i8) -> Self {
         // SAFETY: the caller promises the instructions and 32 readable numbers.
-        unsafe {
-            let first = Self::load_i8(from);
-            let second = Self::load_i8(from.add(Self::N));
-            Self(std::mem::transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(second.0, first.0)))
-        }
+        unsafe { Self::load_i8(from).paired_with(Self::load_i8(from.add(Self::N))) }
     }
 
     #[inline(always)]

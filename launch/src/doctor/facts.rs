@@ -111,7 +111,7 @@ impl Facts {
             cores: processor::allowed_cores().unwrap_or_default(),
             cpu_limit: ControlGroups::of_this_process().cpu_cores().map(|(cores, group)| CpuLimit { cores, group }),
             free_memory_bytes: available_bytes(),
-            instructions: processor::instructions().to_owned(),
+            instructions: tributary_kernels::instructions().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             shared_memory: rustix::fs::statvfs("/dev/shm").ok().map(|fs| Space {
                 free_bytes: fs.f_bavail.saturating_mul(fs.f_frsize),

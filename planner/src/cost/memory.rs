@@ -35,8 +35,8 @@ use super::running_bytes;
 use crate::ModelShape;
 use crate::machine::{Machine, MemoryOf};
 
-/// Memory of a process without weights and requests: program, threads, rotary tables, the
-/// allocator's own. About 25 MB were measured.
+/// Memory of a process without weights and requests: program, threads, the allocator's own. About
+/// 25 MB were measured.
 pub const PROGRAM_BYTES: u64 = 32 << 20;
 
 /// Workspace of cuBLAS on Hopper, 32 MiB; elsewhere 4 MiB (cuBLAS documentation,
@@ -48,6 +48,9 @@ const CUBLAS_BYTES: u64 = 32 << 20;
 /// There are as many parts of attention as a GPU runs blocks: two on each of 132 multiprocessors,
 /// and as many again that wait to be merged. That is 528 of 64 rows of 128 numbers in f32, 17 MB.
 pub const DEVICE_BYTES: u64 = CUBLAS_BYTES + (32 << 20) + (64 << 20);
+
+/// Positions by which rotary tables grow, as the model crate's `Decoder` lets them.
+const ROTARY_STEP: usize = 4096;
 
 /// Rows and keys of a tile in the lists that tell which rows see which keys; the smaller of the
 /// kernels' tiles.
@@ -68,7 +71,17 @@ pub fn host_bytes(plan: &Plan, world: usize, shape: &ModelShape, machine: &Machi
     let mut largest_first = ranks(plan, world, shape, cached_bytes, how);
     largest_first.sort_unstable_by(|a, b| b.cmp(a));
     let of_ranks: u64 = largest_first.iter().take(machine.ranks_here).sum();
-    weights_bytes(shape, machine).saturating_add(of_ranks)
+    let tables = (machine.weight_copies as u64).saturating_mul(rotary_bytes(plan, shape));
+    weights_bytes(shape, machine).saturating_add(tables).saturating_add(of_ranks)
+}
+
+/// Bytes of the rotary tables up to the last position of a request, which stay beside the weights:
+/// a cosine and a sine in f32 for each pair of a head's numbers; of two bases where some layers
+/// have windows. A head that turns in part has smaller ones.
+pub fn rotary_bytes(plan: &Plan, shape: &ModelShape) -> u64 {
+    let positions = (plan.total_rows() + plan.max_tokens).next_multiple_of(ROTARY_STEP);
+    let bases = if shape.windows.is_some() { 2 } else { 1 };
+    bases * 4 * (positions * shape.head_dim) as u64
 }
 
 /// Bytes of the weights, as often as the machine has them, and of everything present before any
@@ -80,7 +93,7 @@ pub fn weights_bytes(shape: &ModelShape, machine: &Machine) -> u64 {
 /// Peak bytes of a request on each rank, which shares nothing with the others: weights and chunk
 /// cache included.
 pub fn rank_bytes(plan: &Plan, world: usize, shape: &ModelShape, memory: MemoryOf, cached_bytes: &[u64]) -> Vec<u64> {
-    let with_weights = |bytes| bytes + shape.weight_bytes + besides(memory);
+    let with_weights = |bytes| bytes + shape.weight_bytes + rotary_bytes(plan, shape) + besides(memory);
     ranks(plan, world, shape, cached_bytes, Counted::of(memory)).into_iter().map(with_weights).collect()
 }
 

@@ -19,9 +19,11 @@ impl Planner {
         Reservation::new(bytes, plan.owner, token_bytes, most)
     }
 
-    /// The memory that a request takes on each rank at most while it is prefilled.
+    /// The memory that a request takes on each rank at most while it is prefilled, the rotary
+    /// tables that it makes included.
     pub fn peak(&self, plan: &Plan, group: GroupShape) -> Reservation {
-        let bytes = memory::peak_bytes(plan, group.world, &self.model, self.machine(group).memory);
+        let mut bytes = memory::peak_bytes(plan, group.world, &self.model, self.machine(group).memory);
+        bytes.iter_mut().for_each(|bytes| *bytes += memory::rotary_bytes(plan, &self.model));
         Reservation::new(bytes, plan.owner, 0, 0)
     }
 

@@ -30,7 +30,7 @@ pub fn provenance(engine: &Engine<'_>, profile: Option<&Profile>) -> Result<Prov
         system: host::kernel(),
         cpu: processor::model_name().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
-        instruction_set: processor::instructions().to_owned(),
+        instruction_set: tributary_kernels::instructions().to_owned(),
         memory_bytes: memory::total_bytes().unwrap_or(0),
         accelerators: engine.gpu().map(|gpu| gpu.name.clone()).into_iter().collect(),
         backend: engine.backend(),
