@@ -153,6 +153,14 @@ impl Plan {
         trace.filter(|_| Trace::rows_of_round(self.budget) > 0 && self.groups().len() > 1)
     }
 
+    /// Number of positions up to which rotations are made, of a model with `most`: a free probe's
+    /// may be beyond those of the rows.
+    pub fn positions(&self, most: usize) -> usize {
+        let of_rows = self.total_rows() + 1 + self.max_tokens.max(self.passing_rows());
+        let traced = self.traces().map_or(0, |_| self.traced_positions());
+        of_rows.max(traced.min(most))
+    }
+
     /// Number of positions that a free probe takes. After the prefix the longest group counts
     /// twice, since each group is placed as if another one preceded it.
     pub fn traced_positions(&self) -> usize {

@@ -56,7 +56,7 @@ pub struct Provenance {
     pub cpu: String,
     /// Cores that this process may use.
     pub cores: usize,
-    /// Widest vector instructions in use, such as avx512.
+    /// Instructions of products and attention, such as AVX-512 or AMX-BF16.
     pub instruction_set: String,
     /// Memory of the host in bytes.
     pub memory_bytes: u64,

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use candle_core::DType;
 use tributary_engine::Group;
 use tributary_model::Model;
-use tributary_planner::cost::memory::alive_bytes;
+use tributary_planner::MemoryOf;
+use tributary_planner::cost::memory::{alive_bytes, rotary_bytes};
 use tributary_protocol::{Event, Exchange, Method, Order, Plan, Returns};
 use tributary_tests::counting::Counting;
 use tributary_tests::samples::{Case, specs};
@@ -169,6 +170,24 @@ fn families_hold_at_most_what_the_planner_counts() {
         println!("{what}: {high} of {predicted} bytes, {share:.3}");
         assert!((0.35..=1.0).contains(&share), "{what}: {high} of {predicted} bytes, {share:.3}");
         group.end().expect("the group ends well");
+    }
+}
+
+/// The first long prompt makes them, and they stay with the model: of one base, and of two where
+/// layers with windows have one of their own.
+#[test]
+fn rotary_tables_take_what_the_planner_counts() {
+    let _alone = COUNTS.lock().expect("no test has failed");
+    let mut windows = tiny_config(&[("head_dim", 64.into()), ("max_position_embeddings", (1 << 20).into())]);
+    windows["architectures"] = serde_json::json!(["Gemma3ForCausalLM"]);
+    for model in [curve_model(), dummy_model(&windows, 7)] {
+        let (plan, shape) = (planned("full", 65_536, 1, &*model), shape(&*model, DType::F32));
+        drop(model.layer_attention(1).expect("tables of the first positions"));
+        let before = Counting::held();
+        drop(model.layer_attention(plan.positions(shape.max_positions)).expect("tables"));
+        let (more, predicted) = (Counting::held() - before, rotary_bytes(&plan, &shape, MemoryOf::Host));
+        let share = more as f64 / predicted as f64;
+        assert!((0.9..=1.0).contains(&share), "{more} of {predicted} bytes, {share:.3}");
     }
 }
 

@@ -14,6 +14,7 @@ pub(super) const BLOCK: usize = 2 * SIDE;
 pub(super) type Rows<T> = (T, usize);
 
 /// The factors of a block: `[rows, depth]` pairs, and `[depth, BLOCK]` pairs.
+#[cfg_attr(not(all(target_arch = "x86_64", target_os = "linux")), allow(dead_code))]
 pub(super) struct Factors {
     pub(super) a: Rows<*const f32>,
     pub(super) b: Rows<*const f32>,
@@ -22,19 +23,19 @@ pub(super) struct Factors {
 }
 
 /// A thread's tile registers, all of sixteen rows of 64 bytes, until this is dropped.
-pub(super) struct Tiles {
+pub(super) struct Registers {
     /// They are this thread's.
     thread: PhantomData<*const ()>,
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod registers {
+mod machine {
     use std::arch::asm;
     use std::arch::x86_64::__cpuid_count;
     use std::marker::PhantomData;
     use std::sync::OnceLock;
 
-    use super::{Factors, Rows, SIDE, Tiles};
+    use super::{Factors, Registers, Rows, SIDE};
 
     /// Number of the tiles' content among the states of a thread (Intel's manual, volume 1,
     /// 13.1), for which Linux wants to be asked.
@@ -63,9 +64,9 @@ mod registers {
         })
     }
 
-    impl Tiles {
+    impl Registers {
         /// # Safety
-        /// [`are_there`] says so.
+        /// [`are_there`] says so, and the thread has no others.
         pub(in super::super) unsafe fn new() -> Self {
             let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
             row_bytes[..8].fill(64);
@@ -80,7 +81,8 @@ mod registers {
         /// one tile of rows, or two if `TALL`.
         ///
         /// # Safety
-        /// All three are valid for as many rows, [`super::BLOCK`] columns and `depth` pairs.
+        /// `a` and `out` are valid for [`super::BLOCK`] rows if `TALL`, else for [`SIDE`], `b` for
+        /// `depth` rows; `out` and `b` have BLOCK columns, and `a` has `depth`, whole tiles.
         #[inline(always)]
         pub(in super::super) unsafe fn multiply<const TALL: bool>(
             &self,
@@ -100,107 +102,120 @@ mod registers {
         }
     }
 
-    /// [`Tiles::multiply`] of two tiles of rows.
+    /// [`Registers::multiply`] of two tiles of rows.
     ///
     /// # Safety
-    /// As there; this thread has [`Tiles`].
+    /// As there; this thread has [`Registers`].
     #[inline(always)]
     unsafe fn of_two((out, out_step): Rows<*mut f32>, factors: Factors, accumulate: bool) {
         let Factors { a: (a, a_step), b: (b, b_step), depth } = factors;
         // SAFETY: the caller's promises.
         unsafe {
             asm!(
-                "test {add:e}, {add:e}",
-                "jz 3f",
-                "tileloadd tmm0, [{out} + {out_step}]",
-                "tileloadd tmm1, [{out} + {out_step} + 64]",
-                "tileloadd tmm2, [{low} + {out_step}]",
-                "tileloadd tmm3, [{low} + {out_step} + 64]",
-                "jmp 2f",
-                "3:",
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "2:",
-                "tileloadd tmm6, [{b} + {b_step}]",
-                "tileloadd tmm4, [{a} + {a_step}]",
-                "tileloadd tmm7, [{b} + {b_step} + 64]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{a_low} + {a_step}]",
-                "add {a}, 64",
-                "add {a_low}, 64",
-                "add {b}, {b_tile}",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "dec {tiles}",
-                "jnz 2b",
-                "tilestored [{out} + {out_step}], tmm0",
-                "tilestored [{out} + {out_step} + 64], tmm1",
-                "tilestored [{low} + {out_step}], tmm2",
-                "tilestored [{low} + {out_step} + 64], tmm3",
-                add = in(reg) u32::from(accumulate),
-                out = in(reg) out,
-                low = in(reg) out.wrapping_add(SIDE * out_step),
-                out_step = in(reg) 4 * out_step,
-                a = inout(reg) a => _,
-                a_low = inout(reg) a.wrapping_add(SIDE * a_step) => _,
-                a_step = in(reg) 4 * a_step,
-                b = inout(reg) b => _,
-                b_step = in(reg) 4 * b_step,
-                b_tile = in(reg) 4 * SIDE * b_step,
-                tiles = inout(reg) depth / SIDE => _,
-                options(nostack),
-            );
+                           "test {add:e}, {add:e}",
+                           "jz 3f",
+                           "tileloadd tmm0, [{out} + {out_step}]",
+                           "tileloadd tmm1, [{out} + {out_step} + 64]",
+                           "tileloadd tmm2, [{low} + {out_step}]",
+                           "tileloadd tmm3, [{low} + {out_step} + 64]",
+                           "jmp 2f",
+                           "3:",
+                           "tilezero tmm0",
+                           "tilezero tmm1",
+                           "tilezero tmm2",
+                           "tilezero tmm3",
+                           "2:",
+                           "tileloadd tmm6, [{b} + {b_step}]",
+                           "tileloadd tmm4, [{a} + {a_step}]",
+                           "tileloadd tmm7, [{b} + {b_step} + 64]",
+                           "tdpbf16ps tmm0, tmm4, tmm6",
+                           "tdpbf16ps tmm1, tmm4, tmm7",
+                           "tileloadd tmm5, [{a_low} + {a_step}]",
+                           "add {a}, 64",
+                           "add {a_low}, 64",
+                           "add {b}, {b_tile}",
+                           "tdpbf16ps tmm2, tmm5, tmm6",
+                           "tdpbf16ps tmm3, tmm5, tmm7",
+                           "dec {tiles}",
+                           "jnz 2b",
+                           "tilestored [{out} + {out_step}], tmm0",
+                           "tilestored [{out} + {out_step} + 64], tmm1",
+                           "tilestored [{low} + {out_step}], tmm2",
+                           "tilestored [{low} + {out_step} + 64], tmm3",
+                           add = in(reg) u32::from(accumulate),
+                           out = in(reg) out,
+                           low = in(reg) out.wrapping_add(SIDE * out_step),
+                           out_step = in(reg) 4 * out_step,
+                           a = inout(reg) a => _,
+                           a_low = inout(reg) a.wrapping_add(SIDE * a_step) => _,
+                           a_step = in(reg) 4 * a_step,
+                           b = inout(reg) b => _,
+                           b_step = in(reg) 4 * b_step,
+                           b_tile = in(reg) 4 * SIDE * b_step,
+                           tiles = inout(reg) depth / SIDE => _,
+                           out("tmm0") _,
+            out("tmm1") _,
+            out("tmm2") _,
+            out("tmm3") _,
+            out("tmm4") _,
+            out("tmm5") _,
+            out("tmm6") _,
+            out("tmm7") _,
+            options(nostack),
+                       );
         }
     }
 
-    /// [`Tiles::multiply`] of one tile of rows.
+    /// [`Registers::multiply`] of one tile of rows.
     ///
     /// # Safety
-    /// As there; this thread has [`Tiles`].
+    /// As there; this thread has [`Registers`].
     #[inline(always)]
     unsafe fn of_one((out, out_step): Rows<*mut f32>, factors: Factors, accumulate: bool) {
         let Factors { a: (a, a_step), b: (b, b_step), depth } = factors;
         // SAFETY: the caller's promises.
         unsafe {
             asm!(
-                "test {add:e}, {add:e}",
-                "jz 3f",
-                "tileloadd tmm0, [{out} + {out_step}]",
-                "tileloadd tmm1, [{out} + {out_step} + 64]",
-                "jmp 2f",
-                "3:",
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "2:",
-                "tileloadd tmm6, [{b} + {b_step}]",
-                "tileloadd tmm4, [{a} + {a_step}]",
-                "tileloadd tmm7, [{b} + {b_step} + 64]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "add {a}, 64",
-                "add {b}, {b_tile}",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "dec {tiles}",
-                "jnz 2b",
-                "tilestored [{out} + {out_step}], tmm0",
-                "tilestored [{out} + {out_step} + 64], tmm1",
-                add = in(reg) u32::from(accumulate),
-                out = in(reg) out,
-                out_step = in(reg) 4 * out_step,
-                a = inout(reg) a => _,
-                a_step = in(reg) 4 * a_step,
-                b = inout(reg) b => _,
-                b_step = in(reg) 4 * b_step,
-                b_tile = in(reg) 4 * SIDE * b_step,
-                tiles = inout(reg) depth / SIDE => _,
-                options(nostack),
-            );
+                           "test {add:e}, {add:e}",
+                           "jz 3f",
+                           "tileloadd tmm0, [{out} + {out_step}]",
+                           "tileloadd tmm1, [{out} + {out_step} + 64]",
+                           "jmp 2f",
+                           "3:",
+                           "tilezero tmm0",
+                           "tilezero tmm1",
+                           "2:",
+                           "tileloadd tmm6, [{b} + {b_step}]",
+                           "tileloadd tmm4, [{a} + {a_step}]",
+                           "tileloadd tmm7, [{b} + {b_step} + 64]",
+                           "tdpbf16ps tmm0, tmm4, tmm6",
+                           "add {a}, 64",
+                           "add {b}, {b_tile}",
+                           "tdpbf16ps tmm1, tmm4, tmm7",
+                           "dec {tiles}",
+                           "jnz 2b",
+                           "tilestored [{out} + {out_step}], tmm0",
+                           "tilestored [{out} + {out_step} + 64], tmm1",
+                           add = in(reg) u32::from(accumulate),
+                           out = in(reg) out,
+                           out_step = in(reg) 4 * out_step,
+                           a = inout(reg) a => _,
+                           a_step = in(reg) 4 * a_step,
+                           b = inout(reg) b => _,
+                           b_step = in(reg) 4 * b_step,
+                           b_tile = in(reg) 4 * SIDE * b_step,
+                           tiles = inout(reg) depth / SIDE => _,
+                           out("tmm0") _,
+            out("tmm1") _,
+            out("tmm4") _,
+            out("tmm6") _,
+            out("tmm7") _,
+            options(nostack),
+                       );
         }
     }
 
-    impl Drop for Tiles {
+    impl Drop for Registers {
         fn drop(&mut self) {
             // SAFETY: `self` proves the instructions; nothing reads these registers any more.
             unsafe { asm!("tilerelease", options(nostack, nomem)) }
@@ -209,15 +224,16 @@ mod registers {
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-mod registers {
-    use super::{Factors, Rows, Tiles};
+mod machine {
+    use super::{Factors, Registers, Rows};
 
     /// No other machine has them.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(in super::super) fn are_there() -> bool {
         false
     }
 
-    impl Tiles {
+    impl Registers {
         /// # Safety
         /// Not to be called.
         pub(in super::super) unsafe fn new() -> Self {
@@ -232,4 +248,4 @@ mod registers {
     }
 }
 
-pub(super) use registers::are_there;
+pub(super) use machine::are_there;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 
-use super::amx::{self, Tiles};
+use super::amx::{self, Registers};
 use super::inputs::Inputs;
 use super::lanes::{CausalPosition, PANEL, TILE, TILE_PANELS};
 use super::level::{Level, dispatch, dispatch_either, dispatch_pairs};
@@ -177,6 +177,7 @@ impl KeyTile {
         }
         let rows = if source.paired { PANEL / 2 } else { PANEL };
         for (i, &panel) in panels.iter().enumerate() {
+            // Pairs take half of the room that they are made in: the next panel's begins there.
             let v = &mut self.v.get_mut()[i * rows * padded_dim..][..PANEL * padded_dim];
             let finite = &mut tile.finite;
             match source.paired {
@@ -239,9 +240,11 @@ impl<'a> Call<'a> {
         scratch.top[..stacked].fill(LOWEST);
         scratch.sum[..stacked * WIDEST].fill(0.0);
         scratch.out.get_mut()[..stacked * self.sizes.padded_dim].fill(0.0);
-        let tiles = self.level.tiles().filter(|_| self.keys.paired && self.keys.depth().is_multiple_of(amx::SIDE));
+        let in_tiles = self.keys.paired && self.keys.depth().is_multiple_of(amx::SIDE);
+        // SAFETY: nothing that a task of attention calls has registers.
+        let registers = in_tiles.then(|| unsafe { self.level.registers() }).flatten();
         let packed = &mut scratch.q.get_mut()[..stacked * self.keys.depth()];
-        let height = if tiles.is_some() { 1 } else { STRIP };
+        let height = if registers.is_some() { 1 } else { STRIP };
         self.queries.pack(task.rows.clone(), task.kv_head, height, packed);
         let rows = Span::of_rows(&scratch.places);
         let mut panels = self.visible(&rows, task.panels.clone());
@@ -255,7 +258,7 @@ impl<'a> Call<'a> {
             if count == 0 {
                 break;
             }
-            self.absorb(scratch, tiles.as_ref(), task.kv_head, &tile[..count]);
+            self.absorb(scratch, registers.as_ref(), task.kv_head, &tile[..count]);
             if !crate::tiles::done() {
                 break;
             }
@@ -264,10 +267,10 @@ impl<'a> Call<'a> {
     }
 
     /// Packs a tile of keys and takes it into every strip that sees some of it.
-    fn absorb(&self, scratch: &mut Scratch, tiles: Option<&Tiles>, kv_head: usize, panels: &[usize]) {
+    fn absorb(&self, scratch: &mut Scratch, registers: Option<&Registers>, kv_head: usize, panels: &[usize]) {
         let (source, depth, padded_dim) = (self.keys, self.keys.depth(), self.keys.padded_dim);
         let tile = &scratch.keys.fill(self.level, source, kv_head, panels);
-        let (stacked, height) = (scratch.places.len(), if tiles.is_some() { amx::BLOCK } else { STRIP });
+        let (stacked, height) = (scratch.places.len(), if registers.is_some() { amx::BLOCK } else { STRIP });
         for first in (0..stacked).step_by(height) {
             let rows = first..stacked.min(first + height);
             let places = &scratch.places[rows.clone()];
@@ -279,7 +282,7 @@ impl<'a> Call<'a> {
             if sight.iter().all(|&sight| sight == Sight::Nothing) {
                 continue;
             }
-            let there = first..if tiles.is_some() { first + height } else { rows.end };
+            let there = first..if registers.is_some() { first + height } else { rows.end };
             let strip = Strip {
                 q: &scratch.q.get()[there.start * depth..there.end * depth],
                 places,
@@ -288,8 +291,8 @@ impl<'a> Call<'a> {
                 out: &mut scratch.out.get_mut()[there.start * padded_dim..there.end * padded_dim],
             };
             let p = scratch.p.get_mut();
-            match tiles {
-                Some(tiles) => dispatch_pairs(self.level, AbsorbInTiles { tiles, strip, tile, sight, p }),
+            match registers {
+                Some(registers) => dispatch_pairs(self.level, AbsorbInTiles { registers, strip, tile, sight, p }),
                 None => {
                     let p = &mut p[..STRIP * TILE];
                     dispatch_either(self.level, source.paired, Absorb { strip, tile, sight, p });

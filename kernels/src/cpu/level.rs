@@ -13,7 +13,7 @@ pub(super) struct Level {
     /// Whether it multiplies pairs of bf16.
     has_pairs: bool,
     /// Whether it multiplies tiles of them, see [`amx`].
-    has_tiles: bool,
+    has_amx: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ enum Width {
 impl Level {
     /// All that this machine has, the best one last.
     pub(super) fn available() -> Vec<Self> {
-        let of = |width| Self { width, has_pairs: false, has_tiles: false };
+        let of = |width| Self { width, has_pairs: false, has_amx: false };
         let mut levels = vec![of(Width::Portable)];
         #[cfg(target_arch = "x86_64")]
         {
@@ -42,7 +42,7 @@ impl Level {
                 if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") {
                     let pairs = Self { has_pairs: true, ..of(Width::Avx512) };
                     levels.push(pairs);
-                    levels.extend(amx::are_there().then_some(Self { has_tiles: true, ..pairs }));
+                    levels.extend(amx::are_there().then_some(Self { has_amx: true, ..pairs }));
                 }
             }
         }
@@ -61,7 +61,7 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Width::Avx2 => "AVX2",
             #[cfg(target_arch = "x86_64")]
-            Width::Avx512 => match (self.has_pairs, self.has_tiles) {
+            Width::Avx512 => match (self.has_pairs, self.has_amx) {
                 (_, true) => "AMX-BF16",
                 (true, false) => "AVX512-BF16",
                 (false, false) => "AVX-512",
@@ -75,20 +75,23 @@ impl Level {
     }
 
     /// Whether products of pairs are made in tile registers.
-    pub(super) fn has_tiles(self) -> bool {
-        self.has_tiles
+    pub(super) fn has_amx(self) -> bool {
+        self.has_amx
     }
 
-    /// This thread's tile registers, where products of pairs can be made in them.
-    pub(super) fn tiles(self) -> Option<amx::Tiles> {
-        // SAFETY: a level only has tiles where they were found to be there.
-        self.has_tiles.then(|| unsafe { amx::Tiles::new() })
+    /// This thread's tile registers, where it has such.
+    ///
+    /// # Safety
+    /// The thread has no others.
+    pub(super) unsafe fn registers(self) -> Option<amx::Registers> {
+        // SAFETY: a level only has them where they were found to be there; the caller's promise.
+        self.has_amx.then(|| unsafe { amx::Registers::new() })
     }
 
     /// The reference of products of pairs, on every machine.
     #[cfg(test)]
     pub(super) fn with_slow_pairs() -> Self {
-        Self { width: Width::Portable, has_pairs: true, has_tiles: false }
+        Self { width: Width::Portable, has_pairs: true, has_amx: false }
     }
 }
 

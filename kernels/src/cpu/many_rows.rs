@@ -4,7 +4,7 @@
 
 use half::bf16;
 
-use super::amx::Tiles;
+use super::amx::Registers;
 use super::blocks::unpack;
 use super::lanes::{Lanes, Pairs};
 use super::level::{EitherKernel, Kernel, Level, PairKernel, dispatch, dispatch_either, dispatch_pairs};
@@ -86,7 +86,7 @@ struct Run {
 
 impl Run {
     fn new(level: Level, paired: bool, inputs: usize) -> Self {
-        Self { level, paired, inputs, in_tiles: paired && level.has_tiles() && inputs.is_multiple_of(amx::SIDE) }
+        Self { level, paired, inputs, in_tiles: paired && level.has_amx() && inputs.is_multiple_of(amx::SIDE) }
     }
 
     /// The product with numbers that are rounded to pairs first, in room for whole blocks of rows.
@@ -139,8 +139,9 @@ impl Run {
     }
 
     fn multiply(self, part: Multiply<'_>) {
-        match self.level.tiles().filter(|_| self.in_tiles) {
-            Some(tiles) => part.in_tiles(&tiles),
+        // SAFETY: nothing that a task of a product calls has registers.
+        match self.in_tiles.then(|| unsafe { self.level.registers() }).flatten() {
+            Some(registers) => part.in_tiles(&registers),
             None => dispatch_either(self.level, self.paired, part),
         }
     }
@@ -281,7 +282,7 @@ impl EitherKernel for PackBlocks<'_> {
                     let to = place(inputs / F::NUMBERS, width, from / F::NUMBERS + lane, group * V::N);
                     // SAFETY: the caller promises the instructions. The room has rows of UNPACKED
                     // numbers, the panel V::N lanes from here on, and V::N columns, which divides
-                    // COLUMNS.
+                    // `width`.
                     unsafe {
                         let to = panel[to..].as_mut_ptr();
                         V::transpose(room.as_ptr().add(lane), UNPACKED, to, width);
@@ -407,7 +408,7 @@ impl Multiply<'_> {
 
 impl Multiply<'_> {
     /// The same in tiles: `x` has room for whole blocks of rows, and `inputs` are whole tiles.
-    fn in_tiles(mut self, tiles: &Tiles) {
+    fn in_tiles(mut self, registers: &Registers) {
         let rows = self.out.len() / self.outputs;
         assert!(self.x.len() >= rows.next_multiple_of(amx::BLOCK) * self.inputs, "rows of x");
         assert!(self.first + self.columns <= self.outputs, "columns");
@@ -415,7 +416,7 @@ impl Multiply<'_> {
         for from in (0..self.inputs).step_by(DEPTH) {
             for row in (0..rows).step_by(amx::BLOCK) {
                 for column in (0..self.columns).step_by(amx::BLOCK) {
-                    self.tile_block(tiles, [row, from, column]);
+                    self.tile_block(registers, [row, from, column]);
                 }
             }
         }
@@ -423,7 +424,7 @@ impl Multiply<'_> {
 
     /// A block of the result, from its first row, input and column on. Where it is not whole, it is
     /// made in a room of its own.
-    fn tile_block(&mut self, tiles: &Tiles, [row, from, column]: [usize; 3]) {
+    fn tile_block(&mut self, registers: &Registers, [row, from, column]: [usize; 3]) {
         let (inputs, outputs) = (self.inputs, self.outputs);
         let (first, rows) = (row * outputs + self.first + column, self.out.len() / outputs - row);
         let (tall, depth) = (rows > amx::SIDE, DEPTH.min(inputs - from));
@@ -436,8 +437,8 @@ impl Multiply<'_> {
             // panels, which are whole blocks of columns; `to` has room for the block.
             unsafe {
                 match tall {
-                    true => tiles.multiply::<true>(to, factors, accumulate),
-                    false => tiles.multiply::<false>(to, factors, accumulate),
+                    true => registers.multiply::<true>(to, factors, accumulate),
+                    false => registers.multiply::<false>(to, factors, accumulate),
                 }
             }
         };

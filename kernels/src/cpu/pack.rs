@@ -260,8 +260,8 @@ impl Kernel for PackValues<'_> {
 }
 
 /// Packs one panel's values in pairs of neighbouring keys: to the first half of `v`, `[PANEL / 2,
-/// padded_dim]`, 0 beyond `head_dim` and for keys that are missing. Values are in bf16, or in 8
-/// bits.
+/// padded_dim]`, 0 beyond `head_dim` and for keys that are missing; the second half is scratch.
+/// Values are in bf16, or in 8 bits.
 pub(super) struct PairValues<'a> {
     pub(super) source: KeySource<'a>,
     pub(super) panel: usize,

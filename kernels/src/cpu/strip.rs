@@ -45,7 +45,8 @@ pub(super) struct Tile<'a> {
     pub(super) finite: bool,
 }
 
-/// Up to [`STRIP`] rows, and their softmax and output so far.
+/// Up to [`STRIP`] rows, and their softmax and output so far; in tile registers more, in whole
+/// blocks ([`super::strip_amx::AbsorbInTiles`]).
 pub(super) struct Strip<'a> {
     /// `[depth, rows]`: rotated, multiplied by scale · log₂ e.
     pub(super) q: &'a [f32],

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::amx::{self, Tiles};
+use super::amx::{self, Registers};
 use super::lanes::{PANEL, Pairs, TILE, TILE_PANELS};
 use super::level::PairKernel;
 use super::micro::{Mask, careful_product};
@@ -14,7 +14,7 @@ use super::strip::{Strip, Tile, WIDEST};
 
 /// Takes a tile's keys into the result of a strip of up to [`amx::BLOCK`] rows.
 pub(super) struct AbsorbInTiles<'a> {
-    pub(super) tiles: &'a Tiles,
+    pub(super) registers: &'a Registers,
     /// Queries are `[BLOCK, depth]` here, whole tiles of pairs, and the output `[BLOCK,
     /// padded_dim]`: what stands in rows beyond the strip's does not count.
     pub(super) strip: Strip<'a>,
@@ -72,8 +72,8 @@ impl AbsorbInTiles<'_> {
         // SAFETY: rows are those of a strip, and there are BLOCK columns on both sides.
         unsafe {
             match self.strip.places.len() > amx::SIDE {
-                true => self.tiles.multiply::<true>(to, factors, accumulate),
-                false => self.tiles.multiply::<false>(to, factors, accumulate),
+                true => self.registers.multiply::<true>(to, factors, accumulate),
+                false => self.registers.multiply::<false>(to, factors, accumulate),
             }
         }
     }
@@ -102,37 +102,41 @@ impl AbsorbInTiles<'_> {
         // outputs, and the lists of a panel's keys PANEL numbers.
         unsafe {
             let p = self.p.as_mut_ptr().add(row * TILE);
-            let mut top = V::splat(self.strip.top[row]);
+            // Several maxima and sums side by side, each of which waits for itself alone.
+            let mut tops = [V::splat(self.strip.top[row]); 4];
             for panel in (0..panels).filter(|&panel| self.sight[panel] != Sight::Nothing) {
                 let (p, of_keys) = (p.add(panel * PANEL), self.tile.of_keys[panel]);
                 if self.sight[panel] == Sight::All {
-                    for column in (0..PANEL).step_by(V::N) {
-                        top = top.max(V::load(p.add(column)));
+                    for column in (0..PANEL).step_by(4 * V::N) {
+                        for (i, top) in tops.iter_mut().enumerate() {
+                            *top = top.max(V::load(p.add(column + i * V::N)));
+                        }
                     }
                     continue;
                 }
                 let mask = Mask::new(of_keys, self.strip.places);
                 for column in (0..PANEL).step_by(V::N) {
                     let score = mask.keep_seen(V::load(p.add(column)), column, row);
-                    top = top.max(score);
+                    tops[0] = tops[0].max(score);
                     score.store(p.add(column));
                 }
             }
+            let top = tops[0].max(tops[1]).max(tops[2].max(tops[3]));
             let (old, new) = (self.strip.top[row], top.reduce_max());
             self.strip.top[row] = new;
             let (fade, top) = (V::splat(old - new).exp2(), V::splat(new));
-            let mut sum = V::splat(0.0);
+            let mut sums = [V::splat(0.0); 2];
             for panel in (0..panels).filter(|&panel| self.sight[panel] != Sight::Nothing) {
                 let (from, to) = (p.add(panel * PANEL), p.add(panel * PANEL / 2));
                 for column in (0..PANEL).step_by(2 * V::N) {
                     let first = V::load(from.add(column)).sub(top).exp2();
                     let second = V::load(from.add(column + V::N)).sub(top).exp2();
-                    sum = sum.add(first).add(second);
+                    sums = [sums[0].add(first), sums[1].add(second)];
                     first.paired_with(second).store(to.add(column / 2));
                 }
             }
             let total = self.strip.sum.as_mut_ptr().add(row * WIDEST);
-            V::load(total).mul_add(fade, sum).store(total);
+            V::load(total).mul_add(fade, sums[0].add(sums[1])).store(total);
             if new > old {
                 let out = self.strip.out.as_mut_ptr().add(row * padded_dim);
                 for column in (0..padded_dim).step_by(V::N) {
@@ -154,7 +158,8 @@ impl AbsorbInTiles<'_> {
         }
     }
 
-    /// The same over one panel, where a probability of 0 adds nothing.
+    /// The same over one panel, where a probability of 0 adds nothing; its sums are made in another
+    /// order, and so may round to other sides.
     ///
     /// # Safety
     /// The machine has the instructions of `V`; lengths as checked by [`run`](PairKernel::run).

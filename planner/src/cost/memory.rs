@@ -71,15 +71,24 @@ pub fn host_bytes(plan: &Plan, world: usize, shape: &ModelShape, machine: &Machi
     let mut largest_first = ranks(plan, world, shape, cached_bytes, how);
     largest_first.sort_unstable_by(|a, b| b.cmp(a));
     let of_ranks: u64 = largest_first.iter().take(machine.ranks_here).sum();
-    let tables = (machine.weight_copies as u64).saturating_mul(rotary_bytes(plan, shape));
+    let tables = (machine.weight_copies as u64).saturating_mul(rotary_bytes(plan, shape, machine.memory));
     weights_bytes(shape, machine).saturating_add(tables).saturating_add(of_ranks)
 }
 
-/// Bytes of the rotary tables up to the last position of a request, which stay beside the weights:
-/// a cosine and a sine in f32 for each pair of a head's numbers; of two bases where some layers
-/// have windows. A head that turns in part has smaller ones.
-pub fn rotary_bytes(plan: &Plan, shape: &ModelShape) -> u64 {
-    let positions = (plan.total_rows() + plan.max_tokens).next_multiple_of(ROTARY_STEP);
+/// Bytes of the rotary tables up to the last position of a request, which stay beside the weights
+/// of a host: a cosine and a sine in f32 for each pair of a head's numbers; twice where some layers
+/// have windows, which may have a base of their own. A head that turns in part has smaller ones.
+/// Those of a device are among a layer's turned keys.
+pub fn rotary_bytes(plan: &Plan, shape: &ModelShape, memory: MemoryOf) -> u64 {
+    match memory {
+        MemoryOf::Host => tables_bytes(plan, shape),
+        MemoryOf::Device => 0,
+    }
+}
+
+/// Bytes of one copy of a request's rotary tables.
+fn tables_bytes(plan: &Plan, shape: &ModelShape) -> u64 {
+    let positions = plan.positions(shape.max_positions).next_multiple_of(ROTARY_STEP);
     let bases = if shape.windows.is_some() { 2 } else { 1 };
     bases * 4 * (positions * shape.head_dim) as u64
 }
@@ -93,7 +102,7 @@ pub fn weights_bytes(shape: &ModelShape, machine: &Machine) -> u64 {
 /// Peak bytes of a request on each rank, which shares nothing with the others: weights and chunk
 /// cache included.
 pub fn rank_bytes(plan: &Plan, world: usize, shape: &ModelShape, memory: MemoryOf, cached_bytes: &[u64]) -> Vec<u64> {
-    let with_weights = |bytes| bytes + shape.weight_bytes + rotary_bytes(plan, shape) + besides(memory);
+    let with_weights = |bytes| bytes + shape.weight_bytes + rotary_bytes(plan, shape, memory) + besides(memory);
     ranks(plan, world, shape, cached_bytes, Counted::of(memory)).into_iter().map(with_weights).collect()
 }
 
@@ -245,13 +254,14 @@ impl Count<'_> {
             + self.places(rank, &held)
     }
 
-    /// Bytes of the features of all pictures, and what is there beside them while a tower runs.
+    /// Bytes of the features of all pictures and of the rotary tables with their places, and what is
+    /// there beside them while a tower runs.
     fn pictures(&self, rank: usize) -> (u64, u64) {
         let Some(vision) = self.shape.vision.as_ref().filter(|_| self.plan.has_pictures()) else { return (0, 0) };
         let features = vision.features_bytes(self.plan, self.shape.dtype_bytes);
         // The ranks' features are there once more where they are joined.
         let tower = vision.tower_bytes(self.plan, rank, self.number_bytes());
-        (features, self.slack(tower.max(2 * features)))
+        (features + tables_bytes(self.plan, self.shape), self.slack(tower.max(2 * features)))
     }
 
     /// Bytes of the recompute pass, in addition to keys and values: activations of its rows, and

@@ -290,8 +290,14 @@ impl Draft {
         let bytes = |plan: &Plan| memory::host_bytes(plan, self.world, shape, machine, cached_bytes);
         self.memory_bytes = bytes(&self.plan);
         let at_first = self.plan.max_tokens.min(self.reserved_tokens);
+        let tables = |plan: &Plan| memory::rotary_bytes(plan, shape, machine.memory) * machine.weight_copies as u64;
+        let all_tables = tables(&self.plan);
         let all = std::mem::replace(&mut self.plan.max_tokens, at_first);
-        let needed_bytes = if at_first < all { bytes(&self.plan) } else { self.memory_bytes };
+        let needed_bytes = match at_first < all {
+            // Rotary tables are made up to the last token at once.
+            true => (bytes(&self.plan) - tables(&self.plan)).saturating_add(all_tables),
+            false => self.memory_bytes,
+        };
         self.plan.max_tokens = all;
         match machine.available_bytes {
             Some(available_bytes) if needed_bytes > available_bytes => {

@@ -22,8 +22,11 @@ impl Planner {
     /// The memory that a request takes on each rank at most while it is prefilled, the rotary
     /// tables that it makes included.
     pub fn peak(&self, plan: &Plan, group: GroupShape) -> Reservation {
-        let mut bytes = memory::peak_bytes(plan, group.world, &self.model, self.machine(group).memory);
-        bytes.iter_mut().for_each(|bytes| *bytes += memory::rotary_bytes(plan, &self.model));
+        let machine = self.machine(group);
+        let mut bytes = memory::peak_bytes(plan, group.world, &self.model, machine.memory);
+        let tables = memory::rotary_bytes(plan, &self.model, machine.memory) * machine.weight_copies as u64;
+        // Ranks that are threads share a copy.
+        bytes.iter_mut().for_each(|bytes| *bytes += tables.div_ceil(machine.ranks_here.max(1) as u64));
         Reservation::new(bytes, plan.owner, 0, 0)
     }
 

@@ -146,10 +146,8 @@ impl Rank<'_, '_> {
     /// The tools for a request's passes.
     fn context(&mut self, plan: &Plan) -> Result<Context<'_>> {
         // As many as rows: pictures take fewer.
-        let positions = plan.total_rows() + 1 + plan.max_tokens.max(plan.passing_rows());
-        let traced = plan.traces().map_or(0, |_| plan.traced_positions());
         let kept = plan.continues.map_or(0, |continues| self.decoding.borrow().positions(continues.request));
-        let positions = positions.max(traced.min(self.models.main.config().max_positions)).max(kept);
+        let positions = plan.positions(self.models.main.config().max_positions).max(kept);
         self.comm.reset_traffic();
         self.chunk_cache.begin();
         let models = self.models.clone();
