@@ -2,6 +2,8 @@
 //! pairs of bf16, and six rows at a time pass them, or 32 rows of pairs in tile registers. Sums are
 //! f32.
 
+use std::ops::Range;
+
 use half::bf16;
 
 use super::amx::Registers;
@@ -48,28 +50,43 @@ fn paired_in(level: Level, numbers: &[f32], lanes: usize) -> Aligned {
 /// Adds `x · weightᵀ` to `out` `[rows, outputs]`, or writes it there: `x` `[rows, inputs]`,
 /// `weight` `[outputs, inputs]`. The bits of a result depend on its own row and column alone.
 pub(super) fn product<T: Stored>(level: Level, x: &[f32], weight: &[T], inputs: usize, target: Target<'_>) {
-    let run = Run::new(level, false, inputs);
-    run.all(x, (weight, inputs), |part| dispatch(level, part), target);
+    let pack = |Panel { columns, panel, width }: Panel<'_>| {
+        let weight = &weight[columns.start * inputs..columns.end * inputs];
+        dispatch(level, Pack { weight, inputs, panel, width });
+    };
+    Run::new(level, false, inputs).all(x, weight.len() / inputs, &pack, target);
 }
 
 /// The same of a packed weight, its rows of `row_bytes` bytes: its numbers are unpacked where
 /// others are packed into panels, and rounded to pairs with `x` if `in_pairs`.
 pub(super) fn product_of_packed(level: Level, x: &[f32], weight: &Packed, in_pairs: bool, target: Target<'_>) {
-    let ([_, inputs], packing) = (weight.dims(), weight.packing());
-    let row = (weight.bytes(), weight.row_bytes());
-    let pack = |Pack { weight, panel, width, .. }: Pack<'_, u8>| {
+    let ([outputs, inputs], packing, row) = (weight.dims(), weight.packing(), weight.row_bytes());
+    let pack = |Panel { columns, panel, width }: Panel<'_>| {
+        let weight = &weight.bytes()[columns.start * row..columns.end * row];
         dispatch_either(level, in_pairs, PackBlocks { level, packing, weight, inputs, panel, width });
     };
     match in_pairs {
-        false => Run::new(level, false, inputs).all(x, row, pack, target),
-        true => Run::new(level, true, inputs / 2).of_rounded(x, row, pack, target),
+        false => Run::new(level, false, inputs).all(x, outputs, &pack, target),
+        true => Run::new(level, true, inputs / 2).of_rounded(x, outputs, &pack, target),
     }
 }
 
 /// The same of a weight in pairs, `inputs` of them; `x` `[rows, 2 · inputs]` is rounded.
 pub(super) fn product_of_pairs(level: Level, x: &[f32], weight: &[[bf16; 2]], inputs: usize, target: Target<'_>) {
-    let run = Run::new(level, true, inputs);
-    run.of_rounded(x, (weight, inputs), |part| dispatch_pairs(level, part), target);
+    let pack = |Panel { columns, panel, width }: Panel<'_>| {
+        let weight = &weight[columns.start * inputs..columns.end * inputs];
+        dispatch_pairs(level, Pack { weight, inputs, panel, width });
+    };
+    Run::new(level, true, inputs).of_rounded(x, weight.len() / inputs, &pack, target);
+}
+
+/// A panel to be packed.
+struct Panel<'a> {
+    /// Its columns, which are rows of the weight.
+    columns: Range<usize>,
+    /// As of [`Pack`].
+    panel: &'a mut [f32],
+    width: usize,
 }
 
 /// How a product is done.
@@ -90,28 +107,14 @@ impl Run {
     }
 
     /// The product with numbers that are rounded to pairs first, in room for whole blocks of rows.
-    fn of_rounded<T: Sync>(
-        self,
-        x: &[f32],
-        weight: (&[T], usize),
-        pack: impl Fn(Pack<'_, T>) + Sync,
-        target: Target<'_>,
-    ) {
+    fn of_rounded(self, x: &[f32], outputs: usize, pack: &(dyn Fn(Panel<'_>) + Sync), target: Target<'_>) {
         let rows = (x.len() / (2 * self.inputs)).next_multiple_of(amx::BLOCK);
-        self.all(paired_in(self.level, x, rows * self.inputs).get(), weight, pack, target);
+        self.all(paired_in(self.level, x, rows * self.inputs).get(), outputs, pack, target);
     }
 
-    /// The product with a weight whose rows have `row` values. More rows than the result's may
-    /// stand in `x`.
-    fn all<T: Sync>(
-        self,
-        x: &[f32],
-        (weight, row): (&[T], usize),
-        pack: impl Fn(Pack<'_, T>) + Sync,
-        target: Target<'_>,
-    ) {
-        let Self { inputs, .. } = self;
-        let (Target { out, accumulate }, outputs) = (target, weight.len() / row);
+    /// The product with a weight of `outputs` rows. More rows than the result's may stand in `x`.
+    fn all(self, x: &[f32], outputs: usize, pack: &(dyn Fn(Panel<'_>) + Sync), target: Target<'_>) {
+        let (Self { inputs, .. }, Target { out, accumulate }) = (self, target);
         let rows = out.len() / outputs;
         assert!(out.len() == rows * outputs && x.len() >= rows * inputs, "room for the result");
         let panels = (PACKED / (inputs * COLUMNS)).clamp(1, PANELS);
@@ -121,9 +124,11 @@ impl Run {
         for first in (0..outputs).step_by(panels * COLUMNS) {
             let columns = (outputs - first).min(panels * COLUMNS);
             let room = packed.get_mut().chunks_exact_mut(inputs * COLUMNS);
-            let weight = weight[first * row..(first + columns) * row].chunks(row * COLUMNS);
-            let parts = weight.zip(room).collect();
-            if !tasks::run(parts, || (), |(), (weight, panel)| pack(Pack { weight, inputs, panel, width })) {
+            let parts = (first..first + columns).step_by(COLUMNS).zip(room).collect();
+            let pack = |(): &mut (), (column, panel): (usize, &mut [f32])| {
+                pack(Panel { columns: column..(column + COLUMNS).min(first + columns), panel, width });
+            };
+            if !tasks::run(parts, || (), pack) {
                 return;
             }
             let weight = &packed.get()[..columns.div_ceil(COLUMNS) * inputs * COLUMNS];
