@@ -15,10 +15,14 @@ pub(super) fn pair(first: f32, second: f32) -> f32 {
     pair_of(bf16::from_f32(first), bf16::from_f32(second))
 }
 
+/// Both numbers of a pair.
+pub(super) fn halves(pair: f32) -> [f32; 2] {
+    [pair.to_bits() << 16, pair.to_bits() & 0xffff_0000].map(f32::from_bits)
+}
+
 /// The sum of both products of two pairs.
 pub(super) fn pair_product(a: f32, b: f32) -> f32 {
-    let of = |pair: f32| [pair.to_bits() << 16, pair.to_bits() & 0xffff_0000].map(f32::from_bits);
-    of(a).iter().zip(of(b)).map(|(a, b)| a * b).sum()
+    halves(a).iter().zip(halves(b)).map(|(a, b)| a * b).sum()
 }
 
 /// What a lane of a product's factors holds.

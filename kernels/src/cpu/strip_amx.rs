@@ -7,9 +7,9 @@ use std::ops::Range;
 use super::amx::{self, Registers};
 use super::lanes::{PANEL, Pairs, TILE, TILE_PANELS};
 use super::level::PairKernel;
-use super::micro::{Mask, careful_product};
+use super::micro::Mask;
 use super::sight::Sight;
-use super::stored::Two;
+use super::stored::{halves, pair};
 use super::strip::{Strip, Tile, WIDEST};
 
 /// Takes a tile's keys into the result of a strip of up to [`amx::BLOCK`] rows.
@@ -56,10 +56,9 @@ impl PairKernel for AbsorbInTiles<'_> {
             };
             let end = panel + (panel..panels).take_while(is_whole).count();
             if end > panel {
-                self.values(panel..end);
+                self.values(panel..end, &self.tile.v[panel * PANEL / 2 * padded_dim..]);
             } else if sight[panel] == Sight::Some {
-                // SAFETY: the caller promises the instructions; lengths were checked above.
-                unsafe { self.careful_values::<V>(rows, panel) }
+                self.careful_values(panel);
             }
             panel = end.max(panel + 1);
         }
@@ -146,36 +145,37 @@ impl AbsorbInTiles<'_> {
         }
     }
 
-    /// `out = out + p · v` over panels in a row.
-    fn values(&mut self, panels: Range<usize>) {
+    /// `out = out + p · v` over panels in a row, whose values are the first of `v`.
+    fn values(&mut self, panels: Range<usize>, v: &[f32]) {
         let padded_dim = self.tile.padded_dim;
         let (first, depth) = (panels.start * PANEL / 2, panels.len() * PANEL / 2);
         for column in (0..padded_dim).step_by(amx::BLOCK) {
             let out = self.strip.out[column..].as_mut_ptr();
-            let v = self.tile.v[first * padded_dim + column..].as_ptr();
+            let v = v[column..][..(depth - 1) * padded_dim + amx::BLOCK].as_ptr();
             let factors = amx::Factors { a: (self.p[first..].as_ptr(), TILE), b: (v, padded_dim), depth };
             self.multiply((out, padded_dim), factors, true);
         }
     }
 
-    /// The same over one panel, where a probability of 0 adds nothing; its sums are made in another
-    /// order, and so may round to other sides.
-    ///
-    /// # Safety
-    /// The machine has the instructions of `V`; lengths as checked by [`run`](PairKernel::run).
-    #[inline(always)]
-    unsafe fn careful_values<V: Pairs>(&mut self, rows: usize, panel: usize) {
+    /// The same over one panel of which rows see different keys, and of which some values may be
+    /// infinite or NaN: those count as 0 first, and rows that see them add them then. So a row's
+    /// bits never depend on a key that it does not see.
+    fn careful_values(&mut self, panel: usize) {
         let (padded_dim, first) = (self.tile.padded_dim, panel * PANEL / 2);
-        let depth = self.tile.keys[panel].div_ceil(2);
-        for (row, out) in self.strip.out.chunks_exact_mut(padded_dim).enumerate().take(rows) {
-            for column in (0..padded_dim).step_by(V::N) {
-                // SAFETY: the caller's promises.
-                unsafe {
-                    let v = self.tile.v.as_ptr().add(first * padded_dim + column);
-                    let p = self.p.as_ptr().add(row * TILE + first);
-                    let mut acc = [[V::load(out.as_ptr().add(column))]];
-                    careful_product::<V, Two, 1, 1>(&mut acc, p, (v, padded_dim), depth);
-                    acc[0][0].store(out.as_mut_ptr().add(column));
+        let v = &self.tile.v[first * padded_dim..][..PANEL / 2 * padded_dim];
+        let finite = |value: f32| if value.is_finite() { value } else { 0.0 };
+        let of_pair = |value: &f32| {
+            let [first, second] = halves(*value).map(finite);
+            pair(first, second)
+        };
+        self.values(panel..panel + 1, &v.iter().map(of_pair).collect::<Vec<f32>>());
+        let rows = self.strip.out.chunks_exact_mut(padded_dim).zip(self.p.chunks_exact(TILE));
+        for (out, p) in rows.take(self.strip.places.len()) {
+            for (weights, v) in p[first..][..PANEL / 2].iter().zip(v.chunks_exact(padded_dim)) {
+                for (out, value) in out.iter_mut().zip(v) {
+                    let products = halves(*weights).into_iter().zip(halves(*value));
+                    let counted = products.filter(|(weight, value)| *weight != 0.0 && !value.is_finite());
+                    *out += counted.map(|(weight, value)| weight * value).sum::<f32>();
                 }
             }
         }
