@@ -232,7 +232,8 @@ impl<T> Pack<'_, T> {
         for column in (0..whole_columns).step_by(V::N) {
             for input in (0..whole_inputs).step_by(V::N) {
                 // SAFETY: the caller promises the instructions; there are V::N columns and inputs
-                // from here on, on both sides, and room for them in the block; V::N divides `width`.
+                // from here on, on both sides, and room for them in the block; `width` is a
+                // multiple of V::N.
                 unsafe {
                     let from = weight.as_ptr().add(column * inputs + input);
                     for i in 0..V::N {

@@ -254,8 +254,8 @@ impl Count<'_> {
             + self.places(rank, &held)
     }
 
-    /// Bytes of the features of all pictures and of the rotary tables with their places, and what is
-    /// there beside them while a tower runs.
+    /// Bytes of the features of all pictures and of the rotary tables with their places, and what
+    /// is there beside them while a tower runs.
     fn pictures(&self, rank: usize) -> (u64, u64) {
         let Some(vision) = self.shape.vision.as_ref().filter(|_| self.plan.has_pictures()) else { return (0, 0) };
         let features = vision.features_bytes(self.plan, self.shape.dtype_bytes);
