@@ -115,6 +115,28 @@ proptest! {
     }
 }
 
+/// Rows that see later panels of a tile of keys and not its first ones.
+#[test]
+fn windows_of_pairs_are_those_of_their_reference() {
+    let mut random = naive::Random::new(7);
+    let (rows, shape) = (300, (300, 1, 64));
+    let mut drawn = || {
+        let values = random.values(rows * 64);
+        Tensor::from_vec(values, shape, &candle_core::Device::Cpu).unwrap().to_dtype(DType::BF16).unwrap()
+    };
+    let (q, k, v) = (drawn().to_dtype(DType::F32).unwrap(), drawn(), drawn());
+    let keys = [Keys { k, v, at: Positions::run(0, rows) }];
+    let at = Positions::run(0, rows).within(Some(40));
+    let query = Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.125, dtype: DType::F32 };
+    let found: Vec<Vec<f32>> =
+        with_pairs().map(|level| flat(&super::attend::attend(level, &query).unwrap().out)).collect();
+    let expected: Vec<f64> = found[found.len() - 1].iter().map(|&value| f64::from(value)).collect();
+    for of_level in &found {
+        let error = naive::distance(of_level, &expected);
+        assert!(error < 4e-3, "{error:e}");
+    }
+}
+
 /// The levels that multiply pairs, their reference the last.
 fn with_pairs() -> impl Iterator<Item = Level> {
     every_level().filter(|level| level.has_pairs())
