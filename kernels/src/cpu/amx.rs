@@ -78,14 +78,15 @@ mod machine {
         }
 
         /// Writes `a · b` to `out`, or adds it there: two tiles of columns beside each other, and
-        /// one tile of rows, or two if `TALL`.
+        /// one tile of rows, or two if it is `tall`.
         ///
         /// # Safety
-        /// `a` and `out` are valid for [`super::BLOCK`] rows if `TALL`, else for [`SIDE`], `b` for
-        /// `depth` rows; `out` and `b` have BLOCK columns, and `a` has `depth`, whole tiles.
+        /// `a` and `out` are valid for [`super::BLOCK`] rows if it is `tall`, else for [`SIDE`],
+        /// and `b` for `depth` rows; `out` and `b` have BLOCK columns, `a` has `depth`, whole tiles.
         #[inline(always)]
-        pub(in super::super) unsafe fn multiply<const TALL: bool>(
+        pub(in super::super) unsafe fn multiply(
             &self,
+            tall: bool,
             out: Rows<*mut f32>,
             factors: Factors,
             accumulate: bool,
@@ -94,7 +95,7 @@ mod machine {
             // SAFETY: the caller's promises. `self` proves the instructions and the sizes of the
             // registers, which nothing else uses.
             unsafe {
-                match TALL {
+                match tall {
                     true => of_two(out, factors, accumulate),
                     false => of_one(out, factors, accumulate),
                 }
@@ -112,57 +113,57 @@ mod machine {
         // SAFETY: the caller's promises.
         unsafe {
             asm!(
-                           "test {add:e}, {add:e}",
-                           "jz 3f",
-                           "tileloadd tmm0, [{out} + {out_step}]",
-                           "tileloadd tmm1, [{out} + {out_step} + 64]",
-                           "tileloadd tmm2, [{low} + {out_step}]",
-                           "tileloadd tmm3, [{low} + {out_step} + 64]",
-                           "jmp 2f",
-                           "3:",
-                           "tilezero tmm0",
-                           "tilezero tmm1",
-                           "tilezero tmm2",
-                           "tilezero tmm3",
-                           "2:",
-                           "tileloadd tmm6, [{b} + {b_step}]",
-                           "tileloadd tmm4, [{a} + {a_step}]",
-                           "tileloadd tmm7, [{b} + {b_step} + 64]",
-                           "tdpbf16ps tmm0, tmm4, tmm6",
-                           "tdpbf16ps tmm1, tmm4, tmm7",
-                           "tileloadd tmm5, [{a_low} + {a_step}]",
-                           "add {a}, 64",
-                           "add {a_low}, 64",
-                           "add {b}, {b_tile}",
-                           "tdpbf16ps tmm2, tmm5, tmm6",
-                           "tdpbf16ps tmm3, tmm5, tmm7",
-                           "dec {tiles}",
-                           "jnz 2b",
-                           "tilestored [{out} + {out_step}], tmm0",
-                           "tilestored [{out} + {out_step} + 64], tmm1",
-                           "tilestored [{low} + {out_step}], tmm2",
-                           "tilestored [{low} + {out_step} + 64], tmm3",
-                           add = in(reg) u32::from(accumulate),
-                           out = in(reg) out,
-                           low = in(reg) out.wrapping_add(SIDE * out_step),
-                           out_step = in(reg) 4 * out_step,
-                           a = inout(reg) a => _,
-                           a_low = inout(reg) a.wrapping_add(SIDE * a_step) => _,
-                           a_step = in(reg) 4 * a_step,
-                           b = inout(reg) b => _,
-                           b_step = in(reg) 4 * b_step,
-                           b_tile = in(reg) 4 * SIDE * b_step,
-                           tiles = inout(reg) depth / SIDE => _,
-                           out("tmm0") _,
-            out("tmm1") _,
-            out("tmm2") _,
-            out("tmm3") _,
-            out("tmm4") _,
-            out("tmm5") _,
-            out("tmm6") _,
-            out("tmm7") _,
-            options(nostack),
-                       );
+                "test {add:e}, {add:e}",
+                "jz 3f",
+                "tileloadd tmm0, [{out} + {out_step}]",
+                "tileloadd tmm1, [{out} + {out_step} + 64]",
+                "tileloadd tmm2, [{low} + {out_step}]",
+                "tileloadd tmm3, [{low} + {out_step} + 64]",
+                "jmp 2f",
+                "3:",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "2:",
+                "tileloadd tmm6, [{b} + {b_step}]",
+                "tileloadd tmm4, [{a} + {a_step}]",
+                "tileloadd tmm7, [{b} + {b_step} + 64]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{a_low} + {a_step}]",
+                "add {a}, 64",
+                "add {a_low}, 64",
+                "add {b}, {b_tile}",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "dec {tiles}",
+                "jnz 2b",
+                "tilestored [{out} + {out_step}], tmm0",
+                "tilestored [{out} + {out_step} + 64], tmm1",
+                "tilestored [{low} + {out_step}], tmm2",
+                "tilestored [{low} + {out_step} + 64], tmm3",
+                add = in(reg) u32::from(accumulate),
+                out = in(reg) out,
+                low = in(reg) out.wrapping_add(SIDE * out_step),
+                out_step = in(reg) 4 * out_step,
+                a = inout(reg) a => _,
+                a_low = inout(reg) a.wrapping_add(SIDE * a_step) => _,
+                a_step = in(reg) 4 * a_step,
+                b = inout(reg) b => _,
+                b_step = in(reg) 4 * b_step,
+                b_tile = in(reg) 4 * SIDE * b_step,
+                tiles = inout(reg) depth / SIDE => _,
+                out("tmm0") _,
+                out("tmm1") _,
+                out("tmm2") _,
+                out("tmm3") _,
+                out("tmm4") _,
+                out("tmm5") _,
+                out("tmm6") _,
+                out("tmm7") _,
+                options(nostack),
+            );
         }
     }
 
@@ -176,42 +177,42 @@ mod machine {
         // SAFETY: the caller's promises.
         unsafe {
             asm!(
-                           "test {add:e}, {add:e}",
-                           "jz 3f",
-                           "tileloadd tmm0, [{out} + {out_step}]",
-                           "tileloadd tmm1, [{out} + {out_step} + 64]",
-                           "jmp 2f",
-                           "3:",
-                           "tilezero tmm0",
-                           "tilezero tmm1",
-                           "2:",
-                           "tileloadd tmm6, [{b} + {b_step}]",
-                           "tileloadd tmm4, [{a} + {a_step}]",
-                           "tileloadd tmm7, [{b} + {b_step} + 64]",
-                           "tdpbf16ps tmm0, tmm4, tmm6",
-                           "add {a}, 64",
-                           "add {b}, {b_tile}",
-                           "tdpbf16ps tmm1, tmm4, tmm7",
-                           "dec {tiles}",
-                           "jnz 2b",
-                           "tilestored [{out} + {out_step}], tmm0",
-                           "tilestored [{out} + {out_step} + 64], tmm1",
-                           add = in(reg) u32::from(accumulate),
-                           out = in(reg) out,
-                           out_step = in(reg) 4 * out_step,
-                           a = inout(reg) a => _,
-                           a_step = in(reg) 4 * a_step,
-                           b = inout(reg) b => _,
-                           b_step = in(reg) 4 * b_step,
-                           b_tile = in(reg) 4 * SIDE * b_step,
-                           tiles = inout(reg) depth / SIDE => _,
-                           out("tmm0") _,
-            out("tmm1") _,
-            out("tmm4") _,
-            out("tmm6") _,
-            out("tmm7") _,
-            options(nostack),
-                       );
+                "test {add:e}, {add:e}",
+                "jz 3f",
+                "tileloadd tmm0, [{out} + {out_step}]",
+                "tileloadd tmm1, [{out} + {out_step} + 64]",
+                "jmp 2f",
+                "3:",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "2:",
+                "tileloadd tmm6, [{b} + {b_step}]",
+                "tileloadd tmm4, [{a} + {a_step}]",
+                "tileloadd tmm7, [{b} + {b_step} + 64]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "add {a}, 64",
+                "add {b}, {b_tile}",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "dec {tiles}",
+                "jnz 2b",
+                "tilestored [{out} + {out_step}], tmm0",
+                "tilestored [{out} + {out_step} + 64], tmm1",
+                add = in(reg) u32::from(accumulate),
+                out = in(reg) out,
+                out_step = in(reg) 4 * out_step,
+                a = inout(reg) a => _,
+                a_step = in(reg) 4 * a_step,
+                b = inout(reg) b => _,
+                b_step = in(reg) 4 * b_step,
+                b_tile = in(reg) 4 * SIDE * b_step,
+                tiles = inout(reg) depth / SIDE => _,
+                out("tmm0") _,
+                out("tmm1") _,
+                out("tmm4") _,
+                out("tmm6") _,
+                out("tmm7") _,
+                options(nostack),
+            );
         }
     }
 
@@ -242,7 +243,7 @@ mod machine {
 
         /// # Safety
         /// Not to be called.
-        pub(in super::super) unsafe fn multiply<const TALL: bool>(&self, _: Rows<*mut f32>, _: Factors, _: bool) {
+        pub(in super::super) unsafe fn multiply(&self, _: bool, _: Rows<*mut f32>, _: Factors, _: bool) {
             unreachable!("this machine has no AMX")
         }
     }

@@ -16,6 +16,7 @@ use super::strip::{Absorb, LOG2_E, LOWEST, STRIP, Strip, Tile, WIDEST};
 use super::strip_amx::AbsorbInTiles;
 use super::tasks;
 use crate::error::Result;
+use crate::tiles;
 use crate::{Partial, Query};
 
 /// Stacked rows (query rows × heads of a group) that a task aims at: enough to pay for packing its
@@ -259,7 +260,7 @@ impl<'a> Call<'a> {
                 break;
             }
             self.absorb(scratch, registers.as_ref(), task.kv_head, &tile[..count]);
-            if !crate::tiles::done() {
+            if !tiles::done() {
                 break;
             }
         }

@@ -5,6 +5,7 @@ use rayon::prelude::*;
 
 use super::lanes::Lanes;
 use super::level::{Kernel, Level, dispatch};
+use super::stored::rounded;
 use super::strip::WIDEST;
 
 /// Values that a thread takes at a time.
@@ -40,7 +41,7 @@ pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> V
     out
 }
 
-/// Each number rounded to bf16, to the nearest, halves to even; a NaN stays one.
+/// Each number rounded to bf16.
 pub(crate) fn to_bf16(x: &[f32]) -> Vec<bf16> {
     let level = Level::best();
     let mut out = vec![bf16::ZERO; x.len()];
@@ -58,10 +59,7 @@ impl Kernel for ToBf16<'_> {
     #[inline(always)]
     unsafe fn run<V: Lanes>(self) {
         for (to, from) in self.to.iter_mut().zip(self.from) {
-            let bits = from.to_bits();
-            let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-            let quiet = bits >> 16 | 0x40;
-            *to = bf16::from_bits(if from.is_nan() { quiet } else { rounded } as u16);
+            *to = rounded(*from);
         }
     }
 }

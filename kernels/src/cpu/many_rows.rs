@@ -441,12 +441,7 @@ impl Multiply<'_> {
         let multiply = |to: amx::Rows<*mut f32>| {
             // SAFETY: `in_tiles` has checked that `x` has whole blocks of rows and the weight whole
             // panels, which are whole blocks of columns; `to` has room for the block.
-            unsafe {
-                match tall {
-                    true => registers.multiply::<true>(to, factors, accumulate),
-                    false => registers.multiply::<false>(to, factors, accumulate),
-                }
-            }
+            unsafe { registers.multiply(tall, to, factors, accumulate) }
         };
         if count == amx::BLOCK && (rows >= amx::BLOCK || rows == amx::SIDE) {
             multiply((self.out[first..].as_mut_ptr(), outputs));

@@ -15,6 +15,15 @@ pub(super) fn pair(first: f32, second: f32) -> f32 {
     pair_of(bf16::from_f32(first), bf16::from_f32(second))
 }
 
+/// To the nearest, halves to even; a NaN stays one. As half's, but the compiler makes vectors of it.
+#[inline(always)]
+pub(super) fn rounded(x: f32) -> bf16 {
+    let bits = x.to_bits();
+    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let quiet = bits >> 16 | 0x40;
+    bf16::from_bits(if x.is_nan() { quiet } else { nearest } as u16)
+}
+
 /// Both numbers of a pair.
 pub(super) fn halves(pair: f32) -> [f32; 2] {
     [pair.to_bits() << 16, pair.to_bits() & 0xffff_0000].map(f32::from_bits)

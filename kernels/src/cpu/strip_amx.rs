@@ -69,12 +69,7 @@ impl AbsorbInTiles<'_> {
     /// Multiplies blocks that [`run`](PairKernel::run) has checked.
     fn multiply(&self, to: amx::Rows<*mut f32>, factors: amx::Factors, accumulate: bool) {
         // SAFETY: rows are those of a strip, and there are BLOCK columns on both sides.
-        unsafe {
-            match self.strip.places.len() > amx::SIDE {
-                true => self.registers.multiply::<true>(to, factors, accumulate),
-                false => self.registers.multiply::<false>(to, factors, accumulate),
-            }
-        }
+        unsafe { self.registers.multiply(self.strip.places.len() > amx::SIDE, to, factors, accumulate) }
     }
 
     /// Scores against a panel, not masked, to its columns of `p`.

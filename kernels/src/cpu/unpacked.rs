@@ -9,6 +9,7 @@ use super::inputs::{Elements, Matrix};
 use super::lanes::Lanes;
 use super::level::{Kernel, Level, dispatch};
 use super::pack::rotate;
+use super::stored::rounded;
 use crate::Rope;
 
 /// Unpacked rows `[rows, kv_heads, head_dim]`.
@@ -75,9 +76,7 @@ impl Kernel for Unpack<'_> {
         if let Some(narrow) = narrow {
             let count = self.rows.len() * *kv_heads * *head_dim;
             for (to, x) in narrow[..count].iter_mut().zip(&wide[..count]) {
-                // To the nearest, halves to even; what is infinite stays so.
-                let bits = x.to_bits();
-                *to = bf16::from_bits((bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16);
+                *to = rounded(*x);
             }
         }
     }
