@@ -82,7 +82,8 @@ mod machine {
         ///
         /// # Safety
         /// `a` and `out` are valid for [`super::BLOCK`] rows if it is `tall`, else for [`SIDE`],
-        /// and `b` for `depth` rows; `out` and `b` have BLOCK columns, `a` has `depth`, whole tiles.
+        /// and `b` for `depth` rows. `out` and `b` have BLOCK columns, `a` has `depth`: whole
+        /// tiles.
         #[inline(always)]
         pub(in super::super) unsafe fn multiply(
             &self,

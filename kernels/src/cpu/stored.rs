@@ -15,7 +15,8 @@ pub(super) fn pair(first: f32, second: f32) -> f32 {
     pair_of(bf16::from_f32(first), bf16::from_f32(second))
 }
 
-/// To the nearest, halves to even; a NaN stays one. As half's, but the compiler makes vectors of it.
+/// To the nearest, halves to even; a NaN stays one. As half's, but the compiler makes vectors of
+/// it.
 #[inline(always)]
 pub(super) fn rounded(x: f32) -> bf16 {
     let bits = x.to_bits();
