@@ -69,7 +69,7 @@ pub use synthetic::Synthetic;
 pub use tributary_comm::Pulse;
 pub use tributary_coordinator::Clock;
 pub use tributary_coordinator::conductor::Reader;
-pub use tributary_coordinator::conductor::{Breakage, Ended, Observed, Observer, Prefilled, Stage, Tally};
+pub use tributary_coordinator::conductor::{Breakage, Ended, Observed, Observer, Occupation, Prefilled, Stage, Tally};
 pub use tributary_coordinator::conductor::{Done, Kept, NotTaken, RequestFailure, Sink, Update, Work};
 pub use tributary_coordinator::scheduler::Limits;
 pub use warming::{Warmed, WarmedAll};

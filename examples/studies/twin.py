@@ -1,10 +1,12 @@
 """The twin against a service: `tributary plan --trace` predicts a replay, and `tributary load --trace` makes it. The 25 M shape with dummy
-weights on two ranks, calibrated just before; a part of a trace with shorter texts, at a pace that keeps the ranks busy for a share of the
-time. Prints a table of both, the twin's with its ranges.
+weights on two ranks, calibrated just before; the first requests of a trace with shorter texts, at a pace that keeps the ranks busy for a share
+of the time. The profile is used as calibrated, and fitted to a service that answers other requests of the trace, those that follow. Prints a
+table of all replays, the twin's with their ranges.
 
     python3 examples/studies/twin.py PROGRAM FOLDER TRACE [REQUESTS [REPLAYS [METHOD ..]]]
 
-Each live replay has a service of its own with empty caches. The machine should have nothing else to do: its pace is part of the result.
+BUSY=0.6 is another share, FIT=0 leaves the fitted profile out. Each live replay has a service of its own with empty caches. The machine should
+have nothing else to do: its pace is part of the result.
 """
 
 import csv
@@ -14,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import urllib.request
 
 from serving import free_port, make_model, serve
 
@@ -22,7 +25,8 @@ requests = int(sys.argv[4]) if len(sys.argv) > 4 else 1000
 replays = int(sys.argv[5]) if len(sys.argv) > 5 else 3
 methods = sys.argv[6:] or ["prefix-cache", "infoflow"]
 
-BUSY = 0.7
+BUSY = float(os.environ.get("BUSY", "0.7"))
+FIT = int(os.environ.get("FIT", "300"))
 SCALE = "0.25"
 CACHE = "64MiB"
 TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }} {% endfor %}"
@@ -43,33 +47,37 @@ def add_template(model):
     return vocabulary
 
 
-def replayed(speed):
-    return ["--trace", trace, "--requests", str(requests), "--scale", SCALE, "--speed", f"{speed:.6g}"]
+def replayed(speed, part=()):
+    """Options of a replay: the first requests, or FIT of those from a second of the trace on."""
+    count, window = (FIT, ["--window", f"{part[0]:.3f}..1e9"]) if part else (requests, [])
+    return ["--trace", trace, "--requests", str(count), *window, "--scale", SCALE, "--speed", f"{speed:.6g}"]
 
 
-def predicted(method, model, profile, speed):
+def predicted(method, model, profile, speed, part=(), *options):
     service = ["--chunk-prefix", "head", "--chunk-cache", CACHE, "--dtype", "f32"]
-    command = [program, "plan", "--model", model, "--profile", profile, "--method", method, "--json", *service, *replayed(speed)]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)["rows"][0]
+    command = [program, "plan", "--model", model, "--profile", profile, "--method", method, "--json", *service, *replayed(speed, part)]
+    return json.loads(subprocess.run([*command, *options], check=True, stdout=subprocess.PIPE).stdout)
 
 
 def pace(method, model, profile):
     """The speed at which the twin's ranks are busy for that share of the time."""
     speed = 10.0
     for _ in range(8):
-        busy = predicted(method, model, profile, speed)["busy"]
+        busy = predicted(method, model, profile, speed)["rows"][0]["busy"]
         speed *= BUSY / (1 - busy["idle"])
     return speed
 
 
-def measured(method, model, profile, words, speed, number):
+def measured(method, model, profile, words, speed, number, part=()):
     url = f"http://127.0.0.1:{free_port()}"
     options = ["--world-size", "2", "--method", method, "--chunk-prefix", "head", "--chunk-cache", CACHE, "--profile", profile]
     server = serve(program, model, url, *options)
     csv_file = os.path.join(folder, f"{method}-{number}.csv")
     try:
-        command = [program, "load", "--url", url, "--words", words, "--csv", csv_file, *replayed(speed)]
+        command = [program, "load", "--url", url, "--words", words, "--csv", csv_file, *replayed(speed, part)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        metrics = urllib.request.urlopen(f"{url}/metrics").read()
+        open(os.path.join(folder, f"{method}-{number}.prom"), "wb").write(metrics)
     finally:
         server.terminate()
         server.wait()
@@ -82,10 +90,45 @@ def measured(method, model, profile, words, speed, number):
     return {"answered": len(lines), "p50": at(ttft, 0.5), "p95": at(ttft, 0.95), "queue": at(queue, 0.95), "hits": 100 * cached / prompt}
 
 
+def fitted(method, model, profile, words, speed):
+    """The profile fitted to a service that answers the requests after those that are predicted."""
+    after = speed * predicted(method, model, profile, speed)["replayed"]["seconds"]
+    part, file = (after + 1e-3,), os.path.join(folder, f"{method}-fitted.toml")
+    found = measured(method, model, profile, words, speed, "fit", part)
+    if os.path.exists(file):
+        os.remove(file)
+    metrics = os.path.join(folder, f"{method}-fit.prom")
+    answer = predicted(method, model, profile, speed, part, "--measured", metrics, "--save-profile", file)
+    factors = " and ".join(f"{answer['fit']['under_load'][key]:.3f}" for key in ("prefill", "decode"))
+    line(f"`{method}`, live, the {FIT} requests after them", found)
+    line(f"`{method}`, twin of those, fitted: prefills and steps {factors} times the profile's", row_of(answer))
+    return file
+
+
+def row_of(answer):
+    """A twin's row as a live one."""
+    row = answer["rows"][0]
+    tokens = row["tokens"]
+    hits = 100 * (tokens["memory"] + tokens["store"]) / tokens["prompt"]
+    times = {"p50": row["ttft_ms"]["p50"], "p95": row["ttft_ms"]["p95"], "queue": row["queue_ms"]["p95"]}
+    return {"answered": row["answered"], **times, "hits": hits, "busy": 1 - row["busy"]["idle"], "ranges": row["ttft_range_ms"]}
+
+
 def line(name, found, ranges=None):
     ms = {key: f"{found[key]:.0f}" + (" ({:.0f} to {:.0f})".format(*ranges[key]) if ranges else "") for key in ("p50", "p95")}
     numbers = f"{ms['p50']} | {ms['p95']} | {found['queue']:.0f} | {found['hits']:.1f} %"
     print(f"| {name} | {found['answered']} | {numbers} |", flush=True)
+
+
+def compared(name, twin, live):
+    middle = {key: statistics.median(found[key] for found in live) for key in live[0]}
+    off = []
+    for key in ("p50", "p95"):
+        low, high = twin["ranges"][key]
+        least, most = min(one[key] for one in live), max(one[key] for one in live)
+        within = "in" if low <= middle[key] <= high else "not in"
+        off.append(f"{key} {100 * (twin[key] / middle[key] - 1):+.0f} % of {middle[key]:.0f} ({within} its range; live {least:.0f} to {most:.0f})")
+    print(f"{name} over the live median: {', '.join(off)}; cached {twin['hits'] - middle['hits']:+.1f} points", flush=True)
 
 
 def main():
@@ -93,25 +136,26 @@ def main():
     model, profile = os.path.join(folder, "model"), os.path.join(folder, "here.toml")
     make_model(model)
     words = add_template(model)
-    calibrate = [program, "bench", "--model", model, "--load-format", "dummy", "--worlds", "2", "--calibrate", profile]
+    calibrate = [program, "bench", "--model", model, "--load-format", "dummy", "--worlds", "2", "--calibrate", profile, "--force"]
     subprocess.run(calibrate, check=True, stdout=subprocess.DEVNULL)
     print("| replay | answered | TTFT p50, ms | p95, ms | queue p95, ms | cached |\n| --- | --- | --- | --- | --- | --- |")
     for method in methods:
+        profiles = {"as calibrated": profile}
         speed = pace(method, model, profile)
-        row = predicted(method, model, profile, speed)
-        tokens = row["tokens"]
-        twin = {"answered": row["answered"], "p50": row["ttft_ms"]["p50"], "p95": row["ttft_ms"]["p95"], "queue": row["queue_ms"]["p95"]}
-        twin["hits"] = 100 * (tokens["memory"] + tokens["store"]) / tokens["prompt"]
-        line(f"`{method}`, twin at {speed:.1f}x, busy {100 * (1 - row['busy']['idle']):.0f} %", twin, row["ttft_range_ms"])
+        if FIT:
+            # The fitted ranks have more to do: their pace is sought anew.
+            profiles["fitted"] = fitted(method, model, profile, words, speed)
+            speed = pace(method, model, profiles["fitted"])
+        twins = {name: row_of(predicted(method, model, file, speed)) for name, file in profiles.items()}
+        for name, twin in twins.items():
+            line(f"`{method}`, twin {name}, {speed:.1f}x, busy {100 * twin['busy']:.0f} %", twin, twin["ranges"])
         live = [measured(method, model, profile, words, speed, number) for number in range(replays)]
         for number, found in enumerate(live):
             line(f"`{method}`, live {number + 1}", found)
-        middle = {key: statistics.median(found[key] for found in live) for key in live[0]}
-        off = []
-        for key in ("p50", "p95"):
-            low, high = row["ttft_range_ms"][key]
-            off.append(f"{key} {100 * (twin[key] / middle[key] - 1):+.0f} % ({'in' if low <= middle[key] <= high else 'not in'} its range)")
-        print(f"\n{method}: twin over the live median: {', '.join(off)}; cached {twin['hits'] - middle['hits']:+.1f} points\n", flush=True)
+        print()
+        for name, twin in twins.items():
+            compared(f"{method}: twin {name}", twin, live)
+        print(flush=True)
 
 
 main()

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use tributary_protocol::{Event, Order};
 
+use super::observer::Occupation;
 use super::reading;
 use super::state::Conductor;
 use crate::Result;
@@ -27,10 +28,12 @@ impl Conductor<'_> {
                     self.link.signals().halt(request);
                     is_asked = true;
                 }
-                None => {}
+                None => self.spent(Occupation::Prefill),
                 Some(Event::Halted { request: number }) if number == request => {
                     self.pace.prefilled(since.elapsed());
+                    self.spent(Occupation::Prefill);
                     self.take_steps(request)?;
+                    self.spent(Occupation::Decode);
                     (since, is_asked) = (Instant::now(), false);
                 }
                 Some(event) => {

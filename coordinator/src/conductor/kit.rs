@@ -241,6 +241,7 @@ pub struct Notes {
     pub prefills: Mutex<usize>,
     pub gaps: Mutex<Vec<Duration>>,
     pub failures: Mutex<Vec<u8>>,
+    pub spent: Mutex<BTreeMap<Occupation, Duration>>,
 }
 
 impl Observer for Notes {
@@ -268,6 +269,10 @@ impl Observer for Notes {
     }
 
     fn broken(&self, _: Breakage) {}
+
+    fn spent(&self, on: Occupation, time: Duration) {
+        *self.spent.lock().unwrap().entry(on).or_default() += time;
+    }
 }
 
 pub fn drawn(token: u32) -> DrawnToken {

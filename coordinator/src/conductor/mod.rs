@@ -38,7 +38,7 @@ use crate::scheduler::{Arrival, Next};
 use crate::{Error, Result};
 
 pub use self::desk::{Desk, Done, Inbox, Kept, NotTaken, Reader, RequestFailure, Sink, Update, Work, desk};
-pub use self::observer::{Breakage, Ended, Observed, Observer, Prefilled, Stage};
+pub use self::observer::{Breakage, Ended, Observed, Observer, Occupation, Prefilled, Stage};
 pub use self::state::Conductor;
 pub use self::tally::{Tally, Waits};
 
@@ -79,6 +79,11 @@ impl Conductor<'_> {
             self.serve_reads(None)?;
             self.count();
             let (next, placed) = self.next();
+            let occupation = match &next {
+                Next::Prefill(_) => Occupation::Prefill,
+                Next::Decode(_) => Occupation::Decode,
+                Next::Release(_) | Next::Nothing => Occupation::Other,
+            };
             match next {
                 Next::Release(requests) => self.release(requests)?,
                 Next::Prefill(request) => match placed {
@@ -91,6 +96,7 @@ impl Conductor<'_> {
                 Next::Nothing if !self.open => return Ok(()),
                 Next::Nothing => self.wait()?,
             }
+            self.spent(occupation);
         }
     }
 
@@ -166,7 +172,9 @@ impl Conductor<'_> {
 
     /// Waits for a client, and checks that the ranks are alive.
     fn wait(&mut self) -> Result<()> {
-        match self.inbox.errands.recv_timeout(LOOK) {
+        let errand = self.inbox.errands.recv_timeout(LOOK);
+        self.spent(Occupation::Idle);
+        match errand {
             Ok(Errand::Request(submission)) => self.submit(*submission),
             Ok(Errand::Read(read)) => self.reads.add(read),
             Err(RecvTimeoutError::Disconnected) => self.open = false,

@@ -31,8 +31,40 @@ pub trait Observer: Send + Sync {
     /// The failed component of a failed group is known.
     fn broken(&self, breakage: Breakage);
 
+    /// The group has spent this time so. All times of a conductor together are its age.
+    fn spent(&self, _: Occupation, _: Duration) {}
+
     /// A queue has opened: its counts can be read from now on.
     fn opened(&self, _: Tally) {}
+}
+
+/// What a group of ranks does, as its conductor sees it: orders, and the conductor's own work for
+/// them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Occupation {
+    /// A prefill, without the steps at its halts, and with an eviction after it.
+    Prefill,
+    /// Steps of decoding.
+    Decode,
+    /// Released sequences, and reads of held ones.
+    Other,
+    /// Nothing: no request can go on.
+    Idle,
+}
+
+impl Occupation {
+    /// All of them.
+    pub const ALL: [Occupation; 4] = [Occupation::Prefill, Occupation::Decode, Occupation::Other, Occupation::Idle];
+
+    /// Name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Occupation::Prefill => "prefill",
+            Occupation::Decode => "decode",
+            Occupation::Other => "other",
+            Occupation::Idle => "idle",
+        }
+    }
 }
 
 /// A prefill that has ended.

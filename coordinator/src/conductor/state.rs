@@ -9,7 +9,7 @@ use tributary_protocol::RankReport;
 
 use super::conversations::{Conversations, Later};
 use super::desk::{Inbox, Submission};
-use super::observer::Prefilled;
+use super::observer::{Occupation, Prefilled};
 use super::reads::Reads;
 use crate::auxiliary::Readers;
 use crate::dispatch::InFlight;
@@ -42,6 +42,8 @@ pub struct Conductor<'a> {
     pub(super) scheduler: Scheduler,
     /// Decoding's share of the time beside prefills.
     pub(super) pace: Pace,
+    /// The moment up to which an observer knows what the group has done.
+    pub(super) known: Instant,
     /// The moment from which arrivals are counted.
     pub(super) began: Instant,
     pub(super) inbox: Inbox,
@@ -72,6 +74,7 @@ impl<'a> Conductor<'a> {
         let (waiting, running) = (BTreeMap::new(), BTreeMap::new());
         let (readers, conversations, reads) = (Readers::default(), Conversations::default(), Reads::default());
         let (open, began) = (true, Instant::now());
+        let known = began;
         Self {
             link,
             planner,
@@ -79,6 +82,7 @@ impl<'a> Conductor<'a> {
             group,
             scheduler,
             pace,
+            known,
             began,
             inbox,
             open,
@@ -101,6 +105,13 @@ impl<'a> Conductor<'a> {
         let scheduler = &self.scheduler;
         let numbers = [self.waiting.len(), self.running.len(), scheduler.paused(), scheduler.kept(), scheduler.held()];
         self.inbox.counts.tally.set(numbers, self.scheduler.sequences());
+    }
+
+    /// All time since the last call was spent so.
+    pub(super) fn spent(&mut self, on: Occupation) {
+        let now = Instant::now();
+        let time = now.saturating_duration_since(std::mem::replace(&mut self.known, now));
+        self.inbox.counts.observed.tell(|observer| observer.spent(on, time));
     }
 
     /// Takes the ranks' reports at the end of a prefill: the chunks that they keep, and their

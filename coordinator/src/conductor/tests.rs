@@ -119,6 +119,28 @@ fn whoever_leaves_in_the_middle_of_a_prefill_ends_it_there() {
 }
 
 #[test]
+fn all_time_of_a_group_is_told_by_its_occupation() {
+    let (idle, prefill) = (Duration::from_millis(20), Duration::from_millis(30));
+    let (ranks, hold) = ScriptedRanks { holds_first: true, ..ScriptedRanks::default() }.held();
+    let (notes, began) = (Arc::new(Notes::default()), Instant::now());
+    let ended = with_conductor(&ranks, &mut planner(None), Limits::default(), |desk| {
+        desk.observed_by(Arc::<Notes>::clone(&notes));
+        std::thread::sleep(idle);
+        let (_, updates) = submit(&desk, 8, 50, 64);
+        hold.begun();
+        std::thread::sleep(prefill);
+        drop(hold);
+        assert_eq!(tokens(&updates).map(|(streamed, _)| streamed.len()), Ok(50));
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+    let spent = notes.spent.lock().unwrap();
+    let of = |occupation| spent.get(&occupation).copied().unwrap_or_default();
+    assert!(of(Occupation::Idle) >= idle && of(Occupation::Prefill) >= prefill, "{spent:?}");
+    assert!(of(Occupation::Decode) > Duration::ZERO, "{spent:?}");
+    assert!(spent.values().sum::<Duration>() <= began.elapsed(), "{spent:?}");
+}
+
+#[test]
 fn sequences_take_steps_while_a_prompt_is_prefilled() {
     let limits = Limits { max_gap: Duration::ZERO, ..Limits::default() };
     let (ranks, hold) = ScriptedRanks { halts: Some((3, 2)), ..ScriptedRanks::default() }.held();

@@ -7,12 +7,12 @@ use candle_core::Tensor;
 
 use super::amx::{self, Registers};
 use super::inputs::Inputs;
-use super::lanes::{CausalPosition, PANEL, TILE, TILE_PANELS};
-use super::level::{Level, dispatch, dispatch_either, dispatch_pairs};
+use super::lanes::{CausalPosition, Lanes, PANEL, STRIP, TILE, TILE_PANELS};
+use super::level::{Kernel, Level, dispatch, dispatch_either, dispatch_pairs};
 use super::merge::merge;
 use super::pack::{Aligned, KeySource, PackKeys, PackValues, PairValues, QuerySource, multiplies_pairs};
-use super::sight::{KeyList, Rows, Sight, Span};
-use super::strip::{Absorb, LOG2_E, LOWEST, STRIP, Strip, Tile, WIDEST};
+use super::sight::{KeyList, Rows, Seen, Sight, Span};
+use super::strip::{Absorb, LOG2_E, LOWEST, Strip, Tile, WIDEST};
 use super::strip_amx::AbsorbInTiles;
 use super::tasks;
 use crate::error::Result;
@@ -22,6 +22,8 @@ use crate::{Partial, Query};
 /// Stacked rows (query rows × heads of a group) that a task aims at: enough to pay for packing its
 /// keys, few enough to stay in the second cache.
 const TASK_ROWS: usize = 384;
+/// Rows of a task in a window at most, as a multiple of those of another task.
+const WINDOW_TASKS: usize = 4;
 /// With fewer tasks than this, the keys are split too. The split depends on sizes alone, so that
 /// the bits of a result do not depend on the number of threads.
 const ENOUGH_TASKS: usize = 32;
@@ -95,7 +97,7 @@ pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Partial> {
     if !list.row.is_empty() && !out.is_empty() {
         let kv_heads = keys[list.block[0] as usize].k.dim(1)?;
         let heads = Heads { kv_heads, group: heads / kv_heads, head_dim };
-        let sizes = Sizes::new(queries, heads, rows.len(), list.panels.len());
+        let sizes = Sizes::new(queries, heads, &rows, list.panels.len());
         let inputs = Inputs::new(q, keys)?;
         let held = inputs.hold();
         let blocks = held.blocks()?;
@@ -118,6 +120,19 @@ pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Partial> {
     Ok(Partial { out, lse })
 }
 
+/// The sum of the parts of a row's sum, by halves.
+#[inline(always)]
+fn sum_of(mut parts: [f32; WIDEST]) -> f32 {
+    let mut width = WIDEST / 2;
+    while width > 0 {
+        for i in 0..width {
+            parts[i] += parts[i + width];
+        }
+        width /= 2;
+    }
+    parts[0]
+}
+
 /// The heads of a call.
 struct Heads {
     kv_heads: usize,
@@ -126,10 +141,27 @@ struct Heads {
     head_dim: usize,
 }
 
+impl Heads {
+    /// Query rows of a task. In a window a task packs the keys of its rows and the window before
+    /// them: it has so many more rows that it packs no more keys for its work than a task without a
+    /// window, unless there would be too few tasks.
+    fn tile_rows(&self, rows: &Rows) -> usize {
+        let usual = (TASK_ROWS / self.group).max(1);
+        let in_window = match rows.window() {
+            None => usual,
+            Some(window) if window > usual => (usual * window / (window - usual)).min(WINDOW_TASKS * usual),
+            Some(_) => WINDOW_TASKS * usual,
+        };
+        let enough = rows.len() * self.kv_heads / ENOUGH_TASKS;
+        in_window.min(enough).max(usual).min(rows.len())
+    }
+}
+
 impl Sizes {
-    fn new(queries: usize, Heads { kv_heads, group, head_dim }: Heads, rows: usize, panels: usize) -> Self {
-        let tile_rows = (TASK_ROWS / group).max(1).min(rows);
-        let tasks = kv_heads * rows.div_ceil(tile_rows);
+    fn new(queries: usize, heads: Heads, rows: &Rows, panels: usize) -> Self {
+        let Heads { kv_heads, group, head_dim } = heads;
+        let tile_rows = heads.tile_rows(rows);
+        let tasks = kv_heads * rows.len().div_ceil(tile_rows);
         let splits = ENOUGH_TASKS.div_ceil(tasks).min(panels / SPLIT_PANELS).max(1);
         let padded_dim = head_dim.next_multiple_of(WIDEST);
         Self { queries, kv_heads, group, head_dim, padded_dim, tile_rows, splits }
@@ -245,8 +277,7 @@ impl<'a> Call<'a> {
         // SAFETY: nothing that a task of attention calls has registers.
         let registers = in_tiles.then(|| unsafe { self.level.registers() }).flatten();
         let packed = &mut scratch.q.get_mut()[..stacked * self.keys.depth()];
-        let height = if registers.is_some() { 1 } else { STRIP };
-        self.queries.pack(task.rows.clone(), task.kv_head, height, packed);
+        self.queries.pack(task.rows.clone(), task.kv_head, packed);
         let rows = Span::of_rows(&scratch.places);
         let mut panels = self.visible(&rows, task.panels.clone());
         loop {
@@ -264,7 +295,7 @@ impl<'a> Call<'a> {
                 break;
             }
         }
-        self.finish(scratch, task);
+        dispatch(self.level, Finish { sizes: self.sizes, scratch, results: task.results });
     }
 
     /// Packs a tile of keys and takes it into every strip that sees some of it.
@@ -276,11 +307,11 @@ impl<'a> Call<'a> {
             let rows = first..stacked.min(first + height);
             let places = &scratch.places[rows.clone()];
             let span = Span::of_rows(places);
-            let mut sight = [Sight::Nothing; TILE_PANELS];
-            for (sight, &panel) in sight.iter_mut().zip(panels) {
-                *sight = span.sees(&source.list.panels[panel]);
+            let mut seen = [Seen::NOTHING; TILE_PANELS];
+            for (seen, &panel) in seen.iter_mut().zip(panels) {
+                *seen = source.list.seen(&span, panel);
             }
-            if sight.iter().all(|&sight| sight == Sight::Nothing) {
+            if seen.iter().all(|seen| seen.sight == Sight::Nothing) {
                 continue;
             }
             let there = first..if registers.is_some() { first + height } else { rows.end };
@@ -293,22 +324,36 @@ impl<'a> Call<'a> {
             };
             let p = scratch.p.get_mut();
             match registers {
-                Some(registers) => dispatch_pairs(self.level, AbsorbInTiles { registers, strip, tile, sight, p }),
+                Some(registers) => {
+                    let sight = seen.map(|seen| seen.sight);
+                    dispatch_pairs(self.level, AbsorbInTiles { registers, strip, tile, sight, p });
+                }
                 None => {
-                    let p = &mut p[..STRIP * TILE];
-                    dispatch_either(self.level, source.paired, Absorb { strip, tile, sight, p });
+                    let p = &mut p[..STRIP * TILE + PANEL];
+                    dispatch_either(self.level, source.paired, Absorb { strip, tile, seen, p });
                 }
             }
         }
     }
+}
 
-    /// Divides by the sums and writes the task's results.
-    fn finish(&self, scratch: &Scratch, task: Task<'_>) {
-        let Sizes { group, head_dim, padded_dim, .. } = self.sizes;
-        for (i, (out, lse)) in task.results.into_iter().enumerate() {
+/// Divides by the sums and writes a task's results.
+struct Finish<'a> {
+    sizes: Sizes,
+    scratch: &'a Scratch,
+    /// As of the task.
+    results: Vec<(&'a mut [f32], &'a mut [f32])>,
+}
+
+impl Kernel for Finish<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        let Self { sizes: Sizes { group, head_dim, padded_dim, .. }, scratch, results } = self;
+        let (sums, _) = scratch.sum.as_chunks::<WIDEST>();
+        for (i, (out, lse)) in results.into_iter().enumerate() {
             for (head, (out, lse)) in out.chunks_exact_mut(head_dim).zip(lse).enumerate() {
                 let stack = i * group + head;
-                let sum: f32 = scratch.sum[stack * WIDEST..][..WIDEST].iter().sum();
+                let sum = sum_of(sums[stack]);
                 if sum == 0.0 {
                     continue; // no key was seen: (0, −∞) stands there already
                 }

@@ -6,9 +6,15 @@ use half::{bf16, f16};
 
 use crate::{PAD, Positions, Rule, SHARED};
 
+/// Rows of a strip: six rows of four vectors, four vectors of keys and one query value fill the
+/// registers of AVX-512.
+pub(super) const STRIP: usize = 6;
 /// Keys in a panel: the unit in which keys are packed, skipped and masked. A multiple of the width
 /// of every vector.
 pub(super) const PANEL: usize = 64;
+/// Keys in a part of a panel: where a strip sees some keys of a panel, only parts that it may see
+/// are multiplied. A multiple of the width of every vector.
+pub(super) const PART: usize = 16;
 /// Panels in a tile.
 pub(super) const TILE_PANELS: usize = 4;
 /// Keys in a tile: the row length of the probabilities.

@@ -8,11 +8,11 @@ use half::bf16;
 
 use super::amx::Registers;
 use super::blocks::unpack;
-use super::lanes::{Lanes, Pairs};
+use super::lanes::{Lanes, Pairs, STRIP};
 use super::level::{EitherKernel, Kernel, Level, PairKernel, dispatch, dispatch_either, dispatch_pairs};
 use super::pack::Aligned;
 use super::stored::{Factor, Stored, Weights, pair};
-use super::strip::{STRIP, WIDEST};
+use super::strip::WIDEST;
 use super::{amx, micro, tasks};
 use crate::{Packed, Packing};
 

@@ -3,7 +3,7 @@
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
 
-use super::lanes::{CausalPosition, Lanes, PANEL, TILE};
+use super::lanes::{CausalPosition, Lanes, PANEL, PART, STRIP, TILE};
 use super::stored::Factor;
 
 /// The orders, segments and rotary positions that mask a panel.
@@ -11,14 +11,16 @@ use super::stored::Factor;
 pub(super) struct Mask<'a> {
     keys: [&'a [u32]; 3],
     places: &'a [CausalPosition],
+    /// A bit for each part of the panel of which some row does not see some key.
+    parts: u32,
 }
 
 impl<'a> Mask<'a> {
     /// The numbers of the panel's keys ([`KeyList::of_panel`](super::sight::KeyList::of_panel)),
-    /// `places` of the strip's rows.
-    pub(super) fn new(keys: [&'a [u32]; 3], places: &'a [CausalPosition]) -> Self {
+    /// `places` of the strip's rows, and `parts` that are masked.
+    pub(super) fn new(keys: [&'a [u32]; 3], places: &'a [CausalPosition], parts: u32) -> Self {
         assert!(keys.iter().all(|list| list.len() == PANEL), "keys of a panel");
-        Self { keys, places }
+        Self { keys, places, parts }
     }
 
     /// Keeps the scores of a row from `column` on for the keys that it sees, −∞ for others.
@@ -28,6 +30,9 @@ impl<'a> Mask<'a> {
     #[inline(always)]
     pub(super) unsafe fn keep_seen<V: Lanes>(&self, scores: V, column: usize, row: usize) -> V {
         debug_assert!(column + V::N <= PANEL, "keys of a panel");
+        if self.parts >> (column / PART) & 1 == 0 {
+            return scores;
+        }
         // SAFETY: the lists have PANEL numbers, and the caller's promise.
         unsafe { scores.keep_seen(self.keys.map(|list| list.as_ptr().add(column)), self.places[row]) }
     }
@@ -36,7 +41,7 @@ impl<'a> Mask<'a> {
 /// A packed strip of queries and a packed panel of keys.
 #[derive(Clone, Copy)]
 pub(super) struct Operands<'a> {
-    /// `[depth, ROWS]`.
+    /// `[ROWS, depth]`.
     pub(super) q: *const f32,
     /// `[depth, PANEL]`.
     pub(super) k: *const f32,
@@ -53,29 +58,39 @@ pub(super) struct Room {
     pub(super) step: usize,
 }
 
-/// Scores of a strip against a panel, −∞ where masked, to the ROWS rows of `to`; `top` takes in
-/// their maximum.
+/// Scores of a strip against the keys `from .. end` of a panel, −∞ where masked, to these columns of
+/// the ROWS rows of `to`; `top` takes in their maximum. Blocks of a register's width first.
 ///
 /// # Safety
 /// The machine has the instructions of `V`; `q` is valid for `depth · ROWS` reads, `k` for
-/// `depth · PANEL`, `to` for ROWS rows of PANEL writes; a mask has ROWS places.
+/// `depth · PANEL`, `to` for ROWS rows of PANEL writes; a mask has ROWS places; `from` and `end` are
+/// multiples of [`PART`] up to PANEL.
 #[inline(always)]
 pub(super) unsafe fn scores<V: Lanes, F: Factor<V>, const ROWS: usize>(
     operands: Operands<'_>,
+    (from, end): (usize, usize),
     to: Room,
     top: &mut [V; ROWS],
 ) {
-    // SAFETY: the caller's promises; `column` goes in steps of the block's width, which divides
-    // PANEL.
-    unsafe {
-        for column in (0..PANEL).step_by(V::BLOCK * V::N) {
+    let mut column = from;
+    while column < end {
+        // SAFETY: the caller's promises; `width` vectors from `column` on end at `end` at most.
+        unsafe {
             let operands = Operands { k: operands.k.add(column), ..operands };
             let to = Room { at: to.at.add(column), ..to };
-            match V::BLOCK {
-                1 => score_block::<V, F, ROWS, 1>(operands, column, to, top),
-                2 => score_block::<V, F, ROWS, 2>(operands, column, to, top),
-                _ => score_block::<V, F, ROWS, 4>(operands, column, to, top),
+            let width = V::BLOCK.min((end - column) / V::N);
+            match width {
+                4 if V::BLOCK >= 4 => score_block::<V, F, ROWS, 4>(operands, column, to, top),
+                3 if V::BLOCK >= 4 && ROWS == STRIP => score_block::<V, F, ROWS, 3>(operands, column, to, top),
+                2 if V::BLOCK == 2 || V::BLOCK >= 4 && ROWS == STRIP => {
+                    score_block::<V, F, ROWS, 2>(operands, column, to, top);
+                }
+                1 if V::BLOCK == 1 || V::BLOCK >= 4 && ROWS == STRIP => {
+                    score_block::<V, F, ROWS, 1>(operands, column, to, top);
+                }
+                width => unreachable!("{width} vectors of {} for {ROWS} rows", V::BLOCK),
             }
+            column += width * V::N;
         }
     }
 }
@@ -94,7 +109,7 @@ unsafe fn score_block<V: Lanes, F: Factor<V>, const ROWS: usize, const WIDTH: us
     // vectors.
     unsafe {
         let mut acc = [[V::splat(0.0); WIDTH]; ROWS];
-        product::<V, F, ROWS, WIDTH>(&mut acc, (q, 1, ROWS), (k, PANEL), depth);
+        product::<V, F, ROWS, WIDTH>(&mut acc, (q, depth, 1), (k, PANEL), depth);
         for r in 0..ROWS {
             for i in 0..WIDTH {
                 let mut score = acc[r][i];

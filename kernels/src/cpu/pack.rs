@@ -7,10 +7,10 @@ use candle_core::DType;
 use half::bf16;
 
 use super::inputs::{Elements, Matrix};
-use super::lanes::{Lanes, PANEL, Pairs, Portable};
-use super::level::{EitherKernel, Kernel, Level, PairKernel, dispatch_pairs};
+use super::lanes::{Lanes, PANEL, Pairs};
+use super::level::{EitherKernel, Kernel, Level, PairKernel, dispatch_either};
 use super::sight::{KeyList, Rows};
-use super::stored::{Factor, One, Two, pair_of};
+use super::stored::{Factor, pair_of};
 use super::strip::WIDEST;
 use crate::{Pairing, Rope};
 
@@ -74,16 +74,10 @@ pub(super) struct QuerySource<'a> {
 }
 
 impl QuerySource<'_> {
-    /// Packs the heads of one KV head, of `rows` in the list of rows, as strips of `height` stacked
-    /// rows (the last one may have fewer), each `[depth, rows of the strip]`: rotated, times the
-    /// scale.
-    pub(super) fn pack(self, rows: Range<usize>, kv_head: usize, height: usize, to: &mut [f32]) {
-        let pack = PackQueries { source: self, rows, kv_head, height, to };
-        match self.paired {
-            true => dispatch_pairs(self.level, pack),
-            // SAFETY: the portable version needs no special instructions.
-            false => unsafe { pack.of::<Portable, One>() },
-        }
+    /// Packs the heads of one KV head, of `rows` in the list of rows, to `[stacked rows, depth]`:
+    /// rotated, times the scale.
+    pub(super) fn pack(self, rows: Range<usize>, kv_head: usize, to: &mut [f32]) {
+        dispatch_either(self.level, self.paired, PackQueries { source: self, rows, kv_head, to });
     }
 }
 
@@ -91,31 +85,19 @@ struct PackQueries<'a> {
     source: QuerySource<'a>,
     rows: Range<usize>,
     kv_head: usize,
-    height: usize,
     to: &'a mut [f32],
 }
 
-impl PairKernel for PackQueries<'_> {
+impl EitherKernel for PackQueries<'_> {
     #[inline(always)]
-    unsafe fn run<V: Pairs>(self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.of::<V, Two>() }
-    }
-}
-
-impl PackQueries<'_> {
-    /// # Safety
-    /// The machine has the instructions of `V`, those for pairs included where lanes hold pairs.
-    #[inline(always)]
-    unsafe fn of<V: Lanes, F: Factor<V>>(self) {
-        let Self { source: QuerySource { q, rows: list, rope, scale, group, .. }, rows, kv_head, height, to } = self;
-        let (stacked, head_dim) = (rows.len() * group, q.head_dim());
-        assert_eq!(to.len() % stacked, 0, "room for {stacked} stacked rows");
-        let depth = to.len() / stacked;
-        assert_eq!(depth, head_dim.div_ceil(F::NUMBERS), "depth of {head_dim} numbers");
+    unsafe fn run<V: Lanes, F: Factor<V>>(self) {
+        let Self { source: QuerySource { q, rows: list, rope, scale, group, .. }, rows, kv_head, to } = self;
+        let head_dim = q.head_dim();
+        let depth = head_dim.div_ceil(F::NUMBERS);
+        assert_eq!(to.len(), rows.len() * group * depth, "room for {} rows of {head_dim} numbers", rows.len());
         let mut values = vec![0.0; head_dim.next_multiple_of(2 * WIDEST)]; // those beyond a head stay 0
-        for stack in 0..stacked {
-            let (place, head) = (rows.start + stack / group, kv_head * group + stack % group);
+        let heads = rows.flat_map(|place| (kv_head * group..(kv_head + 1) * group).map(move |head| (place, head)));
+        for ((place, head), to) in heads.zip(to.chunks_exact_mut(depth)) {
             q.widen(list.index[place] as usize, head, &mut values[..head_dim]);
             if let Some(rope) = rope {
                 rotate(&mut values[..head_dim], rope, list.rope[place]);
@@ -125,12 +107,7 @@ impl PackQueries<'_> {
             }
             // SAFETY: the caller promises the instructions; there is an even number of vectors.
             unsafe { F::pack(values.as_mut_ptr(), values.len()) }
-            let first = stack / height * height;
-            let width = height.min(stacked - first);
-            let strip = &mut to[first * depth..(first + width) * depth];
-            for (column, lane) in strip.chunks_exact_mut(width).zip(&values) {
-                column[stack - first] = *lane;
-            }
+            to.copy_from_slice(&values[..depth]);
         }
     }
 }

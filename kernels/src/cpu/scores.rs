@@ -5,13 +5,13 @@
 use candle_core::{DType, Tensor};
 
 use super::inputs::Inputs;
-use super::lanes::{CausalPosition, Lanes, PANEL};
+use super::lanes::{CausalPosition, Lanes, PANEL, STRIP};
 use super::level::{EitherKernel, Level, dispatch_either};
 use super::micro::{Mask, Operands, Room, scores};
 use super::pack::{Aligned, KeySource, PackKeys, QuerySource, multiplies_pairs};
 use super::sight::{KeyList, Rows, Sight, Span};
 use super::stored::Factor;
-use super::strip::{LOG2_E, LOWEST, STRIP, WIDEST};
+use super::strip::{LOG2_E, LOWEST, WIDEST};
 use super::tasks;
 use crate::error::Result;
 use crate::tiles;
@@ -40,7 +40,7 @@ pub(super) struct Call<'a> {
 
 /// Some query rows, packed for every KV head. Stacked rows are (query row, head of the group).
 pub(super) struct RowTile {
-    /// `[kv_heads]` of strips, see [`QuerySource::pack`].
+    /// `[kv_heads]`, see [`QuerySource::pack`].
     q: Vec<Aligned>,
     /// The causal position of each stacked row.
     places: Vec<CausalPosition>,
@@ -122,7 +122,7 @@ impl RowTile {
         let stacked = range.len() * group;
         let q = (0..kv_heads).map(|kv_head| {
             let mut packed = Aligned::new(stacked * depth);
-            source.pack(range.clone(), kv_head, STRIP, packed.get_mut());
+            source.pack(range.clone(), kv_head, packed.get_mut());
             packed
         });
         let index = rows.index[range.clone()].to_vec();
@@ -220,7 +220,7 @@ impl Call<'_> {
             let mask = match Span::of_rows(places).sees(&list.panels[panel]) {
                 Sight::Nothing => continue,
                 Sight::All => None,
-                Sight::Some => Some(Mask::new(list.of_panel(panel), places)),
+                Sight::Some => Some(Mask::new(list.of_panel(panel), places, !0)),
             };
             let work = AddProbabilities {
                 q: &tile.q[kv_head].get()[first * depth..rows.end * depth],
@@ -240,7 +240,7 @@ impl Call<'_> {
 
 /// Adds a strip's probabilities to its query rows.
 struct AddProbabilities<'a> {
-    /// `[depth, rows]`.
+    /// `[rows, depth]`.
     q: &'a [f32],
     /// `[depth, PANEL]`, in room for `[padded_dim, PANEL]`.
     k: &'a [f32],
@@ -293,7 +293,7 @@ unsafe fn add<V: Lanes, F: Factor<V>, const ROWS: usize>(work: &mut AddProbabili
         let p = work.p.as_mut_ptr();
         let (q, k) = (work.q.as_ptr(), work.k.as_ptr());
         let operands = Operands { q, k, depth: work.depth, mask: work.mask };
-        scores::<V, F, ROWS>(operands, Room { at: p, step: PANEL }, &mut top);
+        scores::<V, F, ROWS>(operands, (0, PANEL), Room { at: p, step: PANEL }, &mut top);
         for r in 0..ROWS {
             let lse = V::splat(work.lse[r]);
             let row = (work.first + r) / work.group;

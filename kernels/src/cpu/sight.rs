@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::lanes::{CausalPosition, PANEL};
+use super::lanes::{CausalPosition, PANEL, PART};
 use crate::{Keys, PAD, Positions, SHARED};
 
 /// The range of orders, segments and rotary positions in a group of rows.
@@ -35,6 +35,20 @@ pub(super) enum Sight {
     All,
 }
 
+/// The keys of a panel that a strip has to look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) sight: Sight,
+    /// Whole parts of the panel; no key outside is seen. Empty where nothing is seen.
+    pub(super) keys: Range<usize>,
+    /// A bit for each part of which some row does not see some key.
+    pub(super) masked: u32,
+}
+
+impl Seen {
+    pub(super) const NOTHING: Self = Self { sight: Sight::Nothing, keys: 0..0, masked: 0 };
+}
+
 impl Span {
     const EMPTY: Self = Self {
         order: (u32::MAX, 0),
@@ -57,8 +71,9 @@ impl Span {
         span
     }
 
-    fn of_keys(order: &[u32], segment: &[u32], rope: &[u32]) -> Self {
-        let mut span = Self { whole: order.len() == PANEL, ..Self::EMPTY };
+    /// The span of up to `whole` keys with these orders, segments and rotary positions.
+    fn of_keys((order, segment, rope): (&[u32], &[u32], &[u32]), whole: usize) -> Self {
+        let mut span = Self { whole: order.len() == whole, ..Self::EMPTY };
         for ((&order, &segment), &rope) in order.iter().zip(segment).zip(rope) {
             span.order = (span.order.0.min(order), span.order.1.max(order));
             span.rope = (span.rope.0.min(rope), span.rope.1.max(rope));
@@ -117,6 +132,13 @@ impl Rows {
         self.index.len()
     }
 
+    /// The widest window of the rows, in positions, if any of them has one that begins within the
+    /// keys.
+    pub(super) fn window(&self) -> Option<usize> {
+        let begins = self.rope.iter().zip(&self.place).filter(|(_, place)| place.lowest > 0);
+        begins.map(|(rope, place)| (rope.saturating_sub(place.lowest) + 1) as usize).max()
+    }
+
     /// The only segment of rows that see the other segments alone, if there is just one: no row
     /// sees its keys.
     fn unseen_segment(&self) -> Option<u32> {
@@ -150,6 +172,8 @@ pub(super) struct KeyList {
     pub(super) segment: Vec<u32>,
     /// One a panel.
     pub(super) panels: Vec<Span>,
+    /// One a part of each panel.
+    parts: Vec<Span>,
 }
 
 impl KeyList {
@@ -190,12 +214,38 @@ impl KeyList {
     }
 
     fn close(&mut self) {
-        let panels = self.order.chunks(PANEL).zip(self.segment.chunks(PANEL)).zip(self.rope.chunks(PANEL));
-        self.panels = panels.map(|((order, segment), rope)| Span::of_keys(order, segment, rope)).collect();
+        self.panels = self.spans(PANEL);
         let filled = self.panels.len() * PANEL;
         self.order.resize(filled, PAD);
         self.segment.resize(filled, 0);
         self.rope.resize(filled, 0);
+        self.parts = self.spans(PART);
+    }
+
+    /// The spans of groups of this many keys.
+    fn spans(&self, count: usize) -> Vec<Span> {
+        let groups = self.order.chunks(count).zip(self.segment.chunks(count)).zip(self.rope.chunks(count));
+        groups.map(|((order, segment), rope)| Span::of_keys((order, segment, rope), count)).collect()
+    }
+
+    /// The keys of a panel that query rows of this span have to look at.
+    pub(super) fn seen(&self, rows: &Span, panel: usize) -> Seen {
+        match rows.sees(&self.panels[panel]) {
+            Sight::Nothing => Seen::NOTHING,
+            Sight::All => Seen { sight: Sight::All, keys: 0..PANEL, masked: 0 },
+            Sight::Some => {
+                let parts = &self.parts[panel * PANEL / PART..][..PANEL / PART];
+                let (mut keys, mut masked) = (0..0, 0);
+                for (i, part) in parts.iter().enumerate() {
+                    let sight = rows.sees(part);
+                    masked |= u32::from(sight != Sight::All) << i;
+                    if sight != Sight::Nothing {
+                        keys = if keys.is_empty() { i * PART } else { keys.start }..(i + 1) * PART;
+                    }
+                }
+                if keys.is_empty() { Seen::NOTHING } else { Seen { sight: Sight::Some, keys, masked } }
+            }
+        }
     }
 
     /// Order, segment and rotary position of the keys of one panel.

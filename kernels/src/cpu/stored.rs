@@ -53,10 +53,12 @@ pub(super) trait Factor<V> {
     /// As [`multiply`](Self::multiply).
     unsafe fn add_weighted(weight: f32, value: V, sum: V) -> V;
 
-    /// Puts `count` numbers, an even number of vectors, into such lanes, over the first of them.
+    /// Puts `count` numbers, whole vectors of them, into such lanes, over the first of them. After an
+    /// odd number of vectors another one is read, and not used.
     ///
     /// # Safety
-    /// The machine has the instructions of `V`; `numbers` is valid for `count` reads and writes.
+    /// The machine has the instructions of `V`; `numbers` is valid for `count` writes, and for the
+    /// reads of an even number of vectors.
     unsafe fn pack(numbers: *mut f32, count: usize);
 }
 

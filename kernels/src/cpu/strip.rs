@@ -8,15 +8,12 @@
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
 
-use super::lanes::{CausalPosition, Lanes, PANEL, TILE, TILE_PANELS};
+use super::lanes::{CausalPosition, Lanes, PANEL, PART, STRIP, TILE, TILE_PANELS};
 use super::level::EitherKernel;
 use super::micro::{Mask, Operands, Room, careful_product, product, scores};
-use super::sight::Sight;
+use super::sight::{Seen, Sight};
 use super::stored::Factor;
 
-/// Rows of a strip: six rows of four vectors, four vectors of keys and one query value fill the
-/// registers of AVX-512.
-pub(super) const STRIP: usize = 6;
 /// The widest vector: packed rows are padded to it, and a row's running sum has as many parts.
 pub(super) const WIDEST: usize = 16;
 /// log₂ e: scores are kept in units of log₂, so that the exponential is a power of two.
@@ -48,7 +45,7 @@ pub(super) struct Tile<'a> {
 /// Up to [`STRIP`] rows, and their softmax and output so far; in tile registers more, in whole
 /// blocks ([`super::strip_amx::AbsorbInTiles`]).
 pub(super) struct Strip<'a> {
-    /// `[depth, rows]`: rotated, multiplied by scale · log₂ e.
+    /// `[rows, depth]`: rotated, multiplied by scale · log₂ e.
     pub(super) q: &'a [f32],
     /// `[rows]`.
     pub(super) places: &'a [CausalPosition],
@@ -64,10 +61,24 @@ pub(super) struct Strip<'a> {
 pub(super) struct Absorb<'a> {
     pub(super) strip: Strip<'a>,
     pub(super) tile: &'a Tile<'a>,
-    /// Part of each panel that the strip sees; [`Sight::Nothing`] for panels beyond the last.
-    pub(super) sight: [Sight; TILE_PANELS],
-    /// `[STRIP, TILE]` of scratch.
+    /// Part of each panel that the strip sees; nothing of panels beyond the last.
+    pub(super) seen: [Seen; TILE_PANELS],
+    /// `[STRIP, TILE]` of scratch, and a panel that is read and not used.
     pub(super) p: &'a mut [f32],
+}
+
+impl Absorb<'_> {
+    /// The keys of a panel that are multiplied, if there are any. Strips of fewer rows are rare:
+    /// they take whole panels, so that they need no code for parts.
+    #[inline(always)]
+    fn keys<const ROWS: usize>(&self, panel: usize) -> Option<(usize, usize)> {
+        let seen = &self.seen[panel];
+        match seen.sight {
+            Sight::Nothing => None,
+            Sight::Some if ROWS == STRIP => Some((seen.keys.start, seen.keys.end)),
+            Sight::Some | Sight::All => Some((0, PANEL)),
+        }
+    }
 }
 
 impl EitherKernel for Absorb<'_> {
@@ -104,22 +115,24 @@ unsafe fn absorb<V: Lanes, F: Factor<V>, const ROWS: usize>(work: &mut Absorb<'_
     assert_eq!(work.strip.out.len(), padded_dim * ROWS, "room for the result");
     assert_eq!(work.strip.top.len(), ROWS, "room for the maxima");
     assert_eq!(work.strip.sum.len(), ROWS * WIDEST, "room for the sums");
-    assert_eq!(work.p.len(), STRIP * TILE, "room for the probabilities");
+    assert_eq!(work.p.len(), STRIP * TILE + PANEL, "room for the probabilities");
+    for Seen { keys, .. } in &work.seen {
+        assert!(keys.start.is_multiple_of(PART) && keys.end.is_multiple_of(PART), "whole parts");
+        assert!(keys.start <= keys.end && keys.end <= PANEL, "keys of a panel");
+    }
 
     // SAFETY: the caller promises the instructions. Lengths were checked above: panel `i` lies
     // within `k`, and ROWS rows of TILE probabilities within `p`.
     unsafe {
         let mut top = [V::splat(LOWEST); ROWS];
         for i in 0..panels {
-            let mask = match work.sight[i] {
-                Sight::Nothing => continue,
-                Sight::All => None,
-                Sight::Some => Some(Mask::new(work.tile.of_keys[i], work.strip.places)),
-            };
+            let Some(keys) = work.keys::<ROWS>(i) else { continue };
+            let Seen { sight, masked, .. } = work.seen[i];
+            let mask = (sight == Sight::Some).then(|| Mask::new(work.tile.of_keys[i], work.strip.places, masked));
             let k = work.tile.k.as_ptr().add(i * padded_dim * PANEL);
             let p = work.p.as_mut_ptr().add(i * PANEL);
             let operands = Operands { q: work.strip.q.as_ptr(), k, depth, mask };
-            scores::<V, F, ROWS>(operands, Room { at: p, step: TILE }, &mut top);
+            scores::<V, F, ROWS>(operands, keys, Room { at: p, step: TILE }, &mut top);
         }
         let fade = exponentials::<V, F, ROWS>(work, panels, top);
         values::<V, F, ROWS>(work, panels, &fade);
@@ -149,16 +162,14 @@ unsafe fn exponentials<V: Lanes, F: Factor<V>, const ROWS: usize>(
             let new = V::splat(new);
             let mut sum = V::splat(0.0);
             for i in 0..panels {
-                if work.sight[i] == Sight::Nothing {
-                    continue;
-                }
+                let Some((from, to)) = work.keys::<ROWS>(i) else { continue };
                 let p = work.p.as_mut_ptr().add(r * TILE + i * PANEL);
-                for column in (0..PANEL).step_by(V::N) {
+                for column in (from..to).step_by(V::N) {
                     let value = V::load(p.add(column)).sub(new).exp2();
                     value.store(p.add(column));
                     sum = sum.add(value);
                 }
-                F::pack(p, PANEL);
+                F::pack(p.add(from), to - from);
             }
             let total = work.strip.sum.as_mut_ptr().add(r * WIDEST);
             V::load(total).mul_add(fade[r], sum).store(total);
@@ -214,12 +225,12 @@ unsafe fn value_block<V: Lanes, F: Factor<V>, const ROWS: usize, const WIDTH: us
             }
         }
         for panel in 0..panels {
-            let first = panel * PANEL;
+            let Some((from, to)) = work.keys::<ROWS>(panel) else { continue };
+            let first = panel * PANEL + from;
             let (p, v) = (work.p.as_ptr().add(first), work.tile.v.as_ptr());
             let v = v.add(first / F::NUMBERS * padded_dim + column);
-            let depth = work.tile.keys[panel].div_ceil(F::NUMBERS);
-            match work.sight[panel] {
-                Sight::Nothing => {}
+            let depth = work.tile.keys[panel].min(to).saturating_sub(from).div_ceil(F::NUMBERS);
+            match work.seen[panel].sight {
                 Sight::Some if !work.tile.finite => {
                     careful_product::<V, F, ROWS, WIDTH>(&mut acc, p, (v, padded_dim), depth);
                 }

@@ -15,8 +15,8 @@ use super::strip::{Strip, Tile, WIDEST};
 /// Takes a tile's keys into the result of a strip of up to [`amx::BLOCK`] rows.
 pub(super) struct AbsorbInTiles<'a> {
     pub(super) registers: &'a Registers,
-    /// Queries are `[BLOCK, depth]` here, whole tiles of pairs, and the output `[BLOCK,
-    /// padded_dim]`: what stands in rows beyond the strip's does not count.
+    /// Queries have BLOCK rows here, of whole tiles of pairs, and the output too: what stands in
+    /// rows beyond the strip's does not count.
     pub(super) strip: Strip<'a>,
     pub(super) tile: &'a Tile<'a>,
     /// As of [`super::strip::Absorb`].
@@ -108,7 +108,7 @@ impl AbsorbInTiles<'_> {
                     }
                     continue;
                 }
-                let mask = Mask::new(of_keys, self.strip.places);
+                let mask = Mask::new(of_keys, self.strip.places, !0);
                 for column in (0..PANEL).step_by(V::N) {
                     let score = mask.keep_seen(V::load(p.add(column)), column, row);
                     tops[0] = tops[0].max(score);

@@ -6,9 +6,10 @@ use candle_core::{DType, Tensor};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use super::lanes::Lanes;
+use super::lanes::{CausalPosition, Lanes, PANEL, PART};
 use super::level::{Kernel, Level, dispatch};
 use super::many_rows::{self, Target};
+use super::sight::{KeyList, Rows, Span};
 use super::{amx, few_rows};
 use crate::{Keys, PAD, Pairing, Positions, Query, Reduce, Rope, RopeConfig, RopeScaling, Rule, SHARED};
 
@@ -115,25 +116,59 @@ proptest! {
     }
 }
 
-/// Rows that see later panels of a tile of keys and not its first ones.
+/// Rows in sequence, of which strips see parts of panels, and later panels of a tile of keys
+/// without its first ones.
 #[test]
-fn windows_of_pairs_are_those_of_their_reference() {
+fn windows_are_those_of_f64() {
     let mut random = naive::Random::new(7);
-    let (rows, shape) = (300, (300, 1, 64));
-    let mut drawn = || {
-        let values = random.values(rows * 64);
-        Tensor::from_vec(values, shape, &candle_core::Device::Cpu).unwrap().to_dtype(DType::BF16).unwrap()
+    let (rows, heads, head_dim) = (300, 3, 64);
+    let mut drawn = |heads: usize| {
+        let values = random.values(rows * heads * head_dim);
+        Tensor::from_vec(values, (rows, heads, head_dim), &candle_core::Device::Cpu).unwrap()
     };
-    let (q, k, v) = (drawn().to_dtype(DType::F32).unwrap(), drawn(), drawn());
-    let keys = [Keys { k, v, at: Positions::run(0, rows) }];
-    let at = Positions::run(0, rows).within(Some(40));
-    let query = Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.125, dtype: DType::F32 };
-    let found: Vec<Vec<f32>> =
-        with_pairs().map(|level| flat(&super::attend::attend(level, &query).unwrap().out)).collect();
-    let expected: Vec<f64> = found[found.len() - 1].iter().map(|&value| f64::from(value)).collect();
-    for of_level in &found {
-        let error = naive::distance(of_level, &expected);
-        assert!(error < 4e-3, "{error:e}");
+    let (q, k, v) = (drawn(heads), drawn(1), drawn(1));
+    for dtype in [DType::F32, DType::BF16] {
+        let narrow = |x: &Tensor| x.to_dtype(dtype).unwrap();
+        let keys = vec![Keys { k: narrow(&k), v: narrow(&v), at: Positions::run(0, rows) }];
+        for window in [1, 15, 16, 17, 40, 64, 130] {
+            let at_q = Positions::run(0, rows).within(Some(window));
+            let case = Case { q: q.clone(), at_q, keys: keys.clone(), rope: None, scale: 0.125 };
+            let (out, lse) = naive::attend(&case, None);
+            for level in every_level() {
+                let bound = bound(level, dtype, 3e-6, 2e-2);
+                let found = super::attend::attend(level, &case.query()).unwrap();
+                let errors = [naive::distance(&flat(&found.out), &out), naive::distance(&flat(&found.lse), &lse)];
+                assert!(errors.iter().all(|&error| error < bound), "{level:?}, {dtype:?}, {window}: {errors:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_strip_has_to_look_at_holds_all_that_its_rows_see() {
+    for window in [1, 15, 16, 17, 40, 64, 130] {
+        let at = Positions::run(0, 300).within(Some(window));
+        let rows = Rows::new(&at);
+        let k = Tensor::zeros((300, 1, 8), DType::F32, &candle_core::Device::Cpu).unwrap();
+        let keys = [Keys { k: k.clone(), v: k, at: Positions::run(0, 300) }];
+        let list = KeyList::new(&rows, &keys);
+        let mut looked_at = 0;
+        for strip in rows.place.chunks(2) {
+            for panel in 0..list.panels.len() {
+                let seen = list.seen(&Span::of_rows(strip), panel);
+                let [order, segment, rope] = list.of_panel(panel);
+                for key in 0..PANEL {
+                    let sees = |row: &CausalPosition| row.sees(order[key], segment[key], rope[key]);
+                    let (some, all) = (strip.iter().any(sees), strip.iter().all(sees));
+                    assert!(!some || seen.keys.contains(&key), "{window}, {panel}, {key}: {seen:?}");
+                    let is_masked = seen.masked >> (key / PART) & 1 == 1;
+                    assert!(all || is_masked || !seen.keys.contains(&key), "{window}, {panel}, {key}: {seen:?}");
+                }
+                looked_at += seen.keys.len();
+            }
+        }
+        // Whole parts at both ends, and no more.
+        assert!(looked_at <= 150 * (window as usize + 1 + 2 * PART), "{window}: {looked_at} keys");
     }
 }
 

@@ -1,5 +1,6 @@
 //! The options of `tributary plan` that replay a trace in simulated time, and its answer.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -9,9 +10,10 @@ use tributary_load::{OPTIONS, Replay};
 use tributary_methods::MethodSpec;
 use tributary_planner::ModelShape;
 use tributary_planner::forecast::Profile;
-use tributary_study::twin::{Answer, Question, render};
+use tributary_study::twin::{Answer, Measured, Question, render};
+use tributary_system::file::regular_text;
 
-use crate::failure::Coded;
+use crate::failure::{Coded, usage};
 use crate::limits::{GAP_MS, PolicyChoice, checked, policy};
 use crate::stdout::{print, print_json};
 use crate::values::{chunk_cache, seconds, size};
@@ -53,6 +55,13 @@ pub struct TwinArgs {
     /// store]
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "trace")]
     chunk_store_size: Option<u64>,
+    /// Text of GET /metrics of a service that has answered this replay and hardly anything else:
+    /// the profile is fitted to its times. One of --methods and of --gpus
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    measured: Option<PathBuf>,
+    /// Write the fitted profile, for other replays
+    #[arg(long, value_name = "FILE.toml", requires = "measured")]
+    save_profile: Option<PathBuf>,
     /// Maximum number of prefills between two decoding steps, while any sequence is decoding
     #[arg(long, value_name = "N", default_value_t = Limits::default().max_prefill_burst, requires = "trace")]
     max_prefill_burst: usize,
@@ -97,9 +106,19 @@ pub struct Traced {
     pub slo_s: Option<f64>,
 }
 
+/// Bytes of a text of metrics at most.
+const MOST_BYTES: u64 = 64 << 20;
+
 /// The help of an option of `tributary load`, which means the same here.
 fn of_load(name: &str) -> &'static str {
     OPTIONS.iter().find(|option| option.name == name).map_or("", |option| option.help)
+}
+
+/// The metrics of a service in a file.
+fn measured(file: &Path) -> anyhow::Result<Measured> {
+    let text =
+        regular_text(file, MOST_BYTES).map_err(|cause| usage(format!("--measured {}: {cause}", file.display())))?;
+    Ok(Measured::parse(&text, file)?)
 }
 
 impl TwinArgs {
@@ -136,9 +155,13 @@ impl TwinArgs {
             limits: self.limits()?,
             chunk_cache_bytes: self.chunk_cache,
             store_bytes: self.chunk_store_size,
+            measured: self.measured.as_deref().map(measured).transpose()?,
             slo_s,
         };
         let answer = Answer::new(question)?;
+        if let Some(file) = self.save_profile.as_deref().filter(|_| leads) {
+            answer.save_profile(file)?;
+        }
         match (leads, json) {
             (false, _) => Ok(()),
             (true, true) => print_json(&answer.report()),

@@ -1,9 +1,12 @@
 //! `tributary load` on `tributary serve` with the demo model: its requests are answered, its report
 //! is true, and an error is one line.
 
+use std::path::Path;
+
 use crate::kit::server::Server;
-use crate::kit::{json, tributary};
+use crate::kit::{json, root, tributary};
 use serde_json::Value;
+use tributary_planner::forecast::{Curve, Profile, RankRates};
 
 /// Words that the demo's tokenizer has, one token each.
 const WORDS: &str = "the wolf rests near field it rains slowly today stays with house of in question";
@@ -62,6 +65,43 @@ const TRACE: &str = "\
     {\"timestamp\": 2100, \"output_length\": 5, \"system\": {\"id\": 1, \"tokens\": 30}, \"documents\": [{\"id\": \"a\", \"tokens\": 24}], \"query\": {\"tokens\": 9}}\n\
     {\"timestamp\": 4100, \"output_length\": 2, \"query\": {\"tokens\": 90}}\n";
 
+/// A twin of the service takes its time for prefills and steps from the service's metrics.
+fn fits(trace: &str, metrics: &str, folder: &Path) {
+    std::fs::create_dir(folder).expect("a folder");
+    let path = |name: &str| folder.join(name).display().to_string();
+    let (machine, measured, fitted) = (path("machine.toml"), path("service.prom"), path("fitted.toml"));
+    std::fs::write(&measured, metrics).expect("written");
+    // Rates of about one core, so that the service is no hundred times slower.
+    let profile = Profile::by_name("h100x4").expect("a shipped profile");
+    let mut rank =
+        RankRates { gemm_by_rows: Curve::default(), attention_by_keys: Curve::default(), ..profile.rank.clone() };
+    (rank.gemm_flops_per_s, rank.attention_flops_per_s, rank.probe_flops_per_s) = (2e10, 2e10, 1e10);
+    (rank.memory_bytes_per_s, rank.layer_s, rank.request_s) = (1e10, 1e-4, 1e-3);
+    let profile = Profile { ranks: 1, ranks_per_host: 1, alone: None, rank, ..profile };
+    std::fs::write(&machine, profile.to_toml()).expect("written");
+    let demo = root().join("examples/models/demo").display().to_string();
+    let base = [
+        "plan", "--model", &demo, "--dtype", "f32", "--trace", trace, "--speed", "10x", "--method", "infoflow",
+        "--json",
+    ];
+    let answer =
+        json(&[&base[..], &["--profile", &machine, "--measured", &measured, "--save-profile", &fitted]].concat());
+    let metric = |work: &str| {
+        let name = format!("tributary_group_seconds_total{{work=\"{work}\"}} ");
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&name)).expect("a metric");
+        line.parse::<f64>().expect("a number")
+    };
+    let again = json(&[&base[..], &["--profile", &fitted]].concat());
+    assert_eq!(again["rows"], answer["rows"], "the written profile predicts the same");
+    for work in ["prefill", "decode"] {
+        let compared = &answer["fit"][work];
+        assert_eq!(number(&compared["measured_s"]), metric(work));
+        assert!(number(&compared["predicted_s"]) > 0.0 && metric(work) > 0.0, "{compared}");
+        let found_s = number(&again["rows"][0]["busy"][work]) * number(&again["rows"][0]["seconds"]);
+        assert!((found_s / metric(work) - 1.0).abs() < 0.02, "{work}: {found_s} s of {}", metric(work));
+    }
+}
+
 #[test]
 fn a_trace_is_replayed_counted_and_exported() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -81,6 +121,7 @@ fn a_trace_is_replayed_counted_and_exported() {
     assert_eq!((&window["answered"], &window["speed"]), (&4.into(), &10.0.into()), "{window:#}");
     assert_eq!(number(&window["mean_generated_tokens"]), f64::from(3 + 4 + 5 + 2) / 4.0, "as long as in the trace");
     assert!(number(&window["seconds"]) > 0.4, "a tenth of the four seconds between first and last: {window:#}");
+    fits(&trace, &server.get("/metrics").body, &folder.path().join("metrics"));
     // The second request has both documents of the first; after a system text they are others.
     assert_eq!(number(&window["mean_cached_tokens"]), f64::from(2 * 24) / 4.0, "{window:#}");
 

@@ -405,6 +405,12 @@ fn traces_that_cannot_be_replayed_are_refused() {
     replay(&["--tokens", "8k"], &["--tokens", "--trace"]);
     replay(&["--chunk-store-size", "1GiB"], &["--chunk-store-size", "no rates"]);
     refused(&[&BASE[..], &["--trace", &empty]].concat(), &["empty.jsonl", "no request"]);
+    let metrics = folder.path().join("other.prom").display().to_string();
+    std::fs::write(&metrics, "tributary_state{state=\"serving\"} 1\n").expect("written");
+    replay(&["--measured", "no/such"], &["--measured no/such"]);
+    replay(&["--measured", &metrics], &["--measured", "other.prom", "tributary_requests_total"]);
+    replay(&["--save-profile", "fitted.toml"], &["--measured"]);
+    refused(&with(&["--measured", &metrics]), &["--trace"]);
     refused(&with(&["--gpus", "8"]), &["--trace"]);
     refused(&with(&["--speed", "2"]), &["--trace"]);
     refused(&with(&["--policy", "fifo"]), &["--trace"]);

@@ -47,6 +47,7 @@ impl Profile {
             inside: link,
             between: None,
             store: None,
+            under_load: None,
             spread: None,
             sources: std::collections::BTreeMap::new(),
         }

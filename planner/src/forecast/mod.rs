@@ -18,7 +18,7 @@ mod time;
 pub use curve::Curve;
 pub use interval::Interval;
 pub use longest_step::LongStep;
-pub use profile::{Link, Profile, RankRates, StoreRates};
+pub use profile::{Link, Profile, RankRates, StoreRates, UnderLoad};
 pub use spread::{LEFT_OUT, Spread, UNMEASURED};
 pub use step::{Running, step_s};
 pub use time::{Counted, PhaseSeconds, Predicted, ttft};

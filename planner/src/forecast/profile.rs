@@ -61,6 +61,10 @@ pub struct Profile {
     /// Rates of chunks from a host's store, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreRates>,
+    /// What a service under load takes, if the profile was fitted to one; only replays of traces
+    /// read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under_load: Option<UnderLoad>,
     /// Relative uncertainty of its rates; a fifth where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<Spread>,
@@ -108,6 +112,24 @@ pub struct RankRates {
     pub layer_s: f64,
     /// Seconds of a request in addition to its passes: tokens, plan, sampling, the way back.
     pub request_s: f64,
+}
+
+/// Times in a service under load, as multiples of what the rates say: its clients, their texts and
+/// other programs take their part of the machine too.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnderLoad {
+    /// Prefills.
+    pub prefill: f64,
+    /// Steps of decoding.
+    pub decode: f64,
+}
+
+impl Default for UnderLoad {
+    /// As the rates say.
+    fn default() -> Self {
+        Self { prefill: 1.0, decode: 1.0 }
+    }
 }
 
 /// Rates of chunks from the store of a host: read and verified, all its ranks together.
@@ -225,6 +247,7 @@ impl Profile {
             alone: measured.alone.clone(),
             // These links were not measured with these ranks.
             spread: None,
+            under_load: None,
             sources,
             ..self
         })
@@ -291,6 +314,13 @@ impl Profile {
         for rate in ranks().flat_map(|rank| [rank.elementwise_bytes_per_s, rank.merge_bytes_per_s]).flatten() {
             if !(rate > 0.0 && rate.is_finite()) {
                 return bad("bytes_per_s", rate.to_string(), "must be above 0");
+            }
+        }
+        for (what, factor) in
+            self.under_load.iter().flat_map(|load| [("prefill", load.prefill), ("decode", load.decode)])
+        {
+            if !(factor > 0.0 && factor.is_finite()) {
+                return bad(&format!("[under_load] {what}"), factor.to_string(), "must be above 0");
             }
         }
         for (what, spread) in self.spread.iter().flat_map(Spread::named) {

@@ -1,7 +1,7 @@
 //! The values that labels can have. All of them are known before the first request, so that label
 //! sets can start at 0; histograms outside this service's setup begin with their first observation.
 
-use tributary_engine::Stage;
+use tributary_engine::{Occupation, Stage};
 use tributary_protocol::{Collective, Phase, StoreError, StoreOperation, Tier, exit};
 
 /// The values of a label.
@@ -51,6 +51,9 @@ pub const OUTCOMES: &[&str] = &["answered", "failed", "cancelled"];
 
 /// Stage of a request when it was dropped.
 pub const STAGES: &[&str] = &[Stage::Queue.name(), Stage::Prefill.name(), Stage::Decode.name(), Stage::Slow.name()];
+
+/// What a group of ranks does.
+pub const OCCUPATIONS: Values = Values::Named(|| Occupation::ALL.into_iter().map(Occupation::name).collect());
 
 /// Share of a request's context in the chunk cache, by the words of reports.
 pub const CACHE: &[&str] = &["cold", "partial", "warm"];

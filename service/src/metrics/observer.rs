@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tributary_engine::{Breakage, Ended, Observer, Prefilled, Tally};
+use tributary_engine::{Breakage, Ended, Observer, Occupation, Prefilled, Tally};
 use tributary_protocol::{DeviceMemory, RankReport, StepReport, Traffic};
 
 use super::labels::failure;
@@ -54,6 +54,10 @@ impl Observer for Metrics {
             self.sheet.count(&of::REQUESTS_CANCELLED, &[stage.name()], 1);
         }
         self.lock().recent.finished(Finished::unanswered(ended), ended.request);
+    }
+
+    fn spent(&self, on: Occupation, time: Duration) {
+        self.sheet.add_seconds(&of::GROUP_SECONDS, &[on.name()], time.as_secs_f64());
     }
 
     fn opened(&self, tally: Tally) {

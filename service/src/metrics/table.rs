@@ -4,8 +4,8 @@
 use super::labels::Values::{self, Given, Ranks, Words};
 use super::labels::{
     CACHE, CLAIMS, COLLECTIVES, DIRECTIONS, ERROR_TYPES, EVICTIONS, FAILURES, FATES, FEATURE_SOURCES, INTEGRITY,
-    LOOKUPS, METHODS, OUTCOMES, PHASES, POOLS, RANK_PHASES, SOURCES, STAGES, STATES, STORE_ERRORS, STORE_OPERATIONS,
-    STORE_TIERS, TIERS,
+    LOOKUPS, METHODS, OCCUPATIONS, OUTCOMES, PHASES, POOLS, RANK_PHASES, SOURCES, STAGES, STATES, STORE_ERRORS,
+    STORE_OPERATIONS, STORE_TIERS, TIERS,
 };
 
 /// A metric.
@@ -118,6 +118,8 @@ metrics! {
     DECODER_REQUESTS: Counter, "decoder_requests_total", [("outcome", Words(OUTCOMES))],
         "Answers that another server decodes (--decode-at), by outcome.";
     KEPT_SEQUENCES: Gauge, "kept_sequences", [], "Sequences of answered requests that stay for later turns of their conversations.";
+    GROUP_SECONDS: Seconds, "group_seconds_total", [("work", OCCUPATIONS)],
+        "Time of the group of ranks by its work: prefills, steps of decoding, other orders, or idle. Orders and the coordinator's own work for them count; the sum is the group's age.";
     TIME_TO_FIRST_TOKEN: Histogram(REQUEST), "time_to_first_token_seconds", [METHOD, OF_CACHE],
         "Time from a request's acceptance to its first token.";
     PREDICTED_TIME_TO_FIRST_TOKEN: Histogram(REQUEST), "predicted_time_to_first_token_seconds", [METHOD, OF_CACHE],

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tributary_engine::{Breakage, Ended, Observer, Prefilled, Stage};
+use tributary_engine::{Breakage, Ended, Observer, Occupation, Prefilled, Stage};
 use tributary_protocol::{
     Collective, FromStore, RankReport, StepReport, StoreError, StoreOperation, StoreReport, Tier, exit,
 };
@@ -119,6 +119,8 @@ fn what_ranks_tell_is_counted() {
     metrics.prefilled(&Prefilled { reports: &reports, chunks: 0, stores: &[] });
     metrics.moved(1, &reports[1].traffic);
     let step = |rank: usize, seconds: f64| StepReport { rank, seconds, ..StepReport::default() };
+    metrics.spent(Occupation::Decode, Duration::from_millis(5));
+    metrics.spent(Occupation::Decode, Duration::from_millis(2));
     metrics.stepped(&[step(0, 0.002), step(1, 0.004)], &[Duration::from_millis(6); 3]);
     let ended = Ended {
         request: 1,
@@ -144,6 +146,8 @@ fn what_ranks_tell_is_counted() {
     assert!((of("collective_duration_seconds_sum{collective=\"all-gather\"}") - 0.004).abs() < 1e-12);
     assert_eq!((of("decode_step_duration_seconds_count"), of("decode_step_duration_seconds_sum")), (1.0, 0.004));
     assert_eq!(of("inter_token_latency_seconds_count"), 3.0);
+    let decode_s = of("group_seconds_total{work=\"decode\"}");
+    assert!((decode_s - 0.007).abs() < 1e-12 && of("group_seconds_total{work=\"idle\"}") == 0.0, "{decode_s}");
     assert_eq!(
         (of("requests_cancelled_total{stage=\"slow\"}"), of("requests_cancelled_total{stage=\"queue\"}")),
         (1.0, 0.0)

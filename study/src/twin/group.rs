@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tributary_coordinator::scheduler::{Arrival, Next, Pace, Scheduler};
-use tributary_planner::forecast::{Counted, Running, step_s};
+use tributary_planner::forecast::{Counted, Running, UnderLoad, step_s};
 use tributary_planner::{Draft, Error, GroupShape, GroupSurvey, Machine, MemoryOf, Planner, Reservation, Started};
 use tributary_planner::{RequestSettings, Room, StoreInventory, Tokens};
 use tributary_protocol::{KeySpace, Phase, Plan};
@@ -77,6 +77,8 @@ pub struct Group<'a> {
     scheduler: Scheduler,
     /// Decoding's share of the time beside prefills.
     pace: Pace,
+    /// What the service takes for a forecast second.
+    load: UnderLoad,
     caches: Caches,
     /// Memory for sequences: it changes with what caches keep.
     room: Room,
@@ -116,6 +118,7 @@ impl<'a> Group<'a> {
             planner,
             scheduler: Scheduler::new(shape.world, service.limits),
             pace: Pace::new(service.limits.decode_share, service.limits.max_gap),
+            load: service.profile.under_load.unwrap_or_default(),
             caches: Caches::new(space, service.shape, shape.world, (chunk_cache_bytes, service.store_bytes)),
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -219,7 +222,7 @@ impl<'a> Group<'a> {
         let names = self.caches.names(plan);
         let hits = self.caches.hits(plan, &names);
         let counted = Counted::new(plan, self.shape.world, &self.service.shape);
-        let prefill_s = self.prefill_s(plan, &counted, hits);
+        let prefill_s = self.load.prefill * self.prefill_s(plan, &counted, hits);
         let (queue_s, begins_s) = (self.now_s - at_s, self.now_s);
         self.scheduler.prefills(self.planner.peak(plan, self.shape));
         self.compute(prefill_s);
@@ -227,6 +230,7 @@ impl<'a> Group<'a> {
         self.outcomes.push((request, Outcome::Answered(answered)));
         let goes_on = plan.max_tokens > 1;
         let evict_s = if goes_on { counted.evict_s(plan, &self.service.profile) } else { 0.0 };
+        let evict_s = self.load.prefill * evict_s;
         self.compute(evict_s);
         self.usage.prefill_s += prefill_s + evict_s;
         let reports = self.caches.keep(plan, &names);
@@ -272,7 +276,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Seconds to the first token. The forecast counts the lead as computed and, unless a plan says
+    /// Forecast seconds to the first token. The forecast counts the lead as computed and, unless a plan says
     /// otherwise, cached chunks as in memory; both are corrected here.
     fn prefill_s(&self, plan: &Plan, counted: &Counted, hits: Hits) -> f64 {
         let (profile, world) = (&self.service.profile, self.shape.world);
@@ -302,7 +306,7 @@ impl<'a> Group<'a> {
         if self.last_step.0 != requests {
             let sequences = requests.iter().map(|request| &self.running[request].running);
             let seconds = step_s(sequences, self.shape.world, &self.service.shape, &self.service.profile);
-            self.last_step = (requests, seconds);
+            self.last_step = (requests, self.load.decode * seconds);
         }
         let (requests, seconds) = (&self.last_step.0, self.last_step.1);
         self.now_s += seconds;

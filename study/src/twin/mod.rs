@@ -3,6 +3,7 @@
 //! computes no token and sends nothing.
 
 mod caches;
+mod fit;
 mod group;
 mod limit;
 mod prompt;
@@ -14,6 +15,7 @@ mod service;
 #[cfg(test)]
 mod tests;
 
+use std::path::Path;
 use std::time::Instant;
 
 use rayon::prelude::*;
@@ -21,9 +23,11 @@ use tributary_coordinator::ChunkPrefix;
 use tributary_coordinator::scheduler::Limits;
 use tributary_load::Trace;
 use tributary_methods::MethodSpec;
-use tributary_planner::forecast::Profile;
+use tributary_planner::forecast::{Profile, UnderLoad};
 use tributary_planner::{ModelShape, RequestSettings};
+use tributary_system::file::write_whole;
 
+use self::fit::Fit;
 use self::limit::Edge;
 use self::prompt::Reading;
 use self::range::Range;
@@ -31,6 +35,7 @@ use self::replay::{Replayed, replay};
 use self::service::Service;
 use crate::error::{Error, Result};
 
+pub use self::fit::Measured;
 pub use self::render::render;
 pub use self::report::Report;
 
@@ -67,6 +72,8 @@ pub struct Question {
     pub chunk_cache_bytes: Option<u64>,
     /// Bytes of each group's store.
     pub store_bytes: Option<u64>,
+    /// Metrics of a service that has answered this replay: its times are taken for the profile's.
+    pub measured: Option<Measured>,
     /// Seconds within which 95 % of the requests shall have their first token.
     pub slo_s: Option<f64>,
 }
@@ -83,24 +90,47 @@ struct Cell {
 
 /// Answer of a replay.
 pub struct Answer {
+    /// With the profile fitted to a service, if there was one to fit it to.
     question: Question,
+    fit: Option<Fit>,
     cells: Vec<Cell>,
     /// Seconds that one replay of each cell took, all together.
     wall_s: f64,
 }
 
 impl Answer {
-    /// Replays the trace by each method on each number of GPUs.
+    /// Replays the trace by each method on each number of GPUs. Measured times of a service are of
+    /// one method on one number of GPUs: the profile is fitted to them first.
     ///
     /// # Errors
-    /// Returns an error if groups of these ranks cannot be made, or if a method's settings cannot
-    /// be.
-    pub fn new(question: Question) -> Result<Self> {
+    /// Returns an error if groups of these ranks cannot be made, if a method's settings cannot be,
+    /// or if the measured times are not of this replay.
+    pub fn new(mut question: Question) -> Result<Self> {
+        let fit = question.fit()?;
+        question.profile.under_load = fit.map(|fit| fit.under_load).or(question.profile.under_load);
         let services = question.services()?;
         let cells = services.into_par_iter().with_max_len(1).map(|service| cell(&question, service));
         let cells = cells.collect::<Result<Vec<(Cell, f64)>>>()?;
         let wall_s = cells.iter().map(|(_, wall_s)| wall_s).sum();
-        Ok(Self { question, cells: cells.into_iter().map(|(cell, _)| cell).collect(), wall_s })
+        Ok(Self { question, fit, cells: cells.into_iter().map(|(cell, _)| cell).collect(), wall_s })
+    }
+
+    /// Writes the profile that was fitted to a service, with the source of the fit.
+    ///
+    /// # Errors
+    /// Returns an error if the file is there already, or cannot be written.
+    pub fn save_profile(&self, file: &Path) -> Result<()> {
+        let Question { path, speed, trace, profile, .. } = &self.question;
+        let source = format!(
+            "fitted to the metrics of a service that answered {} requests of {path}, {speed} times as fast",
+            trace.requests.len()
+        );
+        let mut profile = profile.clone();
+        profile.sources.insert("under_load".to_owned(), source);
+        if file.exists() {
+            return Err(Error::usage(format!("--save-profile {}: it is there already", file.display())));
+        }
+        write_whole(file, profile.to_toml().as_bytes()).map_err(Error::file("cannot write", file))
     }
 
     /// Times as fast as real time, all cells together.
@@ -112,7 +142,16 @@ impl Answer {
     fn notes(&self) -> Vec<String> {
         let Question { profile, store_bytes, .. } = &self.question;
         let mut notes = vec![
-            format!("every time is predicted from counted work and the profile {}; none was measured", profile.label()),
+            match &self.fit {
+                None => format!(
+                    "every time is predicted from counted work and the profile {}; none was measured",
+                    profile.label()
+                ),
+                Some(_) => format!(
+                    "every time is predicted from counted work and the profile {}, fitted to the measured times of a service",
+                    profile.label()
+                ),
+            },
             format!(
                 "a time may be off by {:.0} % at the least: the ranges are of replays in which all are so much shorter and longer",
                 100.0 * profile.spread().whole()
@@ -121,6 +160,11 @@ impl Answer {
                 .to_owned(),
             "the interval of p99 counts requests as independent: those of one burst are not".to_owned(),
         ];
+        if let Some(UnderLoad { prefill, decode }) = profile.under_load {
+            notes.push(format!(
+                "the profile is fitted to a service under load: prefills take {prefill:.3} times and steps {decode:.3} times what its rates say"
+            ));
+        }
         if store_bytes.is_some() {
             notes.push("each group has a store of its own".to_owned());
         }
@@ -132,6 +176,14 @@ impl Answer {
 type Asked = (String, Service, usize);
 
 impl Question {
+    /// The fit of the only service to the measured one, if one was.
+    fn fit(&self) -> Result<Option<Fit>> {
+        let Some(measured) = &self.measured else { return Ok(None) };
+        let [(_, service, groups)] = <[Asked; 1]>::try_from(self.services()?)
+            .map_err(|_| Error::usage("--measured: the metrics are of one service: one of --methods and of --gpus"))?;
+        fit::fit(&service, &self.trace.requests, (groups, self.speed), measured).map(Some)
+    }
+
     /// The services of each method on each number of GPUs.
     fn services(&self) -> Result<Vec<Asked>> {
         if self.store_bytes.is_some() && self.profile.store.is_none() {

@@ -3,6 +3,7 @@
 use tributary_charts::table::{Layout, cells, filled, table};
 
 use super::Answer;
+use super::fit::{Compared, Fit};
 use super::limit::{Edge, Limit};
 use super::report::{Report, TwinPercentiles, TwinRow};
 
@@ -13,6 +14,7 @@ const NONE: &str = "-";
 pub fn render(answer: &Answer) -> String {
     let report = answer.report();
     let mut text = head(&report);
+    text += &report.fit.as_ref().map_or_else(String::new, fit);
     text += "\npredicted: times to first token and in the queue [ms]; p50 and p95 with their ranges, p99 with its 95 % interval\n";
     text += &aligned(std::iter::once(TIMES.map(str::to_owned).to_vec()).chain(report.rows.iter().map(times)));
     text += "\npredicted: source of the prompts' tokens, the groups' time, and the most at once\n";
@@ -76,6 +78,17 @@ fn head(report: &Report) -> String {
         trace.mean_output_tokens,
         report.chunk_prefix,
     )
+}
+
+/// Predicted and measured times of the service that the profile was fitted to.
+fn fit(fit: &Fit) -> String {
+    let of = |what: &str, compared: &Compared, factor: f64| {
+        let Compared { predicted_s, measured_s } = compared;
+        format!("{what} {measured_s:.1} s, predicted {predicted_s:.1} s before the fit (factor {factor:.3})")
+    };
+    let Fit { prefill, decode, under_load } = fit;
+    let both = [of("prefills", prefill, under_load.prefill), of("steps", decode, under_load.decode)];
+    format!("measured by the service in this replay: {}\n", both.join("; "))
 }
 
 fn milliseconds(ms: Option<f64>) -> String {

@@ -5,6 +5,7 @@ use serde::Serialize;
 use tributary_charts::statistics::{P95_SAMPLES, P99_SAMPLES, percentile, percentile_interval, sorted};
 use tributary_planner::forecast::Profile;
 
+use super::fit::Fit;
 use super::group::{Outcome, Usage};
 use super::limit::Edge;
 use super::range::Range;
@@ -20,7 +21,7 @@ pub struct Report {
     /// Name and version of this schema.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: &'static str,
-    /// Always true: no number here was measured.
+    /// Always true: no number here was measured but those of `fit`.
     pub predicted: bool,
     /// Notes for a reader of the numbers.
     pub notes: Vec<String>,
@@ -28,6 +29,8 @@ pub struct Report {
     pub model: String,
     /// The machine of each group.
     pub profile: Profile,
+    /// The fit of that machine to a service that has answered this replay, if one has.
+    pub fit: Option<Fit>,
     /// The replayed requests.
     pub replayed: TraceRow,
     /// The tokens that chunks are prefilled after: `system`, `head`, or a number after the head.
@@ -163,6 +166,7 @@ impl Answer {
             notes: self.notes(),
             model: model.clone(),
             profile: profile.clone(),
+            fit: self.fit,
             replayed: trace(&self.question),
             chunk_prefix: chunk_prefix.to_string(),
             slo_ttft_ms: slo_s.map(|slo_s| 1e3 * slo_s),

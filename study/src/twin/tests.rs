@@ -1,15 +1,17 @@
 //! Replays whose results can be worked out by hand.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tributary_coordinator::ChunkPrefix;
 use tributary_coordinator::scheduler::{Limits, Policy};
 use tributary_load::{Part, Trace, TraceRequest};
 use tributary_planner::ModelShape;
-use tributary_planner::forecast::Profile;
+use tributary_planner::forecast::{Profile, UnderLoad};
 
 use super::caches::Hits;
-use super::group::{Answered, Outcome};
+use super::fit::Measured;
+use super::group::{Answered, Outcome, Usage};
 use super::limit::Limit;
 use super::replay::{Replayed, replay};
 use super::{Answer, Question, render};
@@ -41,6 +43,7 @@ fn question(method: &str, requests: Vec<TraceRequest>) -> Question {
         limits: Limits::default(),
         chunk_cache_bytes: None,
         store_bytes: None,
+        measured: None,
         slo_s: None,
     }
 }
@@ -278,4 +281,73 @@ fn the_text_has_a_row_for_each_method_and_number_of_gpus() {
     assert!(wrong.starts_with("--world 5: profile h100x4 has 4 ranks"), "{wrong}");
     let wrong = refused(Question { store_bytes: Some(1), ..asked });
     assert!(wrong.starts_with("--chunk-store-size: profile h100x4 has no rates"), "{wrong}");
+}
+
+/// The metrics of a service whose prefills and steps take so many times what the profile says.
+fn metrics_of(slower: &Question, factors: [f64; 2]) -> String {
+    let mut service = slower.clone();
+    service.profile.under_load = Some(UnderLoad { prefill: factors[0], decode: factors[1] });
+    let found = replayed(&service);
+    let sum = |of: fn(&Usage) -> f64| found.usage.iter().map(of).sum::<f64>();
+    let count = found.answered().count();
+    let mut text =
+        "# HELP tributary_group_seconds_total Time.\n# TYPE tributary_group_seconds_total counter\n".to_owned();
+    for (work, seconds) in [("prefill", sum(|usage| usage.prefill_s)), ("decode", sum(|usage| usage.decode_s))] {
+        text += &format!("tributary_group_seconds_total{{work=\"{work}\"}} {seconds}\n");
+    }
+    text += &format!("tributary_requests_total{{method=\"infoflow\",outcome=\"answered\"}} {count}\n");
+    text + "tributary_requests_total{method=\"ring\",outcome=\"answered\"} 0\ntributary_requests_total{method=\"ring\",outcome=\"failed\"} 7\n"
+}
+
+#[test]
+fn a_twin_that_is_fitted_to_a_slower_service_finds_its_factors_and_waits() {
+    let asked = question("infoflow", busy(200, 0.06, 60));
+    let factors = [1.2, 1.4];
+    let parse = |text: &str| Measured::parse(text, Path::new("m.prom"));
+    let measured = Some(parse(&metrics_of(&asked, factors)).expect("metrics"));
+    let answer = Answer::new(Question { measured, ..asked.clone() }).expect("an answer");
+    let fit = answer.report().fit.expect("a fit");
+    for (found, factor) in [fit.under_load.prefill, fit.under_load.decode].into_iter().zip(factors) {
+        assert!((found / factor - 1.0).abs() < 0.01, "{fit:?}");
+    }
+    assert!(fit.prefill.measured_s > 1.1 * fit.prefill.predicted_s, "{fit:?}");
+    let mut slower = asked.clone();
+    slower.profile.under_load = Some(UnderLoad { prefill: factors[0], decode: factors[1] });
+    let p95 = |answer: &Answer| answer.report().rows[0].ttft_ms.p95.expect("enough requests");
+    let (plain, expected) = (Answer::new(asked.clone()).expect("one"), Answer::new(slower).expect("one"));
+    assert!((p95(&answer) / p95(&expected) - 1.0).abs() < 0.03, "{} {}", p95(&answer), p95(&expected));
+    assert!(p95(&answer) > 1.1 * p95(&plain), "{} {}", p95(&answer), p95(&plain));
+    assert!(render(&answer).contains("measured by the service in this replay: prefills"), "{}", render(&answer));
+    // The profile that is written predicts other replays so.
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("fitted.toml");
+    answer.save_profile(&file).expect("it is written");
+    let read = Profile::from_file(&file).expect("a profile");
+    assert_eq!(read.under_load, Some(fit.under_load));
+    assert!(read.sources["under_load"].contains("200 requests"), "{read:?}");
+    assert!(answer.save_profile(&file).is_err(), "it is there already");
+    let again = Answer::new(Question { profile: read, ..asked.clone() }).expect("an answer");
+    assert_eq!(p95(&again), p95(&answer));
+    assert_eq!(again.report().fit, None);
+}
+
+#[test]
+fn metrics_of_another_service_or_replay_are_refused() {
+    let asked = question("infoflow", busy(40, 0.2, 8));
+    let text = metrics_of(&asked, [1.0, 1.0]);
+    let parse = |text: &str| Measured::parse(text, Path::new("m.prom"));
+    let refused = |asked: Question, text: &str| {
+        let measured = Some(parse(text).expect("metrics"));
+        Answer::new(Question { measured, ..asked }).map(|_| ()).unwrap_err().to_string()
+    };
+    let wrong = parse("tributary_state{state=\"serving\"} 1\n").unwrap_err().to_string();
+    assert!(wrong.starts_with("--measured m.prom: no tributary_requests_total"), "{wrong}");
+    let wrong = parse(&text.replace("work=\"decode\"", "work=\"other\"")).unwrap_err().to_string();
+    assert!(wrong.contains("tributary_group_seconds_total{work=\"decode\"}"), "{wrong}");
+    let wrong = refused(asked.clone(), &text.replace("\"answered\"} 40", "\"answered\"} 43"));
+    assert!(wrong.contains("answered 43 requests, this replay answers 40"), "{wrong}");
+    let wrong = refused(asked.clone(), &metrics_of(&asked, [500.0, 1.0]));
+    assert!(wrong.contains("not this service"), "{wrong}");
+    let wrong = refused(Question { gpus: vec![4, 8], ..asked }, &text);
+    assert!(wrong.contains("one of --methods and of --gpus"), "{wrong}");
 }

@@ -242,6 +242,7 @@ fn profile(
         between: (world > here).then(|| inside.clone()),
         inside,
         store: None,
+        under_load: None,
         spread: Some(found.spread),
         sources: sources.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
     }

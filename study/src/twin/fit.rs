@@ -1,0 +1,141 @@
+//! Fits a twin to a service: how much longer prefills and steps take there than the profile says,
+//! from the metrics of a service that has answered the same replay.
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tributary_load::TraceRequest;
+use tributary_planner::forecast::UnderLoad;
+
+use super::replay::{Replayed, replay};
+use super::service::Service;
+use crate::error::{Error, Result};
+
+/// Replays that look for the factors at most.
+const MOST_REPLAYS: usize = 12;
+
+/// Share by which predicted times may differ from measured ones at the end.
+const CLOSE: f64 = 1e-3;
+
+/// Requests that a service may have answered beside a replay, and one of a hundred: `tributary load`
+/// asks two to count the tokens of its words.
+const OTHERS: u64 = 2;
+
+/// Largest factor between a service and its profile; its inverse is the smallest.
+const MOST: f64 = 100.0;
+
+/// Metrics of a service at the end of a replay, since its start.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    /// Number of answered requests.
+    pub answered: u64,
+    /// Seconds of prefills.
+    pub prefill_s: f64,
+    /// Seconds of steps of decoding.
+    pub decode_s: f64,
+}
+
+impl Measured {
+    /// Reads the text of `GET /metrics`.
+    ///
+    /// # Errors
+    /// Returns an error with the file's name if a metric is missing.
+    pub fn parse(text: &str, path: &Path) -> Result<Self> {
+        let sum = |name: &str, label: &str| -> Result<f64> {
+            let found: Vec<f64> = samples(text, name, label).collect();
+            let missing =
+                || Error::usage(format!("--measured {}: no {name}{{{label}}}, as a service has it", path.display()));
+            if found.is_empty() { Err(missing()) } else { Ok(found.iter().sum()) }
+        };
+        let group_s = |label: &str| sum("tributary_group_seconds_total", label);
+        Ok(Self {
+            answered: sum("tributary_requests_total", r#"outcome="answered""#)? as u64,
+            prefill_s: group_s(r#"work="prefill""#)?,
+            decode_s: group_s(r#"work="decode""#)?,
+        })
+    }
+}
+
+/// The values of a metric's samples that have this label.
+fn samples<'a>(text: &'a str, name: &'a str, label: &'a str) -> impl Iterator<Item = f64> + 'a {
+    text.lines().filter_map(move |line| {
+        let (labels, value) = line.strip_prefix(name)?.strip_prefix('{')?.split_once('}')?;
+        let has = labels.split(',').any(|found| found == label);
+        value.split_whitespace().next()?.parse().ok().filter(|_| has)
+    })
+}
+
+/// Seconds of the groups, predicted from the profile's rates and measured by the service.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
+pub struct Compared {
+    /// By the profile that was given.
+    pub predicted_s: f64,
+    /// By the service.
+    pub measured_s: f64,
+}
+
+/// A twin's fit to a service.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
+pub struct Fit {
+    /// Prefills.
+    pub prefill: Compared,
+    /// Steps of decoding.
+    pub decode: Compared,
+    /// The profile's time of prefills and steps times these is the service's.
+    pub under_load: UnderLoad,
+}
+
+/// Finds the factors with which a replay spends as many seconds in prefills and in steps as the
+/// service did. Steps are shared by more sequences where prefills take longer, so that the factors
+/// are found by replays.
+///
+/// # Errors
+/// Returns an error if the service has answered another number of requests, or if its times have
+/// nothing to do with the profile's.
+pub fn fit(
+    service: &Service,
+    requests: &[TraceRequest],
+    (groups, speed): (usize, f64),
+    measured: &Measured,
+) -> Result<Fit> {
+    let with = |under_load| {
+        let mut service = service.clone();
+        service.profile.under_load = Some(under_load);
+        replay(&service, requests, (groups, speed)).map(|replayed| seconds(&replayed))
+    };
+    let first = replay(service, requests, (groups, speed))?;
+    let answered = first.answered().count();
+    if measured.answered.abs_diff(answered as u64) > OTHERS + answered as u64 / 100 {
+        return Err(Error::usage(format!(
+            "--measured: the service has answered {} requests, this replay answers {answered}: the metrics must be of a service that has answered this replay and hardly anything else",
+            measured.answered
+        )));
+    }
+    let wanted = [measured.prefill_s, measured.decode_s];
+    let given = seconds(&first);
+    let mut factors = service.profile.under_load.unwrap_or_default();
+    let mut found = given;
+    for _ in 0..MOST_REPLAYS {
+        let off = |index: usize| if found[index] > 0.0 { wanted[index] / found[index] } else { 1.0 };
+        if (0..2).all(|index| (off(index) - 1.0).abs() < CLOSE) {
+            break;
+        }
+        factors = UnderLoad { prefill: factors.prefill * off(0), decode: factors.decode * off(1) };
+        if ![factors.prefill, factors.decode].iter().all(|factor| (1.0 / MOST..=MOST).contains(factor)) {
+            return Err(Error::usage(format!(
+                "--measured: {:.3} s of prefills and {:.3} s of steps, where the profile says {:.3} and {:.3}: not this service, or not this replay",
+                wanted[0], wanted[1], given[0], given[1]
+            )));
+        }
+        found = with(factors)?;
+    }
+    let compared = |index: usize| Compared { predicted_s: given[index], measured_s: wanted[index] };
+    Ok(Fit { prefill: compared(0), decode: compared(1), under_load: factors })
+}
+
+/// The seconds of all groups in prefills and in steps.
+fn seconds(replayed: &Replayed) -> [f64; 2] {
+    let sum = |of: fn(&super::group::Usage) -> f64| replayed.usage.iter().map(of).sum();
+    [sum(|usage| usage.prefill_s), sum(|usage| usage.decode_s)]
+}
