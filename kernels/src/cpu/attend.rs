@@ -22,8 +22,6 @@ use crate::{Partial, Query};
 /// Stacked rows (query rows × heads of a group) that a task aims at: enough to pay for packing its
 /// keys, few enough to stay in the second cache.
 const TASK_ROWS: usize = 384;
-/// Rows of a task in a window at most, as a multiple of those of another task.
-const WINDOW_TASKS: usize = 4;
 /// With fewer tasks than this, the keys are split too. The split depends on sizes alone, so that
 /// the bits of a result do not depend on the number of threads.
 const ENOUGH_TASKS: usize = 32;
@@ -97,7 +95,7 @@ pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Partial> {
     if !list.row.is_empty() && !out.is_empty() {
         let kv_heads = keys[list.block[0] as usize].k.dim(1)?;
         let heads = Heads { kv_heads, group: heads / kv_heads, head_dim };
-        let sizes = Sizes::new(queries, heads, &rows, list.panels.len());
+        let sizes = Sizes::new(queries, heads, rows.len(), list.panels.len());
         let inputs = Inputs::new(q, keys)?;
         let held = inputs.hold();
         let blocks = held.blocks()?;
@@ -141,27 +139,10 @@ struct Heads {
     head_dim: usize,
 }
 
-impl Heads {
-    /// Query rows of a task. In a window a task packs the keys of its rows and the window before
-    /// them: it has so many more rows that it packs no more keys for its work than a task without a
-    /// window, unless there would be too few tasks.
-    fn tile_rows(&self, rows: &Rows) -> usize {
-        let usual = (TASK_ROWS / self.group).max(1);
-        let in_window = match rows.window() {
-            None => usual,
-            Some(window) if window > usual => (usual * window / (window - usual)).min(WINDOW_TASKS * usual),
-            Some(_) => WINDOW_TASKS * usual,
-        };
-        let enough = rows.len() * self.kv_heads / ENOUGH_TASKS;
-        in_window.min(enough).max(usual).min(rows.len())
-    }
-}
-
 impl Sizes {
-    fn new(queries: usize, heads: Heads, rows: &Rows, panels: usize) -> Self {
-        let Heads { kv_heads, group, head_dim } = heads;
-        let tile_rows = heads.tile_rows(rows);
-        let tasks = kv_heads * rows.len().div_ceil(tile_rows);
+    fn new(queries: usize, Heads { kv_heads, group, head_dim }: Heads, rows: usize, panels: usize) -> Self {
+        let tile_rows = (TASK_ROWS / group).max(1).min(rows);
+        let tasks = kv_heads * rows.div_ceil(tile_rows);
         let splits = ENOUGH_TASKS.div_ceil(tasks).min(panels / SPLIT_PANELS).max(1);
         let padded_dim = head_dim.next_multiple_of(WIDEST);
         Self { queries, kv_heads, group, head_dim, padded_dim, tile_rows, splits }

@@ -132,13 +132,6 @@ impl Rows {
         self.index.len()
     }
 
-    /// The widest window of the rows, in positions, if any of them has one that begins within the
-    /// keys.
-    pub(super) fn window(&self) -> Option<usize> {
-        let begins = self.rope.iter().zip(&self.place).filter(|(_, place)| place.lowest > 0);
-        begins.map(|(rope, place)| (rope.saturating_sub(place.lowest) + 1) as usize).max()
-    }
-
     /// The only segment of rows that see the other segments alone, if there is just one: no row
     /// sees its keys.
     fn unseen_segment(&self) -> Option<u32> {
