@@ -58,13 +58,13 @@ pub(super) struct Room {
     pub(super) step: usize,
 }
 
-/// Scores of a strip against the keys `from .. end` of a panel, −∞ where masked, to these columns of
-/// the ROWS rows of `to`; `top` takes in their maximum. Blocks of a register's width first.
+/// Scores of a strip against the keys `from .. end` of a panel, −∞ where masked, to these columns
+/// of the ROWS rows of `to`; `top` takes in their maximum. Blocks of a register's width first.
 ///
 /// # Safety
 /// The machine has the instructions of `V`; `q` is valid for `depth · ROWS` reads, `k` for
-/// `depth · PANEL`, `to` for ROWS rows of PANEL writes; a mask has ROWS places; `from` and `end` are
-/// multiples of [`PART`] up to PANEL.
+/// `depth · PANEL`, `to` for ROWS rows of PANEL writes; a mask has ROWS places; `from` and `end`
+/// are multiples of [`PART`] up to PANEL.
 #[inline(always)]
 pub(super) unsafe fn scores<V: Lanes, F: Factor<V>, const ROWS: usize>(
     operands: Operands<'_>,

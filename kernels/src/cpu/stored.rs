@@ -53,8 +53,8 @@ pub(super) trait Factor<V> {
     /// As [`multiply`](Self::multiply).
     unsafe fn add_weighted(weight: f32, value: V, sum: V) -> V;
 
-    /// Puts `count` numbers, whole vectors of them, into such lanes, over the first of them. After an
-    /// odd number of vectors another one is read, and not used.
+    /// Puts `count` numbers, whole vectors of them, into such lanes, over the first of them. After
+    /// an odd number of vectors another one is read, and not used.
     ///
     /// # Safety
     /// The machine has the instructions of `V`; `numbers` is valid for `count` writes, and for the

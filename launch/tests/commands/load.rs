@@ -86,19 +86,22 @@ fn fits(trace: &str, metrics: &str, folder: &Path) {
     ];
     let answer =
         json(&[&base[..], &["--profile", &machine, "--measured", &measured, "--save-profile", &fitted]].concat());
-    let metric = |work: &str| {
-        let name = format!("tributary_group_seconds_total{{work=\"{work}\"}} ");
-        let line = metrics.lines().find_map(|line| line.strip_prefix(&name)).expect("a metric");
-        line.parse::<f64>().expect("a number")
+    let metric = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("tributary_{name} ")));
+        line.and_then(|value| value.parse::<f64>().ok()).expect("a metric")
     };
+    let group_s = |work: &str| metric(&format!("group_seconds_total{{work=\"{work}\"}}"));
+    let step_s = group_s("decode") / metric("decode_step_duration_seconds_count");
     let again = json(&[&base[..], &["--profile", &fitted]].concat());
     assert_eq!(again["rows"], answer["rows"], "the written profile predicts the same");
-    for work in ["prefill", "decode"] {
-        let compared = &answer["fit"][work];
-        assert_eq!(number(&compared["measured_s"]), metric(work));
-        assert!(number(&compared["predicted_s"]) > 0.0 && metric(work) > 0.0, "{compared}");
-        let found_s = number(&again["rows"][0]["busy"][work]) * number(&again["rows"][0]["seconds"]);
-        assert!((found_s / metric(work) - 1.0).abs() < 0.02, "{work}: {found_s} s of {}", metric(work));
+    let row = &again["rows"][0];
+    let prefill_s = number(&row["busy"]["prefill"]) * number(&row["seconds"]);
+    let found_s = [("prefill", group_s("prefill"), prefill_s), ("step", step_s, number(&row["mean_step_ms"]) / 1e3)];
+    for (what, measured_s, found_s) in found_s {
+        let compared = &answer["fit"][what];
+        assert_eq!(number(&compared["measured_s"]), measured_s);
+        assert!(number(&compared["predicted_s"]) > 0.0 && measured_s > 0.0, "{compared}");
+        assert!((found_s / measured_s - 1.0).abs() < 0.02, "{what}: {found_s} s of {measured_s}");
     }
 }
 

@@ -408,7 +408,7 @@ fn traces_that_cannot_be_replayed_are_refused() {
     let metrics = folder.path().join("other.prom").display().to_string();
     std::fs::write(&metrics, "tributary_state{state=\"serving\"} 1\n").expect("written");
     replay(&["--measured", "no/such"], &["--measured no/such"]);
-    replay(&["--measured", &metrics], &["--measured", "other.prom", "tributary_requests_total"]);
+    replay(&["--measured", &metrics], &["--measured", "other.prom", "tributary_decode_step_duration_seconds_count"]);
     replay(&["--save-profile", "fitted.toml"], &["--measured"]);
     refused(&with(&["--measured", &metrics]), &["--trace"]);
     refused(&with(&["--gpus", "8"]), &["--trace"]);

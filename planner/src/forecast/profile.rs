@@ -274,6 +274,30 @@ impl Profile {
         profile.checked()
     }
 
+    /// Its numbers that must be above 0, with their names.
+    fn positive_numbers(&self) -> Vec<(&'static str, f64)> {
+        let mut numbers = Vec::new();
+        for rank in std::iter::once(&self.rank).chain(&self.alone) {
+            numbers.extend([
+                ("gemm_flops_per_s", rank.gemm_flops_per_s),
+                ("attention_flops_per_s", rank.attention_flops_per_s),
+                ("probe_flops_per_s", rank.probe_flops_per_s),
+                ("memory_bytes_per_s", rank.memory_bytes_per_s),
+            ]);
+            numbers.extend(rank.elementwise_bytes_per_s.map(|rate| ("elementwise_bytes_per_s", rate)));
+            numbers.extend(rank.merge_bytes_per_s.map(|rate| ("merge_bytes_per_s", rate)));
+        }
+        let links = std::iter::once(&self.inside).chain(&self.between);
+        numbers.extend(links.map(|link| ("bytes_per_s", link.bytes_per_s)));
+        if let Some(store) = &self.store {
+            numbers.extend([("[store]", store.cached_bytes_per_s), ("[store]", store.bytes_per_s)]);
+        }
+        if let Some(load) = &self.under_load {
+            numbers.extend([("[under_load]", load.prefill), ("[under_load]", load.decode)]);
+        }
+        numbers
+    }
+
     fn checked(self) -> Result<Self> {
         let bad = |what: &str, found: String, wanted: &str| {
             let wanted = format!("{what} {wanted}");
@@ -286,19 +310,7 @@ impl Profile {
         }
         let links = std::iter::once(&self.inside).chain(&self.between);
         let ranks = || std::iter::once(&self.rank).chain(&self.alone);
-        let rates = ranks().flat_map(|rank| {
-            [
-                ("gemm_flops_per_s", rank.gemm_flops_per_s),
-                ("attention_flops_per_s", rank.attention_flops_per_s),
-                ("probe_flops_per_s", rank.probe_flops_per_s),
-                ("memory_bytes_per_s", rank.memory_bytes_per_s),
-            ]
-        });
-        let of_store = |store: &StoreRates| [("[store]", store.cached_bytes_per_s), ("[store]", store.bytes_per_s)];
-        let rates = rates
-            .chain(links.clone().map(|link| ("bytes_per_s", link.bytes_per_s)))
-            .chain(self.store.iter().flat_map(of_store));
-        for (what, rate) in rates {
+        for (what, rate) in self.positive_numbers() {
             if !(rate > 0.0 && rate.is_finite()) {
                 return bad(what, rate.to_string(), "must be above 0");
             }
@@ -309,18 +321,6 @@ impl Profile {
         for (what, curve) in curves {
             if !curve.is_sound() {
                 return bad(what, format!("{:?}", curve.0), "must be pairs of sizes that ascend and rates above 0");
-            }
-        }
-        for rate in ranks().flat_map(|rank| [rank.elementwise_bytes_per_s, rank.merge_bytes_per_s]).flatten() {
-            if !(rate > 0.0 && rate.is_finite()) {
-                return bad("bytes_per_s", rate.to_string(), "must be above 0");
-            }
-        }
-        for (what, factor) in
-            self.under_load.iter().flat_map(|load| [("prefill", load.prefill), ("decode", load.decode)])
-        {
-            if !(factor > 0.0 && factor.is_finite()) {
-                return bad(&format!("[under_load] {what}"), factor.to_string(), "must be above 0");
             }
         }
         for (what, spread) in self.spread.iter().flat_map(Spread::named) {
@@ -424,5 +424,8 @@ mod tests {
         let mut slow = Profile::by_name("h100x4").unwrap();
         slow.rank.gemm_flops_per_s = 0.0;
         assert!(slow.checked().unwrap_err().to_string().contains("gemm_flops_per_s must be above 0"));
+        let load = UnderLoad { prefill: 1.1, decode: 0.0 };
+        let fitted = Profile { under_load: Some(load), ..Profile::by_name("h100x4").unwrap() };
+        assert!(fitted.checked().unwrap_err().to_string().contains("[under_load] must be above 0"));
     }
 }

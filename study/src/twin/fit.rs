@@ -8,6 +8,7 @@ use serde::Serialize;
 use tributary_load::TraceRequest;
 use tributary_planner::forecast::UnderLoad;
 
+use super::group::Usage;
 use super::replay::{Replayed, replay};
 use super::service::Service;
 use crate::error::{Error, Result};
@@ -18,8 +19,8 @@ const MOST_REPLAYS: usize = 12;
 /// Share by which predicted times may differ from measured ones at the end.
 const CLOSE: f64 = 1e-3;
 
-/// Requests that a service may have answered beside a replay, and one of a hundred: `tributary load`
-/// asks two to count the tokens of its words.
+/// Requests that a service may have answered beside a replay, and one of a hundred:
+/// `tributary load` asks two to count the tokens of its words.
 const OTHERS: u64 = 2;
 
 /// Largest factor between a service and its profile; its inverse is the smallest.
@@ -32,8 +33,8 @@ pub struct Measured {
     pub answered: u64,
     /// Seconds of prefills.
     pub prefill_s: f64,
-    /// Seconds of steps of decoding.
-    pub decode_s: f64,
+    /// Seconds of a step of decoding, in the mean; 0 without one.
+    pub step_s: f64,
 }
 
 impl Measured {
@@ -44,29 +45,35 @@ impl Measured {
     pub fn parse(text: &str, path: &Path) -> Result<Self> {
         let sum = |name: &str, label: &str| -> Result<f64> {
             let found: Vec<f64> = samples(text, name, label).collect();
-            let missing =
-                || Error::usage(format!("--measured {}: no {name}{{{label}}}, as a service has it", path.display()));
+            let of = if label.is_empty() { String::new() } else { format!("{{{label}}}") };
+            let missing = || Error::usage(format!("--measured {}: no {name}{of}, as a service has", path.display()));
             if found.is_empty() { Err(missing()) } else { Ok(found.iter().sum()) }
         };
         let group_s = |label: &str| sum("tributary_group_seconds_total", label);
+        let steps = sum("tributary_decode_step_duration_seconds_count", "")?;
+        let decode_s = group_s(r#"work="decode""#)?;
         Ok(Self {
             answered: sum("tributary_requests_total", r#"outcome="answered""#)? as u64,
             prefill_s: group_s(r#"work="prefill""#)?,
-            decode_s: group_s(r#"work="decode""#)?,
+            step_s: if steps > 0.0 { decode_s / steps } else { 0.0 },
         })
     }
 }
 
-/// The values of a metric's samples that have this label.
+/// The values of a metric's samples that have this label, or none.
 fn samples<'a>(text: &'a str, name: &'a str, label: &'a str) -> impl Iterator<Item = f64> + 'a {
     text.lines().filter_map(move |line| {
-        let (labels, value) = line.strip_prefix(name)?.strip_prefix('{')?.split_once('}')?;
+        let rest = line.strip_prefix(name)?;
+        let (labels, value) = match rest.strip_prefix('{') {
+            Some(rest) => rest.split_once('}')?,
+            None => ("", rest.strip_prefix(' ')?),
+        };
         let has = labels.split(',').any(|found| found == label);
         value.split_whitespace().next()?.parse().ok().filter(|_| has)
     })
 }
 
-/// Seconds of the groups, predicted from the profile's rates and measured by the service.
+/// Seconds, predicted from the profile's rates and measured by the service.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Compared {
     /// By the profile that was given.
@@ -78,17 +85,18 @@ pub struct Compared {
 /// A twin's fit to a service.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Fit {
-    /// Prefills.
+    /// All prefills.
     pub prefill: Compared,
-    /// Steps of decoding.
-    pub decode: Compared,
+    /// A step of decoding, in the mean.
+    pub step: Compared,
     /// The profile's time of prefills and steps times these is the service's.
     pub under_load: UnderLoad,
 }
 
-/// Finds the factors with which a replay spends as many seconds in prefills and in steps as the
-/// service did. Steps are shared by more sequences where prefills take longer, so that the factors
-/// are found by replays.
+/// Finds the factors with which prefills take as many seconds as the service's, and a step as many
+/// in the mean. Steps are shared by more sequences where prefills and steps take longer, so that
+/// the factors are found by replays. (The seconds of all steps would not tell: fewer of longer
+/// steps may take as long.)
 ///
 /// # Errors
 /// Returns an error if the service has answered another number of requests, or if its times have
@@ -112,7 +120,7 @@ pub fn fit(
             measured.answered
         )));
     }
-    let wanted = [measured.prefill_s, measured.decode_s];
+    let wanted = [measured.prefill_s, measured.step_s];
     let given = seconds(&first);
     let mut factors = service.profile.under_load.unwrap_or_default();
     let mut found = given;
@@ -124,18 +132,22 @@ pub fn fit(
         factors = UnderLoad { prefill: factors.prefill * off(0), decode: factors.decode * off(1) };
         if ![factors.prefill, factors.decode].iter().all(|factor| (1.0 / MOST..=MOST).contains(factor)) {
             return Err(Error::usage(format!(
-                "--measured: {:.3} s of prefills and {:.3} s of steps, where the profile says {:.3} and {:.3}: not this service, or not this replay",
-                wanted[0], wanted[1], given[0], given[1]
+                "--measured: {:.3} s of prefills and {:.1} ms a step, where the profile says {:.3} and {:.1}: not this service, or not this replay",
+                wanted[0],
+                1e3 * wanted[1],
+                given[0],
+                1e3 * given[1]
             )));
         }
         found = with(factors)?;
     }
     let compared = |index: usize| Compared { predicted_s: given[index], measured_s: wanted[index] };
-    Ok(Fit { prefill: compared(0), decode: compared(1), under_load: factors })
+    Ok(Fit { prefill: compared(0), step: compared(1), under_load: factors })
 }
 
-/// The seconds of all groups in prefills and in steps.
+/// The seconds of all groups in prefills, and of a step in the mean; 0 without one.
 fn seconds(replayed: &Replayed) -> [f64; 2] {
-    let sum = |of: fn(&super::group::Usage) -> f64| replayed.usage.iter().map(of).sum();
-    [sum(|usage| usage.prefill_s), sum(|usage| usage.decode_s)]
+    let sum = |of: fn(&Usage) -> f64| replayed.usage.iter().map(of).sum::<f64>();
+    let steps = sum(|usage| usage.steps as f64);
+    [sum(|usage| usage.prefill_s), if steps > 0.0 { sum(|usage| usage.decode_s) / steps } else { 0.0 }]
 }

@@ -276,8 +276,8 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Forecast seconds to the first token. The forecast counts the lead as computed and, unless a plan says
-    /// otherwise, cached chunks as in memory; both are corrected here.
+    /// Forecast seconds to the first token. The forecast counts the lead as computed and, unless a
+    /// plan says otherwise, cached chunks as in memory; both are corrected here.
     fn prefill_s(&self, plan: &Plan, counted: &Counted, hits: Hits) -> f64 {
         let (profile, world) = (&self.service.profile, self.shape.world);
         let mut seconds = counted.seconds(plan, profile);

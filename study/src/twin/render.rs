@@ -82,13 +82,16 @@ fn head(report: &Report) -> String {
 
 /// Predicted and measured times of the service that the profile was fitted to.
 fn fit(fit: &Fit) -> String {
-    let of = |what: &str, compared: &Compared, factor: f64| {
-        let Compared { predicted_s, measured_s } = compared;
-        format!("{what} {measured_s:.1} s, predicted {predicted_s:.1} s before the fit (factor {factor:.3})")
+    let of = |Compared { predicted_s, measured_s }: &Compared, scale: f64, unit: &str, factor: f64| {
+        let [measured, predicted] = [measured_s, predicted_s].map(|seconds| digits(scale * seconds));
+        format!("{measured} {unit}, predicted {predicted} before the fit (factor {factor:.3})")
     };
-    let Fit { prefill, decode, under_load } = fit;
-    let both = [of("prefills", prefill, under_load.prefill), of("steps", decode, under_load.decode)];
-    format!("measured by the service in this replay: {}\n", both.join("; "))
+    let Fit { prefill, step, under_load } = fit;
+    format!(
+        "measured by the service in this replay: prefills {}; a step {}\n",
+        of(prefill, 1.0, "s", under_load.prefill),
+        of(step, 1e3, "ms", under_load.decode)
+    )
 }
 
 fn milliseconds(ms: Option<f64>) -> String {

@@ -295,6 +295,7 @@ fn metrics_of(slower: &Question, factors: [f64; 2]) -> String {
     for (work, seconds) in [("prefill", sum(|usage| usage.prefill_s)), ("decode", sum(|usage| usage.decode_s))] {
         text += &format!("tributary_group_seconds_total{{work=\"{work}\"}} {seconds}\n");
     }
+    text += &format!("tributary_decode_step_duration_seconds_count {}\n", sum(|usage| usage.steps as f64));
     text += &format!("tributary_requests_total{{method=\"infoflow\",outcome=\"answered\"}} {count}\n");
     text + "tributary_requests_total{method=\"ring\",outcome=\"answered\"} 0\ntributary_requests_total{method=\"ring\",outcome=\"failed\"} 7\n"
 }
@@ -341,7 +342,7 @@ fn metrics_of_another_service_or_replay_are_refused() {
         Answer::new(Question { measured, ..asked }).map(|_| ()).unwrap_err().to_string()
     };
     let wrong = parse("tributary_state{state=\"serving\"} 1\n").unwrap_err().to_string();
-    assert!(wrong.starts_with("--measured m.prom: no tributary_requests_total"), "{wrong}");
+    assert!(wrong.starts_with("--measured m.prom: no tributary_decode_step_duration_seconds_count"), "{wrong}");
     let wrong = parse(&text.replace("work=\"decode\"", "work=\"other\"")).unwrap_err().to_string();
     assert!(wrong.contains("tributary_group_seconds_total{work=\"decode\"}"), "{wrong}");
     let wrong = refused(asked.clone(), &text.replace("\"answered\"} 40", "\"answered\"} 43"));
