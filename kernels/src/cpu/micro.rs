@@ -58,37 +58,37 @@ pub(super) struct Room {
     pub(super) step: usize,
 }
 
-/// Scores of a strip against the keys `from .. end` of a panel, −∞ where masked, to these columns
-/// of the ROWS rows of `to`; `top` takes in their maximum. Blocks of a register's width first.
+/// Scores of a strip against a panel or `part` of it, −∞ where masked, to these columns of the ROWS
+/// rows of `to`; `top` takes in their maximum. A strip of [`STRIP`] rows has blocks of half and a
+/// quarter of the width for what is left of a part; others take whole panels.
 ///
 /// # Safety
 /// The machine has the instructions of `V`; `q` is valid for `depth · ROWS` reads, `k` for
-/// `depth · PANEL`, `to` for ROWS rows of PANEL writes; a mask has ROWS places; `from` and `end`
-/// are multiples of [`PART`] up to PANEL.
+/// `depth · PANEL`, `to` for ROWS rows of PANEL writes; a mask has ROWS places; a part begins and
+/// ends at a multiple of [`PART`] up to PANEL, and is the whole panel for fewer rows than a strip's.
 #[inline(always)]
 pub(super) unsafe fn scores<V: Lanes, F: Factor<V>, const ROWS: usize>(
     operands: Operands<'_>,
-    (from, end): (usize, usize),
+    part: Option<(usize, usize)>,
     to: Room,
     top: &mut [V; ROWS],
 ) {
-    let mut column = from;
+    let (mut column, end) = part.unwrap_or((0, PANEL));
     while column < end {
-        // SAFETY: the caller's promises; `width` vectors from `column` on end at `end` at most.
+        // SAFETY: the caller's promises; `width` vectors from `column` on end at `end` at most, since
+        // the width of every block divides PART or, with more than two vectors, PANEL.
         unsafe {
             let operands = Operands { k: operands.k.add(column), ..operands };
             let to = Room { at: to.at.add(column), ..to };
-            let width = V::BLOCK.min((end - column) / V::N);
+            let left = (end - column) / V::N;
+            let width = match V::BLOCK {
+                4.. if ROWS == STRIP && part.is_some() && left < 4 => left.min(2),
+                block => block,
+            };
             match width {
-                4 if V::BLOCK >= 4 => score_block::<V, F, ROWS, 4>(operands, column, to, top),
-                3 if V::BLOCK >= 4 && ROWS == STRIP => score_block::<V, F, ROWS, 3>(operands, column, to, top),
-                2 if V::BLOCK == 2 || V::BLOCK >= 4 && ROWS == STRIP => {
-                    score_block::<V, F, ROWS, 2>(operands, column, to, top);
-                }
-                1 if V::BLOCK == 1 || V::BLOCK >= 4 && ROWS == STRIP => {
-                    score_block::<V, F, ROWS, 1>(operands, column, to, top);
-                }
-                width => unreachable!("{width} vectors of {} for {ROWS} rows", V::BLOCK),
+                1 => score_block::<V, F, ROWS, 1>(operands, column, to, top),
+                2 => score_block::<V, F, ROWS, 2>(operands, column, to, top),
+                _ => score_block::<V, F, ROWS, 4>(operands, column, to, top),
             }
             column += width * V::N;
         }

@@ -293,7 +293,7 @@ unsafe fn add<V: Lanes, F: Factor<V>, const ROWS: usize>(work: &mut AddProbabili
         let p = work.p.as_mut_ptr();
         let (q, k) = (work.q.as_ptr(), work.k.as_ptr());
         let operands = Operands { q, k, depth: work.depth, mask: work.mask };
-        scores::<V, F, ROWS>(operands, (0, PANEL), Room { at: p, step: PANEL }, &mut top);
+        scores::<V, F, ROWS>(operands, None, Room { at: p, step: PANEL }, &mut top);
         for r in 0..ROWS {
             let lse = V::splat(work.lse[r]);
             let row = (work.first + r) / work.group;

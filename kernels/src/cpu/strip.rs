@@ -132,7 +132,7 @@ unsafe fn absorb<V: Lanes, F: Factor<V>, const ROWS: usize>(work: &mut Absorb<'_
             let k = work.tile.k.as_ptr().add(i * padded_dim * PANEL);
             let p = work.p.as_mut_ptr().add(i * PANEL);
             let operands = Operands { q: work.strip.q.as_ptr(), k, depth, mask };
-            scores::<V, F, ROWS>(operands, keys, Room { at: p, step: TILE }, &mut top);
+            scores::<V, F, ROWS>(operands, Some(keys), Room { at: p, step: TILE }, &mut top);
         }
         let fade = exponentials::<V, F, ROWS>(work, panels, top);
         values::<V, F, ROWS>(work, panels, &fade);

@@ -71,8 +71,12 @@ pub fn host_bytes(plan: &Plan, world: usize, shape: &ModelShape, machine: &Machi
     let mut largest_first = ranks(plan, world, shape, cached_bytes, how);
     largest_first.sort_unstable_by(|a, b| b.cmp(a));
     let of_ranks: u64 = largest_first.iter().take(machine.ranks_here).sum();
-    let tables = (machine.weight_copies as u64).saturating_mul(rotary_bytes(plan, shape, machine.memory));
-    weights_bytes(shape, machine).saturating_add(tables).saturating_add(of_ranks)
+    weights_bytes(shape, machine).saturating_add(all_rotary_bytes(plan, shape, machine)).saturating_add(of_ranks)
+}
+
+/// Bytes of a request's rotary tables in all copies on the machine.
+pub fn all_rotary_bytes(plan: &Plan, shape: &ModelShape, machine: &Machine) -> u64 {
+    (machine.weight_copies as u64).saturating_mul(rotary_bytes(plan, shape, machine.memory))
 }
 
 /// Bytes of the rotary tables up to the last position of a request, which stay beside the weights

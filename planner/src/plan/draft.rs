@@ -290,7 +290,7 @@ impl Draft {
         let bytes = |plan: &Plan| memory::host_bytes(plan, self.world, shape, machine, cached_bytes);
         self.memory_bytes = bytes(&self.plan);
         let at_first = self.plan.max_tokens.min(self.reserved_tokens);
-        let tables = |plan: &Plan| memory::rotary_bytes(plan, shape, machine.memory) * machine.weight_copies as u64;
+        let tables = |plan: &Plan| memory::all_rotary_bytes(plan, shape, machine);
         let all_tables = tables(&self.plan);
         let all = std::mem::replace(&mut self.plan.max_tokens, at_first);
         let needed_bytes = match at_first < all {

@@ -24,7 +24,7 @@ impl Planner {
     pub fn peak(&self, plan: &Plan, group: GroupShape) -> Reservation {
         let machine = self.machine(group);
         let mut bytes = memory::peak_bytes(plan, group.world, &self.model, machine.memory);
-        let tables = memory::rotary_bytes(plan, &self.model, machine.memory) * machine.weight_copies as u64;
+        let tables = memory::all_rotary_bytes(plan, &self.model, &machine);
         // Ranks that are threads share a copy.
         bytes.iter_mut().for_each(|bytes| *bytes += tables.div_ceil(machine.ranks_here.max(1) as u64));
         Reservation::new(bytes, plan.owner, 0, 0)

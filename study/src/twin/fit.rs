@@ -14,10 +14,10 @@ use super::service::Service;
 use crate::error::{Error, Result};
 
 /// Replays that look for the factors at most.
-const MOST_REPLAYS: usize = 12;
+const MOST_REPLAYS: usize = 24;
 
 /// Share by which predicted times may differ from measured ones at the end.
-const CLOSE: f64 = 1e-3;
+const CLOSE: f64 = 2e-3;
 
 /// Requests that a service may have answered beside a replay, and one of a hundred:
 /// `tributary load` asks two to count the tokens of its words.
@@ -127,22 +127,22 @@ pub fn fit(
     for _ in 0..MOST_REPLAYS {
         let off = |index: usize| if found[index] > 0.0 { wanted[index] / found[index] } else { 1.0 };
         if (0..2).all(|index| (off(index) - 1.0).abs() < CLOSE) {
-            break;
+            let compared = |index: usize| Compared { predicted_s: given[index], measured_s: wanted[index] };
+            return Ok(Fit { prefill: compared(0), step: compared(1), under_load: factors });
         }
         factors = UnderLoad { prefill: factors.prefill * off(0), decode: factors.decode * off(1) };
         if ![factors.prefill, factors.decode].iter().all(|factor| (1.0 / MOST..=MOST).contains(factor)) {
-            return Err(Error::usage(format!(
-                "--measured: {:.3} s of prefills and {:.1} ms a step, where the profile says {:.3} and {:.1}: not this service, or not this replay",
-                wanted[0],
-                1e3 * wanted[1],
-                given[0],
-                1e3 * given[1]
-            )));
+            break;
         }
         found = with(factors)?;
     }
-    let compared = |index: usize| Compared { predicted_s: given[index], measured_s: wanted[index] };
-    Ok(Fit { prefill: compared(0), step: compared(1), under_load: factors })
+    Err(Error::usage(format!(
+        "--measured: {:.3} s of prefills and {:.1} ms a step, where the profile says {:.3} and {:.1}, and no factors were found that explain them: not this service, or not this replay",
+        wanted[0],
+        1e3 * wanted[1],
+        given[0],
+        1e3 * given[1]
+    )))
 }
 
 /// The seconds of all groups in prefills, and of a step in the mean; 0 without one.
