@@ -172,6 +172,10 @@ pub(super) trait Lanes: Copy {
     /// this is a hint. (Weights of one row come a fifth faster than into the first level.)
     fn prefetch<T>(at: *const T);
 
+    /// Asks for memory that is read once and soon to come into the first-level cache alone; as
+    /// [`prefetch`](Self::prefetch) else.
+    fn prefetch_once<T>(at: *const T);
+
     /// `to[c][r] = from[r][c]` for `N` rows and columns.
     ///
     /// # Safety
@@ -462,6 +466,9 @@ impl Lanes for Portable {
 
     #[inline(always)]
     fn prefetch<T>(_at: *const T) {}
+
+    #[inline(always)]
+    fn prefetch_once<T>(_at: *const T) {}
 
     #[inline(always)]
     unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {

@@ -6,8 +6,9 @@
 //! keys of a head beside each other: lane `(key / 2 · rows + row) · 2 + key mod 2`.
 //!
 //! A step of decoding reads its keys and values once, so their memory bounds it. The rows of a tile
-//! fill a page or two, but are at least eight. Those of a later tile are prefetched in the order in
-//! which they lie: keys during the scores, values during the sums over values.
+//! fill a page, but are at least eight. Those of a later tile are prefetched in the order in which
+//! they lie, into the first-level cache alone: keys during the scores, values during the sums over
+//! values.
 
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
@@ -25,10 +26,13 @@ use super::strip::{LOWEST, WIDEST};
 const TILE: usize = 32;
 /// Least keys that are looked at together.
 const LEAST_KEYS: usize = 8;
+/// Bytes of the rows of a tile, about: a page. This tile's keys and values and the next ones' have
+/// half of a first-level cache of 32 KiB.
+const TILE_BYTES: usize = 4096;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 /// Bytes of keys, and of values, from a tile to the rows that are prefetched meanwhile, at least.
-const AHEAD_BYTES: usize = 8192;
+const AHEAD_BYTES: usize = 4096;
 /// Heads that are taken together. Twice this number divides the width of every vector.
 pub(super) const MOST_ROWS: usize = 4;
 
@@ -186,7 +190,7 @@ impl<T> Walk<'_, T> {
         let row = heads.iter().map(|heads| heads.kv_head + 1).max().unwrap_or(1) * head_dim;
         let keys = heads.iter().map(|heads| V::N / heads.rows).max().unwrap_or(1);
         let row_bytes = (row * size_of::<T>()).max(1);
-        let tile = (W::TILE_BYTES / row_bytes).clamp(LEAST_KEYS, TILE).next_multiple_of(keys);
+        let tile = (TILE_BYTES / row_bytes).clamp(LEAST_KEYS, TILE).next_multiple_of(keys);
         let lie_together = [k.1, v.1].iter().all(|matrix| matrix.row_step() == row);
         let at_a_time = [keys, W::Factor::NUMBERS];
         let ahead = Ahead::new((tile, row_bytes), if lie_together { heads.len() } else { 0 }, at_a_time);
@@ -281,9 +285,6 @@ struct Bundle<'a, T> {
 
 /// How keys and values are read and multiplied.
 trait Way<V: Lanes, T> {
-    /// Bytes of the rows of a tile, about: a page, or two where a tile of a page has little work.
-    const TILE_BYTES: usize;
-
     /// What a lane of a query and a key holds.
     type Factor: Factor<V>;
 
@@ -317,7 +318,6 @@ enum Wide {}
 enum Paired {}
 
 impl<V: Lanes, T: Stored> Way<V, T> for Wide {
-    const TILE_BYTES: usize = 4096;
     type Factor = One;
 
     #[inline(always)]
@@ -342,7 +342,6 @@ impl<V: Lanes, T: Stored> Way<V, T> for Wide {
 }
 
 impl<V: Pairs> Way<V, bf16> for Paired {
-    const TILE_BYTES: usize = 8192;
     type Factor = Two;
 
     #[inline(always)]
@@ -404,7 +403,7 @@ impl<T> Bundle<'_, T> {
     #[inline(always)]
     fn prefetch<V: Lanes>(&mut self, which: usize) {
         for _ in 0..self.lines[which] {
-            V::prefetch(self.ahead[which]);
+            V::prefetch_once(self.ahead[which]);
             self.ahead[which] = self.ahead[which].wrapping_byte_add(LINE);
         }
     }

@@ -218,6 +218,12 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch_once<T>(at: *const T) {
+        // SAFETY: every x86-64 has the instruction, and it may be given any address.
+        unsafe { _mm_prefetch::<_MM_HINT_NTA>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize) {
         // SAFETY: the caller promises the instructions and eight rows and columns on both sides.
         unsafe {
@@ -394,6 +400,12 @@ impl Lanes for Avx512 {
     fn prefetch<T>(at: *const T) {
         // SAFETY: every x86-64 has the instruction, and it may be given any address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+
+    #[inline(always)]
+    fn prefetch_once<T>(at: *const T) {
+        // SAFETY: every x86-64 has the instruction, and it may be given any address.
+        unsafe { _mm_prefetch::<_MM_HINT_NTA>(at.cast()) }
     }
 
     #[inline(always)]
