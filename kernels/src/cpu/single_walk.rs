@@ -5,10 +5,11 @@
 //! A vector of scores holds every head of the bundle for as many keys as there is room for, two
 //! keys of a head beside each other: lane `(key / 2 · rows + row) · 2 + key mod 2`.
 //!
-//! A step of decoding reads its keys and values once, so their memory bounds it. The rows of a tile
-//! fill a page, but are at least eight. Those of a later tile are prefetched in the order in which
-//! they lie, into the first-level cache alone: keys during the scores, values during the sums over
-//! values.
+//! A step of decoding reads its keys and values once, so their memory bounds it. Those of a later
+//! tile are prefetched in the order in which they lie: keys during the scores, values during the
+//! sums over values. Where a few rows fill no more than a page, they come into the first-level cache
+//! alone; other tiles have at least eight rows, and the later one's come into the second-level
+//! cache.
 
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
@@ -24,15 +25,16 @@ use super::strip::{LOWEST, WIDEST};
 
 /// Most keys that are looked at together.
 const TILE: usize = 32;
-/// Least keys that are looked at together.
+/// Least keys that are looked at together, where rows are long.
 const LEAST_KEYS: usize = 8;
-/// Bytes of the rows of a tile, about: a page. This tile's keys and values and the next ones' have
-/// half of a first-level cache of 32 KiB.
-const TILE_BYTES: usize = 4096;
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Bytes of keys, and of values, from a tile to the rows that are prefetched meanwhile, at least.
-const AHEAD_BYTES: usize = 4096;
+/// Bytes of keys, and of values, from a tile to the rows that are prefetched meanwhile, at least:
+/// into the first-level cache, and into the second.
+const AHEAD_BYTES: [usize; 2] = [4096, 8192];
+/// Most bytes of the keys, or values, of a tile whose next one is prefetched into the first-level
+/// cache: both of both tiles have half of 32 KiB.
+const NEAR_BYTES: usize = 4096;
 /// Heads that are taken together. Twice this number divides the width of every vector.
 pub(super) const MOST_ROWS: usize = 4;
 
@@ -123,6 +125,8 @@ pub(super) struct Walk<'a, T> {
 struct Ahead {
     /// From a tile to the later one.
     bytes: usize,
+    /// Whether it comes into the first-level cache.
+    near: bool,
     /// Lines of a share, 0 if nothing is prefetched.
     share: usize,
     /// Lines of keys for each vector of scores, and of values for each step of their sums.
@@ -136,7 +140,8 @@ impl Ahead {
         let bytes = tile * row_bytes;
         let share = if bundles == 0 { 0 } else { bytes.div_ceil(LINE * bundles) };
         let lines = at_a_time.map(|keys| share.div_ceil(tile.div_ceil(keys)));
-        Self { bytes: AHEAD_BYTES.next_multiple_of(bytes), share, lines }
+        let near = bytes <= NEAR_BYTES;
+        Self { bytes: AHEAD_BYTES[usize::from(!near)].next_multiple_of(bytes), near, share, lines }
     }
 
     /// Bytes from a tile to the share of this bundle.
@@ -190,7 +195,9 @@ impl<T> Walk<'_, T> {
         let row = heads.iter().map(|heads| heads.kv_head + 1).max().unwrap_or(1) * head_dim;
         let keys = heads.iter().map(|heads| V::N / heads.rows).max().unwrap_or(1);
         let row_bytes = (row * size_of::<T>()).max(1);
-        let tile = (TILE_BYTES / row_bytes).clamp(LEAST_KEYS, TILE).next_multiple_of(keys);
+        let [near, far] = W::TILE_BYTES.map(|bytes| (bytes / row_bytes).min(TILE));
+        let (near, far) = (near.max(1).next_multiple_of(keys), far.max(LEAST_KEYS).next_multiple_of(keys));
+        let tile = if near * row_bytes <= NEAR_BYTES { near } else { far };
         let lie_together = [k.1, v.1].iter().all(|matrix| matrix.row_step() == row);
         let at_a_time = [keys, W::Factor::NUMBERS];
         let ahead = Ahead::new((tile, row_bytes), if lie_together { heads.len() } else { 0 }, at_a_time);
@@ -206,6 +213,7 @@ impl<T> Walk<'_, T> {
                 };
                 let bundle = Bundle {
                     ahead: [asked(k), asked(v)],
+                    near: ahead.near,
                     lines: ahead.lines,
                     k: k.0.as_ptr().wrapping_add(k.1.place(0, heads.kv_head)),
                     k_step: k.1.row_step(),
@@ -276,6 +284,8 @@ struct Bundle<'a, T> {
     v_step: usize,
     /// Keys and values that are asked for meanwhile, and how many lines of each at a time.
     ahead: [*const T; 2],
+    /// Whether they come into the first-level cache.
+    near: bool,
     lines: [usize; 2],
     head_dim: usize,
     q: &'a [f32],
@@ -285,6 +295,10 @@ struct Bundle<'a, T> {
 
 /// How keys and values are read and multiplied.
 trait Way<V: Lanes, T> {
+    /// Bytes of the rows of a tile, about: of one whose next one comes into the first-level cache,
+    /// and of another, a page, or two where a tile of a page has little work.
+    const TILE_BYTES: [usize; 2];
+
     /// What a lane of a query and a key holds.
     type Factor: Factor<V>;
 
@@ -318,6 +332,7 @@ enum Wide {}
 enum Paired {}
 
 impl<V: Lanes, T: Stored> Way<V, T> for Wide {
+    const TILE_BYTES: [usize; 2] = [2048, 4096];
     type Factor = One;
 
     #[inline(always)]
@@ -342,6 +357,7 @@ impl<V: Lanes, T: Stored> Way<V, T> for Wide {
 }
 
 impl<V: Pairs> Way<V, bf16> for Paired {
+    const TILE_BYTES: [usize; 2] = [4096, 8192];
     type Factor = Two;
 
     #[inline(always)]
@@ -403,7 +419,10 @@ impl<T> Bundle<'_, T> {
     #[inline(always)]
     fn prefetch<V: Lanes>(&mut self, which: usize) {
         for _ in 0..self.lines[which] {
-            V::prefetch_once(self.ahead[which]);
+            match self.near {
+                true => V::prefetch_once(self.ahead[which]),
+                false => V::prefetch(self.ahead[which]),
+            }
             self.ahead[which] = self.ahead[which].wrapping_byte_add(LINE);
         }
     }
