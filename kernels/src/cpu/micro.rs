@@ -65,7 +65,8 @@ pub(super) struct Room {
 /// # Safety
 /// The machine has the instructions of `V`; `q` is valid for `depth · ROWS` reads, `k` for
 /// `depth · PANEL`, `to` for ROWS rows of PANEL writes; a mask has ROWS places; a part begins and
-/// ends at a multiple of [`PART`] up to PANEL, and is the whole panel for fewer rows than a strip's.
+/// ends at a multiple of [`PART`] up to PANEL, and is the whole panel for fewer rows than a
+/// strip's.
 #[inline(always)]
 pub(super) unsafe fn scores<V: Lanes, F: Factor<V>, const ROWS: usize>(
     operands: Operands<'_>,
@@ -75,8 +76,8 @@ pub(super) unsafe fn scores<V: Lanes, F: Factor<V>, const ROWS: usize>(
 ) {
     let (mut column, end) = part.unwrap_or((0, PANEL));
     while column < end {
-        // SAFETY: the caller's promises; `width` vectors from `column` on end at `end` at most, since
-        // the width of every block divides PART or, with more than two vectors, PANEL.
+        // SAFETY: the caller's promises; `width` vectors from `column` on end at `end` at most,
+        // since the width of every block divides PART or, with more than two vectors, PANEL.
         unsafe {
             let operands = Operands { k: operands.k.add(column), ..operands };
             let to = Room { at: to.at.add(column), ..to };

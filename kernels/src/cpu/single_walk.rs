@@ -7,9 +7,9 @@
 //!
 //! A step of decoding reads its keys and values once, so their memory bounds it. Those of a later
 //! tile are prefetched in the order in which they lie: keys during the scores, values during the
-//! sums over values. Where a few rows fill no more than a page, they come into the first-level cache
-//! alone; other tiles have at least eight rows, and the later one's come into the second-level
-//! cache.
+//! sums over values. Where a few rows fill no more than a page, they come into the first-level
+//! cache alone; other tiles have at least eight rows, and the later one's come into the
+//! second-level cache.
 
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]

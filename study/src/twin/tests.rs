@@ -345,6 +345,11 @@ fn metrics_of_another_service_or_replay_are_refused() {
     assert!(wrong.starts_with("--measured m.prom: no tributary_decode_step_duration_seconds_count"), "{wrong}");
     let wrong = parse(&text.replace("work=\"decode\"", "work=\"other\"")).unwrap_err().to_string();
     assert!(wrong.contains("tributary_group_seconds_total{work=\"decode\"}"), "{wrong}");
+    let odd = text.lines().map(|line| {
+        if line.contains("work=\"prefill\"") { "tributary_group_seconds_total{work=\"prefill\"} NaN" } else { line }
+    });
+    let wrong = parse(&odd.collect::<Vec<_>>().join("\n")).unwrap_err().to_string();
+    assert!(wrong.contains("no tributary_group_seconds_total{work=\"prefill\"}"), "{wrong}");
     let wrong = refused(asked.clone(), &text.replace("\"answered\"} 40", "\"answered\"} 43"));
     assert!(wrong.contains("answered 43 requests, this replay answers 40"), "{wrong}");
     let wrong = refused(asked.clone(), &metrics_of(&asked, [500.0, 1.0]));
