@@ -53,7 +53,7 @@ pub use eight_bits::{SCALE_BYTES, is_in_eight_bits, numbers_of_head};
 pub use error::{Error, Result};
 pub use experts::Pairs;
 pub use gate::Gate;
-pub use gated::gated;
+pub use gated::{gated, gated_linear};
 pub use gelu::{Gelu, gelu};
 pub use linear::{add_linear, linear, linear_f32, linear_onto};
 pub use merge::{merge, merge_all};

@@ -8,8 +8,8 @@ mod gates;
 use candle_core::{DType, Device, Tensor, Var};
 use gates::{GATES, gated_by_hand};
 use tributary_kernels::{
-    Distance, Gate, Gelu, add, add_rows, distance, gated, gather, gelu, layer_norm, linear, linear_f32, linear_onto,
-    rms_norm, scale, scale_rows,
+    Distance, Gate, Gelu, Packed, Packing, Weight, add, add_rows, distance, gated, gated_linear, gather, gelu,
+    layer_norm, linear, linear_f32, linear_onto, rms_norm, scale, scale_rows,
 };
 
 fn random(shape: &[usize]) -> Tensor {
@@ -246,6 +246,57 @@ fn activations_of_extremes() {
         }
     }
     assert!(wide(by, f32::NAN).iter().flatten().all(|x| x.is_nan()), "a NaN is not clamped");
+}
+
+/// In one pass or in three, few rows and many, in whole runs of columns and beyond: the same bits,
+/// of which a gradient takes another path to values near them.
+#[test]
+fn activations_of_two_products_are_those_of_the_products() {
+    for (rows, inputs, outputs) in [(1, 64, 70), (33, 96, 64), (200, 130, 40), (130, 512, 700), (97, 1024, 300)] {
+        let (x, biases) = (random(&[rows, inputs]), [random(&[outputs]), random(&[outputs])]);
+        let drawn = || (random(&[outputs, inputs]) * 0.1).unwrap();
+        let plain = |dtype| Weight::Plain(drawn().to_dtype(dtype).unwrap());
+        let packed = |in_bf16: bool| {
+            let bytes =
+                (0..outputs * inputs / 32 * 18).map(|at| (at * 37 % 251) as u8 % if at % 18 == 1 { 60 } else { 255 });
+            let packed = Packed::new(Packing::Q4_0, [outputs, inputs], bytes.collect::<Vec<u8>>()).unwrap();
+            Weight::Packed(packed.multiplied_in_bf16(in_bf16))
+        };
+        let mut weights: Vec<[Weight; 2]> =
+            [DType::F32, DType::BF16, DType::F16].map(|dtype| [plain(dtype), plain(dtype)]).into();
+        weights.push([plain(DType::F32), plain(DType::BF16)]);
+        if inputs % 32 == 0 {
+            weights.extend([false, true].map(|in_bf16| [packed(in_bf16), packed(in_bf16)]));
+            weights.push([packed(true), packed(false)]);
+        }
+        for (case, [gate, up]) in weights.iter().enumerate() {
+            for biases in [[None, None], [Some(&biases[0]), Some(&biases[1])], [None, Some(&biases[1])]] {
+                for by in GATES {
+                    let products = [linear(&x, gate, biases[0]).unwrap(), linear(&x, up, biases[1]).unwrap()];
+                    let expected = gated(&products[0], &products[1], by).unwrap();
+                    let found = gated_linear(&x, [gate.into(), up.into()], biases, by).unwrap();
+                    let bits = |x: &Tensor| -> Vec<u32> {
+                        x.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
+                    };
+                    assert_eq!(found.dims(), &[rows, outputs]);
+                    assert!(bits(&found) == bits(&expected), "{rows} x {inputs} x {outputs}, case {case}, {by:?}");
+                }
+            }
+        }
+        let tracked = Var::from_tensor(&drawn()).unwrap();
+        let (Weight::Plain(up), by) = (plain(DType::F32), Gate::Silu) else { unreachable!("it is plain") };
+        let found = gated_linear(&x, [tracked.as_tensor().into(), (&up).into()], [None, None], by).unwrap();
+        let products = [linear(&x, tracked.as_tensor(), None).unwrap(), linear(&x, &up, None).unwrap()];
+        assert!(found.track_op());
+        assert_near("tracked", &found, &flat(&gated(&products[0], &products[1], by).unwrap()), 1e-6);
+    }
+    let wrong = |x: &[usize], gate: &[usize], up: &[usize]| {
+        let (x, gate, up) = (random(x), random(gate), random(up));
+        gated_linear(&x, [(&gate).into(), (&up).into()], [None, Some(&random(&[6]))], Gate::Silu).is_err()
+    };
+    assert!(
+        wrong(&[40, 7], &[5, 8], &[5, 8]) && wrong(&[40, 8], &[5, 8], &[5, 8]) && wrong(&[40, 8], &[6, 8], &[5, 8])
+    );
 }
 
 #[test]

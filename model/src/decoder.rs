@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
 use tributary_kernels::{
-    Partial, Rope, RopeConfig, RopeScaling, Weight, add, add_linear, cast, cuda, gated, join, linear, linear_f32,
-    linear_onto, rms_norm, scale, with_sinks,
+    Partial, Rope, RopeConfig, RopeScaling, Weight, add, add_linear, cast, cuda, gated, gated_linear, join, linear,
+    linear_f32, linear_onto, rms_norm, scale, with_sinks,
 };
 
 use super::expert_layer::ExpertLayer;
@@ -251,8 +251,14 @@ impl Decoder {
         let norm = Norm { weight: layer.output_norm.as_ref(), eps };
         match &layer.mlp {
             Mlp::Dense { gate, up, down } => {
-                let gated =
-                    gated(&gate.apply(&x, added(Linear::Gate))?, &up.apply(&x, added(Linear::Up))?, self.config.gate)?;
+                let by = self.config.gate;
+                let gated = match [added(Linear::Gate), added(Linear::Up)] {
+                    [None, None] => {
+                        let biases = [gate.bias.as_ref(), up.bias.as_ref()];
+                        gated_linear(&x, [(&gate.weight).into(), (&up.weight).into()], biases, by)?
+                    }
+                    [of_gate, of_up] => gated(&gate.apply(&x, of_gate)?, &up.apply(&x, of_up)?, by)?,
+                };
                 if in_place && down.add_in_place(hidden, &gated, norm)? {
                     return Ok(None);
                 }

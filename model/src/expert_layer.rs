@@ -4,7 +4,7 @@
 
 use candle_core::{DType, Device, IndexOp, Tensor};
 use tributary_kernels::{
-    Gate, Packed, Packing, Pairs, Weight, add_rows, cast, cuda, gated, gather, linear, linear_f32,
+    Gate, Packed, Packing, Pairs, Weight, add_rows, cast, cuda, gated, gated_linear, gather, linear, linear_f32,
 };
 
 use crate::error::{Error, Result};
@@ -52,9 +52,9 @@ impl Expert {
     /// The output `[rows, hidden]` for rows `x`, in f32 (f64 for f64).
     fn apply(&self, x: &Tensor, by: Gate) -> Result<Tensor> {
         let of = |pick: fn(&Biases) -> &Tensor| self.biases.as_ref().map(pick);
-        let (gate, up) =
-            (linear(x, &self.gate, of(|biases| &biases.gate))?, linear(x, &self.up, of(|biases| &biases.up))?);
-        let down = linear_f32(&gated(&gate, &up, by)?, &self.down)?;
+        let biases = [of(|biases| &biases.gate), of(|biases| &biases.up)];
+        let gated = gated_linear(x, [(&self.gate).into(), (&self.up).into()], biases, by)?;
+        let down = linear_f32(&gated, &self.down)?;
         match of(|biases| &biases.down) {
             None => Ok(down),
             Some(bias) => Ok(down.broadcast_add(&cast(bias, down.dtype())?)?),

@@ -4,8 +4,8 @@
 use std::f32::consts::FRAC_1_SQRT_2;
 
 use candle_core::cpu::erf::erf_f32;
-use rayon::prelude::*;
 
+use super::fresh::{Fresh, written_in_pieces};
 use super::lanes::Lanes;
 use super::layer::VALUES_AT_ONCE;
 use super::level::{Kernel, Level, dispatch};
@@ -14,10 +14,22 @@ use crate::gate::{CLAMPED_FACTOR, GELU_BOUND, GELU_CUBE, GELU_FACTOR, Gate};
 
 /// See [`crate::gated`]; both of one length.
 pub(crate) fn gated(gate: &[f32], up: &[f32], by: Gate) -> Vec<f32> {
+    assert_eq!(gate.len(), up.len(), "gate and up");
+    let level = Level::best();
+    let write = |from: usize, out: &mut Fresh| {
+        let there = from..from + out.len();
+        write_gated(level, [&gate[there.clone()], &up[there]], by, out);
+    };
+    // SAFETY: `write_gated` writes all of its result.
+    unsafe { written_in_pieces(gate.len(), VALUES_AT_ONCE, write) }
+}
+
+/// The same of a gate and its partners, written over all of `out`, which is of their length.
+pub(super) fn write_gated(level: Level, [gate, up]: [&[f32]; 2], by: Gate, out: &mut Fresh) {
     match by {
-        Gate::Silu => by_activation(gate, up, Silu),
-        Gate::GeluTanh => by_activation(gate, up, GeluTanh),
-        Gate::ClampedSilu { limit } => by_activation(gate, up, ClampedSilu { limit }),
+        Gate::Silu => dispatch(level, Gated { gate, up, out, activation: Silu }),
+        Gate::GeluTanh => dispatch(level, Gated { gate, up, out, activation: GeluTanh }),
+        Gate::ClampedSilu { limit } => dispatch(level, Gated { gate, up, out, activation: ClampedSilu { limit } }),
     }
 }
 
@@ -27,34 +39,23 @@ static ONES: [f32; VALUES_AT_ONCE] = [1.0; VALUES_AT_ONCE];
 /// GELU in its tanh form, without a partner.
 pub(crate) fn gelu_tanh(x: &[f32]) -> Vec<f32> {
     let level = Level::best();
-    let mut out = vec![0.0; x.len()];
-    let pieces = out.par_chunks_mut(VALUES_AT_ONCE).zip(x.par_chunks(VALUES_AT_ONCE));
-    pieces.for_each(|(out, gate)| {
-        dispatch(level, Gated { gate, up: &ONES[..gate.len()], out, activation: GeluTanh });
-    });
-    out
+    let write = |from: usize, out: &mut Fresh| {
+        let (gate, up) = (&x[from..from + out.len()], &ONES[..out.len()]);
+        dispatch(level, Gated { gate, up, out, activation: GeluTanh });
+    };
+    // SAFETY: the kernel writes as many numbers as it is given.
+    unsafe { written_in_pieces(x.len(), VALUES_AT_ONCE, write) }
 }
 
 /// GELU in its exact form, without a partner.
 pub(crate) fn gelu_exact(x: &[f32]) -> Vec<f32> {
-    let mut out = vec![0.0; x.len()];
-    let pieces = out.par_chunks_mut(VALUES_AT_ONCE).zip(x.par_chunks(VALUES_AT_ONCE));
-    pieces.for_each(|(out, x)| {
-        for (out, &x) in out.iter_mut().zip(x) {
-            *out = 0.5 * x * (1.0 + erf_f32(x * FRAC_1_SQRT_2));
+    let write = |from: usize, out: &mut Fresh| {
+        for (out, &x) in out.iter_mut().zip(&x[from..]) {
+            out.write(0.5 * x * (1.0 + erf_f32(x * FRAC_1_SQRT_2)));
         }
-    });
-    out
-}
-
-fn by_activation(gate: &[f32], up: &[f32], activation: impl Activation) -> Vec<f32> {
-    assert_eq!(gate.len(), up.len(), "gate and up");
-    let level = Level::best();
-    let mut out = vec![0.0; gate.len()];
-    let pieces = out.par_chunks_mut(VALUES_AT_ONCE).zip(gate.par_chunks(VALUES_AT_ONCE));
-    let pieces = pieces.zip(up.par_chunks(VALUES_AT_ONCE));
-    pieces.for_each(|((out, gate), up)| dispatch(level, Gated { gate, up, out, activation }));
-    out
+    };
+    // SAFETY: `x` has as many numbers as the result.
+    unsafe { written_in_pieces(x.len(), VALUES_AT_ONCE, write) }
 }
 
 trait Activation: Copy + Send + Sync {
@@ -132,7 +133,7 @@ impl Activation for ClampedSilu {
 struct Gated<'a, A> {
     gate: &'a [f32],
     up: &'a [f32],
-    out: &'a mut [f32],
+    out: &'a mut Fresh,
     activation: A,
 }
 
@@ -152,11 +153,11 @@ impl<A: Activation> Kernel for Gated<'_, A> {
         unsafe {
             for at in (0..whole).step_by(V::N) {
                 let gate = V::load(gate.as_ptr().add(at));
-                of(activation, gate, V::load(up.as_ptr().add(at))).store(out.as_mut_ptr().add(at));
+                of(activation, gate, V::load(up.as_ptr().add(at))).store(out.as_mut_ptr().cast::<f32>().add(at));
             }
             of(activation, V::load(last.as_ptr()), V::load(partners.as_ptr())).store(last.as_mut_ptr());
         }
-        out[whole..].copy_from_slice(&last[..rest]);
+        out[whole..].write_copy_of_slice(&last[..rest]);
     }
 }
 

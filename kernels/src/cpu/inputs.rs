@@ -1,9 +1,13 @@
 //! The tensors of a call as slices, widened to f32 a row at a time.
 
+use std::ops::Range;
+
 use candle_core::{CpuStorage, DType, Layout, Storage, StorageRef, Tensor};
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 use super::eight_bits;
+use super::lanes::Lanes;
+use super::pack::LINE;
 use crate::Keys;
 use crate::eight_bits::SCALE_BYTES;
 use crate::error::{Error, Result};
@@ -121,6 +125,21 @@ impl<'a> Matrix<'a> {
     #[inline(always)]
     pub(super) fn place(&self, row: usize, head: usize) -> usize {
         self.from + row * self.row_step + head * self.head_step
+    }
+
+    /// Asks for some heads of a row to come into the second-level cache.
+    #[inline(always)]
+    pub(super) fn prefetch<V: Lanes>(&self, row: usize, heads: Range<usize>) {
+        let from = self.place(row, heads.start);
+        let (first, bytes) = match self.elements {
+            Elements::F32(list) => (list.as_ptr().wrapping_add(from).cast::<u8>(), 4),
+            Elements::Bf16(list) => (list.as_ptr().wrapping_add(from).cast(), 2),
+            Elements::F16(list) => (list.as_ptr().wrapping_add(from).cast(), 2),
+            Elements::Eight(list) => (list.as_ptr().wrapping_add(from), 1),
+        };
+        for line in (0..heads.len() * self.head_step * bytes).step_by(size_of::<[f32; LINE]>()) {
+            V::prefetch(first.wrapping_add(line));
+        }
     }
 
     /// Writes one row of one head into `to` `[head_dim]`, as f32.

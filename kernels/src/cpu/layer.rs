@@ -1,8 +1,8 @@
 //! Sums, norms and rounding, in one pass over their inputs.
 
 use half::bf16;
-use rayon::prelude::*;
 
+use super::fresh::{Fresh, written_in_pieces};
 use super::lanes::Lanes;
 use super::level::{Kernel, Level, dispatch};
 use super::stored::rounded;
@@ -14,52 +14,61 @@ pub(super) const VALUES_AT_ONCE: usize = 1 << 14;
 /// `a + b`, both of one length.
 pub(crate) fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
     assert_eq!(a.len(), b.len(), "both sides");
-    let mut out = a.to_vec();
-    let pieces = out.par_chunks_mut(VALUES_AT_ONCE).zip(b.par_chunks(VALUES_AT_ONCE));
-    pieces.for_each(|(out, b)| out.iter_mut().zip(b).for_each(|(out, b)| *out += b));
-    out
+    let write = |from: usize, out: &mut Fresh| {
+        let sums = a[from..].iter().zip(&b[from..]).map(|(a, b)| a + b);
+        out.iter_mut().zip(sums).for_each(|(out, sum)| _ = out.write(sum));
+    };
+    // SAFETY: both sides have as many numbers as the result.
+    unsafe { written_in_pieces(a.len(), VALUES_AT_ONCE, write) }
 }
 
 /// `x / √(mean(x²) + eps) · weight` for each row of `weight.len()` values.
 pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let level = Level::best();
-    let mut out = vec![0.0; x.len()];
     let values = (VALUES_AT_ONCE / weight.len()).max(1) * weight.len(); // whole rows
-    let pieces = out.par_chunks_mut(values).zip(x.par_chunks(values));
-    pieces.for_each(|(out, x)| dispatch(level, RmsNorm { x, weight, eps, out }));
-    out
+    let write = |from: usize, out: &mut Fresh| {
+        dispatch(level, RmsNorm { x: &x[from..from + out.len()], weight, eps, out });
+    };
+    // SAFETY: the kernel writes every row that it is given, and `x` has whole rows.
+    unsafe { written_in_pieces(whole_rows(x, weight), values, write) }
 }
 
 /// `(x − mean) / √(variance + eps) · weight + bias` for each row of `weight.len()` values.
 pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> Vec<f32> {
     assert_eq!(weight.len(), bias.len(), "weight and bias");
     let level = Level::best();
-    let mut out = vec![0.0; x.len()];
     let values = (VALUES_AT_ONCE / weight.len()).max(1) * weight.len(); // whole rows
-    let pieces = out.par_chunks_mut(values).zip(x.par_chunks(values));
-    pieces.for_each(|(out, x)| dispatch(level, LayerNorm { x, weight, bias, eps, out }));
-    out
+    let write = |from: usize, out: &mut Fresh| {
+        dispatch(level, LayerNorm { x: &x[from..from + out.len()], weight, bias, eps, out });
+    };
+    // SAFETY: the kernel writes every row that it is given, and `x` has whole rows.
+    unsafe { written_in_pieces(whole_rows(x, weight), values, write) }
+}
+
+/// Count of the numbers of `x`, which are whole rows.
+fn whole_rows(x: &[f32], weight: &[f32]) -> usize {
+    assert!(x.len().is_multiple_of(weight.len()), "whole rows");
+    x.len()
 }
 
 /// Each number rounded to bf16.
 pub(crate) fn to_bf16(x: &[f32]) -> Vec<bf16> {
     let level = Level::best();
-    let mut out = vec![bf16::ZERO; x.len()];
-    let pieces = out.par_chunks_mut(VALUES_AT_ONCE).zip(x.par_chunks(VALUES_AT_ONCE));
-    pieces.for_each(|(to, from)| dispatch(level, ToBf16 { from, to }));
-    out
+    let write = |from: usize, to: &mut Fresh<bf16>| dispatch(level, ToBf16 { from: &x[from..], to });
+    // SAFETY: the kernel writes a number for each that it is given, and there are as many.
+    unsafe { written_in_pieces(x.len(), VALUES_AT_ONCE, write) }
 }
 
 struct ToBf16<'a> {
     from: &'a [f32],
-    to: &'a mut [bf16],
+    to: &'a mut Fresh<bf16>,
 }
 
 impl Kernel for ToBf16<'_> {
     #[inline(always)]
     unsafe fn run<V: Lanes>(self) {
         for (to, from) in self.to.iter_mut().zip(self.from) {
-            *to = rounded(*from);
+            to.write(rounded(*from));
         }
     }
 }
@@ -73,7 +82,7 @@ struct LayerNorm<'a> {
     bias: &'a [f32],
     eps: f32,
     /// `[rows, dim]`.
-    out: &'a mut [f32],
+    out: &'a mut Fresh,
 }
 
 impl Kernel for LayerNorm<'_> {
@@ -85,7 +94,7 @@ impl Kernel for LayerNorm<'_> {
             let variance = sum(x, |value| (value - mean) * (value - mean)) / dim as f32;
             let factor = 1.0 / (variance + self.eps).sqrt();
             for (((out, value), weight), bias) in out.iter_mut().zip(x).zip(self.weight).zip(self.bias) {
-                *out = (value - mean) * factor * weight + bias;
+                out.write((value - mean) * factor * weight + bias);
             }
         }
     }
@@ -110,7 +119,7 @@ struct RmsNorm<'a> {
     weight: &'a [f32],
     eps: f32,
     /// `[rows, dim]`.
-    out: &'a mut [f32],
+    out: &'a mut Fresh,
 }
 
 impl Kernel for RmsNorm<'_> {
@@ -137,7 +146,7 @@ impl Kernel for RmsNorm<'_> {
             }
             let factor = 1.0 / (sums.iter().sum::<f32>() / dim as f32 + self.eps).sqrt();
             for ((out, value), weight) in out.iter_mut().zip(x).zip(self.weight) {
-                *out = value * factor * weight;
+                out.write(value * factor * weight);
             }
         }
     }

@@ -6,22 +6,19 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::amx::Registers;
 use super::blocks::unpack;
+use super::fresh::{Fresh, written};
+use super::gated::write_gated;
 use super::lanes::{Lanes, Pairs, STRIP};
 use super::level::{EitherKernel, Kernel, Level, PairKernel, dispatch, dispatch_either, dispatch_pairs};
+use super::multiply::{Added, COLUMNS, Multiply};
 use super::pack::Aligned;
 use super::stored::{Factor, Stored, Weights, pair};
 use super::strip::WIDEST;
-use super::{amx, micro, tasks};
+use super::{amx, tasks};
+use crate::gate::Gate;
 use crate::{Packed, Packing};
 
-/// Columns of a packed panel of the weight: with AVX-512, as many as the sums of six rows leave
-/// registers for.
-const COLUMNS: usize = 64;
-/// Inputs, or pairs of them, that are summed at a time: those of a strip stay in the nearest cache,
-/// those of a panel in the second.
-const DEPTH: usize = 256;
 /// Most panels of the weight that are packed at a time, and their size in lanes: packed weights are
 /// no memory that is worth counting.
 const PANELS: usize = 8;
@@ -40,44 +37,78 @@ pub(super) fn paired(level: Level, numbers: &[f32]) -> Aligned {
 
 /// The same in room for `lanes` pairs.
 fn paired_in(level: Level, numbers: &[f32], lanes: usize) -> Aligned {
-    let mut pairs = Aligned::new(lanes);
     let run = numbers.len().div_ceil(2 * rayon::current_num_threads()).next_multiple_of(WIDEST).max(ROUNDED);
-    let parts = pairs.get_mut()[..numbers.len() / 2].chunks_mut(run).zip(numbers.chunks(2 * run)).collect();
-    tasks::run(parts, || (), |(), (pairs, numbers)| dispatch_pairs(level, Round { numbers, pairs }));
-    pairs
+    let write = |pairs: &mut Fresh| {
+        let (pairs, rest) = pairs.split_at_mut(numbers.len() / 2);
+        rest.iter_mut().for_each(|pair| _ = pair.write(0.0));
+        let parts = pairs.chunks_mut(run).zip(numbers.chunks(2 * run)).collect();
+        tasks::run(parts, || (), |(), (pairs, numbers)| dispatch_pairs(level, Round { numbers, pairs }))
+    };
+    // SAFETY: the kernel writes every pair of its part, unless the call is ended early.
+    unsafe { Aligned::written(lanes, write) }
 }
 
-/// Adds `x · weightᵀ` to `out` `[rows, outputs]`, or writes it there: `x` `[rows, inputs]`,
-/// `weight` `[outputs, inputs]`. The bits of a result depend on its own row and column alone.
-pub(super) fn product<T: Stored>(level: Level, x: &[f32], weight: &[T], inputs: usize, target: Target<'_>) {
-    let pack = |Panel { columns, panel, width }: Panel<'_>| {
-        let weight = &weight[columns.start * inputs..columns.end * inputs];
-        dispatch(level, Pack { weight, inputs, panel, width });
-    };
-    Run::new(level, false, inputs).all(x, weight.len() / inputs, &pack, target);
+/// A weight `[outputs, inputs]` of products of many rows, which is packed a panel at a time. The
+/// bits of a result depend on its own row and column alone.
+pub(super) struct Weight<'a> {
+    run: Run,
+    outputs: usize,
+    pack: Box<dyn Fn(Panel<'_>) + Sync + 'a>,
 }
 
-/// The same of a packed weight, its rows of `row_bytes` bytes: its numbers are unpacked where
-/// others are packed into panels, and rounded to pairs with `x` if `in_pairs`.
-pub(super) fn product_of_packed(level: Level, x: &[f32], weight: &Packed, in_pairs: bool, target: Target<'_>) {
-    let ([outputs, inputs], packing, row) = (weight.dims(), weight.packing(), weight.row_bytes());
-    let pack = |Panel { columns, panel, width }: Panel<'_>| {
-        let weight = &weight.bytes()[columns.start * row..columns.end * row];
-        dispatch_either(level, in_pairs, PackBlocks { level, packing, weight, inputs, panel, width });
-    };
-    match in_pairs {
-        false => Run::new(level, false, inputs).all(x, outputs, &pack, target),
-        true => Run::new(level, true, inputs / 2).of_rounded(x, outputs, &pack, target),
+impl<'a> Weight<'a> {
+    /// Numbers, with `inputs` of them a row.
+    pub(super) fn of<T: Stored>(level: Level, weight: &'a [T], inputs: usize) -> Self {
+        let pack = move |Panel { columns, panel, width }: Panel<'_>| {
+            let weight = &weight[columns.start * inputs..columns.end * inputs];
+            dispatch(level, Pack { weight, inputs, panel, width });
+        };
+        Self { run: Run::new(level, false, inputs), outputs: weight.len() / inputs, pack: Box::new(pack) }
+    }
+
+    /// Pairs, with `inputs` of them a row: numbers that they are multiplied by are rounded.
+    pub(super) fn of_pairs(level: Level, weight: &'a [[bf16; 2]], inputs: usize) -> Self {
+        let pack = move |Panel { columns, panel, width }: Panel<'_>| {
+            let weight = &weight[columns.start * inputs..columns.end * inputs];
+            dispatch_pairs(level, Pack { weight, inputs, panel, width });
+        };
+        Self { run: Run::new(level, true, inputs), outputs: weight.len() / inputs, pack: Box::new(pack) }
+    }
+
+    /// Packed numbers: they are unpacked where others are packed into panels, and rounded to pairs
+    /// with those that they are multiplied by if `in_pairs`.
+    pub(super) fn of_packed(level: Level, weight: &'a Packed, in_pairs: bool) -> Self {
+        let ([outputs, inputs], packing, row) = (weight.dims(), weight.packing(), weight.row_bytes());
+        let pack = move |Panel { columns, panel, width }: Panel<'_>| {
+            let weight = &weight.bytes()[columns.start * row..columns.end * row];
+            dispatch_either(level, in_pairs, PackBlocks { level, packing, weight, inputs, panel, width });
+        };
+        let run = Run::new(level, in_pairs, if in_pairs { inputs / 2 } else { inputs });
+        Self { run, outputs, pack: Box::new(pack) }
+    }
+
+    /// `x · weightᵀ` and what is added, `[rows, outputs]`: `x` `[rows, inputs]`.
+    pub(super) fn product(&self, x: &[f32], added: Added<'_>) -> Vec<f32> {
+        self.run.of(x, &[self], Made::Sum(added))
     }
 }
 
-/// The same of a weight in pairs, `inputs` of them; `x` `[rows, 2 · inputs]` is rounded.
-pub(super) fn product_of_pairs(level: Level, x: &[f32], weight: &[[bf16; 2]], inputs: usize, target: Target<'_>) {
-    let pack = |Panel { columns, panel, width }: Panel<'_>| {
-        let weight = &weight[columns.start * inputs..columns.end * inputs];
-        dispatch_pairs(level, Pack { weight, inputs, panel, width });
-    };
-    Run::new(level, true, inputs).of_rounded(x, weight.len() / inputs, &pack, target);
+/// The gated activation of the products of `x` with two weights, their biases added,
+/// `[rows, outputs]`: the products meet while they are in a cache. `None` where the weights are
+/// multiplied in different ways.
+pub(super) fn gated(x: &[f32], weights: [&Weight<'_>; 2], biases: [Option<&[f32]>; 2], by: Gate) -> Option<Vec<f32>> {
+    let [gate, up] = weights;
+    let are_alike = gate.run == up.run && gate.outputs == up.outputs;
+    are_alike.then(|| gate.run.of(x, &weights, Made::Gated { biases, by }))
+}
+
+/// What is made of products.
+#[derive(Clone, Copy)]
+enum Made<'a> {
+    /// One product and what is added to it.
+    Sum(Added<'a>),
+    /// The gated activation of two.
+    Gated { biases: [Option<&'a [f32]>; 2], by: Gate },
 }
 
 /// A panel to be packed.
@@ -90,7 +121,7 @@ struct Panel<'a> {
 }
 
 /// How a product is done.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     level: Level,
     /// Whether lanes hold pairs.
@@ -106,40 +137,77 @@ impl Run {
         Self { level, paired, inputs, in_tiles: paired && level.has_amx() && inputs.is_multiple_of(amx::SIDE) }
     }
 
-    /// The product with numbers that are rounded to pairs first, in room for whole blocks of rows.
-    fn of_rounded(self, x: &[f32], outputs: usize, pack: &(dyn Fn(Panel<'_>) + Sync), target: Target<'_>) {
-        let rows = (x.len() / (2 * self.inputs)).next_multiple_of(amx::BLOCK);
-        self.all(paired_in(self.level, x, rows * self.inputs).get(), outputs, pack, target);
+    /// What is made of the rows of `x`; where lanes hold pairs they are rounded first, in room for
+    /// whole blocks of rows.
+    fn of(self, x: &[f32], weights: &[&Weight<'_>], made: Made<'_>) -> Vec<f32> {
+        let rows = x.len() / (self.inputs * if self.paired { 2 } else { 1 });
+        let pairs = self.paired.then(|| paired_in(self.level, x, rows.next_multiple_of(amx::BLOCK) * self.inputs));
+        let x = pairs.as_ref().map_or(x, Aligned::get);
+        // SAFETY: each task writes its rows' numbers of every run of columns.
+        unsafe { written(rows * weights[0].outputs, |out| self.write(x, weights, made, out)) }
     }
 
-    /// The product with a weight of `outputs` rows. More rows than the result's may stand in `x`.
-    fn all(self, x: &[f32], outputs: usize, pack: &(dyn Fn(Panel<'_>) + Sync), target: Target<'_>) {
-        let (Self { inputs, .. }, Target { out, accumulate }) = (self, target);
+    /// Writes that, unless the call is ended early. Whether it did.
+    fn write(self, x: &[f32], weights: &[&Weight<'_>], made: Made<'_>, out: &mut Fresh) -> bool {
+        let (inputs, outputs) = (self.inputs, weights[0].outputs);
         let rows = out.len() / outputs;
         assert!(out.len() == rows * outputs && x.len() >= rows * inputs, "room for the result");
-        let panels = (PACKED / (inputs * COLUMNS)).clamp(1, PANELS);
-        let mut packed = Aligned::new(outputs.div_ceil(COLUMNS).min(panels) * inputs * COLUMNS);
+        let panels = (PACKED / (inputs * COLUMNS)).clamp(weights.len(), PANELS) / weights.len();
+        let most = outputs.div_ceil(COLUMNS).min(panels);
+        let mut packed = Aligned::new(weights.len() * most * inputs * COLUMNS);
         let (height, width) = if self.in_tiles { (amx::BLOCK, amx::BLOCK) } else { (STRIP, COLUMNS) };
         let task_rows = rows.div_ceil(rayon::current_num_threads()).next_multiple_of(height).min(TASK_ROWS);
         for first in (0..outputs).step_by(panels * COLUMNS) {
             let columns = (outputs - first).min(panels * COLUMNS);
-            let room = packed.get_mut().chunks_exact_mut(inputs * COLUMNS);
-            let parts = (first..first + columns).step_by(COLUMNS).zip(room).collect();
-            let pack = |(): &mut (), (column, panel): (usize, &mut [f32])| {
-                pack(Panel { columns: column..(column + COLUMNS).min(first + columns), panel, width });
+            let of_weight = columns.div_ceil(COLUMNS) * inputs * COLUMNS;
+            let rooms = packed.get_mut().chunks_exact_mut(of_weight);
+            let parts = weights.iter().zip(rooms).flat_map(|(weight, room)| {
+                let starts = (first..first + columns).step_by(COLUMNS);
+                starts.zip(room.chunks_exact_mut(inputs * COLUMNS)).map(move |(column, panel)| (weight, column, panel))
+            });
+            let pack = |(): &mut (), (weight, column, panel): (&&Weight<'_>, usize, &mut [f32])| {
+                (weight.pack)(Panel { columns: column..(column + COLUMNS).min(first + columns), panel, width });
             };
-            if !tasks::run(parts, || (), pack) {
-                return;
+            if !tasks::run(parts.collect(), || (), pack) {
+                return false;
             }
-            let weight = &packed.get()[..columns.div_ceil(COLUMNS) * inputs * COLUMNS];
-            let of_task = |(task, out)| (&x[task * task_rows * inputs..], out);
-            let rows = out.chunks_mut(task_rows * outputs).enumerate().map(of_task).collect();
-            let multiply = |_: &mut (), (x, out): (&[f32], &mut [f32])| {
-                self.multiply(Multiply { x, weight, inputs, first, columns, outputs, out, accumulate });
+            let columns = Columns { first, count: columns, outputs, packed: packed.get(), of_weight };
+            let tasks = out.chunks_mut(task_rows * outputs).enumerate().collect();
+            let multiply = |(): &mut (), (task, out): (usize, &mut Fresh)| {
+                self.task(columns, made, &x[task * task_rows * inputs..], (task * task_rows, out));
             };
-            if !tasks::run(rows, || (), multiply) {
-                return;
+            if !tasks::run(tasks, || (), multiply) {
+                return false;
             }
+        }
+        true
+    }
+
+    /// Writes some columns of a task's rows, the first of which is `row`.
+    fn task(self, run: Columns<'_>, made: Made<'_>, x: &[f32], (row, out): (usize, &mut Fresh)) {
+        let Columns { first, count, outputs, packed, of_weight } = run;
+        let inputs = self.inputs;
+        let (biases, by) = match made {
+            Made::Sum(added) => {
+                let (weight, added) = (&packed[..of_weight], added.from(row * outputs));
+                return self.multiply(Multiply { x, weight, inputs, first, columns: count, outputs, added, out });
+            }
+            Made::Gated { biases, by } => (biases, by),
+        };
+        let product = |index: usize| {
+            let weight = &packed[index * of_weight..][..of_weight];
+            let added = Added { onto: None, bias: biases[index].map(|bias| &bias[first..]) };
+            let write = |out: &mut Fresh| {
+                self.multiply(Multiply { x, weight, inputs, first: 0, columns: count, outputs: count, added, out });
+                true
+            };
+            // SAFETY: all of its columns are written.
+            unsafe { written(out.len() / outputs * count, write) }
+        };
+        let (gate, up) = (product(0), product(1));
+        let rows = gate.chunks_exact(count).zip(up.chunks_exact(count)).zip(out.chunks_exact_mut(outputs));
+        for ((gate, up), out) in rows {
+            write_gated(self.level, [gate, up], by, &mut out[first..first + count]);
         }
     }
 
@@ -152,18 +220,22 @@ impl Run {
     }
 }
 
-/// Where a product goes.
-pub(super) struct Target<'a> {
-    /// `[rows, outputs]`.
-    pub(super) out: &'a mut [f32],
-    /// Whether it is added to what stands there.
-    pub(super) accumulate: bool,
+/// A run of a result's columns, whose weights are packed.
+#[derive(Clone, Copy)]
+struct Columns<'a> {
+    first: usize,
+    count: usize,
+    /// Of the result.
+    outputs: usize,
+    /// One weight after the other, `of_weight` lanes each.
+    packed: &'a [f32],
+    of_weight: usize,
 }
 
 /// Rounds numbers to pairs; an odd last one is left out.
 struct Round<'a> {
     numbers: &'a [f32],
-    pairs: &'a mut [f32],
+    pairs: &'a mut Fresh,
 }
 
 impl PairKernel for Round<'_> {
@@ -172,11 +244,11 @@ impl PairKernel for Round<'_> {
         let (mut to, mut from) = (self.pairs.chunks_exact_mut(V::N), self.numbers.chunks_exact(2 * V::N));
         for (to, from) in to.by_ref().zip(from.by_ref()) {
             // SAFETY: the caller promises the instructions; there are N pairs and 2 · N numbers.
-            unsafe { V::load_paired(from.as_ptr()).store(to.as_mut_ptr()) }
+            unsafe { V::load_paired(from.as_ptr()).store(to.as_mut_ptr().cast()) }
         }
         let (rest, _) = from.remainder().as_chunks::<2>();
         for (to, &[first, second]) in to.into_remainder().iter_mut().zip(rest) {
-            *to = pair(first, second);
+            to.write(pair(first, second));
         }
     }
 }
@@ -297,182 +369,4 @@ impl EitherKernel for PackBlocks<'_> {
             }
         }
     }
-}
-
-/// Some rows times some packed columns.
-struct Multiply<'a> {
-    /// `[rows, inputs]`, and what follows.
-    x: &'a [f32],
-    /// `[panels, inputs, COLUMNS]`, of blocks of tiles `[2 · panels, inputs, BLOCK]`.
-    weight: &'a [f32],
-    inputs: usize,
-    /// First and number of the columns that are written.
-    first: usize,
-    columns: usize,
-    /// `[rows, outputs]`.
-    outputs: usize,
-    out: &'a mut [f32],
-    accumulate: bool,
-}
-
-impl EitherKernel for Multiply<'_> {
-    #[inline(always)]
-    unsafe fn run<V: Lanes, F: Factor<V>>(mut self) {
-        let rows = self.out.len() / self.outputs;
-        assert!(self.x.len() >= rows * self.inputs, "rows of x");
-        assert!(self.first + self.columns <= self.outputs, "columns");
-        assert!(self.weight.len() >= self.columns.div_ceil(COLUMNS) * self.inputs * COLUMNS, "packed weight");
-        for from in (0..self.inputs).step_by(DEPTH) {
-            for panel in 0..self.columns.div_ceil(COLUMNS) {
-                for row in (0..rows).step_by(STRIP) {
-                    // SAFETY: the caller promises the instructions; rows, panel and inputs are
-                    // there.
-                    unsafe {
-                        match rows - row {
-                            1 => self.strip::<V, F, 1>(row, panel, from),
-                            2 => self.strip::<V, F, 2>(row, panel, from),
-                            3 => self.strip::<V, F, 3>(row, panel, from),
-                            4 => self.strip::<V, F, 4>(row, panel, from),
-                            5 => self.strip::<V, F, 5>(row, panel, from),
-                            _ => self.strip::<V, F, STRIP>(row, panel, from),
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Multiply<'_> {
-    /// ROWS rows from `row` on times a panel, over the inputs `from ..`.
-    ///
-    /// # Safety
-    /// The machine has the instructions of `V`; rows, panel and the first input are there.
-    #[inline(always)]
-    unsafe fn strip<V: Lanes, F: Factor<V>, const ROWS: usize>(&mut self, row: usize, panel: usize, from: usize) {
-        let columns = COLUMNS.min(self.columns - panel * COLUMNS);
-        for column in (0..columns).step_by(V::BLOCK * V::N) {
-            let at = Place { row, panel, from, column, count: (columns - column).min(V::BLOCK * V::N) };
-            // SAFETY: the caller's promises; `column` goes in steps of the block's width, which
-            // divides COLUMNS.
-            unsafe {
-                match V::BLOCK {
-                    1 => self.block::<V, F, ROWS, 1>(at),
-                    2 => self.block::<V, F, ROWS, 2>(at),
-                    _ => self.block::<V, F, ROWS, 4>(at),
-                }
-            }
-        }
-    }
-
-    /// ROWS rows times WIDTH vectors of columns, of which `count` are there.
-    ///
-    /// # Safety
-    /// As [`strip`](Self::strip), for the columns of the panel from `column` on.
-    #[inline(always)]
-    unsafe fn block<V: Lanes, F: Factor<V>, const ROWS: usize, const WIDTH: usize>(&mut self, at: Place) {
-        let Place { row, panel, from, column, count } = at;
-        let (inputs, outputs) = (self.inputs, self.outputs);
-        let depth = DEPTH.min(inputs - from);
-        let first = row * outputs + self.first + panel * COLUMNS + column;
-        let whole = count == WIDTH * V::N;
-        // SAFETY: the caller's promises. The room has ROWS rows of WIDTH vectors, as a block has;
-        // if it is not whole, `count` numbers of each row are copied between the room and the
-        // result.
-        unsafe {
-            let mut room = [[0.0; COLUMNS]; ROWS];
-            let mut acc = [[V::splat(0.0); WIDTH]; ROWS];
-            if from > 0 || self.accumulate {
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    let result = &self.out[first + r * outputs..][..count];
-                    let mut there = result.as_ptr();
-                    if !whole {
-                        room[r][..count].copy_from_slice(result);
-                        there = room[r].as_ptr();
-                    }
-                    for (i, acc) in acc.iter_mut().enumerate() {
-                        *acc = V::load(there.add(i * V::N));
-                    }
-                }
-            }
-            let x = self.x[row * inputs + from..][..(ROWS - 1) * inputs + depth].as_ptr();
-            let weight = self.weight[(panel * inputs + from) * COLUMNS + column..].as_ptr();
-            micro::product::<V, F, ROWS, WIDTH>(&mut acc, (x, inputs, 1), (weight, COLUMNS), depth);
-            for (r, acc) in acc.iter().enumerate() {
-                let result = &mut self.out[first + r * outputs..][..count];
-                let to = if whole { result.as_mut_ptr() } else { room[r].as_mut_ptr() };
-                for (i, acc) in acc.iter().enumerate() {
-                    acc.store(to.add(i * V::N));
-                }
-                if !whole {
-                    result.copy_from_slice(&room[r][..count]);
-                }
-            }
-        }
-    }
-}
-
-impl Multiply<'_> {
-    /// The same in tiles: `x` has room for whole blocks of rows, and `inputs` are whole tiles.
-    fn in_tiles(mut self, registers: &Registers) {
-        let rows = self.out.len() / self.outputs;
-        assert!(self.x.len() >= rows.next_multiple_of(amx::BLOCK) * self.inputs, "rows of x");
-        assert!(self.first + self.columns <= self.outputs, "columns");
-        assert!(self.weight.len() >= self.columns.div_ceil(COLUMNS) * self.inputs * COLUMNS, "packed weight");
-        for from in (0..self.inputs).step_by(DEPTH) {
-            for row in (0..rows).step_by(amx::BLOCK) {
-                for column in (0..self.columns).step_by(amx::BLOCK) {
-                    self.tile_block(registers, [row, from, column]);
-                }
-            }
-        }
-    }
-
-    /// A block of the result, from its first row, input and column on. Where it is not whole, it is
-    /// made in a room of its own.
-    fn tile_block(&mut self, registers: &Registers, [row, from, column]: [usize; 3]) {
-        let (inputs, outputs) = (self.inputs, self.outputs);
-        let (first, rows) = (row * outputs + self.first + column, self.out.len() / outputs - row);
-        let (tall, depth) = (rows > amx::SIDE, DEPTH.min(inputs - from));
-        let (count, accumulate) = ((self.columns - column).min(amx::BLOCK), from > 0 || self.accumulate);
-        let a = self.x[row * inputs + from..].as_ptr();
-        let b = self.weight[column * inputs + from * amx::BLOCK..].as_ptr();
-        let factors = amx::Factors { a: (a, inputs), b: (b, amx::BLOCK), depth };
-        let multiply = |to: amx::Rows<*mut f32>| {
-            // SAFETY: `in_tiles` has checked that `x` has whole blocks of rows and the weight whole
-            // panels, which are whole blocks of columns; `to` has room for the block.
-            unsafe { registers.multiply(tall, to, factors, accumulate) }
-        };
-        if count == amx::BLOCK && (rows >= amx::BLOCK || rows == amx::SIDE) {
-            multiply((self.out[first..].as_mut_ptr(), outputs));
-            return;
-        }
-        let mut room = [[0.0; amx::BLOCK]; amx::BLOCK];
-        let there = |r: usize| first + r * outputs..first + r * outputs + count;
-        let rows = rows.min(amx::BLOCK);
-        if accumulate {
-            for (r, room) in room.iter_mut().enumerate().take(rows) {
-                room[..count].copy_from_slice(&self.out[there(r)]);
-            }
-        }
-        multiply((room.as_flattened_mut().as_mut_ptr(), amx::BLOCK));
-        for (r, room) in room.iter().enumerate().take(rows) {
-            self.out[there(r)].copy_from_slice(&room[..count]);
-        }
-    }
-}
-
-/// Place of a block in a product.
-#[derive(Clone, Copy)]
-struct Place {
-    /// Its first row.
-    row: usize,
-    /// Its panel of columns.
-    panel: usize,
-    /// Its first input.
-    from: usize,
-    /// Its first column in the panel.
-    column: usize,
-    /// Columns that are there.
-    count: usize,
 }

@@ -6,7 +6,8 @@ use std::borrow::Cow;
 use gemm::{Parallelism, gemm};
 
 use super::level::Level;
-use super::many_rows::{self, Target};
+use super::many_rows::Weight;
+use super::multiply::Added;
 use crate::tiles;
 
 /// A matrix in a slice, from its first number on.
@@ -77,11 +78,9 @@ pub(crate) fn multiply<T: num_like::Number>(factor: T, a: Matrix<&[T]>, b: Matri
 fn multiply_f32(factor: f32, a: Matrix<&[f32]>, b: Matrix<&[f32]>, out: Matrix<&mut [f32]>) {
     let (rows, columns, inner) = (out.rows, out.columns, a.columns);
     assert_eq!((out.row_step, out.column_step), (columns, 1), "a result row by row");
-    let target = Target { out: &mut out.numbers[..rows * columns], accumulate: false };
-    many_rows::product(Level::best(), &a.in_order(), &b.turned().in_order(), inner, target);
-    if factor != 1.0 {
-        out.numbers[..rows * columns].iter_mut().for_each(|value| *value *= factor);
-    }
+    let turned = b.turned().in_order();
+    let product = Weight::of(Level::best(), &turned, inner).product(&a.in_order(), Added::default());
+    out.numbers[..rows * columns].iter_mut().zip(product).for_each(|(value, product)| *value = factor * product);
 }
 
 /// The product of f64, which only tests make.

@@ -6,7 +6,7 @@
 //! never read ([`sight`]). The inner loops are written for any vector width ([`lanes`]) and
 //! compiled for each one; the machine's best is chosen when they run ([`level`]). Where the machine
 //! multiplies pairs in tile registers ([`amx`]), products of many rows and attention to pairs take
-//! blocks of 32 rows there ([`many_rows`], [`strip_amx`]).
+//! blocks of 32 rows there ([`multiply`], [`strip_amx`]).
 //!
 //! Nothing here keeps state between calls, and the bits of a result do not depend on the number of
 //! threads.
@@ -16,6 +16,7 @@ mod attend;
 mod blocks;
 mod eight_bits;
 mod few_rows;
+mod fresh;
 mod gated;
 mod inputs;
 mod lanes;
@@ -25,6 +26,7 @@ mod many_rows;
 mod matrices;
 mod merge;
 mod micro;
+mod multiply;
 mod pack;
 mod packed_pairs;
 mod packed_rows;
@@ -62,7 +64,7 @@ pub(crate) use matrices::num_like::Number;
 pub(crate) use matrices::{Matrix, multiply};
 pub(crate) use merge::merge;
 pub(crate) use packed_rows::unpack_all;
-pub(crate) use product::{product, product_of_packed};
+pub(crate) use product::{gated_product, product, product_of_packed};
 pub(crate) use rope::rotated;
 use scores::Asked;
 

@@ -6,6 +6,7 @@ use std::ops::Range;
 use candle_core::DType;
 use half::bf16;
 
+use super::fresh::{Fresh, written};
 use super::inputs::{Elements, Matrix};
 use super::lanes::{Lanes, PANEL, Pairs};
 use super::level::{EitherKernel, Kernel, Level, PairKernel, dispatch_either};
@@ -13,6 +14,14 @@ use super::sight::{KeyList, Rows};
 use super::stored::{Factor, pair_of};
 use super::strip::WIDEST;
 use crate::{Pairing, Rope};
+
+/// Numbers of a cache line.
+pub(super) const LINE: usize = 64 / size_of::<f32>();
+
+/// Numbers from here to the next cache line.
+fn to_line(from: *const f32) -> usize {
+    from.align_offset(LINE * size_of::<f32>()).min(LINE)
+}
 
 /// f32 memory that starts on a cache line.
 #[derive(Debug)]
@@ -23,10 +32,27 @@ pub(super) struct Aligned {
 }
 
 impl Aligned {
+    /// Zeros.
     pub(super) fn new(len: usize) -> Self {
-        const LINE: usize = 64;
-        let data = vec![0.0; len + LINE / size_of::<f32>()];
-        let from = data.as_ptr().align_offset(LINE).min(LINE / size_of::<f32>());
+        let data = vec![0.0; len + LINE];
+        Self { from: to_line(data.as_ptr()), data, len }
+    }
+
+    /// Numbers that `write` writes: as [`written`].
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn written(len: usize, write: impl FnOnce(&mut Fresh) -> bool) -> Self {
+        let mut from = 0;
+        let all = |room: &mut Fresh| {
+            from = to_line(room.as_ptr().cast());
+            let (before, numbers) = room.split_at_mut(from);
+            let (numbers, after) = numbers.split_at_mut(len);
+            before.iter_mut().chain(after).for_each(|around| _ = around.write(0.0));
+            write(numbers)
+        };
+        // SAFETY: the caller's promise; the numbers around these are written here.
+        let data = unsafe { written(len + LINE, all) };
         Self { data, from, len }
     }
 
@@ -81,6 +107,9 @@ impl QuerySource<'_> {
     }
 }
 
+/// Rows whose queries, or results, are asked for ahead: they come from memory.
+pub(super) const ROWS_AHEAD: usize = 4;
+
 struct PackQueries<'a> {
     source: QuerySource<'a>,
     rows: Range<usize>,
@@ -96,21 +125,38 @@ impl EitherKernel for PackQueries<'_> {
         let depth = head_dim.div_ceil(F::NUMBERS);
         assert_eq!(to.len(), rows.len() * group * depth, "room for {} rows of {head_dim} numbers", rows.len());
         let mut values = vec![0.0; head_dim.next_multiple_of(2 * WIDEST)]; // those beyond a head stay 0
-        let heads = rows.flat_map(|place| (kv_head * group..(kv_head + 1) * group).map(move |head| (place, head)));
+        let of_group = kv_head * group..(kv_head + 1) * group;
+        let heads = rows.flat_map(|place| of_group.clone().map(move |head| (place, head)));
         for ((place, head), to) in heads.zip(to.chunks_exact_mut(depth)) {
+            if head == of_group.start
+                && let Some(&later) = list.index.get(place + ROWS_AHEAD)
+            {
+                q.prefetch::<V>(later as usize, of_group.clone());
+            }
             q.widen(list.index[place] as usize, head, &mut values[..head_dim]);
             if let Some(rope) = rope {
                 rotate(&mut values[..head_dim], rope, list.rope[place]);
             }
-            for value in &mut values[..head_dim] {
-                *value *= scale;
+            // SAFETY: the caller promises the instructions; there is an even number of vectors of
+            // values, and where `to` has no room for as many, they are packed where they are.
+            unsafe {
+                let in_place = values.len() > head_dim;
+                let packed = if in_place { values.as_mut_ptr() } else { to.as_mut_ptr() };
+                for from in (0..values.len()).step_by(2 * V::N) {
+                    let first = V::load(values.as_ptr().add(from)).mul(V::splat(scale));
+                    let second = V::load(values.as_ptr().add(from + V::N)).mul(V::splat(scale));
+                    F::store(first, second, packed.add(from / F::NUMBERS));
+                }
+                if in_place {
+                    to.copy_from_slice(&values[..depth]);
+                }
             }
-            // SAFETY: the caller promises the instructions; there is an even number of vectors.
-            unsafe { F::pack(values.as_mut_ptr(), values.len()) }
-            to.copy_from_slice(&values[..depth]);
         }
     }
 }
+
+/// Keys from one that is packed to one that is asked for.
+const KEYS_AHEAD: usize = 16;
 
 /// The source of the keys of a call.
 #[derive(Debug, Clone, Copy)]
@@ -130,6 +176,16 @@ impl KeySource<'_> {
     /// Numbers, or pairs of them, that a head's packed query and key have.
     pub(super) fn depth(&self) -> usize {
         if self.paired { self.head_dim.div_ceil(2) } else { self.head_dim }
+    }
+
+    /// Asks for the values of a key, which are packed soon, and for a later key.
+    #[inline(always)]
+    fn prefetch<V: Lanes>(&self, key: usize, kv_head: usize) {
+        let (list, head) = (self.list, kv_head..kv_head + 1);
+        self.blocks[list.block[key] as usize].1.prefetch::<V>(list.row[key] as usize, head.clone());
+        if let Some(&block) = list.block.get(key + KEYS_AHEAD) {
+            self.blocks[block as usize].0.prefetch::<V>(list.row[key + KEYS_AHEAD] as usize, head);
+        }
     }
 
     /// Memory in which [`PackKeys`] prepares keys.
@@ -177,6 +233,7 @@ impl EitherKernel for PackKeys<'_> {
                     staged.fill(0.0);
                     continue;
                 }
+                self.source.prefetch::<V>(key, self.kv_head);
                 blocks[list.block[key] as usize].0.widen(list.row[key] as usize, self.kv_head, staged);
                 if let Some(rope) = rope {
                     rotate(staged, rope, list.rope[key]);

@@ -9,7 +9,8 @@ use candle_core::{DType, Device, Tensor};
 use self::drawn::drawn;
 use super::blocks::unpack;
 use super::level::Level;
-use super::many_rows::{self, Target};
+use super::many_rows::Weight;
+use super::multiply::Added;
 use super::{packed_pairs, packed_rows};
 use crate::{Packed, Packing, linear};
 
@@ -111,9 +112,7 @@ fn products_are_those_of_the_unpacked_matrix() {
                     check(&found, 2e-2, "few rows in pairs");
                 }
                 for in_pairs in [false, true].into_iter().filter(|pairs| !pairs || level.has_pairs()) {
-                    let mut out = vec![f32::NAN; rows * outputs];
-                    let target = Target { out: &mut out, accumulate: false };
-                    many_rows::product_of_packed(level, &values, &packed, in_pairs, target);
+                    let out = Weight::of_packed(level, &packed, in_pairs).product(&values, Added::default());
                     check(&out, if in_pairs { 5e-2 } else { 1e-5 }, "many rows");
                 }
             }

@@ -60,6 +60,19 @@ pub(super) trait Factor<V> {
     /// The machine has the instructions of `V`; `numbers` is valid for `count` writes, and for the
     /// reads of an even number of vectors.
     unsafe fn pack(numbers: *mut f32, count: usize);
+
+    /// Two vectors of numbers that follow one another to such lanes, from `to` on.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`, those for pairs included where lanes hold pairs;
+    /// `to` is valid for the writes of as many vectors as hold these numbers.
+    unsafe fn store(first: V, second: V, to: *mut f32);
+
+    /// One vector of numbers to such lanes, from `to` on; lanes of pairs are filled up with 0.
+    ///
+    /// # Safety
+    /// As [`store`](Self::store), for a vector of writes.
+    unsafe fn store_one(numbers: V, to: *mut f32);
 }
 
 /// One f32.
@@ -79,6 +92,21 @@ impl<V: Lanes> Factor<V> for One {
 
     #[inline(always)]
     unsafe fn pack(_: *mut f32, _: usize) {}
+
+    #[inline(always)]
+    unsafe fn store(first: V, second: V, to: *mut f32) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            first.store(to);
+            second.store(to.add(V::N));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_one(numbers: V, to: *mut f32) {
+        // SAFETY: the caller's promises.
+        unsafe { numbers.store(to) }
+    }
 
     #[inline(always)]
     unsafe fn multiply(a: V, b: V, sum: V) -> V {
@@ -105,6 +133,18 @@ impl<V: Pairs> Factor<V> for Two {
                 V::load_paired(numbers.add(2 * pair)).store(numbers.add(pair));
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn store(first: V, second: V, to: *mut f32) {
+        // SAFETY: the caller's promises.
+        unsafe { first.paired_with(second).store(to) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_one(numbers: V, to: *mut f32) {
+        // SAFETY: the caller's promises.
+        unsafe { numbers.paired_with(V::splat(0.0)).store(to) }
     }
 
     #[inline(always)]

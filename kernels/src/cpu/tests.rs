@@ -8,7 +8,8 @@ use proptest::prelude::*;
 
 use super::lanes::{CausalPosition, Lanes, PANEL, PART};
 use super::level::{Kernel, Level, dispatch};
-use super::many_rows::{self, Target};
+use super::many_rows::{self, Weight};
+use super::multiply::Added;
 use super::sight::{KeyList, Rows, Span};
 use super::{amx, few_rows};
 use crate::{Keys, PAD, Pairing, Positions, Query, Reduce, Rope, RopeConfig, RopeScaling, Rule, SHARED};
@@ -96,11 +97,11 @@ proptest! {
         let wide_b16: Vec<f64> = floats_b16.iter().map(|value| value.to_f64()).collect();
         let wide_16: Vec<f64> = floats16.iter().map(|value| value.to_f64()).collect();
         for level in Level::available() {
-            let mut many = [vec![0.0; rows * outputs], vec![0.0; rows * outputs], vec![0.0; rows * outputs]];
-            let [first, second, third] = many.each_mut().map(|out| Target { out, accumulate: false });
-            many_rows::product(level, &x, &weight, inputs, first);
-            many_rows::product(level, &x, &floats_b16, inputs, second);
-            many_rows::product(level, &x, &floats16, inputs, third);
+            let many = [
+                Weight::of(level, &weight, inputs).product(&x, Added::default()),
+                Weight::of(level, &floats_b16, inputs).product(&x, Added::default()),
+                Weight::of(level, &floats16, inputs).product(&x, Added::default()),
+            ];
             let errors = [
                 naive::distance(&few_rows::product(level, &x, &weight, inputs), &expected(&wide)),
                 naive::distance(&few_rows::product(level, &x, &floats_b16, inputs), &expected(&wide_b16)),
@@ -195,21 +196,24 @@ proptest! {
         let dots = rounded.chunks(inputs).flat_map(|x| wide.chunks(inputs).map(move |weight| (x, weight))).map(dot);
         let expected: Vec<f64> = dots.collect();
         let added: Vec<f64> = expected.iter().zip(&onto).map(|(dot, &onto)| dot + f64::from(onto)).collect();
+        let bias = random.values(outputs);
+        let with_bias: Vec<f64> =
+            added.iter().zip(bias.iter().cycle()).map(|(sum, &bias)| sum + f64::from(bias)).collect();
         let (weight, _) = weight.as_chunks::<2>();
         // Sums are made one after the other.
         let tolerance = 2e-5f64.max(inputs as f64 * f64::from(f32::EPSILON));
         for level in with_pairs() {
-            let product = |x: &[f32], mut out: Vec<f32>, accumulate: bool| {
-                many_rows::product_of_pairs(level, x, weight, pairs, Target { out: &mut out, accumulate });
-                out
-            };
-            let written = product(&x, onto.clone(), false);
+            let product = |x: &[f32], added: Added<'_>| Weight::of_pairs(level, weight, pairs).product(x, added);
+            let written = product(&x, Added::default());
             prop_assert!(naive::distance(&written, &expected) < tolerance, "{level:?}");
-            prop_assert!(naive::distance(&product(&x, onto.clone(), true), &added) < tolerance, "{level:?}, added");
+            let sum = product(&x, Added { onto: Some(&onto), bias: None });
+            prop_assert!(naive::distance(&sum, &added) < tolerance, "{level:?}, added");
+            let sum = product(&x, Added { onto: Some(&onto), bias: Some(&bias) });
+            prop_assert!(naive::distance(&sum, &with_bias) < tolerance, "{level:?}, added with a bias");
             let few = few_rows::product_of_pairs(level, many_rows::paired(level, &x).get(), weight, pairs);
             prop_assert!(naive::distance(&few, &expected) < tolerance, "{level:?}, few rows");
             // A row's bits do not depend on the rows beside it.
-            let last = product(&x[(rows - 1) * inputs..], vec![0.0; outputs], false);
+            let last = product(&x[(rows - 1) * inputs..], Added::default());
             prop_assert_eq!(&written[(rows - 1) * outputs..], &last[..]);
         }
     }
@@ -233,8 +237,8 @@ fn pairs_of_numbers_that_are_not_finite_stay_so() {
             let mut x = vec![1.0; 40 * 64];
             x[5 * 64 + 7] = odd;
             let weight = vec![bf16::from_f32(4.0); 3 * 64];
-            let (weight, mut out) = (weight.as_chunks::<2>().0, vec![0.0; 40 * 3]);
-            many_rows::product_of_pairs(level, &x, weight, 32, Target { out: &mut out, accumulate: false });
+            let weight = weight.as_chunks::<2>().0;
+            let out = Weight::of_pairs(level, weight, 32).product(&x, Added::default());
             let few = few_rows::product_of_pairs(level, many_rows::paired(level, &x).get(), weight, 32);
             for out in [out, few] {
                 let (row, rest) = (&out[15..18], [&out[..15], &out[18..]].concat());

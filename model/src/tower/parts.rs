@@ -3,8 +3,8 @@
 
 use candle_core::Tensor;
 use tributary_kernels::{
-    Gelu, Kernels, Keys, Positions, Query, Rope, cast, contiguous, gelu, join, layer_norm, linear, linear_onto,
-    rms_norm,
+    Gate, Gelu, Kernels, Keys, Positions, Query, Rope, cast, contiguous, gated_linear, gelu, join, layer_norm, linear,
+    linear_onto, rms_norm,
 };
 
 use crate::error::Result;
@@ -42,6 +42,12 @@ impl Product {
     /// Of rows `x` `[rows, in]`.
     pub fn of(&self, x: &Tensor) -> Result<Tensor> {
         Ok(linear(x, &self.weight, self.bias.as_ref())?)
+    }
+
+    /// The gated activation of this product and another of rows `x` `[rows, in]`.
+    pub fn gating(&self, up: &Self, x: &Tensor, by: Gate) -> Result<Tensor> {
+        let weights = [(&self.weight).into(), (&up.weight).into()];
+        Ok(gated_linear(x, weights, [self.bias.as_ref(), up.bias.as_ref()], by)?)
     }
 
     /// The residual stream with the product of `x` added.

@@ -2,7 +2,7 @@
 //! a patch sees its window alone. (Bai et al. 2025, "Qwen2.5-VL Technical Report", section 2.1.)
 
 use candle_core::Tensor;
-use tributary_kernels::{Gate, gated};
+use tributary_kernels::Gate;
 
 use super::blocks::Blocks;
 use super::layout::Layout;
@@ -49,7 +49,7 @@ impl Blocks for Qwen25 {
         let x = block.attention.onto(x, &block.attention_norm.of(x)?, seen)?;
         in_slices(&x, slice_rows, |x| {
             let normed = block.mlp_norm.of(x)?;
-            block.down.onto(x, &gated(&block.gate.of(&normed)?, &block.up.of(&normed)?, Gate::Silu)?)
+            block.down.onto(x, &block.gate.gating(&block.up, &normed, Gate::Silu)?)
         })
     }
 

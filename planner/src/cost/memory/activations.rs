@@ -123,15 +123,20 @@ fn grown(shape: &ModelShape) -> usize {
     if shape.queries_grow { shape.query_width() } else { 0 }
 }
 
-/// Numbers of a row within the MLP: two products and their gated product. With experts, at most:
-/// the sum, the router's logits (in the product's type and in f64, twice a number of f32), and in
-/// an expert, which all rows of a slice may pass, a copy of the row, those of its MLP, and its
-/// output; on a device also those of all experts that it passes.
+/// Numbers of a row within the MLP: a gated product, and on a device the two products that it is
+/// made of, of which a host keeps small parts. With experts, at most: the sum, the router's logits
+/// (in the product's type and in f64, twice a number of f32), and in an expert, which all rows of a
+/// slice may pass, a copy of the row, those of its MLP, and its output; on a device also those of
+/// all experts that it passes.
 fn wide_numbers(shape: &ModelShape, memory: MemoryOf) -> usize {
-    let dense = 3 * shape.intermediate;
+    let products = match memory {
+        MemoryOf::Host => 1,
+        MemoryOf::Device => 3,
+    };
+    let dense = products * shape.intermediate;
     shape.experts.map_or(dense, |experts| {
         let width = experts.width.max(experts.shared_width);
-        let in_turn = 3 * shape.hidden + 5 * experts.count + 3 * width;
+        let in_turn = 3 * shape.hidden + 5 * experts.count + products * width;
         match memory {
             MemoryOf::Host => dense.max(in_turn),
             MemoryOf::Device => dense.max(in_turn).max(at_once(shape.hidden, experts)),
