@@ -207,9 +207,8 @@ fn blocks_of_two_types_are_attended_to_together() {
 
 #[test]
 fn bits_do_not_depend_on_the_number_of_threads() {
-    for (queries, keys, dtype) in
-        [(1, 3000, DType::F32), (500, 900, DType::F32), (1, 3000, DType::BF16), (500, 900, DType::BF16)]
-    {
+    let sizes = [(1, 3000), (500, 900), (3000, 2900)]; // the last has other tasks for each number of threads
+    for ((queries, keys), dtype) in sizes.into_iter().flat_map(|sizes| [(sizes, DType::F32), (sizes, DType::BF16)]) {
         let case = long(queries, keys, 64);
         let case = Case { keys: case.keys.iter().map(|block| stored(block, dtype)).collect(), ..case };
         let runs = [1, 2, 5].map(|threads| {
@@ -222,6 +221,26 @@ fn bits_do_not_depend_on_the_number_of_threads() {
         });
         assert_eq!(runs[0], runs[1]);
         assert_eq!(runs[0], runs[2]);
+    }
+}
+
+/// Tasks of other rows begin at other keys, where rows have windows.
+#[test]
+fn bits_in_windows_do_not_depend_on_the_number_of_threads() {
+    const ROWS: usize = 2500;
+    let drawn = |heads: usize| Tensor::randn(0f32, 1.0, (ROWS, heads, 64), &Device::Cpu).unwrap();
+    let (q, k, v) = (drawn(6), drawn(2), drawn(2));
+    for (window, dtype) in [(700, DType::F32), (700, DType::BF16), (90, DType::F32), (90, DType::BF16)] {
+        let narrow = |x: &Tensor| x.to_dtype(dtype).unwrap();
+        let keys = [Keys { k: narrow(&k), v: narrow(&v), at: Positions::run(0, ROWS) }];
+        let at = Positions::run(0, ROWS).within(Some(window));
+        let runs = [1, 2, 5].map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let query = Query { q: &q, at: &at, keys: &keys, rope: None, scale: 0.125, dtype: DType::F32 };
+            let part = pool.install(|| Kernels::Auto.attend(&query)).unwrap();
+            (flat(&part.out), flat(&part.lse))
+        });
+        assert!(runs[0] == runs[1] && runs[0] == runs[2], "window {window}, {dtype:?}");
     }
 }
 

@@ -6,11 +6,14 @@ use std::ops::Range;
 use candle_core::Tensor;
 
 use super::amx::{self, Registers};
+use super::fresh::{Fresh, written};
 use super::inputs::Inputs;
 use super::lanes::{CausalPosition, Lanes, PANEL, STRIP, TILE, TILE_PANELS};
 use super::level::{Kernel, Level, dispatch, dispatch_either, dispatch_pairs};
 use super::merge::merge;
-use super::pack::{Aligned, KeySource, PackKeys, PackValues, PairValues, QuerySource, multiplies_pairs};
+use super::pack::{
+    Aligned, KeySource, LINE, PackKeys, PackValues, PairValues, QuerySource, ROWS_AHEAD, multiplies_pairs,
+};
 use super::sight::{KeyList, Rows, Seen, Sight, Span};
 use super::strip::{Absorb, LOG2_E, LOWEST, Strip, Tile, WIDEST};
 use super::strip_amx::AbsorbInTiles;
@@ -19,11 +22,17 @@ use crate::error::Result;
 use crate::tiles;
 use crate::{Partial, Query};
 
-/// Stacked rows (query rows × heads of a group) that a task aims at: enough to pay for packing its
-/// keys, few enough to stay in the second cache.
+/// Least stacked rows (query rows × heads of a group) of a task: enough to pay for packing its
+/// keys.
 const TASK_ROWS: usize = 384;
-/// With fewer tasks than this, the keys are split too. The split depends on sizes alone, so that
-/// the bits of a result do not depend on the number of threads.
+/// Numbers of the queries of a task at most. Packed keys stay in the second cache; queries and
+/// results pass by, row after row.
+const TASK_NUMBERS: usize = 2048 * 64;
+/// Tasks of a thread, if these are not too small or too large: they differ in the keys that they
+/// see. No row's bits depend on its task.
+const TASKS_A_THREAD: usize = 8;
+/// With fewer tasks of least rows than this, the keys are split too. The split depends on sizes
+/// alone, so that the bits of a result do not depend on the number of threads.
 const ENOUGH_TASKS: usize = 32;
 /// Fewest panels in a split.
 const SPLIT_PANELS: usize = 8;
@@ -60,7 +69,7 @@ struct Task<'a> {
     rows: Range<usize>,
     panels: Range<usize>,
     /// For each row, `[group, head_dim]` of the output and `[group]` of the lse.
-    results: Vec<(&'a mut [f32], &'a mut [f32])>,
+    results: Vec<(&'a mut Fresh, &'a mut [f32])>,
 }
 
 /// The working memory of a thread.
@@ -72,6 +81,8 @@ struct Scratch {
     top: Vec<f32>,
     sum: Vec<f32>,
     places: Vec<CausalPosition>,
+    /// Of each strip.
+    spans: Vec<Span>,
 }
 
 /// Room for a packed tile of keys and values.
@@ -90,26 +101,33 @@ pub(super) fn attend(level: Level, query: &Query<'_>) -> Result<Partial> {
     if let Some(rope) = rope {
         rope.check(head_dim, rows.rope.iter().chain(&list.rope).copied())?;
     }
-    let mut out = vec![0.0; queries * heads * head_dim];
-    let mut lse = vec![f32::NEG_INFINITY; queries * heads];
-    if !list.row.is_empty() && !out.is_empty() {
+    let (results, numbers) = (queries * heads, queries * heads * head_dim);
+    let (mut out, mut lse) = (Vec::new(), vec![f32::NEG_INFINITY; results]);
+    if list.row.is_empty() || numbers == 0 {
+        out.resize(numbers, 0.0);
+    } else {
         let kv_heads = keys[list.block[0] as usize].k.dim(1)?;
         let heads = Heads { kv_heads, group: heads / kv_heads, head_dim };
-        let sizes = Sizes::new(queries, heads, rows.len(), list.panels.len());
+        let sizes = Sizes::new(queries, heads, &rows, list.panels.len());
         let inputs = Inputs::new(q, keys)?;
         let held = inputs.hold();
         let blocks = held.blocks()?;
         let (paired, padded_dim, group) = (multiplies_pairs(level, &blocks, dtype), sizes.padded_dim, sizes.group);
         let keys = KeySource { list: &list, blocks: &blocks, rope, head_dim, padded_dim, paired };
-        let queries =
-            QuerySource { level, q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group, paired };
-        let call = Call { level, sizes, rows: &rows, queries, keys };
-        out.resize(sizes.splits * out.len(), 0.0);
-        lse.resize(sizes.splits * lse.len(), f32::NEG_INFINITY);
-        tasks::run(call.tasks(&mut out, &mut lse), || Scratch::new(sizes), |scratch, task| call.run(scratch, task));
+        let source = QuerySource { level, q: held.queries()?, rows: &rows, rope, scale: scale * LOG2_E, group, paired };
+        let call = Call { level, sizes, rows: &rows, queries: source, keys };
+        lse.resize(sizes.splits * results, f32::NEG_INFINITY);
+        let write = |out: &mut Fresh| {
+            if rows.len() < queries {
+                out.iter_mut().for_each(|value| _ = value.write(0.0)); // no task has the rows that are padding
+            }
+            tasks::run(call.tasks(out, &mut lse), || Scratch::new(sizes), |scratch, task| call.run(scratch, task))
+        };
+        // SAFETY: each task writes all numbers of its rows, and in each split every row that is no
+        // padding has a task.
+        out = unsafe { written(sizes.splits * numbers, write) };
         if sizes.splits > 1 {
-            let (values, rows) = (out.len() / sizes.splits, lse.len() / sizes.splits);
-            let parts: Vec<_> = out.chunks_exact(values).zip(lse.chunks_exact(rows)).collect();
+            let parts: Vec<_> = out.chunks_exact(numbers).zip(lse.chunks_exact(results)).collect();
             (out, lse) = merge(&parts, head_dim);
         }
     }
@@ -140,11 +158,15 @@ struct Heads {
 }
 
 impl Sizes {
-    fn new(queries: usize, Heads { kv_heads, group, head_dim }: Heads, rows: usize, panels: usize) -> Self {
-        let tile_rows = (TASK_ROWS / group).max(1).min(rows);
-        let tasks = kv_heads * rows.div_ceil(tile_rows);
-        let splits = ENOUGH_TASKS.div_ceil(tasks).min(panels / SPLIT_PANELS).max(1);
+    fn new(queries: usize, Heads { kv_heads, group, head_dim }: Heads, rows: &Rows, panels: usize) -> Self {
         let padded_dim = head_dim.next_multiple_of(WIDEST);
+        let (count, threads) = (rows.len(), rayon::current_num_threads());
+        let least = (TASK_ROWS / group).clamp(1, count);
+        let splits = ENOUGH_TASKS.div_ceil(kv_heads * count.div_ceil(least)).min(panels / SPLIT_PANELS).max(1);
+        // Beyond half of its window a task has little to gain: few of its keys are seen by all of
+        // its rows.
+        let most = rows.window().map_or(usize::MAX, |window| window / 2).min(TASK_NUMBERS / padded_dim / group);
+        let tile_rows = (splits * kv_heads * count / (TASKS_A_THREAD * threads)).min(most).clamp(least, count);
         Self { queries, kv_heads, group, head_dim, padded_dim, tile_rows, splits }
     }
 }
@@ -166,6 +188,7 @@ impl Scratch {
             top: vec![0.0; rows],
             sum: vec![0.0; rows * WIDEST],
             places: Vec::with_capacity(rows),
+            spans: Vec::new(),
         }
     }
 }
@@ -206,7 +229,7 @@ impl KeyTile {
 
 impl<'a> Call<'a> {
     /// All tasks with their parts of `out` and `lse`, the longest first.
-    fn tasks<'b>(&self, out: &'b mut [f32], lse: &'b mut [f32]) -> Vec<Task<'b>> {
+    fn tasks<'b>(&self, out: &'b mut Fresh, lse: &'b mut [f32]) -> Vec<Task<'b>> {
         let Sizes { queries, kv_heads, group, head_dim, tile_rows, splits, .. } = self.sizes;
         let (rows, panels) = (self.rows.len(), self.keys.list.panels.len());
         let tiles = rows.div_ceil(tile_rows);
@@ -259,12 +282,15 @@ impl<'a> Call<'a> {
         let registers = in_tiles.then(|| unsafe { self.level.registers() }).flatten();
         let packed = &mut scratch.q.get_mut()[..stacked * self.keys.depth()];
         self.queries.pack(task.rows.clone(), task.kv_head, packed);
+        let height = if registers.is_some() { amx::BLOCK } else { STRIP };
+        scratch.spans.clear();
+        scratch.spans.extend(scratch.places.chunks(height).map(Span::of_rows));
         let rows = Span::of_rows(&scratch.places);
-        let mut panels = self.visible(&rows, task.panels.clone());
+        let mut panels = self.visible(&rows, task.panels.clone()).peekable();
         loop {
             let mut tile = [0; TILE_PANELS];
             let mut count = 0;
-            for panel in panels.by_ref().take(TILE_PANELS) {
+            while let Some(panel) = panels.next_if(|panel| count == 0 || panel / TILE_PANELS == tile[0] / TILE_PANELS) {
                 tile[count] = panel;
                 count += 1;
             }
@@ -287,10 +313,10 @@ impl<'a> Call<'a> {
         for first in (0..stacked).step_by(height) {
             let rows = first..stacked.min(first + height);
             let places = &scratch.places[rows.clone()];
-            let span = Span::of_rows(places);
+            let span = &scratch.spans[first / height];
             let mut seen = [Seen::NOTHING; TILE_PANELS];
             for (seen, &panel) in seen.iter_mut().zip(panels) {
-                *seen = source.list.seen(&span, panel);
+                *seen = source.list.seen(span, panel);
             }
             if seen.iter().all(|seen| seen.sight == Sight::Nothing) {
                 continue;
@@ -323,7 +349,7 @@ struct Finish<'a> {
     sizes: Sizes,
     scratch: &'a Scratch,
     /// As of the task.
-    results: Vec<(&'a mut [f32], &'a mut [f32])>,
+    results: Vec<(&'a mut Fresh, &'a mut [f32])>,
 }
 
 impl Kernel for Finish<'_> {
@@ -331,16 +357,21 @@ impl Kernel for Finish<'_> {
     unsafe fn run<V: Lanes>(self) {
         let Self { sizes: Sizes { group, head_dim, padded_dim, .. }, scratch, results } = self;
         let (sums, _) = scratch.sum.as_chunks::<WIDEST>();
+        let places: Vec<_> = results.iter().map(|(out, _)| out.as_ptr()).collect();
         for (i, (out, lse)) in results.into_iter().enumerate() {
+            if let Some(later) = places.get(i + ROWS_AHEAD) {
+                (0..out.len()).step_by(LINE).for_each(|line| V::prefetch(later.wrapping_add(line)));
+            }
             for (head, (out, lse)) in out.chunks_exact_mut(head_dim).zip(lse).enumerate() {
                 let stack = i * group + head;
                 let sum = sum_of(sums[stack]);
                 if sum == 0.0 {
-                    continue; // no key was seen: (0, −∞) stands there already
+                    out.iter_mut().for_each(|value| _ = value.write(0.0));
+                    continue; // no key was seen, and −∞ stands there already
                 }
                 let factor = sum.recip();
                 for (out, value) in out.iter_mut().zip(&scratch.out.get()[stack * padded_dim..]) {
-                    *out = value * factor;
+                    out.write(value * factor);
                 }
                 *lse = (scratch.top[stack] + sum.log2()) / LOG2_E;
             }

@@ -132,6 +132,13 @@ impl Rows {
         self.index.len()
     }
 
+    /// The least number of rotary positions that a row sees up to its own, where earlier ones are
+    /// outside its window.
+    pub(super) fn window(&self) -> Option<usize> {
+        let rows = self.place.iter().zip(&self.rope).filter(|(place, _)| place.lowest > 0);
+        rows.map(|(place, rope)| rope.saturating_sub(place.lowest) as usize + 1).min()
+    }
+
     /// The only segment of rows that see the other segments alone, if there is just one: no row
     /// sees its keys.
     fn unseen_segment(&self) -> Option<u32> {

@@ -164,12 +164,18 @@ unsafe fn exponentials<V: Lanes, F: Factor<V>, const ROWS: usize>(
             for i in 0..panels {
                 let Some((from, to)) = work.keys::<ROWS>(i) else { continue };
                 let p = work.p.as_mut_ptr().add(r * TILE + i * PANEL);
-                for column in (from..to).step_by(V::N) {
-                    let value = V::load(p.add(column)).sub(new).exp2();
-                    value.store(p.add(column));
-                    sum = sum.add(value);
+                for column in (from..to).step_by(2 * V::N) {
+                    let first = V::load(p.add(column)).sub(new).exp2();
+                    sum = sum.add(first);
+                    let place = p.add(from + (column - from) / F::NUMBERS);
+                    if column + V::N == to {
+                        F::store_one(first, place);
+                        continue;
+                    }
+                    let second = V::load(p.add(column + V::N)).sub(new).exp2();
+                    sum = sum.add(second);
+                    F::store(first, second, place);
                 }
-                F::pack(p.add(from), to - from);
             }
             let total = work.strip.sum.as_mut_ptr().add(r * WIDEST);
             V::load(total).mul_add(fade[r], sum).store(total);
