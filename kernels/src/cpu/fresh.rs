@@ -40,3 +40,25 @@ pub(super) unsafe fn written_in_pieces<T: Copy + Default + Send>(
     // SAFETY: the caller's promise, for each of the pieces, which are the whole.
     unsafe { written(count, all) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_that_were_written_or_zeros() {
+        let all = |out: &mut Fresh| {
+            out.iter_mut().enumerate().for_each(|(at, out)| _ = out.write(at as f32));
+            true
+        };
+        // SAFETY: all are written.
+        assert_eq!(unsafe { written(3, all) }, [0.0, 1.0, 2.0]);
+        // SAFETY: it says that it has left some out.
+        assert_eq!(unsafe { written::<f32>(3, |_| false) }, [0.0; 3]);
+        let write = |from: usize, out: &mut Fresh<u32>| {
+            out.iter_mut().enumerate().for_each(|(at, out)| _ = out.write((from + at) as u32));
+        };
+        // SAFETY: every piece is written.
+        assert_eq!(unsafe { written_in_pieces(1000, 7, write) }, (0..1000).collect::<Vec<u32>>());
+    }
+}

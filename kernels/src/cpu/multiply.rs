@@ -25,7 +25,7 @@ const TILE_DEPTH: usize = 256;
 
 /// Inputs that are summed at a time: about as many each time.
 fn depth(inputs: usize) -> usize {
-    inputs.div_ceil(inputs.div_ceil(DEPTH).max(1))
+    inputs.div_ceil(inputs.div_ceil(DEPTH).max(1)).max(1)
 }
 
 /// The terms that are added to a product.
@@ -143,6 +143,9 @@ impl Multiply<'_> {
             self.prefetch::<V>(first + ROWS * outputs, (ROWS, WIDTH * V::N)); // the next strip's
         }
         let mut room = MaybeUninit::<[[f32; COLUMNS]; ROWS]>::uninit();
+        if !whole {
+            room.write([[0.0; COLUMNS]; ROWS]);
+        }
         let room = (room.as_mut_ptr().cast::<f32>(), COLUMNS);
         let result = (self.out[first..][..(ROWS - 1) * outputs + count].as_mut_ptr().cast::<f32>(), outputs);
         // SAFETY: the caller's promises. The room has ROWS rows of WIDTH vectors, as a block has;
