@@ -8,12 +8,10 @@ use candle_core::Tensor;
 use super::amx::{self, Registers};
 use super::fresh::{Fresh, written};
 use super::inputs::Inputs;
-use super::lanes::{CausalPosition, Lanes, PANEL, STRIP, TILE, TILE_PANELS};
+use super::lanes::{CausalPosition, LINE, Lanes, PANEL, STRIP, TILE, TILE_PANELS};
 use super::level::{Kernel, Level, dispatch, dispatch_either, dispatch_pairs};
 use super::merge::merge;
-use super::pack::{
-    Aligned, KeySource, LINE, PackKeys, PackValues, PairValues, QuerySource, ROWS_AHEAD, multiplies_pairs,
-};
+use super::pack::{Aligned, KeySource, PackKeys, PackValues, PairValues, QuerySource, ROWS_AHEAD, multiplies_pairs};
 use super::sight::{KeyList, Rows, Seen, Sight, Span};
 use super::strip::{Absorb, LOG2_E, LOWEST, Strip, Tile, WIDEST};
 use super::strip_amx::AbsorbInTiles;

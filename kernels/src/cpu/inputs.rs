@@ -6,8 +6,7 @@ use candle_core::{CpuStorage, DType, Layout, Storage, StorageRef, Tensor};
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 use super::eight_bits;
-use super::lanes::Lanes;
-use super::pack::LINE;
+use super::lanes::{LINE, Lanes};
 use crate::Keys;
 use crate::eight_bits::SCALE_BYTES;
 use crate::error::{Error, Result};

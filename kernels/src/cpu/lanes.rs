@@ -20,6 +20,9 @@ pub(super) const TILE_PANELS: usize = 4;
 /// Keys in a tile: the row length of the probabilities.
 pub(super) const TILE: usize = TILE_PANELS * PANEL;
 
+/// Numbers of a cache line.
+pub(super) const LINE: usize = 64 / size_of::<f32>();
+
 /// The causal order and segment of a query row and the begin of its window, which decide the keys
 /// that it sees. The order is never `PAD`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

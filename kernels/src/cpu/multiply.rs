@@ -8,9 +8,8 @@ use std::mem::MaybeUninit;
 
 use super::amx::Registers;
 use super::fresh::Fresh;
-use super::lanes::{Lanes, STRIP};
+use super::lanes::{LINE, Lanes, STRIP};
 use super::level::EitherKernel;
-use super::pack::LINE;
 use super::stored::Factor;
 use super::{amx, micro};
 

@@ -8,15 +8,12 @@ use half::bf16;
 
 use super::fresh::{Fresh, written};
 use super::inputs::{Elements, Matrix};
-use super::lanes::{Lanes, PANEL, Pairs};
+use super::lanes::{LINE, Lanes, PANEL, Pairs};
 use super::level::{EitherKernel, Kernel, Level, PairKernel, dispatch_either};
 use super::sight::{KeyList, Rows};
 use super::stored::{Factor, pair_of};
 use super::strip::WIDEST;
 use crate::{Pairing, Rope};
-
-/// Numbers of a cache line.
-pub(super) const LINE: usize = 64 / size_of::<f32>();
 
 /// Numbers from here to the next cache line.
 fn to_line(from: *const f32) -> usize {

@@ -10,6 +10,12 @@ use crate::machine::MemoryOf;
 const SLICE_ROWS: usize = 2048;
 const DEVICE_SLICE_ROWS: usize = 8192;
 
+/// Parts of a call's queries of which a thread of a host works on one, and the numbers that it
+/// takes at most, as the kernels have it; and the threads that are counted.
+const TASKS_A_THREAD: usize = 8;
+const TASK_NUMBERS: usize = 2048 * 64;
+const THREADS: usize = 16;
+
 /// Factor of activations: freed pieces of other sizes stay with the process. 1.0 to 1.15 was
 /// measured where the allocator returns them at once.
 const SLACK: f64 = 1.2;
@@ -81,17 +87,19 @@ impl Pass {
     /// Numbers between layers.
     fn numbers(self, shape: &ModelShape, memory: MemoryOf) -> usize {
         let slice_rows = slice_rows(memory);
+        let tasks = tasks(self.rows, shape, memory);
         let Some(alive) = self.alive.filter(|_| self.rows > slice_rows) else {
-            return self.of_whole_layer(self.rows, shape, memory);
+            return self.of_whole_layer(self.rows, shape, memory) + tasks;
         };
         let (query, result) = (shape.query_width(), shape.query_width() + shape.heads);
         let slice = self.of_whole_layer(slice_rows, shape, memory);
         let (stream, asking) = (self.rows * shape.hidden, self.rows * (shape.hidden + query + grown(shape)));
-        match alive {
+        let numbers = match alive {
             Activations::Stream => stream + slice,
             Activations::Queries => (asking + self.rows * result + 2 * slice_rows * result).max(asking + slice),
             Activations::Results => (asking + self.rows * self.results * result).max(asking + slice),
-        }
+        };
+        numbers + tasks
     }
 
     /// The share of its activations that stays with a rank for a while.
@@ -118,25 +126,29 @@ impl Pass {
     }
 }
 
+/// Numbers of the packed queries and the results that threads of a host work on.
+fn tasks(rows: usize, shape: &ModelShape, memory: MemoryOf) -> usize {
+    match memory {
+        MemoryOf::Host => 2 * (rows * shape.query_width() / TASKS_A_THREAD).min(THREADS * TASK_NUMBERS),
+        MemoryOf::Device => 0,
+    }
+}
+
 /// Numbers of a row's queries with their growth, if they grow.
 fn grown(shape: &ModelShape) -> usize {
     if shape.queries_grow { shape.query_width() } else { 0 }
 }
 
-/// Numbers of a row within the MLP: a gated product, and on a device the two products that it is
-/// made of, of which a host keeps small parts. With experts, at most: the sum, the router's logits
-/// (in the product's type and in f64, twice a number of f32), and in an expert, which all rows of a
-/// slice may pass, a copy of the row, those of its MLP, and its output; on a device also those of
-/// all experts that it passes.
+/// Numbers of a row within the MLP: two products and their gated product. (A host that multiplies
+/// them in one pass keeps small parts of the two, and so takes less.) With experts, at most:
+/// the sum, the router's logits (in the product's type and in f64, twice a number of f32), and in
+/// an expert, which all rows of a slice may pass, a copy of the row, those of its MLP, and its
+/// output; on a device also those of all experts that it passes.
 fn wide_numbers(shape: &ModelShape, memory: MemoryOf) -> usize {
-    let products = match memory {
-        MemoryOf::Host => 1,
-        MemoryOf::Device => 3,
-    };
-    let dense = products * shape.intermediate;
+    let dense = 3 * shape.intermediate;
     shape.experts.map_or(dense, |experts| {
         let width = experts.width.max(experts.shared_width);
-        let in_turn = 3 * shape.hidden + 5 * experts.count + products * width;
+        let in_turn = 3 * shape.hidden + 5 * experts.count + 3 * width;
         match memory {
             MemoryOf::Host => dense.max(in_turn),
             MemoryOf::Device => dense.max(in_turn).max(at_once(shape.hidden, experts)),
