@@ -6,7 +6,7 @@
 //! never read ([`sight`]). The inner loops are written for any vector width ([`lanes`]) and
 //! compiled for each one; the machine's best is chosen when they run ([`level`]). Where the machine
 //! multiplies pairs in tile registers ([`amx`]), products of many rows and attention to pairs take
-//! blocks of 32 rows there ([`multiply`], [`strip_amx`]).
+//! blocks of 32 rows there ([`mod@multiply`], [`strip_amx`]).
 //!
 //! Nothing here keeps state between calls, and the bits of a result do not depend on the number of
 //! threads.
