@@ -98,7 +98,12 @@ fn of_bf16(level: Level, weight: &[bf16], inputs: usize) -> Weight<'_> {
 }
 
 fn of_packed(level: Level, weight: &Packed) -> Weight<'_> {
-    Weight::of_packed(level, weight, weight.is_multiplied_in_bf16() && level.has_pairs())
+    Weight::of_packed(level, weight, in_pairs(level, weight))
+}
+
+/// Whether a packed weight is multiplied in pairs.
+fn in_pairs(level: Level, weight: &Packed) -> bool {
+    weight.is_multiplied_in_bf16() && level.has_pairs()
 }
 
 /// A contiguous tensor's storage while it is read, and the place of its numbers.
@@ -178,8 +183,7 @@ impl Call<'_> {
 
     fn with_packed(self, weight: &Packed) -> Vec<f32> {
         let Self { level, x, .. } = self;
-        let in_pairs = weight.is_multiplied_in_bf16() && level.has_pairs();
-        let of_pairs = || if in_pairs { packed_pairs::product(level, x, weight) } else { None };
+        let of_pairs = || if in_pairs(level, weight) { packed_pairs::product(level, x, weight) } else { None };
         let few = || of_pairs().unwrap_or_else(|| packed_rows::product(level, x, weight));
         self.sum(few, || of_packed(level, weight))
     }
