@@ -41,12 +41,15 @@ pub(super) struct Seen {
     pub(super) sight: Sight,
     /// Whole parts of the panel; no key outside is seen. Empty where nothing is seen.
     pub(super) keys: Range<usize>,
+    /// Those of `keys` without the first and last ones that no row sees: an even number of keys
+    /// before it.
+    pub(super) weighed: Range<usize>,
     /// A bit for each part of which some row does not see some key.
     pub(super) masked: u32,
 }
 
 impl Seen {
-    pub(super) const NOTHING: Self = Self { sight: Sight::Nothing, keys: 0..0, masked: 0 };
+    pub(super) const NOTHING: Self = Self { sight: Sight::Nothing, keys: 0..0, weighed: 0..0, masked: 0 };
 }
 
 impl Span {
@@ -232,7 +235,7 @@ impl KeyList {
     pub(super) fn seen(&self, rows: &Span, panel: usize) -> Seen {
         match rows.sees(&self.panels[panel]) {
             Sight::Nothing => Seen::NOTHING,
-            Sight::All => Seen { sight: Sight::All, keys: 0..PANEL, masked: 0 },
+            Sight::All => Seen { sight: Sight::All, keys: 0..PANEL, weighed: 0..PANEL, masked: 0 },
             Sight::Some => {
                 let parts = &self.parts[panel * PANEL / PART..][..PANEL / PART];
                 let (mut keys, mut masked) = (0..0, 0);
@@ -243,9 +246,22 @@ impl KeyList {
                         keys = if keys.is_empty() { i * PART } else { keys.start }..(i + 1) * PART;
                     }
                 }
-                if keys.is_empty() { Seen::NOTHING } else { Seen { sight: Sight::Some, keys, masked } }
+                if keys.is_empty() {
+                    return Seen::NOTHING;
+                }
+                let weighed = self.weighed(rows, panel, keys.clone());
+                Seen { sight: Sight::Some, keys, weighed, masked }
             }
         }
+    }
+
+    /// The keys of a panel from the first one to the last one that query rows of this span may see.
+    fn weighed(&self, rows: &Span, panel: usize, keys: Range<usize>) -> Range<usize> {
+        let [orders, _, ropes] = self.of_panel(panel);
+        let may_see = |key: &usize| orders[*key] <= rows.order.1 && ropes[*key] >= rows.rope.0;
+        let first = keys.clone().find(may_see).unwrap_or(keys.start);
+        let last = keys.clone().rfind(may_see).unwrap_or(first);
+        first / 2 * 2..last + 1
     }
 
     /// Order, segment and rotary position of the keys of one panel.

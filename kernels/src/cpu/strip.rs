@@ -116,7 +116,9 @@ unsafe fn absorb<V: Lanes, F: Factor<V>, const ROWS: usize>(work: &mut Absorb<'_
     assert_eq!(work.strip.top.len(), ROWS, "room for the maxima");
     assert_eq!(work.strip.sum.len(), ROWS * WIDEST, "room for the sums");
     assert_eq!(work.p.len(), STRIP * TILE + PANEL, "room for the probabilities");
-    for Seen { keys, .. } in &work.seen {
+    for Seen { keys, weighed, .. } in &work.seen {
+        assert!(keys.start <= weighed.start && weighed.end <= keys.end, "keys of a part");
+        assert!(weighed.start.is_multiple_of(2), "pairs of keys");
         assert!(keys.start.is_multiple_of(PART) && keys.end.is_multiple_of(PART), "whole parts");
         assert!(keys.start <= keys.end && keys.end <= PANEL, "keys of a panel");
     }
@@ -231,11 +233,12 @@ unsafe fn value_block<V: Lanes, F: Factor<V>, const ROWS: usize, const WIDTH: us
             }
         }
         for panel in 0..panels {
-            let Some((from, to)) = work.keys::<ROWS>(panel) else { continue };
-            let first = panel * PANEL + from;
-            let (p, v) = (work.p.as_ptr().add(first), work.tile.v.as_ptr());
-            let v = v.add(first / F::NUMBERS * padded_dim + column);
-            let depth = work.tile.keys[panel].min(to).saturating_sub(from).div_ceil(F::NUMBERS);
+            let Some((packed, _)) = work.keys::<ROWS>(panel) else { continue };
+            let weighed = &work.seen[panel].weighed;
+            let p = work.p.as_ptr().add(panel * PANEL + packed + (weighed.start - packed) / F::NUMBERS);
+            let v = work.tile.v.as_ptr().add((panel * PANEL + weighed.start) / F::NUMBERS * padded_dim + column);
+            let end = work.tile.keys[panel].min(weighed.end);
+            let depth = end.saturating_sub(weighed.start).div_ceil(F::NUMBERS);
             match work.seen[panel].sight {
                 Sight::Some if !work.tile.finite => {
                     careful_product::<V, F, ROWS, WIDTH>(&mut acc, p, (v, padded_dim), depth);
