@@ -21,7 +21,8 @@ PACKINGS = [
     ("Q4_1", {"quant_method": "gguf", "type": "Q4_1"}),
     ("Q5_0", {"quant_method": "gguf", "type": "Q5_0"}),
     ("Q8_0", {"quant_method": "gguf", "type": "Q8_0"}),
-    ("INT4", {"quant_method": "awq", "bits": 4}),
+    ("INT4, groups of 128", {"quant_method": "awq", "bits": 4, "group_size": 128}),
+    ("INT4, groups of 32", {"quant_method": "awq", "bits": 4, "group_size": 32}),
     ("FP8", {"quant_method": "fp8", "weight_block_size": [128, 128]}),
 ]
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

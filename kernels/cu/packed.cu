@@ -85,30 +85,44 @@ struct Int4 {
     }
 };
 
-/// Blocks of 32 codes of eight bits with a sign, after a scale of two or four bytes.
-template <u32 Scale>
+/// 128 codes of four bits, in runs of 32.
+struct Int4G128 {
+    static constexpr u32 BYTES = 72, NUMBERS = 128;
+    static DEVICE void eight(const u8* block, u32 first, float (&x)[8]) {
+        u32 codes[8];
+        nibbles<4>(block + 8 + 16 * (first / 32), first % 32, codes);
+        affine(codes, load_float(block), load_float(block + 4), x);
+    }
+};
+
+/// Blocks of codes of eight bits with a sign, after a scale of two or four bytes.
+template <u32 Scale, u32 Numbers>
 struct EightBits {
-    static constexpr u32 BYTES = Scale + 32, NUMBERS = 32;
+    static constexpr u32 BYTES = Scale + Numbers, NUMBERS = Numbers;
     static DEVICE void eight(const u8* block, u32 first, float (&x)[8]) {
         u32 codes[8];
         load_bytes<Scale>(block + Scale + first, codes);
         scaled<of_signed>(codes, Scale == 2 ? load_half(block) : load_float(block), x);
     }
 };
-typedef EightBits<2> Q8_0;
-typedef EightBits<4> Int8;
+typedef EightBits<2, 32> Q8_0;
+typedef EightBits<4, 32> Int8;
+typedef EightBits<4, 128> Int8G128;
 
 /// The number of a code of E4M3, divided by 256: in f16, with the same bits, the exponent's bias is 15 in place of 7.
 DEVICE float of_e4m3(u32 code) { return f16_to_f32((u16)((code & 0x80) << 8 | (code & 0x7f) << 7)); }
 
-struct Fp8 {
-    static constexpr u32 BYTES = 36, NUMBERS = 32;
+template <u32 Numbers>
+struct E4m3 {
+    static constexpr u32 BYTES = 4 + Numbers, NUMBERS = Numbers;
     static DEVICE void eight(const u8* block, u32 first, float (&x)[8]) {
         u32 codes[8];
         load_bytes<4>(block + 4 + first, codes);
         scaled<of_e4m3>(codes, load_float(block) * 256.0f, x);
     }
 };
+typedef E4m3<32> Fp8;
+typedef E4m3<128> Fp8G128;
 
 /// Two bits of number `first` of 256 and of the seven after it: 128 numbers lie in 32 bytes, 32 at each of four places.
 template <u32 Step>
@@ -223,7 +237,8 @@ struct Mxfp4 {
 /// A case for each packing, with its number in kernels/src/packing.rs.
 #define FOR_EACH_PACKING(CASE)                                                                                      \
     CASE(0, Q4_0) CASE(1, Q4_1) CASE(2, Q5_0) CASE(3, Q5_1) CASE(4, Q8_0) CASE(5, Q2K) CASE(6, Q3K) CASE(7, Q4K)    \
-    CASE(8, Q5K) CASE(9, Q6K) CASE(10, Iq4Nl) CASE(11, Iq4Xs) CASE(12, Mxfp4) CASE(13, Fp8) CASE(14, Int8) CASE(15, Int4)
+    CASE(8, Q5K) CASE(9, Q6K) CASE(10, Iq4Nl) CASE(11, Iq4Xs) CASE(12, Mxfp4) CASE(13, Fp8) CASE(14, Int8) CASE(15, Int4)    \
+    CASE(16, Fp8G128) CASE(17, Int8G128) CASE(18, Int4G128)
 
 template <typename P, typename T>
 DEVICE void unpack(Stored<T>* out, const u8* blocks, u64 eighth) {

@@ -15,6 +15,16 @@ pub fn of_e4m3(code: u8) -> f32 {
     e4m3_in_f16(code).to_f32() * 256.0
 }
 
+/// m · 2⁻¹⁷ in bf16 for m of three bits: numbers in E4M3 without an exponent, divided by 256.
+pub(crate) const SMALL_E4M3: [u16; 32] = {
+    let (mut table, mut mantissa) = ([0; 32], 0);
+    while mantissa < 8 {
+        table[mantissa] = ((mantissa as f32 / 131_072.0).to_bits() >> 16) as u16;
+        mantissa += 1;
+    }
+    table
+};
+
 /// A packing. Those of GGUF have its layout (ggml, `ggml-common.h`); a row of a matrix is a run of
 /// whole blocks. Scales and offsets of blocks are f16 unless said. The CUDA kernels know each by
 /// its place in this list (`kernels/cu/packed.cu`).
@@ -54,11 +64,17 @@ pub enum Packing {
     Int8,
     /// 4 bits less a zero point, an f32 scale for 32 numbers: groups of AWQ, GPTQ and others.
     Int4,
+    /// As [`Fp8`](Self::Fp8), a scale for 128 numbers.
+    Fp8G128,
+    /// As [`Int8`](Self::Int8), a scale for 128 numbers.
+    Int8G128,
+    /// 4 bits, an f32 scale and an f32 offset for 128 numbers, in four runs of 32.
+    Int4G128,
 }
 
 impl Packing {
     /// Every packing.
-    pub const ALL: [Packing; 16] = [
+    pub const ALL: [Packing; 19] = [
         Packing::Q4_0,
         Packing::Q4_1,
         Packing::Q5_0,
@@ -75,12 +91,16 @@ impl Packing {
         Packing::Fp8,
         Packing::Int8,
         Packing::Int4,
+        Packing::Fp8G128,
+        Packing::Int8G128,
+        Packing::Int4G128,
     ];
 
     /// Numbers of a block.
     pub fn numbers(self) -> usize {
         match self {
             Packing::Q2K | Packing::Q3K | Packing::Q4K | Packing::Q5K | Packing::Q6K | Packing::Iq4Xs => 256,
+            Packing::Fp8G128 | Packing::Int8G128 | Packing::Int4G128 => 128,
             _ => 32,
         }
     }
@@ -96,13 +116,30 @@ impl Packing {
             Packing::Q5_1 => 24,
             Packing::Q8_0 => 34,
             Packing::Fp8 | Packing::Int8 => 36,
+            Packing::Int4G128 => 72,
             Packing::Q2K => 84,
             Packing::Q3K => 110,
+            Packing::Fp8G128 | Packing::Int8G128 => 132,
             Packing::Iq4Xs => 136,
             Packing::Q4K => 144,
             Packing::Q5K => 176,
             Packing::Q6K => 210,
         }
+    }
+
+    /// That of the same codes with a scale for 128 numbers, where there is one.
+    pub fn in_groups_of_128(self) -> Option<Self> {
+        match self {
+            Packing::Fp8 | Packing::Fp8G128 => Some(Packing::Fp8G128),
+            Packing::Int8 | Packing::Int8G128 => Some(Packing::Int8G128),
+            Packing::Int4 | Packing::Int4G128 => Some(Packing::Int4G128),
+            _ => None,
+        }
+    }
+
+    /// Whether GGUF has it.
+    pub fn is_of_gguf(self) -> bool {
+        self.in_groups_of_128().is_none()
     }
 
     /// Its usual name.
@@ -124,6 +161,9 @@ impl Packing {
             Packing::Fp8 => "FP8",
             Packing::Int8 => "INT8",
             Packing::Int4 => "INT4",
+            Packing::Fp8G128 => "FP8_G128",
+            Packing::Int8G128 => "INT8_G128",
+            Packing::Int4G128 => "INT4_G128",
         }
     }
 }

@@ -53,15 +53,19 @@ fn scale(block: &mut [u8], packing: Packing, spread: f32) {
             scale_runs(block, packing, spread);
         }
         Packing::Mxfp4 => block[0] = (127.0 + (spread / 2.9).log2().round()) as u8,
-        Packing::Fp8 => {
+        Packing::Fp8 | Packing::Fp8G128 => {
             // Numbers from 1 to 2 with a sign, so that none is far out.
             block[4..].iter_mut().for_each(|code| *code = *code & 0x87 | 0x38);
             whole(block, spread / 1.5);
         }
-        Packing::Int8 => whole(block, spread / deviation(8)),
+        Packing::Int8 | Packing::Int8G128 => whole(block, spread / deviation(8)),
         Packing::Int4 => {
             whole(block, spread / deviation(4));
             block[4] = 8;
+        }
+        Packing::Int4G128 => {
+            whole(block, spread / deviation(4));
+            whole(&mut block[4..], -8.0 * spread / deviation(4));
         }
     }
 }

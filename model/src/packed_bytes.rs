@@ -55,7 +55,10 @@ fn stored_bytes(folder: &Path, config: &Config, format: LoadFormat, dtype: DType
                 _ if outer_packed => all,
                 _ => all - outer,
             };
-            blocks(packed, form.packing()) + (all - packed) * plain
+            let inputs = [config.hidden, config.intermediate, config.heads * config.head_dim];
+            let narrowest =
+                inputs.map(|inputs| form.packing(inputs)).into_iter().min_by_key(|packing| packing.numbers());
+            blocks(packed, narrowest.expect("three of them")) + (all - packed) * plain
         }));
     }
     if let Some(places) = weights_of_gguf(folder)? {
@@ -71,18 +74,23 @@ fn stored_bytes(folder: &Path, config: &Config, format: LoadFormat, dtype: DType
         return Ok(None);
     }
     let stays_packed = config.quantisation.is_none_or(Quantisation::stays_packed);
-    let of = |numbers: u64, packing: Packing| if stays_packed { blocks(numbers, packing) } else { numbers * plain };
+    let of = |shape: &[usize], of_a_word: usize, packing: Packing| {
+        let numbers = (shape.iter().product::<usize>() * of_a_word) as u64;
+        let packing = config.quantisation.map_or(packing, |form| form.packing(form.stored_inputs(shape, of_a_word)));
+        if stays_packed { blocks(numbers, packing) } else { numbers * plain }
+    };
     let (mut sum, mut is_packed) = (0, config.quantisation.is_some());
-    Weights::open(folder, dtype, &Device::Cpu)?.each_stored(|name, dtype, numbers| {
+    Weights::open(folder, dtype, &Device::Cpu)?.each_stored(|name, dtype, shape| {
+        let numbers = shape.iter().product::<usize>() as u64;
         sum += match dtype {
             _ if IN_BLOCKS.iter().any(|end| name.ends_with(end)) => 0,
             Dtype::U8 if name.ends_with("_blocks") => {
                 is_packed = true;
                 blocks(2 * numbers, Packing::Mxfp4)
             }
-            Dtype::F8_E4M3 => of(numbers, Packing::Fp8),
-            Dtype::I8 => of(numbers, Packing::Int8),
-            Dtype::I32 | Dtype::U32 => of(8 * numbers, Packing::Int4),
+            Dtype::F8_E4M3 => of(shape, 1, Packing::Fp8),
+            Dtype::I8 => of(shape, 1, Packing::Int8),
+            Dtype::I32 | Dtype::U32 => of(shape, 8, Packing::Int4),
             _ => numbers * plain,
         };
     });

@@ -22,7 +22,7 @@ pub(crate) struct Quantisation {
     method: Method,
     /// Outputs and inputs that share a scale where scales are by blocks.
     block: [usize; 2],
-    /// The packing of random weights in its place.
+    /// The packing of a matrix with the smallest groups.
     packing: Packing,
     /// Inputs of a group; a whole row where none is stated.
     group: Option<usize>,
@@ -48,9 +48,23 @@ enum Method {
 }
 
 impl Quantisation {
-    /// The packing of random weights.
-    pub(crate) fn packing(self) -> Packing {
-        self.packing
+    /// The packing of a matrix whose rows have so many numbers.
+    pub(crate) fn packing(self, inputs: usize) -> Packing {
+        let group = if self.block[1] > 0 { self.block[1] } else { self.group.unwrap_or(inputs) };
+        let wide = self.packing.in_groups_of_128().filter(|wide| {
+            inputs.is_multiple_of(wide.numbers()) && (group >= inputs || group.is_multiple_of(wide.numbers()))
+        });
+        wide.unwrap_or(self.packing)
+    }
+
+    /// Numbers of a row of a stored matrix of codes of this form, whose shape as stored is `shape`.
+    pub(crate) fn stored_inputs(self, shape: &[usize], of_a_word: usize) -> usize {
+        match (self.method, shape) {
+            (Method::Awq, [inputs, _]) => *inputs,
+            (Method::Gptq { .. }, [words, _]) => words * of_a_word,
+            (_, [.., words]) => words * of_a_word,
+            (_, []) => 0,
+        }
     }
 
     /// Whether matrices stay packed in memory, or are unpacked while they load.
@@ -71,7 +85,8 @@ impl Quantisation {
             Method::Experts => name.contains(".experts."),
             Method::Scaled | Method::Awq | Method::Gptq { .. } => name.contains("_proj."),
         };
-        (is_packed && inputs.is_multiple_of(self.packing.numbers())).then_some(self.packing)
+        let packing = self.packing(inputs);
+        (is_packed && inputs.is_multiple_of(packing.numbers())).then_some(packing)
     }
 
     /// The form that a `quantization_config` states; `None` without one.
@@ -108,7 +123,7 @@ impl Quantisation {
             "gguf" => {
                 let name = config["type"].as_str().unwrap_or_default();
                 let packing = Packing::ALL.into_iter().find(|packing| packing.name() == name);
-                match packing.filter(|packing| !matches!(packing, Packing::Fp8 | Packing::Int8 | Packing::Int4)) {
+                match packing.filter(|packing| packing.is_of_gguf()) {
                     Some(packing) => Ok(Some(of(Method::Gguf, packing))),
                     None => Err(format!("gguf of type `{}`: no type of blocks", name.escape_debug())),
                 }
@@ -331,29 +346,35 @@ impl Coded {
     }
 
     fn packed(&self) -> Result<Option<Packed>> {
-        let whole = self.inputs.is_multiple_of(RUN)
-            && self.group_of.chunks_exact(RUN).all(|run| run.iter().all(|group| *group == run[0]));
-        let fits = match self.packing {
-            Packing::Int4 => true,
-            _ => self.zeros.is_empty(),
+        let is_whole = |packing: &Packing| {
+            let of_block = |groups: &[u32]| groups.iter().all(|group| *group == groups[0]);
+            let numbers = packing.numbers();
+            self.inputs.is_multiple_of(numbers) && self.group_of.chunks_exact(numbers).all(of_block)
         };
-        if !whole || !fits {
-            return Ok(None);
-        }
-        let mut bytes = Vec::with_capacity(self.codes.len() / RUN * self.packing.bytes());
-        for (index, run) in self.codes.chunks_exact(RUN).enumerate() {
-            let (output, input) = (index * RUN / self.inputs, index * RUN % self.inputs);
-            let place = self.place(output, input);
-            bytes.extend_from_slice(&self.scales[place].to_le_bytes());
+        let wide = self.packing.in_groups_of_128().filter(is_whole);
+        let fits = self.packing == Packing::Int4 || self.zeros.is_empty();
+        let Some(packing) = wide.or(Some(self.packing).filter(is_whole)).filter(|_| fits) else { return Ok(None) };
+        let mut bytes = Vec::with_capacity(self.codes.len() / packing.numbers() * packing.bytes());
+        for (index, codes) in self.codes.chunks_exact(packing.numbers()).enumerate() {
+            let first = index * packing.numbers();
+            let place = self.place(first / self.inputs, first % self.inputs);
+            let scale = self.scales[place];
+            bytes.extend_from_slice(&scale.to_le_bytes());
+            match packing {
+                Packing::Int4 => bytes.push(self.zeros[place] as u8),
+                Packing::Int4G128 => bytes.extend((-scale * f32::from(self.zeros[place])).to_le_bytes()),
+                _ => {}
+            }
             if self.packing == Packing::Int4 {
-                bytes.push(self.zeros[place] as u8);
-                let (low, high) = run.split_at(RUN / 2);
-                bytes.extend(low.iter().zip(high).map(|(low, high)| low | high << 4));
+                for run in codes.chunks_exact(RUN) {
+                    let (low, high) = run.split_at(RUN / 2);
+                    bytes.extend(low.iter().zip(high).map(|(low, high)| low | high << 4));
+                }
             } else {
-                bytes.extend_from_slice(run);
+                bytes.extend_from_slice(codes);
             }
         }
-        Ok(Some(Packed::new(self.packing, [self.outputs, self.inputs], bytes)?))
+        Ok(Some(Packed::new(packing, [self.outputs, self.inputs], bytes)?))
     }
 
     fn numbers(&self) -> Vec<f32> {

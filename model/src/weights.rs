@@ -140,11 +140,11 @@ impl Weights {
         Self { quantisation, ..self }
     }
 
-    /// Each tensor of a folder's files: its name, type and number of numbers.
-    pub fn each_stored(&self, mut visit: impl FnMut(&str, safetensors::Dtype, u64)) {
+    /// Each tensor of a folder's files: its name, type and shape.
+    pub fn each_stored(&self, mut visit: impl FnMut(&str, safetensors::Dtype, &[usize])) {
         let WeightSource::Files { files, .. } = &self.source else { return };
         for (name, view) in files.values().flat_map(|file| file.tensors()) {
-            visit(&name, view.dtype(), view.shape().iter().product::<usize>() as u64);
+            visit(&name, view.dtype(), view.shape());
         }
     }
 

@@ -8,7 +8,6 @@ use half::f16;
 use super::lanes::Lanes;
 use super::level::{Kernel, Level, dispatch};
 use crate::Packing;
-use crate::packing::e4m3_in_f16;
 
 /// Unpacks whole blocks.
 ///
@@ -32,9 +31,12 @@ pub(super) fn unpack(level: Level, packing: Packing, blocks: &[u8], to: &mut [f3
         Packing::Iq4Nl => dispatch(level, Unpack::<Iq4Nl>::new(blocks, to)),
         Packing::Iq4Xs => dispatch(level, Unpack::<Iq4Xs>::new(blocks, to)),
         Packing::Mxfp4 => dispatch(level, Unpack::<Mxfp4>::new(blocks, to)),
-        Packing::Fp8 => dispatch(level, Unpack::<Fp8>::new(blocks, to)),
-        Packing::Int8 => dispatch(level, Unpack::<Int8>::new(blocks, to)),
+        Packing::Fp8 => dispatch(level, Unpack::<Fp8<32>>::new(blocks, to)),
+        Packing::Int8 => dispatch(level, Unpack::<Int8<32>>::new(blocks, to)),
         Packing::Int4 => dispatch(level, Unpack::<Int4>::new(blocks, to)),
+        Packing::Fp8G128 => dispatch(level, Unpack::<Fp8<128>>::new(blocks, to)),
+        Packing::Int8G128 => dispatch(level, Unpack::<Int8<128>>::new(blocks, to)),
+        Packing::Int4G128 => dispatch(level, Unpack::<Int4G128>::new(blocks, to)),
     }
 }
 
@@ -270,6 +272,21 @@ impl Block for Int4 {
     }
 }
 
+struct Int4G128;
+impl Block for Int4G128 {
+    const BYTES: usize = 72;
+    const NUMBERS: usize = 128;
+
+    #[inline(always)]
+    unsafe fn unpack<V: Lanes>(block: &[u8], to: *mut f32) {
+        let both = [f32_of(block), f32_of(&block[4..])];
+        for (run, codes) in block[8..].chunks_exact(16).enumerate() {
+            // SAFETY: the caller's promises; four runs have 32 numbers each.
+            unsafe { simple::<V>(codes, None, both, to.add(32 * run)) }
+        }
+    }
+}
+
 /// 32 codes of eight bits with a sign.
 ///
 /// # Safety
@@ -304,35 +321,35 @@ impl Block for Q8_0 {
     }
 }
 
-struct Int8;
-impl Block for Int8 {
-    const BYTES: usize = 36;
-    const NUMBERS: usize = 32;
+/// Codes of eight bits with a sign, a multiple of 32.
+struct Int8<const NUMBERS: usize>;
+impl<const NUMBERS: usize> Block for Int8<NUMBERS> {
+    const BYTES: usize = 4 + NUMBERS;
+    const NUMBERS: usize = NUMBERS;
 
     #[inline(always)]
     unsafe fn unpack<V: Lanes>(block: &[u8], to: *mut f32) {
-        // SAFETY: the caller's promises.
-        unsafe { bytes::<V>(&block[4..], f32_of(block), to) }
+        for (run, codes) in block[4..].chunks_exact(32).enumerate() {
+            // SAFETY: the caller's promises.
+            unsafe { bytes::<V>(codes, f32_of(block), to.add(32 * run)) }
+        }
     }
 }
 
-struct Fp8;
-impl Block for Fp8 {
-    const BYTES: usize = 36;
-    const NUMBERS: usize = 32;
+/// Codes in E4M3, a multiple of 32.
+struct Fp8<const NUMBERS: usize>;
+impl<const NUMBERS: usize> Block for Fp8<NUMBERS> {
+    const BYTES: usize = 4 + NUMBERS;
+    const NUMBERS: usize = NUMBERS;
 
     #[inline(always)]
     unsafe fn unpack<V: Lanes>(block: &[u8], to: *mut f32) {
-        let codes = &block[4..36];
-        let mut halves = [f16::ZERO; 32];
-        for (half, &code) in halves.iter_mut().zip(codes) {
-            *half = e4m3_in_f16(code);
-        }
-        // SAFETY: the caller's promises; 32 numbers are whole vectors.
+        let codes = &block[4..4 + NUMBERS];
+        // SAFETY: the caller's promises; a multiple of 32 numbers are whole vectors.
         unsafe {
             let scale = V::splat(f32_of(block) * 256.0);
-            for i in (0..32).step_by(V::N) {
-                V::load_f16(halves.as_ptr().add(i)).mul(scale).store(to.add(i));
+            for i in (0..NUMBERS).step_by(V::N) {
+                V::load_e4m3(codes.as_ptr().add(i)).mul(scale).store(to.add(i));
             }
         }
     }

@@ -1,9 +1,10 @@
 //! One vector register of f32 of any width: the kernels of this folder are written in it. Here are
-//! the trait, the exponential and the portable version; `x86.rs` has AVX2 and AVX-512, `level.rs`
+//! the trait, the exponential and the portable version; `x86` has AVX2 and AVX-512, `level.rs`
 //! chooses.
 
 use half::{bf16, f16};
 
+use crate::packing::e4m3_in_f16;
 use crate::{PAD, Positions, Rule, SHARED};
 
 /// Rows of a strip: six rows of four vectors, four vectors of keys and one query value fill the
@@ -97,6 +98,12 @@ pub(super) trait Lanes: Copy {
     /// # Safety
     /// As [`load`](Self::load).
     unsafe fn load_i8(from: *const i8) -> Self;
+
+    /// `N` numbers in E4M3 from memory, divided by 256.
+    ///
+    /// # Safety
+    /// As [`load`](Self::load).
+    unsafe fn load_e4m3(from: *const u8) -> Self;
 
     /// `N` whole numbers.
     type Whole: Copy;
@@ -340,6 +347,12 @@ impl Lanes for Portable {
         Self(unsafe { from.cast::<[i8; 8]>().read() }.map(f32::from))
     }
 
+    #[inline(always)]
+    unsafe fn load_e4m3(from: *const u8) -> Self {
+        // SAFETY: the caller promises `N` readable values.
+        Self(unsafe { from.cast::<[u8; 8]>().read() }.map(|code| e4m3_in_f16(code).to_f32()))
+    }
+
     type Whole = [u32; 8];
 
     #[inline(always)]
@@ -531,7 +544,7 @@ impl Pairs for Portable {
     unsafe fn load_e4m3_paired(from: *const u8) -> Self {
         // SAFETY: the caller promises twice `N` readable bytes.
         let bytes = unsafe { from.cast::<[u8; 16]>().read() };
-        let numbers = bytes.map(|code| crate::packing::e4m3_in_f16(code).to_f32());
+        let numbers = bytes.map(|code| e4m3_in_f16(code).to_f32());
         Self(std::array::from_fn(|i| super::stored::pair(numbers[2 * i], numbers[2 * i + 1])))
     }
 

@@ -25,6 +25,8 @@ const PANELS: usize = 8;
 const PACKED: usize = 1 << 18;
 /// Numbers of a row of a packed weight that are unpacked at a time: whole blocks of every packing.
 const UNPACKED: usize = 256;
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
 /// Rows of a task: their inputs stay in the second cache. Whole strips, and whole blocks of tiles.
 const TASK_ROWS: usize = 16 * STRIP;
 /// Least pairs that a task rounds.
@@ -351,6 +353,10 @@ impl EitherKernel for PackBlocks<'_> {
                 let blocks = from / packing.numbers()..(from + count) / packing.numbers();
                 let bytes = blocks.start * packing.bytes()..blocks.end * packing.bytes();
                 for (row, to) in rows.chunks_exact(row_bytes).zip(room.chunks_exact_mut(UNPACKED)) {
+                    // The same row's next piece.
+                    for line in bytes.clone().step_by(LINE_BYTES) {
+                        V::prefetch(row.as_ptr().wrapping_add(bytes.len() + line));
+                    }
                     unpack(level, packing, &row[bytes.clone()], &mut to[..count]);
                     // SAFETY: the caller promises the instructions; blocks have an even number of
                     // vectors.

@@ -1,6 +1,6 @@
 //! Matrix products of few rows with a packed weight, in pairs of bf16: codes of up to eight bits
 //! are such numbers exactly, so that each is looked up and multiplied at once, and only the sum of
-//! a run of 32 is multiplied by its scale. Inputs are rounded to bf16; sums are f32.
+//! a run, or of the runs that share a scale, is multiplied by it. Inputs are rounded to bf16; sums are f32.
 
 use std::marker::PhantomData;
 
@@ -34,23 +34,29 @@ pub(super) fn product(level: Level, x: &[f32], weight: &Packed) -> Option<Vec<f3
         Packing::Q5K => call.with::<Q5K>(&five(0.0)),
         Packing::Fp8 => call.with::<Fp8>(&[bf16::ZERO; 32]),
         Packing::Q4K => call.with::<Q4K>(&table(&|code| code as f32)),
-        Packing::Iq4Nl => call.with::<Iq4Nl>(&table(&|code| UNEVEN[code])),
+        // As Q4_0, with other numbers for the codes.
+        Packing::Iq4Nl => call.with::<Q4_0>(&table(&|code| UNEVEN[code])),
         Packing::Iq4Xs => call.with::<Iq4Xs>(&table(&|code| UNEVEN[code])),
         Packing::Mxfp4 => call.with::<Mxfp4>(&table(&|code| E2M1[code])),
         Packing::Q8_0 => call.with::<Q8_0>(&[bf16::ZERO; 32]),
         Packing::Int8 => call.with::<Int8>(&[bf16::ZERO; 32]),
+        Packing::Fp8G128 => call.with::<Fp8G128>(&[bf16::ZERO; 32]),
+        Packing::Int8G128 => call.with::<Int8G128>(&[bf16::ZERO; 32]),
+        Packing::Int4G128 => call.with::<Int4G128>(&table(&|code| code as f32)),
         _ => return None,
     })
 }
 
-/// A kind of block whose runs of 32 codes have a scale and an offset each.
+/// A kind of block of runs of 32 codes; one run or several have a scale and an offset.
 trait Runs {
     const BYTES: usize;
     const RUNS: usize;
+    /// Runs that share a scale and an offset.
+    const SHARED: usize;
     /// Whether runs have offsets; else these are 0.
     const OFFSETS: bool;
 
-    /// Scale and offset of each run, in the first `RUNS` places.
+    /// Scale and offset of each run, or of runs that share them, in the first places.
     ///
     /// # Safety
     /// The machine has the instructions of `V`.
@@ -77,8 +83,8 @@ impl Call<'_> {
         let rows = x.len() / inputs;
         assert_eq!(x.len(), rows * inputs, "x");
         let pairs = paired(level, x);
-        let of_run = |run: &[f32]| run.iter().map(|&value| bf16::from_f32(value).to_f32()).sum();
-        let sums: Vec<f32> = x.chunks_exact(RUN).map(of_run).collect();
+        let of_runs = |runs: &[f32]| runs.iter().map(|&value| bf16::from_f32(value).to_f32()).sum();
+        let sums: Vec<f32> = x.chunks_exact(B::SHARED * RUN).map(of_runs).collect();
         in_tasks(rows, weight.bytes(), weight.row_bytes(), |columns, out| {
             let (pairs, sums) = (pairs.get(), sums.as_slice());
             dispatch_pairs(level, PackedPairs::<B> { pairs, sums, inputs, columns, table, out, kind: PhantomData });
@@ -89,7 +95,7 @@ impl Call<'_> {
 struct PackedPairs<'a, B> {
     /// `[rows, inputs / 2]`.
     pairs: &'a [f32],
-    /// The sum of each run of the inputs, `[rows, inputs / RUN]`.
+    /// The sum of the inputs of each run, or of runs that share an offset.
     sums: &'a [f32],
     inputs: usize,
     /// `[columns, blocks]`.
@@ -106,7 +112,7 @@ impl<B: Runs> PairKernel for PackedPairs<'_, B> {
         let blocks = self.inputs / RUN / B::RUNS;
         let row_bytes = blocks * B::BYTES;
         let (rows, columns) = (2 * self.pairs.len() / self.inputs, self.columns.len() / row_bytes);
-        assert_eq!(self.sums.len() * RUN, rows * self.inputs, "sums of runs");
+        assert_eq!(self.sums.len() * B::SHARED * RUN, rows * self.inputs, "sums of runs");
         assert_eq!(self.out.len(), rows * columns, "room for the result");
         let columns = self.columns;
         for (column, bytes) in columns.chunks_exact(row_bytes).enumerate() {
@@ -133,9 +139,9 @@ impl<B: Runs> PackedPairs<'_, B> {
     /// The machine has the instructions for pairs; the rows are there.
     #[inline(always)]
     unsafe fn column<V: Pairs, const R: usize>(&mut self, row: usize, column: usize, bytes: &[u8]) -> usize {
-        let (half, runs) = (self.inputs / 2, self.inputs / RUN);
+        let (half, scaled) = (self.inputs / 2, self.inputs / RUN / B::SHARED);
         let pairs = self.pairs[row * half..(row + R) * half].as_ptr();
-        let run_sums = self.sums[row * runs..(row + R) * runs].as_ptr();
+        let run_sums = self.sums[row * scaled..(row + R) * scaled].as_ptr();
         let mut offsets = [0.0; R];
         // SAFETY: the caller's promises; a block has `B::RUNS` runs of 32 numbers, of which the
         // rows have as many.
@@ -143,18 +149,23 @@ impl<B: Runs> PackedPairs<'_, B> {
             let mut sums = [V::splat(0.0); R];
             for (index, block) in bytes.chunks_exact(B::BYTES).enumerate() {
                 let scales = B::scales::<V>(block);
-                for (run, [scale, offset]) in scales.into_iter().enumerate().take(B::RUNS) {
-                    let scale = V::splat(scale);
-                    let at = index * B::RUNS + run;
-                    for part in 0..RUN / 2 / V::N {
-                        let codes = B::codes::<V>(block, run, part, self.table);
-                        for (r, sum) in sums.iter_mut().enumerate() {
-                            let x = V::load(pairs.add(r * half + at * RUN / 2 + part * V::N));
-                            *sum = V::splat(0.0).dot(codes, x).mul_add(scale, *sum);
+                for (place, [scale, offset]) in scales.into_iter().enumerate().take(B::RUNS / B::SHARED) {
+                    let mut dots = [V::splat(0.0); R];
+                    for run in place * B::SHARED..(place + 1) * B::SHARED {
+                        for part in 0..RUN / 2 / V::N {
+                            let codes = B::codes::<V>(block, run, part, self.table);
+                            let from = (index * B::RUNS + run) * RUN / 2 + part * V::N;
+                            for (r, dot) in dots.iter_mut().enumerate() {
+                                *dot = dot.dot(codes, V::load(pairs.add(r * half + from)));
+                            }
                         }
                     }
-                    for (r, sum) in offsets.iter_mut().enumerate().filter(|_| B::OFFSETS) {
-                        *sum += offset * *run_sums.add(r * runs + at);
+                    let at = index * B::RUNS / B::SHARED + place;
+                    for (r, (sum, offset_sum)) in sums.iter_mut().zip(&mut offsets).enumerate() {
+                        *sum = dots[r].mul_add(V::splat(scale), *sum);
+                        if B::OFFSETS {
+                            *offset_sum += offset * *run_sums.add(r * scaled + at);
+                        }
                     }
                 }
             }
@@ -167,14 +178,16 @@ impl<B: Runs> PackedPairs<'_, B> {
     }
 }
 
-/// A block of one run: where its codes begin, their kind, whether it has an offset, and what gives
-/// scale and offset.
-macro_rules! one_run {
-    ($name:ident, $bytes:literal, $codes:literal, $kind:ident, $offsets:literal, |$block:ident| $scales:expr) => {
+/// A block whose runs share a scale: their number, where their codes begin, their kind, whether
+/// there is an offset, and what gives scale and offset.
+macro_rules! one_scale {
+    ($name:ident, $bytes:literal, $runs:literal at $codes:literal, $kind:ident, $offsets:literal,
+     |$block:ident| $scales:expr) => {
         struct $name;
         impl Runs for $name {
             const BYTES: usize = $bytes;
-            const RUNS: usize = 1;
+            const RUNS: usize = $runs;
+            const SHARED: usize = $runs;
             const OFFSETS: bool = $offsets;
 
             #[inline(always)]
@@ -182,15 +195,15 @@ macro_rules! one_run {
                 let mut scales = [[0.0; 2]; 8];
                 // SAFETY: the caller promises the instructions, which not all of these need.
                 #[allow(unused_unsafe)]
-                let of_run = unsafe { $scales };
-                scales[0] = of_run;
+                let of_runs = unsafe { $scales };
+                scales[0] = of_runs;
                 scales
             }
 
             #[inline(always)]
-            unsafe fn codes<V: Pairs>(block: &[u8], _run: usize, part: usize, table: &[bf16; 32]) -> V {
+            unsafe fn codes<V: Pairs>(block: &[u8], run: usize, part: usize, table: &[bf16; 32]) -> V {
                 // SAFETY: the caller's promises.
-                unsafe { $kind::<V>(block.as_ptr().add($codes), part, table) }
+                unsafe { $kind::<V>(block.as_ptr().add($codes + ($bytes - $codes) / $runs * run), part, table) }
             }
         }
     };
@@ -239,21 +252,24 @@ unsafe fn five_bits<V: Pairs>(from: *const u8, part: usize, table: &[bf16; 32]) 
     }
 }
 
-one_run!(Q5_0, 22, 6, five_bits, false, |block| [half::<V>(block, 0), 0.0]);
-one_run!(Q5_1, 24, 8, five_bits, true, |block| [half::<V>(block, 0), half::<V>(block, 2)]);
-one_run!(Fp8, 36, 4, e4m3, false, |block| [256.0 * f32_of(block), 0.0]);
-one_run!(Q4_0, 18, 2, four_bits, false, |block| [half::<V>(block, 0), 0.0]);
-one_run!(Q4_1, 20, 4, four_bits, true, |block| [half::<V>(block, 0), half::<V>(block, 2)]);
-one_run!(Int4, 21, 5, four_bits, true, |block| [f32_of(block), -f32_of(block) * f32::from(block[4])]);
-one_run!(Iq4Nl, 18, 2, four_bits, false, |block| [half::<V>(block, 0), 0.0]);
-one_run!(Mxfp4, 17, 1, four_bits, false, |block| [power(block[0]), 0.0]);
-one_run!(Q8_0, 34, 2, eight_bits, false, |block| [half::<V>(block, 0), 0.0]);
-one_run!(Int8, 36, 4, eight_bits, false, |block| [f32_of(block), 0.0]);
+one_scale!(Q5_0, 22, 1 at 6, five_bits, false, |block| [half::<V>(block, 0), 0.0]);
+one_scale!(Q5_1, 24, 1 at 8, five_bits, true, |block| [half::<V>(block, 0), half::<V>(block, 2)]);
+one_scale!(Fp8, 36, 1 at 4, e4m3, false, |block| [256.0 * f32_of(block), 0.0]);
+one_scale!(Q4_0, 18, 1 at 2, four_bits, false, |block| [half::<V>(block, 0), 0.0]);
+one_scale!(Q4_1, 20, 1 at 4, four_bits, true, |block| [half::<V>(block, 0), half::<V>(block, 2)]);
+one_scale!(Int4, 21, 1 at 5, four_bits, true, |block| [f32_of(block), -f32_of(block) * f32::from(block[4])]);
+one_scale!(Mxfp4, 17, 1 at 1, four_bits, false, |block| [power(block[0]), 0.0]);
+one_scale!(Q8_0, 34, 1 at 2, eight_bits, false, |block| [half::<V>(block, 0), 0.0]);
+one_scale!(Int8, 36, 1 at 4, eight_bits, false, |block| [f32_of(block), 0.0]);
+one_scale!(Fp8G128, 132, 4 at 4, e4m3, false, |block| [256.0 * f32_of(block), 0.0]);
+one_scale!(Int8G128, 132, 4 at 4, eight_bits, false, |block| [f32_of(block), 0.0]);
+one_scale!(Int4G128, 72, 4 at 8, four_bits, true, |block| [f32_of(block), f32_of(&block[4..])]);
 
 struct Q4K;
 impl Runs for Q4K {
     const BYTES: usize = 144;
     const RUNS: usize = 8;
+    const SHARED: usize = 1;
     const OFFSETS: bool = true;
 
     #[inline(always)]
@@ -273,6 +289,7 @@ struct Q5K;
 impl Runs for Q5K {
     const BYTES: usize = 176;
     const RUNS: usize = 8;
+    const SHARED: usize = 1;
     const OFFSETS: bool = true;
 
     #[inline(always)]
@@ -296,6 +313,7 @@ struct Iq4Xs;
 impl Runs for Iq4Xs {
     const BYTES: usize = 136;
     const RUNS: usize = 8;
+    const SHARED: usize = 1;
     const OFFSETS: bool = false;
 
     #[inline(always)]

@@ -21,9 +21,7 @@ mod drawn;
 fn blocks_are_what_ggml_makes_of_them() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/blocks.safetensors");
     let known = candle_core::safetensors::load(path, &Device::Cpu).unwrap();
-    let of_ggml =
-        Packing::ALL.iter().filter(|packing| !matches!(packing, Packing::Fp8 | Packing::Int8 | Packing::Int4));
-    for &packing in of_ggml {
+    for packing in Packing::ALL.into_iter().filter(|packing| packing.is_of_gguf()) {
         let of = |what: &str| known[&format!("{}.{what}", packing.name())].flatten_all().unwrap();
         let (raw, values): (Vec<u8>, Vec<f32>) = (of("raw").to_vec1().unwrap(), of("values").to_vec1().unwrap());
         assert!(raw.len() >= 5 * packing.bytes(), "{packing:?}: a few blocks");
@@ -62,13 +60,38 @@ fn narrow_floats_and_groups_are_what_their_definition_says() {
         unpack(level, Packing::Fp8, &bytes, &mut found);
         let expected: Vec<f32> = codes.iter().map(|&code| 0.5 * value(code)).collect();
         assert_eq!(found, expected, "{level:?}");
+        let of_128: Vec<u8> = codes.chunks(128).flat_map(|codes| [&0.5f32.to_le_bytes(), codes].concat()).collect();
+        unpack(level, Packing::Fp8G128, &of_128, &mut found);
+        assert_eq!(found, expected, "{level:?}");
         unpack(level, Packing::Int4, &groups, &mut found[..32]);
         let expected: Vec<f32> = (0..16).rev().chain(0..16).map(|code| 0.25 * (code - 7) as f32).collect();
         assert_eq!(found[..32], expected, "{level:?}");
+        let scale = 0.25f32.to_le_bytes();
+        let of_128: Vec<u8> = [&scale[..], &(-1.75f32).to_le_bytes(), &groups[5..].repeat(4)].concat();
+        unpack(level, Packing::Int4G128, &of_128, &mut found[..128]);
+        assert_eq!(found[..128], expected.repeat(4), "{level:?}");
         let whole: Vec<u8> = [&[0, 0, 0x80, 0xbe][..], &(112..144).collect::<Vec<u8>>()].concat(); // less a quarter
         unpack(level, Packing::Int8, &whole, &mut found[..32]);
         let expected: Vec<f32> = (112..128).chain(-128..-112).map(|code| -0.25 * code as f32).collect();
         assert_eq!(found[..32], expected, "{level:?}");
+        unpack(level, Packing::Int8G128, &[&whole[..4], &whole[4..].repeat(4)].concat(), &mut found[..128]);
+        assert_eq!(found[..128], expected.repeat(4), "{level:?}");
+    }
+}
+
+#[test]
+fn numbers_in_e4m3_are_exact_in_pairs() {
+    let blocks: Vec<u8> =
+        (0..=255u8).collect::<Vec<_>>().chunks(32).flat_map(|codes| [&1f32.to_le_bytes(), codes].concat()).collect();
+    let packed = Packed::new(Packing::Fp8, [8, 32], blocks).unwrap();
+    let numbers: Vec<f32> = packed.unpacked(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+    for level in Level::available().into_iter().filter(|level| level.has_pairs()) {
+        for input in 0..32 {
+            let x: Vec<f32> = (0..32).map(|i| if i == input { 1.0 } else { 0.0 }).collect();
+            let found = packed_pairs::product(level, &x, &packed).unwrap();
+            let expected: Vec<f32> = numbers.iter().skip(input).step_by(32).copied().collect();
+            assert_eq!(found, expected, "{level:?}: code {input} and every 32nd after it");
+        }
     }
 }
 

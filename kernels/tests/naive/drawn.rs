@@ -22,6 +22,7 @@ pub fn drawn(packing: Packing, shape: [usize; 2]) -> Packed {
             Packing::Q3K => (false, &[108]),
             Packing::Q6K => (false, &[208]),
             Packing::Mxfp4 | Packing::Fp8 | Packing::Int8 | Packing::Int4 => (true, &[]),
+            Packing::Fp8G128 | Packing::Int8G128 | Packing::Int4G128 => (true, &[]),
         };
         at.iter().for_each(|&at| block[at..at + 2].copy_from_slice(&one));
         if single {
@@ -32,8 +33,12 @@ pub fn drawn(packing: Packing, shape: [usize; 2]) -> Packed {
         }
         match packing {
             Packing::Int4 => block[4] %= 16,
+            Packing::Int4G128 => {
+                let offset = -0.02 * f32::from(block[4] % 16);
+                block[4..8].copy_from_slice(&offset.to_le_bytes());
+            }
             // Neither of the two codes of no number.
-            Packing::Fp8 => block[4..].iter_mut().for_each(|code| *code &= 0xfe),
+            Packing::Fp8 | Packing::Fp8G128 => block[4..].iter_mut().for_each(|code| *code &= 0xfe),
             _ => {}
         }
     }

@@ -90,3 +90,74 @@ fn zero_points_that_four_bits_cannot_have_are_refused() {
     let found = refused(&config, &parts, [2, 32]);
     assert!(found.contains("a zero point is -48; from 0 to 16"), "{found}");
 }
+
+/// A matrix of `[8, inputs]` with groups of so many inputs, and the config that says so: its form
+/// and parts.
+fn in_groups(method: &str, inputs: usize, group: usize) -> (Value, HashMap<String, (Dtype, Vec<usize>, Vec<u8>)>) {
+    let (words, groups) = (inputs / 8, inputs / group);
+    let bytes = |count: usize| (0..count).map(|i| (i * 37 % 256) as u8 & 0x77).collect::<Vec<u8>>();
+    let scales = |count: usize| (0..count).flat_map(|i| (0.5 + i as f32 / 8.0).to_le_bytes()).collect::<Vec<u8>>();
+    let (config, parts) = match method {
+        "gptq" => (
+            json!({"quant_method": "gptq", "bits": 4, "group_size": group}),
+            vec![
+                ("qweight", Dtype::I32, vec![words, 8], bytes(4 * words * 8)),
+                ("qzeros", Dtype::I32, vec![groups, 1], bytes(4 * groups)),
+                ("scales", Dtype::F32, vec![groups, 8], scales(groups * 8)),
+            ],
+        ),
+        "awq" => (
+            json!({"quant_method": "awq", "bits": 4, "group_size": group}),
+            vec![
+                ("qweight", Dtype::I32, vec![inputs, 1], bytes(4 * inputs)),
+                ("qzeros", Dtype::I32, vec![groups, 1], bytes(4 * groups)),
+                ("scales", Dtype::F32, vec![groups, 8], scales(groups * 8)),
+            ],
+        ),
+        "fp8" => (
+            json!({"quant_method": "fp8", "weight_block_size": [4, group]}),
+            vec![
+                ("weight", Dtype::F8_E4M3, vec![8, inputs], bytes(8 * inputs)),
+                ("weight_scale_inv", Dtype::F32, vec![2, groups], scales(2 * groups)),
+            ],
+        ),
+        _ => {
+            let weights = json!({"num_bits": 8, "type": "int", "strategy": "group", "group_size": group});
+            let groups_of = json!({"group_0": {"weights": weights, "format": "int-quantized"}});
+            (
+                json!({"quant_method": "compressed-tensors", "config_groups": groups_of}),
+                vec![
+                    ("weight", Dtype::I8, vec![8, inputs], bytes(8 * inputs)),
+                    ("weight_scale", Dtype::F32, vec![8, groups], scales(8 * groups)),
+                ],
+            )
+        }
+    };
+    let held = parts.into_iter().map(|(name, dtype, shape, bytes)| (format!("m.{name}"), (dtype, shape, bytes)));
+    (config, held.collect())
+}
+
+#[test]
+fn groups_of_128_inputs_have_a_scale_each_and_smaller_ones_a_scale_for_32() {
+    for method in ["gptq", "awq", "fp8", "int8"] {
+        for (inputs, group, numbers) in [(256, 128, 128), (512, 256, 128), (384, 384, 128), (256, 64, 32), (96, 96, 32)]
+        {
+            let what = format!("{method}, {inputs} inputs in groups of {group}");
+            let (config, held) = in_groups(method, inputs, group);
+            let form = Quantisation::stated(&config, false).unwrap().unwrap();
+            let found = matrix(&held, "m", [8, inputs], form).unwrap().unwrap();
+            let packed = found.packed().unwrap().unwrap();
+            assert_eq!(packed.packing().numbers(), numbers, "{what}");
+            assert_eq!(packed.packing(), form.packing(inputs), "{what}: as forecast");
+            let (_, (_, shape, _)) = held.iter().find(|(name, _)| name.ends_with("weight")).unwrap();
+            let of_a_word = if form.packing == Packing::Int4 { 8 } else { 1 };
+            assert_eq!(form.stored_inputs(shape, of_a_word), inputs, "{what}");
+            let of = |x: &Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let (unpacked, plain) = (of(&packed.unpacked(DType::F32).unwrap()), of(&found.plain(DType::F32).unwrap()));
+            for (found, expected) in unpacked.iter().zip(&plain) {
+                // Code and zero point are multiplied apart.
+                assert!((found - expected).abs() <= 1e-6 * 16.0 * 200.0, "{what}: {found} for {expected}");
+            }
+        }
+    }
+}
