@@ -1,6 +1,7 @@
 //! Matrix products of few rows with a packed weight, in pairs of bf16: codes of up to eight bits
 //! are such numbers exactly, so that each is looked up and multiplied at once, and only the sum of
-//! a run, or of the runs that share a scale, is multiplied by it. Inputs are rounded to bf16; sums are f32.
+//! a run of 32, or of the runs that share a scale, is multiplied by it. Inputs are rounded to bf16;
+//! sums are f32.
 
 use std::marker::PhantomData;
 

@@ -312,7 +312,7 @@ impl Pairs for Avx512 {
         // SAFETY: the caller promises the instructions and 32 readable bytes.
         unsafe {
             let codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(from.cast()));
-            // The exponent's bias is 127 less 8 in place of 7; three bits of mantissa come before zeros.
+            // The exponent's bias is 127 less 8 in place of 7.
             let magnitude = _mm512_slli_epi16::<4>(codes);
             let (bits, bias) = (_mm512_set1_epi16(0x07f0), _mm512_set1_epi16((127 - 8 - 7) << 7));
             let normal = _mm512_ternarylogic_epi32::<{ AND_OR }>(magnitude, bits, bias);
