@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering;
 
 use libmimalloc_sys::{mi_option_set_default, mi_option_t};
 
+mod huge_pages;
+
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: huge_pages::Allocator = huge_pages::Allocator;
 
 /// mimalloc's option of how long it keeps memory that was freed before it gives it back to the
 /// system (`mi_option_purge_delay`).

@@ -11,6 +11,7 @@ use half::bf16;
 
 use super::lanes::{Lanes, Pairs};
 use super::level::{Kernel, Level, PairKernel, dispatch, dispatch_pairs};
+use super::pack::Aligned;
 use super::stored::{Factor, Stored, Weights};
 use super::strip::WIDEST;
 use super::tasks;
@@ -18,7 +19,7 @@ use super::tasks;
 /// Number of rows whose sums are in registers at a time, where there are 32 registers; half as many
 /// elsewhere.
 const ROWS: usize = 8;
-/// Distance in bytes at which the weight is prefetched: a read must not wait for memory, and
+/// Distance in bytes at which the weight is prefetched, about: a read must not wait for memory, and
 /// several rows keep the processor too busy to prefetch on its own.
 const AHEAD_BYTES: usize = 1 << 14;
 /// Inputs of all rows together that are taken before the next column: this number fits into the
@@ -32,14 +33,18 @@ const TASK_BYTES: usize = 1 << 17;
 pub(super) fn product<T: Stored>(level: Level, x: &[f32], weight: &[T], inputs: usize) -> Vec<f32> {
     let rows = x.len() / inputs;
     assert_eq!(x.len(), rows * inputs, "x");
-    in_tasks(rows, weight, inputs, |weight, out| dispatch(level, FewRows { x, weight, inputs, out }))
+    let turns = Turns::new(level, x, inputs);
+    in_tasks(rows, weight, inputs, |weight, out| dispatch(level, FewRows { x, turns: &turns, weight, inputs, out }))
 }
 
 /// The same of pairs, `inputs` of them: `x` has one in the bits of each number.
 pub(super) fn product_of_pairs(level: Level, x: &[f32], weight: &[[bf16; 2]], inputs: usize) -> Vec<f32> {
     let rows = x.len() / inputs;
     assert_eq!(x.len(), rows * inputs, "x");
-    in_tasks(rows, weight, inputs, |weight, out| dispatch_pairs(level, FewRows { x, weight, inputs, out }))
+    let turns = Turns::new(level, x, inputs);
+    in_tasks(rows, weight, inputs, |weight, out| {
+        dispatch_pairs(level, FewRows { x, turns: &turns, weight, inputs, out });
+    })
 }
 
 /// `[rows, outputs]` of a weight of rows of `width` values, made of parts `[rows, columns]` that
@@ -71,9 +76,67 @@ pub(super) fn in_tasks<T: Sync>(
     out
 }
 
+/// Rows of which a vector's lanes take turns, block of rows after block: so these are read one after
+/// the other, and rows that are a power of two apart do not take each other's places in the nearest
+/// cache.
+pub(super) struct Turns<'a> {
+    /// Of one row, which is in that order.
+    row: &'a [f32],
+    /// `[blocks of rows, vectors, rows of a block, lanes]`, of more.
+    rows: Option<Aligned>,
+    /// Whole vectors' lanes of a row.
+    whole: usize,
+}
+
+impl<'a> Turns<'a> {
+    /// Those of `x` `[rows, inputs]`, in the blocks that [`in_blocks`] takes.
+    pub(super) fn new(level: Level, x: &'a [f32], inputs: usize) -> Self {
+        Self::in_blocks(level, x, inputs, blocks(x.len() / inputs.max(1), level.few_rows()))
+    }
+
+    /// Those of `x` `[rows, inputs]` in blocks of rows.
+    pub(super) fn in_blocks(
+        level: Level,
+        x: &'a [f32],
+        inputs: usize,
+        blocks: impl Iterator<Item = Range<usize>>,
+    ) -> Self {
+        let (rows, lanes) = (x.len() / inputs.max(1), level.lanes());
+        let whole = inputs / lanes * lanes;
+        let turns = (rows > 1 && whole > 0).then(|| {
+            let mut turns = Aligned::new(rows * whole);
+            for block in blocks {
+                let to = &mut turns.get_mut()[block.start * whole..block.end * whole];
+                for (row, x) in x[block.start * inputs..block.end * inputs].chunks_exact(inputs).enumerate() {
+                    let places = to.chunks_exact_mut(block.len() * lanes).zip(x.chunks_exact(lanes));
+                    places.for_each(|(to, x)| to[row * lanes..][..lanes].copy_from_slice(x));
+                }
+            }
+            turns
+        });
+        Self { row: x, rows: turns, whole }
+    }
+
+    /// From input `from` on, a multiple of the lanes, of the block of `count` rows that begins with
+    /// `row`.
+    pub(super) fn of_block(&self, row: usize, count: usize, from: usize) -> &[f32] {
+        match &self.rows {
+            Some(rows) => &rows.get()[row * self.whole + from * count..(row + count) * self.whole],
+            None => &self.row[from..self.whole],
+        }
+    }
+}
+
+/// Blocks of rows, `most` at most and alike.
+fn blocks(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let count = rows.div_ceil(most);
+    (0..count).map(move |block| block * rows / count..(block + 1) * rows / count)
+}
+
 struct FewRows<'a, T> {
     /// `[rows, inputs]`.
     x: &'a [f32],
+    turns: &'a Turns<'a>,
     /// `[columns, inputs]`.
     weight: &'a [T],
     inputs: usize,
@@ -133,10 +196,8 @@ pub(super) trait InBlocks<V> {
 #[inline(always)]
 pub(super) unsafe fn in_blocks<V: Lanes>(work: &mut impl InBlocks<V>, rows: usize, at: usize) {
     let wide = V::BLOCK >= 4; // 32 registers
-    let parts = rows.div_ceil(if wide { ROWS } else { ROWS / 2 });
-    for part in 0..parts {
-        let from = part * rows / parts;
-        let count = (part + 1) * rows / parts - from;
+    for Range { start: from, end } in blocks(rows, if wide { ROWS } else { ROWS / 2 }) {
+        let count = end - from;
         // SAFETY: the caller's promises.
         unsafe {
             match count {
@@ -151,7 +212,7 @@ pub(super) unsafe fn in_blocks<V: Lanes>(work: &mut impl InBlocks<V>, rows: usiz
                 2 => work.block::<2, 4>(from, at),
                 3 => work.block::<3, 2>(from, at),
                 4 => work.block::<4, 2>(from, at),
-                count => unreachable!("{count} rows of {rows} in {parts} parts"),
+                count => unreachable!("{count} rows of {rows}"),
             }
         }
     }
@@ -163,24 +224,29 @@ impl<V: Lanes, T: Weights<V>> InBlocks<V> for FewRows<'_, T> {
     unsafe fn block<const R: usize, const C: usize>(&mut self, row: usize, first: usize) {
         let (inputs, columns) = (self.inputs, self.weight.len() / self.inputs);
         let width = V::N.min(columns - first);
-        let x = &self.x[row * inputs..(row + R) * inputs];
+        let (x, turns) = (&self.x[row * inputs..(row + R) * inputs], self.turns.of_block(row, R, 0).as_ptr());
         let weight = &self.weight[first * inputs..(first + width) * inputs];
-        let (whole, run) = (inputs / V::N * V::N, (NEAR_INPUTS / R).next_multiple_of(V::N));
+        let whole = inputs / V::N * V::N;
+        let near = if whole * R > NEAR_INPUTS { NEAR_INPUTS / 2 } else { NEAR_INPUTS };
+        let run = (near / R).next_multiple_of(V::N);
         // SAFETY: the caller promises the instructions.
         let mut sums = unsafe { [[V::splat(0.0); WIDEST]; R] };
+        let next = Ahead { inputs, width, run, block: C };
         for from in (0..whole).step_by(run) {
             let run = from..whole.min(from + run);
             // SAFETY: the caller promises the instructions; `x` has R rows of inputs, the weight
             // `width` of them.
             unsafe {
                 for column in (0..width / C * C).step_by(C) {
+                    let ahead = next.of(weight, column, from);
                     let weight = weight.as_ptr().add(column * inputs);
-                    let factors = Factors { x: (x.as_ptr(), inputs), weight: (weight, inputs) };
+                    let factors = Factors { x: turns, weight: (weight, inputs), ahead };
                     dots::<V, T, R, C, true>(factors, run.clone(), &mut sums, column);
                 }
                 for column in width / C * C..width {
+                    let ahead = next.of(weight, column, from);
                     let weight = weight.as_ptr().add(column * inputs);
-                    let factors = Factors { x: (x.as_ptr(), inputs), weight: (weight, inputs) };
+                    let factors = Factors { x: turns, weight: (weight, inputs), ahead };
                     dots::<V, T, R, 1, true>(factors, run.clone(), &mut sums, column);
                 }
             }
@@ -201,10 +267,42 @@ impl<V: Lanes, T: Weights<V>> InBlocks<V> for FewRows<'_, T> {
     }
 }
 
-/// Rows and columns of a product: where the first is, and the numbers from one to the next.
+/// The order in which [`FewRows`] takes a weight: `width` columns, a run of inputs of all of them
+/// after the other, `block` columns at a time.
+struct Ahead {
+    inputs: usize,
+    width: usize,
+    run: usize,
+    block: usize,
+}
+
+impl Ahead {
+    /// What is prefetched in place of input 0 while a block reads inputs `from` on of `column`: the
+    /// weight that is read about [`AHEAD_BYTES`] later.
+    fn of<T>(&self, weight: &[T], column: usize, from: usize) -> *const T {
+        let Self { inputs, width, run, block } = *self;
+        let bytes = run.min(inputs) * size_of::<T>();
+        let of_weight = |column: usize, input: usize| weight.as_ptr().wrapping_add(column * inputs + input);
+        if bytes >= AHEAD_BYTES {
+            return of_weight(column, 0).wrapping_byte_add(AHEAD_BYTES);
+        }
+        let later = column + block * AHEAD_BYTES.div_ceil(block * bytes.max(1));
+        match later.checked_sub(width) {
+            None => of_weight(later, 0),
+            Some(over) if from + run < inputs => of_weight(over, run),
+            Some(_) => of_weight(later, 0).wrapping_sub(from),
+        }
+    }
+}
+
+/// Rows and columns of a product.
 pub(super) struct Factors<T> {
-    pub(super) x: (*const f32, usize),
+    /// The rows' [`Turns`].
+    pub(super) x: *const f32,
+    /// Where the first column is, and the numbers from one to the next.
     pub(super) weight: (*const T, usize),
+    /// What is prefetched in place of the weight.
+    pub(super) ahead: *const T,
 }
 
 /// Adds the products of R rows with C columns over a run of inputs, whole vectors, to
@@ -220,8 +318,7 @@ pub(super) unsafe fn dots<V: Lanes, T: Weights<V>, const R: usize, const C: usiz
     sums: &mut [[V; WIDEST]; R],
     column: usize,
 ) {
-    let Factors { x: (x, x_step), weight: (weight, weight_step) } = factors;
-    let ahead = weight.wrapping_byte_add(AHEAD_BYTES);
+    let Factors { x, weight: (weight, weight_step), ahead } = factors;
     // SAFETY: the caller's promises; d + N ≤ the end of the run, r < R, c < C.
     unsafe {
         let mut acc = [[V::splat(0.0); R]; C];
@@ -235,7 +332,7 @@ pub(super) unsafe fn dots<V: Lanes, T: Weights<V>, const R: usize, const C: usiz
                 right[c] = T::load(weight.add(c * weight_step + d));
             }
             for r in 0..R {
-                let left = V::load(x.add(r * x_step + d));
+                let left = V::load(x.add(R * d + r * V::N));
                 for c in 0..C {
                     acc[c][r] = T::Factor::multiply(left, right[c], acc[c][r]);
                 }

@@ -69,6 +69,26 @@ impl Level {
         }
     }
 
+    /// Lanes of a vector.
+    pub(super) fn lanes(self) -> usize {
+        match self.width {
+            Width::Portable => Portable::N,
+            #[cfg(target_arch = "x86_64")]
+            Width::Avx2 => Avx2::N,
+            #[cfg(target_arch = "x86_64")]
+            Width::Avx512 => Avx512::N,
+        }
+    }
+
+    /// Rows of a block whose sums fit into registers.
+    pub(super) fn few_rows(self) -> usize {
+        match self.width {
+            #[cfg(target_arch = "x86_64")]
+            Width::Avx512 => 8,
+            _ => 4,
+        }
+    }
+
     /// Whether products of bf16 numbers are made of pairs, see [`dispatch_pairs`].
     pub(super) fn has_pairs(self) -> bool {
         self.has_pairs

@@ -4,11 +4,12 @@
 //! sums are f32.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use half::bf16;
 
 use super::blocks::{E2M1, UNEVEN, f32_of, half, of_runs, power, scales_of_uneven};
-use super::few_rows::in_tasks;
+use super::few_rows::{Turns, in_tasks};
 use super::lanes::Pairs;
 use super::level::{Level, PairKernel, dispatch_pairs};
 use super::many_rows::paired;
@@ -19,6 +20,14 @@ const RUN: usize = 32;
 
 /// Most rows whose sums are in registers at a time.
 const ROWS: usize = 8;
+/// Columns whose sums are kept while a piece of the inputs is near.
+const COLUMNS: usize = 16;
+/// Numbers of all rows together in a piece: half of the nearest cache.
+const NEAR: usize = 1 << 13;
+/// Columns from one that is multiplied to one whose bytes are prefetched.
+const AHEAD: usize = 16;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// The product of a weight in one of the packings that are multiplied so; `None` for others. As
 /// [`super::packed_rows::product`].
@@ -84,18 +93,23 @@ impl Call<'_> {
         let rows = x.len() / inputs;
         assert_eq!(x.len(), rows * inputs, "x");
         let pairs = paired(level, x);
+        let pairs = Turns::in_blocks(level, pairs.get(), inputs / 2, blocks(rows));
         let of_runs = |runs: &[f32]| runs.iter().map(|&value| bf16::from_f32(value).to_f32()).sum();
         let sums: Vec<f32> = x.chunks_exact(B::SHARED * RUN).map(of_runs).collect();
         in_tasks(rows, weight.bytes(), weight.row_bytes(), |columns, out| {
-            let (pairs, sums) = (pairs.get(), sums.as_slice());
-            dispatch_pairs(level, PackedPairs::<B> { pairs, sums, inputs, columns, table, out, kind: PhantomData });
+            let (pairs, sums) = (&pairs, sums.as_slice());
+            dispatch_pairs(
+                level,
+                PackedPairs::<B> { rows, pairs, sums, inputs, columns, table, out, kind: PhantomData },
+            );
         })
     }
 }
 
 struct PackedPairs<'a, B> {
-    /// `[rows, inputs / 2]`.
-    pairs: &'a [f32],
+    rows: usize,
+    /// Of `[rows, inputs / 2]`.
+    pairs: &'a Turns<'a>,
     /// The sum of the inputs of each run, or of runs that share an offset.
     sums: &'a [f32],
     inputs: usize,
@@ -110,22 +124,20 @@ struct PackedPairs<'a, B> {
 impl<B: Runs> PairKernel for PackedPairs<'_, B> {
     #[inline(always)]
     unsafe fn run<V: Pairs>(mut self) {
-        let blocks = self.inputs / RUN / B::RUNS;
-        let row_bytes = blocks * B::BYTES;
-        let (rows, columns) = (2 * self.pairs.len() / self.inputs, self.columns.len() / row_bytes);
-        assert_eq!(self.sums.len() * B::SHARED * RUN, rows * self.inputs, "sums of runs");
-        assert_eq!(self.out.len(), rows * columns, "room for the result");
-        let columns = self.columns;
-        for (column, bytes) in columns.chunks_exact(row_bytes).enumerate() {
+        let row_bytes = self.inputs / RUN / B::RUNS * B::BYTES;
+        let columns = self.columns.len() / row_bytes;
+        assert_eq!(self.sums.len() * B::SHARED * RUN, self.rows * self.inputs, "sums of runs");
+        assert_eq!(self.out.len(), self.rows * columns, "room for the result");
+        for first in (0..columns).step_by(COLUMNS) {
             let mut row = 0;
-            while row < rows {
-                // SAFETY: the caller promises the instructions; these rows are there.
+            while row < self.rows {
+                // SAFETY: the caller promises the instructions; these rows and columns are there.
                 row += unsafe {
-                    match rows - row {
-                        1 => self.column::<V, 1>(row, column, bytes),
-                        2 | 3 => self.column::<V, 2>(row, column, bytes),
-                        4..ROWS => self.column::<V, 4>(row, column, bytes),
-                        _ => self.column::<V, ROWS>(row, column, bytes),
+                    match block_of(self.rows - row) {
+                        1 => self.columns::<V, 1>(row, first),
+                        2 => self.columns::<V, 2>(row, first),
+                        4 => self.columns::<V, 4>(row, first),
+                        _ => self.columns::<V, ROWS>(row, first),
                     }
                 };
             }
@@ -133,21 +145,85 @@ impl<B: Runs> PairKernel for PackedPairs<'_, B> {
     }
 }
 
+/// The blocks in which rows are multiplied.
+fn blocks(rows: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let first = from;
+        from += if first < rows { block_of(rows - first) } else { 0 };
+        (first < from).then_some(first..from)
+    })
+}
+
+/// Rows of the next block, where so many are left.
+fn block_of(left: usize) -> usize {
+    match left {
+        1 => 1,
+        2 | 3 => 2,
+        4..ROWS => 4,
+        _ => ROWS,
+    }
+}
+
+/// Sums of R rows times a column: in lanes, and of offsets.
+#[derive(Clone, Copy)]
+struct Sums<V, const R: usize> {
+    lanes: [V; R],
+    offsets: [f32; R],
+}
+
 impl<B: Runs> PackedPairs<'_, B> {
-    /// R rows from `row` on times a column; returns their number.
+    /// R rows from `row` on times [`COLUMNS`] columns, or as many as are left, from `first` on: a
+    /// piece of the inputs of all of them after the other, so that the rows' piece stays in the
+    /// nearest cache. Returns R.
     ///
     /// # Safety
     /// The machine has the instructions for pairs; the rows are there.
     #[inline(always)]
-    unsafe fn column<V: Pairs, const R: usize>(&mut self, row: usize, column: usize, bytes: &[u8]) -> usize {
-        let (half, scaled) = (self.inputs / 2, self.inputs / RUN / B::SHARED);
-        let pairs = self.pairs[row * half..(row + R) * half].as_ptr();
+    unsafe fn columns<V: Pairs, const R: usize>(&mut self, row: usize, first: usize) -> usize {
+        let blocks = self.inputs / RUN / B::RUNS;
+        let row_bytes = blocks * B::BYTES;
+        let (all, columns) = (self.columns, self.columns.len() / row_bytes);
+        let width = COLUMNS.min(columns - first);
+        // One row is near whole: a column is read from one end to the other.
+        let piece = if R == 1 { blocks } else { (NEAR / R / RUN / B::RUNS).max(1) };
+        // SAFETY: the caller promises the instructions.
+        let mut sums = unsafe { [Sums { lanes: [V::splat(0.0); R], offsets: [0.0; R] }; COLUMNS] };
+        for from in (0..blocks).step_by(piece) {
+            let bytes = from * B::BYTES..blocks.min(from + piece) * B::BYTES;
+            for (column, sums) in sums[..width].iter_mut().enumerate() {
+                let place = (first + column) * row_bytes;
+                if R > 1 {
+                    let ahead = all.as_ptr().wrapping_add(place + bytes.start + AHEAD * row_bytes);
+                    (0..bytes.len()).step_by(LINE).for_each(|line| V::prefetch(ahead.wrapping_add(line)));
+                }
+                let piece = &all[place + bytes.start..place + bytes.end];
+                // SAFETY: the caller's promises.
+                unsafe { self.piece(row, from, piece, sums) }
+            }
+        }
+        for (column, Sums { lanes, offsets }) in sums[..width].iter().enumerate() {
+            for (r, (sum, offset)) in lanes.iter().zip(offsets).enumerate() {
+                self.out[(row + r) * columns + first + column] = sum.total() + offset;
+            }
+        }
+        R
+    }
+
+    /// Adds the products of R rows from `row` on with some blocks of a column, the first of which is
+    /// `from`.
+    ///
+    /// # Safety
+    /// The machine has the instructions for pairs; the rows are there, and have as many inputs.
+    #[inline(always)]
+    unsafe fn piece<V: Pairs, const R: usize>(&self, row: usize, from: usize, bytes: &[u8], sums: &mut Sums<V, R>) {
+        let scaled = self.inputs / RUN / B::SHARED;
+        let pairs = self.pairs.of_block(row, R, from * B::RUNS * RUN / 2).as_ptr();
         let run_sums = self.sums[row * scaled..(row + R) * scaled].as_ptr();
-        let mut offsets = [0.0; R];
         // SAFETY: the caller's promises; a block has `B::RUNS` runs of 32 numbers, of which the
         // rows have as many.
         unsafe {
-            let mut sums = [V::splat(0.0); R];
+            let mut lanes = sums.lanes;
             for (index, block) in bytes.chunks_exact(B::BYTES).enumerate() {
                 let scales = B::scales::<V>(block);
                 for (place, [scale, offset]) in scales.into_iter().enumerate().take(B::RUNS / B::SHARED) {
@@ -157,12 +233,12 @@ impl<B: Runs> PackedPairs<'_, B> {
                             let codes = B::codes::<V>(block, run, part, self.table);
                             let from = (index * B::RUNS + run) * RUN / 2 + part * V::N;
                             for (r, dot) in dots.iter_mut().enumerate() {
-                                *dot = dot.dot(codes, V::load(pairs.add(r * half + from)));
+                                *dot = dot.dot(codes, V::load(pairs.add(R * from + r * V::N)));
                             }
                         }
                     }
-                    let at = index * B::RUNS / B::SHARED + place;
-                    for (r, (sum, offset_sum)) in sums.iter_mut().zip(&mut offsets).enumerate() {
+                    let at = (from + index) * B::RUNS / B::SHARED + place;
+                    for (r, (sum, offset_sum)) in lanes.iter_mut().zip(&mut sums.offsets).enumerate() {
                         *sum = dots[r].mul_add(V::splat(scale), *sum);
                         if B::OFFSETS {
                             *offset_sum += offset * *run_sums.add(r * scaled + at);
@@ -170,12 +246,8 @@ impl<B: Runs> PackedPairs<'_, B> {
                     }
                 }
             }
-            let columns = self.out.len() / (2 * self.pairs.len() / self.inputs);
-            for (r, (sum, offset)) in sums.iter().zip(offsets).enumerate() {
-                self.out[(row + r) * columns + column] = sum.total() + offset;
-            }
+            sums.lanes = lanes;
         }
-        R
     }
 }
 

@@ -4,7 +4,7 @@
 use rayon::prelude::*;
 
 use super::blocks::unpack;
-use super::few_rows::{Factors, InBlocks, dots, in_blocks, in_tasks};
+use super::few_rows::{Factors, InBlocks, Turns, dots, in_blocks, in_tasks};
 use super::lanes::Lanes;
 use super::level::{Kernel, Level, dispatch};
 use super::pack::Aligned;
@@ -23,8 +23,9 @@ pub(super) fn product(level: Level, x: &[f32], weight: &Packed) -> Vec<f32> {
     let inputs = weight.dims()[1];
     let rows = x.len() / inputs;
     assert_eq!(x.len(), rows * inputs, "x");
+    let turns = Turns::new(level, x, inputs);
     in_tasks(rows, weight.bytes(), weight.row_bytes(), |columns, out| {
-        dispatch(level, PackedRows { level, x, weight, columns, out });
+        dispatch(level, PackedRows { level, rows, turns: &turns, weight, columns, out });
     })
 }
 
@@ -38,8 +39,8 @@ pub(crate) fn unpack_all(packing: Packing, blocks: &[u8], to: &mut [f32]) {
 
 struct PackedRows<'a> {
     level: Level,
-    /// `[rows, inputs]`.
-    x: &'a [f32],
+    rows: usize,
+    turns: &'a Turns<'a>,
     weight: &'a Packed,
     /// `[columns, blocks]` of the weight.
     columns: &'a [u8],
@@ -50,9 +51,9 @@ struct PackedRows<'a> {
 impl Kernel for PackedRows<'_> {
     #[inline(always)]
     unsafe fn run<V: Lanes>(self) {
-        let Self { level, x, weight, columns, out } = self;
+        let Self { level, rows, turns, weight, columns, out } = self;
         let ([_, inputs], packing, row_bytes) = (weight.dims(), weight.packing(), weight.row_bytes());
-        let (rows, outputs) = (x.len() / inputs, columns.len() / row_bytes);
+        let outputs = columns.len() / row_bytes;
         assert_eq!(out.len(), rows * outputs, "room for the result");
         let mut unpacked = Aligned::new(WIDEST * PIECE);
         // SAFETY: the caller promises the instructions.
@@ -72,9 +73,9 @@ impl Kernel for PackedRows<'_> {
                     }
                     unpack(level, packing, &column[bytes.clone()], &mut to[..count]);
                 }
-                let mut piece = Piece { x: &x[from..], inputs, unpacked: unpacked.get(), width, sums: &mut sums };
-                // SAFETY: the caller promises the instructions; `x` has `count` more inputs of each
-                // row, the columns are there.
+                let mut piece = Piece { turns, from, unpacked: unpacked.get(), width, sums: &mut sums };
+                // SAFETY: the caller promises the instructions; there are `count` more inputs of
+                // each row, whole vectors, and the columns are there.
                 unsafe { in_blocks::<V>(&mut piece, rows, count) }
             }
             for (sums, out) in sums.iter().zip(out.chunks_exact_mut(outputs)) {
@@ -89,10 +90,9 @@ impl Kernel for PackedRows<'_> {
 
 /// Some inputs of all rows, and of some columns, unpacked.
 struct Piece<'a, V> {
-    /// From the first of these inputs on.
-    x: &'a [f32],
-    /// Numbers from a row to the next.
-    inputs: usize,
+    turns: &'a Turns<'a>,
+    /// The first of these inputs.
+    from: usize,
     /// `[width, PIECE]`.
     unpacked: &'a [f32],
     width: usize,
@@ -104,20 +104,20 @@ impl<V: Lanes> InBlocks<V> for Piece<'_, V> {
     /// `count` inputs.
     #[inline(always)]
     unsafe fn block<const R: usize, const C: usize>(&mut self, row: usize, count: usize) {
-        let Self { x, inputs, unpacked, width, .. } = *self;
-        let x = &x[row * inputs..][..(R - 1) * inputs + count];
+        let Self { turns, from, unpacked, width, .. } = *self;
+        let x = turns.of_block(row, R, from)[..R * count].as_ptr();
         let sums: &mut [[V; WIDEST]; R] = (&mut self.sums[row..row + R]).try_into().expect("R rows");
-        // SAFETY: the caller promises the instructions; `x` has R rows of these inputs, and PIECE
+        // SAFETY: the caller promises the instructions; `x` has these inputs of R rows, and PIECE
         // numbers of each column are there.
         unsafe {
             for column in (0..width / C * C).step_by(C) {
                 let weight = unpacked.as_ptr().add(column * PIECE);
-                let factors = Factors { x: (x.as_ptr(), inputs), weight: (weight, PIECE) };
+                let factors = Factors { x, weight: (weight, PIECE), ahead: weight };
                 dots::<V, f32, R, C, false>(factors, 0..count, sums, column);
             }
             for column in width / C * C..width {
                 let weight = unpacked.as_ptr().add(column * PIECE);
-                let factors = Factors { x: (x.as_ptr(), inputs), weight: (weight, PIECE) };
+                let factors = Factors { x, weight: (weight, PIECE), ahead: weight };
                 dots::<V, f32, R, 1, false>(factors, 0..count, sums, column);
             }
         }

@@ -18,7 +18,14 @@ macro_rules! one_instruction {
         #[inline(always)]
         unsafe fn widen_f16(value: f16) -> f32 {
             // SAFETY: the caller promises the instructions.
-            unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(value.to_bits())))) }
+            // By hand, since a compiler that knows that one lane counts may put it into a register
+            // that it waits for.
+            unsafe {
+                let wide: f32;
+                asm!("vmovd {wide}, {bits:e}", "vcvtph2ps {wide}, {wide}", bits = in(reg) u32::from(value.to_bits()),
+                     wide = lateout(xmm_reg) wide, options(pure, nomem, nostack, preserves_flags));
+                wide
+            }
         }
 
         #[inline(always)]

@@ -1,5 +1,6 @@
 //! Vectors of AVX2.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use half::{bf16, f16};
