@@ -39,7 +39,7 @@ const variant = () => readFileSync("/proc/self/maps", "utf8").match(/libggml-cpu
 const orders = {
   async load({ gguf, dtype, kind, room: tokens }) {
     llama = await getLlama({ gpu: false, build: "never", progressLogs: false, maxThreads: 1, logLevel: "warn" });
-    model = await llama.loadModel({ modelPath: gguf });
+    model = await llama.loadModel({ modelPath: gguf, useMmap: false });
     sampler = new llama._bindings.AddonSampler(model._model);
     sampler.applyConfig({ temperature: 0 });
     room = tokens;

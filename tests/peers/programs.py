@@ -31,14 +31,14 @@ def pinned(core: int | None):
 
 
 def python_environment() -> dict:
-    """That of integrations/vllm/real/with.sh, but with tcmalloc, compiled models, and not nice."""
+    """That of integrations/vllm/real/with.sh, but with tcmalloc, tensors in huge pages, compiled models, and not nice."""
     allocators = [] if os.environ.get("TCMALLOC") == "no" else sorted(pathlib.Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4"))
     # torch is linked with them; nothing runs on a GPU.
     libraries = ":".join(map(str, ENVIRONMENT.glob("lib/python3*/site-packages/nvidia/*/lib")))
     return {
         **os.environ, "LD_PRELOAD": " ".join(map(str, allocators[:1])), "LD_LIBRARY_PATH": libraries, "PATH": f"{ENVIRONMENT}/bin:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
         "PYTHONPATH": str(TARGET / "python"), "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_HOST_IP": "127.0.0.1", "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": str(TARGET / "vllm-cache"), "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "WARNING", "TOKENIZERS_PARALLELISM": "false",
+        "THP_MEM_ALLOC_ENABLE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": str(TARGET / "vllm-cache"), "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "WARNING", "TOKENIZERS_PARALLELISM": "false",
     }
 
 
@@ -177,6 +177,8 @@ class Stream(threading.Thread):
 
 def rival(name: str, core: int | None, folder: pathlib.Path) -> Child:
     if name == "llama.cpp":
-        return Child(name, ["node", str(HERE / "llama_peer.mjs"), str(TARGET / "node/node_modules")], dict(os.environ), core, folder)
+        huge_pages = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+        command = ["node", str(HERE / "llama_peer.mjs"), str(TARGET / "node/node_modules")]
+        return Child(name, command, {**os.environ, **huge_pages}, core, folder)
     script = {"vLLM": "vllm_peer.py", "PyTorch": "pytorch_peer.py"}[name]
     return Child(name, [str(ENVIRONMENT / "bin/python"), str(HERE / script)], python_environment(), core, folder)
