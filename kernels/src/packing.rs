@@ -16,6 +16,7 @@ pub fn of_e4m3(code: u8) -> f32 {
 }
 
 /// m · 2⁻¹⁷ in bf16 for m of three bits: numbers in E4M3 without an exponent, divided by 256.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) const SMALL_E4M3: [u16; 32] = {
     let (mut table, mut mantissa) = ([0; 32], 0);
     while mantissa < 8 {

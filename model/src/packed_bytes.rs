@@ -55,10 +55,11 @@ fn stored_bytes(folder: &Path, config: &Config, format: LoadFormat, dtype: DType
                 _ if outer_packed => all,
                 _ => all - outer,
             };
-            let inputs = [config.hidden, config.intermediate, config.heads * config.head_dim];
+            let of_experts = config.experts.as_ref().map_or(config.hidden, |experts| experts.sizes.width);
+            let inputs = [config.hidden, config.intermediate, config.heads * config.head_dim, of_experts];
             let narrowest =
                 inputs.map(|inputs| form.packing(inputs)).into_iter().min_by_key(|packing| packing.numbers());
-            blocks(packed, narrowest.expect("three of them")) + (all - packed) * plain
+            blocks(packed, narrowest.expect("four of them")) + (all - packed) * plain
         }));
     }
     if let Some(places) = weights_of_gguf(folder)? {
@@ -76,7 +77,8 @@ fn stored_bytes(folder: &Path, config: &Config, format: LoadFormat, dtype: DType
     let stays_packed = config.quantisation.is_none_or(Quantisation::stays_packed);
     let of = |shape: &[usize], of_a_word: usize, packing: Packing| {
         let numbers = (shape.iter().product::<usize>() * of_a_word) as u64;
-        let packing = config.quantisation.map_or(packing, |form| form.packing(form.stored_inputs(shape, of_a_word)));
+        let wide = |form: Quantisation| form.of_codes(packing, form.stored_inputs(shape, of_a_word));
+        let packing = config.quantisation.map_or(packing, wide);
         if stays_packed { blocks(numbers, packing) } else { numbers * plain }
     };
     let (mut sum, mut is_packed) = (0, config.quantisation.is_some());

@@ -10,7 +10,7 @@ use tributary_kernels::{Packed, Packing, of_e4m3};
 
 use crate::error::Result;
 
-/// Codes of a packed block.
+/// Codes of the smallest block, and of a run in which those of four bits are laid out.
 const RUN: usize = 32;
 
 /// Where AWQ has the eight outputs of a word: output j is in its four bits number `AWQ_PLACES[j]`.
@@ -48,13 +48,18 @@ enum Method {
 }
 
 impl Quantisation {
-    /// The packing of a matrix whose rows have so many numbers.
+    /// The packing of a matrix whose rows have so many numbers, if all are stored alike.
     pub(crate) fn packing(self, inputs: usize) -> Packing {
+        self.of_codes(self.packing, inputs)
+    }
+
+    /// That of a matrix with such codes: `packing`, or the same with larger groups.
+    pub(crate) fn of_codes(self, packing: Packing, inputs: usize) -> Packing {
         let group = if self.block[1] > 0 { self.block[1] } else { self.group.unwrap_or(inputs) };
-        let wide = self.packing.in_groups_of_128().filter(|wide| {
+        let wide = packing.in_groups_of_128().filter(|wide| {
             inputs.is_multiple_of(wide.numbers()) && (group >= inputs || group.is_multiple_of(wide.numbers()))
         });
-        wide.unwrap_or(self.packing)
+        wide.unwrap_or(packing)
     }
 
     /// Numbers of a row of a stored matrix of codes of this form, whose shape as stored is `shape`.

@@ -1,5 +1,5 @@
 //! Blocks of packed numbers, unpacked to f32. The layouts are those of ggml (`ggml-common.h`,
-//! `ggml-quants.c`), and two of our own.
+//! `ggml-quants.c`), and some of our own.
 
 use std::marker::PhantomData;
 

@@ -19,7 +19,7 @@ use super::tasks;
 /// Number of rows whose sums are in registers at a time, where there are 32 registers; half as many
 /// elsewhere.
 const ROWS: usize = 8;
-/// Distance in bytes at which the weight is prefetched, about: a read must not wait for memory, and
+/// Distance in bytes at which a long run of the weight is prefetched: a read must not wait for memory, and
 /// several rows keep the processor too busy to prefetch on its own.
 const AHEAD_BYTES: usize = 1 << 14;
 /// Inputs of all rows together that are taken before the next column: this number fits into the
@@ -91,7 +91,7 @@ pub(super) struct Turns<'a> {
 impl<'a> Turns<'a> {
     /// Those of `x` `[rows, inputs]`, in the blocks that [`in_blocks`] takes.
     pub(super) fn new(level: Level, x: &'a [f32], inputs: usize) -> Self {
-        Self::in_blocks(level, x, inputs, blocks(x.len() / inputs.max(1), level.few_rows()))
+        Self::in_blocks(level, x, inputs, blocks(x.len() / inputs.max(1), most_rows(level.lanes())))
     }
 
     /// Those of `x` `[rows, inputs]` in blocks of rows.
@@ -125,6 +125,11 @@ impl<'a> Turns<'a> {
             None => &self.row[from..self.whole],
         }
     }
+}
+
+/// Rows of a block at most: the widest vectors have 32 registers.
+fn most_rows(lanes: usize) -> usize {
+    if lanes == WIDEST { ROWS } else { ROWS / 2 }
 }
 
 /// Blocks of rows, `most` at most and alike.
@@ -195,8 +200,8 @@ pub(super) trait InBlocks<V> {
 /// The machine has the instructions of `V`; the rows are there, and what `at` says is.
 #[inline(always)]
 pub(super) unsafe fn in_blocks<V: Lanes>(work: &mut impl InBlocks<V>, rows: usize, at: usize) {
-    let wide = V::BLOCK >= 4; // 32 registers
-    for Range { start: from, end } in blocks(rows, if wide { ROWS } else { ROWS / 2 }) {
+    let wide = V::N == WIDEST;
+    for Range { start: from, end } in blocks(rows, most_rows(V::N)) {
         let count = end - from;
         // SAFETY: the caller's promises.
         unsafe {
@@ -231,11 +236,11 @@ impl<V: Lanes, T: Weights<V>> InBlocks<V> for FewRows<'_, T> {
         let run = (near / R).next_multiple_of(V::N);
         // SAFETY: the caller promises the instructions.
         let mut sums = unsafe { [[V::splat(0.0); WIDEST]; R] };
-        let next = Ahead { inputs, width, run, block: C };
+        let next = Ahead { inputs, width, run };
         for from in (0..whole).step_by(run) {
             let run = from..whole.min(from + run);
-            // SAFETY: the caller promises the instructions; `x` has R rows of inputs, the weight
-            // `width` of them.
+            // SAFETY: the caller promises the instructions; there are the turns of R rows, and
+            // `width` columns of the weight.
             unsafe {
                 for column in (0..width / C * C).step_by(C) {
                     let ahead = next.of(weight, column, from);
@@ -268,29 +273,24 @@ impl<V: Lanes, T: Weights<V>> InBlocks<V> for FewRows<'_, T> {
 }
 
 /// The order in which [`FewRows`] takes a weight: `width` columns, a run of inputs of all of them
-/// after the other, `block` columns at a time.
+/// after the other.
 struct Ahead {
     inputs: usize,
     width: usize,
     run: usize,
-    block: usize,
 }
 
 impl Ahead {
-    /// What is prefetched in place of input 0 while a block reads inputs `from` on of `column`: the
-    /// weight that is read about [`AHEAD_BYTES`] later.
+    /// What is prefetched in place of input 0 while inputs `from` on of `column` are read: the next
+    /// run of the same column, or the first one of a column of the next group; [`AHEAD_BYTES`]
+    /// later where a run is longer.
     fn of<T>(&self, weight: &[T], column: usize, from: usize) -> *const T {
-        let Self { inputs, width, run, block } = *self;
-        let bytes = run.min(inputs) * size_of::<T>();
-        let of_weight = |column: usize, input: usize| weight.as_ptr().wrapping_add(column * inputs + input);
-        if bytes >= AHEAD_BYTES {
-            return of_weight(column, 0).wrapping_byte_add(AHEAD_BYTES);
-        }
-        let later = column + block * AHEAD_BYTES.div_ceil(block * bytes.max(1));
-        match later.checked_sub(width) {
-            None => of_weight(later, 0),
-            Some(over) if from + run < inputs => of_weight(over, run),
-            Some(_) => of_weight(later, 0).wrapping_sub(from),
+        let Self { inputs, width, run } = *self;
+        let of_weight = |column: usize| weight.as_ptr().wrapping_add(column * inputs);
+        match from + run < inputs {
+            _ if run.min(inputs) * size_of::<T>() >= AHEAD_BYTES => of_weight(column).wrapping_byte_add(AHEAD_BYTES),
+            true => of_weight(column).wrapping_add(run),
+            false => of_weight(column + width).wrapping_sub(from),
         }
     }
 }

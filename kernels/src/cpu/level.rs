@@ -80,15 +80,6 @@ impl Level {
         }
     }
 
-    /// Rows of a block whose sums fit into registers.
-    pub(super) fn few_rows(self) -> usize {
-        match self.width {
-            #[cfg(target_arch = "x86_64")]
-            Width::Avx512 => 8,
-            _ => 4,
-        }
-    }
-
     /// Whether products of bf16 numbers are made of pairs, see [`dispatch_pairs`].
     pub(super) fn has_pairs(self) -> bool {
         self.has_pairs

@@ -41,8 +41,8 @@ pub(super) struct Seen {
     pub(super) sight: Sight,
     /// Whole parts of the panel; no key outside is seen. Empty where nothing is seen.
     pub(super) keys: Range<usize>,
-    /// Those of `keys` without the first and last ones that no row sees: an even number of keys
-    /// before it.
+    /// Those of `keys` without the first and last ones that are outside the order or the window of
+    /// every row; begins with an even key.
     pub(super) weighed: Range<usize>,
     /// A bit for each part of which some row does not see some key.
     pub(super) masked: u32,

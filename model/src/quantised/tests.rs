@@ -149,6 +149,9 @@ fn groups_of_128_inputs_have_a_scale_each_and_smaller_ones_a_scale_for_32() {
             let packed = found.packed().unwrap().unwrap();
             assert_eq!(packed.packing().numbers(), numbers, "{what}");
             assert_eq!(packed.packing(), form.packing(inputs), "{what}: as forecast");
+            let other = form.of_codes(Packing::Fp8, inputs);
+            let is_fp8 = other.in_groups_of_128() == Some(Packing::Fp8G128);
+            assert!(is_fp8 && other.numbers() == numbers, "{what}: where others are in FP8, {other:?}");
             let (_, (_, shape, _)) = held.iter().find(|(name, _)| name.ends_with("weight")).unwrap();
             let of_a_word = if form.packing == Packing::Int4 { 8 } else { 1 };
             assert_eq!(form.stored_inputs(shape, of_a_word), inputs, "{what}");

@@ -233,7 +233,7 @@ const fn turns() -> [u16; 32] {
     numbers
 }
 
-/// With AVX512-BF16 and AVX512-BW; see [`super::level::dispatch_pairs`].
+/// With AVX512-BF16 and AVX512-BW; see `level.rs`.
 impl Pairs for Avx512 {
     #[inline(always)]
     unsafe fn paired_with(self, next: Self) -> Self {
@@ -317,7 +317,7 @@ impl Pairs for Avx512 {
             let magnitude = _mm512_slli_epi16::<4>(codes);
             let (bits, bias) = (_mm512_set1_epi16(0x07f0), _mm512_set1_epi16((127 - 8 - 7) << 7));
             let normal = _mm512_ternarylogic_epi32::<{ AND_OR }>(magnitude, bits, bias);
-            // Those without an exponent are multiples of 2⁻⁹: one in eight.
+            // Those without an exponent are looked up by their mantissa.
             let small = _mm512_testn_epi16_mask(codes, _mm512_set1_epi16(0x78));
             let table = _mm512_loadu_si512(SMALL_E4M3.as_ptr().cast());
             let magnitude = _mm512_mask_permutexvar_epi16(normal, small, codes, table);
