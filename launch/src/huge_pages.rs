@@ -10,8 +10,8 @@ use rustix::mm::{Advice, madvise};
 
 /// Bytes of a huge page, as most machines have them.
 const PAGE: usize = 2 << 20;
-/// Least bytes of memory that is asked for in huge pages. What mimalloc makes of such memory once it
-/// is freed stays in them.
+/// Least bytes of memory that is asked for in huge pages. What mimalloc makes of such memory once
+/// it is freed stays in them.
 const LEAST: usize = 2 * PAGE;
 
 /// See the module.

@@ -19,8 +19,8 @@ use super::tasks;
 /// Number of rows whose sums are in registers at a time, where there are 32 registers; half as many
 /// elsewhere.
 const ROWS: usize = 8;
-/// Distance in bytes at which a long run of the weight is prefetched: a read must not wait for memory, and
-/// several rows keep the processor too busy to prefetch on its own.
+/// Distance in bytes at which the weight is prefetched where it is read as it stands: a read must
+/// not wait for memory, and several rows keep the processor too busy to prefetch on its own.
 const AHEAD_BYTES: usize = 1 << 14;
 /// Inputs of all rows together that are taken before the next column: this number fits into the
 /// nearest cache beside the weight.
@@ -76,9 +76,9 @@ pub(super) fn in_tasks<T: Sync>(
     out
 }
 
-/// Rows of which a vector's lanes take turns, block of rows after block: so these are read one after
-/// the other, and rows that are a power of two apart do not take each other's places in the nearest
-/// cache.
+/// Rows of which a vector's lanes take turns, block of rows after block. So these are read one
+/// after the other, and rows that are a power of two apart do not take each other's places in the
+/// nearest cache.
 pub(super) struct Turns<'a> {
     /// Of one row, which is in that order.
     row: &'a [f32],
@@ -281,16 +281,18 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// What is prefetched in place of input 0 while inputs `from` on of `column` are read: the next
-    /// run of the same column, or the first one of a column of the next group; [`AHEAD_BYTES`]
-    /// later where a run is longer.
+    /// What is prefetched in place of input 0 while inputs `from` on of `column` are read: what
+    /// follows in memory, where a run is a whole column or long; else the next run of the same
+    /// column, or the first one of a column of the next group.
     fn of<T>(&self, weight: &[T], column: usize, from: usize) -> *const T {
         let Self { inputs, width, run } = *self;
         let of_weight = |column: usize| weight.as_ptr().wrapping_add(column * inputs);
-        match from + run < inputs {
-            _ if run.min(inputs) * size_of::<T>() >= AHEAD_BYTES => of_weight(column).wrapping_byte_add(AHEAD_BYTES),
-            true => of_weight(column).wrapping_add(run),
-            false => of_weight(column + width).wrapping_sub(from),
+        if run >= inputs || run * size_of::<T>() >= AHEAD_BYTES {
+            of_weight(column).wrapping_byte_add(AHEAD_BYTES)
+        } else if from + run < inputs {
+            of_weight(column).wrapping_add(run)
+        } else {
+            of_weight(column + width).wrapping_sub(from)
         }
     }
 }

@@ -118,9 +118,11 @@ impl Multiply<'_> {
             // SAFETY: the caller's promises; `column` goes in steps of the block's width, which
             // divides COLUMNS.
             unsafe {
-                match V::BLOCK {
-                    1 => self.block::<V, F, ROWS, 1>(at),
-                    2 => self.block::<V, F, ROWS, 2>(at),
+                match (V::BLOCK, at.count.div_ceil(V::N)) {
+                    (1, _) => self.block::<V, F, ROWS, 1>(at),
+                    (2, _) => self.block::<V, F, ROWS, 2>(at),
+                    (_, 1 | 2) if ROWS == STRIP => self.block::<V, F, ROWS, 2>(at),
+                    (_, 3) if ROWS == STRIP => self.block::<V, F, ROWS, 3>(at),
                     _ => self.block::<V, F, ROWS, 4>(at),
                 }
             }

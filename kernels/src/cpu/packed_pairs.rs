@@ -210,8 +210,8 @@ impl<B: Runs> PackedPairs<'_, B> {
         R
     }
 
-    /// Adds the products of R rows from `row` on with some blocks of a column, the first of which is
-    /// `from`.
+    /// Adds the products of R rows from `row` on with some blocks of a column, of which `from` is
+    /// the first.
     ///
     /// # Safety
     /// The machine has the instructions for pairs; the rows are there, and have as many inputs.

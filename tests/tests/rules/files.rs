@@ -29,6 +29,7 @@ const UNSAFE: [&str; 8] = [
     "comm/src/nccl/memory.rs",
     "model/src/weights.rs",
     // An option of the allocator.
+    "launch/src/huge_pages.rs",
     "launch/src/main.rs",
     // An allocator that counts.
     "tests/src/counting.rs",
