@@ -95,9 +95,20 @@ fn numbers_in_e4m3_are_exact_in_pairs() {
     }
 }
 
-/// Rows, outputs and inputs: few rows and many, pieces and panels that are not whole.
-const SIZES: [(usize, usize, usize); 8] =
-    [(1, 70, 512), (2, 17, 96), (3, 33, 256), (8, 65, 288), (11, 16, 768), (32, 5, 256), (40, 130, 512), (35, 3, 32)];
+/// Rows, outputs and inputs: few rows and many, pieces and panels that are not whole, several
+/// pieces.
+const SIZES: [(usize, usize, usize); 10] = [
+    (5, 18, 2560),
+    (8, 19, 2560),
+    (1, 70, 512),
+    (2, 17, 96),
+    (3, 33, 256),
+    (8, 65, 288),
+    (11, 16, 768),
+    (32, 5, 256),
+    (40, 130, 512),
+    (35, 3, 32),
+];
 
 #[test]
 fn products_are_those_of_the_unpacked_matrix() {

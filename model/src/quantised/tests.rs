@@ -93,7 +93,7 @@ fn zero_points_that_four_bits_cannot_have_are_refused() {
 
 /// A matrix of `[8, inputs]` with groups of so many inputs, and the config that says so: its form
 /// and parts.
-fn in_groups(method: &str, inputs: usize, group: usize) -> (Value, HashMap<String, (Dtype, Vec<usize>, Vec<u8>)>) {
+fn in_groups(method: &str, inputs: usize, group: usize) -> (Value, Held) {
     let (words, groups) = (inputs / 8, inputs / group);
     let bytes = |count: usize| (0..count).map(|i| (i * 37 % 256) as u8 & 0x77).collect::<Vec<u8>>();
     let scales = |count: usize| (0..count).flat_map(|i| (0.5 + i as f32 / 8.0).to_le_bytes()).collect::<Vec<u8>>();
