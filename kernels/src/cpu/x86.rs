@@ -18,8 +18,8 @@ macro_rules! one_instruction {
         #[inline(always)]
         unsafe fn widen_f16(value: f16) -> f32 {
             // SAFETY: the caller promises the instructions.
-            // By hand: a compiler that knows that one lane counts puts it into any register, such as
-            // a sum's, and then the conversion waits for the sum.
+            // By hand: a compiler that knows that one lane counts takes any register, such as a
+            // sum's, and then the conversion waits for the sum.
             unsafe {
                 let wide: f32;
                 asm!("vmovd {wide}, {bits:e}", "vcvtph2ps {wide}, {wide}", bits = in(reg) u32::from(value.to_bits()),
